@@ -1,0 +1,45 @@
+# Needs only Python 3.11 or newer and make. `make demo` and `make test` install on first use, and only then.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+
+.PHONY: help install demo test lint types benchmarks clean
+
+help:
+	@echo "make demo        train the demo, plain and constrained, and write runs/demo/report/index.html"
+	@echo "make test        run the tests"
+	@echo "make install     make .venv with everything in it"
+	@echo "make lint types  ruff; pyright"
+	@echo "make benchmarks  run every benchmark and print its table"
+
+install: $(STAMP)
+
+demo: $(STAMP)
+	$(PY) -m train run demo
+
+test: $(STAMP)
+	$(PY) -m pytest
+
+lint: $(STAMP)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+
+types: $(STAMP)
+	$(PY) -m pyright --pythonpath $(PY)
+
+benchmarks: $(STAMP)
+	$(PY) -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache
+
+# Pins are by Python version; a version without a file of its own installs what pyproject.toml admits.
+$(STAMP): pyproject.toml $(wildcard requirements/*.txt)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: $(PYTHON) is older than Python 3.11; pass another, as in: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@pins=$$($(PY) -c 'import sys; print("requirements/py%d%d.txt" % sys.version_info[:2])'); \
+	if [ -f $$pins ]; then constraint="-c $$pins"; else constraint=""; echo "no $$pins: installing unpinned"; fi; \
+	$(PY) -m pip install --quiet --disable-pip-version-check $$constraint -e ".[dev]"
+	@touch $(STAMP)

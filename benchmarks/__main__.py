@@ -1,0 +1,31 @@
+"""`python -m benchmarks [NAME ...]`: runs benchmarks, prints their tables, writes runs/benchmarks/NAME.json."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+BENCHMARKS = {
+    "constrained_step": "what descent constraints cost a training step",
+    "compile_time": "whether compile time grows with depth",
+}
+
+
+def main(names: list[str]) -> int:
+    """Runs the named benchmarks, all of them if none is named."""
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        listed = "; ".join(f"{name} ({question})" for name, question in BENCHMARKS.items())
+        sys.stderr.write(f"error: unknown benchmark {unknown[0]!r}; choose from {listed}\n")
+        return 2
+    folder = Path("runs/benchmarks")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names or BENCHMARKS:
+        print(f"== {name}: {BENCHMARKS[name]}", flush=True)
+        figures = importlib.import_module(f"benchmarks.{name}").main()
+        (folder / f"{name}.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

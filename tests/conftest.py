@@ -1,0 +1,33 @@
+"""What every test stands on: types checked at run time, fixed keys, and float64 where a test asks for it."""
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import jaxtyping
+import pytest
+
+# Before anything imports the library: from here on beartype checks its annotations, shapes and dtypes included.
+jaxtyping.install_import_hook("unroll_jax", "beartype.beartype")
+
+import jax  # noqa: E402
+
+
+@pytest.fixture
+def getkey() -> Callable[[], jax.Array]:
+    """A new random key at every call, the same ones in every run; of the generator that compiles quickest."""
+    root, count = jax.random.key(20, impl="rbg"), itertools.count()
+    return lambda: jax.random.fold_in(root, next(count))
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """Types unchecked, as users run the library: its own messages are under test."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def x64() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield

@@ -1,0 +1,78 @@
+"""Descent constraints."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+from tests import reference
+
+LOSSES = np.array([4.7, 3.0, 3.5, 1.2])
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("reference_value", [None, 5.5])
+@pytest.mark.parametrize("alpha", [0.22, (0.1, 0.5, 0.9)], ids=str)
+def test_violations_equal_the_reference(alpha, reference_value):
+    constraints = uj.descent_constraints(alpha, reference=reference_value)
+    expected = reference.violations(LOSSES, alpha, reference_value)
+    np.testing.assert_allclose(constraints(jnp.asarray(LOSSES)), expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+def test_leading_axes_are_kept(getkey, batch):
+    losses = jax.random.uniform(getkey(), (*batch, 4))
+    for reference_value, width in ((None, 3), (2.0, 4)):
+        found = uj.descent_constraints(0.3, reference=reference_value)(losses)
+        assert found.shape == (*batch, width)
+        for place in np.ndindex(*batch):
+            expected = reference.violations(np.float64(losses[place]), 0.3, reference_value)
+            np.testing.assert_allclose(found[place], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_loss_of_the_layer_before_keeps_its_gradient():
+    """d c_l / d f_{l-1} = -(1 - alpha_l), not 0."""
+    jacobian = jax.jacobian(uj.descent_constraints((0.1, 0.2, 0.3), reference=5.0))(jnp.asarray(LOSSES))
+    expected = [[1.0, 0.0, 0.0, 0.0], [-0.9, 1.0, 0.0, 0.0], [0.0, -0.8, 1.0, 0.0], [0.0, 0.0, -0.7, 1.0]]
+    np.testing.assert_allclose(jacobian, expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_violations_have_the_dtype_of_the_losses(dtype):
+    losses = jnp.asarray(LOSSES, dtype)
+    for reference_value in (None, np.float64(5.0)):
+        assert uj.descent_constraints(0.2, reference=reference_value)(losses).dtype == losses.dtype
+
+
+def test_a_schedule_may_come_as_an_array():
+    constraints = uj.descent_constraints(np.linspace(0.1, 0.3, 3))
+    expected = reference.violations(LOSSES, np.linspace(0.1, 0.3, 3))
+    np.testing.assert_allclose(constraints(jnp.asarray(LOSSES, jnp.float32)), expected, rtol=1e-5)
+
+
+BAD_OPTIONS = [
+    ((0.0,), {}, r"alpha must be in \(0, 1\).* got 0.0"),
+    ((1.0,), {}, r"alpha must be in \(0, 1\).* got 1.0"),
+    ((float("nan"),), {}, r"alpha must be in \(0, 1\).* got nan"),
+    (((0.1, 1.2),), {}, r"alpha must be in \(0, 1\).* got \(0.1, 1.2\)"),
+    (((),), {}, r"alpha must be in \(0, 1\).* got \(\)"),
+    ((0.1,), {"reference": 0.0}, "reference must be positive and finite, or None, got 0.0"),
+    ((0.1,), {"reference": float("inf")}, "reference must be positive .* got inf"),
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("args", "options", "message"), BAD_OPTIONS, ids=[row[2] for row in BAD_OPTIONS])
+def test_a_bad_option_is_named(args, options, message):
+    with pytest.raises(ValueError, match=message):
+        uj.descent_constraints(*args, **options)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_losses_that_do_not_fit_are_named():
+    with pytest.raises(ValueError, match="alpha has 2 entries, but layer_losses has L=3 layers"):
+        uj.descent_constraints((0.1, 0.2))(jnp.asarray(LOSSES))
+    with pytest.raises(ValueError, match=r"layer_losses must hold f_0..f_L with L >= 1, got shape \(1,\)"):
+        uj.descent_constraints(0.1)(jnp.ones(1))

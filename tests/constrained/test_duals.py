@@ -1,0 +1,149 @@
+"""Projected dual ascent: its update, and where the whole primal-dual loop ends."""
+
+import chex
+import cvxpy
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import unroll_jax as uj
+from unroll_jax.constrained import optimal_slacks, proportional_integral
+
+ALPHA, REFERENCE, BETA, STEPS = (0.2, 0.3, 0.1), 4.0, 0.5, 20_000
+# f_l(x) = k_l/2 |x - p_l|^2 + h_l. The curvatures grow, so that every f_l - (1 - alpha_l) f_{l-1} is convex.
+CURVATURES = np.array([0.5, 1.0, 1.5, 2.0])
+CENTRES = np.array([[1.4, 0.1], [0.3, 0.9], [0.4, 1.5], [-1.2, 0.9]])
+OFFSETS = np.array([3.0, 1.2, 0.3, 0.1])
+
+OPTIMISERS = {
+    "sgd": optax.sgd(0.02),
+    "momentum": optax.sgd(0.005, momentum=0.9),
+    "adam": optax.adam(optax.cosine_decay_schedule(0.02, STEPS)),
+    "proportional_integral": proportional_integral(0.02, 0.2),
+}
+
+
+def layer_losses(x):
+    return jnp.sum(0.5 * CURVATURES[:, None] * (x - CENTRES) ** 2, axis=1) + OFFSETS
+
+
+def known_solution(resilience):
+    """x* and lambda* by cvxpy: each constraint written out as the convex quadratic that it is."""
+    x, slacks = cvxpy.Variable(2), cvxpy.Variable(4, nonneg=True)
+
+    def loss(weights):
+        square = 0.5 * sum(w * k for w, k in zip(weights, CURVATURES, strict=True))
+        linear = sum(w * k * p for w, k, p in zip(weights, CURVATURES, CENTRES, strict=True))
+        constant = sum(
+            w * (0.5 * k * p @ p + h) for w, k, p, h in zip(weights, CURVATURES, CENTRES, OFFSETS, strict=True)
+        )
+        return square * cvxpy.sum_squares(x) - linear @ x + constant
+
+    weights = np.eye(4)
+    rows = [loss(weights[0]) - REFERENCE]
+    rows += [loss(weights[i + 1] - (1.0 - ALPHA[i]) * weights[i]) for i in range(3)]
+    bounds = [row <= (0.0 if resilience is None else slacks[i]) for i, row in enumerate(rows)]
+    cost = loss(weights[3]) + (0.0 if resilience is None else 0.5 * resilience * cvxpy.sum_squares(slacks))
+    cvxpy.Problem(cvxpy.Minimize(cost), bounds).solve()
+    return x.value, np.array([np.ravel(bound.dual_value)[0] for bound in bounds]), slacks.value
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("resilience", [None, BETA], ids=["hard", "resilient"])
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_the_primal_dual_loop_ends_at_the_known_solution(name, resilience):
+    """One gradient step on x, one dual step, in turns: as in training."""
+    constraints = uj.descent_constraints(ALPHA, reference=REFERENCE)
+    init, update = uj.dual_ascent(OPTIMISERS[name], resilience=resilience)
+
+    def both(carry, _):
+        x, duals = carry
+        gradient = jax.grad(lambda x: uj.lagrangian(layer_losses(x), duals.multipliers, constraints))(x)
+        x = x - 0.05 * gradient
+        return (x, update(duals, constraints(layer_losses(x)))), None
+
+    (x, duals), _ = jax.jit(lambda start: jax.lax.scan(both, start, length=STEPS))((jnp.zeros(2), init(4)))
+    solution, multipliers, slacks = known_solution(resilience)
+    assert np.sum(multipliers > 0.05) >= 2  # active constraints
+    assert np.sum(multipliers < 1e-6) >= 1  # and inactive ones
+    np.testing.assert_allclose(x, solution, atol=1e-3)
+    np.testing.assert_allclose(duals.multipliers, multipliers, atol=1e-3)
+    if resilience is not None:
+        np.testing.assert_allclose(optimal_slacks(duals.multipliers, resilience), slacks, atol=1e-3)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_normalised_lagrangian_leads_to_the_same_solution():
+    constraints, (init, update) = uj.descent_constraints(ALPHA, reference=REFERENCE), uj.dual_ascent(optax.sgd(0.02))
+
+    def both(carry, _):
+        x, duals = carry
+        loss = lambda x: uj.lagrangian(layer_losses(x), duals.multipliers, constraints, normalise=True)  # noqa: E731
+        x = x - 0.05 * jax.grad(loss)(x)
+        return (x, update(duals, constraints(layer_losses(x)))), None
+
+    (x, duals), _ = jax.jit(lambda start: jax.lax.scan(both, start, length=STEPS))((jnp.zeros(2), init(4)))
+    solution, multipliers, _ = known_solution(None)
+    np.testing.assert_allclose(x, solution, atol=1e-3)
+    np.testing.assert_allclose(duals.multipliers, multipliers, atol=1e-3)
+
+
+def test_under_sgd_the_update_is_projected_ascent():
+    init, update = uj.dual_ascent(optax.sgd(0.1))
+    state = init(3)
+    assert state.multipliers.tolist() == [0.0, 0.0, 0.0]
+    state = update(state, jnp.array([1.0, -1.0, 2.0]))
+    np.testing.assert_allclose(state.multipliers, [0.1, 0.0, 0.2], rtol=1e-6)
+    np.testing.assert_allclose(update(state, jnp.array([-0.5, 1.0, -9.0])).multipliers, [0.05, 0.1, 0.0], atol=1e-7)
+
+
+def test_resilience_under_sgd_decays_the_multipliers():
+    """lambda <- [(1 - eta/beta) lambda + eta c]_+."""
+    _, update = uj.dual_ascent(optax.sgd(0.1), resilience=2.0)
+    multipliers, violations = jnp.array([1.0, 0.5, 0.02]), jnp.array([0.3, -0.2, -5.0])
+    found = update(uj.DualState(multipliers, optax.sgd(0.1).init(multipliers)), violations).multipliers
+    np.testing.assert_allclose(found, np.maximum((1 - 0.1 / 2.0) * multipliers + 0.1 * violations, 0.0), rtol=1e-6)
+
+
+def test_adam_moves_a_multiplier_by_about_its_rate_whatever_the_violation():
+    _, update = (dual := uj.dual_ascent(optax.adam(1e-2)))
+    moved = update(dual.init(2), jnp.array([1e-3, 10.0])).multipliers
+    np.testing.assert_allclose(moved, [1e-2, 1e-2], rtol=1e-3)
+
+
+def test_violations_are_detached():
+    init, update = uj.dual_ascent(optax.sgd(0.1))
+    gradient = jax.grad(lambda c: jnp.sum(update(init(2), c).multipliers))(jnp.ones(2))
+    assert not jnp.any(gradient)
+
+
+def test_the_update_can_be_compiled_and_scanned(getkey):
+    init, update = uj.dual_ascent(optax.adam(1e-2), resilience=5.0)
+    violations = jax.random.normal(getkey(), (10, 3))
+    looped = init(3)
+    for row in violations:
+        looped = update(looped, row)
+    scanned, _ = jax.lax.scan(lambda state, row: (update(state, row), None), init(3), violations)
+    chex.assert_trees_all_close(scanned, looped, rtol=1e-5)
+    assert jnp.all(scanned.multipliers >= 0.0)
+
+
+def test_bfloat16_violations_leave_the_multipliers_in_float32():
+    init, update = uj.dual_ascent(optax.adam(1e-2))
+    state = update(init(2), jnp.ones(2, jnp.bfloat16))
+    chex.assert_trees_all_equal_dtypes(state, init(2))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_bad_argument_is_named():
+    with pytest.raises(ValueError, match=r"resilience .* must be positive and finite, or None, got -1.0"):
+        uj.dual_ascent(optax.sgd(0.1), resilience=-1.0)
+    with pytest.raises(TypeError, match=r"optimizer must be an optax gradient transformation .* got 0.1"):
+        uj.dual_ascent(0.1)
+    init, update = uj.dual_ascent(optax.sgd(0.1))
+    with pytest.raises(ValueError, match="num_constraints must be at least 1, got 0"):
+        init(0)
+    with pytest.raises(ValueError, match=r"violations must have shape \(3,\), one a multiplier, got \(1,\)"):
+        update(init(3), jnp.ones(1))

@@ -1,0 +1,106 @@
+"""The report on held-out data."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+from tests import reference
+from unroll_jax.constrained import optimal_slacks, relaxed_violations
+
+SAMPLES = np.random.default_rng(0).uniform(0.5, 1.5, size=(40, 4)) * np.array([4.0, 3.2, 3.0, 1.0])
+MULTIPLIERS = np.array([0.1, 0.0, 1.5, 0.4])
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("resilience", [None, 2.0])
+def test_every_figure_equals_numpy(resilience):
+    report = uj.feasibility_report(
+        jnp.asarray(SAMPLES),
+        jnp.asarray(MULTIPLIERS),
+        uj.descent_constraints(0.2, reference=4.2),
+        resilience=resilience,
+    )
+    means = SAMPLES.mean(axis=0)
+    violations = reference.violations(means, 0.2, 4.2)
+    bounds = np.array([4.2, *(0.8 * means[:-1])])
+    slacks = np.zeros(4) if resilience is None else MULTIPLIERS / resilience
+    expected = {
+        "layer_losses": means,
+        "violations": violations,
+        "bounds": bounds,
+        "satisfied": violations <= 0.05 * bounds,
+        "feasible": np.all(violations <= 0.05 * bounds),
+        "descending": (SAMPLES[:, 1:] < SAMPLES[:, :-1]).mean(axis=0),
+        "ratios": (SAMPLES[:, 1:] / SAMPLES[:, :-1]).mean(axis=0),
+        "multipliers": MULTIPLIERS,
+        "slacks": slacks,
+        "complementary_slackness": MULTIPLIERS * (violations - slacks),
+    }
+    assert set(expected) == set(report._fields)
+    for name, value in expected.items():
+        np.testing.assert_allclose(getattr(report, name), value, rtol=1e-12, atol=1e-14, err_msg=name)
+
+
+def test_without_a_reference_there_is_one_constraint_a_layer():
+    report = uj.feasibility_report(
+        jnp.asarray(SAMPLES, jnp.float32), jnp.asarray(MULTIPLIERS[1:], jnp.float32), uj.descent_constraints(0.2)
+    )
+    assert report.violations.shape == report.bounds.shape == report.satisfied.shape == (3,)
+    np.testing.assert_allclose(report.bounds, 0.8 * SAMPLES.mean(axis=0)[:-1], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("last", "feasible"), [(0.79, True), (0.83, True), (0.85, False)])
+def test_a_layer_within_the_tolerance_of_its_bound_is_feasible(last, feasible):
+    """The bound is 0.8; 5% above it is 0.84."""
+    report = uj.feasibility_report(jnp.array([[1.0, last]]), jnp.zeros(1), uj.descent_constraints(0.2))
+    assert bool(report.feasible) is feasible
+    strict = uj.feasibility_report(jnp.array([[1.0, last]]), jnp.zeros(1), uj.descent_constraints(0.2), tolerance=0.0)
+    assert bool(strict.feasible) is (last < 0.8)
+
+
+def test_nan_is_never_feasible():
+    report = uj.feasibility_report(jnp.array([[1.0, jnp.nan]]), jnp.zeros(1), uj.descent_constraints(0.2))
+    assert not report.feasible
+
+
+def test_samples_whose_loss_is_zero_already_do_not_spoil_the_ratios():
+    losses = jnp.array([[2.0, 1.0, 0.0], [0.0, 0.0, 0.0], [4.0, 3.0, 0.0]])
+    report = uj.feasibility_report(losses, jnp.zeros(2), uj.descent_constraints(0.2))
+    np.testing.assert_allclose(report.ratios, [0.625, 0.0])
+    np.testing.assert_allclose(report.descending, [2 / 3, 2 / 3], rtol=1e-6)
+
+
+def test_the_report_can_be_compiled():
+    constraints = uj.descent_constraints(0.2, reference=4.2)
+    make = lambda losses, multipliers: uj.feasibility_report(losses, multipliers, constraints, resilience=2.0)  # noqa: E731
+    args = jnp.asarray(SAMPLES, jnp.float32), jnp.asarray(MULTIPLIERS, jnp.float32)
+    chex.assert_trees_all_close(jax.jit(make)(*args), make(*args), rtol=1e-4, atol=1e-5)
+
+
+def test_slacks_are_the_cheapest_relaxation():
+    """s* = lambda / beta minimises beta/2 s^2 - lambda s, the part of the resilient Lagrangian that holds s."""
+    multipliers = jnp.array([0.0, 0.5, 3.0])
+    slacks = optimal_slacks(multipliers, 2.0)
+    gradient = jax.grad(lambda s: jnp.sum(0.5 * 2.0 * s**2 - multipliers * s))(slacks)
+    np.testing.assert_allclose(gradient, 0.0, atol=1e-6)
+    np.testing.assert_allclose(relaxed_violations(jnp.ones(3), multipliers, 2.0), 1.0 - slacks)
+
+
+BAD_CALLS = [
+    ({"sample_losses": jnp.ones(3)}, r"sample_losses must be \(samples, L \+ 1\).* got shape \(3,\)"),
+    ({"sample_losses": jnp.ones((0, 3))}, r"sample_losses .* got shape \(0, 3\)"),
+    ({"tolerance": -0.1}, "tolerance must be at least 0, got -0.1"),
+    ({"resilience": 0.0}, "resilience .* got 0.0"),
+    ({"multipliers": jnp.ones(3)}, r"multipliers must have shape \(2,\).* got \(3,\)"),
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("options", "message"), BAD_CALLS, ids=[row[1] for row in BAD_CALLS])
+def test_a_bad_argument_is_named(options, message):
+    call = {"sample_losses": jnp.ones((5, 3)), "multipliers": jnp.ones(2), "constraints": uj.descent_constraints(0.2)}
+    with pytest.raises((ValueError, TypeError), match=message):
+        uj.feasibility_report(**(call | options))

@@ -1,0 +1,86 @@
+"""The Lagrangian as one weighted sum of layer losses."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+from tests import reference
+
+LOSSES = np.array([4.7, 3.0, 3.5, 1.2])
+MULTIPLIERS = np.array([0.3, 2.0, 0.0, 0.7])
+SCHEDULES = pytest.mark.parametrize("alpha", [0.22, (0.1, 0.5, 0.9)], ids=str)
+
+
+@pytest.mark.usefixtures("x64")
+@SCHEDULES
+def test_the_lagrangian_equals_its_definition(alpha):
+    constraints = uj.descent_constraints(alpha, reference=5.5)
+    value = uj.lagrangian(jnp.asarray(LOSSES), jnp.asarray(MULTIPLIERS), constraints)
+    expected = LOSSES[-1] + MULTIPLIERS @ reference.violations(LOSSES, alpha, 5.5)
+    np.testing.assert_allclose(value, expected, rtol=1e-14)
+    scaled = uj.lagrangian(jnp.asarray(LOSSES), jnp.asarray(MULTIPLIERS), constraints, normalise=True)
+    np.testing.assert_allclose(scaled, expected / (1.0 + MULTIPLIERS.sum()), rtol=1e-14)
+
+
+@pytest.mark.usefixtures("x64")
+@SCHEDULES
+def test_its_weights_are_those_written_out_by_hand(alpha):
+    """w_l = [l = L] + lambda_l - (1 - alpha_{l+1}) lambda_{l+1}; without a reference lambda_0 = 0."""
+    with_reference = uj.descent_constraints(alpha, reference=5.5)
+    found = uj.layer_weights(jnp.asarray(MULTIPLIERS), with_reference, 3)
+    np.testing.assert_allclose(found, reference.layer_weights(MULTIPLIERS, alpha), rtol=1e-14)
+    gradient = jax.grad(uj.lagrangian)(jnp.asarray(LOSSES), jnp.asarray(MULTIPLIERS), with_reference)
+    np.testing.assert_allclose(gradient, found, rtol=1e-14)
+    without = uj.layer_weights(jnp.asarray(MULTIPLIERS[1:]), uj.descent_constraints(alpha), 3)
+    np.testing.assert_allclose(without, reference.layer_weights([0.0, *MULTIPLIERS[1:]], alpha), rtol=1e-14)
+
+
+def test_no_gradient_flows_to_the_multipliers():
+    gradient = jax.grad(uj.lagrangian, 1)(
+        jnp.asarray(LOSSES, jnp.float32), jnp.asarray(MULTIPLIERS[1:], jnp.float32), uj.descent_constraints(0.2)
+    )
+    assert not jnp.any(gradient)
+
+
+def test_its_gradient_takes_one_backward_pass():
+    """The layer runs backward as often for the Lagrangian of all layers as for the last loss alone."""
+    backward = 0
+
+    @jax.custom_vjp
+    def layer(weight, y):
+        return jnp.tanh(weight * y)
+
+    def forward(weight, y):
+        return layer(weight, y), (weight, y)
+
+    def reverse(saved, cotangent):
+        nonlocal backward
+        backward += 1
+        weight, y = saved
+        slope = cotangent * (1.0 - jnp.tanh(weight * y) ** 2)
+        return jnp.sum(slope * y), slope * weight
+
+    layer.defvjp(forward, reverse)
+    y, multipliers = jnp.linspace(0.1, 1.0, 5), jnp.ones(3)
+
+    def losses(weights):
+        outputs = [y]
+        for weight in weights:
+            outputs.append(layer(weight, outputs[-1]))
+        return jnp.stack([jnp.mean(output**2) for output in outputs])
+
+    constraints, weights = uj.descent_constraints(0.2), jnp.array([0.9, 0.8, 0.7])
+    gradient = jax.grad(lambda w: uj.lagrangian(losses(w), multipliers, constraints))(weights)
+    assert backward == 3  # once a layer
+    jacobian = jax.jacobian(losses)(weights)
+    weighted = uj.layer_weights(multipliers, constraints, 3) @ jacobian
+    np.testing.assert_allclose(gradient, weighted, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_multipliers_that_do_not_fit_are_named():
+    for multipliers in (jnp.ones(2), jnp.ones(4)):
+        with pytest.raises(ValueError, match=rf"multipliers must have shape \(3,\).* got \({len(multipliers)},\)"):
+            uj.lagrangian(jnp.asarray(LOSSES), multipliers, uj.descent_constraints(0.2))

@@ -1,0 +1,63 @@
+import typing
+
+import numpy as np
+import pytest
+
+from train.data import photos
+from train.data.clips import SPLITS
+from train.data.sources import SOURCES, DataConfig, resolve
+from train.errors import UserError
+
+
+def test_the_config_offers_exactly_the_sources_of_the_table():
+    assert set(typing.get_args(typing.get_type_hints(DataConfig)["source"])) == set(SOURCES)
+
+
+@pytest.mark.parametrize("source", ["frames", "file"])
+def test_a_source_of_files_needs_a_root(source):
+    with pytest.raises(UserError, match=f"data.source={source} needs data.root: the "):
+        resolve(DataConfig(source=source))
+
+
+def test_photos_take_no_root():
+    with pytest.raises(UserError, match=r"data.source=photos takes no data.root, got /somewhere"):
+        resolve(DataConfig(root="/somewhere"))
+
+
+def test_an_unknown_source_is_an_error_that_lists_the_known_ones():
+    with pytest.raises(UserError, match=r"data.source=radio is unknown; choose one of photos, frames, file"):
+        resolve(DataConfig(source="radio"))  # pyright: ignore (what an edited config file may hold)
+
+
+def test_a_tilde_in_the_root_is_the_home_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert resolve(DataConfig(source="frames", root="~/clips"))[1] == tmp_path / "clips"
+
+
+def test_photo_regions_share_no_pixel():
+    for photo in range(2):
+        tiles = [tile for split in SPLITS for tile in photos.TILES[split][photo]]
+        assert sorted(tiles) == [(row, column) for row in range(2) for column in range(4)]
+    assert 2 * photos.TILE_HEIGHT <= 427
+    assert 4 * photos.TILE_WIDTH <= 640
+    assert min(photos.TILE_HEIGHT, photos.TILE_WIDTH) >= photos.LARGEST_VIEW
+
+
+def test_photo_splits_are_about_equally_bright():
+    brightness = [np.mean([clip.mean() for clip in photos.photo_clips(s, num_frames=2, frame_size=16)]) for s in SPLITS]
+    assert max(brightness) - min(brightness) < 0.1 * 255
+
+
+def test_photo_clips_are_the_same_every_time_and_move():
+    first, again = (next(photos.photo_clips("test", num_frames=20, frame_size=160)) for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    assert first.shape == (20, 160, 160)
+    assert (first[0] != first[-1]).mean() > 0.5
+
+
+def test_photo_clips_have_numbers_of_their_own():
+    source, root = resolve(DataConfig())
+    with source.open(root, print) as splits:
+        numbers = [next(splits[split].clips).number for split in SPLITS]
+        assert [splits[split].num_clips for split in SPLITS] == [80, 12, 20]
+    assert numbers == [0, 80, 92]

@@ -1,0 +1,256 @@
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from train.data import DataConfig, VideoData, load, prepare
+from train.data.clips import SPLITS, patch_sequences, standard_frame, windows
+from train.data.frames import frame_clips
+from train.errors import UserError
+
+FLAT = {"a": 20, "b": 45, "c": 20, "d": 20}
+
+
+@pytest.fixture
+def frames(write_clips, tmp_path) -> DataConfig:
+    """Four random clips: a and b train, c validates, d tests."""
+    return DataConfig("frames", str(write_clips(FLAT)), str(tmp_path / "prepared"))
+
+
+def test_records_are_the_patch_sequences_of_the_clips_in_order(frames):
+    data = load(frames)
+    assert [data.num_sequences(split) for split in SPLITS] == [300, 100, 100]
+    with frame_clips(Path(str(frames.root)), print) as splits:
+        clips = list(splits["train"].clips)
+        expected = [patch_sequences(window) for clip in clips for window in windows(clip.frames)]
+    np.testing.assert_array_equal(np.concatenate(list(data.examples("train", batch_size=64))), np.concatenate(expected))
+
+
+def test_pixel_std_is_that_of_the_train_pixels(frames):
+    data = load(frames)
+    pixels = np.concatenate(list(data.examples("train", batch_size=300))) / 255.0
+    assert data.pixel_std == pytest.approx(pixels.std(), rel=1e-9)
+
+
+def test_no_splits_share_a_clip(photos):
+    clips = [set(photos.clips(split)) for split in SPLITS]
+    assert [len(names) for names in clips] == [80, 12, 20]
+    assert len(set.union(*clips)) == 112
+
+
+def test_no_splits_share_a_sequence(frames):
+    data = load(frames)
+    seen = [
+        sequence.tobytes() for split in SPLITS for batch in data.examples(split, batch_size=50) for sequence in batch
+    ]
+    assert len(set(seen)) == len(seen) == 500
+
+
+def test_batches_are_uint8_sequences(photos):
+    batch = next(photos.batches("train", batch_size=64, seed=0))
+    assert batch.shape == (64, photos.num_tokens, photos.token_dim) == (64, 20, 256)
+    assert batch.dtype == np.uint8
+
+
+@pytest.mark.parametrize("start_step", [0, 1, 130, 4321])
+def test_a_batch_is_what_the_iterator_yields_at_its_step(photos, start_step):
+    iterator = photos.batches("train", batch_size=64, seed=7, start_step=start_step)
+    for step, batch in enumerate(itertools.islice(iterator, 4), start=start_step):
+        np.testing.assert_array_equal(batch, photos.batch("train", batch_size=64, seed=7, step=step))
+
+
+def test_an_epoch_shows_every_sequence_once(frames):
+    data = load(frames)
+    epoch = np.concatenate(list(itertools.islice(data.batches("train", batch_size=100, seed=0), 3)))
+    shown, held = (
+        {sequence.tobytes() for sequence in sequences} for sequences in (epoch, *data.examples("train", batch_size=300))
+    )
+    assert shown == held
+
+
+def test_examples_end_with_a_short_batch(photos):
+    assert [len(batch) for batch in photos.examples("validation", batch_size=500)] == [500, 500, 200]
+
+
+@pytest.mark.parametrize(
+    "call", [lambda data: data.num_sequences("dev"), lambda data: data.examples("dev", batch_size=1)]
+)
+def test_an_unknown_split_is_named(photos, call):
+    with pytest.raises(ValueError, match="split must be one of train, validation, test, got 'dev'"):
+        call(photos)
+
+
+def test_steps_below_zero_are_refused(photos):
+    with pytest.raises(ValueError, match="start_step must be at least 0, got -1"):
+        photos.batches("train", batch_size=4, seed=0, start_step=-1)
+    with pytest.raises(ValueError, match="step must be at least 0, got -1"):
+        photos.batch("train", batch_size=4, seed=0, step=-1)
+
+
+def test_data_are_prepared_once_and_say_so(frames):
+    lines: list[str] = []
+    folder = prepare(frames, log=lines.append)
+    assert lines[0] == f"preparing frames in {folder} (done once)"
+    assert lines[1:4] == [
+        "  train: 300 sequences, clips: 2",
+        "  validation: 100 sequences, clips: 1",
+        "  test: 100 sequences, clips: 1",
+    ]
+    del lines[:]
+    assert prepare(frames, log=lines.append) == folder
+    load(frames, log=lines.append)
+    assert lines == []
+
+
+def test_nothing_is_printed_but_the_log(frames, capfd):
+    prepare(frames, log=lambda line: None)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_changed_originals_are_prepared_afresh(frames):
+    before = prepare(frames)
+    frame = Path(str(frames.root)) / "a/001.png"
+    frame.write_bytes((frame.parent / "002.png").read_bytes())
+    assert prepare(frames) != before
+
+
+def test_prepared_data_go_where_the_environment_says(frames, monkeypatch, tmp_path):
+    monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "elsewhere"))
+    assert prepare(DataConfig("frames", frames.root)).is_relative_to(tmp_path / "elsewhere")
+    monkeypatch.delenv("UNROLL_PREPARED")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert prepare(DataConfig("frames", frames.root)).is_relative_to(tmp_path / ".cache/unroll_jax")
+
+
+def test_an_error_of_the_source_leaves_nothing_prepared(frames):
+    frame = Path(str(frames.root)) / "d/020.png"  # the very last to be read
+    content = frame.read_bytes()
+    frame.write_text("not an image")
+    with pytest.raises(UserError, match=r"^data.root=.* frame 'd/020.png' cannot be read as an image"):
+        load(frames)
+    assert not list(Path(str(frames.prepared)).rglob("*.array_record*"))
+    frame.write_bytes(content)
+    assert load(frames).num_sequences("test") == 100
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(frames, tmp_path):
+    (tmp_path / "taken").write_text("a file, not a folder")
+    with pytest.raises(UserError, match=r"cannot write prepared data to .*taken.*UNROLL_PREPARED"):
+        load(DataConfig("frames", frames.root, str(tmp_path / "taken")))
+
+
+DAMAGES = {
+    "records cut short": lambda folder: cut(folder, "video-test.array_record-00000-of-00001"),
+    "records gone": lambda folder: (folder / "video-test.array_record-00000-of-00001").unlink(),
+    "info cut short": lambda folder: cut(folder, "dataset_info.json"),
+    "info gone": lambda folder: (folder / "dataset_info.json").unlink(),
+    "facts gone": lambda folder: (folder / "metadata.json").unlink(),
+    "facts empty": lambda folder: (folder / "metadata.json").write_text("{}"),
+}
+
+
+def cut(folder: Path, name: str) -> None:
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[: len(content) // 2])
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_prepared_data_are_an_error_that_says_how_to_redo_them(frames, damage):
+    folder = prepare(frames)
+    DAMAGES[damage](folder)
+    with pytest.raises(UserError) as caught:
+        load(frames)
+    assert str(folder) in str(caught.value)
+    assert str(caught.value).endswith("delete that folder and run again")
+    assert "\n" not in str(caught.value)
+
+
+def test_records_that_change_under_a_reader_are_an_error(frames):
+    folder = prepare(frames)
+    data = load(frames)
+    file = folder / "video-train.array_record-00000-of-00001"
+    content = bytearray(file.read_bytes())
+    content[100_000:200_000] = bytes(100_000)
+    with file.open("r+b") as records:
+        records.write(content)
+    with pytest.raises(UserError) as caught:
+        list(data.examples("train", batch_size=50))
+    assert str(caught.value).endswith("delete that folder and run again")
+    assert "\n" not in str(caught.value)
+
+
+KILL = """
+import os, signal, sys
+from train.data import DataConfig, prepare
+def log(line):
+    print(line, flush=True)
+    if "validation" in line:
+        os.kill(os.getpid(), signal.SIGKILL)
+prepare(DataConfig("frames", *sys.argv[1:]), log=log)
+"""
+
+
+def run(code: str, *arguments: str | None) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path.cwd())
+
+
+def test_a_killed_preparation_is_done_again(frames):
+    with run(KILL, frames.root, frames.prepared) as process:
+        out, _ = process.communicate()
+    assert process.returncode == -9
+    assert "validation" in out
+    assert list(Path(str(frames.prepared)).rglob("incomplete*"))
+    assert load(frames).num_sequences("train") == 300
+    assert not list(Path(str(frames.prepared)).rglob("incomplete*"))
+
+
+def test_two_processes_may_prepare_at_once(frames):
+    code = KILL.replace("SIGKILL", "SIGWINCH")  # a signal that does nothing
+    processes = [run(code, frames.root, frames.prepared) for _ in range(2)]
+    for process in processes:
+        _, err = process.communicate()
+        assert process.returncode == 0, err
+    assert load(frames).num_sequences("train") == 300
+
+
+def test_reading_and_preparing_never_import_tensorflow_nor_other_frameworks(frames):
+    code = (
+        "import sys; from train.data import *; data = load(DataConfig('frames', *sys.argv[1:]))\n"
+        "next(data.batches('train', batch_size=4, seed=0)); print(sorted({'tensorflow', 'torch'} & set(sys.modules)))"
+    )
+    with run(code, frames.root, frames.prepared) as process:
+        out, err = process.communicate()
+    assert out.splitlines()[-1:] == ["[]"], err
+
+
+@pytest.mark.data
+def test_ucsd_clips_are_read_as_they_are(real_data, tmp_path):
+    data = load(DataConfig("frames", str(real_data / "ucsd_ped2/UCSDped2_160x160.tar"), str(tmp_path)))
+    assert [data.num_sequences(split) for split in SPLITS] == [11000, 1400, 6800]
+    assert [len(set(data.clips(split))) for split in SPLITS] == [14, 2, 8]
+    assert data.pixel_std == pytest.approx(0.178, abs=0.001)
+
+
+@pytest.mark.data
+def test_full_size_frames_become_what_the_archive_holds(real_data):
+    with frame_clips(real_data / "ucsd_ped2/UCSDped2_160x160.tar", print) as splits:
+        clip = next(splits["train"].clips)
+        expected = np.stack(list(itertools.islice(clip.frames, 40)))
+    paths = sorted((real_data / "ucsd_ped2/full_size_clip").glob("*.jpg"))
+    resized = np.stack([standard_frame(Image.open(path)) for path in paths])
+    assert clip.name == "UCSDped2/Train/Train001"
+    assert np.abs(resized.astype(float) - expected).mean() < 2.0
+
+
+@pytest.mark.data
+def test_a_video_file_becomes_sequences(real_data, tmp_path):
+    lines: list[str] = []
+    data = load(DataConfig("file", str(real_data / "clips/pedestrians.avi"), str(tmp_path)), log=lines.append)
+    assert lines[1] == "  pedestrians.avi: the header claims 682 frames, 341 decode; using the 341"
+    assert [data.num_sequences(split) for split in SPLITS] == [1300, 200, 200]
+    assert isinstance(data, VideoData)

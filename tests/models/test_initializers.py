@@ -1,0 +1,51 @@
+"""Initialisers of the models."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from unroll_jax.models import dct, scaled_identity
+
+KEY = jax.random.key(0)
+
+
+def cosine_basis(size):
+    """The orthonormal DCT-II from its definition."""
+    k, i = np.mgrid[:size, :size]
+    basis = np.sqrt(2.0 / size) * np.cos(np.pi * k * (2 * i + 1) / (2 * size))
+    basis[0] /= np.sqrt(2.0)
+    return basis
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("size", [1, 3, 8])
+def test_dct_is_the_cosine_transform(size):
+    np.testing.assert_allclose(dct()(KEY, (size, size), jnp.float64), cosine_basis(size), atol=1e-14)
+
+
+@pytest.mark.usefixtures("x64")
+def test_dct_of_a_square_number_of_pixels_is_two_dimensional():
+    found = np.asarray(dct()(KEY, (16, 16), jnp.float64))
+    rows = {tuple(row) for row in np.kron(cosine_basis(4), cosine_basis(4)).round(12) + 0.0}
+    assert {tuple(row) for row in found.round(12) + 0.0} == rows
+    np.testing.assert_allclose(found @ found.T, np.eye(16), atol=1e-14)
+    np.testing.assert_allclose(found[0], np.full(16, 0.25), atol=1e-14)  # the mean comes first
+
+
+def test_dct_of_a_stack_repeats_the_lowest_frequencies():
+    found = dct()(KEY, (3, 4, 16))
+    assert found.shape == (3, 4, 16)
+    for layer in found:
+        np.testing.assert_array_equal(layer, dct()(KEY, (16, 16))[:4])
+
+
+def test_scaled_identity_is_repeated_over_a_stack():
+    found = scaled_identity(0.9)(KEY, (3, 4, 4), jnp.bfloat16)
+    assert found.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(found, np.broadcast_to(jnp.bfloat16(0.9) * np.eye(4), (3, 4, 4)))
+
+
+def test_more_rows_than_columns_are_refused():
+    with pytest.raises(ValueError, match=r"at most as many rows as columns, got shape \(2, 5, 4\)"):
+        dct()(KEY, (2, 5, 4))

@@ -1,0 +1,101 @@
+"""The equations of the library in float64 NumPy, written from the papers: loops over pairs, no tricks, no JAX."""
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+
+RHO_VALUES: dict[str, Callable] = {"softmax": lambda z: -np.exp(-z), "log": lambda z: np.log(z + 1.0)}
+RHO_SLOPES: dict[str, Callable] = {"softmax": lambda z: np.exp(-z), "log": lambda z: 1.0 / (z + 1.0)}
+
+
+def pair_energy(y, *, rho="softmax", graph=None, ridge=0.0, anchor=None, W_a=None):
+    """E(Y) = sum over unordered pairs of rho(|z_u - z_v|^2 / 2) + r/2 |(Y - B) W_a|^2, with z = y W_a."""
+    n, d = y.shape
+    W_a = np.eye(d) if W_a is None else W_a
+    z = y @ W_a
+    total = 0.0
+    for u, v in itertools.combinations(range(n), 2):
+        if graph is None or graph[u, v]:
+            total += RHO_VALUES[rho](0.5 * np.sum((z[u] - z[v]) ** 2))
+    pulled = (y if anchor is None else y - anchor) @ W_a
+    return total + 0.5 * ridge * np.sum(pulled**2)
+
+
+def pair_step(y, *, rho="softmax", form="jacobi", graph=None, ridge=0.0, anchor=None, W_a=None, step_size=1.0):
+    """The damped Jacobi step, and with form="softmax" its proximal variant, token by token."""
+    n = len(y)
+    z = y if W_a is None else y @ W_a
+    anchor = np.zeros_like(y) if anchor is None else np.broadcast_to(anchor, y.shape)
+    itself = RHO_SLOPES[rho](0.0) if form == "softmax" else 0.0
+    stepped = np.empty_like(y)
+    for u in range(n):
+        numerator, denominator = ridge * anchor[u] + itself * y[u], ridge + itself
+        for v in range(n):
+            if v != u and (graph is None or graph[u, v]):
+                gamma = RHO_SLOPES[rho](0.5 * np.sum((z[u] - z[v]) ** 2))
+                numerator, denominator = numerator + gamma * y[v], denominator + gamma
+        moved = numerator / denominator if denominator > 0.0 else y[u]
+        stepped[u] = (1.0 - step_size) * y[u] + step_size * moved
+    return stepped
+
+
+def softmax_attention(y, W_a=None):
+    """softmax_v(z_u . z_v - |z_v|^2 / 2) Y, with the logits written out."""
+    z = y if W_a is None else y @ W_a
+    logits = z @ z.T - 0.5 * np.sum(z**2, axis=1)[None, :]
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True) @ y
+
+
+def feedforward_energy(y, W_f, anchor=None):
+    """E(Y) = Tr(Y W_f Y^T) / 2 + |Y - B|^2 / 2."""
+    anchor = np.zeros_like(y) if anchor is None else anchor
+    return 0.5 * np.trace(y @ W_f @ y.T) + 0.5 * np.sum((y - anchor) ** 2)
+
+
+def feedforward_step(y, W_f, anchor=None, *, step_size, prox=lambda y, step_size: y):
+    """prox of a gradient step of length a on E: U - a (U (W_f + W_f^T)/2 + U - B)."""
+    anchor = np.zeros_like(y) if anchor is None else anchor
+    gradient = y @ (W_f + W_f.T) / 2 + y - anchor
+    return prox(y - step_size * gradient, step_size)
+
+
+def unrolled_layer(y, V, W, U):
+    """relu(softmax(Y V^T V Y^T) Y (W + W^T)/2 + Y U)."""
+    logits = y @ V.T @ V @ y.T
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    attended = weights / weights.sum(axis=1, keepdims=True) @ y
+    return np.maximum(attended @ (W + W.T) / 2 + y @ U, 0.0)
+
+
+def violations(losses, alpha, reference=None):
+    """c_l = f_l - (1 - alpha_l) f_{l-1}, and c_0 = f_0 - f_ref in front when there is a reference."""
+    alphas = np.broadcast_to(alpha, len(losses) - 1)
+    descent = [losses[i + 1] - (1.0 - alphas[i]) * losses[i] for i in range(len(losses) - 1)]
+    return np.array(descent if reference is None else [losses[0] - reference, *descent])
+
+
+def layer_weights(multipliers, alpha):
+    """w_l = [l = L] + lambda_l - (1 - alpha_{l+1}) lambda_{l+1}, for multipliers lambda_0..lambda_L."""
+    last = len(multipliers) - 1
+    alphas = np.broadcast_to(alpha, last)
+    weights = np.array(multipliers, dtype=float)
+    weights[:-1] -= (1.0 - alphas) * np.asarray(multipliers)[1:]
+    weights[last] += 1.0
+    return weights
+
+
+def directional_derivative(function, point, direction, width=1e-3):
+    """Sixth-order central difference of a function along a direction: exact to about 1e-12 for smooth functions."""
+    values = [
+        weight * (function(point + k * width * direction) - function(point - k * width * direction))
+        for k, weight in ((1, 45.0), (2, -9.0), (3, 1.0))
+    ]
+    return sum(values) / (60.0 * width)
+
+
+def random_graph(rng, n, share=0.5):
+    """A symmetric boolean (n, n): an undirected graph, isolated tokens and several components included."""
+    upper = np.triu(rng.random((n, n)) < share, 1)
+    return upper | upper.T

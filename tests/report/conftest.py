@@ -1,0 +1,122 @@
+"""Synthetic run folders with the figures of a realistic run."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+GAMMAS = ("0.0", "0.09", "0.15", "0.2", "0.3", "0.5")
+NOISY = (0.0, 37.8, 48.8, 56.3, 68.9, 88.9)
+RMSE = {"erm": (9.5, 14.1, 17.5, 22.9, 32.4, 47.0), "constrained": (11.9, 15.8, 18.8, 21.6, 28.9, 41.3)}
+LOSSES = {
+    ("erm", 3): (4.7, 13.7, 9.8, 0.60),
+    ("constrained", 3): (4.7, 1.95, 1.05, 0.70),
+    ("erm", 7): (4.7, 14.1, 12.5, 11.9, 10.8, 9.1, 6.2, 0.95),
+    ("erm", 5): (4.7, 14.0, 12.1, 10.3, 7.4, 0.75),
+    ("constrained", 5): (4.7, 3.1, 2.2, 1.55, 1.1, 0.82),
+    ("constrained", 7): (4.7, 3.7, 2.9, 2.3, 1.85, 1.5, 1.2, 0.97),
+}
+KEPT = 0.78
+EDGES = np.linspace(0, 2, 41)
+
+RunMaker = Callable[..., Path]
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> RunMaker:
+    """Writes a run folder below ``tmp_path``; ``evaluation``, ``config``, ``status`` override keys."""
+
+    def make(
+        method: str = "constrained", *, num_layers: int = 3, seed: int = 0, steps: int = 60, **overrides: Any
+    ) -> Path:
+        name = overrides.pop("name", f"{method}-L{num_layers}-s{seed}")
+        return write_run(tmp_path / "runs" / name, method, num_layers, seed, steps, **overrides)
+
+    return make
+
+
+@pytest.fixture
+def without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty figures instead of drawn ones, for tests that are about words and numbers."""
+    empty = {name: Figure(figsize=(0.1, 0.1)) for name in ("ood_curve", "layer_losses", "ratios")}
+    monkeypatch.setattr("train.report.draw_all", lambda settings: empty)
+
+
+def write_run(folder: Path, method: str, num_layers: int, seed: int, steps: int, **overrides: Any) -> Path:
+    """One finished run with noise that depends on the seed."""
+    rng = np.random.default_rng(1000 * num_layers + seed)
+    folder.mkdir(parents=True)
+    evaluation = _evaluation(method, num_layers, seed, steps, rng) | overrides.get("evaluation", {})
+    config = {
+        "experiment": "video-ut",
+        "method": method,
+        "num_layers": num_layers,
+        "seed": seed,
+        "data": {"source": "photos", "root": None, "prepared": "/home/somebody/.cache/unroll_jax"},
+        "constraints": {"alpha": 0.22, "reference": 5.5},
+    } | overrides.get("config", {})
+    status = {"state": "finished", "steps": steps, "train_seconds": 67.5, "compile_seconds": 3.1, "best_step": steps}
+    status |= {"feasible": evaluation["feasible"], "messages": []} | overrides.get("status", {})
+    for file, value in (("evaluation", evaluation), ("config", config), ("status", status)):
+        (folder / f"{file}.json").write_text(json.dumps(value))
+    records = _metrics(np.array(evaluation["layer_losses"], float), method, steps, rng)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return folder
+
+
+def _evaluation(method: str, num_layers: int, seed: int, steps: int, rng: np.random.Generator) -> dict[str, Any]:
+    losses = np.array(LOSSES[method, num_layers]) * rng.uniform(0.98, 1.02, num_layers + 1)
+    bounds = np.array([5.5, *KEPT * losses[:-1]])
+    constrained = method == "constrained"
+    multipliers = np.where(constrained, rng.uniform(0, 0.6, num_layers + 1), 0.0)
+    ratios = (
+        rng.lognormal(np.log(0.72), 0.35, (num_layers, 400))
+        if constrained
+        else rng.lognormal(0.0, 0.6, (num_layers, 400))
+    )
+    counts = np.stack([np.histogram(np.clip(row, 0, 2), EDGES)[0] for row in ratios])
+    return {
+        "experiment": "video-ut",
+        "method": method,
+        "train_gamma": 0.15,
+        "num_layers": num_layers,
+        "seed": seed,
+        "num_sequences": 400,
+        "rmse": dict(zip(GAMMAS, (np.array(RMSE[method]) * rng.uniform(0.97, 1.03)).tolist(), strict=True)),
+        "noisy_rmse": dict(zip(GAMMAS, NOISY, strict=True)),
+        "layer_losses": losses.tolist(),
+        "bounds": bounds.tolist(),
+        "violations": (losses - bounds).tolist(),
+        "multipliers": multipliers.tolist(),
+        "slacks": (0.01 * multipliers).tolist(),
+        "complementary_slackness": (multipliers * (losses - bounds)).tolist(),
+        "descend_share": (ratios < 1).mean(1).tolist(),
+        "mean_ratio": ratios.mean(1).tolist(),
+        "feasible": bool(np.all(losses <= 1.05 * bounds)),
+        "tolerance": 0.05,
+        "ratio_histogram": {"edges": EDGES.tolist(), "counts": counts.tolist()},
+        "share_descending": float((ratios < 1).mean()),
+        "mean_ratio_all": float(ratios.mean()),
+        "best_step": steps,
+        "train_seconds": 67.5 + seed,
+        "parameters": 196608 * num_layers,
+    }
+
+
+def _metrics(final: np.ndarray, method: str, steps: int, rng: np.random.Generator) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = []
+    for step in range(1, steps + 1):
+        fade = np.exp(-5 * step / steps)
+        losses = (final + fade * (8 - 0.5 * final)) * rng.uniform(0.95, 1.05, len(final))
+        violations = losses - np.array([5.5, *KEPT * losses[:-1]])
+        multipliers = (1 - fade) * np.linspace(0.1, 0.8, len(final)) * (method == "constrained")
+        record = {"kind": "train", "step": step, "loss": losses[-1], "lagrangian": losses[-1], "grad_norm": 1.0}
+        lists = {"layer_losses": losses, "violations": violations, "multipliers": multipliers}
+        records.append(record | {key: value.tolist() for key, value in lists.items()})
+        if step % max(1, steps // 6) == 0:
+            records.append({"kind": "validation", "step": step, "layer_losses": losses.tolist(), "feasible": True})
+    return records

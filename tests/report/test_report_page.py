@@ -1,0 +1,214 @@
+"""The page is self-contained and the figures show what they should."""
+
+import base64
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from matplotlib.patches import StepPatch
+
+from train.environment import environment
+from train.report import write_report
+from train.report.groups import group
+from train.report.panels import COLOURS
+from train.report.plots import layer_losses, multipliers, ood_curve, ratios, training_loss
+from train.report.read import read_runs
+
+FIGURES = ["layer_losses", "multipliers", "ood_curve", "ratios", "training_loss"]
+
+
+class _Page(HTMLParser):
+    """Collects tags, their attributes, and the visible text; checks that tags close in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.words, self.open = [], [], [], []
+        self.feed(text)
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.words.append(data)
+
+
+def _settings(make_run, *, layers=(3,), seeds=(0,)):
+    return group(read_runs([make_run(m, num_layers=n, seed=s) for n in layers for s in seeds for m in COLOURS]))
+
+
+def _lines(axes):
+    return {line.get_label(): line for line in axes.lines}
+
+
+def _heights(line):
+    return np.asarray(line.get_ydata(), float)
+
+
+def _steps(axes):
+    return [patch.get_data() for patch in axes.patches if isinstance(patch, StepPatch)]
+
+
+def test_report_writes_figures_page_and_summary(make_run, tmp_path):
+    write_report([make_run("erm"), make_run("constrained")], tmp_path / "a" / "out", log=lambda _: None)
+    files = sorted(path.name for path in (tmp_path / "a" / "out").iterdir())
+    assert files == sorted([*(f"{name}.png" for name in FIGURES), "index.html", "summary.json"])
+
+
+def test_page_holds_its_figures_and_refers_to_nothing_outside(make_run, tmp_path):
+    write_report([make_run("erm"), make_run("constrained")], tmp_path / "out", log=lambda _: None)
+    text = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    page = _Page(text)
+    assert page.open == []
+    assert not {"script", "link", "iframe", "object"} & set(page.tags)
+    assert not re.search(r"https?:|url\(|@import|\$\w", text)
+    sources = [value for _, name, value in page.attributes if name in ("src", "href", "srcset")]
+    prefix = "data:image/png;base64,"
+    pictures = {path.read_bytes() for path in (tmp_path / "out").glob("*.png")}
+    assert {base64.b64decode(source.removeprefix(prefix)) for source in sources} == pictures
+    assert len([value for tag, name, value in page.attributes if (tag, name) == ("img", "alt") and value]) == len(
+        FIGURES
+    )
+
+
+def test_page_tells_verdict_tables_config_versions_and_warnings(make_run, tmp_path):
+    warned = {"messages": ["multipliers wind up <at layer 2>; see /home/somebody/runs/x"]}
+    folders = [make_run("erm"), make_run("constrained", status=warned)]
+    write_report(folders, tmp_path / "out", log=lambda _: None)
+    text = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    page = _Page(text)
+    for words in ("The constrained model is feasible", "mult. x viol.", "alpha", "multipliers wind up <at layer 2>"):
+        assert words in page.text
+    for name, version in environment().items():
+        assert name in page.text
+        assert version in page.text
+    assert "<mark>" in text
+    assert "/home/somebody" not in text
+    assert str(tmp_path) not in text + (tmp_path / "out" / "summary.json").read_text()
+
+
+def test_environment_recorded_by_a_run_is_shown_beside_the_report_own(make_run, tmp_path):
+    status = {"environment": {"python": "3.11.0", "accelerator": "1 x Example Accelerator"}}
+    write_report([make_run("constrained", status=status)], tmp_path / "out", log=lambda _: None)
+    assert "Example Accelerator" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+
+
+def test_ood_curve_draws_both_methods_noisy_input_and_training_gamma(make_run):
+    settings = _settings(make_run, layers=(3, 7), seeds=(0, 1))
+    figure = ood_curve(settings)
+    assert len(figure.axes) == 2
+    for axes, setting in zip(figure.axes, settings, strict=True):
+        lines = _lines(axes)
+        assert set(lines) == {"noisy input", "plain", "constrained", "training gamma"}
+        for variant in setting.variants:
+            np.testing.assert_allclose(_heights(lines[variant.title]), variant.rmse().mean(0))
+            assert lines[variant.title].get_color() == COLOURS[variant.method]
+        assert list(np.asarray(lines["training gamma"].get_xdata(), float)) == [0.15, 0.15]
+        assert len(axes.collections) == 2
+    assert "RMSE" in figure.axes[0].get_ylabel()
+
+
+def test_layer_loss_figure_shows_losses_and_bounds_on_a_log_axis(make_run):
+    settings = _settings(make_run)
+    (axes,) = layer_losses(settings).axes
+    (constrained,) = settings[0].of("constrained")
+    drawn = [_heights(line) for line in axes.lines]
+    assert any(np.array_equal(values, constrained.mean("bounds")) for values in drawn)
+    assert any(np.array_equal(values, constrained.mean("layer_losses")) for values in drawn)
+    assert axes.get_yscale() == "log"
+
+
+def test_multiplier_figure_has_a_curve_per_layer_and_a_line_at_zero(make_run):
+    settings = _settings(make_run, layers=(3, 7), seeds=(0, 1))
+    figure = multipliers(settings)
+    assert figure is not None
+    left, right = figure.axes[2:]
+    curves = [run.curves.multipliers for run in settings[1].of("constrained")[0].runs]
+    for layer in range(8):
+        np.testing.assert_allclose(_heights(left.lines[layer]), np.mean(curves, axis=0)[:, layer])
+    for axes in (left, right):
+        assert len(axes.lines) == 9
+        assert list(_heights(axes.lines[8])) == [0.0, 0.0]
+        assert len({tuple(line.get_color()) for line in axes.lines[:8]}) == 8
+
+
+def test_ratio_figure_draws_shares_and_names_mean_and_descent(make_run):
+    settings = _settings(make_run, seeds=(0, 1))
+    (axes,) = ratios(settings).axes
+    labels = axes.get_legend_handles_labels()[1]
+    for variant in settings[0].variants:
+        share, mean = variant.scalar("share_descending"), variant.scalar("mean_ratio_all")
+        assert f"{variant.title}: mean {mean:.2f},\n{share:.1%} of steps descend" in labels
+    assert len(_steps(axes)) == 4
+    for values, _, _ in _steps(axes):
+        assert np.sum(values) == pytest.approx(100)
+
+
+def test_an_open_last_histogram_bin_is_drawn_as_wide_as_its_neighbour(make_run):
+    open_ended = {"ratio_histogram": {"edges": [0.0, 0.5, 1.0, None], "counts": [[1, 2, 3]] * 3}}
+    settings = group(read_runs([make_run("constrained", evaluation=open_ended)]))
+    (axes,) = ratios(settings).axes
+    assert list(_steps(axes)[0][1]) == [0.0, 0.5, 1.0, 1.5]
+
+
+def test_runs_without_training_metrics_are_reported_without_training_figures(make_run, tmp_path):
+    folder = make_run("constrained", steps=0)
+    write_report([folder], tmp_path / "out", log=lambda _: None)
+    assert training_loss(group(read_runs([folder]))) is None
+    assert "The runs hold no training metrics." in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert not (tmp_path / "out" / "multipliers.png").exists()
+
+
+def test_figures_survive_values_that_are_not_numbers(make_run, tmp_path):
+    nothing = {"layer_losses": [None] * 4, "bounds": [None] * 4, "rmse": dict.fromkeys(["0.0", "0.15"])}
+    noisy = {"noisy_rmse": {"0.0": 0.0, "0.15": 48.8}}
+    folder = make_run("constrained", steps=0, evaluation=nothing | noisy)
+    write_report([folder], tmp_path / "out", log=lambda _: None)
+    assert (tmp_path / "out" / "ood_curve.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("methods", "title", "absent"),
+    [
+        (("erm",), "video-ut: plain training", ("constrained model", "descent constraints", "tightened")),
+        (("constrained",), "video-ut: constrained training", ("trained plainly", "plain: method erm")),
+        (("erm", "constrained"), "video-ut: plain against constrained training", ("No run of method",)),
+    ],
+)
+@pytest.mark.usefixtures("without_drawing")
+def test_title_and_words_are_of_the_methods_present(make_run, tmp_path, methods, title, absent):
+    write_report([make_run(method) for method in methods], tmp_path / "out", log=lambda _: None)
+    page = _Page((tmp_path / "out" / "index.html").read_text(encoding="utf-8"))
+    assert page.text.startswith(f"{title} {title} ")
+    for words in absent:
+        assert words not in page.text
+
+
+def test_bounds_are_in_the_legend_only_with_a_constrained_run(make_run):
+    for method, there in (("erm", False), ("constrained", True)):
+        (legend,) = layer_losses(group(read_runs([make_run(method)]))).legends
+        assert ("bound (constrained)" in [text.get_text() for text in legend.get_texts()]) == there
+
+
+def test_violations_of_the_tightened_bounds_are_called_so(make_run, tmp_path):
+    figure = multipliers(_settings(make_run))
+    assert figure is not None
+    assert figure.axes[1].get_ylabel().startswith("violation of the tightened bound")
+    lines = []
+    write_report([tmp_path / "runs" / "constrained-L3-s0"], tmp_path / "out", log=lines.append)
+    assert "mult. x viol.: of the tightened bounds that training enforces" in "\n".join(lines)
+
+
+def test_training_loop_does_not_import_matplotlib():
+    check = "import sys, train.loop; sys.exit('matplotlib' in sys.modules)"
+    subprocess.run([sys.executable, "-c", check], check=True, timeout=120)

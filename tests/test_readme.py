@@ -1,0 +1,38 @@
+"""The README's claims that can be run."""
+
+import re
+from pathlib import Path
+
+import jax.numpy as jnp
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+
+
+def test_python_of_the_readme_runs_and_does_what_it_says():
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL):
+        exec(block, names)
+    energy = names["trace"].energy
+    assert energy.shape == (13, 8)
+    assert jnp.all(energy[1:] <= energy[:-1] + 1e-6 * jnp.abs(energy[:-1]))
+    assert jnp.all(energy[-1] < energy[0])
+    assert names["state"].multipliers.shape == (3,)
+
+
+def test_files_that_the_readme_links_exist():
+    links = re.findall(r"\]\(([^)#]+)\)", README)
+    assert links
+    for link in links:
+        assert (Path(__file__).parents[1] / link).exists(), link
+
+
+def test_commands_of_the_readme_name_experiments_and_benchmarks_that_exist():
+    from benchmarks.__main__ import BENCHMARKS
+    from train.experiments import EXPERIMENTS
+
+    runs = re.findall(r"python -m train run ([\w-]+)", README)
+    benchmarks = re.findall(r"python -m benchmarks (\w+)", README)
+    assert runs
+    assert benchmarks
+    assert set(runs) <= set(EXPERIMENTS)
+    assert set(benchmarks) <= set(BENCHMARKS)

@@ -1,0 +1,192 @@
+"""Depth: one step repeated inside a scan."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+from unroll_jax.energies import AttentionParams, TransformerParams
+
+DIM, TOKENS = 3, 4
+
+
+@pytest.fixture
+def layer():
+    return uj.transformer(DIM)
+
+
+def weights(num_layers=None, dim=DIM):
+    """Parameters of one layer, or of a stack."""
+    shape = (dim, dim) if num_layers is None else (num_layers, dim, dim)
+    W_a, W_f = 0.4 * np.random.default_rng(0).normal(size=(2, *shape))
+    return TransformerParams(jnp.asarray(W_a, jnp.float32), jnp.asarray(W_f, jnp.float32))
+
+
+def tokens(*batch):
+    y, x = np.random.default_rng(1).uniform(size=(2, *batch, TOKENS, DIM))
+    return jnp.asarray(y, jnp.float32), jnp.asarray(x, jnp.float32)
+
+
+def python_loop(layer, params, y, x, *, num_layers, tied):
+    """The definition: the last state, and the energy before every layer and after the last."""
+    params_of = lambda index: params if tied else jax.tree.map(lambda leaf: leaf[index], params)  # noqa: E731
+    energies = []
+    for index in range(num_layers):
+        energies.append(layer.energy(params_of(index), y, x))
+        y = layer.step(params_of(index), y, x)
+    energies.append(layer.energy(params_of(num_layers - 1), y, x))
+    return y, jnp.stack(energies)
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+@pytest.mark.parametrize("tied", [True, False])
+def test_unroll_equals_a_python_loop(layer, tied, batch):
+    @jax.jit
+    def both(params, y, x):
+        last, trace = uj.unroll(layer, params, y, x, num_layers=5, tied=tied)
+        return (last, trace.energy), python_loop(layer, params, y, x, num_layers=5, tied=tied)
+
+    scanned, looped = both(weights(None if tied else 5), *tokens(*batch))
+    assert scanned[1].shape == (6, *batch)
+    chex.assert_trees_all_close(scanned, looped, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_gradients_equal_those_of_a_python_loop(layer, tied):
+    def scanned(params, y, x):
+        last, trace = uj.unroll(layer, params, y, x, num_layers=3, tied=tied)
+        return jnp.sum(last**2) + jnp.sum(trace.energy)
+
+    def looped(params, y, x):
+        last, energies = python_loop(layer, params, y, x, num_layers=3, tied=tied)
+        return jnp.sum(last**2) + jnp.sum(energies)
+
+    @jax.jit
+    def both(params, y, x):
+        return [jax.grad(loss, (0, 1, 2))(params, y, x) for loss in (scanned, looped)]
+
+    chex.assert_trees_all_close(*both(weights(None if tied else 3), *tokens()), rtol=1e-4, atol=1e-5)
+
+
+def test_the_energy_curve_of_an_exact_attention_never_rises(getkey):
+    layer, y = uj.attention(ridge=0.1), 3.0 * jax.random.normal(getkey(), (2, 6, DIM))
+    _, trace = jax.jit(lambda y: uj.unroll(layer, AttentionParams(None), y, num_layers=12))(y)
+    assert jnp.all(jnp.diff(trace.energy, axis=0) <= 1e-5)
+
+
+def test_a_record_function_is_stacked_over_the_layers(layer):
+    (y, _), params = tokens(), weights(3)
+
+    def record(params, y, x):
+        return {"state": y, "norms": (jnp.linalg.norm(params.W_a), jnp.sum(y))}
+
+    last, trace = uj.unroll(layer, params, y, num_layers=3, tied=False, record=record)
+    assert trace["state"].shape == (4, TOKENS, DIM)
+    chex.assert_trees_all_equal(trace["state"][0], y)
+    chex.assert_trees_all_equal(trace["state"][-1], last)
+    norms = jnp.linalg.norm(params.W_a, axis=(1, 2))
+    chex.assert_trees_all_close(trace["norms"][0], jnp.append(norms, norms[-1]), rtol=1e-6)
+
+
+def test_record_none_records_nothing(layer):
+    (y, _), params = tokens(), weights()
+    last, trace = uj.unroll(layer, params, y, num_layers=3, record=None)
+    assert trace is None
+    chex.assert_trees_all_close(last, uj.unroll(layer, params, y, num_layers=3)[0], rtol=1e-6)
+
+
+def test_a_step_alone_and_a_tree_of_states_will_do():
+    def step(rate, state, x):
+        return {"position": state["position"] + rate * state["speed"], "speed": state["speed"] - x}
+
+    start = {"position": jnp.zeros(2), "speed": jnp.ones(2)}
+    last, trace = uj.unroll(step, 0.5, start, 0.25, num_layers=2, record=lambda rate, state, x: state["speed"])
+    chex.assert_trees_all_close(last, {"position": jnp.full(2, 0.875), "speed": jnp.full(2, 0.5)})
+    chex.assert_trees_all_close(trace, jnp.array([[1.0, 1.0], [0.75, 0.75], [0.5, 0.5]]))
+
+
+def test_layers_without_parameters_need_no_leading_axis(getkey):
+    layer, y = uj.attention(), jax.random.normal(getkey(), (TOKENS, DIM))
+    tied, untied = (uj.unroll(layer, AttentionParams(None), y, num_layers=3, tied=tied)[0] for tied in (True, False))
+    chex.assert_trees_all_equal(tied, untied)
+
+
+def test_bfloat16_states_keep_their_dtype_and_energies_are_float32(layer):
+    last, trace = uj.unroll(layer, weights(), tokens()[0].astype(jnp.bfloat16), num_layers=3)
+    assert last.dtype == jnp.bfloat16
+    assert trace.energy.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_compile_work_does_not_grow_with_depth(layer, tied):
+    """The step is traced equally often, and the program has equally many equations, at depth 2 and at depth 40."""
+    (y, _), sizes = tokens(), []
+    for num_layers in (2, 40):
+        traces = 0
+
+        def counted(params, y, x):
+            nonlocal traces
+            traces += 1
+            return layer.step(params, y, x)
+
+        params = weights(None if tied else num_layers)
+        loss = lambda params, y: jnp.sum(  # noqa: E731
+            uj.unroll(layer._replace(step=counted), params, y, num_layers=num_layers, tied=tied)[1].energy  # noqa: B023
+        )
+        program = jax.make_jaxpr(jax.grad(loss))(params, y)
+        sizes.append((traces, str(program).count(" = ")))
+    assert sizes[0] == sizes[1]
+    assert sizes[0][0] <= 3
+
+
+def test_a_second_call_of_a_compiled_unroll_traces_nothing(layer):
+    chex.clear_trace_counter()
+
+    @jax.jit
+    @chex.assert_max_traces(n=1)
+    def forward(params, y):
+        return uj.unroll(layer, params, y, num_layers=4)[0]
+
+    for _ in range(3):
+        forward(weights(), tokens()[0])
+
+
+def test_remat_keeps_the_gradients_and_saves_memory(getkey):
+    layer, y, params = uj.transformer(32), jax.random.uniform(getkey(), (64, 32)), weights(dim=32)
+    gradients, memory = [], []
+    for remat in (False, True):
+        loss = lambda params: jnp.sum(uj.unroll(layer, params, y, num_layers=32, remat=remat)[1].energy)  # noqa: E731, B023
+        compiled = jax.jit(jax.grad(loss)).lower(params).compile()
+        gradients.append(compiled(params))
+        memory.append(compiled.memory_analysis().temp_size_in_bytes)
+    chex.assert_trees_all_close(*gradients, rtol=1e-4, atol=1e-5)
+    assert memory[1] < 0.5 * memory[0]
+
+
+BAD_CALLS = [
+    ({"num_layers": 0}, "num_layers must be an integer of at least 1, got 0"),
+    ({"num_layers": 2.5}, "num_layers must be an integer of at least 1, got 2.5"),
+    ({"num_layers": 3, "record": "energies"}, "record must be .* got 'energies'"),
+    ({"num_layers": 3, "tied": False}, r"params.W_a must have a leading axis of num_layers=3 .* got shape \(2, 3, 3\)"),
+    ({"num_layers": 2, "tied": False, "descent": "step"}, 'record="energy" needs a Descent, got a step alone'),
+    (
+        {"num_layers": 2, "descent": lambda params, y, x: y[:1], "record": None},
+        r"keep shape and dtype, float32\[4, 3\]",
+    ),
+    (
+        {"num_layers": 2, "descent": lambda params, y, x: y.astype("bfloat16"), "record": None},
+        "float32.* became bfloat16",
+    ),
+    ({"num_layers": 2, "descent": lambda params, y, x: (y, y), "record": None}, "keep the state's structure"),
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("options", "message"), BAD_CALLS, ids=[row[1] for row in BAD_CALLS])
+def test_a_bad_argument_is_named(layer, options, message):
+    params, y = weights(2), jnp.ones((TOKENS, DIM))
+    chosen = {"step": layer.step}.get(options.get("descent"), options.get("descent", layer))
+    with pytest.raises(ValueError, match=message):
+        uj.unroll(chosen, params, y, **{name: value for name, value in options.items() if name != "descent"})

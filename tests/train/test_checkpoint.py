@@ -1,0 +1,199 @@
+"""Checkpoints: what is kept, what is read back, and what damage does."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from train.checkpoint import Checkpoints
+from train.errors import UserError
+
+STATE = {"params": jnp.arange(1000.0), "duals": (jnp.zeros((), jnp.int32), jnp.ones((3, 4)))}
+NOTES = {"train_seconds": 1.5, "messages": ["step 2: all well"]}
+SCORES = {10: 1.0, 20: 5.0, 30: 2.0, 40: 3.0, 50: 0.0}
+
+
+def _state(step):
+    return jax.tree.map(lambda leaf: leaf + step, STATE)
+
+
+def _save(folder, scores, log=None):
+    with Checkpoints(folder / "checkpoints", log=(log or []).append) as checkpoints:
+        for step, score in scores.items():
+            checkpoints.save(step, _state(step), NOTES, score=score)
+
+
+def _steps(folder):
+    return sorted(int(path.name) for path in (folder / "checkpoints").iterdir() if path.name.isdigit())
+
+
+def _newest(folder, log, **options):
+    with Checkpoints(folder / "checkpoints", log=log.append, **options) as checkpoints:
+        return checkpoints.newest(STATE)
+
+
+def _files(folder):
+    """Files of the newest checkpoint without which it cannot be read, by what they hold."""
+    newest = folder / "checkpoints" / "50"
+    largest = max((newest / "state").glob("ocdbt.process_0/d/*"), key=lambda path: path.stat().st_size)
+    tree = next((newest / "state" / "d").iterdir())
+    structure, shapes = newest / "state" / "_METADATA", newest / "state" / "array_metadatas" / "process_0"
+    return {
+        "arrays": largest,
+        "index": tree,
+        "structure": structure,
+        "shapes": shapes,
+        "notes": newest / "notes/metadata",
+    }
+
+
+def _delete(path):
+    path.unlink()
+
+
+def _truncate(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _empty(path):
+    path.write_bytes(b"")
+
+
+def _flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+
+
+def test_the_two_newest_and_the_best_are_kept(tmp_path):
+    _save(tmp_path, SCORES)
+    assert _steps(tmp_path) == [20, 40, 50]
+
+
+def test_a_later_process_keeps_the_best_of_an_earlier_one_and_no_more(tmp_path):
+    _save(tmp_path, SCORES)
+    _save(tmp_path, {60: 1.0, 70: 0.5})
+    assert _steps(tmp_path) == [20, 60, 70]
+    with Checkpoints(tmp_path / "checkpoints") as checkpoints:
+        assert checkpoints.best(STATE)[0] == 20
+
+
+def test_a_checkpoint_comes_back_bit_for_bit(tmp_path):
+    _save(tmp_path, SCORES)
+    step, state, notes = _newest(tmp_path, [])
+    assert step == 50
+    assert {name: notes[name] for name in NOTES} == NOTES
+    assert jax.tree.structure(state) == jax.tree.structure(STATE)
+    for found, saved in zip(jax.tree.leaves(state), jax.tree.leaves(_state(50)), strict=True):
+        assert found.dtype == saved.dtype
+        np.testing.assert_array_equal(found, saved)
+
+
+def test_a_state_may_be_donated_as_soon_as_it_is_saved(tmp_path):
+    step = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf + 1, state), donate_argnums=0)
+    with Checkpoints(tmp_path / "checkpoints") as checkpoints:
+        state = _state(0)
+        checkpoints.save(1, state, {}, score=0.0)
+        for _ in range(20):
+            state = step(state)
+    found = _newest(tmp_path, [])
+    np.testing.assert_array_equal(found[1]["params"], _state(0)["params"])
+
+
+def test_an_empty_folder_holds_no_checkpoint(tmp_path):
+    log = []
+    assert _newest(tmp_path, log) is None
+    assert log == []
+    with Checkpoints(tmp_path / "checkpoints") as checkpoints, pytest.raises(UserError, match="no checkpoint"):
+        checkpoints.best(STATE)
+
+
+@pytest.mark.parametrize("damage", [_delete, _truncate, _empty, _flip])
+@pytest.mark.parametrize("file", ["arrays", "index", "structure", "shapes", "notes"])
+def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(tmp_path, capfd, file, damage):
+    _save(tmp_path, SCORES)
+    damage(_files(tmp_path)[file])
+    log = []
+    step, state, _ = _newest(tmp_path, log)
+    if (file, damage) == ("shapes", _delete):
+        assert (step, log) == (50, [])  # Orbax does without
+        return
+    assert step == 40
+    np.testing.assert_array_equal(state["params"], _state(40)["params"])
+    assert len(log) == 1
+    assert "checkpoint 50 is damaged" in log[0]
+    assert (tmp_path / "damaged" / "50" / "notes").is_dir(), "nothing is thrown away"
+    assert _steps(tmp_path) == [20, 40]
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_damaged_step_can_be_saved_again_and_damaged_again(tmp_path):
+    for count in (1, 2):
+        _save(tmp_path, SCORES if count == 1 else {50: 0.0})
+        _flip(_files(tmp_path)["arrays"])
+        assert _newest(tmp_path, [])[0] == 40
+        assert len(list((tmp_path / "damaged").iterdir())) == count
+
+
+def test_notes_changed_by_hand_do_not_pass_for_the_original(tmp_path):
+    _save(tmp_path, SCORES)
+    notes = _files(tmp_path)["notes"]
+    notes.write_text(notes.read_text().replace("1.5", "2.5"))
+    assert _newest(tmp_path, [])[0] == 40
+
+
+def test_when_all_are_damaged_that_is_said_and_they_are_kept(tmp_path):
+    _save(tmp_path, SCORES)
+    for path in (tmp_path / "checkpoints").glob("*/notes/metadata"):
+        _truncate(path)
+    log = []
+    assert _newest(tmp_path, log) is None
+    assert len(log) == 4
+    assert "starting again from step 0" in log[-1]
+    assert sorted(path.name for path in (tmp_path / "damaged").iterdir()) == ["20", "40", "50"]
+
+
+def test_the_best_that_can_be_read_is_the_next_best(tmp_path):
+    _save(tmp_path, SCORES)
+    _empty(tmp_path / "checkpoints" / "20" / "state" / "_METADATA")
+    log = []
+    with Checkpoints(tmp_path / "checkpoints", log=log.append) as checkpoints:
+        assert checkpoints.best(STATE)[0] == 40
+    assert "checkpoint 20 is damaged" in log[0]
+
+
+def test_reading_alone_changes_nothing(tmp_path):
+    _save(tmp_path, SCORES)
+    _empty(tmp_path / "checkpoints" / "20" / "state" / "_METADATA")
+    unfinished = tmp_path / "checkpoints" / "60.orbax-checkpoint-tmp"
+    unfinished.mkdir()
+    before, log = sorted(tmp_path.rglob("*")), []
+    with Checkpoints(tmp_path / "checkpoints", read_only=True, log=log.append) as checkpoints:
+        assert checkpoints.best(STATE)[0] == 40
+    assert sorted(tmp_path.rglob("*")) == before
+    assert "checkpoint 20 cannot be read" in log[0]
+
+
+@pytest.mark.parametrize("left", ["notes", "state", None])
+def test_a_checkpoint_half_deleted_by_a_kill_is_no_hindrance(tmp_path, left):
+    _save(tmp_path, SCORES)
+    half = tmp_path / "checkpoints" / "10"
+    (tmp_path / "checkpoints" / "40").rename(half)
+    for path in sorted(half.rglob("*"), reverse=True):
+        if left is None or left not in path.parts:
+            path.rmdir() if path.is_dir() else path.unlink()
+    log = []
+    assert _newest(tmp_path, log)[0] == 50
+    _save(tmp_path, {60: 0.0}, log)
+    assert _steps(tmp_path) == [20, 50, 60]
+    assert log == []
+
+
+def test_what_a_killed_save_left_is_cleaned_up(tmp_path):
+    _save(tmp_path, SCORES)
+    unfinished = tmp_path / "checkpoints" / "60.orbax-checkpoint-tmp"
+    (tmp_path / "checkpoints" / "20").rename(unfinished)
+    assert _newest(tmp_path, [])[0] == 50
+    _save(tmp_path, {60: 0.0})
+    assert not unfinished.exists()
+    assert _steps(tmp_path) == [40, 50, 60]

@@ -1,0 +1,172 @@
+"""The command line: one line and exit code 2 for whatever the user can mend."""
+
+import json
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import pytest
+
+from train.cli import main
+from train.video import video_task
+
+SMALL = ("--steps", "4", "--batch-size", "4", "--model.num-layers", "2", "--validate-every", "2", "--test-gammas", "0")
+
+
+@pytest.fixture
+def refused(capsys):
+    """Runs a command that must fail; returns its one line."""
+
+    def run(*arguments):
+        assert main(arguments) == 2
+        output = capsys.readouterr()
+        lines = output.err.splitlines()
+        assert len(lines) == 1, output.err
+        assert lines[0].startswith("error: ")
+        return lines[0]
+
+    return run
+
+
+@pytest.fixture
+def small_data(clips, monkeypatch):
+    monkeypatch.setattr("train.runs.load", lambda config, *, log: clips)
+    monkeypatch.setattr("train.runs.write_report", lambda *arguments, **options: None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["fly"], ["unknown command 'fly'", "run, evaluate, report, prepare, list"]),
+        (["run"], ["unknown experiment ''", "demo, video-ut"]),
+        (["run", "video-dust"], ["unknown experiment 'video-dust'", "demo, video-ut"]),
+        (["run", "video-ut", "--momentum", "3"], ["Unrecognized options", "--momentum", "--help"]),
+        (["run", "video-ut", "--model.heads", "3"], ["Unrecognized options", "--model.heads"]),
+        (["run", "video-ut", "stray"], ["Unrecognized options", "stray"]),
+        (["run", "video-ut", "--steps", "many"], ["--steps", "many"]),
+        (["run", "video-ut", "--steps"], ["Missing value", "--steps"]),
+        (["run", "video-ut", "--method", "sgd"], ["'sgd'", "--method", "erm", "constrained", "both"]),
+        (["run", "video-ut", "--data.source", "dvd"], ["'dvd'", "--data.source", "photos"]),
+        (["run", "video-ut", "--model.dtype", "int8"], ["'int8'", "float32", "bfloat16"]),
+        (["run", "video-ut", "--constraints.alpha", "1.5"], ["--constraints.alpha", "(0, 1)", "1.5"]),
+        (["run", "video-ut", "--constraints.alpha", "0"], ["--constraints.alpha", "(0, 1)"]),
+        (["run", "video-ut", "--constraints.alpha", "0.2", "0.3"], ["--constraints.alpha", "one for each layer"]),
+        (["run", "video-ut", "--steps", "0"], ["--steps", "at least 1", "got 0"]),
+        (["run", "demo", "--batch-size", "0"], ["--batch-size", "at least 1"]),
+        (["run", "video-ut", "--train-gamma", "-0.1"], ["--train-gamma", "at least 0"]),
+        (["run", "video-ut", "--train-gamma", "0"], ["--train-gamma 0", "erm"]),
+        (["evaluate"], ["Missing", "Run folder"]),
+        (["evaluate", "nowhere"], ["nowhere is no run folder"]),
+        (["report"], ["at least one run folder"]),
+        (["report", "nowhere"], ["nowhere does not exist"]),
+        (["prepare"], ["Missing", "photos,frames,file"]),
+        (["prepare", "dvd"], ["'dvd'", "photos"]),
+        (["prepare", "frames"], ["data.root", "frames"]),
+        (["prepare", "frames", "--from", "nowhere"], ["nowhere does not exist"]),
+        (["run", "video-ut", "--data.source", "frames"], ["data.root"]),
+        (["run", "video-ut", "--data.source", "frames", "--data.root", "nowhere"], ["nowhere does not exist"]),
+        (["list", "all"], ["list takes no arguments, got all"]),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_it(refused, arguments, words):
+    line = refused(*arguments)
+    for word in words:
+        assert word in line, line
+
+
+@pytest.mark.usefixtures("small_data")
+def test_a_reference_that_no_training_can_reach_is_refused(refused, tmp_path):
+    line = refused("run", "video-ut", *SMALL, "--constraints.reference", "0.01", "--out", str(tmp_path / "run"))
+    assert "--constraints.reference 0.01 is below the loss of the noisy input" in line
+    assert not (tmp_path / "run").exists(), "a refused run leaves nothing behind"
+
+
+@pytest.mark.usefixtures("small_data")
+def test_a_rank_beyond_the_token_width_is_refused(refused, tmp_path):
+    for rank, words in (("0", "at least 1"), ("17", "between 1 and the token width 16")):
+        line = refused("run", "video-ut", *SMALL, "--model.rank", rank, "--out", str(tmp_path / "run"))
+        assert f"--model.rank must be {words}, got {rank}" in line
+
+
+@pytest.mark.usefixtures("small_data")
+def test_a_resume_with_a_changed_option_names_it_and_both_values(refused, capsys, tmp_path):
+    command = ["run", "video-ut", *SMALL, "--out", str(tmp_path / "run")]
+    assert main(command) == 0
+    capsys.readouterr()
+    line = refused(*command, "--dual.learning-rate", "0.5")
+    assert "dual.learning_rate was 0.005, is now 0.5" in line
+    assert "--out" in line
+
+
+@pytest.mark.usefixtures("small_data")
+def test_a_loss_that_is_not_finite_is_one_line_with_step_and_layer(capsys, monkeypatch, tmp_path):
+    def poisoned(config, data):
+        task = video_task(config, data)
+        return task._replace(layer_losses=lambda *arguments: task.layer_losses(*arguments).at[1].mul(jnp.nan))
+
+    monkeypatch.setattr("train.runs.video_task", poisoned)
+    assert main(["run", "video-ut", *SMALL, "--out", str(tmp_path / "run")]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    errors = [line for line in lines if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert lines[-1] == errors[0]
+    assert "at step 1, first at layer 1" in errors[0]
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "failed"
+
+
+def test_an_interrupt_is_no_traceback(capsys, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("train.runs.load", interrupted)
+    assert main(["run", "video-ut"]) == 130
+    assert "a run goes on from its last checkpoint" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--help"], ["run EXPERIMENT", "evaluate RUN", "report RUN", "prepare SOURCE", "list"]),
+        (["list"], ["demo", "video-ut"]),
+        (["run", "--help"], ["demo", "video-ut"]),
+        (["run", "video-ut", "--help"], ["--constraints.alpha", "--seed", "Training steps"]),
+        (["evaluate", "--help"], ["Run folder"]),
+        (["report", "-h"], ["Run folders"]),
+        (["prepare", "--help"], ["--from"]),
+    ],
+)
+def test_help_is_no_mistake(capsys, arguments, words):
+    assert main(arguments) == 0
+    output = capsys.readouterr()
+    for word in words:
+        assert word in output.out
+    assert output.err == ""
+
+
+def test_no_command_prints_the_usage(capsys):
+    assert main([]) == 2
+    assert "usage" in capsys.readouterr().out
+
+
+# A package that must not be imported: it says so in place of what the real one would do.
+TRAP = "raise SystemExit('tensorflow was imported')"
+
+
+def test_the_program_lists_refuses_and_never_imports_tensorflow(tmp_path):
+    (tmp_path / "tensorflow.py").write_text(TRAP)
+    environment = {"PYTHONPATH": str(tmp_path), "PATH": "", "HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+
+    def program(*arguments):
+        return subprocess.run(
+            [sys.executable, "-W", "error", *arguments], env=environment, capture_output=True, text=True, timeout=120
+        )
+
+    listed = program("-m", "train", "list")
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert "video-ut" in listed.stdout
+    refused = program("-m", "train", "run", "video-ut", "--constraints.alpha", "2")
+    assert refused.returncode == 2
+    assert refused.stderr == "error: --constraints.alpha must be in (0, 1), got (2.0,)\n"
+    everything = "import train.runs, train.data, train.report, sys; print('tensorflow' in sys.modules)"
+    imported = program("-c", everything)
+    assert (imported.returncode, imported.stdout) == (0, "False\n"), imported.stderr

@@ -1,0 +1,106 @@
+"""The configuration: what it accepts, and how it survives JSON."""
+
+import dataclasses
+import inspect
+import json
+from pathlib import Path
+
+import pytest
+
+from train.config import VideoConfig, check_config, differences, from_json, to_json
+from train.errors import UserError
+from train.experiments import EXPERIMENTS
+
+BAD_VALUES = {
+    "steps": [0, -1],
+    "batch_size": [0],
+    "validate_every": [0],
+    "seed": [-1, 2**32],
+    "train_gamma": [-0.1, float("nan"), float("inf")],
+    "test_gammas": [(0.1, -0.1), (float("inf"),)],
+    "model.num_layers": [0],
+    "model.mixing": [-0.1, 1.1],
+    "model.attention_scale": [0.0],
+    "primal.learning_rate": [0.0, float("nan")],
+    "primal.warmup_share": [1.0, -0.1],
+    "primal.clip_norm": [0.0],
+    "dual.learning_rate": [-1e-3, 0.0],
+    "dual.proportional_gain": [-1.0],
+    "constraints.alpha": [(0.0,), (1.0,), (1.5,), (-0.2,), (float("nan"),), (), (0.2, 0.2, 0.2)],
+    "constraints.reference": [0.0, -1.0, float("inf")],
+    "constraints.resilience": [0.0, float("inf")],
+    "constraints.margin": [-0.1, 1.0],
+    "constraints.first_margin": [-0.1, 1.0],
+    "constraints.tolerance": [-0.01, float("nan")],
+    "constraints.warmup_steps": [-1, 6],
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field in BAD_VALUES for value in BAD_VALUES[field]])
+def test_a_bad_value_is_refused_by_its_option_and_value(changed, field, value):
+    with pytest.raises(UserError) as caught:
+        check_config(changed(**{field: value}))
+    message = str(caught.value)
+    assert f"--{field.replace('_', '-')}" in message
+    assert str(value) in message
+    assert "\n" not in message
+
+
+def test_every_experiment_has_a_valid_configuration():
+    for experiment in EXPERIMENTS.values():
+        check_config(experiment.config)
+
+
+def test_no_noise_is_for_plain_training_alone(changed):
+    check_config(changed(train_gamma=0.0, method="erm"))
+    with pytest.raises(UserError, match="--train-gamma 0"):
+        check_config(changed(train_gamma=0.0, method="both"))
+
+
+def test_one_alpha_a_layer_is_allowed(changed):
+    check_config(changed(**{"constraints.alpha": (0.2, 0.3)}))
+
+
+def test_json_gives_back_the_configuration(changed):
+    config = changed(
+        method="erm", **{"constraints.alpha": (0.1, 0.3), "constraints.reference": None, "model.dtype": "bfloat16"}
+    )
+    values = json.loads(json.dumps(to_json(config), allow_nan=False))
+    assert from_json(VideoConfig, values, source=Path("config.json")) == config
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_json_gives_back_every_default(experiment):
+    config = EXPERIMENTS[experiment].config
+    assert from_json(VideoConfig, to_json(config), source=Path("config.json")) == config
+
+
+def test_json_of_another_version_names_the_file_and_the_field(config):
+    for values in ({**to_json(config), "momentum": 1}, {k: v for k, v in to_json(config).items() if k != "steps"}):
+        with pytest.raises(UserError, match=r"config\.json.*(momentum|steps)"):
+            from_json(VideoConfig, values, source=Path("config.json"))
+    nested = to_json(config)
+    del nested["dual"]["optimizer"]
+    with pytest.raises(UserError, match="optimizer"):
+        from_json(VideoConfig, nested, source=Path("config.json"))
+
+
+def test_differences_name_the_field_and_both_values(config, changed):
+    other = changed(steps=7, **{"dual.optimizer": "adam", "constraints.alpha": (0.3,)})
+    assert differences(to_json(config), to_json(config)) == []
+    assert differences(to_json(config), to_json(other)) == [
+        "constraints.alpha was [0.22], is now [0.3]",
+        "dual.optimizer was pi, is now adam",
+        "steps was 6, is now 7",
+    ]
+
+
+def test_every_field_has_a_docstring_which_is_its_help():
+    groups = [type(getattr(VideoConfig(), field.name)) for field in dataclasses.fields(VideoConfig)]
+    for cls in (VideoConfig, *filter(dataclasses.is_dataclass, groups)):
+        lines = [line.strip() for line in inspect.getsource(cls).splitlines()]
+        for field in dataclasses.fields(cls):
+            if field.default_factory is not dataclasses.MISSING:
+                continue  # a group, documented by its class
+            place = next(i for i, line in enumerate(lines) if line.startswith(f"{field.name}:"))
+            assert lines[place + 1].startswith('"""'), f"{cls.__name__}.{field.name}"

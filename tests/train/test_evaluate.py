@@ -1,0 +1,144 @@
+"""The evaluation against NumPy: RMSE, noise, ratios, and JSON that is strict."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from train.evaluate import NOISE_SEED, evaluate_video, make_split_losses, noise_levels
+from train.state import init_state
+from train.video import add_noise, to_unit, video_task
+
+
+@pytest.fixture
+def evaluated(changed, clips):
+    """``evaluated(**fields)``: configuration, task, params and what `evaluate_video` says of the untrained model."""
+
+    def build(**fields):
+        config = changed(**fields)
+        task = video_task(config, clips)
+        state = init_state(config, task)
+        multipliers = jnp.arange(task.num_constraints, dtype=jnp.float32)
+        return config, task, state.params, evaluate_video(config, task, clips, state.params, multipliers)
+
+    return build
+
+
+def _noisy(clips, split, gamma):
+    clean = to_unit(clips.splits[split])
+    key = jax.random.fold_in(jax.random.key(NOISE_SEED), 0)
+    return clean, add_noise(clean, gamma * clips.pixel_std, key)
+
+
+def test_rmse_is_that_of_all_pixels_on_the_byte_scale(evaluated, clips):
+    _, task, params, found = evaluated()
+    for gamma in (0.0, 0.15, 0.3):
+        clean, noisy = _noisy(clips, "test", gamma)
+        output = np.asarray(task.outputs(params, noisy, lambda y: y)[-1], np.float64)
+        rmse = 255 * np.sqrt(np.mean((output - clean) ** 2))
+        assert found["rmse"][str(gamma)] == pytest.approx(rmse, rel=1e-5)
+        noisy_rmse = 255 * np.sqrt(np.mean((np.asarray(noisy, np.float64) - clean) ** 2))
+        assert found["noisy_rmse"][str(gamma)] == pytest.approx(noisy_rmse, rel=1e-5, abs=1e-9)
+
+
+def test_layer_losses_are_means_over_the_test_split(evaluated, clips):
+    _, task, params, found = evaluated()
+    clean, noisy = _noisy(clips, "test", 0.15)
+    outputs = np.asarray(task.outputs(params, noisy, lambda y: y), np.float64)
+    losses = 0.5 * np.sum((outputs - clean) ** 2, axis=-1).mean(axis=-1)
+    np.testing.assert_allclose(found["layer_losses"], losses.mean(axis=-1), rtol=1e-5)
+    np.testing.assert_allclose(found["descend_share"], (losses[1:] < losses[:-1]).mean(axis=-1), rtol=1e-6)
+    np.testing.assert_allclose(found["mean_ratio"], (losses[1:] / losses[:-1]).mean(axis=-1), rtol=1e-5)
+    assert found["share_descending"] == pytest.approx((losses[1:] < losses[:-1]).mean())
+    assert found["mean_ratio_all"] == pytest.approx((losses[1:] / losses[:-1]).mean(), rel=1e-5)
+
+
+def test_bounds_are_the_stated_ones_not_the_tightened(evaluated):
+    config, _, _, found = evaluated(**{"constraints.margin": 0.5, "constraints.first_margin": 0.5})
+    losses = np.array(found["layer_losses"])
+    bounds = [config.constraints.reference, *(1 - 0.22) * losses[:-1]]
+    np.testing.assert_allclose(found["bounds"], bounds, rtol=1e-6)
+    np.testing.assert_allclose(found["violations"], losses - bounds, rtol=1e-5, atol=1e-6)
+    assert found["feasible"] == bool(np.all(losses <= 1.05 * np.array(bounds)))
+
+
+def test_a_split_larger_than_a_batch_is_measured_whole(clips, config, monkeypatch):
+    task = video_task(config, clips)
+    params = init_state(config, task).params
+    monkeypatch.setattr("train.evaluate.BATCH_SIZE", 7)
+    found = make_split_losses(task, clips)(params, "validation", 0.15)
+    assert found.sample_losses.shape == (12, 3)
+    clean = np.asarray(to_unit(clips.splits["validation"]))
+    keys = [jax.random.fold_in(jax.random.key(NOISE_SEED), index) for index in range(2)]
+    noisy = [
+        np.asarray(add_noise(jnp.asarray(part), 0.15 * clips.pixel_std, key))
+        for part, key in zip((clean[:7], clean[7:]), keys, strict=True)
+    ]
+    losses = 0.5 * np.sum((np.concatenate(noisy) - clean) ** 2, axis=-1).mean(axis=-1)
+    np.testing.assert_allclose(found.sample_losses[:, 0], losses, rtol=1e-5)
+
+
+def test_noise_has_the_variance_it_names(clips):
+    gamma, clean = 0.2, jnp.full((200, 20, 64), 0.5)
+    noise = np.asarray(add_noise(clean, gamma * clips.pixel_std, jax.random.key(0)), np.float64) - 0.5
+    assert np.var(noise) == pytest.approx(gamma * clips.pixel_std, rel=0.01)
+    assert abs(np.mean(noise)) < 4 * np.sqrt(gamma * clips.pixel_std / noise.size)
+
+
+def test_both_methods_are_tested_on_the_same_noise(evaluated):
+    found = [evaluated(method=method, seed=seed)[3] for method, seed in (("erm", 0), ("constrained", 3))]
+    assert found[0]["noisy_rmse"] == found[1]["noisy_rmse"]
+    assert found[0]["layer_losses"][0] == found[1]["layer_losses"][0]
+
+
+def test_every_ratio_is_counted_once(evaluated):
+    _, _, _, found = evaluated()
+    histogram = found["ratio_histogram"]
+    assert [sum(counts) for counts in histogram["counts"]] == [10, 10]
+    assert all(len(counts) == len(histogram["edges"]) - 1 for counts in histogram["counts"])
+    assert histogram["edges"][0] == 0.0
+    assert histogram["edges"][-1] is None
+
+
+def test_the_training_level_is_always_tested(changed):
+    assert noise_levels(changed(test_gammas=(0.5, 0.0), train_gamma=0.15)) == [0.0, 0.15, 0.5]
+    assert noise_levels(changed(test_gammas=(0.15, 0.3), train_gamma=0.15)) == [0.15, 0.3]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"method": "erm"},
+        {"method": "erm", "train_gamma": 0.0},
+        {"method": "erm", "train_gamma": 0.0, "model.num_layers": 1},
+        {"constraints.reference": None},
+        {"constraints.resilience": 2.0},
+    ],
+)
+def test_the_evaluation_is_strict_json_with_a_figure_for_every_layer(evaluated, fields):
+    config, _, _, found = evaluated(**fields)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    layers = config.model.num_layers
+    for name in ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness"):
+        assert len(found[name]) == layers + 1, name
+    for name in ("descend_share", "mean_ratio"):
+        assert len(found[name]) == layers, name
+    assert (found["bounds"][0] is None) == (config.constraints.reference is None)
+
+
+def test_slack_is_what_resilience_allows(evaluated):
+    _, _, _, found = evaluated(**{"constraints.resilience": 2.0})
+    np.testing.assert_allclose(found["slacks"], np.array(found["multipliers"]) / 2.0)
+
+
+def test_complementary_slackness_is_of_the_tightened_bounds_that_multipliers_enforce(evaluated):
+    config, _, _, found = evaluated(**{"constraints.resilience": 2.0, "constraints.margin": 0.1})
+    losses, settings = np.array(found["layer_losses"]), config.constraints
+    factors = np.full(losses.size - 1, (1.0 - settings.alpha[0]) * 0.9)
+    factors[0] = (1.0 - settings.alpha[0]) * (1.0 - settings.first_margin)
+    enforced = np.append(losses[0] - settings.reference, losses[1:] - factors * losses[:-1])
+    expected = np.array(found["multipliers"]) * (enforced - found["slacks"])
+    np.testing.assert_allclose(found["complementary_slackness"], expected, rtol=1e-4, atol=1e-6)

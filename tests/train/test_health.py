@@ -1,0 +1,75 @@
+"""Collapsed runs are named in plain words, good ones left alone."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from train.health import describe_collapse, layer_health
+
+GOOD = {
+    "dead": np.array([0.0, 0.02, 0.0, 0.0]),
+    "spread": np.array([0.34, 0.25, 0.22, 0.21]),
+    "layer_losses": np.array([4.7, 2.0, 1.1, 0.7]),
+    "multipliers": np.array([0.0, 0.8, 0.3, 0.1]),
+}
+
+
+def _describe(**values):
+    return describe_collapse(**{**GOOD, **{name: np.array(value) for name, value in values.items()}})
+
+
+def test_a_good_run_is_not_flagged():
+    assert _describe() is None
+
+
+def test_high_losses_in_the_middle_are_no_collapse():
+    # A plain run: layers 1 and 2 are worse than the input, the output is good.
+    assert _describe(layer_losses=[4.7, 13.7, 9.8, 0.6], multipliers=[0.0] * 4) is None
+
+
+def test_an_untrained_model_is_not_flagged():
+    assert _describe(layer_losses=[4.7, 4.8, 4.9, 5.0]) is None
+
+
+def test_large_multipliers_alone_are_no_collapse():
+    assert _describe(multipliers=[0.0, 12.0, 3.0, 1.0]) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"dead": [0.0, 0.1, 0.9, 1.0]}, ["dead units", "90% of layer 2"]),
+        ({"spread": [0.34, 0.01, 0.0, 0.0]}, ["constant output", "layer 1"]),
+        ({"multipliers": [0.0, 10.2, 9.0, 3.0]}, ["multipliers winding up", "10.2"]),
+        (
+            {"dead": [0, 0, 0, 1], "spread": [0.3, 0.2, 0.2, 0], "multipliers": [0, 9, 9, 9]},
+            ["dead", "constant", "wind"],
+        ),
+    ],
+)
+def test_every_cause_of_a_collapse_is_named(values, words):
+    sentence = _describe(layer_losses=[4.7, 9.1, 10.2, 10.9], **values)
+    assert sentence is not None
+    assert "output loss 10.90, input 4.70" in sentence
+    assert "\n" not in sentence
+    for word in words:
+        assert word in sentence
+
+
+def test_a_constant_output_is_a_collapse_even_where_it_is_better_than_the_noise():
+    sentence = _describe(layer_losses=[15.7, 9.0, 8.0, 7.7], spread=[0.43, 0.1, 0.05, 0.001])
+    assert sentence is not None
+    assert "constant output" in sentence
+
+
+def test_health_counts_units_that_no_sample_moves():
+    output = jax.random.uniform(jax.random.key(0), (8, 3, 10), minval=0.1).at[:, :, 4:].set(0.0)
+    output = output.at[2, 1, 9].set(0.5)  # one sample is enough
+    assert float(layer_health(output).dead) == pytest.approx(0.5)
+
+
+def test_health_measures_the_spread_over_samples():
+    output = jax.random.normal(jax.random.key(0), (50, 3, 10))
+    np.testing.assert_allclose(layer_health(output).spread, np.std(np.asarray(output), axis=0).mean(), rtol=1e-5)
+    assert float(layer_health(jnp.broadcast_to(output[:1], output.shape)).spread) < 1e-6

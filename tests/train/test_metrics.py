@@ -1,0 +1,92 @@
+"""metrics.jsonl, TensorBoard files and JSON files."""
+
+import json
+import math
+
+import pytest
+
+from train.errors import UserError
+from train.metrics import MetricsWriter, numbers, read_metrics, write_json
+
+
+def _write(folder, steps, *, after_step):
+    with MetricsWriter(folder, after_step=after_step) as writer:
+        for step in steps:
+            writer.write({"kind": "train", "step": step, "loss": 1 / step, "violations": [None, 0.1 * step]})
+        writer.flush()
+
+
+def _killed(*_):
+    raise KeyboardInterrupt
+
+
+def test_reopening_forgets_what_came_after_the_step_and_goes_on(tmp_path):
+    _write(tmp_path, range(1, 9), after_step=0)
+    whole = (tmp_path / "metrics.jsonl").read_bytes()
+    _write(tmp_path, range(6, 9), after_step=5)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == whole
+    assert [row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")] == list(range(1, 9))
+
+
+@pytest.mark.parametrize("cut", [1, 10, 30])
+def test_a_last_line_cut_short_by_a_kill_is_forgotten(tmp_path, cut):
+    _write(tmp_path, range(1, 6), after_step=0)
+    path = tmp_path / "metrics.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-cut])
+    assert [row["step"] for row in read_metrics(path)] == [1, 2, 3, 4]
+    _write(tmp_path, [5], after_step=4)
+    assert path.read_bytes() == whole
+
+
+def test_a_damaged_line_in_the_middle_is_named(tmp_path):
+    _write(tmp_path, range(1, 6), after_step=0)
+    path = tmp_path / "metrics.jsonl"
+    lines = path.read_bytes().split(b"\n")
+    for damage in (b'{"kind": "tr', b"\xff\xfe"):
+        path.write_bytes(b"\n".join([*lines[:2], damage, *lines[3:]]))
+        with pytest.raises(UserError, match=r"metrics\.jsonl is damaged in line 3"):
+            read_metrics(path)
+
+
+def test_a_kill_while_reopening_loses_nothing(tmp_path, monkeypatch):
+    _write(tmp_path, range(1, 6), after_step=0)
+    whole = (tmp_path / "metrics.jsonl").read_bytes()
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.replace", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            MetricsWriter(tmp_path, after_step=5)
+    assert (tmp_path / "metrics.jsonl").read_bytes() == whole
+
+
+def test_rows_that_are_no_json_are_never_written(tmp_path):
+    with MetricsWriter(tmp_path, after_step=0) as writer, pytest.raises(ValueError, match="JSON"):
+        writer.write({"kind": "train", "step": 1, "loss": math.nan})
+
+
+def test_tensorboard_files_are_written(tmp_path):
+    _write(tmp_path, range(1, 4), after_step=0)
+    files = list((tmp_path / "tensorboard").glob("events.*"))
+    assert files
+    assert files[0].stat().st_size > 100
+
+
+def test_write_json_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
+    path = tmp_path / "status.json"
+    write_json(path, {"state": "running"})
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(path, {"state": math.inf})
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.replace", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            write_json(path, {"state": "stopped"})
+    assert json.loads(path.read_text()) == {"state": "running"}
+    write_json(path, {"state": "finished"})
+    assert json.loads(path.read_text()) == {"state": "finished"}
+
+
+def test_numbers_are_null_where_json_has_none():
+    assert numbers([1.0, math.nan, math.inf, 2]) == [1.0, None, None, 2.0]
+    assert numbers([1.0, 2.0], length=3) == [None, 1.0, 2.0]
+    assert numbers([1.0, 2.0], length=2) == [1.0, 2.0]

@@ -1,0 +1,191 @@
+"""Run folders: who owns them, how a run goes on, and what an evaluation says."""
+
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from tests.train.conftest import Clips
+from train.checkpoint import Checkpoints
+from train.errors import UserError
+from train.lock import locked
+from train.runs import evaluate
+from train.state import init_state
+from train.video import video_task
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A folder where the small configuration ran from start to end, made by the first test that asks."""
+    return tmp_path_factory.mktemp("whole") / "run"
+
+
+@pytest.fixture
+def finished(whole, start, config, tmp_path):
+    """A copy of the finished run at ``tmp_path / "run"``."""
+    if not whole.exists():
+        start(config, name=str(whole))
+    shutil.copytree(whole, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def _state(folder, config, clips, step=None):
+    like = jax.eval_shape(lambda: init_state(config, video_task(config, clips)))
+    with Checkpoints(folder / "checkpoints", read_only=True) as checkpoints:
+        found = checkpoints.newest(like)
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(found[1])]
+
+
+def _cut_back(folder, *, keep, metrics):
+    """What a kill leaves: checkpoints up to a step, the metrics cut short, a status of a running run."""
+    for path in (folder / "checkpoints").iterdir():
+        if int(path.name) > keep:
+            shutil.rmtree(path)
+    content = (folder / "metrics.jsonl").read_bytes()
+    (folder / "metrics.jsonl").write_bytes(content[: int(metrics * len(content))])
+    (folder / "status.json").unlink()
+    (folder / "evaluation.json").unlink()
+
+
+@pytest.mark.parametrize("keep", [4, 0])
+def test_a_run_that_was_cut_back_ends_like_the_whole_one(finished, whole, start, config, clips, keep):
+    _cut_back(finished, keep=keep, metrics=0.95)
+    log = start(config)
+    assert ("going on from the checkpoint of step 4" in log) == (keep == 4)
+    assert (finished / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    assert _state(finished, config, clips) == _state(whole, config, clips)
+    same = [json.loads((folder / "evaluation.json").read_text()) for folder in (finished, whole)]
+    for found in same:
+        del found["train_seconds"]
+    assert same[0] == same[1]
+
+
+def test_a_damaged_newest_checkpoint_costs_its_steps_and_nothing_else(finished, whole, start, config, clips):
+    _cut_back(finished, keep=6, metrics=1.0)
+    arrays = (finished / "checkpoints" / "6" / "state" / "ocdbt.process_0" / "d").iterdir()
+    largest = max(arrays, key=lambda path: path.stat().st_size)
+    content = largest.read_bytes()
+    largest.write_bytes(content[: len(content) // 2])
+    log = start(config)
+    assert any("checkpoint 6 is damaged" in line and "falling back" in line for line in log)
+    assert "going on from the checkpoint of step 4" in log
+    assert (finished / "damaged" / "6").is_dir()
+    assert (finished / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    assert _state(finished, config, clips) == _state(whole, config, clips)
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_starts_again_and_says_so(finished, whole, start, config, clips):
+    _cut_back(finished, keep=6, metrics=1.0)
+    for notes in (finished / "checkpoints").glob("*/notes/metadata"):
+        notes.write_text("{}")
+    log = start(config)
+    assert any("starting again from step 0" in line for line in log)
+    assert (finished / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    assert _state(finished, config, clips) == _state(whole, config, clips)
+
+
+def test_a_finished_run_is_not_trained_again(finished, start, config):
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.name != ".lock"}
+    log = start(config)
+    assert any("finished already after 6 steps" in line for line in log)
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.name != ".lock"} == before
+
+
+def test_a_changed_configuration_is_refused_with_field_and_both_values(finished, start, changed):
+    with pytest.raises(UserError, match=r"steps was 6, is now 7.*another --out"):
+        start(changed(steps=7))
+    with pytest.raises(UserError, match=r"dual\.optimizer was pi, is now sgd"):
+        start(changed(**{"dual.optimizer": "sgd"}))
+
+
+def test_changed_data_are_refused_when_training_goes_on_and_when_evaluating(finished, start, config, clips):
+    before = (finished / "evaluation.json").read_bytes()
+    changed = Clips(seed=1)
+    clips.splits, clips.pixel_std = changed.splits, changed.pixel_std  # what `load` gives from here on
+    for again in (lambda: start(config), lambda: evaluate(finished, log=lambda _: None)):
+        with pytest.raises(UserError, match=r"found\.pixel_std was .* is now"):
+            again()
+    assert (finished / "evaluation.json").read_bytes() == before
+
+
+def test_a_second_process_is_refused(finished, start, config, tmp_path):
+    with locked(finished), pytest.raises(UserError, match="another process is training"):
+        start(config)
+    start(config)
+
+
+def test_a_folder_of_something_else_is_refused(start, config, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("dear")
+    with pytest.raises(UserError, match=r"no config\.json"):
+        start(config)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
+
+
+def test_a_file_in_place_of_the_folder_is_refused(start, config, tmp_path):
+    (tmp_path / "run").write_text("dear")
+    with pytest.raises(UserError, match="cannot write to --out"):
+        start(config)
+
+
+def test_a_kill_before_the_configuration_was_written_does_not_block_the_folder(start, changed, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.partial").write_text("{")
+    start(changed(steps=1, method="erm"))
+    assert (tmp_path / "run" / "evaluation.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", r"config\.json cannot be read as JSON"),
+        ("[1]", r"config\.json cannot be read as JSON"),
+        ('{"steps": 3}', "field .* is unknown or missing"),
+        (("steps", "abc"), "wrong type"),
+        (("model", 3), "wrong type"),
+        (("steps", -4), "steps must be at least 1"),
+    ],
+)
+def test_a_damaged_configuration_is_one_clear_line(finished, start, content, words):
+    path = finished / "config.json"
+    if isinstance(content, tuple):
+        content = json.dumps({**json.loads(path.read_text()), content[0]: content[1]})
+    path.write_text(content)
+    with pytest.raises(UserError, match=words) as caught:
+        evaluate(finished, log=lambda _: None)
+    assert "\n" not in str(caught.value)
+
+
+def test_evaluating_needs_a_run_with_checkpoints(finished, start, tmp_path):
+    with pytest.raises(UserError, match="is no run folder"):
+        evaluate(tmp_path / "nowhere", log=lambda _: None)
+    shutil.rmtree(finished / "checkpoints")
+    with pytest.raises(UserError, match="has no checkpoints"):
+        evaluate(finished, log=lambda _: None)
+
+
+def test_evaluating_again_gives_the_same_file(finished, start):
+    before = (finished / "evaluation.json").read_bytes()
+    evaluate(finished, log=lambda _: None)
+    assert (finished / "evaluation.json").read_bytes() == before
+
+
+def test_the_best_checkpoint_is_the_feasible_one_of_least_loss_or_the_least_infeasible(start, changed, tmp_path):
+    log = start(changed(**{"constraints.alpha": (0.99,)}))
+    assert any("no checkpoint was feasible" in line for line in log)
+    assert any("NOT feasible" in line for line in log)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    excess = {row["step"]: row["worst_excess"] for row in rows if row["kind"] == "validation"}
+    found = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert found["best_step"] == min(excess, key=excess.__getitem__)
+    assert found["feasible"] is False
+
+
+def test_both_methods_run_side_by_side(start, changed, tmp_path):
+    start(changed(method="both", steps=2))
+    found = [json.loads((tmp_path / "run" / name / "evaluation.json").read_text()) for name in ("erm", "constrained")]
+    assert [one["method"] for one in found] == ["erm", "constrained"]
+    assert found[0]["noisy_rmse"] == found[1]["noisy_rmse"]
+    assert found[0]["multipliers"] == [0.0, 0.0, 0.0]

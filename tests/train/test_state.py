@@ -1,0 +1,195 @@
+"""The training step against one written out by hand, in NumPy but for the model's gradient."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from train.state import init_state, make_step
+from train.video import video_task
+
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
+REFERENCE = 0.4
+
+VARIANTS = {
+    "plain": {"method": "erm"},
+    "pi": {},
+    "pi without a reference, layers recomputed": {"constraints.reference": None, "model.remat": True},
+    "sgd, not normalised, after a warm-up": {
+        "dual.optimizer": "sgd",
+        "dual.learning_rate": 0.3,
+        "constraints.normalise": False,
+        "constraints.warmup_steps": 2,
+    },
+    "sgd, resilient": {"dual.optimizer": "sgd", "dual.learning_rate": 0.3, "constraints.resilience": 2.0},
+    "adam, one alpha a layer": {"dual.optimizer": "adam", "constraints.alpha": (0.5, 0.6)},
+    "adam, resilient": {"dual.optimizer": "adam", "dual.learning_rate": 0.05, "constraints.resilience": 0.2},
+}
+
+
+@pytest.fixture
+def case(changed, clips):
+    """``case(name)``: configuration, task and the batches of a run of 5 steps."""
+
+    def build(name_or_fields):
+        fields = VARIANTS.get(name_or_fields, {}) if isinstance(name_or_fields, str) else name_or_fields
+        # A bound at the input's loss, asked-for shares that the first layers miss, and a clip that binds.
+        tight = {"constraints.reference": REFERENCE, "constraints.alpha": (0.6,), "primal.clip_norm": 0.05}
+        config = changed(**{"steps": 5, "primal.learning_rate": 0.02, **tight, **fields})
+        batches = clips.batches("train", batch_size=4, seed=0)
+        return config, video_task(config, clips), [next(batches) for _ in range(5)]
+
+    return build
+
+
+@jax.jit
+def _losses_and_gradient(params, clean, noisy, weights):
+    losses, pull = jax.vjp(lambda params: _layer_losses(params, clean, noisy), params)
+    return losses, pull(weights)[0]
+
+
+def _layer_losses(params, clean, noisy):
+    """f_0..f_L of the unrolled transformer, layer after layer."""
+    y, losses = noisy, []
+    for layer in (None, *range(len(params.V))):
+        if layer is not None:
+            V, W, U = params.V[layer], params.W[layer], params.U[layer]
+            attended = jax.nn.softmax(y @ V.T @ V @ jnp.swapaxes(y, -1, -2), axis=-1) @ y
+            y = jnp.maximum(attended @ (W + W.T) / 2 + y @ U, 0.0)
+        losses.append(0.5 * jnp.mean(jnp.sum((y - clean) ** 2, axis=-1)))
+    return jnp.stack(losses)
+
+
+def _by_hand(config, clips, params, noise_key, batches):
+    """Losses, violations and multipliers of every step, and the last parameters: Algorithm 1, written out."""
+    settings, depth = config.constraints, config.model.num_layers
+    alpha = np.broadcast_to(settings.alpha, depth)
+    kept = (1 - alpha) * (1 - np.array([settings.first_margin, *[settings.margin] * (depth - 1)]))
+    has_reference = settings.reference is not None
+    lam = integral = np.zeros(depth + has_reference)
+    moments, dual_moments = _zeros(params), (0.0, 0.0)
+    rows = []
+    for step, batch in enumerate(batches):
+        clean = batch.astype(np.float32) / np.float32(255)
+        noise = jax.random.normal(jax.random.fold_in(noise_key, step), clean.shape)
+        noisy = clean + np.sqrt(np.float32(config.train_gamma * clips.pixel_std)) * noise
+        scale = 1 + lam.sum() if settings.normalise else 1.0
+        weights = _weights(lam, kept, has_reference, depth) / scale
+        losses, gradients = _losses_and_gradient(params, clean, noisy, weights.astype(np.float32))
+        f = np.asarray(losses, np.float64)
+        c = f[1:] - kept * f[:-1]
+        c = np.concatenate([[f[0] - settings.reference], c]) if has_reference else c
+        rows.append((f, c, lam, (f[-1] + lam @ c) / scale))
+        params, moments = _adam_step(config, step, params, gradients, moments)
+        if config.method == "erm" or step < settings.warmup_steps:
+            continue
+        pressure = c if settings.resilience is None else c - lam / settings.resilience
+        rate, count = config.dual.learning_rate, step - settings.warmup_steps + 1
+        if config.dual.optimizer == "sgd":
+            lam = np.maximum(lam + rate * pressure, 0)
+        elif config.dual.optimizer == "pi":
+            integral = np.maximum(integral + rate * pressure, 0)
+            lam = np.maximum(integral + config.dual.proportional_gain * pressure, 0)
+        else:
+            update, dual_moments = _adam(pressure, dual_moments, count)
+            lam = np.maximum(lam + rate * update, 0)
+    return rows, params
+
+
+def _weights(lam, kept, has_reference, depth):
+    """w_l = [l = L] + lam_l - (1 - alpha_{l+1}) lam_{l+1}."""
+    per_layer = lam if has_reference else np.concatenate([[0.0], lam])
+    weights = per_layer.copy()
+    weights[depth] += 1.0
+    weights[:-1] -= kept * per_layer[1:]
+    return weights
+
+
+def _adam(gradient, moments, count):
+    first = BETA1 * moments[0] + (1 - BETA1) * gradient
+    second = BETA2 * moments[1] + (1 - BETA2) * gradient**2
+    update = (first / (1 - BETA1**count)) / (np.sqrt(second / (1 - BETA2**count)) + EPSILON)
+    return update, (first, second)
+
+
+def _adam_step(config, step, params, gradients, moments):
+    gradients = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), gradients)
+    norm = np.sqrt(sum(np.sum(leaf**2) for leaf in gradients))
+    gradients = jax.tree.map(lambda leaf: leaf * min(1.0, config.primal.clip_norm / norm), gradients)
+    warmup = round(config.primal.warmup_share * config.steps)
+    if step < warmup:
+        share = 1 / warmup + (1 - 1 / warmup) * step / warmup
+    else:
+        share = 0.5 * (1 + np.cos(np.pi * (step - warmup) / (config.steps - warmup)))
+    rate, new_params, new_moments = config.primal.learning_rate * share, [], []
+    for leaf, gradient, old in zip(params, gradients, moments, strict=True):
+        update, new = _adam(gradient, old, step + 1)
+        new_params.append(jnp.asarray(np.asarray(leaf, np.float64) - rate * update, jnp.float32))
+        new_moments.append(new)
+    return type(params)(*new_params), new_moments
+
+
+def _zeros(params):
+    return [(np.zeros(leaf.shape), np.zeros(leaf.shape)) for leaf in params]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_steps_are_those_of_the_algorithm_written_out(case, clips, name):
+    config, task, batches = case(name)
+    state, step = init_state(config, task), make_step(config, task)
+    params, noise_key = state.params["params"]["layers"], jax.random.wrap_key_data(state.key)
+    params, noise_key = jax.tree.map(jnp.copy, params), jax.random.clone(noise_key)
+    rows, last = _by_hand(config, clips, params, noise_key, batches)
+    for batch, (losses, violations, multipliers, value) in zip(batches, rows, strict=True):
+        state, metrics = step(state, batch)
+        np.testing.assert_allclose(metrics.layer_losses, losses, rtol=2e-4)
+        np.testing.assert_allclose(metrics.violations, violations, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(metrics.multipliers, multipliers, rtol=2e-3, atol=1e-4)
+        np.testing.assert_allclose(metrics.lagrangian, value, rtol=5e-4)
+    # Adam divides by the size of a gradient, so rounding shows where a gradient is nearly 0: 0.02 is a whole step.
+    chex.assert_trees_all_close(state.params["params"]["layers"], last, atol=1e-3)
+    if config.method != "erm":
+        assert np.max(rows[-1][2]) > 0.0, "the case never raised a multiplier"
+
+
+def test_equal_states_do_the_same_and_seed_and_step_draw_the_noise(case):
+    config, task, batches = case("pi")
+    start, step = jax.device_get(init_state(config, task)), make_step(config, task)
+    first, second = (step(jax.device_put(start), batches[0]) for _ in range(2))
+    chex.assert_trees_all_equal(first, second)
+    for other in (start._replace(step=np.int32(1)), start._replace(key=start.key + np.uint32(1))):
+        _, metrics = step(jax.device_put(other), batches[0])
+        assert float(metrics.layer_losses[0]) != float(first[1].layer_losses[0])
+
+
+def test_the_seed_sets_the_noise(case):
+    keys = [init_state(*case({"seed": seed})[:2]).key for seed in (0, 1)]
+    assert not np.array_equal(*keys)
+
+
+def test_a_step_consumes_its_state(case):
+    config, task, batches = case("pi")
+    state = init_state(config, task)
+    new, _ = make_step(config, task)(state, batches[0])
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state.params))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(new))
+
+
+def test_a_step_is_traced_once_for_a_shape(case):
+    config, task, batches = case("pi")
+    traced = chex.assert_max_traces(task.layer_losses, n=1)
+    state, step = init_state(config, task), make_step(config, task._replace(layer_losses=traced))
+    for batch in batches:
+        state, _ = step(state, batch)
+
+
+def test_everything_but_the_layers_stays_float32_under_bfloat16(case):
+    config, task, batches = case({"model.dtype": "bfloat16"})
+    state, metrics = make_step(config, task)(init_state(config, task), batches[0])
+    for leaf in jax.tree.leaves((state.params, state.dual, metrics)):
+        assert leaf.dtype in (jnp.float32, jnp.int32)
+    wide, wide_task, _ = case("pi")
+    _, reference = make_step(wide, wide_task)(init_state(wide, wide_task), batches[0])
+    np.testing.assert_allclose(metrics.layer_losses, reference.layer_losses, rtol=0.05)
+    assert not np.array_equal(metrics.layer_losses, reference.layer_losses)

@@ -1,0 +1,167 @@
+"""Checkpoints of a whole run: asynchronous, atomic, verified when read."""
+
+import json
+import shutil
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import tensorstore
+
+from train.errors import UserError
+
+__all__ = ["Checkpoints", "digest"]
+
+Log = Callable[[str], None]
+Found = tuple[int, Any, dict[str, Any]]
+
+NEWEST_KEPT = 2
+
+
+class Checkpoints:
+    """The checkpoints of one run folder: the two newest and the best are kept.
+
+    A checkpoint is a state (a pytree of arrays) and a JSON object of notes, among them a checksum of both. Best is the
+    highest ``score`` given to `save`.
+    """
+
+    def __init__(self, folder: Path, *, read_only: bool = False, log: Log = print):
+        """Opens the checkpoints under ``folder``, making it if needed; ``read_only`` changes nothing there."""
+        self._folder = folder.absolute()
+        self._read_only, self._log = read_only, log
+        options = ocp.CheckpointManagerOptions(
+            create=not read_only, cleanup_tmp_directories=not read_only, preservation_policy=_NewestAndBest(self._score)
+        )
+        self._scores: dict[int, float] = {}
+        self._manager = ocp.CheckpointManager(self._folder, options=options)
+
+    def __enter__(self) -> "Checkpoints":
+        """Returns itself; leaving the context waits for the last save."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Waits for the last save: without it, an asynchronous save is lost when the process ends."""
+        self._manager.close()
+
+    def save(self, step: int, state: Any, notes: dict[str, Any], *, score: float) -> None:
+        """Starts writing a checkpoint; the state may be changed or donated as soon as this returns."""
+        notes = {**notes, "score": score}
+        notes["digest"] = digest(state, notes)
+        self._scores[step] = score
+        arguments = ocp.args.Composite(state=ocp.args.StandardSave(state), notes=ocp.args.JsonSave(notes))
+        self._manager.save(step, args=arguments, force=True)
+
+    def newest(self, like: Any) -> Found | None:
+        """The newest checkpoint that can be read, as (step, state, notes); None if there is none.
+
+        A damaged one is named in the log and, unless read-only, moved to ``damaged/`` beside the checkpoints.
+
+        Args:
+          like: a state of the same structure, shapes and dtypes, or its `jax.eval_shape`.
+        """
+        steps = sorted(self._manager.all_steps(), reverse=True)
+        found = next(self._readable(steps, like), None)
+        if steps and found is None:
+            self._log(f"no checkpoint in {self._folder} can be read: starting again from step 0")
+        return found
+
+    def best(self, like: Any) -> Found:
+        """The checkpoint of highest score that can be read, as (step, state, notes).
+
+        Raises:
+          UserError: if none can be read.
+        """
+        found = next(self._readable(sorted(self._manager.all_steps(), key=self._score, reverse=True), like), None)
+        if found is None:
+            raise UserError(f"{self._folder} holds no checkpoint that can be read; train the run again")
+        return found
+
+    def _readable(self, steps: Sequence[int], like: Any) -> Iterator[Found]:
+        for step in steps:
+            try:
+                yield step, *self._read(step, like)
+            except (MemoryError, PermissionError):
+                raise
+            except Exception as error:  # Orbax and TensorStore raise many kinds for damaged files
+                self._set_aside(step, error)
+
+    def _read(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
+        _read_every_array(self._folder / str(step) / "state")
+        target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
+        restored: Any = self._manager.restore(
+            step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target), notes=ocp.args.JsonRestore())
+        )
+        if digest(restored.state, restored.notes) != restored.notes["digest"]:
+            raise ValueError("its contents do not match their checksum")
+        return restored.state, restored.notes
+
+    def _score(self, step: int) -> float:
+        """As given to `save`, also by an earlier process; a checkpoint whose notes cannot be read is the worst."""
+        if step not in self._scores:
+            try:
+                notes = json.loads((self._folder / str(step) / "notes" / "metadata").read_text(encoding="utf-8"))
+                self._scores[step] = float(notes["score"])
+            except (OSError, ValueError, KeyError, TypeError):
+                return float("-inf")
+        return self._scores[step]
+
+    def _set_aside(self, step: int, error: Exception) -> None:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        if self._read_only:
+            self._log(f"checkpoint {step} cannot be read ({reason}), falling back to another")
+            return
+        aside = _unused(self._folder.parent / "damaged" / str(step))
+        aside.parent.mkdir(exist_ok=True)
+        shutil.move(self._folder / str(step), aside)
+        self._scores.pop(step, None)
+        self._manager.reload()
+        self._log(f"checkpoint {step} is damaged ({reason}); moved to {aside}, falling back to the one before")
+
+
+class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
+    """Unlike Orbax's BestN it knows the scores of checkpoints that an earlier process saved."""
+
+    def __init__(self, score: Callable[[int], float]):
+        self._score = score
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+        """Whether to keep each of the checkpoints, given in the order of their steps."""
+        steps = [checkpoint.step for checkpoint in checkpoints]
+        kept = {*steps[-NEWEST_KEPT:], max(steps, key=self._score)}
+        return [step in kept for step in steps]
+
+
+def digest(state: Any, notes: dict[str, Any]) -> int:
+    """CRC-32 over every array of a state, in tree order, and over the notes but for the checksum itself."""
+    said = {name: value for name, value in notes.items() if name != "digest"}
+    total = zlib.crc32(json.dumps(said, sort_keys=True).encode())
+    for leaf in jax.tree.leaves(state):
+        total = zlib.crc32(np.ascontiguousarray(leaf).tobytes(), total)
+    return total
+
+
+def _read_every_array(folder: Path) -> None:
+    """Raises what damaged arrays raise, one read at a time.
+
+    Orbax reads all of them at once: when one fails, the others print tracebacks of their own from their threads.
+    """
+    for shapes in (folder / "array_metadatas").glob("*"):
+        json.loads(shapes.read_text(encoding="utf-8"))
+    store = {"driver": "ocdbt", "base": f"file://{folder}/"}
+    for key in tensorstore.KvStore.open(store).result().list().result():
+        path, _, file = key.decode().rpartition("/")
+        if file == ".zarray":
+            tensorstore.open({"driver": "zarr", "kvstore": {**store, "path": f"{path}/"}}).result().read().result()
+
+
+def _unused(path: Path) -> Path:
+    """The path, or the first of path.1, path.2, ... that does not exist."""
+    number, free = 0, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}.{number}")
+    return free

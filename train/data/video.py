@@ -1,0 +1,181 @@
+"""Video as the papers use it: a sequence is one 16 x 16 patch position through 20 frames of a grey 160 x 160 clip."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from train.data.batches import Batches, in_order, shuffled
+from train.data.clips import NUM_FRAMES, PATCH_SIZE, SPLITS, Splits, patch_sequences, windows
+from train.data.prepared import LocalBuilder, LocalInfo, Records, damaged, prepare_once, prepared_root
+from train.data.sources import DataConfig, Log, resolve
+from train.errors import UserError
+
+__all__ = ["Video", "VideoData", "load", "prepare"]
+
+SECONDS_BETWEEN_LINES = 5.0  # of progress, while a split is prepared
+
+
+class Video(LocalBuilder, skip_registration=True):  # pyright: ignore
+    """Patch sequences as TFDS records: uint8 (20, 256), with clip, first frame and patch position.
+
+    Args:
+      data_dir: Where TFDS keeps the prepared data.
+      splits: The clips to prepare; None to read data that are prepared.
+      log: Takes lines of progress.
+    """
+
+    VERSION = tfds.core.Version("1.0.0")  # of the records: count up when other code makes other ones
+
+    def __init__(self, *, data_dir: Path, splits: Splits | None = None, log: Log = print) -> None:
+        self._clip_sets, self._log = splits or {}, log
+        super().__init__(data_dir=str(data_dir))
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        # Stored as bytes: TFDS would widen uint8 to 64-bit integers.
+        sequence = tfds.features.Tensor(shape=(NUM_FRAMES, PATCH_SIZE**2), dtype=np.uint8, encoding="bytes")
+        features = {"sequence": sequence, "clip": np.int32, "first_frame": np.int32, "position": np.int32}
+        return LocalInfo(
+            builder=self,
+            description="Patch positions of grey video followed through 20 frames.",
+            features=tfds.features.FeaturesDict(features),
+            disable_shuffling=True,  # batches are shuffled when read
+            metadata=tfds.core.MetadataDict(),
+        )
+
+    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+        del dl_manager  # the original files are at hand
+        return {split: self._generate_examples(split) for split in SPLITS}
+
+    def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
+        histogram = np.zeros(256, np.int64)
+        key = 0
+        for clip, first_frame, window in self._windows(split):
+            histogram += np.bincount(window.ravel(), minlength=256)
+            for position, sequence in enumerate(patch_sequences(window)):
+                yield key, {"sequence": sequence, "clip": clip, "first_frame": first_frame, "position": position}
+                key += 1
+        self._log(f"  {split}: {key} sequences, clips: {self._clip_sets[split].num_clips}")
+        if split == "train":
+            self.facts["pixel_std"] = _pixel_std(histogram)
+
+    def _windows(self, split: str) -> Iterator[tuple[int, int, np.ndarray]]:
+        num_clips, clips = self._clip_sets[split]
+        spoken = time.monotonic()
+        for count, clip in enumerate(clips):
+            if time.monotonic() - spoken > SECONDS_BETWEEN_LINES:
+                self._log(f"  {split}: {count} of {num_clips} clips")
+                spoken = time.monotonic()
+            for index, window in enumerate(windows(clip.frames)):
+                yield clip.number, index * NUM_FRAMES, window
+
+
+class VideoData:
+    """Prepared video, read in batches of uint8 (batch, 20, 256) sequences.
+
+    Attributes:
+      pixel_std: Standard deviation of the clean train pixels, in [0, 1].
+    """
+
+    num_tokens = NUM_FRAMES
+    token_dim = PATCH_SIZE**2
+
+    def __init__(self, builder: LocalBuilder) -> None:
+        self.pixel_std: float = builder.facts["pixel_std"]
+        self._records = {split: Records(builder, split) for split in SPLITS}
+
+    def num_sequences(self, split: str) -> int:
+        """Returns how many sequences a split has."""
+        return len(self._split(split))
+
+    def batches(self, split: str, *, batch_size: int, seed: int, start_step: int = 0) -> Iterator[np.ndarray]:
+        """Iterates over shuffled batches without end, from any step on, reading ahead in a thread.
+
+        Batch ``step`` depends on (seed, step) alone. Every epoch shows each sequence once, in an order of its own.
+        """
+        if start_step < 0:
+            raise ValueError(f"start_step must be at least 0, got {start_step}")
+        return self._shuffled(split, batch_size, seed).iterate(start_step)
+
+    def batch(self, split: str, *, batch_size: int, seed: int, step: int) -> np.ndarray:
+        """Returns the batch that `batches` yields at a step."""
+        if step < 0:
+            raise ValueError(f"step must be at least 0, got {step}")
+        return self._shuffled(split, batch_size, seed)[step]
+
+    def examples(self, split: str, *, batch_size: int) -> Iterator[np.ndarray]:
+        """Iterates over a whole split once, in order; the last batch may be short."""
+        return in_order(self.num_sequences(split), self._reader(split), batch_size=batch_size).iterate()
+
+    def clips(self, split: str) -> np.ndarray:
+        """Returns the clip that each sequence of a split comes from, int (num_sequences,); no splits share a clip."""
+        records = self._split(split)
+        return np.array(records.integers_of("clip", range(len(records))))
+
+    def _shuffled(self, split: str, batch_size: int, seed: int) -> Batches[np.ndarray]:
+        return shuffled(self.num_sequences(split), self._reader(split), batch_size=batch_size, seed=seed)
+
+    def _reader(self, split: str) -> Callable[[np.ndarray], np.ndarray]:
+        records = self._split(split)
+
+        def read(indices: np.ndarray) -> np.ndarray:
+            pixels = b"".join(records.bytes_of("sequence", indices.tolist()))
+            return np.frombuffer(pixels, np.uint8).reshape(-1, NUM_FRAMES, PATCH_SIZE**2)
+
+        return read
+
+    def _split(self, split: str) -> Records:
+        if split not in self._records:
+            raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
+        return self._records[split]
+
+
+def load(config: DataConfig, *, log: Log = print) -> VideoData:
+    """Opens the data that a config names, preparing them on first use.
+
+    Raises:
+      UserError: if the original files cannot be used, or the prepared data are damaged.
+    """
+    folder = prepare(config, log=log)
+    try:
+        data = VideoData(Video(data_dir=_data_dir(folder)))
+        for split in SPLITS:
+            data._reader(split)(np.array([0, data.num_sequences(split) - 1]))
+    except UserError:
+        raise
+    except Exception as error:  # TFDS and array_record raise anything over a damaged folder
+        raise damaged(folder, error) from error
+    return data
+
+
+def prepare(config: DataConfig, *, log: Log = print) -> Path:
+    """Prepares the data that a config names, unless that is done, and returns the folder that holds them.
+
+    Raises:
+      UserError: if the original files cannot be used, or the folder cannot be written.
+    """
+    source, root = resolve(config)
+    data_dir = prepared_root(config.prepared) / f"{config.source}-{source.fingerprint(root)}"
+    folder = data_dir / Video.name / str(Video.VERSION)
+    if folder.exists():
+        return folder
+    start = time.monotonic()
+    log(f"preparing {config.source} in {folder} (done once)")
+    with source.open(root, log) as splits:
+        prepare_once(Video(data_dir=data_dir, splits=splits, log=log))
+    log(f"prepared {config.source} in {time.monotonic() - start:.1f} s")
+    return folder
+
+
+def _data_dir(folder: Path) -> Path:
+    return folder.parent.parent
+
+
+def _pixel_std(histogram: np.ndarray) -> float:
+    """Standard deviation, in [0, 1], of pixels counted by grey level."""
+    levels, total = np.arange(256) / 255.0, histogram.sum()
+    mean = (histogram * levels).sum() / total
+    return float(np.sqrt((histogram * (levels - mean) ** 2).sum() / total))

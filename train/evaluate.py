@@ -1,0 +1,131 @@
+"""Losses on held-out data: over a validation split while training, and the full evaluation of a run."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from train.config import VideoConfig
+from train.data import VideoData
+from train.health import layer_health
+from train.metrics import numbers
+from train.video import Task, add_noise, to_unit
+from unroll_jax.constrained import feasibility_report
+
+__all__ = ["SplitLosses", "evaluate_video", "make_split_losses", "noise_levels"]
+
+# Sequences a batch of the evaluation: no gradient is kept, so more fit than in training.
+BATCH_SIZE = 250
+# The noise of the evaluation is the same for every run, method and level (scaled), so that runs compare like with like.
+NOISE_SEED = 20260101
+# The last bin is open: it holds every ratio above 2.
+RATIO_EDGES = np.append(np.round(np.linspace(0.0, 2.0, 81), 3), np.inf)
+
+
+class SplitLosses(NamedTuple):
+    """Over a whole split at one noise level.
+
+    Attributes:
+      sample_losses: (N, L + 1) loss of every sequence at every layer.
+      dead: (L + 1,) share of dead units.
+      spread: (L + 1,) spread of the outputs over samples.
+    """
+
+    sample_losses: np.ndarray
+    dead: np.ndarray
+    spread: np.ndarray
+
+
+def make_split_losses(task: Task, data: VideoData) -> Any:
+    """A function ``(params, split, gamma) -> SplitLosses``, compiled once."""
+
+    @jax.jit
+    def batch_losses(params: Any, batch: jax.Array, variance: jax.Array, key: jax.Array) -> Any:
+        clean = to_unit(batch)
+        noisy = add_noise(clean, variance, key)
+        return task.outputs(
+            params, noisy, lambda y: (0.5 * jnp.mean(jnp.sum((y - clean) ** 2, -1), -1), layer_health(y))
+        )
+
+    def split_losses(params: Any, split: str, gamma: float) -> SplitLosses:
+        losses, healths = [], []
+        for index, batch in enumerate(data.examples(split, batch_size=BATCH_SIZE)):
+            key = jax.random.fold_in(jax.random.key(NOISE_SEED), index)
+            sample, health = jax.device_get(batch_losses(params, batch, gamma * data.pixel_std, key))
+            losses.append(sample.T)
+            healths.append(health)
+        # A unit is dead if it is in every batch; the smallest share bounds that from above.
+        dead = np.min([health.dead for health in healths], axis=0)
+        spread = np.mean([health.spread for health in healths], axis=0)
+        return SplitLosses(np.concatenate(losses), dead, spread)
+
+    return split_losses
+
+
+def noise_levels(config: VideoConfig) -> list[float]:
+    """The noise levels of the evaluation in rising order, the training level among them."""
+    return sorted({float(gamma) for gamma in (*config.test_gammas, config.train_gamma)})
+
+
+def evaluate_video(config: VideoConfig, task: Task, data: VideoData, params: Any, multipliers: Any) -> dict[str, Any]:
+    """Everything reports need of one trained model, on the test split; JSON values.
+
+    RMSE is over all pixels of all sequences, on the 0-255 scale, without clipping. Lists over layers have null where
+    there is nothing to say: the bound of layer 0 without a reference, ratios to an input without noise. Bounds and
+    violations are those stated; complementary slackness is of the tightened ones, which the multipliers enforced.
+    """
+    split_losses = make_split_losses(task, data)
+    by_gamma = {gamma: split_losses(params, "test", gamma).sample_losses for gamma in noise_levels(config)}
+    at_training = by_gamma[float(config.train_gamma)]
+    return {
+        "experiment": "video-ut",
+        "method": config.method,
+        "train_gamma": config.train_gamma,
+        "num_layers": config.model.num_layers,
+        "seed": config.seed,
+        "num_sequences": len(at_training),
+        "rmse": {str(gamma): _rmse(losses[:, -1], data) for gamma, losses in by_gamma.items()},
+        "noisy_rmse": {str(gamma): _rmse(losses[:, 0], data) for gamma, losses in by_gamma.items()},
+        "loss_units": task.loss_units,
+        "tolerance": config.constraints.tolerance,
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
+        **_feasibility(config, task, at_training, multipliers),
+        **_ratios(at_training),
+    }
+
+
+def _feasibility(config: VideoConfig, task: Task, sample_losses: np.ndarray, multipliers: Any) -> dict[str, Any]:
+    report = feasibility_report(
+        jnp.asarray(sample_losses),
+        jnp.asarray(multipliers),
+        task.constraints,
+        tolerance=config.constraints.tolerance,
+        resilience=config.constraints.resilience,
+    )
+    enforced = task.tightened(report.layer_losses)
+    report = report._replace(complementary_slackness=report.multipliers * (enforced - report.slacks))
+    names = ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness")
+    return {
+        **{name: numbers(getattr(report, name), length=len(report.layer_losses)) for name in names},
+        "feasible": bool(report.feasible),
+        "descend_share": numbers(report.descending),
+        "mean_ratio": numbers(report.ratios),
+    }
+
+
+def _ratios(sample_losses: np.ndarray) -> dict[str, Any]:
+    before, after = sample_losses[:, :-1], sample_losses[:, 1:]
+    ratios = np.divide(after, before, out=np.full_like(after, np.nan), where=before > 0.0)
+    counts = [np.histogram(column[np.isfinite(column)], RATIO_EDGES)[0].tolist() for column in ratios.T]
+    known = ratios[np.isfinite(ratios)]
+    return {
+        "ratio_histogram": {"edges": numbers(RATIO_EDGES), "counts": counts},
+        "share_descending": float(np.mean(after < before)),
+        "mean_ratio_all": float(np.mean(known)) if known.size else None,
+    }
+
+
+def _rmse(losses: np.ndarray, data: VideoData) -> float:
+    """From 1/2 |error|^2 a frame's patch to the root mean squared error of a pixel on the 0-255 scale."""
+    return float(255.0 * np.sqrt(2.0 * np.mean(losses, dtype=np.float64) / data.token_dim))

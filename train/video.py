@@ -1,0 +1,131 @@
+"""Video denoising as a training task: the model, the noise and the loss at every layer."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, UInt8
+
+from train.config import VideoConfig
+from train.errors import UserError
+from unroll_jax.constrained import Constraints, descent_constraints
+from unroll_jax.models import UnrolledTransformer, dct, scaled_identity
+
+__all__ = ["Task", "VideoShape", "add_noise", "to_unit", "video_task"]
+
+Batch = UInt8[Array, "batch frames pixels"]
+Record = Callable[[Float[Array, "batch frames pixels"]], Any]
+
+
+class VideoShape(Protocol):
+    """What the task needs to know of the data: of a `train.data.VideoData`, or of a benchmark's stand-in."""
+
+    @property
+    def pixel_std(self) -> float:
+        """Standard deviation of the clean train pixels, in [0, 1]."""
+        ...
+
+    @property
+    def num_tokens(self) -> int:
+        """Frames of a sequence."""
+        ...
+
+    @property
+    def token_dim(self) -> int:
+        """Pixels of a patch."""
+        ...
+
+
+class Task(NamedTuple):
+    """What the training loop needs to know of an experiment.
+
+    Attributes:
+      init: ``key -> params``.
+      outputs: ``(params, noisy, record) -> record(output)`` of layers 0..L, stacked on a leading axis.
+      layer_losses: ``(params, batch, key) -> (L + 1,)``, means over the batch.
+      constraints: ``layer_losses -> violations``, as stated to the user: validation and reports judge by these.
+      tightened: the same with every descent bound lowered by the margin: what training enforces.
+      num_constraints: how many violations there are.
+      loss_units: what a loss of 1 means, for axes and tables.
+    """
+
+    init: Callable[[jax.Array], dict]
+    outputs: Callable[[dict, Float[Array, "batch frames pixels"], Record], Any]
+    layer_losses: Callable[[dict, Batch, jax.Array], Float[Array, "layers_and_one"]]
+    constraints: Constraints
+    tightened: Constraints
+    num_constraints: int
+    loss_units: str
+
+
+def video_task(config: VideoConfig, data: VideoShape) -> Task:
+    """The denoising task: f_l is the mean over sequences and frames of 1/2 |x_t - Phi_l,t|^2, pixels in [0, 1].
+
+    Layer 0 is the noisy input itself: the tokens are patches and need no embedding.
+
+    Raises:
+      UserError: if the reference is below the loss of the noisy input, which no parameter can change.
+
+    Source: Porras-Valenzuela, Hadou, Ribeiro, Section 4 and Appendix B.2.
+    """
+    model = UnrolledTransformer(
+        dim=data.token_dim,
+        num_layers=config.model.num_layers,
+        rank=config.model.rank,
+        dtype=jnp.dtype(config.model.dtype),
+        remat=config.model.remat,
+        V_init=dct(config.model.attention_scale),
+        W_init=scaled_identity(config.model.mixing),
+        U_init=scaled_identity(1.0 - config.model.mixing),
+    )
+    rank = config.model.rank
+    if rank is not None and not 1 <= rank <= data.token_dim:
+        raise UserError(f"--model.rank must be between 1 and the token width {data.token_dim}, got {rank}")
+    variance = config.train_gamma * data.pixel_std
+    _check_reference(config, 0.5 * data.token_dim * variance)
+    settings = config.constraints
+    depth = config.model.num_layers
+    alphas = settings.alpha if len(settings.alpha) == depth else settings.alpha * depth
+    margins = (settings.first_margin, *[settings.margin] * (depth - 1))
+    tight = [1.0 - (1.0 - alpha) * (1.0 - margin) for alpha, margin in zip(alphas, margins, strict=True)]
+
+    def init(key: jax.Array) -> dict:
+        return dict(model.init(key, jnp.zeros((1, data.num_tokens, data.token_dim))))
+
+    def outputs(params: dict, noisy: Float[Array, "batch frames pixels"], record: Record) -> Any:
+        return model.apply(params, noisy, record=record)
+
+    def layer_losses(params: dict, batch: Batch, key: jax.Array) -> Float[Array, "layers_and_one"]:
+        clean = to_unit(batch)
+        noisy = add_noise(clean, variance, key)
+        return outputs(params, noisy, lambda y: 0.5 * jnp.mean(jnp.sum((y - clean) ** 2, axis=-1)))
+
+    return Task(
+        init=init,
+        outputs=outputs,
+        layer_losses=layer_losses,
+        constraints=descent_constraints(alphas, reference=settings.reference),
+        tightened=descent_constraints(tight, reference=settings.reference),
+        num_constraints=depth + (settings.reference is not None),
+        loss_units="half squared error per patch, pixels in [0, 1]",
+    )
+
+
+def to_unit(batch: Batch) -> Float[Array, "batch frames pixels"]:
+    """Pixels 0..255 as float32 in [0, 1]."""
+    return batch.astype(jnp.float32) / 255.0
+
+
+def add_noise(clean: Float[Array, "..."], variance: float | Array, key: jax.Array) -> Float[Array, "..."]:
+    """``clean`` plus centred Gaussian noise of the given variance."""
+    return clean + jnp.sqrt(jnp.asarray(variance, clean.dtype)) * jax.random.normal(key, clean.shape, clean.dtype)
+
+
+def _check_reference(config: VideoConfig, input_loss: float) -> None:
+    reference = config.constraints.reference
+    if config.method != "erm" and reference is not None and reference < input_loss:
+        raise UserError(
+            f"--constraints.reference {reference} is below the loss of the noisy input, about {input_loss:.2f} at "
+            f"--train-gamma {config.train_gamma}, which no training can lower; raise it, or pass None"
+        )

@@ -1,0 +1,43 @@
+"""Layers that are descent steps on an energy."""
+
+from unroll_jax import constrained, energies
+from unroll_jax.constrained import (
+    DualAscent,
+    DualState,
+    FeasibilityReport,
+    descent_constraints,
+    dual_ascent,
+    feasibility_report,
+    lagrangian,
+    layer_weights,
+)
+from unroll_jax.descent import Descent, Entry
+from unroll_jax.energies import DESCENTS, PROXIMALS, RHOS, Proximal, Rho, attention, feedforward, transformer
+from unroll_jax.unrolling import Trace, unroll
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DESCENTS",
+    "PROXIMALS",
+    "RHOS",
+    "Descent",
+    "DualAscent",
+    "DualState",
+    "Entry",
+    "FeasibilityReport",
+    "Proximal",
+    "Rho",
+    "Trace",
+    "attention",
+    "constrained",
+    "descent_constraints",
+    "dual_ascent",
+    "energies",
+    "feasibility_report",
+    "feedforward",
+    "lagrangian",
+    "layer_weights",
+    "transformer",
+    "unroll",
+]

@@ -1,0 +1,107 @@
+"""Whether the layers of a trained model really descend, from per-sample losses on held-out data."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from unroll_jax.constrained.constraints import Constraints
+from unroll_jax.constrained.resilience import optimal_slacks
+
+__all__ = ["FeasibilityReport", "feasibility_report"]
+
+
+class FeasibilityReport(NamedTuple):
+    """Constraint by constraint and layer by layer, over N samples.
+
+    Attributes:
+      layer_losses: (L + 1,) mean losses f_0..f_L.
+      violations: (C,) mean violations c; positive is violated.
+      bounds: (C,) what each constrained loss had to stay under.
+      satisfied: (C,) whether the violation is at most ``tolerance`` times the bound.
+      feasible: scalar, whether every constraint is satisfied.
+      descending: (L,) share of samples with f_l < f_{l-1}.
+      ratios: (L,) mean of f_l / f_{l-1} over the samples with f_{l-1} > 0; NaN if there are none.
+      multipliers: (C,) lambda.
+      slacks: (C,) lambda / beta under resilience, else 0.
+      complementary_slackness: (C,) lambda (c - s), 0 at a saddle point.
+    """
+
+    layer_losses: Float[Array, "layers_and_one"]
+    violations: Float[Array, "constraints"]
+    bounds: Float[Array, "constraints"]
+    satisfied: Bool[Array, "constraints"]
+    feasible: Bool[Array, ""]
+    descending: Float[Array, "layers"]
+    ratios: Float[Array, "layers"]
+    multipliers: Float[Array, "constraints"]
+    slacks: Float[Array, "constraints"]
+    complementary_slackness: Float[Array, "constraints"]
+
+
+def feasibility_report(
+    sample_losses: Float[Array, "samples layers_and_one"],
+    multipliers: Float[Array, "constraints"],
+    constraints: Constraints,
+    *,
+    tolerance: float = 0.05,
+    resilience: float | None = None,
+) -> FeasibilityReport:
+    """Checks descent constraints on held-out data.
+
+    The constraints bind the mean losses, as in training; shares and ratios are over single samples, for which training
+    promises nothing.
+
+    Args:
+      sample_losses: loss of every sample at every layer, (N, L + 1).
+      multipliers: lambda at the end of training.
+      constraints: ``layer_losses -> violations``.
+      tolerance: relative excess over a bound that still counts as satisfied, unitless.
+      resilience: beta of the training, for the slacks.
+
+    Returns:
+      A `FeasibilityReport`.
+
+    Raises:
+      ValueError: if sample_losses is not (N, L + 1) with N >= 1, there is not one multiplier for each constraint, or
+        tolerance is negative.
+
+    Example:
+      >>> import jax.numpy as jnp, unroll_jax
+      >>> losses = jnp.array([[4.0, 2.0, 1.0], [2.0, 2.0, 2.0]])
+      >>> report = feasibility_report(losses, jnp.zeros(2), unroll_jax.descent_constraints(0.3))
+      >>> report.layer_losses.tolist(), report.satisfied.tolist(), bool(report.feasible)
+      ([3.0, 2.0, 1.5], [True, False], False)
+    """
+    losses = jnp.asarray(sample_losses)
+    if losses.ndim != 2 or losses.shape[0] < 1:
+        raise ValueError(f"sample_losses must be (samples, L + 1) with at least one sample, got shape {losses.shape}")
+    if not tolerance >= 0.0:
+        raise ValueError(f"tolerance must be at least 0, got {tolerance}")
+    means = jnp.mean(losses, axis=0)
+    violations = constraints(means)
+    if jnp.shape(multipliers) != violations.shape:
+        raise ValueError(
+            f"multipliers must have shape {violations.shape}, one a constraint, got {jnp.shape(multipliers)}"
+        )
+    bounds = means[means.shape[0] - violations.shape[0] :] - violations
+    satisfied = violations <= tolerance * jnp.abs(bounds)
+    slacks = jnp.zeros_like(violations) if resilience is None else optimal_slacks(multipliers, resilience)
+    return FeasibilityReport(
+        layer_losses=means,
+        violations=violations,
+        bounds=bounds,
+        satisfied=satisfied,
+        feasible=jnp.all(satisfied),
+        descending=jnp.mean(losses[:, 1:] < losses[:, :-1], axis=0, dtype=losses.dtype),
+        ratios=_mean_ratios(losses),
+        multipliers=jnp.asarray(multipliers),
+        slacks=slacks,
+        complementary_slackness=multipliers * (violations - slacks),
+    )
+
+
+def _mean_ratios(losses: Float[Array, "samples layers_and_one"]) -> Float[Array, "layers"]:
+    positive = losses[:, :-1] > 0.0
+    ratios = losses[:, 1:] / jnp.where(positive, losses[:, :-1], 1.0)
+    return jnp.sum(ratios, axis=0, where=positive) / jnp.sum(positive, axis=0)

@@ -1,0 +1,61 @@
+"""The Lagrangian of constrained training, one weighted sum of layer losses."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.constrained.constraints import Constraints
+
+__all__ = ["lagrangian", "layer_weights"]
+
+
+def lagrangian(
+    layer_losses: Float[Array, "layers_and_one"],
+    multipliers: Float[Array, "constraints"],
+    constraints: Constraints,
+    *,
+    normalise: bool = False,
+) -> Float[Array, ""]:
+    r"""The Lagrangian :math:`L = f_L + \sum_l \lambda_l c_l`.
+
+    Its gradient takes one backward pass: for descent constraints it is the weighted sum of layer losses
+    :math:`w_l = [l = L] + \lambda_l - (1 - \alpha_{l+1}) \lambda_{l+1}` (see `layer_weights`).
+
+    Args:
+      layer_losses: f_0..f_L, means over the global batch.
+      multipliers: lambda >= 0, one for each constraint; no gradient flows to them.
+      constraints: ``layer_losses -> violations``.
+      normalise: divide by 1 + sum(lambda), which leaves the minimiser alone and keeps the size of the gradient bounded
+        when multipliers grow.
+
+    Returns:
+      A scalar.
+
+    Raises:
+      ValueError: while tracing, if there is not one multiplier for each constraint.
+
+    Source: Porras-Valenzuela, Hadou, Ribeiro, eq. 5.
+
+    Example:
+      >>> import jax.numpy as jnp, unroll_jax
+      >>> constraints = unroll_jax.descent_constraints(0.25)
+      >>> float(lagrangian(jnp.array([4.0, 2.0, 2.0]), jnp.array([0.0, 2.0]), constraints))
+      3.0
+    """
+    losses = jnp.asarray(layer_losses)
+    violations = constraints(losses)
+    if jnp.shape(multipliers) != violations.shape:
+        raise ValueError(
+            f"multipliers must have shape {violations.shape}, one a constraint, got {jnp.shape(multipliers)}"
+        )
+    fixed = jax.lax.stop_gradient(jnp.asarray(multipliers))
+    value = losses[-1] + jnp.sum(fixed * violations)
+    return value / (1.0 + jnp.sum(fixed)) if normalise else value
+
+
+def layer_weights(
+    multipliers: Float[Array, "constraints"], constraints: Constraints, num_layers: int
+) -> Float[Array, "layers_and_one"]:
+    """The weight each layer loss has in the Lagrangian, (num_layers + 1,), for constraints affine in the losses."""
+    origin = jnp.zeros(num_layers + 1, jnp.result_type(multipliers))
+    return jax.grad(lagrangian)(origin, multipliers, constraints)

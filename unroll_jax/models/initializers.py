@@ -1,0 +1,50 @@
+"""Initialisers in the manner of `jax.nn.initializers`, for stacks of matrices (*layers, rows, columns)."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.nn.initializers import Initializer
+from scipy.fft import dct as cosine_transform
+
+__all__ = ["dct", "scaled_identity"]
+
+
+def dct(scale: float = 1.0) -> Initializer:
+    """``scale`` times the orthonormal discrete cosine transform: row k is the k-th basis vector of R^columns.
+
+    When the number of columns is a perfect square they are taken for the pixels of a square patch, row by row, and the
+    transform is the two-dimensional one (Luong et al. 2021, as used by Porras-Valenzuela et al., Appendix B.2). Rows
+    run from low to high frequency, so fewer rows than columns keep the lowest ones.
+
+    Raises:
+      ValueError: when called, if there are more rows than columns.
+    """
+
+    def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> jax.Array:
+        *layers, rows, columns = shape
+        if rows > columns:
+            raise ValueError(f"dct needs at most as many rows as columns, got shape {tuple(shape)}")
+        return jnp.asarray(np.broadcast_to(scale * _cosine_basis(columns)[:rows], (*layers, rows, columns)), dtype)
+
+    return init
+
+
+def scaled_identity(scale: float) -> Initializer:
+    """``scale`` times the identity matrix."""
+
+    def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> jax.Array:
+        return jnp.asarray(np.broadcast_to(scale * np.eye(*shape[-2:]), shape), dtype)
+
+    return init
+
+
+def _cosine_basis(size: int) -> np.ndarray:
+    side = math.isqrt(size)
+    if side * side != size:
+        return np.asarray(cosine_transform(np.eye(size), axis=0, norm="ortho"))
+    basis = np.asarray(cosine_transform(np.eye(side), axis=0, norm="ortho"))
+    frequencies = np.add.outer(np.arange(side), np.arange(side)).ravel()
+    return np.kron(basis, basis)[np.argsort(frequencies, kind="stable")]

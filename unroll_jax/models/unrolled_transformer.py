@@ -1,0 +1,99 @@
+"""The unrolled transformer (UT): layers of attention, symmetric mixing and ReLU, each with weights of its own."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from unroll_jax.energies.transformer import UnrolledLayerParams, unrolled_layer
+from unroll_jax.models.initializers import dct, scaled_identity
+from unroll_jax.unrolling import unroll
+
+__all__ = ["UnrolledTransformer"]
+
+
+class UnrolledTransformer(nn.Module):
+    """UT with per-layer V, W and U, whose every layer can be read out.
+
+    Layer l maps Y to relu(softmax(Y V^T V Y^T) Y (W + W^T)/2 + Y U), see `unroll_jax.energies.unrolled_layer`. The
+    parameters are ``layers.V`` (L, rank, dim), ``layers.W`` and ``layers.U`` (L, dim, dim).
+
+    Attributes:
+      dim: width d of the tokens.
+      num_layers: depth L.
+      rank: rows of V; None means ``dim``.
+      dtype: dtype the layers compute in; None computes in the input's. Parameters stay in ``param_dtype``.
+      param_dtype: dtype of the parameters.
+      remat: recompute layers in the backward pass instead of storing their intermediates.
+      V_init: initialiser of V; the cosine transform by default (Porras-Valenzuela et al., Appendix B.2).
+      W_init: initialiser of W.
+      U_init: initialiser of U; with the default W the first pass averages similar tokens a little.
+    """
+
+    dim: int
+    num_layers: int
+    rank: int | None = None
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    remat: bool = False
+    V_init: Initializer = dct()
+    W_init: Initializer = scaled_identity(0.1)
+    U_init: Initializer = scaled_identity(0.9)
+
+    @nn.compact
+    def __call__(self, x: jax.Array, *, record: Callable[[jax.Array], Any] | None = None) -> Any:
+        """Runs all layers.
+
+        Args:
+          x: tokens (*batch, n, dim); the layer-0 output.
+          record: ``y -> pytree``, evaluated inside the scan at every layer's output, in float32 or wider; None keeps
+            the outputs themselves.
+
+        Returns:
+          The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record`` returned, stacked likewise.
+
+        Raises:
+          ValueError: if x is not (*batch, n, dim), or num_layers or rank is below 1.
+          TypeError: if x is not floating.
+        """
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            raise TypeError(f"x must have a floating dtype, got {x.dtype}; cast it first")
+        if x.ndim < 2 or x.shape[-1] != self.dim:
+            raise ValueError(f"x must be (*batch, n, dim={self.dim}), got shape {x.shape}")
+        params = self._layers()
+        compute = x.dtype if self.dtype is None else self.dtype
+        output = jnp.promote_types(x.dtype, jnp.float32)
+
+        def step(layer: UnrolledLayerParams, y: jax.Array, _: None) -> jax.Array:
+            return unrolled_layer(jax.tree.map(lambda leaf: leaf.astype(compute), layer), y)
+
+        def measure(layer: UnrolledLayerParams, y: jax.Array, _: None) -> Any:
+            wide = y.astype(output)
+            return wide if record is None else record(wide)
+
+        start = x.astype(compute)
+        _, recorded = unroll(
+            step, params, start, num_layers=self.num_layers, tied=False, record=measure, remat=self.remat
+        )
+        return recorded
+
+    def _layers(self) -> UnrolledLayerParams:
+        if self.num_layers < 1:
+            raise ValueError(f"num_layers must be at least 1, got {self.num_layers}")
+        rank = self.dim if self.rank is None else self.rank
+        if rank < 1:
+            raise ValueError(f"rank must be at least 1, got {rank}")
+
+        def init(key: jax.Array) -> UnrolledLayerParams:
+            square = (self.num_layers, self.dim, self.dim)
+            keys = jax.random.split(key, 3)
+            return UnrolledLayerParams(
+                V=self.V_init(keys[0], (self.num_layers, rank, self.dim), self.param_dtype),
+                W=self.W_init(keys[1], square, self.param_dtype),
+                U=self.U_init(keys[2], square, self.param_dtype),
+            )
+
+        return self.param("layers", init)

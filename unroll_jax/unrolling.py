@@ -1,0 +1,124 @@
+"""Depth by repetition: a step unrolled over tied or stacked layers with `lax.scan`."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from unroll_jax.descent import Descent, Params
+
+__all__ = ["Trace", "unroll"]
+
+Record = Callable[[Params, Any, Any], Any]
+
+
+class Trace(NamedTuple):
+    """What `unroll` records when not told otherwise.
+
+    Attributes:
+      energy: (num_layers + 1, *batch), the energy before the first layer and after each layer.
+    """
+
+    energy: Float[Array, "layers_and_one *batch"]
+
+
+def unroll(
+    descent: Descent | Callable[[Params, Any, Any], Any],
+    params: Params,
+    y: Any,
+    x: Any = None,
+    *,
+    num_layers: int,
+    tied: bool = True,
+    record: Record | str | None = "energy",
+    remat: bool = False,
+) -> tuple[Any, Any]:
+    """Applies ``num_layers`` steps, recording at every layer.
+
+    The layers run in one `lax.scan`, so compile time does not grow with depth.
+
+    Args:
+      descent: a `Descent`, or a step ``(params, y, x) -> y'`` alone (then ``record`` must be a function or None).
+      params: parameters of one layer if ``tied``; else a pytree whose leaves have a leading axis ``num_layers``.
+      y: the state before the first layer, a pytree of arrays.
+      x: the input every layer sees, or None.
+      num_layers: how many steps, at least 1.
+      tied: whether all layers share ``params``.
+      record: "energy" records `Trace`; a function ``(params, y, x) -> pytree`` records what it returns, stacked along a
+        new leading axis of num_layers + 1; None records nothing. Entry l < num_layers is taken before layer l + 1 with
+        that layer's parameters, the last entry after the last layer with the last layer's.
+      remat: recompute each layer in the backward pass instead of storing its intermediates.
+
+    Returns:
+      ``(y, trace)``: the state after the last layer, and the record (None if ``record`` is None).
+
+    Raises:
+      ValueError: if num_layers is not an integer of at least 1, a stacked leaf has another leading axis, a step alone
+        is given with ``record="energy"``, or the step changes the state's structure, shape or dtype.
+
+    Example:
+      >>> import jax, unroll_jax
+      >>> layer = unroll_jax.attention(form="softmax")
+      >>> params, tokens = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (8, 5, 3))
+      >>> y, trace = unroll(layer, params, tokens, num_layers=12)
+      >>> trace.energy.shape
+      (13, 8)
+    """
+    step = descent.step if isinstance(descent, Descent) else descent
+    measure = _resolve_record(descent, record)
+    y = jax.tree.map(jnp.asarray, y)
+    _check_layers(params, num_layers, tied)
+    _check_step(step, params if tied else jax.tree.map(lambda leaf: leaf[0], params), y, x)
+
+    def layer(state: Any, layer_params: Params) -> tuple[Any, Any]:
+        used = params if tied else layer_params
+        return step(used, state, x), measure(used, state, x)
+
+    body = jax.checkpoint(layer, prevent_cse=False) if remat else layer
+    y, trace = jax.lax.scan(body, y, None if tied else params, length=num_layers)
+    if record is None:
+        return y, None
+    last = measure(params if tied else jax.tree.map(lambda leaf: leaf[-1], params), y, x)
+    return y, jax.tree.map(lambda before, after: jnp.concatenate([before, jnp.asarray(after)[None]]), trace, last)
+
+
+def _resolve_record(descent: Any, record: Record | str | None) -> Record:
+    if record is None:
+        return lambda params, y, x: None
+    if callable(record):
+        return record
+    if record != "energy":
+        raise ValueError(f'record must be "energy", a function of (params, y, x), or None, got {record!r}')
+    if not isinstance(descent, Descent):
+        raise ValueError('record="energy" needs a Descent, got a step alone; pass a record function, or record=None')
+    return lambda params, y, x: Trace(energy=descent.energy(params, y, x))
+
+
+def _check_layers(params: Params, num_layers: int, tied: bool) -> None:
+    if not isinstance(num_layers, int | np.integer) or num_layers < 1:
+        raise ValueError(f"num_layers must be an integer of at least 1, got {num_layers}")
+    if tied:
+        return
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if jnp.ndim(leaf) == 0 or jnp.shape(leaf)[0] != num_layers:
+            raise ValueError(
+                f"params{jax.tree_util.keystr(path)} must have a leading axis of num_layers={num_layers} when "
+                f"tied=False, got shape {jnp.shape(leaf)}"
+            )
+
+
+def _check_step(step: Callable[..., Any], params: Params, y: Any, x: Any) -> None:
+    after = jax.eval_shape(step, params, y, x)
+    before = jax.eval_shape(lambda state: state, y)
+    if jax.tree.structure(before) != jax.tree.structure(after):
+        raise ValueError(
+            f"the step must keep the state's structure, {jax.tree.structure(before)} became {jax.tree.structure(after)}"
+        )
+    for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise ValueError(
+                f"the step must keep shape and dtype, {old.dtype}{list(old.shape)} became {new.dtype}{list(new.shape)}"
+            )
