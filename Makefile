@@ -19,7 +19,7 @@ demo: $(STAMP)
 	$(PY) -m train run demo
 
 test: $(STAMP)
-	$(PY) -m pytest
+	$(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 lint: $(STAMP)
 	$(PY) -m ruff check .

@@ -92,18 +92,19 @@ def random_layers(form, spread, step_share):
     Returns energies before and after, whether the docstring's condition held, and the margin by which it did.
     """
     rng = np.random.default_rng(6)
-    W_a = jnp.asarray(rng.normal(size=(DRAWS, DIM, DIM)) * 10.0 ** rng.uniform(-2, 0.3, size=(DRAWS, 1, 1)))
-    W_f = jnp.asarray(rng.normal(size=(DRAWS, DIM, DIM)) * 10.0 ** rng.uniform(-1, 0.5, size=(DRAWS, 1, 1)))
+    W_a = rng.normal(size=(DRAWS, DIM, DIM)) * 10.0 ** rng.uniform(-2, 0.3, size=(DRAWS, 1, 1))
+    W_f = rng.normal(size=(DRAWS, DIM, DIM)) * 10.0 ** rng.uniform(-1, 0.5, size=(DRAWS, 1, 1))
+    # Spectra come from NumPy: two batched decompositions in one compiled program can wait for each other for ever on
+    # two cores, each holding a thread of the pool that the other needs (seen with jaxlib 0.10.2).
+    largest = np.maximum(np.linalg.eigvalsh((W_f + W_f.mT) / 2)[:, -1], 0.0)
+    step_sizes = step_share / (N * np.linalg.norm(W_a, 2, axis=(1, 2)) ** 2 + largest + 1.0)
     consensus = np.abs(rng.normal(size=(DRAWS, 1, DIM))) * 3.0
     y = jnp.asarray(np.maximum(consensus + spread * rng.normal(size=(DRAWS, N, DIM)), 0.0))
     x = jnp.asarray(rng.normal(size=(DRAWS, N, DIM)))
     pair = attention(form=form, dim=DIM)
 
-    def example(W_a, W_f, y, x):
+    def example(W_a, W_f, y, x, step_size):
         symmetric = (W_f + W_f.T) / 2
-        largest = jnp.maximum(jnp.linalg.eigvalsh(symmetric)[-1], 0.0)
-        smoothness = N * jnp.linalg.norm(W_a, 2) ** 2 + largest + 1.0
-        step_size = step_share / smoothness
         params = TransformerParams(W_a, W_f)
         mixed = pair.step(AttentionParams(W_a), y)
         mixing = (1.0 - step_size) * jnp.eye(DIM) - step_size * symmetric
@@ -113,7 +114,7 @@ def random_layers(form, spread, step_share):
         slack = 0.5 * jnp.linalg.norm(stepped - y) - error
         return energy(params, y, x), energy(params, stepped, x), slack, jnp.linalg.norm(stepped - y)
 
-    return jax.jit(jax.vmap(example))(W_a, W_f, y, x)
+    return jax.jit(jax.vmap(example))(*map(jnp.asarray, (W_a, W_f, y, x, step_sizes)))
 
 
 @pytest.mark.usefixtures("x64")
