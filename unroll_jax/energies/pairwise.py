@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from unroll_jax.descent import Descent, check_tokens, compute_dtype
+from unroll_jax.energies.pairs import check_mask, neighbourhood
 from unroll_jax.energies.rho import Rho, resolve_rho
 
 __all__ = ["FORMS", "AttentionParams", "attention"]
@@ -86,7 +86,9 @@ def attention(
     """
     chosen = resolve_rho(rho)
     _check_options(form, ridge, step_size, dim, rank)
-    graph = _check_mask(mask)
+    log_slope = chosen.log_slope
+    assert log_slope is not None
+    graph = check_mask(mask)
 
     def init(key: jax.Array) -> AttentionParams:
         if dim is None:
@@ -96,9 +98,7 @@ def attention(
     def energy(params: AttentionParams, y: Array, x: Array | None = None) -> Float[Array, "*batch"]:
         check_tokens(y, x, dim=dim)
         z = _project(params, y)
-        neighbours = _neighbours(graph, y)
-        pairs = chosen.value(_half_square_distances(z, neighbours))
-        total = 0.5 * jnp.sum(pairs, axis=(-2, -1), where=neighbours)
+        total = neighbourhood(chosen, z, z, graph).energy
         if ridge == 0.0:
             return total
         pulled = z if x is None else _project(params, y.astype(z.dtype) - x.astype(z.dtype))
@@ -107,14 +107,14 @@ def attention(
     def step(params: AttentionParams, y: Array, x: Array | None = None) -> Array:
         check_tokens(y, x, dim=dim)
         z = _project(params, y)
-        pairs, anchor, itself = _weights(chosen, z, _neighbours(graph, y), ridge, form)
         tokens = y.astype(z.dtype)
-        target = pairs @ tokens + itself * tokens
+        around = neighbourhood(chosen, z, tokens, graph)
+        itself = log_slope(jnp.zeros((), z.dtype)) if form == "softmax" else -jnp.inf
+        shares, alone = _shares(around.log_degree, math.log(ridge) if ridge > 0.0 else -jnp.inf, itself)
+        moved = shares[0] * around.mean + shares[2] * tokens
         if x is not None:
-            target = target + anchor * x.astype(z.dtype)
-        total = jnp.sum(pairs, axis=-1, keepdims=True) + anchor + itself
-        alone = total == 0.0
-        moved = jnp.where(alone, tokens, target / jnp.where(alone, 1.0, total))
+            moved = moved + shares[1] * x.astype(z.dtype)
+        moved = jnp.where(alone, tokens, moved)
         return (tokens + step_size * (moved - tokens)).astype(y.dtype)
 
     return Descent(init=init, energy=energy, step=step)
@@ -133,57 +133,19 @@ def _check_options(form: str, ridge: float, step_size: float, dim: int | None, r
         raise ValueError(f"rank must be between 1 and dim={dim}, got {rank}; pass dim to learn W_a")
 
 
-def _check_mask(mask: Any) -> np.ndarray | None:
-    if mask is None:
-        return None
-    graph = np.asarray(mask)
-    if graph.dtype != np.bool_ or graph.ndim != 2 or graph.shape[0] != graph.shape[1]:
-        raise ValueError(f"mask must be a boolean (n, n) array, got {graph.dtype} of shape {graph.shape}")
-    if not np.array_equal(graph, graph.T):
-        u, v = np.argwhere(graph != graph.T)[0]
-        raise ValueError(
-            f"mask must be symmetric (an undirected graph), but mask[{u}, {v}] differs from mask[{v}, {u}]"
-        )
-    return graph
-
-
-def _neighbours(graph: np.ndarray | None, y: Array) -> Bool[Array, "n n"]:
-    n = y.shape[-2]
-    if graph is not None and graph.shape[0] != n:
-        raise ValueError(f"mask is {graph.shape}, but y has n={n} tokens (shape {y.shape})")
-    others = ~np.eye(n, dtype=bool)
-    return jnp.asarray(others if graph is None else graph & others)
-
-
 def _project(params: AttentionParams, y: Array) -> Array:
     dtype = compute_dtype(y, params.W_a)
     return y.astype(dtype) if params.W_a is None else y.astype(dtype) @ params.W_a.astype(dtype)
 
 
-def _half_square_distances(z: Float[Array, "*batch n k"], neighbours: Bool[Array, "n n"]) -> Float[Array, "*batch n n"]:
-    """Half the squared distance of every pair of neighbours; 1 elsewhere, where rho and its slope may be singular at 0.
+def _shares(log_degree: Array, log_ridge: Any, log_itself: Any) -> tuple[tuple[Array, Array, Array], Array]:
+    """What share of D_u its neighbours, its anchor and itself have, and which tokens have D_u = 0.
 
-    The error is about the machine's epsilon times the squared spread of the tokens.
+    In logarithms, so that far tokens neither under- nor overflow.
     """
-    # Distances do not feel a shift; taken from the mean they lose no digits to a large common offset.
-    z = z - jnp.mean(z, axis=-2, keepdims=True)
-    half_squares = 0.5 * jnp.sum(z**2, axis=-1)
-    # The difference cancels most digits of close tokens, so accelerators must not shorten the products.
-    products = jnp.matmul(z, jnp.swapaxes(z, -1, -2), precision=jax.lax.Precision.HIGHEST)
-    distances = half_squares[..., :, None] + half_squares[..., None, :] - products
-    # Only round-off makes them negative; the derivatives, which are exact, must not feel its removal.
-    distances = distances + jax.lax.stop_gradient(jnp.maximum(distances, 0.0) - distances)
-    return jnp.where(neighbours, distances, 1.0)
-
-
-def _weights(
-    rho: Rho, z: Float[Array, "*batch n k"], neighbours: Bool[Array, "n n"], ridge: float, form: str
-) -> tuple[Float[Array, "*batch n n"], Float[Array, "*batch n 1"], Float[Array, "*batch n 1"]]:
-    """gamma, r and s of the step, each row divided by its largest entry: far tokens neither under- nor overflow."""
-    assert rho.log_slope is not None
-    pairs = jnp.where(neighbours, rho.log_slope(_half_square_distances(z, neighbours)), -jnp.inf)
-    anchor = jnp.asarray(math.log(ridge) if ridge > 0.0 else -jnp.inf, z.dtype)
-    itself = rho.log_slope(jnp.zeros((), z.dtype)) if form == "softmax" else jnp.asarray(-jnp.inf, z.dtype)
-    largest = jnp.maximum(jnp.max(pairs, axis=-1, keepdims=True), jnp.maximum(anchor, itself))
-    largest = jax.lax.stop_gradient(jnp.where(jnp.isneginf(largest), 0.0, largest))
-    return jnp.exp(pairs - largest), jnp.exp(anchor - largest), jnp.exp(itself - largest)
+    logs = [log_degree, *(jnp.full_like(log_degree, value) for value in (log_ridge, log_itself))]
+    total = jax.nn.logsumexp(jnp.stack(logs), axis=0)
+    alone = jnp.isneginf(total)
+    total = jnp.where(alone, 0.0, total)
+    neighbours, anchor, itself = (jnp.exp(value - total) for value in logs)
+    return (neighbours, anchor, itself), alone
