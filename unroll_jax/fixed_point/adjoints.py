@@ -1,0 +1,136 @@
+"""How the gradient of a fixed point is found: linear solves with the transposed Jacobian, or differentiating a loop."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.fixed_point import linear
+from unroll_jax.fixed_point.problem import Problem, SolveInfo
+from unroll_jax.fixed_point.quasi_newton import anderson
+from unroll_jax.fixed_point.solvers import run
+
+__all__ = [
+    "Adjoint",
+    "Unrolled",
+    "anderson_adjoint",
+    "bicgstab",
+    "conjugate_gradient",
+    "gmres",
+    "neumann",
+    "one_step",
+    "unrolled",
+]
+
+Linear = Callable[[Float[Array, "b m"]], Float[Array, "b m"]]
+
+
+class Adjoint(NamedTuple):
+    """A solver of w - J^T w = v, for cotangents v of about unit norm in every row.
+
+    Attributes:
+      solve: ``(operator, v, tol, max_steps) -> (w, SolveInfo)``; ``operator`` is w -> J^T w.
+      symmetric: whether it needs J symmetric.
+      exact: whether it solves the system to ``tol``; an inexact one never counts as failed.
+    """
+
+    solve: Callable[[Linear, Float[Array, "b m"], float, int], tuple[Float[Array, "b m"], SolveInfo]]
+    symmetric: bool = False
+    exact: bool = True
+
+
+class Unrolled(NamedTuple):
+    """No adjoint system: ``num_steps`` Picard steps in a scan, differentiated by autodiff."""
+
+    num_steps: int
+
+
+def conjugate_gradient() -> Adjoint:
+    """Conjugate gradients: the quickest where J is symmetric, as of every layer that is a gradient."""
+    return Adjoint(
+        lambda operator, v, tol, max_steps: linear.conjugate_gradient(operator, v, tol=tol, max_steps=max_steps),
+        symmetric=True,
+    )
+
+
+def gmres(restart: int = 20) -> Adjoint:
+    """GMRES, restarted: for any J with I - J invertible.
+
+    Raises:
+      ValueError: if restart is below 1.
+    """
+    if restart < 1:
+        raise ValueError(f"restart must be at least 1, got {restart}")
+    return Adjoint(
+        lambda operator, v, tol, max_steps: linear.gmres(operator, v, tol=tol, max_steps=max_steps, restart=restart)
+    )
+
+
+def bicgstab() -> Adjoint:
+    """BiCGStab: for any J with I - J invertible, in little memory."""
+    return Adjoint(lambda operator, v, tol, max_steps: linear.bicgstab(operator, v, tol=tol, max_steps=max_steps))
+
+
+def anderson_adjoint(window: int = 5, *, ridge: float | None = None) -> Adjoint:
+    """Anderson acceleration of w = v + J^T w."""
+    solver = anderson(window, ridge=ridge)
+
+    def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
+        problem = Problem(apply=lambda w: v + operator(w), pull=lambda w: operator)
+        return run(problem, v, solver, tol=tol, max_steps=max_steps)
+
+    return Adjoint(solve)
+
+
+def neumann(terms: int = 10) -> Adjoint:
+    """The first ``terms`` terms of sum_k (J^T)^k v, the phantom gradient of a contraction.
+
+    Raises:
+      ValueError: if terms is below 1.
+
+    Source: Geng et al. (2021), On Training Implicit Models, with damping 1.
+    """
+    if terms < 1:
+        raise ValueError(f"terms must be at least 1, got {terms}")
+    return Adjoint(
+        lambda operator, v, tol, max_steps: linear.neumann(operator, v, terms=terms, tol=tol), exact=False
+    )
+
+
+def one_step() -> Adjoint:
+    """w = v: the gradient of one step at the equilibrium, Jacobian-free.
+
+    Source: Fung et al. (2022), JFB.
+    """
+
+    def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
+        rows = v.shape[0]
+        unknown = jnp.full(rows, jnp.nan, v.dtype)  # not measured: that would cost the product that this one saves
+        return v, SolveInfo(unknown, jnp.zeros(rows, jnp.int32), jnp.zeros(rows, jnp.int32))
+
+    return Adjoint(solve, exact=False)
+
+
+def unrolled(num_steps: int = 20) -> Unrolled:
+    """Picard steps differentiated by autodiff, to any order and in both modes; memory grows with the steps.
+
+    Raises:
+      ValueError: if num_steps is below 1.
+    """
+    if num_steps < 1:
+        raise ValueError(f"num_steps must be at least 1, got {num_steps}")
+    return Unrolled(num_steps)
+
+
+def asymmetry(operator: Linear, v: Float[Array, "b m"]) -> Float[Array, " b"]:
+    """|<p, J^T q> - <q, J^T p>| / (|J^T p| |q| + |J^T q| |p|) for two random vectors: about 0 where J is symmetric."""
+    keys = jax.random.split(jax.random.key(0))
+    p, q = (jax.random.normal(key, v.shape, v.dtype) for key in keys)
+    image_p, image_q = operator(p), operator(q)
+    size = lambda a: jnp.sqrt(jnp.sum(a**2, axis=-1))  # noqa: E731
+    scale = size(image_p) * size(q) + size(image_q) * size(p)
+    # Random vectors are nearly orthogonal to random images; sqrt(m) brings the figure to the order of |J - J^T| / |J|.
+    width = v.shape[-1] ** 0.5
+    return width * jnp.abs(jnp.sum(p * image_q - q * image_p, -1)) / jnp.where(scale > 0.0, scale, 1.0)

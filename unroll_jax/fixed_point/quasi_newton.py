@@ -1,0 +1,141 @@
+"""Anderson acceleration and Broyden's method, an example at a time in parallel."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.fixed_point.problem import Problem
+from unroll_jax.fixed_point.solvers import Point, Solver
+
+__all__ = ["anderson", "broyden"]
+
+
+class AndersonMemory(NamedTuple):
+    """The last residuals and images as differences, (b, window, m), and the point before."""
+
+    residual_differences: Float[Array, "b w m"]
+    image_differences: Float[Array, "b w m"]
+    residual: Float[Array, "b m"]
+    image: Float[Array, "b m"]
+
+
+def anderson(window: int = 5, *, ridge: float | None = None, mixing: float = 1.0) -> Solver:
+    r"""Anderson acceleration: the combination of the last images whose linearised residual is least.
+
+    With g = f(z) - z, dG and dF the differences of the last residuals and images,
+
+    .. math:: z' = f(z) - dF c - (1 - \beta) (g - dG c) , \qquad c = \arg\min |g - dG c|^2 + \mu tr(dG^T dG) |c|^2 / w .
+
+    The ridge mu is relative to the trace, so that it means the same at every scale; mixing starts at the second step.
+
+    Args:
+      window: how many differences w are kept, at least 1.
+      ridge: mu >= 0; None is the square of the dtype's epsilon times 1e4, as small as round-off allows.
+      mixing: beta in (0, 1].
+
+    Raises:
+      ValueError: if an argument is outside what is stated here.
+
+    Source: Anderson (1965); Walker and Ni (2011), type II.
+    """
+    if window < 1:
+        raise ValueError(f"window must be at least 1, got {window}")
+    if ridge is not None and not ridge >= 0.0:
+        raise ValueError(f"ridge must be at least 0, got {ridge}")
+    if not 0.0 < mixing <= 1.0:
+        raise ValueError(f"mixing must be in (0, 1], got {mixing}")
+
+    def init(z: Array) -> AndersonMemory:
+        history = jnp.zeros((z.shape[0], window, z.shape[1]), z.dtype)
+        return AndersonMemory(history, history, jnp.zeros_like(z), jnp.zeros_like(z))
+
+    def update(problem: Problem, point: Point, memory: AndersonMemory) -> tuple[Array, AndersonMemory]:
+        residual = point.fz - point.z
+        place = (point.count - 1) % window
+        first = point.count == 0
+        differences = jnp.where(first, 0.0, residual - memory.residual), jnp.where(first, 0.0, point.fz - memory.image)
+        place = jnp.where(first, 0, place)
+        residuals = memory.residual_differences.at[:, place].set(differences[0])
+        images = memory.image_differences.at[:, place].set(differences[1])
+        gram = jnp.einsum("bim,bjm->bij", residuals, residuals)
+        trace = jnp.trace(gram, axis1=1, axis2=2)[:, None, None]
+        least = 1e4 * float(jnp.finfo(gram.dtype).eps) ** 2 if ridge is None else ridge
+        # A row of zeros in the history, before it is full, gets a 1 on the diagonal and hence no weight.
+        empty = jnp.diagonal(gram, axis1=1, axis2=2) == 0.0
+        eye = jnp.eye(window, dtype=gram.dtype)
+        system = gram + (least * trace / window + empty[:, :, None]) * eye
+        weights = _solve_small(system, jnp.einsum("bim,bm->bi", residuals, residual))
+        moved = point.fz - jnp.einsum("bi,bim->bm", weights, images)
+        if mixing < 1.0:
+            moved = moved - (1.0 - mixing) * (residual - jnp.einsum("bi,bim->bm", weights, residuals))
+        return moved, AndersonMemory(residuals, images, residual, point.fz)
+
+    return Solver(init=init, update=update)
+
+
+class BroydenMemory(NamedTuple):
+    """The inverse Jacobian of z - f(z) as I + sum_i u_i v_i^T, and the point before."""
+
+    u: Float[Array, "b w m"]
+    v: Float[Array, "b w m"]
+    z: Float[Array, "b m"]
+    residual: Float[Array, "b m"]
+
+
+def broyden(window: int = 20) -> Solver:
+    """Broyden's good method on z - f(z) = 0, with the last ``window`` rank-one updates.
+
+    The inverse Jacobian starts at the identity, which makes the first step a Picard step; when the memory is full
+    it starts again.
+
+    Raises:
+      ValueError: if window is below 1.
+
+    Source: Broyden (1965); Bai, Kolter, Koltun (2019), Section 3.1.3, in limited memory.
+    """
+    if window < 1:
+        raise ValueError(f"window must be at least 1, got {window}")
+
+    def init(z: Array) -> BroydenMemory:
+        history = jnp.zeros((z.shape[0], window, z.shape[1]), z.dtype)
+        return BroydenMemory(history, history, jnp.zeros_like(z), jnp.zeros_like(z))
+
+    def apply(u: Array, v: Array, w: Array) -> Array:
+        return w + jnp.einsum("bim,bi->bm", u, jnp.einsum("bim,bm->bi", v, w))
+
+    def update(problem: Problem, point: Point, memory: BroydenMemory) -> tuple[Array, BroydenMemory]:
+        residual = point.z - point.fz
+        first = point.count == 0
+        place = jnp.where(first, 0, (point.count - 1) % window)
+        fresh = place == 0
+        u, v = jnp.where(fresh, 0.0, memory.u), jnp.where(fresh, 0.0, memory.v)
+        moved, changed = point.z - memory.z, residual - memory.residual
+        # Sherman-Morrison: B += (s - B y) s^T B / (s^T B y).
+        image = apply(u, v, changed)
+        row = apply(v, u, moved)
+        denominator = jnp.sum(moved * image, axis=-1, keepdims=True)
+        usable = ~first & (jnp.abs(denominator) > jnp.finfo(denominator.dtype).eps * jnp.sum(moved**2, -1, keepdims=True))
+        column = jnp.where(usable, (moved - image) / jnp.where(usable, denominator, 1.0), 0.0)
+        u = u.at[:, place].set(column)
+        v = v.at[:, place].set(jnp.where(usable, row, 0.0))
+        return point.z - apply(u, v, residual), BroydenMemory(u, v, point.z, residual)
+
+    return Solver(init=init, update=update)
+
+
+def _solve_small(system: Float[Array, "b w w"], right: Float[Array, "b w"]) -> Float[Array, "b w"]:
+    """Gaussian elimination of small positive definite systems, written out: a library call per row costs more."""
+    size = system.shape[-1]
+    rows = [system[:, i] for i in range(size)]
+    values = [right[:, i] for i in range(size)]
+    for i in range(size):
+        for j in range(i + 1, size):
+            factor = rows[j][:, i] / rows[i][:, i]
+            rows[j] = rows[j] - factor[:, None] * rows[i]
+            values[j] = values[j] - factor * values[i]
+    solution: list[Array] = [values[0]] * size
+    for i in reversed(range(size)):
+        known = sum((rows[i][:, j] * solution[j] for j in range(i + 1, size)), jnp.zeros_like(values[i]))
+        solution[i] = (values[i] - known) / rows[i][:, i]
+    return jnp.stack(solution, axis=-1)

@@ -1,0 +1,73 @@
+"""The solvers and adjoints by name."""
+
+from collections.abc import Callable
+
+from unroll_jax.fixed_point.adjoints import (
+    Adjoint,
+    Unrolled,
+    anderson_adjoint,
+    bicgstab,
+    conjugate_gradient,
+    gmres,
+    neumann,
+    one_step,
+    unrolled,
+)
+from unroll_jax.fixed_point.averaging import averaged
+from unroll_jax.fixed_point.quasi_newton import anderson, broyden
+from unroll_jax.fixed_point.solvers import Solver, damped, picard
+from unroll_jax.fixed_point.symmetric import accelerated_gradient, newton_cg
+
+__all__ = ["ADJOINTS", "SOLVERS", "resolve_adjoint", "resolve_solver"]
+
+SOLVERS: dict[str, Callable[..., Solver]] = {
+    "picard": picard,
+    "damped": damped,
+    "anderson": anderson,
+    "broyden": broyden,
+    "averaged": averaged,
+    "accelerated_gradient": accelerated_gradient,
+    "newton_cg": newton_cg,
+}
+
+ADJOINTS: dict[str, Callable[..., Adjoint | Unrolled]] = {
+    "conjugate_gradient": conjugate_gradient,
+    "gmres": gmres,
+    "bicgstab": bicgstab,
+    "anderson": anderson_adjoint,
+    "neumann": neumann,
+    "one_step": one_step,
+    "unrolled": unrolled,
+}
+
+
+def resolve_solver(solver: str | Solver) -> Solver:
+    """The `Solver` that a name of `SOLVERS` or a `Solver` stands for.
+
+    Raises:
+      ValueError: if the name is not in `SOLVERS`.
+      TypeError: if it is neither a name nor a `Solver`.
+    """
+    if isinstance(solver, Solver):
+        return solver
+    if not isinstance(solver, str):
+        raise TypeError(f"solver must be one of {sorted(SOLVERS)} or a Solver, got {type(solver).__name__}")
+    if solver not in SOLVERS:
+        raise ValueError(f"solver must be one of {sorted(SOLVERS)} or a Solver, got {solver!r}")
+    return SOLVERS[solver]()
+
+
+def resolve_adjoint(adjoint: str | Adjoint | Unrolled) -> Adjoint | Unrolled:
+    """The `Adjoint` or `Unrolled` that a name of `ADJOINTS` or either of them stands for.
+
+    Raises:
+      ValueError: if the name is not in `ADJOINTS`.
+      TypeError: if it is none of these.
+    """
+    if isinstance(adjoint, Adjoint | Unrolled):
+        return adjoint
+    if not isinstance(adjoint, str):
+        raise TypeError(f"adjoint must be one of {sorted(ADJOINTS)} or an Adjoint, got {type(adjoint).__name__}")
+    if adjoint not in ADJOINTS:
+        raise ValueError(f"adjoint must be one of {sorted(ADJOINTS)} or an Adjoint, got {adjoint!r}")
+    return ADJOINTS[adjoint]()
