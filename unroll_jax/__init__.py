@@ -11,7 +11,7 @@ from unroll_jax.constrained import (
     lagrangian,
     layer_weights,
 )
-from unroll_jax.descent import Descent, Entry
+from unroll_jax.descent import Anchor, Descent, Entry
 from unroll_jax.energies import DESCENTS, PROXIMALS, RHOS, Proximal, Rho, attention, feedforward, transformer
 from unroll_jax.unrolling import Trace, unroll
 
@@ -21,6 +21,7 @@ __all__ = [
     "DESCENTS",
     "PROXIMALS",
     "RHOS",
+    "Anchor",
     "Descent",
     "DualAscent",
     "DualState",

@@ -5,11 +5,27 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Bool, Float
 
-__all__ = ["Descent", "Entry", "Params", "check_tokens", "compute_dtype"]
+__all__ = ["Anchor", "Descent", "Entry", "Params", "as_anchor", "blank_absent", "check_tokens", "compute_dtype"]
 
 Params = Any  # a pytree of arrays
+
+
+class Anchor(NamedTuple):
+    """An input x that also says which tokens are there, for sequences padded to a common length.
+
+    A token that is absent has no neighbours and no energy, and no step moves it.
+
+    Attributes:
+      value: the anchor B, broadcastable to y, or None.
+      present: boolean (*batch, n), or broadcastable to it; None if every token is there.
+    """
+
+    value: Float[Array, "..."] | None = None
+    present: Bool[Array, "..."] | None = None
 
 
 class Descent(NamedTuple):
@@ -18,7 +34,7 @@ class Descent(NamedTuple):
     Attributes:
       init: ``key -> params``, a pytree of arrays.
       energy: ``(params, y, x) -> (*batch,)``, one number per example; ``y`` is ``(*batch, n, d)``, ``x`` the input of
-        the system (its meaning is the factory's) or None.
+        the system (its meaning is the factory's), or None; where it is an anchor, `Anchor` masks padded tokens.
       step: ``(params, y, x) -> y'``, same shape and dtype as ``y``.
     """
 
@@ -40,16 +56,31 @@ class Entry(NamedTuple):
     example: Callable[[jax.Array, tuple[int, ...]], tuple[Descent, Array, Array | None]]
 
 
+def as_anchor(x: Any) -> Anchor:
+    """``x`` as an `Anchor`: itself, or an anchor of tokens that are all there."""
+    return x if isinstance(x, Anchor) else Anchor(x)
+
+
+def blank_absent(tokens: Any, present: Any) -> Any:
+    """``tokens`` (..., n, d) with 0 for the absent ones, so that what padding holds, NaN even, reaches nothing."""
+    return tokens if tokens is None or present is None else jnp.where(present[..., None], tokens, 0.0)
+
+
 def check_tokens(y: Any, x: Any = None, *, dim: int | None = None) -> None:
-    """Checks that ``y`` holds floating tokens (*batch, n, d) and that the anchor ``x`` broadcasts to it.
+    """Checks that ``y`` holds floating tokens (*batch, n, d) and that the anchor ``x`` fits it.
+
+    Values that are known (not traced) must be finite, but for tokens that an `Anchor` says are absent.
 
     Raises:
-      TypeError: if ``y`` or ``x`` is not of a floating dtype.
-      ValueError: if the ranks or widths do not fit.
+      TypeError: if ``y`` or ``x`` is not of a floating dtype, or ``x.present`` not boolean.
+      ValueError: if the ranks or widths do not fit, or a value that is known is not finite.
     """
+    x, present = as_anchor(x)
     for name, value in (("y", y), ("x", x)):
         if value is not None and not jnp.issubdtype(jnp.result_type(value), jnp.floating):
             raise TypeError(f"{name} must have a floating dtype, got {jnp.result_type(value)}; cast it first")
+    if present is not None and jnp.result_type(present) != jnp.bool_:
+        raise TypeError(f"x.present must be boolean, got {jnp.result_type(present)}")
     shape = jnp.shape(y)
     if len(shape) < 2:
         raise ValueError(f"y must be (*batch, n, d) with at least two axes, got shape {shape}")
@@ -57,11 +88,30 @@ def check_tokens(y: Any, x: Any = None, *, dim: int | None = None) -> None:
         raise ValueError(f"y must have tokens of width dim={dim}, got shape {shape}")
     if x is not None and not _broadcasts(jnp.shape(x), shape):
         raise ValueError(f"x must broadcast to y's shape {shape}, got shape {jnp.shape(x)}")
+    if present is not None and not _broadcasts(jnp.shape(present), shape[:-1]):
+        raise ValueError(f"x.present must broadcast to y's tokens {shape[:-1]}, got shape {jnp.shape(present)}")
+    for name, value in (("y", y), ("x", x)):
+        _check_finite(name, value, present)
 
 
 def compute_dtype(*arrays: Any) -> jnp.dtype:
     """The dtype energies and reductions are computed in: float32 at least, float64 if an input is."""
     return jnp.promote_types(jnp.result_type(*(a for a in arrays if a is not None)), jnp.float32)
+
+
+def _check_finite(name: str, value: Any, present: Any) -> None:
+    if value is None or any(isinstance(known, Tracer) for known in (value, present)):
+        return
+    if not getattr(value, "is_fully_addressable", True):  # parts of it lie on other hosts
+        return
+    value = np.asarray(value)
+    finite = np.isfinite(value)
+    if not finite.all() and present is not None:
+        finite, there = np.broadcast_arrays(finite, np.asarray(present)[..., None])
+        value, finite = np.broadcast_to(value, finite.shape), finite | ~there
+    if not finite.all():
+        place = tuple(int(i) for i in np.argwhere(~finite)[0])
+        raise ValueError(f"{name} must be finite, but {name}{list(place)} is {value[place]}")
 
 
 def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:

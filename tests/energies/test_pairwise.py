@@ -258,7 +258,8 @@ def test_a_large_common_offset_costs_no_digits(getkey):
     chex.assert_trees_all_close(layer.energy(NO_WEIGHT, y + 4096.0), layer.energy(NO_WEIGHT, y), rtol=1e-3)
 
 
-def test_a_nan_token_is_not_hidden(getkey):
+def test_a_nan_token_is_not_hidden_where_it_cannot_be_refused(getkey):
+    """Traced values are not known when they are checked."""
     y = jax.random.normal(getkey(), (4, 2)).at[1, 0].set(jnp.nan)
     for rho in (*uj.RHOS, CAUCHY):
         layer = attention(rho=rho)

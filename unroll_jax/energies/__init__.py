@@ -5,6 +5,7 @@ from jaxtyping import Array
 
 from unroll_jax.descent import Descent, Entry
 from unroll_jax.energies.feedforward import FeedForwardParams, feedforward
+from unroll_jax.energies.layer_norm import layer_norm
 from unroll_jax.energies.pairwise import AttentionParams, attention
 from unroll_jax.energies.proximal import (
     PROXIMALS,
@@ -16,7 +17,14 @@ from unroll_jax.energies.proximal import (
     soft_threshold,
 )
 from unroll_jax.energies.rho import RHOS, Rho
-from unroll_jax.energies.transformer import TransformerParams, UnrolledLayerParams, transformer, unrolled_layer
+from unroll_jax.energies.transformer import (
+    TransformerParams,
+    TransformerParts,
+    UnrolledLayerParams,
+    transformer,
+    transformer_parts,
+    unrolled_layer,
+)
 
 __all__ = [
     "DESCENTS",
@@ -27,15 +35,18 @@ __all__ = [
     "Proximal",
     "Rho",
     "TransformerParams",
+    "TransformerParts",
     "UnrolledLayerParams",
     "attention",
     "box",
     "feedforward",
     "identity",
+    "layer_norm",
     "nonnegative_soft_threshold",
     "relu",
     "soft_threshold",
     "transformer",
+    "transformer_parts",
     "unrolled_layer",
 ]
 

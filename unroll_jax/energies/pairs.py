@@ -27,7 +27,11 @@ class Neighbourhood(NamedTuple):
 
 
 def neighbourhood(
-    rho: Rho, z: Float[Array, "*batch n k"], values: Float[Array, "*batch n d"], graph: np.ndarray | None
+    rho: Rho,
+    z: Float[Array, "*batch n k"],
+    values: Float[Array, "*batch n d"],
+    graph: np.ndarray | None,
+    present: Bool[Array, "..."] | None = None,
 ) -> Neighbourhood:
     """The sums over all pairs of a graph, in one pass over their distances.
 
@@ -38,12 +42,16 @@ def neighbourhood(
       z: the tokens that distances are taken between.
       values: what is averaged.
       graph: symmetric boolean (n, n) of `check_mask`, or None for the complete graph.
+      present: boolean, broadcastable to (*batch, n): which tokens are there; None is all. The others have no edges.
 
     Returns:
       A `Neighbourhood`.
     """
     assert rho.log_slope is not None
     neighbours = _neighbours(graph, z)
+    if present is not None:
+        present = jnp.broadcast_to(present, z.shape[:-1])
+        neighbours = neighbours & present[..., :, None] & present[..., None, :]
     distances = _half_square_distances(z, neighbours)
     energy = 0.5 * jnp.sum(rho.value(distances), axis=(-2, -1), where=neighbours)
     logits = jnp.where(neighbours, rho.log_slope(distances), -jnp.inf)
@@ -84,7 +92,9 @@ def _neighbours(graph: np.ndarray | None, z: Array) -> Bool[Array, "n n"]:
     return jnp.asarray(others if graph is None else graph & others)
 
 
-def _half_square_distances(z: Float[Array, "*batch n k"], neighbours: Bool[Array, "n n"]) -> Float[Array, "*batch n n"]:
+def _half_square_distances(
+    z: Float[Array, "*batch n k"], neighbours: Bool[Array, "*#batch n n"]
+) -> Float[Array, "*batch n n"]:
     """Half the squared distance of every pair of neighbours; 1 elsewhere, where rho and its slope may be singular at 0.
 
     The error is about the machine's epsilon times the squared spread of the tokens.

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.descent import Descent, check_tokens, compute_dtype
+from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
 from unroll_jax.energies.pairs import check_mask, neighbourhood
 from unroll_jax.energies.rho import Rho, resolve_rho
 
@@ -65,7 +65,8 @@ def attention(
       rank: columns k of W_a, at most ``dim``; None means ``dim``.
 
     Returns:
-      A `Descent` with params `AttentionParams`; ``x`` is the anchor B, broadcastable to y, or None.
+      A `Descent` with params `AttentionParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor`
+      of it and of the tokens that are there.
 
     Raises:
       ValueError: if an option is outside what is stated here; while tracing, if y, x and mask do not fit each other.
@@ -95,27 +96,32 @@ def attention(
             return AttentionParams(None)
         return AttentionParams(jax.nn.initializers.xavier_normal()(key, (dim, rank or dim)))
 
-    def energy(params: AttentionParams, y: Array, x: Array | None = None) -> Float[Array, "*batch"]:
+    def energy(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
         check_tokens(y, x, dim=dim)
+        anchor, present = as_anchor(x)
+        y, anchor = blank_absent(y, present), blank_absent(anchor, present)
         z = _project(params, y)
-        total = neighbourhood(chosen, z, z, graph).energy
+        total = neighbourhood(chosen, z, z, graph, present).energy
         if ridge == 0.0:
             return total
-        pulled = z if x is None else _project(params, y.astype(z.dtype) - x.astype(z.dtype))
+        pulled = z if anchor is None else _project(params, y.astype(z.dtype) - anchor.astype(z.dtype))
         return total + 0.5 * ridge * jnp.sum(pulled**2, axis=(-2, -1))
 
-    def step(params: AttentionParams, y: Array, x: Array | None = None) -> Array:
+    def step(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Array:
         check_tokens(y, x, dim=dim)
-        z = _project(params, y)
-        tokens = y.astype(z.dtype)
-        around = neighbourhood(chosen, z, tokens, graph)
+        anchor, present = as_anchor(x)
+        there = blank_absent(y, present)
+        z = _project(params, there)
+        tokens = there.astype(z.dtype)
+        around = neighbourhood(chosen, z, tokens, graph, present)
         itself = log_slope(jnp.zeros((), z.dtype)) if form == "softmax" else -jnp.inf
         shares, alone = _shares(around.log_degree, math.log(ridge) if ridge > 0.0 else -jnp.inf, itself)
         moved = shares[0] * around.mean + shares[2] * tokens
-        if x is not None:
-            moved = moved + shares[1] * x.astype(z.dtype)
+        if anchor is not None:
+            moved = moved + shares[1] * blank_absent(anchor, present).astype(z.dtype)
         moved = jnp.where(alone, tokens, moved)
-        return (tokens + step_size * (moved - tokens)).astype(y.dtype)
+        stepped = (tokens + step_size * (moved - tokens)).astype(y.dtype)
+        return stepped if present is None else jnp.where(present[..., None], stepped, y)
 
     return Descent(init=init, energy=energy, step=step)
 

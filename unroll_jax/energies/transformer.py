@@ -1,5 +1,6 @@
 """A whole transformer layer: alternating descent on a pairwise and a feed-forward energy."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -8,18 +9,52 @@ from jaxtyping import Array, Float
 
 from unroll_jax.descent import Descent, check_tokens, compute_dtype
 from unroll_jax.energies.feedforward import FeedForwardParams, feedforward
+from unroll_jax.energies.layer_norm import layer_norm
 from unroll_jax.energies.pairwise import AttentionParams, attention
-from unroll_jax.energies.proximal import Proximal
+from unroll_jax.energies.proximal import Proximal, resolve_proximal
 from unroll_jax.energies.rho import Rho
 
-__all__ = ["TransformerParams", "UnrolledLayerParams", "transformer", "unrolled_layer"]
+__all__ = [
+    "TransformerParams",
+    "TransformerParts",
+    "UnrolledLayerParams",
+    "transformer",
+    "transformer_parts",
+    "unrolled_layer",
+]
+
+AnchorRule = Callable[[Any], Any]  # of the input x
 
 
 class TransformerParams(NamedTuple):
-    """W_a (d, k) of the attention energy and W_f (d, d) of the feed-forward energy."""
+    """W_a (d, k) of the attention energy, W_f (d, d) of the feed-forward one, and learnable anchors (1, d), if any."""
 
-    W_a: Float[Array, "d k"]
+    W_a: Float[Array, "*heads d k"]
     W_f: Float[Array, "d d"]
+    row: Float[Array, "1 d"] | None = None
+    attention_row: Float[Array, "1 d"] | None = None
+
+
+class TransformerParts(NamedTuple):
+    r"""The terms of a `transformer`'s energy, each a function of the layer's own ``(params, y, x)``.
+
+    The layer's energy is the sum of the parts', and its step is
+    ``phi.prox(feedforward.step(params, attention.step(params, N, x), x), step_size)`` with
+    ``N = layer_norm.step(params, y, x)``, or y itself where layer_norm is None.
+
+    Attributes:
+      attention: f, the pairwise energy with its ridge, and its step.
+      feedforward: g, the quadratic energy without phi, and its plain gradient step of length ``step_size``.
+      phi: the penalty and its prox.
+      step_size: a2.
+      layer_norm: the energy that layer normalisation lowers, and its step; or None.
+    """
+
+    attention: Descent
+    feedforward: Descent
+    phi: Proximal
+    step_size: float
+    layer_norm: Descent | None = None
 
 
 class UnrolledLayerParams(NamedTuple):
@@ -37,29 +72,43 @@ def transformer(
     rho: str | Rho = "softmax",
     phi: str | Proximal = "relu",
     form: str = "softmax",
+    ridge: float = 0.0,
     attention_step_size: float = 1.0,
     step_size: float = 0.5,
     mask: Any = None,
+    anchor: str | AnchorRule = "input",
+    attention_anchor: str | AnchorRule = "input",
+    norm_radius: float | None = None,
+    **attention_options: Any,
 ) -> Descent:
     r"""Transformer layer as one round of alternating inexact minimisation.
 
-    .. math:: E(Y) = \sum_{\{u,v\} \in G} \rho(\tfrac12 |W_a^T (y_u - y_v)|^2)
+    .. math:: E(Y) = \sum_{\{u,v\} \in G} \rho(\tfrac12 |W_a^T (y_u - y_v)|^2) + \tfrac{r}{2} |(Y - A) W_a|_F^2
                    + \tfrac12 Tr(Y W_f Y^T) + \tfrac12 |Y - B|_F^2 + \phi(Y) ,
 
-    with B = x (0 when x is None): an `attention` step on the first term, then a `feedforward` step on the rest. With
-    the defaults and a2 = ``step_size`` that is
+    an `attention` step on the first two terms, then a `feedforward` step on the rest. With the defaults, where r = 0
+    and B = x, and with a2 = ``step_size``, that is
 
     .. math:: Y' = prox_\phi( [softmax_\beta(Y W_a W_a^T Y^T) Y] W_f^s + a_2 B ) .
 
     The attention half always lowers its part, the feed-forward half for a2 at most 1 / L of its own. The whole E falls
-    where attention leaves little undone: with f the first term, U the tokens after attention,
+    where attention leaves little undone: with f the first two terms, U the tokens after attention,
     :math:`W_f^s = (1 - a_2) I - a_2 (W_f + W_f^T) / 2` and a2 at most 1 / L of the smooth part (L at most
-    :math:`n \rho'(0) |W_a|_2^2 + \max(0, \lambda_{max}) + 1`), E does not rise if
+    :math:`(n \rho'(0) + r) |W_a|_2^2 + \max(0, \lambda_{max}) + 1`), E does not rise if
 
     .. math:: | a_2 \nabla f(Y) + (U - Y) W_f^s |_F \le \tfrac12 | Y' - Y |_F .
 
     That is the proof of Theorem 4.1 without its triangle inequality, and for any convex phi. A point that is stationary
     for both parts is a fixed point; one that is stationary for E alone need not be, since the halves take turns.
+
+    **Residual connections.** (1) ``attention_step_size`` below 1 leaves that share of each token in place. (2) The
+    anchor B adds a2 B to every layer: an initial residual for ``anchor="input"`` (B = x), for x = f(X) computed by the
+    caller or with ``anchor=f`` (B = f(x)); a bias for ``anchor="row"`` (B a learnable row, the same for all tokens).
+    (3) With ``ridge`` > 0, A does the same in the attention half, divided by the token's degree.
+
+    **Layer norm.** With ``norm_radius`` R, `layer_norm` comes before attention, and its energy joins E (and f, which
+    adds 1 to L). Tokens then have norm R when they meet attention, so that with W_a a multiple of an orthogonal matrix
+    beta is constant and softmax_beta is the plain softmax; with any other W_a beta counts, and is kept.
 
     Args:
       dim: width d of the tokens.
@@ -67,37 +116,134 @@ def transformer(
       rho: a name of `RHOS`, or a `Rho`.
       phi: a name of `PROXIMALS`, or a `Proximal`. E is infinite where phi is (for "relu", at a negative entry).
       form: form of the attention step, "softmax" or "jacobi".
+      ridge: r >= 0, weight of the pull to A in the attention half.
       attention_step_size: damping of the attention step, in (0, 1].
       step_size: a2 > 0 of the feed-forward step.
       mask: symmetric boolean (n, n) graph of the tokens; None is the complete graph.
+      anchor: B: "input" is x (0 when x is None); "row" a learnable (1, d) in the params; or a function of x.
+      attention_anchor: A, likewise; it needs ``ridge`` > 0 to count.
+      norm_radius: radius R of the layer norm; None leaves it out.
+      **attention_options: further keywords of `attention`.
 
     Returns:
-      A `Descent` with params `TransformerParams`; ``x`` is the anchor B, or None.
+      A `Descent` with params `TransformerParams`; ``x`` is the input of the anchors, or None.
 
     Raises:
-      ValueError: as `attention` and `feedforward`.
+      ValueError: as `attention`, `feedforward` and `layer_norm`; if an anchor is neither of the names nor a function,
+        or attention_anchor is given without ridge.
       TypeError: while tracing, if y or x is not floating.
 
-    Source: Yang, Huang, Wipf (2022), Algorithm 2 and eq. 20, whose print drops the Y that softmax multiplies.
+    Source: Yang, Huang, Wipf (2022), Algorithm 2 and eq. 20, whose print drops the Y that softmax multiplies;
+    supplement B.3, F.3; F.4, whose eq. 69 adds the anchor without the degree it is divided by.
+    """
+    parts = transformer_parts(
+        dim,
+        rank=rank,
+        rho=rho,
+        phi=phi,
+        form=form,
+        ridge=ridge,
+        attention_step_size=attention_step_size,
+        step_size=step_size,
+        mask=mask,
+        anchor=anchor,
+        attention_anchor=attention_anchor,
+        norm_radius=norm_radius,
+        **attention_options,
+    )
+
+    def energy(params: TransformerParams, y: Array, x: Array | None = None) -> Float[Array, "*batch"]:
+        total = parts.attention.energy(params, y, x) + parts.feedforward.energy(params, y, x)
+        if parts.layer_norm is not None:
+            total = total + parts.layer_norm.energy(params, y, x)
+        return total + parts.phi.penalty(y)
+
+    def step(params: TransformerParams, y: Array, x: Array | None = None) -> Array:
+        normed = y if parts.layer_norm is None else parts.layer_norm.step(params, y, x)
+        moved = parts.feedforward.step(params, parts.attention.step(params, normed, x), x)
+        return parts.phi.prox(moved, parts.step_size)
+
+    return Descent(init=parts.attention.init, energy=energy, step=step)
+
+
+def transformer_parts(
+    dim: int,
+    *,
+    rank: int | None = None,
+    phi: str | Proximal = "relu",
+    form: str = "softmax",
+    ridge: float = 0.0,
+    attention_step_size: float = 1.0,
+    step_size: float = 0.5,
+    anchor: str | AnchorRule = "input",
+    attention_anchor: str | AnchorRule = "input",
+    norm_radius: float | None = None,
+    **attention_options: Any,
+) -> TransformerParts:
+    """The terms of ``transformer(dim, ...)``, for certificates and for the energy of each component.
+
+    Args:
+      dim: as in `transformer`, and so are all other arguments; ``rho`` and ``mask`` are among the attention_options.
+      rank: see `transformer`.
+      phi: see `transformer`.
+      form: see `transformer`.
+      ridge: see `transformer`.
+      attention_step_size: see `transformer`.
+      step_size: see `transformer`.
+      anchor: see `transformer`.
+      attention_anchor: see `transformer`.
+      norm_radius: see `transformer`.
+      **attention_options: further keywords of `attention`.
+
+    Returns:
+      `TransformerParts`, whose functions take the layer's `TransformerParams`.
+
+    Raises:
+      ValueError: as `transformer`.
     """
     if not 0.0 < attention_step_size <= 1.0:
         raise ValueError(f"attention_step_size must be in (0, 1], got {attention_step_size}")
-    pair = attention(rho=rho, form=form, step_size=attention_step_size, mask=mask, dim=dim, rank=rank)
-    features = feedforward(dim, step_size=step_size, phi=phi)
+    if ridge == 0.0 and attention_anchor != "input":
+        raise ValueError(f"attention_anchor must be 'input' while ridge is 0, got {attention_anchor!r}")
+    pair = attention(form=form, ridge=ridge, step_size=attention_step_size, dim=dim, rank=rank, **attention_options)
+    features = feedforward(dim, step_size=step_size)
+    proximal = resolve_proximal(phi)
+    norm = None if norm_radius is None else layer_norm(dim, radius=norm_radius)
+    find_B = _resolve_anchor("anchor", anchor)
+    find_A = _resolve_anchor("attention_anchor", attention_anchor) if ridge > 0.0 else lambda row, x: None
 
     def init(key: jax.Array) -> TransformerParams:
         key_a, key_f = jax.random.split(key)
-        return TransformerParams(W_a=pair.init(key_a).W_a, W_f=features.init(key_f).W_f)
+        rows = [
+            jax.nn.initializers.xavier_normal()(jax.random.fold_in(key, place), (1, dim)) if kind == "row" else None
+            for place, kind in enumerate((anchor, attention_anchor))
+        ]
+        return TransformerParams(pair.init(key_a).W_a, features.init(key_f).W_f, *rows)
 
-    def energy(params: TransformerParams, y: Array, x: Array | None = None) -> Float[Array, "*batch"]:
-        first = pair.energy(AttentionParams(params.W_a), y, None)
-        return first + features.energy(FeedForwardParams(params.W_f), y, x)
+    def of_pair(function: Callable) -> Callable:
+        return lambda params, y, x=None: function(AttentionParams(params.W_a), y, find_A(params.attention_row, x))
 
-    def step(params: TransformerParams, y: Array, x: Array | None = None) -> Array:
-        mixed = pair.step(AttentionParams(params.W_a), y, None)
-        return features.step(FeedForwardParams(params.W_f), mixed, x)
+    def of_features(function: Callable) -> Callable:
+        return lambda params, y, x=None: function(FeedForwardParams(params.W_f), y, find_B(params.row, x))
 
-    return Descent(init=init, energy=energy, step=step)
+    return TransformerParts(
+        attention=Descent(init, of_pair(pair.energy), of_pair(pair.step)),
+        feedforward=Descent(init, of_features(features.energy), of_features(features.step)),
+        phi=proximal,
+        step_size=step_size,
+        layer_norm=norm,
+    )
+
+
+def _resolve_anchor(name: str, anchor: Any) -> Callable[[Any, Any], Any]:
+    """A function of (learnable row, input x) that gives the anchor, or None for 0."""
+    if anchor == "input":
+        return lambda row, x: x
+    if anchor == "row":
+        return lambda row, x: row
+    if callable(anchor):
+        return lambda row, x: None if x is None else anchor(x)
+    raise ValueError(f"{name} must be 'input', 'row' or a function of x, got {anchor!r}")
 
 
 def unrolled_layer(params: UnrolledLayerParams, y: Float[Array, "*batch n d"]) -> Float[Array, "*batch n d"]:

@@ -1,0 +1,200 @@
+"""Where alternating steps are guaranteed to descend: the constants and regions of Theorems 4.1 and 5.1."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from unroll_jax.certificates.per_example import Energy, batch_rank, gradient, inner, norm
+
+__all__ = [
+    "Ball",
+    "apollonian_ball",
+    "descent_constant",
+    "gradient_ratio",
+    "in_descent_region",
+    "in_proximal_region",
+    "orthant_alignment",
+    "proximal_constant",
+]
+
+Number = float | Float[Array, "..."]
+
+
+class Ball(NamedTuple):
+    """The boundary of S(C), and on which side of it S(C) lies.
+
+    Attributes:
+      centre: the centre, shaped as the minimisers.
+      radius: a number; infinite, as is the centre, where the boundary is a plane.
+      inside: whether S(C) is the ball itself; else it is all but the open ball.
+    """
+
+    centre: Float[Array, "*event"]
+    radius: Float[Array, ""]
+    inside: Bool[Array, ""]
+
+
+def gradient_ratio(f: Energy, g: Energy, y: Any) -> Float[Array, "*batch"]:
+    r"""How much of the gradient is f's: :math:`\delta(y) = |\nabla f(y)| / |\nabla h(y)|` with h = f + g.
+
+    Args:
+      f: ``y -> (*batch,)``, the half whose step is taken first.
+      g: ``y -> (*batch,)``, the other half.
+      y: the state, a pytree of arrays whose leading axes are the batch of ``f(y)``.
+
+    Returns:
+      One number per example: 0 where f is stationary, infinite where h alone is.
+
+    Source: Yang, Huang, Wipf (2022), Section 4.1. The text there defines delta as :math:`|\Delta_t| / |\nabla h|`; the
+    proof, eq. 40, needs the ratio given here, and with the text's own Theorem 4.1 is false (its bound would be 1, not
+    C).
+    """
+    rank = batch_rank(f, y)
+    part, rest = gradient(f, y), gradient(g, y)
+    of_f, of_h = norm(part, rank), norm(jax.tree.map(jnp.add, part, rest), rank)
+    return jnp.where(of_f == 0.0, 0.0, of_f / of_h)
+
+
+def descent_constant(f_step_size: Number, g_step_size: Number, smoothness_g: Number) -> Float[Array, "..."]:
+    r"""How large delta may be for a step to descend: :math:`C = a_2 / (|a_2 - a_1| + a_1 a_2 L_g)`.
+
+    A step :math:`u = y - a_1 \nabla f(y)`, :math:`y' = u - a_2 \nabla g(u)` with :math:`\delta(y) \le C` and
+    :math:`a_2 \le 1 / L_h` has :math:`h(y') \le h(y)`. Of f, g and h the proof uses no more than :math:`L_g`, a
+    Lipschitz constant of the gradient of g, and :math:`h(y') \le h(y) + \nabla h(y)^T (y' - y) + L_h |y' - y|^2 / 2`.
+    Neither convexity nor a Lipschitz gradient of f is needed.
+
+    Args:
+      f_step_size: a1 >= 0.
+      g_step_size: a2 > 0.
+      smoothness_g: L_g >= 0.
+
+    Returns:
+      C, infinite where the two steps are a gradient step of h.
+
+    Source: Yang, Huang, Wipf (2022), Theorem 4.1, which has :math:`a_2 - a_1` and asks for :math:`a_1 \le a_2`. The
+    absolute value does away with that hypothesis; without it the constant is too large for :math:`a_1 > a_2`.
+    """
+    a1, a2, L_g = (jnp.asarray(value, float) for value in (f_step_size, g_step_size, smoothness_g))
+    return a2 / (jnp.abs(a2 - a1) + a1 * a2 * L_g)
+
+
+def proximal_constant(
+    f_step_size: Number, g_step_size: Number, smoothness_g: Number, kappa: Number
+) -> Float[Array, "..."]:
+    r"""How large delta may be for a step that ends in a prox: :math:`C' = C \sqrt{(1 - \kappa) / 2}`.
+
+    :math:`y' = prox_{a_2 \phi}(u - a_2 \nabla g(u))` with :math:`a_2 \le 1 / L_h`, :math:`\delta(y) \le C'` and y in
+    T(kappa) has :math:`(h + \phi)(y') \le (h + \phi)(y)`. See `in_proximal_region` for T(kappa) and its phi.
+
+    Args:
+      f_step_size: a1 >= 0.
+      g_step_size: a2 > 0.
+      smoothness_g: L_g >= 0.
+      kappa: at most 1, the share of the gradient step that the prox may take back.
+
+    Returns:
+      C'.
+
+    Source: Yang, Huang, Wipf (2022), Theorem 5.1, with lambda = a2, as Lemma D.4 needs, so that c_P lambda = 1. The
+    print has the denominator of C under the root, which has the wrong units and is too large where
+    :math:`a_2 - a_1 + a_1 a_2 L_g` is. The last line of eq. 57 loses a factor 2, so that :math:`C \sqrt{1 - \kappa}`
+    would do; `certify` uses that.
+    """
+    return descent_constant(f_step_size, g_step_size, smoothness_g) * jnp.sqrt((1.0 - jnp.asarray(kappa, float)) / 2.0)
+
+
+def in_descent_region(
+    y: Float[Array, "*shape"],
+    minimiser_f: Float[Array, "*event"],
+    minimiser_h: Float[Array, "*event"],
+    *,
+    constant: Number,
+    smoothness_f: Number,
+    convexity_h: Number,
+) -> Bool[Array, "..."]:
+    r"""Membership in :math:`S(C) = \{ y : L_f |y - y_f^*| \le c_h C |y - y_h^*| \}`, where delta is at most C.
+
+    Args:
+      y: points; axes in front of the shape of the minimisers number examples.
+      minimiser_f: :math:`y_f^*`, a stationary point of f.
+      minimiser_h: :math:`y_h^*`, the minimiser of h.
+      constant: C, as `descent_constant` or `proximal_constant`.
+      smoothness_f: L_f, a Lipschitz constant of the gradient of f.
+      convexity_h: c_h > 0, the strong convexity of h.
+
+    Returns:
+      True where y is in S(C), one per example.
+
+    Source: Yang, Huang, Wipf (2022), Lemma 4.3. The boundary is an Apollonian sphere; see `apollonian_ball`.
+    """
+    rank = y.ndim - minimiser_f.ndim
+    to_f, to_h = (norm(y - point, rank) for point in (minimiser_f, minimiser_h))
+    return smoothness_f * to_f <= convexity_h * constant * to_h
+
+
+def apollonian_ball(minimiser_f: Float[Array, "*event"], minimiser_h: Float[Array, "*event"], ratio: Number) -> Ball:
+    r"""The ball that bounds S(C), :math:`|y - y_f^*| = r |y - y_h^*|` with :math:`r = c_h C / L_f`.
+
+    .. math:: centre = \frac{y_f^* - r^2 y_h^*}{1 - r^2} , \qquad radius = \frac{r |y_f^* - y_h^*|}{|1 - r^2|} .
+
+    Args:
+      minimiser_f: :math:`y_f^*`.
+      minimiser_h: :math:`y_h^*`, of the same shape.
+      ratio: r >= 0.
+
+    Returns:
+      The `Ball`; for r < 1 it holds :math:`y_f^*`, for r > 1 it holds :math:`y_h^*`.
+
+    Source: Yang, Huang, Wipf (2022), Section 4.1 and Fig. 1. The text centres the ball on :math:`y_f^*` or
+    :math:`y_h^*`; it holds that point, but its centre lies on the line through both, beyond it.
+    """
+    r = jnp.asarray(ratio, float)
+    centre = (minimiser_f - r**2 * minimiser_h) / (1.0 - r**2)
+    radius = r * norm(minimiser_f - minimiser_h) / jnp.abs(1.0 - r**2)
+    return Ball(centre=centre, radius=radius, inside=r < 1.0)
+
+
+def orthant_alignment(p: Any, q: Any, *, batch_ndim: int = 0) -> Float[Array, "*batch"]:
+    r"""How far a step of -p from q is stopped by the orthant: :math:`D(p; q) = \sum_i \min(q_i^2 - p_i^2, 0) / |p|^2`.
+
+    It lies in [-1, 0]: 0 where every entry of p is at most that of q in size, -1 where q is 0.
+
+    Args:
+      p: the gradient step, :math:`a_2 \nabla h(y)` in the paper; a pytree of arrays.
+      q: the point, of the same structure and shapes.
+      batch_ndim: how many leading axes number examples.
+
+    Returns:
+      One number per example, 0 where p is 0.
+
+    Source: Yang, Huang, Wipf (2022), Section 5.1: the squares are of single entries. Eq. 58 leaves the norm out.
+    """
+    squared = inner(p, p, batch_ndim)
+    short = jax.tree.map(lambda a, b: jnp.minimum(b**2 - a**2, 0.0), p, q)
+    total = inner(short, jax.tree.map(jnp.ones_like, short), batch_ndim)
+    return jnp.where(squared == 0.0, 0.0, total / jnp.where(squared == 0.0, 1.0, squared))
+
+
+def in_proximal_region(h: Energy, y: Any, *, step_size: Number, kappa: Number) -> Bool[Array, "*batch"]:
+    r"""Membership in :math:`T(\kappa) = \{ y : D(a_2 \nabla h(y); y) \ge -\kappa \}`, for phi = relu.
+
+    There a step of proximal gradient descent on h + phi is at least :math:`\sqrt{1 - \kappa}` times as long as the
+    gradient step (Lemma D.3), which is all that Theorem 5.1 asks of it. This way of telling holds for the indicator of
+    the nonnegative orthant; `certify` measures the ratio itself, for any phi.
+
+    Args:
+      h: ``y -> (*batch,)``, the smooth part.
+      y: the state, a pytree of arrays.
+      step_size: a2 > 0.
+      kappa: in [0, 1].
+
+    Returns:
+      True where y is in T(kappa), one per example.
+
+    Source: Yang, Huang, Wipf (2022), Theorem 5.1 and Fig. 4. The paper says that its result generalises beyond ReLU;
+    with this D it does not: at the minimiser of h + phi for phi = l1, D can be 0 while delta is small.
+    """
+    move = jax.tree.map(lambda leaf: step_size * leaf, gradient(h, y))
+    return orthant_alignment(move, y, batch_ndim=batch_rank(h, y)) >= -kappa

@@ -1,0 +1,88 @@
+"""The energy that layer normalisation lowers: half the squared distance to the sphere of centred tokens."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.descent import Descent, check_tokens, compute_dtype
+
+__all__ = ["layer_norm"]
+
+
+def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, step_size: float = 1.0) -> Descent:
+    r"""Layer normalisation (without scale and bias) as two gradient steps.
+
+    With m the mean of a token y of width d, u = y - m 1, R the radius and :math:`c = d \epsilon`,
+
+    .. math:: E(Y) = \sum_{tokens} \frac{1}{2 d} (1^T y)^2 + \tfrac12 |u|^2 - R \sqrt{|u|^2 + c} + \tfrac12 R^2 ,
+              \qquad y' = (1 - a) y + a R \frac{u}{\sqrt{|u|^2 + c}} .
+
+    The first term is lowered by the translation y - m 1, a gradient step on it of length 1, the rest by the rescaling
+    of u, a gradient step on that of length 1. The first depends on m alone and the second on u alone, so neither step
+    touches what the other lowers, and both together are y - a grad E(y). No step ever raises E, for a in (0, 1]:
+    :math:`-R \sqrt{|u|^2 + c}` is concave along u, so E lies below a quadratic of curvature 1.
+
+    With epsilon = 0, :math:`E = \tfrac12 (m \sqrt d)^2 + \tfrac12 (|u| - R)^2` is half the squared distance to the
+    sphere of centred tokens of norm R, and the undamped step the projection on it, where E = 0. A token whose entries
+    are all equal has no nearest point: its u stays 0.
+
+    Args:
+      dim: width d of the tokens, at least 2.
+      radius: R > 0, the norm of a normalised token; None is sqrt(d), that of `flax.linen.LayerNorm`.
+      epsilon: added to the variance |u|^2 / d, as in flax; 0 is the exact projection.
+      step_size: a in (0, 1], unitless; 1 is the undamped step.
+
+    Returns:
+      A `Descent` without parameters (None); ``x`` does not enter.
+
+    Raises:
+      ValueError: if an option is outside what is stated here; while tracing, if y does not fit.
+      TypeError: while tracing, if y is not floating.
+
+    Source: Yang, Huang, Wipf (2022), supplement F.3. The paper prints the translation without the factor 1 / (2 d) of
+    its energy, and the rescaling with R = 1 and an energy of the translated token; on y instead of u the translation
+    could raise it.
+
+    Example:
+      >>> import jax
+      >>> layer, y = layer_norm(4), jax.random.normal(jax.random.key(0), (5, 4))
+      >>> round(float(layer.energy(None, layer.step(None, y, None), None)), 6)
+      0.0
+    """
+    if dim < 2:
+        raise ValueError(f"dim must be at least 2, got {dim}")
+    norm = math.sqrt(dim) if radius is None else radius
+    if not (norm > 0.0 and math.isfinite(norm)):
+        raise ValueError(f"radius must be positive and finite, got {radius}")
+    if not (epsilon >= 0.0 and math.isfinite(epsilon)):
+        raise ValueError(f"epsilon must be finite and at least 0, got {epsilon}")
+    if not 0.0 < step_size <= 1.0:
+        raise ValueError(f"step_size must be in (0, 1], got {step_size}")
+
+    def split(y: Array) -> tuple[Array, Array, Array]:
+        """Mean of each token, what is left of it, and the smoothed norm of that."""
+        check_tokens(y, dim=dim)
+        wide = y.astype(compute_dtype(y))
+        mean = jnp.mean(wide, axis=-1, keepdims=True)
+        centred = wide - mean
+        square = jnp.sum(centred**2, axis=-1, keepdims=True) + dim * epsilon
+        # The inner `where` keeps the derivative finite at a token of equal entries.
+        return mean, centred, jnp.where(square > 0.0, jnp.sqrt(jnp.where(square > 0.0, square, 1.0)), 0.0)
+
+    def energy(params: None, y: Array, x: Array | None = None) -> Float[Array, "*batch"]:
+        mean, _, length = split(y)
+        # |u|^2 / 2 - R sqrt(|u|^2 + c) + R^2 / 2, as a square so that nothing cancels near the sphere.
+        centred_part = 0.5 * (length - norm) ** 2 - 0.5 * dim * epsilon
+        return jnp.sum(0.5 * dim * mean**2 + centred_part, axis=(-2, -1))
+
+    def step(params: None, y: Array, x: Array | None = None) -> Array:
+        _, centred, length = split(y)
+        normed = centred * (norm / jnp.where(length > 0.0, length, 1.0))
+        return ((1.0 - step_size) * y + step_size * normed).astype(y.dtype)
+
+    def init(key: jax.Array) -> None:
+        return None
+
+    return Descent(init=init, energy=energy, step=step)
