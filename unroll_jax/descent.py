@@ -9,7 +9,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
-__all__ = ["Anchor", "Descent", "Entry", "Params", "as_anchor", "blank_absent", "check_tokens", "compute_dtype"]
+__all__ = ["Anchor", "Descent", "Entry", "Factored", "Params", "as_anchor", "blank_absent", "check_tokens", "compute_dtype"]
 
 Params = Any  # a pytree of arrays
 
@@ -36,11 +36,28 @@ class Descent(NamedTuple):
       energy: ``(params, y, x) -> (*batch,)``, one number per example; ``y`` is ``(*batch, n, d)``, ``x`` the input of
         the system (its meaning is the factory's), or None; where it is an anchor, `Anchor` masks padded tokens.
       step: ``(params, y, x) -> y'``, same shape and dtype as ``y``.
+      factored: ``(params, x) -> Factored``, the same fixed points in a form that `equilibrium` can use; None if there
+        is none.
     """
 
     init: Callable[[jax.Array], Params]
     energy: Callable[[Params, Any, Any], Float[Array, "*batch"]]
     step: Callable[[Params, Any, Any], Any]
+    factored: Callable[[Params, Any], Any] | None = None
+
+
+class Factored(NamedTuple):
+    """A layer f(z) = W^T sigma(W z + c): its Jacobian W^T D W is symmetric, and lives in the smaller of two spaces.
+
+    Attributes:
+      matrix: W (h, m).
+      offset: c (*batch, h).
+      activation: sigma, elementwise, monotone and 1-Lipschitz.
+    """
+
+    matrix: Float[Array, "h m"]
+    offset: Float[Array, "*batch h"]
+    activation: Callable[[Array], Array]
 
 
 class Entry(NamedTuple):

@@ -59,8 +59,8 @@ def equilibrium(
     y0: Any,
     x: Any = None,
     *,
-    solver: str | Solver = "anderson",
-    adjoint: str | Adjoint | Unrolled = "gmres",
+    solver: str | Solver | None = None,
+    adjoint: str | Adjoint | Unrolled | None = None,
     tol: float = 1e-5,
     max_steps: int = 200,
     on_failure: str = "warn",
@@ -88,8 +88,10 @@ def equilibrium(
       y0: initial state, a pytree of floating arrays that share their batch axes; receives no gradient. The equilibrium
         of an earlier call is a warm start.
       x: the input the step sees, or None.
-      solver: a name of `SOLVERS`, or a `Solver`.
-      adjoint: a name of `ADJOINTS`, an `Adjoint`, or `unrolled(k)` (then the solver is k Picard steps).
+      solver: a name of `SOLVERS`, or a `Solver`; None is semismooth Newton in the layer's own small space for a
+        factored layer (`opteq`), else "anderson".
+      adjoint: a name of `ADJOINTS`, an `Adjoint`, or `unrolled(k)` (then the solver is k Picard steps); None is
+        conjugate gradients in the small space for a factored layer, else "gmres".
       tol: relative tolerance of the forward solve, |f(z) - z| <= tol |f(z)| for every example.
       max_steps: cap of the forward solve.
       on_failure: "error", "warn" or "accept" where an example does not converge, in the forward and the backward pass.
@@ -109,7 +111,9 @@ def equilibrium(
 
     Source: Bai, Kolter, Koltun (2019), Theorem 1; design lessons from measurements of its successors.
     """
-    chosen, backward = resolve_solver(solver), resolve_adjoint(adjoint)
+    structured = getattr(descent, "factored", None)
+    chosen = None if solver is None and structured else resolve_solver(solver or "anderson")
+    backward = None if adjoint is None and structured else resolve_adjoint(adjoint or "gmres")
     _check_options(tol, max_steps, on_failure, adjoint_tol, adjoint_max_steps)
     step = descent.step if isinstance(descent, Descent) else descent
     y0 = jax.tree.map(lambda leaf: jax.lax.stop_gradient(jnp.asarray(leaf)), y0)
@@ -130,8 +134,11 @@ def equilibrium(
         return _unrolled(function, operands, start, restore, batch, backward.num_steps, tol, on_failure)
 
     held = jax.lax.stop_gradient(operands)
-    problem = _problem(function, held)
-    z, info = run(problem, start, chosen, tol=tol, max_steps=max_steps)
+    small = _small(structured(*jax.lax.stop_gradient((params, x))), start) if structured else None
+    if chosen is None:
+        z, info = small.solve(start, tol, max_steps)
+    else:
+        z, info = run(_problem(function, held), start, chosen, tol=tol, max_steps=max_steps)
     z = jax.lax.stop_gradient(z)
     check_outcome(info, what="equilibrium", way_out="raise max_steps or tol", tol=tol, on_failure=on_failure)
     settings = _Settings(

@@ -1,0 +1,163 @@
+"""Equilibria of factored layers f(z) = W^T sigma(W z + c), solved where they are small and with one prepared matrix."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from unroll_jax.descent import Factored
+from unroll_jax.fixed_point.linear import conjugate_gradient
+from unroll_jax.fixed_point.problem import (
+    CONVERGED,
+    MAX_STEPS,
+    NONFINITE,
+    STALLED,
+    SolveInfo,
+    norm,
+    per_example,
+    stalled_at,
+)
+
+__all__ = ["factored_adjoint", "factored_solve"]
+
+FORCING = 0.1  # inner solves need not be better than this while the active set still changes
+
+
+class Prepared(NamedTuple):
+    """W, and G = W W^T where products with it are cheaper than two with W."""
+
+    matrix: Float[Array, "h m"]
+    gram: Float[Array, "h h"] | None
+
+
+def prepare(matrix: Float[Array, "h m"], rows: int) -> Prepared:
+    """Chooses, by shape, between u -> G u and u -> W (W^T u): 20 iterations on ``rows`` examples pay for G or do not."""
+    width, dim = matrix.shape
+    worth = 20 * rows * (2 * dim - width) > width * dim
+    return Prepared(matrix, matrix @ matrix.T if worth else None)
+
+
+def product(prepared: Prepared) -> Callable[[Array], Array]:
+    """u -> G u, on rows."""
+    if prepared.gram is not None:
+        return lambda u: u @ prepared.gram
+    return lambda u: (u @ prepared.matrix) @ prepared.matrix.T
+
+
+class _Carry(NamedTuple):
+    count: Int[Array, ""]
+    s: Array
+    image: Array
+    fallback: tuple[Array, Array]
+    last: Array
+    best: Array
+    residual: Array
+    steps: Array
+    status: Array
+
+
+def factored_solve(
+    prepared: Prepared, layer: Factored, s: Float[Array, "b h"], *, tol: float, max_steps: int
+) -> tuple[Float[Array, "b m"], SolveInfo]:
+    r"""Semismooth Newton on the hidden activations of a factored layer.
+
+    With z = W^T s and g = W z + c = G s + c, the layer is z' = W^T sigma(g). Newton's direction for
+    p = G sigma(p) + c at p = g, with :math:`D = diag \sigma'(g)`, is
+
+    .. math:: d = F + G D^{1/2} q , \quad (I - D^{1/2} G D^{1/2}) q = D^{1/2} F , \quad F = G (\sigma(g) - s) ,
+
+    a symmetric positive definite system where |W| < 1: conjugate gradients on one shared matrix. A step that raises the
+    residual is taken back and a Picard step put in its place.
+
+    Args:
+      prepared: W and G.
+      layer: W, c (b, h) and sigma.
+      s: initial hidden activations.
+      tol: relative tolerance on |f(z) - z| / |f(z)|.
+      max_steps: cap of the Newton steps.
+
+    Returns:
+      ``(z, info)``; steps count products with G, the unit that Picard steps cost too.
+    """
+    apply, running = product(prepared), -1
+    slope = _slope(layer.activation)
+    rows, tiny = s.shape[0], float(jnp.finfo(s.dtype).tiny)
+    floor = stalled_at(s)
+
+    def unfinished(carry: _Carry) -> Array:
+        return jnp.any(carry.status == running) & (carry.count < max_steps)
+
+    def body(carry: _Carry) -> _Carry:
+        g = carry.image + layer.offset
+        after = layer.activation(g)
+        after_image = apply(after)
+        moved = after_image - carry.image
+        size = jnp.sqrt(jnp.maximum(jnp.sum(after * after_image, -1), tiny))
+        residual = jnp.sqrt(jnp.maximum(jnp.sum((after - carry.s) * moved, -1), 0.0)) / size
+        active = carry.status == running
+        better = active & (residual < carry.residual)
+        best = per_example(better, carry.s, carry.best)
+        lowest = jnp.where(better, residual, carry.residual)
+        status = jnp.where(active & ~jnp.isfinite(residual), NONFINITE, carry.status)
+        status = jnp.where(active & (residual <= tol), CONVERGED, status)
+        going = status == running
+        root = jnp.sqrt(slope(g))
+        right = jnp.where(going[:, None], root * moved, 0.0)
+        accuracy = jnp.clip(0.3 * tol / jnp.maximum(residual, tiny), None, FORCING)
+        accuracy = jnp.maximum(accuracy, jnp.minimum(FORCING, residual))
+        q, inner = conjugate_gradient(lambda u: root * apply(root * u), right, tol=accuracy, max_steps=MAX_INNER)
+        s = layer.activation(g + moved + apply(root * q))
+        image = apply(s)
+        worse = ~(residual < carry.last)
+        s, image = per_example(worse, carry.fallback, (s, image))
+        s, image = per_example(going, (s, image), (carry.s, carry.image))
+        return _Carry(
+            carry.count + 1,
+            s,
+            image,
+            (after, after_image),
+            jnp.where(worse, jnp.inf, residual),
+            best,
+            lowest,
+            carry.steps + jnp.where(going, 3 + inner.steps, active.astype(jnp.int32)),
+            status,
+        )
+
+    image = apply(s)
+    start = _Carry(
+        count=jnp.zeros((), jnp.int32),
+        s=s,
+        image=image,
+        fallback=(s, image),
+        last=jnp.full(rows, jnp.inf, s.dtype),
+        best=s,
+        residual=jnp.full(rows, jnp.inf, s.dtype),
+        steps=jnp.zeros(rows, jnp.int32),
+        status=jnp.full(rows, running, jnp.int32),
+    )
+    end = jax.lax.while_loop(unfinished, body, start)
+    ended = jnp.where(end.residual <= floor, STALLED, MAX_STEPS)
+    status = jnp.where(end.status == running, ended, end.status)
+    return end.best @ prepared.matrix, SolveInfo(end.residual, end.steps, status)
+
+
+MAX_INNER = 400
+
+
+def factored_adjoint(
+    prepared: Prepared, layer: Factored, z: Float[Array, "b m"], v: Float[Array, "b m"], *, tol: float, max_steps: int
+) -> tuple[Float[Array, "b m"], SolveInfo]:
+    r"""w = (I - W^T D W)^{-1} v = v + W^T D^{1/2} t with (I - D^{1/2} G D^{1/2}) t = D^{1/2} W v, by conjugate gradients."""
+    apply = product(prepared)
+    root = jnp.sqrt(_slope(layer.activation)(z @ prepared.matrix.T + layer.offset))
+    right = root * (v @ prepared.matrix.T)
+    size = norm(right)
+    accuracy = tol * norm(v) / jnp.where(size > 0.0, size, 1.0)
+    t, info = conjugate_gradient(lambda u: root * apply(root * u), right, tol=accuracy, max_steps=max_steps)
+    return v + (root * t) @ prepared.matrix, info
+
+
+def _slope(activation: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    return lambda g: jax.jvp(activation, (g,), (jnp.ones_like(g),))[1]
