@@ -6,16 +6,21 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
-from unroll_jax.descent import Descent, Params
+from unroll_jax.descent import Descent, Factored, Params
 from unroll_jax.fixed_point.adjoints import Adjoint, Unrolled, asymmetry
+from unroll_jax.fixed_point.factored import Prepared, factored_adjoint, factored_solve, prepare
 from unroll_jax.fixed_point.failure import check_outcome
-from unroll_jax.fixed_point.problem import Problem, SolveInfo, flatten, norm
+from unroll_jax.fixed_point.problem import NONSYMMETRIC, Problem, SolveInfo, flatten, norm
 from unroll_jax.fixed_point.solvers import Solver, run
 from unroll_jax.fixed_point.tables import resolve_adjoint, resolve_solver
 
 __all__ = ["EquilibriumInfo", "Probe", "equilibrium", "probe"]
+
+
+ASYMMETRY = 1e-2  # of random probes, above which a Jacobian is not taken for symmetric
 
 
 class EquilibriumInfo(NamedTuple):
@@ -134,28 +139,65 @@ def equilibrium(
         return _unrolled(function, operands, start, restore, batch, backward.num_steps, tol, on_failure)
 
     held = jax.lax.stop_gradient(operands)
-    small = _small(structured(*jax.lax.stop_gradient((params, x))), start) if structured else None
+    small = None
+    if structured is not None and (chosen is None or backward is None):
+        small = _small(structured(*jax.lax.stop_gradient((params, x))), start)
     if chosen is None:
-        z, info = small.solve(start, tol, max_steps)
+        z, info = factored_solve(*small, jnp.zeros_like(small[1].offset), tol=tol, max_steps=max_steps)
     else:
         z, info = run(_problem(function, held), start, chosen, tol=tol, max_steps=max_steps)
     z = jax.lax.stop_gradient(z)
     check_outcome(info, what="equilibrium", way_out="raise max_steps or tol", tol=tol, on_failure=on_failure)
-    settings = _Settings(
-        backward, adjoint_tol or tol, adjoint_max_steps or max_steps, on_failure, isinstance(descent, Descent)
-    )
-    carried = Probe(*(jnp.zeros(z.shape[0], z.dtype) for _ in Probe._fields)) if probe is None else probe
-    carried = jax.tree.map(lambda leaf: leaf.reshape(-1), carried)
-    fz = _correct(function, settings, function(operands, z), carried, held, z)
+    solve = _adjoint_solve(function, backward, None if small is None else small[1].activation)
+    settings = _Settings(solve, adjoint_tol or tol, adjoint_max_steps or max(max_steps, 200), on_failure, backward)
+    fz = _correct(settings, function(operands, z), _flat_probe(probe, z), (held, z, _arrays(small)))
     return restore(fz), _shaped(info, batch)
 
 
 class _Settings(NamedTuple):
-    adjoint: Adjoint
+    """What the backward pass needs that is no array."""
+
+    solve: Callable[..., tuple[Array, SolveInfo]]
     tol: float
     max_steps: int
     on_failure: str
-    trusted: bool
+    adjoint: Adjoint | None
+
+
+def _adjoint_solve(function: Any, adjoint: Adjoint | None, activation: Any) -> Callable[..., tuple[Array, SolveInfo]]:
+    def general(kept: Any, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
+        operands, z, _ = kept
+        assert adjoint is not None
+        operator = _problem(function, operands).pull(z)
+        w, info = adjoint.solve(operator, v, tol, max_steps)
+        if adjoint.symmetric:
+            lopsided = asymmetry(operator, v)
+            info = info._replace(status=jnp.where(lopsided > ASYMMETRY, NONSYMMETRIC, info.status))
+        return w, info
+
+    def factored(kept: Any, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
+        _, z, (prepared, offset) = kept
+        layer = Factored(prepared.matrix, offset, activation)
+        return factored_adjoint(prepared, layer, z, v, tol=tol, max_steps=max_steps)
+
+    return factored if adjoint is None else general
+
+
+def _small(layer: Factored, start: Array) -> tuple[Prepared, Factored]:
+    dtype = start.dtype
+    matrix, offset = layer.matrix.astype(dtype), layer.offset.astype(dtype)
+    offset = offset.reshape(-1, offset.shape[-1])
+    return prepare(matrix, start.shape[0]), Factored(matrix, offset, layer.activation)
+
+
+def _arrays(small: tuple[Prepared, Factored] | None) -> Any:
+    return None if small is None else (small[0], small[1].offset)
+
+
+def _flat_probe(probe: Probe | None, z: Array) -> Probe:
+    if probe is None:
+        return Probe(*(jnp.zeros(z.shape[0], z.dtype) for _ in Probe._fields))
+    return jax.tree.map(lambda leaf: leaf.reshape(z.shape[0]).astype(z.dtype), probe)
 
 
 def _problem(function: Callable[[Any, Array], Array], operands: Any) -> Problem:
@@ -166,27 +208,21 @@ def _problem(function: Callable[[Any, Array], Array], operands: Any) -> Problem:
     return Problem(apply=lambda z: function(operands, z), pull=pull)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _correct(function: Any, settings: _Settings, fz: Array, probe: Probe, operands: Any, z: Array) -> Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _correct(settings: _Settings, fz: Array, probe: Probe, kept: Any) -> Array:
     """The identity on fz, whose cotangent is corrected from that of one step to that of the equilibrium."""
     return fz
 
 
-def _correct_forward(
-    function: Any, settings: _Settings, fz: Array, probe: Probe, operands: Any, z: Array
-) -> tuple[Array, Any]:
-    return fz, (operands, z)
+def _correct_forward(settings: _Settings, fz: Array, probe: Probe, kept: Any) -> tuple[Array, Any]:
+    return fz, kept
 
 
-def _correct_backward(function: Any, settings: _Settings, kept: Any, cotangent: Array) -> tuple[Any, ...]:
-    operands, z = kept
-    operator = _problem(function, operands).pull(z)
+def _correct_backward(settings: _Settings, kept: Any, cotangent: Array) -> tuple[Any, ...]:
     size = norm(cotangent)
     unit = cotangent / jnp.where(size > 0.0, size, 1.0)[:, None]
-    w, info = settings.adjoint.solve(operator, unit, settings.tol, settings.max_steps)
-    if settings.adjoint.symmetric:
-        info = info._replace(residual=info.residual)
-    if settings.adjoint.exact:
+    w, info = settings.solve(kept, unit, settings.tol, settings.max_steps)
+    if settings.adjoint is None or settings.adjoint.exact:
         check_outcome(
             info,
             what="adjoint of equilibrium",
@@ -194,8 +230,14 @@ def _correct_backward(function: Any, settings: _Settings, kept: Any, cotangent: 
             tol=settings.tol,
             on_failure=settings.on_failure,
         )
-    statistics = Probe(info.residual, info.steps.astype(z.dtype), info.converged.astype(z.dtype))
-    return w * size[:, None], statistics, jax.tree.map(jnp.zeros_like, operands), jnp.zeros_like(z)
+    statistics = Probe(info.residual, info.steps.astype(w.dtype), info.converged.astype(w.dtype))
+    return w * size[:, None], statistics, jax.tree.map(_no_cotangent, kept)
+
+
+def _no_cotangent(leaf: Array) -> Any:
+    if jnp.issubdtype(leaf.dtype, jnp.inexact):
+        return jnp.zeros_like(leaf)
+    return np.zeros(leaf.shape, jax.dtypes.float0)
 
 
 _correct.defvjp(_correct_forward, _correct_backward)

@@ -11,6 +11,7 @@ __all__ = [
     "CONVERGED",
     "MAX_STEPS",
     "NONFINITE",
+    "NONSYMMETRIC",
     "STALLED",
     "STATUS",
     "Problem",
@@ -23,8 +24,14 @@ __all__ = [
 ]
 
 # How a solve of one example ended.
-CONVERGED, STALLED, MAX_STEPS, NONFINITE = range(4)
-STATUS = ("converged", "stalled at round-off", "reached max_steps", "met a value that is not finite")
+CONVERGED, STALLED, MAX_STEPS, NONFINITE, NONSYMMETRIC = range(5)
+STATUS = (
+    "converged",
+    "stalled at round-off",
+    "reached max_steps",
+    "met a value that is not finite",
+    "has a Jacobian that is not symmetric, which this adjoint needs,",
+)
 STALL_PATIENCE = 10  # steps without a better residual, near round-off, after which there is none to be had
 
 
