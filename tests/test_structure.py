@@ -18,6 +18,7 @@ PACKAGE = ROOT / "unroll_jax"
 # Ground first; a file may import from its own theme and from floors below. `descent` holds the types they all share.
 FLOORS = {
     "descent": 0,
+    "spectral": 0,
     "energies": 1,
     "constrained": 1,
     "alternating": 2,

@@ -2,80 +2,70 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.descent import Descent, Factored, compute_dtype
+from unroll_jax.energies.monotone import Monotone, antiderivative, resolve_monotone
+from unroll_jax.spectral import conv_norm_bound, matrix_norm_bound
 
-__all__ = ["ACTIVATIONS", "Activation", "OptEqParams", "opteq", "opteq_objective", "opteq_potential"]
+__all__ = ["OptEqParams", "event_axes", "opteq", "opteq_conv", "opteq_hidden", "opteq_linear", "opteq_potential"]
 
 # Spectral norm of W at initialisation: below 1, so that the equilibrium is unique and iterations contract.
 INITIAL_NORM = 0.9
-
-
-class Activation(NamedTuple):
-    """A monotone function sigma, 1-Lipschitz, and its antiderivative s with s(0) = 0, both elementwise."""
-
-    value: Callable[[Float[Array, "..."]], Float[Array, "..."]]
-    antiderivative: Callable[[Float[Array, "..."]], Float[Array, "..."]]
-
-
-def _log_cosh(t: Array) -> Array:
-    return jnp.abs(t) + jnp.log1p(jnp.exp(-2.0 * jnp.abs(t))) - math.log(2.0)
-
-
-def _sigmoid_antiderivative(t: Array) -> Array:
-    return jax.nn.softplus(t) - math.log(2.0)
-
-
-# 1-Lipschitz and monotone, as Assumption 1 of Xie et al. (2021) asks.
-ACTIVATIONS: dict[str, Activation] = {
-    "relu": Activation(jax.nn.relu, lambda t: 0.5 * jax.nn.relu(t) ** 2),
-    "leaky_relu": Activation(jax.nn.leaky_relu, lambda t: 0.5 * jax.nn.leaky_relu(t) * t),
-    "tanh": Activation(jnp.tanh, _log_cosh),
-    "sigmoid": Activation(jax.nn.sigmoid, _sigmoid_antiderivative),
-    "identity": Activation(lambda t: t, lambda t: 0.5 * t**2),
-}
+# Image on which a convolution has this norm at initialisation: the norm grows with the image, little beyond this.
+INITIAL_IMAGE = (32, 32)
 
 
 class OptEqParams(NamedTuple):
-    """W (width, dim), U (width, input_dim), b (width,)."""
+    """Weights of one layer; the rank of W says which kind it is.
 
-    W: Float[Array, "h m"]
-    U: Float[Array, "h i"]
-    b: Float[Array, " h"]
+    Attributes:
+      W: (width, dim), or a kernel (height, width, channels of z, hidden channels) of a convolution.
+      U: the same from the input x, or None for a layer that does not see x.
+      b: one number per hidden unit or channel.
+    """
+
+    W: Float[Array, "..."]
+    U: Float[Array, "..."] | None
+    b: Float[Array, " hidden"]
 
 
-def opteq(dim: int, width: int, input_dim: int, *, activation: str = "relu", skip: float = 1.0) -> Descent:
+def opteq(
+    dim: int, width: int, input_dim: int | None = None, *, activation: str | Monotone = "relu", skip: float = 1.0
+) -> Descent:
     r"""OptEq: a layer that is the gradient of a convex potential.
 
     .. math:: f(z) = \nabla_z \psi(z) , \quad \psi(z) = 1^T s(W z + U x + b) , \quad s' = \sigma , \qquad
               z' = a f(z) + (1 - a) z , \qquad E(z) = \tfrac12 |z|^2 - \psi(z) .
 
-    With :math:`|W|_2 \le 1` E is convex and its gradient z - f(z) is 1-Lipschitz, so the step is a gradient step of
-    length a <= 1 on E and never raises it; its fixed points are those of f, for every a, and minimise both E and
-    :math:`\phi = \psi^* - \tfrac12 |.|^2` (`opteq_objective`). With :math:`|W|_2 < 1` there is exactly one. Initial
-    weights have norm 0.9; training may leave |W| <= 1 unless it is kept there (`spectral_normalise`).
+    -psi is concave, so E lies below a quadratic of curvature 1 and the step, a gradient step of length a <= 1 on E,
+    never raises it, for every W. With :math:`|W|_2 \le 1` E is convex: then the fixed points, the same for every a, are
+    its minimisers, and those of :math:`\phi = \psi^* - \tfrac12 |.|^2` (`opteq_objective`), whose prox f is and whose
+    Moreau envelope E is. With :math:`|W|_2 < 1` there is exactly one. Initial weights have norm 0.9; training may leave
+    |W| <= 1 unless it is kept there (`unroll_jax.certificates.contraction.spectral_normalise`).
 
     Args:
       dim: width m of the state z.
       width: hidden width h.
-      input_dim: width of the input x.
-      activation: a name of `ACTIVATIONS`.
+      input_dim: width of the input x, or None for a layer that does not see x.
+      activation: sigma, a name of `MONOTONES` or a `Monotone`.
       skip: a in (0, 1], unitless; 1 has no skip connection.
 
     Returns:
-      A `Descent` with params `OptEqParams`; states are (*batch, dim), ``x`` is (*batch, input_dim).
+      A `Descent` with params `OptEqParams`; states are (*batch, dim), ``x`` is (*batch, input_dim) or broadcasts to it;
+      None is 0.
 
     Raises:
       ValueError: if an option is outside what is stated here; while tracing, if z or x do not fit.
       TypeError: while tracing, if z or x is not floating.
 
-    Source: Xie et al. (2021), eq. 3, Theorem 1 (mu = 1) and the Moreau form after it. E is the Toland dual of the
-    paper's phi: same minimisers, and finite everywhere.
+    Source: Xie et al. (2021), eqs. 3 and 5, Theorem 1 (mu = 1). The Moreau form after Theorem 1 replaces phi by
+    :math:`a M^{1-a}_\phi`, as Theorem 2 has it; Section 2.2 prints it without the factor a, and the prox of
+    :math:`M^{1-a}_\phi` alone is another map.
 
     Example:
       >>> import jax
@@ -85,75 +75,152 @@ def opteq(dim: int, width: int, input_dim: int, *, activation: str = "relu", ski
       >>> bool((layer.energy(params, layer.step(params, z, x), x) < layer.energy(params, z, x)).all())
       True
     """
-    for name, value in (("dim", dim), ("width", width), ("input_dim", input_dim)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {activation!r}")
-    if not 0.0 < skip <= 1.0:
-        raise ValueError(f"skip must be in (0, 1], got {skip}")
+    _check_sizes(dim=dim, width=width, input_dim=input_dim)
 
     def init(key: jax.Array) -> OptEqParams:
         key_W, key_U = jax.random.split(key)
-        W = jax.random.normal(key_W, (width, dim)) / math.sqrt(dim)
-        U = jax.random.normal(key_U, (width, input_dim)) / math.sqrt(input_dim)
-        return OptEqParams(W * (INITIAL_NORM / jnp.linalg.norm(W, 2)), U, jnp.zeros(width))
+        W = jax.random.normal(key_W, (width, dim))
+        U = None if input_dim is None else jax.random.normal(key_U, (width, input_dim)) / math.sqrt(input_dim)
+        return OptEqParams(W * (INITIAL_NORM / matrix_norm_bound(W)), U, jnp.zeros(width))
 
-    def energy(params: OptEqParams, z: Array, x: Array) -> Float[Array, "*batch"]:
-        _check(z, x, dim, input_dim)
-        wide = z.astype(compute_dtype(z, params.W))
-        return 0.5 * jnp.sum(wide**2, axis=-1) - opteq_potential(params, wide, x, activation=activation)
+    layer = _layer(init, (dim,), (input_dim,), activation, skip)
 
-    def step(params: OptEqParams, z: Array, x: Array) -> Array:
-        _check(z, x, dim, input_dim)
-        wide = z.astype(compute_dtype(z, params.W))
-        moved = jax.grad(lambda z: jnp.sum(opteq_potential(params, z, x, activation=activation)))(wide)
-        return (moved if skip == 1.0 else wide + skip * (moved - wide)).astype(z.dtype)
+    def factored(params: OptEqParams, x: Array | None) -> Factored:
+        offset = params.b if params.U is None or x is None else opteq_linear(params.U, x) + params.b
+        return Factored(params.W, offset, resolve_monotone(activation).value)
 
-    def factored(params: OptEqParams, x: Array) -> Factored:
-        return Factored(params.W, _offset(params, x), ACTIVATIONS[activation].value)
+    return layer._replace(factored=factored) if skip == 1.0 else layer
 
-    return Descent(init=init, energy=energy, step=step, factored=factored)
+
+def opteq_conv(
+    channels: int,
+    width: int,
+    input_channels: int | None = None,
+    *,
+    kernel_size: int = 3,
+    activation: str | Monotone = "relu",
+    skip: float = 1.0,
+) -> Descent:
+    """OptEq whose W and U are convolutions with zero padding: the same potential, energy and step as `opteq`.
+
+    Args:
+      channels: channels of the state z.
+      width: hidden channels.
+      input_channels: channels of the input x, or None for a layer that does not see x.
+      kernel_size: side of the square kernels, odd.
+      activation: as in `opteq`.
+      skip: as in `opteq`.
+
+    Returns:
+      A `Descent` with params `OptEqParams`; states are (*batch, height, width, channels), ``x`` is the same with
+      ``input_channels``, or broadcasts to it; None is 0. W has norm 0.9 at initialisation, on images of 32 x 32; on
+      larger ones it is a little more.
+
+    Raises:
+      ValueError: if an option is outside what is stated here; while tracing, if z or x do not fit.
+      TypeError: while tracing, if z or x is not floating.
+
+    Source: Xie et al. (2021), Section 5: the networks there are convolutional, the formulas are those of `opteq`.
+    """
+    _check_sizes(channels=channels, width=width, input_channels=input_channels)
+    if kernel_size < 1 or kernel_size % 2 == 0:
+        raise ValueError(f"kernel_size must be odd and positive, got {kernel_size}")
+    window = (kernel_size, kernel_size)
+
+    def init(key: jax.Array) -> OptEqParams:
+        key_W, key_U = jax.random.split(key)
+        W = jax.random.normal(key_W, (*window, channels, width))
+        U = None
+        if input_channels is not None:
+            fan_in = kernel_size**2 * input_channels
+            U = jax.random.normal(key_U, (*window, input_channels, width)) / math.sqrt(fan_in)
+        return OptEqParams(W * (INITIAL_NORM / conv_norm_bound(W, INITIAL_IMAGE)), U, jnp.zeros(width))
+
+    return _layer(init, (None, None, channels), (None, None, input_channels), activation, skip)
+
+
+def opteq_linear(W: Float[Array, "..."], z: Float[Array, "..."]) -> Float[Array, "..."]:
+    """W z: a product for a matrix (h, m) and z (*batch, m), a zero-padded convolution for a kernel and an image."""
+    if W.ndim == 2:
+        return z @ W.T
+    dtype = jnp.promote_types(W.dtype, z.dtype)
+    images, kernel = z.reshape(-1, *z.shape[-3:]).astype(dtype), W.astype(dtype)
+    moved = jax.lax.conv_general_dilated(images, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return moved.reshape(*z.shape[:-3], *moved.shape[1:])
+
+
+def opteq_hidden(params: OptEqParams, z: Float[Array, "..."], x: Float[Array, "..."] | None) -> Float[Array, "..."]:
+    """W z + U x + b, what sigma is applied to."""
+    hidden = opteq_linear(params.W, z) + params.b
+    return hidden if x is None or params.U is None else hidden + opteq_linear(params.U, x)
 
 
 def opteq_potential(
-    params: OptEqParams, z: Float[Array, "*batch m"], x: Float[Array, "*batch i"], *, activation: str = "relu"
+    params: OptEqParams,
+    z: Float[Array, "..."],
+    x: Float[Array, "..."] | None = None,
+    *,
+    activation: str | Monotone = "relu",
 ) -> Float[Array, "*batch"]:
     """psi(z) = 1^T s(W z + U x + b), whose gradient is the layer (Xie et al. 2021, Theorem 1)."""
-    return jnp.sum(ACTIVATIONS[activation].antiderivative(z @ params.W.T + _offset(params, x)), axis=-1)
+    summed = antiderivative(resolve_monotone(activation))(opteq_hidden(params, z, x))
+    return jnp.sum(summed, axis=event_axes(params))
 
 
-def opteq_objective(
-    params: OptEqParams, z: Float[Array, "*batch m"], x: Float[Array, "*batch i"], *, steps: int = 200
-) -> Float[Array, "*batch"]:
-    r"""phi(z) for ReLU and a square invertible W: the convex function whose prox the layer is.
-
-    .. math:: \phi(z) = 1^T s^*(W^{-T} z) - \langle U x + b, W^{-T} z \rangle - \tfrac12 |z|^2 ,
-              \quad s^*(t) = t^2 / 2 \;(t \ge 0), \; \infty \;(t < 0) .
-
-    Raises:
-      ValueError: if W is not square.
-
-    Source: Xie et al. (2021), after Theorem 1.
-    """
-    if params.W.shape[0] != params.W.shape[1]:
-        raise ValueError(f"W must be square and invertible, got shape {params.W.shape}")
-    t = jnp.linalg.solve(params.W.T, z[..., None])[..., 0]
-    # Round-off may put an entry that is 0 just below it.
-    below = t < -jnp.sqrt(jnp.finfo(t.dtype).eps) * (1.0 + jnp.max(jnp.abs(t), axis=-1, keepdims=True))
-    value = 0.5 * jnp.sum(t**2, axis=-1) - jnp.sum(_offset(params, x) * t, axis=-1) - 0.5 * jnp.sum(z**2, axis=-1)
-    return jnp.where(jnp.any(below, axis=-1), jnp.inf, value)
+def event_axes(params: OptEqParams) -> tuple[int, ...]:
+    """The axes of one example's state: the last, or the last three of images."""
+    return (-1,) if params.W.ndim == 2 else (-3, -2, -1)
 
 
-def _offset(params: OptEqParams, x: Array) -> Array:
-    return x @ params.U.T + params.b
+def _layer(
+    init: Callable[[jax.Array], OptEqParams],
+    event: tuple[int | None, ...],
+    input_event: tuple[int | None, ...],
+    activation: str | Monotone,
+    skip: float,
+) -> Descent:
+    sigma = resolve_monotone(activation)
+    if not 0.0 < skip <= 1.0:
+        raise ValueError(f"skip must be in (0, 1], got {skip}")
+
+    def prepare(params: OptEqParams, z: Any, x: Any) -> Array:
+        _check("z", z, event)
+        if x is not None and input_event[-1] is not None:
+            _check("x", x, input_event)
+            _check_batch(jnp.shape(z)[: -len(event)], jnp.shape(x)[: -len(event)])
+        return z.astype(compute_dtype(z, params.W))
+
+    def energy(params: OptEqParams, z: Array, x: Array | None = None) -> Float[Array, "*batch"]:
+        wide = prepare(params, z, x)
+        half_square = 0.5 * jnp.sum(wide**2, axis=event_axes(params))
+        return half_square - opteq_potential(params, wide, x, activation=sigma)
+
+    def step(params: OptEqParams, z: Array, x: Array | None = None) -> Array:
+        wide = prepare(params, z, x)
+        moved = jax.grad(lambda z: jnp.sum(opteq_potential(params, z, x, activation=sigma)))(wide)
+        return (moved if skip == 1.0 else wide + skip * (moved - wide)).astype(z.dtype)
+
+    return Descent(init=init, energy=energy, step=step)
 
 
-def _check(z: Array, x: Array, dim: int, input_dim: int) -> None:
-    for name, value, width in (("z", z, dim), ("x", x, input_dim)):
-        if value is None or not jnp.issubdtype(jnp.result_type(value), jnp.floating):
-            raise TypeError(f"{name} must be a floating array, got {None if value is None else jnp.result_type(value)}")
-        if jnp.ndim(value) < 1 or jnp.shape(value)[-1] != width:
-            raise ValueError(f"{name} must be (*batch, {width}), got shape {jnp.shape(value)}")
-    if jnp.shape(z)[:-1] != jnp.shape(x)[:-1]:
-        raise ValueError(f"z and x must share their batch axes, got shapes {jnp.shape(z)} and {jnp.shape(x)}")
+def _check_sizes(**sizes: int | None) -> None:
+    for name, value in sizes.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def _check(name: str, value: Any, event: tuple[int | None, ...]) -> None:
+    if value is None or not jnp.issubdtype(jnp.result_type(value), jnp.floating):
+        raise TypeError(f"{name} must be a floating array, got {None if value is None else jnp.result_type(value)}")
+    shape = jnp.shape(value)
+    if len(shape) < len(event) or shape[-1] != event[-1]:
+        wanted = ", ".join(
+            ["*batch", "height", "width", str(event[-1])] if len(event) == 3 else ["*batch", str(event[-1])]
+        )
+        raise ValueError(f"{name} must be ({wanted}), got shape {shape}")
+
+
+def _check_batch(of_state: tuple[int, ...], of_input: tuple[int, ...]) -> None:
+    padded = (1,) * (len(of_state) - len(of_input)) + of_input
+    if len(padded) > len(of_state) or any(n not in (1, m) for m, n in zip(of_state, padded, strict=True)):
+        raise ValueError(f"x must have the batch axes {of_state} of z or broadcast to them, got {of_input}")

@@ -1,0 +1,54 @@
+"""OptEq in float64 NumPy, written from Xie et al. (2021): one vector at a time, convolutions as matrices, no JAX."""
+
+import numpy as np
+
+SIGMA = {
+    "identity": lambda t: t,
+    "leaky_relu": lambda t: np.where(t > 0.0, t, 0.01 * t),
+    "relu": lambda t: np.maximum(t, 0.0),
+    "sigmoid": lambda t: 1.0 / (1.0 + np.exp(-t)),
+    "tanh": np.tanh,
+}
+ANTIDERIVATIVE = {
+    "identity": lambda t: 0.5 * t**2,
+    "leaky_relu": lambda t: 0.5 * t * SIGMA["leaky_relu"](t),
+    "relu": lambda t: 0.5 * np.maximum(t, 0.0) ** 2,
+    "sigmoid": lambda t: np.logaddexp(0.0, t) - np.log(2.0),
+    "tanh": lambda t: np.logaddexp(t, -t) - np.log(2.0),
+}
+
+
+def dense_matrix(W, image):
+    """The matrix itself, in float64."""
+    return np.asarray(W, np.float64)
+
+
+def conv_matrix(kernel, image):
+    """The matrix of a zero-padded convolution on flattened images: every output pixel, tap and pair of channels."""
+    kernel = np.asarray(kernel, np.float64)
+    (height, width), (rows, columns, inner, outer) = image, kernel.shape
+    matrix = np.zeros((height, width, outer, height, width, inner))
+    for i in range(height):
+        for j in range(width):
+            for k in range(rows):
+                for m in range(columns):
+                    p, q = i + k - rows // 2, j + m - columns // 2
+                    if 0 <= p < height and 0 <= q < width:
+                        matrix[i, j, :, p, q, :] += kernel[k, m].T
+    return matrix.reshape(height * width * outer, height * width * inner)
+
+
+def step(z, W, U, b, x, *, activation="relu", skip=1.0):
+    """Eq. 5: a W^T sigma(W z + U x + b) + (1 - a) z."""
+    return skip * W.T @ SIGMA[activation](W @ z + U @ x + b) + (1.0 - skip) * z
+
+
+def energy(z, W, U, b, x, *, activation="relu"):
+    """|z|^2 / 2 - 1^T s(W z + U x + b)."""
+    return 0.5 * z @ z - np.sum(ANTIDERIVATIVE[activation](W @ z + U @ x + b))
+
+
+def directional(function, width=1e-4):
+    """The derivative at 0 of a function of one number, by a fourth-order central difference."""
+    inner, outer = (function(k * width) - function(-k * width) for k in (1, 2))
+    return float(8.0 * inner - outer) / (12.0 * width)

@@ -1,0 +1,95 @@
+"""Monotone functions, the antiderivative of each, and the conjugate of that."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import xlogy
+from jaxtyping import Array, Float
+
+__all__ = ["MONOTONES", "Monotone", "antiderivative", "resolve_monotone"]
+
+Elementwise = Callable[[Float[Array, "..."]], Float[Array, "..."]]
+
+
+class Monotone(NamedTuple):
+    r"""A function :math:`\sigma` of one variable, nondecreasing and 1-Lipschitz, and what convexity makes of it.
+
+    Attributes:
+      value: :math:`\sigma`, elementwise.
+      integral: s with :math:`s' = \sigma` and s(0) = 0; its derivative is taken to be ``value``.
+      conjugate: :math:`s^*(t) = \max_w t w - s(w)`, infinite outside the closure of the range of :math:`\sigma`; None
+        if it is not at hand, and then `opteq_objective` cannot use it.
+    """
+
+    value: Elementwise
+    integral: Elementwise
+    conjugate: Elementwise | None = None
+
+
+def antiderivative(sigma: Monotone) -> Elementwise:
+    """s of a `Monotone`, whose derivative under autodiff is sigma itself: exact where s is written with kinks."""
+
+    @jax.custom_jvp
+    def integral(t: Array) -> Array:
+        return sigma.integral(t)
+
+    @integral.defjvp
+    def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+        return integral(primals[0]), sigma.value(primals[0]) * tangents[0]
+
+    return integral
+
+
+def resolve_monotone(activation: str | Monotone) -> Monotone:
+    """The `Monotone` that a name of `MONOTONES` or a `Monotone` stands for.
+
+    Raises:
+      ValueError: if the name is not in `MONOTONES`.
+      TypeError: if it is neither a name nor a `Monotone`.
+    """
+    if isinstance(activation, Monotone):
+        return activation
+    if not isinstance(activation, str):
+        raise TypeError(f"activation must be one of {sorted(MONOTONES)} or a Monotone, got {type(activation).__name__}")
+    if activation not in MONOTONES:
+        raise ValueError(f"activation must be one of {sorted(MONOTONES)} or a Monotone, got {activation!r}")
+    return MONOTONES[activation]
+
+
+LEAK = 0.01  # slope of leaky_relu below 0, that of `jax.nn.leaky_relu`
+
+
+def _inside(t: Array, inside: Array, value: Elementwise, safe: float) -> Array:
+    """``value`` where ``inside``, else infinite; with gradients that are finite either way."""
+    return jnp.where(inside, value(jnp.where(inside, t, safe)), jnp.inf)
+
+
+# 1-Lipschitz and monotone, as Assumptions 1 and 2 of Xie et al. (2021) ask.
+MONOTONES: dict[str, Monotone] = {
+    "identity": Monotone(lambda t: t, lambda t: 0.5 * t**2, lambda t: 0.5 * t**2),
+    "leaky_relu": Monotone(
+        lambda t: jax.nn.leaky_relu(t, LEAK),
+        lambda t: 0.5 * jax.nn.leaky_relu(t, LEAK) * t,
+        lambda t: 0.5 * t**2 * jnp.where(t >= 0.0, 1.0, 1.0 / LEAK),
+    ),
+    "relu": Monotone(
+        jax.nn.relu, lambda t: 0.5 * jax.nn.relu(t) ** 2, lambda t: _inside(t, t >= 0.0, lambda t: 0.5 * t**2, 0.0)
+    ),
+    "sigmoid": Monotone(
+        jax.nn.sigmoid,
+        lambda t: jax.nn.softplus(t) - math.log(2.0),
+        lambda t: _inside(
+            t, (t >= 0.0) & (t <= 1.0), lambda t: xlogy(t, t) + xlogy(1.0 - t, 1.0 - t) + math.log(2.0), 0.5
+        ),
+    ),
+    "tanh": Monotone(
+        jnp.tanh,
+        lambda t: jnp.abs(t) + jnp.log1p(jnp.exp(-2.0 * jnp.abs(t))) - math.log(2.0),
+        lambda t: _inside(
+            t, jnp.abs(t) <= 1.0, lambda t: 0.5 * (xlogy(1.0 + t, 1.0 + t) + xlogy(1.0 - t, 1.0 - t)), 0.0
+        ),
+    ),
+}

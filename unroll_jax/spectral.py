@@ -1,0 +1,232 @@
+"""Norms and radii of linear maps and of Jacobians, from vector products alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+__all__ = [
+    "conv_norm_bound",
+    "jacobian_norm",
+    "jacobian_penalty",
+    "jacobian_radius",
+    "matrix_norm_bound",
+    "spectral_norm",
+    "spectral_radius",
+]
+
+# Squarings of `matrix_norm_bound`: the bound is then within a factor rank^(1 / 4096) of the norm, 0.1% for rank 100.
+SQUARINGS = 10
+
+
+def spectral_norm(
+    apply: Callable[[Array], Array],
+    like: Any,
+    *,
+    num_steps: int = 100,
+    key: jax.Array | None = None,
+    batch_ndim: int = 0,
+) -> Float[Array, "*batch"]:
+    r"""The largest singular value of a linear map A, by power iteration on :math:`A^T A`; never above the true value.
+
+    Differentiable in what ``apply`` closes over: the gradient is that of :math:`|A v|` at the vector v found, u v^T.
+
+    Args:
+      apply: the linear map, of arrays shaped as ``like``; one map per example where there are batch axes.
+      like: an array, or a shape and dtype, of the domain.
+      num_steps: products with A and with its transpose.
+      key: of the random start; None is a fixed one.
+      batch_ndim: how many leading axes of ``like`` are batch axes.
+
+    Returns:
+      One number per example, below the norm by a share that falls as log(D) / num_steps at worst.
+
+    Raises:
+      ValueError: if num_steps is below 1.
+
+    Source: Kuczynski and Wozniakowski (1992) for the rate.
+    """
+    _check_steps(num_steps, 1)
+    start = _random_like(like, key)
+    transpose = jax.linear_transpose(apply, start)
+
+    def step(v: Array, _: None) -> tuple[Array, None]:
+        return _unit(transpose(apply(v))[0], batch_ndim), None
+
+    v, _ = jax.lax.scan(step, _unit(start, batch_ndim), length=num_steps)
+    return _norm(apply(jax.lax.stop_gradient(v)), batch_ndim)
+
+
+def spectral_radius(
+    apply: Callable[[Array], Array],
+    like: Any,
+    *,
+    num_steps: int = 200,
+    key: jax.Array | None = None,
+    batch_ndim: int = 0,
+) -> Float[Array, "*batch"]:
+    r"""The largest modulus of an eigenvalue of a linear map A, symmetric or not, by the growth of norms.
+
+    .. math:: r = ( |A^{2 k} v| / |A^k v| )^{1 / k} , \qquad k = num\_steps / 2 .
+
+    A Rayleigh quotient says less than r where eigenvalues are complex: 0.45 for a rotation by 60 degrees of size 0.9.
+
+    Args:
+      apply: the linear map, from arrays shaped as ``like`` to such arrays.
+      like: an array, or a shape and dtype.
+      num_steps: products with A, at least 2.
+      key: of the random start; None is a fixed one.
+      batch_ndim: how many leading axes of ``like`` are batch axes.
+
+    Returns:
+      One number per example; an estimate, from neither side, and exactly 0 where powers of A vanish.
+
+    Raises:
+      ValueError: if num_steps is below 2.
+
+    Source: Gelfand's formula, with the growth of the start divided out.
+    """
+    _check_steps(num_steps, 2)
+
+    def step(v: Array, _: None) -> tuple[Array, Array]:
+        moved = apply(v)
+        return _unit(moved, batch_ndim), _norm(moved, batch_ndim)
+
+    _, growths = jax.lax.scan(step, _unit(_random_like(like, key), batch_ndim), length=num_steps)
+    return jnp.exp(jnp.mean(jnp.log(growths[num_steps // 2 :]), axis=0))
+
+
+def matrix_norm_bound(A: Array, *, num_squarings: int = SQUARINGS) -> Float[Array, "*batch"]:
+    r"""An upper bound of the spectral norm of matrices (*batch, h, m), real or complex, without a decomposition.
+
+    .. math:: |A|_2 \le \bigl| (A^* A)^{2^k} \bigr|_F^{1 / 2^{k + 1}} \le r^{1 / 2^{k + 2}} |A|_2 , \qquad r = rank(A) ,
+
+    with k = ``num_squarings``, up to rounding. Differentiable.
+
+    Source: Delattre et al. (2023), "Efficient bound of Lipschitz constant for convolutional layers by Gram iteration".
+    """
+    adjoint = jnp.swapaxes(A, -1, -2).conj()
+    gram = adjoint @ A if A.shape[-1] <= A.shape[-2] else A @ adjoint
+    logarithm = jnp.zeros(A.shape[:-2], jnp.real(gram).dtype)  # of the factor taken out of gram so far
+
+    def normed(gram: Array) -> tuple[Array, Array]:
+        square = jnp.sum(jnp.real(gram * gram.conj()), axis=(-2, -1))
+        size = jnp.sqrt(jnp.where(square > 0.0, square, 1.0))
+        return gram / size[..., None, None], jnp.where(square > 0.0, jnp.log(size), -jnp.inf)
+
+    for _ in range(num_squarings):
+        gram, taken = normed(gram)
+        logarithm = 2.0 * (logarithm + taken)
+        gram = gram @ gram
+    _, last = normed(gram)
+    return jnp.exp((logarithm + last) / 2 ** (num_squarings + 1))
+
+
+def conv_norm_bound(
+    kernel: Float[Array, "k l i o"], image_shape: tuple[int, int], *, num_squarings: int = SQUARINGS
+) -> Float[Array, ""]:
+    r"""An upper bound of the spectral norm of a zero-padded convolution ("SAME", stride 1) on images of one size.
+
+    Such a convolution is part of a circular one on images larger by the kernel less 1, whose norm is
+
+    .. math:: \max_\theta |\hat K(\theta)|_2 , \qquad \hat K(\theta) = \sum_t K_t e^{-i \langle \theta, t \rangle} ,
+
+    over the frequencies of that larger image, one small matrix each. Above the true norm by little: on images much
+    larger than the kernel both approach the maximum over all frequencies. Differentiable.
+
+    Args:
+      kernel: (height, width, channels in, channels out).
+      image_shape: height and width of the images.
+      num_squarings: as in `matrix_norm_bound`.
+
+    Source: Sedghi, Gupta, Long (2019) for the circular convolution; that it bounds the padded one is ours.
+    """
+    sizes = tuple(n + k - 1 for n, k in zip(image_shape, kernel.shape[:2], strict=True))
+    symbol = jnp.fft.rfft2(kernel, s=sizes, axes=(0, 1))
+    return jnp.max(matrix_norm_bound(symbol, num_squarings=num_squarings))
+
+
+def jacobian_norm(
+    step: Callable[[Array], Array],
+    z: Float[Array, "..."],
+    *,
+    num_steps: int = 100,
+    key: jax.Array | None = None,
+    batch_ndim: int = 0,
+) -> Float[Array, "*batch"]:
+    """The spectral norm of the Jacobian of ``step`` at z, per example: how fast differences grow or shrink there."""
+    push = lambda v: jax.jvp(step, (z,), (v,))[1]  # noqa: E731
+    return spectral_norm(push, z, num_steps=num_steps, key=key, batch_ndim=batch_ndim)
+
+
+def jacobian_radius(
+    step: Callable[[Array], Array],
+    z: Float[Array, "..."],
+    *,
+    num_steps: int = 200,
+    key: jax.Array | None = None,
+    batch_ndim: int = 0,
+) -> Float[Array, "*batch"]:
+    """The spectral radius of the Jacobian of ``step`` at z, per example: the rate at which iterations end up going.
+
+    It takes products with the transpose alone, so that a step with a `custom_vjp` inside will do.
+    """
+    _, pull = jax.vjp(step, z)
+    return spectral_radius(lambda v: pull(v)[0], z, num_steps=num_steps, key=key, batch_ndim=batch_ndim)
+
+
+def jacobian_penalty(
+    step: Callable[[Array], Array],
+    z: Float[Array, "..."],
+    key: jax.Array,
+    *,
+    num_probes: int = 1,
+    batch_ndim: int = 0,
+) -> Float[Array, "*batch"]:
+    r"""Hutchinson's estimate of :math:`|J|_F^2 / m`, J the Jacobian of ``step`` at z and m the entries of an example.
+
+    .. math:: \frac{1}{m k} \sum_{i=1}^k |J^T v_i|^2 , \qquad v_i \sim N(0, 1) .
+
+    Unbiased; differentiable in what ``step`` closes over and in z. Added to the loss it keeps equilibria easy to find.
+
+    Args:
+      step: ``z -> z'``, from arrays shaped as z to such arrays.
+      z: where, usually at the equilibrium.
+      key: of the probes; take a new one at every training step.
+      num_probes: k, at least 1.
+      batch_ndim: how many leading axes of z are batch axes.
+
+    Raises:
+      ValueError: if num_probes is below 1.
+
+    Source: Bai, Koltun, Kolter (2021), "Stabilizing equilibrium models by Jacobian regularization", eq. 6.
+    """
+    if num_probes < 1:
+        raise ValueError(f"num_probes must be at least 1, got {num_probes}")
+    _, pull = jax.vjp(step, z)
+    probes = jax.random.normal(key, (num_probes, *z.shape), z.dtype)
+    pulled = jax.vmap(lambda v: pull(v)[0])(probes)
+    axes = tuple(range(batch_ndim + 1, pulled.ndim))
+    return jnp.mean(jnp.mean(pulled**2, axis=axes), axis=0)
+
+
+def _norm(v: Array, batch_ndim: int) -> Array:
+    square = jnp.sum(v**2, axis=tuple(range(batch_ndim, v.ndim)))
+    # The inner `where` keeps the derivative finite at 0.
+    return jnp.where(square > 0.0, jnp.sqrt(jnp.where(square > 0.0, square, 1.0)), 0.0)
+
+
+def _unit(v: Array, batch_ndim: int) -> Array:
+    size = _norm(v, batch_ndim)
+    return v / jnp.where(size > 0.0, size, 1.0).reshape(size.shape + (1,) * (v.ndim - batch_ndim))
+
+
+def _random_like(like: Any, key: jax.Array | None) -> Array:
+    return jax.random.normal(jax.random.key(0) if key is None else key, like.shape, like.dtype)
+
+
+def _check_steps(num_steps: int, least: int) -> None:
+    if num_steps < least:
+        raise ValueError(f"num_steps must be at least {least}, got {num_steps}")
