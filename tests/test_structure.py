@@ -82,12 +82,14 @@ def test_everything_public_is_documented_and_listed(name):
 
 
 def test_what_the_design_promises_is_importable_from_the_top():
-    types_and_tables = ["Descent", "DESCENTS", "PROXIMALS", "RHOS", "constrained"]
+    types_and_tables = ["Descent", "DESCENTS", "PROXIMALS", "RHOS", "SOLVERS", "ADJOINTS", "constrained"]
     functions = [
         "attention",
         "feedforward",
         "transformer",
         "unroll",
+        "equilibrium",
+        "anderson",
         "descent_constraints",
         "lagrangian",
         "dual_ascent",

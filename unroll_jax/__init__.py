@@ -1,6 +1,6 @@
 """Layers that are descent steps on an energy."""
 
-from unroll_jax import constrained, energies
+from unroll_jax import constrained, energies, fixed_point
 from unroll_jax.constrained import (
     DualAscent,
     DualState,
@@ -13,30 +13,37 @@ from unroll_jax.constrained import (
 )
 from unroll_jax.descent import Anchor, Descent, Entry
 from unroll_jax.energies import DESCENTS, PROXIMALS, RHOS, Proximal, Rho, attention, feedforward, transformer
+from unroll_jax.fixed_point import ADJOINTS, SOLVERS, EquilibriumInfo, anderson, equilibrium
 from unroll_jax.unrolling import Trace, unroll
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ADJOINTS",
     "DESCENTS",
     "PROXIMALS",
     "RHOS",
+    "SOLVERS",
     "Anchor",
     "Descent",
     "DualAscent",
     "DualState",
     "Entry",
+    "EquilibriumInfo",
     "FeasibilityReport",
     "Proximal",
     "Rho",
     "Trace",
+    "anderson",
     "attention",
     "constrained",
     "descent_constraints",
     "dual_ascent",
     "energies",
+    "equilibrium",
     "feasibility_report",
     "feedforward",
+    "fixed_point",
     "lagrangian",
     "layer_weights",
     "transformer",

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.fixed_point import linear
-from unroll_jax.fixed_point.problem import Problem, SolveInfo
+from unroll_jax.fixed_point import krylov, linear
+from unroll_jax.fixed_point.problem import Problem, SolveInfo, norm
 from unroll_jax.fixed_point.quasi_newton import anderson
 from unroll_jax.fixed_point.solvers import run
 
@@ -16,6 +16,7 @@ __all__ = [
     "Adjoint",
     "Unrolled",
     "anderson_adjoint",
+    "asymmetry",
     "bicgstab",
     "conjugate_gradient",
     "gmres",
@@ -42,7 +43,7 @@ class Adjoint(NamedTuple):
 
 
 class Unrolled(NamedTuple):
-    """No adjoint system: ``num_steps`` Picard steps in a scan, differentiated by autodiff."""
+    """No adjoint system: ``num_steps`` steps of the solver in a scan, differentiated by autodiff."""
 
     num_steps: int
 
@@ -56,7 +57,7 @@ def conjugate_gradient() -> Adjoint:
 
 
 def gmres(restart: int = 20) -> Adjoint:
-    """GMRES, restarted: for any J with I - J invertible.
+    """GMRES, restarted: for any J with I - J invertible; keeps restart + 1 vectors an example.
 
     Raises:
       ValueError: if restart is below 1.
@@ -64,7 +65,7 @@ def gmres(restart: int = 20) -> Adjoint:
     if restart < 1:
         raise ValueError(f"restart must be at least 1, got {restart}")
     return Adjoint(
-        lambda operator, v, tol, max_steps: linear.gmres(operator, v, tol=tol, max_steps=max_steps, restart=restart)
+        lambda operator, v, tol, max_steps: krylov.gmres(operator, v, tol=tol, max_steps=max_steps, restart=restart)
     )
 
 
@@ -78,8 +79,10 @@ def anderson_adjoint(window: int = 5, *, ridge: float | None = None) -> Adjoint:
     solver = anderson(window, ridge=ridge)
 
     def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
-        problem = Problem(apply=lambda w: v + operator(w), pull=lambda w: operator)
-        return run(problem, v, solver, tol=tol, max_steps=max_steps)
+        epsilon = float(jnp.finfo(v.dtype).eps)
+        problem = Problem(apply=lambda w: v + operator(w), pull=lambda w: operator, epsilon=epsilon)
+        w, info = run(problem, v, solver, tol=tol, max_steps=max_steps, scale=norm(v))
+        return w, linear.linear_info(operator, v, w, info.steps, tol)
 
     return Adjoint(solve)
 
@@ -94,9 +97,7 @@ def neumann(terms: int = 10) -> Adjoint:
     """
     if terms < 1:
         raise ValueError(f"terms must be at least 1, got {terms}")
-    return Adjoint(
-        lambda operator, v, tol, max_steps: linear.neumann(operator, v, terms=terms, tol=tol), exact=False
-    )
+    return Adjoint(lambda operator, v, tol, max_steps: linear.neumann(operator, v, terms=terms, tol=tol), exact=False)
 
 
 def one_step() -> Adjoint:
@@ -114,7 +115,9 @@ def one_step() -> Adjoint:
 
 
 def unrolled(num_steps: int = 20) -> Unrolled:
-    """Picard steps differentiated by autodiff, to any order and in both modes; memory grows with the steps.
+    """Steps of the solver differentiated by autodiff, to any order and in both modes; memory grows with the steps.
+
+    ``max_steps`` does not count here, and ``tol`` only says which examples count as converged.
 
     Raises:
       ValueError: if num_steps is below 1.
@@ -129,8 +132,7 @@ def asymmetry(operator: Linear, v: Float[Array, "b m"]) -> Float[Array, " b"]:
     keys = jax.random.split(jax.random.key(0))
     p, q = (jax.random.normal(key, v.shape, v.dtype) for key in keys)
     image_p, image_q = operator(p), operator(q)
-    size = lambda a: jnp.sqrt(jnp.sum(a**2, axis=-1))  # noqa: E731
-    scale = size(image_p) * size(q) + size(image_q) * size(p)
+    scale = norm(image_p) * norm(q) + norm(image_q) * norm(p)
     # Random vectors are nearly orthogonal to random images; sqrt(m) brings the figure to the order of |J - J^T| / |J|.
     width = v.shape[-1] ** 0.5
     return width * jnp.abs(jnp.sum(p * image_q - q * image_p, -1)) / jnp.where(scale > 0.0, scale, 1.0)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.fixed_point.problem import Problem
@@ -52,7 +51,7 @@ def averaged(
     gamma = 0.5 / smoothness
 
     def update(problem: Problem, point: Point, memory: Any) -> tuple[Array, Any]:
-        k = (point.count + 1).astype(point.z.dtype)
+        k = (point.number + 1).astype(point.z.dtype)
         beta, weight = eta / k**p, eta / k**c
         pulled = (1.0 - gamma * weight) * point.z - gamma * slope(point.z)
         return beta * pulled + (1.0 - beta) * point.fz, memory

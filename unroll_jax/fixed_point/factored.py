@@ -11,18 +11,22 @@ from unroll_jax.descent import Factored
 from unroll_jax.fixed_point.linear import conjugate_gradient
 from unroll_jax.fixed_point.problem import (
     CONVERGED,
-    MAX_STEPS,
     NONFINITE,
+    ROUND_OFF,
     STALLED,
     SolveInfo,
+    judge,
     norm,
     per_example,
-    stalled_at,
 )
 
-__all__ = ["factored_adjoint", "factored_solve"]
+__all__ = ["Prepared", "factored_adjoint", "factored_solve", "prepare"]
 
 FORCING = 0.1  # inner solves need not be better than this while the active set still changes
+MAX_INNER = 400
+# The residual is watched through G, which knows it to fewer digits than z does: aim a little below the tolerance.
+MARGIN = 0.5
+STALL_PATIENCE = 3  # Newton steps without a better residual, near round-off, after which there is none to be had
 
 
 class Prepared(NamedTuple):
@@ -33,7 +37,7 @@ class Prepared(NamedTuple):
 
 
 def prepare(matrix: Float[Array, "h m"], rows: int) -> Prepared:
-    """Chooses, by shape, between u -> G u and u -> W (W^T u): 20 iterations on ``rows`` examples pay for G or do not."""
+    """Chooses by shape between u -> G u and u -> W (W^T u): 20 iterations on ``rows`` examples pay for G or not."""
     width, dim = matrix.shape
     worth = 20 * rows * (2 * dim - width) > width * dim
     return Prepared(matrix, matrix @ matrix.T if worth else None)
@@ -41,25 +45,27 @@ def prepare(matrix: Float[Array, "h m"], rows: int) -> Prepared:
 
 def product(prepared: Prepared) -> Callable[[Array], Array]:
     """u -> G u, on rows."""
-    if prepared.gram is not None:
-        return lambda u: u @ prepared.gram
+    gram = prepared.gram
+    if gram is not None:
+        return lambda u: u @ gram
     return lambda u: (u @ prepared.matrix) @ prepared.matrix.T
 
 
 class _Carry(NamedTuple):
-    count: Int[Array, ""]
+    number: Int[Array, ""]
     s: Array
     image: Array
     fallback: tuple[Array, Array]
     last: Array
     best: Array
     residual: Array
+    since: Array
     steps: Array
     status: Array
 
 
 def factored_solve(
-    prepared: Prepared, layer: Factored, s: Float[Array, "b h"], *, tol: float, max_steps: int
+    prepared: Prepared, layer: Factored, z: Float[Array, "b m"], *, tol: float, max_steps: int
 ) -> tuple[Float[Array, "b m"], SolveInfo]:
     r"""Semismooth Newton on the hidden activations of a factored layer.
 
@@ -74,7 +80,7 @@ def factored_solve(
     Args:
       prepared: W and G.
       layer: W, c (b, h) and sigma.
-      s: initial hidden activations.
+      z: initial state; the iteration starts at f(z).
       tol: relative tolerance on |f(z) - z| / |f(z)|.
       max_steps: cap of the Newton steps.
 
@@ -83,11 +89,12 @@ def factored_solve(
     """
     apply, running = product(prepared), -1
     slope = _slope(layer.activation)
-    rows, tiny = s.shape[0], float(jnp.finfo(s.dtype).tiny)
-    floor = stalled_at(s)
+    epsilon = float(jnp.finfo(z.dtype).eps)
+    rows, tiny = z.shape[0], float(jnp.finfo(z.dtype).tiny)
+    s = layer.activation(z @ prepared.matrix.T + layer.offset)
 
     def unfinished(carry: _Carry) -> Array:
-        return jnp.any(carry.status == running) & (carry.count < max_steps)
+        return jnp.any(carry.status == running) & (carry.number < max_steps)
 
     def body(carry: _Carry) -> _Carry:
         g = carry.image + layer.offset
@@ -100,8 +107,10 @@ def factored_solve(
         better = active & (residual < carry.residual)
         best = per_example(better, carry.s, carry.best)
         lowest = jnp.where(better, residual, carry.residual)
-        status = jnp.where(active & ~jnp.isfinite(residual), NONFINITE, carry.status)
-        status = jnp.where(active & (residual <= tol), CONVERGED, status)
+        since = jnp.where(better, 0, carry.since + 1)
+        status = jnp.where(active & (since >= STALL_PATIENCE) & (lowest <= ROUND_OFF * epsilon), STALLED, carry.status)
+        status = jnp.where(active & ~jnp.isfinite(residual), NONFINITE, status)
+        status = jnp.where(active & (residual <= MARGIN * tol), CONVERGED, status)
         going = status == running
         root = jnp.sqrt(slope(g))
         right = jnp.where(going[:, None], root * moved, 0.0)
@@ -114,49 +123,53 @@ def factored_solve(
         s, image = per_example(worse, carry.fallback, (s, image))
         s, image = per_example(going, (s, image), (carry.s, carry.image))
         return _Carry(
-            carry.count + 1,
+            carry.number + 1,
             s,
             image,
             (after, after_image),
             jnp.where(worse, jnp.inf, residual),
             best,
             lowest,
+            since,
             carry.steps + jnp.where(going, 3 + inner.steps, active.astype(jnp.int32)),
             status,
         )
 
     image = apply(s)
     start = _Carry(
-        count=jnp.zeros((), jnp.int32),
+        number=jnp.zeros((), jnp.int32),
         s=s,
         image=image,
         fallback=(s, image),
         last=jnp.full(rows, jnp.inf, s.dtype),
         best=s,
         residual=jnp.full(rows, jnp.inf, s.dtype),
+        since=jnp.zeros(rows, jnp.int32),
         steps=jnp.zeros(rows, jnp.int32),
         status=jnp.full(rows, running, jnp.int32),
     )
     end = jax.lax.while_loop(unfinished, body, start)
-    ended = jnp.where(end.residual <= floor, STALLED, MAX_STEPS)
-    status = jnp.where(end.status == running, ended, end.status)
-    return end.best @ prepared.matrix, SolveInfo(end.residual, end.steps, status)
-
-
-MAX_INNER = 400
+    z = end.best @ prepared.matrix
+    return z, judge(end.residual, end.steps, tol, epsilon)
 
 
 def factored_adjoint(
     prepared: Prepared, layer: Factored, z: Float[Array, "b m"], v: Float[Array, "b m"], *, tol: float, max_steps: int
 ) -> tuple[Float[Array, "b m"], SolveInfo]:
-    r"""w = (I - W^T D W)^{-1} v = v + W^T D^{1/2} t with (I - D^{1/2} G D^{1/2}) t = D^{1/2} W v, by conjugate gradients."""
+    r"""w = (I - W^T D W)^{-1} v = v + W^T D^{1/2} t, where (I - D^{1/2} G D^{1/2}) t = D^{1/2} W v.
+
+    By conjugate gradients; the residual said is a bound where |W| <= 1, and steps are products with G.
+    """
     apply = product(prepared)
     root = jnp.sqrt(_slope(layer.activation)(z @ prepared.matrix.T + layer.offset))
     right = root * (v @ prepared.matrix.T)
     size = norm(right)
     accuracy = tol * norm(v) / jnp.where(size > 0.0, size, 1.0)
-    t, info = conjugate_gradient(lambda u: root * apply(root * u), right, tol=accuracy, max_steps=max_steps)
-    return v + (root * t) @ prepared.matrix, info
+    unit = right / jnp.where(size > 0.0, size, 1.0)[:, None]
+    t, info = conjugate_gradient(lambda u: root * apply(root * u), unit, tol=accuracy, max_steps=max_steps)
+    # The residual of w is W^T D^{1/2} times that of t, so no larger where |W| <= 1.
+    residual = info.residual * size / jnp.where(norm(v) > 0.0, norm(v), 1.0)
+    return v + size[:, None] * (root * t) @ prepared.matrix, info._replace(residual=residual)
 
 
 def _slope(activation: Callable[[Array], Array]) -> Callable[[Array], Array]:

@@ -1,26 +1,26 @@
 """Depth without end: the equilibrium of a step, with gradients by the implicit function theorem."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Int
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.descent import Descent, Factored, Params
-from unroll_jax.fixed_point.adjoints import Adjoint, Unrolled, asymmetry
+from unroll_jax.fixed_point.adjoints import Adjoint, Unrolled
+from unroll_jax.fixed_point.backward import Backward, Function, Probe, as_problem, corrected, differentiable
+from unroll_jax.fixed_point.checks import check_options, check_start, check_step, resolve_batch_ndim
 from unroll_jax.fixed_point.factored import Prepared, factored_adjoint, factored_solve, prepare
 from unroll_jax.fixed_point.failure import check_outcome
-from unroll_jax.fixed_point.problem import NONSYMMETRIC, Problem, SolveInfo, flatten, norm
-from unroll_jax.fixed_point.solvers import Solver, run
+from unroll_jax.fixed_point.problem import SolveInfo, epsilon_of, flatten, judge, relative
+from unroll_jax.fixed_point.solvers import Solver, run, unroll_solver
 from unroll_jax.fixed_point.tables import resolve_adjoint, resolve_solver
 
-__all__ = ["EquilibriumInfo", "Probe", "equilibrium", "probe"]
+__all__ = ["EquilibriumInfo", "equilibrium"]
 
-
-ASYMMETRY = 1e-2  # of random probes, above which a Jacobian is not taken for symmetric
+LEAST_ADJOINT_STEPS = 200  # products with J^T are cheap beside a forward solve that a cap of a few Newton steps serves
 
 
 class EquilibriumInfo(NamedTuple):
@@ -29,33 +29,14 @@ class EquilibriumInfo(NamedTuple):
     Attributes:
       residual: relative, |f(z) - z| / |f(z)| at the z that the state returned is f of.
       steps: evaluations of the step until the example ended.
-      status: how it ended, an index into `STATUS`.
+      status: how it ended, an index into `unroll_jax.fixed_point.STATUS`.
       converged: whether it met the tolerance or stalled at round-off.
     """
 
     residual: Float[Array, "*batch"]
     steps: Int[Array, "*batch"]
     status: Int[Array, "*batch"]
-    converged: Array
-
-
-class Probe(NamedTuple):
-    """Carries the statistics of the backward solve out as its own cotangent: pass zeros, differentiate with respect to it.
-
-    Attributes:
-      residual: |v + J^T w - w| / |v| of each example, NaN where the adjoint does not measure it.
-      steps: steps of the adjoint solve, as floats.
-      converged: 1.0 where the adjoint met its tolerance or stalled at round-off.
-    """
-
-    residual: Float[Array, "*batch"]
-    steps: Float[Array, "*batch"]
-    converged: Float[Array, "*batch"]
-
-
-def probe(*batch: int) -> Probe:
-    """A `Probe` of zeros for a batch shape."""
-    return Probe(*(jnp.zeros(batch) for _ in Probe._fields))
+    converged: Bool[Array, "*batch"]
 
 
 def equilibrium(
@@ -73,232 +54,163 @@ def equilibrium(
     adjoint_max_steps: int | None = None,
     batch_ndim: int | None = None,
     probe: Probe | None = None,
+    forward_mode: bool = False,
 ) -> tuple[Any, EquilibriumInfo]:
     r"""The fixed point z = f(z) of a step, and its gradient by the implicit function theorem.
 
-    The forward solve runs under `stop_gradient`; one step is then taken from its result, through which parameters, x
-    and whatever the step closes over are differentiated; the cotangent v of that step is replaced by
+    The forward solve runs under `stop_gradient`, each example until it has converged by itself; one step y = f(z) is
+    then taken from its best state, through which params, x and whatever the step closes over are differentiated; the
+    cotangent v of that step is replaced by
 
-    .. math:: w = (I - J^T)^{-1} v ,
+    .. math:: w = (I - J^T)^{-1} v , \qquad J = \partial f / \partial z ,
 
-    solved with vector products alone. Memory does not depend on the number of iterations. The cotangent is normalised
-    before its solve, an example at a time, so that tiny ones keep their accuracy. If f contracts with c < 1, the state
-    is within c / (1 - c) times |f(z) - z| of the fixed point, and the gradient within
-    :math:`(\epsilon_b + c_2 \epsilon_f) / (1 - c)` of the exact one, relative to |v|, for a Jacobian that changes
-    at the rate c_2 and absolute errors of the two solves.
+    solved with vector products alone. Memory does not depend on the number of iterations. Cotangents are normalised
+    before the solve, an example at a time, so that tiny ones keep their accuracy.
+
+    **Error bounds.** Let f contract with c < 1 (in the Euclidean norm), and let r = |f(z) - z|, at most ``tol`` |y|
+    where ``info`` says converged. Then
+
+    .. math:: |y - z^*| \le c\, e , \qquad |z - z^*| \le e = r / (1 - c) .
+
+    Let rho be the residual of the adjoint, at most ``adjoint_tol`` |v|; beta bound the derivative B of f with respect
+    to what is differentiated; L_J, L_B and L_v be Lipschitz constants in z of J, B and the loss's gradient. Then the
+    gradient g is as near to the exact one as
+
+    .. math:: |g - g^*| \le \frac{\beta}{1 - c} \Big( \rho + L_v c\, e + \frac{L_J\, e\, |v^*|}{1 - c} \Big)
+              + \frac{L_B\, e\, |v^*|}{1 - c} ,
+
+    linear in both tolerances.
+
+    **Derivatives.** By default the reverse mode, once: only vector-Jacobian products of the step are taken, so the step
+    may contain `custom_vjp` kernels. `jax.jvp` of it, or a second derivative, is an error. ``forward_mode=True`` gives
+    forward mode, reverse mode and all their compositions, for a step that has both, with the same linear solver.
 
     Args:
       descent: a `Descent`, or a step ``(params, y, x) -> y'`` alone.
       params: parameters of the step, a pytree.
       y0: initial state, a pytree of floating arrays that share their batch axes; receives no gradient. The equilibrium
-        of an earlier call is a warm start.
-      x: the input the step sees, or None.
+        of an earlier call is a warm start. States below float32 are iterated on in float32, between steps that see
+        their own dtype.
+      x: the input the step sees, a pytree, or None.
       solver: a name of `SOLVERS`, or a `Solver`; None is semismooth Newton in the layer's own small space for a
-        factored layer (`opteq`), else "anderson".
-      adjoint: a name of `ADJOINTS`, an `Adjoint`, or `unrolled(k)` (then the solver is k Picard steps); None is
-        conjugate gradients in the small space for a factored layer, else "gmres".
-      tol: relative tolerance of the forward solve, |f(z) - z| <= tol |f(z)| for every example.
-      max_steps: cap of the forward solve.
+        factored layer (`opteq`), plain steps if ``adjoint`` is unrolled, else "anderson".
+      adjoint: a name of `ADJOINTS`, an `Adjoint`, or `unrolled(k)`: then k steps of the solver, differentiated by
+        autodiff. None is conjugate gradients in the small space for a factored layer, else "gmres".
+      tol: relative tolerance of the forward solve, |f(z) - z| <= tol |f(z)| for every example. An example that cannot
+        get there for round-off counts as converged, with a status of its own.
+      max_steps: cap of the forward solve; of Newton steps where there are such.
       on_failure: "error", "warn" or "accept" where an example does not converge, in the forward and the backward pass.
+        In compiled code the error is ``jax.errors.JaxRuntimeError``, raised when the results are waited for.
       adjoint_tol: relative tolerance of the adjoint solve; None is ``tol``.
-      adjoint_max_steps: cap of the adjoint solve; None is ``max_steps``.
+      adjoint_max_steps: cap of the adjoint solve; None is ``max_steps``, and 200 at least.
       batch_ndim: how many leading axes of the state are batch axes. None asks the energy of a `Descent`, and is 0 for a
         step alone: then all of the state is one example.
-      probe: zeros of `unroll_jax.fixed_point.probe`; its cotangent is the statistics of the backward solve.
+      probe: zeros from `unroll_jax.fixed_point.zero_probe`; its cotangent is the statistics of the backward solve.
+      forward_mode: whether derivatives beyond one reverse pass are wanted.
 
     Returns:
       ``(y, info)``: the equilibrium, and an `EquilibriumInfo`.
 
     Raises:
-      ValueError: if an option is outside what is stated here, or the step changes the state's structure or shapes.
+      ValueError: if an option is outside what is stated here, the step changes the state's structure, shapes or dtypes,
+        or y0 is not finite (where its values are known).
       TypeError: if a state leaf is not floating.
-      ConvergenceError: if ``on_failure="error"`` and an example does not converge (inside jit as the runtime's error).
+      ConvergenceError: if ``on_failure="error"`` and an example does not converge.
 
-    Source: Bai, Kolter, Koltun (2019), Theorem 1; design lessons from measurements of its successors.
+    Source: Bai, Kolter, Koltun (2019), Theorem 1; Xie et al. (2021), Section 4.1. The bounds are ours.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, unroll_jax
+      >>> step = lambda weight, z, x: jnp.tanh(z @ weight + x)
+      >>> weight, x = 0.1 * jnp.eye(3), jnp.ones((8, 3))
+      >>> z, info = unroll_jax.equilibrium(step, weight, jnp.zeros((8, 3)), x, batch_ndim=1)
+      >>> bool(info.converged.all()), bool(jnp.allclose(z, step(weight, z, x), atol=1e-5))
+      (True, True)
     """
-    structured = getattr(descent, "factored", None)
-    chosen = None if solver is None and structured else resolve_solver(solver or "anderson")
-    backward = None if adjoint is None and structured else resolve_adjoint(adjoint or "gmres")
-    _check_options(tol, max_steps, on_failure, adjoint_tol, adjoint_max_steps)
+    check_options(tol, max_steps, on_failure, adjoint_tol, adjoint_max_steps)
     step = descent.step if isinstance(descent, Descent) else descent
     y0 = jax.tree.map(lambda leaf: jax.lax.stop_gradient(jnp.asarray(leaf)), y0)
-    _check_state(step, params, y0, x)
-    batch_ndim = _batch_ndim(descent, params, y0, x, batch_ndim)
-    batch = jax.tree.leaves(y0)[0].shape[:batch_ndim]
+    check_start(y0)
+    function, operands = _close(step, params, y0, x)
+    batch_ndim = resolve_batch_ndim(descent, params, y0, x, batch_ndim)
+    batch, epsilon = jax.tree.leaves(y0)[0].shape[:batch_ndim], epsilon_of(y0)
     start, restore = flatten(y0, batch_ndim)
+    rows = lambda operands, z: flatten(function(operands, restore(z)), batch_ndim)[0]  # noqa: E731
 
-    def apply(operands: Any, z: Array) -> Array:
-        params, x = operands
-        return flatten(step(params, restore(z), x), batch_ndim)[0].astype(z.dtype)
+    small = _small(descent, params, x, start) if solver is None or adjoint is None else None
+    way = resolve_adjoint(adjoint or ("gmres" if small is None else "conjugate_gradient"))
+    if probe is not None and (forward_mode or isinstance(way, Unrolled)):
+        raise ValueError('probe needs the reverse mode: drop it, or forward_mode and adjoint="unrolled"')
+    if isinstance(way, Unrolled):
+        chosen = resolve_solver(solver or "picard")
+        y, info = unroll_solver(as_problem(rows, operands, epsilon), start, chosen, num_steps=way.num_steps, tol=tol)
+        check_outcome(info, what="unrolled equilibrium", way_out="raise num_steps", tol=tol, on_failure=on_failure)
+        return restore(y), _shaped(info, batch)
 
-    # What the step closes over becomes an argument, so that no tracer of the caller's outlives its trace.
-    apply, closed_over = jax.closure_convert(apply, (params, x), start)
-    operands = ((params, x), *closed_over)
-    function = lambda operands, z: apply(operands[0], z, *operands[1:])  # noqa: E731
-    if isinstance(backward, Unrolled):
-        return _unrolled(function, operands, start, restore, batch, backward.num_steps, tol, on_failure)
-
-    held = jax.lax.stop_gradient(operands)
-    small = None
-    if structured is not None and (chosen is None or backward is None):
-        small = _small(structured(*jax.lax.stop_gradient((params, x))), start)
-    if chosen is None:
-        z, info = factored_solve(*small, jnp.zeros_like(small[1].offset), tol=tol, max_steps=max_steps)
+    z, info = _solve_forward(rows, operands, start, epsilon, solver, small, tol, max_steps)
+    backward = Backward(
+        way, adjoint_tol or tol, adjoint_max_steps or max(max_steps, LEAST_ADJOINT_STEPS), on_failure, epsilon
+    )
+    if forward_mode:
+        y = differentiable(rows, backward, operands, z)
+        fz = jax.lax.stop_gradient(y)
     else:
-        z, info = run(_problem(function, held), start, chosen, tol=tol, max_steps=max_steps)
-    z = jax.lax.stop_gradient(z)
+        if adjoint is None and small is not None:
+            backward = backward._replace(prepared=_prepared_adjoint(small))
+        y, fz = corrected(rows, backward, operands, z, probe, None if small is None else (small[0], small[1].offset))
+    if solver is None and small is not None:  # measured where it iterates; said of the step itself
+        info = judge(relative(fz - z, fz), info.steps, tol, epsilon)
     check_outcome(info, what="equilibrium", way_out="raise max_steps or tol", tol=tol, on_failure=on_failure)
-    solve = _adjoint_solve(function, backward, None if small is None else small[1].activation)
-    settings = _Settings(solve, adjoint_tol or tol, adjoint_max_steps or max(max_steps, 200), on_failure, backward)
-    fz = _correct(settings, function(operands, z), _flat_probe(probe, z), (held, z, _arrays(small)))
-    return restore(fz), _shaped(info, batch)
+    return restore(y), _shaped(info, batch)
 
 
-class _Settings(NamedTuple):
-    """What the backward pass needs that is no array."""
+def _close(step: Callable[..., Any], params: Params, y: Any, x: Any) -> tuple[Function, Any]:
+    """The step with all it closes over as operands, so that no tracer of the caller's outlives its trace."""
+    closed, after = jax.make_jaxpr(step, return_shape=True)(params, y, x)
+    check_step(y, after)
+    structure = jax.tree.structure(after)
 
-    solve: Callable[..., tuple[Array, SolveInfo]]
-    tol: float
-    max_steps: int
-    on_failure: str
-    adjoint: Adjoint | None
+    def function(operands: Any, y: Any) -> Any:
+        params, x, consts = operands
+        leaves = jax.tree.leaves((params, y, x))
+        return jax.tree.unflatten(structure, jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, consts))(*leaves))
 
-
-def _adjoint_solve(function: Any, adjoint: Adjoint | None, activation: Any) -> Callable[..., tuple[Array, SolveInfo]]:
-    def general(kept: Any, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
-        operands, z, _ = kept
-        assert adjoint is not None
-        operator = _problem(function, operands).pull(z)
-        w, info = adjoint.solve(operator, v, tol, max_steps)
-        if adjoint.symmetric:
-            lopsided = asymmetry(operator, v)
-            info = info._replace(status=jnp.where(lopsided > ASYMMETRY, NONSYMMETRIC, info.status))
-        return w, info
-
-    def factored(kept: Any, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
-        _, z, (prepared, offset) = kept
-        layer = Factored(prepared.matrix, offset, activation)
-        return factored_adjoint(prepared, layer, z, v, tol=tol, max_steps=max_steps)
-
-    return factored if adjoint is None else general
+    return function, (params, x, closed.consts)
 
 
-def _small(layer: Factored, start: Array) -> tuple[Prepared, Factored]:
-    dtype = start.dtype
-    matrix, offset = layer.matrix.astype(dtype), layer.offset.astype(dtype)
-    offset = offset.reshape(-1, offset.shape[-1])
+def _solve_forward(
+    rows: Function, operands: Any, start: Array, epsilon: float, solver: Any, small: Any, tol: float, max_steps: int
+) -> tuple[Array, SolveInfo]:
+    if solver is None and small is not None:
+        z, info = factored_solve(small[0], small[1], start, tol=tol, max_steps=max_steps)
+    else:
+        problem = as_problem(rows, jax.lax.stop_gradient(operands), epsilon)
+        z, info = run(problem, start, resolve_solver(solver or "anderson"), tol=tol, max_steps=max_steps)
+    return jax.lax.stop_gradient(z), SolveInfo(*(jax.lax.stop_gradient(leaf) for leaf in info))
+
+
+def _small(descent: Any, params: Params, x: Any, start: Array) -> tuple[Prepared, Factored] | None:
+    """The factored form of a layer that has one, for the rows of ``start``."""
+    factored = descent.factored if isinstance(descent, Descent) else None
+    layer = None if factored is None else factored(*jax.lax.stop_gradient((params, x)))
+    if layer is None or layer.matrix.shape[1] != start.shape[1]:  # or other axes than its own were named batch axes
+        return None
+    matrix, offset = layer.matrix.astype(start.dtype), layer.offset.astype(start.dtype)
+    offset = jnp.broadcast_to(offset.reshape(-1, offset.shape[-1]), (start.shape[0], offset.shape[-1]))
     return prepare(matrix, start.shape[0]), Factored(matrix, offset, layer.activation)
 
 
-def _arrays(small: tuple[Prepared, Factored] | None) -> Any:
-    return None if small is None else (small[0], small[1].offset)
+def _prepared_adjoint(small: tuple[Prepared, Factored]) -> Callable[..., tuple[Array, SolveInfo]]:
+    activation = small[1].activation
 
-
-def _flat_probe(probe: Probe | None, z: Array) -> Probe:
-    if probe is None:
-        return Probe(*(jnp.zeros(z.shape[0], z.dtype) for _ in Probe._fields))
-    return jax.tree.map(lambda leaf: leaf.reshape(z.shape[0]).astype(z.dtype), probe)
-
-
-def _problem(function: Callable[[Any, Array], Array], operands: Any) -> Problem:
-    def pull(z: Array) -> Callable[[Array], Array]:
-        _, transposed = jax.vjp(lambda state: function(operands, state), z)
-        return lambda w: transposed(w)[0]
-
-    return Problem(apply=lambda z: function(operands, z), pull=pull)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _correct(settings: _Settings, fz: Array, probe: Probe, kept: Any) -> Array:
-    """The identity on fz, whose cotangent is corrected from that of one step to that of the equilibrium."""
-    return fz
-
-
-def _correct_forward(settings: _Settings, fz: Array, probe: Probe, kept: Any) -> tuple[Array, Any]:
-    return fz, kept
-
-
-def _correct_backward(settings: _Settings, kept: Any, cotangent: Array) -> tuple[Any, ...]:
-    size = norm(cotangent)
-    unit = cotangent / jnp.where(size > 0.0, size, 1.0)[:, None]
-    w, info = settings.solve(kept, unit, settings.tol, settings.max_steps)
-    if settings.adjoint is None or settings.adjoint.exact:
-        check_outcome(
-            info,
-            what="adjoint of equilibrium",
-            way_out="raise adjoint_max_steps or adjoint_tol, or choose another adjoint",
-            tol=settings.tol,
-            on_failure=settings.on_failure,
+    def solve(arrays: Any, z: Array, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
+        prepared, offset = arrays
+        return factored_adjoint(
+            prepared, Factored(prepared.matrix, offset, activation), z, v, tol=tol, max_steps=max_steps
         )
-    statistics = Probe(info.residual, info.steps.astype(w.dtype), info.converged.astype(w.dtype))
-    return w * size[:, None], statistics, jax.tree.map(_no_cotangent, kept)
 
-
-def _no_cotangent(leaf: Array) -> Any:
-    if jnp.issubdtype(leaf.dtype, jnp.inexact):
-        return jnp.zeros_like(leaf)
-    return np.zeros(leaf.shape, jax.dtypes.float0)
-
-
-_correct.defvjp(_correct_forward, _correct_backward)
-
-
-def _unrolled(
-    function: Any, operands: Any, z: Array, restore: Any, batch: tuple[int, ...], num_steps: int, tol: float, on_failure: str
-) -> tuple[Any, EquilibriumInfo]:
-    def body(state: Array, _: None) -> tuple[Array, None]:
-        return function(operands, state), None
-
-    before, _ = jax.lax.scan(body, z, length=num_steps - 1)
-    after = function(operands, before)
-    held = jax.lax.stop_gradient((before, after))
-    _, info = run(
-        Problem(apply=lambda _: held[1], pull=lambda z: lambda w: w), held[0], resolve_solver("picard"), tol=tol, max_steps=1
-    )
-    info = info._replace(steps=jnp.full_like(info.steps, num_steps))
-    check_outcome(info, what="unrolled equilibrium", way_out="raise num_steps", tol=tol, on_failure=on_failure)
-    return restore(after), _shaped(info, batch)
+    return solve
 
 
 def _shaped(info: SolveInfo, batch: tuple[int, ...]) -> EquilibriumInfo:
     return EquilibriumInfo(*(leaf.reshape(batch) for leaf in (info.residual, info.steps, info.status, info.converged)))
-
-
-def _check_options(
-    tol: float, max_steps: int, on_failure: str, adjoint_tol: float | None, adjoint_max_steps: int | None
-) -> None:
-    for name, value in (("tol", tol), ("adjoint_tol", adjoint_tol)):
-        if value is not None and not 0.0 < value < 1.0:
-            raise ValueError(f"{name} must be in (0, 1), got {value}")
-    for name, value in (("max_steps", max_steps), ("adjoint_max_steps", adjoint_max_steps)):
-        if value is not None and value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-    if on_failure not in ("error", "warn", "accept"):
-        raise ValueError(f'on_failure must be "error", "warn" or "accept", got {on_failure!r}')
-
-
-def _check_state(step: Callable[..., Any], params: Params, y: Any, x: Any) -> None:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(y):
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            raise TypeError(f"y0{jax.tree_util.keystr(path)} must have a floating dtype, got {leaf.dtype}; cast it first")
-    after = jax.eval_shape(step, params, y, x)
-    if jax.tree.structure(y) != jax.tree.structure(after):
-        raise ValueError(
-            f"the step must keep the state's structure, {jax.tree.structure(y)} became {jax.tree.structure(after)}"
-        )
-    for old, new in zip(jax.tree.leaves(y), jax.tree.leaves(after), strict=True):
-        if (old.shape, old.dtype) != (new.shape, new.dtype):
-            raise ValueError(
-                f"the step must keep shape and dtype, {old.dtype}{list(old.shape)} became {new.dtype}{list(new.shape)}"
-            )
-
-
-def _batch_ndim(descent: Any, params: Params, y: Any, x: Any, batch_ndim: int | None) -> int:
-    lowest = min(leaf.ndim for leaf in jax.tree.leaves(y))
-    if batch_ndim is None:
-        batch_ndim = jax.eval_shape(descent.energy, params, y, x).ndim if isinstance(descent, Descent) else 0
-    if not 0 <= batch_ndim <= lowest:
-        raise ValueError(f"batch_ndim must be between 0 and {lowest}, the least rank of the state, got {batch_ndim}")
-    if len({leaf.shape[:batch_ndim] for leaf in jax.tree.leaves(y)}) > 1:
-        raise ValueError(f"the leaves of y0 must share their first batch_ndim={batch_ndim} axes")
-    return batch_ndim

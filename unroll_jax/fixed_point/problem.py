@@ -7,20 +7,24 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from unroll_jax.descent import compute_dtype
+
 __all__ = [
     "CONVERGED",
     "MAX_STEPS",
     "NONFINITE",
     "NONSYMMETRIC",
+    "ROUND_OFF",
     "STALLED",
     "STATUS",
     "Problem",
     "SolveInfo",
+    "epsilon_of",
     "flatten",
+    "judge",
     "norm",
     "per_example",
     "relative",
-    "stalled_at",
 ]
 
 # How a solve of one example ended.
@@ -32,7 +36,8 @@ STATUS = (
     "met a value that is not finite",
     "has a Jacobian that is not symmetric, which this adjoint needs,",
 )
-STALL_PATIENCE = 10  # steps without a better residual, near round-off, after which there is none to be had
+# A relative residual under this many epsilons is what rounding the values of a map and of its sums leaves.
+ROUND_OFF = 16.0
 
 
 class Problem(NamedTuple):
@@ -41,10 +46,17 @@ class Problem(NamedTuple):
     Attributes:
       apply: ``z (b, m) -> f(z) (b, m)``.
       pull: ``z -> (w -> J(z)^T w)``, vector products with the transposed Jacobian of each row.
+      epsilon: relative spacing of the numbers f is computed in, the state's own dtype.
     """
 
     apply: Callable[[Float[Array, "b m"]], Float[Array, "b m"]]
     pull: Callable[[Float[Array, "b m"]], Callable[[Float[Array, "b m"]], Float[Array, "b m"]]]
+    epsilon: float = float(jnp.finfo(jnp.float32).eps)
+
+    @property
+    def floor(self) -> float:
+        """The relative residual that round-off alone explains."""
+        return ROUND_OFF * self.epsilon
 
 
 class SolveInfo(NamedTuple):
@@ -63,14 +75,14 @@ class SolveInfo(NamedTuple):
     @property
     def converged(self) -> Bool[Array, "*batch"]:
         """Whether the tolerance was met, or the residual is as small as round-off lets it be."""
-        return (self.status == CONVERGED) | (self.status == STALLED)
+        return self.status <= STALLED
 
 
 def flatten(tree: Any, batch_ndim: int) -> tuple[Float[Array, "b m"], Callable[[Array], Any]]:
-    """A pytree of arrays (*batch, ...) as one matrix, a row an example; and the way back."""
+    """A pytree of arrays (*batch, ...) as one matrix, a row an example, float32 at least; and the way back."""
     leaves, structure = jax.tree.flatten(tree)
     batch = leaves[0].shape[:batch_ndim]
-    dtype = jnp.result_type(*leaves)
+    dtype = compute_dtype(*leaves)
     shapes = [leaf.shape for leaf in leaves]
     dtypes = [leaf.dtype for leaf in leaves]
     rows = 1
@@ -90,6 +102,11 @@ def flatten(tree: Any, batch_ndim: int) -> tuple[Float[Array, "b m"], Callable[[
     return flat, restore
 
 
+def epsilon_of(tree: Any) -> float:
+    """Relative spacing of the coarsest dtype among the leaves."""
+    return max(float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(tree))
+
+
 def norm(z: Float[Array, "b m"]) -> Float[Array, " b"]:
     """Euclidean norm of every row; it neither over- nor underflows before its value does."""
     largest = jnp.max(jnp.abs(z), axis=-1, keepdims=True)
@@ -103,9 +120,11 @@ def relative(difference: Float[Array, "b m"], reference: Float[Array, "b m"]) ->
     return jnp.where(above == 0.0, 0.0, above / jnp.where(below == 0.0, jnp.finfo(above.dtype).tiny, below))
 
 
-def stalled_at(z: Float[Array, "b m"]) -> float:
-    """The relative residual that round-off alone explains in a state of this width and dtype."""
-    return 4.0 * float(jnp.finfo(z.dtype).eps) * max(1.0, z.shape[-1] ** 0.5)
+def judge(residual: Float[Array, " b"], steps: Int[Array, " b"], tol: float, epsilon: float) -> SolveInfo:
+    """What the residuals say of solves that have ended."""
+    status = jnp.where(residual <= ROUND_OFF * epsilon, STALLED, MAX_STEPS)
+    status = jnp.where(residual <= tol, CONVERGED, status)
+    return SolveInfo(residual, steps, jnp.where(jnp.isfinite(residual), status, NONFINITE))
 
 
 def per_example(condition: Bool[Array, " b"], yes: Any, no: Any) -> Any:

@@ -2,17 +2,18 @@
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.fixed_point.problem import Problem
+from unroll_jax.fixed_point.problem import Problem, norm
 from unroll_jax.fixed_point.solvers import Point, Solver
 
 __all__ = ["anderson", "broyden"]
 
 
 class AndersonMemory(NamedTuple):
-    """The last residuals and images as differences, (b, window, m), and the point before."""
+    """The last differences of residuals, scaled to unit length, those of images in the same scale, the point before."""
 
     residual_differences: Float[Array, "b w m"]
     image_differences: Float[Array, "b w m"]
@@ -25,13 +26,14 @@ def anderson(window: int = 5, *, ridge: float | None = None, mixing: float = 1.0
 
     With g = f(z) - z, dG and dF the differences of the last residuals and images,
 
-    .. math:: z' = f(z) - dF c - (1 - \beta) (g - dG c) , \qquad c = \arg\min |g - dG c|^2 + \mu tr(dG^T dG) |c|^2 / w .
+    .. math:: z' = f(z) - dF c - (1 - \beta) (g - dG c) , \qquad c = \arg\min |g - dG c|^2 + \mu |c|^2 .
 
-    The ridge mu is relative to the trace, so that it means the same at every scale; mixing starts at the second step.
+    The columns of dG are scaled to unit length (and those of dF with them), so that the ridge mu is relative to the
+    mean of the Gram matrix's diagonal and means the same at every scale. Mixing starts at the second step.
 
     Args:
       window: how many differences w are kept, at least 1.
-      ridge: mu >= 0; None is the square of the dtype's epsilon times 1e4, as small as round-off allows.
+      ridge: mu >= 0; None is 10 epsilons of the dtype, a little over the round-off of the Gram matrix.
       mixing: beta in (0, 1].
 
     Raises:
@@ -52,19 +54,19 @@ def anderson(window: int = 5, *, ridge: float | None = None, mixing: float = 1.0
 
     def update(problem: Problem, point: Point, memory: AndersonMemory) -> tuple[Array, AndersonMemory]:
         residual = point.fz - point.z
-        place = (point.count - 1) % window
-        first = point.count == 0
-        differences = jnp.where(first, 0.0, residual - memory.residual), jnp.where(first, 0.0, point.fz - memory.image)
-        place = jnp.where(first, 0, place)
-        residuals = memory.residual_differences.at[:, place].set(differences[0])
-        images = memory.image_differences.at[:, place].set(differences[1])
+        first = point.number == 0
+        place = jnp.where(first, 0, (point.number - 1) % window)
+        change, image_change = residual - memory.residual, point.fz - memory.image
+        length = jax.lax.stop_gradient(norm(change))[:, None]
+        # A difference of zero, or one that is not there yet, is a column of zeros: a 1 on the diagonal, no weight.
+        usable = ~first & (length > 0.0)
+        scale = jnp.where(usable, length, 1.0)
+        residuals = memory.residual_differences.at[:, place].set(jnp.where(usable, change / scale, 0.0))
+        images = memory.image_differences.at[:, place].set(jnp.where(usable, image_change / scale, 0.0))
         gram = jnp.einsum("bim,bjm->bij", residuals, residuals)
-        trace = jnp.trace(gram, axis1=1, axis2=2)[:, None, None]
-        least = 1e4 * float(jnp.finfo(gram.dtype).eps) ** 2 if ridge is None else ridge
-        # A row of zeros in the history, before it is full, gets a 1 on the diagonal and hence no weight.
+        least = 10.0 * float(jnp.finfo(gram.dtype).eps) if ridge is None else ridge
         empty = jnp.diagonal(gram, axis1=1, axis2=2) == 0.0
-        eye = jnp.eye(window, dtype=gram.dtype)
-        system = gram + (least * trace / window + empty[:, :, None]) * eye
+        system = gram + (least + empty[:, :, None]) * jnp.eye(window, dtype=gram.dtype)
         weights = _solve_small(system, jnp.einsum("bim,bm->bi", residuals, residual))
         moved = point.fz - jnp.einsum("bi,bim->bm", weights, images)
         if mixing < 1.0:
@@ -106,8 +108,8 @@ def broyden(window: int = 20) -> Solver:
 
     def update(problem: Problem, point: Point, memory: BroydenMemory) -> tuple[Array, BroydenMemory]:
         residual = point.z - point.fz
-        first = point.count == 0
-        place = jnp.where(first, 0, (point.count - 1) % window)
+        first = point.number == 0
+        place = jnp.where(first, 0, (point.number - 1) % window)
         fresh = place == 0
         u, v = jnp.where(fresh, 0.0, memory.u), jnp.where(fresh, 0.0, memory.v)
         moved, changed = point.z - memory.z, residual - memory.residual
@@ -115,7 +117,9 @@ def broyden(window: int = 20) -> Solver:
         image = apply(u, v, changed)
         row = apply(v, u, moved)
         denominator = jnp.sum(moved * image, axis=-1, keepdims=True)
-        usable = ~first & (jnp.abs(denominator) > jnp.finfo(denominator.dtype).eps * jnp.sum(moved**2, -1, keepdims=True))
+        usable = ~first & (
+            jnp.abs(denominator) > jnp.finfo(denominator.dtype).eps * jnp.sum(moved**2, -1, keepdims=True)
+        )
         column = jnp.where(usable, (moved - image) / jnp.where(usable, denominator, 1.0), 0.0)
         u = u.at[:, place].set(column)
         v = v.at[:, place].set(jnp.where(usable, row, 0.0))
@@ -125,17 +129,9 @@ def broyden(window: int = 20) -> Solver:
 
 
 def _solve_small(system: Float[Array, "b w w"], right: Float[Array, "b w"]) -> Float[Array, "b w"]:
-    """Gaussian elimination of small positive definite systems, written out: a library call per row costs more."""
-    size = system.shape[-1]
-    rows = [system[:, i] for i in range(size)]
-    values = [right[:, i] for i in range(size)]
-    for i in range(size):
-        for j in range(i + 1, size):
-            factor = rows[j][:, i] / rows[i][:, i]
-            rows[j] = rows[j] - factor[:, None] * rows[i]
-            values[j] = values[j] - factor * values[i]
-    solution: list[Array] = [values[0]] * size
-    for i in reversed(range(size)):
-        known = sum((rows[i][:, j] * solution[j] for j in range(i + 1, size)), jnp.zeros_like(values[i]))
-        solution[i] = (values[i] - known) / rows[i][:, i]
-    return jnp.stack(solution, axis=-1)
+    """Gauss-Jordan elimination of small positive definite systems, all rows at once."""
+    table = jnp.concatenate([system, right[..., None]], axis=-1)
+    for i in range(system.shape[-1]):
+        pivot = table[:, i] / table[:, i, i, None]
+        table = (table - table[:, :, i, None] * pivot[:, None]).at[:, i].set(pivot)
+    return table[..., -1]

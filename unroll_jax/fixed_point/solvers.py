@@ -5,32 +5,34 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.fixed_point.problem import (
     CONVERGED,
     MAX_STEPS,
     NONFINITE,
-    STALL_PATIENCE,
     STALLED,
     Problem,
     SolveInfo,
+    judge,
     norm,
     per_example,
     relative,
-    stalled_at,
 )
 
-__all__ = ["Point", "Solver", "damped", "picard", "run"]
+__all__ = ["Point", "Solver", "damped", "picard", "run", "unroll_solver"]
+
+STALL_PATIENCE = 10  # steps without a better residual, near round-off, after which there is none to be had
 
 
 class Point(NamedTuple):
-    """Where an iteration stands: z, f(z), the relative residual of each row, and the steps taken so far."""
+    """Where an iteration stands: z, f(z), relative residual and whether it goes on of each row, steps taken so far."""
 
     z: Float[Array, "b m"]
     fz: Float[Array, "b m"]
     residual: Float[Array, " b"]
-    count: Int[Array, ""]
+    going: Bool[Array, " b"]
+    number: Int[Array, ""]
 
 
 class Solver(NamedTuple):
@@ -40,11 +42,17 @@ class Solver(NamedTuple):
       init: ``z -> memory``, a pytree whose leaves lead with the example axis.
       update: ``(problem, point, memory) -> (z', memory')``.
       symmetric: whether it needs a map whose Jacobian is symmetric.
+      unrollable: whether reverse-mode autodiff can go through ``update``.
+      whole: ``(problem, z, tol, max_steps) -> (z, steps)`` in place of the two, for loops that are not ours.
     """
 
     init: Callable[[Float[Array, "b m"]], Any]
     update: Callable[[Problem, Point, Any], tuple[Float[Array, "b m"], Any]]
     symmetric: bool = False
+    unrollable: bool = True
+    whole: Callable[[Problem, Float[Array, "b m"], float, int], tuple[Float[Array, "b m"], Int[Array, " b"]]] | None = (
+        None
+    )
 
 
 def picard() -> Solver:
@@ -68,7 +76,7 @@ def damped(share: float = 0.5) -> Solver:
 
 
 class _Carry(NamedTuple):
-    count: Int[Array, ""]
+    number: Int[Array, ""]
     z: Array
     memory: Any
     best: Array
@@ -78,20 +86,32 @@ class _Carry(NamedTuple):
     status: Array
 
 
-def run(problem: Problem, z: Float[Array, "b m"], solver: Solver, *, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
+def run(
+    problem: Problem,
+    z: Float[Array, "b m"],
+    solver: Solver,
+    *,
+    tol: float,
+    max_steps: int,
+    scale: Float[Array, " b"] | None = None,
+) -> tuple[Float[Array, "b m"], SolveInfo]:
     """Iterates until every row has |f(z) - z| <= tol |f(z)|, has stalled at round-off, or max_steps are taken.
 
-    A row that has ended is frozen. What is returned is the best state met and its residual.
+    A row that has ended is frozen. What is returned is the best state met and its residual. With ``scale``, residuals
+    are relative to it in place of |f(z)|.
     """
-    running, floor = -1, stalled_at(z)
-    rows = z.shape[0]
+    if solver.whole is not None:
+        return _run_whole(problem, z, solver.whole, tol, max_steps)
+    running, floor, rows = -1, problem.floor, z.shape[0]
 
     def unfinished(carry: _Carry) -> Array:
-        return jnp.any(carry.status == running) & (carry.count < max_steps)
+        return jnp.any(carry.status == running) & (carry.number < max_steps)
 
     def body(carry: _Carry) -> _Carry:
         fz = problem.apply(carry.z)
-        residual = relative(fz - carry.z, fz)
+        residual = (
+            relative(fz - carry.z, fz) if scale is None else norm(fz - carry.z) / jnp.where(scale > 0.0, scale, 1.0)
+        )
         active = carry.status == running
         better = active & (residual < carry.residual)
         best = per_example(better, carry.z, carry.best)
@@ -100,14 +120,13 @@ def run(problem: Problem, z: Float[Array, "b m"], solver: Solver, *, tol: float,
         status = jnp.where(active & (since >= STALL_PATIENCE) & (lowest <= floor), STALLED, carry.status)
         status = jnp.where(active & ~jnp.isfinite(residual), NONFINITE, status)
         status = jnp.where(active & (residual <= tol), CONVERGED, status)
-        point = Point(carry.z, fz, residual, carry.count)
-        z, memory = solver.update(problem, point, carry.memory)
         going = status == running
+        z, memory = solver.update(problem, Point(carry.z, fz, residual, going, carry.number), carry.memory)
         z, memory = per_example(going, (z, memory), (carry.z, carry.memory))
-        return _Carry(carry.count + 1, z, memory, best, lowest, since, carry.steps + active, status)
+        return _Carry(carry.number + 1, z, memory, best, lowest, since, carry.steps + active, status)
 
     start = _Carry(
-        count=jnp.zeros((), jnp.int32),
+        number=jnp.zeros((), jnp.int32),
         z=z,
         memory=solver.init(z),
         best=z,
@@ -119,3 +138,37 @@ def run(problem: Problem, z: Float[Array, "b m"], solver: Solver, *, tol: float,
     end = jax.lax.while_loop(unfinished, body, start)
     status = jnp.where(end.status == running, jnp.where(end.residual <= floor, STALLED, MAX_STEPS), end.status)
     return end.best, SolveInfo(end.residual, end.steps, status)
+
+
+def unroll_solver(
+    problem: Problem, z: Float[Array, "b m"], solver: Solver, *, num_steps: int, tol: float
+) -> tuple[Float[Array, "b m"], SolveInfo]:
+    """``num_steps`` steps in a scan that autodiff can go through; the residual is that of the last evaluation.
+
+    Raises:
+      ValueError: if the solver has no steps that autodiff can go through.
+    """
+    if not solver.unrollable:
+        raise ValueError('adjoint="unrolled" needs a solver whose steps can be differentiated, such as "picard"')
+    going = jnp.ones(z.shape[0], bool)
+
+    def body(carry: tuple[Array, Any, Array], count: Array) -> tuple[tuple[Array, Any, Array], None]:
+        z, memory, _ = carry
+        fz = problem.apply(z)
+        residual = jax.lax.stop_gradient(relative(fz - z, fz))
+        z, memory = solver.update(problem, Point(z, fz, residual, going, count), memory)
+        return (z, memory, residual), None
+
+    begin = (z, solver.init(z), jnp.full(z.shape[0], jnp.inf, z.dtype))
+    (z, _, residual), _ = jax.lax.scan(body, begin, jnp.arange(num_steps, dtype=jnp.int32))
+    steps = jnp.full(z.shape[0], num_steps, jnp.int32)
+    return z, judge(residual, steps, tol, problem.epsilon)
+
+
+def _run_whole(
+    problem: Problem, z: Array, whole: Callable[..., Any], tol: float, max_steps: int
+) -> tuple[Array, SolveInfo]:
+    """Runs a loop that is not ours, and measures what it returns as we measure our own."""
+    z, steps = whole(problem, z, tol, max_steps)
+    fz = problem.apply(z)
+    return z, judge(relative(fz - z, fz), steps, tol, problem.epsilon)

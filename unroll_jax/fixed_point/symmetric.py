@@ -20,8 +20,8 @@ class _Momentum(NamedTuple):
 def accelerated_gradient() -> Solver:
     r"""Nesterov's accelerated gradient on the convex h with grad h(z) = z - f(z), with restarts.
 
-    Needs J symmetric with spectrum in [0, 1] (every OptEq layer), so that h is convex and 1-smooth. With spectral radius
-    c it needs about sqrt(1 / (1 - c)) steps a digit where Picard needs 1 / (1 - c), and no c is asked for.
+    Needs J symmetric with spectrum in [0, 1] (every OptEq layer), so that h is convex and 1-smooth. With spectral
+    radius c it needs about sqrt(1 / (1 - c)) steps a digit where Picard needs 1 / (1 - c), and no c is asked for.
 
     Source: Nesterov (1983); O'Donoghue and Candes (2015), gradient restart.
     """
@@ -49,7 +49,8 @@ def newton_cg(*, forcing: float = 0.1, max_inner_steps: int = 100) -> Solver:
     r"""Semismooth Newton: (I - J) d = f(z) - z by conjugate gradients, z' = z + d.
 
     Needs J symmetric with spectrum in [0, 1). The inner tolerance is min(forcing, residual), which keeps convergence
-    quadratic; a step that raises the residual is taken back and a Picard step put in its place.
+    quadratic; a step that raises the residual is taken back and a Picard step put in its place. It counts evaluations
+    of f, not the products of the inner solves.
 
     Args:
       forcing: largest relative tolerance of the inner solve, in (0, 1).
@@ -72,10 +73,11 @@ def newton_cg(*, forcing: float = 0.1, max_inner_steps: int = 100) -> Solver:
         difference = point.fz - point.z
         size = norm(difference)
         tolerance = jnp.minimum(forcing, point.residual)
-        scaled = difference / jnp.where(size > 0.0, size, 1.0)[:, None]
+        wanted = point.going & (size > 0.0)
+        scaled = jnp.where(wanted[:, None], difference / jnp.where(wanted, size, 1.0)[:, None], 0.0)
         direction, _ = conjugate_gradient(problem.pull(point.z), scaled, tol=tolerance, max_steps=max_inner_steps)
         worse = ~(size < memory.residual)
         z = per_example(worse, memory.fallback, point.z + size[:, None] * direction)
         return z, _Newton(point.fz, jnp.where(worse, jnp.inf, size))
 
-    return Solver(init=init, update=update, symmetric=True)
+    return Solver(init=init, update=update, symmetric=True, unrollable=False)

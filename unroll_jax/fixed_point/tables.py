@@ -14,6 +14,7 @@ from unroll_jax.fixed_point.adjoints import (
     unrolled,
 )
 from unroll_jax.fixed_point.averaging import averaged
+from unroll_jax.fixed_point.jaxopt_loops import jaxopt_adjoint, jaxopt_anderson, jaxopt_fixed_point
 from unroll_jax.fixed_point.quasi_newton import anderson, broyden
 from unroll_jax.fixed_point.solvers import Solver, damped, picard
 from unroll_jax.fixed_point.symmetric import accelerated_gradient, newton_cg
@@ -28,6 +29,8 @@ SOLVERS: dict[str, Callable[..., Solver]] = {
     "averaged": averaged,
     "accelerated_gradient": accelerated_gradient,
     "newton_cg": newton_cg,
+    "jaxopt_fixed_point": jaxopt_fixed_point,
+    "jaxopt_anderson": jaxopt_anderson,
 }
 
 ADJOINTS: dict[str, Callable[..., Adjoint | Unrolled]] = {
@@ -38,6 +41,10 @@ ADJOINTS: dict[str, Callable[..., Adjoint | Unrolled]] = {
     "neumann": neumann,
     "one_step": one_step,
     "unrolled": unrolled,
+    "jaxopt_normal_cg": lambda: jaxopt_adjoint("normal_cg"),
+    "jaxopt_cg": lambda: jaxopt_adjoint("cg"),
+    "jaxopt_gmres": lambda: jaxopt_adjoint("gmres"),
+    "jaxopt_bicgstab": lambda: jaxopt_adjoint("bicgstab"),
 }
 
 

@@ -1,0 +1,176 @@
+"""The two ways derivatives pass through an equilibrium: a `custom_vjp` around the adjoint solve, and a `custom_jvp`."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
+from jaxtyping import Array, Float
+
+from unroll_jax.fixed_point.adjoints import Adjoint, Linear, asymmetry
+from unroll_jax.fixed_point.failure import check_outcome
+from unroll_jax.fixed_point.problem import MAX_STEPS, NONSYMMETRIC, ROUND_OFF, STALLED, Problem, SolveInfo, norm
+
+__all__ = ["Backward", "Probe", "as_problem", "corrected", "differentiable", "zero_probe"]
+
+# Of a random pair of vectors, above which a Jacobian is not taken for symmetric; far above round-off and rare to miss.
+ASYMMETRY = 1e-2
+
+Function = Callable[[Any, Float[Array, "b m"]], Float[Array, "b m"]]
+
+
+class Probe(NamedTuple):
+    """Carries the statistics of the backward solve out as its own cotangent.
+
+    Pass zeros (`zero_probe`), differentiate with respect to it, and read them from the gradient.
+
+    Attributes:
+      residual: |v + J^T w - w| / |v| of each example, NaN where the adjoint does not measure it.
+      steps: steps of the adjoint solve, as floats.
+      converged: 1.0 where the adjoint met its tolerance or stalled at round-off.
+    """
+
+    residual: Float[Array, "*batch"]
+    steps: Float[Array, "*batch"]
+    converged: Float[Array, "*batch"]
+
+
+def zero_probe(*batch: int) -> Probe:
+    """A `Probe` of zeros for a batch shape."""
+    return Probe(*(jnp.zeros(batch) for _ in Probe._fields))
+
+
+class Backward(NamedTuple):
+    """How cotangents are solved for.
+
+    Attributes:
+      adjoint: the linear solver; its operator is the transposed Jacobian unless ``prepared`` is given.
+      tol: relative tolerance.
+      max_steps: cap.
+      on_failure: "error", "warn" or "accept".
+      epsilon: relative spacing of the state's dtype.
+      prepared: ``(small, z, v, tol, max_steps) -> (w, info)``, a solver of the layer's own in place of ``adjoint``.
+    """
+
+    adjoint: Adjoint
+    tol: float
+    max_steps: int
+    on_failure: str
+    epsilon: float
+    prepared: Callable[..., tuple[Array, SolveInfo]] | None = None
+
+
+def as_problem(function: Function, operands: Any, epsilon: float) -> Problem:
+    """The map z -> function(operands, z)."""
+
+    def pull(z: Array) -> Linear:
+        _, transposed = jax.vjp(lambda state: function(operands, state), z)
+        return lambda w: transposed(w)[0]
+
+    return Problem(apply=lambda z: function(operands, z), pull=pull, epsilon=epsilon)
+
+
+def corrected(
+    function: Function, backward: Backward, operands: Any, z: Float[Array, "b m"], probe: Probe | None, small: Any
+) -> tuple[Float[Array, "b m"], Float[Array, "b m"]]:
+    """f(z) twice: with the cotangent of the equilibrium in place of that of one step, and without any."""
+    fz = function(operands, z)
+    probe = zero_probe(z.shape[0]) if probe is None else Probe(*(leaf.reshape(z.shape[0]) for leaf in probe))
+    return _corrected((function, backward), fz, probe, (operands, z, small)), jax.lax.stop_gradient(fz)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _corrected(how: tuple[Function, Backward], fz: Array, probe: Probe, kept: Any) -> Array:
+    return fz
+
+
+def _corrected_forward(how: tuple[Function, Backward], fz: Array, probe: Probe, kept: Any) -> tuple[Array, Any]:
+    return fz, (kept, probe)
+
+
+def _corrected_backward(how: tuple[Function, Backward], kept: Any, cotangent: Array) -> tuple[Any, ...]:
+    function, backward = how
+    (operands, z, small), probe = kept
+    operands, z, cotangent = _first_order_only((operands, z, cotangent))
+    if backward.prepared is None:
+        w, info = _solve(as_problem(function, operands, backward.epsilon).pull(z), cotangent, backward)
+    else:
+        w, info = _normalised(functools.partial(backward.prepared, small, z), cotangent, backward)
+    figures = (info.residual, info.steps, info.converged)
+    return w, Probe(*(a.astype(b.dtype) for a, b in zip(figures, probe, strict=True))), None
+
+
+_corrected.defvjp(_corrected_forward, _corrected_backward)
+
+
+@jax.custom_jvp
+def _first_order_only(kept: Any) -> Any:
+    """The identity, but an error where it is differentiated: the solve would take the equilibrium for a constant."""
+    return kept
+
+
+@functools.partial(_first_order_only.defjvp, symbolic_zeros=True)
+def _refuse(primals: Any, tangents: Any) -> Any:
+    moving = [leaf for leaf in jax.tree.leaves(tangents) if not isinstance(leaf, SymbolicZero)]
+    if moving:
+        raise TypeError(
+            "the implicit gradient of an equilibrium was differentiated again, which its reverse mode does not do; "
+            'pass forward_mode=True for derivatives of any order, or adjoint="unrolled"'
+        )
+    return primals[0], tangents[0]
+
+
+def differentiable(
+    function: Function, backward: Backward, operands: Any, z: Float[Array, "b m"]
+) -> Float[Array, "b m"]:
+    """f(z), whose derivatives of any order, in both modes, are those of the equilibrium."""
+    fz = jax.lax.stop_gradient(function(operands, z))
+    solve = lambda matvec, v: _solve(lambda w: w - matvec(w), v, backward)[0]  # noqa: E731
+
+    @jax.custom_jvp
+    def root(operands: Any, fz: Array) -> Array:
+        return fz
+
+    @root.defjvp
+    def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
+        operands, fz = primals
+        z = root(operands, fz)
+        _, moved = jax.jvp(lambda operands: function(operands, z), (operands,), (tangents[0],))
+        matvec = lambda u: u - jax.jvp(lambda z: function(operands, z), (z,), (u,))[1]  # noqa: E731
+        symmetric = backward.adjoint.symmetric
+        return z, jax.lax.custom_linear_solve(matvec, moved, solve, None if symmetric else solve, symmetric=symmetric)
+
+    return root(operands, fz)
+
+
+def _solve(operator: Linear, v: Array, backward: Backward) -> tuple[Array, SolveInfo]:
+    def solve(v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
+        w, info = backward.adjoint.solve(operator, v, tol, max_steps)
+        if backward.adjoint.symmetric:
+            lopsided = asymmetry(operator, v) > max(ASYMMETRY, ROUND_OFF * backward.epsilon)
+            info = info._replace(status=jnp.where(lopsided, NONSYMMETRIC, info.status))
+        return w, info
+
+    return _normalised(solve, v, backward)
+
+
+def _normalised(solve: Callable[..., tuple[Array, SolveInfo]], v: Array, backward: Backward) -> tuple[Array, SolveInfo]:
+    """Solves for the direction of every row and scales back, so that tiny cotangents keep their accuracy."""
+    size = norm(v)
+    unit = v / jnp.where(size > 0.0, size, 1.0)[:, None]
+    w, info = solve(unit, backward.tol, backward.max_steps)
+    # The sums that make up w - J^T w round at the size of w, not of v.
+    floor = ROUND_OFF * backward.epsilon * jnp.maximum(norm(w), 1.0)
+    stalled = (info.status == MAX_STEPS) & (info.residual <= floor)
+    info = info._replace(status=jnp.where(stalled, STALLED, info.status))
+    if backward.adjoint.exact:
+        check_outcome(
+            info,
+            what="adjoint of equilibrium",
+            way_out="raise adjoint_max_steps or adjoint_tol, or choose another adjoint",
+            tol=backward.tol,
+            on_failure=backward.on_failure,
+        )
+    return w * size[:, None], info

@@ -1,0 +1,87 @@
+"""jaxopt's solvers as entries of our tables: its loops, our measure of what they return."""
+
+import importlib
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.fixed_point.adjoints import Adjoint, Linear
+from unroll_jax.fixed_point.linear import linear_info
+from unroll_jax.fixed_point.problem import Problem, SolveInfo, norm
+from unroll_jax.fixed_point.solvers import Solver
+
+__all__ = ["jaxopt_adjoint", "jaxopt_anderson", "jaxopt_fixed_point"]
+
+METHODS = ("normal_cg", "cg", "gmres", "bicgstab")
+
+
+def jaxopt_fixed_point() -> Solver:
+    """`jaxopt.FixedPointIteration`: stops by the norm over the whole batch, scaled so that every row converges."""
+    return _whole("FixedPointIteration")
+
+
+def jaxopt_anderson(window: int = 5, *, ridge: float = 1e-5, mixing: float = 1.0) -> Solver:
+    """`jaxopt.AndersonAcceleration`, with one set of weights for the whole batch.
+
+    Args:
+      window: its history_size, at least 1.
+      ridge: its absolute ridge, as it stands on the Gram matrix.
+      mixing: its beta.
+
+    Raises:
+      ValueError: if window is below 1.
+    """
+    if window < 1:
+        raise ValueError(f"window must be at least 1, got {window}")
+    return _whole("AndersonAcceleration", history_size=window, ridge=ridge, beta=mixing)
+
+
+def jaxopt_adjoint(method: str = "normal_cg") -> Adjoint:
+    """A linear solver of `jaxopt.linear_solve`, on the whole batch as one system; it does not count its steps (-1).
+
+    Args:
+      method: "normal_cg" (jaxopt's default for implicit gradients), "gmres" or "bicgstab" for any J, "cg" for a
+        symmetric one.
+
+    Raises:
+      ValueError: if method is none of these.
+    """
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {list(METHODS)}, got {method!r}")
+    linear_solve = getattr(_jaxopt("jaxopt.linear_solve"), f"solve_{method}")
+
+    def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
+        # It stops by the norm over the batch: a sqrt(b)-th of it is a row's share. Normal equations square sizes.
+        share = tol / v.shape[0] ** 0.5 * (0.1 if method == "normal_cg" else 1.0)
+        w = linear_solve(lambda w: w - operator(w), v, tol=share, maxiter=max_steps)
+        return w, linear_info(operator, v, w, jnp.full(v.shape[0], -1, jnp.int32), tol)
+
+    return Adjoint(solve, symmetric=method == "cg")
+
+
+def _jaxopt(module: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "JAXopt is no longer maintained", DeprecationWarning)
+        return importlib.import_module(module)
+
+
+def _whole(name: str, **options: Any) -> Solver:
+    factory: Callable[..., Any] = getattr(_jaxopt("jaxopt"), name)
+
+    def whole(problem: Problem, z: Float[Array, "b m"], tol: float, max_steps: int) -> tuple[Array, Array]:
+        least = jnp.min(norm(problem.apply(z)))
+        # An absolute tolerance is a constant of its loop: the map is scaled instead, so that the least row has size 1.
+        scale = jnp.where(least > 0.0, least, 1.0)
+        loop = factory(
+            lambda z: problem.apply(z * scale) / scale, maxiter=max_steps, tol=tol, implicit_diff=False, **options
+        )
+        z, state = loop.run(z / scale)
+        return jax.lax.stop_gradient(z * scale), jnp.full(z.shape[0], state.iter_num, jnp.int32)
+
+    return Solver(
+        init=lambda z: (), update=lambda problem, point, memory: (point.fz, memory), unrollable=False, whole=whole
+    )

@@ -1,0 +1,136 @@
+"""GMRES for many systems w - A w = v at once."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from unroll_jax.fixed_point.linear import Linear, linear_info
+from unroll_jax.fixed_point.problem import SolveInfo, norm, per_example
+
+__all__ = ["gmres"]
+
+# A restarted cycle that leaves more than this share of the residual will not end: the next ones are much like it.
+STAGNANT = 0.999
+
+
+class _Cycles(NamedTuple):
+    number: Int[Array, ""]
+    w: Array
+    residual: Array
+    going: Array
+    steps: Array
+
+
+def gmres(
+    operator: Linear, v: Float[Array, "b m"], *, tol: float, max_steps: int, restart: int = 20
+) -> tuple[Float[Array, "b m"], SolveInfo]:
+    """Solves w - A w = v for any A with I - A invertible: least residual over a Krylov space, restarted.
+
+    Memory is ``restart`` + 1 vectors a row. A row ends when it meets |residual| <= tol |v| or stagnates. Steps are
+    products with A.
+
+    Source: Saad and Schultz (1986).
+    """
+    bound = tol * norm(v)
+
+    def unfinished(carry: _Cycles) -> Array:
+        return jnp.any(carry.going) & (carry.number < max_steps)
+
+    def cycle(carry: _Cycles) -> _Cycles:
+        limit = jnp.minimum(restart, max_steps - carry.number)
+        change, steps, taken = _krylov(operator, carry.residual, carry.going, bound, restart, limit)
+        w = carry.w + change
+        residual = v - (w - operator(w))
+        before, after = norm(carry.residual), norm(residual)
+        better = carry.going & (after < before)
+        w, residual = per_example(better, (w, residual), (carry.w, carry.residual))
+        going = carry.going & (after > bound) & (after < STAGNANT * before)
+        return _Cycles(carry.number + taken, w, residual, going, carry.steps + steps)
+
+    begin = _Cycles(jnp.zeros((), jnp.int32), jnp.zeros_like(v), v, norm(v) > bound, jnp.zeros(v.shape[0], jnp.int32))
+    end = jax.lax.while_loop(unfinished, cycle, begin)
+    return end.w, linear_info(operator, v, end.w, end.steps, tol)
+
+
+class _Arnoldi(NamedTuple):
+    """An orthonormal basis V with (I - A) V_k = V_{k+1} H_k, and H = Q^T R built up by Givens rotations."""
+
+    k: Int[Array, ""]
+    basis: Float[Array, "b r1 m"]
+    rotation: Float[Array, "b r1 r1"]
+    triangle: Float[Array, "b r1 r"]
+    estimate: Float[Array, " b"]
+    steps: Int[Array, " b"]
+
+
+def _krylov(
+    operator: Linear, residual: Array, going: Array, bound: Array, restart: int, limit: Array
+) -> tuple[Array, Array, Array]:
+    """The correction of least residual in a Krylov space of up to ``restart`` dimensions; steps of each row, of all."""
+    rows, dtype = residual.shape[0], residual.dtype
+    beta = norm(residual)
+    first = residual / jnp.where(beta > 0.0, beta, 1.0)[:, None]
+
+    def unfinished(carry: _Arnoldi) -> Array:
+        return jnp.any(going & (carry.estimate > bound)) & (carry.k < limit)
+
+    def grow(carry: _Arnoldi) -> _Arnoldi:
+        k = carry.k
+        active = going & (carry.estimate > bound)
+        vector = carry.basis[:, k] - operator(carry.basis[:, k])
+        column = jnp.zeros((rows, restart + 1), dtype)
+        for _ in range(2):  # twice is enough for orthogonality to round-off
+            shares = jnp.einsum("bim,bm->bi", carry.basis, vector)
+            vector, column = vector - jnp.einsum("bi,bim->bm", shares, carry.basis), column + shares
+        length = norm(vector)
+        # Nothing but round-off left: the space is complete, and the next vector is none.
+        length = jnp.where(length > 4.0 * jnp.finfo(dtype).eps * norm(column), length, 0.0)
+        following = jnp.where(length > 0.0, 1.0, 0.0)[:, None] * vector / jnp.where(length > 0.0, length, 1.0)[:, None]
+        column = jnp.einsum("bij,bj->bi", carry.rotation, column.at[:, k + 1].set(length))
+        rotation, triangle = _rotate(carry.rotation, column, k)
+        return _Arnoldi(
+            k + 1,
+            carry.basis.at[:, k + 1].set(following),
+            rotation,
+            carry.triangle.at[:, :, k].set(triangle),
+            beta * jnp.abs(rotation[:, k + 1, 0]),
+            carry.steps + active,
+        )
+
+    begin = _Arnoldi(
+        k=jnp.zeros((), jnp.int32),
+        basis=jnp.zeros((rows, restart + 1, residual.shape[1]), dtype).at[:, 0].set(first),
+        rotation=jnp.broadcast_to(jnp.eye(restart + 1, dtype=dtype), (rows, restart + 1, restart + 1)),
+        triangle=jnp.zeros((rows, restart + 1, restart), dtype),
+        estimate=beta,
+        steps=jnp.zeros(rows, jnp.int32),
+    )
+    end = jax.lax.while_loop(unfinished, grow, begin)
+    weights = _back_substitute(end.triangle[:, :restart], beta[:, None] * end.rotation[:, :restart, 0])
+    return jnp.einsum("bi,bim->bm", weights, end.basis[:, :restart]), end.steps, end.k
+
+
+def _rotate(rotation: Array, column: Array, k: Array) -> tuple[Array, Array]:
+    """The Givens rotation that clears entry k + 1 of a column, applied to the rotations so far and to the column."""
+    above, below = column[:, k], column[:, k + 1]
+    size = jnp.hypot(above, below)
+    cosine = jnp.where(size > 0.0, above / jnp.where(size > 0.0, size, 1.0), 1.0)[:, None]
+    sine = jnp.where(size > 0.0, below / jnp.where(size > 0.0, size, 1.0), 0.0)[:, None]
+    upper, lower = rotation[:, k], rotation[:, k + 1]
+    rotation = rotation.at[:, k].set(cosine * upper + sine * lower).at[:, k + 1].set(cosine * lower - sine * upper)
+    return rotation, column.at[:, k].set(size).at[:, k + 1].set(0.0)
+
+
+def _back_substitute(triangle: Float[Array, "b r r"], right: Float[Array, "b r"]) -> Float[Array, "b r"]:
+    """Solves upper triangular systems; a column that is not there, 0 on the diagonal, gets no weight."""
+    size = right.shape[1]
+
+    def solve(step: Array, solution: Array) -> Array:
+        i = size - 1 - step
+        diagonal = triangle[:, i, i]
+        value = right[:, i] - jnp.einsum("bj,bj->b", triangle[:, i], solution)
+        return solution.at[:, i].set(jnp.where(diagonal == 0.0, 0.0, value / jnp.where(diagonal == 0.0, 1.0, diagonal)))
+
+    return jax.lax.fori_loop(0, size, solve, jnp.zeros_like(right))
