@@ -113,8 +113,8 @@ def matrix_norm_bound(A: Array, *, num_squarings: int = SQUARINGS) -> Float[Arra
 
     def normed(gram: Array) -> tuple[Array, Array]:
         square = jnp.sum(jnp.real(gram * gram.conj()), axis=(-2, -1))
-        size = jnp.sqrt(jnp.where(square > 0.0, square, 1.0))
-        return gram / size[..., None, None], jnp.where(square > 0.0, jnp.log(size), -jnp.inf)
+        size = jnp.sqrt(jnp.where(square == 0.0, 1.0, square))
+        return gram / size[..., None, None], jnp.where(square == 0.0, -jnp.inf, jnp.log(size))
 
     for _ in range(num_squarings):
         gram, taken = normed(gram)
@@ -214,13 +214,13 @@ def jacobian_penalty(
 
 def _norm(v: Array, batch_ndim: int) -> Array:
     square = jnp.sum(v**2, axis=tuple(range(batch_ndim, v.ndim)))
-    # The inner `where` keeps the derivative finite at 0.
-    return jnp.where(square > 0.0, jnp.sqrt(jnp.where(square > 0.0, square, 1.0)), 0.0)
+    # The inner `where` keeps the derivative finite at 0; what is not a number stays so.
+    return jnp.where(square == 0.0, 0.0, jnp.sqrt(jnp.where(square == 0.0, 1.0, square)))
 
 
 def _unit(v: Array, batch_ndim: int) -> Array:
     size = _norm(v, batch_ndim)
-    return v / jnp.where(size > 0.0, size, 1.0).reshape(size.shape + (1,) * (v.ndim - batch_ndim))
+    return v / jnp.where(size == 0.0, 1.0, size).reshape(size.shape + (1,) * (v.ndim - batch_ndim))
 
 
 def _random_like(like: Any, key: jax.Array | None) -> Array:

@@ -49,23 +49,22 @@ def deep_opteq(layers: Sequence[Descent]) -> Descent:
       >>> bool((layer.energy(params, layer.step(params, z, x), x) < layer.energy(params, z, x)).all())
       True
     """
-    layers: tuple[Descent, ...] = tuple(layers)
-    if not layers:
-        raise ValueError("layers must hold at least one layer, got none")
+    chain = _checked(layers)
+    first, rest = chain[0], chain[1:]
 
     def step(params: Params, z: Array, x: Any = None) -> Array:
-        for layer, own in zip(layers, params, strict=True):
+        for layer, own in zip(chain, params, strict=True):
             z = layer.step(own, z, x)
         return z
 
     def first_energy(params: Params, z: Array, x: Any = None) -> Float[Array, "*batch"]:
-        return layers[0].energy(params[0], z, x)
+        return first.energy(params[0], z, x)
 
-    if len(layers) > 1:
-        return Descent(init=_init_of(layers), energy=residual_energy(step, first_energy), step=step)
-    factored = layers[0].factored
+    if rest:
+        return Descent(init=_init_of(chain), energy=residual_energy(step, first_energy), step=step)
+    factored = first.factored
     only_factored = None if factored is None else lambda params, x: factored(params[0], x)
-    return Descent(init=_init_of(layers), energy=first_energy, step=step, factored=only_factored)
+    return Descent(init=_init_of(chain), energy=first_energy, step=step, factored=only_factored)
 
 
 def multi_block(layers: Sequence[Descent]) -> Descent:
@@ -91,18 +90,16 @@ def multi_block(layers: Sequence[Descent]) -> Descent:
     Source: Xie et al. (2021), Lemma 3 and eq. 6, where z_0 is our z_L. Lemma 6 (ii, a), which Theorem 2 rests on,
     prints :math:`f(A(y)) = \nabla \psi(y)`; (i) gives :math:`f(y) = \nabla \psi(A(y))`, which is what its use needs.
     """
-    layers: tuple[Descent, ...] = tuple(layers)
-    if not layers:
-        raise ValueError("layers must hold at least one layer, got none")
+    chain = _checked(layers)
 
     def step(params: Params, z: tuple[Array, ...], x: Any = None) -> tuple[Array, ...]:
-        if not isinstance(z, tuple) or len(z) != len(layers):
-            raise ValueError(f"z must be a tuple of {len(layers)} blocks, got {type(z).__name__} of {len(z)}")
+        if not isinstance(z, tuple) or len(z) != len(chain):
+            raise ValueError(f"z must be a tuple of {len(chain)} blocks, got {type(z).__name__} of {len(z)}")
         shifted = (z[-1], *z[:-1])
-        return tuple(layer.step(own, block, x) for layer, own, block in zip(layers, params, shifted, strict=True))
+        return tuple(layer.step(own, block, x) for layer, own, block in zip(chain, params, shifted, strict=True))
 
-    energy = residual_energy(step, lambda params, z, x: layers[0].energy(params[0], z[0], x))
-    return Descent(init=_init_of(layers), energy=energy, step=step)
+    energy = residual_energy(step, lambda params, z, x: chain[0].energy(params[0], z[0], x))
+    return Descent(init=_init_of(chain), energy=energy, step=step)
 
 
 def residual_energy(
@@ -124,6 +121,12 @@ def residual_energy(
         return 0.5 * sum(squares, jnp.zeros(batch, dtype))
 
     return energy
+
+
+def _checked(layers: Sequence[Descent]) -> tuple[Descent, ...]:
+    if len(layers) == 0:
+        raise ValueError("layers must hold at least one layer, got none")
+    return tuple(layers)
 
 
 def _init_of(layers: tuple[Descent, ...]) -> Callable[[jax.Array], tuple[Params, ...]]:

@@ -1,0 +1,288 @@
+"""Every statement of Xie et al. (2021) that can be computed, in float64; and those of its sentences that fail."""
+
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from unroll_jax.energies.deep_opteq import deep_opteq, multi_block
+from unroll_jax.energies.opteq import OptEqParams, opteq
+from unroll_jax.energies.opteq_objective import deep_opteq_objective, opteq_objective, opteq_preimage
+from unroll_jax.energies.regularisers import absolute, half_square, regularised
+from unroll_jax.fixed_point.implicit import equilibrium
+
+pytestmark = pytest.mark.usefixtures("x64")
+M, I = 4, 3  # noqa: E741 (state and input widths)
+EXACT = {"atol": 1e-8, "rtol": 0.0}
+TIGHT = {"tol_gap_abs": 1e-13, "tol_gap_rel": 1e-13, "tol_feas": 1e-13}  # of the convex solver
+
+
+def draw(seed, widths, *, norm=0.9):
+    """A rng, params of layers with the given hidden widths and norm, a state and an input, all float64."""
+    rng = np.random.default_rng(seed)
+    params = []
+    for width in widths:
+        W = rng.normal(size=(width, M))
+        U, b = rng.normal(size=(width, I)), rng.normal(size=width)
+        params.append(OptEqParams(*map(jnp.asarray, (W * norm / np.linalg.norm(W, 2), U, b))))
+    return rng, tuple(params), jnp.asarray(rng.normal(size=M)), jnp.asarray(rng.normal(size=I))
+
+
+def layers_of(params, **options):
+    return [opteq(own.W.shape[1], own.W.shape[0], own.U.shape[1], **options) for own in params]
+
+
+def solve(layer, params, x, dim=M):
+    """The fixed point of a step by Newton's method on dense Jacobians: no solver of the library."""
+    residual = jax.jit(lambda z: layer.step(params, z, x) - z)
+    jacobian = jax.jit(jax.jacobian(residual))
+    z = jnp.zeros(dim)
+    for _ in range(60):
+        z = z - np.linalg.solve(jacobian(z), residual(z))
+        if jnp.max(jnp.abs(residual(z))) < 1e-14:
+            break
+    assert jnp.max(jnp.abs(residual(z))) < 1e-12
+    return z
+
+
+def smooth_minimum(function, start, **options):
+    """A numerical minimiser of a JAX function of one vector, polished with its gradient by SciPy."""
+    both = jax.jit(jax.value_and_grad(function))
+    found = minimize(lambda z: tuple(map(np.asarray, both(z))), np.asarray(start), jac=True, tol=1e-13, **options)
+    return found.x, found.fun
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid", "leaky_relu"])
+def test_theorem_1_a_layer_is_the_prox_of_phi(activation):
+    """phi of the library minimised over z = W^T t, t in the range of sigma, where alone it is finite."""
+    for seed in range(3):
+        _, (params,), z, x = draw(seed, [M])
+        (layer,) = layers_of([params], activation=activation)
+        edge = {"relu": (0.0, None), "tanh": (-1.0, 1.0), "sigmoid": (0.0, 1.0), "leaky_relu": (None, None)}[activation]
+        inside = {"sigmoid": 0.5}.get(activation, 0.2)
+        if activation in ("tanh", "sigmoid"):  # the slope of phi is infinite at the edge, which no minimiser reaches
+            edge = (edge[0] + 1e-9, edge[1] - 1e-9)
+
+        def objective(t, params=params, z=z, x=x):
+            u = params.W.T @ t
+            return opteq_objective(params, u, x, activation=activation) + 0.5 * jnp.sum((u - z) ** 2)
+
+        options = {
+            "bounds": [edge] * M,
+            "method": "L-BFGS-B",
+            "options": {"ftol": 1e-18, "gtol": 1e-12, "maxiter": 5000},
+        }
+        t, least = smooth_minimum(objective, np.full(M, inside), **options)
+        stepped = layer.step(params, z, x)
+        np.testing.assert_allclose(params.W.T @ t, stepped, atol=1e-6)
+        # The minimum itself is flat, so the values agree far closer; and it is the layer's energy, the envelope of phi.
+        assert objective(np.linalg.solve(params.W.T, stepped)) <= least + 1e-11
+        assert layer.energy(params, z, x) == pytest.approx(least, abs=1e-10)
+
+
+def test_theorem_1_the_equilibrium_minimises_phi_whatever_the_skip():
+    """A convex quadratic program in t = W^-T z, solved by an interior-point method."""
+    for seed in range(2):
+        _, (params,), _, x = draw(seed, [M], norm=0.8)
+        W, c = np.asarray(params.W), np.asarray(params.U @ x + params.b)
+        t = cp.Variable(M, nonneg=True)
+        problem = cp.Problem(cp.Minimize(0.5 * cp.quad_form(t, np.eye(M) - W @ W.T) - c @ t))
+        problem.solve(solver=cp.CLARABEL, **TIGHT)
+        for skip in (1.0, 0.3):
+            (layer,) = layers_of([params], skip=skip)
+            found = solve(layer, params, x)
+            np.testing.assert_allclose(found, W.T @ t.value, **EXACT)
+            np.testing.assert_allclose(opteq_objective(params, found, x), problem.value, **EXACT)
+            np.testing.assert_allclose(layer.energy(params, found, x), problem.value, **EXACT)
+            near = found + 1e-3 * np.random.default_rng(seed).normal(size=(50, M)) @ W  # some inside the domain
+            near = near[np.isfinite(opteq_objective(params, near, x))]
+            assert np.all(opteq_objective(params, near, x) >= problem.value)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("skip", [0.3, 0.9])
+def test_the_moreau_form_is_the_prox_of_a_times_the_envelope_and_keeps_the_equilibrium(activation, skip):
+    _, (params,), z, x = draw(0, [6])  # any W: wide here
+    (plain,), (layer,) = (
+        layers_of([params], activation=activation),
+        layers_of([params], activation=activation, skip=skip),
+    )
+    objective = lambda u: opteq_objective(params, u, x, activation=activation, skip=skip)  # noqa: E731
+    prox, _ = smooth_minimum(lambda u: objective(u) + 0.5 * jnp.sum((u - z) ** 2), jnp.zeros(M), method="BFGS")
+    np.testing.assert_allclose(prox, layer.step(params, z, x), atol=1e-8)
+    least, _ = smooth_minimum(objective, jnp.zeros(M), method="BFGS")
+    fixed = solve(plain, params, x)
+    np.testing.assert_allclose(layer.step(params, fixed, x), fixed, atol=1e-12)
+    np.testing.assert_allclose(least, fixed, atol=1e-7)
+    # Section 2.2 leaves the factor a out: the prox of M alone is another map.
+    without, _ = smooth_minimum(
+        lambda u: objective(u) / skip + 0.5 * jnp.sum((u - z) ** 2), jnp.zeros(M), method="BFGS"
+    )
+    assert np.max(np.abs(without - layer.step(params, z, x))) > 1e-3
+
+
+def test_the_envelope_is_the_minimum_that_defines_it():
+    """a min_u phi(u) + |u - z|^2 / (2 (1 - a)), as a quadratic program in u = W^T t, t >= 0, with W wide."""
+    skip = 0.7
+    _, (params,), z, x = draw(1, [6])
+    W, c = np.asarray(params.W), np.asarray(params.U @ x + params.b)
+    t = cp.Variable(6, nonneg=True)
+    # phi(u) + |u - z|^2 / (2 (1 - a)) with the squares of u = W^T t gathered: 1 / (1 - a) - 1 > 0 of them are left.
+    kept = np.eye(6) + (1.0 / (1.0 - skip) - 1.0) * W @ W.T
+    cost = 0.5 * cp.quad_form(t, kept) - (c + W @ np.asarray(z) / (1.0 - skip)) @ t
+    cost = cp.Problem(cp.Minimize(cost)).solve(solver=cp.CLARABEL, **TIGHT) + np.sum(z**2) / (2.0 * (1.0 - skip))
+    np.testing.assert_allclose(opteq_objective(params, z, x, skip=skip), skip * cost, **EXACT)
+    w = opteq_preimage(params, z, x, skip=skip)
+    np.testing.assert_allclose(skip * layers_of([params])[0].step(params, w, x) + (1.0 - skip) * w, z, atol=1e-12)
+    gradient = jax.grad(lambda own: opteq_objective(own, z, x, skip=skip))(params)
+    width = 1e-4
+    for place in range(3):
+        ends = [params._replace(b=params.b.at[place].add(sign * width)) for sign in (1.0, -1.0)]
+        measured = np.subtract(*[opteq_objective(own, z, x, skip=skip) for own in ends]) / (2.0 * width)
+        np.testing.assert_allclose(gradient.b[place], measured, atol=1e-6)
+
+
+def test_lemma_3_the_blocks_of_a_deep_equilibrium_are_one_of_the_shifted_wide_layer():
+    _, params, _, x = draw(0, [5, 4, 7])
+    layers = layers_of(params, skip=0.6)
+    deep, wide = deep_opteq(layers), multi_block(layers)
+    last = solve(deep, params, x)
+    blocks, z = [], last
+    for layer, own in zip(layers, params, strict=True):
+        z = layer.step(own, z, x)
+        blocks.append(z)
+    stacked = np.concatenate(blocks)
+    # Eq. 6 written out: W block diagonal, P the cyclic shift, U and b stacked.
+    W = np.zeros((16, 3 * M))
+    for (row, width), (place, own) in zip([(0, 5), (5, 4), (9, 7)], enumerate(params), strict=True):
+        W[row : row + width, place * M : (place + 1) * M] = own.W
+    P = np.kron(np.roll(np.eye(3), 1, axis=0), np.eye(M))
+    U, b = np.concatenate([own.U for own in params]), np.concatenate([own.b for own in params])
+    expected = 0.6 * W.T @ np.maximum(W @ P @ stacked + U @ x + b, 0.0) + 0.4 * P @ stacked
+    np.testing.assert_allclose(expected, stacked, **EXACT)
+    moved = wide.step(params, tuple(blocks), x)
+    np.testing.assert_allclose(np.concatenate(moved), expected, atol=1e-12)
+    assert wide.energy(params, tuple(blocks), x) < 1e-20
+    # And from elsewhere: the wide layer's own iteration ends there, and no step of it raises the residual.
+    start = tuple(jnp.asarray(np.random.default_rng(1).normal(size=(3, M))))
+    step = jax.jit(lambda z: (wide.step(params, z, x), wide.energy(params, z, x)))
+    energies, state = [], start
+    for _ in range(400):
+        state, energy = step(state)
+        energies.append(energy)
+    assert np.all(np.diff(energies) <= 1e-15)
+    np.testing.assert_allclose(np.concatenate(state), stacked, **EXACT)
+
+
+@pytest.mark.parametrize(("widths", "skip"), [([5], 0.5), ([5, 6], 0.8), ([5, 4, 7], 0.3), ([3, 6, 4, 5], 0.9)])
+def test_theorem_2_the_gradient_of_phi_balances_the_shift(widths, skip):
+    """0 in dPhi(z) + (I - P) z; Phi is smooth for a < 1. With P turned round it fails for L > 2."""
+    _, params, _, x = draw(2, widths)
+    layers = layers_of(params, skip=skip)
+    blocks, z = [], solve(deep_opteq(layers), params, x)
+    for layer, own in zip(layers, params, strict=True):
+        z = layer.step(own, z, x)
+        blocks.append(z)
+    gradient = jax.grad(lambda blocks: deep_opteq_objective(params, blocks, x, skip=skip))(tuple(blocks))
+    stacked, slope = np.stack(blocks), np.stack(gradient)
+    np.testing.assert_allclose(slope + stacked - np.roll(stacked, 1, axis=0), 0.0, atol=1e-8)
+    wrong = np.max(np.abs(slope + stacked - np.roll(stacked, -1, axis=0)))
+    assert wrong > 1e-3 if len(widths) > 2 else wrong < 1e-8
+
+
+@pytest.mark.parametrize("skip", [1.0, 0.6])
+def test_corollary_1_two_layers_solve_a_convex_problem(skip):
+    """min a M(z_1) + a M(z_0) + |z_1 - z_0|^2 / 2 as one quadratic program in z and the hidden units t >= 0."""
+    _, params, _, x = draw(3, [M, 6], norm=0.8)
+    z = [cp.Variable(M), cp.Variable(M)]
+    cost, parts = 0.5 * cp.sum_squares(z[0] - z[1]), []
+    for own, block in zip(params, z, strict=True):
+        W, c = np.asarray(own.W), np.asarray(own.U @ x + own.b)
+        t = cp.Variable(len(c), nonneg=True)
+        cost += skip * (0.5 * cp.quad_form(t, np.eye(len(c)) - W @ W.T) - c @ t)
+        if skip == 1.0:
+            parts.append(W.T @ t == block)
+        else:
+            cost += skip / (2.0 * (1.0 - skip)) * cp.sum_squares(W.T @ t - block)
+    problem = cp.Problem(cp.Minimize(cost), parts)
+    problem.solve(solver=cp.CLARABEL, **TIGHT)
+    layers = layers_of(params, skip=skip)
+    z0, info = equilibrium(deep_opteq(layers), params, jnp.zeros(M), x, tol=1e-13, max_steps=500)
+    assert bool(info.converged)
+    z1 = layers[0].step(params[0], z0, x)
+    np.testing.assert_allclose(z0, z[1].value, **EXACT)
+    np.testing.assert_allclose(z1, z[0].value, **EXACT)
+    if skip < 1.0:
+        value = deep_opteq_objective(params, (z1, z0), x, skip=skip) + 0.5 * jnp.sum((z1 - z0) ** 2)
+        np.testing.assert_allclose(value, problem.value, **EXACT)
+
+
+def test_two_layers_alternate_so_no_step_raises_corollary_1s_objective():
+    skip = 0.7
+    rng, params, _, x = draw(4, [5, 6], norm=1.0)
+    layers = layers_of(params, skip=skip)
+
+    @jax.jit
+    def joint(z1, z0):
+        return deep_opteq_objective(params, (z1, z0), x, skip=skip) + 0.5 * jnp.sum((z1 - z0) ** 2, -1)
+
+    z = jnp.asarray(3.0 * rng.normal(size=(50, M)))
+    halves = [layers[0].step(params[0], z, x)]
+    halves.append(layers[1].step(params[1], halves[0], x))
+    halves.append(layers[0].step(params[0], halves[1], x))
+    first, second, third = joint(halves[0], z), joint(halves[0], halves[1]), joint(halves[2], halves[1])
+    assert np.all(second < first)
+    assert np.all(third < second)
+    others = jnp.asarray(rng.normal(size=(50, M)))
+    assert np.all(joint(halves[0] + 0.1 * others, z) > first)  # f_1 minimises over z_1
+
+
+def test_theorem_3_blocks_meet_at_the_wide_layer_at_rate_a():
+    """Errors fall in proportion to a, as a goes to 0; extrapolated from two of them the limit is exact."""
+    _, params, _, x = draw(5, [5, 4, 7])
+    W, U = np.concatenate([own.W for own in params]), np.concatenate([own.U for own in params])
+    b = np.concatenate([own.b for own in params])
+    # L z = sum_l W_l^T sigma(W_l z + ...): one wide layer with the weights stacked and divided by L.
+    limit = np.zeros(M)
+    for _ in range(2000):
+        limit = W.T @ np.maximum(W @ limit + U @ np.asarray(x) + b, 0.0) / 3.0
+    errors, blocks_at = [], {}
+    for skip in (1e-1, 1e-2, 1e-3, 5e-4, 1e-4):
+        layers = layers_of(params, skip=skip)
+        z = solve(deep_opteq(layers), params, x)
+        blocks = [layers[0].step(params[0], z, x)]
+        blocks.append(layers[1].step(params[1], blocks[0], x))
+        blocks_at[skip] = np.stack([*blocks, z])
+        errors.append(np.max(np.abs(blocks_at[skip] - limit)))
+    assert errors[-1] < 1e-3
+    np.testing.assert_allclose(np.array(errors[1:]) / np.array([1e-2, 1e-3, 5e-4, 1e-4]), errors[-1] / 1e-4, rtol=0.2)
+    extrapolated = 2.0 * blocks_at[5e-4] - blocks_at[1e-3]
+    assert np.max(np.abs(extrapolated - limit)) < 0.02 * errors[2]
+    fit = np.polyfit([1e-4, 5e-4, 1e-3], np.stack([blocks_at[a].ravel() for a in (1e-4, 5e-4, 1e-3)]), 2)[-1]
+    np.testing.assert_allclose(fit.reshape(3, M), np.broadcast_to(limit, (3, M)), **EXACT)
+
+
+def test_an_appended_regulariser_is_a_block_of_its_own():
+    """prox_R after a layer minimises a E + R, E the envelope of phi; and not phi + R, as Section 4.1 reads."""
+    _, (params,), _, x = draw(6, [M], norm=0.8)
+    (layer,) = layers_of([params], skip=0.6)
+    penalty = half_square(0.7)
+    fixed = solve(regularised(layer, penalty), params, x)
+    least, _ = smooth_minimum(
+        lambda z: 0.6 * layer.energy(params, z, x) + penalty.value(z), jnp.zeros(M), method="BFGS"
+    )
+    np.testing.assert_allclose(fixed, least, atol=1e-7)
+    printed, _ = smooth_minimum(
+        lambda z: opteq_objective(params, z, x, skip=0.6) + penalty.value(z), jnp.zeros(M), method="BFGS"
+    )
+    assert np.max(np.abs(printed - fixed)) > 1e-2
+    # The same for |z|_1, as a quadratic program.
+    W, c = np.asarray(params.W), np.asarray(params.U @ x + params.b)
+    z, t = cp.Variable(M), cp.Variable(M, nonneg=True)
+    cost = 0.5 * cp.quad_form(t, np.eye(M) - W @ W.T) - c @ t + 0.5 * cp.sum_squares(W.T @ t - z) + 0.2 * cp.norm1(z)
+    cp.Problem(cp.Minimize(cost)).solve(solver=cp.CLARABEL, **TIGHT)
+    sparse = regularised(layers_of([params])[0], absolute(0.2))
+    found, _ = equilibrium(sparse, params, jnp.zeros(M), x, tol=1e-13, max_steps=500)
+    np.testing.assert_allclose(found, z.value, atol=1e-7)
