@@ -12,7 +12,20 @@ from unroll_jax.constrained import (
     layer_weights,
 )
 from unroll_jax.descent import Anchor, Descent, Entry
-from unroll_jax.energies import DESCENTS, PROXIMALS, RHOS, Proximal, Rho, attention, feedforward, transformer
+from unroll_jax.energies import (
+    DESCENTS,
+    PROXIMALS,
+    RHOS,
+    OptEqParams,
+    Proximal,
+    Rho,
+    attention,
+    deep_opteq,
+    feedforward,
+    opteq,
+    opteq_conv,
+    transformer,
+)
 from unroll_jax.fixed_point import ADJOINTS, SOLVERS, EquilibriumInfo, anderson, equilibrium
 from unroll_jax.unrolling import Trace, unroll
 
@@ -31,12 +44,14 @@ __all__ = [
     "Entry",
     "EquilibriumInfo",
     "FeasibilityReport",
+    "OptEqParams",
     "Proximal",
     "Rho",
     "Trace",
     "anderson",
     "attention",
     "constrained",
+    "deep_opteq",
     "descent_constraints",
     "dual_ascent",
     "energies",
@@ -46,6 +61,8 @@ __all__ = [
     "fixed_point",
     "lagrangian",
     "layer_weights",
+    "opteq",
+    "opteq_conv",
     "transformer",
     "unroll",
 ]

@@ -4,8 +4,12 @@ import jax
 from jaxtyping import Array
 
 from unroll_jax.descent import Descent, Entry
+from unroll_jax.energies.deep_opteq import deep_opteq, multi_block
 from unroll_jax.energies.feedforward import FeedForwardParams, feedforward
 from unroll_jax.energies.layer_norm import layer_norm
+from unroll_jax.energies.monotone import MONOTONES, Monotone
+from unroll_jax.energies.opteq import OptEqParams, opteq, opteq_conv, opteq_potential
+from unroll_jax.energies.opteq_objective import deep_opteq_objective, opteq_objective
 from unroll_jax.energies.pairwise import AttentionParams, attention
 from unroll_jax.energies.proximal import (
     PROXIMALS,
@@ -15,6 +19,15 @@ from unroll_jax.energies.proximal import (
     nonnegative_soft_threshold,
     relu,
     soft_threshold,
+)
+from unroll_jax.energies.regularisers import (
+    REGULARISERS,
+    Regulariser,
+    absolute,
+    decorrelation,
+    half_square,
+    inverse_square,
+    regularised,
 )
 from unroll_jax.energies.rho import RHOS, Rho
 from unroll_jax.energies.transformer import (
@@ -28,21 +41,38 @@ from unroll_jax.energies.transformer import (
 
 __all__ = [
     "DESCENTS",
+    "MONOTONES",
     "PROXIMALS",
+    "REGULARISERS",
     "RHOS",
     "AttentionParams",
     "FeedForwardParams",
+    "Monotone",
+    "OptEqParams",
     "Proximal",
+    "Regulariser",
     "Rho",
     "TransformerParams",
     "TransformerParts",
     "UnrolledLayerParams",
+    "absolute",
     "attention",
     "box",
+    "decorrelation",
+    "deep_opteq",
+    "deep_opteq_objective",
     "feedforward",
+    "half_square",
     "identity",
+    "inverse_square",
     "layer_norm",
+    "multi_block",
     "nonnegative_soft_threshold",
+    "opteq",
+    "opteq_conv",
+    "opteq_objective",
+    "opteq_potential",
+    "regularised",
     "relu",
     "soft_threshold",
     "transformer",

@@ -1,0 +1,210 @@
+"""Norms and radii by vector products, and what they say of equilibria."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.energies import opteq_reference as reference
+from unroll_jax import spectral
+from unroll_jax.certificates import contraction
+from unroll_jax.energies.deep_opteq import deep_opteq
+from unroll_jax.energies.opteq import OptEqParams, opteq, opteq_conv
+
+IMAGE = (6, 5)
+
+
+def params_of(W):
+    return OptEqParams(jnp.asarray(W), None, jnp.zeros(W.shape[0 if W.ndim == 2 else -1]))
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_norm_of_a_matrix_is_met_from_both_sides():
+    rng = np.random.default_rng(0)
+    both = jax.jit(lambda W: (contraction.weight_norm(W, num_steps=300), contraction.weight_norm_bound(W)))
+    for shape in ((5, 5), (3, 8), (1, 1)):
+        W = rng.normal(size=shape)
+        norm, bound = both(jnp.asarray(W))
+        true = np.linalg.norm(W, 2)
+        assert 0.999 * true <= norm <= true * (1.0 + 1e-12)
+        assert true * (1.0 - 1e-12) <= bound <= 1.001 * true
+    assert contraction.weight_norm_bound(jnp.zeros((3, 2))) == 0.0
+    assert contraction.weight_norm(jnp.zeros((3, 2))) == 0.0
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("kernel", [(3, 3, 2, 4), (5, 3, 3, 1), (1, 1, 2, 2)], ids=str)
+def test_the_norm_of_a_convolution_is_met_from_both_sides(kernel):
+    """Against the singular values of the matrix that it is."""
+    W = np.random.default_rng(1).normal(size=kernel)
+    true = np.linalg.norm(reference.conv_matrix(W, IMAGE), 2)
+    norm = jax.jit(lambda W: contraction.weight_norm(W, IMAGE, num_steps=500))(jnp.asarray(W))
+    bound = jax.jit(lambda W: contraction.weight_norm_bound(W, IMAGE))(jnp.asarray(W))
+    assert 0.999 * true <= norm <= true * (1.0 + 1e-12)
+    assert true <= bound <= 1.35 * true  # small images: most pixels are at the edge
+    assert contraction.weight_norm_bound(jnp.asarray(W), (40, 40)) >= true
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_gradient_of_a_norm_is_that_of_the_largest_singular_value():
+    W = np.random.default_rng(2).normal(size=(6, 4))
+    left, _, right = np.linalg.svd(W)
+    expected = np.outer(left[:, 0], right[0])
+    for norm in (lambda W: contraction.weight_norm(W, num_steps=500), contraction.weight_norm_bound):
+        np.testing.assert_allclose(jax.grad(norm)(jnp.asarray(W)), expected, atol=2e-3)
+    assert np.all(np.isfinite(jax.grad(contraction.weight_norm_bound)(jnp.zeros((3, 2)))))
+
+
+@pytest.mark.usefixtures("x64")
+def test_radii_grow_by_norms_where_a_rayleigh_quotient_is_wrong():
+    turn = 0.9 * np.array([[0.5, -np.sqrt(0.75)], [np.sqrt(0.75), 0.5]])
+    radius = spectral.spectral_radius(lambda v: jnp.asarray(turn) @ v, jnp.ones(2))
+    assert radius == pytest.approx(0.9, abs=1e-12)
+    v = np.array([1.0, 0.0])
+    assert v @ turn @ v == pytest.approx(0.45)
+    shear = np.array([[0.5, 30.0], [0.0, 0.4]])  # far from normal: the norm is 30
+    assert spectral.spectral_radius(lambda v: jnp.asarray(shear) @ v, jnp.ones(2)) == pytest.approx(0.5, abs=1e-6)
+    nilpotent = jnp.asarray([[0.0, 1.0], [0.0, 0.0]])
+    assert spectral.spectral_radius(lambda v: nilpotent @ v, jnp.ones(2)) == 0.0
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("batch", [(), (2, 3)])
+def test_jacobians_of_a_layer_are_measured_per_example(getkey, batch):
+    layer = opteq(4, 6, 3, activation="tanh", skip=0.8)
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), layer.init(getkey()))
+    z, x = (jax.random.normal(getkey(), (*batch, width), jnp.float64) for width in (4, 3))
+    step = lambda z: layer.step(params, z, x)  # noqa: E731
+    rank = len(batch)
+
+    @jax.jit
+    def measure(z, key):
+        return (
+            spectral.jacobian_norm(step, z, num_steps=300, batch_ndim=rank),
+            spectral.jacobian_radius(step, z, num_steps=2000, batch_ndim=rank),
+            spectral.jacobian_penalty(step, z, key, num_probes=4000, batch_ndim=rank),
+        )
+
+    norm, radius, penalty = measure(z, getkey())
+    assert norm.shape == radius.shape == penalty.shape == batch
+    jacobian = jax.jit(jax.jacobian(layer.step, 1))
+    for place in np.ndindex(*batch):
+        J = np.asarray(jacobian(params, z[place], x[place]))
+        np.testing.assert_allclose(norm[place], np.linalg.norm(J, 2), rtol=1e-3)
+        np.testing.assert_allclose(radius[place], np.linalg.norm(J, 2), rtol=1e-2)  # J is symmetric
+        np.testing.assert_allclose(penalty[place], np.sum(J**2) / 4.0, rtol=0.1)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_penalty_is_differentiable_in_the_parameters(getkey):
+    W = jax.random.normal(getkey(), (4, 4), jnp.float64)
+    key = getkey()
+    estimate = lambda W: spectral.jacobian_penalty(lambda z: W @ z, jnp.ones(4), key)  # noqa: E731
+    v = jax.random.normal(key, (1, 4), jnp.float64)[0]
+    np.testing.assert_allclose(jax.grad(estimate)(W), 2.0 * np.outer(v, W.T @ v) / 4.0, rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("certified", [True, False])
+@pytest.mark.parametrize("kind", ["dense", "conv"])
+def test_normalised_weights_keep_to_their_bound_and_smaller_ones_are_left_alone(kind, certified):
+    rng = np.random.default_rng(3)
+    W = rng.normal(size=(6, 4)) if kind == "dense" else rng.normal(size=(3, 3, 2, 4))
+    matrix = reference.dense_matrix if kind == "dense" else reference.conv_matrix
+
+    @jax.jit
+    def normalise(W):
+        return contraction.spectral_normalise(
+            params_of(W), bound=0.8, image_shape=IMAGE, certified=certified, num_steps=200
+        ).W
+
+    scaled = normalise(jnp.asarray(W))
+    norm = np.linalg.norm(matrix(scaled, IMAGE), 2)
+    assert norm <= 0.8 * (1.0 + (1e-12 if certified else 1e-3))
+    assert norm >= 0.6
+    small = jnp.asarray(W) * 1e-2
+    chex.assert_trees_all_equal(normalise(small), small)
+    gradient = jax.grad(lambda W: jnp.sum(normalise(W) ** 3))(jnp.asarray(W))
+    np.testing.assert_allclose(jnp.sum(gradient * W), 0.0, atol=1e-3)  # scaling W changes nothing
+    assert jnp.all(jnp.isfinite(gradient))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("skip", [1.0, 0.5])
+def test_differences_shrink_by_the_contraction_bound_and_can_attain_it(skip):
+    rng = np.random.default_rng(4)
+    layers = [opteq(4, 5, activation="identity", skip=skip) for _ in range(2)]
+    Ws = [rng.normal(size=(5, 4)) for _ in layers]
+    params = tuple(params_of(0.9 * W / np.linalg.norm(W, 2)) for W in Ws)
+    deep = deep_opteq(layers)
+    bound = contraction.contraction_bound(params, skip=skip)
+    np.testing.assert_allclose(bound, (skip * 0.81 + 1.0 - skip) ** 2, rtol=2e-3)
+    u, v = (jnp.asarray(rng.normal(size=(100, 4))) for _ in range(2))
+    moved = jnp.linalg.norm(deep.step(params, u) - deep.step(params, v), axis=1)
+    assert jnp.all(moved <= bound * jnp.linalg.norm(u - v, axis=1))
+    single = contraction.contraction_bound(params[0], skip=skip)
+    right = np.linalg.svd(params[0].W)[2][0]
+    attained = jnp.linalg.norm(layers[0].step(params[0], jnp.asarray(right)))  # b = 0: the image of 0 is 0
+    np.testing.assert_allclose(attained, single, rtol=2e-3)
+
+
+@pytest.mark.usefixtures("x64")
+def test_as_many_picard_steps_as_were_promised_are_enough():
+    rng = np.random.default_rng(5)
+    layer, W = opteq(4, 6), rng.normal(size=(6, 4))
+    params = params_of(0.95 * W / np.linalg.norm(W, 2))._replace(b=jnp.asarray(rng.normal(size=6)))
+    z = jnp.asarray(rng.normal(size=(20, 4)))
+    path = jax.jit(lambda z: jax.lax.scan(lambda z, _: (layer.step(params, z), z), z, length=2000))(z)
+    far = path[0]
+    c = contraction.contraction_bound(params)
+    residual = jnp.linalg.norm(layer.step(params, z) - z, axis=-1)
+    promised = contraction.picard_steps(c, residual, 1e-6)
+    assert promised.shape == (20,)
+    assert jnp.all((promised > 50) & (promised < 1000))
+    assert jnp.all(contraction.error_bound(c, residual) >= jnp.linalg.norm(z - far, axis=-1))
+    after = np.linalg.norm(path[1] - far, axis=-1)[np.asarray(promised, int), np.arange(20)]
+    assert np.all(after <= 1e-6)
+
+
+def test_what_does_not_contract_has_no_promise():
+    assert contraction.picard_steps(1.0, 0.5, 1e-3) == jnp.inf
+    assert contraction.error_bound(1.2, 0.5) == jnp.inf
+    assert contraction.picard_steps(1.2, 0.0, 1e-3) == 0.0
+    assert contraction.error_bound(1.2, 0.0) == 0.0
+    assert contraction.picard_steps(0.5, 1e-9, 1e-3) == 0.0
+    assert contraction.picard_steps(0.0, 1.0, 1e-3) == 1.0
+
+
+def test_weights_above_the_bound_are_refused_by_layer():
+    good, bad = params_of(0.9 * np.eye(3, dtype=np.float32)), params_of(1.2 * np.eye(3, dtype=np.float32))
+    contraction.check_weight_norms((good, good))
+    contraction.check_weight_norms(params_of(np.eye(3, dtype=np.float32)))
+    contraction.check_weight_norms(bad, bound=1.3)
+    with pytest.raises(ValueError, match=r"\|W\| must be at most 1.0, got 1.2 in layer 1; .* spectral_normalise"):
+        contraction.check_weight_norms((good, bad))
+    with pytest.raises(ValueError, match="got nan in layer 0"):
+        contraction.check_weight_norms(params_of(np.full((2, 2), np.nan, np.float32)))
+    own = opteq_conv(2, 3).init(jax.random.key(0))
+    contraction.check_weight_norms(own, image_shape=IMAGE)
+
+
+BAD_OPTIONS = [
+    (lambda: contraction.weight_norm(jnp.ones((3, 3, 2, 2))), "image_shape must be given for a convolution, got None"),
+    (lambda: contraction.weight_norm(jnp.ones(3)), r"W must be a matrix or a kernel of rank 4, got shape \(3,\)"),
+    (lambda: contraction.spectral_normalise(params_of(np.eye(2)), bound=0.0), "bound must be positive, got 0.0"),
+    (lambda: contraction.picard_steps(0.5, 1.0, 0.0), "tol must be positive, got 0.0"),
+    (lambda: spectral.spectral_norm(lambda v: v, jnp.ones(2), num_steps=0), "num_steps must be at least 1, got 0"),
+    (lambda: spectral.spectral_radius(lambda v: v, jnp.ones(2), num_steps=1), "num_steps must be at least 2, got 1"),
+    (
+        lambda: spectral.jacobian_penalty(lambda v: v, jnp.ones(2), jax.random.key(0), num_probes=0),
+        "num_probes must be at least 1, got 0",
+    ),
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("call", "message"), BAD_OPTIONS, ids=[row[1] for row in BAD_OPTIONS])
+def test_a_bad_option_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
