@@ -159,7 +159,8 @@ def _solve(operator: Linear, v: Array, backward: Backward) -> tuple[Array, Solve
 def _normalised(solve: Callable[..., tuple[Array, SolveInfo]], v: Array, backward: Backward) -> tuple[Array, SolveInfo]:
     """Solves for the direction of every row and scales back, so that tiny cotangents keep their accuracy."""
     size = norm(v)
-    unit = v / jnp.where(size > 0.0, size, 1.0)[:, None]
+    # The barrier keeps XLA from squaring numerator and denominator apart, which underflows.
+    unit = jax.lax.optimization_barrier(v / jnp.where(size > 0.0, size, 1.0)[:, None])
     w, info = solve(unit, backward.tol, backward.max_steps)
     # The sums that make up w - J^T w round at the size of w, not of v.
     floor = ROUND_OFF * backward.epsilon * jnp.maximum(norm(w), 1.0)

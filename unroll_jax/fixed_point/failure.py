@@ -72,7 +72,7 @@ def _message(residual: np.ndarray, status: np.ndarray, what: str, way_out: str, 
         return None
     worst = int(np.argmax(np.where(failed, np.nan_to_num(residual, nan=np.inf), -1.0)))
     return (
-        f"{what}: {int(failed.sum())} of {failed.size} examples did not reach tol={tol:g}; example {worst} "
+        f"{what}: {int(failed.sum())} of {failed.size} examples failed at tol={tol:g}; example {worst} "
         f"{STATUS[int(status[worst])]} at relative residual {float(residual[worst]):.3g}; {way_out}, "
         'or pass on_failure="accept"'
     )

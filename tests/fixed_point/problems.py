@@ -1,0 +1,50 @@
+"""Fixed-point problems with known answers, drawn by NumPy, and their gradients by unrolled autodiff."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def symmetric_weights(dim=8, width=6, *, inputs=3, square=0.8, seed=0, dtype=jnp.float64):
+    """W (width, dim) with spectral norm^2 = square, U (width, inputs): the layer W^T relu(W z + U x)."""
+    draw = np.random.default_rng(seed)
+    W, U = draw.normal(size=(width, dim)), draw.normal(size=(width, inputs))
+    return jnp.asarray(W * np.sqrt(square) / np.linalg.norm(W, 2), dtype), jnp.asarray(U, dtype)
+
+
+def symmetric_step(params, z, x):
+    W, U = params
+    return jax.nn.relu(z @ W.T + x @ U.T) @ W
+
+
+def skew_weights(dim=8, *, norm=0.7, seed=0, dtype=jnp.float64):
+    """A strictly upper triangular matrix and a little more: its Jacobian is far from normal."""
+    draw = np.random.default_rng(seed)
+    A = np.triu(draw.normal(size=(dim, dim)), 1) + 0.1 * draw.normal(size=(dim, dim))
+    return jnp.asarray(norm * A / np.linalg.norm(A, 2), dtype)
+
+
+def tanh_step(A, z, x):
+    return jnp.tanh(z @ A + x)
+
+
+def inputs(*shape, seed=1, dtype=jnp.float64):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
+
+
+def unrolled(step, params, z, x, *, steps):
+    """The equilibrium by so many plain steps that it is exact to round-off; autodiff goes through them."""
+    return jax.lax.scan(lambda z, _: (step(params, z, x), None), z, length=steps)[0]
+
+
+def quickly(function):
+    """Compiled with few optimisations: these tests compile much and compute little."""
+    return jax.jit(
+        function, compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    )
+
+
+def relative_error(a, b):
+    """Of one pytree to another, as vectors."""
+    a, b = (np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(t)]) for t in (a, b))
+    return float(np.linalg.norm(a - b) / np.linalg.norm(b))

@@ -1,0 +1,129 @@
+"""The solvers one by one: what their docstrings promise."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+from tests.fixed_point.problems import (
+    inputs,
+    relative_error,
+    skew_weights,
+    symmetric_step,
+    symmetric_weights,
+    tanh_step,
+)
+from unroll_jax import fixed_point as fp
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+
+def solve(step, params, x, dim, solver, **options):
+    zeros = jnp.zeros((*x.shape[:-1], dim))
+    return uj.equilibrium(step, params, zeros, x, solver=solver, batch_ndim=x.ndim - 1, **options)
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_damped_is_the_stated_iteration(share):
+    A, x = skew_weights(), np.asarray(inputs(8))
+    z = np.zeros(8)
+    for _ in range(6):
+        z = (1.0 - share) * z + share * np.tanh(z @ np.asarray(A) + x)
+    y, _ = solve(tanh_step, A, jnp.asarray(x), 8, fp.damped(share), adjoint=fp.unrolled(6), on_failure="accept")
+    np.testing.assert_allclose(y, z, rtol=1e-13)
+
+
+def test_damping_converges_where_plain_steps_turn_for_ever():
+    turn = lambda params, z, x: z @ jnp.array([[0.0, 1.0], [-1.0, 0.0]]) + x  # noqa: E731
+    x = jnp.array([1.0, 0.0])
+    y, info = solve(turn, (), x, 2, fp.damped(0.5), tol=1e-9)
+    np.testing.assert_allclose(y, turn((), y, x), rtol=1e-8)
+    assert info.converged
+    _, plain = solve(turn, (), x, 2, "picard", on_failure="accept")
+    assert not plain.converged
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 9])
+@pytest.mark.parametrize("mixing", [1.0, 0.7])
+def test_anderson_takes_the_step_of_least_linearised_residual(window, mixing):
+    """Four steps against the definition, solved by NumPy's least squares."""
+    A, x = np.asarray(skew_weights()), np.asarray(inputs(8))
+    f = lambda z: np.tanh(z @ A + x)  # noqa: E731
+    points, z = [], np.zeros(8)
+    for _ in range(4):
+        points.append((f(z) - z, f(z)))
+        kept = points[-window - 1 :]
+        dG = np.array([b[0] - a[0] for a, b in itertools.pairwise(kept)]).reshape(-1, 8)
+        dF = np.array([b[1] - a[1] for a, b in itertools.pairwise(kept)]).reshape(-1, 8)
+        g, image = points[-1]
+        c = np.linalg.lstsq(dG.T, g)[0] if len(dG) else np.zeros(0)
+        z = image - c @ dF - (1.0 - mixing) * (g - c @ dG)
+    solver = fp.anderson(window, mixing=mixing, ridge=0.0)
+    y, _ = solve(tanh_step, jnp.asarray(A), jnp.asarray(x), 8, solver, adjoint=fp.unrolled(4), on_failure="accept")
+    np.testing.assert_allclose(y, z, rtol=1e-6, atol=1e-9)
+
+
+def test_broyden_on_a_linear_map_ends_within_twice_its_dimension():
+    """Gay (1979): Broyden's method solves n linear equations in at most 2 n steps."""
+    A, x = skew_weights(dim=4, norm=0.9), inputs(4)
+    _, info = solve(lambda A, z, x: z @ A + x, A, x, 4, "broyden", tol=1e-9, on_failure="error")
+    assert int(info.steps) <= 2 * 4 + 1
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_broyden_with_a_short_memory_starts_again_and_converges(window):
+    A, x = skew_weights(), inputs(4, 8)
+    _, info = solve(tanh_step, A, x, 8, fp.broyden(window), tol=1e-9, on_failure="error")
+    assert info.converged.all()
+
+
+def test_accelerated_gradient_needs_the_square_root_of_picards_steps():
+    (W, _), x = symmetric_weights(8, 8, square=0.999), inputs(4, 8)
+    linear = lambda W, z, x: z @ W.T @ W + x  # noqa: E731
+    steps = {
+        name: int(solve(linear, W, x, 8, name, tol=1e-8, max_steps=20_000)[1].steps.max())
+        for name in ("picard", "accelerated_gradient")
+    }
+    assert steps["accelerated_gradient"] < 0.2 * steps["picard"]
+
+
+def test_newton_ends_in_a_handful_of_steps_where_picard_needs_thousands():
+    params, x = symmetric_weights(8, 6, square=0.999), inputs(4, 3)
+    y, info = solve(symmetric_step, params, x, 8, "newton_cg", tol=1e-11, on_failure="error")
+    assert int(info.steps.max()) <= 15
+    assert relative_error(symmetric_step(params, y, x), y) < 1e-11
+
+
+def test_averaging_finds_the_fixed_point_of_least_norm_and_without_it_another_is_found():
+    """T projects on the line z_1 + z_2 = 2; its point of least norm is (1, 1). Xie et al. (2021), Theorem 4."""
+    project = lambda params, z, x: z - (jnp.sum(z) - 2.0) / 2.0  # noqa: E731
+    start = jnp.array([5.0, -1.0])
+    options = {"adjoint": fp.unrolled(20_000), "on_failure": "accept"}
+    averaged, _ = uj.equilibrium(project, (), start, solver=fp.averaged(p=0.5, c=0.2), **options)
+    plain, _ = uj.equilibrium(project, (), start, **options)
+    np.testing.assert_allclose(plain, [4.0, -2.0], rtol=1e-12)
+    np.testing.assert_allclose(averaged, [1.0, 1.0], atol=2e-2)
+
+
+def test_averaging_takes_the_stated_steps_and_can_be_differentiated():
+    R, smoothness, eta, p, c = (lambda z: 1.5 * jnp.sum((z - 1.0) ** 2)), 3.0, 0.8, 0.4, 0.2
+    A, x = np.asarray(skew_weights()), np.asarray(inputs(8))
+
+    def looped(x):
+        z, gamma = np.zeros(8), 0.5 / smoothness
+        for k in range(1, 7):
+            beta, weight = eta / k**p, eta / k**c
+            z = beta * ((1 - gamma * weight) * z - gamma * 3.0 * (z - 1.0)) + (1 - beta) * np.tanh(z @ A + x)
+        return z
+
+    solver = fp.averaged(R, smoothness=smoothness, eta=eta, p=p, c=c)
+    found = jax.jit(
+        lambda x: solve(tanh_step, jnp.asarray(A), x, 8, solver, adjoint=fp.unrolled(6), on_failure="accept")[0]
+    )
+    np.testing.assert_allclose(found(x), looped(x), rtol=1e-12)
+    step = 1e-6 * np.cos(np.arange(8.0))
+    slope = jax.jvp(found, (x,), (step,))[1]
+    np.testing.assert_allclose(slope, (looped(x + step) - looped(x - step)) / 2, rtol=1e-5, atol=1e-13)

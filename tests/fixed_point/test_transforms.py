@@ -1,0 +1,69 @@
+"""Under every transform the value, its info and its gradient are those of the plain call."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import unroll_jax as uj
+from tests.fixed_point.problems import inputs, quickly, relative_error, skew_weights, tanh_step, unrolled
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+OPTIONS = {"tol": 1e-11, "adjoint": "bicgstab", "on_failure": "error"}
+
+
+def solve(A, x):
+    return uj.equilibrium(tanh_step, A, jnp.zeros_like(x), x, batch_ndim=x.ndim - 1, **OPTIONS)[0]
+
+
+def gradient(find, A, x):
+    return jax.grad(lambda A, x: jnp.sum(find(A, x) ** 3), (0, 1))(A, x)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        jax.jit,
+        lambda f: jax.vmap(f, (None, 0)),
+        lambda f: jax.vmap(jax.jit(f), (None, 1), 1),
+        lambda f: lambda A, x: jax.lax.map(lambda row: f(A, row), x),
+        lambda f: jax.checkpoint(f),
+        lambda f: jax.checkpoint(f, policy=jax.checkpoint_policies.everything_saveable),
+    ],
+    ids=["jit", "vmap", "vmap of jit", "map", "checkpoint", "checkpoint saving"],
+)
+def test_gradients_under_a_transform_are_the_same(transform):
+    A, x = skew_weights(), inputs(3, 4, 8)
+    plain = quickly(lambda A, x: gradient(lambda A, x: unrolled(tanh_step, A, 0 * x, x, steps=120), A, x))(A, x)
+    found = quickly(lambda A, x: gradient(transform(solve), A, x))(A, x)
+    assert relative_error(found, plain) < 1e-8
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_the_gradient_of_a_scan_over_equilibria_is_that_of_a_scan_over_unrolls(remat):
+    """A recurrent net whose every step is an equilibrium, warm-started at the one before."""
+    A, inputs_ = skew_weights(), inputs(5, 3, 8)
+
+    def recurrent(find):
+        def loss(A):
+            body = lambda y, x: (find(A, x + 0.3 * y, y), None)  # noqa: E731
+            return jnp.sum(jax.lax.scan(jax.checkpoint(body) if remat else body, jnp.zeros((3, 8)), inputs_)[0] ** 2)
+
+        return quickly(jax.grad(loss))(A)
+
+    found = recurrent(lambda A, x, y: uj.equilibrium(tanh_step, A, y, x, batch_ndim=1, **OPTIONS)[0])
+    assert relative_error(found, recurrent(lambda A, x, y: unrolled(tanh_step, A, y, x, steps=120))) < 1e-8
+
+
+def test_a_second_call_with_the_same_shapes_does_not_trace_again():
+    A, x, traces = skew_weights(), inputs(4, 8), []
+
+    def step(A, z, x):
+        traces.append(None)
+        return tanh_step(A, z, x)
+
+    run = jax.jit(jax.grad(lambda x: uj.equilibrium(step, A, jnp.zeros_like(x), x, batch_ndim=1)[0].sum()))
+    run(x)
+    once = len(traces)
+    run(x + 1.0)
+    assert len(traces) == once
