@@ -37,13 +37,6 @@ def unrolled(step, params, z, x, *, steps):
     return jax.lax.scan(lambda z, _: (step(params, z, x), None), z, length=steps)[0]
 
 
-def quickly(function):
-    """Compiled with few optimisations: these tests compile much and compute little."""
-    return jax.jit(
-        function, compiler_options={"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-    )
-
-
 def relative_error(a, b):
     """Of one pytree to another, as vectors."""
     a, b = (np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(t)]) for t in (a, b))

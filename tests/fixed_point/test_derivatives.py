@@ -7,7 +7,6 @@ import pytest
 import unroll_jax as uj
 from tests.fixed_point.problems import (
     inputs,
-    quickly,
     relative_error,
     skew_weights,
     symmetric_step,
@@ -35,7 +34,7 @@ def plain(A, x):
 def test_jvp_equals_forward_mode_through_an_unroll(adjoint):
     tangents = inputs(5, 5, seed=3), inputs(2, 5, seed=4)
     f = lambda A, x: implicit(A, x, adjoint=adjoint, forward_mode=True)  # noqa: E731
-    found, expected = (quickly(lambda A, x, g=g: jax.jvp(g, (A, x), tangents))(A(), X()) for g in (f, plain))
+    found, expected = (jax.jit(lambda A, x, g=g: jax.jvp(g, (A, x), tangents))(A(), X()) for g in (f, plain))
     assert relative_error(found, expected) < 1e-8
 
 
@@ -43,7 +42,7 @@ def test_jvp_with_conjugate_gradients_on_a_symmetric_layer():
     params, x = symmetric_weights(), inputs(4, 3)
 
     def outputs(find):
-        return quickly(lambda x: jax.jvp(find, (x,), (jnp.cos(x),)))(x)
+        return jax.jit(lambda x: jax.jvp(find, (x,), (jnp.cos(x),)))(x)
 
     zeros = jnp.zeros((4, 8))
     options = {"batch_ndim": 1, "tol": 1e-12, "adjoint": "conjugate_gradient", "forward_mode": True}
@@ -63,8 +62,8 @@ def test_gradients_and_hessian_vector_products_of_the_forward_mode_equal_those_o
             jax.grad(lambda A: jnp.sum(gradient(A, x) * direction))(A),
         )
 
-    found = quickly(derivatives(lambda A, x: implicit(A, x, forward_mode=True)))(A(), X())
-    expected = quickly(derivatives(plain))(A(), X())
+    found = jax.jit(derivatives(lambda A, x: implicit(A, x, forward_mode=True)))(A(), X())
+    expected = jax.jit(derivatives(plain))(A(), X())
     for ours, theirs in zip(found, expected, strict=True):
         assert relative_error(ours, theirs) < 1e-8
 

@@ -13,7 +13,6 @@ import pytest
 import unroll_jax as uj
 from tests.fixed_point.problems import (
     inputs,
-    quickly,
     relative_error,
     skew_weights,
     symmetric_step,
@@ -47,8 +46,8 @@ def test_iterating_where_it_is_small_gives_the_same_point_and_gradient(dim, widt
     def loss(params, step, **options):
         return jnp.sum(solve(step, params, x, dim, tol=1e-11, on_failure="error", **options)[0] ** 3)
 
-    small = quickly(jax.value_and_grad(lambda p: loss(p, layer)))(params)
-    large = quickly(jax.value_and_grad(lambda p: loss(p, symmetric_step)))(pair)
+    small = jax.jit(jax.value_and_grad(lambda p: loss(p, layer)))(params)
+    large = jax.jit(jax.value_and_grad(lambda p: loss(p, symmetric_step)))(pair)
     assert relative_error(small[0], large[0]) < 1e-9
     assert relative_error((small[1].W, small[1].U), large[1]) < 1e-8
 
@@ -59,7 +58,7 @@ def test_the_small_solve_starts_from_where_it_is_told():
     x = inputs(4, 3)
     z, cold = solve(layer, params, x, 24)
     _, warm = uj.equilibrium(layer, params, z, x)
-    assert int(warm.steps.max()) < int(cold.steps.min())
+    assert int(warm.steps.max()) == 1 < int(cold.steps.max())
 
 
 @pytest.mark.parametrize("batch", [1, 1024])
@@ -93,12 +92,13 @@ def test_stalled_at_round_off_is_an_outcome_of_its_own(solver):
     assert float(info.residual.max()) < 16 * jnp.finfo(jnp.float32).eps
 
 
+@pytest.mark.usefixtures("optimised")
 @pytest.mark.parametrize("size", [1e-12, 1e-30])
 @pytest.mark.parametrize("adjoint", ["gmres", "bicgstab", "conjugate_gradient", "anderson"])
 def test_a_tiny_cotangent_keeps_its_accuracy(size, adjoint):
     params, x = symmetric_weights(dtype=jnp.float32), inputs(4, 3, dtype=jnp.float32)
 
-    @quickly
+    @jax.jit
     def both(x):
         y, pull = jax.vjp(lambda x: solve(symmetric_step, params, x, 8, tol=1e-6, adjoint=adjoint)[0], x)
         return pull(jnp.ones_like(y))[0], pull(jnp.full_like(y, size))[0]
@@ -128,6 +128,7 @@ def test_anderson_mixes_from_the_second_step_and_is_quicker_than_picard():
     assert int(info.steps[0]) == 3
 
 
+@pytest.mark.usefixtures("optimised")
 def test_vmap_holds_no_gradient_of_the_weights_per_example():
     """64 examples by vmap against 64 in a batch: temporaries of the gradient in W stay of one order."""
     W, U = symmetric_weights(128, 64, dtype=jnp.float32)
@@ -144,6 +145,7 @@ def test_vmap_holds_no_gradient_of_the_weights_per_example():
     assert mapped < batched + per_example_weights / 4
 
 
+@pytest.mark.usefixtures("optimised")
 def test_memory_does_not_grow_with_the_iterations():
     params, x = symmetric_weights(64, 32, dtype=jnp.float32), inputs(16, 3, dtype=jnp.float32)
 
@@ -260,17 +262,18 @@ else:
     )
 
 
-def test_a_batch_sharded_over_eight_devices_gives_the_same_gradient():
+@pytest.mark.parametrize("axis_type", ["Auto", "Explicit"])
+def test_a_batch_sharded_over_eight_devices_gives_the_same_gradient(axis_type):
     in_a_process(
         """
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-mesh = Mesh(np.array(jax.devices()), ("data",))
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.AXIS_TYPE,))
 rows = jax.device_put(x, NamedSharding(mesh, PartitionSpec("data")))
 weights = jax.device_put(A, NamedSharding(mesh, PartitionSpec()))
 (g, h), info = run(weights, rows)
 assert len(h.sharding.device_set) == 8 and info.converged.all()
 for ours, theirs in zip((g, h), run(A, x)[0]):
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-""",
+""".replace("AXIS_TYPE", axis_type),
         XLA_FLAGS="--xla_force_host_platform_device_count=8",
     )

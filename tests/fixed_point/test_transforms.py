@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import unroll_jax as uj
-from tests.fixed_point.problems import inputs, quickly, relative_error, skew_weights, tanh_step, unrolled
+from tests.fixed_point.problems import inputs, relative_error, skew_weights, tanh_step, unrolled
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -34,8 +34,8 @@ def gradient(find, A, x):
 )
 def test_gradients_under_a_transform_are_the_same(transform):
     A, x = skew_weights(), inputs(3, 4, 8)
-    plain = quickly(lambda A, x: gradient(lambda A, x: unrolled(tanh_step, A, 0 * x, x, steps=120), A, x))(A, x)
-    found = quickly(lambda A, x: gradient(transform(solve), A, x))(A, x)
+    plain = jax.jit(lambda A, x: gradient(lambda A, x: unrolled(tanh_step, A, 0 * x, x, steps=120), A, x))(A, x)
+    found = jax.jit(lambda A, x: gradient(transform(solve), A, x))(A, x)
     assert relative_error(found, plain) < 1e-8
 
 
@@ -49,7 +49,7 @@ def test_the_gradient_of_a_scan_over_equilibria_is_that_of_a_scan_over_unrolls(r
             body = lambda y, x: (find(A, x + 0.3 * y, y), None)  # noqa: E731
             return jnp.sum(jax.lax.scan(jax.checkpoint(body) if remat else body, jnp.zeros((3, 8)), inputs_)[0] ** 2)
 
-        return quickly(jax.grad(loss))(A)
+        return jax.jit(jax.grad(loss))(A)
 
     found = recurrent(lambda A, x, y: uj.equilibrium(tanh_step, A, y, x, batch_ndim=1, **OPTIONS)[0])
     assert relative_error(found, recurrent(lambda A, x, y: unrolled(tanh_step, A, y, x, steps=120))) < 1e-8

@@ -90,7 +90,7 @@ def factored_solve(
     apply, running = product(prepared), -1
     slope = _slope(layer.activation)
     epsilon = float(jnp.finfo(z.dtype).eps)
-    rows, tiny = z.shape[0], float(jnp.finfo(z.dtype).tiny)
+    sizes, tiny = norm(z), float(jnp.finfo(z.dtype).tiny)
     s = layer.activation(z @ prepared.matrix.T + layer.offset)
 
     def unfinished(carry: _Carry) -> Array:
@@ -141,12 +141,12 @@ def factored_solve(
         s=s,
         image=image,
         fallback=(s, image),
-        last=jnp.full(rows, jnp.inf, s.dtype),
+        last=jnp.full_like(sizes, jnp.inf),
         best=s,
-        residual=jnp.full(rows, jnp.inf, s.dtype),
-        since=jnp.zeros(rows, jnp.int32),
-        steps=jnp.zeros(rows, jnp.int32),
-        status=jnp.full(rows, running, jnp.int32),
+        residual=jnp.full_like(sizes, jnp.inf),
+        since=jnp.zeros_like(sizes, jnp.int32),
+        steps=jnp.zeros_like(sizes, jnp.int32),
+        status=jnp.full_like(sizes, running, jnp.int32),
     )
     end = jax.lax.while_loop(unfinished, body, start)
     z = end.best @ prepared.matrix

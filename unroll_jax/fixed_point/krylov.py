@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from unroll_jax.fixed_point.linear import Linear, linear_info
-from unroll_jax.fixed_point.problem import SolveInfo, norm, per_example
+from unroll_jax.fixed_point.problem import SolveInfo, norm, per_example, put
 
 __all__ = ["gmres"]
 
@@ -49,7 +49,8 @@ def gmres(
         going = carry.going & (after > bound) & (after < STAGNANT * before)
         return _Cycles(carry.number + taken, w, residual, going, carry.steps + steps)
 
-    begin = _Cycles(jnp.zeros((), jnp.int32), jnp.zeros_like(v), v, norm(v) > bound, jnp.zeros(v.shape[0], jnp.int32))
+    none = jnp.zeros_like(bound, jnp.int32)
+    begin = _Cycles(jnp.zeros((), jnp.int32), jnp.zeros_like(v), v, norm(v) > bound, none)
     end = jax.lax.while_loop(unfinished, cycle, begin)
     return end.w, linear_info(operator, v, end.w, end.steps, tol)
 
@@ -69,8 +70,8 @@ def _krylov(
     operator: Linear, residual: Array, going: Array, bound: Array, restart: int, limit: Array
 ) -> tuple[Array, Array, Array]:
     """The correction of least residual in a Krylov space of up to ``restart`` dimensions; steps of each row, of all."""
-    rows, dtype = residual.shape[0], residual.dtype
-    beta = norm(residual)
+    dtype, beta, places = residual.dtype, norm(residual), jnp.arange(restart + 1)
+    zeros = jnp.zeros_like(beta)
     first = residual / jnp.where(beta > 0.0, beta, 1.0)[:, None]
 
     def unfinished(carry: _Arnoldi) -> Array:
@@ -80,7 +81,7 @@ def _krylov(
         k = carry.k
         active = going & (carry.estimate > bound)
         vector = carry.basis[:, k] - operator(carry.basis[:, k])
-        column = jnp.zeros((rows, restart + 1), dtype)
+        column = zeros[:, None] + jnp.zeros(restart + 1, dtype)
         for _ in range(2):  # twice is enough for orthogonality to round-off
             shares = jnp.einsum("bim,bm->bi", carry.basis, vector)
             vector, column = vector - jnp.einsum("bi,bim->bm", shares, carry.basis), column + shares
@@ -88,24 +89,24 @@ def _krylov(
         # Nothing but round-off left: the space is complete, and the next vector is none.
         length = jnp.where(length > 4.0 * jnp.finfo(dtype).eps * norm(column), length, 0.0)
         following = jnp.where(length > 0.0, 1.0, 0.0)[:, None] * vector / jnp.where(length > 0.0, length, 1.0)[:, None]
-        column = jnp.einsum("bij,bj->bi", carry.rotation, column.at[:, k + 1].set(length))
+        column = jnp.einsum("bij,bj->bi", carry.rotation, jnp.where(places == k + 1, length[:, None], column))
         rotation, triangle = _rotate(carry.rotation, column, k)
         return _Arnoldi(
             k + 1,
-            carry.basis.at[:, k + 1].set(following),
+            put(carry.basis, following, k + 1),
             rotation,
-            carry.triangle.at[:, :, k].set(triangle),
+            jax.lax.dynamic_update_index_in_dim(carry.triangle, triangle[:, :, None], k, axis=2),
             beta * jnp.abs(rotation[:, k + 1, 0]),
             carry.steps + active,
         )
 
     begin = _Arnoldi(
         k=jnp.zeros((), jnp.int32),
-        basis=jnp.zeros((rows, restart + 1, residual.shape[1]), dtype).at[:, 0].set(first),
-        rotation=jnp.broadcast_to(jnp.eye(restart + 1, dtype=dtype), (rows, restart + 1, restart + 1)),
-        triangle=jnp.zeros((rows, restart + 1, restart), dtype),
+        basis=put(jnp.repeat(jnp.zeros_like(residual)[:, None], restart + 1, axis=1), first, 0),
+        rotation=zeros[:, None, None] + jnp.eye(restart + 1, dtype=dtype),
+        triangle=zeros[:, None, None] + jnp.zeros((restart + 1, restart), dtype),
         estimate=beta,
-        steps=jnp.zeros(rows, jnp.int32),
+        steps=jnp.zeros_like(beta, jnp.int32),
     )
     end = jax.lax.while_loop(unfinished, grow, begin)
     weights = _back_substitute(end.triangle[:, :restart], beta[:, None] * end.rotation[:, :restart, 0])
@@ -119,8 +120,9 @@ def _rotate(rotation: Array, column: Array, k: Array) -> tuple[Array, Array]:
     cosine = jnp.where(size > 0.0, above / jnp.where(size > 0.0, size, 1.0), 1.0)[:, None]
     sine = jnp.where(size > 0.0, below / jnp.where(size > 0.0, size, 1.0), 0.0)[:, None]
     upper, lower = rotation[:, k], rotation[:, k + 1]
-    rotation = rotation.at[:, k].set(cosine * upper + sine * lower).at[:, k + 1].set(cosine * lower - sine * upper)
-    return rotation, column.at[:, k].set(size).at[:, k + 1].set(0.0)
+    rotation = put(put(rotation, cosine * upper + sine * lower, k), cosine * lower - sine * upper, k + 1)
+    places = jnp.arange(column.shape[1])
+    return rotation, jnp.where(places == k, size[:, None], jnp.where(places == k + 1, 0.0, column))
 
 
 def _back_substitute(triangle: Float[Array, "b r r"], right: Float[Array, "b r"]) -> Float[Array, "b r"]:
@@ -131,6 +133,7 @@ def _back_substitute(triangle: Float[Array, "b r r"], right: Float[Array, "b r"]
         i = size - 1 - step
         diagonal = triangle[:, i, i]
         value = right[:, i] - jnp.einsum("bj,bj->b", triangle[:, i], solution)
-        return solution.at[:, i].set(jnp.where(diagonal == 0.0, 0.0, value / jnp.where(diagonal == 0.0, 1.0, diagonal)))
+        weight = jnp.where(diagonal == 0.0, 0.0, value / jnp.where(diagonal == 0.0, 1.0, diagonal))
+        return jnp.where(jnp.arange(size) == i, weight[:, None], solution)
 
     return jax.lax.fori_loop(0, size, solve, jnp.zeros_like(right))

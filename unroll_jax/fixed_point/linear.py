@@ -50,7 +50,7 @@ def conjugate_gradient(
         direction = residual + ratio[:, None] * carry.direction
         return _CG(carry.number + 1, w, residual, direction, square, carry.steps + active)
 
-    begin = _CG(jnp.zeros((), jnp.int32), jnp.zeros_like(v), v, v, square, jnp.zeros(v.shape[0], jnp.int32))
+    begin = _CG(jnp.zeros((), jnp.int32), jnp.zeros_like(v), v, v, square, jnp.zeros_like(square, jnp.int32))
     end = jax.lax.while_loop(unfinished, body, begin)
     return end.w, linear_info(operator, v, end.w, end.steps, tol)
 
@@ -124,8 +124,8 @@ def bicgstab(
             carry.steps + 2 * active,
         )
 
-    none, square = jnp.zeros(v.shape[0], jnp.int32), dot(v, v)
-    zero = jnp.zeros_like(v)
+    zero, square = jnp.zeros_like(v), dot(v, v)
+    none = jnp.zeros_like(square, jnp.int32)
     begin = _BiCG(jnp.zeros((), jnp.int32), zero, v, v, v, square, square, zero, square, none)
     end = jax.lax.while_loop(unfinished, body, begin)
     return end.best, linear_info(operator, v, end.best, end.steps, tol)
@@ -136,4 +136,4 @@ def linear_info(operator: Linear, v: Array, w: Array, steps: Array, tol: float |
     size = norm(v)
     residual = norm(v - (w - operator(w))) / jnp.where(size > 0.0, size, 1.0)
     status = jnp.where(residual <= tol, CONVERGED, MAX_STEPS)
-    return SolveInfo(residual, steps, jnp.where(jnp.isfinite(residual), status, NONFINITE))
+    return SolveInfo(residual, steps, jnp.where(jnp.isfinite(residual), status, NONFINITE).astype(jnp.int32))

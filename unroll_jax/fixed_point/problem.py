@@ -24,6 +24,7 @@ __all__ = [
     "judge",
     "norm",
     "per_example",
+    "put",
     "relative",
 ]
 
@@ -124,7 +125,12 @@ def judge(residual: Float[Array, " b"], steps: Int[Array, " b"], tol: float, eps
     """What the residuals say of solves that have ended."""
     status = jnp.where(residual <= ROUND_OFF * epsilon, STALLED, MAX_STEPS)
     status = jnp.where(residual <= tol, CONVERGED, status)
-    return SolveInfo(residual, steps, jnp.where(jnp.isfinite(residual), status, NONFINITE))
+    return SolveInfo(residual, steps, jnp.where(jnp.isfinite(residual), status, NONFINITE).astype(jnp.int32))
+
+
+def put(history: Float[Array, "b w m"], row: Float[Array, "b m"], place: Array | int) -> Float[Array, "b w m"]:
+    """The history with ``row`` at ``place``; unlike indexed updates it keeps shardings that are part of the type."""
+    return jax.lax.dynamic_update_index_in_dim(history, row[:, None], place, axis=1)
 
 
 def per_example(condition: Bool[Array, " b"], yes: Any, no: Any) -> Any:

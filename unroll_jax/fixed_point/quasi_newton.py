@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.fixed_point.problem import Problem, norm
+from unroll_jax.fixed_point.problem import Problem, norm, put
 from unroll_jax.fixed_point.solvers import Point, Solver
 
 __all__ = ["anderson", "broyden"]
@@ -49,7 +49,7 @@ def anderson(window: int = 5, *, ridge: float | None = None, mixing: float = 1.0
         raise ValueError(f"mixing must be in (0, 1], got {mixing}")
 
     def init(z: Array) -> AndersonMemory:
-        history = jnp.zeros((z.shape[0], window, z.shape[1]), z.dtype)
+        history = jnp.repeat(jnp.zeros_like(z)[:, None], window, axis=1)
         return AndersonMemory(history, history, jnp.zeros_like(z), jnp.zeros_like(z))
 
     def update(problem: Problem, point: Point, memory: AndersonMemory) -> tuple[Array, AndersonMemory]:
@@ -61,8 +61,8 @@ def anderson(window: int = 5, *, ridge: float | None = None, mixing: float = 1.0
         # A difference of zero, or one that is not there yet, is a column of zeros: a 1 on the diagonal, no weight.
         usable = ~first & (length > 0.0)
         scale = jnp.where(usable, length, 1.0)
-        residuals = memory.residual_differences.at[:, place].set(jnp.where(usable, change / scale, 0.0))
-        images = memory.image_differences.at[:, place].set(jnp.where(usable, image_change / scale, 0.0))
+        residuals = put(memory.residual_differences, jnp.where(usable, change / scale, 0.0), place)
+        images = put(memory.image_differences, jnp.where(usable, image_change / scale, 0.0), place)
         gram = jnp.einsum("bim,bjm->bij", residuals, residuals)
         least = 10.0 * float(jnp.finfo(gram.dtype).eps) if ridge is None else ridge
         empty = jnp.diagonal(gram, axis1=1, axis2=2) == 0.0
@@ -100,7 +100,7 @@ def broyden(window: int = 20) -> Solver:
         raise ValueError(f"window must be at least 1, got {window}")
 
     def init(z: Array) -> BroydenMemory:
-        history = jnp.zeros((z.shape[0], window, z.shape[1]), z.dtype)
+        history = jnp.repeat(jnp.zeros_like(z)[:, None], window, axis=1)
         return BroydenMemory(history, history, jnp.zeros_like(z), jnp.zeros_like(z))
 
     def apply(u: Array, v: Array, w: Array) -> Array:
@@ -121,8 +121,8 @@ def broyden(window: int = 20) -> Solver:
             jnp.abs(denominator) > jnp.finfo(denominator.dtype).eps * jnp.sum(moved**2, -1, keepdims=True)
         )
         column = jnp.where(usable, (moved - image) / jnp.where(usable, denominator, 1.0), 0.0)
-        u = u.at[:, place].set(column)
-        v = v.at[:, place].set(jnp.where(usable, row, 0.0))
+        u = put(u, column, place)
+        v = put(v, jnp.where(usable, row, 0.0), place)
         return point.z - apply(u, v, residual), BroydenMemory(u, v, point.z, residual)
 
     return Solver(init=init, update=update)

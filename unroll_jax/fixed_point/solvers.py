@@ -102,7 +102,7 @@ def run(
     """
     if solver.whole is not None:
         return _run_whole(problem, z, solver.whole, tol, max_steps)
-    running, floor, rows = -1, problem.floor, z.shape[0]
+    running, floor, sizes = -1, problem.floor, norm(z)
 
     def unfinished(carry: _Carry) -> Array:
         return jnp.any(carry.status == running) & (carry.number < max_steps)
@@ -130,10 +130,10 @@ def run(
         z=z,
         memory=solver.init(z),
         best=z,
-        residual=jnp.full(rows, jnp.inf, norm(z).dtype),
-        since=jnp.zeros(rows, jnp.int32),
-        steps=jnp.zeros(rows, jnp.int32),
-        status=jnp.full(rows, running, jnp.int32),
+        residual=jnp.full_like(sizes, jnp.inf),
+        since=jnp.zeros_like(sizes, jnp.int32),
+        steps=jnp.zeros_like(sizes, jnp.int32),
+        status=jnp.full_like(sizes, running, jnp.int32),
     )
     end = jax.lax.while_loop(unfinished, body, start)
     status = jnp.where(end.status == running, jnp.where(end.residual <= floor, STALLED, MAX_STEPS), end.status)
