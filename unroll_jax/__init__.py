@@ -1,6 +1,8 @@
 """Layers that are descent steps on an energy."""
 
-from unroll_jax import constrained, energies
+from unroll_jax import certificates, constrained, energies
+from unroll_jax.alternating import alternating
+from unroll_jax.certificates import certify
 from unroll_jax.constrained import (
     DualAscent,
     DualState,
@@ -30,7 +32,10 @@ __all__ = [
     "Proximal",
     "Rho",
     "Trace",
+    "alternating",
     "attention",
+    "certificates",
+    "certify",
     "constrained",
     "descent_constraints",
     "dual_ascent",
