@@ -5,8 +5,25 @@ from collections.abc import Callable
 
 import numpy as np
 
-RHO_VALUES: dict[str, Callable] = {"softmax": lambda z: -np.exp(-z), "log": lambda z: np.log(z + 1.0)}
-RHO_SLOPES: dict[str, Callable] = {"softmax": lambda z: np.exp(-z), "log": lambda z: 1.0 / (z + 1.0)}
+# The table at its default numbers: shift 1, scale 1, three degrees of freedom, exponent 1/2, threshold 1.
+RHO_VALUES: dict[str, Callable] = {
+    "softmax": lambda z: -np.exp(-z),
+    "log": lambda z: np.log1p(z),
+    "cauchy": lambda z: np.log1p(z),
+    "student": lambda z: 2.0 * np.log1p(2.0 * z / 3.0),
+    "geman_mcclure": lambda z: z / (1.0 + z),
+    "power": lambda z: np.sqrt(z + 1.0),
+    "truncated_quadratic": lambda z: np.minimum(z, 1.0),
+}
+RHO_SLOPES: dict[str, Callable] = {
+    "softmax": lambda z: np.exp(-z),
+    "log": lambda z: 1.0 / (z + 1.0),
+    "cauchy": lambda z: 1.0 / (z + 1.0),
+    "student": lambda z: 4.0 / (3.0 + 2.0 * z),
+    "geman_mcclure": lambda z: 1.0 / (1.0 + z) ** 2,
+    "power": lambda z: 0.5 / np.sqrt(z + 1.0),
+    "truncated_quadratic": lambda z: np.where(z < 1.0, 1.0, 0.0),
+}
 
 
 def pair_energy(y, *, rho="softmax", graph=None, ridge=0.0, anchor=None, W_a=None):

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 from unroll_jax.certificates.curvature import curvature
 from unroll_jax.descent import Params, compute_dtype
 from unroll_jax.energies.pairs import check_mask, neighbourhood
-from unroll_jax.energies.rho import Rho, resolve_rho
+from unroll_jax.energies.rho import RhoLike, resolve_rho
 
 __all__ = ["pairwise_smoothness", "quadratic_smoothness"]
 
@@ -38,7 +38,7 @@ def quadratic_smoothness(energy: Energy, *, num_steps: int = 64) -> Energy:
     return smoothness
 
 
-def pairwise_smoothness(*, rho: str | Rho = "softmax", mask: Any = None, ridge: float = 0.0) -> Energy:
+def pairwise_smoothness(*, rho: RhoLike = "softmax", mask: Any = None, ridge: float = 0.0) -> Energy:
     r"""The smoothness of an attention energy as seen from the state Y, by its tangent majoriser.
 
     .. math:: L_f(Y) = |W_a|_2^2 \bigl( \min(2 \max_u \sum_v \gamma_{uv} , \, n \rho'(0)) + r \bigr) , \qquad

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
 from unroll_jax.energies.pairs import check_mask, neighbourhood
-from unroll_jax.energies.rho import Rho, resolve_rho
+from unroll_jax.energies.rho import RhoLike, resolve_rho
 
 __all__ = ["FORMS", "AttentionParams", "attention"]
 
@@ -24,7 +24,7 @@ class AttentionParams(NamedTuple):
 
 def attention(
     *,
-    rho: str | Rho = "softmax",
+    rho: RhoLike = "softmax",
     form: str = "jacobi",
     ridge: float = 0.0,
     step_size: float = 1.0,
@@ -55,7 +55,7 @@ def attention(
     row, and 2 D - (D - s - A) = D + s + A is positive semidefinite.
 
     Args:
-      rho: a name of `RHOS`, or a `Rho`.
+      rho: a name of `RHOS`, a `Rho`, or a function z -> rho(z), checked to be concave and nondecreasing.
       form: "jacobi" or "softmax", see above.
       ridge: r >= 0, weight of the pull to the anchor.
       step_size: a in (0, 1], unitless; 1 is the undamped step.
