@@ -78,6 +78,7 @@ def certify(
     g_gradient: Move | None = None,
     num_layers: int = 1,
     tied: bool = True,
+    smoothness_h: Smoothness | None = None,
     tolerance: float | None = None,
 ) -> Certificate:
     r"""Runs ``num_layers`` steps of `alternating` and says of each whether descent of h + phi was guaranteed.
@@ -97,9 +98,9 @@ def certify(
     *Noise*, from y and y'. :math:`a_2 |\Delta| \le (1 - a_2 L_h / 2) |y' - y|`, again for any convex phi. This is the
     condition in the docstring of `transformer`, and needs no :math:`L_g`.
 
-    Both need of L_h that :math:`h(y') \le h(y) + \nabla h(y)^T (y' - y) + L_h |y' - y|^2 / 2`, with L_h = L_f + L_g
-    here; of L_g the theorem also needs that it is a Lipschitz constant of the gradient of g. Convexity of f or g is not
-    needed. A guarantee is as good as the two numbers: see `pairwise_smoothness` and `quadratic_smoothness`.
+    Both need of L_h that :math:`h(y') \le h(y) + \nabla h(y)^T (y' - y) + L_h |y' - y|^2 / 2`, as L_f + L_g does; the
+    theorem also needs that L_g is a Lipschitz constant of the gradient of g. Convexity of f or g is not needed. A
+    guarantee is as good as these numbers: see `pairwise_smoothness` and `quadratic_smoothness`.
 
     Args:
       f: as in `alternating`, and so are all arguments not named here.
@@ -118,6 +119,7 @@ def certify(
       g_gradient: the gradient of g.
       num_layers: how many steps, at least 1.
       tied: whether all layers share ``params``.
+      smoothness_h: L_h, likewise; None is L_f + L_g.
       tolerance: a rise by less than this share of the energy is put down to rounding; None is 16 machine epsilons.
 
     Returns:
@@ -141,7 +143,8 @@ def certify(
       >>> certificate.outcome.shape
       (3, 8)
     """
-    _check_options(f_step_size, g_step_size, f_step, smoothness_f, smoothness_g, num_layers)
+    smoothness = {"smoothness_f": smoothness_f, "smoothness_g": smoothness_g, "smoothness_h": smoothness_h}
+    _check_options(f_step_size, g_step_size, f_step, smoothness, num_layers)
     proximal = None if phi is None else resolve_proximal(phi)
     slope_f, slope_g = f_gradient or _gradient(f), g_gradient or _gradient(g)
 
@@ -166,7 +169,8 @@ def certify(
         first = _add(u, -1.0, y)
         bound = size(_add(first, g_step_size, of_f)) + g_step_size * L_g * size(first)
         noise, moved = size(_add(_add(v, -1.0, y), g_step_size, of_h)), size(_add(after, -1.0, y))
-        limit = 1.0 - 0.5 * g_step_size * (L_f + L_g)
+        L_h = L_f + L_g if smoothness_h is None else _evaluate(smoothness_h, params, y, x, before_energy)
+        limit = 1.0 - 0.5 * g_step_size * L_h
         by_theorem = (bound <= reach) & (limit >= 0.5 - 8 * jnp.finfo(limit.dtype).eps)
         by_noise = noise <= limit * moved
         return after, {
@@ -179,7 +183,7 @@ def certify(
             "noise": _ratio(noise, moved),
             "noise_limit": limit,
             "smoothness_g": L_g,
-            "smoothness_h": L_f + L_g,
+            "smoothness_h": L_h,
         }
 
     def body(y: Any, stacked: Params) -> tuple[Any, dict[str, Array]]:
@@ -219,8 +223,7 @@ def _check_options(
     f_step_size: float | None,
     g_step_size: float,
     f_step: Move | None,
-    smoothness_f: Smoothness,
-    smoothness_g: Smoothness,
+    smoothness: dict[str, Any],
     num_layers: int,
 ) -> None:
     if (f_step_size is None) == (f_step is None):
@@ -228,7 +231,7 @@ def _check_options(
     for name, value in (("f_step_size", f_step_size), ("g_step_size", g_step_size)):
         if value is not None and not (value > 0.0 and math.isfinite(value)):
             raise ValueError(f"{name} must be positive and finite, got {value}")
-    for name, value in (("smoothness_f", smoothness_f), ("smoothness_g", smoothness_g)):
+    for name, value in smoothness.items():
         if isinstance(value, float | int) and not value >= 0.0:
             raise ValueError(f"{name} must be at least 0, got {value}")
     if num_layers < 1:
