@@ -112,9 +112,9 @@ def tightest(ratio, places):
 def rises(params, y, phi=None):
     """Whether an alternating step raises h + phi by more than rounding."""
     system = alternating(f, g, f_step=f_step, g_step_size=A2, phi=phi)
-    after = system.step(params, y)
+    after = system.step(params, y, None)
     size = sum(abs(half(params, point)) for half in (f, g) for point in (y, after))
-    return system.energy(params, after) - system.energy(params, y) > 64 * jnp.finfo(float).eps * size
+    return system.energy(params, after, None) - system.energy(params, y, None) > 64 * jnp.finfo(float).eps * size
 
 
 def assert_enough(tested, rising):
@@ -210,7 +210,7 @@ def test_theorem_5_1_holds_for_relu_in_terms_of_d_and_t_of_kappa():
 
 def line(f_curvature, g_curvature, f_slope, h_slope):
     """f and g on the real line, states (1, 1), with the curvatures given and the slopes given at 0."""
-    quadratic = lambda c, s: lambda params, y, x: jnp.sum(0.5 * c * y**2 + s * y, (-2, -1))  # noqa: E731
+    quadratic = lambda c, s: lambda params, y, x=None: jnp.sum(0.5 * c * y**2 + s * y, (-2, -1))  # noqa: E731
     return quadratic(f_curvature, f_slope), quadratic(g_curvature, h_slope - f_slope)
 
 
@@ -230,27 +230,26 @@ def test_the_bound_of_theorem_4_1_is_exact_on_the_line():
         C = float(descent_constant(a1, a2, c_g))
         for factor in (0.999, 1.001):
             halves = line(c_f, c_g, factor * C, 1.0)
-            delta = gradient_ratio(*(lambda y, half=half: half(None, y, None) for half in halves), zero)
+            delta = gradient_ratio(*(lambda y, half=half: half(None, y) for half in halves), zero)
             np.testing.assert_allclose(delta, factor * C, rtol=1e-12)
             assert (change(*halves, zero, a1=a1, a2=a2) > 0.0) == (factor > 1.0)
 
 
 def test_just_outside_the_bound_some_steps_in_many_dimensions_rise():
-    """A seeded search among random draws; Theorem 5.1 needs the factor sqrt(1 - kappa), C alone does not do."""
+    """Of the draws with delta up to 1.05 C. With phi the factor sqrt(1 - kappa) is needed: C alone does not do."""
     params, constants, places = random_case(6)
 
     @jax.jit
     def search(params, constants, places):
         C = descent_constant(params["a1"], A2, constants["L_g"])
-        free = gradient_ratio(*halves(params), places) / C
-        y, tested = tightest(free / 2.0, places)  # delta up to 2 C
+        y, tested = tightest(gradient_ratio(*halves(params), places) / (1.05 * C), places)
         bounded = jnp.maximum(places, 0.0)
         y_relu, tested_relu = tightest(gradient_ratio(*halves(params), bounded) / C, bounded)
         return tested & rises(params, y), tested_relu & rises(params, y_relu, PHIS["relu"])
 
     free, bounded = search(params, constants, places)
-    assert np.sum(free) > 10
-    assert np.sum(bounded) > 0
+    assert np.sum(free) > 500
+    assert np.sum(bounded) > 10
 
 
 def test_without_a2_at_most_1_over_l_h_theorem_4_1_fails():
