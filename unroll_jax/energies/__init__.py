@@ -4,13 +4,23 @@ import jax
 from jaxtyping import Array
 
 from unroll_jax.descent import Descent, Entry
-from unroll_jax.energies.feedforward import FeedForwardParams, feedforward
+from unroll_jax.energies.activations import activation, elu, leaky_relu, sigmoid, softplus, softsign, tanh
+from unroll_jax.energies.dust import DustParams, ListaParams, cosine_dictionary, dust, lista
+from unroll_jax.energies.feedforward import (
+    FeedForwardParams,
+    clip_spectrum,
+    feedforward,
+    feedforward_smoothness,
+    step_is_guaranteed,
+)
+from unroll_jax.energies.hopfield import HopfieldParams, hopfield
 from unroll_jax.energies.layer_norm import layer_norm
 from unroll_jax.energies.pairwise import AttentionParams, attention
+from unroll_jax.energies.penalty import Proximal, moreau_envelope
 from unroll_jax.energies.proximal import (
     PROXIMALS,
-    Proximal,
     box,
+    group_shrinkage,
     identity,
     nonnegative_soft_threshold,
     relu,
@@ -25,28 +35,50 @@ from unroll_jax.energies.transformer import (
     transformer_parts,
     unrolled_layer,
 )
+from unroll_jax.energies.unit_layer import UnitLayerParams, unit_layer
 
 __all__ = [
     "DESCENTS",
     "PROXIMALS",
     "RHOS",
     "AttentionParams",
+    "DustParams",
     "FeedForwardParams",
+    "HopfieldParams",
+    "ListaParams",
     "Proximal",
     "Rho",
     "TransformerParams",
     "TransformerParts",
+    "UnitLayerParams",
     "UnrolledLayerParams",
+    "activation",
     "attention",
     "box",
+    "clip_spectrum",
+    "cosine_dictionary",
+    "dust",
+    "elu",
     "feedforward",
+    "feedforward_smoothness",
+    "group_shrinkage",
+    "hopfield",
     "identity",
     "layer_norm",
+    "leaky_relu",
+    "lista",
+    "moreau_envelope",
     "nonnegative_soft_threshold",
     "relu",
+    "sigmoid",
     "soft_threshold",
+    "softplus",
+    "softsign",
+    "step_is_guaranteed",
+    "tanh",
     "transformer",
     "transformer_parts",
+    "unit_layer",
     "unrolled_layer",
 ]
 

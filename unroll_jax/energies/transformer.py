@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.descent import Descent, check_tokens, compute_dtype
+from unroll_jax.descent import Anchor, Descent, as_anchor, check_tokens, compute_dtype
 from unroll_jax.energies.feedforward import FeedForwardParams, feedforward
 from unroll_jax.energies.layer_norm import layer_norm
 from unroll_jax.energies.pairwise import AttentionParams, attention
-from unroll_jax.energies.proximal import Proximal, resolve_proximal
-from unroll_jax.energies.rho import Rho
+from unroll_jax.energies.penalty import Proximal, penalty_of_present
+from unroll_jax.energies.proximal import resolve_proximal
+from unroll_jax.energies.rho import RhoLike
 
 __all__ = [
     "TransformerParams",
@@ -69,7 +70,7 @@ def transformer(
     dim: int,
     *,
     rank: int | None = None,
-    rho: str | Rho = "softmax",
+    rho: RhoLike = "softmax",
     phi: str | Proximal = "relu",
     form: str = "softmax",
     ridge: float = 0.0,
@@ -79,6 +80,7 @@ def transformer(
     anchor: str | AnchorRule = "input",
     attention_anchor: str | AnchorRule = "input",
     norm_radius: float | None = None,
+    spectrum: tuple[float, float] | None = None,
     **attention_options: Any,
 ) -> Descent:
     r"""Transformer layer as one round of alternating inexact minimisation.
@@ -113,7 +115,7 @@ def transformer(
     Args:
       dim: width d of the tokens.
       rank: columns k of W_a; None means ``dim``.
-      rho: a name of `RHOS`, or a `Rho`.
+      rho: a name of `RHOS`, a `Rho`, or a function z -> rho(z), checked to be concave and nondecreasing.
       phi: a name of `PROXIMALS`, or a `Proximal`. E is infinite where phi is (for "relu", at a negative entry).
       form: form of the attention step, "softmax" or "jacobi".
       ridge: r >= 0, weight of the pull to A in the attention half.
@@ -123,6 +125,7 @@ def transformer(
       anchor: B: "input" is x (0 when x is None); "row" a learnable (1, d) in the params; or a function of x.
       attention_anchor: A, likewise; it needs ``ridge`` > 0 to count.
       norm_radius: radius R of the layer norm; None leaves it out.
+      spectrum: (lower, upper), to use W_f with its eigenvalues clipped to that interval, see `feedforward`.
       **attention_options: further keywords of `attention`.
 
     Returns:
@@ -149,19 +152,22 @@ def transformer(
         anchor=anchor,
         attention_anchor=attention_anchor,
         norm_radius=norm_radius,
+        spectrum=spectrum,
         **attention_options,
     )
 
-    def energy(params: TransformerParams, y: Array, x: Array | None = None) -> Float[Array, "*batch"]:
+    def energy(params: TransformerParams, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
         total = parts.attention.energy(params, y, x) + parts.feedforward.energy(params, y, x)
         if parts.layer_norm is not None:
             total = total + parts.layer_norm.energy(params, y, x)
-        return total + parts.phi.penalty(y)
+        return total + penalty_of_present(parts.phi, y, as_anchor(x).present)
 
-    def step(params: TransformerParams, y: Array, x: Array | None = None) -> Array:
+    def step(params: TransformerParams, y: Array, x: Array | Anchor | None = None) -> Array:
         normed = y if parts.layer_norm is None else parts.layer_norm.step(params, y, x)
         moved = parts.feedforward.step(params, parts.attention.step(params, normed, x), x)
-        return parts.phi.prox(moved, parts.step_size)
+        present = as_anchor(x).present
+        stepped = parts.phi.prox(moved, parts.step_size)
+        return stepped if present is None else jnp.where(present[..., None], stepped, y)
 
     return Descent(init=parts.attention.init, energy=energy, step=step)
 
@@ -178,6 +184,7 @@ def transformer_parts(
     anchor: str | AnchorRule = "input",
     attention_anchor: str | AnchorRule = "input",
     norm_radius: float | None = None,
+    spectrum: tuple[float, float] | None = None,
     **attention_options: Any,
 ) -> TransformerParts:
     """The terms of ``transformer(dim, ...)``, for certificates and for the energy of each component.
@@ -193,6 +200,7 @@ def transformer_parts(
       anchor: see `transformer`.
       attention_anchor: see `transformer`.
       norm_radius: see `transformer`.
+      spectrum: see `transformer`.
       **attention_options: further keywords of `attention`.
 
     Returns:
@@ -206,11 +214,10 @@ def transformer_parts(
     if ridge == 0.0 and attention_anchor != "input":
         raise ValueError(f"attention_anchor must be 'input' while ridge is 0, got {attention_anchor!r}")
     pair = attention(form=form, ridge=ridge, step_size=attention_step_size, dim=dim, rank=rank, **attention_options)
-    features = feedforward(dim, step_size=step_size)
-    proximal = resolve_proximal(phi)
+    features = feedforward(dim, step_size=step_size, spectrum=spectrum)
     norm = None if norm_radius is None else layer_norm(dim, radius=norm_radius)
     find_B = _resolve_anchor("anchor", anchor)
-    find_A = _resolve_anchor("attention_anchor", attention_anchor) if ridge > 0.0 else lambda row, x: None
+    find_A = _resolve_anchor("attention_anchor", attention_anchor)
 
     def init(key: jax.Array) -> TransformerParams:
         key_a, key_f = jax.random.split(key)
@@ -226,24 +233,32 @@ def transformer_parts(
     def of_features(function: Callable) -> Callable:
         return lambda params, y, x=None: function(FeedForwardParams(params.W_f), y, find_B(params.row, x))
 
+    def of_norm(function: Callable) -> Callable:
+        return lambda params, y, x=None: function(None, y, Anchor(None, as_anchor(x).present))
+
     return TransformerParts(
         attention=Descent(init, of_pair(pair.energy), of_pair(pair.step)),
         feedforward=Descent(init, of_features(features.energy), of_features(features.step)),
-        phi=proximal,
+        phi=resolve_proximal(phi, step_size),
         step_size=step_size,
-        layer_norm=norm,
+        layer_norm=None if norm is None else Descent(init, of_norm(norm.energy), of_norm(norm.step)),
     )
 
 
-def _resolve_anchor(name: str, anchor: Any) -> Callable[[Any, Any], Any]:
-    """A function of (learnable row, input x) that gives the anchor, or None for 0."""
-    if anchor == "input":
-        return lambda row, x: x
-    if anchor == "row":
-        return lambda row, x: row
-    if callable(anchor):
-        return lambda row, x: None if x is None else anchor(x)
-    raise ValueError(f"{name} must be 'input', 'row' or a function of x, got {anchor!r}")
+def _resolve_anchor(name: str, anchor: str | AnchorRule) -> Callable[[Any, Any], Anchor]:
+    """A function of (learnable row, input x) that gives the anchor, for the tokens that x says are there."""
+    if not (anchor in ("input", "row") or callable(anchor)):
+        raise ValueError(f"{name} must be 'input', 'row' or a function of x, got {anchor!r}")
+
+    def find(row: Any, x: Any) -> Anchor:
+        value, present = as_anchor(x)
+        if anchor == "row":
+            return Anchor(row, present)
+        if value is None or isinstance(anchor, str):
+            return Anchor(value, present)
+        return Anchor(anchor(value), present)
+
+    return find
 
 
 def unrolled_layer(params: UnrolledLayerParams, y: Float[Array, "*batch n d"]) -> Float[Array, "*batch n d"]:
