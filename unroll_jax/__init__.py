@@ -14,7 +14,20 @@ from unroll_jax.constrained import (
     layer_weights,
 )
 from unroll_jax.descent import Anchor, Descent, Entry
-from unroll_jax.energies import DESCENTS, PROXIMALS, RHOS, Proximal, Rho, attention, feedforward, transformer
+from unroll_jax.energies import (
+    DESCENTS,
+    PROXIMALS,
+    RHOS,
+    Proximal,
+    Rho,
+    attention,
+    clip_spectrum,
+    feedforward,
+    layer_norm,
+    moreau_envelope,
+    transformer,
+    transformer_parts,
+)
 from unroll_jax.unrolling import Trace, unroll
 
 __version__ = "0.1.0"
@@ -36,6 +49,7 @@ __all__ = [
     "attention",
     "certificates",
     "certify",
+    "clip_spectrum",
     "constrained",
     "descent_constraints",
     "dual_ascent",
@@ -43,7 +57,10 @@ __all__ = [
     "feasibility_report",
     "feedforward",
     "lagrangian",
+    "layer_norm",
     "layer_weights",
+    "moreau_envelope",
     "transformer",
+    "transformer_parts",
     "unroll",
 ]

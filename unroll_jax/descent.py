@@ -44,16 +44,19 @@ class Descent(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A row of `DESCENTS`: how to make the system, and a point where its step must lower its energy.
+    """A row of `DESCENTS`: how to make the system, and where its step must lower its energy.
 
     Attributes:
       factory: the public factory of the system.
-      example: ``(key, batch) -> (descent, y, x)`` with ``y`` of shape ``(*batch, n, d)`` drawn where the condition that
-        the factory's docstring states for descent holds for ``descent.init(key)``.
+      example: ``(key, batch) -> (descent, y, x)`` with ``y`` of shape ``(*batch, n, d)``. With ``descent.init(key)``
+        and y and x multiplied by any scale, the energy of ``y`` is finite wherever the condition holds.
+      condition: ``(params, y, x) -> (*batch,)``, the condition that the factory's docstring states for descent, as
+        booleans; None if the step of the example always descends.
     """
 
     factory: Callable[..., Descent]
     example: Callable[[jax.Array, tuple[int, ...]], tuple[Descent, Array, Array | None]]
+    condition: Callable[[Params, Any, Any], Bool[Array, "*batch"]] | None = None
 
 
 def as_anchor(x: Any) -> Anchor:

@@ -1,9 +1,7 @@
 """Energies and the steps that lower them; `DESCENTS` names every system."""
 
-import jax
-from jaxtyping import Array
-
-from unroll_jax.descent import Descent, Entry
+from unroll_jax.descent import Entry
+from unroll_jax.energies import examples
 from unroll_jax.energies.activations import activation, elu, leaky_relu, sigmoid, softplus, softsign, tanh
 from unroll_jax.energies.dust import DustParams, ListaParams, cosine_dictionary, dust, lista
 from unroll_jax.energies.feedforward import (
@@ -82,38 +80,13 @@ __all__ = [
     "unrolled_layer",
 ]
 
-_TOKENS, _DIM = 5, 4  # small, so that the conformance test is quick
-
-_Example = tuple[Descent, Array, Array | None]
-
-
-def _attention_example(key: jax.Array, batch: tuple[int, ...]) -> _Example:
-    key_y, key_x = jax.random.split(key)
-    y, x = (jax.random.normal(k, (*batch, _TOKENS, _DIM)) for k in (key_y, key_x))
-    return attention(ridge=0.5, dim=_DIM, rank=2), y, x
-
-
-def _softmax_attention_example(key: jax.Array, batch: tuple[int, ...]) -> _Example:
-    return attention(form="softmax"), jax.random.normal(key, (*batch, _TOKENS, _DIM)), None
-
-
-def _feedforward_example(key: jax.Array, batch: tuple[int, ...]) -> _Example:
-    key_y, key_x = jax.random.split(key)
-    y, x = (jax.random.normal(k, (*batch, _TOKENS, _DIM)) for k in (key_y, key_x))
-    return feedforward(_DIM), y, x
-
-
-def _transformer_example(key: jax.Array, batch: tuple[int, ...]) -> _Example:
-    key_y, key_spread, key_x = jax.random.split(key, 3)
-    # Tokens near a consensus, far from the minimiser of the rest: there the stated condition holds.
-    consensus = 2.0 + jax.random.uniform(key_y, (*batch, 1, _DIM))
-    y = consensus + 0.01 * jax.random.uniform(key_spread, (*batch, _TOKENS, _DIM))
-    return transformer(_DIM, step_size=0.05), y, jax.random.uniform(key_x, (*batch, _TOKENS, _DIM))
-
-
 DESCENTS: dict[str, Entry] = {
-    "attention": Entry(attention, _attention_example),
-    "softmax_attention": Entry(attention, _softmax_attention_example),
-    "feedforward": Entry(feedforward, _feedforward_example),
-    "transformer": Entry(transformer, _transformer_example),
+    "attention": Entry(attention, examples.attention_example),
+    "softmax_attention": Entry(attention, examples.softmax_attention_example),
+    "feedforward": Entry(feedforward, examples.feedforward_example),
+    "layer_norm": Entry(layer_norm, examples.layer_norm_example),
+    "transformer": Entry(transformer, examples.transformer_example, examples.transformer_descends),
+    "residual_transformer": Entry(
+        transformer, examples.residual_transformer_example, examples.residual_transformer_descends
+    ),
 }
