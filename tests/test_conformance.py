@@ -13,6 +13,7 @@ import unroll_jax as uj
 
 BATCHES = [(), (3,), (2, 3)]  # ranks 0, 1 and 2
 KEYS = 200
+NEED_THEIR_INPUT = {"cross_attention", "lista", "dust"}  # its keys, or its signal
 
 every_system = pytest.mark.parametrize("name", uj.DESCENTS)
 every_batch = pytest.mark.parametrize("batch", BATCHES, ids=["rank0", "rank1", "rank2"])
@@ -148,12 +149,18 @@ def test_jit_grad_and_scan_work(name):
 
 
 @every_system
-def test_an_anchor_left_out_is_zero(name):
-    descent, *arrays, _ = draw(name, 0, (), "float32")
+def test_an_input_left_out_is_zero_or_missed(name):
+    descent, *arrays, x = draw(name, 0, (), "float32")
+    if name in NEED_THEIR_INPUT:
+        for function in (descent.energy, descent.step):
+            with pytest.raises(ValueError, match=r"x must hold .*, got None"):
+                function(*arrays, None)
+        return
 
     @jax.jit
     def both(params, y):
-        return [(descent.step(params, y, x), descent.energy(params, y, x)) for x in (None, jnp.zeros_like(y))]
+        zeros = jnp.zeros_like(y if x is None else x)
+        return [(descent.step(params, y, x), descent.energy(params, y, x)) for x in (None, zeros)]
 
     chex.assert_trees_all_close(*both(*arrays), rtol=1e-6, atol=1e-6)
 
@@ -184,10 +191,20 @@ def anchored_consensus(name, place):
     return descent, params._replace(row=row), jnp.broadcast_to(target, y.shape), jnp.broadcast_to(target, y.shape)
 
 
+def sparse_consensus(name, place):
+    """Equal codes that are the sparse ones of their signal: (x - H D) D^T = lambda sign(H), where D e_0 = 1."""
+    descent, params, y, x = draw(name, place, (), "float64")
+    codes = jnp.broadcast_to(1.0 + jnp.abs(y[0]), y.shape)
+    params = params._replace(D=params.D.at[:, 0].set(1.0))
+    return descent, params, codes, codes @ params.D + 0.1 * jnp.eye(x.shape[-1])[0]  # 0.1 is the sparsity
+
+
 # Where a stationary point comes from, if not from `minimiser`.
 STATIONARY = {
     "transformer": consensus,
     "residual_transformer": anchored_consensus,
+    "lista": sparse_consensus,
+    "dust": sparse_consensus,
 }
 
 

@@ -267,7 +267,6 @@ def test_bfloat16_codes_keep_their_dtype_and_energies_are_float32(getkey, form):
 
 BAD_OPTIONS = [
     (lista, {"dim": 0}, "dim must be at least 1, got 0"),
-    (lista, {"num_atoms": 0}, "num_atoms must be at least 1, got 0"),
     (lista, {"sparsity": -0.1}, "sparsity must be finite and at least 0, got -0.1"),
     (lista, {"curvature": 0.0}, "curvature must be positive and finite, got 0.0"),
     (dust, {"sparsity": float("inf")}, "sparsity must be finite and at least 0, got inf"),

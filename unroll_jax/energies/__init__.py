@@ -3,6 +3,7 @@
 from unroll_jax.descent import Entry
 from unroll_jax.energies import examples
 from unroll_jax.energies.activations import activation, elu, leaky_relu, sigmoid, softplus, softsign, tanh
+from unroll_jax.energies.double_width import AsymmetricLayer, SymmetricEmbedding, symmetric_embedding
 from unroll_jax.energies.dust import DustParams, ListaParams, cosine_dictionary, dust, lista
 from unroll_jax.energies.feedforward import (
     FeedForwardParams,
@@ -39,6 +40,7 @@ __all__ = [
     "DESCENTS",
     "PROXIMALS",
     "RHOS",
+    "AsymmetricLayer",
     "AttentionParams",
     "DustParams",
     "FeedForwardParams",
@@ -46,6 +48,7 @@ __all__ = [
     "ListaParams",
     "Proximal",
     "Rho",
+    "SymmetricEmbedding",
     "TransformerParams",
     "TransformerParts",
     "UnitLayerParams",
@@ -73,6 +76,7 @@ __all__ = [
     "softplus",
     "softsign",
     "step_is_guaranteed",
+    "symmetric_embedding",
     "tanh",
     "transformer",
     "transformer_parts",
@@ -89,4 +93,9 @@ DESCENTS: dict[str, Entry] = {
     "residual_transformer": Entry(
         transformer, examples.residual_transformer_example, examples.residual_transformer_descends
     ),
+    "hopfield": Entry(hopfield, examples.hopfield_example),
+    "cross_attention": Entry(hopfield, examples.cross_attention_example),
+    "unit_layer": Entry(unit_layer, examples.unit_layer_example),
+    "lista": Entry(lista, examples.lista_example),
+    "dust": Entry(dust, examples.dust_example, examples.dust_descends),
 }
