@@ -211,7 +211,8 @@ def _ratio(above: Array, below: Array, where_both_vanish: float = 0.0) -> Array:
 def _outcome(before: Array, after: Array, guaranteed: Array, tolerance: float | None) -> Array:
     share = 16 * jnp.finfo(before.dtype).eps if tolerance is None else tolerance
     kept = after <= before + share * jnp.where(jnp.isfinite(before), jnp.abs(before), 0.0)
-    return jnp.where(kept, jnp.where(guaranteed, Outcome.GUARANTEED, Outcome.DESCENDED), Outcome.ROSE)
+    held = jnp.where(guaranteed, int(Outcome.GUARANTEED), int(Outcome.DESCENDED))
+    return jnp.where(kept, held, int(Outcome.ROSE)).astype(jnp.int32)
 
 
 def _evaluate(smoothness: Smoothness, params: Params, y: Any, x: Any, like: Array) -> Array:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.certificates.curvature import curvature
-from unroll_jax.descent import Params, compute_dtype
+from unroll_jax.descent import Params, as_anchor, blank_absent, compute_dtype
 from unroll_jax.energies.pairs import check_mask, neighbourhood
 from unroll_jax.energies.rho import RhoLike, resolve_rho
 
@@ -67,13 +67,14 @@ def pairwise_smoothness(*, rho: RhoLike = "softmax", mask: Any = None, ridge: fl
     log_slope = chosen.log_slope
 
     def smoothness(params: Params, y: Any, x: Any = None) -> Float[Array, "*batch"]:
-        tokens = y.astype(compute_dtype(y, params.W_a))
+        present = as_anchor(x).present
+        tokens = blank_absent(y.astype(compute_dtype(y, params.W_a)), present)
         heads = [None] if params.W_a is None else params.W_a.reshape(-1, *params.W_a.shape[-2:])
-        return sum((of_head(W, tokens) for W in heads), jnp.zeros(y.shape[:-2], tokens.dtype))
+        return sum((of_head(W, tokens, present) for W in heads), jnp.zeros(y.shape[:-2], tokens.dtype))
 
-    def of_head(W: Array | None, tokens: Array) -> Array:
+    def of_head(W: Array | None, tokens: Array, present: Array | None) -> Array:
         z = tokens if W is None else tokens @ W
-        degree = jnp.exp(neighbourhood(chosen, z, z, graph).log_degree)
+        degree = jnp.exp(neighbourhood(chosen, z, z, graph, present).log_degree)
         flat = tokens.shape[-2] * jnp.exp(log_slope(jnp.zeros((), z.dtype)))
         laplacian = jnp.minimum(2.0 * jnp.max(degree, axis=(-2, -1)), flat)
         return _squared_norm(W, z.dtype) * (laplacian + ridge)
