@@ -9,7 +9,17 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
-__all__ = ["Anchor", "Descent", "Entry", "Params", "as_anchor", "blank_absent", "check_tokens", "compute_dtype"]
+__all__ = [
+    "Anchor",
+    "Descent",
+    "Entry",
+    "Params",
+    "as_anchor",
+    "blank_absent",
+    "check_tokens",
+    "compute_dtype",
+    "linear",
+]
 
 Params = Any  # a pytree of arrays
 
@@ -36,11 +46,14 @@ class Descent(NamedTuple):
       energy: ``(params, y, x) -> (*batch,)``, one number per example; ``y`` is ``(*batch, n, d)``, ``x`` the input of
         the system (its meaning is the factory's), or None; where it is an anchor, `Anchor` masks padded tokens.
       step: ``(params, y, x) -> y'``, same shape and dtype as ``y``.
+      step_and_energy: ``(params, y, x) -> (y', energy at y)``, both at once where that is cheaper than one after the
+        other; or None. It must agree with the two: who replaces one of them replaces it, or sets it to None.
     """
 
     init: Callable[[jax.Array], Params]
     energy: Callable[[Params, Any, Any], Float[Array, "*batch"]]
     step: Callable[[Params, Any, Any], Any]
+    step_and_energy: Callable[[Params, Any, Any], tuple[Any, Float[Array, "*batch"]]] | None = None
 
 
 class Entry(NamedTuple):
@@ -95,6 +108,11 @@ def check_tokens(y: Any, x: Any = None, *, dim: int | None = None) -> None:
         raise ValueError(f"x.present must broadcast to y's tokens {shape[:-1]}, got shape {jnp.shape(present)}")
     for name, value in (("y", y), ("x", x)):
         _check_finite(name, value, present)
+
+
+def linear(tokens: Float[Array, "*batch n d"], weight: Float[Array, "d k"]) -> Float[Array, "*batch n k"]:
+    """``tokens @ weight`` as one product over all tokens, which makes the weight's gradient one product too."""
+    return (tokens.reshape(-1, tokens.shape[-1]) @ weight).reshape(*tokens.shape[:-1], weight.shape[-1])
 
 
 def compute_dtype(*arrays: Any) -> jnp.dtype:

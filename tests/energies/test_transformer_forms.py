@@ -1,5 +1,7 @@
 """The transformer layer in every residual form, with layer norm, and taken apart."""
 
+from typing import Any, NamedTuple
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -9,7 +11,7 @@ import pytest
 import unroll_jax as uj
 from tests import reference
 from unroll_jax.descent import Anchor
-from unroll_jax.energies import TransformerParams
+from unroll_jax.energies import AttentionParams, TransformerParams
 
 N, DIM = 5, 3
 STEP = 0.05
@@ -211,6 +213,48 @@ def test_after_layer_norm_beta_is_constant_for_a_multiple_of_an_orthogonal_matri
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         plain = 0.5 * (weights / weights.sum(axis=1, keepdims=True) @ normed)  # W_f = I, a2 = 1/4: W_f^s = I/2
         assert np.allclose(layer.step(params, jnp.asarray(y)), plain, rtol=1e-12, atol=1e-14) == constant
+
+
+@pytest.mark.usefixtures("x64")
+@every_form
+def test_step_and_energy_at_once_are_the_two(form):
+    """Where attention offers both at once, but after layer norm, where it sees other tokens."""
+    layer, parts = uj.transformer(DIM, **build(form)), uj.transformer_parts(DIM, **build(form))
+    arrays = jax.tree.map(jnp.asarray, draw(form))
+    if form == "norm" or parts.attention.step_and_energy is None:
+        assert layer.step_and_energy is None
+        return
+    stepped, energy = layer.step_and_energy(*arrays)
+    np.testing.assert_allclose(stepped, layer.step(*arrays), rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(energy, layer.energy(*arrays), rtol=1e-13)
+
+
+class Scaled(NamedTuple):
+    W_a: Any
+
+
+def scaled_attention(*, dim, rank, **options):
+    """An attention half of one's own, with params of its own: W_a and a head that sees half as far, in one array."""
+    plain = uj.attention(dim=dim, rank=rank, **options)
+    halved = lambda params: AttentionParams(0.5 * params.W_a[0])  # noqa: E731
+    return uj.Descent(
+        lambda key: Scaled(plain.init(key).W_a[None]),
+        lambda params, y, x: plain.energy(halved(params), y, x),
+        lambda params, y, x: plain.step(halved(params), y, x),
+    )
+
+
+@pytest.mark.usefixtures("x64")
+def test_another_attention_half_takes_the_place_of_attention(getkey):
+    layer = uj.transformer(DIM, attention_factory=scaled_attention)
+    params = layer.init(getkey())
+    assert params.W_a.shape == (1, DIM, DIM)
+    y, x = jax.random.uniform(getkey(), (2, N, DIM), jnp.float64)
+    expected = params._replace(W_a=0.5 * params.W_a[0])
+    for name in ("energy", "step"):
+        found = getattr(layer, name)(params, y, x)
+        np.testing.assert_allclose(found, getattr(uj.transformer(DIM), name)(expected, y, x), rtol=1e-12, atol=1e-15)
+    assert layer.step_and_energy is None
 
 
 def test_only_the_rows_asked_for_are_parameters(getkey):

@@ -3,6 +3,7 @@
 from unroll_jax.descent import Entry
 from unroll_jax.energies import examples
 from unroll_jax.energies.activations import activation, elu, leaky_relu, sigmoid, softplus, softsign, tanh
+from unroll_jax.energies.causal import causal_attention, sweep_attention
 from unroll_jax.energies.double_width import AsymmetricLayer, SymmetricEmbedding, symmetric_embedding
 from unroll_jax.energies.dust import DustParams, ListaParams, cosine_dictionary, dust, lista
 from unroll_jax.energies.feedforward import (
@@ -12,6 +13,7 @@ from unroll_jax.energies.feedforward import (
     feedforward_smoothness,
     step_is_guaranteed,
 )
+from unroll_jax.energies.heads import HeadsParams, multihead_attention, orthonormal_heads
 from unroll_jax.energies.hopfield import HopfieldParams, hopfield
 from unroll_jax.energies.layer_norm import layer_norm
 from unroll_jax.energies.pairwise import AttentionParams, attention
@@ -29,12 +31,11 @@ from unroll_jax.energies.rho import RHOS, Rho
 from unroll_jax.energies.transformer import (
     TransformerParams,
     TransformerParts,
-    UnrolledLayerParams,
     transformer,
     transformer_parts,
-    unrolled_layer,
 )
 from unroll_jax.energies.unit_layer import UnitLayerParams, unit_layer
+from unroll_jax.energies.unrolled_layer import UnrolledLayerParams, unrolled_layer
 
 __all__ = [
     "DESCENTS",
@@ -44,6 +45,7 @@ __all__ = [
     "AttentionParams",
     "DustParams",
     "FeedForwardParams",
+    "HeadsParams",
     "HopfieldParams",
     "ListaParams",
     "Proximal",
@@ -56,6 +58,7 @@ __all__ = [
     "activation",
     "attention",
     "box",
+    "causal_attention",
     "clip_spectrum",
     "cosine_dictionary",
     "dust",
@@ -69,13 +72,16 @@ __all__ = [
     "leaky_relu",
     "lista",
     "moreau_envelope",
+    "multihead_attention",
     "nonnegative_soft_threshold",
+    "orthonormal_heads",
     "relu",
     "sigmoid",
     "soft_threshold",
     "softplus",
     "softsign",
     "step_is_guaranteed",
+    "sweep_attention",
     "symmetric_embedding",
     "tanh",
     "transformer",
@@ -87,6 +93,9 @@ __all__ = [
 DESCENTS: dict[str, Entry] = {
     "attention": Entry(attention, examples.attention_example),
     "softmax_attention": Entry(attention, examples.softmax_attention_example),
+    "multihead_attention": Entry(multihead_attention, examples.multihead_attention_example),
+    "causal_attention": Entry(causal_attention, examples.causal_attention_example),
+    "sweep_attention": Entry(sweep_attention, examples.sweep_attention_example),
     "feedforward": Entry(feedforward, examples.feedforward_example),
     "layer_norm": Entry(layer_norm, examples.layer_norm_example),
     "transformer": Entry(transformer, examples.transformer_example, examples.transformer_descends),

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.descent import Anchor, Descent, as_anchor, check_tokens, compute_dtype
+from unroll_jax.descent import Anchor, Descent, as_anchor
 from unroll_jax.energies.feedforward import FeedForwardParams, feedforward
 from unroll_jax.energies.layer_norm import layer_norm
-from unroll_jax.energies.pairwise import AttentionParams, attention
+from unroll_jax.energies.pairwise import attention
 from unroll_jax.energies.penalty import Proximal, penalty_of_present
 from unroll_jax.energies.proximal import resolve_proximal
 from unroll_jax.energies.rho import RhoLike
@@ -18,10 +18,8 @@ from unroll_jax.energies.rho import RhoLike
 __all__ = [
     "TransformerParams",
     "TransformerParts",
-    "UnrolledLayerParams",
     "transformer",
     "transformer_parts",
-    "unrolled_layer",
 ]
 
 AnchorRule = Callable[[Any], Any]  # of the input x
@@ -58,14 +56,6 @@ class TransformerParts(NamedTuple):
     layer_norm: Descent | None = None
 
 
-class UnrolledLayerParams(NamedTuple):
-    """V (k, d), W (d, d) and U (d, d) of one `unrolled_layer`."""
-
-    V: Float[Array, "k d"]
-    W: Float[Array, "d d"]
-    U: Float[Array, "d d"]
-
-
 def transformer(
     dim: int,
     *,
@@ -81,6 +71,7 @@ def transformer(
     attention_anchor: str | AnchorRule = "input",
     norm_radius: float | None = None,
     spectrum: tuple[float, float] | None = None,
+    attention_factory: Callable[..., Descent] = attention,
     **attention_options: Any,
 ) -> Descent:
     r"""Transformer layer as one round of alternating inexact minimisation.
@@ -126,7 +117,9 @@ def transformer(
       attention_anchor: A, likewise; it needs ``ridge`` > 0 to count.
       norm_radius: radius R of the layer norm; None leaves it out.
       spectrum: (lower, upper), to use W_f with its eigenvalues clipped to that interval, see `feedforward`.
-      **attention_options: further keywords of `attention`.
+      attention_factory: what makes the attention half, with the keywords of `attention` and params that hold W_a alone:
+        for several heads, ``functools.partial(multihead_attention, num_heads=...)``.
+      **attention_options: further keywords of the attention half.
 
     Returns:
       A `Descent` with params `TransformerParams`; ``x`` is the input of the anchors, or None.
@@ -153,23 +146,36 @@ def transformer(
         attention_anchor=attention_anchor,
         norm_radius=norm_radius,
         spectrum=spectrum,
+        attention_factory=attention_factory,
         **attention_options,
     )
 
     def energy(params: TransformerParams, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
-        total = parts.attention.energy(params, y, x) + parts.feedforward.energy(params, y, x)
-        if parts.layer_norm is not None:
-            total = total + parts.layer_norm.energy(params, y, x)
-        return total + penalty_of_present(parts.phi, y, as_anchor(x).present)
+        return parts.attention.energy(params, y, x) + rest(params, y, x)
 
     def step(params: TransformerParams, y: Array, x: Array | Anchor | None = None) -> Array:
         normed = y if parts.layer_norm is None else parts.layer_norm.step(params, y, x)
-        moved = parts.feedforward.step(params, parts.attention.step(params, normed, x), x)
+        return finish(params, parts.attention.step(params, normed, x), y, x)
+
+    def step_and_energy(
+        params: TransformerParams, y: Array, x: Array | Anchor | None = None
+    ) -> tuple[Array, Float[Array, "*batch"]]:
+        assert shared is not None
+        attended, pairs = shared(params, y, x)
+        return finish(params, attended, y, x), pairs + rest(params, y, x)
+
+    def rest(params: TransformerParams, y: Array, x: Any) -> Array:
+        total = parts.feedforward.energy(params, y, x) + penalty_of_present(parts.phi, y, as_anchor(x).present)
+        return total if parts.layer_norm is None else total + parts.layer_norm.energy(params, y, x)
+
+    def finish(params: TransformerParams, attended: Array, y: Array, x: Any) -> Array:
         present = as_anchor(x).present
-        stepped = parts.phi.prox(moved, parts.step_size)
+        stepped = parts.phi.prox(parts.feedforward.step(params, attended, x), parts.step_size)
         return stepped if present is None else jnp.where(present[..., None], stepped, y)
 
-    return Descent(init=parts.attention.init, energy=energy, step=step)
+    # After layer norm attention sees other tokens than the energy is asked for, and there is nothing to share.
+    shared = parts.attention.step_and_energy if parts.layer_norm is None else None
+    return Descent(parts.attention.init, energy, step, None if shared is None else step_and_energy)
 
 
 def transformer_parts(
@@ -185,6 +191,7 @@ def transformer_parts(
     attention_anchor: str | AnchorRule = "input",
     norm_radius: float | None = None,
     spectrum: tuple[float, float] | None = None,
+    attention_factory: Callable[..., Descent] = attention,
     **attention_options: Any,
 ) -> TransformerParts:
     """The terms of ``transformer(dim, ...)``, for certificates and for the energy of each component.
@@ -201,7 +208,8 @@ def transformer_parts(
       attention_anchor: see `transformer`.
       norm_radius: see `transformer`.
       spectrum: see `transformer`.
-      **attention_options: further keywords of `attention`.
+      attention_factory: see `transformer`.
+      **attention_options: further keywords of the attention half.
 
     Returns:
       `TransformerParts`, whose functions take the layer's `TransformerParams`.
@@ -213,7 +221,9 @@ def transformer_parts(
         raise ValueError(f"attention_step_size must be in (0, 1], got {attention_step_size}")
     if ridge == 0.0 and attention_anchor != "input":
         raise ValueError(f"attention_anchor must be 'input' while ridge is 0, got {attention_anchor!r}")
-    pair = attention(form=form, ridge=ridge, step_size=attention_step_size, dim=dim, rank=rank, **attention_options)
+    options = {"form": form, "ridge": ridge, "step_size": attention_step_size, "dim": dim, "rank": rank}
+    pair = attention_factory(**options, **attention_options)
+    pair_params = type(jax.eval_shape(pair.init, jax.random.key(0)))
     features = feedforward(dim, step_size=step_size, spectrum=spectrum)
     norm = None if norm_radius is None else layer_norm(dim, radius=norm_radius)
     find_B = _resolve_anchor("anchor", anchor)
@@ -228,7 +238,7 @@ def transformer_parts(
         return TransformerParams(pair.init(key_a).W_a, features.init(key_f).W_f, *rows)
 
     def of_pair(function: Callable) -> Callable:
-        return lambda params, y, x=None: function(AttentionParams(params.W_a), y, find_A(params.attention_row, x))
+        return lambda params, y, x=None: function(pair_params(params.W_a), y, find_A(params.attention_row, x))
 
     def of_features(function: Callable) -> Callable:
         return lambda params, y, x=None: function(FeedForwardParams(params.W_f), y, find_B(params.row, x))
@@ -237,7 +247,12 @@ def transformer_parts(
         return lambda params, y, x=None: function(None, y, Anchor(None, as_anchor(x).present))
 
     return TransformerParts(
-        attention=Descent(init, of_pair(pair.energy), of_pair(pair.step)),
+        attention=Descent(
+            init,
+            of_pair(pair.energy),
+            of_pair(pair.step),
+            None if pair.step_and_energy is None else of_pair(pair.step_and_energy),
+        ),
         feedforward=Descent(init, of_features(features.energy), of_features(features.step)),
         phi=resolve_proximal(phi, step_size),
         step_size=step_size,
@@ -259,32 +274,3 @@ def _resolve_anchor(name: str, anchor: str | AnchorRule) -> Callable[[Any, Any],
         return Anchor(anchor(value), present)
 
     return find
-
-
-def unrolled_layer(params: UnrolledLayerParams, y: Float[Array, "*batch n d"]) -> Float[Array, "*batch n d"]:
-    r"""A layer of the unrolled transformer (UT), with weights of its own.
-
-    .. math:: Z = softmax(Y V^T V Y^T) Y , \qquad Y' = relu(Z W^+ + Y U) , \quad W^+ = (W + W^T) / 2 .
-
-    With free U and weights that differ by layer it lowers no energy known in advance; descent of the task loss is what
-    `unroll_jax.constrained` asks of it.
-
-    Args:
-      params: V (k, d), W (d, d), U (d, d).
-      y: tokens as rows.
-
-    Returns:
-      Y', same shape and dtype as y.
-
-    Raises:
-      ValueError: while tracing, if y is not (*batch, n, d) with the d of V.
-      TypeError: while tracing, if y is not floating.
-
-    Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 47 and 48; tokens as rows.
-    """
-    check_tokens(y, dim=params.V.shape[-1])
-    projected = y @ params.V.T
-    logits = jnp.einsum("...uk,...vk->...uv", projected, projected, preferred_element_type=compute_dtype(y))
-    weights = jax.nn.softmax(logits, axis=-1).astype(y.dtype)
-    symmetric = 0.5 * (params.W + params.W.T)
-    return jax.nn.relu((weights @ y) @ symmetric + y @ params.U)
