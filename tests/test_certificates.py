@@ -146,9 +146,9 @@ def test_a_certificate_speaks_of_the_forward_pass_of_the_transformer(batch, getk
 def test_the_noise_of_a_transformer_is_what_its_docstring_states(getkey):
     parts, params, y, halves, keywords = attention_case(getkey, (), step_size=0.2)
     params, y = jax.tree.map(lambda leaf: leaf.astype(float), (params, y))
-    found = certify(*halves, params, y, **keywords, smoothness_f=1.0, smoothness_g=1.5)
-    f_gradient = jax.grad(parts.attention.energy, 1)(params, y, None)
-    moved, after = parts.attention.step(params, y, None), uj.transformer(4, step_size=0.2).step(params, y, None)
+    found = jax.jit(lambda p, y: certify(*halves, p, y, **keywords, smoothness_f=1.0, smoothness_g=1.5))(params, y)
+    steps = jax.jit(lambda p, y: (parts.attention.step(p, y, None), uj.transformer(4, step_size=0.2).step(p, y, None)))
+    f_gradient, (moved, after) = jax.jit(jax.grad(parts.attention.energy, 1))(params, y, None), steps(params, y)
     mixing = 0.8 * np.eye(4) - 0.1 * (params.W_f + params.W_f.T)
     noise = np.linalg.norm(0.2 * f_gradient + (moved - y) @ mixing) / np.linalg.norm(after - y)
     np.testing.assert_allclose(found.noise, [noise], rtol=1e-10)
@@ -187,11 +187,32 @@ def test_the_numbers_of_an_alternating_certificate_are_those_of_the_theorems(phi
     assert {int(value) for value in found.outcome.ravel()} == set(Outcome)
 
 
+def test_a_layer_norm_is_part_of_the_first_half(getkey):
+    parts, params, y, _, keywords = attention_case(getkey, (3,), step_size=0.1, norm_radius=2.0)
+    assert parts.layer_norm is not None
+    norm = parts.layer_norm
+
+    def f(params, y, x):
+        return norm.energy(params, y, x) + parts.attention.energy(params, y, x)
+
+    def f_step(params, y, x):
+        return parts.attention.step(params, norm.step(params, y, x), x)
+
+    @jax.jit
+    def both(params, y):
+        known = keywords | {"f_step": f_step, "smoothness_f": 9.0, "smoothness_g": 1.95, "num_layers": 3}
+        found = certify(f, parts.feedforward.energy, params, y, **known)
+        return found, uj.unroll(uj.transformer(4, step_size=0.1, norm_radius=2.0), params, y, num_layers=3)[1].energy
+
+    found, energy = both(params, y)
+    np.testing.assert_allclose(found.energy, energy, rtol=1e-5, atol=1e-5)
+
+
 def test_far_tokens_are_guaranteed_and_steps_too_long_are_not(getkey):
     """Longer than 2 / L_h neither condition holds, whatever the energy does."""
     _, params, y, halves, keywords = attention_case(getkey, scale=8.0, dim=32, step_size=0.3)
     known = {"smoothness_f": certified.pairwise_smoothness(), "smoothness_g": 1.95, "num_layers": 2}
-    far = certify(*halves, params, y, **keywords, **known)
+    far = jax.jit(lambda params, y: certify(*halves, params, y, **keywords, **known))(params, y)
     assert np.all(far.outcome == Outcome.GUARANTEED)
     assert np.all(far.by_theorem)
     long = certify(*halves, params, y, **(keywords | {"g_step_size": 1.1}), **(known | {"smoothness_f": 0.0}))

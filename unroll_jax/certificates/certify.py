@@ -102,6 +102,9 @@ def certify(
     theorem also needs that L_g is a Lipschitz constant of the gradient of g. Convexity of f or g is not needed. A
     guarantee is as good as these numbers: see `pairwise_smoothness` and `quadratic_smoothness`.
 
+    A `transformer` is certified through `transformer_parts`, as below; its layer norm, if any, belongs to f: add its
+    energy, and let f_step normalise before it attends.
+
     Args:
       f: as in `alternating`, and so are all arguments not named here.
       g: see `alternating`.

@@ -13,6 +13,9 @@ from unroll_jax.energies.rho import RhoLike, resolve_rho
 
 __all__ = ["pairwise_smoothness", "quadratic_smoothness"]
 
+# Of a Gram matrix, to bound its largest eigenvalue: for a rank of 1,000 the bound is 0.1% too large.
+SQUARINGS = 12
+
 Energy = Callable[[Params, Any, Any], Float[Array, "*batch"]]
 
 
@@ -83,7 +86,17 @@ def pairwise_smoothness(*, rho: RhoLike = "softmax", mask: Any = None, ridge: fl
 
 
 def _squared_norm(W: Array | None, dtype: Any) -> Array:
+    """An upper bound of |W|_2^2 by squaring its Gram matrix k times, too large by (rank)^(2^-k / 2) at most.
+
+    A decomposition would do, but not beside another in the same program, where LAPACK's calls can wait for each other.
+    """
     if W is None:
         return jnp.ones((), dtype)
-    found = curvature(lambda v: 0.5 * jnp.sum((v @ W) ** 2), jnp.zeros(W.shape[0], dtype))
-    return found.largest + found.error
+    gram = W.T @ W if W.shape[1] <= W.shape[0] else W @ W.T
+    log_bound = jnp.zeros((), gram.dtype)
+    for doubling in range(SQUARINGS + 1):
+        size = jnp.sqrt(jnp.sum(gram**2))
+        safe = jnp.where(size > 0.0, size, 1.0)
+        log_bound = log_bound + jnp.where(size > 0.0, jnp.log(safe), -jnp.inf) / 2**doubling
+        gram = (gram / safe) @ (gram / safe)
+    return jnp.exp(log_bound)
