@@ -109,10 +109,15 @@ def init_network(stack: Stack, num_classes: int, *, seed: int) -> Network:
 
 
 def layer_energies(stack: Stack, network: Network, sentences: Sequence[Sentence]) -> LayerEnergies:
-    """Runs every text through the layers, one at a time, at its full length."""
-    forward = _forward(stack)
-    results = [forward(network, *pad(text.vectors, bucket(len(text.vectors)))) for text in sentences]
-    traces, logits = jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(results))
+    """Runs every text through the layers, one at a time, at its full length.
+
+    In float64, since after a few layers an energy falls by less than float32 can tell.
+    """
+    with jax.enable_x64(True):
+        exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), network)
+        forward = _forward(stack)
+        results = jax.device_get([forward(exact, *_padded(text, np.float64)) for text in sentences])
+    traces, logits = jax.tree.map(lambda *leaves: np.stack(leaves), *results)
     infinite = traces.pop("infinite")
     lengths, labels = np.array([[len(text.vectors), text.label] for text in sentences]).T
     return LayerEnergies(traces, infinite, lengths, logits, labels)
@@ -134,7 +139,7 @@ def train_network(
     """
     step, losses = _training_step(stack, learning_rate), []
     for text in sentences:
-        network, value = step(network, *pad(text.vectors, bucket(len(text.vectors))), text.label)
+        network, value = step(network, *_padded(text, np.float32), text.label)
         losses.append(value)
     values = np.array(jax.device_get(losses))
     if not np.isfinite(values).all():
@@ -193,6 +198,10 @@ def _record(stack: Stack) -> Callable[[TransformerParams, Array, Anchor], dict[s
         }
 
     return record
+
+
+def _padded(text: Sentence, dtype: type) -> tuple[np.ndarray, np.ndarray]:
+    return pad(text.vectors.astype(dtype), bucket(len(text.vectors)))
 
 
 def _logits(classifier: Classifier, y: Float[Array, "n d"], present: Bool[Array, " n"]) -> Float[Array, " classes"]:

@@ -16,8 +16,8 @@ __all__ = ["component_picture", "energy_picture", "layer_numbers", "moves", "rho
 
 # Okabe-Ito: told apart with every common colour blindness.
 BLUE, SKY, ORANGE, GREEN, PINK, GREY = "#0072B2", "#A6CEE8", "#D55E00", "#009E73", "#CC79A7", "#CCCCCC"
-# A change below this share of the energy's parts is round-off of float32: the energy stands still.
-STILL = 1e-5
+# A change below this share of the energy's parts is round-off of float64: the energy stands still.
+STILL = 1e-13
 MOVES = ("falls", "stands", "rises")
 TITLES = {"sst2": "SST-2 sentences", "imdb": "IMDB reviews"}
 LAYER, ENERGY = "layer", "energy per word  E(Y$^{(t)}$) / n  (no unit)"
@@ -32,7 +32,7 @@ Energies = Mapping[str, LayerEnergies]  # by name of the data set
 
 def moves(energies: LayerEnergies) -> dict[str, np.ndarray]:
     """Which layers lower the energy of which text, leave it within round-off, or raise it: (texts, layers) booleans."""
-    change = np.diff(energies.total.astype(np.float64))
+    change = np.diff(energies.total)
     size = np.sum([np.abs(energies.components[name]) for name in PARTS], axis=0)
     still = np.abs(change) <= STILL * size[:, 1:]
     return {"falls": ~still & (change < 0.0), "stands": still, "rises": ~still & (change > 0.0)}
@@ -96,7 +96,7 @@ def component_picture(title: str, energies: Energies) -> Figure:
             (measured.total / words).mean(0),
             color=GUIDE,
             linewidth=2.2,
-            label="their sum E, which the steps lower",
+            label="their sum E",
         )
         if measured.components["paper"].any():
             paper = ((measured.total + measured.components["paper"]) / words).mean(0)
@@ -165,7 +165,7 @@ def _shares(axes: Axes, energies: LayerEnergies) -> None:
 
 def _told(energies: LayerEnergies) -> str:
     share = {move: float(values.mean()) for move, values in moves(energies).items()}
-    return f"falls in {share['falls']:.1%} of steps, rises in {share['rises']:.1%}"
+    return ", ".join(f"{move} {share[move]:.1%}" for move in MOVES)
 
 
 def _penalty(energies: LayerEnergies) -> str:

@@ -22,7 +22,7 @@ def choose(num_texts: int, count: int, *, seed: int) -> np.ndarray:
     """Numbers of ``count`` different texts; where there are fewer, all of them, some more than once."""
     generator = np.random.default_rng(seed)
     rounds = [generator.permutation(num_texts) for _ in range(-(-count // num_texts))]
-    return np.concatenate(rounds)[:count]
+    return np.concatenate([np.arange(0), *rounds])[:count]
 
 
 def words_of(batches: list[TextBatch]) -> set[str]:
@@ -49,6 +49,6 @@ def bucket(length: int) -> int:
 
 def pad(vectors: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Vectors (length, dim), zeros after the text's own, and which of them (length,) are the text's."""
-    padded = np.zeros((length, vectors.shape[1]), np.float32)
+    padded = np.zeros((length, vectors.shape[1]), vectors.dtype)
     padded[: len(vectors)] = vectors
     return padded, np.arange(length) < len(vectors)

@@ -86,7 +86,7 @@ def draw_energy_and_trace(config: FiguresConfig) -> tuple[Drawing, Drawing]:
 def draw_proximal_regions(config: FiguresConfig) -> Drawing:
     """Fig. 4: T(kappa) for four kappa."""
     regions = proximal_regions(config.points, config.seed)
-    figure = Figure(figsize=(WIDTH + 2.0, 4.4), layout="constrained")
+    figure = Figure(figsize=(WIDTH + 2.0, 4.2), layout="constrained")
     panels = figure.subplots(1, len(KAPPAS), sharey=True)
     for axes, kappa, inside in zip(panels, KAPPAS, regions.inside, strict=True):
         _region(axes, inside, WINDOW_4)
@@ -111,7 +111,15 @@ def draw_proximal_regions(config: FiguresConfig) -> Drawing:
 
 def _region(axes: Axes, inside: np.ndarray, half_side: float) -> None:
     extent = (-half_side, half_side, -half_side, half_side)
-    axes.imshow(inside, cmap=ListedColormap(["#FFFFFF", SKY]), vmin=0, vmax=1, origin="lower", extent=extent)
+    axes.imshow(
+        inside,
+        cmap=ListedColormap(["#FFFFFF", SKY]),
+        vmin=0,
+        vmax=1,
+        origin="lower",
+        extent=extent,
+        interpolation="nearest",
+    )
     axes.set(xlim=extent[:2], ylim=extent[2:], aspect="equal")
 
 
