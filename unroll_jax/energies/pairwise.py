@@ -1,19 +1,23 @@
 """Pairwise energies of tokens, and attention as the step that lowers them."""
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
-from unroll_jax.energies.pairs import check_mask, neighbourhood
+from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype, linear
+from unroll_jax.energies.graphs import check_mask
+from unroll_jax.energies.pairs import neighbourhood, pair_energy
 from unroll_jax.energies.rho import RhoLike, resolve_rho
 
-__all__ = ["FORMS", "AttentionParams", "attention"]
+__all__ = ["FORMS", "AttentionParams", "Mixing", "attention", "attention_mixing"]
 
 FORMS = ("jacobi", "softmax")
+
+Mixing = Callable[[Array, Array, Array | None, Array | None], tuple[Array, Array]]
 
 
 class AttentionParams(NamedTuple):
@@ -31,6 +35,7 @@ def attention(
     mask: Any = None,
     dim: int | None = None,
     rank: int | None = None,
+    block: int | None = None,
 ) -> Descent:
     r"""Attention as a descent step on a pairwise energy.
 
@@ -59,10 +64,14 @@ def attention(
       form: "jacobi" or "softmax", see above.
       ridge: r >= 0, weight of the pull to the anchor.
       step_size: a in (0, 1], unitless; 1 is the undamped step.
-      mask: symmetric boolean (n, n), True where a pair is in the graph; None is the complete graph. The diagonal does
-        not count.
+      mask: the graph. None is the complete one; a symmetric boolean (n, n) says which pairs are in it (the diagonal
+        does not count); `band`, `star`, `block_sparse` and `edges` make graphs that cost time and memory only as their
+        pairs do.
       dim: width d of the tokens, to learn W_a of shape (dim, rank); None uses the tokens as they are.
       rank: columns k of W_a, at most ``dim``; None means ``dim``.
+      block: tokens whose pairs are held at a time: memory O(n block), in value and derivatives, for the price of
+        computing them again in the backward pass. None takes all at once where they are few (n up to 2896, without a
+        batch), else as many as fit a cache. A graph made of narrower blocks keeps its own.
 
     Returns:
       A `Descent` with params `AttentionParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor`
@@ -85,11 +94,9 @@ def attention(
       >>> bool(layer.energy(params, layer.step(params, y, None), None) < layer.energy(params, y, None))
       True
     """
-    chosen = resolve_rho(rho)
-    _check_options(form, ridge, step_size, dim, rank)
-    log_slope = chosen.log_slope
-    assert log_slope is not None
-    graph = check_mask(mask)
+    _check_options(form, ridge, step_size, dim, rank, block)
+    chosen, graph = resolve_rho(rho), check_mask(mask)
+    mix = attention_mixing(rho=chosen, form=form, ridge=ridge, step_size=step_size, mask=graph, block=block)
 
     def init(key: jax.Array) -> AttentionParams:
         if dim is None:
@@ -97,36 +104,79 @@ def attention(
         return AttentionParams(jax.nn.initializers.xavier_normal()(key, (dim, rank or dim)))
 
     def energy(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
-        check_tokens(y, x, dim=dim)
-        anchor, present = as_anchor(x)
-        y, anchor = blank_absent(y, present), blank_absent(anchor, present)
-        z = _project(params, y)
-        total = neighbourhood(chosen, z, z, graph, present).energy
+        there, anchor, present = _checked(y, x, dim)
+        z = _project(params, there)
+        return pair_energy(chosen, z, graph, present, block=block) + pull(params, z, there, anchor)
+
+    def pull(params: AttentionParams, z: Array, there: Array, anchor: Array | None) -> Float[Array, "*batch"]:
         if ridge == 0.0:
-            return total
-        pulled = z if anchor is None else _project(params, y.astype(z.dtype) - anchor.astype(z.dtype))
-        return total + 0.5 * ridge * jnp.sum(pulled**2, axis=(-2, -1))
+            return jnp.zeros(z.shape[:-2], z.dtype)
+        pulled = z if anchor is None else _project(params, there.astype(z.dtype) - anchor.astype(z.dtype))
+        return 0.5 * ridge * jnp.sum(pulled**2, axis=(-2, -1))
 
     def step(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Array:
-        check_tokens(y, x, dim=dim)
-        anchor, present = as_anchor(x)
-        there = blank_absent(y, present)
+        return step_and_energy(params, y, x)[0]
+
+    def step_and_energy(
+        params: AttentionParams, y: Array, x: Array | Anchor | None = None
+    ) -> tuple[Array, Float[Array, "*batch"]]:
+        there, anchor, present = _checked(y, x, dim)
         z = _project(params, there)
-        tokens = there.astype(z.dtype)
-        around = neighbourhood(chosen, z, tokens, graph, present)
+        stepped, pairs = mix(z, there.astype(z.dtype), anchor, present)
+        stepped = stepped.astype(y.dtype)
+        stepped = stepped if present is None else jnp.where(present[..., None], stepped, y)
+        return stepped, pairs + pull(params, z, there, anchor)
+
+    return Descent(init, energy, step, step_and_energy)
+
+
+def attention_mixing(
+    *,
+    rho: RhoLike = "softmax",
+    form: str = "jacobi",
+    ridge: float = 0.0,
+    step_size: float = 1.0,
+    mask: Any = None,
+    block: int | None = None,
+) -> Mixing:
+    """The linear map of tokens that the step of ``attention(...)`` is, weights and anchor apart from what they mix.
+
+    Args:
+      rho: as in `attention`, and so are all other arguments.
+      form: see `attention`.
+      ridge: see `attention`.
+      step_size: see `attention`.
+      mask: see `attention`.
+      block: see `attention`.
+
+    Returns:
+      ``(z, values, anchor, present) -> (values', energy)``: values (*batch, n, d) moved as the step moves tokens whose
+      projection is z, and the energy of the pairs at z. With ``values = y`` it is the step; applied to ``y @ M`` it
+      gives the step times M.
+
+    Raises:
+      ValueError: as `attention`.
+    """
+    chosen, graph = resolve_rho(rho), check_mask(mask)
+    log_slope, log_ridge = chosen.log_slope, math.log(ridge) if ridge > 0.0 else -math.inf
+    assert log_slope is not None
+
+    def mix(z: Array, values: Array, anchor: Array | None, present: Array | None) -> tuple[Array, Array]:
+        around = neighbourhood(chosen, z, values, graph, present, block=block, bounded=form == "softmax")
         itself = log_slope(jnp.zeros((), z.dtype)) if form == "softmax" else -jnp.inf
-        shares, alone = _shares(around.log_degree, math.log(ridge) if ridge > 0.0 else -jnp.inf, itself)
-        moved = shares[0] * around.mean + shares[2] * tokens
+        shares, alone = _shares(around.log_degree, log_ridge, itself)
+        moved = shares[0] * around.mean + shares[2] * values
         if anchor is not None:
-            moved = moved + shares[1] * blank_absent(anchor, present).astype(z.dtype)
-        moved = jnp.where(alone, tokens, moved)
-        stepped = (tokens + step_size * (moved - tokens)).astype(y.dtype)
-        return stepped if present is None else jnp.where(present[..., None], stepped, y)
+            moved = moved + shares[1] * anchor.astype(z.dtype)
+        moved = jnp.where(alone, values, moved)
+        return (moved if step_size == 1.0 else values + step_size * (moved - values)), around.energy
 
-    return Descent(init=init, energy=energy, step=step)
+    return mix
 
 
-def _check_options(form: str, ridge: float, step_size: float, dim: int | None, rank: int | None) -> None:
+def _check_options(
+    form: str, ridge: float, step_size: float, dim: int | None, rank: int | None, block: int | None
+) -> None:
     if form not in FORMS:
         raise ValueError(f"form must be one of {FORMS}, got {form!r}")
     if not (ridge >= 0.0 and math.isfinite(ridge)):
@@ -137,11 +187,20 @@ def _check_options(form: str, ridge: float, step_size: float, dim: int | None, r
         raise ValueError(f"dim must be at least 1, got {dim}")
     if rank is not None and (dim is None or not 1 <= rank <= dim):
         raise ValueError(f"rank must be between 1 and dim={dim}, got {rank}; pass dim to learn W_a")
+    if block is not None and (not isinstance(block, int) or block < 1):
+        raise ValueError(f"block must be None or an integer of at least 1, got {block!r}")
+
+
+def _checked(y: Array, x: Any, dim: int | None) -> tuple[Array, Array | None, Array | None]:
+    """Tokens and anchor, 0 where tokens are absent, and which are present."""
+    check_tokens(y, x, dim=dim)
+    anchor, present = as_anchor(x)
+    return blank_absent(y, present), blank_absent(anchor, present), present
 
 
 def _project(params: AttentionParams, y: Array) -> Array:
     dtype = compute_dtype(y, params.W_a)
-    return y.astype(dtype) if params.W_a is None else y.astype(dtype) @ params.W_a.astype(dtype)
+    return y.astype(dtype) if params.W_a is None else linear(y.astype(dtype), params.W_a.astype(dtype))
 
 
 def _shares(log_degree: Array, log_ridge: Any, log_itself: Any) -> tuple[tuple[Array, Array, Array], Array]:

@@ -36,11 +36,14 @@ class Rho(NamedTuple):
         it with `jax.grad`.
       log_slope: ``z -> log rho'(z)``. Attention normalises in the log domain, so that with a formula of its own tokens
         far apart do not underflow; None takes the logarithm of the slope.
+      exponential: whether rho(z) = -exp(-z), so that the energy is minus the sum of the slopes and needs no pass of its
+        own.
     """
 
     value: Elementwise
     slope: Elementwise | None = None
     log_slope: Elementwise | None = None
+    exponential: bool = False
 
 
 RhoLike = str | Rho | Elementwise  # what a factory's ``rho`` may be: a name of `RHOS`, a `Rho`, or the function alone
@@ -51,7 +54,7 @@ def softmax() -> Rho:
 
     Robust statistics knows it, up to a constant, as the Welsch (or Leclerc) function.
     """
-    return Rho(value=lambda z: -jnp.exp(-z), slope=lambda z: jnp.exp(-z), log_slope=jnp.negative)
+    return Rho(value=lambda z: -jnp.exp(-z), slope=lambda z: jnp.exp(-z), log_slope=jnp.negative, exponential=True)
 
 
 def log(shift: float = 1.0) -> Rho:
@@ -190,7 +193,7 @@ def resolve_rho(rho: RhoLike) -> Rho:
     log_slope = rho.log_slope or _logarithm(slope)
     if not named:
         check_rho(rho.value, slope, log_slope)
-    return Rho(rho.value, slope, log_slope)
+    return rho._replace(slope=slope, log_slope=log_slope)
 
 
 def _derive(value: Elementwise) -> Elementwise:
