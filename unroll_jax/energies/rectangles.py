@@ -44,7 +44,7 @@ def rectangle_sums(
         largest = jnp.max(logits, axis=-1, keepdims=True)
         largest = jax.lax.stop_gradient(jnp.where(jnp.isneginf(largest), 0.0, largest))
     weights = jnp.exp(logits - largest)
-    log_degree, mean = _normalised(jnp.sum(weights, axis=-1, keepdims=True), weights @ values)
+    log_degree, mean = _normalised(jnp.sum(weights, axis=-1, keepdims=True), weights @ values, bounded=bounded)
     log_degree = largest + log_degree
     if rho.exponential:
         return -jnp.exp(log_degree)[..., 0], log_degree, mean
@@ -60,7 +60,7 @@ def square_exponential_sums(
     array is kept for the backward pass instead of several.
     """
     degree, total = _exponential_sums(z, values, neighbours)
-    return -degree[..., 0], *_normalised(degree, total)
+    return -degree[..., 0], *_normalised(degree, total, bounded=True)
 
 
 @jax.custom_jvp
@@ -89,8 +89,10 @@ def _exponential_weights(z: Array, neighbours: Array) -> Array:
     return jnp.where(neighbours, jnp.exp(-_half_square_distances(z, z, neighbours)), 0.0)
 
 
-def _normalised(degree: Array, total: Array) -> tuple[Array, Array]:
-    alone = degree == 0.0
+def _normalised(degree: Array, total: Array, *, bounded: bool) -> tuple[Array, Array]:
+    # Beside a weight of 1 for the token itself a degree this small is lost in round-off, while 1 / degree^2, which the
+    # derivative holds, may overflow.
+    alone = degree <= (float(jnp.finfo(degree.dtype).tiny) ** 0.25 if bounded else 0.0)
     degree = jnp.where(alone, 1.0, degree)
     return jnp.where(alone, -jnp.inf, jnp.log(degree)), total / degree
 
