@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
+from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype, linear
 from unroll_jax.energies.penalty import Proximal, check_positive, penalty_of_present
 from unroll_jax.energies.proximal import resolve_proximal
 
@@ -94,7 +94,7 @@ def feedforward(
         dtype = compute_dtype(y, params.W_f)
         wide = y.astype(dtype)
         distance = wide if anchor is None else wide - anchor.astype(dtype)
-        quadratic = 0.5 * jnp.sum((wide @ matrix(params).astype(dtype)) * wide + distance**2, axis=(-2, -1))
+        quadratic = 0.5 * jnp.sum(linear(wide, matrix(params).astype(dtype)) * wide + distance**2, axis=(-2, -1))
         return quadratic + penalty_of_present(proximal, y, present)
 
     def step(params: FeedForwardParams, y: Array, x: Array | Anchor | None = None) -> Array:
@@ -105,7 +105,7 @@ def feedforward(
         W_f = matrix(params)
         symmetric = 0.5 * (W_f + W_f.T).astype(dtype)
         mixing = (1.0 - step_size) * jnp.eye(dim, dtype=dtype) - step_size * symmetric
-        moved = there.astype(dtype) @ mixing
+        moved = linear(there.astype(dtype), mixing)
         if anchor is not None:
             moved = moved + step_size * anchor.astype(dtype)
         stepped = proximal.prox(moved, step_size).astype(y.dtype)

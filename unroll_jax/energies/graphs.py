@@ -33,8 +33,8 @@ class Graph(NamedTuple):
       name: what a message calls it.
       num_tokens: n, or None if it fits any number of tokens.
       adjacent: ``(u, v) -> bool``, elementwise on numbers of tokens, for u != v.
-      layouts: ``(n, block) -> [Layout, ...]``, every token in exactly one row; ``block`` is how many rows of all columns
-        may be held at a time.
+      layouts: ``(n, block) -> [Layout, ...]``, every token in exactly one row; ``block`` is how many rows, of all
+        columns, may be held at a time.
     """
 
     name: str

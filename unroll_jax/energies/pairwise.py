@@ -1,7 +1,6 @@
 """Pairwise energies of tokens, and attention as the step that lowers them."""
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -13,11 +12,9 @@ from unroll_jax.energies.graphs import check_mask
 from unroll_jax.energies.pairs import neighbourhood, pair_energy
 from unroll_jax.energies.rho import RhoLike, resolve_rho
 
-__all__ = ["FORMS", "AttentionParams", "Mixing", "attention", "attention_mixing"]
+__all__ = ["FORMS", "AttentionParams", "attention"]
 
 FORMS = ("jacobi", "softmax")
-
-Mixing = Callable[[Array, Array, Array | None, Array | None], tuple[Array, Array]]
 
 
 class AttentionParams(NamedTuple):
@@ -96,7 +93,8 @@ def attention(
     """
     _check_options(form, ridge, step_size, dim, rank, block)
     chosen, graph = resolve_rho(rho), check_mask(mask)
-    mix = attention_mixing(rho=chosen, form=form, ridge=ridge, step_size=step_size, mask=graph, block=block)
+    log_slope, log_ridge = chosen.log_slope, math.log(ridge) if ridge > 0.0 else -math.inf
+    assert log_slope is not None
 
     def init(key: jax.Array) -> AttentionParams:
         if dim is None:
@@ -122,56 +120,19 @@ def attention(
     ) -> tuple[Array, Float[Array, "*batch"]]:
         there, anchor, present = _checked(y, x, dim)
         z = _project(params, there)
-        stepped, pairs = mix(z, there.astype(z.dtype), anchor, present)
-        stepped = stepped.astype(y.dtype)
-        stepped = stepped if present is None else jnp.where(present[..., None], stepped, y)
-        return stepped, pairs + pull(params, z, there, anchor)
-
-    return Descent(init, energy, step, step_and_energy)
-
-
-def attention_mixing(
-    *,
-    rho: RhoLike = "softmax",
-    form: str = "jacobi",
-    ridge: float = 0.0,
-    step_size: float = 1.0,
-    mask: Any = None,
-    block: int | None = None,
-) -> Mixing:
-    """The linear map of tokens that the step of ``attention(...)`` is, weights and anchor apart from what they mix.
-
-    Args:
-      rho: as in `attention`, and so are all other arguments.
-      form: see `attention`.
-      ridge: see `attention`.
-      step_size: see `attention`.
-      mask: see `attention`.
-      block: see `attention`.
-
-    Returns:
-      ``(z, values, anchor, present) -> (values', energy)``: values (*batch, n, d) moved as the step moves tokens whose
-      projection is z, and the energy of the pairs at z. With ``values = y`` it is the step; applied to ``y @ M`` it
-      gives the step times M.
-
-    Raises:
-      ValueError: as `attention`.
-    """
-    chosen, graph = resolve_rho(rho), check_mask(mask)
-    log_slope, log_ridge = chosen.log_slope, math.log(ridge) if ridge > 0.0 else -math.inf
-    assert log_slope is not None
-
-    def mix(z: Array, values: Array, anchor: Array | None, present: Array | None) -> tuple[Array, Array]:
-        around = neighbourhood(chosen, z, values, graph, present, block=block, bounded=form == "softmax")
+        tokens = there.astype(z.dtype)
+        around = neighbourhood(chosen, z, tokens, graph, present, block=block, bounded=form == "softmax")
         itself = log_slope(jnp.zeros((), z.dtype)) if form == "softmax" else -jnp.inf
         shares, alone = _shares(around.log_degree, log_ridge, itself)
-        moved = shares[0] * around.mean + shares[2] * values
+        moved = shares[0] * around.mean + shares[2] * tokens
         if anchor is not None:
             moved = moved + shares[1] * anchor.astype(z.dtype)
-        moved = jnp.where(alone, values, moved)
-        return (moved if step_size == 1.0 else values + step_size * (moved - values)), around.energy
+        moved = jnp.where(alone, tokens, moved)
+        stepped = (moved if step_size == 1.0 else tokens + step_size * (moved - tokens)).astype(y.dtype)
+        stepped = stepped if present is None else jnp.where(present[..., None], stepped, y)
+        return stepped, around.energy + pull(params, z, there, anchor)
 
-    return mix
+    return Descent(init, energy, step, step_and_energy)
 
 
 def _check_options(
