@@ -7,8 +7,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from unroll_jax.descent import Descent
+from unroll_jax.energies.causal import causal_attention, sweep_attention
 from unroll_jax.energies.dust import DustParams, dust, lista
 from unroll_jax.energies.feedforward import feedforward
+from unroll_jax.energies.heads import multihead_attention
 from unroll_jax.energies.hopfield import hopfield
 from unroll_jax.energies.layer_norm import layer_norm
 from unroll_jax.energies.pairwise import AttentionParams, attention
@@ -19,6 +21,7 @@ __all__ = [
     "DIM",
     "TOKENS",
     "attention_example",
+    "causal_attention_example",
     "cross_attention_example",
     "dust_descends",
     "dust_example",
@@ -26,10 +29,12 @@ __all__ = [
     "hopfield_example",
     "layer_norm_example",
     "lista_example",
+    "multihead_attention_example",
     "normal",
     "residual_transformer_descends",
     "residual_transformer_example",
     "softmax_attention_example",
+    "sweep_attention_example",
     "transformer_descends",
     "transformer_example",
     "unit_layer_example",
@@ -64,6 +69,24 @@ def attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
 def softmax_attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
     """Softmax attention of the tokens themselves."""
     return attention(form="softmax"), normal(key, 1, batch)[0], None
+
+
+def multihead_attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """Two heads that together see all of a token, and a ridge."""
+    y, x = normal(key, 2, batch)
+    return multihead_attention(DIM, num_heads=2, ridge=0.5), y, x
+
+
+def causal_attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """Causal softmax attention; x is the context that its energy holds."""
+    y, x = normal(key, 2, batch)
+    return causal_attention(form="softmax"), y, x
+
+
+def sweep_attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """Attention token by token, with a ridge."""
+    y, x = normal(key, 2, batch)
+    return sweep_attention(ridge=0.5), y, x
 
 
 def feedforward_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
