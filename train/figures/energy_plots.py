@@ -60,7 +60,7 @@ def layer_numbers(energies: LayerEnergies) -> dict[str, Any]:
 
 def energy_picture(title: str, energies: Energies) -> Figure:
     """Box plots of the energy at every layer, above the share of texts that each layer lowers; a column a data set."""
-    figure = Figure(figsize=(WIDTH + 1.0, 6.0), layout="constrained")
+    figure = Figure(figsize=(WIDTH + 1.0, 6.2), layout="constrained")
     grid = figure.subplots(2, len(energies), squeeze=False, sharex="col", height_ratios=(3, 1))
     for (boxes, bars), (name, measured) in zip(grid.T, energies.items(), strict=True):
         _boxes(boxes, measured)

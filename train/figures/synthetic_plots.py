@@ -37,7 +37,7 @@ COORDINATES = ("coordinate 1 of y (no unit)", "coordinate 2 of y (no unit)")
 
 def draw_descent_regions(config: FiguresConfig) -> Drawing:
     """Fig. 1: S(C) for two constants."""
-    figure = Figure(figsize=(WIDTH, 5.4), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 6.0), layout="constrained")
     panels, numbers = figure.subplots(1, len(RATIOS), sharey=True), []
     for axes, ratio, (inside, ball) in zip(panels, RATIOS, descent_regions(config.points), strict=True):
         _region(axes, inside, WINDOW_1)

@@ -86,7 +86,7 @@ def _random_weights(config: FiguresConfig, corpora: dict[str, Corpus]) -> Iterat
             energies.setdefault(rho, {})[name] = measured
     softmax = energies.pop("softmax")
     facts = {name: {**_facts(corpora[name]), **layer_numbers(softmax[name])} for name in corpora}
-    title = "Fig. 5: energy of real texts through a transformer of random weights"
+    title = f"Fig. 5: energy of real texts, random weights ({_lengths(config)})"
     yield "fig5", (energy_picture(title, softmax), facts)
     title = "Fig. 5 by component: random weights, mean over texts"
     yield "fig5_components", (component_picture(title, softmax), _means(facts))
@@ -110,7 +110,8 @@ def _trained_weights(
     kind = "with the residual term ½|(Y − X) W$_a$|²" if residual else "without residual term"
     name = "fig6" if residual else "fig6_plain"
     steps = f"{config.steps} training steps"
-    yield name, (energy_picture(f"Fig. 6: energy of real texts after {steps}, {kind}", energies), facts)
+    title = f"Fig. 6: energy of real texts after {steps},\n{kind} ({_lengths(config)})"
+    yield name, (energy_picture(title, energies), facts)
     title = f"Fig. 6 by component: after {steps}, {kind}; mean over texts"
     yield f"{name}_components", (component_picture(title, energies), _means(facts))
 
@@ -118,6 +119,10 @@ def _trained_weights(
 def _stack(config: FiguresConfig, corpus: Corpus, *, residual: bool) -> Stack:
     lengths = config.attention_step_size, config.feedforward_step_size
     return Stack(corpus.test[0].vectors.shape[1], config.num_layers, residual, "softmax", *lengths)
+
+
+def _lengths(config: FiguresConfig) -> str:
+    return f"steps of attention {config.attention_step_size:g}, of feed-forward {config.feedforward_step_size:g}"
 
 
 def _corpus(name: str, config: FiguresConfig, numbers: tuple[int, ...], log: Log) -> Corpus:
