@@ -205,6 +205,15 @@ def test_a_rho_that_is_not_concave_would_raise_the_energy(dtype, monkeypatch):
         assert layer.energy(params, layer.step(params, y)) == pytest.approx(152.6207, rel=1e-6)
 
 
+def test_the_softmax_form_asks_for_a_finite_slope_at_zero():
+    for factory in (uj.attention, uj.causal_attention):
+        with pytest.raises(ValueError, match=r"rho'\(0\), which must be finite, but its logarithm is inf; use form="):
+            factory(rho=jnp.sqrt, form="softmax")
+    with pytest.raises(ValueError, match="must be finite, but its logarithm is nan"):
+        uj.multihead_attention(2, num_heads=1, rho=GOOD["fourth root"], form="softmax")
+    uj.attention(rho="truncated_quadratic", form="softmax")
+
+
 BAD_NUMBERS = [
     (table.log, "shift", (0.0, -1.0, float("inf"), float("nan"))),
     (table.cauchy, "scale", (0.0, float("nan"))),

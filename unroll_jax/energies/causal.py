@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
 from unroll_jax.energies.means import combine, weighted_mean
 from unroll_jax.energies.pairwise import AttentionParams, attention
-from unroll_jax.energies.rho import Rho, RhoLike, resolve_rho
+from unroll_jax.energies.rho import Rho, RhoLike, require_slope_at_zero, resolve_rho
 
 __all__ = ["causal_attention", "sweep_attention"]
 
@@ -75,6 +75,8 @@ def causal_attention(
     """
     undirected = attention(rho=rho, form=form, step_size=step_size, dim=dim, rank=rank)  # checks the options
     chosen, table = resolve_rho(rho), _check_directed(mask)
+    if form == "softmax":
+        require_slope_at_zero(chosen)
 
     def energy(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
         tokens, context, present = prepare(params, y, x)

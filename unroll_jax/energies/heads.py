@@ -10,9 +10,9 @@ from jaxtyping import Array, Float
 
 from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
 from unroll_jax.energies.means import combine
-from unroll_jax.energies.pairs import check_mask, neighbourhood
+from unroll_jax.energies.pairs import check_mask, neighbourhood, pair_energy
 from unroll_jax.energies.pairwise import FORMS
-from unroll_jax.energies.rho import RhoLike, resolve_rho
+from unroll_jax.energies.rho import RhoLike, require_slope_at_zero, resolve_rho
 
 __all__ = ["MAJORISERS", "HeadsParams", "multihead_attention", "orthonormal_heads"]
 
@@ -39,6 +39,7 @@ def multihead_attention(
     ridge: float = 0.0,
     step_size: float = 1.0,
     mask: Any = None,
+    block: int | None = None,
 ) -> Descent:
     r"""Attention with several heads as a descent step on the sum of their pairwise energies.
 
@@ -95,6 +96,7 @@ def multihead_attention(
       ridge: r >= 0, weight of the pull to the anchor.
       step_size: a in (0, 1], unitless; 1 is the undamped step.
       mask: as in `attention`.
+      block: as in `attention`.
 
     Returns:
       A `Descent` with params `HeadsParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor` of it
@@ -116,6 +118,8 @@ def multihead_attention(
     _check_options(dim, num_heads, rank, majoriser, form, ridge, step_size)
     width = rank or dim // num_heads
     chosen, graph = resolve_rho(rho), check_mask(mask)
+    if form == "softmax":
+        require_slope_at_zero(chosen)
     assert chosen.log_slope is not None
     log_slope, log_ridge = chosen.log_slope, math.log(ridge) if ridge > 0.0 else -math.inf
 
@@ -129,16 +133,21 @@ def multihead_attention(
     def energy(params: HeadsParams, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
         tokens, anchor, present, W = prepare(params, y, x)
         z = _project(tokens, W)
-        total = jnp.sum(neighbourhood(chosen, z, z, graph, present).energy, axis=-1)
-        if ridge == 0.0:
-            return total
-        pulled = z if anchor is None else _project(tokens - anchor, W)
-        return total + 0.5 * ridge * jnp.sum(pulled**2, axis=(-3, -2, -1))
+        return jnp.sum(pair_energy(chosen, z, graph, present, block=block), axis=-1) + pull(W, z, tokens, anchor)
+
+    def pull(W: Array, z: Array, tokens: Array, anchor: Array | None) -> Float[Array, "*batch"]:
+        pulled = z if anchor is None or ridge == 0.0 else _project(tokens - anchor, W)
+        return 0.5 * ridge * jnp.sum(pulled**2, axis=(-3, -2, -1))
 
     def step(params: HeadsParams, y: Array, x: Array | Anchor | None = None) -> Array:
+        return step_and_energy(params, y, x)[0]
+
+    def step_and_energy(
+        params: HeadsParams, y: Array, x: Array | Anchor | None = None
+    ) -> tuple[Array, Float[Array, "*batch"]]:
         tokens, anchor, present, W = prepare(params, y, x)
         z = _project(tokens, W)
-        around = neighbourhood(chosen, z, z, graph, present)
+        around = neighbourhood(chosen, z, z, graph, present, block=block, bounded=form == "softmax")
         itself = log_slope(jnp.zeros((), z.dtype)) if form == "softmax" else -jnp.inf
         pulls = [(around.log_degree, around.mean), (itself, z)]
         if ridge > 0.0:
@@ -146,7 +155,8 @@ def multihead_attention(
         log_weights, mean = combine(pulls)
         moved = _solve(majoriser, W, log_weights, z - mean)
         stepped = (tokens - step_size * moved).astype(y.dtype)
-        return stepped if present is None else jnp.where(jnp.swapaxes(present, -1, -2), stepped, y)
+        stepped = stepped if present is None else jnp.where(jnp.swapaxes(present, -1, -2), stepped, y)
+        return stepped, jnp.sum(around.energy, axis=-1) + pull(W, z, tokens, anchor)
 
     def prepare(params: HeadsParams, y: Array, x: Any) -> tuple[Array, Array | None, Array | None, Array]:
         """Tokens and anchor in the dtype of the computation, which tokens are there (*batch, 1, n), and the heads."""
@@ -159,7 +169,7 @@ def multihead_attention(
         assert tokens is not None
         return tokens, anchor, None if present is None else present[..., None, :], W
 
-    return Descent(init=init, energy=energy, step=step)
+    return Descent(init, energy, step, step_and_energy)
 
 
 def orthonormal_heads(W_a: Float[Array, "h d k"]) -> Float[Array, "h d k"]:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype, linear
 from unroll_jax.energies.graphs import check_mask
 from unroll_jax.energies.pairs import neighbourhood, pair_energy
-from unroll_jax.energies.rho import RhoLike, resolve_rho
+from unroll_jax.energies.rho import RhoLike, require_slope_at_zero, resolve_rho
 
 __all__ = ["FORMS", "AttentionParams", "attention"]
 
@@ -93,6 +93,8 @@ def attention(
     """
     _check_options(form, ridge, step_size, dim, rank, block)
     chosen, graph = resolve_rho(rho), check_mask(mask)
+    if form == "softmax":
+        require_slope_at_zero(chosen)
     log_slope, log_ridge = chosen.log_slope, math.log(ridge) if ridge > 0.0 else -math.inf
     assert log_slope is not None
 
