@@ -13,6 +13,7 @@ from unroll_jax.energies.feedforward import (
     feedforward_smoothness,
     step_is_guaranteed,
 )
+from unroll_jax.energies.graphs import band, block_sparse, edges, star
 from unroll_jax.energies.heads import HeadsParams, multihead_attention, orthonormal_heads
 from unroll_jax.energies.hopfield import HopfieldParams, hopfield
 from unroll_jax.energies.layer_norm import layer_norm
@@ -57,11 +58,14 @@ __all__ = [
     "UnrolledLayerParams",
     "activation",
     "attention",
+    "band",
+    "block_sparse",
     "box",
     "causal_attention",
     "clip_spectrum",
     "cosine_dictionary",
     "dust",
+    "edges",
     "elu",
     "feedforward",
     "feedforward_smoothness",
@@ -80,6 +84,7 @@ __all__ = [
     "soft_threshold",
     "softplus",
     "softsign",
+    "star",
     "step_is_guaranteed",
     "sweep_attention",
     "symmetric_embedding",
