@@ -15,7 +15,7 @@ from unroll_jax.energies.graphs import EdgeList, Graph, Layout, check_mask, comp
 from unroll_jax.energies.rectangles import rectangle_energy, rectangle_sums, square_exponential_sums
 from unroll_jax.energies.rho import Rho
 
-__all__ = ["Neighbourhood", "check_mask", "neighbourhood", "pair_energy"]
+__all__ = ["Neighbourhood", "centred", "check_mask", "neighbourhood", "pair_energy"]
 
 # Pairs held at a time. Up to the first number (32 MiB in float32) all are taken at once; beyond it blocks of rows are
 # taken in turn, as many as make the second (8 MiB: a block then stays in the cache).
@@ -72,10 +72,10 @@ def neighbourhood(
     """
     _check_size(graph, z)
     if isinstance(graph, EdgeList):
-        return Neighbourhood(*edge_sums(rho, _centred(z, present), values, graph, present))
+        return Neighbourhood(*edge_sums(rho, centred(z, present), values, graph, present))
     sums = functools.partial(rectangle_sums, rho, bounded=bounded)
     square = square_exponential_sums if bounded and rho.exponential else None
-    return Neighbourhood(*_by_blocks(sums, square, _centred(z, present), values, graph or complete(), present, block))
+    return Neighbourhood(*_by_blocks(sums, square, centred(z, present), values, graph or complete(), present, block))
 
 
 def pair_energy(
@@ -103,12 +103,12 @@ def pair_energy(
     """
     _check_size(graph, z)
     if isinstance(graph, EdgeList):
-        return edge_energy(rho, _centred(z, present), graph, present)
+        return edge_energy(rho, centred(z, present), graph, present)
 
     def sums(rows: Array, columns: Array, values: None, neighbours: Array) -> tuple[Array]:
         return (rectangle_energy(rho, rows, columns, neighbours),)
 
-    return _by_blocks(sums, None, _centred(z, present), None, graph or complete(), present, block)[0]
+    return _by_blocks(sums, None, centred(z, present), None, graph or complete(), present, block)[0]
 
 
 def _check_size(graph: GraphLike, z: Array) -> None:
@@ -117,7 +117,7 @@ def _check_size(graph: GraphLike, z: Array) -> None:
         raise ValueError(f"mask is {graph.name}, but y has n={n} tokens (shape {z.shape})")
 
 
-def _centred(z: Array, present: Any) -> Array:
+def centred(z: Array, present: Any) -> Array:
     """Distances do not feel a shift; taken from the mean they lose no digits to a large common offset."""
     kept = None if present is None else present[..., None]
     return z - jax.lax.stop_gradient(jnp.mean(z, axis=-2, keepdims=True, where=kept))
@@ -133,7 +133,7 @@ def _by_blocks(
     parts = []
     for layout in layouts:
         b, m = layout.rows.shape[1], n if layout.columns is None else layout.columns.shape[1]
-        chunk = 1 if block is not None else max(1, IN_A_BLOCK // (math.prod(batch) * b * m))
+        chunk = 1 if block is not None else max(1, IN_A_BLOCK // max(1, math.prod(batch) * b * m))
         parts.append(_layout_sums(sums, square, z, values, graph, present, layout, chunk))
     order = np.concatenate([layout.rows.ravel() for layout in layouts])
     energies, *others = zip(*parts, strict=True)
@@ -160,7 +160,7 @@ def _layout_sums(
 
     def neighbours_of(u: Array, v: Array, there: Array | None, around: Array | None) -> Array:
         u, v = u[:, None], v[None, :]
-        found = (u != v) & (u < n) & (v >= 0) & (v < n) & graph.adjacent(u, v)
+        found = (u != v) & (u >= 0) & (u < n) & (v >= 0) & (v < n) & graph.adjacent(u, v)
         return found if there is None or around is None else found & there & jnp.swapaxes(around, -1, -2)
 
     if groups == 1 and layout.columns is None and _is_range(layout.rows, n):

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype, linear
+from unroll_jax.energies.fused import fused_softmax_step, qualifies
 from unroll_jax.energies.graphs import check_mask
-from unroll_jax.energies.pairs import neighbourhood, pair_energy
+from unroll_jax.energies.pairs import centred, neighbourhood, pair_energy
 from unroll_jax.energies.rho import RhoLike, require_slope_at_zero, resolve_rho
 
 __all__ = ["FORMS", "AttentionParams", "attention"]
@@ -33,6 +34,7 @@ def attention(
     dim: int | None = None,
     rank: int | None = None,
     block: int | None = None,
+    fused: bool = False,
 ) -> Descent:
     r"""Attention as a descent step on a pairwise energy.
 
@@ -69,6 +71,10 @@ def attention(
       block: tokens whose pairs are held at a time: memory O(n block), in value and derivatives, for the price of
         computing them again in the backward pass. None takes all at once where they are few (n up to 2896, without a
         batch), else as many as fit a cache. A graph made of narrower blocks keeps its own.
+      fused: take the step through cuDNN's fused attention where the process has a GPU, y is bfloat16 and widths are at
+        most 126 (W_a's columns) and 128 (y's); elsewhere this changes nothing. For rho="softmax", form="softmax", no
+        ridge and the complete graph. Faster, but the tokens' projections are rounded to bfloat16, and there are first
+        derivatives in reverse mode only. The energy is always computed here, in float32.
 
     Returns:
       A `Descent` with params `AttentionParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor`
@@ -92,6 +98,7 @@ def attention(
       True
     """
     _check_options(form, ridge, step_size, dim, rank, block)
+    _check_fused(fused, rho, form, ridge, mask)
     chosen, graph = resolve_rho(rho), check_mask(mask)
     if form == "softmax":
         require_slope_at_zero(chosen)
@@ -115,7 +122,24 @@ def attention(
         return 0.5 * ridge * jnp.sum(pulled**2, axis=(-2, -1))
 
     def step(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Array:
-        return step_and_energy(params, y, x)[0]
+        if not fused:
+            return step_and_energy(params, y, x)[0]
+        there, _, present = _checked(y, x, dim)
+        z = _project(params, there)
+        if not qualifies(z, there, y.dtype):
+            return step_and_energy(params, y, x)[0]
+
+        def by_primitive() -> Array:
+            return damped(there, fused_softmax_step(centred(z, present), there, present), y, present)
+
+        # Compiled for a CPU after all, it is computed here; recomputed for gradients, as what one branch keeps for them
+        # the other has to allocate.
+        by_us = jax.checkpoint(lambda: step_and_energy(params, y, x)[0])
+        return jax.lax.platform_dependent(cuda=by_primitive, default=by_us)
+
+    def damped(tokens: Array, moved: Array, y: Array, present: Array | None) -> Array:
+        stepped = (moved if step_size == 1.0 else tokens + step_size * (moved - tokens)).astype(y.dtype)
+        return stepped if present is None else jnp.where(present[..., None], stepped, y)
 
     def step_and_energy(
         params: AttentionParams, y: Array, x: Array | Anchor | None = None
@@ -130,11 +154,10 @@ def attention(
         if anchor is not None:
             moved = moved + shares[1] * anchor.astype(z.dtype)
         moved = jnp.where(alone, tokens, moved)
-        stepped = (moved if step_size == 1.0 else tokens + step_size * (moved - tokens)).astype(y.dtype)
-        stepped = stepped if present is None else jnp.where(present[..., None], stepped, y)
-        return stepped, around.energy + pull(params, z, there, anchor)
+        return damped(tokens, moved, y, present), around.energy + pull(params, z, there, anchor)
 
-    return Descent(init, energy, step, step_and_energy)
+    # The primitive keeps its weights to itself, so that with it there is nothing to share.
+    return Descent(init, energy, step, None if fused else step_and_energy)
 
 
 def _check_options(
@@ -152,6 +175,14 @@ def _check_options(
         raise ValueError(f"rank must be between 1 and dim={dim}, got {rank}; pass dim to learn W_a")
     if block is not None and (not isinstance(block, int) or block < 1):
         raise ValueError(f"block must be None or an integer of at least 1, got {block!r}")
+
+
+def _check_fused(fused: bool, rho: Any, form: str, ridge: float, mask: Any) -> None:
+    if fused and (rho != "softmax" or form != "softmax" or ridge != 0.0 or mask is not None):
+        raise ValueError(
+            'fused=True needs rho="softmax", form="softmax", ridge=0 and mask=None, '
+            f"got rho={rho!r}, form={form!r}, ridge={ridge}, mask {'None' if mask is None else 'given'}"
+        )
 
 
 def _checked(y: Array, x: Any, dim: int | None) -> tuple[Array, Array | None, Array | None]:
