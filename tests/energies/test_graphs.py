@@ -180,3 +180,22 @@ def test_every_pair_of_a_layout_is_met_once():
                 assert len(np.unique(v)) == len(v)
         u, v = np.indices((n, n))
         assert np.all(met[np.asarray(graph.adjacent(jnp.asarray(u), jnp.asarray(v))) & (u != v)] == 1)
+
+
+@pytest.mark.parametrize("n", [66, 101, 200])
+def test_blocks_that_do_not_divide_a_star_are_padded_with_nobody(n, getkey):
+    """In float32, where numbers of tokens are int32: a padding beyond its range once wrapped round to the hubs."""
+    layer, dense = (uj.attention(mask=mask) for mask in (star(1), np.minimum.outer(np.arange(n), np.arange(n)) < 1))
+    y = jax.random.normal(getkey(), (n, 4))
+    for function in (layer.energy, jax.grad(layer.energy, 1)):
+        expected = (dense.energy if function is layer.energy else jax.grad(dense.energy, 1))(NO_WEIGHT, y)
+        chex.assert_trees_all_close(jax.jit(function)(NO_WEIGHT, y), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "mask", [None, band(2), star(2), edges([(0, 1)], N)], ids=["complete", "band", "star", "edges"]
+)
+def test_a_batch_may_be_empty(mask):
+    layer, y = uj.attention(form="softmax", mask=mask), jnp.zeros((0, N, DIM))
+    assert layer.energy(NO_WEIGHT, y).shape == (0,)
+    assert layer.step(NO_WEIGHT, y).shape == y.shape

@@ -11,7 +11,7 @@ __all__ = ["EdgeList", "Graph", "Layout", "band", "block_sparse", "check_mask", 
 
 # Rows of a band that are taken together where the width does not ask for more: enough to fill a matrix product.
 BAND_BLOCK = 64
-NOBODY = np.iinfo(np.int32).max
+NOBODY = 2**30  # beyond every token, and numbers of tokens may be added to it in int32
 
 
 class Layout(NamedTuple):

@@ -44,10 +44,11 @@ def rectangle_sums(
         largest = jnp.max(logits, axis=-1, keepdims=True)
         largest = jax.lax.stop_gradient(jnp.where(jnp.isneginf(largest), 0.0, largest))
     weights = jnp.exp(logits - largest)
-    log_degree, mean = _normalised(jnp.sum(weights, axis=-1, keepdims=True), weights @ values, bounded=bounded)
+    degree = jnp.sum(weights, axis=-1, keepdims=True)
+    log_degree, mean = _normalised(degree, weights @ values, bounded=bounded)
     log_degree = largest + log_degree
     if rho.exponential:
-        return -jnp.exp(log_degree)[..., 0], log_degree, mean
+        return -(jnp.exp(largest) * degree)[..., 0], log_degree, mean
     return jnp.sum(rho.value(distances), axis=-1, where=neighbours), log_degree, mean
 
 
