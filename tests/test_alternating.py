@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
+from unroll_jax.descent import Anchor
 from unroll_jax.energies import PROXIMALS, Proximal, transformer_parts
 
 A1, A2, DIM = 0.07, 0.1, 3
+PARTS = transformer_parts(DIM, step_size=A2)
 
 
 def quadratic(name):
@@ -44,7 +46,16 @@ PROXES = {
     "relu": lambda v: np.maximum(v, 0.0),
     "soft_threshold": lambda v: np.sign(v) * np.maximum(np.abs(v) - A2, 0.0),
     "box": lambda v: np.clip(v, 0.0, 1.0),
+    "tanh": np.tanh,
 }
+
+
+def penalty(phi, y):
+    """That of tanh has z = tanh(z + a2 phi'(z)) as its slope condition, so phi' = (artanh z - z) / a2."""
+    if phi == "tanh":
+        y = np.asarray(y, float)
+        return np.sum(y * np.arctanh(y) + 0.5 * np.log1p(-(y**2)) - 0.5 * y**2, axis=(-2, -1)) / A2
+    return 0.0 if phi is None else PROXIMALS[phi]().penalty(y)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -66,10 +77,9 @@ def test_a_step_is_a_gradient_step_on_f_then_on_g_then_a_prox(phi, batch, dtype)
         np.testing.assert_allclose(stepped, expected, atol=1e-12 if dtype == "float64" else 1e-5)
 
         energy = system.energy(params, stepped, None)
-        parts = [quadratic(name)(params, stepped) for name in "fg"]
-        penalty = 0.0 if phi is None else PROXIMALS[phi]().penalty(stepped)
+        expected = sum(quadratic(name)(params, stepped) for name in "fg") + penalty(phi, stepped)
         assert energy.shape == batch
-        np.testing.assert_allclose(energy, sum(parts) + penalty, rtol=1e-6)
+        np.testing.assert_allclose(energy, expected, rtol=1e-12 if dtype == "float64" else 1e-4)
 
 
 @pytest.mark.usefixtures("x64")
@@ -113,6 +123,27 @@ def test_the_transformer_is_an_alternating_system(form, getkey):
     y, x = (jax.random.uniform(getkey(), (2, 5, DIM)) for _ in range(2))
     both = jax.jit(lambda *arrays: [(one.step(*arrays), one.energy(*arrays)) for one in (system, layer)])
     chex.assert_trees_all_close(*both(params, y, x), rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("phi", "first"), [("relu", {"f_step": PARTS.attention.step}), ("tanh", {"f_step_size": A1})])
+def test_absent_tokens_neither_move_nor_count(phi, first, getkey):
+    """As in a transformer, whatever padding holds."""
+    params = jax.tree.map(lambda leaf: leaf.astype(float), PARTS.attention.init(getkey()))
+    system = uj.alternating(PARTS.attention.energy, PARTS.feedforward.energy, g_step_size=A2, phi=phi, **first)
+    y, there = jax.random.uniform(getkey(), (2, 4, DIM)), jnp.arange(6) < 4
+    both = jax.jit(lambda y, x: (system.step(params, y, x), system.energy(params, y, x)))
+    slope = jax.jit(jax.grad(lambda y, x: jnp.sum(system.step(params, y, x)[:, :4] ** 2)))
+    expected, energy = both(y, None)
+    for padding in (0.0, -1.0, jnp.nan):
+        padded = jnp.full((2, 6, DIM), padding).at[:, :4].set(y)
+        stepped, found = both(padded, Anchor(None, there))
+        np.testing.assert_array_equal(stepped[:, 4:], padded[:, 4:])
+        np.testing.assert_allclose(stepped[:, :4], expected, rtol=1e-12)
+        np.testing.assert_allclose(found, energy, rtol=1e-12)
+        by_padded = slope(padded, Anchor(None, there))
+        np.testing.assert_allclose(by_padded[:, :4], slope(y, None), rtol=1e-10, atol=1e-12)
+        np.testing.assert_array_equal(by_padded[:, 4:], 0.0)
 
 
 def test_the_state_may_be_a_pytree_and_phi_its_own():

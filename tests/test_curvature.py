@@ -10,7 +10,7 @@ import pytest
 import unroll_jax as uj
 from unroll_jax import certificates as certified
 from unroll_jax.descent import Anchor
-from unroll_jax.energies import AttentionParams, FeedForwardParams
+from unroll_jax.energies import AttentionParams, FeedForwardParams, band, edges
 from unroll_jax.energies.heads import HeadsParams
 
 
@@ -123,6 +123,14 @@ def test_the_smoothness_of_the_feedforward_energy_is_its_largest_eigenvalue_in_s
 
 
 GRAPH = np.abs(np.arange(6)[:, None] - np.arange(6)) == 1
+
+
+@pytest.mark.parametrize("graph", [band(1), edges(np.argwhere(np.triu(GRAPH)), 6)], ids=["band", "edges"])
+def test_the_pairwise_smoothness_of_a_graph_is_that_of_its_mask(graph, getkey):
+    params, y = AttentionParams(jax.random.normal(getkey(), (3, 2))), jax.random.normal(getkey(), (4, 6, 3))
+    found, expected = (certified.pairwise_smoothness(mask=mask)(params, y, None) for mask in (graph, GRAPH))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    assert np.all(expected < certified.pairwise_smoothness()(params, y, None))
 
 
 @pytest.mark.usefixtures("x64")

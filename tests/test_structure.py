@@ -21,7 +21,7 @@ FLOORS = {
     "energies": 1,
     "constrained": 1,
     "alternating": 2,
-    "certificates": 2,
+    "certificates": 3,
     "unrolling": 3,
     "fixed_point": 3,
     "models": 4,

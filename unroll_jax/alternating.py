@@ -1,6 +1,5 @@
 """Alternating inexact minimisation (AIM): a step on f, then one on g, then a prox, to lower f + g + phi."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.descent import Descent, Params
-from unroll_jax.energies.proximal import Proximal, resolve_proximal
+from unroll_jax.descent import Descent, Params, as_anchor
+from unroll_jax.energies.penalty import Proximal, check_positive, penalty_of_present, prox_of_present
+from unroll_jax.energies.proximal import resolve_proximal
 
 __all__ = ["alternating"]
 
@@ -47,13 +47,15 @@ def alternating(
         majorise-minimise step of `attention`. Give it or f_step_size. What it moves, :math:`y - u`, then stands for
         :math:`a_1 \nabla f(y)`.
       phi: a name of `PROXIMALS`, or a `Proximal` (those of the table are for states (*batch, n, d); one with a penalty
-        and prox of its own may be for any state); None is no phi.
+        and prox of its own may be for any state); None is no phi. The name of an activation means that the step
+        applies it as it is: its penalty is the one of `activation` at a2, as in `transformer`.
       f_gradient: ``(params, y, x) -> gradient``, shaped as y; None is autodiff.
       g_gradient: likewise for g.
       init: ``key -> params``; None returns None, for f and g without parameters.
 
     Returns:
-      A `Descent` with energy f + g + phi; ``x`` is what f and g make of it.
+      A `Descent` with energy f + g + phi; ``x`` is what f and g make of it. Where it is an `Anchor` that says which
+      tokens are there, y must be an array (*batch, n, d) if there is a phi, and phi is of those tokens alone.
 
     Raises:
       ValueError: if a step size is not positive and finite, or if both or neither of f_step_size and f_step are given.
@@ -71,13 +73,13 @@ def alternating(
       True
     """
     _check_options(f_step_size, g_step_size, f_step)
-    proximal = None if phi is None else resolve_proximal(phi)
+    proximal = None if phi is None else resolve_proximal(phi, g_step_size)
     slope_f = f_gradient or _gradient(f)
     slope_g = g_gradient or _gradient(g)
 
     def energy(params: Params, y: Any, x: Any = None) -> Float[Array, "*batch"]:
         smooth = f(params, y, x) + g(params, y, x)
-        return smooth if proximal is None else smooth + proximal.penalty(y)
+        return smooth if proximal is None else smooth + penalty_of_present(proximal, y, as_anchor(x).present)
 
     def step(params: Params, y: Any, x: Any = None) -> Any:
         _check_floating(y)
@@ -87,7 +89,7 @@ def alternating(
             assert f_step_size is not None
             u = _move(y, f_step_size, slope_f(params, y, x))
         v = _move(u, g_step_size, slope_g(params, u, x))
-        return v if proximal is None else proximal.prox(v, g_step_size)
+        return v if proximal is None else prox_of_present(proximal, v, g_step_size, as_anchor(x).present)
 
     return Descent(init=init or (lambda key: None), energy=energy, step=step)
 
@@ -103,9 +105,9 @@ def _move(y: Any, step_size: float, gradient: Any) -> Any:
 def _check_options(f_step_size: float | None, g_step_size: float, f_step: Move | None) -> None:
     if (f_step_size is None) == (f_step is None):
         raise ValueError(f"give either f_step_size or f_step, got f_step_size={f_step_size} and f_step={f_step}")
-    for name, value in (("f_step_size", f_step_size), ("g_step_size", g_step_size)):
-        if value is not None and not (value > 0.0 and math.isfinite(value)):
-            raise ValueError(f"{name} must be positive and finite, got {value}")
+    if f_step_size is not None:
+        check_positive("f_step_size", f_step_size)
+    check_positive("g_step_size", g_step_size)
 
 
 def _check_floating(y: Any) -> None:

@@ -1,7 +1,6 @@
 """A forward pass, layer by layer: guaranteed to descend, descended all the same, or rose."""
 
 import enum
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,9 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.certificates.per_example import norm
-from unroll_jax.descent import Params
-from unroll_jax.energies.proximal import Proximal, resolve_proximal
+from unroll_jax.alternating import alternating
+from unroll_jax.certificates.per_example import gradient, norm
+from unroll_jax.descent import Params, as_anchor, blank_absent
+from unroll_jax.energies.penalty import Proximal, prox_of_present
+from unroll_jax.energies.proximal import resolve_proximal
 
 __all__ = ["Certificate", "Outcome", "certify"]
 
@@ -110,14 +111,15 @@ def certify(
       g: see `alternating`.
       params: parameters of a layer if ``tied``, else stacked along a leading axis.
       y: the state before the first layer.
-      x: the input of f and g, or None.
+      x: the input of f and g, or None. Tokens that an `Anchor` says are absent do not count: f and g must leave them
+        alone, as those of the library do, and the certificate is that of the tokens that are there.
       smoothness_f: L_f, a number or one per example, or a function ``(params, y, x) -> (*batch,)`` of the state before
         the layer.
       smoothness_g: L_g, likewise.
       g_step_size: a2.
       f_step_size: a1.
       f_step: the step on f instead of a gradient step.
-      phi: the penalty.
+      phi: the penalty; the name of an activation is resolved at a2, so that each step applies the activation itself.
       f_gradient: the gradient of f; None is autodiff.
       g_gradient: the gradient of g.
       num_layers: how many steps, at least 1.
@@ -147,16 +149,14 @@ def certify(
       (3, 8)
     """
     smoothness = {"smoothness_f": smoothness_f, "smoothness_g": smoothness_g, "smoothness_h": smoothness_h}
-    _check_options(f_step_size, g_step_size, f_step, smoothness, num_layers)
-    proximal = None if phi is None else resolve_proximal(phi)
+    _check_options(smoothness, num_layers)
+    system = alternating(f, g, g_step_size=g_step_size, f_step_size=f_step_size, f_step=f_step, phi=phi)
+    proximal = None if phi is None else resolve_proximal(phi, g_step_size)
     slope_f, slope_g = f_gradient or _gradient(f), g_gradient or _gradient(g)
-
-    def energy(params: Params, y: Any) -> Float[Array, "*batch"]:
-        smooth = f(params, y, x) + g(params, y, x)
-        return smooth if proximal is None else smooth + proximal.penalty(y)
+    present = as_anchor(x).present
 
     def prox(v: Any) -> Any:
-        return v if proximal is None else proximal.prox(v, g_step_size)
+        return v if proximal is None else prox_of_present(proximal, v, g_step_size, present)
 
     def layer(params: Params, y: Any) -> tuple[Any, dict[str, Array]]:
         of_f = slope_f(params, y, x)
@@ -164,7 +164,7 @@ def certify(
         u = f_step(params, y, x) if f_step is not None else _add(y, -f_step_size, of_f)  # pyright: ignore
         v = _add(u, -g_step_size, slope_g(params, u, x))
         after = prox(v)
-        before_energy, after_energy = energy(params, y), energy(params, after)
+        before_energy, after_energy = (system.energy(params, state, x) for state in (y, after))
         size = lambda tree: norm(tree, before_energy.ndim)  # noqa: E731
         L_f, L_g = (_evaluate(value, params, y, x, before_energy) for value in (smoothness_f, smoothness_g))
 
@@ -192,14 +192,16 @@ def certify(
     def body(y: Any, stacked: Params) -> tuple[Any, dict[str, Array]]:
         return layer(params if tied else stacked, y)
 
-    last, record = jax.lax.scan(body, jax.tree.map(jnp.asarray, y), None if tied else params, length=num_layers)
-    final = energy(params if tied else jax.tree.map(lambda leaf: leaf[-1], params), last)
+    # What absent tokens hold, NaN even, must not reach the lengths of steps: they hold 0, and stay there.
+    start = jax.tree.map(lambda leaf: blank_absent(jnp.asarray(leaf), present), y)
+    last, record = jax.lax.scan(body, start, None if tied else params, length=num_layers)
+    final = system.energy(params if tied else jax.tree.map(lambda leaf: leaf[-1], params), last, x)
     record["energy"] = jnp.concatenate([record["energy"], final[None]])
     return Certificate(**record)
 
 
 def _gradient(f: Energy) -> Move:
-    return jax.grad(lambda params, y, x: jnp.sum(f(params, y, x)), argnums=1)
+    return lambda params, y, x: gradient(lambda state: f(params, state, x), y)
 
 
 def _add(a: Any, factor: float, b: Any) -> Any:
@@ -223,18 +225,7 @@ def _evaluate(smoothness: Smoothness, params: Params, y: Any, x: Any, like: Arra
     return jnp.broadcast_to(jnp.asarray(value, like.dtype), like.shape)
 
 
-def _check_options(
-    f_step_size: float | None,
-    g_step_size: float,
-    f_step: Move | None,
-    smoothness: dict[str, Any],
-    num_layers: int,
-) -> None:
-    if (f_step_size is None) == (f_step is None):
-        raise ValueError(f"give either f_step_size or f_step, got f_step_size={f_step_size} and f_step={f_step}")
-    for name, value in (("f_step_size", f_step_size), ("g_step_size", g_step_size)):
-        if value is not None and not (value > 0.0 and math.isfinite(value)):
-            raise ValueError(f"{name} must be positive and finite, got {value}")
+def _check_options(smoothness: dict[str, Any], num_layers: int) -> None:
     for name, value in smoothness.items():
         if isinstance(value, float | int) and not value >= 0.0:
             raise ValueError(f"{name} must be at least 0, got {value}")

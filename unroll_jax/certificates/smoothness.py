@@ -48,12 +48,13 @@ def pairwise_smoothness(*, rho: RhoLike = "softmax", mask: Any = None, ridge: fl
               \gamma_{uv} = \rho'(\tfrac12 |z_u - z_v|^2) .
 
     As rho is concave, :math:`f(Y') \le f(Y) + \nabla f(Y)^T (Y' - Y) + \tfrac{L}{2} |Y' - Y|^2` for every Y', with the
-    graph's Laplacian of weights gamma in the place of L; the bracket bounds its largest eigenvalue. Tokens far apart
-    have small weights: there the constant is far below the global one, :math:`(n \rho'(0) + r) |W_a|_2^2`.
+    graph's Laplacian of weights gamma in the place of L; the bracket bounds its largest eigenvalue, with n the number
+    of tokens that are there. Tokens far apart have small weights: there the constant is far below the global one,
+    :math:`(n \rho'(0) + r) |W_a|_2^2`.
 
     Args:
       rho: as in `attention`.
-      mask: symmetric boolean (n, n), as in `attention`.
+      mask: as in `attention`: None, a symmetric boolean (n, n), or a graph such as `band`.
       ridge: r.
 
     Returns:
@@ -78,7 +79,8 @@ def pairwise_smoothness(*, rho: RhoLike = "softmax", mask: Any = None, ridge: fl
     def of_head(W: Array | None, tokens: Array, present: Array | None) -> Array:
         z = tokens if W is None else tokens @ W
         degree = jnp.exp(neighbourhood(chosen, z, z, graph, present).log_degree)
-        flat = tokens.shape[-2] * jnp.exp(log_slope(jnp.zeros((), z.dtype)))
+        there = jnp.ones(z.shape[:-1], z.dtype) if present is None else jnp.broadcast_to(present, z.shape[:-1])
+        flat = jnp.sum(there, axis=-1, dtype=z.dtype) * jnp.exp(log_slope(jnp.zeros((), z.dtype)))
         laplacian = jnp.minimum(2.0 * jnp.max(degree, axis=(-2, -1)), flat)
         return _squared_norm(W, z.dtype) * (laplacian + ridge)
 

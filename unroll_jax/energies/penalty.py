@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from unroll_jax.descent import blank_absent, compute_dtype
 
-__all__ = ["Proximal", "check_positive", "moreau_envelope", "penalty_of_present"]
+__all__ = ["Proximal", "check_positive", "moreau_envelope", "penalty_of_present", "prox_of_present"]
 
 
 class Proximal(NamedTuple):
@@ -68,12 +68,19 @@ def moreau_envelope(phi: Proximal, y: Float[Array, "*batch n d"], step_size: flo
     return envelope(y)
 
 
-def penalty_of_present(phi: Proximal, y: Array, present: Any) -> Array:
+def penalty_of_present(phi: Proximal, y: Any, present: Any) -> Array:
     """phi of the tokens that are there; ``present`` is a boolean (*batch, n), or None if all are."""
     if present is None:
         return phi.penalty(y)
     each = phi.penalty(blank_absent(y, present)[..., None, :])
     return jnp.sum(jnp.where(present, each, 0.0), axis=-1)
+
+
+def prox_of_present(phi: Proximal, y: Any, step_size: float, present: Any) -> Any:
+    """The prox of the tokens that are there; the others stay as they are."""
+    if present is None:
+        return phi.prox(y, step_size)
+    return jnp.where(present[..., None], phi.prox(blank_absent(y, present), step_size), y)
 
 
 def check_positive(name: str, value: Any) -> None:
