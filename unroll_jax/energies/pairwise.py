@@ -102,7 +102,7 @@ def attention(
     chosen, graph = resolve_rho(rho), check_mask(mask)
     if form == "softmax":
         require_slope_at_zero(chosen)
-    log_slope, log_ridge = chosen.log_slope, math.log(ridge) if ridge > 0.0 else -math.inf
+    log_slope = chosen.log_slope
     assert log_slope is not None
 
     def init(key: jax.Array) -> AttentionParams:
@@ -149,11 +149,10 @@ def attention(
         tokens = there.astype(z.dtype)
         around = neighbourhood(chosen, z, tokens, graph, present, block=block, bounded=form == "softmax")
         itself = log_slope(jnp.zeros((), z.dtype)) if form == "softmax" else -jnp.inf
-        shares, alone = _shares(around.log_degree, log_ridge, itself)
-        moved = shares[0] * around.mean + shares[2] * tokens
-        if anchor is not None:
-            moved = moved + shares[1] * anchor.astype(z.dtype)
-        moved = jnp.where(alone, tokens, moved)
+        of_neighbours, of_anchor = _shares(around.log_degree, ridge, itself)
+        moved = tokens + of_neighbours * (around.mean - tokens)
+        if ridge > 0.0:
+            moved = moved + of_anchor * ((0.0 if anchor is None else anchor.astype(z.dtype)) - tokens)
         return damped(tokens, moved, y, present), around.energy + pull(params, z, there, anchor)
 
     # The primitive keeps its weights to itself, so that with it there is nothing to share.
@@ -197,14 +196,14 @@ def _project(params: AttentionParams, y: Array) -> Array:
     return y.astype(dtype) if params.W_a is None else linear(y.astype(dtype), params.W_a.astype(dtype))
 
 
-def _shares(log_degree: Array, log_ridge: Any, log_itself: Any) -> tuple[tuple[Array, Array, Array], Array]:
-    """What share of D_u its neighbours, its anchor and itself have, and which tokens have D_u = 0.
+def _shares(log_degree: Array, ridge: float, log_itself: Any) -> tuple[Array, Array]:
+    """What shares of D_u a token's neighbours and its anchor have; 0 where D_u is 0.
 
     In logarithms, so that far tokens neither under- nor overflow.
     """
-    logs = [log_degree, *(jnp.full_like(log_degree, value) for value in (log_ridge, log_itself))]
-    total = jax.nn.logsumexp(jnp.stack(logs), axis=0)
-    alone = jnp.isneginf(total)
-    total = jnp.where(alone, 0.0, total)
-    neighbours, anchor, itself = (jnp.exp(value - total) for value in logs)
-    return (neighbours, anchor, itself), alone
+    others = ridge + jnp.exp(jnp.asarray(log_itself, log_degree.dtype))
+    alone = jnp.isneginf(log_degree)
+    margin = jnp.where(alone, 0.0, log_degree) - jnp.log(others)
+    of_others = jnp.where(alone, 1.0, jax.nn.sigmoid(-margin))
+    of_anchor = of_others * (ridge / others) if ridge > 0.0 else jnp.zeros_like(of_others)
+    return jnp.where(alone, 0.0, jax.nn.sigmoid(margin)), of_anchor
