@@ -8,6 +8,8 @@ from pathlib import Path
 BENCHMARKS = {
     "constrained_step": "what descent constraints cost a training step",
     "compile_time": "whether compile time grows with depth",
+    "attention_energy": "what an attention energy costs as sequences grow",
+    "transformer_forward": "what a transformer with its energies costs, against PyTorch",
 }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from benchmarks.timing import interleaved, table
+from benchmarks.timing import interleaved, matmul_rate, table, temporary_mebibytes
 from benchmarks.video import compiled_step, matmul_flops
 
 __all__ = ["main"]
@@ -19,8 +19,8 @@ def main() -> dict[str, float]:
     compiled = {method: compiled_step(method, NUM_LAYERS) for method in ("erm", "constrained")}
     seconds = interleaved({name: _stepper(*parts) for name, parts in compiled.items()}, repeats=REPEATS)
     median = {name: float(np.median(values)) for name, values in seconds.items()}
-    memory = {name: _temporary_mebibytes(parts[0]) for name, parts in compiled.items()}
-    floor = matmul_flops(NUM_LAYERS, BATCH_SIZE) / _matmul_rate()
+    memory = {name: temporary_mebibytes(parts[0]) for name, parts in compiled.items()}
+    floor = matmul_flops(NUM_LAYERS, BATCH_SIZE) / matmul_rate(1280, 256, 256)
     rows = [
         [name, f"{1e3 * median[name]:.1f}", f"{1e3 * np.min(seconds[name]):.1f}", f"{memory[name]:.1f}"]
         for name in median
@@ -41,19 +41,6 @@ def _stepper(step: Callable, state: object, batch: np.ndarray) -> Callable[[], o
         return jax.block_until_ready((held[0], metrics))
 
     return run
-
-
-def _temporary_mebibytes(step: jax.stages.Compiled) -> float:
-    analysis = step.memory_analysis()
-    return float("nan") if analysis is None else analysis.temp_size_in_bytes / 2**20
-
-
-def _matmul_rate() -> float:
-    """Measured operations a second of the product that dominates a layer."""
-    left, right = np.ones((1280, 256), np.float32), np.ones((256, 256), np.float32)
-    product = jax.jit(lambda a, b: a @ b)
-    seconds = interleaved({"product": lambda: jax.block_until_ready(product(left, right))}, repeats=200)["product"]
-    return 2.0 * left.size * right.shape[1] / float(np.median(seconds))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""Timing side by side: interleaved runs, medians."""
+"""Timing side by side: interleaved runs, medians; memory, rates and powers to put beside them."""
 
 import time
 from collections.abc import Callable, Mapping
 
+import jax
 import numpy as np
 
-__all__ = ["interleaved", "table"]
+__all__ = ["interleaved", "matmul_rate", "power_of", "table", "temporary_mebibytes"]
 
 
 def interleaved(
@@ -25,6 +26,27 @@ def interleaved(
             candidate()
             seconds[name][index] = time.perf_counter() - began
     return seconds
+
+
+def matmul_rate(rows: int, inner: int, columns: int) -> float:
+    """Measured operations a second of a product (rows, inner) by (inner, columns) in float32."""
+    left, right = np.ones((rows, inner), np.float32), np.ones((inner, columns), np.float32)
+    arrays = jax.device_put((left, right))
+    product = jax.jit(lambda a, b: a @ b)
+    seconds = interleaved({"product": lambda: jax.block_until_ready(product(*arrays))}, repeats=50)["product"]
+    return 2.0 * left.size * columns / float(np.median(seconds))
+
+
+def power_of(values: Mapping[int, float], least: int = 0) -> float:
+    """The p of the n^p that fits ``values[n]`` best on logarithmic axes, over n >= least."""
+    sizes = [n for n in values if n >= least]
+    return float(np.polyfit(np.log(sizes), np.log([values[n] for n in sizes]), 1)[0])
+
+
+def temporary_mebibytes(program: jax.stages.Compiled) -> float:
+    """Temporary memory of a compiled program, NaN where the backend does not say."""
+    analysis = program.memory_analysis()
+    return float("nan") if analysis is None else analysis.temp_size_in_bytes / 2**20
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:

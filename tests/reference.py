@@ -5,8 +5,25 @@ from collections.abc import Callable
 
 import numpy as np
 
-RHO_VALUES: dict[str, Callable] = {"softmax": lambda z: -np.exp(-z), "log": lambda z: np.log(z + 1.0)}
-RHO_SLOPES: dict[str, Callable] = {"softmax": lambda z: np.exp(-z), "log": lambda z: 1.0 / (z + 1.0)}
+# The table at its default numbers: shift 1, scale 1, three degrees of freedom, exponent 1/2, threshold 1.
+RHO_VALUES: dict[str, Callable] = {
+    "softmax": lambda z: -np.exp(-z),
+    "log": lambda z: np.log1p(z),
+    "cauchy": lambda z: np.log1p(z),
+    "student": lambda z: 2.0 * np.log1p(2.0 * z / 3.0),
+    "geman_mcclure": lambda z: z / (1.0 + z),
+    "power": lambda z: np.sqrt(z + 1.0),
+    "truncated_quadratic": lambda z: np.minimum(z, 1.0),
+}
+RHO_SLOPES: dict[str, Callable] = {
+    "softmax": lambda z: np.exp(-z),
+    "log": lambda z: 1.0 / (z + 1.0),
+    "cauchy": lambda z: 1.0 / (z + 1.0),
+    "student": lambda z: 4.0 / (3.0 + 2.0 * z),
+    "geman_mcclure": lambda z: 1.0 / (1.0 + z) ** 2,
+    "power": lambda z: 0.5 / np.sqrt(z + 1.0),
+    "truncated_quadratic": lambda z: np.where(z < 1.0, 1.0, 0.0),
+}
 
 
 def pair_energy(y, *, rho="softmax", graph=None, ridge=0.0, anchor=None, W_a=None):
@@ -37,6 +54,59 @@ def pair_step(y, *, rho="softmax", form="jacobi", graph=None, ridge=0.0, anchor=
                 numerator, denominator = numerator + gamma * y[v], denominator + gamma
         moved = numerator / denominator if denominator > 0.0 else y[u]
         stepped[u] = (1.0 - step_size) * y[u] + step_size * moved
+    return stepped
+
+
+def heads_energy(y, W_a, **options):
+    """The sum of the energies of all heads, W_a (h, d, k)."""
+    return sum(pair_energy(y, W_a=W, **options) for W in W_a)
+
+
+def heads_step(y, W_a, *, majoriser, rho="softmax", form="jacobi", graph=None, ridge=0.0, anchor=None, step_size=1.0):
+    """y_u - a P_u^+ g_u, token by token, its matrices written out; "orthogonal" asks for orthonormal W_a."""
+    n, d = y.shape
+    anchor = np.zeros_like(y) if anchor is None else np.broadcast_to(anchor, y.shape)
+    stepped = np.empty_like(y)
+    for u in range(n):
+        block, bound, gradient = np.zeros((d, d)), 0.0, np.zeros(d)
+        for W in W_a:
+            degree = ridge + (RHO_SLOPES[rho](0.0) if form == "softmax" else 0.0)
+            gradient += ridge * W @ W.T @ (y[u] - anchor[u])
+            for v in range(n):
+                if v != u and (graph is None or graph[u, v]):
+                    gamma = RHO_SLOPES[rho](0.5 * np.sum(((y[u] - y[v]) @ W) ** 2))
+                    degree += gamma
+                    gradient += gamma * W @ W.T @ (y[u] - y[v])
+            block += degree * W @ W.T
+            bound += degree * np.sum(np.linalg.eigvalsh(W.T @ W) ** 16) ** (1 / 16)
+        inverse = np.eye(d) / bound if majoriser == "scalar" and bound > 0.0 else np.linalg.pinv(block, rcond=1e-10)
+        stepped[u] = y[u] - step_size * inverse @ gradient
+    return stepped
+
+
+def causal_energy(y, context, *, rho="softmax", graph=None, W_a=None):
+    """The energy of each token towards those it attends to, (n,): its predecessors in the context, or graph's row."""
+    z, c = (y, context) if W_a is None else (y @ W_a, context @ W_a)
+    shares = np.zeros(len(y))
+    for u, v in itertools.product(range(len(y)), repeat=2):
+        if v != u and (v < u if graph is None else graph[u, v]):
+            shares[u] += RHO_VALUES[rho](0.5 * np.sum((z[u] - c[v]) ** 2))
+    return shares
+
+
+def causal_step(y, context, *, rho="softmax", form="jacobi", graph=None, W_a=None, step_size=1.0):
+    """Each token towards the weighted mean of those it attends to in the context, and of itself if form="softmax"."""
+    z, c = (y, context) if W_a is None else (y @ W_a, context @ W_a)
+    stepped = y.copy()
+    for u in range(len(y)):
+        denominator = RHO_SLOPES[rho](0.0) if form == "softmax" else 0.0
+        numerator = denominator * y[u]
+        for v in range(len(y)):
+            if v != u and (v < u if graph is None else graph[u, v]):
+                gamma = RHO_SLOPES[rho](0.5 * np.sum((z[u] - c[v]) ** 2))
+                numerator, denominator = numerator + gamma * context[v], denominator + gamma
+        if denominator > 0.0:
+            stepped[u] = (1.0 - step_size) * y[u] + step_size * numerator / denominator
     return stepped
 
 

@@ -76,6 +76,31 @@ def test_the_energy_curve_of_an_exact_attention_never_rises(getkey):
     assert jnp.all(jnp.diff(trace.energy, axis=0) <= 1e-5)
 
 
+def test_energies_are_recorded_through_what_step_and_energy_share(layer):
+    """Where a descent has it; without it, or with a record of one's own, step and energy are called apart."""
+    (y, x), params, calls = tokens(), weights(), []
+
+    def shared(*args):
+        calls.append("shared")
+        return layer.step_and_energy(*args)
+
+    def apart(*args):
+        calls.append("energy")
+        return layer.energy(*args)
+
+    counted = layer._replace(energy=apart, step_and_energy=shared)
+    together = uj.unroll(counted, params, y, x, num_layers=3)
+    assert calls == ["shared", "energy"]  # in the scan, and after the last layer
+    for options in ({"record": counted.energy}, {"descent": counted._replace(step_and_energy=None)}):
+        calls.clear()
+        last, energies = uj.unroll(options.pop("descent", counted), params, y, x, num_layers=3, **options)
+        assert calls == ["energy", "energy"]
+        chex.assert_trees_all_close((last, *jax.tree.leaves(energies)), (together[0], together[1].energy), rtol=1e-5)
+    calls.clear()
+    uj.unroll(counted, params, y, x, num_layers=3, record=None)
+    assert calls == []
+
+
 def test_a_record_function_is_stacked_over_the_layers(layer):
     (y, _), params = tokens(), weights(3)
 
@@ -132,8 +157,9 @@ def test_compile_work_does_not_grow_with_depth(layer, tied):
             return layer.step(params, y, x)
 
         params = weights(None if tied else num_layers)
+        apart = layer._replace(step=counted, step_and_energy=None)
         loss = lambda params, y: jnp.sum(  # noqa: E731
-            uj.unroll(layer._replace(step=counted), params, y, num_layers=num_layers, tied=tied)[1].energy  # noqa: B023
+            uj.unroll(apart, params, y, num_layers=num_layers, tied=tied)[1].energy  # noqa: B023
         )
         program = jax.make_jaxpr(jax.grad(loss))(params, y)
         sizes.append((traces, str(program).count(" = ")))
@@ -154,7 +180,8 @@ def test_a_second_call_of_a_compiled_unroll_traces_nothing(layer):
 
 
 def test_remat_keeps_the_gradients_and_saves_memory(getkey):
-    layer, y, params = uj.transformer(32), jax.random.uniform(getkey(), (64, 32)), weights(dim=32)
+    layer, y = uj.transformer(32), jax.random.uniform(getkey(), (64, 32))
+    params = jax.tree.map(lambda leaf: leaf / 4, weights(dim=32))  # deep enough for gradients to explode otherwise
     gradients, memory = [], []
     for remat in (False, True):
         loss = lambda params: jnp.sum(uj.unroll(layer, params, y, num_layers=32, remat=remat)[1].energy)  # noqa: E731, B023

@@ -1,4 +1,4 @@
-"""The command line: run, evaluate, report, prepare, list."""
+"""The command line: run, evaluate, report, figures, prepare, list."""
 
 import contextlib
 import dataclasses
@@ -23,6 +23,7 @@ usage: python -m train COMMAND ...
   run EXPERIMENT [--option value ...]   train and evaluate; goes on where an interrupted run stopped (--help: options)
   evaluate RUN                          evaluate the best checkpoint of a run folder again
   report RUN [RUN ...] [--out FOLDER]   compare runs: tables, figures, an HTML page, summary.json
+  figures NAME [--option value ...]     draw the figures of a paper (yang2022) with the numbers beside them
   prepare SOURCE --from PATH            prepare a data source ahead of its first use
   list                                  the experiments
 """
@@ -58,7 +59,14 @@ class PrepareArguments:
 
 def main(arguments: Sequence[str]) -> int:
     """Runs a command; returns its exit code: 0, 2 for what the user can mend, 130 when interrupted."""
-    commands = {"run": _run, "evaluate": _evaluate, "report": _report, "prepare": _prepare, "list": _list}
+    commands = {
+        "run": _run,
+        "evaluate": _evaluate,
+        "report": _report,
+        "figures": _figures,
+        "prepare": _prepare,
+        "list": _list,
+    }
     if not arguments or arguments[0] in HELP:
         sys.stdout.write(USAGE)
         return 0 if arguments else 2
@@ -107,6 +115,19 @@ def _report(arguments: list[str]) -> None:
     from train.report import write_report
 
     write_report(parsed.runs, parsed.out)
+
+
+def _figures(arguments: list[str]) -> None:
+    from train.figures import FIGURES, FiguresConfig  # imports JAX: not needed to say what is wrong with a command
+
+    name, choices = arguments[0] if arguments else "", ", ".join(FIGURES)
+    if name in HELP:
+        sys.stdout.write(f"usage: python -m train figures NAME [--option value ...]\nfigures: {choices}\n")
+        return
+    if name not in FIGURES:
+        raise UserError(f"unknown figures {name!r}; choose from {choices}")
+    config = _parse(FiguresConfig, arguments[1:], f"python -m train figures {name}")
+    FIGURES[name](config)
 
 
 def _prepare(arguments: list[str]) -> None:

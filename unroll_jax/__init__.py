@@ -1,6 +1,8 @@
 """Layers that are descent steps on an energy."""
 
-from unroll_jax import constrained, energies, fixed_point
+from unroll_jax import certificates, constrained, energies, fixed_point
+from unroll_jax.alternating import alternating
+from unroll_jax.certificates import certify
 from unroll_jax.constrained import (
     DualAscent,
     DualState,
@@ -20,11 +22,23 @@ from unroll_jax.energies import (
     Proximal,
     Rho,
     attention,
+    causal_attention,
+    clip_spectrum,
     deep_opteq,
+    dust,
     feedforward,
+    hopfield,
+    layer_norm,
+    lista,
+    moreau_envelope,
+    multihead_attention,
     opteq,
     opteq_conv,
+    sweep_attention,
+    symmetric_embedding,
     transformer,
+    transformer_parts,
+    unit_layer,
 )
 from unroll_jax.fixed_point import ADJOINTS, SOLVERS, EquilibriumInfo, anderson, equilibrium
 from unroll_jax.unrolling import Trace, unroll
@@ -48,21 +62,36 @@ __all__ = [
     "Proximal",
     "Rho",
     "Trace",
+    "alternating",
     "anderson",
     "attention",
+    "causal_attention",
+    "certificates",
+    "certify",
+    "clip_spectrum",
     "constrained",
     "deep_opteq",
     "descent_constraints",
     "dual_ascent",
+    "dust",
     "energies",
     "equilibrium",
     "feasibility_report",
     "feedforward",
     "fixed_point",
+    "hopfield",
     "lagrangian",
+    "layer_norm",
     "layer_weights",
+    "lista",
+    "moreau_envelope",
+    "multihead_attention",
     "opteq",
     "opteq_conv",
+    "sweep_attention",
+    "symmetric_embedding",
     "transformer",
+    "transformer_parts",
+    "unit_layer",
     "unroll",
 ]

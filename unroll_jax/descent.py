@@ -9,7 +9,18 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float
 
-__all__ = ["Anchor", "Descent", "Entry", "Factored", "Params", "as_anchor", "blank_absent", "check_tokens", "compute_dtype"]
+__all__ = [
+    "Anchor",
+    "Descent",
+    "Entry",
+    "Factored",
+    "Params",
+    "as_anchor",
+    "blank_absent",
+    "check_tokens",
+    "compute_dtype",
+    "linear",
+]
 
 Params = Any  # a pytree of arrays
 
@@ -36,6 +47,8 @@ class Descent(NamedTuple):
       energy: ``(params, y, x) -> (*batch,)``, one number per example; ``y`` is ``(*batch, n, d)``, ``x`` the input of
         the system (its meaning is the factory's), or None; where it is an anchor, `Anchor` masks padded tokens.
       step: ``(params, y, x) -> y'``, same shape and dtype as ``y``.
+      step_and_energy: ``(params, y, x) -> (y', energy at y)``, both at once where that is cheaper than one after the
+        other; or None. It must agree with the two: who replaces one of them replaces it, or sets it to None.
       factored: ``(params, x) -> Factored``, the same fixed points in a form that `equilibrium` can use; None if there
         is none.
     """
@@ -43,6 +56,7 @@ class Descent(NamedTuple):
     init: Callable[[jax.Array], Params]
     energy: Callable[[Params, Any, Any], Float[Array, "*batch"]]
     step: Callable[[Params, Any, Any], Any]
+    step_and_energy: Callable[[Params, Any, Any], tuple[Any, Float[Array, "*batch"]]] | None = None
     factored: Callable[[Params, Any], Any] | None = None
 
 
@@ -61,16 +75,19 @@ class Factored(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A row of `DESCENTS`: how to make the system, and a point where its step must lower its energy.
+    """A row of `DESCENTS`: how to make the system, and where its step must lower its energy.
 
     Attributes:
       factory: the public factory of the system.
-      example: ``(key, batch) -> (descent, y, x)`` with ``y`` of shape ``(*batch, n, d)`` drawn where the condition that
-        the factory's docstring states for descent holds for ``descent.init(key)``.
+      example: ``(key, batch) -> (descent, y, x)`` with ``y`` of shape ``(*batch, n, d)``. With ``descent.init(key)``
+        and y and x multiplied by any scale, the energy of ``y`` is finite wherever the condition holds.
+      condition: ``(params, y, x) -> (*batch,)``, the condition that the factory's docstring states for descent, as
+        booleans; None if the step of the example always descends.
     """
 
     factory: Callable[..., Descent]
     example: Callable[[jax.Array, tuple[int, ...]], tuple[Descent, Array, Array | None]]
+    condition: Callable[[Params, Any, Any], Bool[Array, "*batch"]] | None = None
 
 
 def as_anchor(x: Any) -> Anchor:
@@ -109,6 +126,11 @@ def check_tokens(y: Any, x: Any = None, *, dim: int | None = None) -> None:
         raise ValueError(f"x.present must broadcast to y's tokens {shape[:-1]}, got shape {jnp.shape(present)}")
     for name, value in (("y", y), ("x", x)):
         _check_finite(name, value, present)
+
+
+def linear(tokens: Float[Array, "*batch n d"], weight: Float[Array, "d k"]) -> Float[Array, "*batch n k"]:
+    """``tokens @ weight`` as one product over all tokens, which makes the weight's gradient one product too."""
+    return (tokens.reshape(-1, tokens.shape[-1]) @ weight).reshape(*tokens.shape[:-1], weight.shape[-1])
 
 
 def compute_dtype(*arrays: Any) -> jnp.dtype:

@@ -47,9 +47,10 @@ def unroll(
       x: the input every layer sees, or None.
       num_layers: how many steps, at least 1.
       tied: whether all layers share ``params``.
-      record: "energy" records `Trace`; a function ``(params, y, x) -> pytree`` records what it returns, stacked along a
-        new leading axis of num_layers + 1; None records nothing. Entry l < num_layers is taken before layer l + 1 with
-        that layer's parameters, the last entry after the last layer with the last layer's.
+      record: "energy" records `Trace`, by ``step_and_energy`` where the descent has it; a function
+        ``(params, y, x) -> pytree`` records what it returns, stacked along a new leading axis of num_layers + 1; None
+        records nothing. Entry l < num_layers is taken before layer l + 1 with that layer's parameters, the last entry
+        after the last layer with the last layer's.
       remat: recompute each layer in the backward pass instead of storing its intermediates.
 
     Returns:
@@ -69,13 +70,13 @@ def unroll(
     """
     step = descent.step if isinstance(descent, Descent) else descent
     measure = _resolve_record(descent, record)
+    advance = _step_and_record(descent, step, measure, record)
     y = jax.tree.map(jnp.asarray, y)
     _check_layers(params, num_layers, tied)
     _check_step(step, params if tied else jax.tree.map(lambda leaf: leaf[0], params), y, x)
 
     def layer(state: Any, layer_params: Params) -> tuple[Any, Any]:
-        used = params if tied else layer_params
-        return step(used, state, x), measure(used, state, x)
+        return advance(params if tied else layer_params, state, x)
 
     body = jax.checkpoint(layer, prevent_cse=False) if remat else layer
     y, trace = jax.lax.scan(body, y, None if tied else params, length=num_layers)
@@ -95,6 +96,18 @@ def _resolve_record(descent: Any, record: Record | str | None) -> Record:
     if not isinstance(descent, Descent):
         raise ValueError('record="energy" needs a Descent, got a step alone; pass a record function, or record=None')
     return lambda params, y, x: Trace(energy=descent.energy(params, y, x))
+
+
+def _step_and_record(descent: Any, step: Callable, measure: Record, record: Any) -> Callable[..., tuple[Any, Any]]:
+    shared = getattr(descent, "step_and_energy", None)
+    if shared is None or record != "energy":
+        return lambda params, y, x: (step(params, y, x), measure(params, y, x))
+
+    def advance(params: Params, y: Any, x: Any) -> tuple[Any, Trace]:
+        stepped, energy = shared(params, y, x)
+        return stepped, Trace(energy)
+
+    return advance
 
 
 def _check_layers(params: Params, num_layers: int, tied: bool) -> None:

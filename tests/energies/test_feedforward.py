@@ -7,10 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import spence
 
 import unroll_jax as uj
 from tests import reference
-from unroll_jax.energies import FeedForwardParams
+from unroll_jax.energies import FeedForwardParams, clip_spectrum, feedforward_smoothness, step_is_guaranteed
+from unroll_jax.energies.activations import ACTIVATIONS
 
 PROXES = {
     "identity": lambda y, step_size: y,
@@ -18,6 +20,26 @@ PROXES = {
     "soft_threshold": lambda y, step_size: np.sign(y) * np.maximum(np.abs(y) - step_size, 0.0),
     "nonnegative_soft_threshold": lambda y, step_size: np.maximum(y - step_size, 0.0),
     "box": lambda y, step_size: np.clip(y, 0.0, 1.0),
+    "group_shrinkage": lambda y, step_size: (
+        y * np.maximum(1.0 - step_size / np.linalg.norm(y, axis=1, keepdims=True), 0.0)
+    ),
+    # By name, a layer applies an activation as it is, whatever its step size.
+    "tanh": lambda y, step_size: np.tanh(y),
+    "sigmoid": lambda y, step_size: 1.0 / (1.0 + np.exp(-y)),
+    "softplus": lambda y, step_size: np.logaddexp(0.0, y),
+    "softsign": lambda y, step_size: y / (1.0 + np.abs(y)),
+    "leaky_relu": lambda y, step_size: np.where(y > 0.0, y, 0.01 * y),
+    "elu": lambda y, step_size: np.where(y > 0.0, y, np.expm1(np.minimum(y, 0.0))),
+}
+# phi at step size 1 of entries between 0 and 1; those left out are 0 there.
+PENALTIES = {
+    "soft_threshold": lambda y: y.sum(),
+    "nonnegative_soft_threshold": lambda y: y.sum(),
+    "group_shrinkage": lambda y: np.linalg.norm(y, axis=1).sum(),
+    "tanh": lambda y: np.sum(0.5 * ((1.0 + y) * np.log(1.0 + y) + (1.0 - y) * np.log(1.0 - y) - y**2)),
+    "sigmoid": lambda y: np.sum(y * np.log(y) + (1.0 - y) * np.log(1.0 - y) - 0.5 * y**2),
+    "softplus": lambda y: np.sum(spence(1.0 - np.exp(-y)) - np.pi**2 / 6.0),
+    "softsign": lambda y: np.sum(-y - np.log(1.0 - y) - 0.5 * y**2),
 }
 
 
@@ -34,11 +56,11 @@ def weights(seed, dim, low, high):
 def test_energy_and_step_equal_the_reference(phi):
     rng = np.random.default_rng(0)
     y, x, W_f = rng.uniform(size=(5, 4)), rng.normal(size=(5, 4)), rng.normal(size=(4, 4))
-    penalties = {"soft_threshold": np.abs(y).sum(), "nonnegative_soft_threshold": y.sum()}
+    penalty = PENALTIES.get(phi, lambda y: 0.0)(y)
     params = FeedForwardParams(jnp.asarray(W_f))
     for step_size, anchor in itertools.product((0.1, 0.5, 2.0), (None, x)):
         layer, given = uj.feedforward(4, step_size=step_size, phi=phi), None if anchor is None else jnp.asarray(anchor)
-        energy = reference.feedforward_energy(y, W_f, anchor) + penalties.get(phi, 0.0)
+        energy = reference.feedforward_energy(y, W_f, anchor) + penalty / (step_size if phi in ACTIVATIONS else 1.0)
         np.testing.assert_allclose(layer.energy(params, jnp.asarray(y), given), energy, rtol=1e-12)
         step = reference.feedforward_step(y, W_f, anchor, step_size=step_size, prox=PROXES[phi])
         np.testing.assert_allclose(layer.step(params, jnp.asarray(y), given), step, rtol=1e-12, atol=1e-14)
@@ -84,22 +106,28 @@ def test_without_phi_the_step_is_a_gradient_step(getkey):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("phi", uj.PROXIMALS)
-@pytest.mark.parametrize("spectrum", [(-3.0, -0.5), (-1.0, 1.0), (0.2, 9.0)], ids=str)
-def test_a_step_of_at_most_one_over_the_smoothness_never_raises_the_energy(spectrum, phi, dtype):
-    """Indefinite, negative and positive W_f; 200 points over six orders of magnitude of scale."""
+def test_a_step_of_at_most_one_over_the_smoothness_never_raises_the_energy(phi, dtype):
+    """Negative, indefinite and positive W_f; 200 points over six orders of magnitude of scale."""
     rng = np.random.default_rng(2)
-    smoothness = max(0.0, spectrum[1]) + 1.0
+    scales = np.repeat(np.logspace(-3, 3, 20), 10)[:, None, None]
+    tokens = scales * rng.normal(size=(2, 200, 5, 4))
+    spectra = [(-3.0, -0.5), (-1.0, 1.0), (0.2, 9.0)]
     with jax.enable_x64(dtype == "float64"):
-        params = FeedForwardParams(jnp.asarray(weights(3, 4, *spectrum), dtype))
-        scales = np.repeat(np.logspace(-3, 3, 20), 10)[:, None, None]
-        y, x = (jnp.asarray(scales * rng.normal(size=(200, 5, 4)), dtype) for _ in range(2))
-        start = uj.feedforward(4, phi=phi).step(params, y, x)  # a point where phi is finite
-        for step_size in (1.0 / smoothness, 0.1 / smoothness):
+        y, x = jnp.asarray(tokens, dtype)
+
+        def descend(params, step_size):
             layer = uj.feedforward(4, step_size=step_size, phi=phi)
-            before, after = layer.energy(params, start, x), layer.energy(params, layer.step(params, start, x), x)
-            size = jnp.sum(start**2 + x**2, axis=(-2, -1))
-            assert jnp.all(jnp.isfinite(before))
-            assert jnp.all(after <= before + 30.0 * jnp.finfo(dtype).eps * (1.0 + spectrum[1] ** 2) * (1.0 + size))
+            start = layer.step(params, y, x)  # a point where phi is finite
+            return start, layer.energy(params, start, x), layer.energy(params, layer.step(params, start, x), x)
+
+        for spectrum in spectra:
+            params = FeedForwardParams(jnp.asarray(weights(3, 4, *spectrum), dtype))
+            for share in (1.0, 0.1):
+                step_size = share / (max(0.0, spectrum[1]) + 1.0)
+                start, before, after = jax.jit(descend, static_argnums=1)(params, step_size)
+                size = jnp.sum(start**2 + x**2, axis=(-2, -1))
+                assert jnp.all(jnp.isfinite(before))
+                assert jnp.all(after <= before + 30.0 * jnp.finfo(dtype).eps * (1.0 + spectrum[1] ** 2) * (1.0 + size))
 
 
 @pytest.mark.usefixtures("x64")
@@ -112,6 +140,81 @@ def test_a_step_beyond_two_over_the_smoothness_raises_the_energy():
         layer = uj.feedforward(4, step_size=step_size)
         ratio = layer.energy(params, layer.step(params, top)) / layer.energy(params, top)
         assert ratio == pytest.approx(factor, rel=1e-6)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("spectrum", [(-0.5, 0.3), (0.0, 0.95), (2.0, 3.0)], ids=str)
+def test_a_clipped_spectrum_is_the_nearest_symmetric_matrix_in_the_interval(spectrum):
+    """Against a decomposition of its own; nearest: the rest lies in the normal cone, which holds for no other."""
+    W_f = weights(7, 5, -1.0, 4.0)
+    symmetric = (W_f + W_f.T) / 2
+    clipped = np.asarray(clip_spectrum(jnp.asarray(W_f), *spectrum))
+    values = np.linalg.eigvalsh(clipped)
+    assert values[0] >= spectrum[0] - 1e-12
+    assert values[-1] <= spectrum[1] + 1e-12
+    np.testing.assert_allclose(values, np.clip(np.linalg.eigvalsh(symmetric), *spectrum), atol=1e-12)
+    for seed in range(20):
+        other = weights(seed, 5, *spectrum)
+        inner = np.sum((symmetric - clipped) * ((other + other.T) / 2 - clipped))
+        assert inner <= 1e-12
+    np.testing.assert_allclose(clip_spectrum(jnp.asarray(W_f), -2.0, 5.0), symmetric, atol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_derivative_of_a_clipped_spectrum_equals_finite_differences():
+    rng = np.random.default_rng(8)
+    weight, W_f, direction = rng.normal(size=(5, 5)), weights(8, 5, -1.0, 2.0), rng.normal(size=(5, 5))
+
+    def objective(W_f):
+        values, basis = np.linalg.eigh((W_f + W_f.T) / 2)
+        return np.sum(weight * ((basis * np.clip(values, 0.0, 0.95)) @ basis.T))
+
+    gradient = jax.jit(jax.grad(lambda W_f: jnp.sum(weight * clip_spectrum(W_f))))(jnp.asarray(W_f))
+    expected = reference.directional_derivative(objective, W_f, direction)
+    np.testing.assert_allclose(np.sum(gradient * direction), expected, rtol=1e-8)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("level", "slope"), [(0.5, 1.0), (3.0, 0.0), (-1.0, 0.0)])
+def test_the_derivative_of_a_clipped_spectrum_is_finite_where_eigenvalues_meet(level, slope):
+    """All eigenvalues equal: inside the interval the map is the identity, outside it is constant."""
+    gradient = jax.grad(lambda W_f: jnp.sum(clip_spectrum(W_f) ** 2))(level * jnp.eye(3))
+    np.testing.assert_allclose(gradient, slope * 2.0 * level * np.eye(3), atol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_with_a_spectrum_the_layer_is_the_layer_of_the_clipped_weights_and_always_guaranteed(getkey):
+    y, x = jax.random.normal(getkey(), (2, 3, 5, 4), jnp.float64)
+    W_f = jnp.asarray(weights(9, 4, -5.0, 8.0))
+    assert not step_is_guaranteed(W_f, 0.5)
+    clipped = clip_spectrum(W_f, 0.0, 0.95)
+    assert step_is_guaranteed(clipped, 0.5)
+    layer, plain = uj.feedforward(4, spectrum=(0.0, 0.95)), uj.feedforward(4)
+    for name in ("energy", "step"):
+        found = getattr(layer, name)(FeedForwardParams(W_f), y, x)
+        np.testing.assert_allclose(found, getattr(plain, name)(FeedForwardParams(clipped), y, x), rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("spectrum", [(-3.0, -0.5), (-1.0, 1.0), (0.2, 9.0)], ids=str)
+def test_the_smoothness_is_what_autodiff_finds_and_bounds_the_guaranteed_steps(spectrum):
+    W_f = weights(10, 4, *spectrum)
+    curvature = np.linalg.eigvalsh(
+        np.asarray(
+            jax.hessian(uj.feedforward(4).energy, 1)(FeedForwardParams(jnp.asarray(W_f)), jnp.zeros((1, 4)))
+        ).reshape(4, 4)
+    )
+    smoothness = float(feedforward_smoothness(jnp.asarray(W_f)))
+    assert smoothness == pytest.approx(max(1.0, curvature[-1]), rel=1e-12)
+    assert step_is_guaranteed(jnp.asarray(W_f), 0.999 / smoothness)
+    assert not step_is_guaranteed(jnp.asarray(W_f), 1.001 / smoothness)
+
+
+def test_the_step_of_the_authors_code_is_reported():
+    """a = 1 with eigenvalues up to 0.95: beyond 1 / L = 0.513."""
+    assert not step_is_guaranteed(0.95 * jnp.eye(3), 1.0)
+    with pytest.warns(UserWarning, match=r"step_size=1.0 is beyond 1/L = 0.513 for eigenvalues up to 0.95"):
+        uj.feedforward(3, step_size=1.0, spectrum=(0.0, 0.95))
 
 
 def test_at_initialisation_the_default_step_qualifies(getkey):
@@ -135,6 +238,8 @@ BAD_OPTIONS = [
     ((3,), {"step_size": 0.0}, "step_size must be positive.*, got 0.0"),
     ((3,), {"step_size": float("nan")}, "step_size must be positive.*, got nan"),
     ((3,), {"step_size": float("inf")}, "step_size must be positive.*, got inf"),
+    ((3,), {"spectrum": (1.0, 0.0)}, "spectrum must be finite with lower < upper, got lower=1.0, upper=0.0"),
+    ((3,), {"spectrum": (0.0, float("inf"))}, "spectrum must be finite .* upper=inf"),
     ((3,), {"phi": "gelu"}, "phi must be one of .* got 'gelu'"),
 ]
 

@@ -1,6 +1,7 @@
 """Small clips in memory in place of a data set, and runs on them that take a second."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -106,3 +107,11 @@ def start(clips: Clips, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call
         return log
 
     return go
+
+
+@pytest.fixture
+def real_data() -> Path:
+    """The folder of real data files."""
+    if "UNROLL_DATA" not in os.environ:
+        pytest.skip("UNROLL_DATA does not name the folder of real data")
+    return Path(os.environ["UNROLL_DATA"])

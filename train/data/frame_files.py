@@ -2,14 +2,13 @@
 
 import contextlib
 import functools
-import lzma
 import os
 import tarfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple, TypeVar
 
+from train.data.archives import archive_members, open_archive
 from train.data.fingerprint import fingerprint_files
 from train.errors import UserError
 
@@ -17,7 +16,6 @@ __all__ = ["FrameFile", "fingerprint_frames", "open_frame_files"]
 
 T = TypeVar("T")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
-ARCHIVE_ERRORS = (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
 class FrameFile(NamedTuple):
@@ -55,7 +53,7 @@ def open_frame_files(root: Path) -> Iterator[list[FrameFile]]:
         paths = _image_paths(root)
         yield [FrameFile(_below(root, path), 0, functools.partial(path.open, "rb")) for path in paths]
         return
-    with _open_archive(root) as archive:
+    with open_archive(root) as archive:
         yield _frame_members(archive, root)
 
 
@@ -82,18 +80,8 @@ def _some_frames(frames: list[T], root: Path) -> list[T]:
     return frames
 
 
-@contextlib.contextmanager
-def _open_archive(root: Path) -> Iterator[tarfile.TarFile]:
-    try:
-        archive = tarfile.open(root)  # noqa: SIM115 (closed below; errors of the caller's are not the archive's)
-    except ARCHIVE_ERRORS as error:
-        raise _damaged(root, error) from error
-    with archive:
-        yield archive
-
-
 def _frame_members(archive: tarfile.TarFile, root: Path) -> list[FrameFile]:
-    members = {PurePosixPath(member.name): member for member in _all_members(archive, root)}
+    members = {PurePosixPath(member.name): member for member in archive_members(archive, root)}
     frames = {path: member for path, member in members.items() if _is_image(path)}
     for path, member in frames.items():
         if path.is_absolute() or ".." in path.parts:
@@ -113,25 +101,3 @@ def _opener(archive: tarfile.TarFile, member: tarfile.TarInfo) -> Callable[[], I
         return opened
 
     return open_member
-
-
-def _all_members(archive: tarfile.TarFile, root: Path) -> list[tarfile.TarInfo]:
-    try:
-        members = archive.getmembers()
-        # tarfile takes an archive that stops between two members, or inside a header, for a whole one.
-        # A whole one ends in blocks of zeros.
-        assert archive.fileobj is not None
-        archive.fileobj.seek(archive.offset)
-        ending = archive.fileobj.read(tarfile.BLOCKSIZE)
-    except ARCHIVE_ERRORS as error:
-        raise _damaged(root, error) from error
-    if ending != bytes(tarfile.BLOCKSIZE):
-        raise _damaged(root, "it has no end mark")
-    return members
-
-
-def _damaged(root: Path, error: Exception | str) -> UserError:
-    reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(":")
-    return UserError(
-        f"data.root={root} is neither a folder nor a whole tar archive ({reason}); if it was truncated, copy it again"
-    )

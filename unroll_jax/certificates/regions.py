@@ -27,7 +27,8 @@ class Ball(NamedTuple):
 
     Attributes:
       centre: the centre, shaped as the minimisers.
-      radius: a number; infinite, as is the centre, where the boundary is a plane.
+      radius: a number; infinite where the boundary is a plane, as are the entries of the centre in which the
+        minimisers differ.
       inside: whether S(C) is the ball itself; else it is all but the open ball.
     """
 
@@ -145,14 +146,16 @@ def apollonian_ball(minimiser_f: Float[Array, "*event"], minimiser_h: Float[Arra
       ratio: r >= 0.
 
     Returns:
-      The `Ball`; for r < 1 it holds :math:`y_f^*`, for r > 1 it holds :math:`y_h^*`.
+      The `Ball`; for r < 1 it holds :math:`y_f^*`, for r > 1 it holds :math:`y_h^*`. For r = 1 the boundary is the
+      plane half way between the two, and centre and radius are the limit from r < 1.
 
     Source: Yang, Huang, Wipf (2022), Section 4.1 and Fig. 1. The text centres the ball on :math:`y_f^*` or
     :math:`y_h^*`; it holds that point, but its centre lies on the line through both, beyond it.
     """
     r = jnp.asarray(ratio, float)
-    centre = (minimiser_f - r**2 * minimiser_h) / (1.0 - r**2)
-    radius = r * norm(minimiser_f - minimiser_h) / jnp.abs(1.0 - r**2)
+    apart = minimiser_f - minimiser_h
+    centre = minimiser_f + jnp.where(apart == 0.0, 0.0, r**2 * apart / (1.0 - r**2))
+    radius = r * norm(apart) / jnp.abs(1.0 - r**2)
     return Ball(centre=centre, radius=radius, inside=r < 1.0)
 
 

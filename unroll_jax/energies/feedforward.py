@@ -1,16 +1,19 @@
 """The quadratic energy of a token's features, and the linear layer that lowers it."""
 
+import functools
 import math
-from typing import NamedTuple
+import warnings
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
-from unroll_jax.descent import Descent, check_tokens, compute_dtype
-from unroll_jax.energies.proximal import Proximal, resolve_proximal
+from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype, linear
+from unroll_jax.energies.penalty import Proximal, check_positive, penalty_of_present
+from unroll_jax.energies.proximal import resolve_proximal
 
-__all__ = ["FeedForwardParams", "feedforward"]
+__all__ = ["FeedForwardParams", "clip_spectrum", "feedforward", "feedforward_smoothness", "step_is_guaranteed"]
 
 # Spectral norm of W_f at initialisation: sym(W_f) then has no eigenvalue above it, the upper end of the interval
 # that the paper's experiments clip to.
@@ -23,7 +26,13 @@ class FeedForwardParams(NamedTuple):
     W_f: Float[Array, "d d"]
 
 
-def feedforward(dim: int, *, step_size: float = 0.5, phi: str | Proximal = "identity") -> Descent:
+def feedforward(
+    dim: int,
+    *,
+    step_size: float = 0.5,
+    phi: str | Proximal = "identity",
+    spectrum: tuple[float, float] | None = None,
+) -> Descent:
     r"""Feed-forward layer as a (proximal) gradient step on a quadratic energy.
 
     .. math:: E(Y) = \tfrac12 Tr(Y W_f Y^T) + \tfrac12 |Y - B|_F^2 + \phi(Y) , \qquad
@@ -32,21 +41,29 @@ def feedforward(dim: int, *, step_size: float = 0.5, phi: str | Proximal = "iden
     with B = x (0 when x is None). For the identity this is :math:`Y W_f^s + a B` with
     :math:`W_f^s = (1 - a) I - a W_f^+`. The step never raises E when :math:`a \le 1 / L`,
     :math:`L = \max(0, \lambda_{max}(W_f^+)) + 1`; at initialisation L is at most 1.95, so the default step qualifies.
+    `step_is_guaranteed` tells whether it still does for weights that were trained; ``spectrum`` keeps it so.
 
     Args:
       dim: width d of the tokens.
       step_size: a > 0, the length of the gradient step (not a multiple of 1/L).
-      phi: a name of `PROXIMALS`, or a `Proximal`.
+      phi: a name of `PROXIMALS`, or a `Proximal`. The name of an activation means that the layer applies it as it is:
+        its penalty is the one of `activation` at this step size.
+      spectrum: (lower, upper), to use ``clip_spectrum(W_f, lower, upper)`` for W_f. It costs a decomposition of a
+        (d, d) matrix in each energy and step; with tied layers, clip once before them instead.
 
     Returns:
-      A `Descent` with params `FeedForwardParams`; ``x`` is B, broadcastable to y, or None.
+      A `Descent` with params `FeedForwardParams`; ``x`` is B, broadcastable to y, or an `Anchor`, or None.
 
     Raises:
-      ValueError: if dim < 1, step_size is not positive and finite, or phi is unknown; while tracing, if y or x do not
-        fit.
+      ValueError: if dim < 1, step_size is not positive and finite, phi is unknown, or spectrum is not two finite
+        numbers in order; while tracing, if y or x do not fit.
       TypeError: while tracing, if y or x is not floating.
 
+    Warns:
+      UserWarning: if ``spectrum`` allows eigenvalues for which step_size is beyond 1 / L.
+
     Source: Yang, Huang, Wipf (2022), eqs. 14 to 16 and 20 with prox scaled by the step size, as proximal descent needs.
+    The authors' code takes a = 1 with eigenvalues up to 0.95, which is beyond 1 / L = 0.51.
 
     Example:
       >>> import jax
@@ -57,30 +74,132 @@ def feedforward(dim: int, *, step_size: float = 0.5, phi: str | Proximal = "iden
     """
     if dim < 1:
         raise ValueError(f"dim must be at least 1, got {dim}")
-    if not (step_size > 0.0 and math.isfinite(step_size)):
-        raise ValueError(f"step_size must be positive and finite, got {step_size}")
-    proximal = resolve_proximal(phi)
+    check_positive("step_size", step_size)
+    proximal = resolve_proximal(phi, step_size)
+    if spectrum is not None:
+        _check_interval(*spectrum)
+        _warn_beyond(step_size, spectrum[1])
+
+    def matrix(params: FeedForwardParams) -> Array:
+        return params.W_f if spectrum is None else clip_spectrum(params.W_f, *spectrum)
 
     def init(key: jax.Array) -> FeedForwardParams:
         W_f = jax.nn.initializers.xavier_normal()(key, (dim, dim))
         return FeedForwardParams(W_f * (INITIAL_NORM / jnp.linalg.norm(W_f, 2)))
 
-    def energy(params: FeedForwardParams, y: Array, x: Array | None = None) -> Float[Array, "*batch"]:
+    def energy(params: FeedForwardParams, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
         check_tokens(y, x, dim=dim)
+        anchor, present = as_anchor(x)
+        y, anchor = blank_absent(y, present), blank_absent(anchor, present)
         dtype = compute_dtype(y, params.W_f)
-        wide, W_f = y.astype(dtype), params.W_f.astype(dtype)
-        distance = wide if x is None else wide - x.astype(dtype)
-        quadratic = 0.5 * jnp.sum((wide @ W_f) * wide + distance**2, axis=(-2, -1))
-        return quadratic + proximal.penalty(y)
+        wide = y.astype(dtype)
+        distance = wide if anchor is None else wide - anchor.astype(dtype)
+        quadratic = 0.5 * jnp.sum(linear(wide, matrix(params).astype(dtype)) * wide + distance**2, axis=(-2, -1))
+        return quadratic + penalty_of_present(proximal, y, present)
 
-    def step(params: FeedForwardParams, y: Array, x: Array | None = None) -> Array:
+    def step(params: FeedForwardParams, y: Array, x: Array | Anchor | None = None) -> Array:
         check_tokens(y, x, dim=dim)
+        anchor, present = as_anchor(x)
+        there, anchor = blank_absent(y, present), blank_absent(anchor, present)
         dtype = compute_dtype(y, params.W_f)
-        symmetric = 0.5 * (params.W_f + params.W_f.T).astype(dtype)
+        W_f = matrix(params)
+        symmetric = 0.5 * (W_f + W_f.T).astype(dtype)
         mixing = (1.0 - step_size) * jnp.eye(dim, dtype=dtype) - step_size * symmetric
-        moved = y.astype(dtype) @ mixing
-        if x is not None:
-            moved = moved + step_size * x.astype(dtype)
-        return proximal.prox(moved, step_size).astype(y.dtype)
+        moved = linear(there.astype(dtype), mixing)
+        if anchor is not None:
+            moved = moved + step_size * anchor.astype(dtype)
+        stepped = proximal.prox(moved, step_size).astype(y.dtype)
+        return stepped if present is None else jnp.where(present[..., None], stepped, y)
 
     return Descent(init=init, energy=energy, step=step)
+
+
+def clip_spectrum(W_f: Float[Array, "d d"], lower: float = 0.0, upper: float = 0.95) -> Float[Array, "d d"]:
+    r"""The symmetric matrix nearest to sym(W_f) whose eigenvalues lie in [lower, upper].
+
+    With :math:`(W_f + W_f^T)/2 = Q \Lambda Q^T` it is :math:`Q \, clip(\Lambda) Q^T`. Its derivative is taken from
+    divided differences of clip (Daleckii and Krein), which stay in [0, 1] where eigenvalues meet; there the usual
+    derivative of the eigenvectors, which divides by their gaps, is not finite.
+
+    Args:
+      W_f: square matrix; only its symmetric part counts.
+      lower: least eigenvalue allowed.
+      upper: greatest eigenvalue allowed.
+
+    Returns:
+      The clipped matrix, differentiable once in W_f.
+
+    Raises:
+      ValueError: unless lower < upper, both finite.
+
+    Source: Yang, Huang, Wipf (2022), Section 6, use W_f W_f^T with eigenvalues clipped to [0, 0.95]: that is
+    ``clip_spectrum(W_f @ W_f.T)``.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> clip_spectrum(jnp.diag(jnp.array([-2.0, 0.5, 3.0]))).diagonal().tolist()
+      [0.0, 0.5, 0.949999988079071]
+    """
+    _check_interval(lower, upper)
+    wide = W_f.astype(compute_dtype(W_f))
+    return _clip_eigenvalues(lower, upper, 0.5 * (wide + wide.T)).astype(W_f.dtype)
+
+
+def feedforward_smoothness(W_f: Float[Array, "d d"]) -> Float[Array, ""]:
+    r"""L = max(0, lambda_max(sym W_f)) + 1, the greatest curvature of the feed-forward energy (upwards).
+
+    Args:
+      W_f: square matrix; only its symmetric part counts.
+
+    Returns:
+      L, at least 1; steps of length at most 1 / L never raise the energy.
+
+    Source: Yang, Huang, Wipf (2022), Section 4.2.
+    """
+    wide = W_f.astype(compute_dtype(W_f))
+    return jnp.maximum(jnp.linalg.eigvalsh(0.5 * (wide + wide.T))[-1], 0.0) + 1.0
+
+
+def step_is_guaranteed(W_f: Float[Array, "d d"], step_size: float) -> Bool[Array, ""]:
+    """Whether a feed-forward step of this length lowers its energy wherever it is taken: step_size <= 1 / L.
+
+    Args:
+      W_f: square matrix; only its symmetric part counts.
+      step_size: length of the gradient step.
+
+    Returns:
+      One boolean, for the health report of a run or an assertion after training.
+    """
+    return step_size * feedforward_smoothness(W_f) <= 1.0
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _clip_eigenvalues(lower: float, upper: float, symmetric: Array) -> Array:
+    values, basis = jnp.linalg.eigh(symmetric)
+    return (basis * jnp.clip(values, lower, upper)) @ basis.T
+
+
+@_clip_eigenvalues.defjvp
+def _(lower: float, upper: float, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (symmetric,), (tangent,) = primals, tangents
+    values, basis = jnp.linalg.eigh(symmetric)
+    clipped = jnp.clip(values, lower, upper)
+    gaps, rises = (v[:, None] - v[None, :] for v in (values, clipped))
+    inside = ((values >= lower) & (values <= upper)).astype(values.dtype)
+    slopes = jnp.where(gaps == 0.0, inside[:, None], rises / jnp.where(gaps == 0.0, 1.0, gaps))
+    return (basis * clipped) @ basis.T, basis @ (slopes * (basis.T @ tangent @ basis)) @ basis.T
+
+
+def _check_interval(lower: Any, upper: Any) -> None:
+    if not (lower < upper and math.isfinite(lower) and math.isfinite(upper)):
+        raise ValueError(f"spectrum must be finite with lower < upper, got lower={lower}, upper={upper}")
+
+
+def _warn_beyond(step_size: float, upper: float) -> None:
+    smoothness = max(0.0, upper) + 1.0
+    if step_size * smoothness > 1.0:
+        warnings.warn(
+            f"step_size={step_size} is beyond 1/L = {1.0 / smoothness:.3g} for eigenvalues up to {upper}: the "
+            "feed-forward step may raise its energy",
+            stacklevel=3,
+        )

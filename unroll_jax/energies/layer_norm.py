@@ -1,12 +1,13 @@
 """The energy that layer normalisation lowers: half the squared distance to the sphere of centred tokens."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.descent import Descent, check_tokens, compute_dtype
+from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
 
 __all__ = ["layer_norm"]
 
@@ -35,7 +36,7 @@ def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, s
       step_size: a in (0, 1], unitless; 1 is the undamped step.
 
     Returns:
-      A `Descent` without parameters (None); ``x`` does not enter.
+      A `Descent` without parameters (None); ``x`` does not enter, but for the tokens an `Anchor` says are absent.
 
     Raises:
       ValueError: if an option is outside what is stated here; while tracing, if y does not fit.
@@ -63,24 +64,29 @@ def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, s
 
     def split(y: Array) -> tuple[Array, Array, Array]:
         """Mean of each token, what is left of it, and the smoothed norm of that."""
-        check_tokens(y, dim=dim)
         wide = y.astype(compute_dtype(y))
         mean = jnp.mean(wide, axis=-1, keepdims=True)
         centred = wide - mean
         square = jnp.sum(centred**2, axis=-1, keepdims=True) + dim * epsilon
         # The inner `where` keeps the derivative finite at a token of equal entries.
-        return mean, centred, jnp.where(square > 0.0, jnp.sqrt(jnp.where(square > 0.0, square, 1.0)), 0.0)
+        return mean, centred, jnp.where(square == 0.0, 0.0, jnp.sqrt(jnp.where(square == 0.0, 1.0, square)))
 
-    def energy(params: None, y: Array, x: Array | None = None) -> Float[Array, "*batch"]:
-        mean, _, length = split(y)
+    def energy(params: Any, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
+        check_tokens(y, x, dim=dim)
+        present = as_anchor(x).present
+        mean, _, length = split(blank_absent(y, present))
         # |u|^2 / 2 - R sqrt(|u|^2 + c) + R^2 / 2, as a square so that nothing cancels near the sphere.
         centred_part = 0.5 * (length - norm) ** 2 - 0.5 * dim * epsilon
-        return jnp.sum(0.5 * dim * mean**2 + centred_part, axis=(-2, -1))
+        each = 0.5 * dim * mean**2 + centred_part
+        return jnp.sum(each if present is None else blank_absent(each, present), axis=(-2, -1))
 
-    def step(params: None, y: Array, x: Array | None = None) -> Array:
-        _, centred, length = split(y)
-        normed = centred * (norm / jnp.where(length > 0.0, length, 1.0))
-        return ((1.0 - step_size) * y + step_size * normed).astype(y.dtype)
+    def step(params: Any, y: Array, x: Array | Anchor | None = None) -> Array:
+        check_tokens(y, x, dim=dim)
+        present = as_anchor(x).present
+        _, centred, length = split(blank_absent(y, present))
+        normed = centred * (norm / jnp.where(length == 0.0, 1.0, length))
+        stepped = ((1.0 - step_size) * y + step_size * normed).astype(y.dtype)
+        return stepped if present is None else jnp.where(present[..., None], stepped, y)
 
     def init(key: jax.Array) -> None:
         return None

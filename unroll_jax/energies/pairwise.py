@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
-from unroll_jax.energies.pairs import check_mask, neighbourhood
-from unroll_jax.energies.rho import Rho, resolve_rho
+from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype, linear
+from unroll_jax.energies.fused import fused_softmax_step, qualifies
+from unroll_jax.energies.graphs import check_mask
+from unroll_jax.energies.pairs import centred, neighbourhood, pair_energy
+from unroll_jax.energies.rho import RhoLike, require_slope_at_zero, resolve_rho
 
 __all__ = ["FORMS", "AttentionParams", "attention"]
 
@@ -24,13 +26,15 @@ class AttentionParams(NamedTuple):
 
 def attention(
     *,
-    rho: str | Rho = "softmax",
+    rho: RhoLike = "softmax",
     form: str = "jacobi",
     ridge: float = 0.0,
     step_size: float = 1.0,
     mask: Any = None,
     dim: int | None = None,
     rank: int | None = None,
+    block: int | None = None,
+    fused: bool = False,
 ) -> Descent:
     r"""Attention as a descent step on a pairwise energy.
 
@@ -55,14 +59,22 @@ def attention(
     row, and 2 D - (D - s - A) = D + s + A is positive semidefinite.
 
     Args:
-      rho: a name of `RHOS`, or a `Rho`.
+      rho: a name of `RHOS`, a `Rho`, or a function z -> rho(z), checked to be concave and nondecreasing.
       form: "jacobi" or "softmax", see above.
       ridge: r >= 0, weight of the pull to the anchor.
       step_size: a in (0, 1], unitless; 1 is the undamped step.
-      mask: symmetric boolean (n, n), True where a pair is in the graph; None is the complete graph. The diagonal does
-        not count.
+      mask: the graph. None is the complete one; a symmetric boolean (n, n) says which pairs are in it (the diagonal
+        does not count); `band`, `star`, `block_sparse` and `edges` make graphs that cost time and memory only as their
+        pairs do.
       dim: width d of the tokens, to learn W_a of shape (dim, rank); None uses the tokens as they are.
       rank: columns k of W_a, at most ``dim``; None means ``dim``.
+      block: tokens whose pairs are held at a time: memory O(n block), in value and derivatives, for the price of
+        computing them again in the backward pass. None takes all at once where they are few (n up to 2896, without a
+        batch), else as many as fit a cache. A graph made of narrower blocks keeps its own.
+      fused: take the step through cuDNN's fused attention where the process has a GPU, y is bfloat16 and widths are at
+        most 126 (W_a's columns) and 128 (y's); elsewhere this changes nothing. For rho="softmax", form="softmax", no
+        ridge and the complete graph. Faster, but the tokens' projections are rounded to bfloat16, and there are first
+        derivatives in reverse mode only. The energy is always computed here, in float32.
 
     Returns:
       A `Descent` with params `AttentionParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor`
@@ -85,11 +97,13 @@ def attention(
       >>> bool(layer.energy(params, layer.step(params, y, None), None) < layer.energy(params, y, None))
       True
     """
-    chosen = resolve_rho(rho)
-    _check_options(form, ridge, step_size, dim, rank)
+    _check_options(form, ridge, step_size, dim, rank, block)
+    _check_fused(fused, rho, form, ridge, mask)
+    chosen, graph = resolve_rho(rho), check_mask(mask)
+    if form == "softmax":
+        require_slope_at_zero(chosen)
     log_slope = chosen.log_slope
     assert log_slope is not None
-    graph = check_mask(mask)
 
     def init(key: jax.Array) -> AttentionParams:
         if dim is None:
@@ -97,36 +111,57 @@ def attention(
         return AttentionParams(jax.nn.initializers.xavier_normal()(key, (dim, rank or dim)))
 
     def energy(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
-        check_tokens(y, x, dim=dim)
-        anchor, present = as_anchor(x)
-        y, anchor = blank_absent(y, present), blank_absent(anchor, present)
-        z = _project(params, y)
-        total = neighbourhood(chosen, z, z, graph, present).energy
+        there, anchor, present = _checked(y, x, dim)
+        z = _project(params, there)
+        return pair_energy(chosen, z, graph, present, block=block) + pull(params, z, there, anchor)
+
+    def pull(params: AttentionParams, z: Array, there: Array, anchor: Array | None) -> Float[Array, "*batch"]:
         if ridge == 0.0:
-            return total
-        pulled = z if anchor is None else _project(params, y.astype(z.dtype) - anchor.astype(z.dtype))
-        return total + 0.5 * ridge * jnp.sum(pulled**2, axis=(-2, -1))
+            return jnp.zeros(z.shape[:-2], z.dtype)
+        pulled = z if anchor is None else _project(params, there.astype(z.dtype) - anchor.astype(z.dtype))
+        return 0.5 * ridge * jnp.sum(pulled**2, axis=(-2, -1))
 
     def step(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Array:
-        check_tokens(y, x, dim=dim)
-        anchor, present = as_anchor(x)
-        there = blank_absent(y, present)
+        if not fused:
+            return step_and_energy(params, y, x)[0]
+        there, _, present = _checked(y, x, dim)
         z = _project(params, there)
-        tokens = there.astype(z.dtype)
-        around = neighbourhood(chosen, z, tokens, graph, present)
-        itself = log_slope(jnp.zeros((), z.dtype)) if form == "softmax" else -jnp.inf
-        shares, alone = _shares(around.log_degree, math.log(ridge) if ridge > 0.0 else -jnp.inf, itself)
-        moved = shares[0] * around.mean + shares[2] * tokens
-        if anchor is not None:
-            moved = moved + shares[1] * blank_absent(anchor, present).astype(z.dtype)
-        moved = jnp.where(alone, tokens, moved)
-        stepped = (tokens + step_size * (moved - tokens)).astype(y.dtype)
+        if not qualifies(z, there, y.dtype):
+            return step_and_energy(params, y, x)[0]
+
+        def by_primitive() -> Array:
+            return damped(there, fused_softmax_step(centred(z, present), there, present), y, present)
+
+        # Compiled for a CPU after all, it is computed here; recomputed for gradients, as what one branch keeps for them
+        # the other has to allocate.
+        by_us = jax.checkpoint(lambda: step_and_energy(params, y, x)[0])
+        return jax.lax.platform_dependent(cuda=by_primitive, default=by_us)
+
+    def damped(tokens: Array, moved: Array, y: Array, present: Array | None) -> Array:
+        stepped = (moved if step_size == 1.0 else tokens + step_size * (moved - tokens)).astype(y.dtype)
         return stepped if present is None else jnp.where(present[..., None], stepped, y)
 
-    return Descent(init=init, energy=energy, step=step)
+    def step_and_energy(
+        params: AttentionParams, y: Array, x: Array | Anchor | None = None
+    ) -> tuple[Array, Float[Array, "*batch"]]:
+        there, anchor, present = _checked(y, x, dim)
+        z = _project(params, there)
+        tokens = there.astype(z.dtype)
+        around = neighbourhood(chosen, z, tokens, graph, present, block=block, bounded=form == "softmax")
+        itself = log_slope(jnp.zeros((), z.dtype)) if form == "softmax" else -jnp.inf
+        of_neighbours, of_anchor = _shares(around.log_degree, ridge, itself)
+        moved = tokens + of_neighbours * (around.mean - tokens)
+        if ridge > 0.0:
+            moved = moved + of_anchor * ((0.0 if anchor is None else anchor.astype(z.dtype)) - tokens)
+        return damped(tokens, moved, y, present), around.energy + pull(params, z, there, anchor)
+
+    # The primitive keeps its weights to itself, so that with it there is nothing to share.
+    return Descent(init, energy, step, None if fused else step_and_energy)
 
 
-def _check_options(form: str, ridge: float, step_size: float, dim: int | None, rank: int | None) -> None:
+def _check_options(
+    form: str, ridge: float, step_size: float, dim: int | None, rank: int | None, block: int | None
+) -> None:
     if form not in FORMS:
         raise ValueError(f"form must be one of {FORMS}, got {form!r}")
     if not (ridge >= 0.0 and math.isfinite(ridge)):
@@ -137,21 +172,38 @@ def _check_options(form: str, ridge: float, step_size: float, dim: int | None, r
         raise ValueError(f"dim must be at least 1, got {dim}")
     if rank is not None and (dim is None or not 1 <= rank <= dim):
         raise ValueError(f"rank must be between 1 and dim={dim}, got {rank}; pass dim to learn W_a")
+    if block is not None and (not isinstance(block, int) or block < 1):
+        raise ValueError(f"block must be None or an integer of at least 1, got {block!r}")
+
+
+def _check_fused(fused: bool, rho: Any, form: str, ridge: float, mask: Any) -> None:
+    if fused and (rho != "softmax" or form != "softmax" or ridge != 0.0 or mask is not None):
+        raise ValueError(
+            'fused=True needs rho="softmax", form="softmax", ridge=0 and mask=None, '
+            f"got rho={rho!r}, form={form!r}, ridge={ridge}, mask {'None' if mask is None else 'given'}"
+        )
+
+
+def _checked(y: Array, x: Any, dim: int | None) -> tuple[Array, Array | None, Array | None]:
+    """Tokens and anchor, 0 where tokens are absent, and which are present."""
+    check_tokens(y, x, dim=dim)
+    anchor, present = as_anchor(x)
+    return blank_absent(y, present), blank_absent(anchor, present), present
 
 
 def _project(params: AttentionParams, y: Array) -> Array:
     dtype = compute_dtype(y, params.W_a)
-    return y.astype(dtype) if params.W_a is None else y.astype(dtype) @ params.W_a.astype(dtype)
+    return y.astype(dtype) if params.W_a is None else linear(y.astype(dtype), params.W_a.astype(dtype))
 
 
-def _shares(log_degree: Array, log_ridge: Any, log_itself: Any) -> tuple[tuple[Array, Array, Array], Array]:
-    """What share of D_u its neighbours, its anchor and itself have, and which tokens have D_u = 0.
+def _shares(log_degree: Array, ridge: float, log_itself: Any) -> tuple[Array, Array]:
+    """What shares of D_u a token's neighbours and its anchor have; 0 where D_u is 0.
 
     In logarithms, so that far tokens neither under- nor overflow.
     """
-    logs = [log_degree, *(jnp.full_like(log_degree, value) for value in (log_ridge, log_itself))]
-    total = jax.nn.logsumexp(jnp.stack(logs), axis=0)
-    alone = jnp.isneginf(total)
-    total = jnp.where(alone, 0.0, total)
-    neighbours, anchor, itself = (jnp.exp(value - total) for value in logs)
-    return (neighbours, anchor, itself), alone
+    others = ridge + jnp.exp(jnp.asarray(log_itself, log_degree.dtype))
+    alone = jnp.isneginf(log_degree)
+    margin = jnp.where(alone, 0.0, log_degree) - jnp.log(others)
+    of_others = jnp.where(alone, 1.0, jax.nn.sigmoid(-margin))
+    of_anchor = of_others * (ridge / others) if ridge > 0.0 else jnp.zeros_like(of_others)
+    return jnp.where(alone, 0.0, jax.nn.sigmoid(margin)), of_anchor

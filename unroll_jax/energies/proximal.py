@@ -2,18 +2,19 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from unroll_jax.descent import compute_dtype
+from unroll_jax.energies.activations import ACTIVATIONS, elu, leaky_relu, sigmoid, softplus, softsign, tanh
+from unroll_jax.energies.penalty import Proximal
 
 __all__ = [
     "PROXIMALS",
-    "Proximal",
     "box",
+    "group_shrinkage",
     "identity",
     "nonnegative_soft_threshold",
     "relu",
@@ -22,16 +23,8 @@ __all__ = [
 ]
 
 
-class Proximal(NamedTuple):
-    r"""A convex penalty phi, separable over entries, and its proximal operator.
-
-    Attributes:
-      penalty: ``y (*batch, n, d) -> phi(y) (*batch,)``; infinite outside phi's domain.
-      prox: ``(y, step_size) -> argmin_z phi(z) + |z - y|^2 / (2 step_size)``, same shape and dtype as y.
-    """
-
-    penalty: Callable[[Float[Array, "*batch n d"]], Float[Array, "*batch"]]
-    prox: Callable[[Float[Array, "*batch n d"], float], Float[Array, "*batch n d"]]
+# Activations that a name is likely to ask for, and why they are no proximal operator.
+NOT_MONOTONE = ("gelu", "mish", "silu", "swish")
 
 
 def identity() -> Proximal:
@@ -84,17 +77,42 @@ def box(lower: float = 0.0, upper: float = 1.0) -> Proximal:
     )
 
 
+def group_shrinkage(threshold: float = 1.0) -> Proximal:
+    """phi = threshold sum_i |y_i|_2 over tokens; prox shortens each by step_size threshold, to 0 at the least.
+
+    Raises:
+      ValueError: if threshold is negative or not finite.
+    """
+    _check_threshold(threshold)
+
+    def prox(y: Array, step_size: float) -> Array:
+        lengths = _lengths(y)[..., None]
+        shares = jax.nn.relu(1.0 - step_size * threshold / jnp.where(lengths == 0.0, 1.0, lengths))
+        return (shares * y).astype(y.dtype)
+
+    return Proximal(penalty=lambda y: threshold * jnp.sum(_lengths(y), axis=-1), prox=prox)
+
+
 PROXIMALS: dict[str, Callable[..., Proximal]] = {
     "identity": identity,
     "relu": relu,
     "soft_threshold": soft_threshold,
     "nonnegative_soft_threshold": nonnegative_soft_threshold,
     "box": box,
+    "group_shrinkage": group_shrinkage,
+    "tanh": tanh,
+    "sigmoid": sigmoid,
+    "softplus": softplus,
+    "softsign": softsign,
+    "leaky_relu": leaky_relu,
+    "elu": elu,
 }
 
 
-def resolve_proximal(phi: str | Proximal) -> Proximal:
+def resolve_proximal(phi: str | Proximal, step_size: float = 1.0) -> Proximal:
     """The `Proximal` that a name of `PROXIMALS` (with its default numbers) or a `Proximal` stands for.
+
+    The name of an activation stands for the pair whose prox at ``step_size`` is that activation.
 
     Raises:
       ValueError: if the name is not in `PROXIMALS`.
@@ -104,13 +122,24 @@ def resolve_proximal(phi: str | Proximal) -> Proximal:
         return phi
     if not isinstance(phi, str):
         raise TypeError(f"phi must be one of {sorted(PROXIMALS)} or a Proximal, got {type(phi).__name__}")
+    if phi in NOT_MONOTONE:
+        raise ValueError(
+            f"phi must be one of {sorted(PROXIMALS)} or a Proximal, got {phi!r}, which falls somewhere: every proximal "
+            "operator of one variable is nondecreasing, so no penalty has it; softplus, elu and relu are near it"
+        )
     if phi not in PROXIMALS:
         raise ValueError(f"phi must be one of {sorted(PROXIMALS)} or a Proximal, got {phi!r}")
-    return PROXIMALS[phi]()
+    return ACTIVATIONS[phi](step_size=step_size) if phi in ACTIVATIONS else PROXIMALS[phi]()
 
 
 def _indicator(y: Array, inside: Array) -> Array:
     return jnp.where(jnp.all(inside, axis=(-2, -1)), 0.0, jnp.inf).astype(compute_dtype(y))
+
+
+def _lengths(y: Array) -> Array:
+    """Norms of the tokens; the inner `where` keeps the derivative finite at 0."""
+    squares = jnp.sum(y.astype(compute_dtype(y)) ** 2, axis=-1)
+    return jnp.where(squares == 0.0, 0.0, jnp.sqrt(jnp.where(squares == 0.0, 1.0, squares)))
 
 
 def _check_threshold(threshold: float) -> None:

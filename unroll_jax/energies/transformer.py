@@ -7,20 +7,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.descent import Descent, check_tokens, compute_dtype
+from unroll_jax.descent import Anchor, Descent, as_anchor
 from unroll_jax.energies.feedforward import FeedForwardParams, feedforward
 from unroll_jax.energies.layer_norm import layer_norm
-from unroll_jax.energies.pairwise import AttentionParams, attention
-from unroll_jax.energies.proximal import Proximal, resolve_proximal
-from unroll_jax.energies.rho import Rho
+from unroll_jax.energies.pairwise import attention
+from unroll_jax.energies.penalty import Proximal, penalty_of_present
+from unroll_jax.energies.proximal import resolve_proximal
+from unroll_jax.energies.rho import RhoLike
 
 __all__ = [
     "TransformerParams",
     "TransformerParts",
-    "UnrolledLayerParams",
     "transformer",
     "transformer_parts",
-    "unrolled_layer",
 ]
 
 AnchorRule = Callable[[Any], Any]  # of the input x
@@ -57,19 +56,11 @@ class TransformerParts(NamedTuple):
     layer_norm: Descent | None = None
 
 
-class UnrolledLayerParams(NamedTuple):
-    """V (k, d), W (d, d) and U (d, d) of one `unrolled_layer`."""
-
-    V: Float[Array, "k d"]
-    W: Float[Array, "d d"]
-    U: Float[Array, "d d"]
-
-
 def transformer(
     dim: int,
     *,
     rank: int | None = None,
-    rho: str | Rho = "softmax",
+    rho: RhoLike = "softmax",
     phi: str | Proximal = "relu",
     form: str = "softmax",
     ridge: float = 0.0,
@@ -79,6 +70,8 @@ def transformer(
     anchor: str | AnchorRule = "input",
     attention_anchor: str | AnchorRule = "input",
     norm_radius: float | None = None,
+    spectrum: tuple[float, float] | None = None,
+    attention_factory: Callable[..., Descent] = attention,
     **attention_options: Any,
 ) -> Descent:
     r"""Transformer layer as one round of alternating inexact minimisation.
@@ -113,7 +106,7 @@ def transformer(
     Args:
       dim: width d of the tokens.
       rank: columns k of W_a; None means ``dim``.
-      rho: a name of `RHOS`, or a `Rho`.
+      rho: a name of `RHOS`, a `Rho`, or a function z -> rho(z), checked to be concave and nondecreasing.
       phi: a name of `PROXIMALS`, or a `Proximal`. E is infinite where phi is (for "relu", at a negative entry).
       form: form of the attention step, "softmax" or "jacobi".
       ridge: r >= 0, weight of the pull to A in the attention half.
@@ -123,7 +116,10 @@ def transformer(
       anchor: B: "input" is x (0 when x is None); "row" a learnable (1, d) in the params; or a function of x.
       attention_anchor: A, likewise; it needs ``ridge`` > 0 to count.
       norm_radius: radius R of the layer norm; None leaves it out.
-      **attention_options: further keywords of `attention`.
+      spectrum: (lower, upper), to use W_f with its eigenvalues clipped to that interval, see `feedforward`.
+      attention_factory: what makes the attention half, with the keywords of `attention` and params that hold W_a alone:
+        for several heads, ``functools.partial(multihead_attention, num_heads=...)``.
+      **attention_options: further keywords of the attention half.
 
     Returns:
       A `Descent` with params `TransformerParams`; ``x`` is the input of the anchors, or None.
@@ -149,21 +145,37 @@ def transformer(
         anchor=anchor,
         attention_anchor=attention_anchor,
         norm_radius=norm_radius,
+        spectrum=spectrum,
+        attention_factory=attention_factory,
         **attention_options,
     )
 
-    def energy(params: TransformerParams, y: Array, x: Array | None = None) -> Float[Array, "*batch"]:
-        total = parts.attention.energy(params, y, x) + parts.feedforward.energy(params, y, x)
-        if parts.layer_norm is not None:
-            total = total + parts.layer_norm.energy(params, y, x)
-        return total + parts.phi.penalty(y)
+    def energy(params: TransformerParams, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
+        return parts.attention.energy(params, y, x) + rest(params, y, x)
 
-    def step(params: TransformerParams, y: Array, x: Array | None = None) -> Array:
+    def step(params: TransformerParams, y: Array, x: Array | Anchor | None = None) -> Array:
         normed = y if parts.layer_norm is None else parts.layer_norm.step(params, y, x)
-        moved = parts.feedforward.step(params, parts.attention.step(params, normed, x), x)
-        return parts.phi.prox(moved, parts.step_size)
+        return finish(params, parts.attention.step(params, normed, x), y, x)
 
-    return Descent(init=parts.attention.init, energy=energy, step=step)
+    def step_and_energy(
+        params: TransformerParams, y: Array, x: Array | Anchor | None = None
+    ) -> tuple[Array, Float[Array, "*batch"]]:
+        assert shared is not None
+        attended, pairs = shared(params, y, x)
+        return finish(params, attended, y, x), pairs + rest(params, y, x)
+
+    def rest(params: TransformerParams, y: Array, x: Any) -> Array:
+        total = parts.feedforward.energy(params, y, x) + penalty_of_present(parts.phi, y, as_anchor(x).present)
+        return total if parts.layer_norm is None else total + parts.layer_norm.energy(params, y, x)
+
+    def finish(params: TransformerParams, attended: Array, y: Array, x: Any) -> Array:
+        present = as_anchor(x).present
+        stepped = parts.phi.prox(parts.feedforward.step(params, attended, x), parts.step_size)
+        return stepped if present is None else jnp.where(present[..., None], stepped, y)
+
+    # After layer norm attention sees other tokens than the energy is asked for, and there is nothing to share.
+    shared = parts.attention.step_and_energy if parts.layer_norm is None else None
+    return Descent(parts.attention.init, energy, step, None if shared is None else step_and_energy)
 
 
 def transformer_parts(
@@ -178,6 +190,8 @@ def transformer_parts(
     anchor: str | AnchorRule = "input",
     attention_anchor: str | AnchorRule = "input",
     norm_radius: float | None = None,
+    spectrum: tuple[float, float] | None = None,
+    attention_factory: Callable[..., Descent] = attention,
     **attention_options: Any,
 ) -> TransformerParts:
     """The terms of ``transformer(dim, ...)``, for certificates and for the energy of each component.
@@ -193,7 +207,9 @@ def transformer_parts(
       anchor: see `transformer`.
       attention_anchor: see `transformer`.
       norm_radius: see `transformer`.
-      **attention_options: further keywords of `attention`.
+      spectrum: see `transformer`.
+      attention_factory: see `transformer`.
+      **attention_options: further keywords of the attention half.
 
     Returns:
       `TransformerParts`, whose functions take the layer's `TransformerParams`.
@@ -205,12 +221,13 @@ def transformer_parts(
         raise ValueError(f"attention_step_size must be in (0, 1], got {attention_step_size}")
     if ridge == 0.0 and attention_anchor != "input":
         raise ValueError(f"attention_anchor must be 'input' while ridge is 0, got {attention_anchor!r}")
-    pair = attention(form=form, ridge=ridge, step_size=attention_step_size, dim=dim, rank=rank, **attention_options)
-    features = feedforward(dim, step_size=step_size)
-    proximal = resolve_proximal(phi)
+    options = {"form": form, "ridge": ridge, "step_size": attention_step_size, "dim": dim, "rank": rank}
+    pair = attention_factory(**options, **attention_options)
+    pair_params = type(jax.eval_shape(pair.init, jax.random.key(0)))
+    features = feedforward(dim, step_size=step_size, spectrum=spectrum)
     norm = None if norm_radius is None else layer_norm(dim, radius=norm_radius)
     find_B = _resolve_anchor("anchor", anchor)
-    find_A = _resolve_anchor("attention_anchor", attention_anchor) if ridge > 0.0 else lambda row, x: None
+    find_A = _resolve_anchor("attention_anchor", attention_anchor)
 
     def init(key: jax.Array) -> TransformerParams:
         key_a, key_f = jax.random.split(key)
@@ -221,55 +238,39 @@ def transformer_parts(
         return TransformerParams(pair.init(key_a).W_a, features.init(key_f).W_f, *rows)
 
     def of_pair(function: Callable) -> Callable:
-        return lambda params, y, x=None: function(AttentionParams(params.W_a), y, find_A(params.attention_row, x))
+        return lambda params, y, x=None: function(pair_params(params.W_a), y, find_A(params.attention_row, x))
 
     def of_features(function: Callable) -> Callable:
         return lambda params, y, x=None: function(FeedForwardParams(params.W_f), y, find_B(params.row, x))
 
+    def of_norm(function: Callable) -> Callable:
+        return lambda params, y, x=None: function(None, y, Anchor(None, as_anchor(x).present))
+
     return TransformerParts(
-        attention=Descent(init, of_pair(pair.energy), of_pair(pair.step)),
+        attention=Descent(
+            init,
+            of_pair(pair.energy),
+            of_pair(pair.step),
+            None if pair.step_and_energy is None else of_pair(pair.step_and_energy),
+        ),
         feedforward=Descent(init, of_features(features.energy), of_features(features.step)),
-        phi=proximal,
+        phi=resolve_proximal(phi, step_size),
         step_size=step_size,
-        layer_norm=norm,
+        layer_norm=None if norm is None else Descent(init, of_norm(norm.energy), of_norm(norm.step)),
     )
 
 
-def _resolve_anchor(name: str, anchor: Any) -> Callable[[Any, Any], Any]:
-    """A function of (learnable row, input x) that gives the anchor, or None for 0."""
-    if anchor == "input":
-        return lambda row, x: x
-    if anchor == "row":
-        return lambda row, x: row
-    if callable(anchor):
-        return lambda row, x: None if x is None else anchor(x)
-    raise ValueError(f"{name} must be 'input', 'row' or a function of x, got {anchor!r}")
+def _resolve_anchor(name: str, anchor: str | AnchorRule) -> Callable[[Any, Any], Anchor]:
+    """A function of (learnable row, input x) that gives the anchor, for the tokens that x says are there."""
+    if not (anchor in ("input", "row") or callable(anchor)):
+        raise ValueError(f"{name} must be 'input', 'row' or a function of x, got {anchor!r}")
 
+    def find(row: Any, x: Any) -> Anchor:
+        value, present = as_anchor(x)
+        if anchor == "row":
+            return Anchor(row, present)
+        if value is None or isinstance(anchor, str):
+            return Anchor(value, present)
+        return Anchor(anchor(value), present)
 
-def unrolled_layer(params: UnrolledLayerParams, y: Float[Array, "*batch n d"]) -> Float[Array, "*batch n d"]:
-    r"""A layer of the unrolled transformer (UT), with weights of its own.
-
-    .. math:: Z = softmax(Y V^T V Y^T) Y , \qquad Y' = relu(Z W^+ + Y U) , \quad W^+ = (W + W^T) / 2 .
-
-    With free U and weights that differ by layer it lowers no energy known in advance; descent of the task loss is what
-    `unroll_jax.constrained` asks of it.
-
-    Args:
-      params: V (k, d), W (d, d), U (d, d).
-      y: tokens as rows.
-
-    Returns:
-      Y', same shape and dtype as y.
-
-    Raises:
-      ValueError: while tracing, if y is not (*batch, n, d) with the d of V.
-      TypeError: while tracing, if y is not floating.
-
-    Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 47 and 48; tokens as rows.
-    """
-    check_tokens(y, dim=params.V.shape[-1])
-    projected = y @ params.V.T
-    logits = jnp.einsum("...uk,...vk->...uv", projected, projected, preferred_element_type=compute_dtype(y))
-    weights = jax.nn.softmax(logits, axis=-1).astype(y.dtype)
-    symmetric = 0.5 * (params.W + params.W.T)
-    return jax.nn.relu((weights @ y) @ symmetric + y @ params.U)
+    return find

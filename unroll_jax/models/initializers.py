@@ -1,13 +1,13 @@
 """Initialisers in the manner of `jax.nn.initializers`, for stacks of matrices (*layers, rows, columns)."""
 
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.nn.initializers import Initializer
-from scipy.fft import dct as cosine_transform
+
+from unroll_jax.energies.dust import cosine_dictionary
 
 __all__ = ["dct", "scaled_identity"]
 
@@ -27,7 +27,7 @@ def dct(scale: float = 1.0) -> Initializer:
         *layers, rows, columns = shape
         if rows > columns:
             raise ValueError(f"dct needs at most as many rows as columns, got shape {tuple(shape)}")
-        return jnp.asarray(np.broadcast_to(scale * _cosine_basis(columns)[:rows], (*layers, rows, columns)), dtype)
+        return jnp.asarray(np.broadcast_to(scale * cosine_dictionary(rows, columns), (*layers, rows, columns)), dtype)
 
     return init
 
@@ -39,12 +39,3 @@ def scaled_identity(scale: float) -> Initializer:
         return jnp.asarray(np.broadcast_to(scale * np.eye(*shape[-2:]), shape), dtype)
 
     return init
-
-
-def _cosine_basis(size: int) -> np.ndarray:
-    side = math.isqrt(size)
-    if side * side != size:
-        return np.asarray(cosine_transform(np.eye(size), axis=0, norm="ortho"))
-    basis = np.asarray(cosine_transform(np.eye(side), axis=0, norm="ortho"))
-    frequencies = np.add.outer(np.arange(side), np.arange(side)).ravel()
-    return np.kron(basis, basis)[np.argsort(frequencies, kind="stable")]

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
-from unroll_jax.energies.transformer import UnrolledLayerParams, unrolled_layer
+from unroll_jax.energies.unrolled_layer import UnrolledLayerParams, unrolled_layer
 from unroll_jax.models.initializers import dct, scaled_identity
 from unroll_jax.unrolling import unroll
 

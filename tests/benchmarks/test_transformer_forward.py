@@ -1,0 +1,68 @@
+"""The benchmark of a whole transformer runs, and its peer computes the same."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+from benchmarks import torch_peer, transformer_forward
+
+
+@pytest.fixture
+def small(monkeypatch):
+    for name, value in (("NUM_LAYERS", 2), ("DIM", 4), ("TOKENS", 5), ("BATCHES", (1, 2)), ("REPEATS", {1: 2, 2: 2})):
+        monkeypatch.setattr(transformer_forward, name, value)
+    monkeypatch.setattr(transformer_forward, "matmul_rate", lambda *sizes: 1e9)
+
+
+@pytest.mark.usefixtures("small")
+def test_the_cost_of_a_transformer_is_reported_without_peers(capsys, monkeypatch):
+    monkeypatch.setattr(torch_peer, "torch_or_none", lambda: None)
+    figures = transformer_forward.main()
+    assert {"batch_2_gradient_over_plain", "batch_1_forward_recorded_seconds"} <= set(figures)
+    assert all(value > 0 and math.isfinite(value) for value in figures.values())
+    printed = capsys.readouterr().out
+    assert "without PyTorch" in printed
+    assert "torch eager" not in printed
+
+
+@pytest.mark.peers
+@pytest.mark.usefixtures("small")
+def test_the_peers_are_timed_where_they_are_installed(capsys, monkeypatch):
+    pytest.importorskip("torch", reason="the peers extra is not installed")
+    monkeypatch.setattr(
+        torch_peer, "compiled", lambda depth: 2 * (functools.partial(torch_peer.forward, num_layers=2),)
+    )
+    figures = transformer_forward.main()
+    assert figures["batch_2_gradient_over_torch_compiled"] > 0
+    assert "recorded / torch eager" in capsys.readouterr().out
+
+
+@pytest.mark.peers
+def test_the_peer_computes_the_same_numbers(getkey):
+    torch = pytest.importorskip("torch", reason="the peers extra is not installed")
+    layer, (y, x) = uj.transformer(6), jax.random.uniform(getkey(), (2, 3, 7, 6))
+    params = layer.init(getkey())
+
+    def loss(params):
+        last, trace = uj.unroll(layer, params, y, x, num_layers=4)
+        return jnp.mean(last**2), trace.energy
+
+    gradients, energies = jax.jit(jax.grad(loss, has_aux=True))(params)
+    W_a, W_f, *arrays = (torch.from_numpy(np.array(a)) for a in (params.W_a, params.W_f, y, x))
+    function = functools.partial(torch_peer.forward, num_layers=4)
+    of_W_a, of_W_f, expected = torch_peer.gradients(function, W_a.requires_grad_(), W_f.requires_grad_(), *arrays)
+    np.testing.assert_allclose(energies, expected, rtol=1e-4)
+    np.testing.assert_allclose(gradients.W_a, of_W_a, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(gradients.W_f, of_W_f, rtol=1e-3, atol=1e-6)
+    last = uj.unroll(layer, params, y, x, num_layers=4)[0]
+    np.testing.assert_allclose(last, function(W_a, W_f, *arrays)[0].detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_operations_are_counted_from_the_products_of_a_layer():
+    products = 2 * 230 * 300 * 300 + 2 * 230 * 230 * 300  # two each of d x d and n x n
+    assert transformer_forward._flops(1) == pytest.approx(12 * 2 * products)

@@ -1,0 +1,175 @@
+"""Networks of asymmetric, layer-dependent weights inside one symmetric layer."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+from tests import reference
+from unroll_jax.energies import AttentionParams, FeedForwardParams
+from unroll_jax.energies.double_width import AsymmetricLayer, symmetric_embedding
+
+N = 6
+PHIS = {"relu": lambda y: np.maximum(y, 0.0), "identity": lambda y: y}
+
+
+def network(rng, dims):
+    """Layers that keep their outputs of order one, far from symmetric, each with its own widths and attention."""
+    return [
+        AsymmetricLayer(rng.normal(size=(d, rng.integers(1, 4))), rng.uniform(-0.5, 1.0, size=(d, e)) * 3.0 / d)
+        for d, e in itertools.pairwise(dims)
+    ]
+
+
+def reference_outputs(layers, y, *, phi="relu", form="softmax", graph=None):
+    """The outputs of all layers, in NumPy."""
+    outputs = [y]
+    for W_a, W in layers:
+        mixed = reference.pair_step(outputs[-1], form=form, W_a=W_a, graph=graph)
+        outputs.append(PHIS[phi](mixed @ W))
+    return outputs
+
+
+def simulate(layers, y, **options):
+    """The wide states, and what is read out of the last."""
+    wide = symmetric_embedding(layers, **options)
+    step, states = jax.jit(wide.descent.step), [wide.embed(jnp.asarray(y))]
+    for _ in layers:
+        states.append(step(wide.params, states[-1]))
+    return wide, states, wide.readout(states[-1])
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("phi", PHIS)
+@pytest.mark.parametrize("form", ["softmax", "jacobi"])
+def test_two_asymmetric_layers_are_two_steps_of_one_symmetric_layer(form, phi):
+    rng = np.random.default_rng(0)
+    graph = reference.random_graph(rng, N, 0.7)
+    layers, y = network(rng, [3, 4, 3]), 6.0 * rng.uniform(size=(N, 3))
+    expected = reference_outputs(layers, y, phi=phi, form=form, graph=graph)[-1]
+    for contraction in (None, 0.5, 1e-2):  # with two layers nothing that flows back is seen in time
+        wide, _, found = simulate(layers, y, phi=phi, form=form, mask=graph, contraction=contraction, dtype=jnp.float64)
+        assert np.max(np.ptp(expected, axis=0)) > 0.1  # tokens differ still: attention has not made them one
+        np.testing.assert_allclose(found, expected, atol=1e-14, rtol=1e-12)
+        np.testing.assert_array_equal(wide.params.W_f, wide.params.W_f.T)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("seed", range(8))
+def test_networks_of_any_depth_and_widths_are_simulated(seed):
+    rng = np.random.default_rng(seed)
+    depth = rng.integers(1, 11)
+    layers = network(rng, rng.integers(2, 5, size=depth + 1))
+    y = 6.0 * rng.uniform(size=(N, layers[0].W.shape[0]))
+    _, states, found = simulate(layers, y, dtype=jnp.float64)
+    expected = reference_outputs(layers, y)[-1]
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12 * np.max(np.abs(expected)))
+    assert states[0].shape == (N, sum(W.shape[0] for _, W in layers) + layers[-1].W.shape[1])
+    np.testing.assert_array_equal(states[0][:, y.shape[1] :], 0.0)
+
+
+@pytest.mark.usefixtures("x64")
+def test_one_layer_takes_double_the_width():
+    W = np.triu(np.ones((3, 3)))
+    wide = symmetric_embedding([AsymmetricLayer(np.eye(3), W)], contraction=0.25, dtype=jnp.float64)
+    mixing = 0.5 * np.eye(6) - 0.5 * np.asarray(wide.params.W_f)
+    ratio = mixing[0, 3]
+    np.testing.assert_array_equal(mixing, ratio * np.block([[np.zeros((3, 3)), W], [W.T, np.zeros((3, 3))]]))
+    assert 0.0 < ratio * np.linalg.norm(W, 2) <= 0.25
+
+
+@pytest.mark.usefixtures("x64")
+def test_from_three_layers_on_echoes_are_heard_unless_the_blocks_shrink():
+    rng = np.random.default_rng(1)
+    layers, y = network(rng, [3, 3, 3, 3]), 6.0 * rng.uniform(size=(N, 3))
+    expected = reference_outputs(layers, y)[-1]
+    errors = [np.max(np.abs(simulate(layers, y, contraction=c, dtype=jnp.float64)[2] - expected)) for c in (0.5, 0.05)]
+    assert errors[0] > 1e-6
+    assert errors[1] < 1e-2 * errors[0]  # 10^-4 for a tenth of the ratio, but ratios are rounded to powers of 2
+
+
+@pytest.mark.parametrize("depth", [2, 5])
+def test_single_precision_is_as_good_as_its_epsilon(depth):
+    rng = np.random.default_rng(2)
+    layers, y = network(rng, [3] * (depth + 1)), (6.0 * rng.uniform(size=(N, 3))).astype(np.float32)
+    _, states, found = simulate(layers, y)
+    expected = reference_outputs(layers, y)[-1]
+    assert states[-1].dtype == jnp.float32
+    np.testing.assert_allclose(found, expected, atol=2e-6 * np.max(np.abs(expected)), rtol=1e-5)
+
+
+def test_a_batch_is_simulated_example_by_example():
+    rng = np.random.default_rng(3)
+    layers, y = network(rng, [3, 3, 3]), rng.uniform(size=(2, 4, N, 3)).astype(np.float32)
+    found = simulate(layers, y)[2]
+    np.testing.assert_allclose(found[1, 3], simulate(layers, y[1, 3])[2], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("x64")
+def test_each_half_of_the_wide_layer_lowers_its_part():
+    rng = np.random.default_rng(4)
+    for _ in range(2):
+        layers = network(rng, [3, 4, 2, 3])
+        wide, states, _ = simulate(layers, 6.0 * rng.uniform(size=(N, 3)), dtype=jnp.float64)
+        D = states[0].shape[-1]
+        pair, attended = uj.attention(form="softmax", dim=D), AttentionParams(wide.params.W_a)
+        features, mapped = uj.feedforward(D, phi="relu"), FeedForwardParams(wide.params.W_f)
+
+        @jax.jit
+        def falls(state, pair=pair, attended=attended, features=features, mapped=mapped):
+            mixed = pair.step(attended, state)
+            first = pair.energy(attended, state) - pair.energy(attended, mixed)
+            return first, features.energy(mapped, mixed) - features.energy(mapped, features.step(mapped, mixed))
+
+        for state in states[:-1]:
+            first, second = falls(state)
+            assert first >= -1e-12
+            assert second > 0.0
+        spectrum = np.linalg.eigvalsh(np.asarray(wide.params.W_f))
+        assert 2.0 / (max(spectrum[-1], 0.0) + 1.0) >= 0.5  # a = 1/2 is at most 2 / L
+
+
+def cycle_gap(P):
+    """P_01 P_12 P_20 / (P_02 P_21 P_10): 1 for weights that are symmetric up to normalisation."""
+    return P[0, 1] * P[1, 2] * P[2, 0] / (P[0, 2] * P[2, 1] * P[1, 0])
+
+
+@pytest.mark.usefixtures("x64")
+def test_no_width_gives_asymmetric_attention():
+    """Whatever the tokens are lifted to, the weights of a symmetric layer are balanced; asymmetric ones are not."""
+    rng = np.random.default_rng(5)
+    for width in (2, 5, 20):
+        layer = uj.attention(form="softmax", dim=width + 3)
+        W_a = np.concatenate([rng.normal(size=(width, width)) / width, np.zeros((3, width))])
+        lifted = np.concatenate([rng.normal(size=(3, width)), np.eye(3)], axis=1)  # weights read off as averages
+        P = jax.jit(layer.step)(AttentionParams(jnp.asarray(W_a)), jnp.asarray(lifted))[:, width:]
+        np.testing.assert_allclose(np.sum(P, axis=1), 1.0, rtol=1e-12)
+        np.testing.assert_allclose(cycle_gap(P), 1.0, rtol=1e-9)
+    y, A = rng.normal(size=(3, 2)), np.array([[0.0, 1.0], [0.0, 0.0]])
+    assert abs(np.log(cycle_gap(np.exp(y @ A @ y.T)))) > 0.1
+
+
+def layer(W_a=(3, 2), W=(3, 3), size=1.0):
+    return AsymmetricLayer(np.ones(W_a), size * np.ones(W))
+
+
+BAD = [
+    ([], {}, "layers must hold at least one layer"),
+    ([layer()], {"phi": "soft_threshold"}, "phi must be one of .*, got 'soft_threshold'"),
+    ([layer()], {"contraction": 0.6}, r"contraction must be in \(0, 1/2\], got 0.6"),
+    ([layer()], {"contraction": 0.0}, r"contraction must be in \(0, 1/2\], got 0.0"),
+    ([layer(), layer(W_a=(4, 2), W=(4, 3))], {}, r"layers\[1\] must have .* d = 3, got shapes \(4, 2\) and \(4, 3\)"),
+    ([layer(W_a=(2, 2))], {}, r"layers\[0\] must have .* d = 3, got shapes \(2, 2\) and \(3, 3\)"),
+    ([layer(size=1e4)] * 8, {}, r"normal float32, got 8; widen dtype or contraction"),
+    ([layer()], {"form": "gauss"}, "form must be one of .*, got 'gauss'"),
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("layers", "options", "message"), BAD, ids=[row[2] for row in BAD])
+def test_a_bad_argument_is_named(layers, options, message):
+    with pytest.raises(ValueError, match=message):
+        symmetric_embedding(layers, **options)

@@ -1,0 +1,201 @@
+"""Graphs given by what they look like: the same numbers as a dense mask, without its n x n."""
+
+import itertools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+from tests import reference
+from unroll_jax.descent import Anchor
+from unroll_jax.energies import AttentionParams, band, block_sparse, edges, star
+
+NO_WEIGHT = AttentionParams(None)
+N, DIM = 12, 3
+PLACES = np.arange(N)
+APART = np.abs(np.subtract.outer(PLACES, PLACES))
+HUBS = np.minimum.outer(PLACES, PLACES) < 2
+TILES = reference.random_graph(np.random.default_rng(3), 4, 0.4) | np.diag([True, False, True, False])
+RANDOM = reference.random_graph(np.random.default_rng(4), N, 0.3)
+LISTED = np.argwhere(np.triu(RANDOM))
+
+# What the factories make, and the mask that says the same.
+GRAPHS = {
+    "band": (band(2), APART <= 2),
+    "band wider than the sequence": (band(40), APART <= 40),
+    "star": (star(2), HUBS),
+    "star with a band": (star(2, width=1), HUBS | (APART <= 1)),
+    "hubs alone": (star(40), APART <= 40),
+    "tiles": (block_sparse(TILES, 3), np.kron(TILES, np.ones((3, 3), bool))),
+    "tiles of one token": (block_sparse(RANDOM, 1), RANDOM),
+    "no tiles": (block_sparse(np.zeros((4, 4), bool), 3), np.zeros((N, N), bool)),
+    "edges": (edges(LISTED, N), RANDOM),
+    "edges in any order and direction": (edges(LISTED[::-1, ::-1], N), RANDOM),
+    "no edges": (edges([], N), np.zeros((N, N), bool)),
+}
+
+
+def draw(*batch):
+    rng = np.random.default_rng(0)
+    y, x = rng.normal(size=(2, *batch, N, DIM))
+    return jnp.asarray(y), Anchor(jnp.asarray(x), jnp.asarray(rng.random((*batch, N)) < 0.8))
+
+
+def everything(layer, y, x):
+    """Energy alone, step and energy together, and the gradient of all of it."""
+    weight = jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape)
+
+    def total(y):
+        alone, (stepped, energy) = layer.energy(NO_WEIGHT, y, x), layer.step_and_energy(NO_WEIGHT, y, x)
+        return jnp.sum(weight * stepped) + jnp.sum(alone) + 2.0 * jnp.sum(energy), (alone, stepped, energy)
+
+    return jax.grad(total, has_aux=True)(y)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("rho", "form"), [("softmax", "softmax"), ("log", "jacobi")])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_graph_gives_what_its_mask_gives(name, rho, form):
+    """Padded, in batches; and in blocks where it is made of blocks."""
+    graph, mask = GRAPHS[name]
+    blocks = (None, 5) if name in ("band", "star with a band", "tiles") else (None,)
+    layers = [uj.attention(rho=rho, form=form, ridge=0.3, mask=graph, block=block) for block in blocks]
+    dense = uj.attention(rho=rho, form=form, ridge=0.3, mask=mask)
+
+    @jax.jit
+    def all_of(y, x):
+        return [everything(layer, y, x) for layer in (dense, *layers)]
+
+    expected, *found = all_of(*draw(2))
+    for other in found:
+        chex.assert_trees_all_close(other, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", ["band", "star with a band", "tiles", "edges"])
+def test_a_graph_gives_what_the_equations_give(name):
+    graph, mask = GRAPHS[name]
+    y, x = draw(1, 2)
+    for rho, form in (("softmax", "softmax"), ("log", "jacobi")):
+        layer = uj.attention(rho=rho, form=form, ridge=0.3, mask=graph)
+        energy, stepped = jax.jit(lambda y, x: (layer.energy(NO_WEIGHT, y, x), layer.step(NO_WEIGHT, y, x)))(y, x.value)  # noqa: B023
+        for i, j in np.ndindex(1, 2):
+            system = {"rho": rho, "graph": mask, "ridge": 0.3, "anchor": np.asarray(x.value[i, j])}
+            example = np.asarray(y[i, j])
+            np.testing.assert_allclose(energy[i, j], reference.pair_energy(example, **system), rtol=1e-12)
+            expected = reference.pair_step(example, form=form, **system)
+            np.testing.assert_allclose(stepped[i, j], expected, rtol=1e-12, atol=1e-12)
+
+
+def ring(n):
+    return edges(np.stack([np.arange(n), (np.arange(n) + 1) % n], axis=1), n)
+
+
+SPARSE = {
+    "band": lambda n: band(8),
+    "star": lambda n: star(2, width=8),
+    "tiles": lambda n: block_sparse(
+        np.eye(n // 16, dtype=bool) | np.eye(n // 16, k=1, dtype=bool).T | np.eye(n // 16, k=1, dtype=bool), 16
+    ),
+    "edges": ring,
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_memory_is_that_of_the_pairs(name):
+    """Sixteen times the tokens take about sixteen times the memory, with the gradients; squares would take 256."""
+    sizes, memory = (512, 8192), []
+    for n in sizes:
+        layer = uj.attention(form="softmax", mask=SPARSE[name](n))
+
+        def loss(y, layer=layer):
+            stepped, energy = layer.step_and_energy(NO_WEIGHT, y, None)
+            return jnp.sum(stepped**2) + energy
+
+        program = jax.jit(jax.grad(loss)).lower(jax.ShapeDtypeStruct((n, DIM), jnp.float32)).compile()
+        memory.append(program.memory_analysis().temp_size_in_bytes)
+    assert memory[1] < 24 * memory[0]
+    assert memory[1] < 4 * sizes[1] ** 2 / 5
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_steps_on_sparse_graphs_lower_the_energy(name, getkey):
+    layer = uj.attention(mask=SPARSE[name](256))
+    scales = jnp.logspace(-2, 2, 10)[:, None, None]
+    y = scales * jax.random.normal(getkey(), (10, 256, DIM))
+    _, trace = jax.jit(lambda y: uj.unroll(layer, NO_WEIGHT, y, num_layers=5))(y)
+    assert jnp.all(jnp.diff(trace.energy, axis=0) <= 1e-5 * (1.0 + jnp.abs(trace.energy[:-1])))
+    assert jnp.all(trace.energy[-1, 2:6] < trace.energy[0, 2:6])
+
+
+BAD_GRAPHS = [
+    (lambda: band(0), "width must be an integer of at least 1, got 0"),
+    (lambda: band(2.5), "width must be an integer of at least 1, got 2.5"),
+    (lambda: star(0), "num_hubs must be an integer of at least 1, got 0"),
+    (lambda: star(1, width=-1), "width must be an integer of at least 0, got -1"),
+    (lambda: block_sparse(np.ones((3, 3)), 2), "tiles must be a boolean .* got float64"),
+    (lambda: block_sparse(np.triu(np.ones((3, 3), bool)), 2), r"tiles must be symmetric .* tiles\[0, 1\] differs"),
+    (lambda: block_sparse(np.ones((3, 3), bool), 0), "block must be an integer of at least 1, got 0"),
+    (lambda: edges([(0, 1)], 0), "num_tokens must be an integer of at least 1, got 0"),
+    (lambda: edges([(0, 1, 2)], 3), r"pairs must be \(m, 2\) integers, got int64 of shape \(1, 3\)"),
+    (lambda: edges(np.array([[0.0, 1.0]]), 3), r"pairs must be \(m, 2\) integers, got float64"),
+    (lambda: edges([(0, 1), (1, 3)], 3), r"pairs\[1\] is \(1, 3\), but tokens are 0 to 2"),
+    (lambda: edges([(0, 1), (-1, 2)], 3), r"pairs\[1\] is \(-1, 2\), but tokens are 0 to 2"),
+    (lambda: edges([(0, 1), (2, 2)], 3), r"pairs\[1\] is \(2, 2\), but a token is no neighbour of its own"),
+    (lambda: edges([(0, 1), (1, 2), (1, 0)], 3), r"pairs\[2\] is \(1, 0\), an edge that pairs has already"),
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("build", "message"), BAD_GRAPHS, ids=[row[1] for row in BAD_GRAPHS])
+def test_a_bad_graph_is_named(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.parametrize("name", ["tiles", "edges"])
+def test_a_graph_of_another_number_of_tokens_is_named(name):
+    layer = uj.attention(mask=GRAPHS[name][0])
+    for function in (layer.energy, layer.step, layer.step_and_energy):
+        with pytest.raises(ValueError, match=r"mask is .*12 tokens, but y has n=5 tokens \(shape \(2, 5, 3\)\)"):
+            function(NO_WEIGHT, jnp.ones((2, 5, 3)), None)
+
+
+def test_every_pair_of_a_layout_is_met_once():
+    """Whatever n and block: every token in one row, and each of its neighbours once among the columns."""
+    for graph, n, block in itertools.product((band(3), star(2), star(3, width=2)), (1, 2, 5, 11, 70), (1, 4, 200)):
+        layouts = graph.layouts(n, block)
+        rows = np.concatenate([layout.rows.ravel() for layout in layouts])
+        np.testing.assert_array_equal(np.sort(rows[(rows >= 0) & (rows < n)]), np.arange(n))
+        met = np.zeros((n, n), int)
+        for layout in layouts:
+            everyone = np.broadcast_to(np.arange(n), (len(layout.rows), n))
+            columns = everyone if layout.columns is None else layout.columns
+            for row, column in zip(layout.rows, columns, strict=True):
+                u, v = (part[(part >= 0) & (part < n)] for part in (row, column))
+                met[np.ix_(u, v)] += np.ones((len(u), len(v)), int)  # numbers that recur would count once only
+                assert len(np.unique(v)) == len(v)
+        u, v = np.indices((n, n))
+        assert np.all(met[np.asarray(graph.adjacent(jnp.asarray(u), jnp.asarray(v))) & (u != v)] == 1)
+
+
+@pytest.mark.parametrize("n", [66, 101, 200])
+def test_blocks_that_do_not_divide_a_star_are_padded_with_nobody(n, getkey):
+    """In float32, where numbers of tokens are int32: a padding beyond its range once wrapped round to the hubs."""
+    layer, dense = (uj.attention(mask=mask) for mask in (star(1), np.minimum.outer(np.arange(n), np.arange(n)) < 1))
+    y = jax.random.normal(getkey(), (n, 4))
+    for function in (layer.energy, jax.grad(layer.energy, 1)):
+        expected = (dense.energy if function is layer.energy else jax.grad(dense.energy, 1))(NO_WEIGHT, y)
+        chex.assert_trees_all_close(jax.jit(function)(NO_WEIGHT, y), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "mask", [None, band(2), star(2), edges([(0, 1)], N)], ids=["complete", "band", "star", "edges"]
+)
+def test_a_batch_may_be_empty(mask):
+    layer, y = uj.attention(form="softmax", mask=mask), jnp.zeros((0, N, DIM))
+    assert layer.energy(NO_WEIGHT, y).shape == (0,)
+    assert layer.step(NO_WEIGHT, y).shape == y.shape

@@ -1,0 +1,166 @@
+"""Layer normalisation as two gradient steps."""
+
+import chex
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+from unroll_jax.descent import Anchor
+
+DIM = 6
+
+
+def draw(batch=(), dtype=np.float64, seed=0):
+    """Tokens of every size, and of every share of mean, over six orders of magnitude."""
+    rng = np.random.default_rng(seed)
+    scales = 10.0 ** rng.uniform(-3.0, 3.0, size=(*batch, 5, 1))
+    return np.asarray(scales * (rng.normal(size=(*batch, 5, DIM)) + 3.0 * rng.normal(size=(*batch, 5, 1))), dtype)
+
+
+def reference_energy(y, radius, epsilon=0.0):
+    total = 0.0
+    for token in y:
+        u = token - token.mean()
+        norm = np.sqrt(u @ u + DIM * epsilon)
+        total += token.sum() ** 2 / (2 * DIM) + 0.5 * u @ u - radius * norm + 0.5 * radius**2
+    return total
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+@pytest.mark.parametrize(("radius", "epsilon"), [(None, 0.0), (0.7, 0.0), (2.0, 0.1)])
+def test_the_energy_equals_the_reference_and_the_step_is_minus_its_gradient(radius, epsilon, batch):
+    y, layer = draw(batch), uj.layer_norm(DIM, radius=radius, epsilon=epsilon)
+    found = layer.energy(None, jnp.asarray(y))
+    assert found.shape == batch
+    expected = [reference_energy(tokens, radius or np.sqrt(DIM), epsilon) for tokens in y.reshape(-1, 5, DIM)]
+    np.testing.assert_allclose(found, np.reshape(expected, batch), rtol=1e-12)
+    gradient = jax.grad(lambda y: jnp.sum(layer.energy(None, y)))(jnp.asarray(y))
+    np.testing.assert_allclose(layer.step(None, jnp.asarray(y)), y - gradient, rtol=1e-11, atol=1e-11 * np.abs(y).max())
+    damped = uj.layer_norm(DIM, radius=radius, epsilon=epsilon, step_size=0.3)
+    np.testing.assert_allclose(damped.step(None, jnp.asarray(y)), y - 0.3 * np.asarray(gradient), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("epsilon", [0.0, 1e-6, 0.1])
+def test_the_step_is_the_layer_norm_of_flax(epsilon):
+    y = jnp.asarray(draw((2, 3)))
+    flax = nn.LayerNorm(epsilon=epsilon, use_bias=False, use_scale=False, param_dtype=jnp.float64)
+    expected = flax.apply({}, y)
+    np.testing.assert_allclose(uj.layer_norm(DIM, epsilon=epsilon).step(None, y), expected, rtol=1e-9, atol=1e-9)
+    if epsilon == 0.0:  # the radius scales it
+        unit = uj.layer_norm(DIM, radius=1.0).step(None, y)
+        np.testing.assert_allclose(unit, expected / np.sqrt(DIM), rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(np.linalg.norm(unit, axis=-1), 1.0, rtol=1e-12)
+
+
+def halves(token, radius):
+    """The two energies of the paper, each of any token, and the token after each of its two steps."""
+    translation = lambda y: y.sum() ** 2 / (2 * DIM)  # noqa: E731
+    rescaling = lambda y: 0.5 * y @ y - radius * np.linalg.norm(y)  # noqa: E731
+    centred = token - token.mean()
+    return translation, rescaling, centred, radius * centred / np.linalg.norm(centred)
+
+
+def test_each_half_lowers_its_own_part_of_the_energy_and_leaves_the_other_alone():
+    for token in draw((40,), seed=1).reshape(-1, DIM):
+        translation, rescaling, centred, normed = halves(token, radius=2.0)
+        of_centred = lambda y, rescaling=rescaling: rescaling(y - y.mean())  # noqa: E731
+        assert translation(centred) <= 1e-20 * token @ token
+        assert translation(normed) <= 1e-20
+        assert of_centred(centred) == pytest.approx(of_centred(token), rel=1e-9)
+        assert of_centred(normed) <= of_centred(centred) + 1e-9 * abs(of_centred(centred))
+        assert of_centred(normed) == pytest.approx(-0.5 * 2.0**2)
+
+
+def test_of_the_token_itself_the_translation_would_raise_the_papers_sum_of_energies():
+    """Why the second energy is one of u = y - mean(y): taken on y, removing a small mean costs radius."""
+    token = np.array([0.05, -0.05, 0.0, 0.0, 0.0, 0.0]) + 0.1
+    translation, rescaling, centred, normed = halves(token, radius=1.0)
+    total = lambda y: translation(y) + rescaling(y)  # noqa: E731
+    assert total(centred) > total(token) + 0.05
+    assert total(normed) < total(token)  # both halves together do lower it
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "options", [{}, {"radius": 0.1}, {"epsilon": 0.1}, {"epsilon": 10.0}, {"step_size": 0.2}], ids=str
+)
+def test_no_step_raises_the_energy(options, dtype):
+    with jax.enable_x64(dtype == "float64"):
+        y, layer = jnp.asarray(draw((200,), dtype, seed=2)), uj.layer_norm(DIM, **options)
+        descend = jax.jit(lambda y: (layer.energy(None, y), layer.energy(None, layer.step(None, y))))
+        before, after = descend(y)
+        # Round-off of a sum of squares.
+        assert jnp.all(after <= before + 20.0 * jnp.finfo(dtype).eps * (1.0 + jnp.sum(y**2, (-2, -1))))
+        assert jnp.all(after < before)
+        if not options:
+            assert jnp.all(after <= 1e3 * jnp.finfo(dtype).eps)  # one step is enough: it projects
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_energy_is_half_the_squared_distance_to_what_the_step_finds():
+    y, layer = draw(), uj.layer_norm(DIM)
+    distance = 0.5 * np.sum((y - np.asarray(layer.step(None, jnp.asarray(y)))) ** 2)
+    assert layer.energy(None, jnp.asarray(y)) == pytest.approx(distance, rel=1e-12)
+    rng = np.random.default_rng(3)
+    for _ in range(200):  # no point of the sphere is nearer
+        other = rng.normal(size=y.shape)
+        other = other - other.mean(axis=1, keepdims=True)
+        other *= np.sqrt(DIM) / np.linalg.norm(other, axis=1, keepdims=True)
+        assert 0.5 * np.sum((y - other) ** 2) >= distance
+
+
+def test_a_token_of_equal_entries_has_finite_derivatives(getkey):
+    layer, y = uj.layer_norm(DIM), jnp.concatenate([jnp.full((1, DIM), 2.0), jax.random.normal(getkey(), (2, DIM))])
+    np.testing.assert_array_equal(layer.step(None, y)[0], 0.0)
+    chex.assert_tree_all_finite(jax.jit(jax.jacobian(layer.step, 1))(None, y))
+    chex.assert_tree_all_finite(jax.jit(jax.grad(layer.energy, 1))(None, y))
+
+
+def test_bfloat16_tokens_are_computed_in_float32(getkey):
+    layer, y = uj.layer_norm(DIM), jax.random.normal(getkey(), (3, 5, DIM), jnp.bfloat16)
+    wide = layer.step(None, y.astype(jnp.float32))
+    chex.assert_trees_all_equal(layer.step(None, y), wide.astype(jnp.bfloat16))
+    assert layer.energy(None, y).dtype == jnp.float32
+
+
+def test_absent_tokens_neither_count_nor_move():
+    layer, y = uj.layer_norm(DIM), draw(dtype=np.float32)
+    present = np.array([True, True, False, True, False])
+    padded = jnp.asarray(np.where(present[:, None], y, np.nan))
+    anchor = Anchor(None, jnp.asarray(present))
+    alone = jnp.asarray(y[present])
+    chex.assert_trees_all_close(layer.energy(None, padded, anchor), layer.energy(None, alone), rtol=1e-6)
+    stepped = layer.step(None, padded, anchor)
+    chex.assert_trees_all_close(stepped[present], layer.step(None, alone), rtol=1e-6)
+    assert jnp.all(jnp.isnan(stepped[~present]))
+
+
+BAD_OPTIONS = [
+    ((1,), {}, "dim must be at least 2, got 1"),
+    ((3,), {"radius": 0.0}, "radius must be positive and finite, got 0.0"),
+    ((3,), {"radius": float("inf")}, "radius must be positive and finite, got inf"),
+    ((3,), {"epsilon": -1.0}, "epsilon must be finite and at least 0, got -1.0"),
+    ((3,), {"step_size": 1.5}, r"step_size must be in \(0, 1\], got 1.5"),
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("args", "options", "message"), BAD_OPTIONS, ids=[row[2] for row in BAD_OPTIONS])
+def test_a_bad_option_is_named(args, options, message):
+    with pytest.raises(ValueError, match=message):
+        uj.layer_norm(*args, **options)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_bad_input_is_named():
+    layer = uj.layer_norm(3)
+    for function in (layer.energy, layer.step):
+        with pytest.raises(ValueError, match=r"width dim=3, got shape \(5, 4\)"):
+            function(None, jnp.ones((5, 4)), None)
+        with pytest.raises(TypeError, match="y must have a floating dtype, got int32"):
+            function(None, jnp.ones((5, 3), jnp.int32), None)

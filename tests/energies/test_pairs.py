@@ -1,0 +1,145 @@
+"""Sums over pairs: in blocks as all at once, and in the memory of a block."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+import unroll_jax as uj
+from unroll_jax.energies import AttentionParams
+from unroll_jax.energies.pairs import neighbourhood, pair_energy
+from unroll_jax.energies.rho import resolve_rho, softmax
+
+NO_WEIGHT = AttentionParams(None)
+PLAIN = softmax()._replace(exponential=False)  # the same function, as any other rho
+RHOS = {"softmax": softmax(), "plain softmax": resolve_rho(PLAIN), "log": resolve_rho("log")}
+N, DIM = 11, 3
+
+
+def draw(*batch, n=N, dtype=None):
+    z, values = np.random.default_rng(0).normal(size=(2, *batch, n, DIM))
+    return jnp.asarray(z, dtype), jnp.asarray(values, dtype)
+
+
+def total(rho, z, values, **options):
+    """A number that everything the sums return goes into."""
+    around = neighbourhood(rho, z, values, None, **options)
+    weight = jnp.cos(jnp.arange(values.size, dtype=z.dtype)).reshape(values.shape)
+    return jnp.sum(around.energy) + jnp.sum(jnp.sin(around.log_degree)) + jnp.sum(weight * around.mean)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("bounded", [False, True])
+@pytest.mark.parametrize("name", RHOS)
+def test_blocks_give_what_all_at_once_gives(name, bounded):
+    """Values, gradients and second derivatives, for blocks that do and do not divide n, in and out of a batch."""
+    rho, (z, values) = RHOS[name], draw(2)
+
+    @functools.partial(jax.jit, static_argnums=2)
+    def all_of(z, values, block):
+        options = {"block": block, "bounded": bounded}
+        first = jax.grad(lambda *a: total(rho, *a, **options), (0, 1))
+        curvature = lambda z: jnp.sum(jnp.cos(first(z, values)[0]))  # noqa: E731
+        around = neighbourhood(rho, z, values, None, **options)
+        return around, pair_energy(rho, z, None, block=block), first(z, values), jax.grad(curvature)(z)
+
+    expected = all_of(z, values, N)
+    chex.assert_trees_all_close(expected[0].energy, expected[1], rtol=1e-13)
+    for block in (4,) if bounded else (1,):
+        found = all_of(z, values, block)
+        chex.assert_trees_all_close(found[:2], expected[:2], rtol=1e-12, atol=1e-13)
+        chex.assert_trees_all_close(found[2:], expected[2:], rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("block", [None, 4])
+def test_the_softmax_sums_know_what_any_rho_would_compute(block):
+    """The derivative written out for rho = -exp(-z) is the one autodiff finds for the same function."""
+    z, values = draw()
+    found, expected = (
+        jax.jit(jax.value_and_grad(functools.partial(total, rho, block=block, bounded=True), (0, 1)))(z, values)
+        for rho in (RHOS["softmax"], RHOS["plain softmax"])
+    )
+    chex.assert_trees_all_close(found, expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("block", [None, 4])
+def test_derivatives_equal_finite_differences_in_both_modes(block):
+    z, values = draw(n=6)
+    function = jax.jit(functools.partial(total, RHOS["softmax"], block=block, bounded=True))
+    check_grads(function, (z, values), order=2, modes=("fwd", "rev"), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+def test_batches_in_blocks_and_maps_of_them_equal_examples_alone(batch):
+    z, values = draw(*batch, dtype="float32")
+    summed = functools.partial(neighbourhood, RHOS["softmax"], graph=None, block=4, bounded=True)
+    whole = jax.jit(summed)(z, values)
+    mapped = summed
+    for _ in batch:
+        mapped = jax.vmap(mapped)
+    chex.assert_trees_all_close(jax.jit(mapped)(z, values), whole, rtol=1e-5, atol=1e-6)
+    chex.assert_shape(whole.energy, batch)
+    corner = tuple(0 for _ in batch)
+    alone = jax.jit(summed)(z[corner], values[corner])
+    chex.assert_trees_all_close(jax.tree.map(lambda leaf: leaf[corner], whole), alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["jacobi", "softmax"])
+def test_attention_in_blocks_unrolls_to_the_same_layers_and_gradients(form, getkey):
+    y, found = jax.random.normal(getkey(), (2, N, DIM)), []
+    for block in (None, 3):
+        layer = uj.attention(form=form, ridge=0.2, block=block)
+
+        def loss(y, layer=layer):
+            last, trace = uj.unroll(layer, NO_WEIGHT, y, num_layers=3)
+            return jnp.sum(last**2) + jnp.sum(trace.energy), trace.energy
+
+        found.append(jax.jit(jax.grad(loss, has_aux=True))(y))
+    chex.assert_trees_all_close(*found, rtol=1e-4, atol=1e-5)
+
+
+def temporary_bytes(layer, n, *batch):
+    """Of step, energy and the gradient of both."""
+
+    def loss(y):
+        stepped, energy = layer.step_and_energy(NO_WEIGHT, y, None)
+        return jnp.sum(stepped**2) + jnp.sum(energy) + jnp.sum(layer.energy(NO_WEIGHT, y, None))
+
+    shape = jax.ShapeDtypeStruct((*batch, n, DIM), jnp.float32)
+    return jax.jit(jax.grad(loss)).lower(shape).compile().memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize(("rho", "form"), [("softmax", "softmax"), ("log", "jacobi")])
+def test_memory_is_that_of_a_block(rho, form):
+    layer = uj.attention(rho=rho, form=form, block=16)
+    memory = {n: temporary_bytes(layer, n) for n in (1024, 4096)}
+    assert memory[4096] < 5 * memory[1024]  # 16 for the square
+    assert memory[4096] < 4 * 4096**2 / 8
+    assert temporary_bytes(layer, 1024, 3) < 3.5 * memory[1024]
+
+
+def test_long_sequences_are_taken_in_blocks_unasked():
+    layer = uj.attention(form="softmax")
+    assert temporary_bytes(layer, 8192) < 4 * 8192**2 / 2
+    assert temporary_bytes(layer, 1024, 32) < 4 * 32 * 1024**2 / 2
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_bound_costs_nothing_where_a_token_counts_itself():
+    """Far tokens: weights underflow beside that of the token itself, which has all of it anyway."""
+    y = 1e3 * draw()[0]
+    bounded = uj.attention(form="softmax").step(NO_WEIGHT, y, None)
+    np.testing.assert_allclose(bounded, y, rtol=1e-15)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("block", [0, -3, 2.5, "all"])
+def test_a_bad_block_is_named(block):
+    with pytest.raises(ValueError, match=f"block must be None or an integer of at least 1, got {block!r}"):
+        uj.attention(block=block)

@@ -1,0 +1,295 @@
+"""Theorems 4.1 and 5.1 and Lemma 4.3 of Yang et al. (2022) on random f and g: they hold as mended, and they bite."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from unroll_jax import alternating, certify
+from unroll_jax.certificates import (
+    descent_constant,
+    gradient_ratio,
+    in_descent_region,
+    in_proximal_region,
+    orthant_alignment,
+    proximal_constant,
+)
+from unroll_jax.energies import box, relu, soft_threshold
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+DRAWS, DIM, PLACES = 36_000, 4, 24
+# Scaling energies up and step sizes down changes nothing, so that a2 may be the same in all draws; a1 and L_h vary.
+A2 = 0.7
+KINDS = np.arange(DRAWS) % 3  # quadratic, log-cosh, softplus
+
+
+def part(p, y):
+    """y^T A y / 2 + sum_i rho(m_i . y) + l . y, rho = 0, log cosh or softplus; states are (..., draws, 1, d)."""
+    inner = jnp.einsum("bkd,...bud->...bk", p["M"], y)
+    rho = jnp.stack([0.0 * inner, jnp.logaddexp(inner, -inner), jax.nn.softplus(inner)])
+    chosen = jnp.einsum("tb,t...bk->...b", jax.nn.one_hot(p["kind"], 3, axis=0), rho)
+    quadratic = 0.5 * jnp.einsum("...bud,bde,...bue->...b", y, p["A"], y)
+    return p["scale"] * (chosen + quadratic) + jnp.einsum("bd,...bud->...b", p["l"], y)
+
+
+def f(params, y, x=None):
+    return part(params["f"], y)
+
+
+def g(params, y, x=None):
+    return part(params["g"], y)
+
+
+def f_step(params, y, x=None):
+    """A gradient step on f whose length differs by draw."""
+    return y - params["a1"][:, None, None] * jax.grad(lambda y: jnp.sum(f(params, y)))(y)
+
+
+def random_half(rng, spread):
+    """Curvatures over ``spread`` orders of magnitude; log-cosh and softplus get a quadratic, to be strongly convex."""
+    Q = np.linalg.qr(rng.normal(size=(DRAWS, DIM, DIM)))[0]
+    spectrum = 10.0 ** rng.uniform(-spread, 0, (DRAWS, DIM))
+    curved = (KINDS > 0)[:, None, None]
+    A = np.where(curved, 10.0 ** rng.uniform(-spread, 0, (DRAWS, 1, 1)) * np.eye(DIM), (Q * spectrum[:, None]) @ Q.mT)
+    M = curved * rng.normal(size=(DRAWS, DIM, DIM))
+    return {"A": A, "M": M, "kind": KINDS, "scale": 10.0 ** rng.uniform(-1.5, 1.5, DRAWS), "l": np.zeros((DRAWS, DIM))}
+
+
+def slope(p, y):
+    """The gradient of `part` at y (draws, d), in NumPy."""
+    inner = np.einsum("bkd,bd->bk", p["M"], y)
+    rho = np.stack([0.0 * inner, np.tanh(inner), 0.5 * (1.0 + np.tanh(0.5 * inner))])[KINDS, np.arange(DRAWS)]
+    return p["scale"][:, None] * (np.einsum("bk,bkd->bd", rho, p["M"]) + np.einsum("bde,be->bd", p["A"], y)) + p["l"]
+
+
+def hessian_bounds(p):
+    """Matrices that the Hessian lies between everywhere: rho'' is at most 1 for log cosh, 1/4 for softplus."""
+    most = np.array([0.0, 1.0, 0.25])[KINDS][:, None, None] * (p["M"].mT @ p["M"])
+    scale = p["scale"][:, None, None]
+    return scale * p["A"], scale * (p["A"] + most)
+
+
+def random_case(seed, *, most_a1=1.0, spread=3.0, around="minimiser_h"):
+    """f and g with known minimisers of f and of h, their exact constants, and a1 up to ``most_a1`` times a2."""
+    rng = np.random.default_rng(seed)
+    params = {"f": random_half(rng, spread), "g": random_half(rng, spread)}
+    share = np.where(rng.uniform(size=DRAWS) < 0.2, 1.0, rng.uniform(0.05, 1.0, DRAWS)) * (1 - 1e-12)  # a2 L_h
+    L_h = np.linalg.eigvalsh(hessian_bounds(params["f"])[1] + hessian_bounds(params["g"])[1])[:, -1]
+    for half in params.values():
+        half["scale"] = half["scale"] * share / (A2 * L_h)
+    minimiser_f, minimiser_h = rng.normal(size=(2, DRAWS, DIM)) * 10.0 ** rng.uniform(-1, 1, (2, DRAWS, 1))
+    params["f"]["l"] = -slope(params["f"], minimiser_f)
+    params["g"]["l"] = -slope(params["f"], minimiser_h) - slope(params["g"], minimiser_h)
+    a1 = A2 * np.where(rng.uniform(size=DRAWS) < 0.2, 1.0, 10.0 ** rng.uniform(-2, np.log10(most_a1), DRAWS))
+    (_, high_f), (low_f, _), (_, high_g), (low_g, _) = [hessian_bounds(params[k]) for k in "ffgg"]
+    constants = {
+        "L_f": np.linalg.eigvalsh(high_f)[:, -1],
+        "L_g": np.linalg.eigvalsh(high_g)[:, -1],
+        "c_h": np.linalg.eigvalsh(low_f + low_g)[:, 0],
+        "L_h": share / A2,
+        "minimiser_f": minimiser_f[:, None],
+        "minimiser_h": minimiser_h[:, None],
+    }
+    # Points on a ray from the minimiser of h, where delta is infinite, or of f, where it is 0, to far from both.
+    ray = rng.normal(size=(DRAWS, 1, DIM)) * 10.0 ** np.linspace(-3, 3, PLACES)[:, None, None, None]
+    to_device = lambda tree: jax.tree.map(jnp.asarray, tree)  # noqa: E731
+    return to_device(params | {"a1": a1}), to_device(constants), constants[around] + ray
+
+
+def halves(params):
+    return (lambda y: f(params, y)), (lambda y: g(params, y))
+
+
+def tightest(ratio, places):
+    """Of each draw's places the one with the largest ratio up to 1, the most at risk; and which draws have one."""
+    inside = jnp.where(ratio <= 1.0, ratio, -1.0)
+    best = jnp.argmax(inside, axis=0)
+    pick = lambda values: jnp.take_along_axis(values, best.reshape(1, -1, *[1] * (values.ndim - 2)), 0)[0]  # noqa: E731
+    return pick(places), pick(inside) >= 0.0
+
+
+def rises(params, y, phi=None):
+    """Whether an alternating step raises h + phi by more than rounding."""
+    system = alternating(f, g, f_step=f_step, g_step_size=A2, phi=phi)
+    after = system.step(params, y, None)
+    size = sum(abs(half(params, point)) for half in (f, g) for point in (y, after))
+    return system.energy(params, after, None) - system.energy(params, y, None) > 64 * jnp.finfo(float).eps * size
+
+
+def assert_enough(tested, rising):
+    """No violation among at least 10,000 draws, and no kind of function left out."""
+    assert np.sum(tested) >= 10_000
+    assert all(np.sum(np.asarray(tested)[kind == KINDS]) >= 2_000 for kind in range(3))
+    assert not np.any(np.asarray(tested) & np.asarray(rising))
+
+
+@pytest.mark.parametrize("most_a1", [1.0, 4.0], ids=["a1<=a2", "a1<=4a2"])
+def test_theorem_4_1_holds_and_with_the_absolute_value_for_every_a1(most_a1):
+    params, constants, places = random_case(1, most_a1=most_a1)
+
+    @jax.jit
+    def check(params, constants, places):
+        C = descent_constant(params["a1"], A2, constants["L_g"])
+        y, tested = tightest(gradient_ratio(*halves(params), places) / C, places)
+        return tested, rises(params, y)
+
+    assert_enough(*check(params, constants, places))
+
+
+def test_lemma_4_3_holds_and_so_every_step_from_s_of_c_descends():
+    params, constants, places = random_case(2, spread=1.0, around="minimiser_f")
+
+    @jax.jit
+    def check(params, constants, places):
+        C = descent_constant(params["a1"], A2, constants["L_g"])
+        known = {"constant": C, "smoothness_f": constants["L_f"], "convexity_h": constants["c_h"]}
+        minimisers = constants["minimiser_f"], constants["minimiser_h"]
+        member = jax.vmap(jax.vmap(lambda y, a, b, known: in_descent_region(y, a, b, **known)), (0, None, None, None))
+        inside = member(places, *minimisers, known)
+        delta = gradient_ratio(*halves(params), places)
+        y, tested = tightest(jnp.where(inside, delta / C, 2.0), places)
+        return jnp.any(inside & (delta > C * (1 + 1e-9)), axis=0), tested, rises(params, y)
+
+    outside, tested, rising = check(params, constants, places)
+    assert not np.any(outside)
+    assert_enough(tested, rising)
+
+
+PHIS = {"relu": relu(), "soft_threshold": soft_threshold(0.3), "box": box(0.0, 1.0)}
+
+
+@pytest.mark.parametrize("name", PHIS)
+def test_theorem_5_1_holds_for_any_phi_with_kappa_measured(name):
+    """Certified by `certify`, whose bound is C sqrt(1 - kappa), without the paper's further factor of sqrt(2)."""
+    params, constants, places = random_case(3)
+    phi = PHIS[name]
+    places = phi.prox(places, A2)
+
+    @jax.jit
+    def check(params, constants, places):
+        def certificate(y):
+            found = certify(
+                f, g, params, y, f_step=f_step, g_step_size=A2, phi=phi, smoothness_f=constants["L_f"],
+                smoothness_g=constants["L_g"], smoothness_h=constants["L_h"], tolerance=0.0,
+            )  # fmt: skip
+            return jax.tree.map(lambda leaf: leaf[0], found)
+
+        found = jax.lax.map(certificate, places)
+        y, tested = tightest(found.delta / found.constant, places)
+        by_noise = jnp.where(found.by_noise & ~found.by_theorem, found.noise / found.noise_limit, 2.0)
+        y_noise, tested_noise = tightest(by_noise, places)
+        agree = found.by_theorem == (found.delta <= found.constant)
+        return agree, (tested, rises(params, y, phi)), (tested_noise, rises(params, y_noise, phi))
+
+    agree, theorem, noise = check(params, constants, places)
+    assert np.mean(agree) > 1 - 1e-5  # equal but for rounding at the boundary
+    assert_enough(*theorem)
+    assert np.sum(noise[0]) > 1_000  # and the sharper condition holds where the theorem says nothing
+    assert not np.any(noise[0] & noise[1])
+
+
+def test_theorem_5_1_holds_for_relu_in_terms_of_d_and_t_of_kappa():
+    params, constants, places = random_case(4)
+    places = jnp.maximum(places, 0.0)
+
+    @jax.jit
+    def check(params, constants, places):
+        h = lambda y: f(params, y) + g(params, y)  # noqa: E731
+        move = A2 * jax.grad(lambda y: jnp.sum(h(y)))(places)
+        kappa = -orthant_alignment(move, places, batch_ndim=2)
+        member = in_proximal_region(h, places, step_size=A2, kappa=kappa + 1e-12)
+        C = proximal_constant(params["a1"], A2, constants["L_g"], kappa)
+        y, tested = tightest(gradient_ratio(*halves(params), places) / C, places)
+        return jnp.all(member), tested, rises(params, y, PHIS["relu"])
+
+    member, tested, rising = check(params, constants, places)
+    assert member
+    assert_enough(tested, rising)
+
+
+def line(f_curvature, g_curvature, f_slope, h_slope):
+    """f and g on the real line, states (1, 1), with the curvatures given and the slopes given at 0."""
+    quadratic = lambda c, s: lambda params, y, x: jnp.sum(0.5 * c * y**2 + s * y, (-2, -1))  # noqa: E731
+    return quadratic(f_curvature, f_slope), quadratic(g_curvature, h_slope - f_slope)
+
+
+def change(f, g, y, *, a1, a2, phi=None):
+    system = alternating(f, g, f_step_size=a1, g_step_size=a2, phi=phi)
+    return float(system.energy(None, system.step(None, y, None), None) - system.energy(None, y, None))
+
+
+def test_the_bound_of_theorem_4_1_is_exact_on_the_line():
+    """There Delta = (delta / C) grad h: just outside the bound every step rises, just inside none does."""
+    rng = np.random.default_rng(5)
+    zero = jnp.zeros((1, 1))
+    for _ in range(20):
+        c_f, c_g = 10.0 ** rng.uniform(-1, 1, 2)
+        a2 = rng.uniform(0.1, 1.0) / (c_f + c_g)
+        a1 = rng.uniform(0.1, 1.0) * a2
+        C = float(descent_constant(a1, a2, c_g))
+        for factor in (0.999, 1.001):
+            halves = line(c_f, c_g, factor * C, 1.0)
+            delta = gradient_ratio(*(lambda y, half=half: half(None, y, None) for half in halves), zero)
+            np.testing.assert_allclose(delta, factor * C, rtol=1e-12)
+            assert (change(*halves, zero, a1=a1, a2=a2) > 0.0) == (factor > 1.0)
+
+
+def test_just_outside_the_bound_some_steps_in_many_dimensions_rise():
+    """Of the draws with delta up to 1.05 C. With phi the factor sqrt(1 - kappa) is needed: C alone does not do."""
+    params, constants, places = random_case(6)
+
+    @jax.jit
+    def search(params, constants, places):
+        C = descent_constant(params["a1"], A2, constants["L_g"])
+        y, tested = tightest(gradient_ratio(*halves(params), places) / (1.05 * C), places)
+        bounded = jnp.maximum(places, 0.0)
+        y_relu, tested_relu = tightest(gradient_ratio(*halves(params), bounded) / C, bounded)
+        return tested & rises(params, y), tested_relu & rises(params, y_relu, PHIS["relu"])
+
+    free, bounded = search(params, constants, places)
+    assert np.sum(free) > 500
+    assert np.sum(bounded) > 10
+
+
+def test_without_a2_at_most_1_over_l_h_theorem_4_1_fails():
+    assert change(*line(0.1, 0.9, 0.0, 1.0), jnp.zeros((1, 1)), a1=0.1, a2=2.5) > 0.0  # delta = 0
+
+
+def test_with_the_delta_of_the_paper_s_text_theorem_4_1_fails():
+    """There Delta = (1 - a1/a2 + a1 L_g) grad f = grad f / 2, so that |Delta| / |grad h| = 1.5 < C = 2."""
+    halves = line(0.3, 0.5, 3.0, 1.0)
+    assert descent_constant(1.0, 1.0, 0.5) == 2.0
+    assert change(*halves, jnp.zeros((1, 1)), a1=1.0, a2=1.0) > 0.0
+
+
+def test_with_a2_minus_a1_for_its_absolute_value_theorem_4_1_fails():
+    """g is flat along the gradient of f, curved across: Delta = -grad f, with delta = 1.5 and 5 for the printed C."""
+    f = lambda params, y, x: jnp.sum(0.15 * y**2 - jnp.array([1.5, 0.0]) * y, (-2, -1))  # noqa: E731
+    g = lambda params, y, x: jnp.sum(jnp.array([0.0, 0.3]) * y**2 + jnp.array([2.5, 0.0]) * y, (-2, -1))  # noqa: E731
+    a1, a2, L_g = 2.0, 1.0, 0.6
+    assert a2 / (a2 - a1 + a1 * a2 * L_g) > 1.5
+    assert descent_constant(a1, a2, L_g) < 1.5
+    assert change(f, g, jnp.zeros((1, 2)), a1=a1, a2=a2) > 0.0
+
+
+def test_with_the_printed_constant_theorem_5_1_fails():
+    """The print has the denominator of C under the root, so that C' grows with the unit that steps are measured in."""
+    a1 = a2 = 100.0
+    c_f, L_g, kappa, delta = 0.001, 0.005, 0.01, 5.0
+    y = jnp.full((1, 1), 1000.0)  # far from the orthant's wall: D = 0
+    halves = line(c_f, L_g, delta - c_f * 1000.0, 1.0 - (c_f + L_g) * 1000.0)
+    assert a2 * (c_f + L_g) <= 1.0
+    assert delta <= a2 * np.sqrt((1 - kappa) / (2 * (a2 - a1 + a1 * a2 * L_g)))
+    assert delta > proximal_constant(a1, a2, L_g, kappa)
+    assert change(*halves, y, a1=a1, a2=a2, phi="relu") > 0.0
+
+
+def test_with_the_d_of_relu_theorem_5_1_fails_for_other_phi():
+    """At the minimiser of h + |y|, grad h = -1: D = 0 and delta as small as one likes, yet the step moves and rises."""
+    y, delta, a1, a2 = jnp.full((1, 1), 5.0), 0.1, 0.5, 0.5
+    f, g = line(0.5, 0.5, -delta - 2.5, -1.0 - 5.0)
+    h = lambda y: f(None, y, None) + g(None, y, None)  # noqa: E731
+    assert in_proximal_region(h, y, step_size=a2, kappa=0.0)
+    assert delta < proximal_constant(a1, a2, 0.5, 0.0)
+    assert change(f, g, y, a1=a1, a2=a2, phi=soft_threshold(1.0)) > 0.0

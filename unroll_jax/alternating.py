@@ -1,0 +1,118 @@
+"""Alternating inexact minimisation (AIM): a step on f, then one on g, then a prox, to lower f + g + phi."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.descent import Descent, Params, as_anchor
+from unroll_jax.energies.penalty import Proximal, check_positive, penalty_of_present, prox_of_present
+from unroll_jax.energies.proximal import resolve_proximal
+
+__all__ = ["alternating"]
+
+Energy = Callable[[Params, Any, Any], Float[Array, "*batch"]]
+Move = Callable[[Params, Any, Any], Any]
+
+
+def alternating(
+    f: Energy,
+    g: Energy,
+    *,
+    g_step_size: float,
+    f_step_size: float | None = None,
+    f_step: Move | None = None,
+    phi: str | Proximal | None = None,
+    f_gradient: Move | None = None,
+    g_gradient: Move | None = None,
+    init: Callable[[jax.Array], Params] | None = None,
+) -> Descent:
+    r"""Alternating (proximal) inexact minimisation of h + phi with h = f + g, for any f and g.
+
+    .. math:: u = y - a_1 \nabla f(y) , \qquad v = u - a_2 \nabla g(u) , \qquad y' = prox_{a_2 \phi}(v) .
+
+    The step is not a descent step everywhere: at the minimiser of h it moves, unless f and g agree there. It descends
+    where f's share of the gradient is small, by Theorems 4.1 and 5.1; `unroll_jax.certificates.certify` takes the same
+    keywords and tells, layer by layer, where that is.
+
+    Args:
+      f: ``(params, y, x) -> (*batch,)``, whose step comes first. ``y`` is a pytree of arrays, each with the batch as
+        its leading axes.
+      g: likewise, whose gradient step follows.
+      g_step_size: a2 > 0, the length of the gradient step on g.
+      f_step_size: a1 > 0, the length of the gradient step on f.
+      f_step: ``(params, y, x) -> u``, a step on f that takes the place of the gradient step, such as the
+        majorise-minimise step of `attention`. Give it or f_step_size. What it moves, :math:`y - u`, then stands for
+        :math:`a_1 \nabla f(y)`.
+      phi: a name of `PROXIMALS`, or a `Proximal` (those of the table are for states (*batch, n, d); one with a penalty
+        and prox of its own may be for any state); None is no phi. The name of an activation means that the step
+        applies it as it is: its penalty is the one of `activation` at a2, as in `transformer`.
+      f_gradient: ``(params, y, x) -> gradient``, shaped as y; None is autodiff.
+      g_gradient: likewise for g.
+      init: ``key -> params``; None returns None, for f and g without parameters.
+
+    Returns:
+      A `Descent` with energy f + g + phi; ``x`` is what f and g make of it. Where it is an `Anchor` that says which
+      tokens are there, y must be an array (*batch, n, d) if there is a phi, and phi is of those tokens alone.
+
+    Raises:
+      ValueError: if a step size is not positive and finite, or if both or neither of f_step_size and f_step are given.
+      TypeError: while tracing, if y is not floating.
+
+    Source: Yang, Huang, Wipf (2022), Algorithms 1 and 2, with the prox scaled by a2 as the proof of Theorem 5.1 needs
+    (for the paper's ReLU that makes no difference).
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> near = lambda point: lambda params, y, x: 0.5 * jnp.sum((y - point) ** 2, axis=-1)
+      >>> system = alternating(near(0.0), near(2.0), f_step_size=0.1, g_step_size=0.1)
+      >>> y = jnp.full((5, 3), 7.0)
+      >>> bool(jnp.all(system.energy(None, system.step(None, y, None), None) < system.energy(None, y, None)))
+      True
+    """
+    _check_options(f_step_size, g_step_size, f_step)
+    proximal = None if phi is None else resolve_proximal(phi, g_step_size)
+    slope_f = f_gradient or _gradient(f)
+    slope_g = g_gradient or _gradient(g)
+
+    def energy(params: Params, y: Any, x: Any = None) -> Float[Array, "*batch"]:
+        smooth = f(params, y, x) + g(params, y, x)
+        return smooth if proximal is None else smooth + penalty_of_present(proximal, y, as_anchor(x).present)
+
+    def step(params: Params, y: Any, x: Any = None) -> Any:
+        _check_floating(y)
+        if f_step is not None:
+            u = f_step(params, y, x)
+        else:
+            assert f_step_size is not None
+            u = _move(y, f_step_size, slope_f(params, y, x))
+        v = _move(u, g_step_size, slope_g(params, u, x))
+        return v if proximal is None else prox_of_present(proximal, v, g_step_size, as_anchor(x).present)
+
+    return Descent(init=init or (lambda key: None), energy=energy, step=step)
+
+
+def _gradient(f: Energy) -> Move:
+    return jax.grad(lambda params, y, x: jnp.sum(f(params, y, x)), argnums=1)
+
+
+def _move(y: Any, step_size: float, gradient: Any) -> Any:
+    return jax.tree.map(lambda leaf, slope: (leaf - step_size * slope).astype(leaf.dtype), y, gradient)
+
+
+def _check_options(f_step_size: float | None, g_step_size: float, f_step: Move | None) -> None:
+    if (f_step_size is None) == (f_step is None):
+        raise ValueError(f"give either f_step_size or f_step, got f_step_size={f_step_size} and f_step={f_step}")
+    if f_step_size is not None:
+        check_positive("f_step_size", f_step_size)
+    check_positive("g_step_size", g_step_size)
+
+
+def _check_floating(y: Any) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(y):
+        if not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            raise TypeError(
+                f"y{jax.tree_util.keystr(path)} must have a floating dtype, got {jnp.result_type(leaf)}; cast it first"
+            )

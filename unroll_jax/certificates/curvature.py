@@ -1,0 +1,186 @@
+"""Extreme curvatures of an energy and norms of linear maps, from products alone: no Hessian or matrix is formed."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import eigh_tridiagonal
+from jaxtyping import Array, Float
+
+from unroll_jax.certificates.per_example import Energy, batch_rank, gradient, inner, norm, scale
+
+__all__ = ["Curvature", "curvature", "hessian_product", "spectral_norm", "spectral_radius"]
+
+# The chance, over the random start, that an extreme eigenvalue lies further out than `Curvature.error` says.
+FAILURE_PROBABILITY = 1e-6
+
+
+class Curvature(NamedTuple):
+    """Extreme eigenvalues of a Hessian, one per example.
+
+    Attributes:
+      smallest: the smallest one found; c of a quadratic that is strongly convex.
+      largest: the largest one found; L of a convex quadratic. A Lipschitz constant is the larger of -smallest, largest.
+      error: how far beyond the two the true extremes may lie, but with probability 1e-6; 0 where they are exact (up to
+        rounding), infinite where there were too few steps to tell.
+    """
+
+    smallest: Float[Array, "*batch"]
+    largest: Float[Array, "*batch"]
+    error: Float[Array, ""]
+
+
+def hessian_product(f: Energy, y: Any, v: Any) -> Any:
+    """The Hessian of each example's energy times ``v``, by two reverse passes (so that a custom_vjp in f will do)."""
+    return jax.vjp(lambda state: gradient(f, state), y)[1](v)[0]
+
+
+def curvature(f: Energy, y: Any, *, num_steps: int = 64, key: jax.Array | None = None) -> Curvature:
+    r"""Smallest and largest eigenvalue of :math:`\nabla^2 f(y)`, by Lanczos with full reorthogonalisation.
+
+    For a quadratic f these are its convexity c and smoothness L, whatever y is. For any other f they hold at y alone.
+    They are exact once ``num_steps`` reaches the number D of entries of an example, or of distinct eigenvalues. Before
+    that they lie inside the spectrum, and each is off by more than the share e of its width with probability at most
+    :math:`1.648 \sqrt{D} \exp(-(2 m - 1) \sqrt{e})` over the start, m = ``num_steps``.
+
+    Args:
+      f: ``y -> (*batch,)``, twice differentiable in reverse mode.
+      y: a pytree of arrays whose leading axes are the batch of ``f(y)``.
+      num_steps: Hessian products to spend, at least 2; it keeps as many states in memory.
+      key: of the random start; None is a fixed one.
+
+    Returns:
+      `Curvature`.
+
+    Raises:
+      ValueError: if num_steps is below 2.
+
+    Source: Lanczos (1950); the error: Kuczynski and Wozniakowski (1992), "Estimating the largest eigenvalue by the
+    power and Lanczos algorithms with a random start", Section 4, for the Hessian shifted to be positive semidefinite.
+    """
+    if num_steps < 2:
+        raise ValueError(f"num_steps must be at least 2, got {num_steps}")
+    rank = batch_rank(f, y)
+    start = _random_like(y, key)
+    size = sum(math.prod(leaf.shape[rank:]) for leaf in jax.tree.leaves(start))
+    diagonal, off_diagonal = _lanczos(lambda v: hessian_product(f, y, v), start, min(num_steps, size), rank)
+    values = _tridiagonal_eigenvalues(diagonal, off_diagonal)
+    smallest, largest = values[..., 0], values[..., -1]
+    share = 0.0
+    if num_steps < size:
+        share = (math.log(1.648 * math.sqrt(size) / FAILURE_PROBABILITY) / (2 * num_steps - 1)) ** 2
+    error = share / (1.0 - 2.0 * share) * jnp.max(largest - smallest) if share < 0.5 else jnp.asarray(jnp.inf)
+    return Curvature(smallest, largest, jnp.asarray(error, values.dtype))
+
+
+def spectral_norm(
+    apply: Callable[[Any], Any], like: Any, *, num_steps: int = 100, key: jax.Array | None = None
+) -> Array:
+    r"""The largest singular value of a linear map A, by power iteration on :math:`A^T A`; never above the true value.
+
+    Args:
+      apply: the linear map, from pytrees shaped as ``like``.
+      like: a pytree of arrays (or of their shapes and dtypes) in the domain of the map.
+      num_steps: products with A and with its transpose.
+      key: of the random start; None is a fixed one.
+
+    Returns:
+      A number, within a factor :math:`(1 - e)` with e falling as :math:`\log(D) / num\_steps` at worst.
+
+    Source: design of the library; Kuczynski and Wozniakowski (1992) for the rate.
+    """
+    start = _random_like(like, key)
+    transpose = jax.linear_transpose(apply, start)
+
+    def step(v: Any, _: None) -> tuple[Any, None]:
+        moved = transpose(apply(v))[0]
+        return scale(_reciprocal(norm(moved)), moved), None
+
+    v, _ = jax.lax.scan(step, start, length=num_steps)
+    return norm(apply(v))
+
+
+def spectral_radius(
+    apply: Callable[[Any], Any], like: Any, *, num_steps: int = 200, key: jax.Array | None = None
+) -> Array:
+    r"""The largest modulus of an eigenvalue of a linear map A, by the growth of norms, symmetric or not.
+
+    .. math:: r = ( |A^{2 k} v| / |A^k v| )^{1 / k} , \qquad k = num\_steps / 2 .
+
+    A Rayleigh quotient says less than r where eigenvalues are complex: 0.45 for a rotation by 60 degrees of size 0.9.
+
+    Args:
+      apply: the linear map, to pytrees shaped as its argument.
+      like: a pytree of arrays (or of their shapes and dtypes) in the domain of the map.
+      num_steps: products with A, at least 2.
+      key: of the random start; None is a fixed one.
+
+    Returns:
+      A number; an estimate, from neither side.
+
+    Raises:
+      ValueError: if num_steps is below 2.
+
+    Source: design of the library; Gelfand's formula, with the start's growth divided out.
+    """
+    if num_steps < 2:
+        raise ValueError(f"num_steps must be at least 2, got {num_steps}")
+
+    def step(v: Any, _: None) -> tuple[Any, Array]:
+        moved = apply(v)
+        growth = norm(moved)
+        return scale(_reciprocal(growth), moved), growth
+
+    start = _random_like(like, key)
+    _, growths = jax.lax.scan(step, scale(_reciprocal(norm(start)), start), length=num_steps)
+    return jnp.exp(jnp.mean(jnp.log(growths[num_steps // 2 :])))
+
+
+def _lanczos(apply: Callable[[Any], Any], start: Any, num_steps: int, rank: int) -> tuple[Array, Array]:
+    """The tridiagonal matrix of each example, (*batch, num_steps) and (*batch, num_steps - 1)."""
+    start = scale(_reciprocal(norm(start, rank)), start)
+    basis = jax.tree.map(lambda leaf: jnp.zeros((num_steps, *leaf.shape), leaf.dtype), start)
+
+    def step(carry: tuple[Any, Any], place: Array) -> tuple[tuple[Any, Any], tuple[Array, Array]]:
+        basis, v = carry
+        basis = jax.tree.map(lambda rows, row: rows.at[place].set(row), basis, v)
+        moved = apply(v)
+        diagonal, before = inner(v, moved, rank), norm(moved, rank)
+        for _ in range(2):  # twice is enough: the second pass removes what rounding left in the first
+            shares = jax.vmap(lambda row, moved=moved: inner(row, moved, rank))(basis)
+            removed = jax.tree.map(lambda leaf: jnp.sum(leaf, 0), jax.vmap(scale)(shares, basis))
+            moved = jax.tree.map(jnp.subtract, moved, removed)
+        after = norm(moved, rank)
+        alive = after > 100 * jnp.finfo(after.dtype).eps * before  # else the space is invariant: start no new one
+        rest = jnp.where(alive, after, 0.0)
+        return (basis, scale(_reciprocal(rest), moved)), (diagonal, rest)
+
+    _, (diagonal, off_diagonal) = jax.lax.scan(step, (basis, start), jnp.arange(num_steps))
+    # Once a space is used up, the rows that follow are 0: a value known to lie within the spectrum takes their place.
+    ended = jnp.cumsum(off_diagonal == 0.0, axis=0) - (off_diagonal == 0.0) > 0
+    diagonal = jnp.where(ended, diagonal[0], diagonal)
+    return jnp.moveaxis(diagonal, 0, -1), jnp.moveaxis(off_diagonal, 0, -1)[..., :-1]
+
+
+def _tridiagonal_eigenvalues(diagonal: Array, off_diagonal: Array) -> Array:
+    """Ascending eigenvalues by bisection; no LAPACK, so that programs may run several at a time."""
+    if diagonal.shape[-1] == 1:
+        return diagonal
+    solve = lambda d, e: eigh_tridiagonal(d, e, eigvals_only=True)  # noqa: E731
+    for _ in range(diagonal.ndim - 1):
+        solve = jax.vmap(solve)
+    return solve(diagonal, off_diagonal)
+
+
+def _random_like(like: Any, key: jax.Array | None) -> Any:
+    leaves, structure = jax.tree.flatten(like)
+    keys = jax.random.split(jax.random.key(0) if key is None else key, len(leaves))
+    return structure.unflatten(
+        [jax.random.normal(k, jnp.shape(leaf), jnp.result_type(leaf)) for k, leaf in zip(keys, leaves, strict=True)]
+    )
+
+
+def _reciprocal(value: Array) -> Array:
+    return jnp.where(value == 0.0, 0.0, 1.0 / jnp.where(value == 0.0, 1.0, value))

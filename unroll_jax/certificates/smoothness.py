@@ -1,0 +1,104 @@
+"""Smoothness constants for `certify`: where they come from for attention and for quadratics."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.certificates.curvature import curvature
+from unroll_jax.descent import Params, as_anchor, blank_absent, compute_dtype
+from unroll_jax.energies.pairs import check_mask, neighbourhood
+from unroll_jax.energies.rho import RhoLike, resolve_rho
+
+__all__ = ["pairwise_smoothness", "quadratic_smoothness"]
+
+# Of a Gram matrix, to bound its largest eigenvalue: for a rank of 1,000 the bound is 0.1% too large.
+SQUARINGS = 12
+
+Energy = Callable[[Params, Any, Any], Float[Array, "*batch"]]
+
+
+def quadratic_smoothness(energy: Energy, *, num_steps: int = 64) -> Energy:
+    """The smoothness L of a quadratic energy, from its Hessian at the state given (see `curvature`).
+
+    Args:
+      energy: ``(params, y, x) -> (*batch,)``. For one that is not quadratic the result holds at the state alone, and
+        certificates that rest on it do not hold.
+      num_steps: Hessian products to spend; L is exact if it reaches the number of entries of an example, and else an
+        upper bound but with probability 1e-6.
+
+    Returns:
+      A function ``(params, y, x) -> (*batch,)``: the largest eigenvalue of the Hessian in size.
+
+    Source: design of the library.
+    """
+
+    def smoothness(params: Params, y: Any, x: Any = None) -> Float[Array, "*batch"]:
+        found = curvature(lambda state: energy(params, state, x), y, num_steps=num_steps)
+        return jnp.maximum(found.largest, -found.smallest) + found.error
+
+    return smoothness
+
+
+def pairwise_smoothness(*, rho: RhoLike = "softmax", mask: Any = None, ridge: float = 0.0) -> Energy:
+    r"""The smoothness of an attention energy as seen from the state Y, by its tangent majoriser.
+
+    .. math:: L_f(Y) = |W_a|_2^2 \bigl( \min(2 \max_u \sum_v \gamma_{uv} , \, n \rho'(0)) + r \bigr) , \qquad
+              \gamma_{uv} = \rho'(\tfrac12 |z_u - z_v|^2) .
+
+    As rho is concave, :math:`f(Y') \le f(Y) + \nabla f(Y)^T (Y' - Y) + \tfrac{L}{2} |Y' - Y|^2` for every Y', with the
+    graph's Laplacian of weights gamma in the place of L; the bracket bounds its largest eigenvalue, with n the number
+    of tokens that are there. Tokens far apart have small weights: there the constant is far below the global one,
+    :math:`(n \rho'(0) + r) |W_a|_2^2`.
+
+    Args:
+      rho: as in `attention`.
+      mask: as in `attention`: None, a symmetric boolean (n, n), or a graph such as `band`.
+      ridge: r.
+
+    Returns:
+      A function ``(params, y, x) -> (*batch,)`` of parameters with a field ``W_a``, (*heads, d, k), over whose heads
+      the constants add up; or None, which is the identity.
+
+    Raises:
+      ValueError: as `attention`.
+
+    Source: Yang, Huang, Wipf (2022), proof of Theorem 3.1 (majorisation); the bound is ours.
+    """
+    chosen, graph = resolve_rho(rho), check_mask(mask)
+    assert chosen.log_slope is not None
+    log_slope = chosen.log_slope
+
+    def smoothness(params: Params, y: Any, x: Any = None) -> Float[Array, "*batch"]:
+        present = as_anchor(x).present
+        tokens = blank_absent(y.astype(compute_dtype(y, params.W_a)), present)
+        heads = [None] if params.W_a is None else params.W_a.reshape(-1, *params.W_a.shape[-2:])
+        return sum((of_head(W, tokens, present) for W in heads), jnp.zeros(y.shape[:-2], tokens.dtype))
+
+    def of_head(W: Array | None, tokens: Array, present: Array | None) -> Array:
+        z = tokens if W is None else tokens @ W
+        degree = jnp.exp(neighbourhood(chosen, z, z, graph, present).log_degree)
+        there = jnp.ones(z.shape[:-1], z.dtype) if present is None else jnp.broadcast_to(present, z.shape[:-1])
+        flat = jnp.sum(there, axis=-1, dtype=z.dtype) * jnp.exp(log_slope(jnp.zeros((), z.dtype)))
+        laplacian = jnp.minimum(2.0 * jnp.max(degree, axis=(-2, -1)), flat)
+        return _squared_norm(W, z.dtype) * (laplacian + ridge)
+
+    return smoothness
+
+
+def _squared_norm(W: Array | None, dtype: Any) -> Array:
+    """An upper bound of |W|_2^2 by squaring its Gram matrix k times, too large by (rank)^(2^-k / 2) at most.
+
+    A decomposition would do, but not beside another in the same program, where LAPACK's calls can wait for each other.
+    """
+    if W is None:
+        return jnp.ones((), dtype)
+    gram = W.T @ W if W.shape[1] <= W.shape[0] else W @ W.T
+    log_bound = jnp.zeros((), gram.dtype)
+    for doubling in range(SQUARINGS + 1):
+        size = jnp.sqrt(jnp.sum(gram**2))
+        safe = jnp.where(size > 0.0, size, 1.0)
+        log_bound = log_bound + jnp.where(size > 0.0, jnp.log(safe), -jnp.inf) / 2**doubling
+        gram = (gram / safe) @ (gram / safe)
+    return jnp.exp(log_bound)

@@ -1,0 +1,63 @@
+"""Softmax attention with beta through the fused primitive of the device."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+__all__ = ["fused_softmax_step", "qualifies"]
+
+# What cuDNN takes: half-precision inputs, heads of a multiple of 8 and at most 128 columns.
+WIDEST, MULTIPLE = 128, 8
+# The logit of an absent token, below all others by enough that its weight is 0.
+ABSENT = -1e9
+
+
+def qualifies(z: Array, values: Array, dtype: jnp.dtype) -> bool:
+    """Whether the process has a GPU, and its primitive takes tokens of this dtype and these widths."""
+    wide_enough = max(z.shape[-1] + 2, values.shape[-1]) <= WIDEST
+    return jax.default_backend() == "gpu" and dtype == jnp.bfloat16 and wide_enough
+
+
+def fused_softmax_step(
+    z: Float[Array, "*batch n k"],
+    values: Float[Array, "*batch n d"],
+    present: Bool[Array, "..."] | None,
+    *,
+    implementation: str = "cudnn",
+) -> Float[Array, "*batch n d"]:
+    """softmax_v(z_u.z_v - |z_v|^2 / 2) values, every token its own neighbour too.
+
+    beta, the bias -|z_v|^2 / 2 of a key, goes in as two more columns (the number and its rounding error) that queries
+    meet with 1: as a bias proper, the primitive would want it broadcast to (n, n) and, in a batch, give no gradient.
+    In memory O(n). First derivatives in reverse mode only, as the primitive has no others.
+
+    Args:
+      z: tokens that logits are taken between, centred; rounded to the dtype of values.
+      values: what is averaged.
+      present: boolean (*batch, n): which tokens are there; None is all.
+      implementation: of `jax.nn.dot_product_attention`.
+
+    Returns:
+      The averages, in the dtype of values; sums and the softmax are in float32.
+    """
+    dtype, d = values.dtype, values.shape[-1]
+    rounded = z.astype(dtype)
+    bias = -0.5 * jnp.sum(rounded.astype(jnp.float32) ** 2, axis=-1, keepdims=True)
+    if present is not None:
+        bias = jnp.where(present[..., None], bias, ABSENT)
+    leading = bias.astype(dtype)
+    remainder = (bias - jax.lax.stop_gradient(leading).astype(bias.dtype)).astype(dtype)
+    leading = jax.lax.stop_gradient(leading)  # its derivative is in the remainder's
+    ones = jnp.ones_like(leading)
+    width = -(-max(z.shape[-1] + 2, d) // MULTIPLE) * MULTIPLE
+    queries, keys = ([rounded, ones, ones], [rounded, leading, remainder])
+    heads = (_one_head(jnp.concatenate(parts, axis=-1), width) for parts in (queries, keys, [values]))
+    found = jax.nn.dot_product_attention(*heads, scale=1.0, implementation=implementation)  # type: ignore[arg-type]
+    return found[:, :, 0, :d].reshape(values.shape)
+
+
+def _one_head(tokens: Array, width: int) -> Array:
+    """(examples, n, 1, width), padded with zeros."""
+    n, columns = tokens.shape[-2:]
+    padded = jnp.pad(tokens, [(0, 0)] * (tokens.ndim - 1) + [(0, width - columns)])
+    return padded.reshape(-1, n, 1, width)

@@ -1,0 +1,247 @@
+"""Which tokens are neighbours: graphs given by what they look like, so that no n x n array is formed."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+__all__ = ["EdgeList", "Graph", "Layout", "band", "block_sparse", "check_mask", "complete", "edges", "star"]
+
+# Rows of a band that are taken together where the width does not ask for more: enough to fill a matrix product.
+BAND_BLOCK = 64
+NOBODY = 2**30  # beyond every token, and numbers of tokens may be added to it in int32
+
+
+class Layout(NamedTuple):
+    """Blocks of tokens and, for each block, the tokens among which its neighbours are.
+
+    Attributes:
+      rows: (blocks, b) numbers of tokens; below 0, or n and more, stands for nobody.
+      columns: (blocks, m), likewise; None stands for all tokens.
+    """
+
+    rows: Int[np.ndarray, "blocks b"]
+    columns: Int[np.ndarray, "blocks m"] | None
+
+
+class Graph(NamedTuple):
+    """An undirected graph whose edges lie in few rectangles of the n x n table of pairs.
+
+    Attributes:
+      name: what a message calls it.
+      num_tokens: n, or None if it fits any number of tokens.
+      adjacent: ``(u, v) -> bool``, elementwise on numbers of tokens, for u != v.
+      layouts: ``(n, block) -> [Layout, ...]``, every token in exactly one row; ``block`` is how many rows, of all
+        columns, may be held at a time.
+    """
+
+    name: str
+    num_tokens: int | None
+    adjacent: Callable[[Int[Array, "..."], Int[Array, "..."]], Bool[Array, "..."]]
+    layouts: Callable[[int, int], list[Layout]]
+
+
+class EdgeList(NamedTuple):
+    """An undirected graph as a list of edges, each in both directions and sorted by receiver.
+
+    Attributes:
+      name: what a message calls it.
+      num_tokens: n.
+      receivers: (2 m,) the token that an edge leads to.
+      senders: (2 m,) the token that it comes from.
+    """
+
+    name: str
+    num_tokens: int
+    receivers: Int[np.ndarray, " edges"]
+    senders: Int[np.ndarray, " edges"]
+
+
+def complete() -> Graph:
+    """Every token is a neighbour of every other: what ``mask=None`` stands for."""
+    return Graph("the complete graph", None, lambda u, v: u != v, lambda n, block: [_all_columns(np.arange(n), block)])
+
+
+def band(width: int) -> Graph:
+    """Tokens at most ``width`` places apart are neighbours: a sliding window, n (2 width + 1) pairs.
+
+    Args:
+      width: the reach to either side, at least 1.
+
+    Returns:
+      A graph to pass as ``mask``, for any number of tokens.
+
+    Raises:
+      ValueError: if width is not an integer of at least 1.
+
+    Source: the sliding window of Beltagy, Peters, Cohan (2020), "Longformer".
+
+    Example:
+      >>> import unroll_jax
+      >>> local = unroll_jax.attention(form="softmax", mask=band(128))
+    """
+    _check_count("width", width)
+    return Graph(f"band({width})", None, lambda u, v: abs(u - v) <= width, lambda n, block: [_windows(n, width, block)])
+
+
+def star(num_hubs: int, *, width: int = 0) -> Graph:
+    """The first ``num_hubs`` tokens are neighbours of all, the others of the hubs, and of each other within a band.
+
+    Args:
+      num_hubs: how many tokens, from the first, see everybody; at least 1.
+      width: reach of the band among the others; 0 leaves it out.
+
+    Returns:
+      A graph to pass as ``mask``, for any number of tokens.
+
+    Raises:
+      ValueError: if num_hubs is not an integer of at least 1, or width not one of at least 0.
+
+    Source: the global tokens of Beltagy, Peters, Cohan (2020), "Longformer", and Zaheer et al. (2020), "BigBird";
+    with num_hubs=1 and width=1, close to Guo et al. (2019), "Star-Transformer", whose band is a ring.
+    """
+    _check_count("num_hubs", num_hubs)
+    _check_count("width", width, least=0)
+
+    def layouts(n: int, block: int) -> list[Layout]:
+        hubs = _all_columns(np.arange(min(num_hubs, n)), block)
+        if n <= num_hubs:
+            return [hubs]
+        near = _windows(n - num_hubs, width, block)
+        assert near.columns is not None
+        seen = np.broadcast_to(np.arange(num_hubs), (len(near.rows), num_hubs))
+        # A window begins before the first leaf: those places are nobody, not hubs a second time.
+        windows = np.where(near.columns < 0, n, near.columns + num_hubs)
+        return [hubs, Layout(near.rows + num_hubs, np.concatenate([seen, windows], axis=1))]
+
+    def adjacent(u: Array, v: Array) -> Array:
+        return (u < num_hubs) | (v < num_hubs) | (abs(u - v) <= width)
+
+    return Graph(f"star({num_hubs}, width={width})", None, adjacent, layouts)
+
+
+def block_sparse(tiles: Any, block: int) -> Graph:
+    """Tokens u and v are neighbours if ``tiles[u // block, v // block]``; memory and time as the tiles that are True.
+
+    Args:
+      tiles: symmetric boolean (n / block, n / block).
+      block: tokens a side of a tile, at least 1.
+
+    Returns:
+      A graph of tiles.shape[0] * block tokens, to pass as ``mask``.
+
+    Raises:
+      ValueError: if tiles is not symmetric, boolean and square, or block is not an integer of at least 1.
+    """
+    _check_count("block", block)
+    table = _check_table("tiles", tiles)
+    n = len(table) * block
+
+    def layouts(num_tokens: int, _: int) -> list[Layout]:
+        # Rows of similar length go together, padded to the next power of two: at most twice the tiles there are.
+        lengths = table.sum(axis=1)
+        padded = np.where(lengths == 0, 1, 2 ** np.ceil(np.log2(np.maximum(lengths, 1))).astype(int))
+        return [_tile_rows(table, np.flatnonzero(padded == length), int(length), block) for length in np.unique(padded)]
+
+    return Graph(f"block_sparse of {n} tokens", n, lambda u, v: u != v, layouts)
+
+
+def edges(pairs: Sequence[tuple[int, int]] | np.ndarray, num_tokens: int) -> EdgeList:
+    """The graph of a list of edges; memory and time as their number, O(m d).
+
+    Args:
+      pairs: (m, 2) integers, each undirected edge once.
+      num_tokens: n.
+
+    Returns:
+      A graph of n tokens, to pass as ``mask``.
+
+    Raises:
+      ValueError: if num_tokens is not an integer of at least 1; if pairs is not (m, 2) integers, names a token outside
+        0..n-1, joins a token to itself, or has an edge twice, in either order.
+
+    Example:
+      >>> import unroll_jax
+      >>> ring = edges([(0, 1), (1, 2), (2, 3), (3, 0)], num_tokens=4)
+      >>> layer = unroll_jax.attention(mask=ring)
+    """
+    _check_count("num_tokens", num_tokens)
+    listed = np.asarray(pairs).reshape(-1, 2) if np.size(pairs) == 0 else np.asarray(pairs)
+    if listed.ndim != 2 or listed.shape[1] != 2 or not (np.issubdtype(listed.dtype, np.integer) or listed.size == 0):
+        raise ValueError(f"pairs must be (m, 2) integers, got {listed.dtype} of shape {listed.shape}")
+    ordered = np.sort(listed.astype(np.int64), axis=1)
+    for wrong, what in (
+        ((ordered < 0) | (ordered >= num_tokens), f"tokens are 0 to {num_tokens - 1}"),
+        (ordered[:, :1] == ordered[:, 1:], "a token is no neighbour of its own"),
+    ):
+        if wrong.any():
+            place = int(np.argwhere(wrong)[0, 0])
+            raise ValueError(f"pairs[{place}] is {tuple(listed[place].tolist())}, but {what}")
+    _, first = np.unique(ordered, axis=0, return_index=True)
+    if len(first) < len(ordered):
+        place = int(np.setdiff1d(np.arange(len(ordered)), first)[0])
+        raise ValueError(f"pairs[{place}] is {tuple(listed[place].tolist())}, an edge that pairs has already")
+    both = np.concatenate([ordered, ordered[:, ::-1]])
+    both = both[np.lexsort((both[:, 1], both[:, 0]))].astype(np.int32)
+    return EdgeList(f"edges of {num_tokens} tokens", num_tokens, both[:, 0], both[:, 1])
+
+
+def check_mask(mask: Any) -> Graph | EdgeList | None:
+    """The graph that a mask stands for; None is the complete graph.
+
+    Raises:
+      ValueError: if it is neither a graph nor a symmetric boolean (n, n) array.
+    """
+    if mask is None or isinstance(mask, Graph | EdgeList):
+        return mask
+    table = _check_table("mask", mask)
+
+    def adjacent(u: Array, v: Array) -> Array:
+        return jnp.asarray(table)[jnp.minimum(u, len(table) - 1), jnp.minimum(v, len(table) - 1)]
+
+    return Graph(f"{table.shape}", len(table), adjacent, lambda n, block: [_all_columns(np.arange(n), block)])
+
+
+def _check_table(name: str, value: Any) -> np.ndarray:
+    table = np.asarray(value)
+    if table.dtype != np.bool_ or table.ndim != 2 or table.shape[0] != table.shape[1]:
+        raise ValueError(f"{name} must be a boolean (n, n) array, got {table.dtype} of shape {table.shape}")
+    if not np.array_equal(table, table.T):
+        u, v = np.argwhere(table != table.T)[0]
+        raise ValueError(
+            f"{name} must be symmetric (an undirected graph), but {name}[{u}, {v}] differs from {name}[{v}, {u}]"
+        )
+    return table
+
+
+def _check_count(name: str, value: Any, least: int = 1) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+
+def _all_columns(tokens: np.ndarray, block: int) -> Layout:
+    return Layout(_in_blocks(tokens, min(block, len(tokens))), None)
+
+
+def _windows(n: int, width: int, block: int) -> Layout:
+    """Blocks of consecutive tokens, and the windows around them; places before the first token are negative."""
+    size = min(n, block, max(BAND_BLOCK, width))
+    rows = _in_blocks(np.arange(n), size)
+    columns = rows[:, :1] + np.arange(-width, size + width)
+    return Layout(rows, np.where(columns < n, columns, n))
+
+
+def _tile_rows(table: np.ndarray, numbers: np.ndarray, length: int, block: int) -> Layout:
+    """The rows of tiles with these numbers, and the tokens of the tiles in them, padded to ``length`` tiles."""
+    places = [np.flatnonzero(table[number]) for number in numbers]
+    padded = np.stack([np.pad(place, (0, length - len(place)), constant_values=len(table)) for place in places])
+    within = np.arange(block)
+    columns = (padded[..., None] * block + within).reshape(len(numbers), length * block)
+    return Layout(numbers[:, None] * block + within, columns)
+
+
+def _in_blocks(tokens: np.ndarray, size: int) -> np.ndarray:
+    """(blocks, size), the last block padded with nobody."""
+    return np.concatenate([tokens, np.full(-len(tokens) % size, NOBODY)]).reshape(-1, size)

@@ -1,0 +1,284 @@
+"""Attention with several heads: a sum of pairwise energies, and the step that lowers the sum."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.sparse.linalg import cg
+from jaxtyping import Array, Float
+
+from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
+from unroll_jax.energies.means import combine
+from unroll_jax.energies.pairs import check_mask, neighbourhood, pair_energy
+from unroll_jax.energies.pairwise import FORMS
+from unroll_jax.energies.rho import RhoLike, require_slope_at_zero, resolve_rho
+
+__all__ = ["MAJORISERS", "HeadsParams", "multihead_attention", "orthonormal_heads"]
+
+MAJORISERS = ("block", "scalar", "orthogonal")
+
+# Proximal steps that solve the block majoriser's systems, see `_solve_block`.
+PROXIMAL_STEPS = 3
+
+
+class HeadsParams(NamedTuple):
+    """W_a (num_heads, dim, rank): the weight of each head."""
+
+    W_a: Float[Array, "h d k"]
+
+
+def multihead_attention(
+    dim: int,
+    *,
+    num_heads: int,
+    rank: int | None = None,
+    majoriser: str = "block",
+    rho: RhoLike = "softmax",
+    form: str = "jacobi",
+    ridge: float = 0.0,
+    step_size: float = 1.0,
+    mask: Any = None,
+    block: int | None = None,
+) -> Descent:
+    r"""Attention with several heads as a descent step on the sum of their pairwise energies.
+
+    With tokens as rows of Y, heads :math:`Z^h = Y W_h` and the anchor B = x (0 when x is None),
+
+    .. math:: E(Y) = \sum_h \Bigl( \sum_{\{u,v\} \in G} \rho(\tfrac12 |z^h_u - z^h_v|^2)
+                     + \tfrac r2 |(Y - B) W_h|_F^2 \Bigr) .
+
+    Each head has weights :math:`\gamma^h_{uv}` of its own and pulls what it sees of a token to a mean of its own:
+
+    .. math:: m_u^h = \frac{\sum_{v \ne u} \gamma^h_{uv} z^h_v + r W_h^T b_u + s z^h_u}{D_u^h} , \qquad
+              D_u^h = \sum_{v \ne u} \gamma^h_{uv} + r + s ,
+
+    with s = 0 for ``form="jacobi"`` and s = rho'(0) for ``form="softmax"``. The step is
+
+    .. math:: y_u' = y_u - a P_u^+ g_u , \qquad g_u = \sum_h D_u^h W_h (z_u^h - m_u^h) = \nabla_{y_u} E ,
+
+    and ``majoriser`` chooses P:
+
+    - ``"block"``: :math:`P_u = \sum_h D_u^h W_h W_h^T`. With a = 1 the token goes where it fits all its heads best, to
+      the y nearest to it of least :math:`\sum_h D_u^h |W_h^T y - m_u^h|^2`: with W_h of independent columns, at most d
+      together, every head gets its mean. One linear system a token, of min(d, num_heads rank) unknowns, solved by
+      conjugate gradients; no (d, d) array is formed.
+    - ``"scalar"``: :math:`P_u = (\sum_h D_u^h \lambda_h) I`, :math:`\lambda_h \ge |W_h|_2^2`. No system to solve, but
+      the steps are shorter, the more so the more heads there are.
+    - ``"orthogonal"``: heads kept orthonormal, :math:`W_g^T W_h = 0` and :math:`W_h^T W_h = I` (the params are made so
+      by `orthonormal_heads` at each call). Then P of "block" needs no solving, and the step is the standard multi-head
+      output plus what no head sees: with ``form="softmax"``, r = 0 and rho = softmax,
+
+      .. math:: Y' = (1 - a) Y + a \Bigl( \sum_h softmax_v( z^h_u . z^h_v - \tfrac12 |z^h_v|^2 ) \, Y W_h W_h^T
+                + Y \bigl( I - \sum_h W_h W_h^T \bigr) \Bigr) .
+
+    No choice ever raises E, for every rho concave and nondecreasing, every undirected graph, W_h, r >= 0, B and a in
+    (0, 1]. E lies below its tangent quadratic, whose Hessian is
+    :math:`H = \sum_h (D^h - s - A^h) \otimes W_h W_h^T`, :math:`A^h = (\gamma^h_{uv})`. As :math:`D^h + A^h` is
+    diagonally dominant and a Kronecker product of positive semidefinite matrices is one,
+
+    .. math:: 2 P - H \succeq \sum_h (D^h + s + A^h) \otimes W_h W_h^T \succeq 0
+
+    for P of "block", hence for the larger one of "scalar". The gradient lies in the range of P, so x = P^+ g has
+    g.x = x.Px, and along the step the quadratic changes by :math:`-a g.x + \tfrac{a^2}{2} x.Hx \le -a (1 - a) x.Px`.
+    The same holds for any larger P: that is how the systems of "block" are solved where they are nearly singular.
+
+    One head has the energy of ``attention(dim=dim, rank=rank)`` and, in "block", moves Z the same way; the part of Y
+    that W_a does not see stays here, while `attention` averages it along. A token without neighbours stays.
+
+    Args:
+      dim: width d of the tokens.
+      num_heads: number of heads, at least 1.
+      rank: columns k of each W_h, at most ``dim``; None means dim // num_heads, as usual.
+      majoriser: "block", "scalar" or "orthogonal", see above; the last needs num_heads rank <= dim.
+      rho: a name of `RHOS`, a `Rho`, or a function z -> rho(z), checked to be concave and nondecreasing.
+      form: "jacobi" or "softmax", see above.
+      ridge: r >= 0, weight of the pull to the anchor.
+      step_size: a in (0, 1], unitless; 1 is the undamped step.
+      mask: as in `attention`.
+      block: as in `attention`.
+
+    Returns:
+      A `Descent` with params `HeadsParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor` of it
+      and of the tokens that are there.
+
+    Raises:
+      ValueError: if an option is outside what is stated here; while tracing, if y, x and mask do not fit each other.
+      TypeError: while tracing, if y or x is not floating.
+
+    Source: ours; Yang, Huang, Wipf (2022) treat one head. The majoriser is theirs, eq. 9, summed over heads.
+
+    Example:
+      >>> import jax
+      >>> layer = multihead_attention(6, num_heads=2, majoriser="orthogonal", form="softmax")
+      >>> params, y = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (5, 6))
+      >>> bool(layer.energy(params, layer.step(params, y, None), None) < layer.energy(params, y, None))
+      True
+    """
+    _check_options(dim, num_heads, rank, majoriser, form, ridge, step_size)
+    width = rank or dim // num_heads
+    chosen, graph = resolve_rho(rho), check_mask(mask)
+    if form == "softmax":
+        require_slope_at_zero(chosen)
+    assert chosen.log_slope is not None
+    log_slope, log_ridge = chosen.log_slope, math.log(ridge) if ridge > 0.0 else -math.inf
+
+    def init(key: jax.Array) -> HeadsParams:
+        if majoriser == "orthogonal":
+            columns = jax.nn.initializers.orthogonal()(key, (dim, num_heads * width))
+            return HeadsParams(_split(columns, num_heads))
+        xavier = jax.nn.initializers.variance_scaling(1.0, "fan_avg", "normal", batch_axis=0)
+        return HeadsParams(xavier(key, (num_heads, dim, width)))
+
+    def energy(params: HeadsParams, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
+        tokens, anchor, present, W = prepare(params, y, x)
+        z = _project(tokens, W)
+        return jnp.sum(pair_energy(chosen, z, graph, present, block=block), axis=-1) + pull(W, z, tokens, anchor)
+
+    def pull(W: Array, z: Array, tokens: Array, anchor: Array | None) -> Float[Array, "*batch"]:
+        pulled = z if anchor is None or ridge == 0.0 else _project(tokens - anchor, W)
+        return 0.5 * ridge * jnp.sum(pulled**2, axis=(-3, -2, -1))
+
+    def step(params: HeadsParams, y: Array, x: Array | Anchor | None = None) -> Array:
+        return step_and_energy(params, y, x)[0]
+
+    def step_and_energy(
+        params: HeadsParams, y: Array, x: Array | Anchor | None = None
+    ) -> tuple[Array, Float[Array, "*batch"]]:
+        tokens, anchor, present, W = prepare(params, y, x)
+        z = _project(tokens, W)
+        around = neighbourhood(chosen, z, z, graph, present, block=block, bounded=form == "softmax")
+        itself = log_slope(jnp.zeros((), z.dtype)) if form == "softmax" else -jnp.inf
+        pulls = [(around.log_degree, around.mean), (itself, z)]
+        if ridge > 0.0:
+            pulls.append((log_ridge, jnp.zeros_like(z) if anchor is None else _project(anchor, W)))
+        log_weights, mean = combine(pulls)
+        moved = _solve(majoriser, W, log_weights, z - mean)
+        stepped = (tokens - step_size * moved).astype(y.dtype)
+        stepped = stepped if present is None else jnp.where(jnp.swapaxes(present, -1, -2), stepped, y)
+        return stepped, jnp.sum(around.energy, axis=-1) + pull(W, z, tokens, anchor)
+
+    def prepare(params: HeadsParams, y: Array, x: Any) -> tuple[Array, Array | None, Array | None, Array]:
+        """Tokens and anchor in the dtype of the computation, which tokens are there (*batch, 1, n), and the heads."""
+        check_tokens(y, x, dim=dim)
+        anchor, present = as_anchor(x)
+        dtype = compute_dtype(y, params.W_a)
+        tokens, anchor = (v if v is None else blank_absent(v, present).astype(dtype) for v in (y, anchor))
+        W = params.W_a.astype(dtype)
+        W = orthonormal_heads(W) if majoriser == "orthogonal" else W
+        assert tokens is not None
+        return tokens, anchor, None if present is None else present[..., None, :], W
+
+    return Descent(init, energy, step, step_and_energy)
+
+
+def orthonormal_heads(W_a: Float[Array, "h d k"]) -> Float[Array, "h d k"]:
+    """Heads with W_g^T W_h = 0 and W_h^T W_h = I that span, up to any h, what those of W_a span.
+
+    Args:
+      W_a: heads of independent columns, at most d of them together.
+
+    Returns:
+      Their orthonormalised columns, by a QR decomposition.
+    """
+    joined, _ = jnp.linalg.qr(_join(W_a))
+    return _split(joined, W_a.shape[0])
+
+
+def _project(tokens: Array, W: Float[Array, "h d k"]) -> Float[Array, "*batch h n k"]:
+    return jnp.einsum("...nd,hdk->...hnk", tokens, W)
+
+
+def _solve(
+    majoriser: str, W: Float[Array, "h d k"], log_weights: Float[Array, "*batch h n 1"], offset: Array
+) -> Float[Array, "*batch n d"]:
+    """P_u^+ g_u of every token, from the log of D_u^h and the offset z_u^h - m_u^h of its heads."""
+    alone = jnp.isneginf(log_weights)
+    offset = jnp.where(alone, 0.0, offset)
+    if majoriser == "orthogonal":
+        return jnp.einsum("...hnk,hdk->...nd", offset, W)
+    # P and g may be scaled alike: of each token's heads the heaviest now has weight 1.
+    largest = jnp.max(log_weights, axis=-3, keepdims=True)
+    log_weights = log_weights - jax.lax.stop_gradient(jnp.where(jnp.isneginf(largest), 0.0, largest))
+    if majoriser == "scalar":
+        weights = jnp.exp(log_weights)
+        size = jnp.sum(weights[..., 0] * _norm_bound(W)[:, None], axis=-2)[..., None]
+        return jnp.einsum("...hnk,hdk->...nd", weights * offset, W) / jnp.where(size == 0.0, 1.0, size)
+    roots = jnp.broadcast_to(jnp.exp(0.5 * log_weights), offset.shape)
+    rows = [jnp.moveaxis(part, -3, -2).reshape(-1, W.shape[0] * W.shape[2]) for part in (roots, offset)]
+    with jax.default_matmul_precision("highest"):
+        moved = jax.vmap(_solve_block, (None, 0, 0))(_join(W), *rows)
+    return moved.reshape(*offset.shape[:-3], offset.shape[-2], W.shape[1])
+
+
+def _solve_block(W: Float[Array, "d m"], root: Float[Array, " m"], offset: Float[Array, " m"]) -> Float[Array, " d"]:
+    """The x of least sum_i root_i^2 (W^T x - offset)_i^2 nearest to 0, by the smaller of its two linear systems.
+
+    A proximal step solves a system M x = g with M raised by t = sqrt(epsilon) times its trace, for what is left of g:
+    after three of them x = (1 - (t / (M + t))^3) M^+ g. That is never more than M^+ g, so it keeps the step's bound; an
+    eigenvalue of share e of the trace has relative error (sqrt(epsilon) / e)^3; and what round-off says of directions
+    that no head sees is not blown up. Conjugate gradients, not decompositions: those run badly in batches, and on some
+    CPUs lock each other out when two of them run at the same time.
+    """
+    dim, columns = W.shape
+    dual = columns <= dim
+    trace = jax.lax.stop_gradient(jnp.sum(root**2 * jnp.sum(W**2, axis=0)))
+    lift = jnp.where(trace == 0.0, 1.0, jnp.sqrt(jnp.finfo(W.dtype).eps) * trace)
+    if dual:  # x = W S c with S W^T W S c = S offset, S = diag(root)
+        right = root * offset
+        product = lambda c: root * ((root * c) @ W.T @ W)  # noqa: E731
+    else:  # W S^2 W^T x = W S^2 offset
+        right = W @ (root**2 * offset)
+        product = lambda x: W @ (root**2 * (x @ W))  # noqa: E731
+    scale = jax.lax.stop_gradient(jnp.max(jnp.abs(right)))
+    scale = jnp.where(scale == 0.0, 1.0, scale)  # NaN stays NaN, and reaches the result
+    right = right / scale
+
+    def proximal_step(solution: Array, _: None) -> tuple[Array, None]:
+        left = right - product(solution)
+        more, _ = cg(lambda c: product(c) + lift * c, left, tol=1e-6, maxiter=2 * min(dim, columns))
+        return solution + more, None
+
+    solution, _ = jax.lax.scan(proximal_step, jnp.zeros_like(right), length=PROXIMAL_STEPS)
+    return scale * (W @ (root * solution) if dual else solution)
+
+
+def _norm_bound(W: Float[Array, "h d k"]) -> Float[Array, " h"]:
+    """At least |W_h|_2^2, at most k^(1/16) times it: the 16-norm of the eigenvalues of W_h^T W_h."""
+    gram = jnp.swapaxes(W, -1, -2) @ W
+    size = jnp.sqrt(jnp.sum(gram**2, axis=(-2, -1), keepdims=True))
+    size = jnp.where(size == 0.0, 1.0, size)
+    power = gram / size
+    for _ in range(3):
+        power = power @ power
+    return size[..., 0, 0] * jnp.sum(power**2, axis=(-2, -1)) ** (1.0 / 16.0)
+
+
+def _join(W: Float[Array, "h d k"]) -> Float[Array, "d m"]:
+    """The columns of all heads side by side, (d, h k)."""
+    return jnp.moveaxis(W, 0, 1).reshape(W.shape[1], -1)
+
+
+def _split(columns: Float[Array, "d m"], num_heads: int) -> Float[Array, "h d k"]:
+    return jnp.moveaxis(columns.reshape(columns.shape[0], num_heads, -1), 1, 0)
+
+
+def _check_options(
+    dim: int, num_heads: int, rank: int | None, majoriser: str, form: str, ridge: float, step_size: float
+) -> None:
+    if dim < 1:
+        raise ValueError(f"dim must be at least 1, got {dim}")
+    if num_heads < 1 or (rank is None and num_heads > dim):
+        raise ValueError(f"num_heads must be at least 1, and at most dim={dim} unless rank is given, got {num_heads}")
+    if rank is not None and not 1 <= rank <= dim:
+        raise ValueError(f"rank must be between 1 and dim={dim}, got {rank}")
+    if majoriser not in MAJORISERS:
+        raise ValueError(f"majoriser must be one of {MAJORISERS}, got {majoriser!r}")
+    if majoriser == "orthogonal" and num_heads * (rank or 1) > dim:
+        raise ValueError(f"rank must be at most dim // num_heads = {dim // num_heads} for orthogonal heads, got {rank}")
+    if form not in FORMS:
+        raise ValueError(f"form must be one of {FORMS}, got {form!r}")
+    if not (ridge >= 0.0 and math.isfinite(ridge)):
+        raise ValueError(f"ridge must be finite and at least 0, got {ridge}")
+    if not 0.0 < step_size <= 1.0:
+        raise ValueError(f"step_size must be in (0, 1], got {step_size}")

@@ -1,0 +1,46 @@
+"""Checks of an input x that is no anchor: keys to attend to, signals to code, features to condition on."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+from unroll_jax.descent import blank_absent
+
+__all__ = ["check_input", "sum_present"]
+
+
+def check_input(x: Any, tokens: tuple[int, ...], *, width: int, what: str, present: Any = None) -> None:
+    """Checks that x holds ``what``: floating rows of the width asked for, whose leading axes broadcast to ``tokens``.
+
+    Raises:
+      TypeError: if x is not of a floating dtype.
+      ValueError: if x is None, its shape does not fit, or a value that is known and present is not finite.
+    """
+    if x is None:
+        raise ValueError(f"x must hold {what}, got None")
+    if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
+        raise TypeError(f"x must have a floating dtype, got {jnp.result_type(x)}; cast it first")
+    shape = jnp.shape(x)
+    if len(shape) < 2 or shape[-1] != width or not _fits(shape[:-1], tokens):
+        wanted = (*tokens, width)
+        raise ValueError(f"x must hold {what} of shape {wanted}, or broadcasting to it, got shape {shape}")
+    if isinstance(x, Tracer) or isinstance(present, Tracer) or not getattr(x, "is_fully_addressable", True):
+        return
+    finite = np.isfinite(np.asarray(x))
+    if present is not None:
+        finite = finite | ~np.asarray(present)[..., None]
+    if not finite.all():
+        raise ValueError(f"x must be finite, but x{np.argwhere(~finite)[0].tolist()} is not")
+
+
+def sum_present(per_token: Float[Array, "*batch n"], present: Any) -> Float[Array, "*batch"]:
+    """The sum over the tokens that are there; ``present`` is a boolean (*batch, n), or None if all are."""
+    return jnp.sum(per_token if present is None else blank_absent(per_token[..., None], present)[..., 0], axis=-1)
+
+
+def _fits(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    padded = (1,) * (len(target) - len(shape)) + tuple(shape)
+    return len(padded) == len(target) and all(a in (1, b) for a, b in zip(padded, target, strict=True))

@@ -1,0 +1,117 @@
+"""The sums over a rectangle of the table of pairs: some tokens against others, in one pass over their distances."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from unroll_jax.energies.rho import Rho
+
+__all__ = ["rectangle_energy", "rectangle_sums", "square_exponential_sums"]
+
+Sums = tuple[Array, Array, Array]
+
+
+def rectangle_energy(
+    rho: Rho,
+    rows: Float[Array, "*batch b k"],
+    columns: Float[Array, "*#batch m k"],
+    neighbours: Bool[Array, "*#batch b m"],
+) -> Float[Array, "*batch b"]:
+    """sum_v rho(|z_u - z_v|^2 / 2) over the neighbours v of each row u."""
+    values = rho.value(_half_square_distances(rows, columns, neighbours))
+    return jnp.sum(values, axis=-1, where=neighbours)
+
+
+def rectangle_sums(
+    rho: Rho,
+    rows: Float[Array, "*batch b k"],
+    columns: Float[Array, "*#batch m k"],
+    values: Float[Array, "*#batch m d"],
+    neighbours: Bool[Array, "*#batch b m"],
+    *,
+    bounded: bool,
+) -> Sums:
+    """Energy (*batch, b), log degree (*batch, b, 1) and mean (*batch, b, d) of each row, see `pairs.Neighbourhood`.
+
+    The weights are scaled by the largest of a row before they are summed or, if ``bounded``, by the slope at 0.
+    """
+    assert rho.log_slope is not None
+    distances = _half_square_distances(rows, columns, neighbours)
+    logits = jnp.where(neighbours, rho.log_slope(distances), -jnp.inf)
+    if bounded:
+        largest = rho.log_slope(jnp.zeros((), logits.dtype))
+    else:
+        largest = jnp.max(logits, axis=-1, keepdims=True)
+        largest = jax.lax.stop_gradient(jnp.where(jnp.isneginf(largest), 0.0, largest))
+    weights = jnp.exp(logits - largest)
+    degree = jnp.sum(weights, axis=-1, keepdims=True)
+    log_degree, mean = _normalised(degree, weights @ values, bounded=bounded)
+    log_degree = largest + log_degree
+    if rho.exponential:
+        return -(jnp.exp(largest) * degree)[..., 0], log_degree, mean
+    return jnp.sum(rho.value(distances), axis=-1, where=neighbours), log_degree, mean
+
+
+def square_exponential_sums(
+    z: Float[Array, "*batch n k"], values: Float[Array, "*batch n d"], neighbours: Bool[Array, "*#batch n n"]
+) -> Sums:
+    """The same for rho(z) = -exp(-z), all tokens against all and ``bounded``.
+
+    Here a slope is minus an energy, the derivative of a weight is the weight again, and both are symmetric: one (n, n)
+    array is kept for the backward pass instead of several.
+    """
+    degree, total = _exponential_sums(z, values, neighbours)
+    return -degree[..., 0], *_normalised(degree, total, bounded=True)
+
+
+@jax.custom_jvp
+def _exponential_sums(z: Array, values: Array, neighbours: Array) -> tuple[Array, Array]:
+    weights = _exponential_weights(z, neighbours)
+    # The weights are symmetric; contracting their first axis is the faster product on CPUs.
+    return jnp.sum(weights, axis=-1, keepdims=True), jnp.einsum("...uv,...ud->...vd", weights, values)
+
+
+@_exponential_sums.defjvp
+def _(primals: tuple, tangents: tuple) -> tuple:
+    z, values, neighbours = primals
+    dz, dvalues, _ = tangents
+    weights = _exponential_weights(z, neighbours)
+    degree = jnp.sum(weights, axis=-1, keepdims=True)
+    total = jnp.einsum("...uv,...ud->...vd", weights, values)
+    # d(-|z_u - z_v|^2 / 2) = z_u.dz_v + z_v.dz_u - z_u.dz_u - z_v.dz_v, written so that one product transposes it.
+    cross = jnp.matmul(z, _transpose(dz), precision=jax.lax.Precision.HIGHEST)
+    own = jnp.sum(z * dz, axis=-1, keepdims=True)
+    dweights = weights * (cross + _transpose(cross) - own - _transpose(own))
+    ddegree = jnp.sum(dweights, axis=-1, keepdims=True)
+    return (degree, total), (ddegree, dweights @ values + weights @ dvalues)
+
+
+def _exponential_weights(z: Array, neighbours: Array) -> Array:
+    return jnp.where(neighbours, jnp.exp(-_half_square_distances(z, z, neighbours)), 0.0)
+
+
+def _normalised(degree: Array, total: Array, *, bounded: bool) -> tuple[Array, Array]:
+    # Beside a weight of 1 for the token itself a degree this small is lost in round-off, while 1 / degree^2, which the
+    # derivative holds, may overflow.
+    alone = degree <= (float(jnp.finfo(degree.dtype).tiny) ** 0.25 if bounded else 0.0)
+    degree = jnp.where(alone, 1.0, degree)
+    return jnp.where(alone, -jnp.inf, jnp.log(degree)), total / degree
+
+
+def _half_square_distances(rows: Array, columns: Array, neighbours: Array) -> Array:
+    """Half the squared distance of every pair of neighbours; 1 elsewhere, where rho and its slope may be singular at 0.
+
+    The error is about the machine's epsilon times the squared norm of the tokens, which callers centre for that.
+    """
+    halves = (0.5 * jnp.sum(tokens**2, axis=-1, keepdims=True) for tokens in (rows, columns))
+    of_rows, of_columns = halves
+    # The difference cancels most digits of close tokens, so accelerators must not shorten the products.
+    products = jnp.matmul(rows, _transpose(columns), precision=jax.lax.Precision.HIGHEST)
+    distances = of_rows + _transpose(of_columns) - products
+    # Only round-off makes them negative; the derivatives, which are exact, must not feel its removal.
+    distances = distances + jax.lax.stop_gradient(jnp.maximum(distances, 0.0) - distances)
+    return jnp.where(neighbours, distances, 1.0)
+
+
+def _transpose(array: Array) -> Array:
+    return jnp.swapaxes(array, -1, -2)

@@ -1,0 +1,48 @@
+"""The layer of the unrolled transformer, whose weights are free and whose descent is trained."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.descent import check_tokens, compute_dtype
+
+__all__ = ["UnrolledLayerParams", "unrolled_layer"]
+
+
+class UnrolledLayerParams(NamedTuple):
+    """V (k, d), W (d, d) and U (d, d) of one `unrolled_layer`."""
+
+    V: Float[Array, "k d"]
+    W: Float[Array, "d d"]
+    U: Float[Array, "d d"]
+
+
+def unrolled_layer(params: UnrolledLayerParams, y: Float[Array, "*batch n d"]) -> Float[Array, "*batch n d"]:
+    r"""A layer of the unrolled transformer (UT), with weights of its own.
+
+    .. math:: Z = softmax(Y V^T V Y^T) Y , \qquad Y' = relu(Z W^+ + Y U) , \quad W^+ = (W + W^T) / 2 .
+
+    With free U and weights that differ by layer it lowers no energy known in advance; descent of the task loss is what
+    `unroll_jax.constrained` asks of it.
+
+    Args:
+      params: V (k, d), W (d, d), U (d, d).
+      y: tokens as rows.
+
+    Returns:
+      Y', same shape and dtype as y.
+
+    Raises:
+      ValueError: while tracing, if y is not (*batch, n, d) with the d of V.
+      TypeError: while tracing, if y is not floating.
+
+    Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 47 and 48; tokens as rows.
+    """
+    check_tokens(y, dim=params.V.shape[-1])
+    projected = y @ params.V.T
+    logits = jnp.einsum("...uk,...vk->...uv", projected, projected, preferred_element_type=compute_dtype(y))
+    weights = jax.nn.softmax(logits, axis=-1).astype(y.dtype)
+    symmetric = 0.5 * (params.W + params.W.T)
+    return jax.nn.relu((weights @ y) @ symmetric + y @ params.U)
