@@ -118,6 +118,20 @@ def test_the_same_check_finds_the_step_that_raises_the_papers_energy():
         assert (exact.energy(params, stepped) > exact.energy(params, y) + tolerance) == rises
 
 
+@pytest.mark.usefixtures("x64")
+@every_system
+def test_step_and_energy_at_once_are_step_and_energy(name):
+    descent, *arrays = draw(name, 0, (2, 3), "float64")
+    if descent.step_and_energy is None:
+        pytest.skip(f"{name} has nothing to share")
+
+    @jax.jit
+    def both(*args):
+        return descent.step_and_energy(*args), (descent.step(*args), descent.energy(*args))
+
+    chex.assert_trees_all_close(*both(*arrays), rtol=1e-12, atol=1e-14)
+
+
 @every_system
 def test_an_example_does_not_depend_on_its_batch(name):
     descent, *arrays = draw(name, 0, (2, 3), "float32")

@@ -49,8 +49,8 @@ def rounding(energy, y, dtype):
 def test_energy_and_step_equal_the_reference(rho, form, mask):
     y, c, W_a = tokens(0), tokens(1), tokens(2, (3, 2))
     for weight, step_size in ((None, 1.0), (W_a, 0.3)):
-        dim = None if weight is None else 3
-        layer = causal_attention(rho=rho, form=form, step_size=step_size, mask=MASKS[mask], dim=dim)
+        dim, rank = (None, None) if weight is None else (3, 2)
+        layer = causal_attention(rho=rho, form=form, step_size=step_size, mask=MASKS[mask], dim=dim, rank=rank)
         params = AttentionParams(None if weight is None else jnp.asarray(weight))
         system = {"rho": rho, "graph": MASKS[mask], "W_a": weight}
         for context in (c, None):
@@ -197,8 +197,8 @@ def test_the_sweep_is_the_jacobi_step_taken_token_by_token(rho):
         expected = y.copy()
         for u in range(6):
             expected[u] = reference.pair_step(expected, step_size=step_size, **system)[u]
-        dim = None if weight is None else 3
-        layer = sweep_attention(rho=rho, ridge=ridge, step_size=step_size, mask=graph, dim=dim)
+        dim, rank = (None, None) if weight is None else (3, 2)
+        layer = sweep_attention(rho=rho, ridge=ridge, step_size=step_size, mask=graph, dim=dim, rank=rank)
         params = AttentionParams(None if weight is None else jnp.asarray(weight))
         stepped = layer.step(params, jnp.asarray(y), jnp.asarray(x))
         np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-12)
@@ -242,6 +242,7 @@ BAD = [
     ({"form": "gauss"}, "form must be one of"),
     ({"step_size": 1.5}, r"step_size must be in \(0, 1\], got 1.5"),
     ({"mask": np.ones((3, 3))}, "mask must be a boolean .* got float64"),
+    ({"block": 0}, "block must be .* at least 1, got 0"),
     ({"mask": np.ones((3, 2), bool)}, r"mask must be .* shape \(3, 2\)"),
 ]
 

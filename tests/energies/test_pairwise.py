@@ -165,10 +165,13 @@ def test_derivatives_at_coincident_tokens_are_those_of_the_formula():
     np.testing.assert_allclose(jax.jit(jax.grad(layer.energy, 1))(NO_WEIGHT, y), 0.0, atol=1e-12)
 
 
-def test_a_rho_of_infinite_slope_at_zero_has_finite_gradients(getkey):
-    """No token is its own neighbour, so the slope at distance 0 is never used."""
-    layer, y = attention(rho=uj.Rho(value=jnp.sqrt)), jax.random.normal(getkey(), (4, 2))
-    chex.assert_tree_all_finite(jax.jit(jax.grad(layer.energy, 1))(NO_WEIGHT, y))
+@pytest.mark.usefixtures("unchecked")
+def test_a_rho_of_infinite_slope_at_zero_is_refused_for_equal_tokens_have_it_as_weight():
+    for rho in (jnp.sqrt, uj.Rho(value=jnp.sqrt)):
+        with pytest.raises(ValueError, match=r"rho 'sqrt' must have a finite slope at z=0, .* use sqrt\(z \+ eps\)"):
+            attention(rho=rho)
+    layer, y = attention(rho=lambda z: jnp.sqrt(z + 1e-6)), jnp.array([[1.0, 2.0], [1.0, 2.0], [0.0, 1.0]])
+    chex.assert_tree_all_finite(jax.jit(layer.step)(NO_WEIGHT, y))
     chex.assert_tree_all_finite(jax.jit(jax.jacobian(layer.step, 1))(NO_WEIGHT, y))
     assert layer.energy(NO_WEIGHT, layer.step(NO_WEIGHT, y)) < layer.energy(NO_WEIGHT, y)
 

@@ -121,15 +121,14 @@ def test_a_slope_of_zero_has_finite_derivatives():
 
 
 GOOD = {
-    "sqrt": jnp.sqrt,  # of infinite slope at 0
-    "fourth root": lambda z: (z * z) ** 0.125,  # whose slope at 0 autodiff calls NaN
+    "sqrt": lambda z: jnp.sqrt(z + 1e-6),
     "linear": lambda z: z,
     "constant": lambda z: 0.0 * z,
     "steep": lambda z: -jnp.exp(-1e3 * z),
     "saturating": jnp.tanh,
     "cancelling": lambda z: 1.0 - 1.0 / (1.0 + z),
     "kinked": lambda z: jnp.minimum(z, 3.0),
-    "partial": functools.partial(lambda exponent, z: z**exponent, 0.25),
+    "partial": functools.partial(lambda exponent, z: (z + 0.1) ** exponent, 0.25),
 }
 
 
@@ -176,6 +175,12 @@ BAD = {
     ),
     "a doubled slope": (uj.Rho(lambda z: z, lambda z: 2.0 + 0.0 * z), r"rises by 1 per unit and the slope goes from 2"),
     "a broken slope": (uj.Rho(jnp.sqrt, lambda z: 0.5 / jnp.sqrt(z - 1.0)), r"finite slope beyond z=0, but at z=1e-06"),
+    "infinite at 0": (
+        jnp.sqrt,
+        r"rho 'sqrt' must have a finite slope at z=0, .* inf in float64; .* use sqrt\(z \+ eps\)",
+    ),
+    "not a number at 0": (lambda z: (z * z) ** 0.125, r"must have a finite slope at z=0, .* nan in float64"),
+    "infinite in float32": (lambda z: jnp.sqrt(z + 1e-60), r"must have a finite slope at z=0, .* inf in float32"),
     "a foreign log_slope": (uj.Rho(jnp.log1p, None, jnp.negative), r"log\(slope\) as log_slope, but at z=0.00"),
 }
 
@@ -205,13 +210,12 @@ def test_a_rho_that_is_not_concave_would_raise_the_energy(dtype, monkeypatch):
         assert layer.energy(params, layer.step(params, y)) == pytest.approx(152.6207, rel=1e-6)
 
 
-def test_the_softmax_form_asks_for_a_finite_slope_at_zero():
-    for factory in (uj.attention, uj.causal_attention):
-        with pytest.raises(ValueError, match=r"rho'\(0\), which must be finite, but its logarithm is inf; use form="):
-            factory(rho=jnp.sqrt, form="softmax")
-    with pytest.raises(ValueError, match="must be finite, but its logarithm is nan"):
-        uj.multihead_attention(2, num_heads=1, rho=GOOD["fourth root"], form="softmax")
-    uj.attention(rho="truncated_quadratic", form="softmax")
+def test_every_kind_of_attention_asks_for_a_finite_slope_at_zero():
+    several = functools.partial(uj.multihead_attention, 2, num_heads=1)
+    for factory in (uj.attention, uj.causal_attention, uj.sweep_attention, several):
+        with pytest.raises(ValueError, match="must have a finite slope at z=0"):
+            factory(rho=jnp.sqrt)
+        factory(rho="truncated_quadratic")
 
 
 BAD_NUMBERS = [

@@ -1,17 +1,21 @@
 """Attention to predecessors alone, and what it lowers; the sweep in order that lowers the whole energy."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
+from unroll_jax.energies.graphs import EdgeList, Graph
+from unroll_jax.energies.inputs import check_known, check_params, project
 from unroll_jax.energies.means import combine, weighted_mean
 from unroll_jax.energies.pairwise import AttentionParams, attention
-from unroll_jax.energies.rho import Rho, RhoLike, require_slope_at_zero, resolve_rho
+from unroll_jax.energies.rectangles import rectangle_energy, rectangle_sums
+from unroll_jax.energies.rho import Rho, RhoLike, resolve_rho
 
 __all__ = ["causal_attention", "sweep_attention"]
 
@@ -24,6 +28,7 @@ def causal_attention(
     mask: Any = None,
     dim: int | None = None,
     rank: int | None = None,
+    block: int | None = None,
 ) -> Descent:
     r"""Attention of each token to its predecessors, as a descent step on its own energy while they are held.
 
@@ -55,13 +60,15 @@ def causal_attention(
         count.
       dim: width d of the tokens, to learn W_a of shape (dim, rank); None uses the tokens as they are.
       rank: columns k of W_a, at most ``dim``; None means ``dim``.
+      block: tokens that look back at a time: memory O(n block), in value and derivatives, for the price of computing
+        them again in the backward pass. None takes all at once, O(n^2).
 
     Returns:
       A `Descent` with params `AttentionParams`; ``x`` is the context C, broadcastable to y, or None for y itself, or
       an `Anchor` of it and of the tokens that are there.
 
     Raises:
-      ValueError: if an option is outside what is stated here; while tracing, if y, x and mask do not fit each other.
+      ValueError: if an option is outside what is stated here; while tracing, if params, y, x and mask do not fit.
       TypeError: while tracing, if y or x is not floating.
 
     Source: ours; Yang, Huang, Wipf (2022) have undirected graphs alone.
@@ -73,26 +80,32 @@ def causal_attention(
       >>> bool(layer.energy(params, layer.step(params, y, None), y) < layer.energy(params, y, y))
       True
     """
-    undirected = attention(rho=rho, form=form, step_size=step_size, dim=dim, rank=rank)  # checks the options
+    undirected = attention(rho=rho, form=form, step_size=step_size, dim=dim, rank=rank, block=block)  # checks options
     chosen, table = resolve_rho(rho), _check_directed(mask)
-    if form == "softmax":
-        require_slope_at_zero(chosen)
+    shape = None if dim is None else (dim, rank or dim)
 
     def energy(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
-        tokens, context, present = prepare(params, y, x)
-        distances, neighbours = around(params, tokens, context, present)
-        return jnp.sum(chosen.value(distances), axis=(-2, -1), where=neighbours)
+        def sums(rows: Array, columns: Array, _: Array, neighbours: Array) -> tuple[Array]:
+            return (rectangle_energy(chosen, rows, columns, neighbours)[..., None],)
+
+        return jnp.sum(by_rows(sums, params, *prepare(params, y, x))[0], axis=(-2, -1))
 
     def step(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Array:
         tokens, context, present = prepare(params, y, x)
-        distances, neighbours = around(params, tokens, context, present)
-        log_weight, mean = weighted_mean(_logits(chosen, distances, neighbours), context)
+
+        def sums(*rectangle: Array) -> tuple[Array, Array]:
+            return rectangle_sums(chosen, *rectangle, bounded=form == "softmax")[1:]
+
+        log_weight, mean = by_rows(sums, params, tokens, context, present)
         if form == "softmax":
-            log_weight, mean = combine([(log_weight, mean), (_logits(chosen, jnp.zeros(()), jnp.array(True)), tokens)])
+            assert chosen.log_slope is not None
+            itself = chosen.log_slope(jnp.zeros((), tokens.dtype))
+            log_weight, mean = combine([(log_weight, mean), (itself, tokens)])
         return _move(y, tokens, log_weight, mean, step_size, present)
 
     def prepare(params: AttentionParams, y: Array, x: Any) -> tuple[Array, Array, Array | None]:
         check_tokens(y, x, dim=dim)
+        check_params("W_a", params.W_a, shape)
         context, present = as_anchor(x)
         tokens = blank_absent(y, present).astype(compute_dtype(y, params.W_a))
         if context is None:
@@ -100,16 +113,28 @@ def causal_attention(
         context = blank_absent(context, present).astype(tokens.dtype)
         return tokens, jnp.broadcast_to(context, tokens.shape), present
 
-    def around(params: AttentionParams, tokens: Array, context: Array, present: Array | None) -> tuple[Array, Array]:
+    def by_rows(sums: Callable, params: AttentionParams, tokens: Array, context: Array, present: Any) -> list[Array]:
+        """``sums`` of every token against its neighbours in the context, ``block`` tokens at a time."""
         n = tokens.shape[-2]
         if table is not None and len(table) != n:
             raise ValueError(f"mask is {table.shape}, but y has n={n} tokens (shape {tokens.shape})")
-        neighbours = jnp.asarray(np.tri(n, k=-1, dtype=bool) if table is None else table & ~np.eye(n, dtype=bool))
-        if present is not None:
-            neighbours = neighbours & present[..., :, None] & present[..., None, :]
         shift = jnp.mean(context, axis=-2, keepdims=True)  # distances do not feel it, their digits do
-        z, c = (_project(params, part - shift) for part in (tokens, context))
-        return _half_square_distances(z, c, neighbours), neighbours
+        z, c = (project(part - shift, params.W_a) for part in (tokens, context))
+
+        def some(u: Array) -> tuple[Array, ...]:
+            v = jnp.arange(n)
+            neighbours = u[:, None] > v if table is None else jnp.asarray(table)[u] & (u[:, None] != v)
+            if present is not None:
+                neighbours = neighbours & jnp.take(present, u, axis=-1)[..., :, None] & present[..., None, :]
+            return sums(jnp.take(z, u, axis=-2), c, context, neighbours)
+
+        size = min(n, block or n)
+        rows = jnp.minimum(jnp.arange(-(-n // size) * size).reshape(-1, size), n - 1)  # what is over is cut off again
+        if len(rows) == 1:
+            return list(some(rows[0]))
+        found = jax.lax.map(jax.checkpoint(some, prevent_cse=False), rows)
+        joined = [jnp.moveaxis(part, 0, -3) for part in found]
+        return [part.reshape(*part.shape[:-3], -1, part.shape[-1])[..., :n, :] for part in joined]
 
     return Descent(init=undirected.init, energy=energy, step=step)
 
@@ -147,22 +172,24 @@ def sweep_attention(
       A `Descent` with params `AttentionParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor`.
 
     Raises:
-      ValueError: if an option is outside what is stated here; while tracing, if y, x and mask do not fit each other.
+      ValueError: if an option is outside what is stated here; while tracing, if params, y, x and mask do not fit.
       TypeError: while tracing, if y or x is not floating.
 
     Source: ours; the sequential counterpart of Yang, Huang, Wipf (2022), Theorem 3.1.
     """
+    table = _check_directed(mask)
     at_once = attention(rho=rho, ridge=ridge, step_size=step_size, mask=mask, dim=dim, rank=rank)
-    chosen, table = resolve_rho(rho), _check_directed(mask)
+    chosen = resolve_rho(rho)
+    shape = None if dim is None else (dim, rank or dim)
 
     def step(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Array:
         check_tokens(y, x, dim=dim)
+        check_params("W_a", params.W_a, shape)
         anchor, present = as_anchor(x)
         tokens = blank_absent(y, present).astype(compute_dtype(y, params.W_a))
         n = tokens.shape[-2]
         if table is not None and len(table) != n:
             raise ValueError(f"mask is {table.shape}, but y has n={n} tokens (shape {tokens.shape})")
-        graph = jnp.asarray((np.ones((n, n), bool) if table is None else table) & ~np.eye(n, dtype=bool))
         anchors = jnp.zeros_like(tokens)
         if anchor is not None:
             anchors = jnp.broadcast_to(blank_absent(anchor, present), y.shape).astype(tokens.dtype)
@@ -170,8 +197,9 @@ def sweep_attention(
 
         def visit(tokens: Array, u: Array) -> tuple[Array, None]:
             token = jax.lax.dynamic_index_in_dim(tokens, u, -2)
-            neighbours = (graph[u] & there)[..., None, :]
-            differences = _project(params, tokens - token)
+            others = jnp.arange(n) != u
+            neighbours = ((others if table is None else others & jnp.asarray(table)[u]) & there)[..., None, :]
+            differences = project(tokens - token, params.W_a)
             distances = jnp.where(neighbours, 0.5 * jnp.sum(differences**2, axis=-1)[..., None, :], 1.0)
             pulls: list[tuple[Any, Array]] = [weighted_mean(_logits(chosen, distances, neighbours), tokens)]
             if ridge > 0.0:
@@ -189,25 +217,13 @@ def sweep_attention(
 def _check_directed(mask: Any) -> np.ndarray | None:
     if mask is None:
         return None
+    if isinstance(mask, Graph | EdgeList):
+        raise ValueError(f"mask must be a boolean (n, n) array, got the graph {mask.name}, which only attention takes")
+    check_known("mask", mask)
     table = np.asarray(mask)
     if table.dtype != np.bool_ or table.ndim != 2 or table.shape[0] != table.shape[1]:
         raise ValueError(f"mask must be a boolean (n, n) array, got {table.dtype} of shape {table.shape}")
     return table
-
-
-def _project(params: AttentionParams, tokens: Array) -> Array:
-    return tokens if params.W_a is None else tokens @ params.W_a.astype(tokens.dtype)
-
-
-def _half_square_distances(z: Array, c: Array, neighbours: Bool[Array, "..."]) -> Float[Array, "*batch n n"]:
-    """Half the squared distance of each z_u to each neighbour c_v; 1 elsewhere, where rho may be singular at 0."""
-    squares = [0.5 * jnp.sum(part**2, axis=-1) for part in (z, c)]
-    # The difference cancels most digits of close tokens, so accelerators must not shorten the products.
-    products = jnp.matmul(z, jnp.swapaxes(c, -1, -2), precision=jax.lax.Precision.HIGHEST)
-    distances = squares[0][..., :, None] + squares[1][..., None, :] - products
-    # Only round-off makes them negative; the derivatives, which are exact, must not feel its removal.
-    distances = distances + jax.lax.stop_gradient(jnp.maximum(distances, 0.0) - distances)
-    return jnp.where(neighbours, distances, 1.0)
 
 
 def _logits(rho: Rho, distances: Array, neighbours: Array) -> Array:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype, linear
+from unroll_jax.energies.inputs import check_params
 from unroll_jax.energies.penalty import Proximal, check_positive, penalty_of_present
 from unroll_jax.energies.proximal import resolve_proximal
 
@@ -56,7 +57,7 @@ def feedforward(
 
     Raises:
       ValueError: if dim < 1, step_size is not positive and finite, phi is unknown, or spectrum is not two finite
-        numbers in order; while tracing, if y or x do not fit.
+        numbers in order; while tracing, if params, y or x do not fit.
       TypeError: while tracing, if y or x is not floating.
 
     Warns:
@@ -81,6 +82,7 @@ def feedforward(
         _warn_beyond(step_size, spectrum[1])
 
     def matrix(params: FeedForwardParams) -> Array:
+        check_params("W_f", params.W_f, (dim, dim))
         return params.W_f if spectrum is None else clip_spectrum(params.W_f, *spectrum)
 
     def init(key: jax.Array) -> FeedForwardParams:

@@ -1,4 +1,4 @@
-"""Checks of an input x that is no anchor: keys to attend to, signals to code, features to condition on."""
+"""Checks of what a layer is given: params, masks, and an x that is no anchor (keys, signals, features)."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from unroll_jax.descent import blank_absent
+from unroll_jax.descent import blank_absent, linear
 
-__all__ = ["check_input", "sum_present"]
+__all__ = ["check_input", "check_known", "check_params", "project", "sum_present"]
 
 
 def check_input(x: Any, tokens: tuple[int, ...], *, width: int, what: str, present: Any = None) -> None:
@@ -34,6 +34,35 @@ def check_input(x: Any, tokens: tuple[int, ...], *, width: int, what: str, prese
         finite = finite | ~np.asarray(present)[..., None]
     if not finite.all():
         raise ValueError(f"x must be finite, but x{np.argwhere(~finite)[0].tolist()} is not")
+
+
+def check_known(name: str, value: Any) -> None:
+    """Checks that an option which a layer is made with is no traced array.
+
+    Raises:
+      ValueError: if it is one.
+    """
+    if isinstance(value, Tracer):
+        raise ValueError(
+            f"{name} must be known when the layer is made, got a traced array of shape {value.shape}; "
+            f"make the layer outside jit, or from a NumPy array"
+        )
+
+
+def check_params(name: str, array: Any, shape: tuple[int, ...] | None) -> None:
+    """Checks that a layer's params are of the shape that it was made for; None stands for no array.
+
+    Raises:
+      ValueError: if they are not.
+    """
+    if (None if array is None else jnp.shape(array)) != shape:
+        got = "None" if array is None else f"shape {jnp.shape(array)}"
+        raise ValueError(f"{name} must be {shape}, got {got}; init(key) makes it")
+
+
+def project(tokens: Float[Array, "*batch n d"], W_a: Float[Array, "d k"] | None) -> Float[Array, "*batch n k"]:
+    """tokens W_a in the tokens' dtype, or the tokens themselves where W_a is None."""
+    return tokens if W_a is None else linear(tokens, W_a.astype(tokens.dtype))
 
 
 def sum_present(per_token: Float[Array, "*batch n"], present: Any) -> Float[Array, "*batch"]:

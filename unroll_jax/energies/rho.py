@@ -33,8 +33,7 @@ class Rho(NamedTuple):
 
     Attributes:
       value: ``z -> rho(z)``.
-      slope: ``z -> rho'(z)``, at least 0 (and finite at 0 for ``form="softmax"`` or tokens that coincide); None derives
-        it with `jax.grad`.
+      slope: ``z -> rho'(z)``, at least 0, and finite at 0 too, where tokens coincide; None derives it with `jax.grad`.
       log_slope: ``z -> log rho'(z)``. Attention normalises in the log domain, so that with a formula of its own tokens
         far apart do not underflow; None takes the logarithm of the slope.
       exponential: whether rho(z) = -exp(-z), so that the energy is minus the sum of the slopes and needs no pass of its

@@ -25,8 +25,9 @@ def check_rho(value: Callable[[Any], Any], slope: Callable[[Any], Any], log_slop
 
     .. math:: \rho'(a) \ge \frac{\rho(b) - \rho(a)}{b - a} \ge \rho'(b) \ge 0 ,
 
-    which also finds a slope that is not the derivative of the value. A slope may be infinite at 0 alone. A function
-    that depends on values being traced (a shift that is learned, say) cannot be looked at and passes unchecked.
+    which also finds a slope that is not the derivative of the value. A slope must be finite, at 0 too (there in the
+    default dtype as well): it is the weight of equal tokens. A function that depends on values being traced (a shift
+    that is learned, say) cannot be looked at and passes unchecked.
 
     Args:
       value: ``z -> rho(z)``.
@@ -34,8 +35,8 @@ def check_rho(value: Callable[[Any], Any], slope: Callable[[Any], Any], log_slop
       log_slope: ``z -> log rho'(z)``.
 
     Raises:
-      ValueError: if the functions are not elementwise, not finite, decreasing, not concave or do not belong together;
-        it names rho, where on the grid, and the values there.
+      ValueError: if the functions are not elementwise, not finite, decreasing, not concave, of infinite slope at 0 or
+        do not belong together; it names rho, where on the grid, and the values there.
     """
     name = f"rho {getattr(value, '__name__', repr(value))!r}"
     try:
@@ -46,11 +47,15 @@ def check_rho(value: Callable[[Any], Any], slope: Callable[[Any], Any], log_slop
                 np.asarray(_elementwise(name, what, function, z))
                 for what, function in (("value", value), ("slope", slope), ("log_slope", log_slope))
             )
+        with jax.ensure_compile_time_eval():
+            at_zero = np.asarray(slope(jnp.zeros(1)))[0]
     except jax.errors.TracerArrayConversionError:
         return
     _check_values(name, values)
     _check_slopes(name, values, slopes)
     _check_logarithms(name, slopes, logarithms)
+    _check_slope_at_zero(name, slopes[0])
+    _check_slope_at_zero(name, at_zero)
 
 
 def _elementwise(name: str, what: str, function: Callable[[Any], Any], z: jax.Array) -> jax.Array:
@@ -99,7 +104,7 @@ def _check_slopes(name: str, values: np.ndarray, slopes: np.ndarray) -> None:
         ~np.isfinite(slopes) & (GRID > 0.0),
         lambda i: f"{name} must have a finite slope beyond z=0, but at z={GRID[i]:g} it is {slopes[i]}",
     )
-    # At 0 an infinite slope passes, of either making: inf from a formula, NaN from autodiff.
+    # An infinite slope at 0, inf from a formula or NaN from autodiff, is refused by itself, in better words.
     left = np.where(np.isfinite(slopes[:-1]), slopes[:-1], np.inf)
     wrong = (left < secants - slack) | (slopes[1:] > secants + slack)
     _refuse(
@@ -109,6 +114,14 @@ def _check_slopes(name: str, values: np.ndarray, slopes: np.ndarray) -> None:
             f"rises by {secants[i]:.6g} per unit and the slope goes from {slopes[i]:.6g} to {slopes[i + 1]:.6g}"
         ),
     )
+
+
+def _check_slope_at_zero(name: str, slope: Any) -> None:
+    if not np.isfinite(slope):
+        raise ValueError(
+            f"{name} must have a finite slope at z=0, the weight of tokens that are equal, but there it is {slope} in "
+            f"{slope.dtype}; for sqrt(z) use sqrt(z + eps), with eps > 0"
+        )
 
 
 def _check_logarithms(name: str, slopes: np.ndarray, logarithms: np.ndarray) -> None:
