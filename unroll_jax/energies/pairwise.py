@@ -70,7 +70,7 @@ def attention(
       dim: width d of the tokens, to learn W_a of shape (dim, rank); None uses the tokens as they are.
       rank: columns k of W_a, at most ``dim``; None means ``dim``.
       block: tokens whose pairs are held at a time: memory O(n block), in value and derivatives, for the price of
-        computing them again in the backward pass. None takes all at once where they are few (n up to 2896, without a
+        computing them again in the backward pass. None takes all at once where they are few (n up to 1448, in a small
         batch), else as many as fit a cache. A graph made of narrower blocks keeps its own.
       fused: take the step through cuDNN's fused attention where the process has a GPU, y is bfloat16 and widths are at
         most 126 (W_a's columns) and 128 (y's); elsewhere this changes nothing. For rho="softmax", form="softmax", no
