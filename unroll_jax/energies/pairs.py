@@ -52,9 +52,9 @@ def neighbourhood(
 ) -> Neighbourhood:
     """The sums over all pairs of a graph, in one pass over their distances.
 
-    Where there are more than `ALL_AT_ONCE` pairs, or `IN_A_BLOCK` in an example, blocks of tokens are taken in turn, and
-    again in the backward pass: memory O(n block), in value and derivatives. What the caller does not use is not computed
-    once compiled.
+    Where there are more than `ALL_AT_ONCE` pairs, or `IN_A_BLOCK` in an example, blocks of tokens are taken in turn,
+    and again in the backward pass: memory O(n block), in value and derivatives. What the caller does not use is not
+    computed once compiled.
 
     Args:
       rho: a resolved `Rho`.
