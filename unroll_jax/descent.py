@@ -1,5 +1,6 @@
 """The one type everything is built from: an energy and the step that lowers it."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -130,12 +131,17 @@ def check_tokens(y: Any, x: Any = None, *, dim: int | None = None) -> None:
 
 def linear(tokens: Float[Array, "*batch n d"], weight: Float[Array, "d k"]) -> Float[Array, "*batch n k"]:
     """``tokens @ weight`` as one product over all tokens, which makes the weight's gradient one product too."""
-    return (tokens.reshape(-1, tokens.shape[-1]) @ weight).reshape(*tokens.shape[:-1], weight.shape[-1])
+    return _flat_product(tokens, weight)
 
 
 def compute_dtype(*arrays: Any) -> jnp.dtype:
     """The dtype energies and reductions are computed in: float32 at least, float64 if an input is."""
     return jnp.promote_types(jnp.result_type(*(a for a in arrays if a is not None)), jnp.float32)
+
+
+@functools.partial(jax.checkpoint, prevent_cse=False)  # the backward pass keeps the tokens, not a flat copy of them
+def _flat_product(tokens: Array, weight: Array) -> Array:
+    return (tokens.reshape(-1, tokens.shape[-1]) @ weight).reshape(*tokens.shape[:-1], weight.shape[-1])
 
 
 def _check_finite(name: str, value: Any, present: Any) -> None:

@@ -121,13 +121,14 @@ def test_memory_is_that_of_the_pairs(name):
     assert memory[1] < 4 * sizes[1] ** 2 / 5
 
 
+@pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", SPARSE)
 def test_steps_on_sparse_graphs_lower_the_energy(name, getkey):
     layer = uj.attention(mask=SPARSE[name](256))
     scales = jnp.logspace(-2, 2, 10)[:, None, None]
     y = scales * jax.random.normal(getkey(), (10, 256, DIM))
     _, trace = jax.jit(lambda y: uj.unroll(layer, NO_WEIGHT, y, num_layers=5))(y)
-    assert jnp.all(jnp.diff(trace.energy, axis=0) <= 1e-5 * (1.0 + jnp.abs(trace.energy[:-1])))
+    assert jnp.all(jnp.diff(trace.energy, axis=0) <= 1e-11 * (1.0 + jnp.abs(trace.energy[:-1])))
     assert jnp.all(trace.energy[-1, 2:6] < trace.energy[0, 2:6])
 
 

@@ -17,9 +17,10 @@ from unroll_jax.energies.rho import Rho
 
 __all__ = ["Neighbourhood", "centred", "check_mask", "neighbourhood", "pair_energy"]
 
-# Pairs held at a time. Up to the first number (32 MiB in float32) all are taken at once; beyond it blocks of rows are
-# taken in turn, as many as make the second (8 MiB: a block then stays in the cache).
-ALL_AT_ONCE, IN_A_BLOCK = 2**23, 2**21
+# Pairs held at a time. All are taken at once while an example has no more than the first number and the batch no more
+# than the second (32 MiB in float32); beyond, blocks of rows are taken in turn, as many as make the first (8 MiB: a
+# block then stays in the cache, which beats all at once).
+IN_A_BLOCK, ALL_AT_ONCE = 2**21, 2**23
 FEWEST_ROWS = 16
 
 GraphLike = Graph | EdgeList | None
@@ -51,8 +52,9 @@ def neighbourhood(
 ) -> Neighbourhood:
     """The sums over all pairs of a graph, in one pass over their distances.
 
-    Where there are more than `ALL_AT_ONCE` pairs, blocks of tokens are taken in turn, and again in the backward pass:
-    memory O(n block), in value and derivatives. What the caller does not use is not computed once compiled.
+    Where there are more than `ALL_AT_ONCE` pairs, or `IN_A_BLOCK` in an example, blocks of tokens are taken in turn,
+    and again in the backward pass: memory O(n block), in value and derivatives. What the caller does not use is not
+    computed once compiled.
 
     Args:
       rho: a resolved `Rho`.
@@ -143,7 +145,11 @@ def _by_blocks(
 
 def _rows_at_once(n: int, batch: tuple[int, ...]) -> int:
     examples = max(1, math.prod(batch))
-    return n if examples * n * n <= ALL_AT_ONCE else min(n, max(FEWEST_ROWS, IN_A_BLOCK // (examples * n)))
+    return (
+        n
+        if n * n <= IN_A_BLOCK and examples * n * n <= ALL_AT_ONCE
+        else min(n, max(FEWEST_ROWS, IN_A_BLOCK // (examples * n)))
+    )
 
 
 def _layout_sums(

@@ -1,5 +1,6 @@
 """Pairwise energies of tokens, and attention as the step that lowers them."""
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -69,7 +70,7 @@ def attention(
       dim: width d of the tokens, to learn W_a of shape (dim, rank); None uses the tokens as they are.
       rank: columns k of W_a, at most ``dim``; None means ``dim``.
       block: tokens whose pairs are held at a time: memory O(n block), in value and derivatives, for the price of
-        computing them again in the backward pass. None takes all at once where they are few (n up to 2896, without a
+        computing them again in the backward pass. None takes all at once where they are few (n up to 1448, in a small
         batch), else as many as fit a cache. A graph made of narrower blocks keeps its own.
       fused: take the step through cuDNN's fused attention where the process has a GPU, y is bfloat16 and widths are at
         most 126 (W_a's columns) and 128 (y's); elsewhere this changes nothing. For rho="softmax", form="softmax", no
@@ -149,11 +150,8 @@ def attention(
         tokens = there.astype(z.dtype)
         around = neighbourhood(chosen, z, tokens, graph, present, block=block, bounded=form == "softmax")
         itself = log_slope(jnp.zeros((), z.dtype)) if form == "softmax" else -jnp.inf
-        of_neighbours, of_anchor = _shares(around.log_degree, ridge, itself)
-        moved = tokens + of_neighbours * (around.mean - tokens)
-        if ridge > 0.0:
-            moved = moved + of_anchor * ((0.0 if anchor is None else anchor.astype(z.dtype)) - tokens)
-        return damped(tokens, moved, y, present), around.energy + pull(params, z, there, anchor)
+        stepped = _move(tokens, around.mean, around.log_degree, anchor, ridge, itself)
+        return damped(tokens, stepped, y, present), around.energy + pull(params, z, there, anchor)
 
     # The primitive keeps its weights to itself, so that with it there is nothing to share.
     return Descent(init, energy, step, None if fused else step_and_energy)
@@ -207,3 +205,12 @@ def _shares(log_degree: Array, ridge: float, log_itself: Any) -> tuple[Array, Ar
     of_others = jnp.where(alone, 1.0, jax.nn.sigmoid(-margin))
     of_anchor = of_others * (ridge / others) if ridge > 0.0 else jnp.zeros_like(of_others)
     return jnp.where(alone, 0.0, jax.nn.sigmoid(margin)), of_anchor
+
+
+@functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=4)
+def _move(tokens: Array, mean: Array, log_degree: Array, anchor: Array | None, ridge: float, itself: Any) -> Array:
+    of_neighbours, of_anchor = _shares(log_degree, ridge, itself)
+    moved = tokens + of_neighbours * (mean - tokens)
+    if ridge > 0.0:
+        moved = moved + of_anchor * ((0.0 if anchor is None else anchor.astype(tokens.dtype)) - tokens)
+    return moved

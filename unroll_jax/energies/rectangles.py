@@ -60,15 +60,15 @@ def square_exponential_sums(
     Here a slope is minus an energy, the derivative of a weight is the weight again, and both are symmetric: one (n, n)
     array is kept for the backward pass instead of several.
     """
-    degree, total = _exponential_sums(z, values, neighbours)
-    return -degree[..., 0], *_normalised(degree, total, bounded=True)
+    degree, mean = _exponential_sums(z, values, neighbours)
+    alone = _negligible(degree, bounded=True)
+    return -degree[..., 0], jnp.where(alone, -jnp.inf, jnp.log(jnp.where(alone, 1.0, degree))), mean
 
 
 @jax.custom_jvp
 def _exponential_sums(z: Array, values: Array, neighbours: Array) -> tuple[Array, Array]:
-    weights = _exponential_weights(z, neighbours)
-    # The weights are symmetric; contracting their first axis is the faster product on CPUs.
-    return jnp.sum(weights, axis=-1, keepdims=True), jnp.einsum("...uv,...ud->...vd", weights, values)
+    """Degree and mean of each row."""
+    return _weighted(_exponential_weights(z, neighbours), values)
 
 
 @_exponential_sums.defjvp
@@ -76,14 +76,28 @@ def _(primals: tuple, tangents: tuple) -> tuple:
     z, values, neighbours = primals
     dz, dvalues, _ = tangents
     weights = _exponential_weights(z, neighbours)
-    degree = jnp.sum(weights, axis=-1, keepdims=True)
-    total = jnp.einsum("...uv,...ud->...vd", weights, values)
+    degree, mean = _weighted(weights, values)
     # d(-|z_u - z_v|^2 / 2) = z_u.dz_v + z_v.dz_u - z_u.dz_u - z_v.dz_v, written so that one product transposes it.
     cross = jnp.matmul(z, _transpose(dz), precision=jax.lax.Precision.HIGHEST)
     own = jnp.sum(z * dz, axis=-1, keepdims=True)
     dweights = weights * (cross + _transpose(cross) - own - _transpose(own))
     ddegree = jnp.sum(dweights, axis=-1, keepdims=True)
-    return (degree, total), (ddegree, dweights @ values + weights @ dvalues)
+    alone = _negligible(degree, bounded=True)
+    inverse = jnp.where(alone, 0.0, 1.0 / jnp.where(alone, 1.0, degree))
+    return (degree, mean), (ddegree, inverse * (dweights @ values + weights @ dvalues - mean * ddegree))
+
+
+def _weighted(weights: Array, values: Array) -> tuple[Array, Array]:
+    degree = jnp.sum(weights, axis=-1, keepdims=True)
+    # The weights are symmetric; contracting their first axis is the faster product on CPUs.
+    total = jnp.einsum("...uv,...ud->...vd", weights, values)
+    return degree, total / jnp.where(_negligible(degree, bounded=True), 1.0, degree)
+
+
+def _negligible(degree: Array, *, bounded: bool) -> Array:
+    """Beside a weight of 1 for the token itself a degree this small is lost in round-off, while 1 / degree^2, which the
+    derivative holds, may overflow."""
+    return degree <= (float(jnp.finfo(degree.dtype).tiny) ** 0.25 if bounded else 0.0)
 
 
 def _exponential_weights(z: Array, neighbours: Array) -> Array:
@@ -91,9 +105,7 @@ def _exponential_weights(z: Array, neighbours: Array) -> Array:
 
 
 def _normalised(degree: Array, total: Array, *, bounded: bool) -> tuple[Array, Array]:
-    # Beside a weight of 1 for the token itself a degree this small is lost in round-off, while 1 / degree^2, which the
-    # derivative holds, may overflow.
-    alone = degree <= (float(jnp.finfo(degree.dtype).tiny) ** 0.25 if bounded else 0.0)
+    alone = _negligible(degree, bounded=bounded)
     degree = jnp.where(alone, 1.0, degree)
     return jnp.where(alone, -jnp.inf, jnp.log(degree)), total / degree
 
