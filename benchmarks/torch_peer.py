@@ -8,7 +8,7 @@ __all__ = ["compiled", "forward", "gradients", "step_and_energy", "torch_or_none
 def torch_or_none() -> Any:
     """The module ``torch``, or None where it is not installed (extra ``peers``)."""
     try:
-        import torch
+        import torch  # pyright: ignore[reportMissingImports]
     except ImportError:
         return None
     return torch

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.errors import assert_fails
 from train.data.clips import SPLITS
 from train.data.frame_files import fingerprint_frames, open_frame_files
 from train.data.frames import clip_folders, frame_clips, split_clips
-from train.errors import UserError
 
 UCSD = {"Train/Train001": 20, "Train/Train002": 25, "Train/Train010": 20, "Test/Test001": 20}
 
@@ -108,49 +108,40 @@ def test_the_fingerprint_follows_the_files_and_not_the_place(write_clips):
     assert fingerprint_frames(moved) != before
 
 
-def fails(root: Path, *words: str) -> None:
-    """Asserts that reading a root ends in a one-line error with these words and the root's path."""
-    with pytest.raises(UserError) as caught:
-        read(root)
-    assert "\n" not in str(caught.value)
-    for word in (str(root), *words):
-        assert word in str(caught.value)
-
-
 def test_a_missing_root_is_an_error(tmp_path):
-    fails(tmp_path / "nowhere", "does not exist")
+    assert_fails(read, tmp_path / "nowhere", "does not exist")
 
 
 def test_an_empty_root_is_an_error(tmp_path):
-    fails(tmp_path, "is empty")
+    assert_fails(read, tmp_path, "is empty")
 
 
 def test_a_root_without_frames_is_an_error(tmp_path):
     (tmp_path / "notes.txt").write_text("nothing to see")
-    fails(tmp_path, "holds no frames", ".png")
+    assert_fails(read, tmp_path, "holds no frames", ".png")
 
 
 def test_an_archive_without_frames_is_an_error(tmp_path):
     (tmp_path / "notes.txt").write_text("nothing to see")
     with tarfile.open(tmp_path / "notes.tar", "w") as tar:
         tar.add(tmp_path / "notes.txt", "notes.txt")
-    fails(tmp_path / "notes.tar", "holds no frames")
+    assert_fails(read, tmp_path / "notes.tar", "holds no frames")
 
 
 def test_a_short_clip_is_an_error_that_names_it(write_clips):
-    fails(write_clips({**UCSD, "Train/Train003": 19}), "'Train/Train003' has 19 frames", "20")
+    assert_fails(read, write_clips({**UCSD, "Train/Train003": 19}), "'Train/Train003' has 19 frames", "20")
 
 
 def test_a_frame_that_is_no_image_is_an_error_that_names_it(write_clips):
     root = write_clips(UCSD)
     (root / "Train/Train002/007.png").write_text("not an image")
-    fails(root, "'Train/Train002/007.png'", "not an image")
+    assert_fails(read, root, "'Train/Train002/007.png'", "not an image")
 
 
 def test_a_link_that_leads_nowhere_is_an_error_that_names_it(write_clips):
     root = write_clips(UCSD)
     (root / "Train/Train002/026.png").symlink_to(root / "gone.png")
-    fails(root, "'Train/Train002/026.png'", "No such file")
+    assert_fails(read, root, "'Train/Train002/026.png'", "No such file")
 
 
 def test_the_last_of_two_members_of_one_name_counts(write_clips):
@@ -168,23 +159,23 @@ def test_a_frame_that_is_cut_short_is_an_error_that_names_it(write_clips):
     root = write_clips(UCSD)
     frame = root / "Test/Test001/003.png"
     frame.write_bytes(frame.read_bytes()[:1000])
-    fails(root, "'Test/Test001/003.png'")
+    assert_fails(read, root, "'Test/Test001/003.png'")
 
 
 def test_frames_of_two_sizes_in_a_clip_are_an_error(write_clips):
     root = write_clips(UCSD)
     Image.new("L", (80, 60)).save(root / "Train/Train001/020.png")
-    fails(root, "'Train/Train001/020.png' is 80x60", "160x160")
+    assert_fails(read, root, "'Train/Train001/020.png' is 80x60", "160x160")
 
 
 @pytest.mark.parametrize("lengths", [{"a": 20}, {"a": 20, "b": 20}])
 def test_too_few_clips_to_split_are_an_error(write_clips, lengths):
-    fails(write_clips(lengths), f"holds {len(lengths)} clip(s)", "at least 3")
+    assert_fails(read, write_clips(lengths), f"holds {len(lengths)} clip(s)", "at least 3")
 
 
 @pytest.mark.parametrize("missing", ["Train", "Test"])
 def test_train_without_test_is_an_error(write_clips, missing):
-    fails(write_clips({name: 20 for name in UCSD if not name.startswith(missing)}), f"0 {missing}")
+    assert_fails(read, write_clips({name: 20 for name in UCSD if not name.startswith(missing)}), f"0 {missing}")
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
@@ -193,7 +184,7 @@ def test_a_truncated_archive_is_an_error(write_clips, mode, keep):
     archive = make_tar(write_clips(UCSD), mode=mode)
     whole = archive.read_bytes()
     archive.write_bytes(whole[: int(keep * len(whole))])
-    fails(archive, "nor a whole tar archive")
+    assert_fails(read, archive, "nor a whole tar archive")
 
 
 @pytest.mark.parametrize("cut", [0, 100, 512, 700])
@@ -202,19 +193,19 @@ def test_an_archive_cut_at_or_inside_a_member_is_an_error(write_clips, cut):
     with tarfile.open(archive) as tar:
         end = tar.getmembers()[-1].offset
     archive.write_bytes(archive.read_bytes()[: end + cut])
-    fails(archive, "nor a whole tar archive")
+    assert_fails(read, archive, "nor a whole tar archive")
 
 
 def test_a_file_that_is_no_archive_is_an_error(tmp_path):
     (tmp_path / "clips.tar").write_text("not an archive" * 1000)
-    fails(tmp_path / "clips.tar", "nor a whole tar archive")
+    assert_fails(read, tmp_path / "clips.tar", "nor a whole tar archive")
 
 
 @pytest.mark.parametrize("name", ["../clip/001.png", "/clip/001.png", "clip/../../001.png"])
 def test_members_outside_the_archive_are_an_error(tmp_path, name):
     with tarfile.open(tmp_path / "clips.tar", "w") as tar:
         tar.addfile(tarfile.TarInfo(name), io.BytesIO())
-    fails(tmp_path / "clips.tar", repr(name), "outside the archive")
+    assert_fails(read, tmp_path / "clips.tar", repr(name), "outside the archive")
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
@@ -223,7 +214,7 @@ def test_links_and_devices_in_an_archive_are_an_error(tmp_path, kind):
     member.type, member.linkname = kind, "/etc/hostname"
     with tarfile.open(tmp_path / "clips.tar", "w") as tar:
         tar.addfile(member)
-    fails(tmp_path / "clips.tar", "'clip/001.png' is not a plain file")
+    assert_fails(read, tmp_path / "clips.tar", "'clip/001.png' is not a plain file")
 
 
 def test_nothing_is_extracted_from_an_archive(write_clips, monkeypatch, tmp_path):

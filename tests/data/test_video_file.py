@@ -5,9 +5,9 @@ import av
 import numpy as np
 import pytest
 
+from tests.errors import assert_fails
 from train.data.clips import SPLITS
 from train.data.video_file import fingerprint_video, video_clips
-from train.errors import UserError
 
 
 def write_video(path: Path, num_frames: int, *, codec: str = "ffv1") -> Path:
@@ -37,30 +37,21 @@ def test_clips_are_consecutive_stretches_and_the_last_are_held_out(tmp_path):
 
 
 def test_a_video_too_short_for_three_splits_is_an_error(tmp_path):
-    fails(write_video(tmp_path / "short.avi", 59), "has 59 frames", "60")
-
-
-def fails(root: Path, *words: str) -> None:
-    """Asserts that reading a video ends in a one-line error with these words and the file's path."""
-    with pytest.raises(UserError) as caught:
-        read(root)
-    assert "\n" not in str(caught.value)
-    for word in (str(root), *words):
-        assert word in str(caught.value)
+    assert_fails(read, write_video(tmp_path / "short.avi", 59), "has 59 frames", "60")
 
 
 def test_a_missing_video_is_an_error(tmp_path):
-    fails(tmp_path / "nowhere.avi", "does not exist")
+    assert_fails(read, tmp_path / "nowhere.avi", "does not exist")
 
 
 def test_a_folder_is_no_video(tmp_path):
-    fails(tmp_path, "is a folder", "data.source=frames")
+    assert_fails(read, tmp_path, "is a folder", "data.source=frames")
 
 
 @pytest.mark.parametrize("content", [b"", b"not a video", bytes(100_000)])
 def test_a_file_that_is_no_video_is_an_error(tmp_path, content):
     (tmp_path / "noise.avi").write_bytes(content)
-    fails(tmp_path / "noise.avi", "not a video that can be read")
+    assert_fails(read, tmp_path / "noise.avi", "not a video that can be read")
 
 
 def test_sound_without_pictures_is_an_error(tmp_path):
@@ -69,7 +60,7 @@ def test_sound_without_pictures_is_an_error(tmp_path):
         frame = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), format="s16", layout="mono")
         frame.sample_rate = 8000
         container.mux(stream.encode(frame))
-    fails(tmp_path / "sound.wav", "no video stream")
+    assert_fails(read, tmp_path / "sound.wav", "no video stream")
 
 
 def test_a_video_that_stops_decoding_is_an_error(tmp_path):
@@ -78,7 +69,7 @@ def test_a_video_that_stops_decoding_is_an_error(tmp_path):
     damaged = content.index(b"IDAT", len(content) // 2)
     content[damaged : damaged + 50] = bytes(50)
     root.write_bytes(content)
-    fails(root, "cannot be decoded after")
+    assert_fails(read, root, "cannot be decoded after")
 
 
 def test_frames_that_decode_count_and_not_the_header(tmp_path):

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from unroll_jax.energies.inputs import check_known
+
 __all__ = ["EdgeList", "Graph", "Layout", "band", "block_sparse", "check_mask", "complete", "edges", "star"]
 
 # Rows of a band that are taken together where the width does not ask for more: enough to fill a matrix product.
@@ -196,6 +198,7 @@ def check_mask(mask: Any) -> Graph | EdgeList | None:
     """
     if mask is None or isinstance(mask, Graph | EdgeList):
         return mask
+    check_known("mask", mask)
     table = _check_table("mask", mask)
 
     def adjacent(u: Array, v: Array) -> Array:

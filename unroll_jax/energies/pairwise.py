@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype, linear
+from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
 from unroll_jax.energies.fused import fused_softmax_step, qualifies
 from unroll_jax.energies.graphs import check_mask
+from unroll_jax.energies.inputs import check_params, project
 from unroll_jax.energies.pairs import centred, neighbourhood, pair_energy
-from unroll_jax.energies.rho import RhoLike, require_slope_at_zero, resolve_rho
+from unroll_jax.energies.rho import RhoLike, resolve_rho
 
 __all__ = ["FORMS", "AttentionParams", "attention"]
 
@@ -59,6 +60,10 @@ def attention(
     (0, 1]: E lies below its tangent quadratic, whose Hessian is D - s - A with A = (gamma_uv) and D - s >= A row by
     row, and 2 D - (D - s - A) = D + s + A is positive semidefinite.
 
+    Distances come from one matrix product of the centred tokens, so they err by about the dtype's epsilon times the
+    squared spread of all tokens: in float32, clusters far apart for their own size (1 at a distance of 1000, say) get
+    wrong energies and weights. `edges` takes differences instead, and has no such error; nor has float64 there.
+
     Args:
       rho: a name of `RHOS`, a `Rho`, or a function z -> rho(z), checked to be concave and nondecreasing.
       form: "jacobi" or "softmax", see above.
@@ -101,8 +106,6 @@ def attention(
     _check_options(form, ridge, step_size, dim, rank, block)
     _check_fused(fused, rho, form, ridge, mask)
     chosen, graph = resolve_rho(rho), check_mask(mask)
-    if form == "softmax":
-        require_slope_at_zero(chosen)
     log_slope = chosen.log_slope
     assert log_slope is not None
 
@@ -111,8 +114,16 @@ def attention(
             return AttentionParams(None)
         return AttentionParams(jax.nn.initializers.xavier_normal()(key, (dim, rank or dim)))
 
+    def checked(params: AttentionParams, y: Array, x: Any) -> tuple[Array, Array | None, Array | None]:
+        """Tokens and anchor, 0 where tokens are absent, and which are present."""
+        check_tokens(y, x, dim=dim)
+        if dim is not None:
+            check_params("W_a", params.W_a, (dim, rank or dim))
+        anchor, present = as_anchor(x)
+        return blank_absent(y, present), blank_absent(anchor, present), present
+
     def energy(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
-        there, anchor, present = _checked(y, x, dim)
+        there, anchor, present = checked(params, y, x)
         z = _project(params, there)
         return pair_energy(chosen, z, graph, present, block=block) + pull(params, z, there, anchor)
 
@@ -125,7 +136,7 @@ def attention(
     def step(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Array:
         if not fused:
             return step_and_energy(params, y, x)[0]
-        there, _, present = _checked(y, x, dim)
+        there, _, present = checked(params, y, x)
         z = _project(params, there)
         if not qualifies(z, there, y.dtype):
             return step_and_energy(params, y, x)[0]
@@ -145,7 +156,7 @@ def attention(
     def step_and_energy(
         params: AttentionParams, y: Array, x: Array | Anchor | None = None
     ) -> tuple[Array, Float[Array, "*batch"]]:
-        there, anchor, present = _checked(y, x, dim)
+        there, anchor, present = checked(params, y, x)
         z = _project(params, there)
         tokens = there.astype(z.dtype)
         around = neighbourhood(chosen, z, tokens, graph, present, block=block, bounded=form == "softmax")
@@ -182,16 +193,8 @@ def _check_fused(fused: bool, rho: Any, form: str, ridge: float, mask: Any) -> N
         )
 
 
-def _checked(y: Array, x: Any, dim: int | None) -> tuple[Array, Array | None, Array | None]:
-    """Tokens and anchor, 0 where tokens are absent, and which are present."""
-    check_tokens(y, x, dim=dim)
-    anchor, present = as_anchor(x)
-    return blank_absent(y, present), blank_absent(anchor, present), present
-
-
 def _project(params: AttentionParams, y: Array) -> Array:
-    dtype = compute_dtype(y, params.W_a)
-    return y.astype(dtype) if params.W_a is None else linear(y.astype(dtype), params.W_a.astype(dtype))
+    return project(y.astype(compute_dtype(y, params.W_a)), params.W_a)
 
 
 def _shares(log_degree: Array, ridge: float, log_itself: Any) -> tuple[Array, Array]:

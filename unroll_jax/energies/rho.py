@@ -18,7 +18,6 @@ __all__ = [
     "geman_mcclure",
     "log",
     "power",
-    "require_slope_at_zero",
     "resolve_rho",
     "softmax",
     "student",
@@ -194,25 +193,6 @@ def resolve_rho(rho: RhoLike) -> Rho:
     if not named:
         check_rho(rho.value, slope, log_slope)
     return rho._replace(slope=slope, log_slope=log_slope)
-
-
-def require_slope_at_zero(rho: Rho) -> None:
-    """Checks that a resolved rho has a finite slope at 0, the weight that ``form="softmax"`` gives a token itself.
-
-    Raises:
-      ValueError: if it has not.
-    """
-    assert rho.log_slope is not None
-    try:
-        with jax.ensure_compile_time_eval():
-            logarithm = float(rho.log_slope(jnp.zeros(())))
-    except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError):
-        return
-    if not logarithm < math.inf:
-        raise ValueError(
-            'form="softmax" gives a token itself the weight rho\'(0), which must be finite, but its logarithm is '
-            f'{logarithm}; use form="jacobi"'
-        )
 
 
 def _derive(value: Elementwise) -> Elementwise:
