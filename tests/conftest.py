@@ -1,10 +1,15 @@
 """What every test stands on: types checked at run time, fixed keys, and float64 where a test asks for it."""
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 
 import jaxtyping
 import pytest
+
+# Most of the time goes into compiling many small programs; without fusion emitters and LLVM's optimisation that takes
+# half as long. `XLA_FLAGS= make test` runs the programs that users get.
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0")
 
 # Before anything imports the library: from here on beartype checks its annotations, shapes and dtypes included.
 jaxtyping.install_import_hook("unroll_jax", "beartype.beartype")

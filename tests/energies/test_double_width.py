@@ -114,8 +114,8 @@ def test_each_half_of_the_wide_layer_lowers_its_part():
     for _ in range(2):
         layers = network(rng, [3, 4, 2, 3])
         wide, states, _ = simulate(layers, 6.0 * rng.uniform(size=(N, 3)), dtype=jnp.float64)
-        D = states[0].shape[-1]
-        pair, attended = uj.attention(form="softmax", dim=D), AttentionParams(wide.params.W_a)
+        D, rank = wide.params.W_a.shape
+        pair, attended = uj.attention(form="softmax", dim=D, rank=rank), AttentionParams(wide.params.W_a)
         features, mapped = uj.feedforward(D, phi="relu"), FeedForwardParams(wide.params.W_f)
 
         @jax.jit
@@ -142,7 +142,7 @@ def test_no_width_gives_asymmetric_attention():
     """Whatever the tokens are lifted to, the weights of a symmetric layer are balanced; asymmetric ones are not."""
     rng = np.random.default_rng(5)
     for width in (2, 5, 20):
-        layer = uj.attention(form="softmax", dim=width + 3)
+        layer = uj.attention(form="softmax", dim=width + 3, rank=width)
         W_a = np.concatenate([rng.normal(size=(width, width)) / width, np.zeros((3, width))])
         lifted = np.concatenate([rng.normal(size=(3, width)), np.eye(3)], axis=1)  # weights read off as averages
         P = jax.jit(layer.step)(AttentionParams(jnp.asarray(W_a)), jnp.asarray(lifted))[:, width:]

@@ -172,7 +172,7 @@ def random_layers(form, share, spread):
     curvature = share * smoothness
     layer = dust(DIM, ATOMS, rank=RANK, form=form, sparsity=0.05, curvature=curvature)
     coding = lista(DIM, ATOMS, sparsity=0.05, curvature=curvature)
-    pair = attention(form=form, dim=ATOMS)
+    pair = attention(form=form, dim=ATOMS, rank=RANK)
 
     @jax.jit
     @jax.vmap

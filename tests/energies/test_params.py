@@ -9,6 +9,7 @@ from unroll_jax.energies.heads import MAJORISERS, HeadsParams
 
 CASES = [
     *((uj.multihead_attention(4, num_heads=2, majoriser=m), HeadsParams, "W_a", (2, 4, 2)) for m in MAJORISERS),
+    (uj.attention(dim=4, rank=2), AttentionParams, "W_a", (4, 2)),
     (uj.causal_attention(dim=4, rank=2), AttentionParams, "W_a", (4, 2)),
     (uj.causal_attention(), AttentionParams, "W_a", None),
     (uj.sweep_attention(dim=4, rank=2), AttentionParams, "W_a", (4, 2)),
@@ -22,8 +23,7 @@ CASES = [
 def test_params_of_another_shape_are_named(layer, make, name, shape):
     """Also those that broadcasting would let pass: more heads than the layer has, one column fewer, no weight."""
     y, wrong = jnp.ones((6, 4)), [(3, 3), (3, 4, 2), (2, 4, 3), (4, 3)]
-    functions = [layer.step] if make is AttentionParams else [layer.step, layer.energy]
-    for function in functions:
+    for function in (layer.step, layer.energy):
         for other in wrong:
             with pytest.raises(ValueError, match="must be") as caught:
                 function(make(jnp.ones(other)), y)
