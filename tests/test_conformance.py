@@ -38,7 +38,7 @@ def draw(name, place, batch, dtype):
     descents = []
     jax.eval_shape(lambda key: descents.append(uj.DESCENTS[name].example(key, batch)[0]), jax.random.key(0))
     params, y, x = jax.tree.map(lambda leaf: leaf[place], many(name))
-    lead = y.ndim - 2 - len(BATCHES[-1])
+    lead = y.ndim - uj.DESCENTS[name].event_ndim - len(BATCHES[-1])
     corner = (slice(None),) * lead + {0: (0, 0), 1: (0,), 2: ()}[len(batch)]
     return descents[0], *jax.tree.map(
         lambda leaf: jnp.asarray(leaf, dtype), (params, y[corner], x if x is None else x[corner])
@@ -49,32 +49,30 @@ def draw(name, place, batch, dtype):
 @every_batch
 def test_an_example_has_the_batch_asked_for(getkey, name, batch):
     shapes = {
-        leaf.shape[:-2]
+        leaf.shape[: -uj.DESCENTS[name].event_ndim]
         for leaf in jax.tree.leaves(jax.eval_shape(lambda key: uj.DESCENTS[name].example(key, batch)[1:], getkey()))
     }
     assert shapes == {batch}
 
 
-def roundoff(energy, params, y, stepped, x):
+def roundoff(energy, params, y, stepped, x, event_ndim=2):
     """What the energies of y and of the step may miss by, made of round-off alone.
 
     Each energy is computed as if its tokens and anchors were off by some units of round-off, and the step is rounded
     likewise, relative to the largest token or anchor. So: that relative error times the sum of |dE/dz| max|z| over all
     entries z of both points, plus the same share of the energy itself; 32 units, as sums have up to 20 terms.
     """
-    size = max_of([y, stepped] if x is None else [y, stepped, x])
+    event = tuple(range(-event_ndim, 0))
+    largest = [jnp.max(jnp.abs(array), axis=event) for array in (y, stepped, x) if array is not None]
+    size = functools.reduce(jnp.maximum, largest)
 
     def sensitivity(y):
         gradients = jax.grad(lambda *tokens: jnp.sum(energy(params, *tokens)), (0,) if x is None else (0, 1))(y, x)
-        return sum(jnp.sum(jnp.abs(gradient), axis=(-2, -1)) for gradient in gradients) * size + jnp.abs(
+        return sum(jnp.sum(jnp.abs(gradient), axis=event) for gradient in gradients) * size + jnp.abs(
             energy(params, y, x)
         )
 
     return 32.0 * jnp.finfo(y.dtype).eps * (sensitivity(y) + sensitivity(stepped))
-
-
-def max_of(arrays):
-    return functools.reduce(jnp.maximum, (jnp.max(jnp.abs(array), axis=(-2, -1)) for array in arrays))
 
 
 @every_system
@@ -95,7 +93,7 @@ def test_every_step_lowers_its_energy_where_its_condition_holds(name, batch, dty
             assert (before.shape, before.dtype) == (batch, y.dtype)
             held = jnp.ones(batch, bool) if condition is None else condition(params, y, x)
             assert (held.shape, held.dtype) == (batch, bool)
-            return before, after, held, roundoff(descent.energy, params, y, stepped, x)
+            return before, after, held, roundoff(descent.energy, params, y, stepped, x, uj.DESCENTS[name].event_ndim)
 
         before, after, held, tolerance = jax.jit(jax.vmap(example))(*arrays, scales)
         assert jnp.mean(held) >= (1.0 if condition is None else 0.3)  # a condition is no excuse

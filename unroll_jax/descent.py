@@ -80,15 +80,17 @@ class Entry(NamedTuple):
 
     Attributes:
       factory: the public factory of the system.
-      example: ``(key, batch) -> (descent, y, x)`` with ``y`` of shape ``(*batch, n, d)``. With ``descent.init(key)``
+      example: ``(key, batch) -> (descent, y, x)`` with ``y`` of shape ``(*batch, *event)``. With ``descent.init(key)``
         and y and x multiplied by any scale, the energy of ``y`` is finite wherever the condition holds.
       condition: ``(params, y, x) -> (*batch,)``, the condition that the factory's docstring states for descent, as
         booleans; None if the step of the example always descends.
+      event_ndim: how many axes of y one example has: 2 for tokens, 1 for a vector, 3 for an image.
     """
 
     factory: Callable[..., Descent]
     example: Callable[[jax.Array, tuple[int, ...]], tuple[Descent, Array, Array | None]]
     condition: Callable[[Params, Any, Any], Bool[Array, "*batch"]] | None = None
+    event_ndim: int = 2
 
 
 def as_anchor(x: Any) -> Anchor:

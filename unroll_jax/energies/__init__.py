@@ -137,4 +137,7 @@ DESCENTS: dict[str, Entry] = {
     "unit_layer": Entry(unit_layer, examples.unit_layer_example),
     "lista": Entry(lista, examples.lista_example),
     "dust": Entry(dust, examples.dust_example, examples.dust_descends),
+    "opteq": Entry(opteq, examples.opteq_example, event_ndim=1),
+    "opteq_conv": Entry(opteq_conv, examples.opteq_conv_example, event_ndim=3),
+    "deep_opteq": Entry(deep_opteq, examples.deep_opteq_example, event_ndim=1),
 }

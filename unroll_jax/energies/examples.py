@@ -8,11 +8,13 @@ from jaxtyping import Array, Bool
 
 from unroll_jax.descent import Descent
 from unroll_jax.energies.causal import causal_attention, sweep_attention
+from unroll_jax.energies.deep_opteq import deep_opteq
 from unroll_jax.energies.dust import DustParams, dust, lista
 from unroll_jax.energies.feedforward import feedforward
 from unroll_jax.energies.heads import multihead_attention
 from unroll_jax.energies.hopfield import hopfield
 from unroll_jax.energies.layer_norm import layer_norm
+from unroll_jax.energies.opteq import opteq, opteq_conv
 from unroll_jax.energies.pairwise import AttentionParams, attention
 from unroll_jax.energies.transformer import TransformerParams, TransformerParts, transformer, transformer_parts
 from unroll_jax.energies.unit_layer import unit_layer
@@ -23,6 +25,7 @@ __all__ = [
     "attention_example",
     "causal_attention_example",
     "cross_attention_example",
+    "deep_opteq_example",
     "dust_descends",
     "dust_example",
     "feedforward_example",
@@ -31,6 +34,8 @@ __all__ = [
     "lista_example",
     "multihead_attention_example",
     "normal",
+    "opteq_conv_example",
+    "opteq_example",
     "residual_transformer_descends",
     "residual_transformer_example",
     "softmax_attention_example",
@@ -168,6 +173,26 @@ def dust_descends(params: DustParams, y: Array, x: Array | None) -> Bool[Array, 
     room = 1.0 - (bounds[0] + y.shape[-2] * bounds[1]) / (2.0 * c)
     moved = jnp.linalg.norm(dust(DIM, ATOMS, **DUST).step(params, y, x) - y, axis=(-2, -1))
     return error <= room * moved
+
+
+def opteq_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """OptEq with more hidden units than its state has, and a skip connection."""
+    key_z, key_x = jax.random.split(key)
+    z, x = jax.random.normal(key_z, (*batch, DIM)), jax.random.normal(key_x, (*batch, DIM - 1))
+    return opteq(DIM, 2 * DIM, DIM - 1, skip=0.8), z, x
+
+
+def opteq_conv_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """Convolutional OptEq on small images, with a smooth activation."""
+    key_z, key_x = jax.random.split(key)
+    z, x = jax.random.normal(key_z, (*batch, 4, 3, 2)), jax.random.normal(key_x, (*batch, 4, 3, 1))
+    return opteq_conv(2, 3, 1, activation="tanh"), z, x
+
+
+def deep_opteq_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """Two layers, of which the second alone sees the input; initial weights have norms below 1."""
+    _, z, x = opteq_example(key, batch)
+    return deep_opteq([opteq(DIM, DIM), opteq(DIM, 2 * DIM, DIM - 1, skip=0.8)]), z, x
 
 
 def normal(key: jax.Array, count: int, batch: tuple[int, ...]) -> Array:
