@@ -75,7 +75,8 @@ def test_padding_does_not_change_a_certificate(phi, getkey):
     _, params, y, halves, keywords = attention_case(getkey, (2,), 1.0, dim=32, step_size=0.3, phi=phi)
     params = jax.tree.map(lambda leaf: leaf.astype(float), params)
     y = y * jnp.array([0.01, 0.99 if phi == "tanh" else 8.0])[:, None, None]
-    known = keywords | {"smoothness_f": certified.pairwise_smoothness(), "smoothness_g": 1.95, "num_layers": 3}
+    # After two layers near tokens have met, and what is left of them is round-off.
+    known = keywords | {"smoothness_f": certified.pairwise_smoothness(), "smoothness_g": 1.95, "num_layers": 2}
     check = jax.jit(lambda y, x: certify(*halves, params, y, x, **known))
     plain = check(y, y[:, :1])
     for padding in (0.0, -1.0, jnp.nan):
