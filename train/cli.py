@@ -6,7 +6,7 @@ import io
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import tyro
 
@@ -47,14 +47,20 @@ class ReportArguments:
     """Where the report goes."""
 
 
+# What the tables of sources hold, repeated here because those import more than it takes to say what is wrong.
+VideoSource = Literal["photos", "frames", "file"]
+ImageSource = Literal["digits", "cifar10", "image_folder"]
+SceneSource = Literal["shapes", "camvid", "cityscapes"]
+
+
 @dataclasses.dataclass(frozen=True)
 class PrepareArguments:
     """Prepare a data source ahead of its first use."""
 
-    source: tyro.conf.Positional[Literal["photos", "frames", "file"]]
-    """Kind of data."""
+    source: tyro.conf.Positional[Literal[VideoSource, ImageSource, SceneSource]]
+    """Kind of data: video, images with a class each, or scenes with a map of classes."""
     root: Annotated[str | None, tyro.conf.arg(name="from")] = None
-    """The folder, tar or video file to read."""
+    """The folder, archive or video file to read."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -110,11 +116,9 @@ def _evaluate(arguments: list[str]) -> None:
 
 def _report(arguments: list[str]) -> None:
     parsed = _parse(ReportArguments, arguments, "python -m train report")
-    if not parsed.runs:
-        raise UserError("report needs at least one run folder")
-    from train.report import write_report
+    from train.runs import report
 
-    write_report(parsed.runs, parsed.out)
+    report(parsed.runs, parsed.out)
 
 
 def _figures(arguments: list[str]) -> None:
@@ -132,9 +136,15 @@ def _figures(arguments: list[str]) -> None:
 
 def _prepare(arguments: list[str]) -> None:
     parsed = _parse(PrepareArguments, arguments, "python -m train prepare")
-    from train.data import DataConfig, prepare
+    from train.data import DataConfig, images, prepare, scenes
 
-    prepare(DataConfig(source=parsed.source, root=parsed.root), log=print)
+    source: Any = parsed.source  # of one of three kinds, which the type checker cannot tell apart
+    if source in get_args(ImageSource):
+        images.prepare(images.ImageConfig(source=source, root=parsed.root), log=print)
+    elif source in get_args(SceneSource):
+        scenes.prepare(scenes.SceneConfig(source=source, root=parsed.root), log=print)
+    else:
+        prepare(DataConfig(source=source, root=parsed.root), log=print)
 
 
 def _list(arguments: list[str]) -> None:

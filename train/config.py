@@ -3,44 +3,15 @@
 import dataclasses
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from train.data import DataConfig
 from train.errors import UserError
 
-__all__ = [
-    "ConstraintConfig",
-    "DualConfig",
-    "ModelConfig",
-    "PrimalConfig",
-    "VideoConfig",
-    "check_config",
-    "differences",
-    "from_json",
-    "to_json",
-]
+__all__ = ["PrimalConfig", "check_fields", "differences", "from_json", "nonnegative", "positive", "to_json", "value_of"]
 
-Method = Literal["erm", "constrained"]
 T = TypeVar("T")
-
-
-@dataclasses.dataclass(frozen=True)
-class ModelConfig:
-    """The unrolled transformer."""
-
-    num_layers: int = 3
-    """Depth L."""
-    rank: int | None = None
-    """Rows of V; none means the token width."""
-    attention_scale: float = 0.25
-    """V starts as this times the cosine transform: the square sharpens or softens attention."""
-    mixing: float = 0.2
-    """W starts as this times the identity and U as the rest: how much of a layer's first output is attention's."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """What layers compute in; parameters, losses and multipliers stay float32."""
-    remat: bool = False
-    """Recompute layers in the backward pass: less memory, more time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,99 +26,15 @@ class PrimalConfig:
     """Largest global norm of a gradient."""
 
 
-@dataclasses.dataclass(frozen=True)
-class DualConfig:
-    """Projected ascent on the multipliers."""
-
-    optimizer: Literal["pi", "adam", "sgd"] = "pi"
-    """sgd: rate x violation a step; pi: sgd plus a part proportional to the violation, which damps swings; adam: about
-    its learning rate a step, whatever the violation (the paper's)."""
-    learning_rate: float = 5e-3
-    """Rate of the ascent; for pi, the integral gain."""
-    proportional_gain: float = 1.0
-    """Multiplier per unit of violation, for pi alone."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ConstraintConfig:
-    """What every layer must do."""
-
-    alpha: tuple[float, ...] = (0.22,)
-    """Share of the loss each layer must remove, in (0, 1): one number, or one a layer. The paper's UT has 0.22."""
-    reference: float | None = 8.0
-    """f_ref, bound on the loss at the embedded input, here the noisy input itself; none drops that constraint. The
-    paper's UT has 5.5, below the input's loss on the built-in clips, which have more contrast than its videos."""
-    resilience: float | None = None
-    """beta, cost of slack (decays the multipliers); none keeps the constraints hard."""
-    margin: float = 0.05
-    """Share by which training tightens the bounds of layers 2 and on, so that the stated ones hold on held-out data."""
-    first_margin: float = 0.2
-    """The same for layer 1, whose loss carries over to held-out data least well."""
-    warmup_steps: int = 0
-    """Steps of plain risk before the constraints count."""
-    normalise: bool = True
-    """Divide the Lagrangian by 1 + sum of multipliers, so that growing multipliers do not grow the gradient."""
-    tolerance: float = 0.05
-    """Relative excess over a bound that still counts as feasible."""
-
-
-@dataclasses.dataclass(frozen=True)
-class VideoConfig:
-    """Denoise patch sequences of grey video with an unrolled transformer (Porras-Valenzuela et al., Section 4)."""
-
-    method: Literal["erm", "constrained", "both"] = "constrained"
-    """Plain risk, descent constraints, or one run of each and a report that compares them."""
-    seed: int = 0
-    """Seed of initialisation, batch order and noise."""
-    steps: int = 1500
-    """Training steps."""
-    batch_size: int = 64
-    """Sequences a step."""
-    train_gamma: float = 0.15
-    """Noise of training; gamma x the standard deviation of clean train pixels is the noise's variance."""
-    test_gammas: tuple[float, ...] = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
-    """Noise levels of the evaluation; the training level is added when missing."""
-    validate_every: int = 250
-    """Steps between validations; each writes a checkpoint."""
-    on_collapse: Literal["stop", "warn"] = "stop"
-    """What to do when two validations in a row show a collapsed model."""
-    out: str | None = None
-    """Run folder; none makes one under runs/ named after the experiment."""
-    data: DataConfig = dataclasses.field(default_factory=DataConfig)
-    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
-    primal: PrimalConfig = dataclasses.field(default_factory=PrimalConfig)
-    dual: DualConfig = dataclasses.field(default_factory=DualConfig)
-    constraints: ConstraintConfig = dataclasses.field(default_factory=ConstraintConfig)
-
-
-def check_config(config: VideoConfig) -> None:
-    """Checks every number against what the experiment allows.
+def check_fields(config: Any, rules: Iterable[tuple[str, str, bool]]) -> None:
+    """Checks rules (dotted field as on the command line, what is allowed, whether it holds).
 
     Raises:
       UserError: naming the field, its value and what is allowed.
     """
-    alpha, warmup = config.constraints.alpha, config.constraints.warmup_steps
-    for field, allowed, holds in (
-        *((name, "at least 1", _value(config, name) is None or _value(config, name) >= 1) for name in _COUNTS),
-        ("constraints.alpha", "in (0, 1)", all(0.0 < a < 1.0 for a in alpha)),
-        ("constraints.alpha", "one number, or one for each layer", len(alpha) in (1, config.model.num_layers)),
-        ("test-gammas", "one number or more", len(config.test_gammas) > 0),
-        ("test-gammas", "finite and at least 0", all(_nonnegative(gamma) for gamma in config.test_gammas)),
-        ("constraints.warmup-steps", f"at least 0 and below steps={config.steps}", 0 <= warmup < config.steps),
-        ("seed", "a whole number in [0, 2**32)", 0 <= config.seed < 2**32),
-        ("model.mixing", "in [0, 1]", 0.0 <= config.model.mixing <= 1.0),
-        ("constraints.margin", "in [0, 1)", 0.0 <= config.constraints.margin < 1.0),
-        ("constraints.first-margin", "in [0, 1)", 0.0 <= config.constraints.first_margin < 1.0),
-        ("primal.warmup-share", "in [0, 1)", 0.0 <= config.primal.warmup_share < 1.0),
-        *((name, "positive and finite", _positive(_value(config, name))) for name in _POSITIVE),
-        *((name, "finite and at least 0", _nonnegative(_value(config, name))) for name in _NONNEGATIVE),
-    ):
+    for field, allowed, holds in rules:
         if not holds:
-            raise UserError(f"--{field} must be {allowed}, got {_value(config, field)}")
-    if config.train_gamma == 0.0 and config.method != "erm":
-        raise UserError(
-            "--train-gamma 0 leaves descent constraints nothing to lower; use --method erm, or a gamma above 0"
-        )
+            raise UserError(f"--{field} must be {allowed}, got {value_of(config, field)}")
 
 
 def to_json(config: Any) -> dict[str, Any]:
@@ -188,27 +75,18 @@ def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> l
     return found
 
 
-_COUNTS = ("model.num-layers", "model.rank", "steps", "batch-size", "validate-every")
-_POSITIVE = (
-    "model.attention-scale",
-    "primal.learning-rate",
-    "primal.clip-norm",
-    "dual.learning-rate",
-    "constraints.reference",
-    "constraints.resilience",
-)
-_NONNEGATIVE = ("train-gamma", "constraints.tolerance", "dual.proportional-gain")
-
-
-def _value(config: Any, dotted: str) -> Any:
+def value_of(config: Any, dotted: str) -> Any:
+    """The field of a dotted name, with dashes or underscores."""
     for name in dotted.replace("-", "_").split("."):
         config = getattr(config, name)
     return config
 
 
-def _positive(value: float | None) -> bool:
+def positive(value: float | None) -> bool:
+    """Whether a number is above 0 and finite, or there is none."""
     return value is None or (value > 0.0 and math.isfinite(value))
 
 
-def _nonnegative(value: float) -> bool:
+def nonnegative(value: float) -> bool:
+    """Whether a number is at least 0 and finite."""
     return value >= 0.0 and math.isfinite(value)

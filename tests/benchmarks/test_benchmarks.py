@@ -10,8 +10,8 @@ import pytest
 from benchmarks import __main__ as benchmarks
 from benchmarks import compile_time, constrained_step
 from benchmarks.video import FRAMES, compiled_step, matmul_flops, random_batch
-from train.config import VideoConfig
-from train.video import video_task
+from train.video.config import VideoConfig
+from train.video.task import video_task
 
 
 def test_an_unknown_benchmark_is_one_line_and_exit_code_2(capsys):

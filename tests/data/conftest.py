@@ -1,6 +1,8 @@
 import os
+import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -40,3 +42,36 @@ def real_data() -> Path:
     if "UNROLL_DATA" not in os.environ:
         pytest.skip("UNROLL_DATA does not name the folder of real data")
     return Path(os.environ["UNROLL_DATA"])
+
+
+@pytest.fixture
+def write_images(tmp_path: Path) -> Callable[..., Path]:
+    """Writes random images, {folder: how many}, below a new root; of the given mode, sides (width, height) and kind."""
+
+    def write(
+        counts: Mapping[str, int], *, size: tuple[int, int] = (6, 5), suffix: str = "png", mode: str = "RGB"
+    ) -> Path:
+        root = tmp_path / "images"
+        generator = np.random.default_rng(0)
+        for folder, count in counts.items():
+            (root / folder).mkdir(parents=True, exist_ok=True)
+            for number in range(count):
+                pixels = generator.integers(0, 256, (size[1], size[0], 3), np.uint8)
+                Image.fromarray(pixels).convert(mode).save(root / folder / f"{number:04d}.{suffix}")
+        return root
+
+    return write
+
+
+@pytest.fixture
+def pack() -> Callable[..., Path]:
+    """Packs a folder's files into a tar archive beside it, in order or against it."""
+
+    def packed(root: Path, mode: Literal["w", "w:gz"] = "w", *, reverse: bool = False) -> Path:
+        archive = root.parent / (f"{root.name}.tar" if mode == "w" else f"{root.name}.tar.gz")
+        with tarfile.open(archive, mode) as tar:
+            for file in sorted((path for path in root.rglob("*") if path.is_file()), reverse=reverse):
+                tar.add(file, file.relative_to(root.parent))
+        return archive
+
+    return packed

@@ -9,8 +9,8 @@ from PIL import Image
 
 from tests.errors import assert_fails
 from train.data.clips import SPLITS
-from train.data.frame_files import fingerprint_frames, open_frame_files
-from train.data.frames import clip_folders, frame_clips, split_clips
+from train.data.frames import clip_folders, fingerprint_frames, frame_clips, split_clips
+from train.data.image_files import open_image_files
 
 UCSD = {"Train/Train001": 20, "Train/Train002": 25, "Train/Train010": 20, "Test/Test001": 20}
 
@@ -74,7 +74,7 @@ def test_frames_come_in_natural_order(write_clips):
     root = write_clips({"clip": 12})
     for number in range(1, 13):
         (root / f"clip/{number:03d}.png").rename(root / f"clip/{number}.png")
-    with open_frame_files(root) as files:
+    with open_image_files(root, what="frames") as files:
         (frames,) = clip_folders(files).values()
     assert [file.path.stem for file in frames] == [str(number) for number in range(1, 13)]
 

@@ -2,7 +2,6 @@
 
 import itertools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -95,35 +94,3 @@ def test_newton_ends_in_a_handful_of_steps_where_picard_needs_thousands():
     y, info = solve(symmetric_step, params, x, 8, "newton_cg", tol=1e-11, on_failure="error")
     assert int(info.steps.max()) <= 15
     assert relative_error(symmetric_step(params, y, x), y) < 1e-11
-
-
-def test_averaging_finds_the_fixed_point_of_least_norm_and_without_it_another_is_found():
-    """T projects on the line z_1 + z_2 = 2; its point of least norm is (1, 1). Xie et al. (2021), Theorem 4."""
-    project = lambda params, z, x: z - (jnp.sum(z) - 2.0) / 2.0  # noqa: E731
-    start = jnp.array([5.0, -1.0])
-    options = {"adjoint": fp.unrolled(20_000), "on_failure": "accept"}
-    averaged, _ = uj.equilibrium(project, (), start, solver=fp.averaged(p=0.5, c=0.2), **options)
-    plain, _ = uj.equilibrium(project, (), start, **options)
-    np.testing.assert_allclose(plain, [4.0, -2.0], rtol=1e-12)
-    np.testing.assert_allclose(averaged, [1.0, 1.0], atol=2e-2)
-
-
-def test_averaging_takes_the_stated_steps_and_can_be_differentiated():
-    R, smoothness, eta, p, c = (lambda z: 1.5 * jnp.sum((z - 1.0) ** 2)), 3.0, 0.8, 0.4, 0.2
-    A, x = np.asarray(skew_weights()), np.asarray(inputs(8))
-
-    def looped(x):
-        z, gamma = np.zeros(8), 0.5 / smoothness
-        for k in range(1, 7):
-            beta, weight = eta / k**p, eta / k**c
-            z = beta * ((1 - gamma * weight) * z - gamma * 3.0 * (z - 1.0)) + (1 - beta) * np.tanh(z @ A + x)
-        return z
-
-    solver = fp.averaged(R, smoothness=smoothness, eta=eta, p=p, c=c)
-    found = jax.jit(
-        lambda x: solve(tanh_step, jnp.asarray(A), x, 8, solver, adjoint=fp.unrolled(6), on_failure="accept")[0]
-    )
-    np.testing.assert_allclose(found(x), looped(x), rtol=1e-12)
-    step = 1e-6 * np.cos(np.arange(8.0))
-    slope = jax.jvp(found, (x,), (step,))[1]
-    np.testing.assert_allclose(slope, (looped(x + step) - looped(x - step)) / 2, rtol=1e-5, atol=1e-13)

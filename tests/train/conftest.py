@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from train.config import ModelConfig, VideoConfig
 from train.runs import run
+from train.video.config import ModelConfig, VideoConfig
 
 SIZES = {"train": 64, "validation": 12, "test": 10}
 
@@ -98,8 +98,8 @@ def changed(config: VideoConfig) -> Callable[..., VideoConfig]:
 @pytest.fixture
 def start(clips: Clips, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[str]]:
     """Runs a configuration in ``tmp_path / "run"`` as the command line does, without the report; returns its log."""
-    monkeypatch.setattr("train.runs.load", lambda config, *, log: clips)
-    monkeypatch.setattr("train.runs.write_report", lambda *arguments, **options: None)
+    monkeypatch.setattr("train.video.kind.load", lambda config, *, log: clips)
+    monkeypatch.setattr("train.video.kind.write_report", lambda *arguments, **options: None)
 
     def go(config: VideoConfig, name: str = "run") -> list[str]:
         log: list[str] = []

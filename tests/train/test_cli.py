@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from train.cli import main
-from train.video import video_task
+from train.video.task import video_task
 
 SMALL = ("--steps", "4", "--batch-size", "4", "--model.num-layers", "2", "--validate-every", "2", "--test-gammas", "0")
 
@@ -30,8 +30,8 @@ def refused(capsys):
 
 @pytest.fixture
 def small_data(clips, monkeypatch):
-    monkeypatch.setattr("train.runs.load", lambda config, *, log: clips)
-    monkeypatch.setattr("train.runs.write_report", lambda *arguments, **options: None)
+    monkeypatch.setattr("train.video.kind.load", lambda config, *, log: clips)
+    monkeypatch.setattr("train.video.kind.write_report", lambda *arguments, **options: None)
 
 
 @pytest.mark.parametrize(
@@ -58,11 +58,15 @@ def small_data(clips, monkeypatch):
         (["evaluate"], ["Missing", "Run folder"]),
         (["evaluate", "nowhere"], ["nowhere is no run folder"]),
         (["report"], ["at least one run folder"]),
-        (["report", "nowhere"], ["nowhere does not exist"]),
+        (["report", "nowhere"], ["nowhere is no run folder"]),
         (["prepare"], ["Missing", "photos,frames,file"]),
         (["prepare", "dvd"], ["'dvd'", "photos"]),
         (["prepare", "frames"], ["data.root", "frames"]),
         (["prepare", "frames", "--from", "nowhere"], ["nowhere does not exist"]),
+        (["prepare", "cifar10", "--from", "nowhere"], ["nowhere does not exist", "cifar-10-binary.tar.gz"]),
+        (["prepare", "image_folder"], ["data.source=image_folder needs data.root"]),
+        (["prepare", "camvid", "--from", "nowhere"], ["nowhere does not exist", "trainannot"]),
+        (["prepare", "shapes", "--from", "nowhere"], ["data.source=shapes takes no data.root"]),
         (["run", "video-ut", "--data.source", "frames"], ["data.root"]),
         (["run", "video-ut", "--data.source", "frames", "--data.root", "nowhere"], ["nowhere does not exist"]),
         (["list", "all"], ["list takes no arguments, got all"]),
@@ -104,7 +108,7 @@ def test_a_loss_that_is_not_finite_is_one_line_with_step_and_layer(capsys, monke
         task = video_task(config, data)
         return task._replace(layer_losses=lambda *arguments: task.layer_losses(*arguments).at[1].mul(jnp.nan))
 
-    monkeypatch.setattr("train.runs.video_task", poisoned)
+    monkeypatch.setattr("train.video.kind.video_task", poisoned)
     assert main(["run", "video-ut", *SMALL, "--out", str(tmp_path / "run")]) == 2
     lines = capsys.readouterr().err.splitlines()
     errors = [line for line in lines if line.startswith("error: ")]
@@ -114,11 +118,19 @@ def test_a_loss_that_is_not_finite_is_one_line_with_step_and_layer(capsys, monke
     assert json.loads((tmp_path / "run" / "status.json").read_text())["state"] == "failed"
 
 
+@pytest.mark.parametrize(("source", "images"), [("digits", "1197 images of 8 x 8 x 1"), ("shapes", "480 images of 48")])
+def test_prepare_knows_images_and_scenes(capsys, monkeypatch, tmp_path, source, images):
+    monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path))
+    assert main(["prepare", source]) == 0
+    assert f"train: {images}" in capsys.readouterr().out
+    assert [folder.name.split("-")[0] for folder in tmp_path.iterdir()] == [source]
+
+
 def test_an_interrupt_is_no_traceback(capsys, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("train.runs.load", interrupted)
+    monkeypatch.setattr("train.video.kind.load", interrupted)
     assert main(["run", "video-ut"]) == 130
     assert "a run goes on from its last checkpoint" in capsys.readouterr().err
 

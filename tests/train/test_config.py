@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from train.config import VideoConfig, check_config, differences, from_json, to_json
+from train.config import differences, from_json, to_json
 from train.errors import UserError
 from train.experiments import EXPERIMENTS
+from train.video.config import VideoConfig, check_config
 
 BAD_VALUES = {
     "steps": [0, -1],

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train.evaluate import NOISE_SEED, evaluate_video, make_split_losses, noise_levels
-from train.state import init_state
-from train.video import add_noise, to_unit, video_task
+from train.video.evaluate import NOISE_SEED, evaluate_video, make_split_losses, noise_levels
+from train.video.state import init_state
+from train.video.task import add_noise, to_unit, video_task
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_bounds_are_the_stated_ones_not_the_tightened(evaluated):
 def test_a_split_larger_than_a_batch_is_measured_whole(clips, config, monkeypatch):
     task = video_task(config, clips)
     params = init_state(config, task).params
-    monkeypatch.setattr("train.evaluate.BATCH_SIZE", 7)
+    monkeypatch.setattr("train.video.evaluate.BATCH_SIZE", 7)
     found = make_split_losses(task, clips)(params, "validation", 0.15)
     assert found.sample_losses.shape == (12, 3)
     clean = np.asarray(to_unit(clips.splits["validation"]))

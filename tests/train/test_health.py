@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train.health import describe_collapse, layer_health
+from train.video.health import describe_collapse, layer_health
 
 GOOD = {
     "dead": np.array([0.0, 0.02, 0.0, 0.0]),

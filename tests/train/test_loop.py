@@ -10,8 +10,9 @@ from train.checkpoint import Checkpoints
 from train.errors import UserError
 from train.loop import train
 from train.metrics import read_metrics
-from train.state import init_state
-from train.video import video_task
+from train.video.recipe import video_recipe
+from train.video.state import init_state
+from train.video.task import video_task
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def loop(clips, tmp_path):
         if poison is not None:
             task = task._replace(layer_losses=_poisoned(task.layer_losses, poison))
         log = []
-        train(config, task, data, tmp_path, log=log.append)
+        train(video_recipe(config, task, data), tmp_path, log=log.append)
         return log
 
     return go
@@ -157,7 +158,8 @@ def test_a_run_that_collapses_stops_after_two_validations_and_says_why(loop, cha
 def test_two_collapses_in_a_row_stop_a_run(loop, changed, tmp_path, monkeypatch, collapsed, on_collapse, state, steps):
     validations = iter(range(2, 100, 2))
     monkeypatch.setattr(
-        "train.loop.describe_collapse", lambda *_: "the model has collapsed" if next(validations) in collapsed else None
+        "train.video.recipe.describe_collapse",
+        lambda *_: "the model has collapsed" if next(validations) in collapsed else None,
     )
     loop(changed(on_collapse=on_collapse))
     status = _status(tmp_path)

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 from train.checkpoint import Checkpoints
-from train.config import VideoConfig, from_json
+from train.config import from_json
 from train.metrics import read_metrics
 from train.runs import _read_json
-from train.state import init_state
-from train.video import video_task
+from train.video.config import VideoConfig
+from train.video.state import init_state
+from train.video.task import video_task
 
 STEPS, EVERY = 240, 20
 OPTIONS = {

@@ -12,8 +12,8 @@ from train.checkpoint import Checkpoints
 from train.errors import UserError
 from train.lock import locked
 from train.runs import evaluate
-from train.state import init_state
-from train.video import video_task
+from train.video.state import init_state
+from train.video.task import video_task
 
 
 @pytest.fixture(scope="module")

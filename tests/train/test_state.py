@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train.state import init_state, make_step
-from train.video import video_task
+from train.video.state import init_state, make_step
+from train.video.task import video_task
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 REFERENCE = 0.4

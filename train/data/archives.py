@@ -5,11 +5,11 @@ import lzma
 import tarfile
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from train.errors import UserError
 
-__all__ = ["archive_members", "open_archive", "read_member"]
+__all__ = ["archive_members", "member_path", "open_archive", "read_member"]
 
 ARCHIVE_ERRORS = (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError)
 
@@ -46,6 +46,20 @@ def archive_members(archive: tarfile.TarFile, path: Path) -> Iterator[tarfile.Ta
         raise _damaged(path, error) from error
     if ending != bytes(tarfile.BLOCKSIZE):
         raise _damaged(path, "it has no end mark")
+
+
+def member_path(member: tarfile.TarInfo, path: Path) -> PurePosixPath:
+    """Returns where a plain file of the archive at ``path`` lies in it.
+
+    Raises:
+      UserError: if that is outside the archive, or the member is a link or a device.
+    """
+    inside = PurePosixPath(member.name)
+    if inside.is_absolute() or ".." in inside.parts:
+        raise UserError(f"data.root={path}: member {member.name!r} points outside the archive; make it anew")
+    if not member.isreg():
+        raise UserError(f"data.root={path}: member {member.name!r} is not a plain file; make the archive anew")
+    return inside
 
 
 def read_member(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> bytes:

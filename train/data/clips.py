@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
+from train.data.splits import SPLITS
+
 __all__ = [
     "FRAME_SIZE",
     "NUM_FRAMES",
@@ -24,7 +26,6 @@ __all__ = [
 FRAME_SIZE = 160  # side of a frame, in pixels
 PATCH_SIZE = 16  # side of a patch, in pixels
 NUM_FRAMES = 20  # frames of a sequence
-SPLITS = ("train", "validation", "test")
 
 
 class Clip(NamedTuple):

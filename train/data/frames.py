@@ -2,23 +2,30 @@
 
 import contextlib
 import re
-import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
 from train.data.clips import NUM_FRAMES, SPLITS, Clip, ClipSet, Splits, split_sizes, standard_frame
-from train.data.frame_files import FrameFile, open_frame_files
+from train.data.image_files import ImageFile, fingerprint_images, open_image_files
+from train.data.picture_files import decode_in_order
 from train.errors import UserError
 
-__all__ = ["clip_folders", "frame_clips", "split_clips"]
+__all__ = ["clip_folders", "fingerprint_frames", "frame_clips", "split_clips"]
 
-FORMATS = ("PNG", "JPEG", "TIFF", "BMP")
-IMAGE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
-Folders = dict[PurePosixPath, list[FrameFile]]
+Folders = dict[PurePosixPath, list[ImageFile]]
+LAYOUT = "ROOT/Train/Train001/001.png, ROOT/Test/Test001/001.png (for UCSD Ped2, the folder its download unpacks to)"
+
+
+def fingerprint_frames(root: Path) -> str:
+    """Fingerprints a folder's frames, or an archive.
+
+    Raises:
+      UserError: if the root is missing, empty or holds no frames.
+    """
+    return fingerprint_images(root, what="frames", layout=LAYOUT)
 
 
 @contextlib.contextmanager
@@ -29,7 +36,7 @@ def frame_clips(root: Path, log: Callable[[str], None]) -> Iterator[Splits]:
       UserError: for a root, an archive, a clip or a frame that cannot be used; it names the culprit.
     """
     del log  # what is wrong with frames is an error
-    with open_frame_files(root) as files:
+    with open_image_files(root, what="frames") as files:
         folders = clip_folders(files)
         _check_lengths(folders, root)
         names = split_clips(list(folders), root=root)
@@ -41,7 +48,7 @@ def frame_clips(root: Path, log: Callable[[str], None]) -> Iterator[Splits]:
         yield {split: ClipSet(len(names[split]), clips[split]) for split in SPLITS}
 
 
-def clip_folders(files: list[FrameFile]) -> Folders:
+def clip_folders(files: list[ImageFile]) -> Folders:
     """Groups frames by the folder that holds them; folders and frames in natural order (2 before 10).
 
     Where there are folders called Train or Test, only folders directly below them are clips, and those whose name
@@ -100,10 +107,11 @@ def _check_lengths(folders: Folders, root: Path) -> None:
             )
 
 
-def _read_frames(files: list[FrameFile], root: Path) -> Iterator[np.ndarray]:
+def _read_frames(files: list[ImageFile], root: Path) -> Iterator[np.ndarray]:
     """Reads a clip's frames from the first to the last, and checks that they have one size."""
     sizes: dict[tuple[int, int], PurePosixPath] = {}
-    for file, (frame, size) in _read_in_order(files, root):
+    frames = decode_in_order(files, lambda _, picture: (standard_frame(picture), picture.size), root=root, what="frame")
+    for file, (frame, size) in zip(files, frames, strict=True):
         sizes.setdefault(size, file.path)
         if len(sizes) > 1:
             (one, first), (other, second) = sizes.items()
@@ -112,26 +120,3 @@ def _read_frames(files: list[FrameFile], root: Path) -> Iterator[np.ndarray]:
                 f"'{second}' is {other[0]}x{other[1]}; bring them to one size"
             )
         yield frame
-
-
-def _read_in_order(
-    files: list[FrameFile], root: Path
-) -> Iterator[tuple[FrameFile, tuple[np.ndarray, tuple[int, int]]]]:
-    by_place = sorted(files, key=lambda file: file.place)
-    if by_place == files:
-        yield from ((file, _read_frame(file, root)) for file in files)
-        return
-    # Going back in a compressed archive means decompressing it again from its start: read forward, then put in order.
-    frames = {file.path: _read_frame(file, root) for file in by_place}
-    yield from ((file, frames[file.path]) for file in files)
-
-
-def _read_frame(file: FrameFile, root: Path) -> tuple[np.ndarray, tuple[int, int]]:
-    try:
-        with file.open() as opened, Image.open(opened, formats=FORMATS) as picture:
-            return standard_frame(picture), picture.size
-    except IMAGE_ERRORS as error:
-        reason = "not an image of a known kind" if isinstance(error, UnidentifiedImageError) else error
-        raise UserError(
-            f"data.root={root}: frame '{file.path}' cannot be read as an image ({reason}); replace it or take it away"
-        ) from error

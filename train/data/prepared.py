@@ -4,7 +4,7 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from tensorflow_datasets.proto import tf_example_pb2
 from train.errors import UserError
 
 __all__ = ["LocalBuilder", "LocalInfo", "Records", "damaged", "prepare_once", "prepared_root"]
+
+TOGETHER = 1024  # records fetched in one call, which takes a third of the time of one call each
 
 
 class LocalInfo(tfds.core.DatasetInfo):
@@ -84,27 +86,37 @@ class Records:
     def __len__(self) -> int:
         return len(self._source)
 
-    def bytes_of(self, feature: str, indices: Iterable[int]) -> list[bytes]:
-        """Returns a feature stored as bytes, for each of the records."""
-        return [features[feature].bytes_list.value[0] for features in self._features(indices)]
-
-    def integers_of(self, feature: str, indices: Iterable[int]) -> list[int]:
-        """Returns a feature stored as one integer, for each of the records."""
-        return [features[feature].int64_list.value[0] for features in self._features(indices)]
-
-    def _features(self, indices: Iterable[int]) -> Iterator[Mapping[str, Any]]:
+    def read(self, indices: Sequence[int], *features: str) -> list[tuple[Any, ...]]:
+        """Returns the named features of each of the records, as stored: bytes, or one integer."""
         parse = tf_example_pb2.Example.FromString  # pyright: ignore (protobuf makes its classes when imported)
+        rows = []
         try:
-            for index in indices:
-                yield parse(self._source[index]).features.feature
+            for start in range(0, len(indices), TOGETHER):
+                for record in self._source.__getitems__(list(indices[start : start + TOGETHER])):
+                    found = parse(record).features.feature
+                    rows.append(tuple(_stored(found[name]) for name in features))
         except (RuntimeError, OSError, DecodeError) as error:
             raise damaged(self._folder, error) from error
+        return rows
+
+    def bytes_of(self, feature: str, indices: Sequence[int]) -> list[bytes]:
+        """Returns a feature stored as bytes, for each of the records."""
+        return [value for (value,) in self.read(indices, feature)]
+
+    def integers_of(self, feature: str, indices: Sequence[int]) -> list[int]:
+        """Returns a feature stored as one integer, for each of the records."""
+        return [value for (value,) in self.read(indices, feature)]
 
 
 def damaged(folder: Path, error: Exception) -> UserError:
     """Returns the error that tells how to mend a prepared folder."""
     reason = (str(error) or type(error).__name__).splitlines()[0]
     return UserError(f"the prepared data in {folder} are damaged ({reason}); delete that folder and run again")
+
+
+def _stored(feature: Any) -> bytes | int:
+    stored = feature.bytes_list.value or feature.int64_list.value
+    return stored[0]
 
 
 @contextlib.contextmanager

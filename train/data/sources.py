@@ -2,22 +2,19 @@
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from train.data import photos
 from train.data.clips import FRAME_SIZE, NUM_FRAMES, SPLITS, Clip, ClipSet, Splits
-from train.data.frame_files import fingerprint_frames
-from train.data.frames import frame_clips
+from train.data.frames import fingerprint_frames, frame_clips
+from train.data.source import Log, Source, resolve_source
 from train.data.video_file import fingerprint_video, video_clips
-from train.errors import UserError
 
-__all__ = ["SOURCES", "DataConfig", "Source", "resolve"]
-
-Log = Callable[[str], None]
+__all__ = ["SOURCES", "DataConfig", "resolve"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,34 +30,14 @@ class DataConfig:
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
 
 
-class Source(NamedTuple):
-    """One source of clips.
-
-    Attributes:
-      root: What its root must be, in words; empty where it takes none.
-      fingerprint: Maps the root to a short text that changes when the original files do.
-      open: Opens the clips of every split, for as long as the context lasts; takes the root and a log.
-    """
-
-    root: str
-    fingerprint: Callable[[Path], str]
-    open: Callable[[Path, Log], AbstractContextManager[Splits]]
-
-
-def resolve(config: DataConfig) -> tuple[Source, Path]:
-    """Returns the source that a config names, and its root.
+def resolve(config: DataConfig) -> tuple[Source[Splits], Path]:
+    """Returns the source that a config names, and its root; an empty path for a source that takes none.
 
     Raises:
       UserError: if there is no such source, or the root is missing or superfluous.
     """
-    source = SOURCES.get(config.source)
-    if source is None:
-        raise UserError(f"data.source={config.source} is unknown; choose one of {', '.join(SOURCES)}")
-    if source.root and not config.root:
-        raise UserError(f"data.source={config.source} needs data.root: {source.root}")
-    if config.root and not source.root:
-        raise UserError(f"data.source={config.source} takes no data.root, got {config.root}; leave it out")
-    return source, Path(config.root or "").expanduser()
+    source, root = resolve_source(SOURCES, config)
+    return source, root or Path()
 
 
 def _fingerprint_photos(_: Path) -> str:
@@ -81,7 +58,7 @@ def _open_photos(_: Path, __: Log) -> Iterator[Splits]:
     yield splits
 
 
-SOURCES: dict[str, Source] = {
+SOURCES: dict[str, Source[Splits]] = {
     "photos": Source("", _fingerprint_photos, _open_photos),
     "frames": Source("the folder or tar archive that holds the frames", fingerprint_frames, frame_clips),
     "file": Source("the video file (AVI, MP4)", fingerprint_video, video_clips),

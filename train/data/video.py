@@ -1,18 +1,19 @@
 """Video as the papers use it: a sequence is one 16 x 16 patch position through 20 frames of a grey 160 x 160 clip."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
 
-from train.data.batches import Batches, in_order, shuffled
 from train.data.clips import NUM_FRAMES, PATCH_SIZE, SPLITS, Splits, patch_sequences, windows
-from train.data.prepared import LocalBuilder, LocalInfo, Records, damaged, prepare_once, prepared_root
-from train.data.sources import DataConfig, Log, resolve
-from train.errors import UserError
+from train.data.dataset import Dataset, open_prepared, prepare_from
+from train.data.pixels import moments
+from train.data.prepared import LocalBuilder, LocalInfo, Records, prepare_once
+from train.data.source import Log
+from train.data.sources import DataConfig, resolve
 
 __all__ = ["Video", "VideoData", "load", "prepare"]
 
@@ -60,7 +61,7 @@ class Video(LocalBuilder, skip_registration=True):  # pyright: ignore
                 key += 1
         self._log(f"  {split}: {key} sequences, clips: {self._clip_sets[split].num_clips}")
         if split == "train":
-            self.facts["pixel_std"] = _pixel_std(histogram)
+            self.facts["pixel_std"] = float(moments(histogram)[1])
 
     def _windows(self, split: str) -> Iterator[tuple[int, int, np.ndarray]]:
         num_clips, clips = self._clip_sets[split]
@@ -73,7 +74,7 @@ class Video(LocalBuilder, skip_registration=True):  # pyright: ignore
                 yield clip.number, index * NUM_FRAMES, window
 
 
-class VideoData:
+class VideoData(Dataset[np.ndarray]):
     """Prepared video, read in batches of uint8 (batch, 20, 256) sequences.
 
     Attributes:
@@ -85,52 +86,16 @@ class VideoData:
 
     def __init__(self, builder: LocalBuilder) -> None:
         self.pixel_std: float = builder.facts["pixel_std"]
-        self._records = {split: Records(builder, split) for split in SPLITS}
+        super().__init__(builder, _read_sequences)
 
     def num_sequences(self, split: str) -> int:
         """Returns how many sequences a split has."""
-        return len(self._split(split))
-
-    def batches(self, split: str, *, batch_size: int, seed: int, start_step: int = 0) -> Iterator[np.ndarray]:
-        """Iterates over shuffled batches without end, from any step on, reading ahead in a thread.
-
-        Batch ``step`` depends on (seed, step) alone. Every epoch shows each sequence once, in an order of its own.
-        """
-        if start_step < 0:
-            raise ValueError(f"start_step must be at least 0, got {start_step}")
-        return self._shuffled(split, batch_size, seed).iterate(start_step)
-
-    def batch(self, split: str, *, batch_size: int, seed: int, step: int) -> np.ndarray:
-        """Returns the batch that `batches` yields at a step."""
-        if step < 0:
-            raise ValueError(f"step must be at least 0, got {step}")
-        return self._shuffled(split, batch_size, seed)[step]
-
-    def examples(self, split: str, *, batch_size: int) -> Iterator[np.ndarray]:
-        """Iterates over a whole split once, in order; the last batch may be short."""
-        return in_order(self.num_sequences(split), self._reader(split), batch_size=batch_size).iterate()
+        return self.num_examples(split)
 
     def clips(self, split: str) -> np.ndarray:
         """Returns the clip that each sequence of a split comes from, int (num_sequences,); no splits share a clip."""
         records = self._split(split)
         return np.array(records.integers_of("clip", range(len(records))))
-
-    def _shuffled(self, split: str, batch_size: int, seed: int) -> Batches[np.ndarray]:
-        return shuffled(self.num_sequences(split), self._reader(split), batch_size=batch_size, seed=seed)
-
-    def _reader(self, split: str) -> Callable[[np.ndarray], np.ndarray]:
-        records = self._split(split)
-
-        def read(indices: np.ndarray) -> np.ndarray:
-            pixels = b"".join(records.bytes_of("sequence", indices.tolist()))
-            return np.frombuffer(pixels, np.uint8).reshape(-1, NUM_FRAMES, PATCH_SIZE**2)
-
-        return read
-
-    def _split(self, split: str) -> Records:
-        if split not in self._records:
-            raise ValueError(f"split must be one of {', '.join(SPLITS)}, got {split!r}")
-        return self._records[split]
 
 
 def load(config: DataConfig, *, log: Log = print) -> VideoData:
@@ -139,16 +104,7 @@ def load(config: DataConfig, *, log: Log = print) -> VideoData:
     Raises:
       UserError: if the original files cannot be used, or the prepared data are damaged.
     """
-    folder = prepare(config, log=log)
-    try:
-        data = VideoData(Video(data_dir=_data_dir(folder)))
-        for split in SPLITS:
-            data._reader(split)(np.array([0, data.num_sequences(split) - 1]))
-    except UserError:
-        raise
-    except Exception as error:  # TFDS and array_record raise anything over a damaged folder
-        raise damaged(folder, error) from error
-    return data
+    return open_prepared(prepare(config, log=log), lambda data_dir: VideoData(Video(data_dir=data_dir)))
 
 
 def prepare(config: DataConfig, *, log: Log = print) -> Path:
@@ -158,24 +114,15 @@ def prepare(config: DataConfig, *, log: Log = print) -> Path:
       UserError: if the original files cannot be used, or the folder cannot be written.
     """
     source, root = resolve(config)
-    data_dir = prepared_root(config.prepared) / f"{config.source}-{source.fingerprint(root)}"
-    folder = data_dir / Video.name / str(Video.VERSION)
-    if folder.exists():
-        return folder
-    start = time.monotonic()
-    log(f"preparing {config.source} in {folder} (done once)")
-    with source.open(root, log) as splits:
-        prepare_once(Video(data_dir=data_dir, splits=splits, log=log))
-    log(f"prepared {config.source} in {time.monotonic() - start:.1f} s")
-    return folder
+
+    def write(data_dir: Path) -> None:
+        with source.open(root, log) as splits:
+            prepare_once(Video(data_dir=data_dir, splits=splits, log=log))
+
+    key = f"{config.source}-{source.fingerprint(root)}"
+    return prepare_from(Video, key, config.prepared, prepare=write, log=log)
 
 
-def _data_dir(folder: Path) -> Path:
-    return folder.parent.parent
-
-
-def _pixel_std(histogram: np.ndarray) -> float:
-    """Standard deviation, in [0, 1], of pixels counted by grey level."""
-    levels, total = np.arange(256) / 255.0, histogram.sum()
-    mean = (histogram * levels).sum() / total
-    return float(np.sqrt((histogram * (levels - mean) ** 2).sum() / total))
+def _read_sequences(records: Records, numbers: list[int]) -> np.ndarray:
+    pixels = b"".join(records.bytes_of("sequence", numbers))
+    return np.frombuffer(pixels, np.uint8).reshape(-1, NUM_FRAMES, PATCH_SIZE**2)

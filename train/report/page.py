@@ -1,6 +1,5 @@
 """The self-contained page: one HTML file with its figures inside, no script, nothing loaded from elsewhere."""
 
-import base64
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 from train.environment import environment
 from train.report.groups import METHOD_NAMES, Setting, Variant
+from train.report.html import figure_html, page_html, table_html
 from train.report.paths import without_folders
 from train.report.read import METHODS, Run, flat
 from train.report.tables import Table, cost_table, feasibility_table, rmse_table
@@ -44,18 +44,17 @@ CONSTRAINED_CAPTIONS = {
 def render(settings: Sequence[Setting], runs: Sequence[Run], pictures: Mapping[str, bytes]) -> str:
     """The page as text; ``pictures`` holds PNG bytes by figure name."""
     methods = [method for method in METHODS if any(run.method == method for run in runs)]
-    images = {name: _figure(data, _caption(name, methods)) for name, data in pictures.items()}
+    images = {name: figure_html(data, _caption(name, methods)) for name, data in pictures.items()}
     template = Template((Path(__file__).parent / "page.html").read_text(encoding="utf-8"))
     cost = cost_table(settings)
     variants = [(setting, variant) for setting in settings for variant in setting.variants]
-    return template.substitute(
-        title=escape(f"{runs[0].evaluation['experiment']}: {_named(methods)} training"),
+    body = template.substitute(
         opening=escape(opening(settings, runs)),
         verdicts="\n".join(f"<li>{escape(compare(setting))}</li>" for setting in settings),
         warnings=_warnings(settings, runs),
         comparison=images["ood_curve"]
-        + "".join(_table(rmse_table(setting)) for setting in settings)
-        + (_table(cost) if cost else ""),
+        + "".join(table_html(rmse_table(setting)) for setting in settings)
+        + (table_html(cost) if cost else ""),
         layers=images["layer_losses"]
         + "".join(_layers(setting, variant) for setting, variant in variants)
         + images["ratios"],
@@ -63,8 +62,9 @@ def render(settings: Sequence[Setting], runs: Sequence[Run], pictures: Mapping[s
         training=images.get("multipliers", "")
         + images.get("training_loss", "<p>The runs hold no training metrics.</p>"),
         runs=_runs(runs),
-        environment=_table(_environment(runs), words=True),
+        environment=table_html(_environment(runs), words=True),
     )
+    return page_html(f"{runs[0].evaluation['experiment']}: {_named(methods)} training", [body])
 
 
 def _named(methods: Sequence[str]) -> str:
@@ -75,31 +75,14 @@ def _caption(name: str, methods: Sequence[str]) -> str:
     return CAPTIONS[name] + (CONSTRAINED_CAPTIONS.get(name, "") if "constrained" in methods else "")
 
 
-def _figure(data: bytes, caption: str) -> str:
-    source = "data:image/png;base64," + base64.b64encode(data).decode("ascii")
-    caption = escape(caption)
-    return f'<figure><img src="{source}" alt="{caption}"><figcaption>{caption}</figcaption></figure>\n'
-
-
-def _table(table: Table, *, words: bool = False) -> str:
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in table.header)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>\n" for row in table.rows)
-    note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
-    style = ' class="words"' if words else ""
-    return (
-        f'<div class="scroll"><table{style}><caption>{escape(table.title)}</caption>'
-        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table>{note}</div>\n"
-    )
-
-
 def _layers(setting: Setting, variant: Variant) -> str:
     """Feasibility of a variant; with several seeds also each run's own table, folded."""
-    whole = _table(feasibility_table(setting, variant))
+    whole = table_html(feasibility_table(setting, variant))
     if len(variant.runs) == 1:
         return whole
     each = "".join(
         f"<p>{escape(run_verdict(run))}</p>"
-        + _table(feasibility_table(setting, Variant(variant.method, variant.label, (run,))))
+        + table_html(feasibility_table(setting, Variant(variant.method, variant.label, (run,))))
         for run in variant.runs
     )
     return f"{whole}<details><summary>{escape(variant.title)}: every seed</summary>{each}</details>\n"

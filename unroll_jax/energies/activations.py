@@ -159,7 +159,7 @@ ACTIVATIONS: dict[str, Callable[..., Proximal]] = {
 def _pair(function: Elementwise, penalty: Elementwise, step_size: float) -> Proximal:
     check_positive("step_size", step_size)
 
-    def prox(y: Array, length: float) -> Array:
+    def prox(y: Array, length: float | Float[Array, ""]) -> Array:
         if not isinstance(length, jax.Array) and length == step_size:
             return function(y)
         return function(_solve(function, y.astype(compute_dtype(y)), length / step_size)).astype(y.dtype)

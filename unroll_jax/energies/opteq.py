@@ -12,7 +12,16 @@ from unroll_jax.descent import Descent, Factored, compute_dtype
 from unroll_jax.energies.monotone import Monotone, antiderivative, resolve_monotone
 from unroll_jax.spectral import conv_norm_bound, matrix_norm_bound
 
-__all__ = ["OptEqParams", "event_axes", "opteq", "opteq_conv", "opteq_hidden", "opteq_linear", "opteq_potential"]
+__all__ = [
+    "OptEqParams",
+    "absorb_input",
+    "event_axes",
+    "opteq",
+    "opteq_conv",
+    "opteq_hidden",
+    "opteq_linear",
+    "opteq_potential",
+]
 
 # Spectral norm of W at initialisation: below 1, so that the equilibrium is unique and iterations contract.
 INITIAL_NORM = 0.9
@@ -165,6 +174,16 @@ def opteq_potential(
     """psi(z) = 1^T s(W z + U x + b), whose gradient is the layer (Xie et al. 2021, Theorem 1)."""
     summed = antiderivative(resolve_monotone(activation))(opteq_hidden(params, z, x))
     return jnp.sum(summed, axis=event_axes(params))
+
+
+def absorb_input(params: OptEqParams, x: Float[Array, "..."] | None) -> OptEqParams:
+    """The same layer for this x alone: U x + b is computed once, in place of b, and not in every step.
+
+    Its x is None. The new b has the axes of x, and broadcasts against W z.
+    """
+    if params.U is None or x is None:
+        return params
+    return params._replace(U=None, b=opteq_linear(params.U, x) + params.b)
 
 
 def event_axes(params: OptEqParams) -> tuple[int, ...]:

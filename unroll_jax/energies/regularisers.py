@@ -112,8 +112,9 @@ def decorrelation(strength: float = 1.0) -> Regulariser:
         square = jnp.sum(z**2, axis=0)
         alive = square > 0.0
         unit = z * jnp.where(alive, jax.lax.rsqrt(jnp.where(alive, square, 1.0)), 0.0)
-        correlation = unit.T @ unit
-        return 0.5 * strength * (jnp.sum(correlation**2) - jnp.sum(jnp.diagonal(correlation) ** 2))
+        # The squares of Z^T Z and of Z Z^T add up to the same; the smaller of the two is formed.
+        gram = unit.T @ unit if z.shape[1] <= z.shape[0] else unit @ unit.T
+        return 0.5 * strength * (jnp.sum(gram**2) - jnp.sum(jnp.sum(unit**2, axis=0) ** 2))
 
     return Regulariser(value=value, prox=None, smoothness=None, convex=False, couples_examples=True)
 

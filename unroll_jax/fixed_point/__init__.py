@@ -16,9 +16,17 @@ from unroll_jax.fixed_point.backward import Probe, zero_probe
 from unroll_jax.fixed_point.failure import ON_FAILURE, ConvergenceError, ConvergenceWarning
 from unroll_jax.fixed_point.implicit import EquilibriumInfo, equilibrium
 from unroll_jax.fixed_point.jaxopt_loops import jaxopt_adjoint, jaxopt_anderson, jaxopt_fixed_point
+from unroll_jax.fixed_point.monotone_operator import (
+    MonotoneParams,
+    monotone_init,
+    monotone_product,
+    monotone_resolvent,
+    monotone_weight,
+)
 from unroll_jax.fixed_point.problem import STATUS, Problem, SolveInfo
 from unroll_jax.fixed_point.quasi_newton import anderson, broyden
 from unroll_jax.fixed_point.solvers import Point, Solver, damped, picard
+from unroll_jax.fixed_point.splitting import SPLITTINGS, forward_backward, monotone_equilibrium, peaceman_rachford
 from unroll_jax.fixed_point.symmetric import accelerated_gradient, newton_cg
 from unroll_jax.fixed_point.tables import ADJOINTS, SOLVERS
 
@@ -26,11 +34,13 @@ __all__ = [
     "ADJOINTS",
     "ON_FAILURE",
     "SOLVERS",
+    "SPLITTINGS",
     "STATUS",
     "Adjoint",
     "ConvergenceError",
     "ConvergenceWarning",
     "EquilibriumInfo",
+    "MonotoneParams",
     "Point",
     "Probe",
     "Problem",
@@ -46,13 +56,20 @@ __all__ = [
     "conjugate_gradient",
     "damped",
     "equilibrium",
+    "forward_backward",
     "gmres",
     "jaxopt_adjoint",
     "jaxopt_anderson",
     "jaxopt_fixed_point",
+    "monotone_equilibrium",
+    "monotone_init",
+    "monotone_product",
+    "monotone_resolvent",
+    "monotone_weight",
     "neumann",
     "newton_cg",
     "one_step",
+    "peaceman_rachford",
     "picard",
     "unrolled",
     "zero_probe",

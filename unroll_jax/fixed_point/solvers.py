@@ -43,7 +43,8 @@ class Solver(NamedTuple):
       update: ``(problem, point, memory) -> (z', memory')``.
       symmetric: whether it needs a map whose Jacobian is symmetric.
       unrollable: whether reverse-mode autodiff can go through ``update``.
-      whole: ``(problem, z, tol, max_steps) -> (z, steps)`` in place of the two, for loops that are not ours.
+      whole: ``(problem, z, tol, max_steps) -> (z, steps)`` in place of the two, for loops that are not ours and those
+        that do not stop on a residual; steps unrolled for autodiff are ``update`` all the same.
     """
 
     init: Callable[[Float[Array, "b m"]], Any]
@@ -168,7 +169,7 @@ def unroll_solver(
 def _run_whole(
     problem: Problem, z: Array, whole: Callable[..., Any], tol: float, max_steps: int
 ) -> tuple[Array, SolveInfo]:
-    """Runs a loop that is not ours, and measures what it returns as we measure our own."""
+    """Runs a loop that is not `run`'s, and measures what it returns as that does its own."""
     z, steps = whole(problem, z, tol, max_steps)
     fz = problem.apply(z)
     return z, judge(relative(fz - z, fz), steps, tol, problem.epsilon)

@@ -1,6 +1,27 @@
-"""Flax modules: they own parameters and call the pure functions of the floors below."""
+"""Flax modules: they own parameters and call the pure functions of the floors below.
 
+Classifiers and segmenters are called as ``(logits, info) = module.apply(variables, x)``: ``info`` is an
+`EquilibriumInfo` where features are an equilibrium, and None where they are not.
+"""
+
+from unroll_jax.models.deep_opteq import DeepOptEq
+from unroll_jax.models.feedforward_network import FeedForwardNetwork
 from unroll_jax.models.initializers import dct, scaled_identity
+from unroll_jax.models.monotone_network import MonotoneOperatorNetwork
+from unroll_jax.models.neural_ode import NeuralODE
+from unroll_jax.models.opteq_base import WAYS
+from unroll_jax.models.segmenters import DeepOptEqSegmenter, FullyConvolutionalNetwork
 from unroll_jax.models.unrolled_transformer import UnrolledTransformer
 
-__all__ = ["UnrolledTransformer", "dct", "scaled_identity"]
+__all__ = [
+    "WAYS",
+    "DeepOptEq",
+    "DeepOptEqSegmenter",
+    "FeedForwardNetwork",
+    "FullyConvolutionalNetwork",
+    "MonotoneOperatorNetwork",
+    "NeuralODE",
+    "UnrolledTransformer",
+    "dct",
+    "scaled_identity",
+]

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, UInt32
 
-from train.config import DualConfig, PrimalConfig, VideoConfig
-from train.video import Task
+from train.config import PrimalConfig
+from train.video.config import DualConfig, VideoConfig
+from train.video.task import Task
 from unroll_jax.constrained import DualAscent, DualState, dual_ascent, lagrangian, proportional_integral
 
 __all__ = ["Metrics", "TrainState", "dual_optimizer", "init_state", "make_step", "primal_optimizer"]

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt8
 
-from train.config import VideoConfig
 from train.errors import UserError
+from train.video.config import VideoConfig
 from unroll_jax.constrained import Constraints, descent_constraints
 from unroll_jax.models import UnrolledTransformer, dct, scaled_identity
 

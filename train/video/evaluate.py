@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from train.config import VideoConfig
 from train.data import VideoData
-from train.health import layer_health
 from train.metrics import numbers
-from train.video import Task, add_noise, to_unit
+from train.video.config import VideoConfig
+from train.video.health import layer_health
+from train.video.task import Task, add_noise, to_unit
 from unroll_jax.constrained import feasibility_report
 
 __all__ = ["SplitLosses", "evaluate_video", "make_split_losses", "noise_levels"]

@@ -1,0 +1,96 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from train.data import images, scenes
+
+SHIFT = 4
+
+
+@pytest.fixture
+def batch():
+    """Random images without black, so that a border shows; each its own."""
+    return np.random.default_rng(0).integers(1, 256, (64, 12, 10, 3), np.uint8)
+
+
+def candidates(image, shift):
+    """Every image that a shift and a flip can make of one, by its place and whether it is mirrored."""
+    height, width, _ = image.shape
+    padded = np.zeros((height + 2 * shift, width + 2 * shift, 3), np.uint8)
+    padded[shift : shift + height, shift : shift + width] = image
+    for row in range(2 * shift + 1):
+        for column in range(2 * shift + 1):
+            window = padded[row : row + height, column : column + width]
+            yield (row, column, False), window
+            yield (row, column, True), window[:, ::-1]
+
+
+def found(result, image, shift):
+    places = [place for place, window in candidates(image, shift) if np.array_equal(window, result)]
+    assert len(places) == 1
+    return places[0]
+
+
+def test_every_image_is_a_shifted_and_perhaps_mirrored_copy_of_itself(batch, getkey):
+    result = jax.jit(images.augment)(getkey(), batch)
+    assert (result.shape, result.dtype) == (batch.shape, jnp.uint8)
+    places = [found(np.asarray(r), image, SHIFT) for r, image in zip(result, batch, strict=True)]
+    rows, columns, mirrored = zip(*places, strict=True)
+    # 64 draws of 9: each end is missed with probability (8/9)^64 = 0.0005; the key is fixed.
+    assert {0, 2 * SHIFT} <= set(rows)
+    assert {0, 2 * SHIFT} <= set(columns)
+    assert 16 < sum(mirrored) < 48
+
+
+def test_flips_and_shifts_can_be_left_out(batch, getkey):
+    result = images.augment(getkey(), batch, flip=False, shift=1)
+    assert not any(found(np.asarray(r), image, 1)[2] for r, image in zip(result, batch, strict=True))
+    np.testing.assert_array_equal(images.augment(getkey(), batch, flip=False, shift=0), batch)
+
+
+def test_augmentation_depends_on_the_key_alone(batch, getkey):
+    key = getkey()
+    np.testing.assert_array_equal(images.augment(key, batch), images.augment(key, batch))
+    assert (images.augment(key, batch) != images.augment(getkey(), batch)).any()
+
+
+def test_a_scene_and_its_labels_are_cut_alike(batch, getkey):
+    labels = batch[..., 1]  # so that every window of labels tells which window of the image it belongs to
+    windows, maps = jax.jit(lambda *a: scenes.augment(*a, crop=(6, 8)))(getkey(), batch, labels)
+    assert windows.shape == (64, 6, 8, 3)
+    assert (maps.shape, maps.dtype) == ((64, 6, 8), jnp.uint8)
+    np.testing.assert_array_equal(windows[..., 1], maps)
+    for window, image in zip(np.asarray(windows), batch, strict=True):
+        cuts = [image[row : row + 6, column : column + 8] for row in range(7) for column in range(3)]
+        assert any(np.array_equal(window, cut) or np.array_equal(window, cut[:, ::-1]) for cut in cuts)
+
+
+def test_without_a_crop_scenes_are_only_mirrored(batch, getkey):
+    windows, maps = scenes.augment(getkey(), batch, batch[..., 0])
+    np.testing.assert_array_equal(windows[..., 0], maps)
+    kept = [np.array_equal(window, image) for window, image in zip(windows, batch, strict=True)]
+    turned = [np.array_equal(window, image[:, ::-1]) for window, image in zip(windows, batch, strict=True)]
+    assert all(a != b for a, b in zip(kept, turned, strict=True))
+    assert 16 < sum(kept) < 48
+
+
+@pytest.mark.parametrize("crop", [(13, 8), (6, 11), (0, 8)])
+def test_a_crop_that_does_not_fit_is_refused(batch, getkey, crop):
+    with pytest.raises(ValueError, match=r"crop must lie between \(1, 1\) and the size of the images \(12, 10\), got"):
+        scenes.augment(getkey(), batch, batch[..., 0], crop=crop)
+
+
+def test_a_negative_shift_is_refused(batch, getkey):
+    with pytest.raises(ValueError, match="shift must be at least 0, got -1"):
+        images.augment(getkey(), batch, shift=-1)
+
+
+def test_normalised_train_pixels_have_mean_0_and_variance_1(batch):
+    pixels = batch / 255.0
+    mean, std = pixels.mean((0, 1, 2)), pixels.std((0, 1, 2))
+    result = np.asarray(jax.jit(images.normalise)(batch, mean, std))
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result, (pixels - mean) / std, atol=1e-5)
+    np.testing.assert_allclose(result.mean((0, 1, 2)), 0.0, atol=1e-4)
+    np.testing.assert_allclose(result.std((0, 1, 2)), 1.0, atol=1e-4)

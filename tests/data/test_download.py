@@ -1,0 +1,105 @@
+import hashlib
+import http.server
+import io
+import tarfile
+import threading
+import time
+
+import numpy as np
+import pytest
+from tensorflow_datasets.core.download import checksums
+
+from train.data.download import Download, fetch, fingerprint_download
+from train.data.images import IMAGES, ImageConfig, cifar10, load
+from train.errors import UserError
+
+RECORDS = 20  # of each file, instead of 10,000
+
+
+def archive() -> bytes:
+    """CIFAR-10's archive with few records, zeros but for the classes."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for name in cifar10.FILES:
+            content = b"".join(bytes([number % 10]) + bytes(3072) for number in range(RECORDS))
+            member = tarfile.TarInfo(f"{cifar10.FOLDER}/{name}")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """Serves CIFAR-10's archive on this machine; tells TFDS its checksum; counts requests."""
+    content, requests = archive(), []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            requests.append(self.command)
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+
+        def do_GET(self):
+            self.do_HEAD()
+            self.wfile.write(content)
+
+        def log_message(self, *_):
+            pass
+
+    running = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=running.serve_forever)
+    thread.start()
+    url = f"http://127.0.0.1:{running.server_port}/cifar-10-binary.tar.gz"
+    known = {url: checksums.UrlInfo(len(content), hashlib.sha256(content).hexdigest(), cifar10.ARCHIVE)}
+    monkeypatch.setattr(checksums, "get_all_url_infos", lambda: dict(known))
+    monkeypatch.setattr(cifar10, "RECORDS", RECORDS)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    yield Download(url, "cifar10"), known, requests
+    running.shutdown()
+    thread.join()
+    running.server_close()
+
+
+def test_a_file_is_fetched_once_and_kept(server, tmp_path):
+    download, _, requests = server
+    kept = fetch(download, tmp_path / "downloads", print)
+    assert kept == tmp_path / "downloads" / cifar10.ARCHIVE
+    assert kept.read_bytes() == archive()
+    assert requests == ["HEAD", "GET"]
+    assert fetch(download, tmp_path / "downloads", print) == kept
+    assert len(requests) == 2
+
+
+def test_cifar10_without_a_root_is_downloaded_and_prepared_once(server, tmp_path, monkeypatch):
+    download, _, requests = server
+    monkeypatch.setitem(IMAGES, "cifar10", IMAGES["cifar10"]._replace(download=download))
+    for _ in range(2):
+        data = load(ImageConfig("cifar10", prepared=str(tmp_path)), log=lambda line: None)
+        assert data.num_examples("test") == RECORDS
+    assert requests == ["HEAD", "GET"]
+    np.testing.assert_array_equal(np.sort(next(data.examples("test", batch_size=20)).labels), np.arange(20) // 2)
+
+
+def test_a_file_with_another_checksum_is_refused(server, tmp_path):
+    download, known, _ = server
+    known[download.url] = checksums.UrlInfo(known[download.url].size, "0" * 64, cifar10.ARCHIVE)
+    with pytest.raises(UserError, match=r"cannot download .*cifar-10-binary.tar.gz") as caught:
+        fetch(download, tmp_path, print)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / cifar10.ARCHIVE).exists()
+
+
+def test_without_a_network_one_line_says_at_once_which_file_to_put_where(monkeypatch, tmp_path):
+    download = Download("http://127.0.0.1:9/cifar-10-binary.tar.gz", "cifar10")  # where nothing listens
+    info = checksums.UrlInfo(1, "0" * 64, cifar10.ARCHIVE)
+    monkeypatch.setattr(checksums, "get_all_url_infos", lambda: {download.url: info})
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    start = time.monotonic()
+    with pytest.raises(UserError, match=r"name it: data.source=cifar10 with data.root=PATH/cifar-10-binary.tar.gz"):
+        fetch(download, tmp_path, print)
+    assert time.monotonic() - start < 5.0
+
+
+def test_tfds_knows_the_checksum_of_the_official_archive():
+    assert len(fingerprint_download(cifar10.DOWNLOAD)) == 12

@@ -1,0 +1,255 @@
+import io
+import re
+import shutil
+import tarfile
+import typing
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from train.cli import ImageSource, SceneSource, VideoSource
+from train.data.images import IMAGES, ImageConfig, cifar10, load
+from train.data.scenes import SCENES, SceneConfig
+from train.data.sources import SOURCES, DataConfig
+from train.data.splits import SPLITS
+from train.errors import UserError
+
+RECORDS = 20  # of each file, instead of 10,000
+FOLDERS = {"train/cat": 10, "train/dog": 10, "test/cat": 2, "test/dog": 2}
+
+
+@pytest.mark.parametrize(
+    ("command", "config", "table"),
+    [(VideoSource, DataConfig, SOURCES), (ImageSource, ImageConfig, IMAGES), (SceneSource, SceneConfig, SCENES)],
+)
+def test_config_and_command_line_offer_exactly_the_sources_of_the_table(command, config, table):
+    assert typing.get_args(command) == tuple(table)
+    assert typing.get_args(typing.get_type_hints(config)["source"]) == tuple(table)
+
+
+@pytest.fixture
+def opened(tmp_path):
+    def open_root(source, root):
+        return load(ImageConfig(source, str(root), str(tmp_path / "prepared")), log=lambda line: None)
+
+    return open_root
+
+
+@pytest.fixture
+def batches(monkeypatch, tmp_path):
+    """The six files of CIFAR-10 in its binary version, each of 20 random records, two of each class."""
+    monkeypatch.setattr(cifar10, "RECORDS", RECORDS)
+    root = tmp_path / cifar10.FOLDER
+    root.mkdir()
+    generator = np.random.default_rng(0)
+    for name in cifar10.FILES:
+        labels = generator.permutation(np.arange(RECORDS, dtype=np.uint8) % 10)
+        pixels = generator.integers(0, 256, (RECORDS, 3072), np.uint8)
+        (root / name).write_bytes(np.column_stack([labels, pixels]).tobytes())
+    (root / "batches.meta.txt").write_text("airplane\n")
+    return root
+
+
+def parsed(content):
+    """The records of a file, byte by byte as the data set's page describes them."""
+    for start in range(0, len(content), 3073):
+        record = content[start : start + 3073]
+        image = np.zeros((32, 32, 3), np.uint8)
+        for channel in range(3):
+            plane = record[1 + 1024 * channel : 1025 + 1024 * channel]
+            image[..., channel] = np.array(list(plane)).reshape(32, 32)
+        yield image.tobytes(), record[0]
+
+
+@pytest.mark.parametrize("place", ["folder", "folder above", "archive", "packed archive", "folder of the archive"])
+def test_cifar10_records_are_those_of_the_files(batches, opened, pack, place):
+    root = {"folder": batches, "folder above": batches.parent}.get(place)
+    if root is None:
+        root = pack(batches, "w" if place == "archive" else "w:gz").rename(batches.parent / cifar10.ARCHIVE)
+        root = root.parent if place == "folder of the archive" else root
+    data = opened("cifar10", root)
+    assert data.shape == (32, 32, 3)
+    assert data.class_names == cifar10.CLASSES
+    assert [data.num_examples(split) for split in SPLITS] == [90, 10, 20]
+    test = [*parsed((batches / "test_batch.bin").read_bytes())]
+    train = [pair for name in cifar10.SPLITS["train"] for pair in parsed((batches / name).read_bytes())]
+    read = {
+        split: [
+            (image.tobytes(), label)
+            for batch in data.examples(split, batch_size=50)
+            for image, label in zip(batch.images, batch.labels.tolist(), strict=True)
+        ]
+        for split in SPLITS
+    }
+    assert read["test"] == test
+    assert sorted(read["train"] + read["validation"]) == sorted(train)
+
+
+def shorten(name, by):
+    def spoil(root):
+        content = (root / name).read_bytes()
+        (root / name).write_bytes(content[:-by])
+
+    return spoil
+
+
+def mislabel(root):
+    content = bytearray((root / "data_batch_3.bin").read_bytes())
+    content[3073 * 7] = 10
+    (root / "data_batch_3.bin").write_bytes(content)
+
+
+def make_python_version(root):
+    for number in range(1, 6):
+        (root / f"data_batch_{number}.bin").rename(root / f"data_batch_{number}")
+    (root / "test_batch.bin").rename(root / "test_batch")
+
+
+def make_cifar100(root):
+    for name in cifar10.FILES:
+        (root / name).unlink()
+    (root / "train.bin").write_bytes(bytes(3074))
+
+
+BAD_BATCHES = {
+    "a file cut short": (shorten("data_batch_2.bin", 100), r"data_batch_2.bin has 61,360 bytes instead of 61,460"),
+    "whole records missing": (shorten("test_batch.bin", 3073), r"test_batch.bin has 58,387 bytes"),
+    "an empty file": (shorten("data_batch_1.bin", 61_460), r"data_batch_1.bin has 0 bytes"),
+    "a missing file": (lambda root: (root / "data_batch_5.bin").unlink(), r"data_batch_5.bin"),
+    "a class beyond the last": (mislabel, r"data_batch_3.bin gives image 7 the class 10; classes run from 0 to 9"),
+    "the Python version": (make_python_version, r"the Python version of CIFAR-10 .* pickles .* cifar-10-binary.tar.gz"),
+    "CIFAR-100": (make_cifar100, r"holds no data_batch_1.bin; give cifar-10-binary.tar.gz"),
+}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("spoil", "message"), BAD_BATCHES.values(), ids=BAD_BATCHES)
+def test_bad_cifar10_files_are_told_in_one_line(batches, opened, pack, spoil, message, packed):
+    spoil(batches)
+    root = pack(batches, "w:gz") if packed else batches
+    with pytest.raises(UserError, match=message) as caught:
+        opened("cifar10", root)
+    assert "\n" not in str(caught.value)
+    assert str(root) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["cifar-10-python.tar.gz", "cifar-10-batches-py"])
+def test_the_python_version_is_refused_by_its_name_before_anything_is_read(opened, tmp_path, name):
+    (tmp_path / name).mkdir() if name.endswith("py") else (tmp_path / name).write_bytes(b"\x80\x04")
+    for root in (tmp_path / name, tmp_path):
+        with pytest.raises(UserError, match=rf"the Python version of CIFAR-10 \({name}\)"):
+            opened("cifar10", root)
+
+
+@pytest.mark.parametrize("keep", [0, 100, 0.5, 0.99])
+def test_a_truncated_cifar10_archive_is_an_error(batches, opened, pack, keep):
+    archive = pack(batches, "w:gz")
+    content = archive.read_bytes()
+    archive.write_bytes(content[: keep if isinstance(keep, int) else int(keep * len(content))])
+    with pytest.raises(UserError, match="nor a whole tar archive"):
+        opened("cifar10", archive)
+
+
+def add_member(archive, name, kind=tarfile.REGTYPE):
+    with tarfile.open(archive, "a") as tar:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, "/etc/hostname"
+        tar.addfile(member, io.BytesIO())
+
+
+@pytest.mark.parametrize(
+    ("source", "name"), [("cifar10", "../data_batch_1.bin"), ("image_folder", "images/../../train/cat/x.png")]
+)
+def test_members_outside_the_archive_are_an_error(batches, opened, write_images, pack, source, name):
+    archive = pack(batches if source == "cifar10" else write_images(FOLDERS))
+    add_member(archive, name)
+    with pytest.raises(UserError, match=f"{re.escape(repr(name))} points outside the archive"):
+        opened(source, archive)
+
+
+@pytest.mark.parametrize(("source", "name"), [("cifar10", "data_batch_1.bin"), ("image_folder", "train/cat/x.png")])
+def test_links_in_an_archive_are_an_error(batches, opened, write_images, pack, source, name):
+    archive = pack(batches if source == "cifar10" else write_images(FOLDERS))
+    add_member(archive, name, tarfile.SYMTYPE)
+    with pytest.raises(UserError, match="is not a plain file"):
+        opened(source, archive)
+
+
+def write(name, content):
+    def spoil(root):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, bytes):
+            (root / name).write_bytes(content)
+        else:
+            content.save(root / name)
+
+    return spoil
+
+
+def remove(name):
+    return lambda root: shutil.rmtree(root / name)
+
+
+OTHER_SIZE = Image.new("RGB", (7, 5))
+BAD_FOLDERS = {
+    "no train": (remove("train"), r"holds no train folder with images; the layout is ROOT/train/CLASS"),
+    "no test": (remove("test"), r"holds no test folder with images"),
+    "one class": (remove("train/dog"), r"holds images of one class alone \(cat\)"),
+    "a class of test alone": (write("test/cow/1.png", OTHER_SIZE), r"'test/cow/1.png' is of class cow, of which train"),
+    "another size": (write("train/cat/0001.png", OTHER_SIZE), r"'train/cat/0001.png' is 7x5, but 'train/cat/0000.png'"),
+    "another size in test": (write("test/dog/a.png", OTHER_SIZE), r"'test/dog/a.png' is 7x5, but .* is 6x5"),
+    "no class folder": (write("train/1.png", OTHER_SIZE), r"'train/1.png' does not lie in the folder of a class"),
+    "folders in a class": (write("train/cat/a/1.png", OTHER_SIZE), r"'train/cat/a/1.png' does not lie in the folder"),
+    "no image": (write("train/cat/a.png", b"text"), r"image 'train/cat/a.png' cannot be read as an image \(not an im"),
+    "16 bits": (write("test/cat/a.png", Image.new("I;16", (6, 5))), r"'test/cat/a.png' .* more than 8 bits"),
+    "an image alone in its class": (write("train/ant/1.png", Image.new("RGB", (6, 5))), r"a class has a single"),
+    "two data sets": (write("old/train/cat/1.png", OTHER_SIZE), r"holds several data sets \(\., old\)"),
+}
+
+
+@pytest.mark.parametrize(("spoil", "message"), BAD_FOLDERS.values(), ids=BAD_FOLDERS)
+def test_bad_folders_of_images_are_told_in_one_line(opened, write_images, tmp_path, spoil, message):
+    root = write_images(FOLDERS)
+    spoil(root)
+    with pytest.raises(UserError, match=message) as caught:
+        opened("image_folder", root)
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "prepared").rglob("*.array_record*")), "an error leaves nothing prepared"
+
+
+def test_a_coloured_image_among_grey_ones_is_an_error(opened, write_images):
+    root = write_images(FOLDERS, mode="L")
+    Image.new("RGB", (6, 5)).save(root / "test/cat/0000.png")
+    with pytest.raises(UserError, match=r"'test/cat/0000.png' is in colour, but 'train/cat/0000.png' is grey"):
+        opened("image_folder", root)
+
+
+def test_a_cut_image_is_an_error_that_names_it(opened, write_images):
+    root = write_images(FOLDERS, size=(60, 50))
+    file = root / "train/dog/0003.png"
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(UserError, match=r"'train/dog/0003.png' cannot be read as an image"):
+        opened("image_folder", root)
+
+
+@pytest.mark.parametrize("keep", [0.1, 0.5, 0.8])
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_a_truncated_archive_of_images_is_an_error(opened, write_images, pack, keep, mode):
+    archive = pack(write_images(FOLDERS), mode)
+    content = archive.read_bytes()
+    archive.write_bytes(content[: int(keep * len(content))])
+    with pytest.raises(UserError, match="nor a whole tar archive"):
+        opened("image_folder", archive)
+
+
+@pytest.mark.parametrize("source", ["cifar10", "image_folder"])
+def test_a_root_that_is_not_there_is_an_error(opened, tmp_path, source):
+    with pytest.raises(UserError, match=r"nowhere does not exist; give "):
+        opened(source, tmp_path / "nowhere")
+
+
+def test_a_share_too_small_for_every_class_is_an_error(write_images, tmp_path):
+    config = ImageConfig("image_folder", str(write_images(FOLDERS)), str(tmp_path / "prepared"), validation_share=0.05)
+    with pytest.raises(UserError, match=r"data.validation_share=0.05 cannot be cut .* holds out 1 of 20 examples"):
+        load(config, log=lambda line: None)

@@ -1,0 +1,243 @@
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from train.data.images import ImageConfig, ImageData, load, prepare
+from train.data.splits import SPLITS, hold_out
+from train.errors import UserError
+
+FOLDERS = {"train/cat": 20, "train/dog": 30, "test/cat": 3, "test/dog": 4}
+
+
+def silent(line: str) -> None:
+    del line
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory) -> ImageData:
+    return load(ImageConfig(prepared=str(tmp_path_factory.mktemp("prepared"))), log=silent)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Opens a root as a folder of images."""
+
+    def open_root(root, log=silent, **options) -> ImageData:
+        return load(ImageConfig("image_folder", str(root), str(tmp_path / "prepared"), **options), log=log)
+
+    return open_root
+
+
+def whole(data, split):
+    (batch,) = data.examples(split, batch_size=10_000)
+    return batch
+
+
+def fingerprints(images) -> Counter:
+    return Counter(image.tobytes() for image in images)
+
+
+def test_digits_are_those_of_scikit_learn_dealt_to_three_splits(digits):
+    assert [digits.num_examples(split) for split in SPLITS] == [1197, 200, 400]
+    expected = np.rint(load_digits().images * 255 / 16).astype(np.uint8)
+    batches = [whole(digits, split) for split in SPLITS]
+    assert sum((fingerprints(batch.images) for batch in batches), Counter()) == fingerprints(expected)
+    pairs = {(image.tobytes(), int(label)) for batch in batches for image, label in zip(*batch, strict=True)}
+    assert pairs == {(e.tobytes(), int(t)) for e, t in zip(expected, load_digits().target, strict=True)}
+
+
+def test_every_digit_has_its_share_of_every_split(digits):
+    share = np.bincount(load_digits().target) / 1797
+    for split in SPLITS:
+        counts = np.bincount(whole(digits, split).labels)
+        np.testing.assert_allclose(counts, share * digits.num_examples(split), atol=1.0)
+
+
+def test_data_describe_themselves(digits):
+    assert digits.shape == (8, 8, 1)
+    assert digits.num_classes == 10
+    assert digits.class_names == tuple("0123456789")
+    pixels = whole(digits, "train").images / 255.0
+    np.testing.assert_allclose(digits.mean, pixels.mean((0, 1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(digits.std, pixels.std((0, 1, 2)), rtol=1e-6)
+
+
+def test_batches_are_uint8_images_and_int32_labels(digits):
+    batch = next(digits.batches("train", batch_size=16, seed=0))
+    assert (batch.images.shape, batch.images.dtype) == ((16, 8, 8, 1), np.uint8)
+    assert (batch.labels.shape, batch.labels.dtype) == ((16,), np.int32)
+
+
+@pytest.mark.parametrize("start_step", [0, 3, 1000])
+def test_a_batch_depends_on_seed_and_step_alone(digits, start_step):
+    batches = digits.batches("train", batch_size=16, seed=4, start_step=start_step)
+    for step, batch in enumerate(itertools.islice(batches, 3), start=start_step):
+        again = digits.batch("train", batch_size=16, seed=4, step=step)
+        np.testing.assert_array_equal(batch.images, again.images)
+        np.testing.assert_array_equal(batch.labels, again.labels)
+    other = digits.batch("train", batch_size=16, seed=5, step=start_step)
+    assert (other.images != digits.batch("train", batch_size=16, seed=4, step=start_step).images).any()
+
+
+def test_an_epoch_shows_every_image_once(digits):
+    epoch = itertools.islice(digits.batches("validation", batch_size=50, seed=0), 4)
+    shown = fingerprints(image for batch in epoch for image in batch.images)
+    assert shown == fingerprints(whole(digits, "validation").images)
+
+
+def test_examples_end_with_a_short_batch(digits):
+    assert [len(batch.labels) for batch in digits.examples("test", batch_size=150)] == [150, 150, 100]
+
+
+def test_an_unknown_split_and_a_step_below_zero_are_refused(digits):
+    with pytest.raises(ValueError, match="split must be one of train, validation, test, got 'dev'"):
+        digits.num_examples("dev")
+    with pytest.raises(ValueError, match="start_step must be at least 0, got -1"):
+        digits.batches("train", batch_size=4, seed=0, start_step=-1)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.5, float("nan")])
+def test_a_validation_share_outside_its_range_is_refused(share):
+    with pytest.raises(UserError, match=r"data.validation_share must be in \(0, 1\), got"):
+        prepare(ImageConfig(validation_share=share))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.5])
+def test_what_is_held_out_is_balanced_and_fixed(share):
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(4), [40, 80, 120, 160]))
+    stay, held_out = hold_out(labels, share)
+    np.testing.assert_array_equal(np.sort(np.concatenate([stay, held_out])), np.arange(400))
+    np.testing.assert_allclose(np.bincount(labels[held_out]), share * np.array([40, 80, 120, 160]), atol=1.0)
+    np.testing.assert_array_equal(hold_out(labels, share)[1], held_out)
+
+
+@pytest.mark.parametrize("shares", [(0.1, [45, 5]), (0.4, [30, 20])])
+def test_validation_is_cut_from_train(folder, write_images, shares):
+    share, sizes = shares
+    root = write_images(FOLDERS)
+    data = folder(root, validation_share=share)
+    assert [data.num_examples(split) for split in SPLITS] == [*sizes, 7]
+    assert np.bincount(whole(data, "validation").labels).tolist() == [round(share * 20), round(share * 30)]
+    files = fingerprints(np.asarray(Image.open(path)) for path in root.glob("train/*/*.png"))
+    assert fingerprints(i for split in SPLITS[:2] for i in whole(data, split).images) == files
+
+
+@pytest.mark.parametrize("name", ["validation", "val", "Val"])
+def test_a_validation_folder_is_kept(folder, write_images, name):
+    data = folder(write_images({**FOLDERS, f"{name}/cat": 1, f"{name}/dog": 2}))
+    assert [data.num_examples(split) for split in SPLITS] == [50, 3, 7]
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg"])
+@pytest.mark.parametrize("packing", [None, ("w", False), ("w", True), ("w:gz", False), ("w:gz", True)])
+def test_images_are_what_the_files_hold_however_they_are_packed(folder, write_images, pack, suffix, packing):
+    root = write_images(FOLDERS, suffix=suffix)
+    data = folder(root if packing is None else pack(root, packing[0], reverse=packing[1]))
+    assert data.class_names == ("cat", "dog")
+    assert data.shape == (5, 6, 3)
+    paths = sorted(root.glob(f"test/*/*.{suffix}"))
+    batch = whole(data, "test")
+    np.testing.assert_array_equal(batch.images, np.stack([np.asarray(Image.open(path)) for path in paths]))
+    assert batch.labels.tolist() == [data.class_names.index(path.parent.name) for path in paths]
+
+
+def test_grey_images_have_one_channel(folder, write_images):
+    root = write_images(FOLDERS, mode="L")
+    assert folder(root).shape == (5, 6, 1)
+    np.testing.assert_array_equal(whole(folder(root), "test").images[0, ..., 0], Image.open(root / "test/cat/0000.png"))
+
+
+def test_a_grey_image_among_coloured_ones_keeps_its_levels_in_all_channels(folder, write_images):
+    root = write_images(FOLDERS)
+    Image.new("L", (6, 5), 77).save(root / "test/cat/0000.png")
+    assert (whole(folder(root), "test").images[0] == 77).all()
+
+
+def test_palettes_are_resolved(folder, write_images):
+    root = write_images(FOLDERS, mode="P")
+    expected = np.asarray(Image.open(root / "test/cat/0000.png").convert("RGB"))
+    np.testing.assert_array_equal(whole(folder(root), "test").images[0], expected)
+
+
+def test_the_std_of_a_constant_channel_divides_without_harm(folder, write_images):
+    root = write_images(FOLDERS)
+    for path in root.rglob("*.png"):
+        Image.new("RGB", (6, 5), (9, 9, 9)).save(path)
+    np.testing.assert_allclose(folder(root).std, 1 / 255)
+
+
+def test_a_class_may_be_named_after_a_split(folder, write_images):
+    data = folder(write_images({"train/train": 10, "train/tram": 10, "test/train": 1, "test/tram": 1}))
+    assert data.class_names == ("train", "tram")
+
+
+def test_what_is_passed_over_or_missing_is_said(folder, write_images):
+    lines: list[str] = []
+    folder(write_images({"train/cat": 20, "train/dog": 20, "test/cat": 3, "extra": 2}), lines.append)
+    assert "  2 images lie in the folder of no split and are passed over" in lines
+    assert "  test holds no images of dog" in lines
+
+
+def test_images_are_prepared_once_per_share_and_afresh_when_originals_change(folder, write_images):
+    root = write_images(FOLDERS)
+    folder(root)
+    lines: list[str] = []
+    folder(root, lines.append)
+    assert lines == []
+    folder(root, lines.append, validation_share=0.2)
+    assert lines[0].startswith("preparing image_folder in ")
+    before = folder(root).num_examples("test")
+    (root / "test/cat/0000.png").unlink()
+    assert folder(root).num_examples("test") == before - 1
+
+
+@pytest.mark.parametrize("name", ["pictures-train.array_record-00000-of-00001", "metadata.json", "dataset_info.json"])
+def test_damaged_prepared_images_are_an_error_that_says_how_to_redo_them(tmp_path, name):
+    config = ImageConfig(prepared=str(tmp_path))
+    file = prepare(config, log=silent) / name
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(UserError, match=r"are damaged .*; delete that folder and run again") as caught:
+        load(config)
+    assert "\n" not in str(caught.value)
+
+
+KILLED = """
+import os, signal, sys
+from train.data.images import ImageConfig, prepare
+def log(line):
+    if "validation" in line:
+        os.kill(os.getpid(), signal.SIGKILL)
+prepare(ImageConfig(prepared=sys.argv[1]), log=log)
+"""
+
+
+def test_a_killed_preparation_is_done_again(tmp_path):
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], cwd=Path.cwd(), env=os.environ)
+    assert killed.returncode == -signal.SIGKILL
+    assert list(tmp_path.rglob("incomplete*"))
+    assert load(ImageConfig(prepared=str(tmp_path)), log=silent).num_examples("train") == 1197
+    assert not list(tmp_path.rglob("incomplete*"))
+
+
+@pytest.mark.data
+@pytest.mark.slow
+def test_the_cifar10_archive_of_jpegs_is_read_whole(real_data, folder):
+    data = folder(real_data / "cifar10" / "cifar10_images.tar.gz")
+    assert [data.num_examples(split) for split in SPLITS] == [45_000, 5_000, 10_000]
+    assert data.shape == (32, 32, 3)
+    assert data.class_names[::9] == ("airplane", "truck")
+    for split, count in zip(SPLITS, (4500, 500, 1000), strict=True):
+        labels = np.concatenate([batch.labels for batch in data.examples(split, batch_size=1000)])
+        assert np.bincount(labels).tolist() == [count] * 10
+    # Published for the binaries: mean 0.4914, 0.4822, 0.4465, std 0.2470, 0.2435, 0.2616.
+    np.testing.assert_allclose(data.mean, [0.4914, 0.4822, 0.4465], atol=2e-3)
+    np.testing.assert_allclose(data.std, [0.2470, 0.2435, 0.2616], atol=3e-3)

@@ -1,0 +1,169 @@
+"""Monotone operator equilibria against NumPy: the weights as matrices, the equilibria by plain damped iteration."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+
+from tests.fixed_point.problems import relative_error
+from unroll_jax import fixed_point as fp
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+IMAGE, MARGIN = (4, 5), 0.7
+SIGMA = {"relu": lambda t: np.maximum(t, 0.0), "tanh": np.tanh}
+OPTIONS = {"tol": 1e-11, "max_steps": 5000, "on_failure": "error", "margin": MARGIN}
+
+
+def params_of(kind, seed=0):
+    """Random A and B, more skew than not: plain iteration of sigma(W z + x) would not converge."""
+    draw = np.random.default_rng(seed)
+    shape = (6, 6) if kind == "dense" else (3, 3, 2, 2)
+    A, B = (jnp.asarray(draw.normal(size=shape)) for _ in range(2))
+    return fp.MonotoneParams(A, B, jnp.asarray(1.3), jnp.asarray(2.5))
+
+
+def circular_matrix(kernel):
+    """The matrix of a convolution that wraps around, on flattened images: pixel by pixel, tap by tap."""
+    (height, width), (rows, columns, inner, outer) = IMAGE, kernel.shape
+    matrix = np.zeros((height, width, outer, height, width, inner))
+    for i, j, k, m in np.ndindex(height, width, rows, columns):
+        matrix[i, j, :, (i + k - rows // 2) % height, (j + m - columns // 2) % width, :] += kernel[k, m].T
+    return matrix.reshape(height * width * outer, height * width * inner)
+
+
+def matrix_of(params):
+    """W as one matrix, by the formula."""
+    A, B = (
+        float(scale) * np.asarray(raw) / np.linalg.norm(np.asarray(raw).ravel())
+        for raw, scale in ((params.A, params.A_scale), (params.B, params.B_scale))
+    )
+    if A.ndim == 4:
+        A, B = circular_matrix(A), circular_matrix(B)
+    return (1.0 - MARGIN) * np.eye(len(A)) - A.T @ A + B - B.T
+
+
+def weight_of(params):
+    return fp.monotone_weight(params, margin=MARGIN, image_shape=IMAGE if params.A.ndim == 4 else None)
+
+
+def inputs_for(kind, *batch, seed=1):
+    shape = (6,) if kind == "dense" else (*IMAGE, 2)
+    return jnp.asarray(np.random.default_rng(seed).normal(size=(*batch, *shape)))
+
+
+def solve_by_scipy(W, x, sigma):
+    found = scipy.optimize.root(lambda z: z - sigma(W @ z + x), np.zeros(len(x)), method="hybr", tol=1e-13)
+    assert np.linalg.norm(found.x - sigma(W @ found.x + x)) < 1e-11
+    return found.x
+
+
+@pytest.mark.parametrize("kind", ["dense", "images"])
+def test_the_weight_is_the_stated_matrix_and_its_symmetric_part_is_bounded_by_the_margin(kind):
+    params, z = params_of(kind), inputs_for(kind, 2)
+    W, matrix = weight_of(params), matrix_of(params)
+    flat = np.asarray(z).reshape(2, -1)
+    np.testing.assert_allclose(fp.monotone_product(W, z).reshape(2, -1), flat @ matrix.T, atol=1e-12)
+    symmetric = np.eye(len(matrix)) - (matrix + matrix.T) / 2
+    assert np.linalg.eigvalsh(symmetric)[0] >= MARGIN - 1e-12
+    assert np.linalg.norm(matrix - matrix.T) > 1.0
+    V = fp.monotone_resolvent(W, 0.6)
+    inverse = np.linalg.inv(np.eye(len(matrix)) + 0.6 * (np.eye(len(matrix)) - matrix))
+    np.testing.assert_allclose(fp.monotone_product(V, z).reshape(2, -1), flat @ inverse.T, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["dense", "images"])
+@pytest.mark.parametrize("name", ["relu", "tanh"])
+def test_both_splittings_find_the_equilibrium_that_scipy_finds(kind, name):
+    params, x = params_of(kind), inputs_for(kind, 2)
+    W, matrix = weight_of(params), matrix_of(params)
+    expected = np.stack([solve_by_scipy(matrix, np.ravel(row), SIGMA[name]) for row in x])
+    for splitting in fp.SPLITTINGS:
+        for step_size in (None, 0.05):
+            z, info = fp.monotone_equilibrium(
+                W, x, splitting=splitting, step_size=step_size, activation=name, **OPTIONS
+            )
+            assert info.steps.shape == (2,)
+            np.testing.assert_allclose(z.reshape(2, -1), expected, atol=1e-8, err_msg=f"{splitting}, {step_size}")
+
+
+@pytest.mark.parametrize("splitting", fp.SPLITTINGS)
+def test_one_step_is_the_stated_one(splitting):
+    params, x, z = params_of("dense"), inputs_for("dense"), np.random.default_rng(2).normal(size=6)
+    W, matrix, alpha = weight_of(params), matrix_of(params), 0.3
+    sigma = fp.splitting.resolve_proximal("relu")
+    if splitting == "forward_backward":
+        found = fp.forward_backward(W, jnp.asarray(z), x, activation=sigma, step_size=alpha)
+        expected = np.maximum(z - alpha * (z - matrix @ z - x), 0.0)
+    else:
+        V = fp.monotone_resolvent(W, alpha)
+        found = fp.peaceman_rachford(V, jnp.asarray(z), x, activation=sigma, step_size=alpha)
+        reflected = 2.0 * np.maximum(z, 0.0) - z
+        middle = np.linalg.solve(np.eye(6) + alpha * (np.eye(6) - matrix), reflected + alpha * x)
+        expected = 2.0 * middle - reflected
+    np.testing.assert_allclose(found, expected, atol=1e-13)
+
+
+@pytest.mark.parametrize("kind", ["dense", "images"])
+def test_gradients_of_both_splittings_are_those_of_an_unroll(kind):
+    """The unroll is of damped plain steps, in which no splitting takes part."""
+    params, x = params_of(kind), inputs_for(kind, 2)
+    share = 0.5 * MARGIN / np.linalg.norm(np.eye(x[0].size) - matrix_of(params), 2) ** 2
+
+    def unrolled(params, x):
+        W = weight_of(params)
+        step = lambda z, _: (jax.nn.relu(z + 2 * share * (fp.monotone_product(W, z) + x - z)), None)  # noqa: E731
+        return jax.lax.scan(step, jnp.zeros_like(x), length=1500)[0]
+
+    def by_splitting(splitting):
+        return lambda params, x: fp.monotone_equilibrium(weight_of(params), x, splitting=splitting, **OPTIONS)[0]
+
+    def gradient(find):
+        return jax.grad(lambda params, x: jnp.sum(jnp.sin(find(params, x))), (0, 1))
+
+    finders = [unrolled, *map(by_splitting, fp.SPLITTINGS)]
+    expected, *found = jax.jit(lambda params, x: [gradient(find)(params, x) for find in finders])(params, x)
+    for own in found:
+        assert relative_error(own, expected) < 1e-7
+
+
+def test_without_damping_the_iteration_of_the_test_problem_does_not_converge():
+    params, x = params_of("dense"), inputs_for("dense", 2)
+    W = weight_of(params)
+    step = lambda W, z, x: jax.nn.relu(fp.monotone_product(W, z) + x)  # noqa: E731
+    _, info = fp.equilibrium(step, W, jnp.zeros_like(x), x, solver="picard", batch_ndim=1, on_failure="accept")
+    assert not info.converged.all()
+
+
+def test_float32_converges_to_its_round_off():
+    params, x = params_of("images"), inputs_for("images", 2)
+    exact, _ = fp.monotone_equilibrium(weight_of(params), x, **OPTIONS)
+    single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
+    z, info = fp.monotone_equilibrium(
+        weight_of(single), x.astype(jnp.float32), **{**OPTIONS, "tol": 1e-6, "step_size": 0.5}
+    )
+    assert z.dtype == jnp.float32
+    assert info.converged.all()
+    np.testing.assert_allclose(z, exact, atol=2e-5)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: fp.monotone_init(jax.random.key(0), 0), "size must be at least 1, got 0"),
+        (lambda: fp.monotone_init(jax.random.key(0), 2, 4), "kernel_size must be odd and positive, got 4"),
+        (lambda: fp.monotone_weight(params_of("dense"), margin=0.0), "margin must be positive and finite, got 0.0"),
+        (lambda: fp.monotone_weight(params_of("images")), r"image_shape must be at least .*\(3, 3\), got None"),
+        (lambda: fp.monotone_weight(params_of("images"), image_shape=(2, 9)), r"image_shape must be .*got \(2, 9\)"),
+        (lambda: fp.monotone_equilibrium(jnp.eye(3), jnp.ones(3), splitting="douglas"), "splitting must be one of"),
+        (lambda: fp.monotone_equilibrium(jnp.eye(3), jnp.ones(3), step_size=0.0), "step_size must be positive"),
+        (lambda: fp.monotone_equilibrium(jnp.eye(3), jnp.ones(2)), "x must hold vectors of width 3"),
+        (lambda: fp.monotone_equilibrium(weight_of(params_of("images")), jnp.ones((4, 2, 2))), "x must hold images"),
+        (lambda: fp.monotone_equilibrium(weight_of(params_of("images")), jnp.ones((5, 2))), "x must hold images"),
+    ],
+)
+def test_a_bad_argument_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,287 @@
+"""DeepOptEq against the layers of the paper in NumPy, iterated by hand."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.energies import opteq_reference as reference
+from tests.fixed_point.problems import relative_error
+from unroll_jax import fixed_point as fp
+from unroll_jax.energies.regularisers import decorrelation, half_square
+from unroll_jax.models import DeepOptEq
+
+VECTORS = {"convolutional": False, "channels": 6, "widths": (5, 7), "skip": 0.8, "activation": "leaky_relu"}
+IMAGES = {"channels": 3, "widths": (4, 2), "input_layers": (2,), "features": 2}
+EXACT = {"param_dtype": jnp.float64, "tol": 1e-12, "max_steps": 2000, "on_failure": "error"}
+
+
+def vectors(key, *batch):
+    return jax.random.normal(key, (*batch, 4))
+
+
+def images(key, *batch):
+    return jax.random.normal(key, (*batch, 4, 5, 2))
+
+
+def start(model, key, x, spread=0.2):
+    """Parameters away from the initial ones, whose biases are 0."""
+    params = jax.jit(model.init)(key, x)["params"]
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(key, len(leaves))
+    moved = [leaf + spread * jax.random.normal(own, leaf.shape) for leaf, own in zip(leaves, keys, strict=True)]
+    params = jax.tree.unflatten(structure, moved)
+    for place in range(1, len(model.widths) + 1):
+        layer = params[f"layer_{place}"]
+        layer["W"] *= 0.8 / np.linalg.norm(np.asarray(layer["W"], np.float64).reshape(-1, layer["W"].shape[-1]))
+    return {"params": params}
+
+
+def by_hand(model, params, x, steps=3000):
+    """The equilibrium of one example: features, then the layers of eq. 5 round and round."""
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["params"])
+    x, image = np.asarray(x, np.float64), x.shape[:2]
+    matrix = reference.conv_matrix if model.convolutional else reference.dense_matrix
+    sigma = reference.SIGMA[model.activation]
+    if model.features is not None:
+        own = next(iter(params["features"].values()))
+        kernel = matrix(own["kernel"], image) if model.convolutional else own["kernel"].T
+        x = sigma(kernel @ x.ravel() + np.tile(own["bias"], len(kernel) // len(own["bias"])))
+    z = np.zeros(model.channels * (image[0] * image[1] if model.convolutional else 1))
+    for _ in range(steps):
+        before = z
+        for place in range(1, len(model.widths) + 1):
+            own = params[f"layer_{place}"]
+            W = matrix(own["W"], image)
+            U = matrix(own["U"], image) if "U" in own else np.zeros((len(W), x.size))
+            b = np.tile(own["b"], len(W) // len(own["b"]))
+            z = reference.step(z, W, U, b, x.ravel(), activation=model.activation, skip=model.skip)
+        if np.linalg.norm(z - before) < 1e-14:
+            break
+    return z.reshape(*image, model.channels) if model.convolutional else z
+
+
+def logits_by_hand(params, z):
+    head = params["params"]["head"]["Dense_0"]
+    pooled = z.mean((0, 1)) if z.ndim == 3 else z
+    return pooled @ np.asarray(head["kernel"], np.float64) + np.asarray(head["bias"], np.float64)
+
+
+def parameter_count(model, *shape):
+    params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros(shape))
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+@pytest.mark.parametrize(("widths", "published"), [((16, 32, 64, 128, 128), 199_338), ((16, 32, 64, 64, 128), 162_474)])
+def test_the_networks_for_cifar_10_have_the_published_numbers_of_parameters(widths, published):
+    model = DeepOptEq(num_classes=10, channels=32, widths=widths, input_layers=(3, 4, 5), features=32, use_bias=False)
+    assert parameter_count(model, 2, 32, 32, 3) == published
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("batch", [(), (3,), (2, 2)])
+@pytest.mark.parametrize(("draw", "options"), [(vectors, VECTORS), (images, IMAGES)], ids=["vectors", "images"])
+def test_logits_are_read_from_the_equilibrium_that_iterations_by_hand_find(draw, options, batch, getkey):
+    model, x = DeepOptEq(num_classes=3, **options, **EXACT), draw(getkey(), *batch)
+    params = start(model, getkey(), x)
+    (logits, info), kept = jax.jit(lambda params: model.apply(params, x, mutable="intermediates"))(params)
+    z = kept["intermediates"]["equilibrium"][0]
+    assert logits.shape == (*batch, 3)
+    assert info.converged.shape == batch
+    assert info.converged.all()
+    for place in np.ndindex(*batch):
+        expected = by_hand(model, params, x[place])
+        np.testing.assert_allclose(z[place], expected, atol=1e-9)
+        np.testing.assert_allclose(logits[place], logits_by_hand(params, expected), atol=1e-9)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("draw", "options"), [(vectors, VECTORS), (images, IMAGES)], ids=["vectors", "images"])
+def test_implicit_gradients_are_those_of_an_unroll_to_convergence(draw, options, getkey):
+    options = {**options, **EXACT, "max_norm": 0.8}
+    implicit = DeepOptEq(num_classes=3, **options)
+    unrolled = DeepOptEq(num_classes=3, way="unrolled", num_steps=150, **options)
+    x = draw(getkey(), 2)
+    params = start(implicit, getkey(), x)
+
+    @jax.jit
+    def gradients(params, x):
+        loss = lambda model: lambda params, x: jnp.sum(jnp.sin(model.apply(params, x)[0]))  # noqa: E731
+        return [jax.grad(loss(model), (0, 1))(params, x) for model in (implicit, unrolled)]
+
+    found, expected = gradients(params, x)
+    assert relative_error(found, expected) < 1e-8
+    for own, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert relative_error(own, other) < 1e-6
+
+
+@pytest.mark.usefixtures("x64")
+def test_few_unrolled_steps_are_those_steps_and_no_more(getkey):
+    model = DeepOptEq(num_classes=3, **VECTORS, way="unrolled", num_steps=3, param_dtype=jnp.float64)
+    x = vectors(getkey(), 2)
+    params = start(model, getkey(), x)
+    (logits, info) = jax.jit(model.apply)(params, x)
+    assert info.steps.tolist() == [3, 3]
+    assert not info.converged.any()
+    for row in range(2):
+        np.testing.assert_allclose(logits[row], logits_by_hand(params, by_hand(model, params, x[row], 3)), atol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("chosen", ["default", "regulariser", "solver"])
+def test_averaged_steps_are_those_of_equation_10(chosen, getkey):
+    strength = 1.0 if chosen == "default" else 3.0
+    R, c = half_square(strength), 0.1 if chosen == "solver" else 0.2
+    way = {
+        "default": {},
+        "regulariser": {"regulariser": R},
+        "solver": {"solver": fp.averaged(R.value, smoothness=R.smoothness, c=c)},
+    }[chosen]
+    model = DeepOptEq(num_classes=3, **VECTORS, way="averaged", num_steps=4, param_dtype=jnp.float64, **way)
+    x = vectors(getkey(), 1)
+    params = start(model, getkey(), x)
+    logits, _ = jax.jit(model.apply)(params, x)
+    layers = [jax.tree.map(np.asarray, params["params"][f"layer_{place}"]) for place in (1, 2)]
+    z, gamma = np.zeros(6), 0.5 / strength
+    for k in range(1, 5):
+        beta, weight, moved = k**-0.5, k**-c, z
+        for own in layers:
+            options = {"activation": "leaky_relu", "skip": 0.8}
+            moved = reference.step(moved, own["W"], own["U"], own["b"], np.asarray(x[0]), **options)
+        z = beta * ((1.0 - gamma * weight) * z - gamma * strength * z) + (1.0 - beta) * moved
+    np.testing.assert_allclose(logits[0], logits_by_hand(params, z), atol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    ("regulariser", "layer"),
+    [
+        ("absolute", lambda z: np.sign(z) * np.maximum(np.abs(z) - 0.1, 0.0)),
+        (half_square(2.0), lambda z: z / 1.2),
+        ("inverse_square", lambda z: z + 0.1 * 2.0 * z / (np.sum(z**2) + 1.0) ** 2),
+    ],
+    ids=["shrinkage", "scaling", "gradient"],
+)
+def test_a_regulariser_is_one_more_layer(regulariser, layer, getkey):
+    options = {**VECTORS, **EXACT, "regulariser": regulariser, "regulariser_step": 0.1}
+    model, x = DeepOptEq(num_classes=3, **options), vectors(getkey(), 1)
+    params = start(model, getkey(), x)
+    (_, info), kept = jax.jit(lambda params: model.apply(params, x, mutable="intermediates"))(params)
+    z = np.asarray(kept["intermediates"]["equilibrium"][0][0])
+    moved = z
+    for place in (1, 2):
+        own = jax.tree.map(np.asarray, params["params"][f"layer_{place}"])
+        moved = reference.step(moved, own["W"], own["U"], own["b"], np.asarray(x[0]), activation="leaky_relu", skip=0.8)
+    assert info.converged.all()
+    np.testing.assert_allclose(z, layer(moved), atol=1e-9)
+    assert np.linalg.norm(z - moved) > 1e-3 * np.linalg.norm(z)
+
+
+@pytest.mark.usefixtures("x64")
+def test_with_a_regulariser_of_the_batch_the_batch_is_one_equilibrium_with_gradients(getkey):
+    options = {**VECTORS, **EXACT, "regulariser": decorrelation(0.05)}
+    model = DeepOptEq(num_classes=3, **options)
+    unrolled = DeepOptEq(num_classes=3, way="unrolled", num_steps=300, **options)
+    x = vectors(getkey(), 4)
+    params = start(model, getkey(), x)
+
+    @jax.jit
+    def run(params):
+        loss = lambda model: lambda params: (lambda out: (jnp.sum(out[0] ** 2), out[1]))(model.apply(params, x))  # noqa: E731
+        return [jax.value_and_grad(loss(model), has_aux=True)(params) for model in (model, unrolled)]
+
+    ((value, info), gradient), ((expected, _), slope) = run(params)
+    assert info.converged.shape == ()
+    assert info.converged
+    np.testing.assert_allclose(value, expected, rtol=1e-8)
+    assert relative_error(gradient, slope) < 1e-6
+
+
+@pytest.mark.parametrize("norm_steps", [None, 100])
+def test_max_norm_keeps_every_layer_contracting_and_small_weights_as_they_are(norm_steps, getkey):
+    options = {"convolutional": False, "channels": 6, "widths": (5, 7), "tol": 1e-6, "max_steps": 500}
+    free = DeepOptEq(num_classes=3, **options)
+    kept = DeepOptEq(num_classes=3, **options, max_norm=0.9, norm_steps=norm_steps)
+    x = vectors(getkey(), 3)
+    params = jax.jit(free.init)(getkey(), x)
+    small = jax.tree.map(lambda leaf: 0.5 * leaf, params)
+    large = jax.tree.map(lambda leaf: leaf, params)
+    for place in (1, 2):
+        W = large["params"][f"layer_{place}"]["W"]
+        large["params"][f"layer_{place}"]["W"] = 4.0 * W
+    scaled = jax.tree.map(lambda leaf: leaf, params)
+    for place in (1, 2):
+        W = np.asarray(large["params"][f"layer_{place}"]["W"])
+        scaled["params"][f"layer_{place}"]["W"] = jnp.asarray(0.9 * W / np.linalg.norm(W, 2))
+    with_norm, without = (jax.jit(lambda params, model=model: model.apply(params, x)) for model in (kept, free))
+    logits, info = with_norm(large)
+    assert info.converged.all()
+    np.testing.assert_allclose(logits, without(scaled)[0], rtol=5e-3, atol=5e-4)
+    np.testing.assert_allclose(with_norm(small)[0], without(small)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_bfloat16_states_keep_float32_parameters_and_logits(getkey):
+    narrow, wide = (DeepOptEq(num_classes=3, **IMAGES, dtype=dtype) for dtype in (jnp.bfloat16, None))
+    x = images(getkey(), 2)
+    params = jax.jit(narrow.init)(getkey(), x)
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
+    (logits, info), kept = jax.jit(lambda params: narrow.apply(params, x, mutable="intermediates"))(params)
+    assert kept["intermediates"]["equilibrium"][0].dtype == jnp.bfloat16
+    assert logits.dtype == jnp.float32
+    assert info.converged.all()
+    chex.assert_trees_all_close(logits, jax.jit(wide.apply)(params, x)[0], atol=0.02)
+
+
+def test_a_failure_is_said_as_asked_and_never_of_the_dummy_input_of_init(getkey):
+    model = DeepOptEq(num_classes=3, **VECTORS, max_steps=1, on_failure="error")
+    x = vectors(getkey(), 2)
+    params = jax.jit(model.init)(getkey(), x)
+    with pytest.raises(fp.ConvergenceError, match="2 of 2 examples failed"):
+        model.apply(params, x)
+    with pytest.warns(fp.ConvergenceWarning, match="2 of 2 examples failed"):
+        DeepOptEq(num_classes=3, **VECTORS, max_steps=1).apply(params, x)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("options", "x", "error", "message"),
+    [
+        ({"num_classes": 0}, (2, 4), ValueError, "num_classes must be at least 1 and an integer, got 0"),
+        ({"features": 0}, (2, 4), ValueError, "features must be at least 1"),
+        ({"channels": 0}, (2, 4), ValueError, "channels must be at least 1"),
+        ({"widths": ()}, (2, 4), ValueError, "widths must name at least one layer"),
+        ({"widths": (4, 0)}, (2, 4), ValueError, r"widths must be at least 1 and an integer, got \(4, 0\)"),
+        ({"num_steps": 0, "way": "unrolled"}, (2, 4), ValueError, "num_steps must be at least 1"),
+        ({"norm_steps": 0}, (2, 4), ValueError, "norm_steps must be at least 1"),
+        ({"input_layers": (0, 1)}, (2, 4), ValueError, r"input_layers must be numbers from 1 to 2, got \(0, 1\)"),
+        ({"input_layers": (3,)}, (2, 4), ValueError, "input_layers must be numbers from 1 to 2"),
+        ({"way": "explicit"}, (2, 4), ValueError, "way must be one of .*'implicit', .*got 'explicit'"),
+        ({"way": "unrolled", "adjoint": "gmres"}, (2, 4), ValueError, 'adjoint must be None for way="unrolled"'),
+        ({"way": "averaged", "solver": "picard"}, (2, 4), ValueError, "solver must be what averaged"),
+        (
+            {"way": "averaged", "solver": fp.averaged(), "regulariser": "half_square"},
+            (2, 4),
+            ValueError,
+            "regulariser must be None",
+        ),
+        ({"way": "averaged", "regulariser": "absolute"}, (2, 4), ValueError, "must have a Lipschitz constant"),
+        ({"regulariser": "l1"}, (2, 4), ValueError, "regulariser must be one of .*'absolute'.*got 'l1'"),
+        ({"regulariser": 3}, (2, 4), TypeError, "regulariser must be one of .* got int"),
+        ({"activation": "gelu"}, (2, 4), ValueError, "activation must be one of"),
+        ({"skip": 0.0}, (2, 4), ValueError, r"skip must be in \(0, 1\], got 0.0"),
+        ({"max_norm": 0.0}, (2, 4), ValueError, "max_norm must be positive, got 0.0"),
+        ({"regulariser_step": 0.0}, (2, 4), ValueError, "regulariser_step must be positive, got 0.0"),
+        ({"tol": 0.0}, (2, 4), ValueError, "tol must be in"),
+        ({"convolutional": True, "kernel_size": 2}, (2, 4, 4, 1), ValueError, "kernel_size must be odd"),
+        ({"convolutional": True}, (4, 4), ValueError, r"x must be \(\*batch, height, width, channels\)"),
+        ({}, (), ValueError, r"x must be \(\*batch, features\) with sizes of at least 1, got shape \(\)"),
+        ({}, (2, 0), ValueError, r"sizes of at least 1, got shape \(2, 0\)"),
+        ({}, jnp.ones((2, 4), jnp.uint8), TypeError, "x must have a floating dtype, got uint8"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_bad_argument_is_named(options, x, error, message):
+    model = DeepOptEq(**{"num_classes": 3, "convolutional": False, "channels": 4, "widths": (4, 4), **options})
+    with pytest.raises(error, match=message):
+        jax.eval_shape(model.init, jax.random.key(0), jnp.ones(x) if isinstance(x, tuple) else x)

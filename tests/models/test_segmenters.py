@@ -1,0 +1,123 @@
+"""Segmenters: a class for every pixel, whatever the size of the image."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.ndimage
+
+from tests.energies import opteq_reference as reference
+from unroll_jax.models import DeepOptEqSegmenter, FullyConvolutionalNetwork
+
+SMALL = {"num_classes": 3, "widths": (4, 3), "stem": (3, 5)}
+
+
+def segmenter(**options):
+    return DeepOptEqSegmenter(**{**SMALL, "channels": 4, **options})
+
+
+def strided(image, layer):
+    """A convolution of stride 2 whose output is half the size, rounded up, and ReLU (padding as TensorFlow's SAME)."""
+    kernel, (height, width) = layer["kernel"], image.shape[:2]
+    sizes = [-(-size // 2) for size in (height, width)]
+    before = [max((out - 1) * 2 + 3 - size, 0) // 2 for out, size in zip(sizes, (height, width), strict=True)]
+    padded = np.pad(image, ((before[0], 3), (before[1], 3), (0, 0)))
+    result = np.zeros((*sizes, kernel.shape[-1]))
+    for i, j in np.ndindex(*sizes):
+        patch = padded[2 * i : 2 * i + 3, 2 * j : 2 * j + 3]
+        result[i, j] = np.tensordot(patch, kernel, axes=3) + layer["bias"]
+    return np.maximum(result, 0.0)
+
+
+def upsampled(logits, shape):
+    """Bilinear, by SciPy: pixel centres at (i + 1/2) / scale - 1/2, edges repeated."""
+    places = [(np.arange(n) + 0.5) * m / n - 0.5 for n, m in zip(shape, logits.shape[:2], strict=True)]
+    grid = np.meshgrid(*places, indexing="ij")
+    return np.stack(
+        [scipy.ndimage.map_coordinates(logits[..., k], grid, order=1, mode="nearest") for k in range(logits.shape[-1])],
+        axis=-1,
+    )
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("batch", [(), (2,), (1, 2)])
+def test_the_segmenter_is_stem_equilibrium_head_and_interpolation(batch, getkey):
+    model = segmenter(param_dtype=jnp.float64, tol=1e-12, max_steps=500, on_failure="error")
+    x = jax.random.normal(getkey(), (*batch, 9, 11, 2))
+    params = jax.jit(model.init)(getkey(), x)
+    (logits, info), kept = jax.jit(lambda params: model.apply(params, x, mutable="intermediates"))(params)
+    assert (logits.shape, info.converged.shape) == ((*batch, 9, 11, 3), batch)
+    own = jax.tree.map(np.asarray, params["params"])
+    stem, head = [own["stem"][f"Features_{place}"]["Conv_0"] for place in (0, 1)], own["head"]["Dense_0"]
+    for place in np.ndindex(*batch):
+        features = strided(strided(np.asarray(x[place]), stem[0]), stem[1])
+        assert features.shape == (3, 3, 5)
+        z = np.asarray(kept["intermediates"]["equilibrium"][0][place])
+        moved = z.ravel()
+        for layer in (own["layer_1"], own["layer_2"]):
+            W, U = (reference.conv_matrix(layer[name], (3, 3)) for name in "WU")
+            moved = reference.step(moved, W, U, np.tile(layer["b"], 9), features.ravel())
+        np.testing.assert_allclose(z.ravel(), moved, atol=1e-9)
+        np.testing.assert_allclose(logits[place], upsampled(z @ head["kernel"] + head["bias"], (9, 11)), atol=1e-8)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_fully_convolutional_network_is_its_layers_one_after_the_other(getkey):
+    model = FullyConvolutionalNetwork(**SMALL, param_dtype=jnp.float64)
+    x = jax.random.normal(getkey(), (2, 8, 6, 2))
+    params = jax.jit(model.init)(getkey(), x)
+    logits, info = jax.jit(model.apply)(params, x)
+    assert (logits.shape, info) == ((2, 8, 6, 3), None)
+    own = jax.tree.map(np.asarray, params["params"])
+    hidden = np.asarray(x[1])
+    for place in (0, 1):
+        hidden = strided(hidden, own["stem"][f"Features_{place}"]["Conv_0"])
+    for name in ("layer_1", "layer_2"):
+        layer = own[name]["Conv_0"]
+        moved = reference.conv_matrix(layer["kernel"], (2, 2)) @ hidden.ravel()
+        hidden = np.maximum(moved.reshape(2, 2, -1) + layer["bias"], 0.0)
+    head = own["head"]["Dense_0"]
+    np.testing.assert_allclose(logits[1], upsampled(hidden @ head["kernel"] + head["bias"], (8, 6)), atol=1e-12)
+
+
+def test_both_have_the_same_stem_and_head():
+    options = {"num_classes": 19, "widths": (256, 512, 512), "stem": (64, 128)}
+    models = (DeepOptEqSegmenter(**options, channels=512), FullyConvolutionalNetwork(**options))
+    shapes = [
+        jax.tree.map(jnp.shape, jax.eval_shape(model.init, jax.random.key(0), jnp.ones((1, 64, 128, 3))))["params"]
+        for model in models
+    ]
+    assert shapes[0]["layer_2"]["W"] == (3, 3, 512, 512)
+    for part in ("stem", "head"):
+        assert shapes[0][part] == shapes[1][part]
+
+
+def test_bfloat16_states_keep_float32_logits(getkey):
+    x = jax.random.normal(getkey(), (1, 8, 8, 2))
+    narrow = segmenter(dtype=jnp.bfloat16)
+    params = jax.jit(narrow.init)(getkey(), x)
+    logits, info = jax.jit(narrow.apply)(params, x)
+    assert logits.dtype == jnp.float32
+    assert info.converged.all()
+    np.testing.assert_allclose(logits, jax.jit(segmenter().apply)(params, x)[0], atol=0.05)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("model", "x", "error", "message"),
+    [
+        (segmenter(num_classes=0), jnp.ones((8, 8, 3)), ValueError, "num_classes must be at least 1"),
+        (segmenter(stem=(4, 0)), jnp.ones((8, 8, 3)), ValueError, r"stem must be .*got \(4, 0\)"),
+        (segmenter(way="both"), jnp.ones((8, 8, 3)), ValueError, "way must be one of"),
+        (segmenter(), jnp.ones((8, 8)), ValueError, r"x must be \(\*batch, height, width, channels\)"),
+        (segmenter(), jnp.ones((8, 8, 3), jnp.uint8), TypeError, "x must have a floating dtype, got uint8"),
+        (FullyConvolutionalNetwork(0), jnp.ones((8, 8, 3)), ValueError, "num_classes must be at least 1"),
+        (FullyConvolutionalNetwork(3, widths=(0,)), jnp.ones((8, 8, 3)), ValueError, "widths must be at least 1"),
+        (FullyConvolutionalNetwork(3), jnp.ones(3), ValueError, r"x must be \(\*batch, height, width, channels\)"),
+        (FullyConvolutionalNetwork(3), jnp.ones((8, 8, 3), int), TypeError, "x must have a floating dtype, got int32"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_bad_argument_is_named(model, x, error, message):
+    with pytest.raises(error, match=message):
+        jax.eval_shape(model.init, jax.random.key(0), x)

@@ -1,0 +1,92 @@
+"""Small images and scenes in memory, and runs on them that take a second."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.train.conftest import compile_once, compiled
+from train.data.images import ImageBatch
+from train.data.scenes import NOT_COUNTED, SceneBatch
+from train.runs import run
+
+__all__ = ["compile_once", "compiled"]
+
+SIZES = {"train": 48, "validation": 12, "test": 10}
+
+
+class Stripes:
+    """Stands in for `train.data.images.ImageData`: 4 x 4 images of two kinds, told apart by where they are bright."""
+
+    shape, num_classes, class_names = (4, 4, 1), 2, ("left", "right")
+    mean, std = np.array([0.5]), np.array([0.3])
+
+    def __init__(self, seed: int = 0):
+        rng = np.random.default_rng(seed)
+        self.splits = {split: self.draw(rng, count) for split, count in SIZES.items()}
+
+    def draw(self, rng: np.random.Generator, count: int) -> Any:
+        labels = rng.integers(0, 2, count).astype(np.int32)
+        bright = np.arange(4)[None, None, :, None] // 2 == labels[:, None, None, None]
+        return ImageBatch((rng.integers(0, 156, (count, 4, 4, 1)) + 100 * bright).astype(np.uint8), labels)
+
+    def num_examples(self, split: str) -> int:
+        return len(self.splits[split].images)
+
+    def batches(self, split: str, *, batch_size: int, seed: int, start_step: int = 0) -> Iterator[Any]:
+        whole, step = self.splits[split], start_step
+        while True:
+            rows = np.random.default_rng((seed, step)).integers(0, len(whole.images), batch_size)
+            yield type(whole)(*(part[rows] for part in whole))
+            step += 1
+
+    def examples(self, split: str, *, batch_size: int) -> Iterator[Any]:
+        whole = self.splits[split]
+        for start in range(0, len(whole.images), batch_size):
+            yield type(whole)(*(part[start : start + batch_size] for part in whole))
+
+
+class Fields(Stripes):
+    """Stands in for `train.data.scenes.SceneData`: 8 x 8 scenes, bright or dark by quarters; a row does not count."""
+
+    shape = (8, 8, 3)
+    class_names = ("dark", "bright")
+    mean, std = np.full(3, 0.5), np.full(3, 0.3)
+
+    def draw(self, rng: np.random.Generator, count: int) -> Any:
+        quarters = rng.integers(0, 2, (count, 2, 2))
+        labels = quarters.repeat(4, axis=1).repeat(4, axis=2).astype(np.uint8)
+        images = rng.integers(0, 156, (count, 8, 8, 3)) + 100 * labels[..., None]
+        labels[:, 0] = NOT_COUNTED
+        return SceneBatch(images.astype(np.uint8), labels)
+
+
+@pytest.fixture
+def stripes(monkeypatch: pytest.MonkeyPatch) -> Stripes:
+    """What `load` gives in place of images."""
+    data = Stripes()
+    monkeypatch.setattr("train.data.images.load", lambda config, *, log: data)
+    return data
+
+
+@pytest.fixture
+def fields(monkeypatch: pytest.MonkeyPatch) -> Fields:
+    """What `load` gives in place of scenes."""
+    data = Fields()
+    monkeypatch.setattr("train.data.scenes.load", lambda config, *, log: data)
+    return data
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Callable[..., list[str]]:
+    """Runs a configuration in ``tmp_path / name`` as the command line does; returns its log."""
+
+    def go(config: Any, experiment: str, name: str = "run") -> list[str]:
+        log: list[str] = []
+        run(dataclasses.replace(config, out=str(tmp_path / name)), experiment=experiment, log=log.append)
+        return log
+
+    return go

@@ -1,0 +1,55 @@
+"""Cross entropy, the confusion matrix and the scores, against scikit-learn."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn import metrics
+
+from train.data.pictures import NOT_COUNTED
+from train.supervised.objective import confusion, mean_cross_entropy, scores
+
+CLASSES = 5
+
+
+@pytest.fixture(params=[(40,), (3, 6, 7)], ids=["images", "pixels"])
+def drawn(request):
+    """Logits, and labels of which some do not count; class 3 never occurs."""
+    rng = np.random.default_rng(0)
+    labels = rng.choice([0, 1, 2, 4, NOT_COUNTED], request.param)
+    return rng.normal(size=(*request.param, CLASSES)).astype(np.float32), labels.astype(np.uint8)
+
+
+def test_cross_entropy_is_the_mean_over_the_labels_that_count(drawn):
+    logits, labels = drawn
+    there = labels != NOT_COUNTED
+    shares = np.asarray(jax.nn.softmax(logits.astype(np.float32)), np.float64)[there]
+    expected = metrics.log_loss(labels[there], shares / shares.sum(-1, keepdims=True), labels=range(CLASSES))
+    np.testing.assert_allclose(mean_cross_entropy(jnp.asarray(logits), jnp.asarray(labels)), expected, rtol=1e-5)
+
+
+def test_nothing_that_counts_costs_nothing_and_has_no_gradient():
+    labels = jnp.full((4, 3), NOT_COUNTED, jnp.uint8)
+    loss, gradient = jax.value_and_grad(mean_cross_entropy)(jnp.ones((4, 3, CLASSES)), labels)
+    assert loss == 0.0
+    assert not jnp.any(gradient)
+
+
+def test_the_confusion_matrix_and_its_scores_are_scikit_learns(drawn):
+    logits, labels = drawn
+    there, predicted = labels != NOT_COUNTED, np.argmax(logits, -1)
+    right, guess = labels[there], predicted[there]
+    matrix = jax.jit(confusion)(jnp.asarray(logits), jnp.asarray(labels))
+    np.testing.assert_array_equal(matrix, metrics.confusion_matrix(right, guess, labels=range(CLASSES)))
+    found = scores(matrix)
+    occurring = np.unique(right)
+    either = np.union1d(occurring, guess)
+    assert found.accuracy == pytest.approx(metrics.accuracy_score(right, guess))
+    recalls = metrics.recall_score(right, guess, labels=occurring, average=None)
+    assert found.class_accuracy == pytest.approx(np.mean(recalls))
+    overlaps = metrics.jaccard_score(right, guess, labels=either, average=None)
+    assert found.intersection_over_union == pytest.approx(np.mean(overlaps))
+
+
+def test_a_matrix_of_nothing_scores_nothing():
+    assert scores(np.zeros((3, 3))) == (0.0, 0.0, 0.0)

@@ -1,0 +1,174 @@
+"""Supervised runs from the first step to the report."""
+
+import dataclasses
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from train.errors import UserError
+from train.experiments import EXPERIMENTS
+from train.metrics import read_metrics
+from train.runs import evaluate, report
+from train.supervised.experiments import PUBLISHED, QUICK
+
+SMALL = {
+    "OptEqConfig": {"convolutional": False, "channels": 4, "widths": (4, 4), "features": 4},
+    "SegmenterConfig": {"channels": 4, "widths": (4,), "stem": (4,)},
+    "MonConfig": {"convolutional": False, "channels": 4},
+    "OdeConfig": {"convolutional": False, "widths": (4,), "features": 4},
+    "FeedForwardConfig": {"convolutional": False, "widths": (4, 4), "features": 4},
+    "FcnConfig": {"widths": (4,), "stem": (4,)},
+}
+
+
+def small(experiment, **options):
+    """The experiment's configuration, made so small that a run takes a second."""
+    config = EXPERIMENTS[experiment].config
+    network = dataclasses.replace(config.network, **SMALL[type(config.network).__name__])
+    rates = dataclasses.replace(config.optimizer, learning_rate=0.03)
+    usual = {"epochs": 4, "batch_size": 8, "validate_every": 2, "augment": False}
+    return dataclasses.replace(config, network=network, optimizer=rates, **usual | options)
+
+
+def read(folder, name):
+    return json.loads((folder / name).read_text())
+
+
+@pytest.mark.usefixtures("stripes", "fields")
+@pytest.mark.parametrize("experiment", QUICK)
+def test_every_experiment_trains_evaluates_and_reports(experiment, start, tmp_path):
+    log = start(small(experiment), experiment)
+    folder = tmp_path / "run"
+    rows = read_metrics(folder / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["kind"] == "validation"] == [12, 24]
+    train = [row["loss"] for row in rows if row["kind"] == "train"]
+    assert np.mean(train[-6:]) < np.mean(train[:6])
+    found = read(folder, "evaluation.json")
+    assert (found["experiment"], found["num_examples"]) == (experiment, 10)
+    assert found["accuracy"] > 0.6
+    assert sum(map(sum, found["confusion"])) == (10 if found["class_names"] == ["left", "right"] else 10 * 7 * 8)
+    has_equilibrium = "opteq" in experiment or "mon" in experiment
+    assert (found["iterations"] is not None) == has_equilibrium
+    assert found["weight_norms"].keys() == (
+        {"layer_1", "layer_2"} if experiment == "image-opteq" else found["weight_norms"].keys()
+    )
+    assert (folder / "report" / "curves.png").stat().st_size > 10_000
+    assert (folder / "predictions.png").exists() == experiment.startswith("segment")
+    assert any("accuracy" in line or "mIoU" in line for line in log)
+
+
+@pytest.mark.usefixtures("stripes")
+def test_a_run_that_was_cut_back_ends_like_the_whole_one(start, tmp_path):
+    config = small("image-opteq")
+    start(config, "image-opteq", "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "24")
+    for name in ("status.json", "evaluation.json"):
+        (tmp_path / "run" / name).unlink()
+    assert "going on from the checkpoint of step 12" in start(config, "image-opteq")
+    whole, again = tmp_path / "whole", tmp_path / "run"
+    assert (whole / "metrics.jsonl").read_bytes() == (again / "metrics.jsonl").read_bytes()
+    same = [read(folder, "evaluation.json") for folder in (whole, again)]
+    for found in same:
+        del found["train_seconds"], found["seconds_an_example"]
+    assert same[0] == same[1]
+
+
+@pytest.mark.usefixtures("stripes")
+def test_runs_that_differ_by_the_seed_are_one_row(start, tmp_path):
+    for seed in (0, 1):
+        start(small("image-opteq", seed=seed), "image-opteq", f"opteq-{seed}")
+    start(small("image-dnn"), "image-dnn", "dnn")
+    folders = [tmp_path / name for name in ("opteq-0", "opteq-1", "dnn")]
+    lines = []
+    report(folders, tmp_path / "report", log=lines.append)
+    summary = read(tmp_path / "report", "summary.json")
+    assert list(summary) == ["image-opteq", "image-dnn"]
+    assert summary["image-opteq"]["seeds"] == [0, 1]
+    accuracies = [read(folder, "evaluation.json")["accuracy"] for folder in folders[:2]]
+    assert summary["image-opteq"]["accuracy"] == pytest.approx(np.mean(accuracies))
+    assert summary["image-opteq"]["accuracy_range"] == [min(accuracies), max(accuracies)]
+    assert summary["image-dnn"]["iterations"] is None
+    assert "image-dnn" in lines[0]
+    assert "<table>" in (tmp_path / "report" / "index.html").read_text()
+
+
+def test_the_networks_for_digits_have_as_many_parameters_within_5_percent(stripes):
+    stripes.shape, stripes.num_classes = (8, 8, 1), 10
+    names = ["image-opteq", "image-mon", "image-ode", "image-anode", "image-dnn"]
+    counts = {name: parameters(QUICK[name], stripes) for name in names}
+    assert max(counts.values()) <= 1.05 * min(counts.values()), counts
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("1a-none", 199_338), ("1b-none", 162_474), ("1b-mon", 172_218), ("1b-mon-large", 853_612)],
+)
+def test_published_networks_have_the_published_number_of_parameters(name, count, stripes):
+    stripes.shape, stripes.num_classes, stripes.mean, stripes.std = (32, 32, 3), 10, np.zeros(3), np.ones(3)
+    assert parameters(PUBLISHED[f"xie2021-{name}"], stripes) == count
+
+
+@pytest.mark.parametrize(("name", "about"), [("1a-dnn", 199_338), ("1b-ode", 172_218), ("1b-anode", 172_218)])
+def test_other_networks_of_the_tables_have_as_many_within_5_percent(name, about, stripes):
+    stripes.shape, stripes.num_classes, stripes.mean, stripes.std = (32, 32, 3), 10, np.zeros(3), np.ones(3)
+    assert abs(parameters(PUBLISHED[f"xie2021-{name}"], stripes) / about - 1.0) < 0.05
+
+
+def parameters(row, data):
+    """How many parameters the network of an experiment has on these data."""
+    params = jax.eval_shape(row.kind.recipe(row.config, data).init).params
+    return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def test_runs_of_different_tests_are_not_compared(start, stripes, tmp_path):
+    start(small("image-dnn"), "image-dnn", "one")
+    stripes.splits["test"] = type(stripes.splits["test"])(*(part[:5] for part in stripes.splits["test"]))
+    start(small("image-dnn"), "image-dnn", "other")
+    with pytest.raises(UserError, match="num_examples"):
+        report([tmp_path / "one", tmp_path / "other"], tmp_path / "report", log=lambda _: None)
+
+
+def test_changed_data_are_refused(start, stripes, tmp_path):
+    start(small("image-dnn"), "image-dnn")
+    stripes.mean = np.array([0.4])
+    with pytest.raises(UserError, match=r"found\.mean was"):
+        evaluate(tmp_path / "run", log=lambda _: None)
+
+
+@pytest.mark.usefixtures("stripes")
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"epochs": 0}, "--epochs must be at least 1, got 0"),
+        ({"batch_size": 0}, "--batch-size must be at least 1, got 0"),
+        ({"augment": True}, "--augment must be False for digits"),
+        ({"seed": -1}, "--seed must be"),
+        ({"optimizer.learning_rate": 0.0}, "--optimizer.learning-rate must be positive"),
+        ({"optimizer.momentum": 1.0}, "--optimizer.momentum must be in"),
+        ({"optimizer.decay": 0.0}, "--optimizer.decay must be in"),
+        ({"network.channels": 0}, "channels must be at least 1"),
+        ({"network.skip": 1.5}, "skip must be in"),
+        ({"network.activation": "gelu"}, "gelu"),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_one_line_that_names_it(options, words, start):
+    config = small("image-opteq")
+    for name, value in options.items():
+        group, _, field = name.rpartition(".")
+        inner = dataclasses.replace(getattr(config, group), **{field: value}) if group else value
+        config = dataclasses.replace(config, **{group or field: inner})
+    with pytest.raises(UserError) as caught:
+        start(config, "image-opteq")
+    assert words in str(caught.value)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(start, stripes, tmp_path):
+    stripes.std = np.array([0.0])
+    with pytest.raises(UserError, match="loss is not finite at step 1"):
+        start(small("image-dnn"), "image-dnn")
+    assert read(tmp_path / "run", "status.json")["state"] == "failed"

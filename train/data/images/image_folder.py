@@ -1,0 +1,121 @@
+"""Images in folders named after their classes: {train,test}/CLASS/NAME.jpg, in a folder or a tar archive."""
+
+import contextlib
+import functools
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from train.data.image_files import ImageFile, fingerprint_images, open_image_files
+from train.data.images.originals import ImageSet, LabelledImages
+from train.data.picture_files import decode_in_order, levels
+from train.data.source import Log
+from train.errors import UserError
+
+__all__ = ["fingerprint_image_folder", "open_image_folder"]
+
+LAYOUT = "ROOT/train/CLASS/0001.png, ROOT/test/CLASS/0001.png, and if there is one ROOT/validation/CLASS/0001.png"
+# The first folder with the name of a split tells the split; a class may have such a name too.
+SPLIT = re.compile(r"(?:(.*?)/)??(train|test|validation|val)/(.*)", re.IGNORECASE)
+SYNONYMS = {"val": "validation"}
+Filed = dict[str, list[ImageFile]]  # the files of each class
+
+
+def fingerprint_image_folder(root: Path) -> str:
+    """Fingerprints the images of a folder, or an archive.
+
+    Raises:
+      UserError: if the root is missing, empty or holds no images.
+    """
+    return fingerprint_images(root, what="images", layout=LAYOUT)
+
+
+@contextlib.contextmanager
+def open_image_folder(root: Path, log: Log) -> Iterator[ImageSet]:
+    """Opens the images below a root; they can be read while the context lasts.
+
+    Classes are those of the train split, by name; images of a class are ordered by name.
+
+    Raises:
+      UserError: for a root, an archive, a class or an image that cannot be used; it names the culprit.
+    """
+    with open_image_files(root, what="images") as files:
+        splits = _splits(files, root, log)
+        class_names = _class_names(splits, root, log)
+        first = splits["train"][class_names[0]][0]
+        height, width, channels = next(decode_in_order([first], _levels, root=root, what="image")).shape
+        shape = (height, width, channels)
+        read = functools.partial(_read, shape=shape, first=first, root=root)
+        yield ImageSet(class_names, shape, {name: _labelled(splits[name], class_names, read) for name in splits})
+
+
+def _splits(files: list[ImageFile], root: Path, log: Log) -> dict[str, Filed]:
+    splits: dict[str, Filed] = defaultdict(lambda: defaultdict(list))
+    tops, passed_over = set(), 0
+    for file in sorted(files, key=lambda file: file.path):
+        found = SPLIT.fullmatch(str(file.path))
+        if found is None:
+            passed_over += 1
+            continue
+        top, split, rest = found.groups()
+        if rest.count("/") != 1:
+            raise UserError(
+                f"data.root={root}: image '{file.path}' does not lie in the folder of a class; the layout is {LAYOUT}"
+            )
+        tops.add(top or ".")
+        splits[SYNONYMS.get(split.lower(), split.lower())][rest.split("/")[0]].append(file)
+    if len(tops) > 1:
+        raise UserError(f"data.root={root} holds several data sets ({', '.join(sorted(tops))}); give one of them")
+    if passed_over:
+        log(f"  {passed_over} images lie in the folder of no split and are passed over")
+    for split in ("train", "test"):
+        if split not in splits:
+            raise UserError(f"data.root={root} holds no {split} folder with images; the layout is {LAYOUT}")
+    return splits
+
+
+def _class_names(splits: dict[str, Filed], root: Path, log: Log) -> tuple[str, ...]:
+    names = tuple(sorted(splits["train"]))
+    if len(names) == 1:
+        raise UserError(f"data.root={root} holds images of one class alone ({names[0]}); give at least two")
+    for split, classes in splits.items():
+        for name, files in classes.items():
+            if name not in names:
+                raise UserError(
+                    f"data.root={root}: '{files[0].path}' is of class {name}, of which train holds no images; "
+                    f"its classes are {', '.join(names)}"
+                )
+        missing = [name for name in names if name not in classes]
+        if missing:
+            log(f"  {split} holds no images of {', '.join(missing)}")
+    return names
+
+
+def _labelled(classes: Filed, names: tuple[str, ...], read: functools.partial[Iterator[np.ndarray]]) -> LabelledImages:
+    files = [file for name in names for file in classes.get(name, [])]
+    labels = np.repeat(np.arange(len(names)), [len(classes.get(name, [])) for name in names])
+    return LabelledImages(labels, lambda numbers: read([files[number] for number in numbers]))
+
+
+def _read(files: list[ImageFile], *, shape: tuple[int, int, int], first: ImageFile, root: Path) -> Iterator[np.ndarray]:
+    """Reads images and brings them to the channels of the first; sizes must agree."""
+    for file, image in zip(files, decode_in_order(files, _levels, root=root, what="image"), strict=True):
+        if image.shape[:2] != shape[:2]:
+            raise UserError(
+                f"data.root={root}: image '{file.path}' is {image.shape[1]}x{image.shape[0]}, but '{first.path}' is "
+                f"{shape[1]}x{shape[0]}; bring all images to one size"
+            )
+        if image.shape[2] > shape[2]:
+            raise UserError(
+                f"data.root={root}: image '{file.path}' is in colour, but '{first.path}' is grey; make all of them "
+                "grey, or all of them coloured"
+            )
+        yield np.broadcast_to(image, shape)
+
+
+def _levels(_: ImageFile, picture: Image.Image) -> np.ndarray:
+    return levels(picture)

@@ -1,0 +1,128 @@
+"""What the training loop and the commands on run folders need to know of a kind of experiment."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from train.errors import UserError
+
+__all__ = ["INFEASIBLE", "Experiment", "Kind", "Recipe", "Validation", "require_finite"]
+
+Log = Callable[[str], None]
+
+# Below any score of a checkpoint that may be reported without a warning.
+INFEASIBLE = -1e6
+
+
+class Validation(NamedTuple):
+    """What one validation found.
+
+    Attributes:
+      row: for metrics.jsonl.
+      score: of its checkpoint; the highest is the best, and at most `INFEASIBLE` where constraints are not met.
+      collapse: that the model has collapsed, in words, or None.
+    """
+
+    row: dict[str, Any]
+    score: float
+    collapse: str | None = None
+
+
+class Recipe(NamedTuple):
+    """One training run, as the loop sees it.
+
+    Attributes:
+      title: what the progress bar is called.
+      num_steps: how many steps the run has.
+      validate_every: steps between validations, each of which writes a checkpoint.
+      stop_on_collapse: whether two collapses in a row end the run.
+      init: ``() -> state``, a pytree with an attribute ``step``, from the seed alone.
+      step: ``(state, batch) -> (state, metrics)``, jitted; it may consume its state.
+      batches: ``start_step -> iterator`` over batches without end; a batch depends on the seed and its step alone.
+      describe: ``(step, metrics) -> (row, words)``: the row for metrics.jsonl and a few words for the progress bar.
+        It raises `UserError` where a number is not finite.
+      validate: ``state -> Validation``.
+    """
+
+    title: str
+    num_steps: int
+    validate_every: int
+    stop_on_collapse: bool
+    init: Callable[[], Any]
+    step: Any
+    batches: Callable[[int], Iterator[Any]]
+    describe: Callable[[int, Any], tuple[dict[str, Any], dict[str, str]]]
+    validate: Callable[[Any], Validation]
+
+
+class Kind(NamedTuple):
+    """A kind of experiment: its configuration, its data, its recipe, and how its runs are judged.
+
+    Attributes:
+      config: the dataclass of its configuration, which has the field ``out``.
+      check: ``config -> None``; raises `UserError` for what cannot be.
+      variants: ``config -> [(subfolder, config), ...]``: the runs of one command; "" is the run folder itself.
+      label: ``config -> name`` of the run folder where none is given; the same for the same command.
+      describe: ``config -> words`` that the log begins a run with.
+      load: ``(config, log) -> data``, prepared on first use.
+      found: ``data -> figures`` that change when the data do; kept in config.json.
+      recipe: ``(config, data) -> Recipe``.
+      evaluate: ``(config, data, state, run folder) -> evaluation``, JSON values; pictures go to the folder.
+      verdict: ``evaluation -> words``.
+      report: ``(run folders, where to, log) -> None``.
+    """
+
+    config: type
+    check: Callable[[Any], None]
+    variants: Callable[[Any], list[tuple[str, Any]]]
+    label: Callable[[Any], str]
+    describe: Callable[[Any], str]
+    load: Callable[[Any, Log], Any]
+    found: Callable[[Any], dict[str, Any]]
+    recipe: Callable[[Any, Any], Recipe]
+    evaluate: Callable[[Any, Any, Any, Path], dict[str, Any]]
+    verdict: Callable[[dict[str, Any]], str]
+    report: Callable[[Sequence[Path], Path, Log], object]
+
+
+class Experiment(NamedTuple):
+    """One row of the table.
+
+    Attributes:
+      kind: what the commands need of it.
+      config: the defaults, which command-line options override.
+      summary: one line for `python -m train list`.
+      paper: where it comes from.
+      expect: what a run should end with, and how long it takes.
+    """
+
+    kind: Kind
+    config: Any
+    summary: str
+    paper: str
+    expect: str
+
+
+def require_finite(step: int, values: Any, what: str, *, each: str | None = None) -> None:
+    """Checks that a number, or every one of a list, is finite.
+
+    Args:
+      step: of the training run, for the message.
+      values: the number or the list.
+      what: what it is, as in "the loss".
+      each: what an entry of the list belongs to, as in "layer"; the first one that is not finite is named.
+
+    Raises:
+      UserError: if one is not.
+    """
+    broken = np.flatnonzero(~np.isfinite(np.asarray(values)))
+    if broken.size:
+        place = "" if each is None else f", first at {each} {broken[0]}"
+        raise UserError(f"the {what} is not finite at step {step}{place}; {_WAY_OUT}")
+
+
+_WAY_OUT = (
+    "the last good checkpoint is kept; lower --primal.learning-rate or --primal.clip-norm and train into another --out"
+)

@@ -1,0 +1,208 @@
+"""The supervised experiments: quick ones on data that need no files, and the protocols of the paper."""
+
+from typing import Any
+
+from train.data.images import ImageConfig
+from train.data.scenes import SceneConfig
+from train.recipe import Experiment, Kind
+from train.supervised.config import (
+    ImageFeedForwardConfig,
+    ImageMonConfig,
+    ImageOdeConfig,
+    ImageOptEqConfig,
+    SceneFcnConfig,
+    SceneOptEqConfig,
+)
+from train.supervised.kind import IMAGE_FEEDFORWARD, IMAGE_MON, IMAGE_ODE, IMAGE_OPTEQ, SCENE_FCN, SCENE_OPTEQ
+from train.supervised.networks import (
+    FcnConfig,
+    FeedForwardConfig,
+    MonConfig,
+    OdeConfig,
+    OptEqConfig,
+    SegmenterConfig,
+)
+from train.supervised.optimizers import OptimizerConfig
+
+__all__ = ["SUPERVISED"]
+
+# Momentum and augmentation are not published: ours are the usual ones.
+SECTION_5: dict[str, Any] = {
+    "data": ImageConfig(source="cifar10"),
+    "epochs": 200,
+    "batch_size": 128,
+    "validate_every": 5,
+    "augment": True,
+    "optimizer": OptimizerConfig(
+        name="sgd", learning_rate=0.1, schedule="staircase", decay=0.5, decay_every=30, weight_decay=3e-4
+    ),
+}
+TABLE_3: dict[str, Any] = SECTION_5 | {
+    "optimizer": OptimizerConfig(
+        name="sgd", learning_rate=0.1, schedule="staircase", decay=0.6, decay_every=20, weight_decay=3e-4
+    )
+}
+CITYSCAPES: dict[str, Any] = {
+    "data": SceneConfig(source="cityscapes"),
+    "epochs": 120,  # 40,000 steps of 8 scenes
+    "batch_size": 8,
+    "augment": True,
+    "optimizer": OptimizerConfig(name="sgd", learning_rate=0.01, schedule="polynomial", power=0.9, weight_decay=1e-3),
+}
+ON_A_GPU = "the published protocol: days on a CPU, made for a GPU; not yet run"
+
+
+def _opteq(widths: tuple[int, ...] = (16, 32, 64, 128, 128), **options: Any) -> OptEqConfig:
+    """The network that has 199,338 parameters, or 162,474 with 64 channels in its fourth layer."""
+    options = {"way": "unrolled", **options}
+    return OptEqConfig(
+        channels=32, widths=widths, features=32, input_layers=(3, 4, 5), use_bias=False, norm_steps=2, **options
+    )
+
+
+def _row(kind: Kind, config: Any, table: str, summary: str) -> Experiment:
+    return Experiment(kind, config, summary, paper=f"Xie et al. (2021), {table}", expect=ON_A_GPU)
+
+
+def _table_1a(summary: str, network: OptEqConfig) -> Experiment:
+    config = ImageOptEqConfig(network=network, **SECTION_5)
+    return _row(IMAGE_OPTEQ, config, "Table 1a", f"{summary}; columns: --network.skip, --network.regulariser-step")
+
+
+def _table_3(summary: str, network: OptEqConfig) -> Experiment:
+    config = ImageOptEqConfig(network=network, **TABLE_3)
+    return _row(IMAGE_OPTEQ, config, "Table 3", f"{summary}; its lines are --network.skip")
+
+
+# The networks for digits have as many parameters as one another, within 5%.
+QUICK: dict[str, Experiment] = {
+    "image-opteq": Experiment(
+        kind=IMAGE_OPTEQ,
+        config=ImageOptEqConfig(
+            network=OptEqConfig(convolutional=False, channels=64, widths=(64, 64), features=64), epochs=20
+        ),
+        summary="deep OptEq classifying images (digits; CIFAR-10; your folder): implicit, unrolled or SAM training",
+        paper="Xie et al. (2021), Section 5.1",
+        expect="97% of the digits or more in under 90 s on 2 cores",
+    ),
+    "image-mon": Experiment(
+        kind=IMAGE_MON,
+        config=ImageMonConfig(network=MonConfig(convolutional=False, channels=86), epochs=20),
+        summary="a monotone operator network on the same images",
+        paper="Winston and Kolter (2020); baseline of Xie et al., Table 1b",
+        expect="about 97% of the digits",
+    ),
+    "image-ode": Experiment(
+        kind=IMAGE_ODE,
+        config=ImageOdeConfig(network=OdeConfig(convolutional=False, widths=(128,), features=64), epochs=20),
+        summary="a neural ODE on the same images",
+        paper="Chen et al. (2018); baseline of Xie et al., Table 1b",
+        expect="about 97% of the digits",
+    ),
+    "image-anode": Experiment(
+        kind=IMAGE_ODE,
+        config=ImageOdeConfig(
+            network=OdeConfig(convolutional=False, widths=(100,), features=64, augment=16), epochs=20
+        ),
+        summary="an augmented neural ODE on the same images",
+        paper="Dupont, Doucet, Teh (2019); baseline of Xie et al., Table 1b",
+        expect="about 97% of the digits",
+    ),
+    "image-dnn": Experiment(
+        kind=IMAGE_FEEDFORWARD,
+        config=ImageFeedForwardConfig(
+            network=FeedForwardConfig(convolutional=False, widths=(75, 75, 75), features=64), epochs=20
+        ),
+        summary="a plain network on the same images",
+        paper="baseline of Xie et al., Table 1a",
+        expect="about 97% of the digits",
+    ),
+    "segment-opteq": Experiment(
+        kind=SCENE_OPTEQ,
+        config=SceneOptEqConfig(network=SegmenterConfig(norm_steps=2), batch_size=8, epochs=20),
+        summary="deep OptEq labelling every pixel (synthetic shapes; CamVid; Cityscapes)",
+        paper="Xie et al. (2021), Section 5.3",
+        expect="see README",
+    ),
+    "segment-fcn": Experiment(
+        kind=SCENE_FCN,
+        config=SceneFcnConfig(network=FcnConfig(), batch_size=8, epochs=20),
+        summary="a fully convolutional network on the same scenes, with as many parameters",
+        paper="Long, Shelhamer, Darrell (2015); baseline of Xie et al., Section 5.3",
+        expect="see README",
+    ),
+}
+
+PUBLISHED: dict[str, Experiment] = {
+    "xie2021-1a-none": _table_1a("199k, no regularisation", _opteq()),
+    "xie2021-1a-sam": _table_1a("199k, SAM with decorrelation", _opteq(way="averaged", regulariser="decorrelation")),
+    "xie2021-1a-layer": _table_1a("199k, decorrelation as a layer", _opteq(regulariser="decorrelation")),
+    "xie2021-1a-absolute": _table_1a("199k, |z|_1 as a layer", _opteq(regulariser="absolute")),
+    "xie2021-1a-square": _table_1a("199k, |z|^2 as a layer", _opteq(regulariser="half_square")),
+    "xie2021-1a-dnn": _row(
+        IMAGE_FEEDFORWARD,
+        ImageFeedForwardConfig(network=FeedForwardConfig(widths=(16, 32, 64, 128, 80), features=32), **SECTION_5),
+        "Table 1a",
+        "a plain network of about 199k",
+    ),
+    "xie2021-1b-sam": _row(
+        IMAGE_OPTEQ,
+        ImageOptEqConfig(
+            network=_opteq((16, 32, 64, 64, 128), way="averaged", regulariser="decorrelation"), **SECTION_5
+        ),
+        "Table 1b",
+        "162k, with S",
+    ),
+    "xie2021-1b-none": _row(
+        IMAGE_OPTEQ, ImageOptEqConfig(network=_opteq((16, 32, 64, 64, 128)), **SECTION_5), "Table 1b", "162k, without S"
+    ),
+    "xie2021-1b-implicit": _row(
+        IMAGE_OPTEQ,
+        ImageOptEqConfig(network=_opteq((16, 32, 64, 64, 128), way="implicit"), **SECTION_5),
+        "Table 1b and Section 5",
+        "162k, implicit gradients",
+    ),
+    "xie2021-1b-ode": _row(
+        IMAGE_ODE,
+        ImageOdeConfig(network=OdeConfig(widths=(88, 88), features=64), **SECTION_5),
+        "Table 1b",
+        "a neural ODE of about 172k",
+    ),
+    "xie2021-1b-anode": _row(
+        IMAGE_ODE,
+        ImageOdeConfig(network=OdeConfig(widths=(82, 82), features=64, augment=10), **SECTION_5),
+        "Table 1b",
+        "an augmented neural ODE of about 172k",
+    ),
+    "xie2021-1b-mon": _row(
+        IMAGE_MON, ImageMonConfig(network=MonConfig(channels=81), **SECTION_5), "Table 1b", "MON, 172k"
+    ),
+    "xie2021-1b-mon-large": _row(
+        IMAGE_MON, ImageMonConfig(network=MonConfig(channels=200), **SECTION_5), "Table 1b", "MON, 854k"
+    ),
+    "xie2021-2-opteq": _row(
+        SCENE_OPTEQ,
+        SceneOptEqConfig(
+            network=SegmenterConfig(channels=256, widths=(256, 512, 512), stem=(64, 128, 256), norm_steps=2),
+            **CITYSCAPES,
+        ),
+        "Table 2",
+        "Cityscapes, deep OptEq",
+    ),
+    "xie2021-2-fcn": _row(
+        SCENE_FCN,
+        SceneFcnConfig(network=FcnConfig(widths=(256, 512, 512), stem=(64, 128, 256)), **CITYSCAPES),
+        "Table 2",
+        "Cityscapes, FCN",
+    ),
+    "xie2021-3-none": _table_3("no regularisation", _opteq()),
+    **{
+        f"xie2021-3-{form}-{name.replace('_', '-')}": _table_3(
+            f"{name} {'by SAM' if form == 'sam' else 'as a layer'}", _opteq(way=way, regulariser=name)
+        )
+        for form, way in (("sam", "averaged"), ("layer", "unrolled"))
+        for name in ("half_square", "inverse_square", "decorrelation")
+    },
+}
+
+SUPERVISED: dict[str, Experiment] = QUICK | PUBLISHED

@@ -1,0 +1,62 @@
+"""How supervised experiments train: steps, what is said of them, and validation."""
+
+from typing import Any
+
+from train.metrics import numbers
+from train.recipe import Recipe, Validation, require_finite
+from train.supervised.config import SupervisedConfig
+from train.supervised.evaluate import make_split_scores
+from train.supervised.objective import scores
+from train.supervised.optimizers import optimizer
+from train.supervised.state import Metrics, State, init_state, make_step
+from train.supervised.task import Task
+
+__all__ = ["steps_an_epoch", "supervised_recipe"]
+
+
+def steps_an_epoch(config: SupervisedConfig, data: Any) -> int:
+    """Steps in which the train split is seen once, but for a rest that is smaller than a batch."""
+    return max(data.num_examples("train") // config.batch_size, 1)
+
+
+def supervised_recipe(config: SupervisedConfig, task: Task, data: Any, *, best_by: str) -> Recipe:
+    """The recipe of one run; ``best_by`` names the one of `Scores` that the best checkpoint is best in."""
+    epoch = steps_an_epoch(config, data)
+    num_steps = config.epochs * epoch
+    rule = optimizer(config.optimizer, num_steps=num_steps, steps_an_epoch=epoch)
+    split_scores = make_split_scores(task, data, config.batch_size)
+
+    def validate(state: State) -> Validation:
+        found = split_scores(state.params, "validation")
+        require_finite(int(state.step), found.loss, "validation loss")
+        row = {"loss": found.loss, **found.scores._asdict(), **_equilibrium(found.equilibrium)}
+        return Validation(row, score=getattr(found.scores, best_by))
+
+    return Recipe(
+        title=type(config.network).__name__.removesuffix("Config"),  # pyright: ignore[reportAttributeAccessIssue]
+        num_steps=num_steps,
+        validate_every=config.validate_every * epoch,
+        stop_on_collapse=False,
+        init=lambda: init_state(config, task, rule),
+        step=make_step(task, rule),
+        batches=lambda start: data.batches("train", batch_size=config.batch_size, seed=config.seed, start_step=start),
+        describe=_describe,
+        validate=validate,
+    )
+
+
+def _describe(step: int, values: Metrics) -> tuple[dict[str, Any], dict[str, str]]:
+    require_finite(step, values.loss, "loss")
+    require_finite(step, values.grad_norm, "gradient")
+    accuracy = scores(values.matrix).accuracy
+    row = {
+        "loss": float(values.loss),
+        "accuracy": accuracy,
+        **_equilibrium(values.equilibrium),
+        "grad_norm": float(values.grad_norm),
+    }
+    return row, {"loss": f"{row['loss']:.3f}", "accuracy": f"{accuracy:.1%}"}
+
+
+def _equilibrium(found: Any) -> dict[str, float | None]:
+    return dict(zip(found._fields, numbers(found), strict=True))

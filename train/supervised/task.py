@@ -1,0 +1,96 @@
+"""A supervised task: a network, what it is shown, and what is measured of it."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, UInt8
+
+from train.data.augmentation import normalise
+from train.errors import UserError
+from train.supervised.config import SupervisedConfig
+from train.supervised.networks import build, sees_vectors
+from train.supervised.objective import confusion, mean_cross_entropy
+from unroll_jax.fixed_point import EquilibriumInfo
+
+__all__ = ["Equilibrium", "Task", "supervised_task"]
+
+Augment = Callable[[jax.Array, Any, Any], tuple[Any, Any]]
+
+
+class Equilibrium(NamedTuple):
+    """Of a batch, or of a split: means over examples; NaN for a network without an equilibrium.
+
+    Attributes:
+      residual: relative, of the fixed point.
+      iterations: evaluations of the step.
+      converged: share of the examples that met the tolerance.
+    """
+
+    residual: Any
+    iterations: Any
+    converged: Any
+
+
+class Task(NamedTuple):
+    """What training and evaluation share.
+
+    Attributes:
+      init: ``key -> params``.
+      logits: ``(params, images) -> (logits, Equilibrium)``, images uint8 (batch, height, width, channels).
+      loss: ``(params, batch, key) -> (cross entropy in nats, (confusion matrix, Equilibrium))``, augmented.
+      measure: ``(params, batch) -> (cross entropy, confusion matrix, Equilibrium)``, as they are.
+    """
+
+    init: Callable[[jax.Array], Any]
+    logits: Callable[[Any, UInt8[Array, "batch h w c"]], tuple[Array, Equilibrium]]
+    loss: Callable[[Any, Any, jax.Array], tuple[Array, tuple[Array, Equilibrium]]]
+    measure: Callable[[Any, Any], tuple[Array, Array, Equilibrium]]
+
+
+def supervised_task(config: SupervisedConfig, data: Any, augment: Augment) -> Task:
+    """The task of a configuration on its data.
+
+    ``augment`` is ``(key, images, labels) -> (images, labels)``, what training may do to them.
+
+    Raises:
+      UserError: if the network cannot be built, naming what is wrong with it.
+    """
+    network: Any = config.network  # pyright: ignore[reportAttributeAccessIssue] (every subclass has one)
+    model = build(network, data.num_classes)
+    apply: Callable[..., tuple[Array, Any]] = model.apply  # pyright: ignore[reportAssignmentType] (Flax types loosely)
+    flat = sees_vectors(network)
+
+    def shown(images: Array) -> Array:
+        pixels = normalise(images, data.mean, data.std)
+        return pixels.reshape(len(pixels), -1) if flat else pixels
+
+    def init(key: jax.Array) -> Any:
+        return model.init(key, shown(jnp.zeros((1, *data.shape), jnp.uint8)))
+
+    def logits(params: Any, images: Array) -> tuple[Array, Equilibrium]:
+        found, info = apply(params, shown(images))
+        return found, _summary(info)
+
+    def loss(params: Any, batch: Any, key: jax.Array) -> tuple[Array, tuple[Array, Equilibrium]]:
+        images, labels = augment(key, batch.images, batch.labels) if config.augment else batch
+        found, info = logits(params, images)
+        return mean_cross_entropy(found, labels), (confusion(found, labels), info)
+
+    def measure(params: Any, batch: Any) -> tuple[Array, Array, Equilibrium]:
+        found, info = logits(params, batch.images)
+        return mean_cross_entropy(found, batch.labels), confusion(found, batch.labels), info
+
+    try:
+        jax.eval_shape(init, jax.random.key(0))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"--network does not fit the data: {error}") from error
+    return Task(init, logits, loss, measure)
+
+
+def _summary(info: EquilibriumInfo | None) -> Equilibrium:
+    if info is None:
+        return Equilibrium(*[jnp.full((), jnp.nan)] * 3)
+    means = (jnp.mean(jnp.asarray(leaf, jnp.float32)) for leaf in (info.residual, info.steps, info.converged))
+    return Equilibrium(*means)

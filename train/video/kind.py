@@ -1,0 +1,64 @@
+"""Video experiments, as the commands see them."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from train.data import VideoData, load
+from train.data.clips import SPLITS
+from train.recipe import Kind
+from train.report import write_report
+from train.video.config import VideoConfig, check_config
+from train.video.evaluate import evaluate_video
+from train.video.recipe import video_recipe
+from train.video.task import video_task
+
+__all__ = ["VIDEO"]
+
+
+def _variants(config: VideoConfig) -> list[tuple[str, VideoConfig]]:
+    if config.method != "both":
+        return [("", config)]
+    return [(method, dataclasses.replace(config, method=method)) for method in ("erm", "constrained")]
+
+
+def _label(config: VideoConfig) -> str:
+    depth = f"L{config.model.num_layers}"
+    return "-".join((config.data.source, config.method, depth, f"gamma{config.train_gamma}", f"seed{config.seed}"))
+
+
+def _found(data: VideoData) -> dict[str, Any]:
+    return {"pixel_std": data.pixel_std, "sequences": {split: data.num_sequences(split) for split in SPLITS}}
+
+
+def _evaluate(config: VideoConfig, data: VideoData, state: Any, folder: Path) -> dict[str, Any]:
+    del folder  # the report draws
+    return evaluate_video(config, video_task(config, data), data, state.params, state.dual.multipliers)
+
+
+def _verdict(found: dict[str, Any]) -> str:
+    gamma = str(float(found["train_gamma"]))
+    words = "feasible on held-out data" if found["feasible"] else "NOT feasible on held-out data"
+    if found["method"] == "erm":
+        words = "unconstrained"
+    rmse, noisy = found["rmse"][gamma], found["noisy_rmse"][gamma]
+    return f"RMSE {rmse:.1f} against {noisy:.1f} of its input at gamma {found['train_gamma']}, {words}"
+
+
+def _report(folders: Any, out: Path, log: Any) -> None:
+    write_report(folders, out, log=log)
+
+
+VIDEO = Kind(
+    config=VideoConfig,
+    check=check_config,
+    variants=_variants,
+    label=_label,
+    describe=lambda config: f"{config.method}, {config.model.num_layers} layers, {config.steps} steps",
+    load=lambda config, log: load(config.data, log=log),
+    found=_found,
+    recipe=lambda config, data: video_recipe(config, video_task(config, data), data),
+    evaluate=_evaluate,
+    verdict=_verdict,
+    report=_report,
+)

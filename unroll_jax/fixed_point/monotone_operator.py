@@ -1,0 +1,111 @@
+r"""Weights W with :math:`I - W \succeq m I`, dense or convolutional: what makes an equilibrium unique for any input."""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Inexact
+
+__all__ = ["MonotoneParams", "monotone_init", "monotone_product", "monotone_resolvent", "monotone_weight"]
+
+
+class MonotoneParams(NamedTuple):
+    """A and B, and the Frobenius norms that they are brought to; the rank of A says which kind they are.
+
+    Attributes:
+      A: (m, m), or a kernel (height, width, c, c) of a convolution.
+      B: the same.
+      A_scale: norm of A.
+      B_scale: norm of B.
+    """
+
+    A: Float[Array, "..."]
+    B: Float[Array, "..."]
+    A_scale: Float[Array, ""]
+    B_scale: Float[Array, ""]
+
+
+def monotone_init(key: jax.Array, size: int, kernel_size: int | None = None) -> MonotoneParams:
+    """Random A and B with scales of 1.
+
+    Args:
+      key: of the random numbers.
+      size: width m, or channels c.
+      kernel_size: side of the kernels, odd; None is dense.
+
+    Raises:
+      ValueError: if size is below 1, or kernel_size even or below 1.
+    """
+    if size < 1:
+        raise ValueError(f"size must be at least 1, got {size}")
+    if kernel_size is not None and (kernel_size < 1 or kernel_size % 2 == 0):
+        raise ValueError(f"kernel_size must be odd and positive, got {kernel_size}")
+    shape = (size, size) if kernel_size is None else (kernel_size, kernel_size, size, size)
+    A, B = (jax.random.normal(own, shape) / math.sqrt(math.prod(shape)) for own in jax.random.split(key))
+    return MonotoneParams(A, B, jnp.ones(()), jnp.ones(()))
+
+
+def monotone_weight(
+    params: MonotoneParams, *, margin: float = 1.0, image_shape: tuple[int, int] | None = None
+) -> Inexact[Array, "..."]:
+    r"""W, of which the symmetric part of I - W is at least m:
+
+    .. math:: W = (1 - m) I - A^T A + B - B^T , \qquad A = g_A A_0 / |A_0|_F , \quad B = g_B B_0 / |B_0|_F .
+
+    Convolutions wrap around the edges of images of one size. The discrete Fourier transform then takes W apart into one
+    small matrix per frequency, and so it is returned.
+
+    Args:
+      params: A_0, B_0 and the scales g.
+      margin: m, positive.
+      image_shape: height and width of the images, for kernels.
+
+    Returns:
+      (m, m); or complex (height, width // 2 + 1, c, c), at the frequencies of `jax.numpy.fft.rfft2`.
+
+    Raises:
+      ValueError: if margin is not positive, or image_shape is not that of images at least as large as the kernels.
+
+    Source: Winston and Kolter (2020), Proposition 1 and Appendix C; the scales are those of their code.
+    """
+    if not (margin > 0.0 and math.isfinite(margin)):
+        raise ValueError(f"margin must be positive and finite, got {margin}")
+    A, B = (
+        scale * raw / jnp.linalg.norm(raw.ravel())
+        for raw, scale in ((params.A, params.A_scale), (params.B, params.B_scale))
+    )
+    if A.ndim == 4:
+        A, B = (_symbol(kernel, image_shape) for kernel in (A, B))
+    adjoint = lambda M: jnp.swapaxes(M, -1, -2).conj()  # noqa: E731
+    return (1.0 - margin) * jnp.eye(A.shape[-1], dtype=A.dtype) - adjoint(A) @ A + B - adjoint(B)
+
+
+def monotone_resolvent(W: Inexact[Array, "..."], step_size: float | Float[Array, ""] = 1.0) -> Inexact[Array, "..."]:
+    r"""V = (I + \alpha (I - W))^{-1}, in the form that W has; its norm is at most :math:`1 / (1 + \alpha m)`.
+
+    Args:
+      W: of `monotone_weight`.
+      step_size: alpha, positive.
+    """
+    identity = jnp.eye(W.shape[-1], dtype=W.dtype)
+    return jnp.linalg.inv((1.0 + step_size) * identity - step_size * W)
+
+
+def monotone_product(W: Inexact[Array, "..."], z: Float[Array, "..."]) -> Float[Array, "..."]:
+    """W z for vectors (*batch, m), or images (*batch, height, width, c); of a resolvent V as of W."""
+    if W.ndim == 2:
+        return z @ W.T
+    transformed = jnp.einsum("hwoi,...hwi->...hwo", W, jnp.fft.rfft2(z, axes=(-3, -2)))
+    return jnp.fft.irfft2(transformed, s=z.shape[-3:-1], axes=(-3, -2)).astype(z.dtype)
+
+
+def _symbol(kernel: Float[Array, "k l i o"], image_shape: tuple[int, int] | None) -> Inexact[Array, "h w o i"]:
+    """The matrices of a circular convolution whose kernel is centred on the pixel it computes, one per frequency."""
+    window = kernel.shape[:2]
+    if image_shape is None or any(size < side for size, side in zip(image_shape, window, strict=True)):
+        raise ValueError(f"image_shape must be at least the kernels' {window}, got {image_shape}")
+    padded = jnp.zeros((*image_shape, *kernel.shape[2:]), kernel.dtype).at[: window[0], : window[1]].set(kernel)
+    centred = jnp.roll(padded, [-(side // 2) for side in window], axis=(0, 1))
+    # A layer correlates with its kernel, which conjugates; matrices map channels in to channels out.
+    return jnp.swapaxes(jnp.fft.rfft2(centred, axes=(0, 1)).conj(), -1, -2)

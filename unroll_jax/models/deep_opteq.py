@@ -1,0 +1,74 @@
+"""Deep OptEq as a classifier of vectors and images."""
+
+import flax.linen as nn
+from jaxtyping import Array, Float
+
+from unroll_jax.fixed_point import EquilibriumInfo
+from unroll_jax.models.opteq_base import OptEqBase
+from unroll_jax.models.parts import ClassifierHead, Features, check_array, check_sizes
+
+__all__ = ["DeepOptEq"]
+
+
+class DeepOptEq(OptEqBase, kw_only=True):
+    """A classifier whose features are the equilibrium of a deep OptEq: pooled, if images, and read by a dense layer.
+
+    The parameters are ``features`` (if there are), ``layer_1`` to ``layer_L`` with W, U and b, and ``head``.
+
+    The networks of the paper for CIFAR-10 have ``widths=(16, 32, 64, 128, 128)`` or ``(16, 32, 64, 64, 128)``. It does
+    not say how many channels z has, which layers have U, nor what reads z. With ``channels=32``, ``features=32``,
+    ``input_layers=(3, 4, 5)``, no bias but the head's, and pooling over the whole image, they have 199,338 and 162,474
+    parameters: "199k" and "162k" there. That choice is ours.
+
+    Attributes:
+      num_classes: logits out.
+      convolutional: whether x are images (*batch, height, width, channels), else vectors (*batch, d).
+      features: channels of one convolution (or a dense layer) with its activation, through which x is seen; None is x
+        itself.
+
+    All others are `OptEqBase`'s.
+
+    Source: Xie et al. (2021), eq. 5 and Section 5.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> model = DeepOptEq(num_classes=3, convolutional=False, channels=8, widths=(8, 8), max_norm=0.9)
+      >>> x = jax.random.normal(jax.random.key(0), (5, 4))
+      >>> logits, info = model.apply(model.init(jax.random.key(1), x), x)
+      >>> logits.shape, bool(info.converged.all())
+      ((5, 3), True)
+    """
+
+    num_classes: int
+    convolutional: bool = True
+    features: int | None = None
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "..."]) -> tuple[Float[Array, "*batch classes"], EquilibriumInfo]:
+        """Classifies x.
+
+        Args:
+          x: images (*batch, height, width, channels), or vectors (*batch, d).
+
+        Returns:
+          ``(logits, info)``: (*batch, num_classes) in float32 at least, and how the equilibrium was found.
+
+        Raises:
+          ValueError: if x has too few axes, or an attribute is outside what the class states.
+          TypeError: if x is not floating.
+        """
+        check_array(x, convolutional=self.convolutional)
+        check_sizes(num_classes=self.num_classes, features=self.features)
+        if self.features is not None:
+            x = Features(
+                self.features,
+                kernel_size=self.kernel_size if self.convolutional else None,
+                activation=self.activation,
+                use_bias=self.use_bias,
+                dtype=self.dtype,
+                param_dtype=self.param_dtype,
+                name="features",
+            )(x)
+        z, info = self.find_equilibrium(x, convolutional=self.convolutional)
+        head = ClassifierHead(self.num_classes, self.convolutional, param_dtype=self.param_dtype, name="head")
+        return head(z), info

@@ -1,0 +1,74 @@
+"""The plain network that equilibria are compared with: each layer applied once."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.energies.monotone import Monotone
+from unroll_jax.models.parts import ClassifierHead, Features, check_array, check_sizes
+
+__all__ = ["FeedForwardNetwork"]
+
+
+class FeedForwardNetwork(nn.Module):
+    """A classifier of dense layers or convolutions one after the other (DNN, CNN), built like `DeepOptEq`.
+
+    Features, widths and head are as there; a layer is sigma(W z + b), without a transposed W behind it.
+
+    Attributes:
+      num_classes: logits out.
+      convolutional: whether x are images (*batch, height, width, channels), else vectors (*batch, d).
+      widths: width, or channels, of each layer.
+      features: channels of a first layer, as in `DeepOptEq`; None is none.
+      kernel_size: side of the square kernels of convolutions.
+      activation: sigma, a name of `MONOTONES` or a `Monotone`.
+      use_bias: whether layers have b; the head has one.
+      dtype: dtype of the layers; None is that of the input.
+      param_dtype: dtype of the parameters.
+    """
+
+    num_classes: int
+    convolutional: bool = True
+    widths: tuple[int, ...] = (64, 64, 64)
+    features: int | None = None
+    kernel_size: int = 3
+    activation: str | Monotone = "relu"
+    use_bias: bool = True
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "..."]) -> tuple[Float[Array, "*batch classes"], None]:
+        """Classifies x.
+
+        Args:
+          x: images (*batch, height, width, channels), or vectors (*batch, d).
+
+        Returns:
+          ``(logits, None)``: (*batch, num_classes) in float32 at least; there is no equilibrium.
+
+        Raises:
+          ValueError: if x has too few axes, or an attribute is outside what the class states.
+          TypeError: if x is not floating.
+        """
+        check_array(x, convolutional=self.convolutional)
+        check_sizes(
+            num_classes=self.num_classes, widths=self.widths, features=self.features, kernel_size=self.kernel_size
+        )
+        named = {f"layer_{place}": width for place, width in enumerate(self.widths, start=1)}
+        if self.features is not None:
+            named = {"features": self.features, **named}
+        for name, width in named.items():
+            x = Features(
+                width,
+                kernel_size=self.kernel_size if self.convolutional else None,
+                activation=self.activation,
+                use_bias=self.use_bias,
+                dtype=self.dtype,
+                param_dtype=self.param_dtype,
+                name=name,
+            )(x)
+        head = ClassifierHead(self.num_classes, self.convolutional, param_dtype=self.param_dtype, name="head")
+        return head(x), None

@@ -1,0 +1,125 @@
+"""The monotone operator network (MON), an equilibrium that is unique by the way its weights are made."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.energies.penalty import Proximal
+from unroll_jax.fixed_point import Adjoint, EquilibriumInfo, Solver, Unrolled
+from unroll_jax.fixed_point.monotone_operator import MonotoneParams, monotone_init, monotone_weight
+from unroll_jax.fixed_point.splitting import monotone_equilibrium
+from unroll_jax.models.parts import ClassifierHead, check_array, check_sizes
+
+__all__ = ["MonotoneOperatorNetwork"]
+
+
+class MonotoneOperatorNetwork(nn.Module):
+    r"""A classifier whose features are the equilibrium of one monotone layer, dense or convolutional.
+
+    .. math:: z^* = \sigma(W z^* + U x + b) , \qquad W = (1 - m) I - A^T A + B - B^T .
+
+    Convolutions of z wrap around the edges; images are padded with zeros by the reach of the kernels, so that what
+    wraps around is not image. The parameters are ``input`` (U, b), ``operator`` (A, B and their scales) and ``head``.
+    With 81 channels and ``pool=4``, on 32 x 32 images of 3 channels and 10 classes, there are 172,218 of them: "Single
+    conv, 172K" of both papers.
+
+    Attributes:
+      num_classes: logits out.
+      convolutional: whether x are images (*batch, height, width, channels), else vectors (*batch, d).
+      channels: width of the state z, or its channels.
+      kernel_size: side of the square kernels, odd.
+      margin: m, positive.
+      splitting: a name of `SPLITTINGS`.
+      step_size: alpha of the splitting; None is the default of `monotone_equilibrium`.
+      activation: sigma, a name of `PROXIMALS` or a `Proximal`.
+      pool: side of the windows that are averaged before the head; None averages over the whole image.
+      solver: as in `monotone_equilibrium`.
+      adjoint: as in `monotone_equilibrium`.
+      tol: as in `monotone_equilibrium`.
+      max_steps: as in `monotone_equilibrium`.
+      on_failure: as in `monotone_equilibrium`.
+      param_dtype: dtype of the parameters, and of the computation, where inverses and transforms need no less than
+        float32.
+
+    Source: Winston and Kolter (2020), Section 4, "Single conv"; Xie et al. (2021), Table 1b.
+    """
+
+    num_classes: int
+    convolutional: bool = True
+    channels: int = 81
+    kernel_size: int = 3
+    margin: float = 1.0
+    splitting: str = "peaceman_rachford"
+    step_size: float | None = None
+    activation: str | Proximal = "relu"
+    pool: int | None = 4
+    solver: str | Solver = "picard"
+    adjoint: str | Adjoint | Unrolled | None = None
+    tol: float = 1e-4
+    max_steps: int = 200
+    on_failure: str = "warn"
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "..."]) -> tuple[Float[Array, "*batch classes"], EquilibriumInfo]:
+        """Classifies x.
+
+        Args:
+          x: images (*batch, height, width, channels), or vectors (*batch, d).
+
+        Returns:
+          ``(logits, info)``: (*batch, num_classes), and how the splitting found the equilibrium.
+
+        Raises:
+          ValueError: if x has too few axes, or an attribute is outside what the class states.
+          TypeError: if x is not floating.
+        """
+        check_array(x, convolutional=self.convolutional)
+        check_sizes(num_classes=self.num_classes, channels=self.channels, pool=self.pool)
+        image = None
+        if self.convolutional:
+            reach = self.kernel_size // 2
+            x = jnp.pad(x, [(0, 0)] * (x.ndim - 3) + [(reach, reach)] * 2 + [(0, 0)])
+            image = (x.shape[-3], x.shape[-2])
+            _check_pool(self.pool, image)
+        W = monotone_weight(self._operator(), margin=self.margin, image_shape=image)
+        z, info = monotone_equilibrium(
+            W,
+            self._inject(x.astype(self.param_dtype)),
+            splitting=self.splitting,
+            step_size=self.step_size,
+            margin=self.margin,
+            activation=self.activation,
+            solver=self.solver,
+            adjoint=self.adjoint,
+            tol=self.tol,
+            max_steps=self.max_steps,
+            # As in OptEqBase: nobody sees the equilibrium of a dummy input.
+            on_failure="accept" if self.is_initializing() else self.on_failure,
+        )
+        self.sow("intermediates", "equilibrium", z)
+        head = ClassifierHead(
+            self.num_classes, self.convolutional, pool=self.pool, param_dtype=self.param_dtype, name="head"
+        )
+        return head(z), info
+
+    def _operator(self) -> MonotoneParams:
+        def init(key: jax.Array) -> dict[str, Array]:
+            made = monotone_init(key, self.channels, self.kernel_size if self.convolutional else None)
+            return {name: value.astype(self.param_dtype) for name, value in made._asdict().items()}
+
+        return MonotoneParams(**self.param("operator", init))
+
+    def _inject(self, x: Array) -> Array:
+        """U x + b."""
+        if not self.convolutional:
+            return nn.Dense(self.channels, param_dtype=self.param_dtype, name="input")(x)
+        return nn.Conv(self.channels, (self.kernel_size,) * 2, param_dtype=self.param_dtype, name="input")(x)
+
+
+def _check_pool(pool: int | None, image: tuple[int, int]) -> None:
+    if pool is not None and pool > min(image):
+        raise ValueError(f"pool must be at most the side of padded images, {min(image)}, got {pool}; None pools all")

@@ -1,0 +1,165 @@
+"""Neural ODE and augmented Neural ODE as classifiers, solved by diffrax."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.energies.monotone import Monotone
+from unroll_jax.energies.opteq import opteq_linear
+from unroll_jax.models.parts import ClassifierHead, Features, activate, check_array, check_sizes
+
+__all__ = ["NeuralODE", "integrate", "vector_field"]
+
+# (W, b) of each layer; W is (width, inputs), or a kernel (height, width, inputs, width): see `opteq_linear`.
+FieldParams = list[tuple[Array, Array]]
+
+
+class NeuralODE(nn.Module):
+    r"""A classifier whose features are the end of a trajectory, :math:`\dot h = g(h, t)`, t from 0 to 1.
+
+    h(0) are the features of x, with ``augment`` channels of zeros behind them (augmented Neural ODE); g is a small
+    network, sigma behind all its layers but the last, that sees t as one more channel of its input. The parameters are
+    ``features`` (if there are), ``field`` and ``head``.
+
+    Attributes:
+      num_classes: logits out.
+      convolutional: whether x are images (*batch, height, width, channels), else vectors (*batch, d).
+      widths: hidden widths, or channels, of g.
+      features: channels of a first layer, as in `DeepOptEq`; None is none.
+      augment: channels of zeros; 0 is a plain Neural ODE.
+      kernel_size: side of the square kernels of convolutions, odd.
+      activation: sigma, a name of `MONOTONES` or a `Monotone`.
+      tol: relative and absolute tolerance of the solver, Tsit5 with a step size common to the batch.
+      max_steps: cap of its steps; more are an error.
+      param_dtype: dtype of the parameters and, where x is not wider, of the trajectory.
+
+    Source: Chen et al. (2018); Dupont, Doucet, Teh (2019) for ``augment``.
+    """
+
+    num_classes: int
+    convolutional: bool = True
+    widths: tuple[int, ...] = (64, 64)
+    features: int | None = None
+    augment: int = 0
+    kernel_size: int = 3
+    activation: str | Monotone = "relu"
+    tol: float = 1e-3
+    max_steps: int = 1000
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "..."]) -> tuple[Float[Array, "*batch classes"], None]:
+        """Classifies x.
+
+        Args:
+          x: images (*batch, height, width, channels), or vectors (*batch, d).
+
+        Returns:
+          ``(logits, None)``: (*batch, num_classes) in float32 at least; there is no equilibrium.
+
+        Raises:
+          ValueError: if x has too few axes, or an attribute is outside what the class states.
+          TypeError: if x is not floating.
+          ImportError: if diffrax is not installed.
+        """
+        check_array(x, convolutional=self.convolutional)
+        self._check()
+        if self.features is not None:
+            x = Features(
+                self.features,
+                kernel_size=self.kernel_size if self.convolutional else None,
+                activation=self.activation,
+                param_dtype=self.param_dtype,
+                name="features",
+            )(x)
+        start = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, self.augment)])
+        start = start.astype(jnp.promote_types(x.dtype, self.param_dtype))
+        params = self._field(start.shape[-1])
+        end = start
+        if not self.is_initializing():  # the end has the shape of the start, which is all that the head's init needs
+            sigma = activate(self.activation)
+            field = lambda t, h, params: vector_field(params, h, t, activation=sigma)  # noqa: E731
+            end = integrate(field, start, params, tol=self.tol, max_steps=self.max_steps)
+        self.sow("intermediates", "end", end)
+        head = ClassifierHead(self.num_classes, self.convolutional, param_dtype=self.param_dtype, name="head")
+        return head(end), None
+
+    def _field(self, channels: int) -> FieldParams:
+        window = (self.kernel_size,) * 2 if self.convolutional else ()
+        sizes = [channels, *self.widths, channels]
+
+        def init(key: jax.Array) -> dict[str, dict[str, Array]]:
+            made, scale = {}, jax.nn.initializers.lecun_normal()
+            for place, own in enumerate(jax.random.split(key, len(sizes) - 1)):
+                inner, outer = sizes[place] + (place == 0), sizes[place + 1]  # the first layer sees t
+                W = scale(own, (*window, inner, outer), self.param_dtype)
+                made[f"layer_{place + 1}"] = {
+                    "W": W if self.convolutional else W.T,
+                    "b": jnp.zeros(outer, self.param_dtype),
+                }
+            return made
+
+        made = self.param("field", init)
+        return [(made[f"layer_{place}"]["W"], made[f"layer_{place}"]["b"]) for place in range(1, len(sizes))]
+
+    def _check(self) -> None:
+        check_sizes(
+            num_classes=self.num_classes,
+            widths=self.widths,
+            features=self.features,
+            kernel_size=self.kernel_size,
+            max_steps=self.max_steps,
+        )
+        if not isinstance(self.augment, int) or self.augment < 0:
+            raise ValueError(f"augment must be at least 0 and an integer, got {self.augment}")
+        if not 0.0 < self.tol < 1.0:
+            raise ValueError(f"tol must be in (0, 1), got {self.tol}")
+
+
+def vector_field(
+    params: FieldParams,
+    h: Float[Array, "..."],
+    t: Float[Array, ""] | float,
+    *,
+    activation: Callable[[Array], Array],
+) -> Float[Array, "..."]:
+    """g(h, t): layers W h + b with the activation between them, t as one more channel of the first one's input."""
+    time = jnp.broadcast_to(jnp.asarray(t, h.dtype), (*h.shape[:-1], 1))
+    hidden = jnp.concatenate([h, time], axis=-1)
+    for place, (W, b) in enumerate(params):
+        hidden = opteq_linear(W, hidden if place == 0 else activation(hidden)) + b
+    return hidden
+
+
+def integrate(
+    field: Callable[[Any, Any, Any], Any], start: Float[Array, "..."], params: Any, *, tol: float, max_steps: int
+) -> Float[Array, "..."]:
+    """The end, at t = 1, of the solution of dh/dt = field(t, h, params) from h(0) = start; differentiable.
+
+    Raises:
+      ImportError: if diffrax is not installed.
+      RuntimeError: while it runs, if the tolerance takes more than max_steps.
+
+    Source: Tsitouras (2011), Tsit5, with the gradient of the discrete solution by checkpointed backpropagation.
+    """
+    try:
+        import diffrax
+    except ImportError as error:
+        raise ImportError("NeuralODE needs diffrax, which is not installed: pip install 'unroll_jax[train]'") from error
+    solution = diffrax.diffeqsolve(
+        diffrax.ODETerm(field),
+        diffrax.Tsit5(),
+        t0=0.0,
+        t1=1.0,
+        dt0=None,
+        y0=start,
+        args=params,
+        stepsize_controller=diffrax.PIDController(rtol=tol, atol=tol),
+        max_steps=max_steps,
+    )
+    assert solution.ys is not None  # saved at t1 by default
+    return solution.ys[0]

@@ -1,0 +1,172 @@
+"""What classifiers and segmenters share: input checks, feature extractors, heads."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.energies.monotone import Monotone, resolve_monotone
+
+__all__ = [
+    "ClassifierHead",
+    "Features",
+    "SegmenterHead",
+    "Stem",
+    "activate",
+    "check_array",
+    "check_sizes",
+    "event_ndim",
+]
+
+
+def event_ndim(convolutional: bool) -> int:
+    """Axes of one example: (height, width, channels), or (features,)."""
+    return 3 if convolutional else 1
+
+
+def check_array(x: Any, *, convolutional: bool) -> None:
+    """Checks that x holds floating images or vectors with any batch axes.
+
+    Raises:
+      TypeError: if x is not floating.
+      ValueError: if it has too few axes, or an axis of the example is empty.
+    """
+    if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
+        raise TypeError(f"x must have a floating dtype, got {jnp.result_type(x)}; cast it first")
+    axes, wanted = event_ndim(convolutional), "height, width, channels" if convolutional else "features"
+    shape = jnp.shape(x)
+    if len(shape) < axes or 0 in shape[-axes:]:
+        raise ValueError(f"x must be (*batch, {wanted}) with sizes of at least 1, got shape {shape}")
+
+
+def check_sizes(**sizes: int | tuple[int, ...] | None) -> None:
+    """Checks that sizes, or all of a tuple of them, are integers of at least 1; None is no size.
+
+    Raises:
+      ValueError: naming the argument and its value.
+    """
+    for name, value in sizes.items():
+        for size in value if isinstance(value, tuple) else (value,):
+            if size is not None and (not isinstance(size, int) or size < 1):
+                raise ValueError(f"{name} must be at least 1 and an integer, got {value}")
+
+
+def activate(activation: str | Monotone) -> Callable[[Array], Array]:
+    """The function that a name of `MONOTONES` or a `Monotone` stands for."""
+    return resolve_monotone(activation).value
+
+
+class Features(nn.Module):
+    """One convolution with zero padding, or one dense layer, and the activation behind it.
+
+    Attributes:
+      features: channels out.
+      kernel_size: side of the kernel; None is a dense layer.
+      activation: a name of `MONOTONES` or a `Monotone`.
+      use_bias: whether a bias is added.
+      strides: of the convolution.
+      dtype: dtype to compute in.
+      param_dtype: dtype of the parameters.
+    """
+
+    features: int
+    kernel_size: int | None = 3
+    activation: str | Monotone = "relu"
+    use_bias: bool = True
+    strides: int = 1
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Maps (*batch, ..., channels in) to (*batch, ..., features)."""
+        options = {"use_bias": self.use_bias, "dtype": self.dtype, "param_dtype": self.param_dtype}
+        if self.kernel_size is None:
+            hidden = nn.Dense(self.features, **options)(x)
+        else:
+            window, strides = (self.kernel_size,) * 2, (self.strides,) * 2
+            hidden = nn.Conv(self.features, window, strides=strides, **options)(x)
+        return activate(self.activation)(hidden)
+
+
+class ClassifierHead(nn.Module):
+    """Mean pooling of images, and a dense layer with a bias.
+
+    Attributes:
+      num_classes: logits out.
+      convolutional: whether states are images, which are pooled.
+      pool: side of the windows that are averaged; None averages over the whole image.
+      param_dtype: dtype of the parameters.
+    """
+
+    num_classes: int
+    convolutional: bool
+    pool: int | None = None
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, z: Float[Array, "..."]) -> Float[Array, "*batch classes"]:
+        """Maps states to logits, in float32 at least."""
+        z = z.astype(jnp.promote_types(z.dtype, jnp.float32))
+        if self.convolutional and self.pool is None:
+            z = jnp.mean(z, axis=(-3, -2))
+        elif self.convolutional:
+            pooled = nn.avg_pool(z, (self.pool,) * 2, strides=(self.pool,) * 2)
+            z = pooled.reshape(*pooled.shape[:-3], -1)
+        return nn.Dense(self.num_classes, param_dtype=self.param_dtype)(z)
+
+
+class Stem(nn.Module):
+    """Convolutions of stride 2, each with its activation: every one halves height and width, rounded up.
+
+    Attributes:
+      widths: channels of each.
+      kernel_size: side of the kernels.
+      activation: a name of `MONOTONES` or a `Monotone`.
+      dtype: dtype to compute in.
+      param_dtype: dtype of the parameters.
+    """
+
+    widths: tuple[int, ...]
+    kernel_size: int = 3
+    activation: str | Monotone = "relu"
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch h w c"]) -> Float[Array, "*batch k l d"]:
+        """Maps images to feature maps."""
+        for width in self.widths:
+            x = Features(
+                width,
+                kernel_size=self.kernel_size,
+                activation=self.activation,
+                strides=2,
+                dtype=self.dtype,
+                param_dtype=self.param_dtype,
+            )(x)
+        return x
+
+
+class SegmenterHead(nn.Module):
+    """A 1 x 1 convolution to classes, and bilinear interpolation to the size of the input.
+
+    Attributes:
+      num_classes: logits of every pixel.
+      param_dtype: dtype of the parameters.
+    """
+
+    num_classes: int
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, z: Float[Array, "*batch k l d"], image_shape: tuple[int, int]
+    ) -> Float[Array, "*batch h w classes"]:
+        """Maps feature maps to logits of images, in float32 at least."""
+        z = z.astype(jnp.promote_types(z.dtype, jnp.float32))
+        logits = nn.Dense(self.num_classes, param_dtype=self.param_dtype)(z)
+        return jax.image.resize(logits, (*logits.shape[:-3], *image_shape, self.num_classes), "bilinear")

@@ -1,0 +1,112 @@
+"""Segmenters: deep OptEq between a strided stem and a pixel-wise head, and the same with plain convolutions."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.energies.monotone import Monotone
+from unroll_jax.fixed_point import EquilibriumInfo
+from unroll_jax.models.opteq_base import OptEqBase
+from unroll_jax.models.parts import Features, SegmenterHead, Stem, check_array, check_sizes
+
+__all__ = ["DeepOptEqSegmenter", "FullyConvolutionalNetwork"]
+
+
+class DeepOptEqSegmenter(OptEqBase, kw_only=True):
+    """A segmenter: a stem of strided convolutions, the equilibrium of a convolutional deep OptEq, a class per pixel.
+
+    The head is a 1 x 1 convolution; its logits are interpolated to the size of the images. The parameters are ``stem``,
+    ``layer_1`` to ``layer_L`` and ``head``.
+
+    For Cityscapes the paper has ``widths=(256, 512, 512)``; its stem, and the channels of z, are not published. For
+    images of CamVid's size, ``channels=32, widths=(64, 64, 64), stem=(16, 32)`` will do.
+
+    Attributes:
+      num_classes: logits of every pixel.
+      stem: channels of convolutions of stride 2, through which the images are seen: n of them make feature maps smaller
+        by 2^n.
+
+    All others are `OptEqBase`'s.
+
+    Source: Xie et al. (2021), Section 5.3.
+    """
+
+    num_classes: int
+    stem: tuple[int, ...] = (16, 32)
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch h w c"]) -> tuple[Float[Array, "*batch h w classes"], EquilibriumInfo]:
+        """Segments x.
+
+        Args:
+          x: images (*batch, height, width, channels) of any size.
+
+        Returns:
+          ``(logits, info)``: (*batch, height, width, num_classes) in float32 at least, and how the equilibrium was
+          found.
+
+        Raises:
+          ValueError: if x has too few axes, or an attribute is outside what the class states.
+          TypeError: if x is not floating.
+        """
+        check_array(x, convolutional=True)
+        check_sizes(num_classes=self.num_classes, stem=self.stem)
+        options = {"kernel_size": self.kernel_size, "activation": self.activation, "param_dtype": self.param_dtype}
+        features = Stem(self.stem, dtype=self.dtype, name="stem", **options)(x)
+        z, info = self.find_equilibrium(features, convolutional=True)
+        head = SegmenterHead(self.num_classes, param_dtype=self.param_dtype, name="head")
+        return head(z, (x.shape[-3], x.shape[-2])), info
+
+
+class FullyConvolutionalNetwork(nn.Module):
+    """The segmenter without an equilibrium (FCN): between the same stem and head, convolutions one after the other.
+
+    Attributes:
+      num_classes: logits of every pixel.
+      widths: channels of the convolutions between stem and head.
+      stem: as in `DeepOptEqSegmenter`.
+      kernel_size: side of the square kernels.
+      activation: a name of `MONOTONES` or a `Monotone`, behind every convolution but the head's.
+      dtype: dtype of stem and convolutions; None is that of the input.
+      param_dtype: dtype of the parameters.
+
+    Source: Long, Shelhamer, Darrell (2015), without skip connections, to be of one build with `DeepOptEqSegmenter`.
+    """
+
+    num_classes: int
+    widths: tuple[int, ...] = (64, 64, 64)
+    stem: tuple[int, ...] = (16, 32)
+    kernel_size: int = 3
+    activation: str | Monotone = "relu"
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch h w c"]) -> tuple[Float[Array, "*batch h w classes"], None]:
+        """Segments x.
+
+        Args:
+          x: images (*batch, height, width, channels) of any size.
+
+        Returns:
+          ``(logits, None)``: (*batch, height, width, num_classes) in float32 at least; there is no equilibrium.
+
+        Raises:
+          ValueError: if x has too few axes, or an attribute is outside what the class states.
+          TypeError: if x is not floating.
+        """
+        check_array(x, convolutional=True)
+        check_sizes(num_classes=self.num_classes, widths=self.widths, stem=self.stem, kernel_size=self.kernel_size)
+        options = {
+            "kernel_size": self.kernel_size,
+            "activation": self.activation,
+            "dtype": self.dtype,
+            "param_dtype": self.param_dtype,
+        }
+        hidden = Stem(self.stem, name="stem", **options)(x)
+        for place, width in enumerate(self.widths, start=1):
+            hidden = Features(width, name=f"layer_{place}", **options)(hidden)
+        head = SegmenterHead(self.num_classes, param_dtype=self.param_dtype, name="head")
+        return head(hidden, (x.shape[-3], x.shape[-2])), None
