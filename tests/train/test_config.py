@@ -49,7 +49,8 @@ def test_a_bad_value_is_refused_by_its_option_and_value(changed, field, value):
 
 def test_every_experiment_has_a_valid_configuration():
     for experiment in EXPERIMENTS.values():
-        check_config(experiment.config)
+        assert isinstance(experiment.config, experiment.kind.config)
+        experiment.kind.check(experiment.config)
 
 
 def test_no_noise_is_for_plain_training_alone(changed):
@@ -72,8 +73,8 @@ def test_json_gives_back_the_configuration(changed):
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_json_gives_back_every_default(experiment):
-    config = EXPERIMENTS[experiment].config
-    assert from_json(VideoConfig, to_json(config), source=Path("config.json")) == config
+    kind, config = EXPERIMENTS[experiment].kind, EXPERIMENTS[experiment].config
+    assert from_json(kind.config, to_json(config), source=Path("config.json")) == config
 
 
 def test_json_of_another_version_names_the_file_and_the_field(config):
