@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.descent import Descent, Factored, compute_dtype
+from unroll_jax.energies.convolution import convolve
 from unroll_jax.energies.monotone import Monotone, antiderivative, resolve_monotone
 from unroll_jax.spectral import conv_norm_bound, matrix_norm_bound
 
@@ -154,7 +155,7 @@ def opteq_linear(W: Float[Array, "..."], z: Float[Array, "..."]) -> Float[Array,
         return z @ W.T
     dtype = jnp.promote_types(W.dtype, z.dtype)
     images, kernel = z.reshape(-1, *z.shape[-3:]).astype(dtype), W.astype(dtype)
-    moved = jax.lax.conv_general_dilated(images, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    moved = convolve(kernel, images)
     return moved.reshape(*z.shape[:-3], *moved.shape[1:])
 
 

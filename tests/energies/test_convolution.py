@@ -1,0 +1,68 @@
+"""The convolution against its matrix, and its derivatives where loops and memory matter."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+from tests.energies.opteq_reference import conv_matrix
+from unroll_jax.energies.convolution import convolve
+
+
+def draw(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape))
+
+
+@pytest.fixture(params=["cpu", "gpu"])
+def backend(request, monkeypatch):
+    """Both ways to take derivatives; either runs here."""
+    monkeypatch.setattr(jax, "default_backend", lambda: request.param)
+
+
+@pytest.mark.usefixtures("x64", "backend")
+@pytest.mark.parametrize("sides", [(3, 3), (1, 5)])
+def test_values_and_derivatives_are_those_of_the_matrix(sides):
+    kernel, images, weight = draw(*sides, 2, 3), draw(4, 5, 6, 2, seed=1), draw(4, 5, 6, 3, seed=2)
+    matrix = conv_matrix(kernel, (5, 6))
+    moved, pull = jax.vjp(convolve, kernel, images)
+    np.testing.assert_allclose(moved.reshape(4, -1), np.asarray(images).reshape(4, -1) @ matrix.T, atol=1e-12)
+    by_kernel, by_images = pull(weight)
+    np.testing.assert_allclose(by_images.reshape(4, -1), np.asarray(weight).reshape(4, -1) @ matrix, atol=1e-12)
+    for place in [(0, 0, 0, 0), (sides[0] - 1, sides[1] - 1, 1, 2)]:
+        unit = np.zeros(kernel.shape)
+        unit[place] = 1.0
+        one = np.asarray(images).reshape(4, -1) @ conv_matrix(unit, (5, 6)).T
+        np.testing.assert_allclose(by_kernel[place], np.sum(one * np.asarray(weight).reshape(4, -1)), atol=1e-12)
+
+
+@pytest.mark.usefixtures("x64", "backend")
+def test_derivatives_of_second_order_in_both_modes():
+    kernel, images = draw(3, 3, 1, 2), draw(1, 3, 3, 1, seed=1)
+    check_grads(lambda k, z: jnp.sin(convolve(k, jnp.tanh(convolve(k[..., :1], z)))), (kernel, images), order=2)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("taps", [2, 3, 4])
+def test_both_backends_agree_for_kernels_of_any_side(taps, monkeypatch):
+    kernel, images = draw(taps, 3, 2, 2), draw(2, 5, 4, 2, seed=1)
+    found = []
+    for name in ("cpu", "gpu"):
+        monkeypatch.setattr(jax, "default_backend", lambda name=name: name)
+        found.append(jax.grad(lambda k, z: jnp.sum(jnp.sin(convolve(k, z))), (0, 1))(kernel, images))
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-12)
+
+
+def test_the_backward_pass_keeps_images_and_not_their_shifts():
+    """Of ten steps in a scan: what autodiff of the plain convolution keeps, and one set of shifts beside."""
+    kernel, images = draw(3, 3, 4, 4).astype(jnp.float32), draw(16, 16, 16, 4).astype(jnp.float32)
+
+    def plain(k, z):
+        return jax.lax.conv_general_dilated(z, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    def memory(apply):
+        loss = lambda k: jnp.sum(jax.lax.scan(lambda z, _: (jnp.tanh(apply(k, z)), None), images, length=40)[0])  # noqa: E731
+        return jax.jit(jax.grad(loss)).lower(kernel).compile().memory_analysis().temp_size_in_bytes
+
+    assert memory(convolve) < memory(plain) + 4 * 9 * images.nbytes
