@@ -117,6 +117,16 @@ def test_implicit_gradients_are_those_of_an_unroll_to_convergence(draw, options,
 
 
 @pytest.mark.usefixtures("x64")
+def test_windows_of_the_equilibrium_are_averaged_where_asked(getkey):
+    model, x = DeepOptEq(num_classes=3, pool=2, **IMAGES, param_dtype=jnp.float64), images(getkey(), 2)
+    params = jax.jit(model.init)(getkey(), x)
+    (logits, _), kept = jax.jit(lambda params: model.apply(params, x, mutable="intermediates"))(params)
+    z, head = np.asarray(kept["intermediates"]["equilibrium"][0]), params["params"]["head"]["Dense_0"]
+    pooled = z[:, :4, :4].reshape(2, 2, 2, 2, 2, 3).mean((2, 4)).reshape(2, -1)  # a fifth column has no window
+    np.testing.assert_allclose(logits, pooled @ np.asarray(head["kernel"]) + np.asarray(head["bias"]), atol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
 def test_few_unrolled_steps_are_those_steps_and_no_more(getkey):
     model = DeepOptEq(num_classes=3, **VECTORS, way="unrolled", num_steps=3, param_dtype=jnp.float64)
     x = vectors(getkey(), 2)
@@ -274,6 +284,8 @@ def test_a_failure_is_said_as_asked_and_never_of_the_dummy_input_of_init(getkey)
         ({"regulariser_step": 0.0}, (2, 4), ValueError, "regulariser_step must be positive, got 0.0"),
         ({"tol": 0.0}, (2, 4), ValueError, "tol must be in"),
         ({"convolutional": True, "kernel_size": 2}, (2, 4, 4, 1), ValueError, "kernel_size must be odd"),
+        ({"convolutional": True, "pool": 5}, (2, 4, 4, 1), ValueError, "pool must be at most .* 4, got 5"),
+        ({"pool": 0}, (2, 4), ValueError, "pool must be at least 1"),
         ({"convolutional": True}, (4, 4), ValueError, r"x must be \(\*batch, height, width, channels\)"),
         ({}, (), ValueError, r"x must be \(\*batch, features\) with sizes of at least 1, got shape \(\)"),
         ({}, (2, 0), ValueError, r"sizes of at least 1, got shape \(2, 0\)"),

@@ -25,6 +25,7 @@ class DeepOptEq(OptEqBase, kw_only=True):
       convolutional: whether x are images (*batch, height, width, channels), else vectors (*batch, d).
       features: channels of one convolution (or a dense layer) with its activation, through which x is seen; None is x
         itself.
+      pool: side of the windows of images that are averaged before the head; None averages over the whole image.
 
     All others are `OptEqBase`'s.
 
@@ -42,6 +43,7 @@ class DeepOptEq(OptEqBase, kw_only=True):
     num_classes: int
     convolutional: bool = True
     features: int | None = None
+    pool: int | None = None
 
     @nn.compact
     def __call__(self, x: Float[Array, "..."]) -> tuple[Float[Array, "*batch classes"], EquilibriumInfo]:
@@ -58,7 +60,7 @@ class DeepOptEq(OptEqBase, kw_only=True):
           TypeError: if x is not floating.
         """
         check_array(x, convolutional=self.convolutional)
-        check_sizes(num_classes=self.num_classes, features=self.features)
+        check_sizes(num_classes=self.num_classes, features=self.features, pool=self.pool)
         if self.features is not None:
             x = Features(
                 self.features,
@@ -70,5 +72,7 @@ class DeepOptEq(OptEqBase, kw_only=True):
                 name="features",
             )(x)
         z, info = self.find_equilibrium(x, convolutional=self.convolutional)
-        head = ClassifierHead(self.num_classes, self.convolutional, param_dtype=self.param_dtype, name="head")
+        head = ClassifierHead(
+            self.num_classes, self.convolutional, pool=self.pool, param_dtype=self.param_dtype, name="head"
+        )
         return head(z), info

@@ -22,6 +22,7 @@ class FeedForwardNetwork(nn.Module):
       convolutional: whether x are images (*batch, height, width, channels), else vectors (*batch, d).
       widths: width, or channels, of each layer.
       features: channels of a first layer, as in `DeepOptEq`; None is none.
+      pool: as in `DeepOptEq`.
       kernel_size: side of the square kernels of convolutions.
       activation: sigma, a name of `MONOTONES` or a `Monotone`.
       use_bias: whether layers have b; the head has one.
@@ -33,6 +34,7 @@ class FeedForwardNetwork(nn.Module):
     convolutional: bool = True
     widths: tuple[int, ...] = (64, 64, 64)
     features: int | None = None
+    pool: int | None = None
     kernel_size: int = 3
     activation: str | Monotone = "relu"
     use_bias: bool = True
@@ -55,7 +57,11 @@ class FeedForwardNetwork(nn.Module):
         """
         check_array(x, convolutional=self.convolutional)
         check_sizes(
-            num_classes=self.num_classes, widths=self.widths, features=self.features, kernel_size=self.kernel_size
+            num_classes=self.num_classes,
+            widths=self.widths,
+            features=self.features,
+            pool=self.pool,
+            kernel_size=self.kernel_size,
         )
         named = {f"layer_{place}": width for place, width in enumerate(self.widths, start=1)}
         if self.features is not None:
@@ -70,5 +76,7 @@ class FeedForwardNetwork(nn.Module):
                 param_dtype=self.param_dtype,
                 name=name,
             )(x)
-        head = ClassifierHead(self.num_classes, self.convolutional, param_dtype=self.param_dtype, name="head")
+        head = ClassifierHead(
+            self.num_classes, self.convolutional, pool=self.pool, param_dtype=self.param_dtype, name="head"
+        )
         return head(x), None

@@ -84,7 +84,6 @@ class MonotoneOperatorNetwork(nn.Module):
             reach = self.kernel_size // 2
             x = jnp.pad(x, [(0, 0)] * (x.ndim - 3) + [(reach, reach)] * 2 + [(0, 0)])
             image = (x.shape[-3], x.shape[-2])
-            _check_pool(self.pool, image)
         W = monotone_weight(self._operator(), margin=self.margin, image_shape=image)
         z, info = monotone_equilibrium(
             W,
@@ -118,8 +117,3 @@ class MonotoneOperatorNetwork(nn.Module):
         if not self.convolutional:
             return nn.Dense(self.channels, param_dtype=self.param_dtype, name="input")(x)
         return nn.Conv(self.channels, (self.kernel_size,) * 2, param_dtype=self.param_dtype, name="input")(x)
-
-
-def _check_pool(pool: int | None, image: tuple[int, int]) -> None:
-    if pool is not None and pool > min(image):
-        raise ValueError(f"pool must be at most the side of padded images, {min(image)}, got {pool}; None pools all")

@@ -30,6 +30,7 @@ class NeuralODE(nn.Module):
       convolutional: whether x are images (*batch, height, width, channels), else vectors (*batch, d).
       widths: hidden widths, or channels, of g.
       features: channels of a first layer, as in `DeepOptEq`; None is none.
+      pool: as in `DeepOptEq`.
       augment: channels of zeros; 0 is a plain Neural ODE.
       kernel_size: side of the square kernels of convolutions, odd.
       activation: sigma, a name of `MONOTONES` or a `Monotone`.
@@ -44,6 +45,7 @@ class NeuralODE(nn.Module):
     convolutional: bool = True
     widths: tuple[int, ...] = (64, 64)
     features: int | None = None
+    pool: int | None = None
     augment: int = 0
     kernel_size: int = 3
     activation: str | Monotone = "relu"
@@ -85,7 +87,9 @@ class NeuralODE(nn.Module):
             field = lambda t, h, params: vector_field(params, h, t, activation=sigma)  # noqa: E731
             end = integrate(field, start, params, tol=self.tol, max_steps=self.max_steps)
         self.sow("intermediates", "end", end)
-        head = ClassifierHead(self.num_classes, self.convolutional, param_dtype=self.param_dtype, name="head")
+        head = ClassifierHead(
+            self.num_classes, self.convolutional, pool=self.pool, param_dtype=self.param_dtype, name="head"
+        )
         return head(end), None
 
     def _field(self, channels: int) -> FieldParams:
@@ -111,6 +115,7 @@ class NeuralODE(nn.Module):
             num_classes=self.num_classes,
             widths=self.widths,
             features=self.features,
+            pool=self.pool,
             kernel_size=self.kernel_size,
             max_steps=self.max_steps,
         )

@@ -109,11 +109,19 @@ class ClassifierHead(nn.Module):
 
     @nn.compact
     def __call__(self, z: Float[Array, "..."]) -> Float[Array, "*batch classes"]:
-        """Maps states to logits, in float32 at least."""
+        """Maps states to logits, in float32 at least.
+
+        Raises:
+          ValueError: if pool is larger than the image.
+        """
         z = z.astype(jnp.promote_types(z.dtype, jnp.float32))
         if self.convolutional and self.pool is None:
             z = jnp.mean(z, axis=(-3, -2))
-        elif self.convolutional:
+        elif self.convolutional and self.pool is not None:
+            if self.pool > min(z.shape[-3:-1]):
+                raise ValueError(
+                    f"pool must be at most the image's shorter side, {min(z.shape[-3:-1])}, got {self.pool}"
+                )
             pooled = nn.avg_pool(z, (self.pool,) * 2, strides=(self.pool,) * 2)
             z = pooled.reshape(*pooled.shape[:-3], -1)
         return nn.Dense(self.num_classes, param_dtype=self.param_dtype)(z)
