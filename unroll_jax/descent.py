@@ -62,17 +62,21 @@ class Descent(NamedTuple):
 
 
 class Factored(NamedTuple):
-    """A layer f(z) = W^T sigma(W z + c): its Jacobian W^T D W is symmetric, and lives in the smaller of two spaces.
+    """A layer z' = a f(z) + (1 - a) z, f(z) = W^T sigma(W z + c).
+
+    The Jacobian W^T D W of f is symmetric, and lives in the smaller of two spaces.
 
     Attributes:
       matrix: W (h, m).
       offset: c (*batch, h).
       activation: sigma, elementwise, monotone and 1-Lipschitz.
+      share: a in (0, 1]; the fixed points are those of f whatever it is.
     """
 
     matrix: Float[Array, "h m"]
     offset: Float[Array, "*batch h"]
     activation: Callable[[Array], Array]
+    share: float = 1.0
 
 
 class Entry(NamedTuple):

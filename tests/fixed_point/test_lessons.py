@@ -30,17 +30,17 @@ def solve(step, params, x, dim, **options):
     return uj.equilibrium(step, params, jnp.zeros((*x.shape[:-1], dim), x.dtype), x, batch_ndim=x.ndim - 1, **options)
 
 
-def factored(dim, width, seed=0):
-    """An OptEq layer whose width says in which space it is small, and the same layer as a step alone."""
+def factored(dim, width, seed=0, skip=1.0):
+    """An OptEq layer whose width says in which space it is small, and, for skip 1, the same layer as a step alone."""
     W, U = symmetric_weights(dim, width, square=0.9, seed=seed)
-    layer = uj.energies.opteq(dim, width, 3)
+    layer = uj.energies.opteq(dim, width, 3, skip=skip)
     return layer, layer.init(jax.random.key(0))._replace(W=W, U=U, b=jnp.zeros(width)), (W, U)
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("dim", "width"), [(24, 6), (6, 24), (8, 8)])
-def test_iterating_where_it_is_small_gives_the_same_point_and_gradient(dim, width):
-    layer, params, pair = factored(dim, width)
+@pytest.mark.parametrize(("dim", "width", "skip"), [(24, 6, 1.0), (6, 24, 1.0), (8, 8, 1.0), (8, 6, 0.4)])
+def test_iterating_where_it_is_small_gives_the_same_point_and_gradient(dim, width, skip):
+    layer, params, pair = factored(dim, width, skip=skip)
     x = inputs(4, 3)
 
     def loss(params, step, **options):

@@ -97,9 +97,9 @@ def opteq(
 
     def factored(params: OptEqParams, x: Array | None) -> Factored:
         offset = params.b if params.U is None or x is None else opteq_linear(params.U, x) + params.b
-        return Factored(params.W, offset, resolve_monotone(activation).value)
+        return Factored(params.W, offset, resolve_monotone(activation).value, skip)
 
-    return layer._replace(factored=factored) if skip == 1.0 else layer
+    return layer._replace(factored=factored)
 
 
 def opteq_conv(

@@ -69,7 +69,8 @@ def factored_solve(
 ) -> tuple[Float[Array, "b m"], SolveInfo]:
     r"""Semismooth Newton on the hidden activations of a factored layer.
 
-    With z = W^T s and g = W z + c = G s + c, the layer is z' = W^T sigma(g). Newton's direction for
+    With z = W^T s and g = W z + c = G s + c, f is z' = W^T sigma(g), whose fixed points are those of the layer whatever
+    its share a. Newton's direction for
     p = G sigma(p) + c at p = g, with :math:`D = diag \sigma'(g)`, is
 
     .. math:: d = F + G D^{1/2} q , \quad (I - D^{1/2} G D^{1/2}) q = D^{1/2} F , \quad F = G (\sigma(g) - s) ,
@@ -156,9 +157,10 @@ def factored_solve(
 def factored_adjoint(
     prepared: Prepared, layer: Factored, z: Float[Array, "b m"], v: Float[Array, "b m"], *, tol: float, max_steps: int
 ) -> tuple[Float[Array, "b m"], SolveInfo]:
-    r"""w = (I - W^T D W)^{-1} v = v + W^T D^{1/2} t, where (I - D^{1/2} G D^{1/2}) t = D^{1/2} W v.
+    r"""w = (I - J)^{-1} v = (v + W^T D^{1/2} t) / a, where (I - D^{1/2} G D^{1/2}) t = D^{1/2} W v.
 
-    By conjugate gradients; the residual said is a bound where |W| <= 1, and steps are products with G.
+    J is the layer's a W^T D W + (1 - a) I, so that I - J = a (I - W^T D W). By conjugate gradients; the residual said
+    is a bound where |W| <= 1, and steps are products with G.
     """
     apply = product(prepared)
     root = jnp.sqrt(_slope(layer.activation)(z @ prepared.matrix.T + layer.offset))
@@ -169,7 +171,8 @@ def factored_adjoint(
     t, info = conjugate_gradient(lambda u: root * apply(root * u), unit, tol=accuracy, max_steps=max_steps)
     # The residual of w is W^T D^{1/2} times that of t, so no larger where |W| <= 1.
     residual = info.residual * size / jnp.where(norm(v) > 0.0, norm(v), 1.0)
-    return v + size[:, None] * (root * t) @ prepared.matrix, info._replace(residual=residual)
+    w = v + size[:, None] * (root * t) @ prepared.matrix
+    return w / layer.share, info._replace(residual=residual)
 
 
 def _slope(activation: Callable[[Array], Array]) -> Callable[[Array], Array]:

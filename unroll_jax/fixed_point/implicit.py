@@ -197,17 +197,16 @@ def _small(descent: Any, params: Params, x: Any, start: Array) -> tuple[Prepared
         return None
     matrix, offset = layer.matrix.astype(start.dtype), layer.offset.astype(start.dtype)
     offset = jnp.broadcast_to(offset.reshape(-1, offset.shape[-1]), (start.shape[0], offset.shape[-1]))
-    return prepare(matrix, start.shape[0]), Factored(matrix, offset, layer.activation)
+    return prepare(matrix, start.shape[0]), layer._replace(matrix=matrix, offset=offset)
 
 
 def _prepared_adjoint(small: tuple[Prepared, Factored]) -> Callable[..., tuple[Array, SolveInfo]]:
-    activation = small[1].activation
+    activation, share = small[1].activation, small[1].share
 
     def solve(arrays: Any, z: Array, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
         prepared, offset = arrays
-        return factored_adjoint(
-            prepared, Factored(prepared.matrix, offset, activation), z, v, tol=tol, max_steps=max_steps
-        )
+        layer = Factored(prepared.matrix, offset, activation, share)
+        return factored_adjoint(prepared, layer, z, v, tol=tol, max_steps=max_steps)
 
     return solve
 
