@@ -1,4 +1,4 @@
-"""Equilibria of factored layers f(z) = W^T sigma(W z + c), solved where they are small and with one prepared matrix."""
+"""Equilibria of factored layers f(z) = W^T sigma(W z + c), solved where they are small."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from unroll_jax.descent import Factored
-from unroll_jax.fixed_point.linear import conjugate_gradient
+from unroll_jax.fixed_point.preconditioned import Shared, product, solve
 from unroll_jax.fixed_point.problem import (
     CONVERGED,
     NONFINITE,
@@ -20,35 +20,13 @@ from unroll_jax.fixed_point.problem import (
     per_example,
 )
 
-__all__ = ["Prepared", "factored_adjoint", "factored_solve", "prepare"]
+__all__ = ["factored_adjoint", "factored_solve"]
 
 FORCING = 0.1  # inner solves need not be better than this while the active set still changes
 MAX_INNER = 400
 # The residual is watched through G, which knows it to fewer digits than z does: aim a little below the tolerance.
 MARGIN = 0.5
 STALL_PATIENCE = 3  # Newton steps without a better residual, near round-off, after which there is none to be had
-
-
-class Prepared(NamedTuple):
-    """W, and G = W W^T where products with it are cheaper than two with W."""
-
-    matrix: Float[Array, "h m"]
-    gram: Float[Array, "h h"] | None
-
-
-def prepare(matrix: Float[Array, "h m"], rows: int) -> Prepared:
-    """Chooses by shape between u -> G u and u -> W (W^T u): 20 iterations on ``rows`` examples pay for G or not."""
-    width, dim = matrix.shape
-    worth = 20 * rows * (2 * dim - width) > width * dim
-    return Prepared(matrix, matrix @ matrix.T if worth else None)
-
-
-def product(prepared: Prepared) -> Callable[[Array], Array]:
-    """u -> G u, on rows."""
-    gram = prepared.gram
-    if gram is not None:
-        return lambda u: u @ gram
-    return lambda u: (u @ prepared.matrix) @ prepared.matrix.T
 
 
 class _Carry(NamedTuple):
@@ -62,11 +40,12 @@ class _Carry(NamedTuple):
     since: Array
     steps: Array
     status: Array
+    shared: Shared | None
 
 
 def factored_solve(
-    prepared: Prepared, layer: Factored, z: Float[Array, "b m"], *, tol: float, max_steps: int
-) -> tuple[Float[Array, "b m"], SolveInfo]:
+    layer: Factored, shared: Shared | None, z: Float[Array, "b m"], *, tol: float, max_steps: int
+) -> tuple[Float[Array, "b m"], SolveInfo, Shared | None]:
     r"""Semismooth Newton on the hidden activations of a factored layer.
 
     With z = W^T s and g = W z + c = G s + c, f is z' = W^T sigma(g), whose fixed points are those of the layer whatever
@@ -75,29 +54,31 @@ def factored_solve(
 
     .. math:: d = F + G D^{1/2} q , \quad (I - D^{1/2} G D^{1/2}) q = D^{1/2} F , \quad F = G (\sigma(g) - s) ,
 
-    a symmetric positive definite system where |W| < 1: conjugate gradients on one shared matrix. A step that raises the
-    residual is taken back and a Picard step put in its place.
+    a symmetric positive definite system where |W| < 1, see `preconditioned.solve`. A step that raises the residual is
+    taken back and a Picard step put in its place.
 
     Args:
-      prepared: W and G.
       layer: W, c (b, h) and sigma.
+      shared: what `preconditioned.prepare` made of W.
       z: initial state; the iteration starts at f(z).
       tol: relative tolerance on |f(z) - z| / |f(z)|.
       max_steps: cap of the Newton steps.
 
     Returns:
-      ``(z, info)``; steps count products with G, the unit that Picard steps cost too.
+      ``(z, info, shared)``; steps count products with G, the unit that Picard steps cost too; what the systems shared
+      serves the adjoint's too.
     """
-    apply, running = product(prepared), -1
+    W, running = layer.matrix, -1
     slope = _slope(layer.activation)
     epsilon = float(jnp.finfo(z.dtype).eps)
     sizes, tiny = norm(z), float(jnp.finfo(z.dtype).tiny)
-    s = layer.activation(z @ prepared.matrix.T + layer.offset)
+    s = layer.activation(z @ W.T + layer.offset)
 
     def unfinished(carry: _Carry) -> Array:
         return jnp.any(carry.status == running) & (carry.number < max_steps)
 
     def body(carry: _Carry) -> _Carry:
+        apply = product(W, carry.shared)
         g = carry.image + layer.offset
         after = layer.activation(g)
         after_image = apply(after)
@@ -117,7 +98,8 @@ def factored_solve(
         right = jnp.where(going[:, None], root * moved, 0.0)
         accuracy = jnp.clip(0.3 * tol / jnp.maximum(residual, tiny), None, FORCING)
         accuracy = jnp.maximum(accuracy, jnp.minimum(FORCING, residual))
-        q, inner = conjugate_gradient(lambda u: root * apply(root * u), right, tol=accuracy, max_steps=MAX_INNER)
+        q, inner, shared = solve(W, root, right, carry.shared, tol=accuracy, max_steps=MAX_INNER)
+        apply = product(W, shared)
         s = layer.activation(g + moved + apply(root * q))
         image = apply(s)
         worse = ~(residual < carry.last)
@@ -132,11 +114,12 @@ def factored_solve(
             best,
             lowest,
             since,
-            carry.steps + jnp.where(going, 3 + inner.steps, active.astype(jnp.int32)),
+            carry.steps + jnp.where(going, 3 + inner, active.astype(jnp.int32)),
             status,
+            shared,
         )
 
-    image = apply(s)
+    image = product(W, shared)(s)
     start = _Carry(
         number=jnp.zeros((), jnp.int32),
         s=s,
@@ -148,31 +131,39 @@ def factored_solve(
         since=jnp.zeros_like(sizes, jnp.int32),
         steps=jnp.zeros_like(sizes, jnp.int32),
         status=jnp.full_like(sizes, running, jnp.int32),
+        shared=shared,
     )
     end = jax.lax.while_loop(unfinished, body, start)
-    z = end.best @ prepared.matrix
-    return z, judge(end.residual, end.steps, tol, epsilon)
+    z = end.best @ W
+    return z, judge(end.residual, end.steps, tol, epsilon), end.shared
 
 
 def factored_adjoint(
-    prepared: Prepared, layer: Factored, z: Float[Array, "b m"], v: Float[Array, "b m"], *, tol: float, max_steps: int
+    layer: Factored,
+    shared: Shared | None,
+    z: Float[Array, "b m"],
+    v: Float[Array, "b m"],
+    *,
+    tol: float,
+    max_steps: int,
 ) -> tuple[Float[Array, "b m"], SolveInfo]:
     r"""w = (I - J)^{-1} v = (v + W^T D^{1/2} t) / a, where (I - D^{1/2} G D^{1/2}) t = D^{1/2} W v.
 
-    J is the layer's a W^T D W + (1 - a) I, so that I - J = a (I - W^T D W). By conjugate gradients; the residual said
-    is a bound where |W| <= 1, and steps are products with G.
+    J is the layer's a W^T D W + (1 - a) I, so that I - J = a (I - W^T D W). The residual said is a bound where
+    |W| <= 1, and steps are products with G.
     """
-    apply = product(prepared)
-    root = jnp.sqrt(_slope(layer.activation)(z @ prepared.matrix.T + layer.offset))
-    right = root * (v @ prepared.matrix.T)
+    W = layer.matrix
+    root = jnp.sqrt(_slope(layer.activation)(z @ W.T + layer.offset))
+    right = root * (v @ W.T)
     size = norm(right)
     accuracy = tol * norm(v) / jnp.where(size > 0.0, size, 1.0)
     unit = right / jnp.where(size > 0.0, size, 1.0)[:, None]
-    t, info = conjugate_gradient(lambda u: root * apply(root * u), unit, tol=accuracy, max_steps=max_steps)
+    t, steps, shared = solve(W, root, unit, shared, tol=accuracy, max_steps=max_steps)
     # The residual of w is W^T D^{1/2} times that of t, so no larger where |W| <= 1.
-    residual = info.residual * size / jnp.where(norm(v) > 0.0, norm(v), 1.0)
-    w = v + size[:, None] * (root * t) @ prepared.matrix
-    return w / layer.share, info._replace(residual=residual)
+    apply = product(W, shared)
+    left = norm(unit - t + root * apply(root * t)) * size / jnp.where(norm(v) > 0.0, norm(v), 1.0)
+    w = v + size[:, None] * (root * t) @ W
+    return w / layer.share, judge(left, steps, tol, float(jnp.finfo(z.dtype).eps))
 
 
 def _slope(activation: Callable[[Array], Array]) -> Callable[[Array], Array]:

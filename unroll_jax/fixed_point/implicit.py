@@ -12,8 +12,9 @@ from unroll_jax.descent import Descent, Factored, Params
 from unroll_jax.fixed_point.adjoints import Adjoint, Unrolled
 from unroll_jax.fixed_point.backward import Backward, Function, Probe, as_problem, corrected, differentiable
 from unroll_jax.fixed_point.checks import check_options, check_start, check_step, resolve_batch_ndim
-from unroll_jax.fixed_point.factored import Prepared, factored_adjoint, factored_solve, prepare
+from unroll_jax.fixed_point.factored import factored_adjoint, factored_solve
 from unroll_jax.fixed_point.failure import check_outcome
+from unroll_jax.fixed_point.preconditioned import Shared, prepare
 from unroll_jax.fixed_point.problem import SolveInfo, epsilon_of, flatten, judge, relative
 from unroll_jax.fixed_point.solvers import Solver, run, unroll_solver
 from unroll_jax.fixed_point.tables import resolve_adjoint, resolve_solver
@@ -147,7 +148,7 @@ def equilibrium(
         check_outcome(info, what="unrolled equilibrium", way_out="raise num_steps", tol=tol, on_failure=on_failure)
         return restore(y), _shaped(info, batch)
 
-    z, info = _solve_forward(rows, operands, start, epsilon, solver, small, tol, max_steps)
+    z, info, shared = _solve_forward(rows, operands, start, epsilon, solver, small, tol, max_steps)
     backward = Backward(
         way, adjoint_tol or tol, adjoint_max_steps or max(max_steps, LEAST_ADJOINT_STEPS), on_failure, epsilon
     )
@@ -157,7 +158,8 @@ def equilibrium(
     else:
         if adjoint is None and small is not None:
             backward = backward._replace(prepared=_prepared_adjoint(small))
-        y, fz = corrected(rows, backward, operands, z, probe, None if small is None else (small[0], small[1].offset))
+        arrays = None if small is None else (small.matrix, small.offset, shared)
+        y, fz = corrected(rows, backward, operands, z, probe, arrays)
     if solver is None and small is not None:  # measured where it iterates; said of the step itself
         info = judge(relative(fz - z, fz), info.steps, tol, epsilon)
     check_outcome(info, what="equilibrium", way_out="raise max_steps or tol", tol=tol, on_failure=on_failure)
@@ -180,16 +182,17 @@ def _close(step: Callable[..., Any], params: Params, y: Any, x: Any) -> tuple[Fu
 
 def _solve_forward(
     rows: Function, operands: Any, start: Array, epsilon: float, solver: Any, small: Any, tol: float, max_steps: int
-) -> tuple[Array, SolveInfo]:
+) -> tuple[Array, SolveInfo, Shared | None]:
     if solver is None and small is not None:
-        z, info = factored_solve(small[0], small[1], start, tol=tol, max_steps=max_steps)
+        z, info, shared = factored_solve(small, prepare(small.matrix, len(start)), start, tol=tol, max_steps=max_steps)
     else:
+        shared = None if small is None else prepare(small.matrix, len(start))
         problem = as_problem(rows, jax.lax.stop_gradient(operands), epsilon)
         z, info = run(problem, start, resolve_solver(solver or "anderson"), tol=tol, max_steps=max_steps)
-    return jax.lax.stop_gradient(z), SolveInfo(*(jax.lax.stop_gradient(leaf) for leaf in info))
+    return jax.lax.stop_gradient((z, info, shared))
 
 
-def _small(descent: Any, params: Params, x: Any, start: Array) -> tuple[Prepared, Factored] | None:
+def _small(descent: Any, params: Params, x: Any, start: Array) -> Factored | None:
     """The factored form of a layer that has one, for the rows of ``start``."""
     factored = descent.factored if isinstance(descent, Descent) else None
     layer = None if factored is None else factored(*jax.lax.stop_gradient((params, x)))
@@ -197,16 +200,14 @@ def _small(descent: Any, params: Params, x: Any, start: Array) -> tuple[Prepared
         return None
     matrix, offset = layer.matrix.astype(start.dtype), layer.offset.astype(start.dtype)
     offset = jnp.broadcast_to(offset.reshape(-1, offset.shape[-1]), (start.shape[0], offset.shape[-1]))
-    return prepare(matrix, start.shape[0]), layer._replace(matrix=matrix, offset=offset)
+    return layer._replace(matrix=matrix, offset=offset)
 
 
-def _prepared_adjoint(small: tuple[Prepared, Factored]) -> Callable[..., tuple[Array, SolveInfo]]:
-    activation, share = small[1].activation, small[1].share
-
+def _prepared_adjoint(small: Factored) -> Callable[..., tuple[Array, SolveInfo]]:
     def solve(arrays: Any, z: Array, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
-        prepared, offset = arrays
-        layer = Factored(prepared.matrix, offset, activation, share)
-        return factored_adjoint(prepared, layer, z, v, tol=tol, max_steps=max_steps)
+        matrix, offset, shared = arrays
+        layer = small._replace(matrix=matrix, offset=offset)
+        return factored_adjoint(layer, shared, z, v, tol=tol, max_steps=max_steps)
 
     return solve
 

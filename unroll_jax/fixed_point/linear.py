@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from unroll_jax.fixed_point.problem import CONVERGED, MAX_STEPS, NONFINITE, SolveInfo, norm, per_example
 
-__all__ = ["bicgstab", "conjugate_gradient", "linear_info", "neumann"]
+__all__ = ["bicgstab", "conjugate_gradient", "continue_conjugate_gradient", "linear_info", "neumann"]
 
 Linear = Callable[[Float[Array, "b m"]], Float[Array, "b m"]]
 
@@ -19,6 +19,7 @@ class _CG(NamedTuple):
     w: Array
     residual: Array
     direction: Array
+    rho: Array
     square: Array
     steps: Array
 
@@ -32,8 +33,27 @@ def conjugate_gradient(
 
     Source: Hestenes and Stiefel (1952).
     """
-    bound = (tol * norm(v)) ** 2
-    square = jnp.sum(v**2, axis=-1)
+    w, _, steps = continue_conjugate_gradient(
+        operator, jnp.zeros_like(v), v, bound=(tol * norm(v)) ** 2, max_steps=max_steps
+    )
+    return w, linear_info(operator, v, w, steps, tol)
+
+
+def continue_conjugate_gradient(
+    operator: Linear,
+    w: Float[Array, "b m"],
+    residual: Float[Array, "b m"],
+    *,
+    bound: Float[Array, " b"],
+    max_steps: int | Int[Array, ""],
+    precondition: Linear | None = None,
+) -> tuple[Float[Array, "b m"], Float[Array, "b m"], Int[Array, " b"]]:
+    """Conjugate gradients from w, whose residual is known, until |residual|^2 <= bound; ``(w, residual, steps)``.
+
+    ``precondition`` is a symmetric positive definite approximation of the inverse of I - A.
+    """
+    near = (lambda r: r) if precondition is None else precondition
+    dot = lambda a, b: jnp.sum(a * b, axis=-1)  # noqa: E731
 
     def unfinished(carry: _CG) -> Array:
         return jnp.any(carry.square > bound) & (carry.number < max_steps)
@@ -41,18 +61,23 @@ def conjugate_gradient(
     def body(carry: _CG) -> _CG:
         active = carry.square > bound
         image = carry.direction - operator(carry.direction)
-        curvature = jnp.sum(carry.direction * image, axis=-1)
-        length = jnp.where(active & (curvature > 0.0), carry.square / jnp.where(curvature > 0.0, curvature, 1.0), 0.0)
+        curvature = dot(carry.direction, image)
+        length = jnp.where(active & (curvature > 0.0), carry.rho / jnp.where(curvature > 0.0, curvature, 1.0), 0.0)
         w = carry.w + length[:, None] * carry.direction
         residual = carry.residual - length[:, None] * image
-        square = jnp.where(active, jnp.sum(residual**2, axis=-1), carry.square)
-        ratio = jnp.where(active, square / jnp.where(carry.square > 0.0, carry.square, 1.0), 0.0)
-        direction = residual + ratio[:, None] * carry.direction
-        return _CG(carry.number + 1, w, residual, direction, square, carry.steps + active)
+        square = jnp.where(active, dot(residual, residual), carry.square)
+        toward = near(residual)
+        rho = square if precondition is None else dot(residual, toward)
+        ratio = jnp.where(active, rho / jnp.where(carry.rho > 0.0, carry.rho, 1.0), 0.0)
+        direction = toward + ratio[:, None] * carry.direction
+        return _CG(carry.number + 1, w, residual, direction, rho, square, carry.steps + active)
 
-    begin = _CG(jnp.zeros((), jnp.int32), jnp.zeros_like(v), v, v, square, jnp.zeros_like(square, jnp.int32))
+    square, toward = dot(residual, residual), near(residual)
+    rho = square if precondition is None else dot(residual, toward)
+    none = jnp.zeros_like(square, jnp.int32)
+    begin = _CG(jnp.zeros((), jnp.int32), w, residual, toward, rho, square, none)
     end = jax.lax.while_loop(unfinished, body, begin)
-    return end.w, linear_info(operator, v, end.w, end.steps, tol)
+    return end.w, end.residual, end.steps
 
 
 def neumann(

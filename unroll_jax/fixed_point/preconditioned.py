@@ -1,0 +1,149 @@
+"""The systems of factored layers: conjugate gradients, helped where they are slow by one inverse for all examples."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from unroll_jax.fixed_point.inversion import inverse
+from unroll_jax.fixed_point.linear import continue_conjugate_gradient
+from unroll_jax.fixed_point.problem import norm
+
+__all__ = ["Shared", "prepare", "product", "solve"]
+
+
+class Shared(NamedTuple):
+    """One square matrix that all examples of a layer share; None for the parts that do not pay.
+
+    Attributes:
+      made: whether the table holds an inverse; until then it holds G = W W^T, if that is the quicker way to it.
+      root: the diagonal of R, the root of mean slopes that the inverse is for.
+      table: (I - R G R)^{-1}; or (I - W^T R^2 W)^{-1} where the state is much narrower than the hidden layer.
+    """
+
+    made: Bool[Array, ""]
+    root: Float[Array, " h"]
+    table: Float[Array, "k k"]
+
+
+class _Round(NamedTuple):
+    number: Int[Array, ""]
+    q: Array
+    residual: Array
+    steps: Array
+    shared: Shared
+
+
+def prepare(matrix: Float[Array, "h m"], rows: int) -> Shared | None:
+    """What `solve` starts with; None for a single example, which has nobody to share the cost with."""
+    if rows == 1:
+        return None
+    side = matrix.shape[0] if _wide(matrix) else matrix.shape[1]
+    table = matrix @ matrix.T if _squared(matrix, rows) else jnp.zeros((side, side), matrix.dtype)
+    return Shared(jnp.zeros((), bool), jnp.zeros(matrix.shape[0], matrix.dtype), table)
+
+
+def product(matrix: Float[Array, "h m"], shared: Shared | None) -> Callable[[Float[Array, "b h"]], Float[Array, "b h"]]:
+    """u -> G u, on rows, the quickest way that ``shared`` offers."""
+
+    twice = lambda u: (u @ matrix) @ matrix.T  # noqa: E731
+    if shared is None:
+        return twice
+    made, _, table = shared
+    return lambda u: jax.lax.cond(made, twice, lambda u: u @ table, u) if _squared(matrix, len(u)) else twice(u)
+
+
+def solve(
+    matrix: Float[Array, "h m"],
+    root: Float[Array, "b h"],
+    right: Float[Array, "b h"],
+    shared: Shared | None,
+    *,
+    tol: float | Float[Array, " b"],
+    max_steps: int,
+) -> tuple[Float[Array, "b h"], Int[Array, " b"], Shared | None]:
+    r"""q - D^{1/2} G D^{1/2} q = r for every example, to a relative residual of ``tol``; D^{1/2} is ``root``.
+
+    Plain conjugate gradients for as many steps as an inverse costs; then, where an example is not done, conjugate
+    gradients preconditioned by the inverse for the mean D of all examples. So a solve costs at most about twice the
+    better of the two, and where much the same units are active in all examples a few steps are enough, whatever |W|.
+
+    Returns:
+      ``(q, steps, shared)``; pass ``shared`` on to the next solve with the same W. An inverse that has grown slow is
+      made anew.
+    """
+    bound, zero = (tol * norm(right)) ** 2, jnp.zeros_like(right)
+    twice = lambda u: root * (((root * u) @ matrix) @ matrix.T)  # noqa: E731
+    if shared is None:
+        q, _, steps = continue_conjugate_gradient(twice, zero, right, bound=bound, max_steps=max_steps)
+        return q, steps, None
+    patience, (made, _, gram) = _patience(matrix, len(right)), shared
+    once = lambda u: root * ((root * u) @ gram)  # noqa: E731
+    q, residual, steps = continue_conjugate_gradient(
+        once if _squared(matrix, len(right)) else twice,
+        zero,
+        right,
+        bound=bound,
+        max_steps=jnp.where(made, 0, patience),
+    )
+
+    def unfinished(carry: _Round) -> Array:
+        return jnp.any(jnp.sum(carry.residual**2, -1) > bound) & (carry.number < 2)
+
+    def body(carry: _Round) -> _Round:
+        stale = ~carry.shared.made | (carry.number > 0)
+        going = jnp.sum(carry.residual**2, -1) > bound
+        # A loop of one turn or none: unlike a condition it works in place, and under vmap it may be skipped.
+        shared, _ = jax.lax.while_loop(
+            lambda turn: turn[1], lambda turn: (_invert(matrix, root, going), False & turn[1]), (carry.shared, stale)
+        )
+        q, residual, steps = continue_conjugate_gradient(
+            twice,
+            carry.q,
+            carry.residual,
+            bound=bound,
+            max_steps=jnp.where(stale, max_steps, patience),
+            precondition=_preconditioner(matrix, shared),
+        )
+        return _Round(carry.number + 1, q, residual, carry.steps + steps, shared)
+
+    begin = _Round(jnp.zeros((), jnp.int32), q, residual, steps, shared)
+    end = jax.lax.while_loop(unfinished, body, begin)
+    return end.q, end.steps, end.shared
+
+
+def _wide(matrix: Array) -> bool:
+    """Whether one product with G is cheaper than two with W."""
+    width, dim = matrix.shape
+    return width < 2 * dim
+
+
+def _squared(matrix: Array, rows: int) -> bool:
+    """Whether G is worth its making: 20 products on ``rows`` examples pay for it."""
+    width, dim = matrix.shape
+    return rows > 1 and 20 * rows * (2 * dim - width) > width * dim
+
+
+def _patience(matrix: Array, rows: int) -> int:
+    """How many products with G on ``rows`` examples take the time of an inverse; few rows are no quicker than 16."""
+    return max(4, min(matrix.shape) // max(rows, 16))
+
+
+def _invert(matrix: Array, root: Array, going: Array) -> Shared:
+    """For the mean slopes of the examples that go on; the identity where |W| > 1 leaves the mean indefinite."""
+    weights = going.astype(root.dtype)
+    mean = jnp.sqrt(weights @ root**2 / jnp.maximum(jnp.sum(weights), 1.0))
+    scaled = mean[:, None] * matrix
+    jacobian = scaled @ scaled.T if _wide(matrix) else scaled.T @ scaled
+    identity = jnp.eye(len(jacobian), dtype=root.dtype)
+    found = inverse(identity - jacobian)
+    return Shared(jnp.ones((), bool), mean, jnp.where(jnp.all(jnp.isfinite(found)), found, identity))
+
+
+def _preconditioner(matrix: Array, shared: Shared) -> Callable[[Array], Array]:
+    _, root, table = shared
+    if _wide(matrix):
+        return lambda r: r @ table
+    return lambda r: r + root * (((root * r) @ matrix) @ table @ matrix.T)  # Woodbury
