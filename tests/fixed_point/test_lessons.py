@@ -274,6 +274,13 @@ weights = jax.device_put(A, NamedSharding(mesh, PartitionSpec()))
 assert len(h.sharding.device_set) == 8 and info.converged.all()
 for ours, theirs in zip((g, h), run(A, x)[0]):
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+layer = uj.opteq(8, 24, 8)  # solved in a small space of its own
+def layer_loss(params, x):
+    return jnp.sum(uj.equilibrium(layer, params, jnp.zeros_like(x), x, tol=1e-6, on_failure="error")[0] ** 2)
+params, run = layer.init(jax.random.key(0)), jax.jit(jax.grad(layer_loss, (0, 1)))
+sharded = run(jax.device_put(params, NamedSharding(mesh, PartitionSpec())), rows)
+for ours, theirs in zip(jax.tree.leaves(sharded), jax.tree.leaves(run(params, x))):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 """.replace("AXIS_TYPE", axis_type),
-        XLA_FLAGS="--xla_force_host_platform_device_count=8",
+        XLA_FLAGS=os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8",
     )

@@ -69,7 +69,6 @@ def factored_solve(
       serves the adjoint's too.
     """
     W, running = layer.matrix, -1
-    slope = _slope(layer.activation)
     epsilon = float(jnp.finfo(z.dtype).eps)
     sizes, tiny = norm(z), float(jnp.finfo(z.dtype).tiny)
     s = layer.activation(z @ W.T + layer.offset)
@@ -83,8 +82,8 @@ def factored_solve(
         after = layer.activation(g)
         after_image = apply(after)
         moved = after_image - carry.image
-        size = jnp.sqrt(jnp.maximum(jnp.sum(after * after_image, -1), tiny))
-        residual = jnp.sqrt(jnp.maximum(jnp.sum((after - carry.s) * moved, -1), 0.0)) / size
+        length, size = _length(after - carry.s, moved), _length(after, after_image)
+        residual = jnp.where(length == 0.0, 0.0, length / jnp.where(size == 0.0, tiny, size))
         active = carry.status == running
         better = active & (residual < carry.residual)
         best = per_example(better, carry.s, carry.best)
@@ -94,7 +93,7 @@ def factored_solve(
         status = jnp.where(active & ~jnp.isfinite(residual), NONFINITE, status)
         status = jnp.where(active & (residual <= MARGIN * tol), CONVERGED, status)
         going = status == running
-        root = jnp.sqrt(slope(g))
+        root = _root_slope(layer.activation, g)
         right = jnp.where(going[:, None], root * moved, 0.0)
         accuracy = jnp.clip(0.3 * tol / jnp.maximum(residual, tiny), None, FORCING)
         accuracy = jnp.maximum(accuracy, jnp.minimum(FORCING, residual))
@@ -153,18 +152,25 @@ def factored_adjoint(
     |W| <= 1, and steps are products with G.
     """
     W = layer.matrix
-    root = jnp.sqrt(_slope(layer.activation)(z @ W.T + layer.offset))
+    root = _root_slope(layer.activation, z @ W.T + layer.offset)
     right = root * (v @ W.T)
-    size = norm(right)
-    accuracy = tol * norm(v) / jnp.where(size > 0.0, size, 1.0)
-    unit = right / jnp.where(size > 0.0, size, 1.0)[:, None]
-    t, steps, shared = solve(W, root, unit, shared, tol=accuracy, max_steps=max_steps)
+    size, hidden = norm(v), norm(right)
+    accuracy = tol * size / jnp.where(hidden > 0.0, hidden, 1.0)
+    t, steps, shared = solve(W, root, right, shared, tol=accuracy, max_steps=max_steps)
     # The residual of w is W^T D^{1/2} times that of t, so no larger where |W| <= 1.
     apply = product(W, shared)
-    left = norm(unit - t + root * apply(root * t)) * size / jnp.where(norm(v) > 0.0, norm(v), 1.0)
-    w = v + size[:, None] * (root * t) @ W
+    left = norm(right - t + root * apply(root * t)) / jnp.where(size > 0.0, size, 1.0)
+    w = v + (root * t) @ W
     return w / layer.share, judge(left, steps, tol, float(jnp.finfo(z.dtype).eps))
 
 
-def _slope(activation: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    return lambda g: jax.jvp(activation, (g,), (jnp.ones_like(g),))[1]
+def _length(s: Float[Array, "b h"], image: Float[Array, "b h"]) -> Float[Array, " b"]:
+    """|W^T s| of every row, from the image G s; see `norm` for the scale."""
+    largest = jnp.max(jnp.abs(s), axis=-1, keepdims=True)
+    scale = jnp.where((largest > 0.0) & jnp.isfinite(largest), largest, 1.0)
+    return jnp.sqrt(jnp.maximum(jnp.sum((s / scale) * (image / scale), -1), 0.0)) * scale[:, 0]
+
+
+def _root_slope(activation: Callable[[Array], Array], g: Array) -> Array:
+    """D^{1/2}; of a slope that rounding leaves a little below 0, 0."""
+    return jnp.sqrt(jnp.maximum(jax.jvp(activation, (g,), (jnp.ones_like(g),))[1], 0.0))

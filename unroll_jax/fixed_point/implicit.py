@@ -138,7 +138,7 @@ def equilibrium(
     start, restore = flatten(y0, batch_ndim)
     rows = lambda operands, z: flatten(function(operands, restore(z)), batch_ndim)[0]  # noqa: E731
 
-    small = _small(descent, params, x, start) if solver is None or adjoint is None else None
+    small = _small(descent, params, y0, x, start) if solver is None or adjoint is None else None
     way = resolve_adjoint(adjoint or ("gmres" if small is None else "conjugate_gradient"))
     if probe is not None and (forward_mode or isinstance(way, Unrolled)):
         raise ValueError('probe needs the reverse mode: drop it, or forward_mode and adjoint="unrolled"')
@@ -192,15 +192,15 @@ def _solve_forward(
     return jax.lax.stop_gradient((z, info, shared))
 
 
-def _small(descent: Any, params: Params, x: Any, start: Array) -> Factored | None:
-    """The factored form of a layer that has one, for the rows of ``start``."""
+def _small(descent: Any, params: Params, y: Any, x: Any, start: Array) -> Factored | None:
+    """The factored form of a layer that has one, for the rows of ``start``, which is ``y`` as a matrix."""
     factored = descent.factored if isinstance(descent, Descent) else None
     layer = None if factored is None else factored(*jax.lax.stop_gradient((params, x)))
     if layer is None or layer.matrix.shape[1] != start.shape[1]:  # or other axes than its own were named batch axes
         return None
     matrix, offset = layer.matrix.astype(start.dtype), layer.offset.astype(start.dtype)
-    offset = jnp.broadcast_to(offset.reshape(-1, offset.shape[-1]), (start.shape[0], offset.shape[-1]))
-    return layer._replace(matrix=matrix, offset=offset)
+    width = offset.shape[-1]
+    return layer._replace(matrix=matrix, offset=jnp.broadcast_to(offset, (*y.shape[:-1], width)).reshape(-1, width))
 
 
 def _prepared_adjoint(small: Factored) -> Callable[..., tuple[Array, SolveInfo]]:

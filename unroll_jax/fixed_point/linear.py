@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.fixed_point.problem import CONVERGED, MAX_STEPS, NONFINITE, SolveInfo, norm, per_example
 
@@ -22,6 +22,7 @@ class _CG(NamedTuple):
     rho: Array
     square: Array
     steps: Array
+    sound: Bool[Array, " b"]
 
 
 def conjugate_gradient(
@@ -50,16 +51,17 @@ def continue_conjugate_gradient(
 ) -> tuple[Float[Array, "b m"], Float[Array, "b m"], Int[Array, " b"]]:
     """Conjugate gradients from w, whose residual is known, until |residual|^2 <= bound; ``(w, residual, steps)``.
 
+    A row that meets a direction without positive curvature ends there: its I - A is not positive definite.
     ``precondition`` is a symmetric positive definite approximation of the inverse of I - A.
     """
     near = (lambda r: r) if precondition is None else precondition
     dot = lambda a, b: jnp.sum(a * b, axis=-1)  # noqa: E731
 
     def unfinished(carry: _CG) -> Array:
-        return jnp.any(carry.square > bound) & (carry.number < max_steps)
+        return jnp.any(carry.sound & (carry.square > bound)) & (carry.number < max_steps)
 
     def body(carry: _CG) -> _CG:
-        active = carry.square > bound
+        active = carry.sound & (carry.square > bound)
         image = carry.direction - operator(carry.direction)
         curvature = dot(carry.direction, image)
         length = jnp.where(active & (curvature > 0.0), carry.rho / jnp.where(curvature > 0.0, curvature, 1.0), 0.0)
@@ -70,12 +72,13 @@ def continue_conjugate_gradient(
         rho = square if precondition is None else dot(residual, toward)
         ratio = jnp.where(active, rho / jnp.where(carry.rho > 0.0, carry.rho, 1.0), 0.0)
         direction = toward + ratio[:, None] * carry.direction
-        return _CG(carry.number + 1, w, residual, direction, rho, square, carry.steps + active)
+        sound = carry.sound & ((curvature > 0.0) | ~active)
+        return _CG(carry.number + 1, w, residual, direction, rho, square, carry.steps + active, sound)
 
     square, toward = dot(residual, residual), near(residual)
     rho = square if precondition is None else dot(residual, toward)
     none = jnp.zeros_like(square, jnp.int32)
-    begin = _CG(jnp.zeros((), jnp.int32), w, residual, toward, rho, square, none)
+    begin = _CG(jnp.zeros((), jnp.int32), w, residual, toward, rho, square, none, square == square)
     end = jax.lax.while_loop(unfinished, body, begin)
     return end.w, end.residual, end.steps
 

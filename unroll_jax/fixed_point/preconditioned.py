@@ -74,11 +74,14 @@ def solve(
       ``(q, steps, shared)``; pass ``shared`` on to the next solve with the same W. An inverse that has grown slow is
       made anew.
     """
-    bound, zero = (tol * norm(right)) ** 2, jnp.zeros_like(right)
+    size = norm(right)
+    # Squares of sizes far from 1 leave the range of float32; the barrier keeps XLA from taking them all the same.
+    right = jax.lax.optimization_barrier(right / jnp.where(size > 0.0, size, 1.0)[:, None])
+    bound, zero = jnp.broadcast_to(jnp.square(tol), size.shape), jnp.zeros_like(right)
     twice = lambda u: root * (((root * u) @ matrix) @ matrix.T)  # noqa: E731
     if shared is None:
         q, _, steps = continue_conjugate_gradient(twice, zero, right, bound=bound, max_steps=max_steps)
-        return q, steps, None
+        return size[:, None] * q, steps, None
     patience, (made, _, gram) = _patience(matrix, len(right)), shared
     once = lambda u: root * ((root * u) @ gram)  # noqa: E731
     q, residual, steps = continue_conjugate_gradient(
@@ -111,7 +114,7 @@ def solve(
 
     begin = _Round(jnp.zeros((), jnp.int32), q, residual, steps, shared)
     end = jax.lax.while_loop(unfinished, body, begin)
-    return end.q, end.steps, end.shared
+    return size[:, None] * end.q, end.steps, end.shared
 
 
 def _wide(matrix: Array) -> bool:
@@ -133,8 +136,9 @@ def _patience(matrix: Array, rows: int) -> int:
 
 def _invert(matrix: Array, root: Array, going: Array) -> Shared:
     """For the mean slopes of the examples that go on; the identity where |W| > 1 leaves the mean indefinite."""
-    weights = going.astype(root.dtype)
-    mean = jnp.sqrt(weights @ root**2 / jnp.maximum(jnp.sum(weights), 1.0))
+    # A sum and no product, which explicit shardings of the examples would make ambiguous; and 0 times NaN is not 0.
+    slopes = jnp.sum(jnp.where(going[:, None], root**2, 0.0), axis=0)
+    mean = jnp.sqrt(slopes / jnp.maximum(jnp.sum(going.astype(root.dtype)), 1.0))
     scaled = mean[:, None] * matrix
     jacobian = scaled @ scaled.T if _wide(matrix) else scaled.T @ scaled
     identity = jnp.eye(len(jacobian), dtype=root.dtype)

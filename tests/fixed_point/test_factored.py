@@ -1,0 +1,75 @@
+"""Layers that are solved in their small space: inputs that broadcast, sizes far from 1, examples that go wrong."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+from tests.fixed_point.problems import inputs, relative_error, symmetric_weights
+from unroll_jax.energies import Monotone
+
+
+def layer_of(dim, width, square=0.9, activation="relu", dtype=jnp.float32):
+    W, U = symmetric_weights(dim, width, square=square, dtype=dtype)
+    return uj.opteq(dim, width, 3, activation=activation), uj.OptEqParams(W, U, jnp.zeros(width, dtype))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("shape", [(3,), (5, 3), (1, 5, 3), (2, 1, 3)])
+def test_an_input_may_broadcast_over_some_batch_axes(shape):
+    layer, params = layer_of(8, 12, dtype=jnp.float64)
+    x, start = inputs(*shape), jnp.zeros((2, 5, 8))
+    z, _ = uj.equilibrium(layer, params, start, x, tol=1e-12)
+    whole, _ = uj.equilibrium(layer, params, start, jnp.broadcast_to(x, (2, 5, 3)), tol=1e-12)
+    np.testing.assert_allclose(z, whole, atol=1e-10)
+    np.testing.assert_allclose(z, layer.step(params, z, x), atol=1e-10)
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e25])
+def test_the_size_of_the_state_changes_neither_the_steps_nor_the_answer(size):
+    """relu is positively homogeneous; squares of these sizes are outside float32's range."""
+    layer, params = layer_of(8, 12)
+    x = inputs(6, 3, dtype=jnp.float32)
+    run = jax.jit(lambda x: uj.equilibrium(layer, params, jnp.zeros((6, 8)), x, tol=1e-6, on_failure="error"))
+    (z, info), (far, its) = run(x), run(x * size)
+    assert relative_error(np.asarray(far, np.float64) / size, z) < 1e-5
+    assert jnp.abs(info.steps - its.steps).max() <= 2
+
+
+@pytest.mark.parametrize(("dim", "width"), [(8, 12), (12, 48)])
+def test_a_nan_in_one_example_reaches_no_other(dim, width):
+    """With slow systems, so that the matrix which all examples share is at work; tanh has no slope at NaN."""
+    layer, params = layer_of(dim, width, square=0.9999, activation="tanh")
+    clean = 3.0 * inputs(16, 3, dtype=jnp.float32)
+
+    @jax.jit
+    def gradient(x):
+        return jax.grad(
+            lambda x: jnp.sum(uj.equilibrium(layer, params, jnp.zeros((16, dim)), x, on_failure="accept")[0] ** 3)
+        )(x)
+
+    others = np.delete(np.arange(16), 1)
+    expected, found = gradient(clean), gradient(clean.at[1].set(jnp.nan))
+    assert jnp.isnan(found[1]).any()
+    assert relative_error(found[others], expected[others]) < 1e-3
+
+
+def test_a_slope_that_rounding_leaves_below_0_counts_as_0():
+    wobbly = Monotone(lambda t: jnp.where(t > 0.0, t, -1e-12 * t), lambda t: 0.5 * jax.nn.relu(t) ** 2)
+    layer, params = layer_of(8, 12, activation=wobbly)
+    z, _ = uj.equilibrium(layer, params, jnp.zeros((5, 8)), inputs(5, 3, dtype=jnp.float32), on_failure="error")
+    relu, _ = layer_of(8, 12)
+    exact, _ = uj.equilibrium(relu, params, jnp.zeros((5, 8)), inputs(5, 3, dtype=jnp.float32), on_failure="error")
+    assert relative_error(z, exact) < 1e-4
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("rows", [1, 5])
+def test_a_layer_without_an_equilibrium_says_so_at_little_cost(rows):
+    """|W|^2 = 4: the systems are indefinite, and conjugate gradients that see it end there."""
+    layer, params = layer_of(30, 30, square=4.0, dtype=jnp.float64)
+    x = inputs(rows, 3)
+    _, info = uj.equilibrium(layer, params, jnp.zeros((rows, 30)), x, max_steps=50, on_failure="accept")
+    assert not info.converged.any()
+    assert int(info.steps.max()) < 50 * 20
