@@ -87,9 +87,20 @@ def test_a_second_derivative_of_the_reverse_mode_is_an_error_not_a_number(transf
         (jax.jit(second) if jit else second)(A(), X())
 
 
-def test_forward_mode_that_was_not_asked_for_is_an_error():
-    with pytest.raises(TypeError, match="forward-mode"):
-        jax.jvp(implicit, (A(), X()), (A(), X()))
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda f, x: jax.jvp(f, (x,), (x,)),
+        lambda f, x: jax.jit(lambda x: jax.jvp(f, (x,), (x,)))(x),
+        lambda f, x: jax.jvp(jax.jit(f), (x,), (x,)),
+        lambda f, x: jax.jacfwd(f)(x),
+        lambda f, x: jax.linearize(f, x)[1](x),
+    ],
+    ids=["jvp", "jit of jvp", "jvp of jit", "jacfwd", "linearize"],
+)
+def test_forward_mode_that_was_not_asked_for_is_an_error_that_names_the_way_out(transform):
+    with pytest.raises(TypeError, match="in forward mode, which it does where it is asked to; pass forward_mode=True"):
+        transform(lambda x: implicit(A(), x), X())
 
 
 def test_a_custom_vjp_kernel_inside_the_step_works():

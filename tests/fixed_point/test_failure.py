@@ -105,8 +105,24 @@ def test_the_probe_carries_the_statistics_of_the_backward_solve_out():
 
 
 def test_a_jacobian_that_is_not_symmetric_is_an_error_for_an_adjoint_that_needs_symmetry():
-    with pytest.raises(ConvergenceError, match="Jacobian that is not symmetric, which this adjoint needs"):
+    with pytest.raises(ConvergenceError, match="Jacobian that is not symmetric, which this method needs"):
         gradient(draw(4), adjoint="conjugate_gradient", on_failure="error")
+
+
+@pytest.mark.parametrize("transform", ["eager", "jit", "vmap"])
+@pytest.mark.parametrize("solver", ["accelerated_gradient", "newton_cg"])
+def test_a_solver_that_needs_symmetry_refuses_a_layer_without_it(solver, transform):
+    run = TRANSFORMS[transform](lambda x: value(x, solver=solver, on_failure="error"))
+    error = ConvergenceError if transform == "eager" else jax.errors.JaxRuntimeError
+    with pytest.raises(error, match="Jacobian that is not symmetric, which this method needs"):
+        finish(run(draw(2, 3) if transform == "vmap" else draw(3)))
+
+
+def test_an_unrolled_solver_that_needs_symmetry_refuses_a_layer_without_it():
+    options = {"solver": "accelerated_gradient", "adjoint": "unrolled", "tol": 0.9, "on_failure": "accept"}
+    _, info = value(draw(4), **options)
+    assert STATUS[int(info.status[0])].startswith("has a Jacobian that is not symmetric")
+    assert not info.converged.any()
 
 
 def test_what_is_returned_is_the_best_state_met():

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -16,7 +15,6 @@ __all__ = [
     "Adjoint",
     "Unrolled",
     "anderson_adjoint",
-    "asymmetry",
     "bicgstab",
     "conjugate_gradient",
     "gmres",
@@ -125,14 +123,3 @@ def unrolled(num_steps: int = 20) -> Unrolled:
     if num_steps < 1:
         raise ValueError(f"num_steps must be at least 1, got {num_steps}")
     return Unrolled(num_steps)
-
-
-def asymmetry(operator: Linear, v: Float[Array, "b m"]) -> Float[Array, " b"]:
-    """|<p, J^T q> - <q, J^T p>| / (|J^T p| |q| + |J^T q| |p|) for two random vectors: about 0 where J is symmetric."""
-    keys = jax.random.split(jax.random.key(0))
-    p, q = (jax.random.normal(key, v.shape, v.dtype) for key in keys)
-    image_p, image_q = operator(p), operator(q)
-    scale = norm(image_p) * norm(q) + norm(image_q) * norm(p)
-    # Random vectors are nearly orthogonal to random images; sqrt(m) brings the figure to the order of |J - J^T| / |J|.
-    width = v.shape[-1] ** 0.5
-    return width * jnp.abs(jnp.sum(p * image_q - q * image_p, -1)) / jnp.where(scale > 0.0, scale, 1.0)

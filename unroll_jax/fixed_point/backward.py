@@ -9,14 +9,13 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
-from unroll_jax.fixed_point.adjoints import Adjoint, Linear, asymmetry
+from unroll_jax.fixed_point.adjoints import Adjoint, Linear
 from unroll_jax.fixed_point.failure import check_outcome
-from unroll_jax.fixed_point.problem import MAX_STEPS, NONSYMMETRIC, ROUND_OFF, STALLED, Problem, SolveInfo, norm
+from unroll_jax.fixed_point.forward_mode import WAY_OUT, reverse_only
+from unroll_jax.fixed_point.probing import refuse_asymmetric
+from unroll_jax.fixed_point.problem import MAX_STEPS, ROUND_OFF, STALLED, Problem, SolveInfo, norm
 
 __all__ = ["Backward", "Probe", "as_problem", "corrected", "differentiable", "zero_probe"]
-
-# Of a random pair of vectors, above which a Jacobian is not taken for symmetric; far above round-off and rare to miss.
-ASYMMETRY = 1e-2
 
 Function = Callable[[Any, Float[Array, "b m"]], Float[Array, "b m"]]
 
@@ -78,7 +77,7 @@ def corrected(
     """f(z) twice: with the cotangent of the equilibrium in place of that of one step, and without any."""
     fz = function(operands, z)
     probe = zero_probe(z.shape[0]) if probe is None else Probe(*(leaf.reshape(z.shape[0]) for leaf in probe))
-    return _corrected((function, backward), fz, probe, (operands, z, small)), jax.lax.stop_gradient(fz)
+    return _corrected((function, backward), reverse_only(fz), probe, (operands, z, small)), jax.lax.stop_gradient(fz)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -116,8 +115,7 @@ def _refuse(primals: Any, tangents: Any) -> Any:
     moving = [leaf for leaf in jax.tree.leaves(tangents) if not isinstance(leaf, SymbolicZero)]
     if moving:
         raise TypeError(
-            "the implicit gradient of an equilibrium was differentiated again, which its reverse mode does not do; "
-            'pass forward_mode=True for derivatives of any order, or adjoint="unrolled"'
+            f"the gradient of an equilibrium was differentiated again, which its reverse mode does not do; {WAY_OUT}"
         )
     return primals[0], tangents[0]
 
@@ -148,10 +146,7 @@ def differentiable(
 def _solve(operator: Linear, v: Array, backward: Backward) -> tuple[Array, SolveInfo]:
     def solve(v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
         w, info = backward.adjoint.solve(operator, v, tol, max_steps)
-        if backward.adjoint.symmetric:
-            lopsided = asymmetry(operator, v) > max(ASYMMETRY, ROUND_OFF * backward.epsilon)
-            info = info._replace(status=jnp.where(lopsided, NONSYMMETRIC, info.status))
-        return w, info
+        return w, refuse_asymmetric(info, operator, v, backward.epsilon) if backward.adjoint.symmetric else info
 
     return _normalised(solve, v, backward)
 

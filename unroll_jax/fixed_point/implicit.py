@@ -15,7 +15,8 @@ from unroll_jax.fixed_point.checks import check_options, check_start, check_step
 from unroll_jax.fixed_point.factored import factored_adjoint, factored_solve
 from unroll_jax.fixed_point.failure import check_outcome
 from unroll_jax.fixed_point.preconditioned import Shared, prepare
-from unroll_jax.fixed_point.problem import SolveInfo, epsilon_of, flatten, judge, relative
+from unroll_jax.fixed_point.probing import refuse_asymmetric
+from unroll_jax.fixed_point.problem import Problem, SolveInfo, epsilon_of, flatten, judge, relative
 from unroll_jax.fixed_point.solvers import Solver, run, unroll_solver
 from unroll_jax.fixed_point.tables import resolve_adjoint, resolve_solver
 
@@ -145,6 +146,7 @@ def equilibrium(
     if isinstance(way, Unrolled):
         chosen = resolve_solver(solver or "picard")
         y, info = unroll_solver(as_problem(rows, operands, epsilon), start, chosen, num_steps=way.num_steps, tol=tol)
+        info = _probed(chosen, as_problem(rows, jax.lax.stop_gradient(operands), epsilon), y, info)
         check_outcome(info, what="unrolled equilibrium", way_out="raise num_steps", tol=tol, on_failure=on_failure)
         return restore(y), _shaped(info, batch)
 
@@ -188,8 +190,15 @@ def _solve_forward(
     else:
         shared = None if small is None else prepare(small.matrix, len(start))
         problem = as_problem(rows, jax.lax.stop_gradient(operands), epsilon)
-        z, info = run(problem, start, resolve_solver(solver or "anderson"), tol=tol, max_steps=max_steps)
+        chosen = resolve_solver(solver or "anderson")
+        z, info = run(problem, start, chosen, tol=tol, max_steps=max_steps)
+        info = _probed(chosen, problem, z, info)
     return jax.lax.stop_gradient((z, info, shared))
+
+
+def _probed(solver: Solver, problem: Problem, z: Array, info: SolveInfo) -> SolveInfo:
+    z = jax.lax.stop_gradient(z)
+    return refuse_asymmetric(info, problem.pull(z), z, problem.epsilon) if solver.symmetric else info
 
 
 def _small(descent: Any, params: Params, y: Any, x: Any, start: Array) -> Factored | None:

@@ -35,7 +35,7 @@ STATUS = (
     "stalled at round-off",
     "reached max_steps",
     "met a value that is not finite",
-    "has a Jacobian that is not symmetric, which this adjoint needs,",
+    "has a Jacobian that is not symmetric, which this method needs (choose another),",
 )
 # A relative residual under this many epsilons is what rounding the values of a map and of its sums leaves.
 ROUND_OFF = 16.0
