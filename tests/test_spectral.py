@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from tests.energies import opteq_reference as reference
-from unroll_jax import spectral
-from unroll_jax.certificates import contraction
+from unroll_jax import certificates, spectral
 from unroll_jax.energies.deep_opteq import deep_opteq
 from unroll_jax.energies.opteq import OptEqParams, opteq, opteq_conv
 
@@ -22,15 +21,15 @@ def params_of(W):
 @pytest.mark.usefixtures("x64")
 def test_the_norm_of_a_matrix_is_met_from_both_sides():
     rng = np.random.default_rng(0)
-    both = jax.jit(lambda W: (contraction.weight_norm(W, num_steps=300), contraction.weight_norm_bound(W)))
+    both = jax.jit(lambda W: (certificates.weight_norm(W, num_steps=300), certificates.weight_norm_bound(W)))
     for shape in ((5, 5), (3, 8), (1, 1)):
         W = rng.normal(size=shape)
         norm, bound = both(jnp.asarray(W))
         true = np.linalg.norm(W, 2)
         assert 0.999 * true <= norm <= true * (1.0 + 1e-12)
         assert true * (1.0 - 1e-12) <= bound <= 1.001 * true
-    assert contraction.weight_norm_bound(jnp.zeros((3, 2))) == 0.0
-    assert contraction.weight_norm(jnp.zeros((3, 2))) == 0.0
+    assert certificates.weight_norm_bound(jnp.zeros((3, 2))) == 0.0
+    assert certificates.weight_norm(jnp.zeros((3, 2))) == 0.0
 
 
 @pytest.mark.usefixtures("x64")
@@ -39,11 +38,11 @@ def test_the_norm_of_a_convolution_is_met_from_both_sides(kernel):
     """Against the singular values of the matrix that it is."""
     W = np.random.default_rng(1).normal(size=kernel)
     true = np.linalg.norm(reference.conv_matrix(W, IMAGE), 2)
-    norm = jax.jit(lambda W: contraction.weight_norm(W, IMAGE, num_steps=500))(jnp.asarray(W))
-    bound = jax.jit(lambda W: contraction.weight_norm_bound(W, IMAGE))(jnp.asarray(W))
+    norm = jax.jit(lambda W: certificates.weight_norm(W, IMAGE, num_steps=500))(jnp.asarray(W))
+    bound = jax.jit(lambda W: certificates.weight_norm_bound(W, IMAGE))(jnp.asarray(W))
     assert 0.999 * true <= norm <= true * (1.0 + 1e-12)
     assert true <= bound <= 1.35 * true  # small images: most pixels are at the edge
-    assert contraction.weight_norm_bound(jnp.asarray(W), (40, 40)) >= true
+    assert certificates.weight_norm_bound(jnp.asarray(W), (40, 40)) >= true
 
 
 @pytest.mark.usefixtures("x64")
@@ -51,9 +50,32 @@ def test_the_gradient_of_a_norm_is_that_of_the_largest_singular_value():
     W = np.random.default_rng(2).normal(size=(6, 4))
     left, _, right = np.linalg.svd(W)
     expected = np.outer(left[:, 0], right[0])
-    for norm in (lambda W: contraction.weight_norm(W, num_steps=500), contraction.weight_norm_bound):
+    for norm in (lambda W: certificates.weight_norm(W, num_steps=500), certificates.weight_norm_bound):
         np.testing.assert_allclose(jax.grad(norm)(jnp.asarray(W)), expected, atol=2e-3)
-    assert np.all(np.isfinite(jax.grad(contraction.weight_norm_bound)(jnp.zeros((3, 2)))))
+    assert np.all(np.isfinite(jax.grad(certificates.weight_norm_bound)(jnp.zeros((3, 2)))))
+
+
+@pytest.mark.usefixtures("x64")
+def test_norm_and_radius_of_a_linear_map_are_those_of_its_matrix():
+    rng = np.random.default_rng(2)
+    A, square = jnp.asarray(rng.normal(size=(30, 20))), jnp.asarray(rng.normal(size=(20, 20)))
+    norm = certificates.spectral_norm(lambda v: A @ v, jnp.zeros(20), num_steps=400)
+    np.testing.assert_allclose(norm, np.linalg.norm(A, 2), rtol=1e-9)
+    assert certificates.spectral_norm(lambda v: 0.0 * v, jnp.zeros(20)) == 0.0
+    radius = certificates.spectral_radius(lambda v: square @ v, jnp.zeros(20), num_steps=2000)
+    np.testing.assert_allclose(radius, np.abs(np.linalg.eigvals(square)).max(), rtol=5e-3)
+
+
+@pytest.mark.usefixtures("x64")
+def test_maps_of_pytrees_have_one_norm_and_radius_an_example():
+    """Two blocks that swap places on the way, with gains of their own in every example."""
+    gains = jnp.array([[0.5, 0.8], [2.0, 0.3], [1.0, 0.0]])
+    swap = lambda v: (gains[:, 1, None] * v[1].sum(-1), gains[:, 0, None, None] * v[0][..., None])  # noqa: E731
+    like = (jax.ShapeDtypeStruct((3, 4), jnp.float64), jax.ShapeDtypeStruct((3, 4, 1), jnp.float64))
+    norm = certificates.spectral_norm(swap, like, batch_ndim=1, num_steps=300)
+    np.testing.assert_allclose(norm, gains.max(axis=1), rtol=1e-6)
+    radius = certificates.spectral_radius(swap, like, batch_ndim=1)
+    np.testing.assert_allclose(radius, jnp.sqrt(gains.prod(axis=1)), rtol=1e-12)
 
 
 @pytest.mark.usefixtures("x64")
@@ -115,7 +137,7 @@ def test_normalised_weights_keep_to_their_bound_and_smaller_ones_are_left_alone(
 
     @jax.jit
     def normalise(W):
-        return contraction.spectral_normalise(
+        return certificates.spectral_normalise(
             params_of(W), bound=0.8, image_shape=IMAGE, certified=certified, num_steps=200
         ).W
 
@@ -138,12 +160,12 @@ def test_differences_shrink_by_the_contraction_bound_and_can_attain_it(skip):
     Ws = [rng.normal(size=(5, 4)) for _ in layers]
     params = tuple(params_of(0.9 * W / np.linalg.norm(W, 2)) for W in Ws)
     deep = deep_opteq(layers)
-    bound = contraction.contraction_bound(params, skip=skip)
+    bound = certificates.contraction_bound(params, skip=skip)
     np.testing.assert_allclose(bound, (skip * 0.81 + 1.0 - skip) ** 2, rtol=2e-3)
     u, v = (jnp.asarray(rng.normal(size=(100, 4))) for _ in range(2))
     moved = jnp.linalg.norm(deep.step(params, u) - deep.step(params, v), axis=1)
     assert jnp.all(moved <= bound * jnp.linalg.norm(u - v, axis=1))
-    single = contraction.contraction_bound(params[0], skip=skip)
+    single = certificates.contraction_bound(params[0], skip=skip)
     right = np.linalg.svd(params[0].W)[2][0]
     attained = jnp.linalg.norm(layers[0].step(params[0], jnp.asarray(right)))  # b = 0: the image of 0 is 0
     np.testing.assert_allclose(attained, single, rtol=2e-3)
@@ -157,43 +179,43 @@ def test_as_many_picard_steps_as_were_promised_are_enough():
     z = jnp.asarray(rng.normal(size=(20, 4)))
     path = jax.jit(lambda z: jax.lax.scan(lambda z, _: (layer.step(params, z), z), z, length=2000))(z)
     far = path[0]
-    c = contraction.contraction_bound(params)
+    c = certificates.contraction_bound(params)
     residual = jnp.linalg.norm(layer.step(params, z) - z, axis=-1)
-    promised = contraction.picard_steps(c, residual, 1e-6)
+    promised = certificates.picard_steps(c, residual, 1e-6)
     assert promised.shape == (20,)
     assert jnp.all((promised > 50) & (promised < 1000))
-    assert jnp.all(contraction.error_bound(c, residual) >= jnp.linalg.norm(z - far, axis=-1))
+    assert jnp.all(certificates.error_bound(c, residual) >= jnp.linalg.norm(z - far, axis=-1))
     after = np.linalg.norm(path[1] - far, axis=-1)[np.asarray(promised, int), np.arange(20)]
     assert np.all(after <= 1e-6)
 
 
 def test_what_does_not_contract_has_no_promise():
-    assert contraction.picard_steps(1.0, 0.5, 1e-3) == jnp.inf
-    assert contraction.error_bound(1.2, 0.5) == jnp.inf
-    assert contraction.picard_steps(1.2, 0.0, 1e-3) == 0.0
-    assert contraction.error_bound(1.2, 0.0) == 0.0
-    assert contraction.picard_steps(0.5, 1e-9, 1e-3) == 0.0
-    assert contraction.picard_steps(0.0, 1.0, 1e-3) == 1.0
+    assert certificates.picard_steps(1.0, 0.5, 1e-3) == jnp.inf
+    assert certificates.error_bound(1.2, 0.5) == jnp.inf
+    assert certificates.picard_steps(1.2, 0.0, 1e-3) == 0.0
+    assert certificates.error_bound(1.2, 0.0) == 0.0
+    assert certificates.picard_steps(0.5, 1e-9, 1e-3) == 0.0
+    assert certificates.picard_steps(0.0, 1.0, 1e-3) == 1.0
 
 
 def test_weights_above_the_bound_are_refused_by_layer():
     good, bad = params_of(0.9 * np.eye(3, dtype=np.float32)), params_of(1.2 * np.eye(3, dtype=np.float32))
-    contraction.check_weight_norms((good, good))
-    contraction.check_weight_norms(params_of(np.eye(3, dtype=np.float32)))
-    contraction.check_weight_norms(bad, bound=1.3)
+    certificates.check_weight_norms((good, good))
+    certificates.check_weight_norms(params_of(np.eye(3, dtype=np.float32)))
+    certificates.check_weight_norms(bad, bound=1.3)
     with pytest.raises(ValueError, match=r"\|W\| must be at most 1.0, got 1.2 in layer 1; .* spectral_normalise"):
-        contraction.check_weight_norms((good, bad))
+        certificates.check_weight_norms((good, bad))
     with pytest.raises(ValueError, match="got nan in layer 0"):
-        contraction.check_weight_norms(params_of(np.full((2, 2), np.nan, np.float32)))
+        certificates.check_weight_norms(params_of(np.full((2, 2), np.nan, np.float32)))
     own = opteq_conv(2, 3).init(jax.random.key(0))
-    contraction.check_weight_norms(own, image_shape=IMAGE)
+    certificates.check_weight_norms(own, image_shape=IMAGE)
 
 
 BAD_OPTIONS = [
-    (lambda: contraction.weight_norm(jnp.ones((3, 3, 2, 2))), "image_shape must be given for a convolution, got None"),
-    (lambda: contraction.weight_norm(jnp.ones(3)), r"W must be a matrix or a kernel of rank 4, got shape \(3,\)"),
-    (lambda: contraction.spectral_normalise(params_of(np.eye(2)), bound=0.0), "bound must be positive, got 0.0"),
-    (lambda: contraction.picard_steps(0.5, 1.0, 0.0), "tol must be positive, got 0.0"),
+    (lambda: certificates.weight_norm(jnp.ones((3, 3, 2, 2))), "image_shape must be given for a convolution, got None"),
+    (lambda: certificates.weight_norm(jnp.ones(3)), r"W must be a matrix or a kernel of rank 4, got shape \(3,\)"),
+    (lambda: certificates.spectral_normalise(params_of(np.eye(2)), bound=0.0), "bound must be positive, got 0.0"),
+    (lambda: certificates.picard_steps(0.5, 1.0, 0.0), "tol must be positive, got 0.0"),
     (lambda: spectral.spectral_norm(lambda v: v, jnp.ones(2), num_steps=0), "num_steps must be at least 1, got 0"),
     (lambda: spectral.spectral_radius(lambda v: v, jnp.ones(2), num_steps=1), "num_steps must be at least 2, got 1"),
     (

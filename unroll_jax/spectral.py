@@ -22,7 +22,7 @@ SQUARINGS = 10
 
 
 def spectral_norm(
-    apply: Callable[[Array], Array],
+    apply: Callable[[Any], Any],
     like: Any,
     *,
     num_steps: int = 100,
@@ -34,8 +34,8 @@ def spectral_norm(
     Differentiable in what ``apply`` closes over: the gradient is that of :math:`|A v|` at the vector v found, u v^T.
 
     Args:
-      apply: the linear map, of arrays shaped as ``like``; one map per example where there are batch axes.
-      like: an array, or a shape and dtype, of the domain.
+      apply: the linear map, of pytrees shaped as ``like``; one map per example where there are batch axes.
+      like: a pytree of arrays, or of their shapes and dtypes, in the domain.
       num_steps: products with A and with its transpose.
       key: of the random start; None is a fixed one.
       batch_ndim: how many leading axes of ``like`` are batch axes.
@@ -52,7 +52,7 @@ def spectral_norm(
     start = _random_like(like, key)
     transpose = jax.linear_transpose(apply, start)
 
-    def step(v: Array, _: None) -> tuple[Array, None]:
+    def step(v: Any, _: None) -> tuple[Any, None]:
         return _unit(transpose(apply(v))[0], batch_ndim), None
 
     v, _ = jax.lax.scan(step, _unit(start, batch_ndim), length=num_steps)
@@ -60,7 +60,7 @@ def spectral_norm(
 
 
 def spectral_radius(
-    apply: Callable[[Array], Array],
+    apply: Callable[[Any], Any],
     like: Any,
     *,
     num_steps: int = 200,
@@ -74,8 +74,8 @@ def spectral_radius(
     A Rayleigh quotient says less than r where eigenvalues are complex: 0.45 for a rotation by 60 degrees of size 0.9.
 
     Args:
-      apply: the linear map, from arrays shaped as ``like`` to such arrays.
-      like: an array, or a shape and dtype.
+      apply: the linear map, from pytrees shaped as ``like`` to such pytrees.
+      like: a pytree of arrays, or of their shapes and dtypes.
       num_steps: products with A, at least 2.
       key: of the random start; None is a fixed one.
       batch_ndim: how many leading axes of ``like`` are batch axes.
@@ -90,7 +90,7 @@ def spectral_radius(
     """
     _check_steps(num_steps, 2)
 
-    def step(v: Array, _: None) -> tuple[Array, Array]:
+    def step(v: Any, _: None) -> tuple[Any, Array]:
         moved = apply(v)
         return _unit(moved, batch_ndim), _norm(moved, batch_ndim)
 
@@ -212,19 +212,25 @@ def jacobian_penalty(
     return jnp.mean(jnp.mean(pulled**2, axis=axes), axis=0)
 
 
-def _norm(v: Array, batch_ndim: int) -> Array:
-    square = jnp.sum(v**2, axis=tuple(range(batch_ndim, v.ndim)))
+def _norm(v: Any, batch_ndim: int) -> Array:
+    squares = [jnp.sum(leaf**2, axis=tuple(range(batch_ndim, leaf.ndim))) for leaf in jax.tree.leaves(v)]
+    square = sum(squares[1:], squares[0])
     # The inner `where` keeps the derivative finite at 0; what is not a number stays so.
     return jnp.where(square == 0.0, 0.0, jnp.sqrt(jnp.where(square == 0.0, 1.0, square)))
 
 
-def _unit(v: Array, batch_ndim: int) -> Array:
+def _unit(v: Any, batch_ndim: int) -> Any:
     size = _norm(v, batch_ndim)
-    return v / jnp.where(size == 0.0, 1.0, size).reshape(size.shape + (1,) * (v.ndim - batch_ndim))
+    size = jnp.where(size == 0.0, 1.0, size)
+    return jax.tree.map(lambda leaf: leaf / size.reshape(size.shape + (1,) * (leaf.ndim - batch_ndim)), v)
 
 
-def _random_like(like: Any, key: jax.Array | None) -> Array:
-    return jax.random.normal(jax.random.key(0) if key is None else key, like.shape, like.dtype)
+def _random_like(like: Any, key: jax.Array | None) -> Any:
+    leaves, structure = jax.tree.flatten(like)
+    keys = jax.random.split(jax.random.key(0) if key is None else key, len(leaves))
+    return structure.unflatten(
+        [jax.random.normal(own, leaf.shape, leaf.dtype) for own, leaf in zip(keys, leaves, strict=True)]
+    )
 
 
 def _check_steps(num_steps: int, least: int) -> None:

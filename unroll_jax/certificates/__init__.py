@@ -1,7 +1,16 @@
-"""When a step is guaranteed to descend, and by which numbers."""
+"""When a step is guaranteed to descend, when an equilibrium to exist and to be met, and by which numbers."""
 
 from unroll_jax.certificates.certify import Certificate, Outcome, certify
-from unroll_jax.certificates.curvature import Curvature, curvature, hessian_product, spectral_norm, spectral_radius
+from unroll_jax.certificates.contraction import (
+    check_weight_norms,
+    contraction_bound,
+    error_bound,
+    picard_steps,
+    spectral_normalise,
+    weight_norm,
+    weight_norm_bound,
+)
+from unroll_jax.certificates.curvature import Curvature, curvature, hessian_product
 from unroll_jax.certificates.regions import (
     Ball,
     apollonian_ball,
@@ -13,6 +22,15 @@ from unroll_jax.certificates.regions import (
     proximal_constant,
 )
 from unroll_jax.certificates.smoothness import pairwise_smoothness, quadratic_smoothness
+from unroll_jax.spectral import (
+    conv_norm_bound,
+    jacobian_norm,
+    jacobian_penalty,
+    jacobian_radius,
+    matrix_norm_bound,
+    spectral_norm,
+    spectral_radius,
+)
 
 __all__ = [
     "Ball",
@@ -21,16 +39,28 @@ __all__ = [
     "Outcome",
     "apollonian_ball",
     "certify",
+    "check_weight_norms",
+    "contraction_bound",
+    "conv_norm_bound",
     "curvature",
     "descent_constant",
+    "error_bound",
     "gradient_ratio",
     "hessian_product",
     "in_descent_region",
     "in_proximal_region",
+    "jacobian_norm",
+    "jacobian_penalty",
+    "jacobian_radius",
+    "matrix_norm_bound",
     "orthant_alignment",
     "pairwise_smoothness",
+    "picard_steps",
     "proximal_constant",
     "quadratic_smoothness",
     "spectral_norm",
+    "spectral_normalise",
     "spectral_radius",
+    "weight_norm",
+    "weight_norm_bound",
 ]

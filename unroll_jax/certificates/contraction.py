@@ -70,6 +70,18 @@ def contraction_bound(
       image_shape: height and width of the images, for convolutions.
 
     Source: Xie et al. (2021), remarks after Theorems 1 and 4.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from unroll_jax import certificates, opteq, unroll
+      >>> layer, x, start = opteq(8, 16, 3), jnp.ones(3), jnp.zeros(8)
+      >>> params = certificates.spectral_normalise(layer.init(jax.random.key(0)), bound=0.7)
+      >>> c, first = certificates.contraction_bound(params), layer.step(params, start, x)
+      >>> k = int(certificates.picard_steps(c, jnp.linalg.norm(first - start), tol=1e-3))  # known in advance
+      >>> z, _ = unroll(layer, params, start, x, num_layers=k)
+      >>> left = certificates.error_bound(c, jnp.linalg.norm(layer.step(params, z, x) - z))
+      >>> k, bool(left <= 1e-3)
+      (11, True)
     """
     layers = (params,) if isinstance(params, OptEqParams) else tuple(params)
     rates = [skip * weight_norm_bound(layer.W, image_shape) ** 2 + 1.0 - skip for layer in layers]

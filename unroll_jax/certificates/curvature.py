@@ -1,4 +1,4 @@
-"""Extreme curvatures of an energy and norms of linear maps, from products alone: no Hessian or matrix is formed."""
+"""Extreme curvatures of an energy, from products alone: no Hessian is formed."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from unroll_jax.certificates.per_example import Energy, batch_rank, gradient, inner, norm, scale
 
-__all__ = ["Curvature", "curvature", "hessian_product", "spectral_norm", "spectral_radius"]
+__all__ = ["Curvature", "curvature", "hessian_product"]
 
 # The chance, over the random start, that an extreme eigenvalue lies further out than `Curvature.error` says.
 FAILURE_PROBABILITY = 1e-6
@@ -73,69 +73,6 @@ def curvature(f: Energy, y: Any, *, num_steps: int = 64, key: jax.Array | None =
         share = (math.log(1.648 * math.sqrt(size) / FAILURE_PROBABILITY) / (2 * num_steps - 1)) ** 2
     error = share / (1.0 - 2.0 * share) * jnp.max(largest - smallest) if share < 0.5 else jnp.asarray(jnp.inf)
     return Curvature(smallest, largest, jnp.asarray(error, values.dtype))
-
-
-def spectral_norm(
-    apply: Callable[[Any], Any], like: Any, *, num_steps: int = 100, key: jax.Array | None = None
-) -> Array:
-    r"""The largest singular value of a linear map A, by power iteration on :math:`A^T A`; never above the true value.
-
-    Args:
-      apply: the linear map, from pytrees shaped as ``like``.
-      like: a pytree of arrays (or of their shapes and dtypes) in the domain of the map.
-      num_steps: products with A and with its transpose.
-      key: of the random start; None is a fixed one.
-
-    Returns:
-      A number, within a factor :math:`(1 - e)` with e falling as :math:`\log(D) / num\_steps` at worst.
-
-    Source: design of the library; Kuczynski and Wozniakowski (1992) for the rate.
-    """
-    start = _random_like(like, key)
-    transpose = jax.linear_transpose(apply, start)
-
-    def step(v: Any, _: None) -> tuple[Any, None]:
-        moved = transpose(apply(v))[0]
-        return scale(_reciprocal(norm(moved)), moved), None
-
-    v, _ = jax.lax.scan(step, start, length=num_steps)
-    return norm(apply(v))
-
-
-def spectral_radius(
-    apply: Callable[[Any], Any], like: Any, *, num_steps: int = 200, key: jax.Array | None = None
-) -> Array:
-    r"""The largest modulus of an eigenvalue of a linear map A, by the growth of norms, symmetric or not.
-
-    .. math:: r = ( |A^{2 k} v| / |A^k v| )^{1 / k} , \qquad k = num\_steps / 2 .
-
-    A Rayleigh quotient says less than r where eigenvalues are complex: 0.45 for a rotation by 60 degrees of size 0.9.
-
-    Args:
-      apply: the linear map, to pytrees shaped as its argument.
-      like: a pytree of arrays (or of their shapes and dtypes) in the domain of the map.
-      num_steps: products with A, at least 2.
-      key: of the random start; None is a fixed one.
-
-    Returns:
-      A number; an estimate, from neither side.
-
-    Raises:
-      ValueError: if num_steps is below 2.
-
-    Source: design of the library; Gelfand's formula, with the start's growth divided out.
-    """
-    if num_steps < 2:
-        raise ValueError(f"num_steps must be at least 2, got {num_steps}")
-
-    def step(v: Any, _: None) -> tuple[Any, Array]:
-        moved = apply(v)
-        growth = norm(moved)
-        return scale(_reciprocal(growth), moved), growth
-
-    start = _random_like(like, key)
-    _, growths = jax.lax.scan(step, scale(_reciprocal(norm(start)), start), length=num_steps)
-    return jnp.exp(jnp.mean(jnp.log(growths[num_steps // 2 :])))
 
 
 def _lanczos(apply: Callable[[Any], Any], start: Any, num_steps: int, rank: int) -> tuple[Array, Array]:
