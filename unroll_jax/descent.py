@@ -1,7 +1,7 @@
 """The one type everything is built from: an energy and the step that lowers it."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -18,9 +18,11 @@ __all__ = [
     "Params",
     "as_anchor",
     "blank_absent",
+    "broadcasts",
     "check_tokens",
     "compute_dtype",
     "linear",
+    "look_up",
 ]
 
 Params = Any  # a pytree of arrays
@@ -127,12 +129,36 @@ def check_tokens(y: Any, x: Any = None, *, dim: int | None = None) -> None:
         raise ValueError(f"y must be (*batch, n, d) with at least two axes, got shape {shape}")
     if dim is not None and shape[-1] != dim:
         raise ValueError(f"y must have tokens of width dim={dim}, got shape {shape}")
-    if x is not None and not _broadcasts(jnp.shape(x), shape):
+    if x is not None and not broadcasts(jnp.shape(x), shape):
         raise ValueError(f"x must broadcast to y's shape {shape}, got shape {jnp.shape(x)}")
-    if present is not None and not _broadcasts(jnp.shape(present), shape[:-1]):
+    if present is not None and not broadcasts(jnp.shape(present), shape[:-1]):
         raise ValueError(f"x.present must broadcast to y's tokens {shape[:-1]}, got shape {jnp.shape(present)}")
     for name, value in (("y", y), ("x", x)):
         _check_finite(name, value, present)
+
+
+def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether an array of ``shape`` broadcasts to ``target``."""
+    padded = (1,) * (len(target) - len(shape)) + tuple(shape)
+    return len(padded) == len(target) and all(a in (1, b) for a, b in zip(padded, target, strict=True))
+
+
+def look_up(argument: str, value: Any, table: Mapping[str, Any], kind: type, *kinds: type) -> Any:
+    """``value`` itself where it is of one of the kinds, else the entry of ``table`` that it names.
+
+    Raises:
+      ValueError: if the name is not in the table.
+      TypeError: if it is neither a name nor of one of the kinds.
+    """
+    if isinstance(value, (kind, *kinds)):
+        return value
+    article = "an" if kind.__name__[0] in "AEIOU" else "a"
+    wanted = f"{argument} must be one of {sorted(table)} or {article} {kind.__name__}"
+    if not isinstance(value, str):
+        raise TypeError(f"{wanted}, got {type(value).__name__}")
+    if value not in table:
+        raise ValueError(f"{wanted}, got {value!r}")
+    return table[value]
 
 
 def linear(tokens: Float[Array, "*batch n d"], weight: Float[Array, "d k"]) -> Float[Array, "*batch n k"]:
@@ -163,8 +189,3 @@ def _check_finite(name: str, value: Any, present: Any) -> None:
     if not finite.all():
         place = tuple(int(i) for i in np.argwhere(~finite)[0])
         raise ValueError(f"{name} must be finite, but {name}{list(place)} is {value[place]}")
-
-
-def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    padded = (1,) * (len(target) - len(shape)) + tuple(shape)
-    return len(padded) == len(target) and all(a in (1, b) for a, b in zip(padded, target, strict=True))

@@ -7,7 +7,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from unroll_jax.descent import blank_absent, linear
+from unroll_jax.descent import blank_absent, broadcasts, linear
 
 __all__ = ["check_input", "check_known", "check_params", "project", "sum_present"]
 
@@ -24,7 +24,7 @@ def check_input(x: Any, tokens: tuple[int, ...], *, width: int, what: str, prese
     if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
         raise TypeError(f"x must have a floating dtype, got {jnp.result_type(x)}; cast it first")
     shape = jnp.shape(x)
-    if len(shape) < 2 or shape[-1] != width or not _fits(shape[:-1], tokens):
+    if len(shape) < 2 or shape[-1] != width or not broadcasts(shape[:-1], tokens):
         wanted = (*tokens, width)
         raise ValueError(f"x must hold {what} of shape {wanted}, or broadcasting to it, got shape {shape}")
     if isinstance(x, Tracer) or isinstance(present, Tracer) or not getattr(x, "is_fully_addressable", True):
@@ -68,8 +68,3 @@ def project(tokens: Float[Array, "*batch n d"], W_a: Float[Array, "d k"] | None)
 def sum_present(per_token: Float[Array, "*batch n"], present: Any) -> Float[Array, "*batch"]:
     """The sum over the tokens that are there; ``present`` is a boolean (*batch, n), or None if all are."""
     return jnp.sum(per_token if present is None else blank_absent(per_token[..., None], present)[..., 0], axis=-1)
-
-
-def _fits(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    padded = (1,) * (len(target) - len(shape)) + tuple(shape)
-    return len(padded) == len(target) and all(a in (1, b) for a, b in zip(padded, target, strict=True))

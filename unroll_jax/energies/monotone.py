@@ -9,6 +9,8 @@ import jax.numpy as jnp
 from jax.scipy.special import xlogy
 from jaxtyping import Array, Float
 
+from unroll_jax.descent import look_up
+
 __all__ = ["MONOTONES", "Monotone", "antiderivative", "resolve_monotone"]
 
 Elementwise = Callable[[Float[Array, "..."]], Float[Array, "..."]]
@@ -50,13 +52,7 @@ def resolve_monotone(activation: str | Monotone) -> Monotone:
       ValueError: if the name is not in `MONOTONES`.
       TypeError: if it is neither a name nor a `Monotone`.
     """
-    if isinstance(activation, Monotone):
-        return activation
-    if not isinstance(activation, str):
-        raise TypeError(f"activation must be one of {sorted(MONOTONES)} or a Monotone, got {type(activation).__name__}")
-    if activation not in MONOTONES:
-        raise ValueError(f"activation must be one of {sorted(MONOTONES)} or a Monotone, got {activation!r}")
-    return MONOTONES[activation]
+    return look_up("activation", activation, MONOTONES, Monotone)
 
 
 LEAK = 0.01  # slope of leaky_relu below 0, that of `jax.nn.leaky_relu`

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.descent import Descent, Factored, compute_dtype
+from unroll_jax.descent import Descent, Factored, broadcasts, compute_dtype
 from unroll_jax.energies.convolution import convolve
 from unroll_jax.energies.monotone import Monotone, antiderivative, resolve_monotone
 from unroll_jax.spectral import conv_norm_bound, matrix_norm_bound
@@ -241,6 +241,5 @@ def _check(name: str, value: Any, event: tuple[int | None, ...]) -> None:
 
 
 def _check_batch(of_state: tuple[int, ...], of_input: tuple[int, ...]) -> None:
-    padded = (1,) * (len(of_state) - len(of_input)) + of_input
-    if len(padded) > len(of_state) or any(n not in (1, m) for m, n in zip(of_state, padded, strict=True)):
+    if not broadcasts(of_input, of_state):
         raise ValueError(f"x must have the batch axes {of_state} of z or broadcast to them, got {of_input}")

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from unroll_jax.descent import compute_dtype
+from unroll_jax.descent import compute_dtype, look_up
 from unroll_jax.energies.activations import ACTIVATIONS, elu, leaky_relu, sigmoid, softplus, softsign, tanh
 from unroll_jax.energies.penalty import Proximal
 
@@ -118,18 +118,15 @@ def resolve_proximal(phi: str | Proximal, step_size: float = 1.0) -> Proximal:
       ValueError: if the name is not in `PROXIMALS`.
       TypeError: if it is neither a name nor a `Proximal`.
     """
-    if isinstance(phi, Proximal):
-        return phi
-    if not isinstance(phi, str):
-        raise TypeError(f"phi must be one of {sorted(PROXIMALS)} or a Proximal, got {type(phi).__name__}")
-    if phi in NOT_MONOTONE:
+    if isinstance(phi, str) and phi in NOT_MONOTONE:
         raise ValueError(
             f"phi must be one of {sorted(PROXIMALS)} or a Proximal, got {phi!r}, which falls somewhere: every proximal "
             "operator of one variable is nondecreasing, so no penalty has it; softplus, elu and relu are near it"
         )
-    if phi not in PROXIMALS:
-        raise ValueError(f"phi must be one of {sorted(PROXIMALS)} or a Proximal, got {phi!r}")
-    return ACTIVATIONS[phi](step_size=step_size) if phi in ACTIVATIONS else PROXIMALS[phi]()
+    found = look_up("phi", phi, PROXIMALS, Proximal)
+    if isinstance(found, Proximal):
+        return found
+    return found(step_size=step_size) if phi in ACTIVATIONS else found()
 
 
 def _indicator(y: Array, inside: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from unroll_jax.descent import look_up
 from unroll_jax.fixed_point.adjoints import (
     Adjoint,
     Unrolled,
@@ -55,13 +56,8 @@ def resolve_solver(solver: str | Solver) -> Solver:
       ValueError: if the name is not in `SOLVERS`.
       TypeError: if it is neither a name nor a `Solver`.
     """
-    if isinstance(solver, Solver):
-        return solver
-    if not isinstance(solver, str):
-        raise TypeError(f"solver must be one of {sorted(SOLVERS)} or a Solver, got {type(solver).__name__}")
-    if solver not in SOLVERS:
-        raise ValueError(f"solver must be one of {sorted(SOLVERS)} or a Solver, got {solver!r}")
-    return SOLVERS[solver]()
+    found = look_up("solver", solver, SOLVERS, Solver)
+    return found if isinstance(found, Solver) else found()
 
 
 def resolve_adjoint(adjoint: str | Adjoint | Unrolled) -> Adjoint | Unrolled:
@@ -71,10 +67,5 @@ def resolve_adjoint(adjoint: str | Adjoint | Unrolled) -> Adjoint | Unrolled:
       ValueError: if the name is not in `ADJOINTS`.
       TypeError: if it is none of these.
     """
-    if isinstance(adjoint, Adjoint | Unrolled):
-        return adjoint
-    if not isinstance(adjoint, str):
-        raise TypeError(f"adjoint must be one of {sorted(ADJOINTS)} or an Adjoint, got {type(adjoint).__name__}")
-    if adjoint not in ADJOINTS:
-        raise ValueError(f"adjoint must be one of {sorted(ADJOINTS)} or an Adjoint, got {adjoint!r}")
-    return ADJOINTS[adjoint]()
+    found = look_up("adjoint", adjoint, ADJOINTS, Adjoint, Unrolled)
+    return found if isinstance(found, Adjoint | Unrolled) else found()
