@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.descent import full_precision
+
 __all__ = [
     "conv_norm_bound",
     "jacobian_norm",
@@ -21,6 +23,7 @@ __all__ = [
 SQUARINGS = 10
 
 
+@full_precision()
 def spectral_norm(
     apply: Callable[[Any], Any],
     like: Any,
@@ -59,6 +62,7 @@ def spectral_norm(
     return _norm(apply(jax.lax.stop_gradient(v)), batch_ndim)
 
 
+@full_precision()
 def spectral_radius(
     apply: Callable[[Any], Any],
     like: Any,
@@ -98,6 +102,7 @@ def spectral_radius(
     return jnp.exp(jnp.mean(jnp.log(growths[num_steps // 2 :]), axis=0))
 
 
+@full_precision()
 def matrix_norm_bound(A: Array, *, num_squarings: int = SQUARINGS) -> Float[Array, "*batch"]:
     r"""An upper bound of the spectral norm of matrices (*batch, h, m), real or complex, without a decomposition.
 

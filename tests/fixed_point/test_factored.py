@@ -8,6 +8,7 @@ import pytest
 import unroll_jax as uj
 from tests.fixed_point.problems import inputs, relative_error, symmetric_weights
 from unroll_jax.energies import Monotone
+from unroll_jax.fixed_point import ConvergenceError
 
 
 def layer_of(dim, width, square=0.9, activation="relu", dtype=jnp.float32):
@@ -73,3 +74,43 @@ def test_a_layer_without_an_equilibrium_says_so_at_little_cost(rows):
     _, info = uj.equilibrium(layer, params, jnp.zeros((rows, 30)), x, max_steps=50, on_failure="accept")
     assert not info.converged.any()
     assert int(info.steps.max()) < 50 * 20
+    with pytest.raises(
+        ConvergenceError, match=r"reached max_steps.* keep \|W\| < 1 \(certificates.spectral_normalise\)"
+    ):
+        uj.equilibrium(layer, params, jnp.zeros((rows, 30)), x, max_steps=50, on_failure="error")
+
+
+@pytest.mark.usefixtures("optimised")
+@pytest.mark.parametrize("size", [1e-12, 1e-30])
+def test_a_tiny_cotangent_keeps_its_accuracy(size):
+    layer, params = layer_of(8, 12, square=0.99)
+    x = inputs(4, 3, dtype=jnp.float32)
+
+    @jax.jit
+    def both(x):
+        z, pull = jax.vjp(lambda x: uj.equilibrium(layer, params, jnp.zeros((4, 8)), x, tol=1e-6)[0], x)
+        return pull(jnp.ones_like(z))[0], pull(jnp.full_like(z, size))[0]
+
+    full, tiny = both(x)
+    assert relative_error(np.asarray(tiny, np.float64) / size, full) < 1e-5
+
+
+def test_products_are_in_full_precision_unless_the_user_says_otherwise():
+    """What GPUs and TPUs do to float32 by default leaves three digits, and no usual tolerance could be met."""
+    layer, params = layer_of(8, 12)
+    conv = uj.opteq_conv(2, 3)
+    z, images = jnp.zeros((4, 8)), jnp.zeros((2, 5, 5, 2))
+
+    def program(layer, params, z):
+        loss = lambda params: jnp.sum(uj.equilibrium(layer, params, z)[0] ** 2)  # noqa: E731
+        return jax.jit(jax.grad(loss)).lower(params).as_text()
+
+    def counts(text):
+        lines = [line for line in text.splitlines() if "dot_general" in line or "stablehlo.convolution" in line]
+        return len(lines), sum("HIGHEST" in line for line in lines)
+
+    for case in ((layer, params, z), (conv, conv.init(jax.random.key(0)), images)):
+        found, highest = counts(program(*case))
+        assert found == highest > 0
+        with jax.default_matmul_precision("tensorfloat32"):
+            assert counts(program(*case)) == (found, 0)

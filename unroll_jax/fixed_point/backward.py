@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
+from unroll_jax.descent import full_precision
 from unroll_jax.fixed_point.adjoints import Adjoint, Linear
 from unroll_jax.fixed_point.failure import check_outcome
 from unroll_jax.fixed_point.forward_mode import WAY_OUT, reverse_only
@@ -89,6 +90,7 @@ def _corrected_forward(how: tuple[Function, Backward], fz: Array, probe: Probe, 
     return fz, (kept, probe)
 
 
+@full_precision()
 def _corrected_backward(how: tuple[Function, Backward], kept: Any, cotangent: Array) -> tuple[Any, ...]:
     function, backward = how
     (operands, z, small), probe = kept
@@ -132,6 +134,7 @@ def differentiable(
         return fz
 
     @root.defjvp
+    @full_precision()
     def _(primals: Any, tangents: Any) -> tuple[Array, Array]:
         operands, fz = primals
         z = root(operands, fz)

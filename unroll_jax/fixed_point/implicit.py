@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.descent import Descent, Factored, Params
+from unroll_jax.descent import Descent, Factored, Params, full_precision
 from unroll_jax.fixed_point.adjoints import Adjoint, Unrolled
 from unroll_jax.fixed_point.backward import Backward, Function, Probe, as_problem, corrected, differentiable
 from unroll_jax.fixed_point.checks import check_options, check_start, check_step, resolve_batch_ndim
@@ -23,6 +23,7 @@ from unroll_jax.fixed_point.tables import resolve_adjoint, resolve_solver
 __all__ = ["EquilibriumInfo", "equilibrium"]
 
 LEAST_ADJOINT_STEPS = 200  # products with J^T are cheap beside a forward solve that a cap of a few Newton steps serves
+CONTRACTING = "keep |W| < 1 (certificates.spectral_normalise)"
 
 
 class EquilibriumInfo(NamedTuple):
@@ -41,6 +42,7 @@ class EquilibriumInfo(NamedTuple):
     converged: Bool[Array, "*batch"]
 
 
+@full_precision()
 def equilibrium(
     descent: Descent | Callable[[Params, Any, Any], Any],
     params: Params,
@@ -69,6 +71,9 @@ def equilibrium(
     solved with vector products alone. Memory does not depend on the number of iterations. Cotangents are normalised
     before the solve, an example at a time, so that tiny ones keep their accuracy.
 
+    Products of float32 are taken in full precision, as tolerances below 1e-3 need it, where GPUs and TPUs would not by
+    default; a setting of your own (`jax.default_matmul_precision`) is left alone.
+
     **Error bounds.** Let f contract with c < 1 (in the Euclidean norm), and let r = |f(z) - z|, at most ``tol`` |y|
     where ``info`` says converged. Then
 
@@ -95,7 +100,8 @@ def equilibrium(
         their own dtype.
       x: the input the step sees, a pytree, or None.
       solver: a name of `SOLVERS`, or a `Solver`; None is semismooth Newton in the layer's own small space for a
-        factored layer (`opteq`), plain steps if ``adjoint`` is unrolled, else "anderson".
+        factored layer (`opteq`), plain steps if ``adjoint`` is unrolled, else "anderson". Solvers and adjoints that
+        need a symmetric Jacobian probe for it, at two products; without it, examples count as failed.
       adjoint: a name of `ADJOINTS`, an `Adjoint`, or `unrolled(k)`: then k steps of the solver, differentiated by
         autodiff. None is conjugate gradients in the small space for a factored layer, else "gmres".
       tol: relative tolerance of the forward solve, |f(z) - z| <= tol |f(z)| for every example. An example that cannot
@@ -164,7 +170,8 @@ def equilibrium(
         y, fz = corrected(rows, backward, operands, z, probe, arrays)
     if solver is None and small is not None:  # measured where it iterates; said of the step itself
         info = judge(relative(fz - z, fz), info.steps, tol, epsilon)
-    check_outcome(info, what="equilibrium", way_out="raise max_steps or tol", tol=tol, on_failure=on_failure)
+    way_out = "raise max_steps or tol" if small is None else f"raise max_steps or tol, or {CONTRACTING}"
+    check_outcome(info, what="equilibrium", way_out=way_out, tol=tol, on_failure=on_failure)
     return restore(y), _shaped(info, batch)
 
 
