@@ -17,17 +17,18 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "unroll_jax"
 # Ground first; a file may import from its own theme and from floors below. `descent` holds the types they all share.
 FLOORS = {
-    "descent": 0,
-    "spectral": 0,
-    "energies": 1,
-    "constrained": 1,
-    "alternating": 2,
-    "certificates": 3,
-    "unrolling": 3,
-    "fixed_point": 3,
-    "models": 4,
-    "train": 5,
-    "benchmarks": 6,
+    "precision": 0,
+    "descent": 1,
+    "spectral": 1,
+    "energies": 2,
+    "constrained": 2,
+    "alternating": 3,
+    "certificates": 4,
+    "unrolling": 4,
+    "fixed_point": 4,
+    "models": 5,
+    "train": 6,
+    "benchmarks": 7,
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = ["unroll_jax", *(module.name for module in pkgutil.walk_packages([str(PACKAGE)], "unroll_jax."))]

@@ -1,8 +1,7 @@
 """The one type everything is built from: an energy and the step that lowers it."""
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +21,6 @@ __all__ = [
     "broadcasts",
     "check_tokens",
     "compute_dtype",
-    "full_precision",
     "linear",
     "look_up",
 ]
@@ -166,16 +164,6 @@ def look_up(argument: str, value: Any, table: Mapping[str, Any], kind: type, *ki
 def linear(tokens: Float[Array, "*batch n d"], weight: Float[Array, "d k"]) -> Float[Array, "*batch n k"]:
     """``tokens @ weight`` as one product over all tokens, which makes the weight's gradient one product too."""
     return _flat_product(tokens, weight)
-
-
-@contextlib.contextmanager
-def full_precision() -> Iterator[None]:
-    """Float32 products in full, unless the user has set their precision: what is solved must be known well enough."""
-    if jax.config.jax_default_matmul_precision is None:
-        with jax.default_matmul_precision("highest"):
-            yield
-    else:
-        yield
 
 
 def compute_dtype(*arrays: Any) -> jnp.dtype:

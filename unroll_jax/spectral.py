@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.descent import full_precision
+from unroll_jax.precision import full_precision
 
 __all__ = [
     "conv_norm_bound",

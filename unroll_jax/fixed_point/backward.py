@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
-from unroll_jax.descent import full_precision
 from unroll_jax.fixed_point.adjoints import Adjoint, Linear
 from unroll_jax.fixed_point.failure import check_outcome
 from unroll_jax.fixed_point.forward_mode import WAY_OUT, reverse_only
 from unroll_jax.fixed_point.probing import refuse_asymmetric
 from unroll_jax.fixed_point.problem import MAX_STEPS, ROUND_OFF, STALLED, Problem, SolveInfo, norm
+from unroll_jax.precision import full_precision
 
 __all__ = ["Backward", "Probe", "as_problem", "corrected", "differentiable", "zero_probe"]
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.descent import Descent, Factored, Params, full_precision
+from unroll_jax.descent import Descent, Factored, Params
 from unroll_jax.fixed_point.adjoints import Adjoint, Unrolled
 from unroll_jax.fixed_point.backward import Backward, Function, Probe, as_problem, corrected, differentiable
 from unroll_jax.fixed_point.checks import check_options, check_start, check_step, resolve_batch_ndim
@@ -19,6 +19,7 @@ from unroll_jax.fixed_point.probing import refuse_asymmetric
 from unroll_jax.fixed_point.problem import Problem, SolveInfo, epsilon_of, flatten, judge, relative
 from unroll_jax.fixed_point.solvers import Solver, run, unroll_solver
 from unroll_jax.fixed_point.tables import resolve_adjoint, resolve_solver
+from unroll_jax.precision import full_precision
 
 __all__ = ["EquilibriumInfo", "equilibrium"]
 
