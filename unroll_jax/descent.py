@@ -54,6 +54,8 @@ class Descent(NamedTuple):
         other; or None. It must agree with the two: who replaces one of them replaces it, or sets it to None.
       factored: ``(params, x) -> Factored``, the same fixed points in a form that `equilibrium` can use; None if there
         is none.
+      symmetric: whether the step is the gradient of a convex potential, so that its Jacobian is symmetric positive
+        semidefinite; `equilibrium` then chooses solvers that use it.
     """
 
     init: Callable[[jax.Array], Params]
@@ -61,6 +63,7 @@ class Descent(NamedTuple):
     step: Callable[[Params, Any, Any], Any]
     step_and_energy: Callable[[Params, Any, Any], tuple[Any, Float[Array, "*batch"]]] | None = None
     factored: Callable[[Params, Any], Any] | None = None
+    symmetric: bool = False
 
 
 class Factored(NamedTuple):

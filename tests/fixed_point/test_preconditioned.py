@@ -63,7 +63,7 @@ def test_where_the_same_units_are_active_in_all_examples_a_few_steps_are_enough(
     _, plain, _ = jax.jit(lambda: run(None))()
     _, steps, shared = jax.jit(lambda: run(prepare(jnp.asarray(W), 16)))()
     assert shared.made
-    assert int(steps.max()) <= 7 + 3 < 50 < int(plain.max())
+    assert int(steps.max()) <= 24 + 3 < 50 < int(plain.max())
 
 
 def test_an_example_that_is_indefinite_does_not_spoil_another():

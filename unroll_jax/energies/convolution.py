@@ -39,13 +39,21 @@ def _convolve(kernel: Array, images: Array) -> Array:
     return jax.lax.conv_general_dilated(images, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
-# The shifts are made again where the kernel's gradient needs them: kept, they would take as many images as taps.
-@functools.partial(jax.checkpoint, prevent_cse=False)
 def _multiply(kernel: Array, images: Array) -> Array:
+    """One product for all taps, whose images are then shifted and added.
+
+    In this order reverse mode shifts first and ends with a product, which XLA works out once; a sum of nine images it
+    may work out again for every use.
+    """
     rows, columns, inner, outer = kernel.shape
     height, width = images.shape[1:3]
-    around = [((taps - 1) // 2, taps // 2) for taps in (rows, columns)]
-    padded = jnp.pad(images, [(0, 0), *around, (0, 0)])
-    shifts = [padded[:, i : i + height, j : j + width] for i in range(rows) for j in range(columns)]
-    columns_of_taps = jnp.concatenate(shifts, axis=-1).reshape(-1, rows * columns * inner)
-    return (columns_of_taps @ kernel.reshape(-1, outer)).reshape(*images.shape[:-1], outer)
+    moved = images.reshape(-1, inner) @ jnp.moveaxis(kernel, 2, 0).reshape(inner, -1)
+    moved = moved.reshape(*images.shape[:3], rows * columns * outer)
+    total = jnp.zeros((*images.shape[:3], outer), moved.dtype)
+    for place, tap in enumerate(jnp.split(moved, rows * columns, axis=-1)):
+        # Output (y, x) sees input (y + i - (rows - 1) // 2, x + j - (columns - 1) // 2).
+        down, right = place // columns - (rows - 1) // 2, place % columns - (columns - 1) // 2
+        around = [(max(-down, 0), max(down, 0)), (max(-right, 0), max(right, 0))]
+        padded = jnp.pad(tap, [(0, 0), *around, (0, 0)])
+        total = total + padded[:, max(down, 0) :, max(right, 0) :][:, :height, :width]
+    return total

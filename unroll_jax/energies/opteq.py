@@ -220,7 +220,7 @@ def _layer(
         moved = jax.grad(lambda z: jnp.sum(opteq_potential(params, z, x, activation=sigma)))(wide)
         return (moved if skip == 1.0 else wide + skip * (moved - wide)).astype(z.dtype)
 
-    return Descent(init=init, energy=energy, step=step)
+    return Descent(init=init, energy=energy, step=step, symmetric=True)
 
 
 def _check_sizes(**sizes: int | None) -> None:

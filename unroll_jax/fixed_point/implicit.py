@@ -23,6 +23,7 @@ from unroll_jax.precision import full_precision
 
 __all__ = ["EquilibriumInfo", "equilibrium"]
 
+GENERAL, SYMMETRIC = ("anderson", "gmres"), ("accelerated_gradient", "conjugate_gradient")  # solver and adjoint
 LEAST_ADJOINT_STEPS = 200  # products with J^T are cheap beside a forward solve that a cap of a few Newton steps serves
 CONTRACTING = "keep |W| < 1 (certificates.spectral_normalise)"
 
@@ -101,10 +102,12 @@ def equilibrium(
         their own dtype.
       x: the input the step sees, a pytree, or None.
       solver: a name of `SOLVERS`, or a `Solver`; None is semismooth Newton in the layer's own small space for a
-        factored layer (`opteq`), plain steps if ``adjoint`` is unrolled, else "anderson". Solvers and adjoints that
-        need a symmetric Jacobian probe for it, at two products; without it, examples count as failed.
+        factored layer (`opteq`), plain steps if ``adjoint`` is unrolled, "accelerated_gradient" for a `Descent` that
+        says it is symmetric (`opteq_conv`), else "anderson". Solvers and adjoints that need a symmetric Jacobian probe
+        for it, at two products; without it, examples count as failed.
       adjoint: a name of `ADJOINTS`, an `Adjoint`, or `unrolled(k)`: then k steps of the solver, differentiated by
-        autodiff. None is conjugate gradients in the small space for a factored layer, else "gmres".
+        autodiff. None is conjugate gradients for a factored or symmetric layer, in the small space of the former, else
+        "gmres".
       tol: relative tolerance of the forward solve, |f(z) - z| <= tol |f(z)| for every example. An example that cannot
         get there for round-off counts as converged, with a status of its own.
       max_steps: cap of the forward solve; of Newton steps where there are such.
@@ -147,7 +150,8 @@ def equilibrium(
     rows = lambda operands, z: flatten(function(operands, restore(z)), batch_ndim)[0]  # noqa: E731
 
     small = _small(descent, params, y0, x, start) if solver is None or adjoint is None else None
-    way = resolve_adjoint(adjoint or ("gmres" if small is None else "conjugate_gradient"))
+    usual = SYMMETRIC if isinstance(descent, Descent) and descent.symmetric else GENERAL
+    way = resolve_adjoint(adjoint or usual[1])
     if probe is not None and (forward_mode or isinstance(way, Unrolled)):
         raise ValueError('probe needs the reverse mode: drop it, or forward_mode and adjoint="unrolled"')
     if isinstance(way, Unrolled):
@@ -157,6 +161,8 @@ def equilibrium(
         check_outcome(info, what="unrolled equilibrium", way_out="raise num_steps", tol=tol, on_failure=on_failure)
         return restore(y), _shaped(info, batch)
 
+    if solver is not None or small is None:
+        solver = resolve_solver(solver or usual[0])
     z, info, shared = _solve_forward(rows, operands, start, epsilon, solver, small, tol, max_steps)
     backward = Backward(
         way, adjoint_tol or tol, adjoint_max_steps or max(max_steps, LEAST_ADJOINT_STEPS), on_failure, epsilon
@@ -169,7 +175,7 @@ def equilibrium(
             backward = backward._replace(prepared=_prepared_adjoint(small))
         arrays = None if small is None else (small.matrix, small.offset, shared)
         y, fz = corrected(rows, backward, operands, z, probe, arrays)
-    if solver is None and small is not None:  # measured where it iterates; said of the step itself
+    if solver is None:  # measured where it iterates; said of the step itself
         info = judge(relative(fz - z, fz), info.steps, tol, epsilon)
     way_out = "raise max_steps or tol" if small is None else f"raise max_steps or tol, or {CONTRACTING}"
     check_outcome(info, what="equilibrium", way_out=way_out, tol=tol, on_failure=on_failure)
@@ -193,14 +199,13 @@ def _close(step: Callable[..., Any], params: Params, y: Any, x: Any) -> tuple[Fu
 def _solve_forward(
     rows: Function, operands: Any, start: Array, epsilon: float, solver: Any, small: Any, tol: float, max_steps: int
 ) -> tuple[Array, SolveInfo, Shared | None]:
-    if solver is None and small is not None:
+    if solver is None:
         z, info, shared = factored_solve(small, prepare(small.matrix, len(start)), start, tol=tol, max_steps=max_steps)
     else:
         shared = None if small is None else prepare(small.matrix, len(start))
         problem = as_problem(rows, jax.lax.stop_gradient(operands), epsilon)
-        chosen = resolve_solver(solver or "anderson")
-        z, info = run(problem, start, chosen, tol=tol, max_steps=max_steps)
-        info = _probed(chosen, problem, z, info)
+        z, info = run(problem, start, solver, tol=tol, max_steps=max_steps)
+        info = _probed(solver, problem, z, info)
     return jax.lax.stop_gradient((z, info, shared))
 
 

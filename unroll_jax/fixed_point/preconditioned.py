@@ -130,8 +130,8 @@ def _squared(matrix: Array, rows: int) -> bool:
 
 
 def _patience(matrix: Array, rows: int) -> int:
-    """How many products with G on ``rows`` examples take the time of an inverse; few rows are no quicker than 16."""
-    return max(4, min(matrix.shape) // max(rows, 16))
+    """Steps that take the time of an inverse and of the slower steps with it: an easy system never pays for it."""
+    return max(24, 2 * min(matrix.shape) // max(rows, 16))
 
 
 def _invert(matrix: Array, root: Array, going: Array) -> Shared:
