@@ -1,0 +1,93 @@
+"""What do gradients through equilibria cost? Against other libraries at their best, and against unrolling."""
+
+import os
+
+import jax
+import numpy as np
+
+from benchmarks.gradients.against_unrolling import sweeps
+from benchmarks.gradients.problems import INPUT_DIM, Cell, conv_cell, deep_cell, dense_cell
+from benchmarks.gradients.race import TOL, Result, compiled_gradient, race
+from benchmarks.timing import interleaved, table
+
+__all__ = ["main"]
+
+DIMS, SQUARES = (64, 256, 1024), (0.9, 0.99, 0.999)
+PEERS = ("jaxopt", "optimistix", "torchdeq")
+BARS = {"median": 0.5, "hard": 0.2, "worst": 1.05}  # of the best peer's time
+
+
+def main() -> dict[str, float]:
+    """Prints a table of problems and libraries, what is left of the bars, and the sweeps against unrolling."""
+    print(
+        f"forward and backward to a residual of {TOL:.0e} in every example; {INPUT_DIM} inputs, batch 64 (images: 4), "
+        f"float32, {jax.default_backend()}, {os.cpu_count()} cores; ms, medians of interleaved runs"
+    )
+    rows, results, cells = [], {}, _cells()
+    for cell in cells:
+        results[cell.name] = race(cell, repeats=7 if cell.start[0].size >= 1024 else 15)
+        rows.append(_row(cell, results[cell.name]))
+        print(f"  {cell.name}: {_words(results[cell.name])}", flush=True)
+    header = ["problem", "floor", "ours", *PEERS, "of best", "MiB", "best's", "error", "best's"]
+    print(f"\n{table(header, rows)}\n")
+    figures = _judge(cells, results)
+    print(
+        "\nfloor: one step with its gradient in the parameters; error: of the gradient, against float64 direct solves;"
+    )
+    print("of best: our time over the best peer's; -: the mark was missed in every way, or 100 times our time reached.")
+    return figures | sweeps()
+
+
+def _cells() -> list[Cell]:
+    dense = [dense_cell(dim, square, spread) for dim in DIMS for spread in (False, True) for square in SQUARES]
+    return [*dense, deep_cell(), conv_cell()]
+
+
+def _row(cell: Cell, results: dict[str, Result]) -> list[str]:
+    ours, best = results["unroll_jax"], _best(results)
+    step, _ = compiled_gradient(cell, lambda params: cell.layer.step(params, cell.target, cell.x))
+    floor = float(np.median(interleaved({"step": step}, repeats=20)["step"]))
+    times = [f"{1e3 * results[peer].seconds:.2f}" if peer in results else "-" for peer in PEERS]
+    ratio, memory, error = ("-", "-", "-")
+    if best is not None:
+        ratio, memory = f"{ours.seconds / best.seconds:.2f}", f"{best.mebibytes:.2f}"
+        error = f"{best.error:.0e}"
+    own = [f"{1e3 * floor:.2f}", f"{1e3 * ours.seconds:.2f}"]
+    return [cell.name, *own, *times, ratio, f"{ours.mebibytes:.2f}", memory, f"{ours.error:.0e}", error]
+
+
+def _best(results: dict[str, Result]) -> Result | None:
+    peers = [result for library, result in results.items() if library != "unroll_jax"]
+    return min(peers, key=lambda result: result.seconds) if peers else None
+
+
+def _words(results: dict[str, Result]) -> str:
+    ours = results["unroll_jax"].seconds
+    peers = [f"{library} ({result.name}) {result.seconds / ours:.2f}" for library, result in results.items()]
+    return "time over ours: " + "; ".join(peers[1:])
+
+
+def _judge(cells: list[Cell], results: dict[str, dict[str, Result]]) -> dict[str, float]:
+    """Prints what the bars ask, and returns it with every time."""
+    pairs = [(cell, results[cell.name]["unroll_jax"], _best(results[cell.name])) for cell in cells]
+    pairs = [(cell, ours, best) for cell, ours, best in pairs if best is not None]
+    figures = {
+        f"{name} {library} seconds": result.seconds for name, row in results.items() for library, result in row.items()
+    }
+    if not pairs:
+        print('no peer is installed: pip install "unroll_jax[peers]" to compare')
+        return figures
+    ratios = {cell.name: ours.seconds / best.seconds for cell, ours, best in pairs}
+    hard = [ratios[cell.name] for cell, _, _ in pairs if cell.hard]
+    found = {"median": float(np.median(list(ratios.values()))), "worst": max(ratios.values())}
+    if hard:
+        found["hard"] = max(hard)
+    for name, value in found.items():
+        print(f"{name} time over the best peer's: {value:.2f} (bar {BARS[name]:.2f})")
+    slower = [name for name, ratio in ratios.items() if ratio > BARS["worst"]]
+    print(f"slower than the best peer by more than 5%: {', '.join(slower) or 'nowhere'}")
+    memory = [cell.name for cell, ours, best in pairs if ours.mebibytes > best.mebibytes]
+    print(f"more temporary memory than the best peer: {', '.join(memory) or 'nowhere'}")
+    error = [cell.name for cell, ours, best in pairs if ours.error > best.error]
+    print(f"a larger gradient error than the best peer: {', '.join(error) or 'nowhere'}")
+    return figures | {f"{name}_over_best_peer": value for name, value in found.items()}

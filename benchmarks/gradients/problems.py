@@ -1,0 +1,113 @@
+"""Equilibria to differentiate: OptEq layers with a known spectrum."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from unroll_jax import Descent
+from unroll_jax.energies import OptEqParams, deep_opteq, opteq, opteq_conv
+
+__all__ = ["INPUT_DIM", "Cell", "conv_cell", "deep_cell", "dense_cell"]
+
+INPUT_DIM = 32
+
+
+class Cell(NamedTuple):
+    """An equilibrium problem in float32; the loss is <target, z*>, its gradient that in the params.
+
+    Attributes:
+      name: what the tables call it.
+      layer: the step with its energy.
+      params: of the layer.
+      start: z_0, (batch, ...).
+      x: the input.
+      target: the cotangent of the equilibrium.
+      symmetric: whether the Jacobian is.
+      hard: whether it is one of the cells with the higher bar.
+    """
+
+    name: str
+    layer: Descent
+    params: Any
+    start: jax.Array
+    x: jax.Array
+    target: jax.Array
+    symmetric: bool
+    hard: bool
+
+
+def dense_cell(dim: int, square: float, spread: bool, *, batch: int = 64, width: int | None = None) -> Cell:
+    """A single dense layer with |W|^2 = square.
+
+    Random: W, U Gaussian. Spread: the squares of W's singular values are evenly spaced over (0, square] in random
+    bases, and U and b are such that every unit is active at the equilibrium, whose size stays of order 1.
+    """
+    draw, width = np.random.default_rng(0), width or dim
+    W = draw.normal(size=(width, dim))
+    x = draw.uniform(-1.0, 1.0, (batch, INPUT_DIM))
+    U, b = draw.normal(size=(width, INPUT_DIM)) / np.sqrt(INPUT_DIM), 0.1 * draw.normal(size=width)
+    if spread:
+        left, _, right = np.linalg.svd(W, full_matrices=False)
+        W = left * np.sqrt(square * np.linspace(1.0, 0.0, len(right), endpoint=False)) @ right
+        kept = np.eye(width) - W @ W.T
+        U, b = kept @ U, kept @ np.full(width, 1.5 * np.max(np.abs(x @ U.T)))  # so that W z + U x + b is what U, b were
+    else:
+        W *= np.sqrt(square) / np.linalg.norm(W, 2)
+    kind = "spread" if spread else "random"
+    shape = f"m={dim}" if width == dim else f"m={dim} h={width}"
+    return _cell(
+        f"dense {shape} {kind} {square}",
+        opteq(dim, width, INPUT_DIM),
+        _params(W, U, b),
+        x,
+        (batch, dim),
+        hard=spread and square >= 0.999,
+    )
+
+
+def deep_cell(depth: int = 3, dim: int = 256, square: float = 0.99, *, batch: int = 64) -> Cell:
+    """Layers one after another, each Gaussian with |W|^2 = square: the Jacobian is not symmetric."""
+    draw, params = np.random.default_rng(1), []
+    for _ in range(depth):
+        W = draw.normal(size=(dim, dim))
+        U = draw.normal(size=(dim, INPUT_DIM)) / np.sqrt(INPUT_DIM)
+        params.append(_params(W * np.sqrt(square) / np.linalg.norm(W, 2), U, 0.1 * draw.normal(size=dim)))
+    layer = deep_opteq([opteq(dim, dim, INPUT_DIM)] * depth)
+    x = draw.uniform(-1.0, 1.0, (batch, INPUT_DIM))
+    return _cell(f"deep L={depth} m={dim} {square}", layer, tuple(params), x, (batch, dim), symmetric=depth == 1)
+
+
+def conv_cell(channels: int = 32, side: int = 32, square: float = 0.99, *, batch: int = 4) -> Cell:
+    """A convolutional layer, Gaussian 3 x 3 kernels, scaled by power iteration to |W|^2 = square on its image."""
+    draw = np.random.default_rng(2)
+    W, U = (draw.normal(size=(3, 3, inputs, channels)) / np.sqrt(9 * inputs) for inputs in (channels, 3))
+    layer, x = opteq_conv(channels, channels, 3), draw.uniform(-1.0, 1.0, (batch, side, side, 3))
+    params = _params(W, U, 0.1 * draw.normal(size=channels))
+    linear = opteq_conv(channels, channels, activation="identity")
+    z = jnp.asarray(draw.normal(size=(1, side, side, channels)), jnp.float32)
+    power = jax.jit(lambda z: linear.step(params._replace(U=None, b=0.0 * params.b), z, None))
+    for _ in range(100):
+        z = power(z / jnp.linalg.norm(z))
+    params = params._replace(W=params.W * np.sqrt(square / float(jnp.linalg.norm(z))))
+    return _cell(f"conv {side}x{side}x{channels} {square}", layer, params, x, (batch, side, side, channels))
+
+
+def _params(*weights: np.ndarray) -> OptEqParams:
+    return OptEqParams(*(jnp.asarray(leaf, jnp.float32) for leaf in weights))
+
+
+def _cell(
+    name: str,
+    layer: Descent,
+    params: Any,
+    x: np.ndarray,
+    shape: tuple[int, ...],
+    *,
+    symmetric: bool = True,
+    hard: bool = False,
+) -> Cell:
+    target = jnp.asarray(np.random.default_rng(3).normal(size=shape), jnp.float32)
+    start = jnp.zeros(shape, jnp.float32)
+    return Cell(name, layer, params, start, jnp.asarray(x, jnp.float32), target, symmetric, hard)

@@ -1,0 +1,96 @@
+"""The benchmark of gradients: its exact answers against autodiff, its race and its judgement."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax
+from benchmarks import gradients, torch_peer
+from benchmarks.gradients import jax_peers
+from benchmarks.gradients.against_unrolling import sweeps
+from benchmarks.gradients.exact import exact, residual
+from benchmarks.gradients.problems import conv_cell, deep_cell, dense_cell
+from benchmarks.gradients.race import TOL, Result, compiled_gradient, gradient_error, race
+
+CELLS = {
+    "dense, random": lambda: dense_cell(8, 0.9, False, batch=3),
+    "dense, spread": lambda: dense_cell(8, 0.99, True, batch=3),
+    "dense, wide": lambda: dense_cell(6, 0.9, True, batch=2, width=9),
+    "deep": lambda: deep_cell(3, 8, 0.9, batch=3),
+    "conv": lambda: conv_cell(2, 5, 0.9, batch=2),
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_exact_gradients_are_those_of_a_long_unroll_in_float64(name, x64):
+    cell = CELLS[name]()
+    params, start, x, target = jax.tree.map(
+        lambda leaf: jnp.asarray(leaf, jnp.float64), (cell.params, cell.start, cell.x, cell.target)
+    )
+    count = 4000 if "spread" in name else 400
+
+    def unrolled(params):
+        z, _ = jax.lax.scan(lambda z, _: (cell.layer.step(params, z, x), None), start, length=count)
+        return jnp.sum(target * z), z
+
+    gradient, z = jax.jit(jax.grad(unrolled, has_aux=True))(params)
+    truth = exact(cell, z + 1e-4)
+    np.testing.assert_allclose(truth.z, z, atol=1e-9)
+    assert gradient_error(truth, gradient) < 1e-8
+    assert residual(cell, z) < 1e-12
+
+
+@pytest.mark.parametrize(("dim", "spread"), [(8, False), (12, True)])
+def test_dense_problems_have_the_norm_and_the_activity_they_name(dim, spread):
+    cell = dense_cell(dim, 0.99, spread, batch=4)
+    assert np.linalg.norm(np.asarray(cell.params.W), 2) ** 2 == pytest.approx(0.99, rel=1e-5)
+    z = exact(cell, cell.start).z
+    hidden = z @ np.asarray(cell.params.W).T + np.asarray(cell.x @ cell.params.U.T + cell.params.b)
+    assert (hidden > 0).all() == spread
+
+
+@pytest.mark.peers
+def test_every_installed_peer_solves_an_easy_problem_to_the_same_mark():
+    cell = dense_cell(8, 0.9, False, batch=4)
+    results = race(cell, repeats=1)
+    installed = {name for name in ("jaxopt", "optimistix") if jax_peers.installed(name)}
+    if torch_peer.torch_or_none() is not None and jax_peers.installed("torchdeq"):
+        installed.add("torchdeq")
+    assert {"unroll_jax"} <= set(results) <= installed | {"unroll_jax"}
+    assert "jaxopt" in results  # which the project depends on
+    for result in results.values():
+        assert result.residual <= TOL
+        assert result.error < 1e-3
+
+
+def test_bars_count_what_is_slower_larger_and_less_exact(capsys):
+    cell = dense_cell(8, 0.999, True, batch=2)
+    ours, peer = Result("ours", 2.0, 3.0, 1e-6, 1e-3), Result("Picard", 1.0, 2.0, 1e-6, 1e-4)
+    found = gradients._judge([cell], {cell.name: {"unroll_jax": ours, "jaxopt": peer}})
+    assert found["median_over_best_peer"] == found["hard_over_best_peer"] == found["worst_over_best_peer"] == 2.0
+    assert capsys.readouterr().out.count(cell.name) == 3
+    found = gradients._judge([cell], {cell.name: {"unroll_jax": peer, "jaxopt": ours}})
+    assert found["worst_over_best_peer"] == 0.5
+    assert capsys.readouterr().out.count("nowhere") == 3
+
+
+def test_a_sweep_compares_both_ways_on_one_problem(monkeypatch, capsys):
+    small = lambda *_, **__: dense_cell(8, 0.9, True, batch=2)  # noqa: E731
+    monkeypatch.setattr("benchmarks.gradients.against_unrolling.ITERATIONS", (10, 40))
+    monkeypatch.setattr("benchmarks.gradients.against_unrolling.dense_cell", small)
+    monkeypatch.setattr("benchmarks.gradients.against_unrolling.deep_cell", small)
+    figures = sweeps()
+    assert figures["40 iterations implicit_mebibytes"] == figures["10 iterations implicit_mebibytes"]
+    assert figures["40 iterations unrolled_mebibytes"] > figures["10 iterations unrolled_mebibytes"]
+    assert "width 1024" in capsys.readouterr().out
+
+
+def test_our_way_reports_its_memory_and_reaches_the_mark():
+    cell = dense_cell(8, 0.9, False, batch=4)
+    find = lambda params: unroll_jax.equilibrium(cell.layer, params, cell.start, cell.x, tol=TOL)[0]  # noqa: E731
+    run, mebibytes = compiled_gradient(cell, find)
+    state, gradient = run()
+    assert mebibytes > 0.0
+    assert residual(cell, state) <= TOL
+    assert gradient_error(exact(cell, state), gradient) < 1e-3
