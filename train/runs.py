@@ -1,7 +1,6 @@
 """What the commands do: run, evaluate and report, on run folders."""
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from train.lock import locked
 from train.loop import train
 from train.metrics import PARTIAL, write_json
 from train.recipe import INFEASIBLE, Kind
+from train.report.files import read_object
 
 __all__ = ["default_folder", "evaluate", "report", "run"]
 
@@ -92,7 +92,7 @@ def _run_one(config: Any, folder: Path, *, experiment: str, log: Log) -> None:
     recipe = kind.recipe(config, data)
     _claim(folder, experiment, config, data)
     with locked(folder):
-        status = _read_json(folder / "status.json") if (folder / "status.json").exists() else {}
+        status = read_object(folder / "status.json") if (folder / "status.json").exists() else {}
         if status.get("state") in ("finished", "stopped"):
             log(f"{folder}: {status['state']} already after {status['steps']} steps; pass another --out to train anew")
         else:
@@ -121,7 +121,7 @@ def _claim(folder: Path, experiment: str, config: Any, data: Any) -> None:
 
 
 def _check_same(folder: Path, experiment: str, config: Any, data: Any) -> None:
-    changed = differences(_read_json(folder / "config.json"), _identity(experiment, config, data))
+    changed = differences(read_object(folder / "config.json"), _identity(experiment, config, data))
     if changed:
         raise UserError(f"{folder} was trained with another configuration: {'; '.join(changed)}; pass another --out")
 
@@ -135,7 +135,7 @@ def _read_config(folder: Path) -> tuple[str, Kind, Any]:
     path = folder / "config.json"
     if not path.exists():
         raise UserError(f"{folder} is no run folder: it has no config.json")
-    values = _read_json(path)
+    values = read_object(path)
     experiment, _ = values.pop("experiment", ""), values.pop("found", None)
     if experiment not in EXPERIMENTS:
         raise UserError(
@@ -149,10 +149,3 @@ def _read_config(folder: Path) -> tuple[str, Kind, Any]:
     except TypeError as error:
         raise UserError(f"{path} holds a value of the wrong type ({error}); restore it, or train again") from error
     return experiment, kind, config
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{path} cannot be read as JSON ({error}); move the run folder away and train again") from error

@@ -140,8 +140,8 @@ def test_a_kill_before_the_configuration_was_written_does_not_block_the_folder(s
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("{", r"config\.json cannot be read as JSON"),
-        ("[1]", r"config\.json cannot be read as JSON"),
+        ("{", r"config\.json is damaged"),
+        ("[1]", r"config\.json is damaged"),
         ('{"steps": 3}', "field .* is unknown or missing"),
         (("steps", "abc"), "wrong type"),
         (("model", 3), "wrong type"),

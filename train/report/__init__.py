@@ -1,17 +1,13 @@
 """The report: figures, a self-contained page, strict-JSON summary and terminal tables from evaluated run folders."""
 
-import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
-from train.errors import UserError
-from train.metrics import write_json
+from train.report.files import write_files
 from train.report.groups import Setting, group
 from train.report.page import render
-from train.report.panels import DPI
+from train.report.panels import png
 from train.report.paths import without_folders
 from train.report.plots import draw_all
 from train.report.read import Run, read_runs
@@ -43,25 +39,11 @@ def write_report(run_folders: Sequence[Path], out: Path, *, log: Callable[[str],
     runs = read_runs([Path(folder) for folder in run_folders])
     settings = group(runs)
     summary = without_folders(summarise(settings, runs))
-    pictures = {name: _png(figure) for name, figure in draw_all(settings).items()}
-    page = render(settings, runs, pictures)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, picture in pictures.items():
-            (out / f"{name}.png").write_bytes(picture)
-        (out / "index.html").write_text(page, encoding="utf-8")
-        write_json(out / "summary.json", summary)
-    except OSError as error:
-        raise UserError(f"cannot write the report to {out} ({error.strerror}); choose another folder") from None
+    pictures = {name: png(figure) for name, figure in draw_all(settings).items()}
+    write_files(out, pictures=pictures, page=render(settings, runs, pictures), summary=summary)
     _tell(settings, runs, log)
     log(f"report: {out / 'index.html'}")
     return summary
-
-
-def _png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI, facecolor="white")
-    return buffer.getvalue()
 
 
 def _tell(settings: Sequence[Setting], runs: Sequence[Run], log: Callable[[str], None]) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from train.report.files import flat
 from train.report.paths import without_folders
-from train.report.read import METHODS, Run, flat
+from train.report.read import METHODS, Run
 
 __all__ = ["METHOD_NAMES", "Setting", "Variant", "group", "headline", "identity", "is_number"]
 

@@ -9,10 +9,11 @@ from string import Template
 from typing import Any
 
 from train.environment import environment
+from train.report.files import flat
 from train.report.groups import METHOD_NAMES, Setting, Variant
 from train.report.html import figure_html, page_html, table_html
 from train.report.paths import without_folders
-from train.report.read import METHODS, Run, flat
+from train.report.read import METHODS, Run
 from train.report.tables import Table, cost_table, feasibility_table, rmse_table
 from train.report.verdict import compare, notes, opening, run_verdict
 

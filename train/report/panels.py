@@ -1,5 +1,6 @@
 """What the figures share: colours, a panel per setting, log axes and the legend under all panels."""
 
+import io
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,6 +23,7 @@ __all__ = [
     "log_if_wide",
     "log_ticks",
     "padded",
+    "png",
     "setting_panels",
     "shared_legend",
     "tidy",
@@ -39,6 +41,13 @@ LETTERS_PER_INCH = 11
 LOG_RATIO = 4.0
 
 Array = NDArray[np.float64]
+
+
+def png(figure: Figure) -> bytes:
+    """A figure as reports show it."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI, facecolor="white")
+    return buffer.getvalue()
 
 
 def setting_panels(settings: Sequence[Setting], *, share_y: bool, height: float = 3.9) -> tuple[Figure, list[Axes]]:

@@ -1,6 +1,5 @@
 """Run folders as the report sees them: read, checked, and refused with one clear line when they do not fit."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +10,9 @@ from numpy.typing import NDArray
 
 from train.errors import UserError
 from train.metrics import read_metrics
+from train.report.files import WRITTEN, check_folders, one_line, read_object, way_out
 
-__all__ = ["METHODS", "Curves", "Run", "check_comparable", "flat", "read_run", "read_runs"]
+__all__ = ["METHODS", "Curves", "Run", "check_comparable", "read_run", "read_runs"]
 
 METHODS = ("erm", "constrained")
 PER_LAYER = ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness")
@@ -21,7 +21,6 @@ SCALARS = ("train_gamma", "tolerance", "share_descending", "mean_ratio_all", "tr
 OTHERS = ("experiment", "method", "num_layers", "seed", "num_sequences", "rmse", "noisy_rmse", "feasible")
 # Noise of the same strength on the same clips differs by well under 1% between noise seeds; more is other clips.
 NOISY_RTOL, NOISY_ATOL = 0.02, 0.05
-WRITTEN = "give a folder that `python -m train run` wrote"
 
 Array = NDArray[np.float64]
 
@@ -82,13 +81,7 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     Raises:
       UserError: if there is no folder, one is given twice, unreadable, not evaluated, or does not fit the others.
     """
-    if not folders:
-        raise UserError("report needs at least one run folder, got none; give folders such as runs/NAME")
-    seen: set[Path] = set()
-    for folder in folders:
-        if folder.resolve() in seen:
-            raise UserError(f"run folder {folder} is given twice; give each run once")
-        seen.add(folder.resolve())
+    check_folders(folders)
     runs = [read_run(folder) for folder in folders]
     check_comparable(runs)
     return runs
@@ -100,18 +93,12 @@ def read_run(folder: Path) -> Run:
     Raises:
       UserError: if a file is missing, damaged, or lacks a key the report needs.
     """
-    if not folder.is_dir():
-        raise UserError(f"run folder {folder} does not exist; {WRITTEN}")
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{folder} is not a run folder (no config.json); {WRITTEN}")
-    if not (folder / "evaluation.json").is_file():
-        raise UserError(f"run {folder} has no evaluation.json; run `python -m train evaluate {folder}` first")
-    evaluation = _read_object(folder / "evaluation.json")
+    evaluation = read_object(folder / "evaluation.json")
     _check_evaluation(evaluation, folder)
     return Run(
         folder=folder,
-        config=_read_object(folder / "config.json"),
-        status=_read_object(folder / "status.json"),
+        config=read_object(folder / "config.json"),
+        status=read_object(folder / "status.json"),
         evaluation=evaluation,
         curves=_read_curves(folder / "metrics.jsonl", evaluation["num_layers"]),
     )
@@ -132,10 +119,10 @@ def check_comparable(runs: Sequence[Run]) -> None:
     )
     first = runs[0]
     for run in runs[1:]:
-        for what, value, way_out in checks:
+        for what, value, mend in checks:
             if value(run) != value(first):
                 pair = f"{first.folder} has {value(first)}, {run.folder} has {value(run)}"
-                raise UserError(f"runs differ in {what}: {pair}; {way_out}")
+                raise UserError(f"runs differ in {what}: {pair}; {mend}")
         if not np.allclose(run.rmse("noisy_rmse"), first.rmse("noisy_rmse"), NOISY_RTOL, NOISY_ATOL, equal_nan=True):
             raise UserError(
                 f"{first.folder} and {run.folder} were not tested on the same noisy clips (the RMSE of their noisy "
@@ -143,15 +130,6 @@ def check_comparable(runs: Sequence[Run]) -> None:
             )
         if run.evaluation["ratio_histogram"]["edges"] != first.evaluation["ratio_histogram"]["edges"]:
             raise UserError(f"{first.folder} and {run.folder} have ratio histograms with different edges; {again}")
-
-
-def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested config as one dict with dotted names."""
-    items: dict[str, Any] = {}
-    for key, value in config.items():
-        nested = isinstance(value, dict) and value
-        items.update(flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value})
-    return items
 
 
 def _data_source(run: Run) -> str:
@@ -162,35 +140,17 @@ def _data_source(run: Run) -> str:
     return f"{data.get('source', 'unknown')}" + (f" ({Path(str(root)).name})" if root else "")
 
 
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"run {path.parent} has no {path.name}; {WRITTEN}") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged ({_one_line(error)}); {_way_out(path)}") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path} is damaged (not a JSON object); {_way_out(path)}")
-    return value
-
-
-def _way_out(path: Path) -> str:
-    if path.name == "evaluation.json":
-        return f"run `python -m train evaluate {path.parent}` again"
-    return "restore it, or train the run again"
-
-
 def _check_evaluation(evaluation: dict[str, Any], folder: Path) -> None:
     path = folder / "evaluation.json"
     for key in (*OTHERS, *PER_LAYER, *PER_STEP, *SCALARS, "ratio_histogram"):
         if key not in evaluation:
-            raise UserError(f"{path} lacks {key!r}; {_way_out(path)}")
+            raise UserError(f"{path} lacks {key!r}; {way_out(path)}")
     if evaluation["method"] not in METHODS:
         raise UserError(f"{path}: method {evaluation['method']!r} is unknown, must be one of {', '.join(METHODS)}")
     try:
         _check_shapes(evaluation)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise UserError(f"{path} is damaged ({_one_line(error)}); {_way_out(path)}") from None
+        raise UserError(f"{path} is damaged ({one_line(error)}); {way_out(path)}") from None
 
 
 def _check_shapes(evaluation: dict[str, Any]) -> None:
@@ -227,7 +187,7 @@ def _read_curves(path: Path, num_layers: int) -> Curves:
             elif record["kind"] == "validation":
                 validation[int(record["step"])] = record["layer_losses"][-1]
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise UserError(f"{path} is damaged in line {number} ({_one_line(error)}); train the run again") from None
+            raise UserError(f"{path} is damaged in line {number} ({one_line(error)}); train the run again") from None
     return Curves(
         steps=np.asarray(list(train), np.int64),
         loss=_floats([loss[0] for loss, _, _ in train.values()]),
@@ -242,8 +202,3 @@ def _floats(values: Sequence[Any]) -> Array:
     """Floats of a list or list of lists; what is not a finite number (None, inf) becomes NaN."""
     numbers = np.asarray(values, dtype=np.float64)
     return np.where(np.isfinite(numbers), numbers, np.nan)
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return f"missing {text}" if isinstance(error, KeyError) else text or type(error).__name__

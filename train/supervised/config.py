@@ -107,6 +107,7 @@ def check_supervised(config: SupervisedConfig) -> None:
     rules = (
         *((name, "at least 1", getattr(config, name.replace("-", "_")) >= 1) for name in _COUNTS),
         ("augment", "False for digits, which must not be mirrored", not (config.augment and _of_digits(config))),
+        ("network.stem", "() for dense layers, which see images as vectors", _stem_fits(config)),
         ("seed", "a whole number in [0, 2**32)", 0 <= config.seed < 2**32),
         ("optimizer.learning-rate", "positive and finite", positive(rates.learning_rate)),
         ("optimizer.clip-norm", "positive and finite", positive(rates.clip_norm)),
@@ -122,6 +123,10 @@ def check_supervised(config: SupervisedConfig) -> None:
 
 def _of_digits(config: Any) -> bool:
     return config.data.source == "digits"
+
+
+def _stem_fits(config: Any) -> bool:
+    return getattr(config.network, "convolutional", True) or not config.network.stem
 
 
 _COUNTS = ("epochs", "batch-size", "validate-every")

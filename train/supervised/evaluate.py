@@ -62,19 +62,24 @@ def make_split_scores(task: Task, data: Any, batch_size: int) -> Callable[[Any, 
     return split_scores
 
 
-def weight_norms(params: Any, image_shape: tuple[int, int]) -> dict[str, float]:
-    """Spectral norm of every W of an OptEq layer, as parametrised (before `max_norm` scales it), by its name."""
-    found = {}
+def weight_norms(params: Any, image_shape: tuple[int, int], *, stem: int = 0) -> dict[str, float]:
+    """Spectral norm of every W of an OptEq layer, as parametrised (before `max_norm` scales it), by its name.
+
+    Convolutions see images of ``image_shape`` halved, and rounded up, by each of ``stem`` strided convolutions.
+    """
+    found, image_shape = {}, tuple(-(-side // 2**stem) for side in image_shape)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         names = [str(getattr(entry, "key", entry)) for entry in path]
         if names[-1] == "W":
             image = image_shape if leaf.ndim == 4 else None
-            found[".".join(names[1:-1])] = float(weight_norm(leaf, image))
+            found[names[-2]] = float(weight_norm(leaf, image))
     return found
 
 
 def evaluate_supervised(config: SupervisedConfig, task: Task, data: Any, params: Any) -> dict[str, Any]:
     """Everything a report needs of one trained network, on the test split; JSON values."""
+    network: Any = config.network  # pyright: ignore[reportAttributeAccessIssue] (every subclass has one)
+    bounded = hasattr(network, "max_norm")  # the networks whose W have norms that matter
     found = make_split_scores(task, data, config.batch_size)(params, "test")
     return {
         "seed": config.seed,
@@ -84,7 +89,7 @@ def evaluate_supervised(config: SupervisedConfig, task: Task, data: Any, params:
         "residual": numbers([found.equilibrium.residual])[0],
         "iterations": numbers([found.equilibrium.iterations])[0],
         "converged": numbers([found.equilibrium.converged])[0],
-        "weight_norms": weight_norms(params, data.shape[:2]),
+        "weight_norms": weight_norms(params, data.shape[:2], stem=len(network.stem)) if bounded else {},
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
         "seconds_an_example": numbers([found.seconds])[0],
         "class_names": list(data.class_names),

@@ -133,6 +133,59 @@ QUICK: dict[str, Experiment] = {
     ),
 }
 
+# CIFAR-10 for one CPU core: 10,000 images, and a stem that brings them to 8 x 8, where each step of an equilibrium is
+# cheap. All networks have the same stem and head, and as many parameters as one another, within 5%.
+BEHIND_STEM: dict[str, Any] = {"stem": (16, 32), "features": None}
+CPU_SIZED: dict[str, Any] = {
+    "data": ImageConfig(source="image_folder"),
+    "epochs": 12,
+    "train_examples": 10_000,
+    "validate_every": 3,
+}
+
+
+def _cpu_sized(kind: Kind, config: type, network: Any, learning_rate: float, summary: str, expect: str) -> Experiment:
+    rates = OptimizerConfig(learning_rate=learning_rate)
+    return Experiment(
+        kind, config(network=network, optimizer=rates, **CPU_SIZED), summary, "Xie et al. (2021), Table 1", expect
+    )
+
+
+def _cpu_sized_opteq(learning_rate: float, summary: str, expect: str, **options: Any) -> Experiment:
+    network = OptEqConfig(channels=32, widths=(32, 32), norm_steps=2, **BEHIND_STEM, **options)
+    return _cpu_sized(IMAGE_OPTEQ, ImageOptEqConfig, network, learning_rate, summary, expect)
+
+
+CIFAR10: dict[str, Experiment] = {
+    "cifar10-opteq": _cpu_sized_opteq(3e-3, "deep OptEq without S, implicit gradients", "?"),
+    "cifar10-opteq-unrolled": _cpu_sized_opteq(3e-3, "deep OptEq without S, 20 unrolled steps", "?", way="unrolled"),
+    "cifar10-opteq-sam": _cpu_sized_opteq(
+        3e-3, "deep OptEq with S, 20 steps of SAM", "?", way="averaged", regulariser="half_square"
+    ),
+    "cifar10-mon": _cpu_sized(
+        IMAGE_MON, ImageMonConfig, MonConfig(channels=38, stem=(16, 32), pool=None), 3e-3, "MON", "?"
+    ),
+    "cifar10-ode": _cpu_sized(
+        IMAGE_ODE, ImageOdeConfig, OdeConfig(widths=(63,), **BEHIND_STEM), 3e-3, "a neural ODE", "?"
+    ),
+    "cifar10-anode": _cpu_sized(
+        IMAGE_ODE,
+        ImageOdeConfig,
+        OdeConfig(widths=(50,), augment=8, **BEHIND_STEM),
+        3e-3,
+        "an augmented neural ODE",
+        "?",
+    ),
+    "cifar10-dnn": _cpu_sized(
+        IMAGE_FEEDFORWARD,
+        ImageFeedForwardConfig,
+        FeedForwardConfig(widths=(32, 48, 32), **BEHIND_STEM),
+        3e-3,
+        "a plain network",
+        "?",
+    ),
+}
+
 PUBLISHED: dict[str, Experiment] = {
     "xie2021-1a-none": _table_1a("199k, no regularisation", _opteq()),
     "xie2021-1a-sam": _table_1a("199k, SAM with decorrelation", _opteq(way="averaged", regulariser="decorrelation")),
@@ -205,4 +258,4 @@ PUBLISHED: dict[str, Experiment] = {
     },
 }
 
-SUPERVISED: dict[str, Experiment] = QUICK | PUBLISHED
+SUPERVISED: dict[str, Experiment] = QUICK | CIFAR10 | PUBLISHED

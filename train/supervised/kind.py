@@ -19,7 +19,7 @@ from train.supervised.config import (
     check_supervised,
 )
 from train.supervised.evaluate import evaluate_supervised
-from train.supervised.pictures import draw_predictions
+from train.supervised.pictures import predict, write_predictions
 from train.supervised.recipe import supervised_recipe
 from train.supervised.report import Measure, write_supervised_report
 from train.supervised.task import supervised_task
@@ -53,9 +53,9 @@ def _changes(config: Any, usual: Any) -> list[tuple[str, Any]]:
     return found
 
 
-def _report_by(measures: tuple[Measure, ...]) -> Callable[..., None]:
+def _report_by(measures: tuple[Measure, ...], *, pictured: bool = False) -> Callable[..., None]:
     def report(folders: Any, out: Path, log: Any) -> None:
-        write_supervised_report(folders, out, measures=measures, log=log)
+        write_supervised_report(folders, out, measures=measures, pictured=pictured, log=log)
 
     return report
 
@@ -81,7 +81,7 @@ def _kind(config: type, source: Any, measures: tuple[Measure, ...], report: Call
     def evaluate(config: Any, data: Any, state: Any, folder: Path) -> dict[str, Any]:
         built = task(config, data)
         if source is scenes:
-            draw_predictions(folder / "predictions.png", built, data, state.params)
+            write_predictions(folder, predict(built, data, state.params))
         return evaluate_supervised(config, built, data, state.params)
 
     def verdict(found: dict[str, Any]) -> str:
@@ -110,7 +110,7 @@ def _augment_scenes(key: Any, pictures: Any, labels: Any) -> tuple[Any, Any]:
     return scenes.augment(key, pictures, labels)
 
 
-_REPORT_IMAGES, _REPORT_SCENES = _report_by(ACCURACY), _report_by(SEGMENTATION)
+_REPORT_IMAGES, _REPORT_SCENES = _report_by(ACCURACY), _report_by(SEGMENTATION, pictured=True)
 IMAGE_OPTEQ = _kind(ImageOptEqConfig, images, ACCURACY, _REPORT_IMAGES)
 IMAGE_MON = _kind(ImageMonConfig, images, ACCURACY, _REPORT_IMAGES)
 IMAGE_ODE = _kind(ImageOdeConfig, images, ACCURACY, _REPORT_IMAGES)

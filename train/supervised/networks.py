@@ -44,6 +44,8 @@ class EquilibriumConfig:
     """A name of unroll_jax.energies.REGULARISERS: a layer appended to the network, or what SAM regularises by."""
     regulariser_step: float = 1.0
     """Step size g of the appended layer, prox_(g R) or I - g grad R."""
+    regulariser_smoothness: float | None = None
+    """L_R of averaged, whose step size is 1 / (2 L_R), for a regulariser without one (decorrelation, absolute)."""
     max_norm: float | None = 0.9
     """Spectral norm that every W is kept to; none leaves them free (then nothing promises an equilibrium)."""
     norm_steps: int | None = None
@@ -60,6 +62,8 @@ class OptEqConfig(EquilibriumConfig):
 
     convolutional: bool = True
     """Convolutions; else dense layers on flattened images."""
+    stem: tuple[int, ...] = ()
+    """Channels of convolutions of stride 2 before all else: each halves the images."""
     features: int | None = 16
     """Channels of the feature extractor before the equilibrium."""
 
@@ -80,6 +84,8 @@ class MonConfig:
 
     convolutional: bool = True
     """Convolutions; else dense layers on flattened images."""
+    stem: tuple[int, ...] = ()
+    """Channels of convolutions of stride 2 before all else: each halves the images."""
     channels: int = 16
     """Channels of the state."""
     margin: float = 1.0
@@ -102,6 +108,8 @@ class OdeConfig:
 
     convolutional: bool = True
     """Convolutions; else dense layers on flattened images."""
+    stem: tuple[int, ...] = ()
+    """Channels of convolutions of stride 2 before all else: each halves the images."""
     widths: tuple[int, ...] = (32,)
     """Hidden channels of the vector field."""
     features: int | None = 16
@@ -118,6 +126,8 @@ class FeedForwardConfig:
 
     convolutional: bool = True
     """Convolutions; else dense layers on flattened images."""
+    stem: tuple[int, ...] = ()
+    """Channels of convolutions of stride 2 before all else: each halves the images."""
     widths: tuple[int, ...] = (16, 32)
     """Channels of each layer."""
     features: int | None = 16
@@ -149,7 +159,7 @@ def build(network: Any, num_classes: int) -> nn.Module:
 
 @build.register
 def _(network: OptEqConfig, num_classes: int) -> nn.Module:
-    return models.DeepOptEq(num_classes=num_classes, on_failure="accept", **_options(network))
+    return _behind_stem(network, models.DeepOptEq(num_classes=num_classes, on_failure="accept", **_options(network)))
 
 
 @build.register
@@ -159,17 +169,18 @@ def _(network: SegmenterConfig, num_classes: int) -> nn.Module:
 
 @build.register
 def _(network: MonConfig, num_classes: int) -> nn.Module:
-    return models.MonotoneOperatorNetwork(num_classes=num_classes, on_failure="accept", **_options(network))
+    model = models.MonotoneOperatorNetwork(num_classes=num_classes, on_failure="accept", **_options(network))
+    return _behind_stem(network, model)
 
 
 @build.register
 def _(network: OdeConfig, num_classes: int) -> nn.Module:
-    return models.NeuralODE(num_classes=num_classes, **_options(network))
+    return _behind_stem(network, models.NeuralODE(num_classes=num_classes, **_options(network)))
 
 
 @build.register
 def _(network: FeedForwardConfig, num_classes: int) -> nn.Module:
-    return models.FeedForwardNetwork(num_classes=num_classes, **_options(network))
+    return _behind_stem(network, models.FeedForwardNetwork(num_classes=num_classes, **_options(network)))
 
 
 @build.register
@@ -183,4 +194,10 @@ def sees_vectors(network: Any) -> bool:
 
 
 def _options(network: Any) -> dict[str, Any]:
-    return {field.name: getattr(network, field.name) for field in dataclasses.fields(network)}
+    beside = () if isinstance(network, SegmenterConfig | FcnConfig) else ("stem",)  # what `_behind_stem` is for
+    names = (field.name for field in dataclasses.fields(network))
+    return {name: getattr(network, name) for name in names if name not in beside}
+
+
+def _behind_stem(network: Any, model: nn.Module) -> nn.Module:
+    return models.BehindStem(model, network.stem) if network.stem else model

@@ -1,7 +1,5 @@
 """The report on supervised runs: one table of networks, curves of training, summary.json and a page."""
 
-import io
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,10 +8,12 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from train.errors import UserError
-from train.metrics import read_metrics, write_json
+from train.metrics import read_metrics
+from train.report.files import check_folders, flat, read_object, write_files
 from train.report.html import figure_html, page_html, table_html
-from train.report.panels import DPI, MARKERS, WIDTH, tidy
+from train.report.panels import MARKERS, WIDTH, png, tidy
 from train.report.tables import Table, as_text
+from train.supervised.pictures import draw_predictions, read_predictions
 
 __all__ = ["Measure", "write_supervised_report"]
 
@@ -35,9 +35,21 @@ class Run(NamedTuple):
 
 
 def write_supervised_report(
-    folders: Sequence[Path], out: Path, *, measures: Sequence[Measure], log: Callable[[str], None] = print
+    folders: Sequence[Path],
+    out: Path,
+    *,
+    measures: Sequence[Measure],
+    pictured: bool = False,
+    log: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Compares evaluated runs; those that differ by the seed alone are one row, with the mean and the range.
+
+    Args:
+      folders: Run folders.
+      out: Folder to write into.
+      measures: What the table shows first; curves are of the first one.
+      pictured: Whether runs keep `Predictions`: then those of each row's first run are drawn beside the labels.
+      log: Called with the table, as text.
 
     Returns:
       The summary, as in summary.json.
@@ -45,40 +57,26 @@ def write_supervised_report(
     Raises:
       UserError: if a folder is not evaluated or damaged, or the runs were tested on other examples.
     """
-    runs = [_read(Path(folder)) for folder in folders]
+    check_folders(folders)
+    runs = [_read(folder) for folder in folders]
     _check_comparable(runs)
     rows = _grouped(runs)
     table = _table(rows, measures)
-    pictures = {"curves.png": _png(_curves(rows, measures[0]))}
+    pictures = {"curves": png(_curves(rows, measures[0]))}
     summary = {name: _summarise(group, measures) for name, group in rows.items()}
-    parts = [figure_html(pictures["curves.png"], _caption(measures[0])), table_html(table)]
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, picture in pictures.items():
-            (out / name).write_bytes(picture)
-        (out / "index.html").write_text(page_html(_title(runs), parts), encoding="utf-8")
-        write_json(out / "summary.json", summary)
-    except OSError as error:
-        raise UserError(f"cannot write the report to {out} ({error.strerror}); choose another folder") from None
+    parts = [figure_html(pictures["curves"], _caption(measures[0])), table_html(table)]
+    if pictured:
+        pictures["predictions"] = png(_predictions(rows))
+        parts.append(figure_html(pictures["predictions"], "Scenes of the test split, their labels, and predictions."))
+    write_files(out, pictures=pictures, page=page_html(_title(runs), parts), summary=summary)
     log(as_text(table))
     log(f"report: {out / 'index.html'}")
     return summary
 
 
 def _read(folder: Path) -> Run:
-    config, evaluation = (_read_object(folder / name) for name in ("config.json", "evaluation.json"))
+    config, evaluation = (read_object(folder / name) for name in ("config.json", "evaluation.json"))
     return Run(folder, config, evaluation, read_metrics(folder / "metrics.jsonl"))
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        raise UserError(
-            f"run {path.parent} has no {path.name}; run `python -m train evaluate {path.parent}` first"
-        ) from None
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{path} is damaged ({error}); evaluate or train the run again") from None
 
 
 def _check_comparable(runs: Sequence[Run]) -> None:
@@ -87,25 +85,24 @@ def _check_comparable(runs: Sequence[Run]) -> None:
         for what in ("num_examples", "class_names"):
             if run.evaluation[what] != first.evaluation[what]:
                 raise UserError(f"{first.folder} and {run.folder} differ in {what} of their tests; report them apart")
+        for what in ("source", "reduction"):
+            one, other = (each.config["data"].get(what) for each in (first, run))
+            if one != other:
+                raise UserError(
+                    f"{first.folder} and {run.folder} differ in data.{what}, {one} and {other}; report them apart"
+                )
 
 
 def _grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Runs by what their configurations say but for the seed; named by experiment and what tells them apart."""
     found: dict[str, list[Run]] = {}
-    configs = [{**_flat(run.config), "seed": None, "out": None} for run in runs]
+    configs = [{**flat(run.config), "seed": None, "out": None} for run in runs]
     for run, config in zip(runs, configs, strict=True):
         others = [other for other in configs if other["experiment"] == config["experiment"]]
         keys = {key for other in others for key in (*other, *config) if other.get(key) != config.get(key)}
         told = [f"{key.rpartition('.')[2]}={config.get(key)}" for key in sorted(keys)]
         found.setdefault(" ".join([config["experiment"], *told]), []).append(run)
     return found
-
-
-def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    items: dict[str, Any] = {}
-    for key, value in config.items():
-        items.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value})
-    return items
 
 
 def _summarise(group: Sequence[Run], measures: Sequence[Measure]) -> dict[str, Any]:
@@ -168,18 +165,21 @@ def _curves(rows: dict[str, list[Run]], measure: Measure) -> Figure:
     return figure
 
 
+def _predictions(rows: dict[str, list[Run]]) -> Figure:
+    found = {name: read_predictions(group[0].folder) for name, group in rows.items()}
+    (name, first), *others = found.items()
+    for other, predictions in others:
+        if not np.array_equal(predictions.images, first.images):
+            raise UserError(f"{name} and {other} were tested on other scenes; report them apart")
+    return draw_predictions(found, next(iter(rows.values()))[0].evaluation["class_names"])
+
+
 def _title(runs: Sequence[Run]) -> str:
     return ", ".join(dict.fromkeys(run.config["experiment"] for run in runs))
 
 
 def _caption(measure: Measure) -> str:
     return f"{measure.title} on the validation split, and how long the equilibrium took, against training steps."
-
-
-def _png(figure: Figure) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI, facecolor="white")
-    return buffer.getvalue()
 
 
 def _mean(values: Sequence[Any]) -> float | None:

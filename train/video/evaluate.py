@@ -79,7 +79,6 @@ def evaluate_video(config: VideoConfig, task: Task, data: VideoData, params: Any
     by_gamma = {gamma: split_losses(params, "test", gamma).sample_losses for gamma in noise_levels(config)}
     at_training = by_gamma[float(config.train_gamma)]
     return {
-        "experiment": "video-ut",
         "method": config.method,
         "train_gamma": config.train_gamma,
         "num_layers": config.model.num_layers,

@@ -10,11 +10,13 @@ from unroll_jax.models.initializers import dct, scaled_identity
 from unroll_jax.models.monotone_network import MonotoneOperatorNetwork
 from unroll_jax.models.neural_ode import NeuralODE
 from unroll_jax.models.opteq_base import WAYS
+from unroll_jax.models.parts import BehindStem
 from unroll_jax.models.segmenters import DeepOptEqSegmenter, FullyConvolutionalNetwork
 from unroll_jax.models.unrolled_transformer import UnrolledTransformer
 
 __all__ = [
     "WAYS",
+    "BehindStem",
     "DeepOptEq",
     "DeepOptEqSegmenter",
     "FeedForwardNetwork",

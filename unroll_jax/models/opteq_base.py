@@ -69,6 +69,8 @@ class OptEqBase(nn.Module):
       regulariser: a name of `REGULARISERS` or a `Regulariser`: a layer appended to T (`regularised`), which changes the
         problem; for "averaged", SAM's R in place of that. None is none, and |z|^2 / 2 for SAM.
       regulariser_step: step size g of the appended layer, prox_{g R} or I - g grad R where R has no prox.
+      regulariser_smoothness: a Lipschitz constant L_R of the gradient, for "averaged" (whose step size is 1 / (2 L_R))
+        and a regulariser that states none; it must be None for those that do.
       max_norm: each W is scaled down, where it must be, to this spectral norm (`spectral_normalise`); None leaves it.
       norm_steps: None divides by an upper bound of the norm, so that max_norm holds for certain; else by power
         iteration of so many steps, cheaper for convolutions of some hundred channels.
@@ -92,6 +94,7 @@ class OptEqBase(nn.Module):
     on_failure: str | None = None
     regulariser: str | Regulariser | None = None
     regulariser_step: float = 1.0
+    regulariser_smoothness: float | None = None
     max_norm: float | None = None
     norm_steps: int | None = None
     dtype: Any = None
@@ -161,7 +164,7 @@ class OptEqBase(nn.Module):
     ) -> tuple[Float[Array, "..."], EquilibriumInfo]:
         regulariser = None if self.regulariser is None else resolve_regulariser(self.regulariser)
         if self.way == "averaged":
-            solver = _averaging(regulariser) if self.solver is None else self.solver
+            solver = _averaging(regulariser, self.regulariser_smoothness) if self.solver is None else self.solver
         else:
             solver = self.solver
             if regulariser is not None:
@@ -194,7 +197,8 @@ class OptEqBase(nn.Module):
                 raise ValueError(f"input_layers must be numbers from 1 to {count}, got {self.input_layers}")
         if self.way not in WAYS:
             raise ValueError(f"way must be one of {list(WAYS)}, got {self.way!r}")
-        for name, value in (("max_norm", self.max_norm), ("regulariser_step", self.regulariser_step)):
+        for name in ("max_norm", "regulariser_step", "regulariser_smoothness"):
+            value = getattr(self, name)
             if value is not None and not value > 0.0:
                 raise ValueError(f"{name} must be positive, got {value}")
         if self.adjoint is not None and self.way != "implicit":
@@ -206,12 +210,18 @@ class OptEqBase(nn.Module):
                 raise ValueError('regulariser must be None for way="averaged" with a solver, which has its own')
 
 
-def _averaging(regulariser: Regulariser | None) -> Solver:
+def _averaging(regulariser: Regulariser | None, smoothness: float | None) -> Solver:
     if regulariser is None:
         return averaged()
-    if regulariser.smoothness is None:
+    if regulariser.smoothness is not None and smoothness is not None:
+        raise ValueError(
+            f"regulariser_smoothness must be None for a regulariser that states its own, {regulariser.smoothness}, got "
+            f"{smoothness}"
+        )
+    smoothness = smoothness if regulariser.smoothness is None else regulariser.smoothness
+    if smoothness is None:
         raise ValueError(
             'regulariser must have a Lipschitz constant of its gradient (smoothness) for way="averaged", got None; '
-            "pass solver=averaged(R.value, smoothness=...)"
+            "pass regulariser_smoothness"
         )
-    return averaged(regulariser.value, smoothness=regulariser.smoothness, couples_examples=regulariser.couples_examples)
+    return averaged(regulariser.value, smoothness=smoothness, couples_examples=regulariser.couples_examples)

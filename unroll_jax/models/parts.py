@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from unroll_jax.energies.monotone import Monotone, resolve_monotone
 
 __all__ = [
+    "BehindStem",
     "ClassifierHead",
     "Features",
     "SegmenterHead",
@@ -157,6 +158,44 @@ class Stem(nn.Module):
                 param_dtype=self.param_dtype,
             )(x)
         return x
+
+
+class BehindStem(nn.Module):
+    """A classifier that sees images through strided convolutions: smaller, so that each of its steps costs less.
+
+    The parameters are ``stem``, and ``network``'s own.
+
+    Attributes:
+      network: called as ``(logits, info) = network(features)``.
+      stem: channels of convolutions of stride 2, as in `DeepOptEqSegmenter`: n of them make feature maps smaller by
+        2^n.
+      param_dtype: dtype of the stem's parameters.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from unroll_jax.models import FeedForwardNetwork
+      >>> model = BehindStem(FeedForwardNetwork(num_classes=3, widths=(4,)), stem=(2, 4))
+      >>> x = jnp.ones((5, 8, 8, 1))
+      >>> model.apply(model.init(jax.random.key(0), x), x)[0].shape
+      (5, 3)
+    """
+
+    network: nn.Module
+    stem: tuple[int, ...] = (16, 32)
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch h w c"]) -> tuple[Float[Array, "*batch classes"], Any]:
+        """What the network says of images (*batch, height, width, channels).
+
+        Raises:
+          ValueError: if x has too few axes, stem names a size below 1, or the network finds something wrong.
+          TypeError: if x is not floating.
+        """
+        check_array(x, convolutional=True)
+        check_sizes(stem=self.stem)
+        features = Stem(self.stem, param_dtype=self.param_dtype, name="stem")(x)
+        return self.network(features)  # pyright: ignore[reportCallIssue] (Flax types modules loosely)
 
 
 class SegmenterHead(nn.Module):
