@@ -11,6 +11,7 @@ import scipy.integrate
 from tests.energies.opteq_reference import conv_matrix
 from tests.fixed_point.problems import relative_error
 from unroll_jax.models import DeepOptEq, FeedForwardNetwork, NeuralODE
+from unroll_jax.models.neural_ode import integrate
 
 
 def float64(tree):
@@ -71,6 +72,20 @@ def test_the_neural_ode_ends_where_scipy_says(image, augment, getkey):
         assert np.linalg.norm(end - start) > 0.1
         np.testing.assert_allclose(kept["intermediates"]["end"][0][row], end, atol=1e-7)
         np.testing.assert_allclose(logits[row], head_of(own, end.mean((0, 1)) if image else end), atol=1e-7)
+
+
+def test_a_trajectory_that_one_step_finds_takes_one(getkey):
+    calls = []
+
+    def field(t, h, slope):
+        jax.debug.callback(lambda _: calls.append(None), t)
+        return slope
+
+    start, slope = jax.random.normal(getkey(), (2, 2, 5))
+    end = jax.jit(lambda start: integrate(field, start, slope, tol=1e-3, max_steps=10))(start)
+    jax.effects_barrier()
+    np.testing.assert_allclose(end, start + slope, rtol=1e-6)
+    assert len(calls) <= 8  # Tsit5 has 7 stages; before the first step diffrax evaluates once
 
 
 @pytest.mark.usefixtures("x64")

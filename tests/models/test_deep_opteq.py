@@ -139,13 +139,14 @@ def test_few_unrolled_steps_are_those_steps_and_no_more(getkey):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("chosen", ["default", "regulariser", "solver"])
+@pytest.mark.parametrize("chosen", ["default", "regulariser", "smoothness", "solver"])
 def test_averaged_steps_are_those_of_equation_10(chosen, getkey):
     strength = 1.0 if chosen == "default" else 3.0
     R, c = half_square(strength), 0.1 if chosen == "solver" else 0.2
     way = {
         "default": {},
         "regulariser": {"regulariser": R},
+        "smoothness": {"regulariser": R._replace(smoothness=None), "regulariser_smoothness": strength},
         "solver": {"solver": fp.averaged(R.value, smoothness=R.smoothness, c=c)},
     }[chosen]
     model = DeepOptEq(num_classes=3, **VECTORS, way="averaged", num_steps=4, param_dtype=jnp.float64, **way)
@@ -276,6 +277,13 @@ def test_a_failure_is_said_as_asked_and_never_of_the_dummy_input_of_init(getkey)
             "regulariser must be None",
         ),
         ({"way": "averaged", "regulariser": "absolute"}, (2, 4), ValueError, "must have a Lipschitz constant"),
+        (
+            {"way": "averaged", "regulariser": "half_square", "regulariser_smoothness": 2.0},
+            (2, 4),
+            ValueError,
+            "regulariser_smoothness must be None for a regulariser that states its own, 1.0, got 2.0",
+        ),
+        ({"regulariser_smoothness": 0.0}, (2, 4), ValueError, "regulariser_smoothness must be positive, got 0.0"),
         ({"regulariser": "l1"}, (2, 4), ValueError, "regulariser must be one of .*'absolute'.*got 'l1'"),
         ({"regulariser": 3}, (2, 4), TypeError, "regulariser must be one of .* got int"),
         ({"activation": "gelu"}, (2, 4), ValueError, "activation must be one of"),

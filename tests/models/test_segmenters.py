@@ -7,7 +7,7 @@ import pytest
 import scipy.ndimage
 
 from tests.energies import opteq_reference as reference
-from unroll_jax.models import DeepOptEqSegmenter, FullyConvolutionalNetwork
+from unroll_jax.models import BehindStem, DeepOptEqSegmenter, FeedForwardNetwork, FullyConvolutionalNetwork
 
 SMALL = {"num_classes": 3, "widths": (4, 3), "stem": (3, 5)}
 
@@ -92,6 +92,22 @@ def test_both_have_the_same_stem_and_head():
         assert shapes[0][part] == shapes[1][part]
 
 
+@pytest.mark.usefixtures("x64")
+def test_a_classifier_behind_a_stem_sees_what_the_stem_makes_of_images(getkey):
+    network = FeedForwardNetwork(3, widths=(4,), param_dtype=jnp.float64)
+    model, x = BehindStem(network, (3, 5), jnp.float64), jax.random.normal(getkey(), (2, 9, 11, 2))
+    params = jax.jit(model.init)(getkey(), x)
+    logits, info = jax.jit(model.apply)(params, x)
+    assert (logits.shape, info) == ((2, 3), None)
+    own = jax.tree.map(np.asarray, params["params"])
+    features = np.asarray(x[0])
+    for place in (0, 1):
+        features = strided(features, own["stem"][f"Features_{place}"]["Conv_0"])
+    (inside,) = [own[name] for name in own if name != "stem"]
+    expected, _ = jax.jit(network.apply)({"params": inside}, features[None])
+    np.testing.assert_allclose(logits[:1], expected, atol=1e-12)
+
+
 def test_bfloat16_states_keep_float32_logits(getkey):
     x = jax.random.normal(getkey(), (1, 8, 8, 2))
     narrow = segmenter(dtype=jnp.bfloat16)
@@ -111,6 +127,8 @@ def test_bfloat16_states_keep_float32_logits(getkey):
         (segmenter(way="both"), jnp.ones((8, 8, 3)), ValueError, "way must be one of"),
         (segmenter(), jnp.ones((8, 8)), ValueError, r"x must be \(\*batch, height, width, channels\)"),
         (segmenter(), jnp.ones((8, 8, 3), jnp.uint8), TypeError, "x must have a floating dtype, got uint8"),
+        (BehindStem(FeedForwardNetwork(3), (4, 0)), jnp.ones((8, 8, 3)), ValueError, r"stem must be .*got \(4, 0\)"),
+        (BehindStem(FeedForwardNetwork(3)), jnp.ones((8, 8)), ValueError, r"x must be \(\*batch, height, width"),
         (FullyConvolutionalNetwork(0), jnp.ones((8, 8, 3)), ValueError, "num_classes must be at least 1"),
         (FullyConvolutionalNetwork(3, widths=(0,)), jnp.ones((8, 8, 3)), ValueError, "widths must be at least 1"),
         (FullyConvolutionalNetwork(3), jnp.ones(3), ValueError, r"x must be \(\*batch, height, width, channels\)"),

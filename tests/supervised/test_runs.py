@@ -8,11 +8,15 @@ import jax
 import numpy as np
 import pytest
 
+from tests.energies.opteq_reference import conv_matrix
+from train.data.pictures import NOT_COUNTED
 from train.errors import UserError
 from train.experiments import EXPERIMENTS
 from train.metrics import read_metrics
 from train.runs import evaluate, report
-from train.supervised.experiments import PUBLISHED, QUICK
+from train.supervised.evaluate import weight_norms
+from train.supervised.experiments import CIFAR10, PUBLISHED, QUICK
+from train.supervised.pictures import draw_predictions, read_predictions
 
 SMALL = {
     "OptEqConfig": {"convolutional": False, "channels": 4, "widths": (4, 4), "features": 4},
@@ -117,6 +121,24 @@ def test_other_networks_of_the_tables_have_as_many_within_5_percent(name, about,
     assert abs(parameters(PUBLISHED[f"xie2021-{name}"], stripes) / about - 1.0) < 0.05
 
 
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if PUBLISHED[name].config.data.source == "cifar10"])
+def test_every_published_network_can_be_built(name, stripes):
+    stripes.shape, stripes.num_classes, stripes.mean, stripes.std = (32, 32, 3), 10, np.zeros(3), np.ones(3)
+    assert parameters(PUBLISHED[name], stripes) > 100_000
+
+
+def test_the_networks_for_one_core_have_as_many_parameters_within_5_percent(stripes):
+    stripes.shape, stripes.num_classes, stripes.mean, stripes.std = (32, 32, 3), 10, np.zeros(3), np.ones(3)
+    counts = {name: parameters(row, stripes) for name, row in CIFAR10.items()}
+    assert max(counts.values()) <= 1.05 * min(counts.values()), counts
+
+
+def test_weight_norms_are_of_convolutions_as_large_as_the_stem_leaves_them(getkey):
+    kernel = jax.random.normal(getkey(), (3, 3, 2, 4))
+    found = weight_norms({"params": {"network": {"layer_1": {"W": kernel}}}}, (9, 7), stem=1)
+    assert found == {"layer_1": pytest.approx(np.linalg.norm(conv_matrix(kernel, (5, 4)), 2), rel=1e-3)}
+
+
 def parameters(row, data):
     """How many parameters the network of an experiment has on these data."""
     params = jax.eval_shape(row.kind.recipe(row.config, data).init).params
@@ -129,6 +151,43 @@ def test_runs_of_different_tests_are_not_compared(start, stripes, tmp_path):
     start(small("image-dnn"), "image-dnn", "other")
     with pytest.raises(UserError, match="num_examples"):
         report([tmp_path / "one", tmp_path / "other"], tmp_path / "report", log=lambda _: None)
+
+
+def test_runs_on_different_data_are_not_compared(start, stripes, tmp_path):
+    config = small("image-dnn")
+    start(config, "image-dnn", "one")
+    start(dataclasses.replace(config, data=dataclasses.replace(config.data, source="cifar10")), "image-dnn", "other")
+    with pytest.raises(UserError, match=r"differ in data\.source, digits and cifar10"):
+        report([tmp_path / "one", tmp_path / "other"], tmp_path / "report", log=lambda _: None)
+
+
+@pytest.mark.usefixtures("fields")
+def test_predictions_of_all_networks_are_one_picture(start, tmp_path):
+    names = ("segment-opteq", "segment-fcn")
+    folders = [tmp_path / name for name in names]
+    for name in names:
+        start(small(name, epochs=2), name, name)
+    report(folders, tmp_path / "report", log=lambda _: None)
+    found = {folder.name: read_predictions(folder) for folder in folders}
+    figure = draw_predictions(found, ("dark", "bright"))
+    titles = [axes.get_title() for axes in figure.axes[:4]]
+    assert titles == ["scene", "labels (black: not counted)", *names]
+    drawn = [np.asarray(axes.images[0].get_array()) for axes in figure.axes[:4]]
+    first = found["segment-opteq"]
+    np.testing.assert_array_equal(drawn[0], first.images[0])
+    assert not drawn[1][first.labels[0] == NOT_COUNTED].any()
+    for picture, folder in zip(drawn[2:], folders, strict=True):
+        guess = found[folder.name].predicted[0]
+        assert (len(np.unique(picture.reshape(-1, 3), axis=0))) == len(np.unique(guess))
+    np.savez(folders[1] / "predictions.npz", **found["segment-fcn"]._replace(images=255 - first.images)._asdict())
+    with pytest.raises(UserError, match="segment-opteq and segment-fcn were tested on other scenes"):
+        report(folders, tmp_path / "report", log=lambda _: None)
+    (folders[1] / "predictions.npz").write_bytes(b"half")
+    with pytest.raises(UserError, match=r"predictions\.npz is damaged .*train evaluate"):
+        report(folders, tmp_path / "report", log=lambda _: None)
+    (folders[1] / "predictions.npz").unlink()
+    with pytest.raises(UserError, match=r"has no predictions\.npz; run .*train evaluate"):
+        report(folders, tmp_path / "report", log=lambda _: None)
 
 
 def test_changed_data_are_refused(start, stripes, tmp_path):
@@ -149,6 +208,7 @@ def test_changed_data_are_refused(start, stripes, tmp_path):
         ({"optimizer.learning_rate": 0.0}, "--optimizer.learning-rate must be positive"),
         ({"optimizer.momentum": 1.0}, "--optimizer.momentum must be in"),
         ({"optimizer.decay": 0.0}, "--optimizer.decay must be in"),
+        ({"network.stem": (4,)}, "--network.stem must be () for dense layers"),
         ({"network.channels": 0}, "channels must be at least 1"),
         ({"network.skip": 1.5}, "skip must be in"),
         ({"network.activation": "gelu"}, "gelu"),
