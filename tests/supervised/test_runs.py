@@ -133,6 +133,13 @@ def test_the_networks_for_one_core_have_as_many_parameters_within_5_percent(stri
     assert max(counts.values()) <= 1.05 * min(counts.values()), counts
 
 
+def test_both_segmenters_have_as_many_parameters_within_5_percent(fields):
+    fields.class_names = tuple("abcdefghijk")
+    fields.num_classes = 11
+    counts = [parameters(QUICK[name], fields) for name in ("segment-opteq", "segment-fcn")]
+    assert max(counts) <= 1.05 * min(counts), counts
+
+
 def test_weight_norms_are_of_convolutions_as_large_as_the_stem_leaves_them(getkey):
     kernel = jax.random.normal(getkey(), (3, 3, 2, 4))
     found = weight_norms({"params": {"network": {"layer_1": {"W": kernel}}}}, (9, 7), stem=1)

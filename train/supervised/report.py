@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from train.errors import UserError
@@ -144,25 +145,36 @@ def _table(rows: dict[str, list[Run]], measures: Sequence[Measure]) -> Table:
 
 
 def _curves(rows: dict[str, list[Run]], measure: Measure) -> Figure:
+    solved = any(row["iterations"] is not None for group in rows.values() for run in group for row in _of(run, "train"))
     figure = Figure(figsize=(WIDTH, 3.8), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    tidy(left, "Validation")
-    tidy(right, "Iterations of the equilibrium, training")
+    panels = figure.subplots(1, 2 if solved else 1, squeeze=False)[0]
+    tidy(panels[0], "Validation")
+    panels[0].set_ylabel(measure.title)
     for place, (name, group) in enumerate(rows.items()):
         style = {"color": f"C{place}", "marker": list(MARKERS.values())[place % 2], "markersize": 3, "linewidth": 1.2}
         for number, run in enumerate(group):
-            label = name if number == 0 else None
-            validation = [row for row in run.metrics if row["kind"] == "validation"]
-            steps = [row["step"] for row in validation]
-            left.plot(steps, [100 * row[measure.name] for row in validation], label=label, **style)
-            train = [row for row in run.metrics if row["kind"] == "train" and row["iterations"] is not None]
-            right.plot([row["step"] for row in train], [row["iterations"] for row in train], color=f"C{place}", lw=0.8)
-    left.set_ylabel(measure.title)
-    right.set_ylabel("evaluations of the step, mean of the batch")
-    for axes in (left, right):
+            validation = _of(run, "validation")
+            steps, shares = [row["step"] for row in validation], [100 * row[measure.name] for row in validation]
+            panels[0].plot(steps, shares, label=name if number == 0 else None, **style)
+    if solved:
+        _iterations(panels[1], rows)
+    for axes in panels:
         axes.set_xlabel("training step")
     figure.legend(loc="outside lower center", ncols=1 if max(map(len, rows)) > 50 else 3, fontsize="small")
     return figure
+
+
+def _iterations(axes: Axes, rows: dict[str, list[Run]]) -> None:
+    tidy(axes, "Iterations of the equilibrium, training")
+    axes.set_ylabel("evaluations of the step, mean of the batch")
+    for place, group in enumerate(rows.values()):
+        for run in group:
+            train = [row for row in _of(run, "train") if row["iterations"] is not None]
+            axes.plot([row["step"] for row in train], [row["iterations"] for row in train], color=f"C{place}", lw=0.8)
+
+
+def _of(run: Run, kind: str) -> list[dict[str, Any]]:
+    return [row for row in run.metrics if row["kind"] == kind]
 
 
 def _predictions(rows: dict[str, list[Run]]) -> Figure:
