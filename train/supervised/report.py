@@ -140,7 +140,8 @@ def _table(rows: dict[str, list[Run]], measures: Sequence[Measure]) -> Table:
             "ms an example", "train s",
         ),
         rows=tuple(body),
-        note="Means over seeds, smallest and largest in brackets. Loss in nats; relative residual; |W| before scaling.",
+        note="Means over seeds, smallest and largest in brackets. Loss in nats. Residual is relative, iterations are "
+        "evaluations of the step, |W| is the largest spectral norm before max_norm scales it. Train s is on the clock.",
     )  # fmt: skip
 
 
