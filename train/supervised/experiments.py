@@ -131,14 +131,14 @@ QUICK: dict[str, Experiment] = {
         config=SceneOptEqConfig(network=SegmenterConfig(skip=SKIP, norm_steps=2), batch_size=8, epochs=20),
         summary="deep OptEq labelling every pixel (synthetic shapes; CamVid; Cityscapes)",
         paper="Xie et al. (2021), Section 5.3",
-        expect="see README",
+        expect="CamVid with the options of its README command, seed 0: mIoU 23.5%",
     ),
     "segment-fcn": Experiment(
         kind=SCENE_FCN,
         config=SceneFcnConfig(network=FcnConfig(widths=(64, 64, 64)), batch_size=8, epochs=20),
         summary="a fully convolutional network on the same scenes, with as many parameters",
         paper="Long, Shelhamer, Darrell (2015); baseline of Xie et al., Section 5.3",
-        expect="see README",
+        expect="CamVid with the options of its README command, seed 0: mIoU 31.0%",
     ),
 }
 
