@@ -5,7 +5,6 @@ import dataclasses
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
-import pytest
 
 from tests.fixed_point.problems import relative_error
 from train.supervised.experiments import SUPERVISED
@@ -22,9 +21,8 @@ def share_of_first_layer(network, x, key):
     return relative_error(apply(flax.traverse_util.unflatten_dict(blind)), apply(params))
 
 
-@pytest.mark.parametrize("name", ["cifar10-opteq", "cifar10-opteq-sam", "segment-opteq"])
-def test_every_layer_of_an_equilibrium_sees_the_images(name, getkey):
-    network, key = SUPERVISED[name].config.network, getkey()
+def test_the_first_of_three_layers_sees_the_images(getkey):
+    network, key = SUPERVISED["segment-opteq"].config.network, getkey()
     x = jax.random.normal(getkey(), (2, 32, 32, 3))
     seen = share_of_first_layer(network, x, key)
     assert seen > 0.1

@@ -49,6 +49,7 @@ CITYSCAPES: dict[str, Any] = {
     "augment": True,
     "optimizer": OptimizerConfig(name="sgd", learning_rate=0.01, schedule="polynomial", power=0.9, weight_decay=1e-3),
 }
+NOT_YET = "not yet run to its end"
 ON_A_GPU = "the published protocol: days on a CPU, made for a GPU; not yet run"
 
 
@@ -79,9 +80,10 @@ def _table_3(summary: str, network: OptEqConfig) -> Experiment:
     return _row(IMAGE_OPTEQ, config, "Table 3", f"{summary}; its lines are --network.skip")
 
 
-# A convolution of norm 0.9 shrinks most images to a fraction of that: without a skip connection the equilibrium of deep
-# convolutional OptEq is nearly what its last layer makes of the input alone (2 iterations), and learns little more.
-SKIP = 0.5
+# A convolution of norm 0.9 shrinks most images to a fraction of that: without a skip connection the equilibrium of
+# three convolutional layers is nearly what the last one makes of the input alone (2 iterations), and learns little
+# more. Of two layers it is not: the validation accuracy of cifar10-opteq is 51.1% without, 50.5% with it.
+SKIP_OF_THREE = 0.5
 
 # The networks for digits have as many parameters as one another, within 5%.
 QUICK: dict[str, Experiment] = {
@@ -128,7 +130,7 @@ QUICK: dict[str, Experiment] = {
     ),
     "segment-opteq": Experiment(
         kind=SCENE_OPTEQ,
-        config=SceneOptEqConfig(network=SegmenterConfig(skip=SKIP, norm_steps=2), batch_size=8, epochs=20),
+        config=SceneOptEqConfig(network=SegmenterConfig(skip=SKIP_OF_THREE, norm_steps=2), batch_size=8, epochs=20),
         summary="deep OptEq labelling every pixel (synthetic shapes; CamVid; Cityscapes)",
         paper="Xie et al. (2021), Section 5.3",
         expect="CamVid with the options of its README command, seed 0: mIoU 23.5%",
@@ -155,26 +157,32 @@ CPU_SIZED: dict[str, Any] = {
 
 def _cpu_sized(kind: Kind, config: type, network: Any, learning_rate: float, summary: str, expect: str) -> Experiment:
     rates = OptimizerConfig(learning_rate=learning_rate)
+    summary = f"CIFAR-10 for one CPU core, 42k parameters: {summary}"
     return Experiment(
         kind, config(network=network, optimizer=rates, **CPU_SIZED), summary, "Xie et al. (2021), Table 1", expect
     )
 
 
 def _cpu_sized_opteq(learning_rate: float, summary: str, expect: str, **options: Any) -> Experiment:
-    network = OptEqConfig(channels=32, widths=(32, 32), skip=SKIP, norm_steps=2, **BEHIND_STEM, **options)
+    network = OptEqConfig(channels=32, widths=(32, 32), norm_steps=2, **BEHIND_STEM, **options)
     return _cpu_sized(IMAGE_OPTEQ, ImageOptEqConfig, network, learning_rate, summary, expect)
 
 
 CIFAR10: dict[str, Experiment] = {
-    "cifar10-opteq": _cpu_sized_opteq(3e-3, "deep OptEq without S, implicit gradients", "?"),
+    "cifar10-opteq": _cpu_sized_opteq(3e-3, "deep OptEq without S, implicit gradients", "51.4% (seed 0)"),
     "cifar10-opteq-sam": _cpu_sized_opteq(
-        3e-3, "deep OptEq with S, 10 steps of SAM", "?", way="averaged", num_steps=10, regulariser="half_square"
+        3e-3,
+        "deep OptEq with S, 10 steps of SAM",
+        "50.7% (seed 0)",
+        way="averaged",
+        num_steps=10,
+        regulariser="half_square",
     ),
     "cifar10-mon": _cpu_sized(
-        IMAGE_MON, ImageMonConfig, MonConfig(channels=38, stem=(16, 32), pool=None), 3e-3, "MON", "?"
+        IMAGE_MON, ImageMonConfig, MonConfig(channels=38, stem=(16, 32), pool=None), 3e-3, "MON", "49.9% (seed 0)"
     ),
     "cifar10-ode": _cpu_sized(
-        IMAGE_ODE, ImageOdeConfig, OdeConfig(widths=(63,), tol=1e-2, **BEHIND_STEM), 3e-3, "a neural ODE", "?"
+        IMAGE_ODE, ImageOdeConfig, OdeConfig(widths=(63,), tol=1e-2, **BEHIND_STEM), 3e-3, "a neural ODE", NOT_YET
     ),
     "cifar10-anode": _cpu_sized(
         IMAGE_ODE,
@@ -182,7 +190,7 @@ CIFAR10: dict[str, Experiment] = {
         OdeConfig(widths=(50,), augment=8, tol=1e-2, **BEHIND_STEM),
         3e-3,
         "an augmented neural ODE",
-        "?",
+        NOT_YET,
     ),
     "cifar10-dnn": _cpu_sized(
         IMAGE_FEEDFORWARD,
@@ -190,7 +198,7 @@ CIFAR10: dict[str, Experiment] = {
         FeedForwardConfig(widths=(32, 48, 32), **BEHIND_STEM),
         3e-3,
         "a plain network",
-        "?",
+        "55.6% (seeds 0 and 1)",
     ),
 }
 
