@@ -15,7 +15,7 @@ import pytest
 from train.checkpoint import Checkpoints
 from train.config import from_json
 from train.metrics import read_metrics
-from train.runs import _read_json
+from train.report.files import read_object
 from train.video.config import VideoConfig
 from train.video.state import init_state
 from train.video.task import video_task
@@ -70,7 +70,7 @@ def uninterrupted(launch, tmp_path_factory):
 
 
 def _last_state(folder):
-    values = _read_json(folder / "config.json")
+    values = read_object(folder / "config.json")
     config = from_json(
         VideoConfig, {k: v for k, v in values.items() if k not in ("experiment", "found")}, source=folder
     )
