@@ -38,32 +38,33 @@ class Cell(NamedTuple):
     hard: bool
 
 
-def dense_cell(dim: int, square: float, spread: bool, *, batch: int = 64, width: int | None = None) -> Cell:
+def dense_cell(dim: int, square: float, kind: str, *, batch: int = 64, width: int | None = None) -> Cell:
     """A single dense layer with |W|^2 = square.
 
-    Random: W, U Gaussian. Spread: the squares of W's singular values are evenly spaced over (0, square] in random
-    bases, and U and b are such that every unit is active at the equilibrium, whose size stays of order 1.
+    ``kind`` "random": W, U Gaussian. "spread": the squares of W's singular values are evenly spaced over (0, square] in
+    random bases, and U and b are such that every unit is active at the equilibrium, whose size stays of order 1; all
+    examples then have the same Jacobian. "spread, own": that spectrum, with active units of its own for each example.
     """
     draw, width = np.random.default_rng(0), width or dim
     W = draw.normal(size=(width, dim))
     x = draw.uniform(-1.0, 1.0, (batch, INPUT_DIM))
     U, b = draw.normal(size=(width, INPUT_DIM)) / np.sqrt(INPUT_DIM), 0.1 * draw.normal(size=width)
-    if spread:
+    if kind.startswith("spread"):
         left, _, right = np.linalg.svd(W, full_matrices=False)
         W = left * np.sqrt(square * np.linspace(1.0, 0.0, len(right), endpoint=False)) @ right
+    if kind == "spread":
         kept = np.eye(width) - W @ W.T
         U, b = kept @ U, kept @ np.full(width, 1.5 * np.max(np.abs(x @ U.T)))  # so that W z + U x + b is what U, b were
-    else:
+    if kind == "random":
         W *= np.sqrt(square) / np.linalg.norm(W, 2)
-    kind = "spread" if spread else "random"
     shape = f"m={dim}" if width == dim else f"m={dim} h={width}"
     return _cell(
-        f"dense {shape} {kind} {square}",
+        f"dense {shape} {square} {kind}",
         opteq(dim, width, INPUT_DIM),
         _params(W, U, b),
         x,
         (batch, dim),
-        hard=spread and square >= 0.999,
+        hard=kind == "spread" and square >= 0.999,
     )
 
 

@@ -13,7 +13,7 @@ from benchmarks.gradients.problems import Cell
 __all__ = ["gradient", "ways"]
 
 MAX_STEPS = 3000
-SOLVER_OPTIONS = ("m", "lam")
+SOLVER_OPTIONS = ("m", "lam", "LBFGS_thres")
 
 
 def ways() -> dict[str, dict[str, Any]]:
@@ -25,10 +25,14 @@ def ways() -> dict[str, dict[str, Any]]:
         "fixed point": both("fixed_point_iter"),
         "Anderson 6": both("anderson") | {"lam": 1e-8},
         "Anderson 10": both("anderson") | {"lam": 1e-8, "m": 10},
+        "fixed point, Anderson": both("anderson") | {"lam": 1e-8, "f_solver": "fixed_point_iter"},
+        "Broyden 40": both("broyden") | {"LBFGS_thres": 40, "f_max_iter": 300, "b_max_iter": 300},
     }
 
 
-def gradient(cell: Cell, settings: dict[str, Any], *, tol: float) -> Callable[[], tuple[np.ndarray, list[np.ndarray]]]:
+def gradient(
+    cell: Cell, settings: dict[str, Any], *, forward: float, backward: float
+) -> Callable[[], tuple[np.ndarray, list[np.ndarray]]]:
     """A call that runs forward and backward, returning the state and the gradients in the order of the params.
 
     Both tolerances are relative and held by the worst example (``stop_mode="rel"``), as ours are.
@@ -36,7 +40,8 @@ def gradient(cell: Cell, settings: dict[str, Any], *, tol: float) -> Callable[[]
     Args:
       cell: the problem.
       settings: of ``torchdeq.get_deq``: solvers and their options.
-      tol: of both solves.
+      forward: tolerance of the equilibrium.
+      backward: tolerance of the adjoint system.
     """
     torch, torchdeq = torch_peer.torch_or_none(), installed("torchdeq")
     images = cell.start.ndim > 2
@@ -45,14 +50,14 @@ def gradient(cell: Cell, settings: dict[str, Any], *, tol: float) -> Callable[[]
     start, x, target = (channels_first(a) for a in (cell.start, cell.x, cell.target))
     leaves = [tensor(leaf).requires_grad_() for leaf in jax.tree.leaves(cell.params)]
     weights = [tuple(leaves[place : place + 3]) for place in range(0, len(leaves), 3)]
-    step = _conv_step(torch, weights[0], x) if images else _dense_step(torch, weights, x)
     options = {"ift": True, "f_max_iter": MAX_STEPS, "b_max_iter": MAX_STEPS} | settings
-    deq = torchdeq.get_deq(f_tol=tol, b_tol=tol, f_stop_mode="rel", b_stop_mode="rel", **options)
+    deq = torchdeq.get_deq(f_tol=forward, b_tol=backward, f_stop_mode="rel", b_stop_mode="rel", **options)
     solver = {name: settings[name] for name in SOLVER_OPTIONS if name in settings}
 
     def run() -> tuple[np.ndarray, list[np.ndarray]]:
         for leaf in leaves:
             leaf.grad = None
+        step = _conv_step(torch, weights[0], x) if images else _dense_step(torch, weights, x)
         found = deq(step, start, solver_kwargs=solver)[0][-1]
         (found * target).sum().backward()
         state = found.detach().permute(0, 2, 3, 1) if images else found.detach()
@@ -62,9 +67,11 @@ def gradient(cell: Cell, settings: dict[str, Any], *, tol: float) -> Callable[[]
 
 
 def _dense_step(torch: Any, weights: list[tuple[Any, ...]], x: Any) -> Callable[..., Any]:
+    signals = [x @ U.T + b for _, U, b in weights]  # once a call, as XLA takes them out of its loops
+
     def step(z: Any, tau: float = 1.0) -> Any:
-        for W, U, b in weights:
-            z = torch.relu(z @ W.T + x @ U.T + b) @ W
+        for (W, _, _), signal in zip(weights, signals, strict=True):
+            z = torch.relu(z @ W.T + signal) @ W
         return z
 
     return step
@@ -73,11 +80,10 @@ def _dense_step(torch: Any, weights: list[tuple[Any, ...]], x: Any) -> Callable[
 def _conv_step(torch: Any, weights: tuple[Any, ...], x: Any) -> Callable[..., Any]:
     """Kernels stay as ours are, (height, width, in, out)."""
     functional = torch.nn.functional
-    W, U, b = weights
+    kernel, of_input = (weight.permute(3, 2, 0, 1).contiguous() for weight in weights[:2])
+    signal = functional.conv2d(x, of_input, weights[2], padding=1)
 
     def step(z: Any, tau: float = 1.0) -> Any:
-        kernel = W.permute(3, 2, 0, 1)
-        signal = functional.conv2d(x, U.permute(3, 2, 0, 1), b, padding=1)
         hidden = torch.relu(functional.conv2d(z, kernel, padding=1) + signal)
         return functional.conv_transpose2d(hidden, kernel, padding=1)
 
