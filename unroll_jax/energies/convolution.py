@@ -17,7 +17,7 @@ def convolve(kernel: Float[Array, "k l i o"], images: Float[Array, "b h w i"]) -
 
     Its derivatives are of any order and in both modes. On CPU they are taken through one product with all shifts of the
     image: of the convolutions that autodiff would make instead, XLA gives only those outside of loops to its fast
-    kernels, and equilibria are found in loops. A training step through ten unrolled steps is 12 times as fast so.
+    kernels, and equilibria are found in loops.
     """
     return _convolve(kernel, images)
 

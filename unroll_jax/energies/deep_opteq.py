@@ -64,7 +64,7 @@ def deep_opteq(layers: Sequence[Descent]) -> Descent:
         return Descent(init=_init_of(chain), energy=residual_energy(step, first_energy), step=step)
     factored = first.factored
     only_factored = None if factored is None else lambda params, x: factored(params[0], x)
-    return Descent(init=_init_of(chain), energy=first_energy, step=step, factored=only_factored)
+    return Descent(_init_of(chain), first_energy, step, factored=only_factored, symmetric=first.symmetric)
 
 
 def multi_block(layers: Sequence[Descent]) -> Descent:

@@ -89,11 +89,12 @@ def solve(
         zero,
         right,
         bound=bound,
-        max_steps=jnp.where(made, 0, patience),
+        max_steps=jnp.where(made, 0, min(patience, max_steps)),
     )
 
     def unfinished(carry: _Round) -> Array:
-        return jnp.any(jnp.sum(carry.residual**2, -1) > bound) & (carry.number < 2)
+        going = jnp.any(jnp.sum(carry.residual**2, -1) > bound)
+        return going & (carry.number < 2) & (jnp.max(carry.steps) < max_steps)
 
     def body(carry: _Round) -> _Round:
         stale = ~carry.shared.made | (carry.number > 0)
@@ -107,7 +108,7 @@ def solve(
             carry.q,
             carry.residual,
             bound=bound,
-            max_steps=jnp.where(stale, max_steps, patience),
+            max_steps=jnp.minimum(jnp.where(stale, max_steps, patience), max_steps - jnp.max(carry.steps)),
             precondition=_preconditioner(matrix, shared),
         )
         return _Round(carry.number + 1, q, residual, carry.steps + steps, shared)
