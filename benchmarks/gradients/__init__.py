@@ -22,7 +22,7 @@ def main() -> dict[str, Any]:
     """Prints a table of problems and libraries, what is left of the bars, and the sweeps against unrolling."""
     print(
         f"forward and backward to a residual of {TOL:.0e} in every example; {INPUT_DIM} inputs, batch 64 (images: 4), "
-        f"float32, {jax.default_backend()}, {os.cpu_count()} cores; ms, medians of interleaved runs"
+        f"float32, {jax.default_backend()}, {len(os.sched_getaffinity(0))} cores; ms, medians of interleaved runs"
     )
     rows, results, cells = [], {}, _cells()
     for cell in cells:
