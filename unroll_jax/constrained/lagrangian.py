@@ -10,7 +10,7 @@ __all__ = ["lagrangian", "layer_weights"]
 
 
 def lagrangian(
-    layer_losses: Float[Array, "layers_and_one"],
+    layer_losses: Float[Array, "*samples layers_and_one"],
     multipliers: Float[Array, "constraints"],
     constraints: Constraints,
     *,
@@ -22,7 +22,8 @@ def lagrangian(
     :math:`w_l = [l = L] + \lambda_l - (1 - \alpha_{l+1}) \lambda_{l+1}` (see `layer_weights`).
 
     Args:
-      layer_losses: f_0..f_L, means over the global batch.
+      layer_losses: f_0..f_L, means over the global batch; or those of every sample, (N, L + 1), for constraints that
+        need them (`sample_constraints`), and f_L above is their mean.
       multipliers: lambda >= 0, one for each constraint; no gradient flows to them.
       constraints: ``layer_losses -> violations``.
       normalise: divide by 1 + sum(lambda), which leaves the minimiser alone and keeps the size of the gradient bounded
@@ -49,7 +50,7 @@ def lagrangian(
             f"multipliers must have shape {violations.shape}, one a constraint, got {jnp.shape(multipliers)}"
         )
     fixed = jax.lax.stop_gradient(jnp.asarray(multipliers))
-    value = losses[-1] + jnp.sum(fixed * violations)
+    value = jnp.mean(losses[..., -1]) + jnp.sum(fixed * violations)
     return value / (1.0 + jnp.sum(fixed)) if normalise else value
 
 
