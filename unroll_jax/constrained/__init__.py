@@ -11,7 +11,7 @@ from unroll_jax.constrained.controllers import (
 )
 from unroll_jax.constrained.duals import DualAscent, DualState, dual_ascent
 from unroll_jax.constrained.feasibility import FeasibilityReport, feasibility_report
-from unroll_jax.constrained.lagrangian import lagrangian, layer_weights
+from unroll_jax.constrained.lagrangian import augmented_lagrangian, lagrangian, layer_weights
 from unroll_jax.constrained.names import constraint_names, named_figures
 from unroll_jax.constrained.resilience import optimal_slacks, relaxed_violations
 from unroll_jax.constrained.samples import (
@@ -37,6 +37,7 @@ __all__ = [
     "SlackDescent",
     "SlackState",
     "add_losses",
+    "augmented_lagrangian",
     "constraint_names",
     "descent_constraints",
     "dual_ascent",

@@ -19,7 +19,8 @@ def sample_constraints(constraints: Constraints, reduction: Reduction) -> Constr
     """Constraints on the losses of every sample, (N, L + 1), whose violations a reduction brings down to one each.
 
     `lagrangian` takes such constraints with the losses of every sample. Reductions are nonlinear: N must be the global
-    batch, which under `jax.jit` on a sharded batch it is; over several batches use `tail_bound`.
+    batch, which under `jax.jit` on a sharded batch it is (the mean of the tails of parts is too low). Over several
+    batches use `tail_bound`.
 
     Args:
       constraints: ``layer_losses -> violations`` on the last axis, such as `descent_constraints`.
