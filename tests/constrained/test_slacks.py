@@ -98,13 +98,15 @@ def test_slacks_at_rest_leave_the_dual_step_of_the_decaying_form():
     np.testing.assert_allclose(violations - slacks, relaxed_violations(violations, multipliers, BETA), rtol=1e-14)
 
 
-def test_a_restart_is_the_start_and_happens_only_when_told():
+def test_a_restart_clears_the_slacks_alone_and_only_when_told():
     init, update, restart = uj.slack_descent(optax.adam(0.1))
     moved = update(init(3), jnp.array([-1.0, 2.0, -0.5]))
     assert moved.slacks.tolist() == pytest.approx([0.1, 0.0, 0.1], rel=1e-3)
-    chex.assert_trees_all_equal(restart(moved), init(3))
+    cleared = moved._replace(slacks=jnp.zeros(3))
     conditional = jax.jit(restart)
-    chex.assert_trees_all_equal(conditional(moved, jnp.array(True)), init(3))
+    for restarted in (restart(moved), conditional(moved, jnp.array(True))):
+        chex.assert_trees_all_equal(restarted, cleared)
+        chex.assert_trees_all_equal_dtypes(restarted, moved)
     chex.assert_trees_all_equal(conditional(moved, jnp.array(False)), moved)
 
 

@@ -59,7 +59,7 @@ def dual_ascent(
       every: calls whose violations are averaged for one step of the multipliers; they stay as they are in between.
       smoothing: decay in [0, 1) of an exponential moving average of the violations (of their means over ``every``
         calls), which takes their place; 0 for none.
-      warmup: calls at the start that are ignored, so that multipliers stay where they start.
+      warmup: calls at the start that are ignored: multipliers stay where they start, at 0 so that training is plain.
       freeze_after: calls, those of ``warmup`` among them, after which every multiplier stays as it is; None for never.
       frozen: places of the constraints whose multipliers never move, or True for all; they then weigh a fixed penalty.
       cap: largest multiplier, one number or one for each constraint; None for no bound. A controller with an integral

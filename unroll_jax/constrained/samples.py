@@ -96,8 +96,9 @@ def tail_bound(
 ) -> Callable[[Float[Array, "samples constraints"], Float[Array, "constraints"]], Float[Array, "constraints"]]:
     r"""CVaR's upper bound :math:`t + \frac{1}{1 - q} \frac1N \sum_i [c_i - t]_+` for thresholds t that are trained.
 
-    Tight at the q-quantile t. For a given t it is a mean over samples, so that means over batches, or over the parts of
-    an accumulated one, are exact, as those of `tail_mean` are not.
+    Constraints of it are ``sample_constraints(constraints, lambda c: tail_bound(q)(c, thresholds))``, the thresholds
+    variables beside the parameters. Tight at the q-quantile t. For a given t it is a mean over samples, so that means
+    over batches, or over the parts of an accumulated one, are exact, as those of `tail_mean` are not.
 
     Gradients: 1/(N (1 - q)) times that of each :math:`c_i > t`; in t, 1 - (share of samples above t) / (1 - q).
     In the Lagrangian both come times lambda, so that t stands still while lambda is 0: descend on this bound's sum in t

@@ -28,7 +28,7 @@ class SlackDescent(NamedTuple):
     Attributes:
       init: ``num_constraints -> SlackState``, all slacks 0.
       update: ``(state, gradient) -> SlackState``, the gradient that of `resilient_lagrangian` in the slacks.
-      restart: ``(state, when=True) -> SlackState``, slacks and optimiser as at the start where ``when`` holds.
+      restart: ``(state, when=True) -> SlackState``, all slacks 0 where ``when`` (it may be traced) holds.
     """
 
     init: Callable[[int], SlackState]
@@ -92,8 +92,8 @@ def slack_descent(optimizer: optax.GradientTransformation) -> SlackDescent:
     A step of training then is: the gradient of `resilient_lagrangian` in the parameters and the slacks at once, an
     update of each, and ``dual_ascent(...).update(state, violations - slacks)``.
 
-    Slacks start high and fall slowly, so the paper sets them to 0 after every epoch: ``restart``. It does not say what
-    becomes of its optimiser's moments; here they start afresh, for otherwise they would put back what was taken away.
+    Slacks rise high at first and fall slowly, so the paper sets them to 0 after every epoch: ``restart``. The state of
+    the optimiser, and with it a schedule, goes on.
 
     Args:
       optimizer: any optax gradient transformation.
@@ -131,8 +131,6 @@ def slack_descent(optimizer: optax.GradientTransformation) -> SlackDescent:
         return SlackState(optax.projections.projection_non_negative(moved), opt_state)
 
     def restart(state: SlackState, when: Any = True) -> SlackState:
-        slacks = jnp.zeros_like(state.slacks)
-        fresh = SlackState(slacks, optimizer.init(slacks))
-        return jax.tree.map(lambda new, old: jnp.where(when, new, old), fresh, state)
+        return state._replace(slacks=jnp.where(when, 0.0, state.slacks))
 
     return SlackDescent(init, update, restart)
