@@ -1,21 +1,23 @@
-"""PI control of the multipliers."""
+"""PI control of the multipliers, and optimisers by name."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
 import unroll_jax as uj
-from unroll_jax.constrained import proportional_integral
+from unroll_jax.constrained import nu_pi, proportional_integral
 
 
-def run(optimizer, violations):
+def run(optimizer, violations, start=0.0):
     init, update = uj.dual_ascent(optimizer)
-    state, history = init(1), []
-    for violation in violations:
-        state = update(state, jnp.array([violation]))
-        history.append(float(state.multipliers[0]))
-    return history
+
+    def step(state, violation):
+        state = update(state, violation[None])
+        return state, state.multipliers[0]
+
+    return np.asarray(jax.jit(lambda rows: jax.lax.scan(step, init(1, start), rows)[1])(jnp.asarray(violations)))
 
 
 def test_the_multiplier_is_integral_plus_proportional_part():
@@ -41,8 +43,114 @@ def test_a_multiplier_falls_at_once_when_its_violation_ends():
     assert relieved == pytest.approx(0.2)
 
 
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("nu", [0.0, 0.6, -0.3])
+def test_nu_pi_equals_its_definition(nu):
+    """xi = nu xi + (1 - nu) c, lambda = [lambda + k_i c + k_p (change of xi)]_+, written out in NumPy."""
+    violations = np.random.default_rng(2).normal(size=40)
+    smoothed, multiplier, expected = 0.0, 0.3, []
+    for violation in violations:
+        before, smoothed = smoothed, nu * smoothed + (1.0 - nu) * violation
+        multiplier = max(multiplier + 0.1 * violation + 0.7 * (smoothed - before), 0.0)
+        expected.append(multiplier)
+    assert 0.0 in expected
+    np.testing.assert_allclose(run(nu_pi(0.1, 0.7, nu=nu), violations, 0.3), expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.usefixtures("x64")
+def test_nu_pi_is_integral_plus_proportional_part_where_nothing_is_projected():
+    violations = np.random.default_rng(4).normal(size=40)
+    average = np.array([sum(0.4 * 0.6 ** (t - s) * violations[s] for s in range(t + 1)) for t in range(40)])
+    expected = 50.0 + 0.1 * np.cumsum(violations) + 0.7 * average
+    np.testing.assert_allclose(run(nu_pi(0.1, 0.7, nu=0.6), violations, 50.0), expected, rtol=1e-12)
+    np.testing.assert_allclose(
+        run(nu_pi(0.1, 0.7), violations, 50.0), run(proportional_integral(0.1, 0.7), violations, 50.0), rtol=1e-12
+    )
+
+
+BETA = 0.8
+RELATIVES = {
+    "sgd": (nu_pi(0.1, 0.0, nu=0.5), optax.sgd(0.1)),
+    "momentum": (nu_pi(0.1 / (1 - BETA), -0.1 * BETA / (1 - BETA) ** 2, nu=BETA), optax.sgd(0.1, momentum=BETA)),
+    "optimistic": (nu_pi(0.1, 0.1), optax.optimistic_gradient_descent(0.1)),
+}
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", RELATIVES)
+def test_nu_pi_holds_the_methods_that_the_paper_names(name):
+    """On multipliers far from 0, where nothing is projected. optax takes its first optimistic step as plain one."""
+    violations = np.random.default_rng(5).normal(size=40)
+    ours, theirs = (run(optimizer, violations, 100.0) for optimizer in RELATIVES[name])
+    assert np.ptp(theirs) > 0.1
+    first = 100.0 + 0.1 * violations[0] if name == "optimistic" else ours[0]
+    np.testing.assert_allclose(theirs, ours - ours[0] + first, rtol=1e-12)
+
+
+@pytest.mark.peers
+@pytest.mark.usefixtures("x64")
+def test_nu_pi_equals_coopers():
+    """Their start ZEROS, on the ascent direction; the projection at 0 is the multiplier's own, here as there."""
+    torch = pytest.importorskip("torch", reason="torch is an optional peer")
+    cooper = pytest.importorskip("cooper", reason="cooper-optim is an optional peer")
+    violations = np.random.default_rng(6).normal(size=(40, 1))
+    multiplier = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    gains = {"Kp": torch.tensor(0.7), "Ki": torch.tensor(0.1), "ema_nu": 0.6}
+    peer = cooper.optim.nuPI([multiplier], lr=1.0, init_type=cooper.optim.nuPIInitType.ZEROS, maximize=True, **gains)
+    expected = []
+    for violation in violations:
+        multiplier.grad = torch.from_numpy(violation)
+        peer.step()
+        multiplier.data.clamp_(min=0.0)
+        expected.append(multiplier.item())
+    assert 0.0 in expected
+    # Their gains are float32.
+    np.testing.assert_allclose(run(nu_pi(0.1, 0.7, nu=0.6), violations[:, 0]), expected, rtol=1e-6, atol=1e-7)
+
+
+def test_a_capped_controller_never_exceeds_its_cap():
+    found = run(proportional_integral(0.5, 2.0, cap=1.5), np.ones(10))
+    assert found.max() == 1.5
+
+
+@pytest.mark.parametrize("name", uj.DUAL_OPTIMIZERS)
+def test_every_dual_optimiser_raises_the_multipliers_of_what_is_violated(name):
+    found = run(uj.dual_optimizer(name, 0.1), np.concatenate([np.ones(10), -np.ones(60)]))
+    assert np.all(np.diff(found[:10]) > 0.0)
+    assert found[-1] == 0.0
+
+
+def test_an_optimiser_may_be_given_by_itself_and_a_rate_may_be_a_schedule():
+    violations = np.random.default_rng(7).normal(size=10)
+    schedule = optax.linear_schedule(0.1, 0.0, 5)
+    np.testing.assert_array_equal(
+        run(uj.dual_optimizer(optax.sgd(schedule)), violations), run(uj.dual_optimizer("sgd", schedule), violations)
+    )
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_bad_optimiser_is_named():
+    with pytest.raises(ValueError, match=r"optimizer must be one of \['adam', 'nu_pi', 'pi', 'sgd'\].* got 'pid'"):
+        uj.dual_optimizer("pid", 0.1)
+    with pytest.raises(TypeError, match=r"optimizer must be one of .* got float"):
+        uj.dual_optimizer(0.1)
+    with pytest.raises(ValueError, match="learning_rate is missing"):
+        uj.dual_optimizer("adam")
+    with pytest.raises(ValueError, match="learning_rate and options are for a name"):
+        uj.dual_optimizer(optax.sgd(0.1), 0.1)
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_a_bad_gain_is_named():
+    for arguments, options, message in (
+        ((0.0, 1.0), {}, "integral_gain must be positive and finite, got 0.0"),
+        ((0.1, float("inf")), {}, "proportional_gain must be finite, got inf"),
+        ((0.1, 1.0), {"nu": 1.0}, r"nu must be in \(-1, 1\), got 1.0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            nu_pi(*arguments, **options)
+    with pytest.raises(ValueError, match=r"cap must be positive and finite, or None, got -1\.0"):
+        proportional_integral(0.1, 0.1, cap=-1.0)
     for gain in (0.0, float("inf"), float("nan")):
         with pytest.raises(ValueError, match=f"integral_gain must be positive and finite, got {gain}"):
             proportional_integral(gain, 0.1)

@@ -44,6 +44,21 @@ def test_every_figure_equals_numpy(resilience):
         np.testing.assert_allclose(getattr(report, name), value, rtol=1e-12, atol=1e-14, err_msg=name)
 
 
+@pytest.mark.usefixtures("x64")
+def test_under_a_tail_the_violations_are_those_of_the_worst_samples_and_the_bounds_the_means():
+    """The worst 10 of 40 samples."""
+    constraints = uj.descent_constraints(0.2, reference=4.2)
+    samples, multipliers = jnp.asarray(SAMPLES), jnp.asarray(MULTIPLIERS)
+    report = uj.feasibility_report(samples, multipliers, constraints, reduction=uj.tail_mean(0.75))
+    single = np.array([reference.violations(losses, 0.2, 4.2) for losses in SAMPLES])
+    worst = np.sort(single, axis=0)[30:].mean(axis=0)
+    bounds = np.array([4.2, *(0.8 * SAMPLES.mean(axis=0)[:-1])])
+    np.testing.assert_allclose(report.violations, worst, rtol=1e-12)
+    np.testing.assert_allclose(report.bounds, bounds, rtol=1e-12)
+    np.testing.assert_array_equal(report.satisfied, worst <= 0.05 * bounds)
+    np.testing.assert_allclose(report.complementary_slackness, MULTIPLIERS * worst, rtol=1e-12)
+
+
 def test_without_a_reference_there_is_one_constraint_a_layer():
     report = uj.feasibility_report(
         jnp.asarray(SAMPLES, jnp.float32), jnp.asarray(MULTIPLIERS[1:], jnp.float32), uj.descent_constraints(0.2)

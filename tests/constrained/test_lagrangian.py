@@ -3,10 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import unroll_jax as uj
 from tests import reference
+from tests.convex_problem import ALPHA, REFERENCE, known_solution, layer_losses
+from unroll_jax.constrained import augmented_lagrangian
 
 LOSSES = np.array([4.7, 3.0, 3.5, 1.2])
 MULTIPLIERS = np.array([0.3, 2.0, 0.0, 0.7])
@@ -84,3 +87,41 @@ def test_multipliers_that_do_not_fit_are_named():
     for multipliers in (jnp.ones(2), jnp.ones(4)):
         with pytest.raises(ValueError, match=rf"multipliers must have shape \(3,\).* got \({len(multipliers)},\)"):
             uj.lagrangian(jnp.asarray(LOSSES), multipliers, uj.descent_constraints(0.2))
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_augmented_lagrangian_has_the_gradient_of_the_multipliers_to_come():
+    """That of the Lagrangian at m = [lambda + rho c]_+; its value is f_L + (|m|^2 - |lambda|^2) / (2 rho)."""
+    constraints, losses = uj.descent_constraints(0.22, reference=5.5), jnp.asarray(LOSSES)
+    violations = reference.violations(LOSSES, 0.22, 5.5)
+    to_come = np.maximum(MULTIPLIERS + 0.7 * violations, 0.0)
+    value, gradient = jax.value_and_grad(augmented_lagrangian)(
+        losses, jnp.asarray(MULTIPLIERS), constraints, penalty=0.7
+    )
+    np.testing.assert_allclose(value, LOSSES[-1] + (to_come @ to_come - MULTIPLIERS @ MULTIPLIERS) / 1.4, rtol=1e-13)
+    np.testing.assert_allclose(gradient, reference.layer_weights(to_come, 0.22), rtol=1e-13)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_method_of_multipliers_needs_few_dual_steps():
+    """40 dual steps, each after the primal problem is solved; plain dual ascent at this rate swings without end."""
+    constraints, rho = uj.descent_constraints(ALPHA, reference=REFERENCE), 20.0
+    dual = uj.dual_ascent(optax.sgd(rho))
+
+    def outer(carry, _):
+        x, duals = carry
+        objective = lambda x: augmented_lagrangian(layer_losses(x), duals.multipliers, constraints, penalty=rho)  # noqa: E731
+        x, _ = jax.lax.scan(lambda x, _: (x - 0.003 * jax.grad(objective)(x), None), x, length=2000)
+        return (x, dual.update(duals, constraints(layer_losses(x)))), None
+
+    (x, duals), _ = jax.jit(lambda start: jax.lax.scan(outer, start, length=40))((jnp.zeros(2), dual.init(4)))
+    solution, multipliers, _ = known_solution(None)
+    np.testing.assert_allclose(x, solution, atol=1e-4)
+    np.testing.assert_allclose(duals.multipliers, multipliers, atol=1e-3)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_bad_penalty_is_named():
+    for penalty in (0.0, float("inf")):
+        with pytest.raises(ValueError, match=f"penalty must be positive and finite, got {penalty}"):
+            augmented_lagrangian(jnp.ones(3), jnp.zeros(2), uj.descent_constraints(0.2), penalty=penalty)

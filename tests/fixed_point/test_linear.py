@@ -96,3 +96,17 @@ def test_norms_neither_underflow_nor_overflow(scale):
 
     rows = scale**2 * jnp.array([[3.0, 4.0], [0.0, 0.0]], jnp.float32)
     np.testing.assert_allclose(jax.jit(norm)(rows), np.array([5.0, 0.0]) * scale**2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_conjugate_gradients_told_to_go_on_for_ever_end_at_round_off(dtype):
+    """The recurrence falls long after the true residual has stopped, until its squares cannot be divided any more."""
+    size = 128
+    basis, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(size, size)))
+    J = ((basis * np.linspace(0.0, 0.999, size)) @ basis.T).astype(dtype)
+    v = np.random.default_rng(2).normal(size=(ROWS, size)).astype(dtype)
+    v /= np.linalg.norm(v, axis=1, keepdims=True)
+    w, info = jax.jit(lambda J, v: ADJOINTS["conjugate_gradient"]().solve(lambda w: w @ J, v, 1e-300, 9000))(J, v)
+    truth = np.linalg.solve(np.eye(size) - J.astype(np.float64), v.T).T
+    assert int(info.steps.max()) < 9000
+    assert np.abs(w - truth).max() <= 1e4 * np.finfo(dtype).eps * np.abs(truth).max()

@@ -1,23 +1,63 @@
 """Training under constraints: violations, Lagrangian, multipliers, resilience and the report on held-out data."""
 
+from unroll_jax.constrained.averages import LossMean, add_losses, empty_mean
 from unroll_jax.constrained.constraints import Constraints, descent_constraints
-from unroll_jax.constrained.controllers import proportional_integral
+from unroll_jax.constrained.controllers import (
+    DUAL_OPTIMIZERS,
+    NuPIState,
+    dual_optimizer,
+    nu_pi,
+    proportional_integral,
+)
 from unroll_jax.constrained.duals import DualAscent, DualState, dual_ascent
 from unroll_jax.constrained.feasibility import FeasibilityReport, feasibility_report
-from unroll_jax.constrained.lagrangian import lagrangian, layer_weights
+from unroll_jax.constrained.lagrangian import augmented_lagrangian, lagrangian, layer_weights
+from unroll_jax.constrained.names import constraint_names, named_figures
 from unroll_jax.constrained.resilience import optimal_slacks, relaxed_violations
+from unroll_jax.constrained.samples import (
+    Reduction,
+    mean_of_samples,
+    positive_part,
+    sample_constraints,
+    tail_bound,
+    tail_mean,
+)
+from unroll_jax.constrained.scaling import initial_sizes, scaled_constraints
+from unroll_jax.constrained.slacks import SlackDescent, SlackState, resilient_lagrangian, slack_descent
 
 __all__ = [
+    "DUAL_OPTIMIZERS",
     "Constraints",
     "DualAscent",
     "DualState",
     "FeasibilityReport",
+    "LossMean",
+    "NuPIState",
+    "Reduction",
+    "SlackDescent",
+    "SlackState",
+    "add_losses",
+    "augmented_lagrangian",
+    "constraint_names",
     "descent_constraints",
     "dual_ascent",
+    "dual_optimizer",
+    "empty_mean",
     "feasibility_report",
+    "initial_sizes",
     "lagrangian",
     "layer_weights",
+    "mean_of_samples",
+    "named_figures",
+    "nu_pi",
     "optimal_slacks",
+    "positive_part",
     "proportional_integral",
     "relaxed_violations",
+    "resilient_lagrangian",
+    "sample_constraints",
+    "scaled_constraints",
+    "slack_descent",
+    "tail_bound",
+    "tail_mean",
 ]

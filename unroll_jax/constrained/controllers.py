@@ -1,15 +1,27 @@
-"""A controller for the multipliers beyond plain ascent."""
+"""Optimisers of the multipliers by name, and controllers beyond plain ascent."""
 
 import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-__all__ = ["proportional_integral"]
+from unroll_jax.descent import look_up
+
+__all__ = ["DUAL_OPTIMIZERS", "NuPIState", "dual_optimizer", "nu_pi", "proportional_integral"]
 
 
-def proportional_integral(integral_gain: float, proportional_gain: float) -> optax.GradientTransformation:
+class NuPIState(NamedTuple):
+    """The smoothed gradient of `nu_pi`: minus the smoothed violation."""
+
+    smoothed: optax.Params
+
+
+def proportional_integral(
+    integral_gain: float, proportional_gain: float = 1.0, *, cap: float | None = None
+) -> optax.GradientTransformation:
     r"""PI control of multipliers, for `dual_ascent`.
 
     .. math:: I \leftarrow [I + k_i c]_+ , \qquad \lambda = [I + k_p c]_+ .
@@ -19,24 +31,33 @@ def proportional_integral(integral_gain: float, proportional_gain: float) -> opt
     is met. Without it (``proportional_gain=0``) this is ``optax.sgd(integral_gain)``.
     The multiplier includes the proportional part: it is the price of the moment, the integral is the lasting one.
 
+    Where nothing is projected it equals `nu_pi` with ``nu=0``. A met constraint that comes nearer to its bound keeps
+    its multiplier at 0 here; `nu_pi` raises it.
+
     Args:
       integral_gain: k_i > 0, multiplier a step per unit of violation.
       proportional_gain: k_p >= 0, multiplier per unit of violation.
+      cap: largest integral and largest multiplier; None for no bound. With the cap of `dual_ascent` alone the integral
+        would wind up beyond it.
 
     Returns:
       An optax gradient transformation over multipliers, fed -c as `dual_ascent` does. Its update needs the multipliers
       (``params``).
 
     Raises:
-      ValueError: if a gain is outside what is stated here.
+      ValueError: if a gain or cap is outside what is stated here.
 
     Source: Stooke, Achiam, Abbeel (2020), "Responsive safety in reinforcement learning by PID Lagrangian methods",
-    Algorithm 2 without the derivative; Sohrabi et al. (2024), "On PI controllers for updating Lagrange multipliers".
+    Algorithm 2 without the derivative.
     """
-    if not (integral_gain > 0.0 and math.isfinite(integral_gain)):
-        raise ValueError(f"integral_gain must be positive and finite, got {integral_gain}")
+    _check_integral_gain(integral_gain)
     if not (proportional_gain >= 0.0 and math.isfinite(proportional_gain)):
         raise ValueError(f"proportional_gain must be finite and at least 0, got {proportional_gain}")
+    if cap is not None and not (cap > 0.0 and math.isfinite(cap)):
+        raise ValueError(f"cap must be positive and finite, or None, got {cap}")
+
+    def moved(start: Any, gradient: Any, gain: float) -> Any:
+        return jnp.clip(start - gain * gradient, 0.0, cap)
 
     def init(multipliers: optax.Params) -> optax.Params:
         return jax.tree.map(jnp.copy, multipliers)
@@ -46,8 +67,98 @@ def proportional_integral(integral_gain: float, proportional_gain: float) -> opt
     ) -> tuple[optax.Updates, optax.Params]:
         if multipliers is None:
             raise ValueError("proportional_integral needs the multipliers: call update(gradients, state, multipliers)")
-        grown = jax.tree.map(lambda i, g: jnp.maximum(i - integral_gain * g, 0.0), integral, gradients)
-        target = jax.tree.map(lambda i, g: jnp.maximum(i - proportional_gain * g, 0.0), grown, gradients)
+        grown = jax.tree.map(lambda i, g: moved(i, g, integral_gain), integral, gradients)
+        target = jax.tree.map(lambda i, g: moved(i, g, proportional_gain), grown, gradients)
         return jax.tree.map(jnp.subtract, target, multipliers), grown
 
     return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
+
+
+def nu_pi(integral_gain: float, proportional_gain: float = 1.0, *, nu: float = 0.0) -> optax.GradientTransformation:
+    r"""The controller nu-PI: PI control, its proportional part on a moving average of the violation.
+
+    .. math:: \xi_t = \nu \xi_{t-1} + (1 - \nu) c_t , \qquad
+        \lambda_{t+1} = [\lambda_t + k_i c_t + k_p (\xi_t - \xi_{t-1})]_+ , \qquad \xi_{-1} = 0 .
+
+    `dual_ascent` does the projection. As long as nothing is projected, :math:`\lambda_{t+1} = \lambda_0 + k_i \sum_\tau
+    c_\tau + k_p \xi_t`. The state holds no integral, so nothing winds up under a cap.
+
+    ``proportional_gain=0`` is ``optax.sgd(integral_gain)``, equal gains with ``nu=0`` the optimistic gradient method.
+    With :math:`\nu = \beta`, :math:`k_i = \eta / (1 - \beta)`, :math:`k_p = - \eta \beta / (1 - \beta)^2` it is
+    ``optax.sgd(eta, momentum=beta)``: momentum is a negative proportional gain; it swings where a positive one damps.
+
+    Args:
+      integral_gain: k_i > 0, multiplier a step per unit of violation.
+      proportional_gain: k_p, multiplier per unit of smoothed violation.
+      nu: decay of the moving average, in (-1, 1); 0 for none.
+
+    Returns:
+      An optax gradient transformation, fed -c as `dual_ascent` does.
+
+    Raises:
+      ValueError: if a gain or nu is outside what is stated here.
+
+    Source: Sohrabi et al. (2024), "On PI controllers for updating Lagrange multipliers in constrained optimization",
+    Algorithm 1 with xi_0 = (1 - nu) c_0, the start of its Theorem 1; with xi_0 = 0 the first step would be that of SGD.
+    """
+    _check_integral_gain(integral_gain)
+    if not math.isfinite(proportional_gain):
+        raise ValueError(f"proportional_gain must be finite, got {proportional_gain}")
+    if not -1.0 < nu < 1.0:
+        raise ValueError(f"nu must be in (-1, 1), got {nu}")
+
+    def init(multipliers: optax.Params) -> NuPIState:
+        return NuPIState(optax.tree.zeros_like(multipliers))
+
+    def update(
+        gradients: optax.Updates, state: NuPIState, multipliers: optax.Params | None = None
+    ) -> tuple[optax.Updates, NuPIState]:
+        del multipliers
+        change = jax.tree.map(lambda g, old: (1.0 - nu) * (g - old), gradients, state.smoothed)
+        updates = jax.tree.map(lambda g, d: -(integral_gain * g + proportional_gain * d), gradients, change)
+        return updates, NuPIState(jax.tree.map(jnp.add, state.smoothed, change))
+
+    return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
+
+
+DUAL_OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
+    "adam": optax.adam,
+    "nu_pi": nu_pi,
+    "pi": proportional_integral,
+    "sgd": optax.sgd,
+}
+
+
+def dual_optimizer(
+    optimizer: str | optax.GradientTransformation, learning_rate: Any = None, **options: Any
+) -> optax.GradientTransformation:
+    """The optimiser that a name of `DUAL_OPTIMIZERS` stands for, at a rate; an optax transformation stands for itself.
+
+    Args:
+      optimizer: a name, or any optax gradient transformation.
+      learning_rate: rate of the ascent, for "pi" and "nu_pi" the integral gain; for a name only.
+      **options: further arguments of the entry, such as ``proportional_gain``.
+
+    Raises:
+      ValueError: if the name is not in the table, it has no learning_rate, or a transformation has one or has options.
+      TypeError: if it is neither a name nor a transformation, or the entry has no such option.
+
+    Example:
+      >>> import jax.numpy as jnp, unroll_jax
+      >>> init, update = unroll_jax.dual_ascent(dual_optimizer("nu_pi", 0.5, proportional_gain=2.0, nu=0.5))
+      >>> update(init(2), jnp.array([1.0, -1.0])).multipliers.tolist()
+      [1.5, 0.0]
+    """
+    found = look_up("optimizer", optimizer, DUAL_OPTIMIZERS, optax.GradientTransformation)
+    if isinstance(found, optax.GradientTransformation):
+        if learning_rate is not None or options:
+            raise ValueError("learning_rate and options are for a name; an optax transformation has its own")
+        return found
+    if learning_rate is None:
+        raise ValueError(f'learning_rate is missing: call dual_optimizer("{optimizer}", 0.01)')
+    return found(learning_rate, **options)
+
+
+def _check_integral_gain(integral_gain: float) -> None:
+    if not (integral_gain > 0.0 and math.isfinite(integral_gain)):
+        raise ValueError(f"integral_gain must be positive and finite, got {integral_gain}")

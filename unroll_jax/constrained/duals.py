@@ -1,14 +1,15 @@
 """Projected dual ascent on the multipliers, through any optax optimiser."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from unroll_jax.constrained.resilience import check_resilience, relaxed_violations
+from unroll_jax.constrained.schedules import scheduled
 
 __all__ = ["DualAscent", "DualState", "dual_ascent"]
 
@@ -24,62 +25,127 @@ class DualAscent(NamedTuple):
     """The pair of pure functions that `dual_ascent` returns.
 
     Attributes:
-      init: ``num_constraints -> DualState``, all multipliers 0.
+      init: ``(num_constraints, start=0.0) -> DualState``, every multiplier at ``start`` (one number, or one for each).
       update: ``(state, violations) -> DualState``.
     """
 
-    init: Callable[[int], DualState]
+    init: Callable[..., DualState]
     update: Callable[[DualState, Float[Array, "constraints"]], DualState]
 
 
-def dual_ascent(optimizer: optax.GradientTransformation, *, resilience: float | None = None) -> DualAscent:
+def dual_ascent(
+    optimizer: optax.GradientTransformation,
+    *,
+    resilience: float | None = None,
+    every: int = 1,
+    smoothing: float = 0.0,
+    warmup: int = 0,
+    freeze_after: int | None = None,
+    frozen: Sequence[int] | bool = (),
+    cap: float | Sequence[float] | None = None,
+) -> DualAscent:
     r"""Projected ascent :math:`\lambda \leftarrow [\lambda + \eta c]_+` on the dual function.
 
     The optimiser is given -c as its gradient, so ``optax.sgd(eta)`` is the update above and ``optax.adam(eta)`` the
     paper's. Violations are detached. With ``resilience`` beta the gradient is :math:`c - \lambda / \beta`; under SGD
     that decays the multipliers, :math:`\lambda \leftarrow [(1 - \eta/\beta) \lambda + \eta c]_+`.
 
+    A step an epoch takes no option: call ``update`` once an epoch, with the violations of the mean losses over the
+    train set (`add_losses`). With explicit slacks (`slack_descent`) feed it c - s and leave ``resilience`` at None.
+
     Args:
       optimizer: any optax gradient transformation.
       resilience: beta > 0, cost of slack; None for hard constraints.
+      every: calls whose violations are averaged for one step of the multipliers; they stay as they are in between.
+      smoothing: decay in [0, 1) of an exponential moving average of the violations (of their means over ``every``
+        calls), which takes their place; 0 for none.
+      warmup: calls at the start that are ignored: multipliers stay where they start, at 0 so that training is plain.
+      freeze_after: calls, those of ``warmup`` among them, after which every multiplier stays as it is; None for never.
+      frozen: places of the constraints whose multipliers never move, or True for all; they then weigh a fixed penalty.
+      cap: largest multiplier, one number or one for each constraint; None for no bound. A controller with an integral
+        of its own must be told as well (``proportional_integral(..., cap=...)``).
 
     Returns:
       A `DualAscent`, that is ``(init, update)``.
 
     Raises:
-      ValueError: if resilience is not positive and finite; when called, if num_constraints < 1, or there is not one
-        violation for each multiplier.
+      ValueError: if an option is outside what is stated here; when called, if num_constraints < 1, start is negative or
+        does not fit, frozen or cap do not fit it, or there is not one violation for each multiplier.
       TypeError: if optimizer is not an optax gradient transformation.
 
-    Source: Porras-Valenzuela, Hadou, Ribeiro, Algorithm 1 and eq. 38.
+    Source: Porras-Valenzuela, Hadou, Ribeiro, Algorithm 1 and eq. 38; the options beyond resilience are ours.
 
     Example:
       >>> import jax.numpy as jnp, optax
       >>> init, update = dual_ascent(optax.sgd(0.5))
       >>> update(init(2), jnp.array([1.0, -1.0])).multipliers.tolist()
       [0.5, 0.0]
+      >>> init, update = dual_ascent(optax.sgd(0.5), every=2, cap=1.5)
+      >>> state = update(init(2), jnp.array([1.0, 9.0]))
+      >>> state.multipliers.tolist(), update(state, jnp.array([3.0, 1.0])).multipliers.tolist()
+      ([0.0, 0.0], [1.0, 1.5])
     """
     if not isinstance(optimizer, optax.GradientTransformation):
         raise TypeError(f"optimizer must be an optax gradient transformation such as optax.sgd(0.1), got {optimizer!r}")
-    if resilience is not None:
-        check_resilience(resilience)
+    transformation = scheduled(
+        optimizer,
+        resilience=resilience,
+        every=every,
+        smoothing=smoothing,
+        warmup=warmup,
+        freeze_after=freeze_after,
+    )
+    highest = _check_cap(cap)
 
-    def init(num_constraints: int) -> DualState:
+    def init(num_constraints: int, start: Any = 0.0) -> DualState:
         if num_constraints < 1:
             raise ValueError(f"num_constraints must be at least 1, got {num_constraints}")
-        multipliers = jnp.zeros(num_constraints)
-        return DualState(multipliers, optimizer.init(multipliers))
+        _frozen_mask(frozen, num_constraints)
+        if highest is not None and highest.ndim == 1 and highest.size != num_constraints:
+            raise ValueError(f"cap has {highest.size} entries, but there are {num_constraints} constraints")
+        multipliers = _start_at(start, num_constraints)
+        return DualState(multipliers, transformation.init(multipliers))
 
     def update(state: DualState, violations: Float[Array, "constraints"]) -> DualState:
         if jnp.shape(violations) != state.multipliers.shape:
             raise ValueError(
                 f"violations must have shape {state.multipliers.shape}, one a multiplier, got {jnp.shape(violations)}"
             )
-        ascent = jax.lax.stop_gradient(violations)
-        if resilience is not None:
-            ascent = relaxed_violations(ascent, state.multipliers, resilience)
-        updates, opt_state = optimizer.update(-ascent, state.opt_state, state.multipliers)
-        raised = optax.apply_updates(state.multipliers, updates)
-        return DualState(optax.projections.projection_non_negative(raised), opt_state)
+        ascent = jax.lax.stop_gradient(jnp.asarray(violations, state.multipliers.dtype))
+        updates, opt_state = transformation.update(-ascent, state.opt_state, state.multipliers)
+        raised = optax.projections.projection_non_negative(optax.apply_updates(state.multipliers, updates))
+        if highest is not None:
+            raised = jnp.minimum(raised, highest.astype(raised.dtype))
+        still = _frozen_mask(frozen, raised.size)
+        return DualState(jnp.where(still, state.multipliers, raised) if still.any() else raised, opt_state)
 
     return DualAscent(init, update)
+
+
+def _check_cap(cap: float | Sequence[float] | None) -> np.ndarray | None:
+    if cap is None:
+        return None
+    highest = np.asarray(cap, dtype=float)
+    if highest.ndim > 1 or highest.size == 0 or not np.all((highest > 0.0) & np.isfinite(highest)):
+        raise ValueError(f"cap must be positive and finite, one number or one for each constraint, or None, got {cap}")
+    return highest
+
+
+def _frozen_mask(frozen: Sequence[int] | bool, num_constraints: int) -> np.ndarray:
+    if isinstance(frozen, bool):
+        return np.full(num_constraints, frozen)
+    if any(isinstance(place, bool | np.bool_) or not 0 <= place < num_constraints for place in frozen):
+        raise ValueError(
+            f"frozen must hold places of constraints in 0..{num_constraints - 1}, or be True or False, got {frozen}"
+        )
+    return np.isin(np.arange(num_constraints), list(frozen))
+
+
+def _start_at(start: Any, num_constraints: int) -> Float[Array, "constraints"]:
+    values = np.asarray(start, dtype=float)
+    if values.shape not in ((), (num_constraints,)) or not np.all((values >= 0.0) & np.isfinite(values)):
+        raise ValueError(
+            f"start must be finite and at least 0, one number or one for each of {num_constraints} constraints, "
+            f"got {start}"
+        )
+    return jnp.full(num_constraints, values, float)

@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool, Float
 
 from unroll_jax.constrained.constraints import Constraints
 from unroll_jax.constrained.resilience import optimal_slacks
+from unroll_jax.constrained.samples import Reduction
 
 __all__ = ["FeasibilityReport", "feasibility_report"]
 
@@ -46,11 +47,12 @@ def feasibility_report(
     *,
     tolerance: float = 0.05,
     resilience: float | None = None,
+    reduction: Reduction | None = None,
 ) -> FeasibilityReport:
     """Checks descent constraints on held-out data.
 
     The constraints bind the mean losses, as in training; shares and ratios are over single samples, for which training
-    promises nothing.
+    promises nothing. With a ``reduction``, such as `tail_mean`, they bind what that makes of the samples' violations.
 
     Args:
       sample_losses: loss of every sample at every layer, (N, L + 1).
@@ -58,6 +60,7 @@ def feasibility_report(
       constraints: ``layer_losses -> violations``.
       tolerance: relative excess over a bound that still counts as satisfied, unitless.
       resilience: beta of the training, for the slacks.
+      reduction: of the samples' violations, if training had one; bounds remain those of the means.
 
     Returns:
       A `FeasibilityReport`.
@@ -85,6 +88,8 @@ def feasibility_report(
             f"multipliers must have shape {violations.shape}, one a constraint, got {jnp.shape(multipliers)}"
         )
     bounds = means[means.shape[0] - violations.shape[0] :] - violations
+    if reduction is not None:
+        violations = reduction(constraints(losses))
     satisfied = violations <= tolerance * jnp.abs(bounds)
     slacks = jnp.zeros_like(violations) if resilience is None else optimal_slacks(multipliers, resilience)
     return FeasibilityReport(

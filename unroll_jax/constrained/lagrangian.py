@@ -1,16 +1,18 @@
 """The Lagrangian of constrained training, one weighted sum of layer losses."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.constrained.constraints import Constraints
 
-__all__ = ["lagrangian", "layer_weights"]
+__all__ = ["augmented_lagrangian", "lagrangian", "layer_weights"]
 
 
 def lagrangian(
-    layer_losses: Float[Array, "layers_and_one"],
+    layer_losses: Float[Array, "*samples layers_and_one"],
     multipliers: Float[Array, "constraints"],
     constraints: Constraints,
     *,
@@ -22,7 +24,8 @@ def lagrangian(
     :math:`w_l = [l = L] + \lambda_l - (1 - \alpha_{l+1}) \lambda_{l+1}` (see `layer_weights`).
 
     Args:
-      layer_losses: f_0..f_L, means over the global batch.
+      layer_losses: f_0..f_L, means over the global batch; or those of every sample, (N, L + 1), for constraints that
+        need them (`sample_constraints`), and f_L above is their mean.
       multipliers: lambda >= 0, one for each constraint; no gradient flows to them.
       constraints: ``layer_losses -> violations``.
       normalise: divide by 1 + sum(lambda), which leaves the minimiser alone and keeps the size of the gradient bounded
@@ -42,15 +45,50 @@ def lagrangian(
       >>> float(lagrangian(jnp.array([4.0, 2.0, 2.0]), jnp.array([0.0, 2.0]), constraints))
       3.0
     """
-    losses = jnp.asarray(layer_losses)
-    violations = constraints(losses)
-    if jnp.shape(multipliers) != violations.shape:
-        raise ValueError(
-            f"multipliers must have shape {violations.shape}, one a constraint, got {jnp.shape(multipliers)}"
-        )
-    fixed = jax.lax.stop_gradient(jnp.asarray(multipliers))
-    value = losses[-1] + jnp.sum(fixed * violations)
+    objective, violations, fixed = _parts(layer_losses, multipliers, constraints)
+    value = objective + jnp.sum(fixed * violations)
     return value / (1.0 + jnp.sum(fixed)) if normalise else value
+
+
+def augmented_lagrangian(
+    layer_losses: Float[Array, "*samples layers_and_one"],
+    multipliers: Float[Array, "constraints"],
+    constraints: Constraints,
+    *,
+    penalty: float,
+) -> Float[Array, ""]:
+    r"""The augmented Lagrangian :math:`L = f_L + \frac{1}{2\rho} \sum_l ([\lambda_l + \rho c_l]_+^2 - \lambda_l^2)`.
+
+    Its gradient is that of `lagrangian` at the multipliers :math:`[\lambda + \rho c]_+`: a violation weighs at once,
+    before the multiplier has grown, which damps the swings of the two. With ``dual_ascent(optax.sgd(rho))`` after the
+    primal problem is solved it is the method of multipliers; with multipliers frozen at 0 it is the quadratic penalty.
+
+    Args:
+      layer_losses: as in `lagrangian`.
+      multipliers: lambda >= 0, one for each constraint; no gradient flows to them.
+      constraints: ``layer_losses -> violations``.
+      penalty: rho > 0, multiplier per unit of violation.
+
+    Returns:
+      A scalar.
+
+    Raises:
+      ValueError: if penalty is not positive and finite; while tracing, if there is not one multiplier for each
+        constraint.
+
+    Source: Rockafellar (1973), "The multiplier method of Hestenes and Powell applied to convex programming".
+
+    Example:
+      >>> import jax.numpy as jnp, unroll_jax
+      >>> constraints = unroll_jax.descent_constraints(0.25)
+      >>> float(augmented_lagrangian(jnp.array([4.0, 2.0, 2.0]), jnp.array([0.0, 2.0]), constraints, penalty=2.0))
+      3.25
+    """
+    if not (penalty > 0.0 and math.isfinite(penalty)):
+        raise ValueError(f"penalty must be positive and finite, got {penalty}")
+    objective, violations, fixed = _parts(layer_losses, multipliers, constraints)
+    pulled = jax.nn.relu(fixed + penalty * violations)
+    return objective + jnp.sum(pulled**2 - fixed**2) / (2.0 * penalty)
 
 
 def layer_weights(
@@ -59,3 +97,18 @@ def layer_weights(
     """The weight each layer loss has in the Lagrangian, (num_layers + 1,), for constraints affine in the losses."""
     origin = jnp.zeros(num_layers + 1, jnp.result_type(multipliers))
     return jax.grad(lagrangian)(origin, multipliers, constraints)
+
+
+def _parts(
+    layer_losses: Float[Array, "*samples layers_and_one"],
+    multipliers: Float[Array, "constraints"],
+    constraints: Constraints,
+) -> tuple[Float[Array, ""], Float[Array, "constraints"], Float[Array, "constraints"]]:
+    """Objective, violations and detached multipliers, one multiplier a violation."""
+    losses = jnp.asarray(layer_losses)
+    violations = constraints(losses)
+    if jnp.shape(multipliers) != violations.shape:
+        raise ValueError(
+            f"multipliers must have shape {violations.shape}, one a constraint, got {jnp.shape(multipliers)}"
+        )
+    return jnp.mean(losses[..., -1]), violations, jax.lax.stop_gradient(jnp.asarray(multipliers))

@@ -51,10 +51,13 @@ def continue_conjugate_gradient(
 ) -> tuple[Float[Array, "b m"], Float[Array, "b m"], Int[Array, " b"]]:
     """Conjugate gradients from w, whose residual is known, until |residual|^2 <= bound; ``(w, residual, steps)``.
 
-    A row that meets a direction without positive curvature ends there: its I - A is not positive definite.
+    A row that meets a direction without positive curvature ends there: its I - A is not positive definite. Squares too
+    small for the dtype to divide by end a row as well, whatever the bound.
     ``precondition`` is a symmetric positive definite approximation of the inverse of I - A.
     """
     near = (lambda r: r) if precondition is None else precondition
+    limits = jnp.finfo(residual.dtype)
+    bound = jnp.maximum(bound, limits.tiny / limits.eps)
     dot = lambda a, b: jnp.sum(a * b, axis=-1)  # noqa: E731
 
     def unfinished(carry: _CG) -> Array:

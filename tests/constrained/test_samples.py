@@ -1,0 +1,205 @@
+"""Constraints on the worst samples and on every one."""
+
+import cvxpy
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.stats
+
+import unroll_jax as uj
+from tests import reference
+from unroll_jax.constrained import mean_of_samples, tail_bound
+
+SAMPLES = np.random.default_rng(0).normal(size=(37, 3)) + np.array([0.5, -1.0, 0.0])
+LEVELS = [0.0, 0.25, 0.5, 0.9, 0.99]
+
+
+def tail_reference(violations, level):
+    """min_t t + mean([c - t]_+) / (1 - q): piecewise linear in t, so least at one of the samples."""
+    bounds = violations + np.maximum(violations[None] - violations[:, None], 0.0).mean(axis=1) / (1.0 - level)
+    return bounds.min(axis=0)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("count", [1, 10, 37])
+def test_the_tail_mean_is_the_least_of_its_bounds(count, level):
+    found = jax.jit(uj.tail_mean(level))(jnp.asarray(SAMPLES[:count]))
+    np.testing.assert_allclose(found, tail_reference(SAMPLES[:count], level), rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_tail_mean_is_the_mean_of_the_worst_samples_where_their_number_is_whole():
+    sorted_samples = np.sort(SAMPLES[:20], axis=0)
+    for level, worst in ((0.75, 5), (0.9, 2), (0.95, 1)):
+        expected = sorted_samples[20 - worst :].mean(axis=0)
+        np.testing.assert_allclose(uj.tail_mean(level)(jnp.asarray(SAMPLES[:20])), expected, rtol=1e-12)
+    np.testing.assert_allclose(uj.tail_mean(0.0)(jnp.asarray(SAMPLES)), SAMPLES.mean(axis=0), rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("level", [0.5, 0.9])
+def test_the_tail_of_a_normal_distribution_has_its_closed_form(level):
+    """CVaR_q of N(0, 1) is density(quantile(q)) / (1 - q); here of 100,001 quantiles in the place of samples."""
+    quantiles = scipy.stats.norm.ppf((np.arange(100_001) + 0.5) / 100_001)[:, None]
+    expected = scipy.stats.norm.pdf(scipy.stats.norm.ppf(level)) / (1.0 - level)
+    np.testing.assert_allclose(uj.tail_mean(level)(jnp.asarray(quantiles)), [expected], rtol=1e-4)
+
+
+@pytest.mark.usefixtures("x64")
+def test_every_constraint_may_have_its_own_level():
+    levels = (0.0, 0.5, 0.9)
+    expected = [tail_reference(SAMPLES[:, i : i + 1], level)[0] for i, level in enumerate(levels)]
+    np.testing.assert_allclose(uj.tail_mean(levels)(jnp.asarray(SAMPLES)), expected, rtol=1e-12)
+    at_quantiles = jnp.asarray([np.quantile(SAMPLES[:, i], q, method="higher") for i, q in enumerate(levels)])
+    np.testing.assert_allclose(tail_bound(levels)(jnp.asarray(SAMPLES), at_quantiles), expected, rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("level", LEVELS)
+def test_the_gradient_weighs_the_worst_samples_alone(level):
+    """Against central differences, at a point without ties."""
+    gradient = jax.jit(jax.grad(lambda c: jnp.sum(uj.tail_mean(level)(c))))(jnp.asarray(SAMPLES))
+    width, expected = 1e-6, np.zeros_like(SAMPLES)
+    for place in np.ndindex(*SAMPLES.shape):
+        ends = []
+        for sign in (1.0, -1.0):
+            moved = SAMPLES.copy()
+            moved[place] += sign * width
+            ends.append(tail_reference(moved, level)[place[1]])
+        expected[place] = (ends[0] - ends[1]) / (2.0 * width)
+    np.testing.assert_allclose(gradient, expected, atol=1e-8)
+    assert np.all(np.count_nonzero(np.abs(gradient) > 1e-12, axis=0) == np.ceil(37 * (1.0 - level) - 1e-9))
+
+
+@pytest.mark.usefixtures("x64")
+def test_ties_share_weights_that_a_subgradient_may_have():
+    """Non-negative, at most 1 / (N (1 - q)), summing to 1, and none on samples below the tie."""
+    tied = jnp.array([[2.0], [1.0], [2.0], [2.0], [0.0], [3.0]])
+    gradient = jax.grad(lambda c: uj.tail_mean(0.6)(c)[0])(tied)[:, 0]
+    np.testing.assert_allclose(jnp.sum(gradient), 1.0, rtol=1e-12)
+    assert jnp.all((gradient >= 0.0) & (gradient <= 1.0 / (6 * 0.4) + 1e-12))
+    assert gradient[1] == gradient[4] == 0.0
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("level", [0.3, 0.7, 0.9])
+def test_a_tail_within_its_bound_leaves_the_stated_share_of_samples_without_a_violation(level):
+    """What a mean within its bound does not."""
+    skewed = np.random.default_rng(1).exponential(size=(200, 3)) * np.array([-1.0, 1.0, 5.0])
+    just_met = skewed - np.asarray(uj.tail_mean(level)(jnp.asarray(skewed)))
+    assert np.all((just_met <= 1e-9).mean(axis=0) >= level)
+    mean_met = skewed - skewed.mean(axis=0)
+    assert np.any((mean_met <= 1e-9).mean(axis=0) < 0.5)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("level", LEVELS[1:])
+def test_the_bound_is_tight_at_the_quantile_and_above_the_tail_elsewhere(level):
+    bound, tail = jax.jit(tail_bound(level)), np.asarray(uj.tail_mean(level)(jnp.asarray(SAMPLES)))
+    thresholds = jnp.asarray(np.quantile(SAMPLES, level, axis=0, method="higher"))
+    np.testing.assert_allclose(bound(jnp.asarray(SAMPLES), thresholds), tail, rtol=1e-12)
+    for shift in (-0.7, 0.9):
+        assert np.all(bound(jnp.asarray(SAMPLES), thresholds + shift) > tail)
+    slope = jax.grad(lambda t: jnp.sum(bound(jnp.asarray(SAMPLES), t)))(thresholds + 0.1)
+    above = (np.asarray(thresholds + 0.1) < SAMPLES).mean(axis=0)
+    np.testing.assert_allclose(slope, 1.0 - above / (1.0 - level), rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_bound_is_a_mean_over_batches_and_the_tail_mean_is_not():
+    samples, thresholds = jnp.asarray(SAMPLES[:36]), jnp.array([0.3, 0.0, 0.1])
+    halves = (samples[:18], samples[18:])
+    bound, tail = tail_bound(0.8), uj.tail_mean(0.8)
+    parts = sum(bound(half, thresholds) for half in halves) / 2
+    np.testing.assert_allclose(parts, bound(samples, thresholds), rtol=1e-12)
+    assert np.all(sum(tail(half) for half in halves) / 2 < tail(samples))
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_positive_part_pulls_on_violated_samples_alone():
+    part = uj.positive_part(0.1)
+    np.testing.assert_allclose(part(jnp.asarray(SAMPLES)), np.maximum(SAMPLES, 0.0).mean(axis=0) - 0.1, rtol=1e-12)
+    gradient = jax.grad(lambda c: jnp.sum(part(c)))(jnp.asarray(SAMPLES))
+    np.testing.assert_allclose(gradient, (SAMPLES > 0.0) / 37, rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_mean_of_samples_is_the_constraint_on_mean_losses():
+    losses = np.random.default_rng(2).uniform(1.0, 4.0, size=(20, 4))
+    plain = uj.descent_constraints((0.1, 0.5, 0.9), reference=2.0)
+    sampled = uj.sample_constraints(plain, mean_of_samples())
+    expected = reference.violations(losses.mean(axis=0), (0.1, 0.5, 0.9), 2.0)
+    np.testing.assert_allclose(sampled(jnp.asarray(losses)), expected, rtol=1e-12)
+    multipliers = jnp.array([0.1, 0.0, 2.0, 0.5])
+    np.testing.assert_allclose(
+        uj.lagrangian(jnp.asarray(losses), multipliers, sampled),
+        uj.lagrangian(jnp.asarray(losses.mean(axis=0)), multipliers, plain),
+        rtol=1e-12,
+    )
+
+
+TARGETS = np.random.default_rng(3).exponential(size=(30, 2))
+BEFORE = np.random.default_rng(4).uniform(1.0, 2.0, size=30)  # f_0 of each sample
+LEVEL, ALLOWANCE, STEPS = 0.8, 1.7, 30_000  # the least tail is 1.53, that of the least mean 2.07
+
+
+def known_tail_solution():
+    """min mean f_1 under CVaR_q(f_1 - (1 - alpha) f_0) <= allowance, f_1 = 1/2 |x - target|^2, by cvxpy."""
+    x, threshold = cvxpy.Variable(2), cvxpy.Variable()
+    losses = [0.5 * cvxpy.sum_squares(x - target) for target in TARGETS]
+    excess = [cvxpy.pos(loss - 0.8 * before - threshold) for loss, before in zip(losses, BEFORE, strict=True)]
+    tail = threshold + sum(excess) / (30 * (1.0 - LEVEL)) <= ALLOWANCE
+    cvxpy.Problem(cvxpy.Minimize(sum(losses) / 30), [tail]).solve()
+    return x.value, float(tail.dual_value)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("form", ["tail_mean", "tail_bound"])
+def test_training_under_a_tail_constraint_ends_at_the_known_solution(form):
+    plain, dual = uj.descent_constraints(0.2), uj.dual_ascent(optax.sgd(optax.cosine_decay_schedule(0.05, STEPS)))
+
+    def sample_losses(x):
+        after = 0.5 * jnp.sum((x - TARGETS) ** 2, axis=1)
+        return jnp.stack([jnp.asarray(BEFORE), after], axis=1)
+
+    def constraints(thresholds):
+        tail = uj.tail_mean(LEVEL) if form == "tail_mean" else lambda c: tail_bound(LEVEL)(c, thresholds)
+        return uj.sample_constraints(plain, lambda c: tail(c) - ALLOWANCE)
+
+    def objective(variables, multipliers):
+        x, thresholds = variables
+        return uj.lagrangian(sample_losses(x), multipliers, constraints(thresholds))
+
+    optimizer = optax.sgd(optax.cosine_decay_schedule(0.05, STEPS))
+
+    def step(carry, _):
+        variables, opt_state, duals = carry
+        updates, opt_state = optimizer.update(jax.grad(objective)(variables, duals.multipliers), opt_state)
+        variables = optax.apply_updates(variables, updates)
+        return (variables, opt_state, dual.update(duals, constraints(variables[1])(sample_losses(variables[0])))), None
+
+    variables = (jnp.zeros(2), jnp.zeros(1))
+    start = (variables, optimizer.init(variables), dual.init(1))
+    ((x, _), _, duals), _ = jax.jit(lambda carry: jax.lax.scan(step, carry, length=STEPS))(start)
+    solution, multiplier = known_tail_solution()
+    assert multiplier > 0.05
+    np.testing.assert_allclose(x, solution, atol=1e-3)
+    np.testing.assert_allclose(duals.multipliers, [multiplier], atol=1e-3)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_bad_argument_is_named():
+    for level in (1.0, -0.1, float("nan"), ()):
+        with pytest.raises(ValueError, match=r"level must be in \[0, 1\)"):
+            uj.tail_mean(level)
+        with pytest.raises(ValueError, match=r"level must be in \[0, 1\)"):
+            tail_bound(level)
+    with pytest.raises(ValueError, match="level has 2 entries, but there are 3 constraints"):
+        uj.tail_mean((0.1, 0.2))(jnp.zeros((5, 3)))
+    with pytest.raises(ValueError, match=r"tolerance must be finite and at least 0, got -1\.0"):
+        uj.positive_part(-1.0)
+    with pytest.raises(ValueError, match=r"sample_losses must be \(samples, L \+ 1\) .* got shape \(4,\)"):
+        uj.sample_constraints(uj.descent_constraints(0.1), uj.tail_mean(0.5))(jnp.ones(4))

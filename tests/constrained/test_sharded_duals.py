@@ -1,0 +1,59 @@
+"""Dual steps on losses that are sharded over devices."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = """
+import jax, jax.numpy as jnp, numpy as np, optax, unroll_jax as uj
+from jax.sharding import NamedSharding, PartitionSpec
+jax.config.update("jax_enable_x64", True)
+mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+whole, rows = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data"))
+losses = jax.random.uniform(jax.random.key(0), (6, 32, 4)) + jnp.array([1.5, 1.0, 1.0, 0.0])
+plain = uj.descent_constraints(0.2, reference=1.6)
+dual = uj.dual_ascent(
+    optax.adam(0.1), resilience=3.0, every=2, smoothing=0.5, warmup=1, freeze_after=5, frozen=(1,), cap=0.15
+)
+slack = uj.slack_descent(optax.adam(0.1))
+for reduction in (uj.tail_mean(0.8), uj.positive_part(), lambda violations: jnp.mean(violations, axis=0)):
+    constraints = uj.sample_constraints(plain, reduction)
+
+    @jax.jit
+    def step(duals, slacks, losses):
+        gradient = jax.grad(uj.resilient_lagrangian, 1)(
+            losses, slacks.slacks, duals.multipliers, constraints, resilience=3.0
+        )
+        return dual.update(duals, constraints(losses)), slack.update(slacks, gradient)
+
+    def run(place_state, place_losses):
+        state = place_state((dual.init(4), slack.init(4)))
+        for batch in losses:
+            state = step(*state, place_losses(batch))
+        return state
+
+    alone = run(lambda state: state, lambda batch: batch)
+    sharded = run(lambda state: jax.device_put(state, whole), lambda batch: jax.device_put(batch, rows))
+    assert jnp.any(alone[0].multipliers > 0.0)
+    for ours, theirs in zip(jax.tree.leaves(sharded), jax.tree.leaves(alone), strict=True):
+        assert len(ours.sharding.device_set) == 8 and ours.sharding.is_fully_replicated, ours.sharding
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)
+"""
+
+
+def test_eight_devices_give_the_multipliers_of_one_and_keep_them_replicated():
+    """Tails too are over the global batch, not means of the devices' own."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        cwd=ROOT,
+        env=os.environ
+        | {
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8",
+        },
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,168 @@
+"""Constraints on single samples: on the worst of them, or on every one, in place of the mean."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from unroll_jax.constrained.constraints import Constraints
+
+__all__ = ["Reduction", "mean_of_samples", "positive_part", "sample_constraints", "tail_bound", "tail_mean"]
+
+Reduction = Callable[[Float[Array, "samples constraints"]], Float[Array, "constraints"]]
+
+
+def sample_constraints(constraints: Constraints, reduction: Reduction) -> Constraints:
+    """Constraints on the losses of every sample, (N, L + 1), whose violations a reduction brings down to one each.
+
+    `lagrangian` takes such constraints with the losses of every sample. Reductions are nonlinear: N must be the global
+    batch, which under `jax.jit` on a sharded batch it is (the mean of the tails of parts is too low). Over several
+    batches use `tail_bound`.
+
+    Args:
+      constraints: ``layer_losses -> violations`` on the last axis, such as `descent_constraints`.
+      reduction: ``(N, C) -> (C,)``, such as `tail_mean`, `positive_part` or `mean_of_samples`.
+
+    Raises:
+      ValueError: while tracing, if the losses are not (N, L + 1) with N >= 1.
+
+    Example:
+      >>> import jax.numpy as jnp, unroll_jax
+      >>> losses = jnp.array([[4.0, 1.0], [4.0, 2.0], [4.0, 3.0], [4.0, 4.0]])
+      >>> constraints = unroll_jax.descent_constraints(0.25)
+      >>> [sample_constraints(constraints, tail_mean(level))(losses).tolist() for level in (0.0, 0.5, 0.75)]
+      [[-0.5], [0.5], [1.0]]
+      >>> float(unroll_jax.lagrangian(losses, jnp.array([2.0]), sample_constraints(constraints, tail_mean(0.5))))
+      3.5
+    """
+
+    def violations(sample_losses: Float[Array, "samples layers_and_one"]) -> Float[Array, "constraints"]:
+        losses = jnp.asarray(sample_losses)
+        if losses.ndim != 2 or losses.shape[0] < 1:
+            raise ValueError(
+                f"sample_losses must be (samples, L + 1) with at least one sample, got shape {losses.shape}"
+            )
+        return reduction(constraints(losses))
+
+    return violations
+
+
+def mean_of_samples() -> Reduction:
+    """The mean over samples: the paper's constraints, from the losses of every sample."""
+    return lambda violations: jnp.mean(violations, axis=0)
+
+
+def tail_mean(level: float | Sequence[float] | np.ndarray) -> Reduction:
+    r"""CVaR: the mean violation of the worst samples, a share 1 - q of all.
+
+    .. math:: \mathrm{CVaR}_q(c) = \min_t \; t + \frac{1}{1 - q} \frac1N \sum_i [c_i - t]_+
+        = \sum_j w_j c_{(j)} , \quad w_j = \frac{\min(1, [N (1 - q) - j]_+)}{N (1 - q)} ,
+
+    :math:`c_{(0)} \ge c_{(1)} \ge \dots` sorted. At most 0, it leaves at least a share q of these samples without a
+    violation (the q-quantile lies below CVaR), which the mean does not.
+
+    The gradient is that sum with the gradients of the :math:`c_{(j)}`: each of the worst floor(N(1 - q)) samples has
+    weight 1 / (N(1 - q)), the next one what is left to 1, all others none. That is the exact gradient where the
+    violations at the boundary differ, and a subgradient where they tie.
+
+    Args:
+      level: q in [0, 1), one number or one for each constraint; 0 is the mean, towards 1 the worst sample.
+
+    Returns:
+      ``(N, C) -> (C,)``.
+
+    Raises:
+      ValueError: if level is outside [0, 1); while tracing, if it does not fit the number of constraints.
+
+    Source: Rockafellar, Uryasev (2000), "Optimization of conditional value-at-risk", eqs. 4 and 9.
+    """
+    levels = _check_level(level)
+
+    def reduce(violations: Float[Array, "samples constraints"]) -> Float[Array, "constraints"]:
+        mass = violations.shape[0] * (1.0 - _fit(levels, violations))
+        rank = np.arange(violations.shape[0])[:, None]
+        weights = np.clip(mass - rank, 0.0, 1.0) / mass
+        worst_first = jnp.flip(jnp.sort(violations, axis=0), axis=0)
+        return jnp.sum(weights.astype(violations.dtype) * worst_first, axis=0)
+
+    return reduce
+
+
+def tail_bound(
+    level: float | Sequence[float] | np.ndarray,
+) -> Callable[[Float[Array, "samples constraints"], Float[Array, "constraints"]], Float[Array, "constraints"]]:
+    r"""CVaR's upper bound :math:`t + \frac{1}{1 - q} \frac1N \sum_i [c_i - t]_+` for thresholds t that are trained.
+
+    Constraints of it are ``sample_constraints(constraints, lambda c: tail_bound(q)(c, thresholds))``, the thresholds
+    variables beside the parameters. Tight at the q-quantile t. For a given t it is a mean over samples, so that means
+    over batches, or over the parts of an accumulated one, are exact, as those of `tail_mean` are not.
+
+    Gradients: 1/(N (1 - q)) times that of each :math:`c_i > t`; in t, 1 - (share of samples above t) / (1 - q).
+    In the Lagrangian both come times lambda, so that t stands still while lambda is 0: descend on this bound's sum in t
+    beside it, which has the same minimiser.
+
+    Args:
+      level: q in [0, 1), one number or one for each constraint.
+
+    Returns:
+      ``(violations (N, C), thresholds (C,)) -> (C,)``.
+
+    Raises:
+      ValueError: if level is outside [0, 1); while tracing, if it does not fit the number of constraints.
+
+    Source: Rockafellar, Uryasev (2000), eq. 4.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> violations = jnp.array([[1.0], [2.0], [3.0], [4.0]])
+      >>> [float(tail_bound(0.5)(violations, jnp.array([t]))[0]) for t in (1.0, 2.0, 3.0, 4.0)]
+      [4.0, 3.5, 3.5, 4.0]
+      >>> float(tail_mean(0.5)(violations)[0])
+      3.5
+    """
+    levels = _check_level(level)
+
+    def bound(
+        violations: Float[Array, "samples constraints"], thresholds: Float[Array, "constraints"]
+    ) -> Float[Array, "constraints"]:
+        share = (1.0 - _fit(levels, violations)).astype(violations.dtype)
+        return thresholds + jnp.mean(jax.nn.relu(violations - thresholds), axis=0) / share
+
+    return bound
+
+
+def positive_part(tolerance: float = 0.0) -> Reduction:
+    r"""Every sample on its own, under one multiplier a layer: :math:`\frac1N \sum_i [c_i]_+ - \epsilon`.
+
+    At ``tolerance`` 0 it is at most 0 only if no sample is violated. The gradient is that of the violated samples, each
+    with weight 1/N; met ones neither pull nor make up for others, as they do in the mean.
+
+    Args:
+      tolerance: epsilon >= 0, what the mean may exceed 0 by. With 0 no point is strictly feasible, and multipliers may
+        grow without bound: use a tolerance, resilience or a cap.
+
+    Returns:
+      ``(N, C) -> (C,)``.
+
+    Raises:
+      ValueError: if tolerance is negative or not finite.
+    """
+    if not (tolerance >= 0.0 and math.isfinite(tolerance)):
+        raise ValueError(f"tolerance must be finite and at least 0, got {tolerance}")
+    return lambda violations: jnp.mean(jax.nn.relu(violations), axis=0) - tolerance
+
+
+def _check_level(level: float | Sequence[float] | np.ndarray) -> np.ndarray:
+    levels = np.asarray(level, dtype=float)
+    if levels.ndim > 1 or levels.size == 0 or not np.all((levels >= 0.0) & (levels < 1.0)):
+        raise ValueError(f"level must be in [0, 1), one number or one for each constraint, got {level}")
+    return levels
+
+
+def _fit(levels: np.ndarray, violations: Float[Array, "samples constraints"]) -> np.ndarray:
+    if levels.ndim == 1 and levels.size != violations.shape[1]:
+        raise ValueError(f"level has {levels.size} entries, but there are {violations.shape[1]} constraints")
+    return levels

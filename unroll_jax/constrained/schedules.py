@@ -1,0 +1,85 @@
+"""When multipliers move and on what: means over batches, smoothing, the steps in between, slack's decay.
+
+Each is a gradient transformation around another, fed minus the violations, as `dual_ascent` feeds its optimiser.
+"""
+
+from typing import Any
+
+import optax
+
+from unroll_jax.constrained.resilience import check_resilience, relaxed_violations
+
+__all__ = ["averaged", "between", "relaxed", "scheduled", "smoothed"]
+
+
+def scheduled(
+    optimizer: optax.GradientTransformation,
+    *,
+    resilience: float | None,
+    every: int,
+    smoothing: float,
+    warmup: int,
+    freeze_after: int | None,
+) -> optax.GradientTransformation:
+    """``optimizer`` under the options of `dual_ascent`; itself under their defaults.
+
+    Raises:
+      ValueError: if an option is outside what `dual_ascent` states.
+    """
+    if not every >= 1:
+        raise ValueError(f"every must be at least 1, got {every}")
+    if not 0.0 <= smoothing < 1.0:
+        raise ValueError(f"smoothing must be in [0, 1), got {smoothing}")
+    if not warmup >= 0:
+        raise ValueError(f"warmup must be at least 0, got {warmup}")
+    if freeze_after is not None and not freeze_after >= warmup:
+        raise ValueError(f"freeze_after must be at least warmup={warmup}, or None, got {freeze_after}")
+    if resilience is not None:
+        check_resilience(resilience)
+        optimizer = relaxed(optimizer, resilience)
+    if smoothing > 0.0:
+        optimizer = smoothed(optimizer, smoothing)
+    if every > 1:
+        optimizer = averaged(optimizer, every)
+    if warmup > 0 or freeze_after is not None:
+        optimizer = between(optimizer, warmup, freeze_after)
+    return optimizer
+
+
+def relaxed(optimizer: optax.GradientTransformation, resilience: float) -> optax.GradientTransformation:
+    """``optimizer`` on the gradient of the resilient dual function, c - lambda / beta."""
+
+    def update(gradients: Any, state: optax.OptState, multipliers: Any = None) -> tuple[Any, optax.OptState]:
+        return optimizer.update(-relaxed_violations(-gradients, multipliers, resilience), state, multipliers)
+
+    return optax.GradientTransformation(optimizer.init, update)  # type: ignore[arg-type]
+
+
+def smoothed(optimizer: optax.GradientTransformation, decay: float) -> optax.GradientTransformation:
+    """``optimizer`` on the exponential moving average of what it is fed, free of the bias of its start at 0."""
+    return optax.chain(optax.ema(decay), optimizer)
+
+
+def averaged(optimizer: optax.GradientTransformation, every: int) -> optax.GradientTransformation:
+    """``optimizer`` once in ``every`` calls, on the mean of what they were fed; the calls between change nothing."""
+
+    def steps(multipliers: Any) -> optax.MultiSteps:
+        # MultiSteps sums in float32 unless told, which would round what is fed in float64.
+        return optax.MultiSteps(optimizer, every, accumulator_dtype=multipliers.dtype)
+
+    def init(multipliers: Any) -> optax.OptState:
+        return steps(multipliers).init(multipliers)
+
+    def update(gradients: Any, state: Any, multipliers: Any = None) -> tuple[Any, optax.OptState]:
+        return steps(multipliers).update(gradients, state, multipliers)
+
+    return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
+
+
+def between(optimizer: optax.GradientTransformation, first: int, last: int | None) -> optax.GradientTransformation:
+    """``optimizer`` on the calls ``first`` up to, but not including, ``last``, counted from 0; on others, nothing."""
+
+    def inside(step: Any, **unused: Any) -> Any:
+        return step >= first if last is None else (step >= first) & (step < last)
+
+    return optax.conditionally_mask(optimizer, inside)
