@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore
+from jax.sharding import SingleDeviceSharding
 
 from train.errors import UserError
 
@@ -61,7 +62,8 @@ class Checkpoints:
         A damaged one is named in the log and, unless read-only, moved to ``damaged/`` beside the checkpoints.
 
         Args:
-          like: a state of the same structure, shapes and dtypes, or its `jax.eval_shape`.
+          like: a state of the same structure, shapes and dtypes, or these alone; its shardings say where arrays go,
+            which need not be where they were saved from.
         """
         steps = sorted(self._manager.all_steps(), reverse=True)
         found = next(self._readable(steps, like), None)
@@ -91,7 +93,7 @@ class Checkpoints:
 
     def _read(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
         _read_every_array(self._folder / str(step) / "state")
-        target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
+        target = jax.tree.map(_target, like)
         restored: Any = self._manager.restore(
             step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target), notes=ocp.args.JsonRestore())
         )
@@ -156,6 +158,12 @@ def _read_every_array(folder: Path) -> None:
         path, _, file = key.decode().rpartition("/")
         if file == ".zarray":
             tensorstore.open({"driver": "zarr", "kvstore": {**store, "path": f"{path}/"}}).result().read().result()
+
+
+def _target(leaf: Any) -> jax.ShapeDtypeStruct:
+    """What Orbax is to make of an array; it would put one without a sharding where it was saved from."""
+    where = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
 
 
 def _unused(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""The command line: run, evaluate, report, figures, prepare, list."""
+"""The command line: run, plan, evaluate, report, figures, prepare, list."""
 
 import contextlib
 import dataclasses
@@ -21,6 +21,7 @@ USAGE = """\
 usage: python -m train COMMAND ...
 
   run EXPERIMENT [--option value ...]   train and evaluate; goes on where an interrupted run stopped (--help: options)
+  plan EXPERIMENT [--option value ...]  where arrays would live and what a step would communicate, without running one
   evaluate RUN                          evaluate the best checkpoint of a run folder again
   report RUN [RUN ...] [--out FOLDER]   compare runs: tables, figures, an HTML page, summary.json
   figures NAME [--option value ...]     draw the figures of a paper (yang2022) with the numbers beside them
@@ -35,6 +36,8 @@ class EvaluateArguments:
 
     run: tyro.conf.Positional[Path]
     """Run folder."""
+    mesh: str | None = None
+    """Devices by axis, as in data=2,fsdp=4; none means data over all that divide the batch."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +70,7 @@ def main(arguments: Sequence[str]) -> int:
     """Runs a command; returns its exit code: 0, 2 for what the user can mend, 130 when interrupted."""
     commands = {
         "run": _run,
+        "plan": _plan,
         "evaluate": _evaluate,
         "report": _report,
         "figures": _figures,
@@ -92,26 +96,38 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: list[str]) -> None:
+    if chosen := _experiment("run", arguments):
+        from train.runs import run
+
+        run(chosen[1], experiment=chosen[0])
+
+
+def _plan(arguments: list[str]) -> None:
+    if chosen := _experiment("plan", arguments):
+        from train.runs import plan
+
+        plan(chosen[1], experiment=chosen[0])
+
+
+def _experiment(command: str, arguments: list[str]) -> tuple[str, Any] | None:
+    """The experiment that a command names and its configuration; None where only help was asked for."""
     from train.experiments import EXPERIMENTS  # imports JAX: not needed to say what is wrong with a command
 
     name, choices = arguments[0] if arguments else "", ", ".join(EXPERIMENTS)
     if name in HELP:
-        sys.stdout.write(f"usage: python -m train run EXPERIMENT [--option value ...]\nexperiments: {choices}\n")
-        return
+        sys.stdout.write(f"usage: python -m train {command} EXPERIMENT [--option value ...]\nexperiments: {choices}\n")
+        return None
     if name not in EXPERIMENTS:
         raise UserError(f"unknown experiment {name!r}; choose from {choices}")
     default = EXPERIMENTS[name].config
-    config = _parse(type(default), arguments[1:], f"python -m train run {name}", default)
-    from train.runs import run
-
-    run(config, experiment=name)
+    return name, _parse(type(default), arguments[1:], f"python -m train {command} {name}", default)
 
 
 def _evaluate(arguments: list[str]) -> None:
     parsed = _parse(EvaluateArguments, arguments, "python -m train evaluate")
     from train.runs import evaluate
 
-    evaluate(parsed.run)
+    evaluate(parsed.run, mesh=parsed.mesh)
 
 
 def _report(arguments: list[str]) -> None:

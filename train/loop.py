@@ -13,6 +13,7 @@ from train.environment import environment
 from train.errors import UserError
 from train.metrics import MetricsWriter, write_json
 from train.recipe import Recipe
+from train.sharding import Placed, describe_mesh, place
 
 __all__ = ["train"]
 
@@ -31,26 +32,28 @@ def train(recipe: Recipe, folder: Path, *, log: Log) -> None:
     """Trains, or goes on with, the run in ``folder``, until its last step or a collapse; writes status.json.
 
     Raises:
-      UserError: if the loss, a gradient or a validation loss is not finite; the last good checkpoint stays.
+      UserError: if the parameters do not divide over the mesh; if the loss, a gradient or a validation loss is not
+        finite, in which case the last good checkpoint stays.
     """
-    state = recipe.init()
+    placed = place(recipe)
     with Checkpoints(folder / "checkpoints", log=log) as checkpoints:
-        newest = checkpoints.newest(state)
-        notes = Notes()
-        if newest is not None:
+        newest = checkpoints.newest(placed.like)
+        if newest is None:
+            state, notes = placed.init(), Notes()
+        else:
             step, state, found = newest
             notes = Notes(found["train_seconds"], found["collapses"], tuple(found["messages"]))
             if step < recipe.num_steps:
                 log(f"going on from the checkpoint of step {step}")
         with MetricsWriter(folder, after_step=int(state.step)) as writer:
-            _Loop(recipe, folder, checkpoints, writer).run(state, notes)
+            _Loop(recipe, placed, folder, checkpoints, writer).run(state, notes)
 
 
 class _Loop:
     """The moving parts of one call of `train`."""
 
-    def __init__(self, recipe: Recipe, folder: Path, checkpoints: Checkpoints, writer: MetricsWriter):
-        self._recipe, self._folder = recipe, folder
+    def __init__(self, recipe: Recipe, placed: Placed, folder: Path, checkpoints: Checkpoints, writer: MetricsWriter):
+        self._recipe, self._placed, self._folder = recipe, placed, folder
         self._checkpoints, self._writer = checkpoints, writer
         # As of the last checkpoint.
         self._saved_step, self._notes, self._compile_seconds = 0, Notes(), 0.0
@@ -68,7 +71,7 @@ class _Loop:
 
     def _steps(self, state: Any) -> None:
         recipe, done, pending = self._recipe, self._saved_step, None
-        batches = recipe.batches(done)
+        batches = map(self._placed.put, recipe.batches(done))
         batch = next(batches)
         step = self._compile(state, batch)
         self._write_status("running")
@@ -90,7 +93,7 @@ class _Loop:
 
     def _compile(self, state: Any, batch: Any) -> Callable[[Any, Any], tuple[Any, Any]]:
         began = time.perf_counter()
-        step = self._recipe.step.lower(state, batch).compile()
+        step = self._placed.step.lower(state, batch).compile()
         self._compile_seconds = time.perf_counter() - began
         return step
 
@@ -121,6 +124,7 @@ class _Loop:
         status = {
             "state": state,
             "steps": self._saved_step,
+            "mesh": describe_mesh(self._recipe.mesh),
             "train_seconds": self._notes.train_seconds,
             "compile_seconds": self._compile_seconds,
             "messages": list(self._notes.messages),

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jax.sharding import Mesh
 
 from train.errors import UserError
 
@@ -35,11 +36,12 @@ class Recipe(NamedTuple):
 
     Attributes:
       title: what the progress bar is called.
+      mesh: the devices that it trains on.
       num_steps: how many steps the run has.
       validate_every: steps between validations, each of which writes a checkpoint.
       stop_on_collapse: whether two collapses in a row end the run.
-      init: ``() -> state``, a pytree with an attribute ``step``, from the seed alone.
-      step: ``(state, batch) -> (state, metrics)``, jitted; it may consume its state.
+      init: ``() -> state``, a pytree with attributes ``step`` and ``params``, from the seed alone.
+      step: ``(state, batch) -> (state, metrics)``; `train.sharding.place` compiles it for the mesh.
       batches: ``start_step -> iterator`` over batches without end; a batch depends on the seed and its step alone.
       describe: ``(step, metrics) -> (row, words)``: the row for metrics.jsonl and a few words for the progress bar.
         It raises `UserError` where a number is not finite.
@@ -47,6 +49,7 @@ class Recipe(NamedTuple):
     """
 
     title: str
+    mesh: Mesh
     num_steps: int
     validate_every: int
     stop_on_collapse: bool

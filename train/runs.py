@@ -1,11 +1,9 @@
-"""What the commands do: run, evaluate and report, on run folders."""
+"""What the commands do: run, evaluate and report, on run folders; plan, on none."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-import jax
 
 from train.checkpoint import Checkpoints
 from train.config import differences, from_json, to_json
@@ -14,10 +12,12 @@ from train.experiments import EXPERIMENTS
 from train.lock import locked
 from train.loop import train
 from train.metrics import PARTIAL, write_json
+from train.plan import describe_plan, make_plan
 from train.recipe import INFEASIBLE, Kind
 from train.report.files import read_object
+from train.sharding import describe_mesh, place
 
-__all__ = ["default_folder", "evaluate", "report", "run"]
+__all__ = ["default_folder", "evaluate", "plan", "report", "run"]
 
 Log = Callable[[str], None]
 
@@ -42,20 +42,26 @@ def run(config: Any, *, experiment: str, log: Log = print) -> list[Path]:
     return folders
 
 
-def evaluate(folder: Path, *, log: Log = print) -> dict[str, Any]:
+def evaluate(folder: Path, *, mesh: str | None = None, log: Log = print) -> dict[str, Any]:
     """Evaluates the best checkpoint of a run on its test split and writes evaluation.json.
+
+    Args:
+      folder: of the run.
+      mesh: to evaluate on, which need not be the one it was trained on; None is the default on these devices.
+      log: where messages go.
 
     Raises:
       UserError: if the folder is no run, its data are not those it was trained on, or no checkpoint can be read.
     """
     experiment, kind, config = _read_config(folder)
+    config = dataclasses.replace(config, mesh=mesh)
     data = kind.load(config, log)
     _check_same(folder, experiment, config, data)
     recipe = kind.recipe(config, data)
     if not (folder / "checkpoints").is_dir():
         raise UserError(f"{folder} has no checkpoints; train it with `python -m train run {experiment} --out {folder}`")
     with Checkpoints(folder / "checkpoints", read_only=True, log=log) as checkpoints:
-        step, state, notes = checkpoints.best(jax.eval_shape(recipe.init))
+        step, state, notes = checkpoints.best(place(recipe).like)
     if notes["score"] <= INFEASIBLE:
         log(f"{folder}: no checkpoint was feasible on the validation split; the least infeasible one is evaluated")
     found = kind.evaluate(config, data, state, folder)
@@ -63,6 +69,19 @@ def evaluate(folder: Path, *, log: Log = print) -> dict[str, Any]:
     write_json(folder / "evaluation.json", found)
     log(f"{folder}: {kind.verdict(found)}")
     return found
+
+
+def plan(config: Any, *, experiment: str, log: Log = print) -> None:
+    """Says where every array of a run would live and what a step would communicate, without running one.
+
+    Raises:
+      UserError: whatever the user can mend, in one line.
+    """
+    kind = EXPERIMENTS[experiment].kind
+    kind.check(config)
+    for _, variant in kind.variants(config):
+        made = make_plan(kind.recipe(variant, kind.load(variant, log)))
+        log(f"{experiment}: {kind.describe(variant)}, {describe_plan(made)}")
 
 
 def report(folders: Sequence[Path], out: Path, *, log: Log = print) -> None:
@@ -90,17 +109,18 @@ def _run_one(config: Any, folder: Path, *, experiment: str, log: Log) -> None:
     kind = EXPERIMENTS[experiment].kind
     data = kind.load(config, log)
     recipe = kind.recipe(config, data)
+    place(recipe)  # refuses parameters that do not divide over the mesh while the folder is not claimed yet
     _claim(folder, experiment, config, data)
     with locked(folder):
         status = read_object(folder / "status.json") if (folder / "status.json").exists() else {}
         if status.get("state") in ("finished", "stopped"):
             log(f"{folder}: {status['state']} already after {status['steps']} steps; pass another --out to train anew")
         else:
-            log(f"{folder}: {kind.describe(config)}")
+            log(f"{folder}: {kind.describe(config)}, on {describe_mesh(recipe.mesh)}")
             (folder / "evaluation.json").unlink(missing_ok=True)
             train(recipe, folder, log=log)
         if not (folder / "evaluation.json").exists():
-            evaluate(folder, log=log)
+            evaluate(folder, mesh=config.mesh, log=log)
 
 
 def _claim(folder: Path, experiment: str, config: Any, data: Any) -> None:
@@ -127,7 +147,11 @@ def _check_same(folder: Path, experiment: str, config: Any, data: Any) -> None:
 
 
 def _identity(experiment: str, config: Any, data: Any) -> dict[str, Any]:
-    """What config.json holds: the configuration, and figures of the data that change when the data do."""
+    """What config.json holds: the configuration, and figures of the data that change when the data do.
+
+    The mesh is not part of it: a run may go on, and be evaluated, on another one.
+    """
+    config = dataclasses.replace(config, mesh=None)
     return {"experiment": experiment, **to_json(config), "found": EXPERIMENTS[experiment].kind.found(data)}
 
 

@@ -44,6 +44,8 @@ class SupervisedConfig:
     """Epochs between validations; each writes a checkpoint."""
     augment: bool = False
     """Flip images at random, and shift or crop them."""
+    mesh: str | None = None
+    """Devices by axis, as in data=2,fsdp=4 (data, fsdp, tensor); none means data over all that divide the batch."""
     out: str | None = None
     """Run folder; none makes one under runs/ named after the experiment."""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)

@@ -44,7 +44,7 @@ def _changes(config: Any, usual: Any) -> list[tuple[str, Any]]:
     found = []
     for field in dataclasses.fields(config):
         value, default = getattr(config, field.name), getattr(usual, field.name)
-        if field.name in ("seed", "out", "data") or value == default:
+        if field.name in ("seed", "mesh", "out", "data") or value == default:
             continue
         if dataclasses.is_dataclass(value):
             found += _changes(value, default)

@@ -4,6 +4,7 @@ from typing import Any
 
 from train.metrics import numbers
 from train.recipe import Recipe, Validation, require_finite
+from train.sharding import gather_first, make_mesh
 from train.supervised.config import SupervisedConfig
 from train.supervised.evaluate import make_split_scores
 from train.supervised.objective import scores
@@ -20,10 +21,17 @@ def steps_an_epoch(config: SupervisedConfig, data: Any) -> int:
 
 
 def supervised_recipe(config: SupervisedConfig, task: Task, data: Any, *, best_by: str) -> Recipe:
-    """The recipe of one run; ``best_by`` names the one of `Scores` that the best checkpoint is best in."""
+    """The recipe of one run; ``best_by`` names the one of `Scores` that the best checkpoint is best in.
+
+    Raises:
+      UserError: if the mesh does not fit the devices or the batch.
+    """
     epoch = steps_an_epoch(config, data)
     num_steps = config.epochs * epoch
     rule = optimizer(config.optimizer, num_steps=num_steps, steps_an_epoch=epoch)
+    mesh = make_mesh(config.mesh, batch_size=config.batch_size)
+    # A solver applies a layer many times: parameters that are stored in shares are gathered once.
+    task = task._replace(loss=gather_first(task.loss, mesh), measure=gather_first(task.measure, mesh))
     split_scores = make_split_scores(task, data, config.batch_size)
 
     def validate(state: State) -> Validation:
@@ -34,6 +42,7 @@ def supervised_recipe(config: SupervisedConfig, task: Task, data: Any, *, best_b
 
     return Recipe(
         title=type(config.network).__name__.removesuffix("Config"),  # pyright: ignore[reportAttributeAccessIssue]
+        mesh=mesh,
         num_steps=num_steps,
         validate_every=config.validate_every * epoch,
         stop_on_collapse=False,

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Literal
 
+import jax
+
 from train.config import PrimalConfig, check_fields, nonnegative, positive, value_of
 from train.data import DataConfig
 from train.errors import UserError
@@ -30,8 +32,9 @@ class ModelConfig:
     """V starts as this times the cosine transform: the square sharpens or softens attention."""
     mixing: float = 0.2
     """W starts as this times the identity and U as the rest: how much of a layer's first output is attention's."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """What layers compute in; parameters, losses and multipliers stay float32."""
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    """What layers compute in; parameters, losses and multipliers stay float32, or are float64 too, for which
+    JAX_ENABLE_X64=1 must be set."""
     remat: bool = False
     """Recompute layers in the backward pass: less memory, more time."""
 
@@ -92,6 +95,8 @@ class VideoConfig:
     """Steps between validations; each writes a checkpoint."""
     on_collapse: Literal["stop", "warn"] = "stop"
     """What to do when two validations in a row show a collapsed model."""
+    mesh: str | None = None
+    """Devices by axis, as in data=2,fsdp=4 (data, fsdp, tensor); none means data over all that divide the batch."""
     out: str | None = None
     """Run folder; none makes one under runs/ named after the experiment."""
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
@@ -116,6 +121,7 @@ def check_config(config: VideoConfig) -> None:
         ("test-gammas", "finite and at least 0", all(nonnegative(gamma) for gamma in config.test_gammas)),
         ("constraints.warmup-steps", f"at least 0 and below steps={config.steps}", 0 <= warmup < config.steps),
         ("seed", "a whole number in [0, 2**32)", 0 <= config.seed < 2**32),
+        ("model.dtype", "float32 or bfloat16 unless JAX_ENABLE_X64=1 is set", _computable(config.model.dtype)),
         ("model.mixing", "in [0, 1]", 0.0 <= config.model.mixing <= 1.0),
         ("constraints.margin", "in [0, 1)", 0.0 <= config.constraints.margin < 1.0),
         ("constraints.first-margin", "in [0, 1)", 0.0 <= config.constraints.first_margin < 1.0),
@@ -128,6 +134,10 @@ def check_config(config: VideoConfig) -> None:
         raise UserError(
             "--train-gamma 0 leaves descent constraints nothing to lower; use --method erm, or a gamma above 0"
         )
+
+
+def _computable(dtype: str) -> bool:
+    return dtype != "float64" or jax.config.read("jax_enable_x64")
 
 
 _COUNTS = ("model.num-layers", "model.rank", "steps", "batch-size", "validate-every")

@@ -8,6 +8,7 @@ import numpy as np
 from train.data import VideoData
 from train.metrics import numbers
 from train.recipe import INFEASIBLE, Recipe, Validation, require_finite
+from train.sharding import make_mesh
 from train.video.config import VideoConfig
 from train.video.evaluate import make_split_losses
 from train.video.health import describe_collapse
@@ -18,7 +19,11 @@ __all__ = ["video_recipe"]
 
 
 def video_recipe(config: VideoConfig, task: Task, data: VideoData) -> Recipe:
-    """The recipe of one run, plain or constrained."""
+    """The recipe of one run, plain or constrained.
+
+    Raises:
+      UserError: if the mesh does not fit the devices or the batch.
+    """
     split_losses = make_split_losses(task, data)
 
     def validate(state: TrainState) -> Validation:
@@ -27,6 +32,7 @@ def video_recipe(config: VideoConfig, task: Task, data: VideoData) -> Recipe:
 
     return Recipe(
         title=config.method,
+        mesh=make_mesh(config.mesh, batch_size=config.batch_size),
         num_steps=config.steps,
         validate_every=config.validate_every,
         stop_on_collapse=config.on_collapse == "stop",

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt8
 
 from train.errors import UserError
+from train.sharding import keep_rows
 from train.video.config import VideoConfig
 from unroll_jax.constrained import Constraints, descent_constraints
 from unroll_jax.models import UnrolledTransformer, dct, scaled_identity
@@ -69,11 +70,13 @@ def video_task(config: VideoConfig, data: VideoShape) -> Task:
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 4 and Appendix B.2.
     """
+    wide = jnp.promote_types(config.model.dtype, jnp.float32)
     model = UnrolledTransformer(
         dim=data.token_dim,
         num_layers=config.model.num_layers,
         rank=config.model.rank,
         dtype=jnp.dtype(config.model.dtype),
+        param_dtype=wide,
         remat=config.model.remat,
         V_init=dct(config.model.attention_scale),
         W_init=scaled_identity(config.model.mixing),
@@ -97,9 +100,11 @@ def video_task(config: VideoConfig, data: VideoShape) -> Task:
         return model.apply(params, noisy, record=record)
 
     def layer_losses(params: dict, batch: Batch, key: jax.Array) -> Float[Array, "layers_and_one"]:
-        clean = to_unit(batch)
+        clean = to_unit(batch, wide)
         noisy = add_noise(clean, variance, key)
-        return outputs(params, noisy, lambda y: 0.5 * jnp.mean(jnp.sum((y - clean) ** 2, axis=-1)))
+        # Sequences are averaged after the layers: over many devices, in one reduction rather than one a layer.
+        samples = outputs(params, keep_rows(noisy), lambda y: _sample_losses(keep_rows(y), clean))
+        return jnp.mean(samples, axis=-1)
 
     return Task(
         init=init,
@@ -112,14 +117,18 @@ def video_task(config: VideoConfig, data: VideoShape) -> Task:
     )
 
 
-def to_unit(batch: Batch) -> Float[Array, "batch frames pixels"]:
-    """Pixels 0..255 as float32 in [0, 1]."""
-    return batch.astype(jnp.float32) / 255.0
+def to_unit(batch: Batch, dtype: Any = jnp.float32) -> Float[Array, "batch frames pixels"]:
+    """Pixels 0..255 as floats in [0, 1]."""
+    return batch.astype(dtype) / 255.0
 
 
 def add_noise(clean: Float[Array, "..."], variance: float | Array, key: jax.Array) -> Float[Array, "..."]:
     """``clean`` plus centred Gaussian noise of the given variance."""
     return clean + jnp.sqrt(jnp.asarray(variance, clean.dtype)) * jax.random.normal(key, clean.shape, clean.dtype)
+
+
+def _sample_losses(y: Array, clean: Array) -> Float[Array, "batch"]:
+    return 0.5 * jnp.mean(jnp.sum((y - clean) ** 2, axis=-1), axis=-1)
 
 
 def _check_reference(config: VideoConfig, input_loss: float) -> None:
