@@ -2,20 +2,20 @@
 
 import json
 import shutil
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore
 from jax.sharding import SingleDeviceSharding
 
+from train.digest import digest
 from train.errors import UserError
+from train.processes import all_of, is_first, wait_for_all
 
-__all__ = ["Checkpoints", "digest"]
+__all__ = ["Checkpoints"]
 
 Log = Callable[[str], None]
 Found = tuple[int, Any, dict[str, Any]]
@@ -84,15 +84,22 @@ class Checkpoints:
 
     def _readable(self, steps: Sequence[int], like: Any) -> Iterator[Found]:
         for step in steps:
+            found, reason = None, "another process cannot read it"
             try:
-                yield step, *self._read(step, like)
+                found = self._read(step, like)
             except (MemoryError, PermissionError):
                 raise
             except Exception as error:  # Orbax and TensorStore raise many kinds for damaged files
-                self._set_aside(step, error)
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            if all_of(found is not None):
+                assert found is not None
+                yield step, *found
+            else:
+                self._set_aside(step, reason)
 
     def _read(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
-        _read_every_array(self._folder / str(step) / "state")
+        if jax.process_count() == 1:  # many read their own parts alone
+            _read_every_array(self._folder / str(step) / "state")
         target = jax.tree.map(_target, like)
         restored: Any = self._manager.restore(
             step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target), notes=ocp.args.JsonRestore())
@@ -111,14 +118,15 @@ class Checkpoints:
                 return float("-inf")
         return self._scores[step]
 
-    def _set_aside(self, step: int, error: Exception) -> None:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    def _set_aside(self, step: int, reason: str) -> None:
         if self._read_only:
             self._log(f"checkpoint {step} cannot be read ({reason}), falling back to another")
             return
         aside = _unused(self._folder.parent / "damaged" / str(step))
-        aside.parent.mkdir(exist_ok=True)
-        shutil.move(self._folder / str(step), aside)
+        if is_first():
+            aside.parent.mkdir(exist_ok=True)
+            shutil.move(self._folder / str(step), aside)
+        wait_for_all(f"checkpoint {step} is set aside")
         self._scores.pop(step, None)
         self._manager.reload()
         self._log(f"checkpoint {step} is damaged ({reason}); moved to {aside}, falling back to the one before")
@@ -135,15 +143,6 @@ class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
         steps = [checkpoint.step for checkpoint in checkpoints]
         kept = {*steps[-NEWEST_KEPT:], max(steps, key=self._score)}
         return [step in kept for step in steps]
-
-
-def digest(state: Any, notes: dict[str, Any]) -> int:
-    """CRC-32 over every array of a state, in tree order, and over the notes but for the checksum itself."""
-    said = {name: value for name, value in notes.items() if name != "digest"}
-    total = zlib.crc32(json.dumps(said, sort_keys=True).encode())
-    for leaf in jax.tree.leaves(state):
-        total = zlib.crc32(np.ascontiguousarray(leaf).tobytes(), total)
-    return total
 
 
 def _read_every_array(folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import tyro
 
-from train.errors import UserError
+from train.errors import Interrupted, UserError
 
 __all__ = ["main"]
 
@@ -18,10 +18,11 @@ T = TypeVar("T")
 
 HELP = ("-h", "--help")
 USAGE = """\
-usage: python -m train COMMAND ...
+usage: python -m train [--coordinator HOST:PORT --processes N --process I | --cluster NAME] COMMAND ...
 
   run EXPERIMENT [--option value ...]   train and evaluate; goes on where an interrupted run stopped (--help: options)
   plan EXPERIMENT [--option value ...]  where arrays would live and what a step would communicate, without running one
+  launch --processes N -- COMMAND ...   the same command in N processes on this machine, watched
   evaluate RUN                          evaluate the best checkpoint of a run folder again
   report RUN [RUN ...] [--out FOLDER]   compare runs: tables, figures, an HTML page, summary.json
   figures NAME [--option value ...]     draw the figures of a paper (yang2022) with the numbers beside them
@@ -38,6 +39,14 @@ class EvaluateArguments:
     """Run folder."""
     mesh: str | None = None
     """Devices by axis, as in data=2,fsdp=4; none means data over all that divide the batch."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LaunchArguments:
+    """The same command in many processes on this machine, watched: one that dies ends them all, and is named."""
+
+    processes: int = 2
+    """How many."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +76,12 @@ class PrepareArguments:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs a command; returns its exit code: 0, 2 for what the user can mend, 130 when interrupted."""
+    """Runs a command; returns its exit code: 0, also for a run that SIGTERM ended and that goes on when started again,
+    2 for what the user can mend, 130 when interrupted."""
     commands = {
         "run": _run,
         "plan": _plan,
+        "launch": _launch,
         "evaluate": _evaluate,
         "report": _report,
         "figures": _figures,
@@ -81,9 +92,17 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(USAGE)
         return 0 if arguments else 2
     try:
-        if arguments[0] not in commands:
-            raise UserError(f"unknown command {arguments[0]!r}; choose from {', '.join(commands)}")
-        commands[arguments[0]](list(arguments[1:]))
+        member, arguments = _member(arguments)
+        if not arguments or arguments[0] not in commands:
+            found = f"unknown command {arguments[0]!r}" if arguments else "no command"
+            raise UserError(f"{found}; choose from {', '.join(commands)}")
+        if member:
+            from train.processes import Membership, join
+
+            join(_parse(Membership, member, "python -m train"))
+        return commands[arguments[0]](list(arguments[1:])) or 0
+    except Interrupted as stop:
+        sys.stderr.write(f"{stop}\n")
     except UserError as error:
         sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
         return 2
@@ -93,6 +112,33 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write("interrupted; a run goes on from its last checkpoint when the same command is given again\n")
         return 130
     return 0
+
+
+def _member(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The options before the command, which say how this process finds the others, and what comes after them."""
+    arguments, count = list(arguments), 0
+    while count < len(arguments) and arguments[count].startswith("--"):
+        count += 1 if "=" in arguments[count] else 2
+    return arguments[:count], arguments[count:]
+
+
+def _launch(arguments: list[str]) -> int:
+    ours, dashes, command = _split(arguments)
+    parsed = _parse(LaunchArguments, ours, "python -m train launch")
+    if parsed.processes < 1:
+        raise UserError(f"--processes must be at least 1, got {parsed.processes}")
+    if not dashes or not command:
+        raise UserError("launch needs a command behind --, as in `launch --processes 2 -- run video-ut`")
+    from train.launch import free_port, launch
+
+    coordinator, program = f"127.0.0.1:{free_port()}", [sys.executable, "-m", "train"]
+    shared = ["--coordinator", coordinator, "--processes", str(parsed.processes)]
+    return launch([[*program, *shared, "--process", str(i), *command] for i in range(parsed.processes)])
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str], list[str]]:
+    place = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:place], arguments[place : place + 1], arguments[place + 1 :]
 
 
 def _run(arguments: list[str]) -> None:

@@ -1,20 +1,24 @@
 """Many processes as one run: who they are, how they find one another, and how they agree to stop."""
 
 import contextlib
+import os
 import signal
 import threading
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.experimental import multihost_utils
 
 from train.errors import UserError
 
-__all__ = ["Membership", "Stop", "is_first", "join", "stopping"]
+__all__ = ["Membership", "Stop", "all_of", "fetch", "first_only", "is_first", "join", "stopping", "wait_for_all"]
 
 # A dead peer is noticed after this long; JAX's own default is 100 s.
 HEARTBEAT_SECONDS = 10
+# XLA for CPUs runs independent collectives in any order, another one in each process, which Gloo ends with an error.
+ONE_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 CLUSTERS = ("auto", "slurm", "ompi", "k8s", "gke_tpu", "gce_tpu", "mpi4py")  # auto: whichever JAX finds
 
 
@@ -43,6 +47,7 @@ def join(member: Membership) -> None:
     explicit = (member.coordinator, member.processes, member.process)
     if member.cluster is None and all(value is None for value in explicit):
         return
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {ONE_ORDER}"
     options = _cluster_options(member) if member.cluster is not None else _explicit_options(member)
     try:
         jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_SECONDS, **options)
@@ -57,6 +62,35 @@ def join(member: Membership) -> None:
 def is_first() -> bool:
     """Whether this process writes logs, metrics and reports."""
     return jax.process_index() == 0
+
+
+def first_only(log: Callable[[str], None]) -> Callable[[str], None]:
+    """The log, of which the other processes' lines are left out."""
+    return log if is_first() else lambda _: None
+
+
+def wait_for_all(where: str) -> None:
+    """Returns when every process has come here."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(where)
+
+
+def all_of(holds: bool) -> bool:
+    """Whether it holds in every process."""
+    if jax.process_count() == 1:
+        return holds
+    return bool(np.all(multihost_utils.process_allgather(np.array(holds))))
+
+
+def fetch(tree: Any) -> Any:
+    """Arrays as NumPy has them, whole in every process, whichever of them hold the parts."""
+
+    def whole(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
+            return leaf
+        return multihost_utils.process_allgather(leaf, tiled=True)
+
+    return jax.device_get(jax.tree.map(whole, tree))
 
 
 class Stop:
@@ -90,7 +124,7 @@ def stopping() -> Iterator[Stop]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _explicit_options(member: Membership) -> dict[str, object]:
+def _explicit_options(member: Membership) -> dict[str, Any]:
     coordinator, processes, process, _ = member
     if coordinator is None or processes is None or process is None:
         raise UserError(
@@ -109,7 +143,7 @@ def _explicit_options(member: Membership) -> dict[str, object]:
     }
 
 
-def _cluster_options(member: Membership) -> dict[str, object]:
+def _cluster_options(member: Membership) -> dict[str, Any]:
     if member.cluster not in CLUSTERS:
         raise UserError(f"--cluster must be one of {', '.join(CLUSTERS)}, got {member.cluster}")
     if member[:3] != (None, None, None):

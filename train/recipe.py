@@ -9,12 +9,14 @@ from jax.sharding import Mesh
 
 from train.errors import UserError
 
-__all__ = ["INFEASIBLE", "Experiment", "Kind", "Recipe", "Validation", "require_finite"]
+__all__ = ["INFEASIBLE", "UNJUDGED", "Experiment", "Kind", "Recipe", "Validation", "require_finite"]
 
 Log = Callable[[str], None]
 
 # Below any score of a checkpoint that may be reported without a warning.
 INFEASIBLE = -1e6
+# Score of a checkpoint that was saved in a hurry: below that of any other.
+UNJUDGED = -1e30
 
 
 class Validation(NamedTuple):

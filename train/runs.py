@@ -1,5 +1,6 @@
 """What the commands do: run, evaluate and report, on run folders; plan, on none."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from train.lock import locked
 from train.loop import train
 from train.metrics import PARTIAL, write_json
 from train.plan import describe_plan, make_plan
+from train.processes import first_only, is_first, wait_for_all
 from train.recipe import INFEASIBLE, Kind
 from train.report.files import read_object
 from train.sharding import describe_mesh, place
@@ -31,14 +33,15 @@ def run(config: Any, *, experiment: str, log: Log = print) -> list[Path]:
     Raises:
       UserError: whatever the user can mend, in one line.
     """
-    kind = EXPERIMENTS[experiment].kind
+    kind, log = EXPERIMENTS[experiment].kind, first_only(log)
     kind.check(config)
     folder = Path(config.out) if config.out else default_folder(config, experiment)
     folders = []
     for name, variant in kind.variants(dataclasses.replace(config, out=None)):
         folders.append(folder / name)
         _run_one(variant, folders[-1], experiment=experiment, log=log)
-    kind.report(folders, folder / "report", log)
+    if is_first():
+        kind.report(folders, folder / "report", log)
     return folders
 
 
@@ -66,7 +69,8 @@ def evaluate(folder: Path, *, mesh: str | None = None, log: Log = print) -> dict
         log(f"{folder}: no checkpoint was feasible on the validation split; the least infeasible one is evaluated")
     found = kind.evaluate(config, data, state, folder)
     found = {**found, "experiment": experiment, "best_step": step, "train_seconds": notes["train_seconds"]}
-    write_json(folder / "evaluation.json", found)
+    if is_first():
+        write_json(folder / "evaluation.json", found)
     log(f"{folder}: {kind.verdict(found)}")
     return found
 
@@ -110,15 +114,19 @@ def _run_one(config: Any, folder: Path, *, experiment: str, log: Log) -> None:
     data = kind.load(config, log)
     recipe = kind.recipe(config, data)
     place(recipe)  # refuses parameters that do not divide over the mesh while the folder is not claimed yet
-    _claim(folder, experiment, config, data)
-    with locked(folder):
+    if is_first():
+        _claim(folder, experiment, config, data)
+    with locked(folder) if is_first() else contextlib.nullcontext():
+        wait_for_all(f"{folder} is ours")
         status = read_object(folder / "status.json") if (folder / "status.json").exists() else {}
         if status.get("state") in ("finished", "stopped"):
             log(f"{folder}: {status['state']} already after {status['steps']} steps; pass another --out to train anew")
         else:
             log(f"{folder}: {kind.describe(config)}, on {describe_mesh(recipe.mesh)}")
-            (folder / "evaluation.json").unlink(missing_ok=True)
+            if is_first():
+                (folder / "evaluation.json").unlink(missing_ok=True)
             train(recipe, folder, log=log)
+        wait_for_all(f"{folder} is trained")
         if not (folder / "evaluation.json").exists():
             evaluate(folder, mesh=config.mesh, log=log)
 

@@ -2,7 +2,7 @@
 
 from train.sharding.collectives import Collective, collectives
 from train.sharding.mesh import describe_mesh, keep_rows, make_mesh
-from train.sharding.placement import Placed, place, put_beside
+from train.sharding.placement import Placed, own_rows, place, put_beside
 from train.sharding.rules import RULES, gather_first, path_name, shardings
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "gather_first",
     "keep_rows",
     "make_mesh",
+    "own_rows",
     "path_name",
     "place",
     "put_beside",

@@ -11,7 +11,7 @@ from train.recipe import Recipe
 from train.sharding.mesh import BATCH, replicated, rows
 from train.sharding.rules import shardings
 
-__all__ = ["Placed", "place", "put_beside"]
+__all__ = ["Placed", "own_rows", "place", "put_beside"]
 
 
 class Placed(NamedTuple):
@@ -51,6 +51,13 @@ def place(recipe: Recipe) -> Placed:
     compiled = jax.jit(step, in_shardings=(placed, batches), out_shardings=(placed, replicated(mesh)), donate_argnums=0)
     like = jax.tree.map(lambda leaf, where: leaf.update(sharding=where), shapes, placed)
     return Placed(like, jax.jit(recipe.init, out_shardings=placed), put, compiled)
+
+
+def own_rows(mesh: Mesh, batch_size: int) -> np.ndarray | None:
+    """Which rows of a batch this process's devices hold; None for all of them."""
+    parts = rows(mesh).addressable_devices_indices_map((batch_size,)).values()
+    found = np.unique(np.concatenate([np.arange(batch_size)[part] for part in parts]))
+    return None if len(found) == batch_size else found
 
 
 def put_beside(params: Any, examples: Any) -> Any:

@@ -4,7 +4,7 @@ from typing import Any
 
 from train.metrics import numbers
 from train.recipe import Recipe, Validation, require_finite
-from train.sharding import gather_first, make_mesh
+from train.sharding import gather_first, make_mesh, own_rows
 from train.supervised.config import SupervisedConfig
 from train.supervised.evaluate import make_split_scores
 from train.supervised.objective import scores
@@ -32,6 +32,7 @@ def supervised_recipe(config: SupervisedConfig, task: Task, data: Any, *, best_b
     mesh = make_mesh(config.mesh, batch_size=config.batch_size)
     # A solver applies a layer many times: parameters that are stored in shares are gathered once.
     task = task._replace(loss=gather_first(task.loss, mesh), measure=gather_first(task.measure, mesh))
+    reading = {"batch_size": config.batch_size, "seed": config.seed, "rows": own_rows(mesh, config.batch_size)}
     split_scores = make_split_scores(task, data, config.batch_size)
 
     def validate(state: State) -> Validation:
@@ -48,7 +49,7 @@ def supervised_recipe(config: SupervisedConfig, task: Task, data: Any, *, best_b
         stop_on_collapse=False,
         init=lambda: init_state(config, task, rule),
         step=make_step(task, rule),
-        batches=lambda start: data.batches("train", batch_size=config.batch_size, seed=config.seed, start_step=start),
+        batches=lambda start: data.batches("train", start_step=start, **reading),
         describe=_describe,
         validate=validate,
     )

@@ -8,6 +8,7 @@ import numpy as np
 
 from train.data import VideoData
 from train.metrics import numbers
+from train.processes import fetch
 from train.sharding import put_beside
 from train.video.config import VideoConfig
 from train.video.health import layer_health
@@ -53,9 +54,7 @@ def make_split_losses(task: Task, data: VideoData) -> Any:
         losses, healths = [], []
         for index, batch in enumerate(data.examples(split, batch_size=BATCH_SIZE)):
             key = jax.random.fold_in(jax.random.key(NOISE_SEED), index)
-            sample, health = jax.device_get(
-                batch_losses(params, put_beside(params, batch), gamma * data.pixel_std, key)
-            )
+            sample, health = fetch(batch_losses(params, put_beside(params, batch), gamma * data.pixel_std, key))
             losses.append(sample.T)
             healths.append(health)
         # A unit is dead if it is in every batch; the smallest share bounds that from above.

@@ -8,7 +8,7 @@ import numpy as np
 from train.data import VideoData
 from train.metrics import numbers
 from train.recipe import INFEASIBLE, Recipe, Validation, require_finite
-from train.sharding import make_mesh
+from train.sharding import make_mesh, own_rows
 from train.video.config import VideoConfig
 from train.video.evaluate import make_split_losses
 from train.video.health import describe_collapse
@@ -24,7 +24,8 @@ def video_recipe(config: VideoConfig, task: Task, data: VideoData) -> Recipe:
     Raises:
       UserError: if the mesh does not fit the devices or the batch.
     """
-    split_losses = make_split_losses(task, data)
+    split_losses, mesh = make_split_losses(task, data), make_mesh(config.mesh, batch_size=config.batch_size)
+    reading = {"batch_size": config.batch_size, "seed": config.seed, "rows": own_rows(mesh, config.batch_size)}
 
     def validate(state: TrainState) -> Validation:
         found = split_losses(state.params, "validation", config.train_gamma)
@@ -32,13 +33,13 @@ def video_recipe(config: VideoConfig, task: Task, data: VideoData) -> Recipe:
 
     return Recipe(
         title=config.method,
-        mesh=make_mesh(config.mesh, batch_size=config.batch_size),
+        mesh=mesh,
         num_steps=config.steps,
         validate_every=config.validate_every,
         stop_on_collapse=config.on_collapse == "stop",
         init=lambda: init_state(config, task),
         step=make_step(config, task),
-        batches=lambda start: data.batches("train", batch_size=config.batch_size, seed=config.seed, start_step=start),
+        batches=lambda start: data.batches("train", start_step=start, **reading),
         describe=_describe,
         validate=validate,
     )
