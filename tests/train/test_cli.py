@@ -37,7 +37,7 @@ def small_data(clips, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["fly"], ["unknown command 'fly'", "run, plan, evaluate, report, figures, prepare, list"]),
+        (["fly"], ["unknown command 'fly'", "run, plan, launch, evaluate, report, figures, prepare, list"]),
         (["run"], ["unknown experiment ''", "demo, video-ut"]),
         (["run", "video-dust"], ["unknown experiment 'video-dust'", "demo, video-ut"]),
         (["run", "video-ut", "--momentum", "3"], ["Unrecognized options", "--momentum", "--help"]),
