@@ -1,18 +1,27 @@
 """What eight devices do, found in a process of their own: ``python -m tests.sharding.measure OUT``."""
 
+import dataclasses
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
 
 from benchmarks.video import FRAMES
 from tests.sharding.encoder import BATCH, encoder_batches, encoder_task
+from tests.supervised.conftest import Stripes
+from tests.supervised.test_runs import small
+from tests.train.conftest import Clips
+from train.checkpoint import Checkpoints
+from train.errors import UserError
 from train.plan import make_plan
 from train.recipe import Recipe
-from train.sharding import make_mesh, path_name, place
+from train.runs import evaluate, run
+from train.sharding import describe_mesh, make_mesh, path_name, place
 from train.video.config import ModelConfig, VideoConfig
 from train.video.state import init_state, make_step
 from train.video.task import video_task
@@ -69,10 +78,72 @@ def trained(recipe: Recipe) -> tuple[dict[str, np.ndarray], dict[str, list[int]]
     state, batches, found = placed.init(), recipe.batches(0), {}
     for step in range(STEPS):
         state, metrics = placed.step(state, placed.put(next(batches)))
-        found |= {f"{step}/{path_name(path)}": np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(metrics)}
-    leaves = jax.tree.leaves_with_path(state)
-    parts = {path_name(path): list(leaf.addressable_shards[0].data.shape) for path, leaf in leaves}
-    return found | {path_name(path): np.asarray(leaf) for path, leaf in leaves}, parts
+        found |= {f"{step}/{path}": leaf for path, leaf in _named(metrics).items()}
+    return found | _named(state), _parts(state)
+
+
+def _named(tree: Any) -> dict[str, np.ndarray]:
+    return {path_name(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
+
+
+def _parts(state: Any) -> dict[str, list[int]]:
+    return {
+        path_name(path): list(leaf.addressable_shards[0].data.shape) for path, leaf in jax.tree.leaves_with_path(state)
+    }
+
+
+def moved(folder: Path) -> dict[str, Any]:
+    """A state saved on one mesh and read on the others: whether it is the same, and how it is shared out."""
+    state = place(video(MESHES["mixed"])).init()
+    expected = _named(state)
+    with Checkpoints(folder) as checkpoints:
+        checkpoints.save(0, state, {}, score=0.0)
+    found = {}
+    for key, mesh in MESHES.items():
+        with Checkpoints(folder, read_only=True, log=_fail) as checkpoints:
+            _, restored, _ = checkpoints.best(place(video(mesh)).like)
+        same = all(np.array_equal(leaf, expected[path]) for path, leaf in _named(restored).items())
+        found[key] = {"same": same, "parts": _parts(restored)}
+    return found
+
+
+def runs(folder: Path) -> dict[str, list[str]]:
+    """Whole runs in folders: on one device, on a mesh, and begun on a mesh and ended on one device."""
+    config = VideoConfig(steps=6, batch_size=8, validate_every=2, test_gammas=(0.3,), model=ModelConfig(num_layers=2))
+    images = small("image-opteq")
+    # Weights start with the largest norm that max_norm allows: on its kink, where rounding chooses the gradient.
+    images = dataclasses.replace(images, network=dataclasses.replace(images.network, max_norm=None))
+    log: dict[str, list[str]] = {}
+
+    def go(config: Any, experiment: str, name: str, mesh: str) -> None:
+        config = dataclasses.replace(config, mesh=mesh, out=str(folder / name))
+        run(config, experiment=experiment, log=log.setdefault(name, []).append)
+
+    with (
+        mock.patch("train.video.kind.load", return_value=Clips()),
+        mock.patch("train.video.kind.write_report"),
+        mock.patch("train.data.images.load", return_value=Stripes()),
+    ):
+        for name, mesh in (("video-one", MESHES["one"]), ("video-mesh", MESHES["mixed"])):
+            go(config, "video-ut", name, mesh)
+        shutil.copytree(folder / "video-mesh", folder / "video-moved")
+        shutil.rmtree(folder / "video-moved" / "checkpoints" / "6")
+        for name in ("status.json", "evaluation.json"):
+            (folder / "video-moved" / name).unlink()
+        go(config, "video-ut", "video-moved", MESHES["one"])
+        evaluate(folder / "video-one", mesh=MESHES["data"], log=log["video-one"].append)
+        for name, mesh in (("image-one", MESHES["one"]), ("image-mesh", "data=2,fsdp=2")):
+            go(images, "image-opteq", name, mesh)
+        for name, mesh in (("useless", "data=2,tensor=2"), ("uneven", "fsdp=8")):
+            try:
+                go(images, "image-opteq", name, mesh)
+            except UserError as error:
+                log[name] = [str(error), str((folder / name).exists())]
+    return log
+
+
+def _fail(message: str) -> None:
+    raise AssertionError(message)
 
 
 def main(out: Path) -> None:
@@ -88,7 +159,14 @@ def main(out: Path) -> None:
                 double, _ = trained(model(mesh, "float64"))
             arrays |= {f"{name}/{key}/float64/{path}": leaf for path, leaf in double.items()}
     np.savez(out / "arrays.npz", allow_pickle=False, **arrays)
-    (out / "found.json").write_text(json.dumps({"parts": parts, "plans": plans}))
+    found = {
+        "parts": parts,
+        "plans": plans,
+        "moved": moved(out / "moved"),
+        "log": runs(out),
+        "default": [describe_mesh(make_mesh(None, batch_size=size)) for size in (64, 12, 5)],
+    }
+    (out / "found.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

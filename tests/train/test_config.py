@@ -20,6 +20,7 @@ BAD_VALUES = {
     "train_gamma": [-0.1, float("nan"), float("inf")],
     "test_gammas": [(0.1, -0.1), (float("inf"),)],
     "model.num_layers": [0],
+    "model.dtype": ["float64"],  # without JAX_ENABLE_X64
     "model.mixing": [-0.1, 1.1],
     "model.attention_scale": [0.0],
     "primal.learning_rate": [0.0, float("nan")],
