@@ -1,4 +1,4 @@
-"""The command line: run, evaluate, report, figures, prepare, list."""
+"""The command line: run, search, evaluate, export, report, figures, prepare, list."""
 
 import contextlib
 import dataclasses
@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import tyro
 
+from train.arguments import ExportArguments, SearchArguments
 from train.errors import UserError
 
 __all__ = ["main"]
@@ -21,7 +22,9 @@ USAGE = """\
 usage: python -m train COMMAND ...
 
   run EXPERIMENT [--option value ...]   train and evaluate; goes on where an interrupted run stopped (--help: options)
+  search EXPERIMENT [--option value ..] search over its rates and bounds; feasible first, then the validation metric
   evaluate RUN                          evaluate the best checkpoint of a run folder again
+  export RUN [--out FOLDER]             write the best checkpoint's parameters as safetensors, with their configuration
   report RUN [RUN ...] [--out FOLDER]   compare runs: tables, figures, an HTML page, summary.json
   figures NAME [--option value ...]     draw the figures of a paper (yang2022) with the numbers beside them
   prepare SOURCE --from PATH            prepare a data source ahead of its first use
@@ -67,7 +70,9 @@ def main(arguments: Sequence[str]) -> int:
     """Runs a command; returns its exit code: 0, 2 for what the user can mend, 130 when interrupted."""
     commands = {
         "run": _run,
+        "search": _search,
         "evaluate": _evaluate,
+        "export": _export,
         "report": _report,
         "figures": _figures,
         "prepare": _prepare,
@@ -86,25 +91,45 @@ def main(arguments: Sequence[str]) -> int:
     except SystemExit:
         return 0  # help was asked for; `_parse` turns every other exit into a UserError
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; a run goes on from its last checkpoint when the same command is given again\n")
+        sys.stderr.write(
+            "interrupted; a run, or a search, goes on from its last checkpoint when the same command is given again\n"
+        )
         return 130
     return 0
 
 
 def _run(arguments: list[str]) -> None:
+    if name := _experiment("run", arguments):
+        from train.experiments import EXPERIMENTS
+        from train.runs import run
+
+        default = EXPERIMENTS[name].config
+        run(_parse(type(default), arguments[1:], f"python -m train run {name}", default), experiment=name)
+
+
+def _search(arguments: list[str]) -> None:
+    if name := _experiment("search", arguments):
+        from train.experiments import EXPERIMENTS
+        from train.search import search
+
+        default = dataclasses.replace(EXPERIMENTS[name].config, out=None)
+        whole, program = SearchArguments(config=default), f"python -m train search {name}"
+        parsed = _parse(SearchArguments[type(default)], arguments[1:], program, whole)
+        over = {option.replace("_", "-"): text for option, text in vars(parsed.over).items()}
+        search(parsed.config, experiment=name, over=over, sampler=parsed.sampler, trials=parsed.trials)
+
+
+def _experiment(command: str, arguments: list[str]) -> str | None:
+    """The experiment that a command names; None where only help was asked for."""
     from train.experiments import EXPERIMENTS  # imports JAX: not needed to say what is wrong with a command
 
     name, choices = arguments[0] if arguments else "", ", ".join(EXPERIMENTS)
     if name in HELP:
-        sys.stdout.write(f"usage: python -m train run EXPERIMENT [--option value ...]\nexperiments: {choices}\n")
-        return
+        sys.stdout.write(f"usage: python -m train {command} EXPERIMENT [--option value ...]\nexperiments: {choices}\n")
+        return None
     if name not in EXPERIMENTS:
         raise UserError(f"unknown experiment {name!r}; choose from {choices}")
-    default = EXPERIMENTS[name].config
-    config = _parse(type(default), arguments[1:], f"python -m train run {name}", default)
-    from train.runs import run
-
-    run(config, experiment=name)
+    return name
 
 
 def _evaluate(arguments: list[str]) -> None:
@@ -112,6 +137,13 @@ def _evaluate(arguments: list[str]) -> None:
     from train.runs import evaluate
 
     evaluate(parsed.run)
+
+
+def _export(arguments: list[str]) -> None:
+    parsed = _parse(ExportArguments, arguments, "python -m train export")
+    from train.export import export
+
+    export(parsed.run, parsed.out)
 
 
 def _report(arguments: list[str]) -> None:

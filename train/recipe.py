@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from train.errors import UserError
+from train.tuning import Tuning
 
 __all__ = ["INFEASIBLE", "Experiment", "Kind", "Recipe", "Validation", "require_finite"]
 
@@ -72,6 +73,7 @@ class Kind(NamedTuple):
       evaluate: ``(config, data, state, run folder) -> evaluation``, JSON values; pictures go to the folder.
       verdict: ``evaluation -> words``.
       report: ``(run folders, where to, log) -> None``.
+      tuning: what a search may vary, and how it ranks.
     """
 
     config: type
@@ -85,6 +87,7 @@ class Kind(NamedTuple):
     evaluate: Callable[[Any, Any, Any, Path], dict[str, Any]]
     verdict: Callable[[dict[str, Any]], str]
     report: Callable[[Sequence[Path], Path, Log], object]
+    tuning: Tuning
 
 
 class Experiment(NamedTuple):

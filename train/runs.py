@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -17,9 +17,21 @@ from train.metrics import PARTIAL, write_json
 from train.recipe import INFEASIBLE, Kind
 from train.report.files import read_object
 
-__all__ = ["default_folder", "evaluate", "report", "run"]
+__all__ = ["Best", "best_checkpoint", "default_folder", "evaluate", "identity", "report", "run", "run_one"]
 
 Log = Callable[[str], None]
+
+
+class Best(NamedTuple):
+    """The best checkpoint of a run, and what the run was."""
+
+    experiment: str
+    kind: Kind
+    config: Any
+    data: Any
+    step: int
+    state: Any
+    notes: dict[str, Any]
 
 
 def run(config: Any, *, experiment: str, log: Log = print) -> list[Path]:
@@ -37,13 +49,51 @@ def run(config: Any, *, experiment: str, log: Log = print) -> list[Path]:
     folders = []
     for name, variant in kind.variants(dataclasses.replace(config, out=None)):
         folders.append(folder / name)
-        _run_one(variant, folders[-1], experiment=experiment, log=log)
+        run_one(variant, folders[-1], experiment=experiment, log=log)
     kind.report(folders, folder / "report", log)
     return folders
 
 
+def run_one(config: Any, folder: Path, *, experiment: str, evaluated: bool = True, log: Log = print) -> None:
+    """Trains one variant, or goes on with it, and unless told otherwise evaluates it.
+
+    Raises:
+      UserError: whatever the user can mend, in one line.
+    """
+    kind = EXPERIMENTS[experiment].kind
+    data = kind.load(config, log)
+    recipe = kind.recipe(config, data)
+    _claim(folder, experiment, config, data)
+    with locked(folder):
+        status = read_object(folder / "status.json") if (folder / "status.json").exists() else {}
+        if status.get("state") in ("finished", "stopped"):
+            log(f"{folder}: {status['state']} already after {status['steps']} steps; pass another --out to train anew")
+        else:
+            log(f"{folder}: {kind.describe(config)}")
+            (folder / "evaluation.json").unlink(missing_ok=True)
+            train(recipe, folder, log=log)
+        if evaluated and not (folder / "evaluation.json").exists():
+            evaluate(folder, log=log)
+
+
 def evaluate(folder: Path, *, log: Log = print) -> dict[str, Any]:
     """Evaluates the best checkpoint of a run on its test split and writes evaluation.json.
+
+    Raises:
+      UserError: if the folder is no run, its data are not those it was trained on, or no checkpoint can be read.
+    """
+    experiment, kind, config, data, step, state, notes = best_checkpoint(folder, log=log)
+    if notes["score"] <= INFEASIBLE:
+        log(f"{folder}: no checkpoint was feasible on the validation split; the least infeasible one is evaluated")
+    found = kind.evaluate(config, data, state, folder)
+    found = {**found, "experiment": experiment, "best_step": step, "train_seconds": notes["train_seconds"]}
+    write_json(folder / "evaluation.json", found)
+    log(f"{folder}: {kind.verdict(found)}")
+    return found
+
+
+def best_checkpoint(folder: Path, *, log: Log = print) -> Best:
+    """The checkpoint of a run that its validations call the best.
 
     Raises:
       UserError: if the folder is no run, its data are not those it was trained on, or no checkpoint can be read.
@@ -55,14 +105,8 @@ def evaluate(folder: Path, *, log: Log = print) -> dict[str, Any]:
     if not (folder / "checkpoints").is_dir():
         raise UserError(f"{folder} has no checkpoints; train it with `python -m train run {experiment} --out {folder}`")
     with Checkpoints(folder / "checkpoints", read_only=True, log=log) as checkpoints:
-        step, state, notes = checkpoints.best(jax.eval_shape(recipe.init))
-    if notes["score"] <= INFEASIBLE:
-        log(f"{folder}: no checkpoint was feasible on the validation split; the least infeasible one is evaluated")
-    found = kind.evaluate(config, data, state, folder)
-    found = {**found, "experiment": experiment, "best_step": step, "train_seconds": notes["train_seconds"]}
-    write_json(folder / "evaluation.json", found)
-    log(f"{folder}: {kind.verdict(found)}")
-    return found
+        found = checkpoints.best(jax.eval_shape(recipe.init))
+    return Best(experiment, kind, config, data, *found)
 
 
 def report(folders: Sequence[Path], out: Path, *, log: Log = print) -> None:
@@ -86,21 +130,9 @@ def default_folder(config: Any, experiment: str) -> Path:
     return Path("runs") / experiment / EXPERIMENTS[experiment].kind.label(config)
 
 
-def _run_one(config: Any, folder: Path, *, experiment: str, log: Log) -> None:
-    kind = EXPERIMENTS[experiment].kind
-    data = kind.load(config, log)
-    recipe = kind.recipe(config, data)
-    _claim(folder, experiment, config, data)
-    with locked(folder):
-        status = read_object(folder / "status.json") if (folder / "status.json").exists() else {}
-        if status.get("state") in ("finished", "stopped"):
-            log(f"{folder}: {status['state']} already after {status['steps']} steps; pass another --out to train anew")
-        else:
-            log(f"{folder}: {kind.describe(config)}")
-            (folder / "evaluation.json").unlink(missing_ok=True)
-            train(recipe, folder, log=log)
-        if not (folder / "evaluation.json").exists():
-            evaluate(folder, log=log)
+def identity(experiment: str, config: Any, data: Any) -> dict[str, Any]:
+    """What config.json holds: the configuration, and figures of the data that change when the data do."""
+    return {"experiment": experiment, **to_json(config), "found": EXPERIMENTS[experiment].kind.found(data)}
 
 
 def _claim(folder: Path, experiment: str, config: Any, data: Any) -> None:
@@ -115,20 +147,15 @@ def _claim(folder: Path, experiment: str, config: Any, data: Any) -> None:
             raise UserError(
                 f"--out {folder} holds files but no config.json, so it is no run; pass an empty or a new folder"
             )
-        write_json(path, _identity(experiment, config, data))
+        write_json(path, identity(experiment, config, data))
     except OSError as error:
         raise UserError(f"cannot write to --out {folder} ({error.strerror}); pass another folder") from error
 
 
 def _check_same(folder: Path, experiment: str, config: Any, data: Any) -> None:
-    changed = differences(read_object(folder / "config.json"), _identity(experiment, config, data))
+    changed = differences(read_object(folder / "config.json"), identity(experiment, config, data))
     if changed:
         raise UserError(f"{folder} was trained with another configuration: {'; '.join(changed)}; pass another --out")
-
-
-def _identity(experiment: str, config: Any, data: Any) -> dict[str, Any]:
-    """What config.json holds: the configuration, and figures of the data that change when the data do."""
-    return {"experiment": experiment, **to_json(config), "found": EXPERIMENTS[experiment].kind.found(data)}
 
 
 def _read_config(folder: Path) -> tuple[str, Kind, Any]:
