@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from train.config import to_json
 from train.environment import environment
@@ -16,6 +16,7 @@ from train.errors import UserError
 from train.metrics import PARTIAL, read_metrics, write_json
 from train.report.files import one_line, read_object
 from train.runs import best_checkpoint
+from train.structure import flatten, unflatten
 
 __all__ = ["FORMAT", "Exported", "export", "load_exported"]
 
@@ -30,7 +31,7 @@ class Exported(NamedTuple):
     """What an exported folder holds.
 
     Attributes:
-      params: nested dicts of NumPy arrays, as the run trained them; to be placed on any device or mesh.
+      params: the pytree that the run trained, its arrays NumPy's; to be placed on any device or mesh.
       config: what config.json says: experiment, config, step, feasible, multipliers, validation, ...
     """
 
@@ -54,8 +55,8 @@ def export(run: Path, out: Path | None = None, *, log: Log = print) -> Path:
     """
     best = best_checkpoint(run, log=log)
     out = run / "export" if out is None else out
-    arrays = _flatten(jax.device_get(best.state.params))
-    content = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, {"format": FORMAT})
+    structure, arrays = flatten(jax.device_get(best.state.params))
+    content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, {"format": FORMAT})
     rows = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "validation"]
     validation = next((row for row in rows if row["step"] == best.step), None)
     judgement = best.kind.tuning.judge(best.config, validation) if validation else None
@@ -70,6 +71,7 @@ def export(run: Path, out: Path | None = None, *, log: Log = print) -> Path:
         "validation": validation,
         "config": to_json(best.config),
         "found": best.kind.found(best.data),
+        "structure": structure,
         "parameters": {name: {"shape": list(array.shape), "dtype": str(array.dtype)} for name, array in arrays.items()},
         "sha256": hashlib.sha256(content).hexdigest(),
         "environment": environment(),
@@ -88,23 +90,21 @@ def load_exported(folder: Path) -> Exported:
     Raises:
       UserError: if a file is missing or damaged, or the two do not belong together.
     """
-    path = folder / MODEL
-    config = _read_config(folder)
+    path, config = folder / MODEL, _read_config(folder)
     try:
-        content = path.read_bytes()
+        if hashlib.sha256(path.read_bytes()).hexdigest() != config["sha256"]:
+            raise UserError(f"{path} is damaged, or of another export than {CONFIG} beside it (sha256); {AGAIN}")
+        with safe_open(path, framework="numpy") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        said = {name: (tuple(array["shape"]), array["dtype"]) for name, array in config["parameters"].items()}
+        odd = _first_difference(said, {name: (array.shape, str(array.dtype)) for name, array in arrays.items()})
+        if odd is not None:
+            raise ValueError(f"it differs from {MODEL} in {odd}")
+        return Exported(unflatten(config["structure"], arrays), config)
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror}); {AGAIN}") from None
-    try:
-        arrays = load(content)
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged ({one_line(error)}); {AGAIN}") from None
-    said = {name: (tuple(array["shape"]), array["dtype"]) for name, array in config["parameters"].items()}
-    odd = _first_difference(said, {name: (array.shape, str(array.dtype)) for name, array in arrays.items()})
-    if odd is not None:
-        raise UserError(f"{path} and {CONFIG} beside it do not belong together: they differ in {odd}; {AGAIN}")
-    if hashlib.sha256(content).hexdigest() != config["sha256"]:
-        raise UserError(f"{path} is not what {CONFIG} beside it was written for (its sha256 differs); {AGAIN}")
-    return Exported(_unflatten(arrays), config)
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{folder / CONFIG} is damaged ({one_line(error)}); {AGAIN}") from None
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -117,38 +117,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise UserError(f"{path} is damaged; {AGAIN}") from None
     if config.get("format") != FORMAT:
         raise UserError(f"{path}: format must be {FORMAT!r}, got {config.get('format')!r}; {AGAIN}")
-    try:
-        fits = all(set(array) == {"shape", "dtype"} for array in config["parameters"].values())
-    except (AttributeError, KeyError, TypeError):
-        fits = False
-    if not fits or not isinstance(config.get("sha256"), str):
-        raise UserError(f"{path} is damaged (parameters or sha256); {AGAIN}")
     return config
-
-
-def _flatten(params: Any) -> dict[str, np.ndarray]:
-    """Arrays by their keys joined by dots."""
-    arrays = {}
-    for path, leaf in jax.tree.leaves_with_path(params):
-        keys = [entry.key if isinstance(entry, jax.tree_util.DictKey) else None for entry in path]
-        if not all(isinstance(key, str) and key and "." not in key for key in keys):
-            raise UserError(
-                f"params{jax.tree_util.keystr(path)} cannot be exported: parameters must be nested dicts with names "
-                "without dots"
-            )
-        arrays[".".join(map(str, keys))] = np.asarray(leaf)
-    return arrays
-
-
-def _unflatten(arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for name, array in arrays.items():
-        *groups, last = name.split(".")
-        place = tree
-        for group in groups:
-            place = place.setdefault(group, {})
-        place[last] = array
-    return tree
 
 
 def _first_difference(said: dict[str, Any], found: dict[str, Any]) -> str | None:

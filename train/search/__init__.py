@@ -1,5 +1,5 @@
 """Search over the numbers of an experiment: feasible on validation first, then the validation metric."""
 
-from train.search.search import default_folder, search
+from train.search.trials import default_folder, search
 
 __all__ = ["default_folder", "search"]

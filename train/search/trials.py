@@ -28,6 +28,7 @@ from train.search.outcomes import (
 from train.search.plot import parallel_coordinates
 from train.search.space import Parameter, configured, grid, read_space, words
 from train.search.study import Sampler, done, next_trial, open_study, tell
+from train.tuning import Tuning
 
 __all__ = ["default_folder", "search"]
 
@@ -79,6 +80,7 @@ def search(
     said = identity(experiment, config, data) | {"sampler": sampler, "over": space}
     _claim(folder, said)
     with locked(folder):
+        log(f"{folder}: {total} trials ({sampler}) over " + ", ".join(f"{one.name} {one.text}" for one in parameters))
         outcomes = _Search(folder, experiment, config, parameters, said, log).run(sampler, total)
         _conclude(folder, experiment, config, parameters, outcomes, log)
     return outcomes
@@ -108,6 +110,8 @@ class _Search:
     def run(self, sampler: Sampler, total: int) -> list[Outcome]:
         study = open_study(self._folder)
         outcomes = [self._outcome(trial) for trial in done(study)]
+        if outcomes:  # a kill may have come before the last one was written
+            self._write(ranked(outcomes, self._tuning))
         while len(outcomes) < total:
             trial = next_trial(study, self._parameters, sampler=sampler, seed=self._config.seed)
             self._log(f"trial {trial.number} ({len(outcomes) + 1} of {total}): {words(trial.values)}")
@@ -143,8 +147,11 @@ class _Search:
         }
         write_json(self._folder / "search.json", self._said | results)
         (self._folder / "table.csv").write_text(as_csv(outcomes), encoding="utf-8")
-        figure = parallel_coordinates(outcomes, self._parameters, self._tuning)
-        (self._folder / "parallel_coordinates.png").write_bytes(png(figure))
+        (self._folder / "parallel_coordinates.png").write_bytes(_picture(outcomes, self._parameters, self._tuning))
+
+
+def _picture(outcomes: Sequence[Outcome], parameters: Sequence[Parameter], tuning: Tuning) -> bytes:
+    return png(parallel_coordinates(outcomes, parameters, tuning))
 
 
 def _conclude(
