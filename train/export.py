@@ -15,7 +15,8 @@ from train.environment import environment
 from train.errors import UserError
 from train.metrics import PARTIAL, read_metrics, write_json
 from train.report.files import one_line, read_object
-from train.runs import best_checkpoint
+from train.report.paths import without_folders
+from train.runs import Best, best_checkpoint
 from train.structure import flatten, unflatten
 
 __all__ = ["FORMAT", "Exported", "export", "load_exported"]
@@ -57,24 +58,10 @@ def export(run: Path, out: Path | None = None, *, log: Log = print) -> Path:
     out = run / "export" if out is None else out
     structure, arrays = flatten(jax.device_get(best.state.params))
     content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, {"format": FORMAT})
-    rows = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "validation"]
-    validation = next((row for row in rows if row["step"] == best.step), None)
-    judgement = best.kind.tuning.judge(best.config, validation) if validation else None
-    dual = getattr(best.state, "dual", None)
-    constrained = judgement is not None and judgement.excess is not None
-    described = {
-        "format": FORMAT,
-        "experiment": best.experiment,
-        "step": best.step,
-        "feasible": judgement.feasible if judgement and constrained else None,
-        "multipliers": np.asarray(dual.multipliers).tolist() if dual is not None and constrained else None,
-        "validation": validation,
-        "config": to_json(best.config),
-        "found": best.kind.found(best.data),
+    described = _describe(best, read_metrics(run / "metrics.jsonl")) | {
         "structure": structure,
         "parameters": {name: {"shape": list(array.shape), "dtype": str(array.dtype)} for name, array in arrays.items()},
         "sha256": hashlib.sha256(content).hexdigest(),
-        "environment": environment(),
     }
     _write(out, content, described)
     count = sum(array.size for array in arrays.values())
@@ -105,6 +92,25 @@ def load_exported(folder: Path) -> Exported:
         raise UserError(f"cannot read {path} ({error.strerror}); {AGAIN}") from None
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / CONFIG} is damaged ({one_line(error)}); {AGAIN}") from None
+
+
+def _describe(best: Best, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the parameters are; the machine's folders are cut from the configuration, as in reports."""
+    validations = (row for row in rows if row["kind"] == "validation" and row["step"] == best.step)
+    validation = next(validations, None)
+    judgement = best.kind.tuning.judge(best.config, validation) if validation else None
+    constrained = judgement is not None and judgement.excess is not None
+    return {
+        "format": FORMAT,
+        "experiment": best.experiment,
+        "step": best.step,
+        "feasible": judgement.feasible if judgement is not None and constrained else None,
+        "multipliers": np.asarray(best.state.dual.multipliers).tolist() if constrained else None,
+        "validation": validation,
+        "config": without_folders(to_json(best.config)),
+        "found": best.kind.found(best.data),
+        "environment": environment(),
+    }
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

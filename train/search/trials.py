@@ -27,7 +27,7 @@ from train.search.outcomes import (
 )
 from train.search.plot import parallel_coordinates
 from train.search.space import Parameter, configured, grid, read_space, words
-from train.search.study import Sampler, done, next_trial, open_study, tell
+from train.search.study import Sampler, Trial, done, next_trial, open_study, tell
 from train.tuning import Tuning
 
 __all__ = ["default_folder", "search"]
@@ -122,7 +122,7 @@ class _Search:
             self._write(ranked(outcomes, self._tuning))
         return ranked(outcomes, self._tuning)
 
-    def _train(self, trial: Any) -> None:
+    def _train(self, trial: Trial) -> None:
         """Trains, or goes on with, the run of a trial; that a loss is not finite is an outcome like another."""
         folder = _trial_folder(self._folder, trial.number)
         config = configured(self._config, self._parameters, trial.values)
@@ -134,7 +134,7 @@ class _Search:
                 raise
             self._log(f"{folder}: failed: {error}")
 
-    def _outcome(self, trial: Any) -> Outcome:
+    def _outcome(self, trial: Trial) -> Outcome:
         config = configured(self._config, self._parameters, trial.values)
         return read_outcome(trial, _trial_folder(self._folder, trial.number), config, self._tuning)
 
