@@ -151,7 +151,7 @@ def test_the_picture_tells_feasible_infeasible_and_failed_trials_apart():
     assert len(lines["not feasible (1)"].get_xdata()) == 5
 
 
-def test_every_axis_has_its_name_scale_and_unit_and_lines_pass_at_their_values():
+def test_every_axis_has_its_name_scale_and_unit_and_lines_pass_at_theirvalues_of():
     figure = _figure(_outcomes())
     axes = figure.axes[0]
     labels = [label.get_text() for label in axes.get_xticklabels()]
