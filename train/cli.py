@@ -1,15 +1,24 @@
-"""The command line: run, plan, evaluate, report, figures, prepare, list."""
+"""The command line: run, plan, search, launch, evaluate, export, report, figures, prepare, list."""
 
 import contextlib
 import dataclasses
 import io
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import tyro
 
+from train.arguments import (
+    EvaluateArguments,
+    ExportArguments,
+    ImageSource,
+    LaunchArguments,
+    PrepareArguments,
+    ReportArguments,
+    SceneSource,
+    SearchArguments,
+)
 from train.errors import Interrupted, UserError
 
 __all__ = ["main"]
@@ -22,57 +31,15 @@ usage: python -m train [--coordinator HOST:PORT --processes N --process I | --cl
 
   run EXPERIMENT [--option value ...]   train and evaluate; goes on where an interrupted run stopped (--help: options)
   plan EXPERIMENT [--option value ...]  where arrays would live and what a step would communicate, without running one
+  search EXPERIMENT [--option value ..] search over its rates and bounds; feasible first, then the validation metric
   launch --processes N -- COMMAND ...   the same command in N processes on this machine, watched
   evaluate RUN                          evaluate the best checkpoint of a run folder again
+  export RUN [--out FOLDER]             write the best checkpoint's parameters as safetensors, with their configuration
   report RUN [RUN ...] [--out FOLDER]   compare runs: tables, figures, an HTML page, summary.json
   figures NAME [--option value ...]     draw the figures of a paper (yang2022) with the numbers beside them
   prepare SOURCE --from PATH            prepare a data source ahead of its first use
   list                                  the experiments
 """
-
-
-@dataclasses.dataclass(frozen=True)
-class EvaluateArguments:
-    """Evaluate the best checkpoint of a run folder again."""
-
-    run: tyro.conf.Positional[Path]
-    """Run folder."""
-    mesh: str | None = None
-    """Devices by axis, as in data=2,fsdp=4; none means data over all that divide the batch."""
-
-
-@dataclasses.dataclass(frozen=True)
-class LaunchArguments:
-    """The same command in many processes on this machine, watched: one that dies ends them all, and is named."""
-
-    processes: int = 2
-    """How many."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ReportArguments:
-    """Compare runs: tables, figures, an HTML page, summary.json."""
-
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run folders."""
-    out: Path = Path("runs/report")
-    """Where the report goes."""
-
-
-# What the tables of sources hold, repeated here because those import more than it takes to say what is wrong.
-VideoSource = Literal["photos", "frames", "file"]
-ImageSource = Literal["digits", "cifar10", "image_folder"]
-SceneSource = Literal["shapes", "camvid", "cityscapes"]
-
-
-@dataclasses.dataclass(frozen=True)
-class PrepareArguments:
-    """Prepare a data source ahead of its first use."""
-
-    source: tyro.conf.Positional[Literal[VideoSource, ImageSource, SceneSource]]
-    """Kind of data: video, images with a class each, or scenes with a map of classes."""
-    root: Annotated[str | None, tyro.conf.arg(name="from")] = None
-    """The folder, archive or video file to read."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -81,8 +48,10 @@ def main(arguments: Sequence[str]) -> int:
     commands = {
         "run": _run,
         "plan": _plan,
+        "search": _search,
         "launch": _launch,
         "evaluate": _evaluate,
+        "export": _export,
         "report": _report,
         "figures": _figures,
         "prepare": _prepare,
@@ -109,7 +78,9 @@ def main(arguments: Sequence[str]) -> int:
     except SystemExit:
         return 0  # help was asked for; `_parse` turns every other exit into a UserError
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; a run goes on from its last checkpoint when the same command is given again\n")
+        sys.stderr.write(
+            "interrupted; a run, or a search, goes on from its last checkpoint when the same command is given again\n"
+        )
         return 130
     return 0
 
@@ -142,21 +113,33 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str], list[str]]:
 
 
 def _run(arguments: list[str]) -> None:
-    if chosen := _experiment("run", arguments):
+    if name := _experiment("run", arguments):
         from train.runs import run
 
-        run(chosen[1], experiment=chosen[0])
+        run(_configured("run", name, arguments), experiment=name)
 
 
 def _plan(arguments: list[str]) -> None:
-    if chosen := _experiment("plan", arguments):
+    if name := _experiment("plan", arguments):
         from train.runs import plan
 
-        plan(chosen[1], experiment=chosen[0])
+        plan(_configured("plan", name, arguments), experiment=name)
 
 
-def _experiment(command: str, arguments: list[str]) -> tuple[str, Any] | None:
-    """The experiment that a command names and its configuration; None where only help was asked for."""
+def _search(arguments: list[str]) -> None:
+    if name := _experiment("search", arguments):
+        from train.experiments import EXPERIMENTS
+        from train.search import search
+
+        default = dataclasses.replace(EXPERIMENTS[name].config, out=None)
+        whole, program = SearchArguments(config=default), f"python -m train search {name}"
+        parsed = _parse(SearchArguments[type(default)], arguments[1:], program, whole)
+        over = {option.replace("_", "-"): text for option, text in vars(parsed.over).items()}
+        search(parsed.config, experiment=name, over=over, sampler=parsed.sampler, trials=parsed.trials)
+
+
+def _experiment(command: str, arguments: list[str]) -> str | None:
+    """The experiment that a command names; None where only help was asked for."""
     from train.experiments import EXPERIMENTS  # imports JAX: not needed to say what is wrong with a command
 
     name, choices = arguments[0] if arguments else "", ", ".join(EXPERIMENTS)
@@ -165,8 +148,15 @@ def _experiment(command: str, arguments: list[str]) -> tuple[str, Any] | None:
         return None
     if name not in EXPERIMENTS:
         raise UserError(f"unknown experiment {name!r}; choose from {choices}")
+    return name
+
+
+def _configured(command: str, name: str, arguments: list[str]) -> Any:
+    """The configuration of an experiment with the options behind its name."""
+    from train.experiments import EXPERIMENTS
+
     default = EXPERIMENTS[name].config
-    return name, _parse(type(default), arguments[1:], f"python -m train {command} {name}", default)
+    return _parse(type(default), arguments[1:], f"python -m train {command} {name}", default)
 
 
 def _evaluate(arguments: list[str]) -> None:
@@ -174,6 +164,13 @@ def _evaluate(arguments: list[str]) -> None:
     from train.runs import evaluate
 
     evaluate(parsed.run, mesh=parsed.mesh)
+
+
+def _export(arguments: list[str]) -> None:
+    parsed = _parse(ExportArguments, arguments, "python -m train export")
+    from train.export import export
+
+    export(parsed.run, parsed.out)
 
 
 def _report(arguments: list[str]) -> None:

@@ -9,7 +9,17 @@ from typing import Any, TypeVar
 
 from train.errors import UserError
 
-__all__ = ["PrimalConfig", "check_fields", "differences", "from_json", "nonnegative", "positive", "to_json", "value_of"]
+__all__ = [
+    "PrimalConfig",
+    "check_fields",
+    "differences",
+    "from_json",
+    "nonnegative",
+    "positive",
+    "to_json",
+    "value_of",
+    "with_value",
+]
 
 T = TypeVar("T")
 
@@ -80,6 +90,13 @@ def value_of(config: Any, dotted: str) -> Any:
     for name in dotted.replace("-", "_").split("."):
         config = getattr(config, name)
     return config
+
+
+def with_value(config: T, dotted: str, value: Any) -> T:
+    """The configuration with another value in the field of a dotted name."""
+    name, _, rest = dotted.partition(".")
+    inner = with_value(getattr(config, name), rest, value) if rest else value
+    return dataclasses.replace(config, **{name: inner})  # type: ignore[type-var]
 
 
 def positive(value: float | None) -> bool:

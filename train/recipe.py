@@ -8,6 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from train.errors import UserError
+from train.tuning import Tuning
 
 __all__ = ["INFEASIBLE", "UNJUDGED", "Experiment", "Kind", "Recipe", "Validation", "require_finite"]
 
@@ -77,6 +78,7 @@ class Kind(NamedTuple):
       evaluate: ``(config, data, state, run folder) -> evaluation``, JSON values; pictures go to the folder.
       verdict: ``evaluation -> words``.
       report: ``(run folders, where to, log) -> None``.
+      tuning: what a search may vary, and how it ranks.
     """
 
     config: type
@@ -90,6 +92,7 @@ class Kind(NamedTuple):
     evaluate: Callable[[Any, Any, Any, Path], dict[str, Any]]
     verdict: Callable[[dict[str, Any]], str]
     report: Callable[[Sequence[Path], Path, Log], object]
+    tuning: Tuning
 
 
 class Experiment(NamedTuple):

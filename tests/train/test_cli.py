@@ -37,7 +37,10 @@ def small_data(clips, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["fly"], ["unknown command 'fly'", "run, plan, launch, evaluate, report, figures, prepare, list"]),
+        (
+            ["fly"],
+            ["unknown command 'fly'", "run, plan, search, launch, evaluate, export, report, figures, prepare, list"],
+        ),
         (["run"], ["unknown experiment ''", "demo, video-ut"]),
         (["run", "video-dust"], ["unknown experiment 'video-dust'", "demo, video-ut"]),
         (["run", "video-ut", "--momentum", "3"], ["Unrecognized options", "--momentum", "--help"]),
@@ -132,13 +135,24 @@ def test_an_interrupt_is_no_traceback(capsys, monkeypatch):
 
     monkeypatch.setattr("train.video.kind.load", interrupted)
     assert main(["run", "video-ut"]) == 130
-    assert "a run goes on from its last checkpoint" in capsys.readouterr().err
+    assert "goes on from its last checkpoint" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--help"], ["run EXPERIMENT", "evaluate RUN", "report RUN", "prepare SOURCE", "list"]),
+        (
+            ["--help"],
+            [
+                "run EXPERIMENT",
+                "search EXPERIMENT",
+                "evaluate RUN",
+                "export RUN",
+                "report RUN",
+                "prepare SOURCE",
+                "list",
+            ],
+        ),
         (["list"], ["demo", "video-ut"]),
         (["run", "--help"], ["demo", "video-ut"]),
         (["run", "video-ut", "--help"], ["--constraints.alpha", "--seed", "Training steps"]),

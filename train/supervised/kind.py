@@ -23,6 +23,7 @@ from train.supervised.pictures import predict, write_predictions
 from train.supervised.recipe import supervised_recipe
 from train.supervised.report import Measure, write_supervised_report
 from train.supervised.task import supervised_task
+from train.tuning import Judgement, Tunable, Tuning
 
 __all__ = ["IMAGE_FEEDFORWARD", "IMAGE_MON", "IMAGE_ODE", "IMAGE_OPTEQ", "SCENE_FCN", "SCENE_OPTEQ"]
 
@@ -87,6 +88,9 @@ def _kind(config: type, source: Any, measures: tuple[Measure, ...], report: Call
     def verdict(found: dict[str, Any]) -> str:
         return ", ".join(f"{measure.title.removesuffix(' %')} {found[measure.name]:.2%}" for measure in measures)
 
+    def judge(config: Any, row: dict[str, Any]) -> Judgement:
+        return Judgement(True, None, 100.0 * row[measures[0].name])
+
     return Kind(
         config=config,
         check=check_supervised,
@@ -99,7 +103,13 @@ def _kind(config: type, source: Any, measures: tuple[Measure, ...], report: Call
         evaluate=evaluate,
         verdict=verdict,
         report=report,
+        tuning=Tuning(_tunables, f"validation {measures[0].title}", larger_is_better=True, judge=judge),
     )
+
+
+def _tunables(config: Any) -> dict[str, Tunable]:
+    rate = config.optimizer.learning_rate
+    return {"primal-rate": Tunable("optimizer.learning_rate", f"{rate / 10:g}:{rate * 10:g}", log=True)}
 
 
 def _augment_images(key: Any, pictures: Any, labels: Any) -> tuple[Any, Any]:
