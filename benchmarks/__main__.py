@@ -11,6 +11,7 @@ BENCHMARKS = {
     "attention_energy": "what an attention energy costs as sequences grow",
     "transformer_forward": "what a transformer with its energies costs, against PyTorch",
     "gradients": "what gradients through equilibria cost, against other libraries and unrolling",
+    "weak_scaling": "what 8 to 512 devices say to each other, and what that costs",
 }
 
 
