@@ -19,8 +19,7 @@ DEVICES = (8, 16, 32, 64, 128, 256, 512)
 COMPILED_AT = (8, 64, 512)
 # Two sequences of 4,096 tokens a device are 4 million tokens a step on 512.
 LARGE = Setting("tpu", 8, EIGHT_BILLION, sequences=2, tokens=4096, chunk=512, share=32, dtype="bfloat16")
-# XLA for CPUs reduces the gradient of the readout once a chunk, so all positions are read at once.
-SMALL = Setting("cpu", 8, DecoderSizes(512, 64, 3, 4, 2, 128), 2, 64, chunk=64, share=None, dtype="float32")
+SMALL = Setting("cpu", 8, DecoderSizes(512, 64, 3, 4, 2, 128), 2, 64, chunk=16, share=8, dtype="float32")
 
 
 def main() -> dict[str, Any]:
