@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, Int
 
 __all__ = ["LanguageModel", "Read", "Sample", "cross_entropy", "matmul_flops_a_token"]
 
-Place = Callable[[jax.Array], jax.Array]
 # (readout's parameters, states of any number of layers) -> the loss of each.
 Read = Callable[[dict[str, Array], Float[Array, "*layers batch n d"]], Float[Array, "*layers"]]
 Sample = Callable[[Float[Array, "batch n d"]], Float[Array, "batch few d"]]
@@ -32,8 +31,8 @@ class LanguageModel(nn.Module):
       causal: whether a position sees earlier ones alone.
       dtype: what layers compute in; parameters stay float32.
       remat: recompute each layer in the backward pass.
-      place: applied to each weight in ``dtype`` before it is used, to say where it lives; nothing by default.
-      place_readout: the same for the weights of the readout, once for all that it reads; None is ``place``.
+      arrive: applied to the parameters of a layer before it runs, inside the scan and what is recomputed, if they live
+        elsewhere; None leaves them alone.
     """
 
     vocabulary: int
@@ -46,8 +45,7 @@ class LanguageModel(nn.Module):
     causal: bool = True
     dtype: Any = jnp.float32
     remat: bool = False
-    place: Place = lambda weight: weight
-    place_readout: Place | None = None
+    arrive: Callable[[Any], Any] | None = None
 
     @nn.compact
     def __call__(
@@ -65,19 +63,18 @@ class LanguageModel(nn.Module):
         """
         embedding = self.param("embedding", normal(0.02), (self.vocabulary, self.dim))
         readout = self.param("readout", _init_readout, self.dim, self.classes)
-        place = self.place_readout or self.place
-        placed = jax.tree.map(lambda weight: place(weight.astype(self.dtype)), readout)
-        y = self.place(embedding.astype(self.dtype))[tokens]
-        y, before = self._scan(y, _at_every_layer(placed, every, sample))
-        last = read(placed, y)
+        readout = jax.tree.map(lambda weight: weight.astype(self.dtype), readout)
+        y, before = self._scan(embedding.astype(self.dtype)[tokens], _at_every_layer(readout, every, sample))
+        last = read(readout, y)
         if every is None:
             return last, None
         if sample is None:
-            return last, jnp.append(before, last if every is read else every(placed, y))
-        return last, every(placed, jnp.concatenate([before, sample(y)[None]]))
+            return last, jnp.append(before, last if every is read else every(readout, y))
+        return last, every(readout, jnp.concatenate([before, sample(y)[None]]))
 
-    def _scan(self, y: Array, record: Callable[[Array], Array | None]) -> tuple[Array, Array | None]:
-        layers = _Layers(**{name: getattr(self, name) for name in _Layers.shared}, name="layers")
+    def _scan(self, y: Array, record: Callable[[Array], Array | None]) -> tuple[Array, Any]:
+        arrived = _Layers if self.arrive is None else nn.map_variables(_Layers, "params", self.arrive, init=False)
+        layers = arrived(**{name: getattr(self, name) for name in _Layers.shared}, name="layers")
 
         def body(layers: nn.Module, state: Array, _: None) -> tuple[Array, Array | None]:
             return layers(state), record(state)  # pyright: ignore[reportCallIssue] (Flax types loosely)
@@ -90,7 +87,7 @@ class LanguageModel(nn.Module):
 class _Layers(nn.Module):
     """One layer; its parameters get a leading axis from the scan."""
 
-    shared = ("dim", "heads", "kv_heads", "hidden", "causal", "dtype", "place")
+    shared = ("dim", "heads", "kv_heads", "hidden", "causal", "dtype")
 
     dim: int
     heads: int
@@ -98,7 +95,6 @@ class _Layers(nn.Module):
     hidden: int
     causal: bool
     dtype: Any
-    place: Place
 
     @nn.compact
     def __call__(self, y: Float[Array, "batch n d"]) -> Float[Array, "batch n d"]:
@@ -115,7 +111,7 @@ class _Layers(nn.Module):
 
     def _product(self, name: str, x: Array, columns: int) -> Array:
         weight = self.param(name, lecun_normal(), (x.shape[-1], columns))
-        return x @ self.place(weight.astype(self.dtype))
+        return x @ weight.astype(self.dtype)
 
 
 def cross_entropy(

@@ -69,18 +69,15 @@ def num_params(sizes: DecoderSizes) -> tuple[int, int]:
     return sizes.num_layers * layer, 2 * sizes.vocabulary * sizes.dim
 
 
-def formula_bytes(setting: Setting, *, scattered: bool = True) -> dict[str, float]:
+def formula_bytes(setting: Setting) -> dict[str, float]:
     """Kind -> bytes that a device sends in a step, matrices alone, by ring algorithms.
 
-    Layers are gathered twice, as they run forward twice, embedding and readout once; every gradient is scattered once,
-    or, where the compiler does not (``scattered=False``), reduced whole. Constraints add nothing: the readout is
-    gathered once, whatever it reads.
+    Layers are gathered twice, as they run forward twice, embedding and readout once; every gradient is scattered once.
+    Constraints add nothing: the readout is gathered once, whatever it reads.
     """
     layers, ends = num_params(setting.sizes)
     others = (setting.num_devices - 1) / setting.num_devices * jnp.dtype(setting.dtype).itemsize
-    gradients = (layers + ends) * others
-    kind, times = ("reduce-scatter", 1) if scattered else ("all-reduce", 2)
-    return {"all-gather": (2 * layers + ends) * others, kind: times * gradients}
+    return {"all-gather": (2 * layers + ends) * others, "reduce-scatter": (layers + ends) * others}
 
 
 def flops_a_device(setting: Setting) -> float:

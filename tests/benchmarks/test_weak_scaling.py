@@ -112,10 +112,7 @@ print(json.dumps(collectives(text, num_devices=8)))
 
 
 def test_collectives_of_a_compiled_program_are_those_it_was_written_with():
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True)
-    found = {tuple(entry[:4]) for entry in json.loads(done.stdout.splitlines()[-1])}
+    found = {tuple(entry[:4]) for entry in json.loads(_on_eight_devices(PROGRAM)[-1])}
     assert found >= {
         ("all-gather", 64, 2, 5),
         ("all-reduce", 64, 4, 5),
@@ -125,15 +122,46 @@ def test_collectives_of_a_compiled_program_are_those_it_was_written_with():
     assert {entry[1] for entry in found if entry[0] == "collective-permute"} == {32}
 
 
+STEPS = """
+import jax, jax.numpy as jnp, numpy as np
+from benchmarks import weak_scaling
+from benchmarks.weak_scaling.lowering import lowered
+from benchmarks.weak_scaling.program import DecoderSizes
+setting = weak_scaling.SMALL._replace(sizes=DecoderSizes(64, 32, 2, 4, 2, 64), tokens=8, chunk=4, share=2)
+found = []
+for devices, sequences in ((8, 1), (1, 8)):
+    program = lowered(setting._replace(num_devices=devices, sequences=sequences)).compile()
+    rng = np.random.default_rng(0)
+    abstract = program.args_info[0]
+    fill = lambda leaf: rng.uniform(0.5, 1.5, leaf.shape).astype(leaf.dtype)
+    (params, opt_state, dual), tokens = jax.tree.map(fill, abstract)
+    params = jax.tree.map(lambda leaf: leaf - 1.0, params)
+    opt_state = jax.tree.map(np.zeros_like, opt_state)
+    tokens = rng.integers(64, size=tokens.shape, dtype=np.int32)
+    (params, opt_state, dual), last = program((params, opt_state, dual), tokens)
+    found.append(jax.device_get((opt_state[0].mu, dual.multipliers, last)))
+for one, other in zip(*map(jax.tree.leaves, found)):
+    np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-6)
+assert all(np.any(leaf != 0.0) for leaf in jax.tree.leaves(found))
+print("equal")
+"""
+
+
+def test_eight_devices_take_the_step_of_one():
+    assert _on_eight_devices(STEPS)[-1] == "equal"
+
+
 @pytest.mark.parametrize("share", [None, 4])
 def test_the_formula_is_what_a_compiled_step_sends(share):
     sizes = DecoderSizes(64, 32, 2, 4, 2, 64)
     setting = weak_scaling.SMALL._replace(sizes=sizes, tokens=16, chunk=4, share=share)
     compiled = compile_apart(setting)
-    expected = formula_bytes(setting, scattered=False)
-    assert compiled.sent["all-gather"] == expected["all-gather"]
-    # Beside the matrices, the scales of norms and the loss.
-    assert expected["all-reduce"] < compiled.sent["all-reduce"] < 1.02 * expected["all-reduce"]
+    expected = formula_bytes(setting)
+    assert {kind: compiled.sent[kind] for kind in expected} == expected
+    assert set(compiled.sent) == {*expected, "all-reduce"}
+    # What is reduced whole: the scales of norms, f_L, and with constraints the losses of all layers.
+    scales, losses = 2 * sizes.num_layers * sizes.dim + sizes.dim, 0 if share is None else sizes.num_layers + 1
+    assert compiled.sent["all-reduce"] == 4 * (scales + 1 + losses) * 2 * 7 / 8
     layers, ends = num_params(setting.sizes)
     state = 4 * 3 * (layers + ends) / 8
     assert state < compiled.argument_bytes < 1.1 * state + 4096
@@ -172,7 +200,7 @@ def test_step_times_follow_from_bytes_and_operations():
 @pytest.mark.parametrize("for_tpu", [True, False])
 def test_the_table_has_a_row_for_every_number_of_devices(for_tpu, capsys, monkeypatch):
     def compiled(setting):
-        sent = formula_bytes(setting, scattered=setting.platform == "tpu")
+        sent = formula_bytes(setting)
         return Compiled(dict(sent), dict.fromkeys(sent, 1), 2**30, 2**30, 1.0)
 
     monkeypatch.setattr(weak_scaling, "tpu_compiler", lambda: for_tpu)
@@ -184,3 +212,12 @@ def test_the_table_has_a_row_for_every_number_of_devices(for_tpu, capsys, monkey
     ratio = figures["constrained_512_over_formula"] if for_tpu else figures["small_8_over_formula"]
     assert ratio == pytest.approx(1.0)
     assert ("without libtpu" in printed) != for_tpu
+
+
+def _on_eight_devices(program: str) -> list[str]:
+    """The lines that a program prints, in a process of its own."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.splitlines()
