@@ -95,7 +95,5 @@ def unflatten(described: Any, arrays: dict[str, np.ndarray]) -> Any:
         return SEQUENCES[kind](entries.values())
     cls: Any = PARAMETER_TYPES.get(str(kind))
     if cls is None or set(cls._fields) != set(entries):
-        raise ValueError(
-            f"its structure has a {kind} of {', '.join(entries)}, which this version of the code does not have"
-        )
+        raise ValueError(f"its structure has a {kind} of {', '.join(entries)}, unknown to this version of the code")
     return cls(**entries)
