@@ -73,7 +73,8 @@ class OptEqBase(nn.Module):
         and a regulariser that states none; it must be None for those that do.
       max_norm: each W is scaled down, where it must be, to this spectral norm (`spectral_normalise`); None leaves it.
       norm_steps: None divides by an upper bound of the norm, so that max_norm holds for certain; else by power
-        iteration of so many steps, cheaper for convolutions of some hundred channels.
+        iteration of so many steps, cheaper for convolutions of some hundred channels. A few steps leave norms some
+        percent above max_norm where the leading singular values are close.
       dtype: dtype of the state; None is that of the input. OptEq steps compute in float32 at least.
       param_dtype: dtype of the parameters.
     """
