@@ -9,7 +9,8 @@ import pytest
 from tests.energies import opteq_reference as reference
 from unroll_jax import certificates, spectral
 from unroll_jax.energies.deep_opteq import deep_opteq
-from unroll_jax.energies.opteq import OptEqParams, opteq, opteq_conv
+from unroll_jax.energies.opteq import opteq, opteq_conv
+from unroll_jax.energies.opteq_params import OptEqParams
 
 IMAGE = (6, 5)
 

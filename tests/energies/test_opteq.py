@@ -14,7 +14,8 @@ from tests.energies.opteq_layers import IMAGE, H, M, convolutional, dense
 from unroll_jax.certificates.contraction import weight_norm_bound
 from unroll_jax.energies.deep_opteq import deep_opteq, multi_block
 from unroll_jax.energies.monotone import MONOTONES, Monotone, antiderivative, resolve_monotone
-from unroll_jax.energies.opteq import OptEqParams, opteq, opteq_conv, opteq_linear
+from unroll_jax.energies.opteq import opteq, opteq_conv
+from unroll_jax.energies.opteq_params import OptEqParams, opteq_linear
 
 CASES = [("dense", name, 1.0, (2, 3)) for name in MONOTONES]
 CASES += [(kind, *case) for kind in ("dense", "conv") for case in [("relu", 0.3, ()), ("tanh", 0.7, (3,))]]

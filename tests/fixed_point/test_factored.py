@@ -11,9 +11,9 @@ from unroll_jax.energies import Monotone
 from unroll_jax.fixed_point import ConvergenceError, zero_probe
 
 
-def layer_of(dim, width, square=0.9, activation="relu", dtype=jnp.float32):
+def layer_of(dim, width, square=0.9, activation="relu", dtype=jnp.float32, **options):
     W, U = symmetric_weights(dim, width, square=square, dtype=dtype)
-    return uj.opteq(dim, width, 3, activation=activation), uj.OptEqParams(W, U, jnp.zeros(width, dtype))
+    return uj.opteq(dim, width, 3, activation=activation, **options), uj.OptEqParams(W, U, jnp.zeros(width, dtype))
 
 
 @pytest.mark.usefixtures("x64")
@@ -69,7 +69,7 @@ def test_a_slope_that_rounding_leaves_below_0_counts_as_0():
 @pytest.mark.parametrize("rows", [1, 5])
 def test_a_layer_without_an_equilibrium_says_so_at_little_cost(rows):
     """|W|^2 = 4: the systems are indefinite, and conjugate gradients that see it end there."""
-    layer, params = layer_of(30, 30, square=4.0, dtype=jnp.float64)
+    layer, params = layer_of(30, 30, square=4.0, dtype=jnp.float64, allow_expansive=True)
     x = inputs(rows, 3)
     _, info = uj.equilibrium(layer, params, jnp.zeros((rows, 30)), x, max_steps=50, on_failure="accept")
     assert not info.converged.any()

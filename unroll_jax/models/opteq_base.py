@@ -8,10 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.certificates.contraction import spectral_normalise
-from unroll_jax.descent import Descent
+from unroll_jax.descent import Descent, look_up
 from unroll_jax.energies.deep_opteq import deep_opteq
 from unroll_jax.energies.monotone import Monotone
-from unroll_jax.energies.opteq import OptEqParams, absorb_input, opteq, opteq_conv
+from unroll_jax.energies.opteq import opteq, opteq_conv
+from unroll_jax.energies.opteq_params import OptEqParams, absorb_input
 from unroll_jax.energies.regularisers import REGULARISERS, Regulariser, regularised
 from unroll_jax.fixed_point import Adjoint, EquilibriumInfo, Solver, Unrolled, averaged, equilibrium, unrolled
 from unroll_jax.models.parts import check_sizes, event_ndim
@@ -28,14 +29,8 @@ def resolve_regulariser(regulariser: str | Regulariser) -> Regulariser:
       ValueError: if the name is not in `REGULARISERS`.
       TypeError: if it is neither a name nor a `Regulariser`.
     """
-    if isinstance(regulariser, Regulariser):
-        return regulariser
-    wanted = f"regulariser must be one of {sorted(REGULARISERS)} or a Regulariser"
-    if not isinstance(regulariser, str):
-        raise TypeError(f"{wanted}, got {type(regulariser).__name__}")
-    if regulariser not in REGULARISERS:
-        raise ValueError(f"{wanted}, got {regulariser!r}")
-    return REGULARISERS[regulariser]()
+    found = look_up("regulariser", regulariser, REGULARISERS, Regulariser)
+    return found if isinstance(found, Regulariser) else found()
 
 
 class OptEqBase(nn.Module):
@@ -75,6 +70,7 @@ class OptEqBase(nn.Module):
       norm_steps: None divides by an upper bound of the norm, so that max_norm holds for certain; else by power
         iteration of so many steps, cheaper for convolutions of some hundred channels. A few steps leave norms some
         percent above max_norm where the leading singular values are close.
+      allow_expansive: whether a W of norm above 1 is no error outside of jit, where it is known (`opteq`).
       dtype: dtype of the state; None is that of the input. OptEq steps compute in float32 at least.
       param_dtype: dtype of the parameters.
     """
@@ -98,6 +94,7 @@ class OptEqBase(nn.Module):
     regulariser_smoothness: float | None = None
     max_norm: float | None = None
     norm_steps: int | None = None
+    allow_expansive: bool = False
     dtype: Any = None
     param_dtype: Any = jnp.float32
 
@@ -134,7 +131,7 @@ class OptEqBase(nn.Module):
 
     def _layers(self, inputs: int, convolutional: bool) -> dict[int, Descent]:
         seeing = range(1, len(self.widths) + 1) if self.input_layers is None else self.input_layers
-        options = {"activation": self.activation, "skip": self.skip}
+        options = {"activation": self.activation, "skip": self.skip, "allow_expansive": self.allow_expansive}
         make = opteq_conv if convolutional else opteq
         if convolutional:
             options["kernel_size"] = self.kernel_size
