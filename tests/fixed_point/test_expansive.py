@@ -65,11 +65,11 @@ def test_the_layer_of_a_deep_opteq_is_named_and_its_consent_is_its_own():
     large = params._replace(W=2.0 * params.W)
     allowed = of_norm(0.9, dense, allow_expansive=True)[0]
     deep = uj.deep_opteq([layer, layer])
-    with pytest.raises(ValueError, match="^layer 1: " + MESSAGE):
+    with pytest.raises(ValueError, match="^layer 2 of 2: " + MESSAGE):
         uj.equilibrium(deep, (params, large), z, x)
-    with pytest.raises(ValueError, match="^layer 1: " + MESSAGE):
+    with pytest.raises(ValueError, match="^layer 2 of 2: " + MESSAGE):
         uj.equilibrium(regularised(deep, half_square()), (params, large), z, x)
-    with pytest.raises(ValueError, match="^layer 0: " + MESSAGE):
+    with pytest.raises(ValueError, match="^layer 1 of 2: " + MESSAGE):
         uj.energies.multi_block([layer, layer]).check((large, params), (z, z))
     uj.deep_opteq([layer, allowed]).check((params, large), z)
     assert uj.deep_opteq([allowed, allowed]).check is None

@@ -139,13 +139,13 @@ def _check_of(
         return None
 
     def check(params: Params, state: Any) -> None:
-        for place, (layer, own, z) in enumerate(zip(layers, params, states_of(state), strict=True)):
+        for place, (layer, own, z) in enumerate(zip(layers, params, states_of(state), strict=True), start=1):
             if layer.check is None:
                 continue
             try:
                 layer.check(own, z)
             except ValueError as error:
-                raise ValueError(f"layer {place}: {error}") from None
+                raise ValueError(f"layer {place} of {len(layers)}: {error}") from None
 
     return check
 

@@ -14,7 +14,7 @@ from unroll_jax.energies.monotone import Monotone
 from unroll_jax.energies.opteq import opteq, opteq_conv
 from unroll_jax.energies.opteq_params import OptEqParams, absorb_input
 from unroll_jax.energies.regularisers import REGULARISERS, Regulariser, regularised
-from unroll_jax.fixed_point import Adjoint, EquilibriumInfo, Solver, Unrolled, averaged, equilibrium, unrolled
+from unroll_jax.fixed_point import Adjoint, EquilibriumInfo, Probe, Solver, Unrolled, averaged, equilibrium, unrolled
 from unroll_jax.models.parts import check_sizes, event_ndim
 
 __all__ = ["WAYS", "OptEqBase", "resolve_regulariser"]
@@ -99,7 +99,7 @@ class OptEqBase(nn.Module):
     param_dtype: Any = jnp.float32
 
     def find_equilibrium(
-        self, x: Float[Array, "..."], *, convolutional: bool
+        self, x: Float[Array, "..."], *, convolutional: bool, probe: Probe | None = None
     ) -> tuple[Float[Array, "..."], EquilibriumInfo]:
         """Makes the layers' parameters and solves: to be called inside a compact method.
 
@@ -108,6 +108,7 @@ class OptEqBase(nn.Module):
         Args:
           x: features, (*batch, d) or (*batch, height, width, channels).
           convolutional: whether they are the latter.
+          probe: of `equilibrium`, for "implicit"; shaped as ``info``.
 
         Returns:
           ``(z, info)``: z is (*batch, channels) or (*batch, height, width, channels), and ``info`` has one number per
@@ -125,7 +126,7 @@ class OptEqBase(nn.Module):
         params = tuple(absorb_input(self._params(place, layer, image, compute), x) for place, layer in layers.items())
         descent = deep_opteq(list(layers.values()))
         start = jnp.zeros((*x.shape[:-1], self.channels), compute)
-        z, info = self._solve(descent, params, start, x.ndim - event_ndim(convolutional))
+        z, info = self._solve(descent, params, start, x.ndim - event_ndim(convolutional), probe)
         self.sow("intermediates", "equilibrium", z)
         return z, info
 
@@ -158,7 +159,7 @@ class OptEqBase(nn.Module):
         return jax.tree.map(lambda leaf: leaf.astype(compute), params)
 
     def _solve(
-        self, descent: Descent, params: Any, start: Array, batch_ndim: int
+        self, descent: Descent, params: Any, start: Array, batch_ndim: int, probe: Probe | None
     ) -> tuple[Float[Array, "..."], EquilibriumInfo]:
         regulariser = None if self.regulariser is None else resolve_regulariser(self.regulariser)
         if self.way == "averaged":
@@ -183,6 +184,7 @@ class OptEqBase(nn.Module):
             # Nobody sees the equilibrium of a dummy input; without the callback, jitting init drops the whole solve.
             on_failure="accept" if self.is_initializing() else on_failure,
             batch_ndim=batch_ndim,
+            probe=probe,
         )
 
     def _check(self) -> None:
