@@ -119,7 +119,7 @@ class Classifier(nn.Module):
         shared, variables = head.unbind()
 
         def read(y: jax.Array) -> Any:
-            logits = shared.apply(variables, y, real)
+            logits: Any = shared.apply(variables, y, real)
             return logits if record is None else record(logits)
 
         return self.encoder(tokens, mask, token_types=token_types, perturbation=perturbation, record=read)

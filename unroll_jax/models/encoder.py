@@ -97,7 +97,7 @@ class Encoder(nn.Module):
             advance if policy is None else nn.remat(advance, policy=policy, prevent_cse=False),
             variable_axes={"params": 0},
             split_rngs={"params": True},
-            in_axes=nn.broadcast,
+            in_axes=nn.broadcast,  # pyright: ignore[reportArgumentType] (Flax's own value for it)
             length=self.config.num_layers,
         )
         layers = EncoderLayer(self.config, dtype, self.param_dtype, name="layers")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -135,15 +136,26 @@ class EncoderLayer(nn.Module):
         norm = _norm(config, self.dtype, self.param_dtype)
         mixed = dense(3 * config.dim, name="query_key_value")(y)
         split = mixed.reshape(*y.shape[:-1], 3, config.num_heads, config.dim // config.num_heads)
-        attended = nn.dot_product_attention(
-            *(split[..., place, :, :] for place in range(3)),
-            mask=mask[..., None, None, :],
-            dtype=self.dtype,
-            force_fp32_for_softmax=jnp.finfo(self.dtype).bits < 32,
-        )
+        attended = _attend(*(split[..., place, :, :] for place in range(3)), mask[..., None, None, :])
         y = norm(name="attention_norm")(y + dense(config.dim, name="attention_output")(attended.reshape(y.shape)))
         hidden = ACTIVATIONS[config.activation](dense(config.hidden_dim, name="hidden")(y))
         return norm(name="output_norm")(y + dense(config.dim, name="output")(hidden))
+
+
+def _attend(
+    queries: Float[Array, "*batch n heads size"],
+    keys: Float[Array, "*batch n heads size"],
+    values: Float[Array, "*batch n heads size"],
+    mask: Bool[Array, "*batch 1 1 n"],
+) -> Float[Array, "*batch n heads size"]:
+    """softmax(Q K^T / sqrt(size)) V, with products in the dtype of V and softmax in float32 at least.
+
+    Flax's own multiplies the weights of bfloat16 attention in float32; JAX's takes the softmax of float64 in float32.
+    """
+    wide = jnp.promote_types(values.dtype, jnp.float32)
+    scores = jnp.einsum("...qhd,...khd->...hqk", queries, keys, preferred_element_type=wide)
+    scores = jnp.where(mask, scores * (1.0 / math.sqrt(queries.shape[-1])), jnp.finfo(wide).min)
+    return jnp.einsum("...hqk,...khd->...qhd", jax.nn.softmax(scores).astype(values.dtype), values)
 
 
 def _norm(config: EncoderConfig, dtype: Any, param_dtype: Any) -> Callable[..., nn.LayerNorm]:
