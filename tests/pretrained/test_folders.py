@@ -41,6 +41,9 @@ class Hub(http.server.BaseHTTPRequestHandler):
         if path == "/api/models/owner/tiny/revision/main":
             described = {"id": "owner/tiny", "sha": COMMIT, "siblings": siblings, "tags": [], "private": False}
             self.answer(200, json.dumps(described).encode(), "application/json")
+        elif path == f"/api/models/owner/tiny/tree/{COMMIT}":
+            files = [{"type": "file", "path": name, "size": len(CONTENT[name]), "oid": COMMIT} for name in CONTENT]
+            self.answer(200, json.dumps(files).encode(), "application/json")
         elif path in (f"/owner/tiny/resolve/{COMMIT}/{name}", f"/owner/tiny/resolve/main/{name}") and name in CONTENT:
             self.answer(200, CONTENT[name], "application/octet-stream")
         else:
@@ -95,16 +98,13 @@ def test_a_folder_here_is_taken_as_it_is(tmp_path):
 @pytest.mark.parametrize("source", ["no/such/folder/here", "./missing", "spaces in it", ""])
 def test_what_is_neither_a_folder_nor_a_repository_is_refused_without_a_network(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    if not source:
-        assert find_folder(source).resolve() == tmp_path  # as everywhere, the folder one is in
-        return
     with pytest.raises(UserError, match=f"pretrained={source} is neither a folder nor a repository"):
         find_folder(source)
 
 
 def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "model.safetensors").touch()
-    with pytest.raises(UserError, match="is a file; give the folder that holds config.json"):
+    with pytest.raises(UserError, match="is a file; give the folder that holds"):
         find_folder(str(tmp_path / "model.safetensors"))
 
 

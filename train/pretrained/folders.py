@@ -32,9 +32,9 @@ def find_folder(source: str, *, revision: str | None = None, log: Callable[[str]
       UserError: if there is no such folder, and what is not a folder is no repository or cannot be downloaded.
     """
     folder = Path(source).expanduser()
-    if folder.is_dir():
+    if source and folder.is_dir():  # not the folder one happens to be in
         return folder
-    if folder.exists():
+    if source and folder.exists():
         raise UserError(f"pretrained={source} is a file; give the folder that holds {', '.join(FILES)}")
     if not _REPOSITORY.fullmatch(source):
         raise UserError(
