@@ -134,29 +134,33 @@ class EncoderLayer(nn.Module):
         config = self.config
         dense = functools.partial(nn.Dense, dtype=self.dtype, param_dtype=self.param_dtype, kernel_init=_INITIAL)
         norm = _norm(config, self.dtype, self.param_dtype)
-        mixed = dense(3 * config.dim, name="query_key_value")(y)
+        # One axis of tokens: over several, XLA transposes the cotangents of weights, at twice the time on a CPU.
+        flat = y.reshape(-1, config.dim)
+        mixed = dense(3 * config.dim, name="query_key_value")(flat)
         split = mixed.reshape(*y.shape[:-1], 3, config.num_heads, config.dim // config.num_heads)
-        queries, keys, values = (split[..., place, :, :] for place in range(3))
+        queries, keys, values = jnp.moveaxis(split, (-3, -2), (0, -3))
         attended = _attend(queries, keys, values, mask[..., None, None, :])
-        y = norm(name="attention_norm")(y + dense(config.dim, name="attention_output")(attended.reshape(y.shape)))
-        hidden = ACTIVATIONS[config.activation](dense(config.hidden_dim, name="hidden")(y))
-        return norm(name="output_norm")(y + dense(config.dim, name="output")(hidden))
+        attended = jnp.swapaxes(attended, -3, -2).reshape(flat.shape)
+        flat = norm(name="attention_norm")(flat + dense(config.dim, name="attention_output")(attended))
+        hidden = ACTIVATIONS[config.activation](dense(config.hidden_dim, name="hidden")(flat))
+        flat = norm(name="output_norm")(flat + dense(config.dim, name="output")(hidden))
+        return flat.reshape(y.shape)
 
 
 def _attend(
-    queries: Float[Array, "*batch n heads size"],
-    keys: Float[Array, "*batch n heads size"],
-    values: Float[Array, "*batch n heads size"],
+    queries: Float[Array, "*batch heads n size"],
+    keys: Float[Array, "*batch heads n size"],
+    values: Float[Array, "*batch heads n size"],
     mask: Bool[Array, "*batch 1 1 n"],
-) -> Float[Array, "*batch n heads size"]:
+) -> Float[Array, "*batch heads n size"]:
     """softmax(Q K^T / sqrt(size)) V, with products in the dtype of V and softmax in float32 at least.
 
     Flax's own multiplies the weights of bfloat16 attention in float32; JAX's takes the softmax of float64 in float32.
     """
     wide = jnp.promote_types(values.dtype, jnp.float32)
-    scores = jnp.einsum("...qhd,...khd->...hqk", queries, keys, preferred_element_type=wide)
+    scores = jnp.matmul(queries, jnp.swapaxes(keys, -2, -1), preferred_element_type=wide)
     scores = jnp.where(mask, scores * (1.0 / math.sqrt(queries.shape[-1])), jnp.finfo(wide).min)
-    return jnp.einsum("...hqk,...khd->...qhd", jax.nn.softmax(scores).astype(values.dtype), values)
+    return jnp.matmul(jax.nn.softmax(scores).astype(values.dtype), values)
 
 
 def _norm(config: EncoderConfig, dtype: Any, param_dtype: Any) -> Callable[..., nn.LayerNorm]:
