@@ -1,10 +1,14 @@
 """Flax modules: they own parameters and call the pure functions of the floors below.
 
-Classifiers and segmenters are called as ``(logits, info) = module.apply(variables, x)``: ``info`` is an
-`EquilibriumInfo` where features are an equilibrium, and None where they are not.
+Classifiers and segmenters of images are called as ``(logits, info) = module.apply(variables, x)``: ``info`` is an
+`EquilibriumInfo` where features are an equilibrium, and None where they are not. `Classifier`, of text, returns the
+logits of every layer.
 """
 
+from unroll_jax.models.classifier import POOLINGS, Classifier, Head
 from unroll_jax.models.deep_opteq import DeepOptEq
+from unroll_jax.models.encoder import REMATS, Encoder
+from unroll_jax.models.encoder_parts import ACTIVATIONS, EncoderConfig, EncoderEmbeddings, EncoderLayer
 from unroll_jax.models.feedforward_network import FeedForwardNetwork
 from unroll_jax.models.initializers import dct, scaled_identity
 from unroll_jax.models.monotone_network import MonotoneOperatorNetwork
@@ -15,12 +19,21 @@ from unroll_jax.models.segmenters import DeepOptEqSegmenter, FullyConvolutionalN
 from unroll_jax.models.unrolled_transformer import UnrolledTransformer
 
 __all__ = [
+    "ACTIVATIONS",
+    "POOLINGS",
+    "REMATS",
     "WAYS",
     "BehindStem",
+    "Classifier",
     "DeepOptEq",
     "DeepOptEqSegmenter",
+    "Encoder",
+    "EncoderConfig",
+    "EncoderEmbeddings",
+    "EncoderLayer",
     "FeedForwardNetwork",
     "FullyConvolutionalNetwork",
+    "Head",
     "MonotoneOperatorNetwork",
     "NeuralODE",
     "UnrolledTransformer",

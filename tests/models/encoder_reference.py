@@ -1,0 +1,60 @@
+"""An encoder as its papers have it, in float64 NumPy: one sequence without padding, head by head."""
+
+import math
+
+import numpy as np
+
+ACTIVATIONS = {
+    "gelu": lambda x: 0.5 * x * (1.0 + np.vectorize(math.erf)(x / math.sqrt(2.0))),
+    "gelu_tanh": lambda x: 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3))),
+    "relu": lambda x: np.maximum(x, 0.0),
+    "silu": lambda x: x / (1.0 + np.exp(-x)),
+}
+
+
+def layer_norm(x, params, epsilon):
+    centred = x - x.mean(-1, keepdims=True)
+    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
+    return scaled * params["scale"] + params["bias"]
+
+
+def dense(x, params):
+    return x @ params["kernel"] + params["bias"]
+
+
+def softmax(scores):
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def embed(params, tokens, config, *, token_types=None, perturbation=None):
+    total = params["word"]["embedding"][tokens]
+    if perturbation is not None:
+        total = total + perturbation
+    total = total + params["position"]["embedding"][np.arange(len(tokens)) + config.position_offset]
+    if config.token_types:
+        kinds = np.zeros(len(tokens), int) if token_types is None else token_types
+        total = total + params["token_type"]["embedding"][kinds]
+    return layer_norm(total, params["norm"], config.norm_epsilon)
+
+
+def layer(params, y, config):
+    queries, keys, values = np.split(dense(y, params["query_key_value"]), 3, axis=-1)
+    size, heads = config.dim // config.num_heads, []
+    for head in range(config.num_heads):
+        own = slice(head * size, (head + 1) * size)
+        scores = queries[:, own] @ keys[:, own].T / math.sqrt(size)
+        heads.append(softmax(scores) @ values[:, own])
+    mixed = dense(np.concatenate(heads, axis=-1), params["attention_output"])
+    y = layer_norm(y + mixed, params["attention_norm"], config.norm_epsilon)
+    hidden = ACTIVATIONS[config.activation](dense(y, params["hidden"]))
+    return layer_norm(y + dense(hidden, params["output"]), params["output_norm"], config.norm_epsilon)
+
+
+def outputs(params, tokens, config, **inputs):
+    """The outputs of layers 0..L, (L + 1, n, dim); params are those of the module, as float64 NumPy arrays."""
+    states = [embed(params["embeddings"], np.asarray(tokens), config, **inputs)]
+    for place in range(config.num_layers):
+        own = {name: {key: leaf[place] for key, leaf in part.items()} for name, part in params["layers"].items()}
+        states.append(layer(own, states[-1], config))
+    return np.stack(states)

@@ -1,0 +1,88 @@
+"""Folders as Hugging Face writes them, with random weights under names written out here by hand."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+from safetensors.numpy import save_file
+from tokenizers import models, pre_tokenizers, processors
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+WORDS = [*SPECIAL, "a", "film", "that", "is", "good", "bad", "long", "and", "never", "ends"]
+DIM, HIDDEN, LAYERS, POSITIONS = 8, 12, 2, 16
+CONFIG = {
+    "model_type": "bert",
+    "vocab_size": 20,
+    "hidden_size": DIM,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 2,
+    "intermediate_size": HIDDEN,
+    "max_position_embeddings": POSITIONS,
+    "type_vocab_size": 2,
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": 0,
+    "id2label": {"0": "bad", "1": "good", "2": "neither"},
+}
+WriteFolder = Callable[..., Path]
+
+
+def bert_tensors(prefix: str = "bert.", *, weight: str = "weight", bias: str = "bias") -> dict[str, np.ndarray]:
+    """Of a BERT with a classifier; ``weight`` and ``bias`` are what norms call theirs."""
+    shapes: dict[str, tuple[int, ...]] = {
+        f"{prefix}embeddings.word_embeddings.weight": (20, DIM),
+        f"{prefix}embeddings.position_embeddings.weight": (POSITIONS, DIM),
+        f"{prefix}embeddings.token_type_embeddings.weight": (2, DIM),
+        f"{prefix}embeddings.LayerNorm.{weight}": (DIM,),
+        f"{prefix}embeddings.LayerNorm.{bias}": (DIM,),
+        f"{prefix}pooler.dense.weight": (DIM, DIM),
+        f"{prefix}pooler.dense.bias": (DIM,),
+        "classifier.weight": (3, DIM),
+        "classifier.bias": (3,),
+    }
+    for layer in range(LAYERS):
+        stem = f"{prefix}encoder.layer.{layer}"
+        for name in ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"):
+            shapes |= {f"{stem}.{name}.weight": (DIM, DIM), f"{stem}.{name}.bias": (DIM,)}
+        shapes |= {f"{stem}.intermediate.dense.weight": (HIDDEN, DIM), f"{stem}.intermediate.dense.bias": (HIDDEN,)}
+        shapes |= {f"{stem}.output.dense.weight": (DIM, HIDDEN), f"{stem}.output.dense.bias": (DIM,)}
+        for name in ("attention.output.LayerNorm", "output.LayerNorm"):
+            shapes |= {f"{stem}.{name}.{weight}": (DIM,), f"{stem}.{name}.{bias}": (DIM,)}
+    generator = np.random.default_rng(0)
+    return {name: generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def word_tokenizer(words: list[str]) -> tokenizers.Tokenizer:
+    tokenizer = tokenizers.Tokenizer(models.WordLevel({word: place for place, word in enumerate(words)}, "[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    tokenizer.enable_truncation(4)  # as some checkpoints come: not to be kept
+    tokenizer.enable_padding(length=6)
+    return tokenizer
+
+
+@pytest.fixture
+def write_folder(tmp_path: Path) -> WriteFolder:
+    """Writes a BERT with other numbers in config.json (None takes one away), other tensors or other words."""
+
+    def write(
+        *,
+        config: dict[str, Any] | None = None,
+        tensors: dict[str, np.ndarray] | None = None,
+        words: list[str] | None = None,
+    ) -> Path:
+        folder = tmp_path / "bert"
+        folder.mkdir()
+        values = {name: value for name, value in (CONFIG | (config or {})).items() if value is not None}
+        (folder / "config.json").write_text(json.dumps(values))
+        save_file(bert_tensors() if tensors is None else tensors, folder / "model.safetensors")
+        word_tokenizer(WORDS if words is None else words).save(str(folder / "tokenizer.json"))
+        return folder
+
+    return write

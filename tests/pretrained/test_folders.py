@@ -1,0 +1,128 @@
+"""Where a pretrained encoder is looked for: here, or on a hub that is played by a server on this machine."""
+
+import hashlib
+import http.server
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from train.errors import UserError
+from train.pretrained import FILES, find_folder
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CONTENT = {name: f"content of {name}".encode() for name in (*FILES, "pytorch_model.bin")}
+# The hub's address and its cache are read when huggingface_hub is imported, so each call has a process of its own.
+CALL = """
+import sys
+from train.errors import UserError
+from train.pretrained import find_folder
+try:
+    folder = find_folder(sys.argv[1], revision=sys.argv[2] if len(sys.argv) > 2 else None)
+    print(sorted(file.name for file in folder.iterdir()))
+except UserError as error:
+    print("error:", error)
+"""
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """The part of the hub's protocol that one small repository, owner/tiny at its branch main, needs."""
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        path = self.path.split("?")[0]
+        name = path.rsplit("/", 1)[-1]
+        siblings = [{"rfilename": name} for name in CONTENT]
+        if path == "/api/models/owner/tiny/revision/main":
+            described = {"id": "owner/tiny", "sha": COMMIT, "siblings": siblings, "tags": [], "private": False}
+            self.answer(200, json.dumps(described).encode(), "application/json")
+        elif path == f"/api/models/owner/tiny/tree/{COMMIT}":
+            files = [{"type": "file", "path": name, "size": len(CONTENT[name]), "oid": COMMIT} for name in CONTENT]
+            self.answer(200, json.dumps(files).encode(), "application/json")
+        elif path in (f"/owner/tiny/resolve/{COMMIT}/{name}", f"/owner/tiny/resolve/main/{name}") and name in CONTENT:
+            self.answer(200, CONTENT[name], "application/octet-stream")
+        else:
+            self.send_response(404)
+            self.send_header("X-Error-Code", "RepoNotFound" if "tiny" not in path else "RevisionNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    def answer(self, status: int, content: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("ETag", f'"{hashlib.sha1(content).hexdigest()}"')
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    def call(address: str, *arguments: str) -> str:
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+        for name in ("HF_HUB_OFFLINE", "HF_HUB_CACHE", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        command = [sys.executable, "-c", CALL, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return call
+
+
+def test_a_folder_here_is_taken_as_it_is(tmp_path):
+    lines = []
+    assert find_folder(str(tmp_path), log=lines.append) == tmp_path
+    assert lines == []
+
+
+@pytest.mark.parametrize("source", ["no/such/folder/here", "./missing", "spaces in it", ""])
+def test_what_is_neither_a_folder_nor_a_repository_is_refused_without_a_network(source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=f"pretrained={source} is neither a folder nor a repository"):
+        find_folder(source)
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(UserError, match="is a file; give the folder that holds"):
+        find_folder(str(tmp_path / "model.safetensors"))
+
+
+def test_a_repository_is_downloaded_once_without_its_pickles(call, hub):
+    said = call(hub, "owner/tiny")
+    assert "looking for owner/tiny on the Hugging Face hub" in said
+    assert str(sorted(FILES)) in said
+    # Then it is at hand, network or not.
+    assert str(sorted(FILES)) in call("http://127.0.0.1:9", "owner/tiny")
+
+
+@pytest.mark.parametrize("arguments", [("owner/none",), ("owner/tiny", "no-such-branch")])
+def test_what_the_hub_does_not_have_is_told_in_one_line(call, hub, arguments):
+    (error,) = [line for line in call(hub, *arguments).splitlines() if line.startswith("error:")]
+    assert f"pretrained={arguments[0]} is no folder here, and cannot be had from the Hugging Face hub (404" in error
+
+
+def test_without_a_network_the_way_out_is_told(call):
+    (error,) = [line for line in call("http://127.0.0.1:9", "owner/tiny").splitlines() if line.startswith("error:")]
+    assert "pretrained=owner/tiny" in error
+    assert "where there is no network, copy config.json, model.safetensors, tokenizer.json into a folder" in error

@@ -1,0 +1,20 @@
+"""Pretrained encoders: weights and tokenizer from a folder as Hugging Face lays it out, or from its hub."""
+
+from train.pretrained.architectures import ARCHITECTURES
+from train.pretrained.checkpoint import Pretrained, load_pretrained, start_from
+from train.pretrained.folders import FILES, find_folder
+from train.pretrained.tokenizer import Encoded, TokenBatch, Tokenizer, load_tokenizer, pad
+
+__all__ = [
+    "ARCHITECTURES",
+    "FILES",
+    "Encoded",
+    "Pretrained",
+    "TokenBatch",
+    "Tokenizer",
+    "find_folder",
+    "load_pretrained",
+    "load_tokenizer",
+    "pad",
+    "start_from",
+]

@@ -1,0 +1,178 @@
+"""The architectures that weights are read of: what their files call the numbers and tensors of our encoder."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from train.errors import UserError
+from unroll_jax.models import EncoderConfig
+
+__all__ = ["ARCHITECTURES", "Architecture", "class_names", "read_architecture", "read_config"]
+
+# What config.json calls an activation, and what we do.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+
+
+class Architecture(NamedTuple):
+    """How one architecture is written down.
+
+    Attributes:
+      prefix: Of the names of the encoder's tensors where the file holds a head as well.
+      numbers: Fields of `EncoderConfig` by their names in config.json, none of which may be missing.
+      defaults: Values in config.json that old ones leave out.
+      required: Values that others in config.json would make another network.
+      embeddings: Names of the embeddings' tensors, without ``.weight`` and ``.bias``.
+      layers: Name of the list of layers.
+      layer: Names inside a layer; those of several are concatenated.
+      hidden: Name of the hidden layer of the head, and its activation.
+      logits: Name of the last layer of the head.
+      positions_after_padding: Whether rows of the table of positions up to that of the padding token are unused.
+    """
+
+    prefix: str
+    numbers: Mapping[str, str]
+    defaults: Mapping[str, Any]
+    required: Mapping[str, Any]
+    embeddings: Mapping[str, str]
+    layers: str
+    layer: Mapping[str, tuple[str, ...]]
+    hidden: tuple[str, str]
+    logits: str
+    positions_after_padding: bool = False
+
+
+_BERT = Architecture(
+    prefix="bert.",
+    numbers={
+        "vocabulary_size": "vocab_size",
+        "dim": "hidden_size",
+        "num_layers": "num_hidden_layers",
+        "num_heads": "num_attention_heads",
+        "hidden_dim": "intermediate_size",
+        "max_positions": "max_position_embeddings",
+        "token_types": "type_vocab_size",
+        "norm_epsilon": "layer_norm_eps",
+        "activation": "hidden_act",
+        "padding_token": "pad_token_id",
+    },
+    defaults={"type_vocab_size": 2, "layer_norm_eps": 1e-12, "hidden_act": "gelu", "pad_token_id": 0},
+    required={"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False},
+    embeddings={
+        "word": "embeddings.word_embeddings",
+        "position": "embeddings.position_embeddings",
+        "token_type": "embeddings.token_type_embeddings",
+        "norm": "embeddings.LayerNorm",
+    },
+    layers="encoder.layer",
+    layer={
+        "query_key_value": ("attention.self.query", "attention.self.key", "attention.self.value"),
+        "attention_output": ("attention.output.dense",),
+        "attention_norm": ("attention.output.LayerNorm",),
+        "hidden": ("intermediate.dense",),
+        "output": ("output.dense",),
+        "output_norm": ("output.LayerNorm",),
+    },
+    hidden=("bert.pooler.dense", "tanh"),
+    logits="classifier",
+)
+
+_DISTILBERT = Architecture(
+    prefix="distilbert.",
+    numbers={
+        "vocabulary_size": "vocab_size",
+        "dim": "dim",
+        "num_layers": "n_layers",
+        "num_heads": "n_heads",
+        "hidden_dim": "hidden_dim",
+        "max_positions": "max_position_embeddings",
+        "activation": "activation",
+        "padding_token": "pad_token_id",
+    },
+    defaults={"activation": "gelu", "pad_token_id": 0},
+    required={},
+    embeddings={name: value for name, value in _BERT.embeddings.items() if name != "token_type"},
+    layers="transformer.layer",
+    layer={
+        "query_key_value": ("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+        "attention_output": ("attention.out_lin",),
+        "attention_norm": ("sa_layer_norm",),
+        "hidden": ("ffn.lin1",),
+        "output": ("ffn.lin2",),
+        "output_norm": ("output_layer_norm",),
+    },
+    hidden=("pre_classifier", "relu"),
+    logits="classifier",
+)
+
+_ROBERTA = _BERT._replace(
+    prefix="roberta.",
+    defaults={**_BERT.defaults, "pad_token_id": 1},
+    hidden=("classifier.dense", "tanh"),
+    logits="classifier.out_proj",
+    positions_after_padding=True,
+)
+
+# By ``model_type`` in config.json. MiniLM is a BERT.
+ARCHITECTURES: dict[str, Architecture] = {"bert": _BERT, "distilbert": _DISTILBERT, "roberta": _ROBERTA}
+
+
+def read_architecture(values: Mapping[str, Any], *, where: str) -> Architecture:
+    """The architecture that the values of a config.json name.
+
+    Raises:
+      UserError: if it is none of `ARCHITECTURES`, or a kind of one that is not supported.
+    """
+    name = values.get("model_type")
+    if name not in ARCHITECTURES:
+        raise UserError(f"{where} has model_type={name!r}; the architectures known are {', '.join(ARCHITECTURES)}")
+    architecture = ARCHITECTURES[name]
+    for field, wanted in architecture.required.items():
+        if (found := values.get(field, wanted)) != wanted:
+            raise UserError(f"{where} has {field}={found!r}; of {name} only {field}={wanted!r} is supported")
+    return architecture
+
+
+def read_config(values: Mapping[str, Any], *, where: str) -> EncoderConfig:
+    """The encoder that the values of a config.json describe.
+
+    Raises:
+      UserError: naming all fields that are missing, or the first whose value is not allowed.
+    """
+    architecture = read_architecture(values, where=where)
+    values = {**architecture.defaults, **{key: value for key, value in values.items() if value is not None}}
+    missing = [name for name in architecture.numbers.values() if name not in values]
+    if missing:
+        raise UserError(f"{where} lacks {', '.join(missing)}; copy the original again")
+    numbers = {field: values[name] for field, name in architecture.numbers.items()}
+    activation = numbers["activation"]
+    if activation not in ACTIVATIONS:
+        name = architecture.numbers["activation"]
+        raise UserError(f"{where} has {name}={activation!r}; the activations known are {', '.join(ACTIVATIONS)}")
+    numbers |= {"activation": ACTIVATIONS[activation]}
+    if "token_types" not in numbers:
+        numbers["token_types"] = 0
+    for field, name in architecture.numbers.items():
+        if field not in ("activation", "norm_epsilon") and type(values[name]) is not int:
+            raise UserError(f"{where} has {name}={values[name]!r}; it must be an integer")
+    if architecture.positions_after_padding:
+        numbers["position_offset"] = numbers["padding_token"] + 1
+        numbers["max_positions"] -= numbers["position_offset"]
+    try:
+        return EncoderConfig(**numbers)
+    except ValueError as error:
+        said = re.findall(r"\w+", str(error))
+        names = ", ".join(f"{field} is {name}" for field, name in architecture.numbers.items() if field in said)
+        raise UserError(f"{where}: {error} ({names} there)") from error
+
+
+def class_names(values: Mapping[str, Any], count: int) -> tuple[str, ...]:
+    """Names of a head's classes by number, as config.json has them, else LABEL_0, LABEL_1 and so on."""
+    names = values.get("id2label") or {}
+    return tuple(str(names.get(str(number), f"LABEL_{number}")) for number in range(count))

@@ -1,0 +1,163 @@
+"""Weights of an encoder out of a safetensors file: all that does not fit is found before anything is read."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from train.errors import UserError
+from train.pretrained.architectures import Architecture
+from unroll_jax.models import Encoder, EncoderConfig
+
+__all__ = ["Tensors", "dense_weights", "encoder_weights"]
+
+FLOATS = ("F16", "BF16", "F32", "F64")
+# What our leaves are called in files; the first checkpoints of BERT call a norm's weights gamma and beta.
+SUFFIXES = {"kernel": ("weight",), "embedding": ("weight",), "scale": ("weight", "gamma"), "bias": ("bias", "beta")}
+
+
+class Tensors:
+    """A safetensors file, opened with ``with``.
+
+    Args:
+      file: The file.
+
+    Raises:
+      UserError: if it is damaged.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        try:
+            self._open: Any = safe_open(file, framework="numpy")
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{file} cannot be read as safetensors ({error}); copy it again") from error
+        self.names = frozenset(self._open.keys())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.__exit__(kind, error, trace)
+
+    def found(self, name: str, leaf: str) -> str:
+        """What the file calls a leaf of ours; its usual name where the file lacks it."""
+        names = [f"{name}.{suffix}" for suffix in SUFFIXES[leaf]]
+        return next((name for name in names if name in self.names), names[0])
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor that is there."""
+        return tuple(self._open.get_slice(name).get_shape())
+
+    def kind(self, name: str) -> str:
+        """The dtype of a tensor that is there, as safetensors has it."""
+        return str(self._open.get_slice(name).get_dtype())
+
+    def read(self, name: str) -> np.ndarray:
+        """A tensor as float32."""
+        return np.asarray(self._open.get_tensor(name), dtype=np.float32)
+
+
+class Slot(NamedTuple):
+    """A leaf of our parameters, and the tensors that make it.
+
+    Attributes:
+      path: Keys of the leaf.
+      rows: Names of tensors: those of one row are concatenated, the rows are stacked.
+      shape: Of each tensor.
+      stacked: Whether the leaf has an axis of layers.
+    """
+
+    path: tuple[str, ...]
+    rows: list[list[str]]
+    shape: tuple[int, ...]
+    stacked: bool
+
+
+def encoder_weights(tensors: Tensors, config: EncoderConfig, architecture: Architecture) -> dict[str, Any]:
+    """The parameters of an `Encoder`, float32.
+
+    Raises:
+      UserError: naming all tensors that are missing, that have another shape or no floating dtype, that belong to
+        layers which the configuration does not have, or that hold numbers which are not finite.
+    """
+    prefix = architecture.prefix if any(name.startswith(architecture.prefix) for name in tensors.names) else ""
+    slots = list(_slots(tensors, config, architecture, prefix))
+    places = [(name, slot.shape) for slot in slots for row in slot.rows for name in row]
+    problems = _problems(tensors, places, config, f"{prefix}{architecture.layers}")
+    if problems:
+        raise UserError(f"{tensors.file} does not fit its config.json: {'; '.join(problems)}")
+    params: dict[str, Any] = {}
+    for slot in slots:
+        leaf = params
+        for key in slot.path[:-1]:
+            leaf = leaf.setdefault(key, {})
+        leaf[slot.path[-1]] = _joined(tensors, slot)
+    _check_finite(tensors, [name for name, _ in places])
+    return params
+
+
+def dense_weights(tensors: Tensors, name: str, shape: tuple[int | None, int]) -> dict[str, np.ndarray] | None:
+    """Kernel (in, out) and bias of a dense layer that the file has with such a shape (out, in), else None."""
+    weight, bias = f"{name}.weight", f"{name}.bias"
+    if not {weight, bias} <= tensors.names or len(found := tensors.shape(weight)) != 2:
+        return None
+    if found[1] != shape[1] or shape[0] not in (None, found[0]) or tensors.shape(bias) != found[:1]:
+        return None
+    _check_finite(tensors, [weight, bias])
+    return {"kernel": tensors.read(weight).T, "bias": tensors.read(bias)}
+
+
+def _slots(tensors: Tensors, config: EncoderConfig, architecture: Architecture, prefix: str) -> Iterator[Slot]:
+    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), tokens)["params"]
+    for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
+        part, module, kind = (key.key for key in path)
+        if part == "embeddings":
+            name = tensors.found(prefix + architecture.embeddings[module], kind)
+            yield Slot((part, module, kind), [[name]], leaf.shape, stacked=False)
+            continue
+        pieces = architecture.layer[module]
+        stem = f"{prefix}{architecture.layers}"
+        rows = [
+            [tensors.found(f"{stem}.{layer}.{piece}", kind) for piece in pieces] for layer in range(config.num_layers)
+        ]
+        shape = (*leaf.shape[1:-1], leaf.shape[-1] // len(pieces))
+        yield Slot((part, module, kind), rows, shape[::-1], stacked=True)  # files have (out, in)
+
+
+def _problems(tensors: Tensors, places: list[tuple[str, tuple[int, ...]]], config: Any, stem: str) -> list[str]:
+    missing = [name for name, _ in places if name not in tensors.names]
+    present = [(name, shape) for name, shape in places if name in tensors.names]
+    wrong = [f"{name} is {found}, not {shape}" for name, shape in present if (found := tensors.shape(name)) != shape]
+    kinds = [f"{name} is {kind}" for name, _ in present if (kind := tensors.kind(name)) not in FLOATS]
+    layers = {int(found[1]) for name in tensors.names if (found := re.match(rf"{re.escape(stem)}\.(\d+)\.", name))}
+    beyond = sorted(f"{stem}.{layer}" for layer in layers if layer >= config.num_layers)
+    titles = {
+        f"{len(missing)} tensor(s) missing": missing,
+        f"{len(wrong)} of another shape": wrong,
+        f"{len(kinds)} not of {', '.join(FLOATS)}": kinds,
+        f"{len(beyond)} layer(s) beyond num_layers={config.num_layers}": beyond,
+    }
+    return [f"{title}: {', '.join(names)}" for title, names in titles.items() if names]
+
+
+def _joined(tensors: Tensors, slot: Slot) -> np.ndarray:
+    if not slot.stacked:
+        return tensors.read(slot.rows[0][0])
+    rows = [np.concatenate([tensors.read(name) for name in row]).T for row in slot.rows]
+    return np.ascontiguousarray(np.stack(rows))
+
+
+def _check_finite(tensors: Tensors, names: list[str]) -> None:
+    bad = [name for name in names if not np.isfinite(tensors.read(name)).all()]
+    if bad:
+        raise UserError(f"{tensors.file} holds numbers that are not finite in {', '.join(bad)}; copy it again")

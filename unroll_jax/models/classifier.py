@@ -1,0 +1,125 @@
+"""A classifier that reads every layer of an encoder with one head."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from unroll_jax.models.encoder import Encoder, real_tokens
+from unroll_jax.models.parts import check_sizes
+
+__all__ = ["POOLINGS", "Classifier", "Head", "first_token", "mean_token"]
+
+
+def first_token(y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"]) -> Float[Array, "*batch d"]:
+    """The first real token; the first of all where none is real."""
+    place = jnp.argmax(mask, axis=-1)
+    return jnp.take_along_axis(y, place[..., None, None], axis=-2).squeeze(-2)
+
+
+def mean_token(y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"]) -> Float[Array, "*batch d"]:
+    """The mean of the real tokens; zero where none is real."""
+    total = jnp.sum(jnp.where(mask[..., None], y, 0.0), axis=-2)
+    return total / jnp.maximum(jnp.sum(mask, axis=-1, keepdims=True), 1).astype(y.dtype)
+
+
+POOLINGS: Mapping[str, Callable[..., Array]] = MappingProxyType({"first": first_token, "mean": mean_token})
+HIDDEN: Mapping[str, Callable[[Array], Array]] = MappingProxyType({"tanh": jnp.tanh, "relu": jax.nn.relu})
+
+
+class Head(nn.Module):
+    """Pooling, a hidden layer if there is one, and a dense layer to logits.
+
+    Attributes:
+      num_classes: logits out.
+      pooling: a name of `POOLINGS`: "first" token, or "mean" of the real ones.
+      hidden: activation of a dense layer as wide as the tokens: "tanh" (BERT, RoBERTa), "relu" (DistilBERT); None has
+        no such layer.
+      param_dtype: dtype of the parameters.
+    """
+
+    num_classes: int
+    pooling: str = "first"
+    hidden: str | None = None
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"]) -> Float[Array, "*batch classes"]:
+        """Maps tokens to logits, in float32 at least.
+
+        Raises:
+          ValueError: if num_classes, pooling or hidden is not allowed.
+        """
+        check_sizes(num_classes=self.num_classes)
+        if self.pooling not in POOLINGS:
+            raise ValueError(f"pooling must be one of {list(POOLINGS)}, got {self.pooling!r}")
+        if self.hidden is not None and self.hidden not in HIDDEN:
+            raise ValueError(f"hidden must be one of {list(HIDDEN)} or None, got {self.hidden!r}")
+        pooled = POOLINGS[self.pooling](y.astype(jnp.promote_types(y.dtype, jnp.float32)), mask)
+        if self.hidden is not None:
+            pooled = HIDDEN[self.hidden](nn.Dense(y.shape[-1], param_dtype=self.param_dtype, name="hidden")(pooled))
+        return nn.Dense(self.num_classes, param_dtype=self.param_dtype, name="logits")(pooled)
+
+
+class Classifier(nn.Module):
+    """An encoder and one `Head` that reads the output of every layer.
+
+    The parameters are ``encoder`` and ``head``.
+
+    Attributes:
+      encoder: the encoder.
+      num_classes: logits out.
+      pooling: of the head.
+      hidden: of the head.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from unroll_jax.models import Encoder, EncoderConfig
+      >>> encoder = Encoder(EncoderConfig(100, dim=8, num_layers=2, num_heads=2, hidden_dim=16))
+      >>> model, tokens = Classifier(encoder, num_classes=4), jnp.array([[5, 6, 7], [8, 9, 0]])
+      >>> model.apply(model.init(jax.random.key(0), tokens), tokens).shape
+      (3, 2, 4)
+    """
+
+    encoder: Encoder
+    num_classes: int
+    pooling: str = "first"
+    hidden: str | None = None
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens: jax.Array,
+        mask: jax.Array | None = None,
+        *,
+        token_types: jax.Array | None = None,
+        perturbation: jax.Array | None = None,
+        record: Callable[[jax.Array], Any] | None = None,
+    ) -> Any:
+        """Reads all layers; the arguments are the encoder's, with ``record`` given logits (*batch, classes).
+
+        Returns:
+          Logits of layers 0..L, (L + 1, *batch, classes), or what ``record`` made of each layer's, stacked likewise.
+          They are made inside the scan, so that the outputs of all layers never live at once.
+
+        Raises:
+          ValueError: if an attribute or a shape is not allowed.
+          TypeError: if an argument has a dtype of the wrong kind.
+        """
+        config, param_dtype = self.encoder.config, self.encoder.param_dtype
+        head = Head(self.num_classes, self.pooling, self.hidden, param_dtype, name="head")
+        real = real_tokens(tokens, mask, config)
+        if self.is_initializing():
+            head(jnp.zeros((*tokens.shape, config.dim), param_dtype), jnp.asarray(real, bool))
+        # Scans want the parameters that all layers share as arrays, not as a module of the scope around them.
+        shared, variables = head.unbind()
+
+        def read(y: jax.Array) -> Any:
+            logits: Any = shared.apply(variables, y, real)
+            return logits if record is None else record(logits)
+
+        return self.encoder(tokens, mask, token_types=token_types, perturbation=perturbation, record=read)

@@ -1,0 +1,131 @@
+"""The encoder of BERT and its descendants, whose every layer can be read out."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from unroll_jax.models.encoder_parts import EncoderConfig, EncoderEmbeddings, EncoderLayer
+
+__all__ = ["REMATS", "Encoder"]
+
+# What the backward pass recomputes of a layer, by the policy that says what is stored.
+REMATS: Mapping[str, Callable[..., Any] | None] = MappingProxyType(
+    {
+        "none": None,
+        "elementwise": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        "full": jax.checkpoint_policies.nothing_saveable,
+    }
+)
+
+
+class Encoder(nn.Module):
+    """BERT, DistilBERT, RoBERTa or MiniLM, by its `EncoderConfig`.
+
+    All layers run in one scan over stacked parameters: ``embeddings`` are those of `EncoderEmbeddings`, ``layers`` are
+    those of `EncoderLayer` with a leading axis of length L. What is masked out changes nothing: a batch that is padded,
+    on either side, gives real tokens the outputs they have without padding.
+
+    Attributes:
+      config: the encoder's shape.
+      dtype: dtype the layers compute in; None computes in that of the parameters.
+      param_dtype: dtype of the parameters.
+      remat: what the backward pass recomputes instead of storing it, a name of `REMATS`: "none" of it; "elementwise"
+        recomputes attention weights, activations and norms; "full" whole layers.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> model = Encoder(EncoderConfig(100, dim=8, num_layers=2, num_heads=2, hidden_dim=16))
+      >>> tokens = jnp.array([[5, 6, 7], [8, 9, 0]])  # 0 is padding
+      >>> model.apply(model.init(jax.random.key(0), tokens), tokens).shape
+      (3, 2, 3, 8)
+    """
+
+    config: EncoderConfig
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    remat: str = "none"
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens: jax.Array,
+        mask: jax.Array | None = None,
+        *,
+        token_types: jax.Array | None = None,
+        perturbation: jax.Array | None = None,
+        record: Callable[[jax.Array], Any] | None = None,
+    ) -> Any:
+        """Runs all layers.
+
+        Args:
+          tokens: numbers of tokens, int (*batch, n).
+          mask: which of them are real, bool (*batch, n); None takes all for real but ``config.padding_token``.
+          token_types: kind of each token, int (*batch, n); None is kind 0.
+          perturbation: added to the word embeddings of real tokens, (*batch, n, dim); None adds nothing.
+          record: ``y -> pytree``, evaluated inside the scan at every layer's output, in float32 or wider; None keeps
+            the outputs themselves.
+
+        Returns:
+          The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record`` returned, stacked likewise. Layer 0 is
+          what the embeddings put out. Outputs of padding mean nothing.
+
+        Raises:
+          ValueError: if shapes do not fit each other or the configuration, or remat is unknown.
+          TypeError: if tokens or token_types are no integers, mask is not boolean, or perturbation is not floating.
+        """
+        self._check(tokens, mask, token_types, perturbation)
+        mask = real_tokens(tokens, mask, self.config)
+        token_types = jnp.zeros_like(tokens) if token_types is None else token_types
+        dtype = jnp.dtype(self.param_dtype if self.dtype is None else self.dtype)
+        output = jnp.promote_types(dtype, jnp.float32)
+
+        def read(y: jax.Array) -> Any:
+            return y.astype(output) if record is None else record(y.astype(output))
+
+        def advance(layer: EncoderLayer, y: jax.Array, mask: jax.Array) -> tuple[jax.Array, Any]:
+            y = layer(y, mask)
+            return y, read(y)
+
+        embeddings = EncoderEmbeddings(self.config, self.param_dtype, name="embeddings")
+        start = embeddings(tokens, mask, token_types, perturbation)
+        policy = REMATS[self.remat]
+        scan = nn.scan(
+            advance if policy is None else nn.remat(advance, policy=policy, prevent_cse=False),
+            variable_axes={"params": 0},
+            split_rngs={"params": True},
+            in_axes=nn.broadcast,  # pyright: ignore[reportArgumentType] (Flax's own value for it)
+            length=self.config.num_layers,
+        )
+        layers = EncoderLayer(self.config, dtype, self.param_dtype, name="layers")
+        _, recorded = scan(layers, start.astype(dtype), mask)
+        join = lambda first, rest: jnp.concatenate([jnp.asarray(first)[None], rest])  # noqa: E731
+        return jax.tree.map(join, read(start), recorded)
+
+    def _check(self, tokens: Any, mask: Any, token_types: Any, perturbation: Any) -> None:
+        if self.remat not in REMATS:
+            raise ValueError(f"remat must be one of {list(REMATS)}, got {self.remat!r}")
+        if tokens.ndim < 1 or not 1 <= tokens.shape[-1] <= self.config.max_positions:
+            raise ValueError(
+                f"tokens must be (*batch, n) with n in [1, max_positions={self.config.max_positions}], got shape "
+                f"{tokens.shape}; truncate them"
+            )
+        wanted = {
+            "tokens": (tokens, jnp.integer, tokens.shape),
+            "mask": (mask, jnp.bool_, tokens.shape),
+            "token_types": (token_types, jnp.integer, tokens.shape),
+            "perturbation": (perturbation, jnp.floating, (*tokens.shape, self.config.dim)),
+        }
+        for name, (value, kind, shape) in wanted.items():
+            if value is not None and not jnp.issubdtype(value.dtype, kind):
+                raise TypeError(f"{name} must have a dtype of kind {kind.__name__}, got {value.dtype}; cast it first")
+            if value is not None and value.shape != shape:
+                raise ValueError(f"{name} must have shape {shape}, as tokens say, got {value.shape}")
+
+
+def real_tokens(tokens: jax.Array, mask: jax.Array | None, config: EncoderConfig) -> jax.Array:
+    """The mask, or where it is None that of all tokens but ``config.padding_token``."""
+    return tokens != config.padding_token if mask is None else mask
