@@ -51,16 +51,23 @@ class ReportArguments:
 VideoSource = Literal["photos", "frames", "file"]
 ImageSource = Literal["digits", "cifar10", "image_folder"]
 SceneSource = Literal["shapes", "camvid", "cityscapes"]
+TextSource = Literal["verdicts", "imdb", "sst2", "mnli", "table"]
 
 
 @dataclasses.dataclass(frozen=True)
 class PrepareArguments:
     """Prepare a data source ahead of its first use."""
 
-    source: tyro.conf.Positional[Literal[VideoSource, ImageSource, SceneSource]]
-    """Kind of data: video, images with a class each, or scenes with a map of classes."""
+    source: tyro.conf.Positional[Literal[VideoSource, ImageSource, SceneSource, TextSource]]
+    """Kind of data: video, images with a class each, scenes with a map of classes, or texts with a class each."""
     root: Annotated[str | None, tyro.conf.arg(name="from")] = None
-    """The folder, archive or video file to read."""
+    """The folder, archive, video file or table to read."""
+    text_column: str = "text"
+    """Of a table: the column of the text."""
+    label_column: str = "label"
+    """Of a table: the column of the class."""
+    second_column: str | None = None
+    """Of a table: the column of the second text, where records are pairs."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -136,9 +143,17 @@ def _figures(arguments: list[str]) -> None:
 
 def _prepare(arguments: list[str]) -> None:
     parsed = _parse(PrepareArguments, arguments, "python -m train prepare")
-    from train.data import DataConfig, images, prepare, scenes
+    from train.data import DataConfig, images, prepare, scenes, text
 
-    source: Any = parsed.source  # of one of three kinds, which the type checker cannot tell apart
+    source: Any = parsed.source  # of one of four kinds, which the type checker cannot tell apart
+    columns = {name: getattr(parsed, name) for name in ("text_column", "label_column", "second_column")}
+    if source in get_args(TextSource):
+        text.prepare(text.TextConfig(source=source, root=parsed.root, **columns), log=print)
+        return
+    usual = PrepareArguments(source)
+    for name, value in columns.items():
+        if value != getattr(usual, name):
+            raise UserError(f"--{name.replace('_', '-')} {value} is for the source table; leave it out")
     if source in get_args(ImageSource):
         images.prepare(images.ImageConfig(source=source, root=parsed.root), log=print)
     elif source in get_args(SceneSource):
