@@ -85,6 +85,8 @@ class WordTokenizer:
         fewest = 1 if seconds is None else FEWEST_WITH_PAIRS
         if max_length is not None and max_length < fewest:
             raise ValueError(f"max_length must be at least {fewest}, got {max_length}")
+        if seconds is not None and len(seconds) != len(texts):
+            raise ValueError(f"seconds must be as many as texts, {len(texts)}, got {len(seconds)}")
         firsts = self._columns(texts)
         if seconds is None:
             pieces = [(first[:max_length], np.zeros(len(first[:max_length]), np.int32)) for first in firsts]
