@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import tensorflow_datasets as tfds
+from tensorflow_datasets.core import utils
 from tensorflow_datasets.core.download import checksums, downloader
 
 from train.errors import UserError
@@ -65,7 +66,7 @@ def _info(download: Download) -> checksums.UrlInfo:
     if download.known is None:
         return checksums.get_all_url_infos()[download.url]
     size, checksum, filename = download.known
-    return checksums.UrlInfo(tfds.core.utils.Size(size), checksum, filename)
+    return checksums.UrlInfo(utils.Size(size), checksum, filename)
 
 
 def _head(url: str) -> urllib.request.Request:
