@@ -16,6 +16,7 @@ __all__ = [
     "ReportArguments",
     "SceneSource",
     "SearchArguments",
+    "TextSource",
     "VideoSource",
 ]
 
@@ -54,16 +55,23 @@ class ReportArguments:
 VideoSource = Literal["photos", "frames", "file"]
 ImageSource = Literal["digits", "cifar10", "image_folder"]
 SceneSource = Literal["shapes", "camvid", "cityscapes"]
+TextSource = Literal["verdicts", "imdb", "sst2", "mnli", "table"]
 
 
 @dataclasses.dataclass(frozen=True)
 class PrepareArguments:
     """Prepare a data source ahead of its first use."""
 
-    source: tyro.conf.Positional[Literal[VideoSource, ImageSource, SceneSource]]
-    """Kind of data: video, images with a class each, or scenes with a map of classes."""
+    source: tyro.conf.Positional[Literal[VideoSource, ImageSource, SceneSource, TextSource]]
+    """Kind of data: video, images with a class each, scenes with a map of classes, or texts with a class each."""
     root: Annotated[str | None, tyro.conf.arg(name="from")] = None
-    """The folder, archive or video file to read."""
+    """The folder, archive, video file or table to read."""
+    text_column: str = "text"
+    """Of a table: the column of the text."""
+    label_column: str = "label"
+    """Of a table: the column of the class."""
+    second_column: str | None = None
+    """Of a table: the column of the second text, where records are pairs."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,6 +18,7 @@ from train.arguments import (
     ReportArguments,
     SceneSource,
     SearchArguments,
+    TextSource,
 )
 from train.errors import Interrupted, UserError
 
@@ -195,9 +196,17 @@ def _figures(arguments: list[str]) -> None:
 
 def _prepare(arguments: list[str]) -> None:
     parsed = _parse(PrepareArguments, arguments, "python -m train prepare")
-    from train.data import DataConfig, images, prepare, scenes
+    from train.data import DataConfig, images, prepare, scenes, text
 
-    source: Any = parsed.source  # of one of three kinds, which the type checker cannot tell apart
+    source: Any = parsed.source  # of one of four kinds, which the type checker cannot tell apart
+    columns = {name: getattr(parsed, name) for name in ("text_column", "label_column", "second_column")}
+    if source in get_args(TextSource):
+        text.prepare(text.TextConfig(source=source, root=parsed.root, **columns), log=print)
+        return
+    usual = PrepareArguments(source)
+    for name, value in columns.items():
+        if value != getattr(usual, name):
+            raise UserError(f"--{name.replace('_', '-')} {value} is for the source table; leave it out")
     if source in get_args(ImageSource):
         images.prepare(images.ImageConfig(source=source, root=parsed.root), log=print)
     elif source in get_args(SceneSource):

@@ -1,14 +1,18 @@
 import io
+import itertools
 import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from train.data.text import TEXTS, load_text, tokenise
+from train.data.splits import SPLITS
+from train.data.text import TextConfig, tokenise
+from train.data.text import load as load_texts
 from train.errors import UserError
 
 SENTENCES = {
@@ -19,8 +23,12 @@ SENTENCES = {
 REVIEWS = {
     "train/neg/0_3": "A waste.<br /><br />Really.",
     "train/neg/10_1": "Worse.",
+    "train/neg/11_1": "Awful.",
     "train/neg/9_4": "Bad.",
     "train/pos/0_9": "Great — truly.",
+    "train/pos/1_8": "Good.",
+    "train/pos/2_7": "Fine.",
+    "train/pos/10_7": "Nice.",
     "train/unsup/0_0": "No label.",
     "test/neg/2_2": "Bad.",
     "test/pos/1_10": "Superb.",
@@ -44,7 +52,15 @@ def root(tmp_path) -> Path:
 
 @pytest.fixture
 def load(root, tmp_path):
-    return lambda name, log=lambda line: None: load_text(name, root, prepared=str(tmp_path / "prepared"), log=log)
+    def load_source(name, log=lambda line: None, place=None):
+        place = place or {"sst2": root / "glue" / "SST-2", "imdb": root / "imdb"}[name]
+        return load_texts(TextConfig(name, str(place), str(tmp_path / "prepared"), validation_share=0.25), log=log)
+
+    return load_source
+
+
+def everything(data, split):
+    return data.read(split, range(data.num_examples(split)))
 
 
 def pack(root, mode="w:gz", name="aclImdb_v1.tar.gz") -> Path:
@@ -56,24 +72,41 @@ def pack(root, mode="w:gz", name="aclImdb_v1.tar.gz") -> Path:
     return root / "imdb" / name
 
 
-def test_sst2_is_read_as_written(load):
-    data = load("sst2")
-    assert data.splits == ("train", "validation", "test")
-    for split, name in zip(data.splits, SENTENCES, strict=True):
-        texts, labels = data.read(split, range(data.num_texts(split)))
+@pytest.mark.parametrize("below", ["", "glue", "glue/SST-2"])
+def test_sst2_is_read_as_written(load, root, below):
+    data = load("sst2", place=root / below)
+    assert data.class_names == ("negative", "positive")
+    for split, name in zip(SPLITS, SENTENCES, strict=True):
+        texts, labels, seconds = everything(data, split)
         assert list(zip(texts, labels.tolist(), strict=True)) == SENTENCES[name]
+        assert seconds is None
 
 
-def test_sst2_without_test_labels_is_read_as_unlabelled(load, root):
+def test_sst2_is_read_from_the_zip_archive_of_glue(load, root, tmp_path):
+    with zipfile.ZipFile(tmp_path / "SST-2.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in ("dev", "test", "train"):
+            archive.write(root / f"glue/SST-2/{name}.tsv", f"SST-2/{name}.tsv")
+            archive.writestr(f"SST-2/original/older/{name}.tsv", "another file")
+    data = load("sst2", place=tmp_path / "SST-2.zip")
+    assert everything(data, "train").texts == [sentence for sentence, _ in SENTENCES["train"]]
+
+
+def test_sst2_without_test_labels_is_tested_on_dev(load, root):
     (root / "glue/SST-2/test.tsv").write_text("index\tsentence\n0\tdull\n1\tfine\n")
-    texts, labels = load("sst2").read("test", [0, 1])
-    assert texts == ["dull", "fine"]
-    np.testing.assert_array_equal(labels, [-1, -1])
+    rows = "".join(f"sentence {number}\t{number % 2}\n" for number in range(16))
+    (root / "glue/SST-2/train.tsv").write_text(f"sentence\tlabel\n{rows}")
+    lines: list[str] = []
+    data = load("sst2", lines.append)
+    assert any("test.tsv has no labels" in line for line in lines)
+    assert everything(data, "test").texts == ["crème brûlée"]
+    assert [data.num_examples(split) for split in SPLITS] == [12, 4, 1]
+    kept, held_out = (everything(data, split).texts for split in SPLITS[:2])
+    assert sorted(kept + held_out) == sorted(f"sentence {number}" for number in range(16))
 
 
 def test_carriage_returns_and_a_byte_order_mark_are_no_part_of_the_text(load, root):
     (root / "glue/SST-2/test.tsv").write_bytes(b"\xef\xbb\xbfsentence\tlabel\r\nfine\t1\r\n")
-    assert load("sst2").read("test", [0]).texts == ["fine"]
+    assert everything(load("sst2"), "test").texts == ["fine"]
 
 
 @pytest.mark.parametrize("packed", [None, ("w:gz", "aclImdb_v1.tar.gz"), ("w", "any.tar")])
@@ -81,15 +114,23 @@ def test_imdb_has_the_same_records_however_it_is_packed(load, root, packed):
     if packed:
         pack(root, *packed)
     data = load("imdb")
-    train, test = (data.read(split, range(data.num_texts(split))) for split in ("train", "test"))
-    assert train.texts == ["A waste.<br /><br />Really.", "Bad.", "Worse.", "Great — truly."]
-    assert train.labels.tolist() == [0, 0, 0, 1]
+    train, validation, test = (everything(data, split) for split in SPLITS)
+    negative = ["A waste.<br /><br />Really.", "Bad.", "Worse.", "Awful."]
+    positive = ["Great — truly.", "Good.", "Fine.", "Nice."]
+    assert [text for text in negative + positive if text not in validation.texts] == train.texts
+    assert validation.labels.tolist() == [0, 1]
+    assert train.labels.tolist() == [0] * 3 + [1] * 3
     assert (test.texts, test.labels.tolist()) == (["Bad.", "Superb."], [0, 1])
+
+
+@pytest.mark.parametrize("place", ["", "imdb", "imdb/aclImdb"])
+def test_imdb_is_found_in_its_folder_and_in_those_above(load, root, place):
+    assert load("imdb", place=root / place).num_examples("test") == 2
 
 
 def test_texts_in_both_splits_are_told(load):
     lines: list[str] = []
-    load("imdb", lines.append)
+    load("sst2", lines.append)
     assert any("1 text(s) occur in both train and test" in line for line in lines)
 
 
@@ -99,14 +140,15 @@ def test_prepared_texts_need_no_originals_again_and_changed_originals_are_prepar
     load("sst2", silent.append)
     assert silent == []
     (root / "glue/SST-2/dev.tsv").write_text("sentence\tlabel\nother\t0\n")
-    assert load("sst2").read("validation", [0]).texts == ["other"]
+    assert everything(load("sst2"), "validation").texts == ["other"]
 
 
 def test_a_batch_depends_on_seed_and_number_alone(load):
-    batches = [load("sst2").batches("train", batch_size=2, seed=5) for _ in range(2)]
-    assert batches[0][3].texts == batches[1][3].texts
-    epoch = [text for number in range(2) for text in batches[0][number].texts]
-    assert sorted(epoch) == sorted(sentence for sentence, _ in SENTENCES["train"])
+    batches = [itertools.islice(load("sst2").batches("train", batch_size=2, seed=5), 4) for _ in range(2)]
+    first, second = ([batch.texts for batch in several] for several in batches)
+    assert first == second
+    assert load("sst2").batch("train", batch_size=2, seed=5, step=3).texts == first[3]
+    assert sorted(first[0] + first[1]) == sorted(sentence for sentence, _ in SENTENCES["train"])
     assert [len(batch.texts) for batch in load("sst2").examples("train", batch_size=3)] == [3, 1]
 
 
@@ -152,17 +194,18 @@ def link(root):
 
 
 BAD = {
-    "no file": ("sst2", lambda root: (root / "glue/SST-2/dev.tsv").unlink(), r"dev\.tsv does not exist"),
-    "header": ("sst2", sst2_line(b"text\tlabel\nfine\t1\n"), r"must begin with the header .* got 'text\\tlabel'"),
-    "no header": ("sst2", sst2_line(b"fine\t1\n"), r"must begin with the header"),
-    "empty file": ("sst2", sst2_line(b""), r"must begin with the header"),
+    "no file": ("sst2", lambda root: (root / "glue/SST-2/dev.tsv").unlink(), r"holds no dev\.tsv; give the folder of"),
+    "no files": ("sst2", lambda root: shutil.rmtree(root / "glue/SST-2"), r"SST-2 does not exist; give the folder of"),
+    "header": ("sst2", sst2_line(b"text\tlabel\nfine\t1\n"), r"train\.tsv line 1 has no column 'sentence'; .* 'text'"),
+    "no header": ("sst2", sst2_line(b"fine\t1\n"), r"line 1 has no column 'sentence'; its columns are 'fine', '1'"),
+    "empty file": ("sst2", sst2_line(b""), r"train\.tsv is empty; it must begin with a header"),
     "no rows": ("sst2", sst2_line(b"sentence\tlabel\n"), r"train\.tsv holds no sentences"),
     "label": ("sst2", sst2_line(b"sentence\tlabel\nfine\t1\nodd\t2\n"), r"train\.tsv line 3 has label '2'"),
     "no label": ("sst2", sst2_line(b"sentence\tlabel\nfine\n"), r"line 2 has 1 field"),
     "many fields": ("sst2", sst2_line(b"sentence\tlabel\na\tb\t1\n"), r"line 2 has 3 field"),
     "no text": ("sst2", sst2_line(b"sentence\tlabel\n \t1\n"), r"line 2 has an empty text"),
     "not UTF-8": ("sst2", sst2_line(b"sentence\tlabel\ncr\xe8me\t1\n"), r"not UTF-8: byte 0xe8 in line 2"),
-    "no reviews": ("imdb", lambda root: shutil.rmtree(root / "imdb"), r"holds neither aclImdb nor a tar archive"),
+    "no reviews": ("imdb", lambda root: shutil.rmtree(root / "imdb/aclImdb"), r"holds neither aclImdb/train/neg/0_3"),
     "no class": ("imdb", lambda root: shutil.rmtree(root / "imdb/aclImdb/test/pos"), r"no reviews aclImdb/test/pos"),
     "odd class": ("imdb", folder("neutral"), r"train/neutral/0_5\.txt lies in no class; .* neg, pos"),
     "stars": ("imdb", review("train/neg/1_9", b"fine"), r"neg/1_9\.txt has 9 stars"),
@@ -184,14 +227,22 @@ def test_bad_originals_are_told_in_one_line(load, root, name, spoil, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_root_that_is_no_folder_is_told(tmp_path):
-    with pytest.raises(UserError, match="is not a folder"):
-        load_text("sst2", tmp_path / "nowhere", prepared=str(tmp_path))
+def test_a_damaged_zip_archive_is_told(load, root, tmp_path):
+    with zipfile.ZipFile(tmp_path / "SST-2.zip", "w") as archive:
+        for name in ("dev", "test", "train"):
+            archive.write(root / f"glue/SST-2/{name}.tsv", f"SST-2/{name}.tsv")
+    content = (tmp_path / "SST-2.zip").read_bytes()
+    (tmp_path / "SST-2.zip").write_bytes(content[:-30])
+    with pytest.raises(UserError, match=r"is neither a folder nor a whole zip archive .*copy it again"):
+        load("sst2", place=tmp_path / "SST-2.zip")
+    (tmp_path / "SST-2.zip").write_bytes(content.replace(b"gripping", b"griPPing"))
+    with pytest.raises(UserError, match=r"train.tsv cannot be read \(Bad CRC-32"):
+        load("sst2", place=tmp_path / "SST-2.zip")
 
 
 def test_an_unknown_split_is_told(load):
-    with pytest.raises(ValueError, match="train, test, got 'dev'"):
-        load("imdb").num_texts("dev")
+    with pytest.raises(ValueError, match="train, validation, test, got 'dev'"):
+        load("imdb").num_examples("dev")
 
 
 @pytest.mark.parametrize(
@@ -228,16 +279,20 @@ def test_reading_text_needs_no_tensorflow():
 def test_the_published_files_have_their_known_counts(real_data, tmp_path):
     lines: list[str] = []
     counts = {}
-    for name in TEXTS:
-        data = load_text(name, real_data, prepared=str(tmp_path), log=lines.append)
-        for split in data.splits:
-            labels = data.read(split, range(data.num_texts(split))).labels
-            counts[name, split] = np.bincount(labels).tolist()
+    places = {"imdb": "imdb/aclImdb_labelled.tar.gz", "sst2": "glue/SST-2", "mnli": "mnli"}
+    for name, place in places.items():
+        data = load_texts(TextConfig(name, str(real_data / place), str(tmp_path)), log=lines.append)
+        for split in SPLITS:
+            counts[name, split] = np.bincount(everything(data, split).labels).tolist()
     assert counts == {
-        ("imdb", "train"): [12_500, 12_500],
+        ("imdb", "train"): [11_250, 11_250],
+        ("imdb", "validation"): [1_250, 1_250],
         ("imdb", "test"): [12_500, 12_500],
         ("sst2", "train"): [29_780, 37_569],
         ("sst2", "validation"): [428, 444],
         ("sst2", "test"): [912, 909],
+        ("mnli", "train"): [895, 896, 909],
+        ("mnli", "validation"): [100, 99, 101],
+        ("mnli", "test"): [2_681, 2_353, 2_435],
     }
-    assert "  123 text(s) occur in both train and test; they are kept, as in the original" in lines
+    assert "  1 text(s) occur in both train and test; they are kept, as in the original" in lines

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from train.cli import main
-from train.data.text import TextBatch, hashed_embeddings, load_text
+from train.data.text import TextBatch, TextConfig, hashed_embeddings, load
 from train.errors import UserError
 from train.figures.energies import COMPONENTS, LayerEnergies, Stack, init_network, layer_energies, train_network
 from train.figures.energy_plots import layer_numbers, moves
@@ -178,10 +178,10 @@ def test_every_word_of_a_text_has_its_vector():
 
 @pytest.fixture
 def root(tmp_path):
-    """Five texts of each data set, and a file of embeddings."""
+    """Twenty texts of each data set, and a file of embeddings."""
     words = ["a", "dull", "fine", "slow", "film", "story", "and", "."]
     generator = np.random.default_rng(0)
-    texts = [" ".join(generator.choice(words, size)) for size in (3, 5, 8, 12, 4)]
+    texts = [" ".join(generator.choice(words, size)) for size in (3, 5, 8, 12, 4) * 4]
     for split in ("train", "dev", "test"):
         file = tmp_path / "glue" / "SST-2" / f"{split}.tsv"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -246,8 +246,8 @@ def test_a_bad_embedding_file_is_told_in_one_line(root, capsys, content, words):
 @pytest.mark.data
 @pytest.mark.parametrize("name", ["sst2", "imdb"])
 def test_the_energy_of_real_texts_falls_at_every_layer(name, real_data, tmp_path):
-    data = load_text(name, real_data, prepared=str(tmp_path), log=lambda line: None)
-    texts = embed(data.read("test", choose(data.num_texts("test"), 8, seed=0)), hashed_embeddings(50))
+    data = load(TextConfig(name, str(real_data), str(tmp_path)), log=lambda line: None)
+    texts = embed(data.read("test", choose(data.num_examples("test"), 8, seed=0)), hashed_embeddings(50))
     stack = Stack(50, 4)
     measured = layer_energies(stack, init_network(stack, 2, seed=0), texts)
     assert moves(measured)["falls"].all()

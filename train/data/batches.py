@@ -6,11 +6,12 @@ from typing import Generic, TypeVar, cast
 import grain
 import numpy as np
 
-__all__ = ["Batches", "in_order", "shuffled"]
+__all__ = ["Batches", "by_step", "in_order", "shuffled"]
 
 T = TypeVar("T")
 Read = Callable[[np.ndarray], T]
 PREFETCHED = 16  # batches read ahead
+ENDLESS = 2**62
 
 
 class Batches(Generic[T]):
@@ -63,6 +64,11 @@ def in_order(num_records: int, read: Read[T], *, batch_size: int) -> Batches[T]:
     """
     _check_batch_size(batch_size)
     return Batches(grain.MapDataset.range(num_records).batch(batch_size).map(read))
+
+
+def by_step(read: Callable[[int], T], num_steps: int = ENDLESS) -> Batches[T]:
+    """Batches that are functions of their step in whatever way; without end unless ``num_steps`` is given."""
+    return Batches(grain.MapDataset.range(num_steps).map(lambda step: read(int(step))))
 
 
 def _check_batch_size(batch_size: int) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import tensorflow_datasets as tfds
+from tensorflow_datasets.core import utils
 from tensorflow_datasets.core.download import checksums, downloader
 
 from train.errors import UserError
@@ -18,15 +19,22 @@ RETRIES = 2  # of a server that was reached; TFDS's own 10 take minutes
 
 
 class Download(NamedTuple):
-    """One file of originals: its address, which TFDS must have a checksum of, and the source that takes it."""
+    """One file of originals.
+
+    Attributes:
+      url: Its address.
+      source: The source that takes it.
+      known: Its size in bytes, its SHA-256 and its name; None for a file that TFDS knows.
+    """
 
     url: str
     source: str
+    known: tuple[int, str, str] | None = None
 
 
 def fingerprint_download(download: Download) -> str:
     """The first twelve digits of the file's checksum."""
-    return checksums.get_all_url_infos()[download.url].checksum[:12]
+    return _info(download).checksum[:12]
 
 
 def fetch(download: Download, folder: Path, log: Callable[[str], None]) -> Path:
@@ -36,7 +44,7 @@ def fetch(download: Download, folder: Path, log: Callable[[str], None]) -> Path:
       UserError: at once where the server is out of reach, and for a file that breaks off or has another checksum; it
         says which file to put where instead.
     """
-    info = checksums.get_all_url_infos()[download.url]
+    info = _info(download)
     kept = folder / str(info.filename)
     if kept.exists():
         return kept
@@ -44,7 +52,7 @@ def fetch(download: Download, folder: Path, log: Callable[[str], None]) -> Path:
     try:
         urllib.request.urlopen(_head(download.url), timeout=SECONDS_TO_ANSWER).close()
         # TFDS gives the file a name of its own and sets it in place when its checksum is right.
-        fetched = _through_tfds(download.url, folder)
+        fetched = _through_tfds(download.url, info, folder)
         return Path(fetched).rename(kept)
     except Exception as error:  # of requests, urllib, TFDS and promise, which share no base
         reason = (str(error) or type(error).__name__).splitlines()[0]
@@ -54,12 +62,19 @@ def fetch(download: Download, folder: Path, log: Callable[[str], None]) -> Path:
         ) from error
 
 
+def _info(download: Download) -> checksums.UrlInfo:
+    if download.known is None:
+        return checksums.get_all_url_infos()[download.url]
+    size, checksum, filename = download.known
+    return checksums.UrlInfo(utils.Size(size), checksum, filename)
+
+
 def _head(url: str) -> urllib.request.Request:
     return urllib.request.Request(url, method="HEAD")
 
 
-def _through_tfds(url: str, folder: Path) -> str:
+def _through_tfds(url: str, info: checksums.UrlInfo, folder: Path) -> str:
     downloader.MAX_RETRIES = RETRIES
     tfds.disable_progress_bar()
-    manager = tfds.download.DownloadManager(download_dir=folder, force_checksums_validation=True)
+    manager = tfds.download.DownloadManager(download_dir=folder, url_infos={url: info}, force_checksums_validation=True)
     return str(manager.download(url))

@@ -4,12 +4,12 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from train.data.text import Embeddings, glove_embeddings, hashed_embeddings, load_text, tokenise
+from train.data.text import Embeddings, TextConfig, glove_embeddings, hashed_embeddings, load, tokenise
 from train.errors import UserError
 from train.figures.config import NUMBERS, FiguresConfig, check_figures, chosen
 from train.figures.energies import Stack, init_network, layer_energies, train_network
@@ -20,7 +20,7 @@ from train.figures.synthetic_plots import Drawing, draw_descent_regions, draw_en
 __all__ = ["DATA_SETS", "OTHER_RHOS", "RECIPE", "draw_yang2022"]
 
 DPI = 110
-DATA_SETS = ("sst2", "imdb")
+DATA_SETS: tuple[Literal["sst2", "imdb"], ...] = ("sst2", "imdb")
 OTHER_RHOS = ("log", "power", "truncated_quadratic")
 RECIPE = (
     "Figs. 5 and 6 need real text: put SST-2 as FOLDER/glue/SST-2/{train,dev,test}.tsv and the IMDB reviews as "
@@ -125,15 +125,14 @@ def _lengths(config: FiguresConfig) -> str:
     return f"steps of attention {config.attention_step_size:g}, of feed-forward {config.feedforward_step_size:g}"
 
 
-def _corpus(name: str, config: FiguresConfig, numbers: tuple[int, ...], log: Log) -> Corpus:
-    assert config.data.root is not None
-    data = load_text(name, Path(config.data.root).expanduser(), prepared=config.data.prepared, log=log)
-    test = data.read("test", choose(data.num_texts("test"), config.num_texts, seed=config.seed))
+def _corpus(name: Literal["sst2", "imdb"], config: FiguresConfig, numbers: tuple[int, ...], log: Log) -> Corpus:
+    data = load(TextConfig(name, config.data.root, config.data.prepared), log=log)
+    test = data.read("test", choose(data.num_examples("test"), config.num_texts, seed=config.seed))
     steps = config.steps if 6 in numbers else 0
-    train = data.read("train", choose(data.num_texts("train"), steps, seed=config.seed))
+    train = data.read("train", choose(data.num_examples("train"), steps, seed=config.seed))
     embeddings = _embeddings(config, words_of([test, train]))
     covered = [embeddings.covers(word) for text in test.texts for word in tokenise(text)]
-    return Corpus(embed(test, embeddings), embed(train, embeddings), len(data.classes), float(np.mean(covered)))
+    return Corpus(embed(test, embeddings), embed(train, embeddings), data.num_classes, float(np.mean(covered)))
 
 
 def _embeddings(config: FiguresConfig, words: set[str]) -> Embeddings:

@@ -1,17 +1,31 @@
-"""Text classification: readers of the published files, words and their vectors."""
+"""Text classification: readers of the published files and of your own, words and their vectors, batches of tokens."""
 
 from train.data.text.embeddings import Embeddings, glove_embeddings, hashed_embeddings
-from train.data.text.sources import TEXTS
-from train.data.text.texts import TextBatch, TextData, load_text
-from train.data.text.tokens import tokenise
+from train.data.text.sources import TEXTS, TextConfig
+from train.data.text.texts import TextBatch, TextData, load, prepare
+from train.data.text.token_batches import TokenBatch, TokenData, bucket_lengths, token_batch
+from train.data.text.tokenizers import Encoded, Tokenizer, WordTokenizer, embedding_table, learn_words, load_words
+from train.data.text.words import tokenise
 
 __all__ = [
     "TEXTS",
     "Embeddings",
+    "Encoded",
     "TextBatch",
+    "TextConfig",
     "TextData",
+    "TokenBatch",
+    "TokenData",
+    "Tokenizer",
+    "WordTokenizer",
+    "bucket_lengths",
+    "embedding_table",
     "glove_embeddings",
     "hashed_embeddings",
-    "load_text",
+    "learn_words",
+    "load",
+    "load_words",
+    "prepare",
+    "token_batch",
     "tokenise",
 ]

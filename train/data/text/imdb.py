@@ -1,5 +1,6 @@
 """IMDB reviews as published: aclImdb/{train,test}/{neg,pos}/ID_RATING.txt, in a folder or a tar archive."""
 
+import contextlib
 import functools
 import re
 from collections.abc import Callable, Iterator
@@ -7,13 +8,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from train.data.archives import archive_members, open_archive, read_member
-from train.data.text.labelled import Labelled, checked, decoded
+from train.data.download import Download
+from train.data.fingerprint import fingerprint_files
+from train.data.source import Log
+from train.data.text.originals import Labelled, TextSet, checked, decoded
 from train.errors import UserError
 
-__all__ = ["CLASSES", "imdb_files", "read_imdb"]
+__all__ = ["CLASSES", "DOWNLOAD", "ROOT", "fingerprint_imdb", "open_imdb"]
 
 CLASSES = ("negative", "positive")
+# The size and checksum are those that TFDS lists, but does not count among those it knows.
+DOWNLOAD = Download(
+    "http://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+    "imdb",
+    (84_125_825, "c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe", "aclImdb_v1.tar.gz"),
+)
+ROOT = "the folder aclImdb of the reviews as published, or a tar archive of it such as aclImdb_v1.tar.gz"
 SPLITS = ("train", "test")
+FOLDERS = (".", "aclImdb", "imdb/aclImdb")
 # Folder of each class, and the stars its reviews give; reviews of 5 and 6 stars were left out.
 STARS = {"neg": range(1, 5), "pos": range(7, 11)}
 UNUSED = "unsup"  # reviews without a label, beside the two classes
@@ -32,45 +44,57 @@ class Review(NamedTuple):
     text: str
 
 
-def imdb_files(root: Path) -> list[Path]:
-    """The archive below a root, or the reviews of the unpacked folder.
+def fingerprint_imdb(root: Path) -> str:
+    """Fingerprints the reviews of the unpacked folder, or the archive.
 
     Raises:
       UserError: if there is neither, or more than one archive.
     """
-    folder = root / "imdb"
-    if (folder / "aclImdb").is_dir():
-        return [
-            file for split in SPLITS for name in STARS for file in (folder / "aclImdb" / split / name).glob("*.txt")
-        ]
-    archives = sorted({file for pattern in ARCHIVES for file in folder.glob(pattern)})
-    if not archives:
-        raise UserError(
-            f"{folder} holds neither aclImdb nor a tar archive of it; data.root must hold the reviews as published: "
-            "imdb/aclImdb/train/neg/0_3.txt and so on, or an archive imdb/aclImdb_v1.tar.gz with the same inside"
-        )
-    if len(archives) > 1:
-        names = ", ".join(archive.name for archive in archives)
-        raise UserError(f"{folder} holds {len(archives)} archives ({names}); keep the one to be read")
-    return archives
+    found = _find(root)
+    if found.is_file():
+        return fingerprint_files([found], root=found.parent)
+    folders = [found / split / name for split in SPLITS for name in STARS]
+    return fingerprint_files([file for folder in folders for file in folder.glob("*.txt")], root=found)
 
 
-def read_imdb(root: Path) -> dict[str, list[Labelled]]:
+@contextlib.contextmanager
+def open_imdb(root: Path, log: Log) -> Iterator[TextSet]:
     """Reads both splits, negative reviews first, each class by number.
 
     Raises:
       UserError: for reviews that are missing, empty, not UTF-8, in a folder of no class or with stars of another class,
         and for an archive that is damaged; it names the culprit.
     """
-    folder = root / "imdb" / "aclImdb"
-    contents = _unpacked(folder) if folder.is_dir() else _packed(*imdb_files(root))
-    reviews = sorted(_reviews(contents, root / "imdb"))
+    del log  # what is wrong with the files is an error
+    found = _find(root)
+    reviews = sorted(_reviews(_unpacked(found) if found.is_dir() else _packed(found), root))
     present = {(review.split, review.label) for review in reviews}
     for split in SPLITS:
         for label, name in enumerate(STARS):
             if (split, label) not in present:
-                raise UserError(f"{root / 'imdb'} holds no reviews aclImdb/{split}/{name}/ID_STARS.txt; copy it again")
-    return {split: [Labelled(r.text, r.label) for r in reviews if r.split == split] for split in SPLITS}
+                raise UserError(f"data.root={root} holds no reviews aclImdb/{split}/{name}/ID_STARS.txt; copy it again")
+    yield TextSet(
+        CLASSES, {split: [Labelled(r.text, r.label) for r in reviews if r.split == split] for split in SPLITS}
+    )
+
+
+def _find(root: Path) -> Path:
+    """The folder of both splits, or the archive."""
+    if not root.exists():
+        raise UserError(f"data.root={root} does not exist; give {ROOT}")
+    if root.is_file():
+        return root
+    for folder in (root / place for place in FOLDERS):
+        if any((folder / split / name).is_dir() for split in SPLITS for name in STARS):
+            return folder
+    for folder in (root, root / "imdb"):
+        archives = sorted({file for pattern in ARCHIVES for file in folder.glob(pattern)})
+        if len(archives) > 1:
+            names = ", ".join(archive.name for archive in archives)
+            raise UserError(f"data.root={folder} holds {len(archives)} archives ({names}); name the one to be read")
+        if archives:
+            return archives[0]
+    raise UserError(f"data.root={root} holds neither aclImdb/train/neg/0_3.txt and so on nor an archive; give {ROOT}")
 
 
 def _unpacked(folder: Path) -> Contents:
@@ -84,15 +108,15 @@ def _packed(path: Path) -> Contents:
             yield member.name, functools.partial(read_member, archive, member, path)
 
 
-def _reviews(contents: Contents, folder: Path) -> Iterator[Review]:
+def _reviews(contents: Contents, root: Path) -> Iterator[Review]:
     for path, read in contents:
         if not (found := REVIEW.fullmatch(path)) or found[2] == UNUSED:
             continue
         split, name, number, stars = found[1], found[2], int(found[3]), int(found[4])
-        where = f"{folder}: {path}"
+        where = f"data.root={root}: {path}"
         if name not in STARS:
             raise UserError(f"{where} lies in no class; the folders are {', '.join(STARS)}")
         if stars not in STARS[name]:
             raise UserError(f"{where} has {stars} stars, which are not those of {name}; copy the original again")
-        text, label = checked(decoded(read(), where=where), list(STARS).index(name), where=where)
-        yield Review(split, label, number, text)
+        text = checked(decoded(read(), where=where), where=where)
+        yield Review(split, list(STARS).index(name), number, text)

@@ -1,67 +1,59 @@
-"""SST-2 as GLUE lays it out: glue/SST-2/{train,dev,test}.tsv, one sentence a line."""
+"""SST-2 as GLUE lays it out: {train,dev,test}.tsv, one sentence a line, in a folder or the zip archive."""
 
+import contextlib
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
-from train.data.text.labelled import UNLABELLED, Labelled, checked, decoded
+from train.data.download import Download
+from train.data.source import Log
+from train.data.text.originals import Labelled, TextSet, checked
+from train.data.text.rows import Place, Row, RowFile, fingerprint_rows, open_rows, read_rows
 from train.errors import UserError
 
-__all__ = ["CLASSES", "read_sst2", "sst2_files"]
+__all__ = ["CLASSES", "DOWNLOAD", "ROOT", "fingerprint_sst2", "open_sst2"]
 
 CLASSES = ("negative", "positive")
+DOWNLOAD = Download("https://dl.fbaipublicfiles.com/glue/data/SST-2.zip", "sst2")
 FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
-HEADER = ["sentence", "label"]
-# GLUE gives its test sentences out without labels, under this header.
-UNLABELLED_HEADER = ["index", "sentence"]
+ROOT = "the folder of SST-2's train.tsv, dev.tsv and test.tsv, or SST-2.zip, both as GLUE has them"
+PLACE = Place(tuple(FILES.values()), (".", "SST-2", "glue/SST-2"), ROOT)
+
+fingerprint_sst2 = functools.partial(fingerprint_rows, place=PLACE)
 
 
-def sst2_files(root: Path) -> list[Path]:
-    """The three files below a root.
-
-    Raises:
-      UserError: if one is missing.
-    """
-    files = [root / "glue" / "SST-2" / name for name in FILES.values()]
-    for file in files:
-        if not file.is_file():
-            raise UserError(
-                f"{file} does not exist; data.root must hold SST-2 in the layout of GLUE: "
-                f"glue/SST-2/{', glue/SST-2/'.join(FILES.values())}, with sentence<TAB>label and a header"
-            )
-    return files
-
-
-def read_sst2(root: Path) -> dict[str, list[Labelled]]:
-    """Reads every split.
+@contextlib.contextmanager
+def open_sst2(root: Path, log: Log) -> Iterator[TextSet]:
+    """Reads every split. GLUE keeps its test labels back: dev is the test split then, and train gives validation.
 
     Raises:
-      UserError: for a file that is missing, empty, not UTF-8 or without its header, and for a line without a sentence
+      UserError: for a file that is missing, empty, not UTF-8 or without its columns, and for a line without a sentence
         or whose label is not 0 or 1; it names file and line.
     """
-    splits = {split: list(_read(file)) for split, file in zip(FILES, sst2_files(root), strict=True)}
-    for split, file in FILES.items():
-        if not splits[split]:
-            raise UserError(f"{root / 'glue' / 'SST-2' / file} holds no sentences; copy the original again")
-    return splits
+    with open_rows(root, PLACE) as files:
+        splits = {split: _sentences(files[FILES[split]]) for split in ("train", "validation")}
+        if _labelled(files[FILES["test"]]):
+            splits["test"] = _sentences(files[FILES["test"]])
+        else:
+            log("  test.tsv has no labels, as GLUE gives it out: dev.tsv is the test split, train gives validation")
+            splits["test"] = splits.pop("validation")
+    yield TextSet(CLASSES, splits)
 
 
-def _read(file: Path) -> Iterator[Labelled]:
-    # Lines end at a newline alone: sentences may hold the other characters that `splitlines` splits at.
-    header, *lines = decoded(file.read_bytes(), where=str(file)).removesuffix("\n").split("\n")
-    columns = header.rstrip("\r").split("\t")
-    if columns not in (HEADER, UNLABELLED_HEADER):
-        raise UserError(f"{file} must begin with the header sentence<TAB>label, got {header[:60]!r}")
-    for number, line in enumerate(lines, start=2):
-        where = f"{file} line {number}"
-        fields = line.rstrip("\r").split("\t")
-        if len(fields) != len(columns):
-            raise UserError(f"{where} has {len(fields)} field(s) between tabs instead of {len(columns)}; mend the line")
-        sentence = fields[columns.index("sentence")]
-        label = _label(fields[1], where) if columns == HEADER else UNLABELLED
-        yield checked(sentence, label, where=where)
+def _labelled(file: RowFile) -> bool:
+    return all("label" in row.fields for row in read_rows(file, ("sentence",)))
 
 
-def _label(field: str, where: str) -> int:
+def _sentences(file: RowFile) -> list[Labelled]:
+    rows = read_rows(file, ("sentence", "label"))
+    sentences = [Labelled(checked(row.fields["sentence"], where=row.where), _label(row)) for row in rows]
+    if not sentences:
+        raise UserError(f"{file.where} holds no sentences; copy the original again")
+    return sentences
+
+
+def _label(row: Row) -> int:
+    field = row.fields["label"]
     if field not in ("0", "1"):
-        raise UserError(f"{where} has label {field!r}; a label must be 0 (negative) or 1 (positive)")
+        raise UserError(f"{row.where} has label {field!r}; a label must be 0 (negative) or 1 (positive)")
     return int(field)

@@ -1,147 +1,149 @@
-"""Labelled text prepared once and read by number: TFDS records of a text and its class."""
+"""Labelled texts prepared once and read in reproducible batches."""
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow_datasets as tfds
 
-from train.data.batches import Batches, in_order, shuffled
-from train.data.fingerprint import fingerprint_files
-from train.data.prepared import LocalBuilder, LocalInfo, Records, damaged, prepare_once, prepared_root
-from train.data.text.labelled import Labelled
-from train.data.text.sources import TEXTS, TextSource
+from train.data.dataset import Dataset, open_prepared, prepare_from
+from train.data.prepared import LocalBuilder, LocalInfo, Records, prepare_once
+from train.data.source import Log, fingerprint_source, open_source
+from train.data.splits import SPLITS, hold_out
+from train.data.text.originals import Labelled, TextSet
+from train.data.text.sources import TextConfig, resolve_text
 from train.errors import UserError
 
-__all__ = ["TextBatch", "TextData", "Texts", "load_text"]
-
-Log = Callable[[str], None]
+__all__ = ["TextBatch", "TextData", "Texts", "load", "prepare"]
 
 
 class TextBatch(NamedTuple):
-    """Texts and their labels, int (batch,)."""
+    """Texts, their classes, int32 (batch,), and where records are pairs their second texts."""
 
     texts: list[str]
     labels: np.ndarray
+    seconds: list[str] | None = None
 
 
 class Texts(LocalBuilder, skip_registration=True):  # pyright: ignore
-    """Texts and labels as TFDS records.
+    """Texts and labels as TFDS records; the names of the classes are kept beside them.
 
     Args:
       data_dir: Where TFDS keeps the prepared data.
-      splits: The texts to prepare; None to read data that are prepared.
+      originals: The texts to prepare, in all three splits; None to read data that are prepared.
     """
 
-    VERSION = tfds.core.Version("1.0.0")  # of the records: count up when other code makes other ones
+    VERSION = tfds.core.Version("2.0.0")  # of the records: count up when other code makes other ones
 
-    def __init__(self, *, data_dir: Path, splits: Mapping[str, Sequence[Labelled]] | None = None) -> None:
-        self._texts = splits or {}
+    def __init__(self, *, data_dir: Path, originals: TextSet | None = None) -> None:
+        self._originals = originals
         super().__init__(data_dir=str(data_dir))
 
     def _info(self) -> tfds.core.DatasetInfo:
+        text = tfds.features.Text()
         return LocalInfo(
             builder=self,
             description="Labelled texts.",
-            features=tfds.features.FeaturesDict({"text": tfds.features.Text(), "label": np.int64}),
+            features=tfds.features.FeaturesDict({"text": text, "second": text, "label": np.int64}),
             disable_shuffling=True,  # batches are shuffled when read
             metadata=tfds.core.MetadataDict(),
         )
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
         del dl_manager  # the original files are at hand
-        return {split: self._generate_examples(split) for split in self._texts}
+        assert self._originals is not None
+        self.facts["class_names"] = list(self._originals.class_names)
+        self.facts["pairs"] = self._originals.pairs
+        return {split: self._generate_examples(self._originals.splits[split]) for split in SPLITS}
 
-    def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
-        for key, (text, label) in enumerate(self._texts[split]):
-            yield key, {"text": text, "label": label}
+    def _generate_examples(self, texts: Sequence[Labelled]) -> Iterator[tuple[int, dict[str, Any]]]:
+        for key, text in enumerate(texts):
+            yield key, text._asdict()
 
 
-class TextData:
-    """Prepared texts.
+class TextData(Dataset[TextBatch]):
+    """Prepared texts and their classes.
 
     Attributes:
-      classes: Names of the classes, in the order of the labels.
+      class_names: Names of the classes, in the order of the labels.
+      pairs: Whether every record has a second text.
     """
 
-    def __init__(self, builder: LocalBuilder, classes: tuple[str, ...]) -> None:
-        self.classes = classes
-        self._records = {split: Records(builder, split) for split in builder.info.splits}
+    def __init__(self, builder: LocalBuilder) -> None:
+        self.class_names: tuple[str, ...] = tuple(builder.facts["class_names"])
+        self.pairs = bool(builder.facts["pairs"])
+        super().__init__(builder, self._read_batch)
 
     @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits that the original has."""
-        return tuple(self._records)
-
-    def num_texts(self, split: str) -> int:
-        """Returns how many texts a split has."""
-        return len(self._split(split))
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.class_names)
 
     def read(self, split: str, numbers: Sequence[int] | np.ndarray) -> TextBatch:
         """Reads the texts of these numbers."""
-        records, numbers = self._split(split), [int(number) for number in numbers]
-        texts = [text.decode() for text in records.bytes_of("text", numbers)]
-        return TextBatch(texts, np.array(records.integers_of("label", numbers), np.int64))
+        return self._reader(split)(np.asarray(numbers, np.int64))
 
-    def batches(self, split: str, *, batch_size: int, seed: int) -> Batches[TextBatch]:
-        """Shuffled batches without end, by number: each depends on (seed, number) alone."""
-        return shuffled(self.num_texts(split), self._reader(split), batch_size=batch_size, seed=seed)
-
-    def examples(self, split: str, *, batch_size: int) -> Iterator[TextBatch]:
-        """Iterates over a whole split once, in order; the last batch may be short."""
-        return in_order(self.num_texts(split), self._reader(split), batch_size=batch_size).iterate()
-
-    def _reader(self, split: str) -> Callable[[np.ndarray], TextBatch]:
-        return lambda numbers: self.read(split, numbers)
-
-    def _split(self, split: str) -> Records:
-        if split not in self._records:
-            raise ValueError(f"split must be one of {', '.join(self._records)}, got {split!r}")
-        return self._records[split]
+    def _read_batch(self, records: Records, numbers: list[int]) -> TextBatch:
+        rows = records.read(numbers, "text", "second", "label")
+        texts, seconds = ([row[column].decode() for row in rows] for column in range(2))
+        return TextBatch(texts, np.array([row[2] for row in rows], np.int32), seconds if self.pairs else None)
 
 
-def load_text(name: str, root: Path, *, prepared: str | None = None, log: Log = print) -> TextData:
-    """Opens a data set of `TEXTS`, preparing it on first use.
-
-    Args:
-      name: Which one.
-      root: The folder that holds the originals of all of them, each in its published layout.
-      prepared: Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax.
-      log: Takes lines of progress.
+def load(config: TextConfig, *, log: Log = print) -> TextData:
+    """Opens the texts that a config names, preparing them on first use.
 
     Raises:
       UserError: if the original files cannot be used, or the prepared data are damaged.
     """
-    source = TEXTS[name]
-    if not root.is_dir():
-        raise UserError(f"data.root={root} is not a folder; give the one that holds glue/ and imdb/")
-    fingerprint = fingerprint_files(source.files(root), root=root)
-    data_dir = prepared_root(prepared) / f"{name}-{fingerprint}"
-    folder = data_dir / Texts.name / str(Texts.VERSION)
-    if not folder.exists():
-        _prepare(name, source, root, data_dir, log)
-    try:
-        data = TextData(Texts(data_dir=data_dir), source.classes)
-        for split in data.splits:
-            data.read(split, [0, data.num_texts(split) - 1])
-    except UserError:
-        raise
-    except Exception as error:  # TFDS and array_record raise anything over a damaged folder
-        raise damaged(folder, error) from error
-    return data
+    return open_prepared(prepare(config, log=log), lambda data_dir: TextData(Texts(data_dir=data_dir)))
 
 
-def _prepare(name: str, source: TextSource, root: Path, data_dir: Path, log: Log) -> None:
-    start = time.monotonic()
-    log(f"preparing {name} in {data_dir} (done once)")
-    splits = source.read(root)
-    prepare_once(Texts(data_dir=data_dir, splits=splits))
-    for split, texts in splits.items():
-        counts = ", ".join(f"{c}: {sum(t.label == i for t in texts)}" for i, c in enumerate(source.classes))
-        log(f"  {split}: {len(texts)} texts, {counts}")
-    repeated = {text for text, _ in splits["train"]} & {text for text, _ in splits["test"]}
-    if repeated:
-        log(f"  {len(repeated)} text(s) occur in both train and test; they are kept, as in the original")
-    log(f"prepared {name} in {time.monotonic() - start:.1f} s")
+def prepare(config: TextConfig, *, log: Log = print) -> Path:
+    """Prepares the texts that a config names, unless that is done, and returns the folder that holds them.
+
+    Raises:
+      UserError: if the original files cannot be used, or the folder cannot be written.
+    """
+    if not 0.0 < config.validation_share < 1.0:
+        raise UserError(f"data.validation_share must be in (0, 1), got {config.validation_share}")
+    source, root = resolve_text(config)
+
+    def write(data_dir: Path) -> None:
+        with open_source(source, root, config.prepared, log) as texts:
+            originals = texts._replace(splits=_three_splits(texts, config.validation_share, log))
+        prepare_once(Texts(data_dir=data_dir, originals=originals))
+        _describe(originals, log)
+
+    # Records depend on the share; those of the sources with a validation split do not, but that costs nothing.
+    key = f"{config.source}-{fingerprint_source(source, root)}-{config.validation_share:g}"
+    return prepare_from(Texts, key, config.prepared, prepare=write, log=log)
+
+
+def _three_splits(texts: TextSet, share: float, log: Log) -> Mapping[str, Sequence[Labelled]]:
+    """The splits; those that are missing are cut from train, test first."""
+    splits = dict(texts.splits)
+    for split in (name for name in reversed(SPLITS) if name not in splits):
+        labels = np.array([label for _, label, _ in splits["train"]])
+        try:
+            stay, held_out = hold_out(labels, share)
+        except ValueError as error:
+            raise UserError(
+                f"data.validation_share={share:g} cannot be cut from the train texts ({error}); give more of them, "
+                f"another share, or a {split} file"
+            ) from error
+        if split == "test":
+            log(f"  there is no test file: {len(held_out)} of {len(labels)} texts are held out for it")
+        splits |= {name: [splits["train"][i] for i in part] for name, part in (("train", stay), (split, held_out))}
+    return splits
+
+
+def _describe(texts: TextSet, log: Log) -> None:
+    for split in SPLITS:
+        counts = Counter(label for _, label, _ in texts.splits[split])
+        named = ", ".join(f"{name}: {counts[number]}" for number, name in enumerate(texts.class_names))
+        log(f"  {split}: {len(texts.splits[split])} texts, {named}")
+    train, test = ({(text, second) for text, _, second in texts.splits[split]} for split in ("train", "test"))
+    if train & test:
+        log(f"  {len(train & test)} text(s) occur in both train and test; they are kept, as in the original")

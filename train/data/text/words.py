@@ -2,7 +2,7 @@
 
 import re
 
-__all__ = ["tokenise"]
+__all__ = ["tokenise", "without_breaks"]
 
 _BREAK = re.compile(r"<br\s*/?>")
 _CLITIC = re.compile(r"(?<=\w)(n't|'(?:s|m|d|re|ve|ll))\b")
@@ -17,6 +17,11 @@ _WORD = re.compile(
 )
 
 
+def without_breaks(text: str) -> str:
+    """The text with a space for each line break of HTML."""
+    return _BREAK.sub(" ", text)
+
+
 def tokenise(text: str) -> list[str]:
     """Splits a text into lower-case words.
 
@@ -29,5 +34,5 @@ def tokenise(text: str) -> list[str]:
       ['it', "'s", 'well-made', ',', 'but', 'i', 'do', "n't", 'care', '.', '3.5', 'stars', '...']
     """
     # SST-2 has the slash behind a backslash, as the treebank does.
-    plain = _BREAK.sub(" ", text.lower()).replace("’", "'").replace("\\/", " / ")
+    plain = without_breaks(text.lower()).replace("’", "'").replace("\\/", " / ")
     return _WORD.findall(_CLITIC.sub(r" \1", plain))

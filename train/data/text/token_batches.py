@@ -1,0 +1,210 @@
+"""Batches of tokens, grouped by length so that little of them is padding, and few shapes are compiled."""
+
+import bisect
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from train.data.batches import Batches, by_step
+from train.data.source import Log
+from train.data.text.texts import TextData
+from train.data.text.tokenizers import Encoded, Tokenizer
+
+__all__ = ["TokenBatch", "TokenData", "bucket_lengths", "group", "pad_tokens", "token_batch"]
+
+SHORTEST_BUCKET = 8  # a quarter of the phrases of SST-2 are no longer
+ENCODED_TOGETHER = 1024  # texts; tokenizers of parts of words share them among threads
+UNLABELLED = -1
+
+
+class TokenBatch(NamedTuple):
+    """Tokens, padded to one length.
+
+    Attributes:
+      ids: Numbers of tokens, int32 (batch, length).
+      mask: Which of them are the text's, bool (batch, length).
+      segments: 0 in the first text, 1 in the second, int32 (batch, length); 0 where there is nothing.
+      labels: Classes, int32 (batch,).
+    """
+
+    ids: np.ndarray
+    mask: np.ndarray
+    segments: np.ndarray
+    labels: np.ndarray
+
+
+class TokenData:
+    """Texts as batches of tokens.
+
+    A split is tokenised once, when it is first used. Every batch has one of `bucket_lengths`, so a compiled function of
+    a batch is compiled once for each of them.
+
+    Args:
+      data: The texts; a split that `TextData.keep` cut must be cut before.
+      tokenizer: Of words, or of an encoder.
+      max_length: Most tokens of a text; longer ones lose their end, and it is said how many did.
+      log: Takes that line.
+
+    Attributes:
+      class_names: Names of the classes, in the order of the labels.
+      tokenizer: As given.
+      max_length: As given.
+    """
+
+    def __init__(self, data: TextData, tokenizer: Tokenizer, *, max_length: int, log: Log = print) -> None:
+        self.class_names, self.tokenizer, self.max_length = data.class_names, tokenizer, max_length
+        self._buckets = bucket_lengths(max_length)
+        self._data, self._log = data, log
+        self._split = functools.lru_cache(maxsize=None)(self._encoded)
+        self._shuffled = functools.lru_cache(maxsize=8)(self._epochs)
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.class_names)
+
+    def num_examples(self, split: str) -> int:
+        """Returns how many examples a split has."""
+        return self._data.num_examples(split)
+
+    def steps_an_epoch(self, split: str, *, batch_size: int) -> int:
+        """Returns how many batches `batches` cuts an epoch into."""
+        return max(self.num_examples(split) // batch_size, 1)
+
+    def batches(self, split: str, *, batch_size: int, seed: int, start_step: int = 0) -> Iterator[TokenBatch]:
+        """Iterates over shuffled batches without end, from any step on, reading ahead in a thread.
+
+        Batch ``step`` depends on (seed, step) alone. An epoch is a permutation of its own, cut into batches of about
+        equal length, which come in random order. It shows each example once, but for a rest that is smaller than a
+        batch; with fewer examples than a batch has, every batch shows each as often as others, or once more.
+        """
+        if start_step < 0:
+            raise ValueError(f"start_step must be at least 0, got {start_step}")
+        return self._by_step(split, batch_size, seed).iterate(start_step)
+
+    def batch(self, split: str, *, batch_size: int, seed: int, step: int) -> TokenBatch:
+        """Returns the batch that `batches` yields at a step."""
+        if step < 0:
+            raise ValueError(f"step must be at least 0, got {step}")
+        return self._by_step(split, batch_size, seed)[step]
+
+    def examples(self, split: str, *, batch_size: int) -> Iterator[TokenBatch]:
+        """Iterates over a whole split once, short texts first, the same way every time; the last batch may be short."""
+        numbers = self.order(split, batch_size=batch_size)
+        return by_step(lambda step: self._read(split, numbers[step]), len(numbers)).iterate()
+
+    def order(self, split: str, *, batch_size: int) -> list[np.ndarray]:
+        """Returns the numbers of the examples, as the split has them, in each batch of `examples`."""
+        _check_batch_size(batch_size)
+        return group(self._lengths(split), np.arange(self.num_examples(split)), batch_size)
+
+    def _by_step(self, split: str, batch_size: int, seed: int) -> Batches[TokenBatch]:
+        _check_batch_size(batch_size)
+        if not 0 <= seed < 2**32:
+            raise ValueError(f"seed must be in [0, 2**32), got {seed}")
+        epoch_of, length = self._shuffled(split, batch_size, seed), self.steps_an_epoch(split, batch_size=batch_size)
+        return by_step(lambda step: self._read(split, epoch_of(step // length)[step % length]))
+
+    def _epochs(self, split: str, batch_size: int, seed: int) -> Callable[[int], list[np.ndarray]]:
+        lengths = self._lengths(split)
+
+        @functools.lru_cache(maxsize=2)  # reading ahead crosses from one epoch to the next
+        def numbers(epoch: int) -> list[np.ndarray]:
+            generator = np.random.default_rng((seed, epoch))
+            order = generator.permutation(len(lengths))
+            # Which examples are left over must not depend on their lengths: they go before lengths are looked at.
+            size = max(len(order) // batch_size, 1) * batch_size
+            batches = group(lengths, np.resize(order, size), batch_size)
+            return [batches[number] for number in generator.permutation(len(batches))]
+
+        return numbers
+
+    def _lengths(self, split: str) -> np.ndarray:
+        """The bucket that holds each example."""
+        found = [len(tokens) for tokens in self._split(split)[0].tokens]
+        return np.array(self._buckets)[np.searchsorted(self._buckets, found)]
+
+    def _read(self, split: str, numbers: np.ndarray) -> TokenBatch:
+        encoded, labels = self._split(split)
+        chosen = Encoded([encoded.tokens[i] for i in numbers], [encoded.token_types[i] for i in numbers], 0)
+        return pad_tokens(chosen, labels[numbers], self._buckets, padding_token=self.tokenizer.padding_token)
+
+    def _encoded(self, split: str) -> tuple[Encoded, np.ndarray]:
+        tokens, types, labels, truncated = [], [], [], 0
+        for batch in self._data.examples(split, batch_size=ENCODED_TOGETHER):
+            found = self.tokenizer.encode(batch.texts, batch.seconds, max_length=self.max_length)
+            tokens += found.tokens
+            types += found.token_types
+            labels.append(batch.labels)
+            truncated += found.truncated
+        if truncated:
+            share = f"{truncated} of {len(tokens)} texts"
+            self._log(f"  {split}: {share} have more than {self.max_length} tokens and lose their end")
+        return Encoded(tokens, types, truncated), np.concatenate(labels)
+
+
+def bucket_lengths(max_length: int) -> tuple[int, ...]:
+    """The lengths that batches have: 8, 16, 32, 64, ... and ``max_length``.
+
+    Raises:
+      ValueError: if ``max_length`` is below 1.
+    """
+    if max_length < 1:
+        raise ValueError(f"max_length must be at least 1, got {max_length}")
+    lengths, length = [], SHORTEST_BUCKET
+    while length < max_length:
+        lengths.append(length)
+        length *= 2
+    return (*lengths, max_length)
+
+
+def group(lengths: np.ndarray, order: np.ndarray, batch_size: int) -> list[np.ndarray]:
+    """Cuts examples into batches of one length each, as far as that goes.
+
+    What is left over of one length goes into the first batch of the next one, so all batches but the last are full.
+
+    Args:
+      lengths: Of the examples, few different ones, (n,).
+      order: Numbers of examples, in the order that those of one length are taken in.
+      batch_size: Examples a batch.
+
+    Returns:
+      Numbers of examples, batch by batch, short ones first.
+    """
+    in_order = order[np.argsort(lengths[order], kind="stable")]
+    return [in_order[start : start + batch_size] for start in range(0, len(in_order), batch_size)]
+
+
+def pad_tokens(encoded: Encoded, labels: np.ndarray, buckets: Sequence[int], *, padding_token: int) -> TokenBatch:
+    """Pads texts on the right to the least bucket that holds all of them."""
+    longest = max(len(tokens) for tokens in encoded.tokens)
+    shape = len(encoded.tokens), buckets[bisect.bisect_left(buckets, longest)]
+    batch = TokenBatch(
+        np.full(shape, padding_token, np.int32), np.zeros(shape, bool), np.zeros(shape, np.int32), np.asarray(labels)
+    )
+    for row, (tokens, types) in enumerate(zip(encoded.tokens, encoded.token_types, strict=True)):
+        batch.ids[row, : len(tokens)] = tokens
+        batch.mask[row, : len(tokens)] = True
+        batch.segments[row, : len(types)] = types
+    return batch
+
+
+def token_batch(
+    tokenizer: Tokenizer, texts: Sequence[str], seconds: Sequence[str] | None = None, *, max_length: int
+) -> tuple[TokenBatch, int]:
+    """One batch of texts at hand, to predict their classes, with -1 for labels; and how many of them were truncated.
+
+    Raises:
+      UserError: if a text is empty.
+    """
+    encoded = tokenizer.encode(texts, seconds, max_length=max_length)
+    labels = np.full(len(texts), UNLABELLED, np.int32)
+    buckets = bucket_lengths(max_length)
+    return pad_tokens(encoded, labels, buckets, padding_token=tokenizer.padding_token), encoded.truncated
+
+
+def _check_batch_size(batch_size: int) -> None:
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
