@@ -51,7 +51,7 @@ def data(texts, words):
 
 def numbers_of(batch: TokenBatch, words) -> list[int]:
     """Which texts a batch holds, from the words they begin with."""
-    return [int(words.vocabulary[token].removeprefix("w")) for token in batch.ids[:, 0]]
+    return [int(words.vocabulary[token].removeprefix("w")) for token in batch.tokens[:, 0]]
 
 
 def test_tokens_are_the_numbers_of_words_and_unknown_words_are_one(words):
@@ -134,15 +134,17 @@ def test_buckets_are_few_and_waste_less_than_half():
 def test_batches_hold_the_texts_as_they_are_and_nothing_else(data, texts, words):
     read = texts()
     for batch in itertools.islice(data.batches("train", batch_size=8, seed=1), 20):
-        assert batch.ids.dtype == batch.segments.dtype == batch.labels.dtype == np.int32
+        assert batch.tokens.dtype == batch.token_types.dtype == batch.labels.dtype == np.int32
         for row, number in enumerate(numbers_of(batch, words)):
             (text,), (label,), _ = read.read("train", [number])
             expected = [words.vocabulary.index(word) for word in text.split()][:50]
-            assert batch.ids[row][batch.mask[row]].tolist() == expected
-            assert batch.mask[row].tolist() == [True] * len(expected) + [False] * (batch.ids.shape[1] - len(expected))
-            assert not batch.ids[row][~batch.mask[row]].any()
+            assert batch.tokens[row][batch.mask[row]].tolist() == expected
+            assert batch.mask[row].tolist() == [True] * len(expected) + [False] * (
+                batch.tokens.shape[1] - len(expected)
+            )
+            assert not batch.tokens[row][~batch.mask[row]].any()
             assert batch.labels[row] == label == number % 3
-        assert not batch.segments.any()
+        assert not batch.token_types.any()
 
 
 def test_every_epoch_shows_each_text_once_but_for_a_random_rest(data, words):
@@ -159,11 +161,11 @@ def test_every_epoch_shows_each_text_once_but_for_a_random_rest(data, words):
 
 def test_batches_have_few_shapes_and_are_short_where_their_texts_are(data):
     found = list(itertools.islice(data.batches("train", batch_size=8, seed=0), 10))
-    assert {batch.ids.shape for batch in found} == {(8, length) for length in SHAPES}
+    assert {batch.tokens.shape for batch in found} == {(8, length) for length in SHAPES}
     filled = sum(batch.mask.sum() for batch in found) / sum(batch.mask.size for batch in found)
     one_length = sum(batch.mask.sum() for batch in found) / (80 * 50)
     assert filled > 0.7 > 0.5 > one_length
-    lengths = [batch.ids.shape[1] for batch in found]
+    lengths = [batch.tokens.shape[1] for batch in found]
     assert lengths != sorted(lengths), "lengths come in random order"
 
 
@@ -192,7 +194,7 @@ def test_examples_are_each_text_once_in_the_order_that_is_said(data, words):
     order = data.order("test", batch_size=8)
     assert [numbers_of(batch, words) for batch in batches] == [numbers.tolist() for numbers in order]
     assert sorted(np.concatenate(order)) == list(range(20))
-    lengths = [batch.ids.shape[1] for batch in batches]
+    lengths = [batch.tokens.shape[1] for batch in batches]
     assert lengths == sorted(lengths)
 
 
@@ -211,7 +213,7 @@ def test_truncation_is_counted_and_said_once_a_split(texts, words):
     for _ in range(2):
         batches = list(data.examples("train", batch_size=16))
     assert lines == ["  train: 27 of 81 texts have more than 25 tokens and lose their end"]
-    assert max(batch.ids.shape[1] for batch in batches) == 25
+    assert max(batch.tokens.shape[1] for batch in batches) == 25
     quiet: list[str] = []
     list(TokenData(texts(), words, max_length=70, log=quiet.append).examples("train", batch_size=16))
     assert quiet == []
@@ -227,7 +229,7 @@ def test_a_split_of_few_texts_is_cut_before_it_is_tokenised(texts, words):
 def test_texts_at_hand_are_a_batch_without_labels():
     words = WordTokenizer(["a", "fine", "film"])
     batch, truncated = token_batch(words, ["a fine film", "film"], max_length=2)
-    np.testing.assert_array_equal(batch.ids, [[3, 4], [5, 0]])
+    np.testing.assert_array_equal(batch.tokens, [[3, 4], [5, 0]])
     np.testing.assert_array_equal(batch.mask, [[True, True], [True, False]])
     assert (batch.labels.tolist(), truncated) == ([-1, -1], 1)
 
@@ -252,9 +254,9 @@ def test_any_tokenizer_will_do_and_padding_is_its_own(tmp_path):
     config = TextConfig("table", str(tmp_path / "t.jsonl"), str(tmp_path / "prepared"), second_column="second")
     data = TokenData(load(config, log=lambda line: None), Letters(), max_length=20)
     for batch in data.examples("train", batch_size=32):
-        assert {*np.unique(batch.ids)} == {9, ord("a"), ord("b")}
-        np.testing.assert_array_equal(batch.mask, batch.ids != 9)
-        np.testing.assert_array_equal(batch.segments, batch.mask)
+        assert {*np.unique(batch.tokens)} == {9, ord("a"), ord("b")}
+        np.testing.assert_array_equal(batch.mask, batch.tokens != 9)
+        np.testing.assert_array_equal(batch.token_types, batch.mask)
 
 
 @pytest.mark.parametrize(
@@ -291,9 +293,9 @@ def test_real_pairs_become_batches_of_few_shapes(real_data, tmp_path):
     words = learn_words(read, at_least=2)
     data = TokenData(read, words, max_length=64, log=lambda line: None)
     batches = list(itertools.islice(data.batches("train", batch_size=32, seed=0), 84))
-    assert {batch.ids.shape[1] for batch in batches} <= {8, 16, 32, 64}
+    assert {batch.tokens.shape[1] for batch in batches} <= {8, 16, 32, 64}
     assert sum(batch.mask.sum() for batch in batches) > 0.6 * sum(batch.mask.size for batch in batches)
     for batch in batches:
-        separators = (batch.ids == 2).sum(axis=1)
+        separators = (batch.tokens == 2).sum(axis=1)
         np.testing.assert_array_equal(separators, 1)
-        assert (batch.segments.sum(axis=1) >= 1).all()
+        assert (batch.token_types.sum(axis=1) >= 1).all()

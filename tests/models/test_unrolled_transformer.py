@@ -135,6 +135,44 @@ def test_the_program_does_not_grow_with_depth(getkey):
     assert sizes[0] == sizes[1]
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_changes_no_output_and_no_gradient_of_real_tokens(getkey, side):
+    model, x = random_model(), jax.random.normal(getkey(), (2, TOKENS, DIM))
+    padding = jnp.full((2, 3, DIM), 1e3)  # large, so that any leak is seen
+    padded = jnp.concatenate([padding, x] if side == "left" else [x, padding], axis=1)
+    mask = jnp.any(padded != 1e3, axis=-1)
+    params, real = model.init(getkey(), x), slice(3, None) if side == "left" else slice(TOKENS)
+
+    @jax.jit
+    def both(params):
+        short = lambda params: jnp.sum(jnp.sin(model.apply(params, x)))  # noqa: E731
+        long = lambda params: jnp.sum(jnp.sin(model.apply(params, padded, mask)[:, :, real]))  # noqa: E731
+        return (
+            model.apply(params, x),
+            model.apply(params, padded, mask)[:, :, real],
+            jax.grad(short)(params),
+            jax.grad(long)(params),
+        )
+
+    plain, found, plain_gradient, found_gradient = both(params)
+    chex.assert_trees_all_close(found, plain, rtol=1e-5, atol=1e-5)
+    chex.assert_trees_all_close(found_gradient, plain_gradient, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("mask", "error", "message"),
+    [
+        (jnp.ones((TOKENS,), jnp.int32), TypeError, "mask must be boolean, got int32"),
+        (jnp.ones((TOKENS + 1,), bool), ValueError, r"mask must have shape \(5,\), as x says, got \(6,\)"),
+    ],
+    ids=["dtype", "shape"],
+)
+def test_a_mask_that_does_not_fit_is_refused(mask, error, message):
+    with pytest.raises(error, match=message):
+        UnrolledTransformer(DIM, 1).init(jax.random.key(0), jnp.ones((TOKENS, DIM)), mask)
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("model", "x", "error", "message"),

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tests.pretrained.conftest import WORDS, word_tokenizer
-from train.pretrained import load_pretrained, pad, start_from
+from train.data.text import token_batch
+from train.pretrained import load_pretrained, start_from
 from unroll_jax.models import POOLINGS, Classifier, Encoder
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
@@ -120,9 +121,8 @@ def test_sentence_embeddings_of_a_real_encoder_are_those_of_transformers(minilm,
     torch, transformers = oracles
     pretrained = load_pretrained(str(minilm), log=lambda line: None)
     assert (pretrained.config.num_layers, pretrained.config.dim, list(pretrained.head)) == (6, 384, ["hidden"])
-    encoded = pretrained.tokenizer.encode(TEXTS, max_length=200)
-    assert encoded.truncated == 1
-    batch = pad(encoded.tokens, encoded.token_types, pretrained.config, lengths=[64, 128, 256])
+    batch, truncated = token_batch(pretrained.tokenizer, TEXTS, max_length=200)
+    assert truncated == 1
     theirs = transformers.BertModel.from_pretrained(minilm).eval()
     tokens = transformers.BertTokenizerFast.from_pretrained(minilm)(
         TEXTS, padding=True, truncation=True, max_length=200, return_tensors="pt"

@@ -5,8 +5,9 @@ import pytest
 
 from tests.errors import assert_fails
 from tests.pretrained.conftest import WORDS, word_tokenizer
+from train.data.text import token_batch
 from train.errors import UserError
-from train.pretrained import Tokenizer, load_tokenizer, pad
+from train.pretrained import Tokenizer, load_tokenizer
 from unroll_jax.models import EncoderConfig
 
 CONFIG = EncoderConfig(20, 8, 2, 2, 12, max_positions=8)
@@ -56,23 +57,17 @@ def test_of_pairs_that_are_too_long_the_longer_text_loses_its_end(tokenizer):
     assert found.truncated == 1
 
 
-def test_batches_are_padded_to_the_shortest_length_that_holds_them(tokenizer):
-    found = tokenizer.encode(["a good film", "bad"])
-    batch = pad(found.tokens, found.token_types, CONFIG)
-    assert batch.tokens.tolist() == [[CLS, *numbers("a good film"), SEP], [CLS, *numbers("bad"), SEP, 0, 0]]
-    assert batch.mask.tolist() == [[True] * 5, [True] * 3 + [False] * 2]
-    for lengths in ([4, 6, 8], [8, 6, 4]):
-        assert pad(found.tokens, found.token_types, CONFIG, lengths=lengths).tokens.shape == (2, 6)
-    roberta = EncoderConfig(20, 8, 2, 2, 12, 8, position_offset=2, padding_token=1)
-    assert pad(found.tokens, found.token_types, roberta).tokens[1, 3:].tolist() == [1, 1]
-
-
-def test_batches_that_cannot_be_padded_are_refused(tokenizer):
-    found = tokenizer.encode(["a good film"])
-    with pytest.raises(ValueError, match=r"lengths must hold one of at least 5, got \[2, 4\]"):
-        pad(found.tokens, found.token_types, CONFIG, lengths=[2, 4])
-    with pytest.raises(ValueError, match="at least one text"):
-        pad([], [], CONFIG)
+def test_batches_are_padded_with_the_encoders_own_token(tokenizer):
+    batch, truncated = token_batch(tokenizer, ["a good film", "bad"], max_length=8)
+    rest = [0] * 3
+    assert batch.tokens.tolist() == [
+        [CLS, *numbers("a good film"), SEP, *rest],
+        [CLS, *numbers("bad"), SEP, 0, 0, *rest],
+    ]
+    assert batch.mask.sum(axis=1).tolist() == [5, 3]
+    assert truncated == 0
+    roberta = Tokenizer(word_tokenizer(WORDS), EncoderConfig(20, 8, 2, 2, 12, 8, position_offset=2, padding_token=1))
+    assert token_batch(roberta, ["bad"], max_length=8)[0].tokens[0, 3:].tolist() == [1] * 5
 
 
 def test_empty_texts_are_counted_and_numbered(tokenizer):

@@ -3,18 +3,15 @@
 from train.pretrained.architectures import ARCHITECTURES
 from train.pretrained.checkpoint import Pretrained, load_pretrained, start_from
 from train.pretrained.folders import FILES, find_folder
-from train.pretrained.tokenizer import Encoded, TokenBatch, Tokenizer, load_tokenizer, pad
+from train.pretrained.tokenizer import Tokenizer, load_tokenizer
 
 __all__ = [
     "ARCHITECTURES",
     "FILES",
-    "Encoded",
     "Pretrained",
-    "TokenBatch",
     "Tokenizer",
     "find_folder",
     "load_pretrained",
     "load_tokenizer",
-    "pad",
     "start_from",
 ]

@@ -2,43 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tokenizers
 
+from train.data.text.tokenizers import Encoded
 from train.errors import UserError
 from unroll_jax.models import EncoderConfig
 
-__all__ = ["Encoded", "TokenBatch", "Tokenizer", "load_tokenizer", "pad"]
-
-
-class Encoded(NamedTuple):
-    """Texts as tokens, each as long as it is.
-
-    Attributes:
-      tokens: Numbers of tokens, int32 (n,), one array a text.
-      token_types: Their kinds likewise; all 0 where the encoder knows only one.
-      truncated: How many texts were longer than allowed.
-    """
-
-    tokens: list[np.ndarray]
-    token_types: list[np.ndarray]
-    truncated: int
-
-
-class TokenBatch(NamedTuple):
-    """Tokens, padded to one length: what an encoder takes.
-
-    Attributes:
-      tokens: int32 (batch, n).
-      mask: bool (batch, n), which tokens are real.
-      token_types: int32 (batch, n).
-    """
-
-    tokens: np.ndarray
-    mask: np.ndarray
-    token_types: np.ndarray
+__all__ = ["Tokenizer", "load_tokenizer"]
 
 
 class Tokenizer:
@@ -50,10 +23,11 @@ class Tokenizer:
 
     Attributes:
       config: Of the encoder.
+      padding_token: Number of the token that fills sequences up.
     """
 
     def __init__(self, tokenizer: Any, config: EncoderConfig) -> None:
-        self.config, self._tokenizer = config, tokenizer
+        self.config, self.padding_token, self._tokenizer = config, config.padding_token, tokenizer
         tokenizer.no_padding()
         tokenizer.no_truncation()
 
@@ -124,40 +98,6 @@ def load_tokenizer(folder: Path, config: EncoderConfig) -> Tokenizer:
             "weights"
         )
     return Tokenizer(tokenizer, config)
-
-
-def pad(
-    tokens: Sequence[np.ndarray],
-    token_types: Sequence[np.ndarray],
-    config: EncoderConfig,
-    *,
-    lengths: Sequence[int] | None = None,
-) -> TokenBatch:
-    """Pads a batch on the right.
-
-    Args:
-      tokens: Of `Encoded`, one array a text.
-      token_types: Likewise.
-      config: Of the encoder.
-      lengths: Lengths that a batch may have: the shortest that holds all of its texts is taken, so that a program is
-        compiled for each of them only; None takes that of the longest text.
-
-    Raises:
-      ValueError: if there are no texts, or one is longer than all lengths.
-    """
-    if not len(tokens):
-        raise ValueError("tokens must be those of at least one text, got none")
-    longest = max(len(each) for each in tokens)
-    fitting = [length for length in ([longest] if lengths is None else lengths) if length >= longest]
-    if not fitting:
-        raise ValueError(f"lengths must hold one of at least {longest}, got {lengths}; truncate texts to the longest")
-    shape = (len(tokens), min(fitting))
-    batch = TokenBatch(np.full(shape, config.padding_token, np.int32), np.zeros(shape, bool), np.zeros(shape, np.int32))
-    for row, (numbers, types) in enumerate(zip(tokens, token_types, strict=True)):
-        batch.tokens[row, : len(numbers)] = numbers
-        batch.mask[row, : len(numbers)] = True
-        batch.token_types[row, : len(types)] = types
-    return batch
 
 
 def _check_texts(texts: Sequence[str]) -> None:

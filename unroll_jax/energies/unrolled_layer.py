@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from unroll_jax.descent import check_tokens, compute_dtype
 
@@ -19,7 +19,9 @@ class UnrolledLayerParams(NamedTuple):
     U: Float[Array, "d d"]
 
 
-def unrolled_layer(params: UnrolledLayerParams, y: Float[Array, "*batch n d"]) -> Float[Array, "*batch n d"]:
+def unrolled_layer(
+    params: UnrolledLayerParams, y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"] | None = None
+) -> Float[Array, "*batch n d"]:
     r"""A layer of the unrolled transformer (UT), with weights of its own.
 
     .. math:: Z = softmax(Y V^T V Y^T) Y , \qquad Y' = relu(Z W^+ + Y U) , \quad W^+ = (W + W^T) / 2 .
@@ -30,6 +32,7 @@ def unrolled_layer(params: UnrolledLayerParams, y: Float[Array, "*batch n d"]) -
     Args:
       params: V (k, d), W (d, d), U (d, d).
       y: tokens as rows.
+      mask: which of them are real; None takes all for real. No token attends to one that is not.
 
     Returns:
       Y', same shape and dtype as y.
@@ -43,6 +46,8 @@ def unrolled_layer(params: UnrolledLayerParams, y: Float[Array, "*batch n d"]) -
     check_tokens(y, dim=params.V.shape[-1])
     projected = y @ params.V.T
     logits = jnp.einsum("...uk,...vk->...uv", projected, projected, preferred_element_type=compute_dtype(y))
+    if mask is not None:
+        logits = jnp.where(mask[..., None, :], logits, jnp.finfo(logits.dtype).min)
     weights = jax.nn.softmax(logits, axis=-1).astype(y.dtype)
     symmetric = 0.5 * (params.W + params.W.T)
     return jax.nn.relu((weights @ y) @ symmetric + y @ params.U)

@@ -1,8 +1,8 @@
 """Flax modules: they own parameters and call the pure functions of the floors below.
 
 Classifiers and segmenters of images are called as ``(logits, info) = module.apply(variables, x)``: ``info`` is an
-`EquilibriumInfo` where features are an equilibrium, and None where they are not. `Classifier`, of text, returns the
-logits of every layer.
+`EquilibriumInfo` where features are an equilibrium, and None where they are not. `Classifier` and `UnrolledClassifier`,
+of text, return the logits of every layer.
 """
 
 from unroll_jax.models.classifier import POOLINGS, Classifier, Head
@@ -16,6 +16,7 @@ from unroll_jax.models.neural_ode import NeuralODE
 from unroll_jax.models.opteq_base import WAYS
 from unroll_jax.models.parts import BehindStem
 from unroll_jax.models.segmenters import DeepOptEqSegmenter, FullyConvolutionalNetwork
+from unroll_jax.models.unrolled_classifier import TokenEmbeddings, UnrolledClassifier
 from unroll_jax.models.unrolled_transformer import UnrolledTransformer
 
 __all__ = [
@@ -36,6 +37,8 @@ __all__ = [
     "Head",
     "MonotoneOperatorNetwork",
     "NeuralODE",
+    "TokenEmbeddings",
+    "UnrolledClassifier",
     "UnrolledTransformer",
     "dct",
     "scaled_identity",

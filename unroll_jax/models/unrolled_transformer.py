@@ -44,11 +44,19 @@ class UnrolledTransformer(nn.Module):
     U_init: Initializer = scaled_identity(0.9)
 
     @nn.compact
-    def __call__(self, x: jax.Array, *, record: Callable[[jax.Array], Any] | None = None) -> Any:
+    def __call__(
+        self,
+        x: jax.Array,
+        mask: jax.Array | None = None,
+        *,
+        record: Callable[[jax.Array], Any] | None = None,
+    ) -> Any:
         """Runs all layers.
 
         Args:
           x: tokens (*batch, n, dim); the layer-0 output.
+          mask: which of them are real, bool (*batch, n); None takes all for real. What is masked out changes nothing of
+            the others' outputs; its own mean nothing.
           record: ``y -> pytree``, evaluated inside the scan at every layer's output, in float32 or wider; None keeps
             the outputs themselves.
 
@@ -56,27 +64,31 @@ class UnrolledTransformer(nn.Module):
           The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record`` returned, stacked likewise.
 
         Raises:
-          ValueError: if x is not (*batch, n, dim), or num_layers or rank is below 1.
-          TypeError: if x is not floating.
+          ValueError: if x is not (*batch, n, dim), mask is not (*batch, n), or num_layers or rank is below 1.
+          TypeError: if x is not floating, or mask is not boolean.
         """
         if not jnp.issubdtype(x.dtype, jnp.floating):
             raise TypeError(f"x must have a floating dtype, got {x.dtype}; cast it first")
         if x.ndim < 2 or x.shape[-1] != self.dim:
             raise ValueError(f"x must be (*batch, n, dim={self.dim}), got shape {x.shape}")
+        if mask is not None and mask.dtype != jnp.bool_:
+            raise TypeError(f"mask must be boolean, got {mask.dtype}; cast it first")
+        if mask is not None and mask.shape != x.shape[:-1]:
+            raise ValueError(f"mask must have shape {x.shape[:-1]}, as x says, got {mask.shape}")
         params = self._layers()
         compute = x.dtype if self.dtype is None else self.dtype
         output = jnp.promote_types(x.dtype, jnp.float32)
 
-        def step(layer: UnrolledLayerParams, y: jax.Array, _: None) -> jax.Array:
-            return unrolled_layer(jax.tree.map(lambda leaf: leaf.astype(compute), layer), y)
+        def step(layer: UnrolledLayerParams, y: jax.Array, mask: jax.Array | None) -> jax.Array:
+            return unrolled_layer(jax.tree.map(lambda leaf: leaf.astype(compute), layer), y, mask)
 
-        def measure(layer: UnrolledLayerParams, y: jax.Array, _: None) -> Any:
+        def measure(layer: UnrolledLayerParams, y: jax.Array, _: Any) -> Any:
             wide = y.astype(output)
             return wide if record is None else record(wide)
 
         start = x.astype(compute)
         _, recorded = unroll(
-            step, params, start, num_layers=self.num_layers, tied=False, record=measure, remat=self.remat
+            step, params, start, mask, num_layers=self.num_layers, tied=False, record=measure, remat=self.remat
         )
         return recorded
 

@@ -23,15 +23,15 @@ class TokenBatch(NamedTuple):
     """Tokens, padded to one length.
 
     Attributes:
-      ids: Numbers of tokens, int32 (batch, length).
+      tokens: Numbers of tokens, int32 (batch, length).
       mask: Which of them are the text's, bool (batch, length).
-      segments: 0 in the first text, 1 in the second, int32 (batch, length); 0 where there is nothing.
+      token_types: 0 in the first text, 1 in the second, int32 (batch, length); 0 where there is nothing.
       labels: Classes, int32 (batch,).
     """
 
-    ids: np.ndarray
+    tokens: np.ndarray
     mask: np.ndarray
-    segments: np.ndarray
+    token_types: np.ndarray
     labels: np.ndarray
 
 
@@ -185,9 +185,9 @@ def pad_tokens(encoded: Encoded, labels: np.ndarray, buckets: Sequence[int], *, 
         np.full(shape, padding_token, np.int32), np.zeros(shape, bool), np.zeros(shape, np.int32), np.asarray(labels)
     )
     for row, (tokens, types) in enumerate(zip(encoded.tokens, encoded.token_types, strict=True)):
-        batch.ids[row, : len(tokens)] = tokens
+        batch.tokens[row, : len(tokens)] = tokens
         batch.mask[row, : len(tokens)] = True
-        batch.segments[row, : len(types)] = types
+        batch.token_types[row, : len(types)] = types
     return batch
 
 

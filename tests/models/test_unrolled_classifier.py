@@ -1,0 +1,99 @@
+"""The classifier of text over unrolled layers, against NumPy in float64; padding, noise, frozen embeddings."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests import reference
+from unroll_jax.models import UnrolledClassifier, UnrolledTransformer
+
+DIM, LAYERS, CLASSES, WORDS = 4, 3, 3, 11
+NORMAL = nn.initializers.normal(0.5)
+TOKENS = np.array([[3, 4, 5, 6, 2], [7, 8, 0, 0, 0]], np.int32)
+MASK = TOKENS > 0
+GIVEN = jnp.asarray(TOKENS), jnp.asarray(MASK)
+
+
+def classifier(**options):
+    layers = UnrolledTransformer(DIM, LAYERS, rank=2, V_init=NORMAL, W_init=NORMAL, U_init=NORMAL)
+    return UnrolledClassifier(layers, WORDS, CLASSES, **options)
+
+
+@pytest.fixture
+def drawn(getkey):
+    """A model's parameters, all of them away from zero."""
+
+    def draw(model):
+        variables = model.init(getkey(), *GIVEN)
+        return jax.tree.map(lambda leaf: leaf + 0.1 * jax.random.normal(getkey(), leaf.shape), variables)
+
+    return draw
+
+
+def reference_logits(variables, noise, *, positions):
+    """Every text by itself, without padding, layer by layer."""
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables["params"])
+    head, layers, found = params["head"]["logits"], params["transformer"]["layers"], []
+    for tokens, mask, shift in zip(TOKENS, MASK, noise, strict=True):
+        y = params["embeddings"]["word"]["embedding"][tokens[mask]] + shift[mask]
+        if positions:
+            y = y + params["embeddings"]["position"]["embedding"][: mask.sum()]
+        outputs = [y]
+        for layer in range(LAYERS):
+            outputs.append(reference.unrolled_layer(outputs[-1], *(leaf[layer] for leaf in layers)))
+        found.append([output.mean(axis=0) @ head["kernel"] + head["bias"] for output in outputs])
+    return np.swapaxes(found, 0, 1)
+
+
+@pytest.mark.parametrize("positions", [None, 5])
+def test_a_padded_batch_gives_the_logits_of_each_text_by_itself(drawn, positions):
+    model, noise = classifier(max_positions=positions), np.random.default_rng(0).normal(size=(2, 5, DIM))
+    variables = drawn(model)
+    found = jax.jit(model.apply)(variables, *GIVEN, perturbation=jnp.asarray(noise, jnp.float32))
+    expected = reference_logits(variables, noise, positions=positions is not None)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_padding_on_the_left_gives_what_padding_on_the_right_gives(drawn):
+    model = classifier(max_positions=5)
+    variables, turned = drawn(model), jnp.asarray(np.stack([TOKENS[0], np.roll(TOKENS[1], 3)]))
+    both = jax.jit(lambda variables: [model.apply(variables, tokens, tokens > 0) for tokens in (GIVEN[0], turned)])
+    right, left = both(variables)
+    np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_frozen_embeddings_get_no_gradient_and_all_else_does(drawn, frozen):
+    model = classifier(frozen=frozen, max_positions=5)
+    variables = drawn(model)
+    gradient = jax.jit(jax.grad(lambda variables: jnp.sum(jnp.sin(model.apply(variables, *GIVEN)))))(variables)
+    moved = {jax.tree_util.keystr(path): bool(jnp.any(leaf != 0)) for path, leaf in jax.tree.leaves_with_path(gradient)}
+    assert moved.pop("['params']['embeddings']['word']['embedding']") == (not frozen)
+    assert all(moved.values())
+
+
+def test_record_sees_the_logits_of_every_layer(drawn):
+    model = classifier()
+    variables = drawn(model)
+    largest = model.apply(variables, *GIVEN, record=lambda logits: jnp.max(logits, axis=-1))
+    np.testing.assert_allclose(largest, model.apply(variables, *GIVEN).max(axis=-1), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"tokens": TOKENS.astype(np.float32)}, TypeError, "tokens must be integers, got float32"),
+        ({"mask": MASK[:1]}, ValueError, r"mask must have shape \(2, 5\)"),
+        ({"perturbation": np.zeros((2, 5, 1))}, ValueError, r"perturbation must have shape \(2, 5, 4\)"),
+        ({"max_positions": 4}, ValueError, "at most max_positions=4 long, got 5; truncate them"),
+    ],
+    ids=["tokens", "mask", "perturbation", "positions"],
+)
+def test_arguments_that_do_not_fit_are_refused(options, error, message):
+    call = {"tokens": TOKENS, "mask": MASK, **options}
+    model = classifier(max_positions=call.pop("max_positions", None))
+    call = {name: jnp.asarray(value) for name, value in call.items()}
+    with pytest.raises(error, match=message):
+        model.init(jax.random.key(0), call.pop("tokens"), **call)

@@ -1,0 +1,141 @@
+"""A classifier of text whose layers are those of the unrolled transformer, each read by one head."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from unroll_jax.models.classifier import Head
+from unroll_jax.models.parts import check_sizes
+from unroll_jax.models.unrolled_transformer import UnrolledTransformer
+
+__all__ = ["TokenEmbeddings", "UnrolledClassifier"]
+
+
+class TokenEmbeddings(nn.Module):
+    """Embeddings of words, and of positions where there are any: the output of layer 0.
+
+    Positions count real tokens only, so that padding on either side moves none. The parameters are
+    ``word.embedding`` (vocabulary_size, dim) and ``position.embedding`` (max_positions, dim).
+
+    Attributes:
+      vocabulary_size: rows of the table of words.
+      dim: width of the tokens.
+      max_positions: longest sequence that positions are learned for; None has no positions.
+      frozen: keep the table of words as it is: no gradient reaches it.
+      param_dtype: dtype of the parameters.
+    """
+
+    vocabulary_size: int
+    dim: int
+    max_positions: int | None = None
+    frozen: bool = False
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, tokens: jax.Array, mask: jax.Array, perturbation: jax.Array | None = None) -> jax.Array:
+        """Embeds tokens; ``perturbation`` is added to the embeddings of words, where ``mask`` says they are real."""
+        embed = functools.partial(nn.Embed, features=self.dim, param_dtype=self.param_dtype)
+        # Of unit variance: noise is stated relative to what an entry varies by.
+        total = embed(self.vocabulary_size, embedding_init=nn.initializers.normal(1.0), name="word")(tokens)
+        if self.frozen:
+            total = jax.lax.stop_gradient(total)
+        if perturbation is not None:
+            total = total + jnp.where(mask[..., None], perturbation, 0.0).astype(total.dtype)
+        if self.max_positions is not None:
+            places = jnp.maximum(jnp.cumsum(mask, axis=-1) - 1, 0)
+            start = nn.initializers.normal(0.1)
+            total = total + embed(self.max_positions, embedding_init=start, name="position")(places)
+        return total
+
+
+class UnrolledClassifier(nn.Module):
+    """Word embeddings, an `UnrolledTransformer` and one `Head` that reads the output of every layer.
+
+    It is called as `Classifier` is. The parameters are ``embeddings``, ``transformer`` and ``head``.
+
+    Attributes:
+      transformer: the layers.
+      vocabulary_size: rows of the table of word embeddings.
+      num_classes: logits out.
+      pooling: of the head: the "mean" of the real tokens, or the "first".
+      max_positions: longest sequence that positions are learned for; None has no positions, and no order of words.
+      frozen: keep the word embeddings as they are.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> model = UnrolledClassifier(UnrolledTransformer(dim=8, num_layers=3), vocabulary_size=100, num_classes=2)
+      >>> tokens = jnp.array([[5, 6, 7], [8, 9, 0]])
+      >>> variables = model.init(jax.random.key(0), tokens)
+      >>> model.apply(variables, tokens, mask=tokens != 0).shape
+      (4, 2, 2)
+    """
+
+    transformer: UnrolledTransformer
+    vocabulary_size: int
+    num_classes: int
+    pooling: str = "mean"
+    max_positions: int | None = None
+    frozen: bool = False
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens: jax.Array,
+        mask: jax.Array | None = None,
+        *,
+        token_types: jax.Array | None = None,
+        perturbation: jax.Array | None = None,
+        record: Callable[[jax.Array], Any] | None = None,
+    ) -> Any:
+        """Reads all layers.
+
+        Args:
+          tokens: numbers of tokens, int (*batch, n).
+          mask: which of them are real, bool (*batch, n); None takes all for real. What is masked out changes nothing.
+          token_types: taken as `Classifier` does, and of no effect: the separator tells the texts of a pair apart.
+          perturbation: added to the word embeddings of real tokens, (*batch, n, dim); None adds nothing.
+          record: ``logits -> pytree``, evaluated inside the scan at every layer; None keeps the logits.
+
+        Returns:
+          Logits of layers 0..L, (L + 1, *batch, classes), or what ``record`` made of each layer's, stacked likewise.
+
+        Raises:
+          ValueError: if an attribute or a shape is not allowed.
+          TypeError: if an argument has a dtype of the wrong kind.
+        """
+        del token_types
+        dim, param_dtype = self.transformer.dim, self.transformer.param_dtype
+        check_sizes(vocabulary_size=self.vocabulary_size)
+        self._check(tokens, mask, perturbation)
+        real = jnp.ones(tokens.shape, bool) if mask is None else mask
+        embeddings = TokenEmbeddings(
+            self.vocabulary_size, dim, self.max_positions, self.frozen, param_dtype, name="embeddings"
+        )
+        head = Head(self.num_classes, self.pooling, param_dtype=param_dtype, name="head")
+        if self.is_initializing():
+            head(jnp.zeros((*tokens.shape, dim), param_dtype), real)
+        # Scans want the parameters that all layers share as arrays, not as a module of the scope around them.
+        shared, variables = head.unbind()
+
+        def read(y: jax.Array) -> Any:
+            logits: Any = shared.apply(variables, y, real)
+            return logits if record is None else record(logits)
+
+        return self.transformer(embeddings(tokens, real, perturbation), real, record=read)
+
+    def _check(self, tokens: Any, mask: Any, perturbation: Any) -> None:
+        if not jnp.issubdtype(tokens.dtype, jnp.integer):
+            raise TypeError(f"tokens must be integers, got {tokens.dtype}; cast them first")
+        if mask is not None and mask.shape != tokens.shape:
+            raise ValueError(f"mask must have shape {tokens.shape}, as tokens say, got {mask.shape}")
+        shape = (*tokens.shape, self.transformer.dim)
+        if perturbation is not None and perturbation.shape != shape:
+            raise ValueError(f"perturbation must have shape {shape}, as tokens say, got {perturbation.shape}")
+        if self.max_positions is not None and tokens.shape[-1] > self.max_positions:
+            raise ValueError(
+                f"tokens must be at most max_positions={self.max_positions} long, got {tokens.shape[-1]}; truncate them"
+            )
