@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from train.constrained import TrainState, init_state, make_step
 from train.video.config import ModelConfig, VideoConfig
-from train.video.state import TrainState, init_state, make_step
 from train.video.task import video_task
 
 __all__ = ["FRAMES", "compiled_step", "matmul_flops", "random_batch", "training_step"]

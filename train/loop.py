@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 from tqdm import tqdm
 
 from train.checkpoint import Checkpoints
@@ -67,6 +68,8 @@ class _Loop:
         self._checkpoints, self._writer, self._stop = checkpoints, writer, stop
         # As of the last checkpoint.
         self._saved_step, self._notes, self._compile_seconds = 0, Notes(), 0.0
+        # By the shapes of a batch: those of text come in several lengths.
+        self._compiled: dict[Any, Callable[[Any, Any], tuple[Any, Any]]] = {}
 
     def run(self, state: Any, notes: Notes) -> None:
         self._saved_step, self._notes = int(state.step), notes
@@ -86,12 +89,15 @@ class _Loop:
         recipe, done, pending = self._recipe, self._saved_step, None
         batches = map(self._placed.put, recipe.batches(done))
         batch = next(batches)
-        step = self._compile(state, batch)
+        self._compile(state, batch)
         self._write_status("running")
         began = time.perf_counter() - self._notes.train_seconds
         look = {"unit": "step", "desc": recipe.title, "mininterval": 0.5, "disable": not is_first()}
         with tqdm(total=recipe.num_steps, initial=done, **look) as bar:
             while self._goes_on():
+                compiled_before = self._compile_seconds
+                step = self._compile(state, batch)
+                began += self._compile_seconds - compiled_before
                 state, metrics = step(state, batch)
                 done += 1
                 if pending is not None:
@@ -115,10 +121,13 @@ class _Loop:
                     )
 
     def _compile(self, state: Any, batch: Any) -> Callable[[Any, Any], tuple[Any, Any]]:
-        began = time.perf_counter()
-        step = self._placed.step.lower(state, batch).compile()
-        self._compile_seconds = time.perf_counter() - began
-        return step
+        """The step for batches of these shapes, compiled once for each; that time is no time of training."""
+        shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
+        if shapes not in self._compiled:
+            began = time.perf_counter()
+            self._compiled[shapes] = self._placed.step.lower(state, batch).compile()
+            self._compile_seconds += time.perf_counter() - began
+        return self._compiled[shapes]
 
     def _record(self, step: int, metrics: Any, bar: tqdm) -> None:
         row, words = self._recipe.describe(step, fetch(metrics))

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from train.constrained import Bounds
 from train.sharding import keep_rows
 from train.video.task import Task
 from unroll_jax.constrained import descent_constraints
@@ -53,7 +54,7 @@ def encoder_task(dtype: str) -> Task:
 
         return jnp.mean(outputs(params, tokens, loss), axis=-1)
 
-    return Task(init, outputs, layer_losses, constraints, constraints, LAYERS + 1, "nats")
+    return Task(init, outputs, layer_losses, Bounds(constraints, constraints, LAYERS + 1), "nats")
 
 
 def encoder_batches() -> Iterator[Any]:

@@ -17,13 +17,13 @@ from tests.supervised.conftest import Stripes
 from tests.supervised.test_runs import small
 from tests.train.conftest import Clips
 from train.checkpoint import Checkpoints
+from train.constrained import init_state, make_step
 from train.errors import UserError
 from train.plan import make_plan
 from train.recipe import Recipe
 from train.runs import evaluate, run
 from train.sharding import describe_mesh, make_mesh, path_name, place
 from train.video.config import ModelConfig, VideoConfig
-from train.video.state import init_state, make_step
 from train.video.task import video_task
 
 MESHES = {"one": "data=1", "data": "data=8", "fsdp": "fsdp=8", "mixed": "data=2,fsdp=2,tensor=2"}

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from train.constrained import init_state
 from train.video.evaluate import NOISE_SEED, evaluate_video, make_split_losses, noise_levels
-from train.video.state import init_state
 from train.video.task import add_noise, to_unit, video_task
 
 
@@ -20,7 +20,7 @@ def evaluated(changed, clips):
         config = changed(**fields)
         task = video_task(config, clips)
         state = init_state(config, task)
-        multipliers = jnp.arange(task.num_constraints, dtype=jnp.float32)
+        multipliers = jnp.arange(task.bounds.count, dtype=jnp.float32)
         return config, task, state.params, evaluate_video(config, task, clips, state.params, multipliers)
 
     return build

@@ -17,13 +17,13 @@ import unroll_jax
 from train.checkpoint import Checkpoints
 from train.cli import main
 from train.config import to_json
+from train.constrained import init_state
 from train.errors import UserError
 from train.export import Exported, export, load_exported
 from train.metrics import read_metrics
 from train.runs import best_checkpoint
 from train.structure import PARAMETER_TYPES, flatten
 from train.tuning import Judgement
-from train.video.state import init_state
 from train.video.task import add_noise, to_unit, video_task
 from unroll_jax.energies.transformer import TransformerParams
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from train.checkpoint import Checkpoints
+from train.constrained import init_state
 from train.errors import UserError
 from train.loop import train
 from train.metrics import read_metrics
 from train.video.recipe import video_recipe
-from train.video.state import init_state
 from train.video.task import video_task
 
 

@@ -14,10 +14,10 @@ import pytest
 
 from train.checkpoint import Checkpoints
 from train.config import from_json
+from train.constrained import init_state
 from train.metrics import read_metrics
 from train.report.files import read_object
 from train.video.config import VideoConfig
-from train.video.state import init_state
 from train.video.task import video_task
 
 STEPS, EVERY = 240, 20

@@ -9,10 +9,10 @@ import pytest
 
 from tests.train.conftest import Clips
 from train.checkpoint import Checkpoints
+from train.constrained import init_state
 from train.errors import UserError
 from train.lock import locked
 from train.runs import evaluate
-from train.video.state import init_state
 from train.video.task import video_task
 
 

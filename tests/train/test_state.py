@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train.video.state import init_state, make_step
+from train.constrained import init_state, make_step
 from train.video.task import video_task
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8

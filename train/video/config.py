@@ -5,13 +5,12 @@ from typing import Literal
 
 import jax
 
-from train.config import PrimalConfig, check_fields, nonnegative, positive, value_of
+from train.config import PrimalConfig, check_fields, positive, value_of
+from train.constrained import ConstraintConfig, DualConfig, training_rules
 from train.data import DataConfig
 from train.errors import UserError
 
 __all__ = [
-    "ConstraintConfig",
-    "DualConfig",
     "ModelConfig",
     "VideoConfig",
     "check_config",
@@ -37,42 +36,6 @@ class ModelConfig:
     JAX_ENABLE_X64=1 must be set."""
     remat: bool = False
     """Recompute layers in the backward pass: less memory, more time."""
-
-
-@dataclasses.dataclass(frozen=True)
-class DualConfig:
-    """Projected ascent on the multipliers."""
-
-    optimizer: Literal["pi", "adam", "sgd"] = "pi"
-    """sgd: rate x violation a step; pi: sgd plus a part proportional to the violation, which damps swings; adam: about
-    its learning rate a step, whatever the violation (the paper's)."""
-    learning_rate: float = 5e-3
-    """Rate of the ascent; for pi, the integral gain."""
-    proportional_gain: float = 1.0
-    """Multiplier per unit of violation, for pi alone."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ConstraintConfig:
-    """What every layer must do."""
-
-    alpha: tuple[float, ...] = (0.22,)
-    """Share of the loss each layer must remove, in (0, 1): one number, or one a layer. The paper's UT has 0.22."""
-    reference: float | None = 8.0
-    """f_ref, bound on the loss at the embedded input, here the noisy input itself; none drops that constraint. The
-    paper's UT has 5.5, below the input's loss on the built-in clips, which have more contrast than its videos."""
-    resilience: float | None = None
-    """beta, cost of slack (decays the multipliers); none keeps the constraints hard."""
-    margin: float = 0.05
-    """Share by which training tightens the bounds of layers 2 and on, so that the stated ones hold on held-out data."""
-    first_margin: float = 0.2
-    """The same for layer 1, whose loss carries over to held-out data least well."""
-    warmup_steps: int = 0
-    """Steps of plain risk before the constraints count."""
-    normalise: bool = True
-    """Divide the Lagrangian by 1 + sum of multipliers, so that growing multipliers do not grow the gradient."""
-    tolerance: float = 0.05
-    """Relative excess over a bound that still counts as feasible."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +66,8 @@ class VideoConfig:
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     primal: PrimalConfig = dataclasses.field(default_factory=PrimalConfig)
     dual: DualConfig = dataclasses.field(default_factory=DualConfig)
+    # The paper's UT has alpha = 0.22 and f_ref = 5.5, which is below the input's loss on the built-in clips, as these
+    # have more contrast than its videos.
     constraints: ConstraintConfig = dataclasses.field(default_factory=ConstraintConfig)
 
 
@@ -112,22 +77,18 @@ def check_config(config: VideoConfig) -> None:
     Raises:
       UserError: naming the field, its value and what is allowed.
     """
-    alpha, warmup = config.constraints.alpha, config.constraints.warmup_steps
+    given = len(config.constraints.alpha)
     rules = (
         *((name, "at least 1", value_of(config, name) is None or value_of(config, name) >= 1) for name in _COUNTS),
-        ("constraints.alpha", "in (0, 1)", all(0.0 < a < 1.0 for a in alpha)),
-        ("constraints.alpha", "one number, or one for each layer", len(alpha) in (1, config.model.num_layers)),
-        ("test-gammas", "one number or more", len(config.test_gammas) > 0),
-        ("test-gammas", "finite and at least 0", all(nonnegative(gamma) for gamma in config.test_gammas)),
-        ("constraints.warmup-steps", f"at least 0 and below steps={config.steps}", 0 <= warmup < config.steps),
-        ("seed", "a whole number in [0, 2**32)", 0 <= config.seed < 2**32),
+        *training_rules(config),
+        (
+            "constraints.alpha",
+            "one number, or one for each layer",
+            given in (1, config.model.num_layers),
+        ),
         ("model.dtype", "float32 or bfloat16 unless JAX_ENABLE_X64=1 is set", _computable(config.model.dtype)),
         ("model.mixing", "in [0, 1]", 0.0 <= config.model.mixing <= 1.0),
-        ("constraints.margin", "in [0, 1)", 0.0 <= config.constraints.margin < 1.0),
-        ("constraints.first-margin", "in [0, 1)", 0.0 <= config.constraints.first_margin < 1.0),
-        ("primal.warmup-share", "in [0, 1)", 0.0 <= config.primal.warmup_share < 1.0),
-        *((name, "positive and finite", positive(value_of(config, name))) for name in _POSITIVE),
-        *((name, "finite and at least 0", nonnegative(value_of(config, name))) for name in _NONNEGATIVE),
+        ("model.attention-scale", "positive and finite", positive(config.model.attention_scale)),
     )
     check_fields(config, rules)
     if config.train_gamma == 0.0 and config.method != "erm":
@@ -140,13 +101,4 @@ def _computable(dtype: str) -> bool:
     return dtype != "float64" or jax.config.read("jax_enable_x64")
 
 
-_COUNTS = ("model.num-layers", "model.rank", "steps", "batch-size", "validate-every")
-_POSITIVE = (
-    "model.attention-scale",
-    "primal.learning-rate",
-    "primal.clip-norm",
-    "dual.learning-rate",
-    "constraints.reference",
-    "constraints.resilience",
-)
-_NONNEGATIVE = ("train-gamma", "constraints.tolerance", "dual.proportional-gain")
+_COUNTS = ("model.num-layers", "model.rank")

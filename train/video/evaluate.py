@@ -6,14 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from train.constrained import feasibility, ratio_figures
 from train.data import VideoData
-from train.metrics import numbers
 from train.processes import fetch
 from train.sharding import put_beside
 from train.video.config import VideoConfig
 from train.video.health import layer_health
 from train.video.task import Task, add_noise, to_unit
-from unroll_jax.constrained import feasibility_report
 
 __all__ = ["SplitLosses", "evaluate_video", "make_split_losses", "noise_levels"]
 
@@ -21,8 +20,6 @@ __all__ = ["SplitLosses", "evaluate_video", "make_split_losses", "noise_levels"]
 BATCH_SIZE = 250
 # The noise of the evaluation is the same for every run, method and level (scaled), so that runs compare like with like.
 NOISE_SEED = 20260101
-# The last bin is open: it holds every ratio above 2.
-RATIO_EDGES = np.append(np.round(np.linspace(0.0, 2.0, 81), 3), np.inf)
 
 
 class SplitLosses(NamedTuple):
@@ -91,39 +88,8 @@ def evaluate_video(config: VideoConfig, task: Task, data: VideoData, params: Any
         "loss_units": task.loss_units,
         "tolerance": config.constraints.tolerance,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
-        **_feasibility(config, task, at_training, multipliers),
-        **_ratios(at_training),
-    }
-
-
-def _feasibility(config: VideoConfig, task: Task, sample_losses: np.ndarray, multipliers: Any) -> dict[str, Any]:
-    report = feasibility_report(
-        jnp.asarray(sample_losses),
-        jnp.asarray(multipliers),
-        task.constraints,
-        tolerance=config.constraints.tolerance,
-        resilience=config.constraints.resilience,
-    )
-    enforced = task.tightened(report.layer_losses)
-    report = report._replace(complementary_slackness=report.multipliers * (enforced - report.slacks))
-    names = ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness")
-    return {
-        **{name: numbers(getattr(report, name), length=len(report.layer_losses)) for name in names},
-        "feasible": bool(report.feasible),
-        "descend_share": numbers(report.descending),
-        "mean_ratio": numbers(report.ratios),
-    }
-
-
-def _ratios(sample_losses: np.ndarray) -> dict[str, Any]:
-    before, after = sample_losses[:, :-1], sample_losses[:, 1:]
-    ratios = np.divide(after, before, out=np.full_like(after, np.nan), where=before > 0.0)
-    counts = [np.histogram(column[np.isfinite(column)], RATIO_EDGES)[0].tolist() for column in ratios.T]
-    known = ratios[np.isfinite(ratios)]
-    return {
-        "ratio_histogram": {"edges": numbers(RATIO_EDGES), "counts": counts},
-        "share_descending": float(np.mean(after < before)),
-        "mean_ratio_all": float(np.mean(known)) if known.size else None,
+        **feasibility(config.constraints, task.bounds, at_training, multipliers),
+        **ratio_figures(at_training),
     }
 
 

@@ -1,26 +1,20 @@
 """Video experiments, as the commands see them."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
+from train.constrained import judgement, tunables, variants
 from train.data import VideoData, load
 from train.data.clips import SPLITS
 from train.recipe import Kind
 from train.report import write_report
-from train.tuning import Judgement, Tunable, Tuning
+from train.tuning import Tunable, Tuning
 from train.video.config import VideoConfig, check_config
 from train.video.evaluate import evaluate_video
 from train.video.recipe import video_recipe
 from train.video.task import video_task
 
 __all__ = ["VIDEO"]
-
-
-def _variants(config: VideoConfig) -> list[tuple[str, VideoConfig]]:
-    if config.method != "both":
-        return [("", config)]
-    return [(method, dataclasses.replace(config, method=method)) for method in ("erm", "constrained")]
 
 
 def _label(config: VideoConfig) -> str:
@@ -51,36 +45,13 @@ def _report(folders: Any, out: Path, log: Any) -> None:
 
 
 def _tunables(config: VideoConfig) -> dict[str, Tunable]:
-    rate = Tunable("primal.learning_rate", "1e-4:5e-3", log=True)
-    if config.method == "erm":
-        return {"primal-rate": rate}
-    reference, unit = config.constraints.reference, "half squared error per patch"
-    return {
-        # From where it is: a lower one may be below the loss of the noisy input, which nothing can meet.
-        "f-ref": Tunable(
-            "constraints.reference",
-            None if reference is None else f"{reference:g}:{1.5 * reference:g}",
-            optional=True,
-            unit=unit,
-        ),
-        "alpha": Tunable("constraints.alpha", "0.05:0.3"),
-        "dual-rate": Tunable("dual.learning_rate", "5e-4:5e-2", log=True),
-        "primal-rate": rate,
-        "resilience": Tunable("constraints.resilience", "none,1,10,100", log=True, optional=True),
-    }
-
-
-def _judge(config: VideoConfig, row: dict[str, Any]) -> Judgement:
-    loss = row["layer_losses"][-1]
-    return (
-        Judgement(True, None, loss) if config.method == "erm" else Judgement(row["feasible"], row["worst_excess"], loss)
-    )
+    return tunables(config, primal_rate="1e-4:5e-3", alpha="0.05:0.3", unit="half squared error per patch")
 
 
 VIDEO = Kind(
     config=VideoConfig,
     check=check_config,
-    variants=_variants,
+    variants=variants,
     label=_label,
     describe=lambda config: f"{config.method}, {config.model.num_layers} layers, {config.steps} steps",
     load=lambda config, log: load(config.data, log=log),
@@ -89,5 +60,5 @@ VIDEO = Kind(
     evaluate=_evaluate,
     verdict=_verdict,
     report=_report,
-    tuning=Tuning(_tunables, "validation loss (half squared error per patch)", larger_is_better=False, judge=_judge),
+    tuning=Tuning(_tunables, "validation loss (half squared error per patch)", larger_is_better=False, judge=judgement),
 )

@@ -2,17 +2,15 @@
 
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
+from train.constrained import TrainState, describe_step, init_state, judge_losses, make_step
 from train.data import VideoData
-from train.metrics import numbers
-from train.recipe import INFEASIBLE, Recipe, Validation, require_finite
+from train.recipe import Recipe, Validation
 from train.sharding import make_mesh, own_rows
 from train.video.config import VideoConfig
 from train.video.evaluate import make_split_losses
 from train.video.health import describe_collapse
-from train.video.state import Metrics, TrainState, init_state, make_step
 from train.video.task import Task
 
 __all__ = ["video_recipe"]
@@ -40,41 +38,14 @@ def video_recipe(config: VideoConfig, task: Task, data: VideoData) -> Recipe:
         init=lambda: init_state(config, task),
         step=make_step(config, task),
         batches=lambda start: data.batches("train", start_step=start, **reading),
-        describe=_describe,
+        describe=describe_step,
         validate=validate,
     )
 
 
-def _describe(step: int, values: Metrics) -> tuple[dict[str, Any], dict[str, str]]:
-    require_finite(step, values.layer_losses, "loss", each="layer")
-    require_finite(step, values.grad_norm, "gradient")
-    row = {
-        "loss": float(values.layer_losses[-1]),
-        "lagrangian": float(values.lagrangian),
-        "layer_losses": values.layer_losses.tolist(),
-        "violations": numbers(values.violations, length=values.layer_losses.size),
-        "multipliers": numbers(values.multipliers, length=values.layer_losses.size),
-        "grad_norm": float(values.grad_norm),
-    }
-    return row, {"loss": f"{values.layer_losses[-1]:.3f}", "worst_violation": f"{values.violations.max():+.3f}"}
-
-
 def _judge(config: VideoConfig, task: Task, state: TrainState, found: Any) -> Validation:
     losses = found.sample_losses.mean(axis=0)
-    require_finite(int(state.step), losses, "validation loss", each="layer")
-    violations = np.asarray(task.constraints(jnp.asarray(losses)))
-    bounds = losses[losses.size - violations.size :] - violations
-    # Without noise the input has no loss, and the bound on layer 1 is 0.
-    excess = float(np.max(violations / np.maximum(bounds, 1e-9)))
-    feasible = excess <= config.constraints.tolerance
-    score = -float(losses[-1]) if feasible or config.method == "erm" else INFEASIBLE - excess
-    row = {
-        "layer_losses": losses.tolist(),
-        "violations": numbers(violations, length=losses.size),
-        "worst_excess": excess,
-        "feasible": feasible,
-        "dead_share": found.dead.tolist(),
-        "spread": found.spread.tolist(),
-    }
+    row, score = judge_losses(config, task.bounds.stated, losses, int(state.step))
+    row |= {"dead_share": found.dead.tolist(), "spread": found.spread.tolist()}
     multipliers = np.asarray(state.dual.multipliers)
     return Validation(row, score, describe_collapse(found.dead, found.spread, losses, multipliers))

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt8
 
+from train.constrained import Bounds, descent_bounds
 from train.errors import UserError
 from train.sharding import keep_rows
 from train.video.config import VideoConfig
-from unroll_jax.constrained import Constraints, descent_constraints
 from unroll_jax.models import UnrolledTransformer, dct, scaled_identity
 
 __all__ = ["Task", "VideoShape", "add_noise", "to_unit", "video_task"]
@@ -45,18 +45,14 @@ class Task(NamedTuple):
       init: ``key -> params``.
       outputs: ``(params, noisy, record) -> record(output)`` of layers 0..L, stacked on a leading axis.
       layer_losses: ``(params, batch, key) -> (L + 1,)``, means over the batch.
-      constraints: ``layer_losses -> violations``, as stated to the user: validation and reports judge by these.
-      tightened: the same with every descent bound lowered by the margin: what training enforces.
-      num_constraints: how many violations there are.
+      bounds: of the layer losses.
       loss_units: what a loss of 1 means, for axes and tables.
     """
 
     init: Callable[[jax.Array], dict]
     outputs: Callable[[dict, Float[Array, "batch frames pixels"], Record], Any]
     layer_losses: Callable[[dict, Batch, jax.Array], Float[Array, "layers_and_one"]]
-    constraints: Constraints
-    tightened: Constraints
-    num_constraints: int
+    bounds: Bounds
     loss_units: str
 
 
@@ -87,11 +83,6 @@ def video_task(config: VideoConfig, data: VideoShape) -> Task:
         raise UserError(f"--model.rank must be between 1 and the token width {data.token_dim}, got {rank}")
     variance = config.train_gamma * data.pixel_std
     _check_reference(config, 0.5 * data.token_dim * variance)
-    settings = config.constraints
-    depth = config.model.num_layers
-    alphas = settings.alpha if len(settings.alpha) == depth else settings.alpha * depth
-    margins = (settings.first_margin, *[settings.margin] * (depth - 1))
-    tight = [1.0 - (1.0 - alpha) * (1.0 - margin) for alpha, margin in zip(alphas, margins, strict=True)]
 
     def init(key: jax.Array) -> dict:
         return dict(model.init(key, jnp.zeros((1, data.num_tokens, data.token_dim))))
@@ -110,9 +101,7 @@ def video_task(config: VideoConfig, data: VideoShape) -> Task:
         init=init,
         outputs=outputs,
         layer_losses=layer_losses,
-        constraints=descent_constraints(alphas, reference=settings.reference),
-        tightened=descent_constraints(tight, reference=settings.reference),
-        num_constraints=depth + (settings.reference is not None),
+        bounds=descent_bounds(config.constraints, config.model.num_layers),
         loss_units="half squared error per patch, pixels in [0, 1]",
     )
 

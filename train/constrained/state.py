@@ -1,6 +1,7 @@
 """What a training run is made of between two steps, and the jitted step itself."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -8,11 +9,30 @@ import optax
 from jaxtyping import Array, Float, Int, UInt32
 
 from train.config import PrimalConfig
-from train.video.config import DualConfig, VideoConfig
-from train.video.task import Task
+from train.constrained.bounds import Bounds
+from train.constrained.config import DualConfig
 from unroll_jax.constrained import DualAscent, DualState, dual_ascent, lagrangian, proportional_integral
 
-__all__ = ["Metrics", "TrainState", "dual_optimizer", "init_state", "make_step", "primal_optimizer"]
+__all__ = ["Metrics", "Task", "TrainState", "dual_optimizer", "init_state", "make_step", "primal_optimizer"]
+
+
+class Task(Protocol):
+    """What the step needs to know of an experiment."""
+
+    @property
+    def init(self) -> Callable[[jax.Array], Any]:
+        """``key -> params``."""
+        ...
+
+    @property
+    def layer_losses(self) -> Callable[[Any, Any, jax.Array], Float[Array, "layers_and_one"]]:
+        """``(params, batch, key) -> (L + 1,)``, means over the batch."""
+        ...
+
+    @property
+    def bounds(self) -> Bounds:
+        """Of the layer losses."""
+        ...
 
 
 class TrainState(NamedTuple):
@@ -62,8 +82,8 @@ def dual_optimizer(config: DualConfig) -> optax.GradientTransformation:
     return {"adam": optax.adam, "sgd": optax.sgd}[config.optimizer](config.learning_rate)
 
 
-def init_state(config: VideoConfig, task: Task) -> TrainState:
-    """The state before the first step, from the seed alone."""
+def init_state(config: Any, task: Task) -> TrainState:
+    """The state before the first step, from the seed alone; ``config`` has `PrimalConfig`, `DualConfig` and so on."""
     params_key, noise_key = jax.random.split(jax.random.key(config.seed))
 
     def build() -> TrainState:
@@ -73,13 +93,13 @@ def init_state(config: VideoConfig, task: Task) -> TrainState:
             key=jax.random.key_data(noise_key),
             params=params,
             opt_state=primal_optimizer(config.primal, config.steps).init(params),
-            dual=_ascent(config).init(task.num_constraints),
+            dual=_ascent(config).init(task.bounds.count),
         )
 
     return jax.jit(build)()
 
 
-def make_step(config: VideoConfig, task: Task) -> jax.stages.Wrapped:
+def make_step(config: Any, task: Task) -> jax.stages.Wrapped:
     """The jitted training step ``(state, batch) -> (state, metrics)``; it consumes (donates) its state.
 
     Method "erm" minimises f_L. Method "constrained" takes one primal step on the Lagrangian, then one dual step on the
@@ -88,18 +108,18 @@ def make_step(config: VideoConfig, task: Task) -> jax.stages.Wrapped:
     optimizer, ascent = primal_optimizer(config.primal, config.steps), _ascent(config)
     constrained = config.method == "constrained"
 
-    def objective(params: Any, multipliers: Array, batch: Array, key: jax.Array) -> tuple[Array, Array]:
+    def objective(params: Any, multipliers: Array, batch: Any, key: jax.Array) -> tuple[Array, Array]:
         losses = task.layer_losses(params, batch, key)
         if not constrained:
             return losses[-1], losses
-        return lagrangian(losses, multipliers, task.tightened, normalise=config.constraints.normalise), losses
+        return lagrangian(losses, multipliers, task.bounds.tightened, normalise=config.constraints.normalise), losses
 
-    def step(state: TrainState, batch: Array) -> tuple[TrainState, Metrics]:
+    def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         differentiate = jax.value_and_grad(objective, has_aux=True)
         (value, losses), gradients = differentiate(state.params, state.dual.multipliers, batch, key)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
-        violations = task.tightened(losses)
+        violations = task.bounds.tightened(losses)
         new = TrainState(
             step=state.step + 1,
             key=state.key,
@@ -119,5 +139,5 @@ def make_step(config: VideoConfig, task: Task) -> jax.stages.Wrapped:
     return jax.jit(step, donate_argnums=0)
 
 
-def _ascent(config: VideoConfig) -> DualAscent:
+def _ascent(config: Any) -> DualAscent:
     return dual_ascent(dual_optimizer(config.dual), resilience=config.constraints.resilience)
