@@ -12,6 +12,7 @@ __all__ = [
     "ImageSource",
     "LaunchArguments",
     "Over",
+    "PredictArguments",
     "PrepareArguments",
     "ReportArguments",
     "SceneSource",
@@ -72,6 +73,24 @@ class PrepareArguments:
     """Of a table: the column of the class."""
     second_column: str | None = None
     """Of a table: the column of the second text, where records are pairs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictArguments:
+    """Classify texts with the best checkpoint of a text run: class, probabilities and loss at every layer."""
+
+    run: tyro.conf.Positional[Path]
+    """Run folder."""
+    text: tuple[str, ...] = ()
+    """Texts."""
+    second: tuple[str, ...] = ()
+    """The second text of each, where the run is of pairs."""
+    file: Path | None = None
+    """A UTF-8 file with a text a line in place of --text; of pairs, with a tab between the two."""
+    gamma: float = 0.0
+    """Strength of noise on the embeddings, as in training."""
+    seed: int = 0
+    """Of the noise."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The command line: run, plan, search, launch, evaluate, export, report, figures, prepare, list."""
+"""The command line: run, plan, search, launch, evaluate, predict, export, report, figures, prepare, list."""
 
 import contextlib
 import dataclasses
@@ -14,6 +14,7 @@ from train.arguments import (
     ExportArguments,
     ImageSource,
     LaunchArguments,
+    PredictArguments,
     PrepareArguments,
     ReportArguments,
     SceneSource,
@@ -35,6 +36,7 @@ usage: python -m train [--coordinator HOST:PORT --processes N --process I | --cl
   search EXPERIMENT [--option value ..] search over its rates and bounds; feasible first, then the validation metric
   launch --processes N -- COMMAND ...   the same command in N processes on this machine, watched
   evaluate RUN                          evaluate the best checkpoint of a run folder again
+  predict RUN --text TEXT [TEXT ...]    classify texts with a text run, layer by layer (--file LINES, --gamma NOISE)
   export RUN [--out FOLDER]             write the best checkpoint's parameters as safetensors, with their configuration
   report RUN [RUN ...] [--out FOLDER]   compare runs: tables, figures, an HTML page, summary.json
   figures NAME [--option value ...]     draw the figures of a paper (yang2022) with the numbers beside them
@@ -52,6 +54,7 @@ def main(arguments: Sequence[str]) -> int:
         "search": _search,
         "launch": _launch,
         "evaluate": _evaluate,
+        "predict": _predict,
         "export": _export,
         "report": _report,
         "figures": _figures,
@@ -165,6 +168,14 @@ def _evaluate(arguments: list[str]) -> None:
     from train.runs import evaluate
 
     evaluate(parsed.run, mesh=parsed.mesh)
+
+
+def _predict(arguments: list[str]) -> None:
+    parsed = _parse(PredictArguments, arguments, "python -m train predict")
+    from train.text.predict import predict, read_texts
+
+    texts, seconds = read_texts(parsed.text, parsed.second, parsed.file)
+    predict(parsed.run, texts, seconds, gamma=parsed.gamma, seed=parsed.seed)
 
 
 def _export(arguments: list[str]) -> None:

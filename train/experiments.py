@@ -2,6 +2,7 @@
 
 from train.recipe import Experiment
 from train.supervised.experiments import SUPERVISED
+from train.text.experiments import TEXT
 from train.video import VIDEO, VideoConfig
 
 __all__ = ["EXPERIMENTS"]
@@ -22,4 +23,5 @@ EXPERIMENTS: dict[str, Experiment] = {
         expect="feasible at every layer; about 2 minutes at 3 layers on 2 cores",
     ),
     **SUPERVISED,
+    **TEXT,
 }

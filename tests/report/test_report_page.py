@@ -111,7 +111,7 @@ def test_ood_curve_draws_both_methods_noisy_input_and_training_gamma(make_run):
         lines = _lines(axes)
         assert set(lines) == {"noisy input", "plain", "constrained", "training gamma"}
         for variant in setting.variants:
-            np.testing.assert_allclose(_heights(lines[variant.title]), variant.rmse().mean(0))
+            np.testing.assert_allclose(_heights(lines[variant.title]), variant.scores().mean(0))
             assert lines[variant.title].get_color() == COLOURS[variant.method]
         assert list(np.asarray(lines["training gamma"].get_xdata(), float)) == [0.15, 0.15]
         assert len(axes.collections) == 2

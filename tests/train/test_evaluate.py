@@ -20,7 +20,7 @@ def evaluated(changed, clips):
         config = changed(**fields)
         task = video_task(config, clips)
         state = init_state(config, task)
-        multipliers = jnp.arange(task.bounds.count, dtype=jnp.float32)
+        multipliers = jnp.arange(task.bounds.number, dtype=jnp.float32)
         return config, task, state.params, evaluate_video(config, task, clips, state.params, multipliers)
 
     return build

@@ -4,7 +4,7 @@ from train.constrained.bounds import Bounds, descent_bounds
 from train.constrained.config import ConstraintConfig, DualConfig, training_rules
 from train.constrained.evaluate import RATIO_EDGES, feasibility, ratio_figures
 from train.constrained.recipe import describe_step, judge_losses
-from train.constrained.state import Metrics, Task, TrainState, init_state, make_step
+from train.constrained.state import Metrics, TrainState, init_state, make_step
 from train.constrained.tuning import judgement, tunables, variants
 
 __all__ = [
@@ -13,7 +13,6 @@ __all__ = [
     "ConstraintConfig",
     "DualConfig",
     "Metrics",
-    "Task",
     "TrainState",
     "descent_bounds",
     "describe_step",

@@ -14,12 +14,12 @@ class Bounds(NamedTuple):
     Attributes:
       stated: ``layer_losses -> violations``, as stated to the user: validation and reports judge by these.
       tightened: the same with every descent bound lowered by the margin: what training enforces.
-      count: how many violations there are.
+      number: how many violations there are.
     """
 
     stated: Constraints
     tightened: Constraints
-    count: int
+    number: int
 
 
 def descent_bounds(settings: ConstraintConfig, num_layers: int) -> Bounds:
@@ -30,5 +30,5 @@ def descent_bounds(settings: ConstraintConfig, num_layers: int) -> Bounds:
     return Bounds(
         stated=descent_constraints(alphas, reference=settings.reference),
         tightened=descent_constraints(tight, reference=settings.reference),
-        count=num_layers + (settings.reference is not None),
+        number=num_layers + (settings.reference is not None),
     )

@@ -1,7 +1,6 @@
 """What a training run is made of between two steps, and the jitted step itself."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,30 +8,10 @@ import optax
 from jaxtyping import Array, Float, Int, UInt32
 
 from train.config import PrimalConfig
-from train.constrained.bounds import Bounds
 from train.constrained.config import DualConfig
 from unroll_jax.constrained import DualAscent, DualState, dual_ascent, lagrangian, proportional_integral
 
-__all__ = ["Metrics", "Task", "TrainState", "dual_optimizer", "init_state", "make_step", "primal_optimizer"]
-
-
-class Task(Protocol):
-    """What the step needs to know of an experiment."""
-
-    @property
-    def init(self) -> Callable[[jax.Array], Any]:
-        """``key -> params``."""
-        ...
-
-    @property
-    def layer_losses(self) -> Callable[[Any, Any, jax.Array], Float[Array, "layers_and_one"]]:
-        """``(params, batch, key) -> (L + 1,)``, means over the batch."""
-        ...
-
-    @property
-    def bounds(self) -> Bounds:
-        """Of the layer losses."""
-        ...
+__all__ = ["Metrics", "TrainState", "dual_optimizer", "init_state", "make_step", "primal_optimizer"]
 
 
 class TrainState(NamedTuple):
@@ -82,8 +61,13 @@ def dual_optimizer(config: DualConfig) -> optax.GradientTransformation:
     return {"adam": optax.adam, "sgd": optax.sgd}[config.optimizer](config.learning_rate)
 
 
-def init_state(config: Any, task: Task) -> TrainState:
-    """The state before the first step, from the seed alone; ``config`` has `PrimalConfig`, `DualConfig` and so on."""
+def init_state(config: Any, task: Any) -> TrainState:
+    """The state before the first step, from the seed alone.
+
+    Args:
+      config: of a run: its ``seed``, ``steps``, ``method``, ``primal``, ``dual`` and ``constraints`` count.
+      task: with ``init``, ``key -> params``; ``layer_losses``, ``(params, batch, key) -> (L + 1,)``; and ``bounds``.
+    """
     params_key, noise_key = jax.random.split(jax.random.key(config.seed))
 
     def build() -> TrainState:
@@ -93,17 +77,18 @@ def init_state(config: Any, task: Task) -> TrainState:
             key=jax.random.key_data(noise_key),
             params=params,
             opt_state=primal_optimizer(config.primal, config.steps).init(params),
-            dual=_ascent(config).init(task.bounds.count),
+            dual=_ascent(config).init(task.bounds.number),
         )
 
     return jax.jit(build)()
 
 
-def make_step(config: Any, task: Task) -> jax.stages.Wrapped:
-    """The jitted training step ``(state, batch) -> (state, metrics)``; it consumes (donates) its state.
+def make_step(config: Any, task: Any) -> jax.stages.Wrapped:
+    """The jitted training step ``(state, batch) -> (state, metrics)``, of what `init_state` takes.
 
-    Method "erm" minimises f_L. Method "constrained" takes one primal step on the Lagrangian, then one dual step on the
-    violations of the same batch (Porras-Valenzuela et al., Algorithm 1); during warm-up it does as "erm" does.
+    It consumes (donates) its state. Method "erm" minimises f_L. Method "constrained" takes one primal step on the
+    Lagrangian, then one dual step on the violations of the same batch (Porras-Valenzuela et al., Algorithm 1); during
+    warm-up it does as "erm" does.
     """
     optimizer, ascent = primal_optimizer(config.primal, config.steps), _ascent(config)
     constrained = config.method == "constrained"

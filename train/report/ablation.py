@@ -1,4 +1,4 @@
-"""The ablation figure: error and feasibility of constrained training against one number of the config."""
+"""The ablation figure: score and feasibility of constrained training against one number of the config."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -54,13 +54,13 @@ def find_ablations(settings: Sequence[Setting]) -> list[Ablation]:
 
 
 def ablation(settings: Sequence[Setting]) -> Figure | None:
-    """RMSE and worst excess over a bound against every ablated field, a row per setting and field; None without one."""
+    """Score and worst excess over a bound against every ablated field, a row a setting and field; None without one."""
     rows = find_ablations(settings)
     if not rows:
         return None
     figure = Figure(figsize=(WIDTH, 0.3 + 3.6 * len(rows)), layout="constrained")
     for (left, right), row in zip(figure.subplots(len(rows), 2, squeeze=False), rows, strict=True):
-        _draw_rmse(left, row)
+        _draw_score(left, row)
         _draw_excess(right, row)
         for axes in (left, right):
             _finish(axes, row)
@@ -86,18 +86,18 @@ def _series(field: str, variants: Sequence[Variant], configs: Sequence[dict]) ->
     )
 
 
-def _draw_rmse(axes: Axes, row: Ablation) -> None:
+def _draw_score(axes: Axes, row: Ablation) -> None:
     index = row.setting.training_index
     gammas = np.array([float(gamma) for gamma in row.setting.gammas])
     stronger = gammas > gammas[index]
     for colour, series in _coloured(row):
-        at_training = [variant.rmse()[:, index] for variant in series.variants]
+        at_training = [variant.scores()[:, index] for variant in series.variants]
         _points(axes, series, at_training, colour, "-", f"test gamma {gammas[index]:g} (training)")
         if stronger.any():
-            averaged = [variant.rmse()[:, stronger].mean(1) for variant in series.variants]
+            averaged = [variant.scores()[:, stronger].mean(1) for variant in series.variants]
             span = f"mean over {gammas[stronger].min():g} to {gammas.max():g}"
             _points(axes, series, averaged, colour, "--", span if stronger.sum() > 1 else f"{gammas.max():g}")
-    axes.set_ylabel("RMSE (0-255 scale)")
+    axes.set_ylabel(row.series[0].variants[0].runs[0].score.label)
 
 
 def _draw_excess(axes: Axes, row: Ablation) -> None:

@@ -50,9 +50,9 @@ class Variant:
         """Mean of a number of evaluation.json over the seeds."""
         return float(np.mean([run.scalar(key) for run in self.runs]))
 
-    def rmse(self) -> Array:
-        """RMSE (0-255), shape (seeds, gammas)."""
-        return np.stack([run.rmse() for run in self.runs])
+    def scores(self) -> Array:
+        """The score at every test gamma, shape (seeds, gammas)."""
+        return np.stack([run.scores() for run in self.runs])
 
     @property
     def feasible_runs(self) -> int:
@@ -104,7 +104,7 @@ class Setting:
 
     def noisy_rmse(self) -> Array:
         """RMSE (0-255) of the noisy input itself, mean over the runs, at each test gamma."""
-        return np.mean([run.rmse("noisy_rmse") for variant in self.variants for run in variant.runs], axis=0)
+        return np.mean([run.by_gamma("noisy_rmse") for variant in self.variants for run in variant.runs], axis=0)
 
     @property
     def training_index(self) -> int:

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
@@ -17,7 +17,7 @@ from train.report.read import METHODS, Run
 from train.report.tables import Table, cost_table, feasibility_table, rmse_table
 from train.report.verdict import compare, notes, opening, run_verdict
 
-__all__ = ["render"]
+__all__ = ["environment_table", "layers_html", "render", "runs_html", "warnings_html"]
 
 CAPTIONS = {
     "ood_curve": "RMSE on held-out clips against the strength of the test noise. Bands: smallest to largest seed.",
@@ -52,18 +52,18 @@ def render(settings: Sequence[Setting], runs: Sequence[Run], pictures: Mapping[s
     body = template.substitute(
         opening=escape(opening(settings, runs)),
         verdicts="\n".join(f"<li>{escape(compare(setting))}</li>" for setting in settings),
-        warnings=_warnings(settings, runs),
+        warnings=warnings_html(settings, runs),
         comparison=images["ood_curve"]
         + "".join(table_html(rmse_table(setting)) for setting in settings)
         + (table_html(cost) if cost else ""),
         layers=images["layer_losses"]
-        + "".join(_layers(setting, variant) for setting, variant in variants)
+        + "".join(layers_html(setting, variant, run_verdict) for setting, variant in variants)
         + images["ratios"],
         ablation=f"<h2>What a setting changes</h2>\n{images['ablation']}" if "ablation" in images else "",
         training=images.get("multipliers", "")
         + images.get("training_loss", "<p>The runs hold no training metrics.</p>"),
-        runs=_runs(runs),
-        environment=table_html(_environment(runs), words=True),
+        runs=runs_html(runs),
+        environment=table_html(environment_table(runs), words=True),
     )
     return page_html(f"{runs[0].evaluation['experiment']}: {_named(methods)} training", [body])
 
@@ -76,26 +76,27 @@ def _caption(name: str, methods: Sequence[str]) -> str:
     return CAPTIONS[name] + (CONSTRAINED_CAPTIONS.get(name, "") if "constrained" in methods else "")
 
 
-def _layers(setting: Setting, variant: Variant) -> str:
-    """Feasibility of a variant; with several seeds also each run's own table, folded."""
+def layers_html(setting: Setting, variant: Variant, verdict: Callable[[Run], str]) -> str:
+    """Feasibility of a variant; with several seeds also each run's own verdict and table, folded."""
     whole = table_html(feasibility_table(setting, variant))
     if len(variant.runs) == 1:
         return whole
     each = "".join(
-        f"<p>{escape(run_verdict(run))}</p>"
+        f"<p>{escape(verdict(run))}</p>"
         + table_html(feasibility_table(setting, Variant(variant.method, variant.label, (run,))))
         for run in variant.runs
     )
     return f"{whole}<details><summary>{escape(variant.title)}: every seed</summary>{each}</details>\n"
 
 
-def _warnings(settings: Sequence[Setting], runs: Sequence[Run]) -> str:
+def warnings_html(settings: Sequence[Setting], runs: Sequence[Run]) -> str:
+    """What weakens a comparison, and what the runs said themselves."""
     said = [f"{run.name}: {without_folders(str(text))}" for run in runs for text in run.status.get("messages") or []]
     items = "".join(f"<li>{escape(text)}</li>\n" for text in [*notes(settings), *said])
     return f'<ul class="warnings">\n{items}</ul>' if items else "<p>No run reported a warning.</p>"
 
 
-def _runs(runs: Sequence[Run]) -> str:
+def runs_html(runs: Sequence[Run]) -> str:
     """A row per run with the fields in which they differ, then each whole config, folded."""
     configs = [{key: _text(value) for key, value in flat(without_folders(run.config)).items()} for run in runs]
     fields = list(dict.fromkeys(key for config in configs for key in config))
@@ -129,7 +130,7 @@ def _marked(value: str, usual: str) -> str:
     return escape(value) if value == usual else f"<mark>{escape(value)}</mark>"
 
 
-def _environment(runs: Sequence[Run]) -> Table:
+def environment_table(runs: Sequence[Run]) -> Table:
     """This report's environment, and beside it every other environment that the runs recorded."""
     columns = {"this report": environment()}
     for run in runs:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from train.report.groups import Setting
+from train.report.groups import Setting, Variant
 
 __all__ = [
     "COLOURS",
@@ -20,6 +20,7 @@ __all__ = [
     "MARKERS",
     "NOISY",
     "WIDTH",
+    "draw_band",
     "label_rows",
     "log_if_wide",
     "log_ticks",
@@ -27,12 +28,14 @@ __all__ = [
     "png",
     "setting_panels",
     "shared_legend",
+    "styled",
     "tidy",
 ]
 
 # Okabe-Ito: told apart with every common colour blindness.
 COLOURS = {"erm": "#D55E00", "constrained": "#0072B2"}
 MARKERS = {"erm": "o", "constrained": "s"}
+LINE_STYLES = ("-", "--", ":", "-.")
 NOISY, GUIDE = "#6E6E6E", "#222222"
 # 9 inches shown at 900 px: one point of type is 1.4 px.
 WIDTH, DPI = 9.0, 160
@@ -111,3 +114,16 @@ def padded(values: Array) -> tuple[float, float]:
     """Smallest and largest value with some room around them."""
     room = 0.03 * (values.max() - values.min()) or 0.03
     return float(values.min() - room), float(values.max() + room)
+
+
+def styled(setting: Setting) -> list[tuple[Variant, str]]:
+    """Variants with line styles: colour tells the method, the style tells variants of one method apart."""
+    return [(v, LINE_STYLES[setting.of(v.method).index(v) % len(LINE_STYLES)]) for v in setting.variants]
+
+
+def draw_band(axes: Axes, x: NDArray, values: Array, variant: Variant, style: str, *, marker: str = "") -> None:
+    """Mean over the first axis as a line; smallest to largest as a band where there are several seeds."""
+    colour = COLOURS[variant.method]
+    axes.plot(x, values.mean(0), color=colour, linestyle=style, marker=marker, markersize=5, label=variant.title)
+    if len(values) > 1:
+        axes.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)

@@ -17,11 +17,13 @@ from train.report.panels import (
     MARKERS,
     NOISY,
     WIDTH,
+    draw_band,
     label_rows,
     log_if_wide,
     padded,
     setting_panels,
     shared_legend,
+    styled,
     tidy,
 )
 from train.report.read import Curves
@@ -29,7 +31,6 @@ from train.report.read import Curves
 __all__ = ["draw_all", "layer_losses", "multipliers", "ood_curve", "ratios", "training_loss"]
 
 BOUND = "#004166"
-LINE_STYLES = ("-", "--", ":", "-.")
 # Inches that a variant's two lines take in the legend under a panel.
 LEGEND_ENTRY = 0.45
 # Curves are smoothed over this fraction of the steps.
@@ -57,8 +58,8 @@ def ood_curve(settings: Sequence[Setting]) -> Figure:
     for axes, setting in zip(panels, settings, strict=True):
         gammas = np.array([float(gamma) for gamma in setting.gammas])
         axes.plot(gammas, setting.noisy_rmse(), "--x", color=NOISY, markersize=5, label="noisy input")
-        for variant, style in _styled(setting):
-            _band(axes, gammas, variant.rmse(), variant, style, marker=MARKERS[variant.method])
+        for variant, style in styled(setting):
+            draw_band(axes, gammas, variant.scores(), variant, style, marker=MARKERS[variant.method])
         axes.axvline(setting.train_gamma, color=GUIDE, linestyle=":", linewidth=1.2, label="training gamma")
         axes.set(xlabel="test gamma (variance / data std)")
         axes.set_ylim(bottom=0)
@@ -68,13 +69,13 @@ def ood_curve(settings: Sequence[Setting]) -> Figure:
     return figure
 
 
-def layer_losses(settings: Sequence[Setting]) -> Figure:
+def layer_losses(settings: Sequence[Setting], label: str = "loss  ½|x − Φ|²  (pixels in [0, 1])") -> Figure:
     """Mean held-out loss after every layer, one panel per setting, with the bounds of the constrained variants."""
     figure, panels = setting_panels(settings, share_y=True)
     for axes, setting in zip(panels, settings, strict=True):
         layers = np.arange(setting.num_layers + 1)
-        for variant, style in _styled(setting):
-            _band(axes, layers, variant.stack("layer_losses"), variant, style, marker=MARKERS[variant.method])
+        for variant, style in styled(setting):
+            draw_band(axes, layers, variant.stack("layer_losses"), variant, style, marker=MARKERS[variant.method])
             if variant.method == "constrained":
                 bounds = variant.mean("bounds")
                 axes.plot(layers, bounds, "_", color=BOUND, markersize=18, markeredgewidth=2)
@@ -83,7 +84,7 @@ def layer_losses(settings: Sequence[Setting]) -> Figure:
         axes.set(xlabel="layer (0: embedded input)")
     if any(setting.of("constrained") for setting in settings):
         panels[0].plot([], [], "_", color=BOUND, markersize=14, markeredgewidth=2, label="bound (constrained)")
-    label_rows(panels, "loss  ½|x − Φ|²  (pixels in [0, 1])")
+    label_rows(panels, label)
     log_if_wide(panels, [v.stack("layer_losses") for s in settings for v in s.variants])
     shared_legend(figure, panels)
     return figure
@@ -121,7 +122,7 @@ def ratios(settings: Sequence[Setting]) -> Figure:
     most = max(len(setting.variants) for setting in settings)
     figure, panels = setting_panels(settings, share_y=True, height=2.8 + LEGEND_ENTRY * most)
     for axes, setting in zip(panels, settings, strict=True):
-        for variant, style in _styled(setting):
+        for variant, style in styled(setting):
             edges, shares, open_ended = _histogram(variant)
             if open_ended:
                 _mark_open_bin(axes, edges)
@@ -137,42 +138,29 @@ def ratios(settings: Sequence[Setting]) -> Figure:
     return figure
 
 
-def training_loss(settings: Sequence[Setting]) -> Figure | None:
+def training_loss(settings: Sequence[Setting], label: str = "last layer's loss  ½|x − Φ$_L$|²") -> Figure | None:
     """Loss of the last layer against training step (smoothed) with the validation values; None without metrics."""
     if not any(len(_common_steps(variant)[0]) for setting in settings for variant in setting.variants):
         return None
     figure, panels = setting_panels(settings, share_y=True)
     drawn = []
     for axes, setting in zip(panels, settings, strict=True):
-        for variant, style in _styled(setting):
+        for variant, style in styled(setting):
             steps, curves = _common_steps(variant)
             if not len(steps):
                 continue
             smoothed = [_smooth(steps, curve.loss) for curve in curves]
             drawn.append(np.stack([loss for _, loss in smoothed]))
-            _band(axes, smoothed[0][0], drawn[-1], variant, style)
+            draw_band(axes, smoothed[0][0], drawn[-1], variant, style)
             for run in variant.runs:
                 colour = COLOURS[variant.method]
                 axes.plot(run.curves.validation_steps, run.curves.validation_loss, ".", color=colour, markersize=5)
         axes.set(xlabel="training step")
     panels[0].plot([], [], ".", color=GUIDE, label="validation")
-    label_rows(panels, "last layer's loss  ½|x − Φ$_L$|²")
+    label_rows(panels, label)
     log_if_wide(panels, drawn)
     shared_legend(figure, panels)
     return figure
-
-
-def _styled(setting: Setting) -> list[tuple[Variant, str]]:
-    """Variants with line styles: colour tells the method, the style tells variants of one method apart."""
-    return [(v, LINE_STYLES[setting.of(v.method).index(v) % len(LINE_STYLES)]) for v in setting.variants]
-
-
-def _band(axes: Axes, x: NDArray, values: Array, variant: Variant, style: str, *, marker: str = "") -> None:
-    """Mean over the first axis as a line; smallest to largest as a band where there are several seeds."""
-    colour = COLOURS[variant.method]
-    axes.plot(x, values.mean(0), color=colour, linestyle=style, marker=marker, markersize=5, label=variant.title)
-    if len(values) > 1:
-        axes.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)
 
 
 def _common_steps(variant: Variant) -> tuple[NDArray[np.int64], list[Curves]]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from train.errors import UserError
 from train.metrics import read_metrics
 from train.report.files import WRITTEN, check_folders, one_line, read_object, way_out
+from train.report.scores import SCORES, Score
 
 __all__ = ["METHODS", "Curves", "Run", "check_comparable", "read_run", "read_runs"]
 
@@ -18,7 +19,7 @@ METHODS = ("erm", "constrained")
 PER_LAYER = ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness")
 PER_STEP = ("descend_share", "mean_ratio")
 SCALARS = ("train_gamma", "tolerance", "share_descending", "mean_ratio_all", "train_seconds")
-OTHERS = ("experiment", "method", "num_layers", "seed", "num_sequences", "rmse", "noisy_rmse", "feasible")
+OTHERS = ("experiment", "method", "num_layers", "seed", "feasible")
 # Noise of the same strength on the same clips differs by well under 1% between noise seeds; more is other clips.
 NOISY_RTOL, NOISY_ATOL = 0.02, 0.05
 
@@ -58,9 +59,19 @@ class Run:
         return self.evaluation["method"]
 
     @property
+    def score_name(self) -> str:
+        """Which of `SCORES` the run has."""
+        return _score_name(self.evaluation)
+
+    @property
+    def score(self) -> Score:
+        """What that is."""
+        return SCORES[self.score_name]
+
+    @property
     def gammas(self) -> list[str]:
         """Test gammas as written in the file, in rising order."""
-        return sorted(self.evaluation["rmse"], key=float)
+        return sorted(self.evaluation[self.score_name], key=float)
 
     def array(self, key: str) -> Array:
         """A per-layer or per-step list of evaluation.json as floats; null becomes NaN."""
@@ -70,8 +81,12 @@ class Run:
         """A number of evaluation.json; null becomes NaN."""
         return float(_floats([self.evaluation[key]])[0])
 
-    def rmse(self, key: str = "rmse") -> Array:
-        """RMSE (0-255) at each of `gammas`; ``key="noisy_rmse"`` for the noisy input."""
+    def scores(self) -> Array:
+        """The score at each of `gammas`."""
+        return self.by_gamma(self.score_name)
+
+    def by_gamma(self, key: str) -> Array:
+        """A mapping of evaluation.json from gammas to numbers, at each of `gammas`."""
         return _floats([self.evaluation[key][gamma] for gamma in self.gammas])
 
 
@@ -114,7 +129,7 @@ def check_comparable(runs: Sequence[Run]) -> None:
     checks: tuple[tuple[str, Callable[[Run], Any], str], ...] = (
         ("experiment", lambda run: run.evaluation["experiment"], apart),
         ("data source", _data_source, apart),
-        ("number of test sequences", lambda run: run.evaluation["num_sequences"], again),
+        (f"number of test {runs[0].score.unit}", lambda run: run.evaluation[run.score.tested], again),
         ("test gammas", lambda run: ", ".join(run.gammas), again),
     )
     first = runs[0]
@@ -123,7 +138,10 @@ def check_comparable(runs: Sequence[Run]) -> None:
             if value(run) != value(first):
                 pair = f"{first.folder} has {value(first)}, {run.folder} has {value(run)}"
                 raise UserError(f"runs differ in {what}: {pair}; {mend}")
-        if not np.allclose(run.rmse("noisy_rmse"), first.rmse("noisy_rmse"), NOISY_RTOL, NOISY_ATOL, equal_nan=True):
+        before = first.score.baseline
+        if before is not None and not np.allclose(
+            run.by_gamma(before), first.by_gamma(before), NOISY_RTOL, NOISY_ATOL, equal_nan=True
+        ):
             raise UserError(
                 f"{first.folder} and {run.folder} were not tested on the same noisy clips (the RMSE of their noisy "
                 f"inputs differs by more than {NOISY_RTOL:.0%}); {again}"
@@ -140,9 +158,16 @@ def _data_source(run: Run) -> str:
     return f"{data.get('source', 'unknown')}" + (f" ({Path(str(root)).name})" if root else "")
 
 
+def _score_name(evaluation: dict[str, Any]) -> str:
+    """The first of `SCORES` that is there; where none is, the first."""
+    return next((name for name in SCORES if name in evaluation), next(iter(SCORES)))
+
+
 def _check_evaluation(evaluation: dict[str, Any], folder: Path) -> None:
     path = folder / "evaluation.json"
-    for key in (*OTHERS, *PER_LAYER, *PER_STEP, *SCALARS, "ratio_histogram"):
+    name = _score_name(evaluation)
+    own = [name, SCORES[name].tested, *filter(None, [SCORES[name].baseline])]
+    for key in (*OTHERS, *own, *PER_LAYER, *PER_STEP, *SCALARS, "ratio_histogram"):
         if key not in evaluation:
             raise UserError(f"{path} lacks {key!r}; {way_out(path)}")
     if evaluation["method"] not in METHODS:
@@ -162,10 +187,12 @@ def _check_shapes(evaluation: dict[str, Any]) -> None:
             if _floats(evaluation[key]).shape != (length,):
                 raise ValueError(f"{key} must hold {length} numbers for {layers} layers, got {len(evaluation[key])}")
     _floats([evaluation[key] for key in SCALARS])
-    rmse, noisy = evaluation["rmse"], evaluation["noisy_rmse"]
-    if not rmse or set(rmse) != set(noisy):
-        raise ValueError("rmse and noisy_rmse must hold the same test gammas, at least one")
-    _floats([*rmse.values(), *noisy.values(), *map(float, rmse)])
+    name = _score_name(evaluation)
+    scores = evaluation[name]
+    before = evaluation[SCORES[name].baseline or name]
+    if not scores or set(scores) != set(before):
+        raise ValueError(f"{name} and {SCORES[name].baseline or name} must hold the same test gammas, at least one")
+    _floats([*scores.values(), *before.values(), *map(float, scores)])
     edges = _floats(evaluation["ratio_histogram"]["edges"])
     counts = _floats(evaluation["ratio_histogram"]["counts"])
     if edges.ndim != 1 or len(edges) < 3 or counts.shape != (layers, len(edges) - 1):

@@ -1,7 +1,7 @@
 """Every figure of a report as one strict-JSON object."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,14 @@ MEANS = (
 )
 
 
-def summarise(settings: Sequence[Setting], runs: Sequence[Run]) -> dict[str, Any]:
+def summarise(
+    settings: Sequence[Setting], runs: Sequence[Run], more: Callable[[Variant], dict[str, Any]] = lambda variant: {}
+) -> dict[str, Any]:
     """The summary: the headline comparison first, then every group and every run.
 
     ``methods`` and ``noisy_input`` describe the headline setting (see `groups.headline`), each number a mean over the
-    seeds of the first variant of each method; ``groups`` holds every setting and variant, ``runs`` every run.
+    seeds of the first variant of each method; ``groups`` holds every setting and variant, ``runs`` every run. What
+    ``more`` says of a variant goes with it.
 
     Returns:
       Plain Python values, ready for strict JSON: a number that is not finite is None.
@@ -38,24 +41,24 @@ def summarise(settings: Sequence[Setting], runs: Sequence[Run]) -> dict[str, Any
         "experiment": runs[0].evaluation["experiment"],
         "train_gamma": main.train_gamma,
         "num_layers": main.num_layers,
-        "num_sequences": runs[0].evaluation["num_sequences"],
-        "noisy_input": {"rmse": _by_gamma(main.gammas, main.noisy_rmse())},
-        "methods": {method: _variant(variant) for method, variant in chosen.items()},
-        "groups": [_setting(setting) for setting in settings],
+        runs[0].score.tested: runs[0].evaluation[runs[0].score.tested],
+        **_noisy_input(main),
+        "methods": {method: {**_variant(variant), **more(variant)} for method, variant in chosen.items()},
+        "groups": [_setting(setting, more) for setting in settings],
         "runs": [_run(run) for run in runs],
     }
     return _plain(summary)
 
 
 def _variant(variant: Variant) -> dict[str, Any]:
-    rmse = variant.rmse()
+    scores, name = variant.scores(), variant.runs[0].score_name
     return {
         "label": variant.label,
         "runs": [run.name for run in variant.runs],
         "seeds": [run.evaluation["seed"] for run in variant.runs],
-        "rmse": _by_gamma(variant.gammas, rmse.mean(0)),
-        "rmse_min": _by_gamma(variant.gammas, rmse.min(0)),
-        "rmse_max": _by_gamma(variant.gammas, rmse.max(0)),
+        name: _by_gamma(variant.gammas, scores.mean(0)),
+        f"{name}_min": _by_gamma(variant.gammas, scores.min(0)),
+        f"{name}_max": _by_gamma(variant.gammas, scores.max(0)),
         **{key: variant.mean(key) for key in MEANS},
         "feasible": variant.feasible,
         "feasible_runs": variant.feasible_runs,
@@ -70,13 +73,21 @@ def _variant(variant: Variant) -> dict[str, Any]:
     }
 
 
-def _setting(setting: Setting) -> dict[str, Any]:
+def _setting(setting: Setting, more: Callable[[Variant], dict[str, Any]]) -> dict[str, Any]:
     return {
         "num_layers": setting.num_layers,
         "train_gamma": setting.train_gamma,
-        "noisy_input": {"rmse": _by_gamma(setting.gammas, setting.noisy_rmse())},
-        "variants": [{"method": variant.method, **_variant(variant)} for variant in setting.variants],
+        **_noisy_input(setting),
+        "variants": [{"method": variant.method, **_variant(variant), **more(variant)} for variant in setting.variants],
     }
+
+
+def _noisy_input(setting: Setting) -> dict[str, Any]:
+    """The scores of the input itself, where there are any."""
+    run = setting.variants[0].runs[0]
+    if run.score.baseline is None:
+        return {}
+    return {"noisy_input": {run.score_name: _by_gamma(setting.gammas, setting.noisy_rmse())}}
 
 
 def _run(run: Run) -> dict[str, Any]:

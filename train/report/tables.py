@@ -83,7 +83,7 @@ def cost_table(settings: Sequence[Setting]) -> Table | None:
     for setting in settings:
         for variant in setting.of("constrained") if setting.of("erm") else []:
             index = setting.training_index
-            plain, own = (one.rmse().mean(0)[index] for one in (setting.of("erm")[0], variant))
+            plain, own = (one.scores().mean(0)[index] for one in (setting.of("erm")[0], variant))
             rows.append(
                 (
                     setting.title + (f", {variant.label}" if variant.label else ""),
@@ -125,7 +125,7 @@ def number(value: float, digits: int, *, sign: bool = False) -> str:
 
 
 def _rmse_column(variant: Variant) -> list[str]:
-    rmse = variant.rmse()
+    rmse = variant.scores()
     means = [number(value, 2) for value in rmse.mean(0)]
     if len(variant.runs) == 1:
         return means

@@ -66,7 +66,7 @@ def run_verdict(run: Run) -> str:
     """One line on one run: feasible or not, and its RMSE at the training noise beside the noisy input's."""
     setting = group([run])[0]
     index = setting.training_index
-    rmse, noisy = run.rmse()[index], run.rmse("noisy_rmse")[index]
+    rmse, noisy = run.scores()[index], run.by_gamma("noisy_rmse")[index]
     gain = f" ({_change(rmse, noisy)} against the noisy input)" if noisy > 0 else ""
     return (
         f"{run.name}: {run.method}, {setting.title}, seed {run.evaluation['seed']}: {_state(setting.variants[0])}; "
@@ -126,7 +126,7 @@ def _duel(setting: Setting, plain: Variant, constrained: Variant) -> str:
     for where, chosen in ranges:
         if chosen.any():
             span = _span(gammas[chosen]) if chosen.sum() > 1 else ""
-            scores = plain.rmse()[:, chosen].mean(1), constrained.rmse()[:, chosen].mean(1)
+            scores = plain.scores()[:, chosen].mean(1), constrained.scores()[:, chosen].mean(1)
             sentences.append(
                 _capital(f"{where}{span}: {_better(*scores, constrained.title, averaged=int(chosen.sum()) > 1)}")
             )
@@ -151,7 +151,7 @@ def _better(plain: Array, constrained: Array, title: str, *, averaged: bool) -> 
 
 def _no_gain(setting: Setting, variant: Variant) -> str:
     index = setting.training_index
-    noisy, rmse = setting.noisy_rmse()[index], variant.rmse().mean(0)[index]
+    noisy, rmse = setting.noisy_rmse()[index], variant.scores().mean(0)[index]
     if noisy > 0 and not rmse < noisy:
         figures = f"RMSE {_number(rmse)}, noisy input {_number(noisy)}"
         return f"The {variant.title} model does not clean its input: {figures}."

@@ -1,0 +1,153 @@
+"""The configurations of text experiments."""
+
+import dataclasses
+from typing import Literal
+
+from train.config import PrimalConfig, check_fields, positive, value_of
+from train.constrained import ConstraintConfig, DualConfig, training_rules
+from train.data.text import TextConfig
+
+__all__ = ["EncoderConfig", "TextEncoderConfig", "TextRunConfig", "TextUnrolledConfig", "UnrolledConfig", "check_text"]
+
+Method = Literal["erm", "constrained", "both"]
+Dtype = Literal["float32", "bfloat16"]
+
+
+@dataclasses.dataclass(frozen=True)
+class EncoderConfig:
+    """An encoder and one readout that all of its layers share."""
+
+    pretrained: str | None = None
+    """Folder with config.json, model.safetensors and tokenizer.json (BERT, DistilBERT, RoBERTa, MiniLM), or a
+    repository of the Hugging Face hub; none draws a small encoder of words, whose sizes are those below."""
+    revision: str | None = None
+    """Of the repository: branch, tag or commit."""
+    frozen: bool = True
+    """Keep a pretrained encoder's word embeddings as they are, so that noise cannot be outgrown."""
+    pooling: Literal["first", "mean"] = "first"
+    """What the readout sees of a layer: the first token, or the mean of all."""
+    hidden: bool = False
+    """Give the readout the hidden layer of the pretrained architecture; else it is linear, as in the paper."""
+    dim: int = 64
+    """Width, where nothing pretrained is given; so are the next three."""
+    num_layers: int = 4
+    """Depth L."""
+    num_heads: int = 4
+    """Attention heads, which share out the width."""
+    hidden_dim: int = 128
+    """Width between the dense layers."""
+    dtype: Dtype = "float32"
+    """What layers compute in; parameters, losses and multipliers stay float32."""
+    remat: Literal["none", "elementwise", "full"] = "none"
+    """What the backward pass recomputes of a layer: less memory, more time."""
+
+
+@dataclasses.dataclass(frozen=True)
+class UnrolledConfig:
+    """The unrolled transformer over word embeddings, and one readout that all of its layers share."""
+
+    num_layers: int = 3
+    """Depth L."""
+    embeddings: str | None = None
+    """A file of word vectors in the format of GloVe; or a pretrained encoder, as folder or repository, whose table and
+    tokenizer are taken; none learns them."""
+    frozen: bool = True
+    """Keep embeddings that are given as they are."""
+    dim: int = 64
+    """Width of learned embeddings."""
+    positions: bool = False
+    """Learn positions; without them the order of words counts for nothing."""
+    pooling: Literal["first", "mean"] = "mean"
+    """What the readout sees of a layer: the mean of the tokens, or the first."""
+    rank: int | None = None
+    """Rows of V; none means the width."""
+    attention_scale: float = 0.25
+    """V starts as this times the cosine transform: the square sharpens or softens attention."""
+    mixing: float = 0.2
+    """W starts as this times the identity and U as the rest: how much of a layer's first output is attention's."""
+    dtype: Dtype = "float32"
+    """What layers compute in; parameters, losses and multipliers stay float32."""
+    remat: bool = False
+    """Recompute layers in the backward pass: less memory, more time."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TextRunConfig:
+    """Classify texts whose embeddings are perturbed (Porras-Valenzuela et al., Section 5)."""
+
+    method: Method = "constrained"
+    """Plain risk, descent constraints, or one run of each and a report that compares them."""
+    seed: int = 0
+    """Seed of initialisation, batch order and noise."""
+    steps: int = 800
+    """Training steps."""
+    batch_size: int = 32
+    """Texts a step."""
+    max_length: int = 128
+    """Most tokens of a text; longer ones lose their end, and it is said how many did."""
+    train_examples: int | None = None
+    """How many texts of the train split to train on, a fixed random choice; none means all."""
+    validation_examples: int | None = None
+    """The same of the validation split."""
+    test_examples: int | None = None
+    """The same of the test split."""
+    min_count: int = 1
+    """How often a word must occur in the train split to be a token of its own, where tokens are learned."""
+    train_gamma: float = 0.6
+    """Noise of training; gamma x the standard deviation of clean embeddings of train tokens is the noise's variance."""
+    test_gammas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
+    """Noise levels of the evaluation, over which the area under the accuracy is taken."""
+    validate_every: int = 200
+    """Steps between validations; each writes a checkpoint."""
+    on_collapse: Literal["stop", "warn"] = "warn"
+    """What to do when two validations in a row show a collapsed model."""
+    mesh: str | None = None
+    """Devices by axis, as in data=2,fsdp=4 (data, fsdp, tensor); none means data over all that divide the batch."""
+    out: str | None = None
+    """Run folder; none makes one under runs/ named after the experiment."""
+    data: TextConfig = dataclasses.field(default_factory=TextConfig)
+    primal: PrimalConfig = dataclasses.field(default_factory=PrimalConfig)
+    dual: DualConfig = dataclasses.field(default_factory=DualConfig)
+    constraints: ConstraintConfig = dataclasses.field(default_factory=ConstraintConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class TextEncoderConfig(TextRunConfig):
+    """Fine-tune a pretrained encoder on texts whose embeddings are perturbed."""
+
+    model: EncoderConfig = dataclasses.field(default_factory=EncoderConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class TextUnrolledConfig(TextRunConfig):
+    """Train an unrolled transformer on texts whose embeddings are perturbed."""
+
+    model: UnrolledConfig = dataclasses.field(default_factory=UnrolledConfig)
+
+
+def check_text(config: TextEncoderConfig | TextUnrolledConfig) -> None:
+    """Checks every number against what the experiment allows; that alpha fits the depth is checked with the model.
+
+    Raises:
+      UserError: naming the field, its value and what is allowed.
+    """
+    model = config.model
+    counts = [name for name in _COUNTS if hasattr(model, name.removeprefix("model.").replace("-", "_"))]
+    rules = [
+        *training_rules(config),
+        *((name, "at least 1", value_of(config, name) is None or value_of(config, name) >= 1) for name in _OPTIONAL),
+        *((name, "at least 1", value_of(config, name) is None or value_of(config, name) >= 1) for name in counts),
+        ("max-length", "at least 3", config.max_length >= 3),
+        ("min-count", "at least 1", config.min_count >= 1),
+    ]
+    if isinstance(model, EncoderConfig):
+        divides = model.num_heads >= 1 and model.dim % model.num_heads == 0
+        rules.append(("model.num-heads", f"a divisor of model.dim={model.dim}", divides))
+    else:
+        rules.append(("model.mixing", "in [0, 1]", 0.0 <= model.mixing <= 1.0))
+        rules.append(("model.attention-scale", "positive and finite", positive(model.attention_scale)))
+    check_fields(config, rules)
+
+
+_OPTIONAL = ("train-examples", "validation-examples", "test-examples")
+_COUNTS = ("model.dim", "model.num-layers", "model.num-heads", "model.hidden-dim", "model.rank")

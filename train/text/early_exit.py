@@ -1,0 +1,208 @@
+"""Early exit: a text leaves at the first layer after which little improvement is predicted.
+
+How much the layers behind layer l take off a text's loss, f_l - f_L, is predicted from the entropy of what layer l says
+of it: an isotonic regression, layer by layer, on validation data. Where every layer lowers the loss, what is predicted
+falls with depth, and a text that leaves is one that the layers behind would not have changed.
+"""
+
+import itertools
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from scipy.optimize import isotonic_regression
+
+from train.metrics import numbers
+from train.processes import fetch
+from train.text.config import TextEncoderConfig, TextUnrolledConfig
+from train.text.material import TextMaterial
+from train.text.reading import SplitReading
+from train.text.task import Task, draw_noise, read_sample
+
+__all__ = [
+    "Predictor",
+    "calibrate",
+    "choose_threshold",
+    "evaluate_exits",
+    "exit_curve",
+    "exit_layers",
+    "layer_runner",
+]
+
+# Accuracy that the chosen threshold may cost on validation data: half a point.
+TOLERATED = 0.005
+NUM_THRESHOLDS = 40
+# Texts whose time is taken, one by one, and how often each.
+TIMED_TEXTS, REPEATS = 30, 5
+
+
+class Predictor(NamedTuple):
+    """Predicts the improvement still to come from the entropy of a layer's prediction.
+
+    Attributes:
+      entropies: for each of layers 0..L-1, rising entropies.
+      improvements: the nats predicted at these; between them it is interpolated.
+    """
+
+    entropies: tuple[np.ndarray, ...]
+    improvements: tuple[np.ndarray, ...]
+
+    def __call__(self, layer: int, entropies: Any) -> Any:
+        """The improvement predicted at a layer; the last has none to come."""
+        return np.interp(entropies, self.entropies[layer], self.improvements[layer])
+
+    def all(self, entropies: np.ndarray) -> np.ndarray:
+        """That of texts at all layers but the last, (N, L), from entropies (N, L + 1)."""
+        return np.stack([self(layer, entropies[:, layer]) for layer in range(len(self.entropies))], axis=1)
+
+
+def calibrate(losses: np.ndarray, entropies: np.ndarray) -> Predictor:
+    """Fits the predictor of every layer.
+
+    Args:
+      losses: of validation texts at every layer, (N, L + 1).
+      entropies: of the predictions likewise.
+    """
+    knots = [_fit(entropies[:, layer], losses[:, layer] - losses[:, -1]) for layer in range(losses.shape[1] - 1)]
+    return Predictor(*zip(*knots, strict=True))
+
+
+def exit_layers(predicted: np.ndarray, threshold: float) -> np.ndarray:
+    """The first layer of each text whose predicted improvement (N, L) is under the threshold, else the last, L."""
+    under = predicted < threshold
+    return np.where(under.any(axis=1), under.argmax(axis=1), predicted.shape[1])
+
+
+def exit_curve(predicted: np.ndarray, correct: np.ndarray, thresholds: Sequence[float]) -> dict[str, list[float]]:
+    """Mean depth and accuracy at every threshold, from predicted improvements (N, L) and correct ones (N, L + 1)."""
+    depths, accuracies = [], []
+    for threshold in thresholds:
+        layers = exit_layers(predicted, threshold)
+        depths.append(float(layers.mean()))
+        accuracies.append(float(np.mean(correct[np.arange(len(layers)), layers])))
+    return {"thresholds": list(map(float, thresholds)), "mean_depths": depths, "accuracies": accuracies}
+
+
+def choose_threshold(predicted: np.ndarray, correct: np.ndarray, thresholds: Sequence[float]) -> float:
+    """The threshold of least depth that costs no more than `TOLERATED` of the accuracy of full depth."""
+    curve = exit_curve(predicted, correct, thresholds)
+    full = float(np.mean(correct[:, -1]))
+    kept = [place for place, accuracy in enumerate(curve["accuracies"]) if accuracy >= full - TOLERATED]
+    # A threshold below all predictions lets none leave, and costs nothing.
+    place = min(kept, key=lambda place: curve["mean_depths"][place])
+    return curve["thresholds"][place]
+
+
+def evaluate_exits(
+    config: TextEncoderConfig | TextUnrolledConfig,
+    task: Task,
+    material: TextMaterial,
+    params: Any,
+    validation: SplitReading,
+    test: SplitReading,
+) -> dict[str, Any]:
+    """Early exit on the test split, calibrated and its threshold chosen on the validation split; JSON values.
+
+    Depths count layers that were run, of L; times are of one text at a time, in milliseconds.
+    """
+    predictor = calibrate(validation.losses, validation.entropies)
+    seen, met = predictor.all(validation.entropies), predictor.all(test.entropies)
+    thresholds = _thresholds(seen)
+    correct = [reading.predictions == reading.labels[:, None] for reading in (validation, test)]
+    chosen = choose_threshold(seen, correct[0], thresholds)
+    at_chosen = exit_curve(met, correct[1], [chosen])
+    return {
+        "curve": exit_curve(met, correct[1], thresholds),
+        "full_accuracy": float(np.mean(correct[1][:, -1])),
+        "threshold": chosen,
+        "mean_depth": at_chosen["mean_depths"][0],
+        "accuracy": at_chosen["accuracies"][0],
+        "calibration": [
+            {"entropies": numbers(entropies), "improvements": numbers(improvements)}
+            for entropies, improvements in zip(*predictor, strict=True)
+        ],
+        "milliseconds": _times(config, task, material, params, predictor, chosen),
+    }
+
+
+def _fit(entropies: np.ndarray, improvements: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of the steps of the isotonic regression; texts of equal entropy are one point."""
+    values, where, counts = np.unique(entropies.astype(np.float64), return_inverse=True, return_counts=True)
+    means = np.bincount(where, improvements.astype(np.float64)) / counts
+    fitted = np.asarray(isotonic_regression(means, weights=counts).x)
+    step = np.diff(fitted) != 0.0
+    ends = np.concatenate([[True], step]) | np.concatenate([step, [True]])
+    return values[ends], fitted[ends]
+
+
+def _thresholds(predicted: np.ndarray) -> list[float]:
+    """From none leaves to all leave at layer 0."""
+    levels = np.unique(np.quantile(predicted, np.linspace(0.0, 1.0, NUM_THRESHOLDS)))
+    return [float(levels[0]), *levels[1:].tolist(), float(np.nextafter(levels[-1], np.inf))]
+
+
+def _times(
+    config: TextEncoderConfig | TextUnrolledConfig,
+    task: Task,
+    material: TextMaterial,
+    params: Any,
+    predictor: Predictor,
+    threshold: float,
+) -> dict[str, float]:
+    """Mean time of a text by the whole network at once, by layers to the end, and by layers with early exit."""
+    params = jax.device_put(fetch(params))
+    batches = list(itertools.islice(material.tokens.batches("test", batch_size=1, seed=0), TIMED_TEXTS))
+    variance, key = task.variance(config.train_gamma), jax.random.key(config.seed)
+    noises = [draw_noise(key, batch, task.model.dim, variance) for batch in batches]
+    whole = jax.jit(lambda params, batch, noise: task.outputs(params, batch, noise, lambda logits: logits)[-1])
+    by_layers = layer_runner(task, params)
+    ways = {
+        "whole": lambda batch, noise: whole(params, batch, noise).block_until_ready(),
+        "by_layers": lambda batch, noise: by_layers(batch, noise, lambda layer, entropy: False),
+        "early_exit": lambda batch, noise: by_layers(
+            batch, noise, lambda layer, entropy: predictor(layer, entropy) < threshold
+        ),
+    }
+    taken = {name: [] for name in ways}
+    for batch, noise in zip(batches, noises, strict=True):
+        for name, way in ways.items():
+            way(batch, noise)  # compiles for lengths that are new
+            taken[name].append(np.median([_seconds(way, batch, noise) for _ in range(REPEATS)]))
+    return {name: 1e3 * float(np.mean(seconds)) for name, seconds in taken.items()}
+
+
+def layer_runner(task: Task, params: Any) -> Any:
+    """A function ``(batch of one, noise, leaves) -> (layer, predicted class)`` that runs layers until one may leave.
+
+    ``leaves`` is asked ``(layer, entropy)`` after every layer but the last, from layer 0 on.
+    """
+    parts = task.model.layerwise
+    layers = parts.layers(params)
+
+    @jax.jit
+    def begin(params: Any, batch: Any, noise: Any) -> Any:
+        y = parts.embed(params, batch, noise)
+        return y, read_sample(parts.read(params, y, batch.mask), batch.labels)
+
+    @jax.jit
+    def advance(own: Any, shared: Any, y: Any, batch: Any) -> Any:
+        y = parts.layer(own, y, batch.mask)
+        return y, read_sample(parts.read(shared, y, batch.mask), batch.labels)
+
+    def run(batch: Any, noise: Any, leaves: Any) -> tuple[int, int]:
+        y, reading = begin(params, batch, noise)
+        for layer, own in enumerate(layers):
+            if leaves(layer, float(reading.entropies[0])):
+                return layer, int(reading.predictions[0])
+            y, reading = advance(own, params, y, batch)
+        return len(layers), int(reading.predictions[0])
+
+    return run
+
+
+def _seconds(way: Any, batch: Any, noise: Any) -> float:
+    began = time.perf_counter()
+    way(batch, noise)
+    return time.perf_counter() - began

@@ -1,0 +1,61 @@
+"""What a text classifier is worth: every layer on held-out data, at every strength of noise."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from train.constrained import feasibility, ratio_figures
+from train.text.config import TextEncoderConfig, TextUnrolledConfig
+from train.text.early_exit import evaluate_exits
+from train.text.material import TextMaterial
+from train.text.reading import make_split_reading
+from train.text.task import Task
+
+__all__ = ["area_under", "evaluate_text", "noise_levels"]
+
+
+def noise_levels(config: TextEncoderConfig | TextUnrolledConfig) -> list[float]:
+    """The noise levels of the evaluation in rising order, the training level among them."""
+    return sorted({float(gamma) for gamma in (*config.test_gammas, config.train_gamma)})
+
+
+def area_under(accuracies: dict[float, float]) -> float:
+    """Area under accuracies by gamma, by trapezoids and unnormalised: over [0, 2] it is at most 2."""
+    gammas = sorted(accuracies)
+    return float(np.trapezoid([accuracies[gamma] for gamma in gammas], gammas))
+
+
+def evaluate_text(
+    config: TextEncoderConfig | TextUnrolledConfig, task: Task, material: TextMaterial, params: Any, multipliers: Any
+) -> dict[str, Any]:
+    """Everything reports need of one trained model, on the test split; JSON values.
+
+    The area is over ``test_gammas`` alone, so that runs of different training noise compare. Figures of layers are at
+    the noise of training.
+    """
+    split_reading = make_split_reading(task, material)
+    readings = {gamma: split_reading(params, "test", gamma) for gamma in noise_levels(config)}
+    accuracies = {gamma: float(reading.accuracies()[-1]) for gamma, reading in readings.items()}
+    at_training = readings[float(config.train_gamma)]
+    validation = split_reading(params, "validation", config.train_gamma)
+    tested = sorted({float(gamma) for gamma in config.test_gammas})
+    return {
+        "method": config.method,
+        "train_gamma": config.train_gamma,
+        "num_layers": task.model.num_layers,
+        "seed": config.seed,
+        "num_examples": material.tokens.num_examples("test"),
+        "class_names": list(material.class_names),
+        "accuracy": {str(gamma): accuracy for gamma, accuracy in accuracies.items()},
+        "area": area_under({gamma: accuracies[gamma] for gamma in tested}),
+        "area_range": [tested[0], tested[-1]],
+        "error_rates": (1.0 - at_training.accuracies()).tolist(),
+        "embedding_std": material.embedding_std,
+        "loss_units": task.loss_units,
+        "tolerance": config.constraints.tolerance,
+        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
+        **feasibility(config.constraints, task.bounds, at_training.losses, multipliers),
+        **ratio_figures(at_training.losses),
+        "early_exit": evaluate_exits(config, task, material, params, validation, at_training),
+    }

@@ -1,0 +1,135 @@
+"""What a text experiment is made from: batches of tokens, and what is given of the model."""
+
+import functools
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from train.data import text
+from train.data.splits import SPLITS
+from train.data.text import TextData, TokenData, Tokenizer, embedding_table, glove_embeddings, learn_words
+from train.errors import UserError
+from train.pretrained import Pretrained, load_pretrained
+from train.text.config import EncoderConfig, TextEncoderConfig, TextUnrolledConfig
+
+__all__ = ["TextMaterial", "load_material"]
+
+Log = Callable[[str], None]
+Config = TextEncoderConfig | TextUnrolledConfig
+
+
+class TextMaterial:
+    """Texts as batches of tokens, and weights that are given.
+
+    Args:
+      tokens: Batches of the three splits.
+      pairs: Whether every record has a second text.
+      pretrained: The encoder that a classifier starts from; None draws one.
+      table: The word embeddings that are given, float32 (tokens, dim); None learns them.
+
+    Attributes:
+      tokens: As given.
+      pairs: As given.
+      pretrained: As given.
+      table: As given.
+    """
+
+    def __init__(
+        self, tokens: TokenData, *, pairs: bool, pretrained: Pretrained | None = None, table: np.ndarray | None = None
+    ) -> None:
+        self.tokens, self.pairs, self.pretrained, self.table = tokens, pairs, pretrained, table
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of the labels."""
+        return tuple(self.tokens.class_names)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """How many different tokens there are."""
+        if self.table is not None:
+            return len(self.table)
+        tokenizer: Any = self.tokens.tokenizer
+        return len(tokenizer.vocabulary)
+
+    @functools.cached_property
+    def embedding_std(self) -> float:
+        """Standard deviation of an entry of the clean embeddings of train tokens; 1 where these are learned."""
+        if self.table is None:
+            return 1.0  # what learned embeddings start with
+        counts = np.zeros(len(self.table))
+        for batch in self.tokens.examples("train", batch_size=1024):
+            counts += np.bincount(batch.tokens[batch.mask], minlength=len(counts))
+        shares, table = counts / counts.sum(), self.table.astype(np.float64)
+        return float(np.sqrt(shares @ np.mean(table**2, axis=1) - (shares @ np.mean(table, axis=1)) ** 2))
+
+    def found(self) -> dict[str, Any]:
+        """Figures that change when the data or the given weights do."""
+        checksum = None if self.table is None else zlib.crc32(np.ascontiguousarray(self.table).tobytes())
+        return {
+            "examples": {split: self.tokens.num_examples(split) for split in SPLITS},
+            "classes": list(self.class_names),
+            "vocabulary": self.vocabulary_size,
+            "embeddings_checksum": checksum,
+        }
+
+
+def load_material(config: Config, log: Log) -> TextMaterial:
+    """Opens the texts and what is given of the model.
+
+    Raises:
+      UserError: if texts, weights, word vectors or tokenizer cannot be used, or do not fit each other.
+    """
+    data = text.load(config.data, log=log)
+    for split in SPLITS:
+        count = getattr(config, f"{split}_examples")
+        try:
+            if count is not None:
+                data.keep(split, count)
+        except ValueError as error:
+            raise UserError(f"--{split}-examples does not fit the data: {error}") from error
+    tokenizer, pretrained, table = _given(config, data, log)
+    _check_length(tokenizer, config.max_length, pairs=data.pairs)
+    tokens = TokenData(data, tokenizer, max_length=config.max_length, log=log)
+    return TextMaterial(tokens, pairs=data.pairs, pretrained=pretrained, table=table)
+
+
+def _given(config: Config, data: TextData, log: Log) -> tuple[Tokenizer, Pretrained | None, np.ndarray | None]:
+    model = config.model
+    if isinstance(model, EncoderConfig):
+        if model.pretrained is None:
+            return _words(data, config.min_count), None, None
+        pretrained = load_pretrained(model.pretrained, revision=model.revision, log=log)
+        return pretrained.tokenizer, pretrained, _word_table(pretrained)
+    if model.embeddings is None:
+        return _words(data, config.min_count), None, None
+    if Path(model.embeddings).expanduser().is_file():
+        # Nothing is learned of words whose vectors stay as they are, so those of all splits may be known.
+        words = learn_words(data, splits=SPLITS if model.frozen else ("train",), at_least=1)
+        vectors = glove_embeddings(Path(model.embeddings).expanduser(), words.vocabulary)
+        known = sum(vectors.covers(word) for word in words.vocabulary)
+        log(f"{model.embeddings} has vectors of {known} of {len(words.vocabulary)} words, {vectors.dim} wide")
+        return words, None, embedding_table(words, vectors)
+    pretrained = load_pretrained(model.embeddings, log=log)
+    return pretrained.tokenizer, None, _word_table(pretrained)
+
+
+def _words(data: TextData, at_least: int) -> Tokenizer:
+    try:
+        return learn_words(data, at_least=at_least)
+    except ValueError as error:
+        raise UserError(f"--min-count {at_least} does not fit the data: {error}") from error
+
+
+def _word_table(pretrained: Pretrained) -> np.ndarray:
+    return np.asarray(pretrained.params["embeddings"]["word"]["embedding"])
+
+
+def _check_length(tokenizer: Tokenizer, max_length: int, *, pairs: bool) -> None:
+    try:
+        tokenizer.encode(["a"], ["a"] if pairs else None, max_length=max_length)
+    except ValueError as error:
+        raise UserError(f"--max-length {max_length} does not fit the tokenizer: {error}") from error

@@ -1,0 +1,191 @@
+"""The classifiers of text experiments: what they start from, what of them is trained, and how they run by layers."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from train.errors import UserError
+from train.pretrained import start_from
+from train.sharding import path_name
+from train.text.config import EncoderConfig, TextEncoderConfig, TextUnrolledConfig, UnrolledConfig
+from train.text.material import TextMaterial
+from unroll_jax import models
+from unroll_jax.energies import UnrolledLayerParams, unrolled_layer
+from unroll_jax.models import Classifier, Encoder, UnrolledClassifier, UnrolledTransformer, dct, scaled_identity
+
+__all__ = ["Layerwise", "TextModel", "build_model"]
+
+# What a drawn encoder's tables are multiplied by: they start with a standard deviation of 0.02, and noise is stated
+# for one of 1.
+UNIT_VARIANCE = 50.0
+
+
+class Layerwise(NamedTuple):
+    """A classifier taken apart: what stops early applies its layers one by one.
+
+    Attributes:
+      embed: ``(params, batch, perturbation) -> y``, the output of layer 0; perturbation may be None.
+      layers: ``params -> [parameters of layer 1, of layer 2, ...]``.
+      layer: ``(layer parameters, y, mask) -> y``.
+      read: ``(params, y, mask) -> logits``.
+    """
+
+    embed: Callable[[Any, Any, jax.Array | None], jax.Array]
+    layers: Callable[[Any], list[Any]]
+    layer: Callable[[Any, jax.Array, jax.Array], jax.Array]
+    read: Callable[[Any, jax.Array, jax.Array], jax.Array]
+
+
+class TextModel(NamedTuple):
+    """A classifier, whatever it is made of.
+
+    Attributes:
+      module: called as `unroll_jax.models.Classifier` is.
+      num_layers: depth L.
+      dim: width of the tokens.
+      init: ``key -> params``, from what is given and the seed.
+      trained: ``params -> params`` through which gradients reach what is trained alone.
+      layerwise: the same by layers.
+    """
+
+    module: Classifier | UnrolledClassifier
+    num_layers: int
+    dim: int
+    init: Callable[[jax.Array], Any]
+    trained: Callable[[Any], Any]
+    layerwise: Layerwise
+
+
+def build_model(config: TextEncoderConfig | TextUnrolledConfig, material: TextMaterial) -> TextModel:
+    """The classifier of a configuration.
+
+    Raises:
+      UserError: if an option does not fit what is given.
+    """
+    if isinstance(config.model, EncoderConfig):
+        return _encoder(config.model, config.max_length, material)
+    return _unrolled(config.model, config.max_length, material)
+
+
+def _encoder(settings: EncoderConfig, max_length: int, material: TextMaterial) -> TextModel:
+    pretrained = material.pretrained
+    if pretrained is None and settings.hidden:
+        raise UserError("--model.hidden True needs --model.pretrained, whose architecture says what the layer is")
+    shape = _shape(settings, max_length, material) if pretrained is None else pretrained.config
+    encoder = Encoder(shape, dtype=jnp.dtype(settings.dtype), remat=settings.remat)
+    hidden = pretrained.hidden if pretrained is not None and settings.hidden else None
+    module = Classifier(encoder, len(material.class_names), settings.pooling, hidden)
+
+    def init(key: jax.Array) -> Any:
+        if pretrained is not None:
+            return start_from(pretrained, module, key)
+        params = module.init(key, jnp.zeros((1, 1), jnp.int32))
+        wider = lambda path, leaf: leaf * UNIT_VARIANCE if path_name(path).endswith("embedding") else leaf  # noqa: E731
+        return jax.tree.map_with_path(wider, params)
+
+    def trained(params: Any) -> Any:
+        if pretrained is None or not settings.frozen:
+            return params
+        still = lambda path, leaf: jax.lax.stop_gradient(leaf) if _is_word_table(path) else leaf  # noqa: E731
+        return jax.tree.map_with_path(still, params)
+
+    return TextModel(module, shape.num_layers, shape.dim, init, trained, _encoder_layerwise(module))
+
+
+def _shape(settings: EncoderConfig, max_length: int, material: TextMaterial) -> models.EncoderConfig:
+    return models.EncoderConfig(
+        vocabulary_size=material.vocabulary_size,
+        dim=settings.dim,
+        num_layers=settings.num_layers,
+        num_heads=settings.num_heads,
+        hidden_dim=settings.hidden_dim,
+        max_positions=max_length,
+        padding_token=material.tokens.tokenizer.padding_token,
+    )
+
+
+def _encoder_layerwise(module: Classifier) -> Layerwise:
+    encoder = module.encoder
+    dtype = encoder.param_dtype if encoder.dtype is None else encoder.dtype
+    embeddings = models.EncoderEmbeddings(encoder.config, encoder.param_dtype)
+    layer = models.EncoderLayer(encoder.config, dtype, encoder.param_dtype)
+    head = models.Head(module.num_classes, module.pooling, module.hidden, encoder.param_dtype)
+
+    def embed(params: Any, batch: Any, perturbation: jax.Array | None) -> Any:
+        own = {"params": params["params"]["encoder"]["embeddings"]}
+        return jnp.asarray(embeddings.apply(own, batch.tokens, batch.mask, batch.token_types, perturbation), dtype)
+
+    return Layerwise(
+        embed=embed,
+        layers=lambda params: _unstacked(params["params"]["encoder"]["layers"]),
+        layer=lambda own, y, mask: jnp.asarray(layer.apply({"params": own}, y, mask)),
+        read=lambda params, y, mask: jnp.asarray(head.apply({"params": params["params"]["head"]}, y, mask)),
+    )
+
+
+def _unrolled(settings: UnrolledConfig, max_length: int, material: TextMaterial) -> TextModel:
+    table = material.table
+    dim = settings.dim if table is None else table.shape[1]
+    if settings.rank is not None and settings.rank > dim:
+        raise UserError(f"--model.rank must be at most the width of the embeddings, {dim}, got {settings.rank}")
+    transformer = UnrolledTransformer(
+        dim=dim,
+        num_layers=settings.num_layers,
+        rank=settings.rank,
+        dtype=jnp.dtype(settings.dtype),
+        remat=settings.remat,
+        V_init=dct(settings.attention_scale),
+        W_init=scaled_identity(settings.mixing),
+        U_init=scaled_identity(1.0 - settings.mixing),
+    )
+    module = UnrolledClassifier(
+        transformer,
+        material.vocabulary_size,
+        len(material.class_names),
+        settings.pooling,
+        max_positions=max_length if settings.positions else None,
+        frozen=settings.frozen and table is not None,
+    )
+
+    def init(key: jax.Array) -> Any:
+        params = module.init(key, jnp.zeros((1, 1), jnp.int32))
+        if table is None:
+            return params
+        given = lambda path, leaf: jnp.asarray(table) if _is_word_table(path) else leaf  # noqa: E731
+        return jax.tree.map_with_path(given, params)
+
+    return TextModel(module, settings.num_layers, dim, init, lambda params: params, _unrolled_layerwise(module))
+
+
+def _unrolled_layerwise(module: UnrolledClassifier) -> Layerwise:
+    transformer = module.transformer
+    dtype = transformer.dtype
+    embeddings = models.TokenEmbeddings(
+        module.vocabulary_size, transformer.dim, module.max_positions, module.frozen, transformer.param_dtype
+    )
+    head = models.Head(module.num_classes, module.pooling, param_dtype=transformer.param_dtype)
+
+    def embed(params: Any, batch: Any, perturbation: jax.Array | None) -> Any:
+        own = {"params": params["params"]["embeddings"]}
+        return jnp.asarray(embeddings.apply(own, batch.tokens, batch.mask, perturbation), dtype)
+
+    def layer(own: UnrolledLayerParams, y: jax.Array, mask: jax.Array) -> jax.Array:
+        return unrolled_layer(jax.tree.map(lambda leaf: leaf.astype(dtype), own), y, mask)
+
+    return Layerwise(
+        embed=embed,
+        layers=lambda params: _unstacked(params["params"]["transformer"]["layers"]),
+        layer=layer,
+        read=lambda params, y, mask: jnp.asarray(head.apply({"params": params["params"]["head"]}, y, mask)),
+    )
+
+
+def _unstacked(layers: Any) -> list[Any]:
+    count = len(jax.tree.leaves(layers)[0])
+    return [jax.tree.map(lambda leaf, place=place: leaf[place], layers) for place in range(count)]
+
+
+def _is_word_table(path: Any) -> bool:
+    return path_name(path).endswith("embeddings/word/embedding")

@@ -1,0 +1,181 @@
+"""`python -m train predict`: what every layer of a trained run says of texts at hand."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from train.data.text import token_batch
+from train.errors import UserError
+from train.report.tables import Table, as_text
+from train.runs import best_checkpoint
+from train.text.config import TextRunConfig
+from train.text.material import TextMaterial
+from train.text.task import draw_noise, text_task
+
+__all__ = ["Prediction", "predict", "read_texts"]
+
+Log = Callable[[str], None]
+# Texts a batch.
+TOGETHER = 32
+
+
+class Prediction(NamedTuple):
+    """What a classifier says of one text.
+
+    Attributes:
+      text: the text, or of a pair the first.
+      label: the most probable class of the last layer.
+      probabilities: of the classes by layer, (L + 1, classes).
+    """
+
+    text: str
+    label: str
+    probabilities: np.ndarray
+
+
+def predict(
+    run: Path,
+    texts: Sequence[str],
+    seconds: Sequence[str] | None = None,
+    *,
+    gamma: float = 0.0,
+    seed: int = 0,
+    log: Log = print,
+) -> list[Prediction]:
+    """Classifies texts with the best checkpoint of a run, and says what every layer made of them.
+
+    Args:
+      run: the run's folder; its data must be at hand, as the words it knows are theirs.
+      texts: to classify.
+      seconds: the second text of each, where the run is of pairs.
+      gamma: strength of noise on the embeddings, as in training.
+      seed: of the noise.
+      log: takes the table, and how many texts were too long.
+
+    Raises:
+      UserError: if the run is none of text, a text is empty, or texts and pairs do not go together.
+    """
+    if not (gamma >= 0.0 and np.isfinite(gamma)):
+        raise UserError(f"--gamma must be finite and at least 0, got {gamma}")
+    best = best_checkpoint(run, log=log)
+    if not isinstance(best.config, TextRunConfig):
+        raise UserError(f"{run} is a run of {best.experiment}, which classifies no text; give one of a text experiment")
+    material: TextMaterial = best.data
+    _check_texts(texts, seconds, pairs=material.pairs)
+    probabilities, truncated = _probabilities(best.config, material, best.state.params, texts, seconds, gamma, seed)
+    if truncated:
+        longest = best.config.max_length
+        log(f"{truncated} of {len(texts)} texts are longer than {longest} tokens; their ends are left out")
+    names = material.class_names
+    found = [
+        Prediction(text, names[int(own[-1].argmax())], own) for text, own in zip(texts, probabilities, strict=True)
+    ]
+    for number, prediction in enumerate(found, start=1):
+        log(_described(number, prediction, names))
+    return found
+
+
+def read_texts(
+    texts: Sequence[str], seconds: Sequence[str], file: Path | None
+) -> tuple[Sequence[str], Sequence[str] | None]:
+    """Texts and their second ones, None where there are none, from the command line or the lines of a file.
+
+    Raises:
+      UserError: if there are none, both ways are used at once, or the file cannot be read, is not UTF-8, or has an
+        empty line or some lines with a tab and some without.
+    """
+    if file is None:
+        return texts, seconds or None
+    if texts or seconds:
+        raise UserError("--file takes the place of --text and --second; give one or the other")
+    lines = _lines(file)
+    parts = [line.split("\t") for line in lines]
+    if all(len(part) == 1 for part in parts):
+        return lines, None
+    odd = next((number for number, part in enumerate(parts, start=1) if len(part) != 2), None)
+    if odd is not None:
+        count = len(parts[odd - 1]) - 1
+        raise UserError(
+            f"--file {file} line {odd} has {count} tabs where others have 1; put one between the texts of a pair"
+        )
+    return [first for first, _ in parts], [second for _, second in parts]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"--file {path} is not UTF-8 (byte {error.start}); convert it to UTF-8") from error
+    except OSError as error:
+        raise UserError(f"--file {path} cannot be read ({error.strerror}); give a file with a text a line") from error
+    empty = [number for number, line in enumerate(lines, start=1) if not line.strip()]
+    if empty:
+        raise UserError(f"--file {path} has empty lines, the first is line {empty[0]}; leave them out")
+    return lines
+
+
+def _check_texts(texts: Sequence[str], seconds: Sequence[str] | None, *, pairs: bool) -> None:
+    if not texts:
+        raise UserError("predict needs texts; give --text, or a --file of lines")
+    if seconds is not None and len(seconds) != len(texts):
+        raise UserError(f"--second must be as many as --text, {len(texts)}, got {len(seconds)}")
+    if pairs and seconds is None:
+        raise UserError("the run classifies pairs of texts; give the second with --second, or behind a tab in the file")
+    if not pairs and seconds is not None:
+        raise UserError("the run classifies single texts; leave out --second")
+    for column in (texts, seconds or ()):
+        for number, text in enumerate(column, start=1):
+            if not text.strip():
+                raise UserError(f"text {number} of {len(column)} is empty; give it at least a word")
+
+
+def _probabilities(
+    config: Any,
+    material: TextMaterial,
+    params: Any,
+    texts: Sequence[str],
+    seconds: Sequence[str] | None,
+    gamma: float,
+    seed: int,
+) -> tuple[np.ndarray, int]:
+    """(texts, L + 1, classes), and how many texts were truncated."""
+    task, found, truncated = text_task(config, material), [], 0
+    variance = task.variance(gamma) if gamma > 0.0 else 0.0
+
+    @jax.jit
+    def run(params: Any, batch: Any, key: jax.Array) -> jax.Array:
+        noise = draw_noise(key, batch, task.model.dim, variance)
+        return task.outputs(params, batch, noise, jax.nn.softmax)
+
+    for start in range(0, len(texts), TOGETHER):
+        part = slice(start, start + TOGETHER)
+        batch, longer = token_batch(
+            material.tokens.tokenizer,
+            texts[part],
+            None if seconds is None else seconds[part],
+            max_length=config.max_length,
+        )
+        key = jax.random.fold_in(jax.random.key(seed), start)
+        found.append(np.swapaxes(jax.device_get(run(params, batch, key)), 0, 1))
+        truncated += longer
+    return np.concatenate(found), truncated
+
+
+def _described(number: int, prediction: Prediction, names: Sequence[str]) -> str:
+    """A table with a row for each layer; the loss is that of the class predicted in the end."""
+    last = prediction.probabilities[-1].argmax()
+    rows = tuple(
+        (
+            str(layer),
+            names[int(row.argmax())],
+            *(f"{share:.3f}" for share in row),
+            f"{-np.log(max(row[last], np.finfo(np.float32).tiny)):.3f}",
+        )
+        for layer, row in enumerate(prediction.probabilities)
+    )
+    shown = prediction.text if len(prediction.text) <= 80 else f"{prediction.text[:77]}..."
+    title = f"{number}. {prediction.label} ({prediction.probabilities[-1].max():.1%}): {shown}"
+    return as_text(Table(title, ("layer", "class", *(f"p({name})" for name in names), "loss"), rows))

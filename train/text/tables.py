@@ -1,0 +1,122 @@
+"""The tables of reports on text: accuracy against gamma, areas as in the paper's Table 4, and early exit."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from train.report.groups import METHOD_NAMES, Setting, Variant
+from train.report.tables import Table, number
+
+__all__ = ["accuracy_table", "area_table", "areas", "exit_table", "with_seeds"]
+
+
+def areas(variant: Variant) -> np.ndarray:
+    """The area under the accuracy of every seed."""
+    return np.array([run.scalar("area") for run in variant.runs])
+
+
+def accuracy_table(setting: Setting) -> Table:
+    """Accuracy against test gamma for every variant; mean and range where there are several seeds; and the area."""
+    columns = [[_ranged(100 * column, 2) for column in variant.scores().T] for variant in setting.variants]
+    rows = []
+    for index, gamma in enumerate(setting.gammas):
+        mark = " *" if float(gamma) == setting.train_gamma else ""
+        rows.append((f"{float(gamma):g}{mark}", *(column[index] for column in columns)))
+    rows.append(("area", *(_ranged(areas(variant), 3) for variant in setting.variants)))
+    return Table(
+        title=f"Accuracy (%) against test gamma, {setting.title}",
+        header=("test gamma", *(with_seeds(variant) for variant in setting.variants)),
+        rows=tuple(rows),
+        note=f"* training gamma. Area: under the accuracy over test gamma {_span(setting)}, by trapezoids, not divided "
+        "by the range. Several seeds: mean [smallest, largest].",
+    )
+
+
+def area_table(settings: Sequence[Setting]) -> Table:
+    """The paper's Table 4: areas of both methods by depth and training gamma, and what constraints cost in accuracy."""
+    rows = []
+    for setting in settings:
+        plain, constrained = setting.of("erm"), setting.of("constrained")
+        for own in constrained or [None]:
+            difference = cost = np.nan
+            if plain and own:
+                difference = areas(own).mean() - areas(plain[0]).mean()
+                clean = [100 * variant.scores().mean(0)[0] for variant in (own, plain[0])]
+                cost = clean[0] - clean[1]
+            rows.append(
+                (
+                    f"{setting.num_layers}, {setting.train_gamma:g}" + (f", {own.label}" if own and own.label else ""),
+                    _ranged(areas(own), 3) if own else "-",
+                    _ranged(areas(plain[0]), 3) if plain else "-",
+                    number(difference, 3, sign=True),
+                    number(cost, 2, sign=True),
+                    f"{own.feasible_runs} of {len(own.runs)}" if own else "-",
+                )
+            )
+    smallest = settings[0].gammas[0]
+    return Table(
+        title=f"Area under the accuracy over test gamma {_span(settings[0])}",
+        header=(
+            "layers, training gamma",
+            METHOD_NAMES["constrained"],
+            METHOD_NAMES["erm"],
+            "difference",
+            f"points at gamma {float(smallest):g}",
+            "feasible",
+        ),
+        rows=tuple(rows),
+        note="Difference: constrained less plain, of means over seeds. Points: the same of the accuracy in percent.",
+    )
+
+
+def exit_table(settings: Sequence[Setting]) -> Table:
+    """Early exit at the threshold chosen on validation data, one row a variant, means over seeds."""
+    rows = []
+    for setting in settings:
+        for variant in setting.variants:
+            found = [run.evaluation["early_exit"] for run in variant.runs]
+            mean = {name: float(np.mean([one[name] for one in found])) for name in _EXIT}
+            times = {name: float(np.mean([one["milliseconds"][name] for one in found])) for name in _TIMES}
+            rows.append(
+                (
+                    f"{variant.title}, {setting.title}",
+                    f"{mean['mean_depth']:.2f} of {setting.num_layers}",
+                    number(100 * mean["accuracy"], 2),
+                    number(100 * mean["full_accuracy"], 2),
+                    number(100 * (mean["accuracy"] - mean["full_accuracy"]), 2, sign=True),
+                    *(number(times[name], 2) for name in _TIMES),
+                    f"{times['whole'] / times['early_exit']:.2f}x",
+                )
+            )
+    return Table(
+        title="Early exit on the test split, at the noise of training",
+        header=(
+            "model", "mean depth", "accuracy %", "full depth", "points", "ms whole", "ms by layers", "ms exit", "gain",
+        ),
+        rows=tuple(rows),
+        note="A text leaves at the first layer whose predicted improvement is under a threshold: the one of least "
+        "depth that costs at most half a point on validation data. Times are of one text at a time: the whole network "
+        "in one program, layer by layer to the end, and layer by layer with early exit; gain: whole over exit.",
+    )  # fmt: skip
+
+
+def with_seeds(variant: Variant) -> str:
+    """A variant's title, and how many seeds it has where there are several."""
+    seeds = len(variant.runs)
+    return variant.title + (f", {seeds} seeds" if seeds > 1 else "")
+
+
+_EXIT = ("mean_depth", "accuracy", "full_accuracy")
+_TIMES = ("whole", "by_layers", "early_exit")
+
+
+def _span(setting: Setting) -> str:
+    low, high = setting.variants[0].runs[0].evaluation["area_range"]
+    return f"{low:g} to {high:g}"
+
+
+def _ranged(values: np.ndarray, digits: int) -> str:
+    mean = number(float(values.mean()), digits)
+    if len(values) == 1:
+        return mean
+    return f"{mean} [{number(float(values.min()), digits)}, {number(float(values.max()), digits)}]"
