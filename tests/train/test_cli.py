@@ -40,7 +40,10 @@ def small_data(clips, monkeypatch):
     [
         (
             ["fly"],
-            ["unknown command 'fly'", "run, plan, search, launch, evaluate, predict, export, report, figures, prepare, list"],
+            [
+                "unknown command 'fly'",
+                "run, plan, search, launch, evaluate, predict, export, report, figures, prepare, list",
+            ],
         ),
         (["run"], ["unknown experiment ''", "demo, video-ut"]),
         (["run", "video-dust"], ["unknown experiment 'video-dust'", "demo, video-ut"]),

@@ -85,9 +85,8 @@ def text_task(config: TextEncoderConfig | TextUnrolledConfig, material: TextMate
             model.trained(params), tokens, mask, token_types=token_types, perturbation=noise, record=read
         )
 
-    strength = variance(config.train_gamma)
-
     def layer_losses(params: Any, batch: TokenBatch, key: jax.Array) -> Float[Array, "layers_and_one"]:
+        strength = variance(config.train_gamma)  # reads the train split, which prediction needs not
         noise = draw_noise(key, batch, model.dim, strength) if strength > 0.0 else None
         samples = outputs(params, batch, noise, lambda logits: _cross_entropy(logits, jnp.asarray(batch.labels)))
         return jnp.mean(samples, axis=-1)

@@ -1,0 +1,80 @@
+"""Few of the built-in sentences, models that compile in a second, and runs on them."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+from tests.pretrained.conftest import write_folder
+from tests.train.conftest import compile_once, compiled
+from train.data.text import TextConfig
+from train.experiments import EXPERIMENTS
+from train.runs import run
+from train.text.config import EncoderConfig, TextRunConfig, UnrolledConfig
+from train.text.material import TextMaterial, load_material
+from train.text.task import Task, text_task
+
+__all__ = ["compile_once", "compiled", "write_folder"]
+
+MODELS = {
+    "text-encoder": EncoderConfig(dim=8, num_layers=2, num_heads=2, hidden_dim=12),
+    "text-ut": UnrolledConfig(num_layers=2, dim=8, positions=True),
+}
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the sentences are kept, prepared once for all tests."""
+    return tmp_path_factory.mktemp("prepared")
+
+
+@pytest.fixture
+def small(prepared: Path) -> Callable[..., Any]:
+    """An experiment's configuration, made so small that a run takes a second; fields may be replaced.
+
+    Texts are cut to 8 words, so that all batches have one length, and programs are compiled once.
+    """
+
+    def make(experiment: str, **fields: Any) -> Any:
+        sizes = {"train_examples": 48, "validation_examples": 20, "test_examples": 20}
+        usual = {"steps": 4, "batch_size": 8, "validate_every": 2, "test_gammas": (0.0, 2.0), "max_length": 8, **sizes}
+        usual |= {"model": MODELS.get(experiment), "data": TextConfig(prepared=str(prepared))}
+        config = dataclasses.replace(EXPERIMENTS[experiment].config, **{**usual, **fields})
+        EXPERIMENTS[experiment].kind.check(config)
+        return config
+
+    return make
+
+
+@pytest.fixture(params=MODELS)
+def experiment(request: pytest.FixtureRequest) -> str:
+    """Both kinds of model, one after the other."""
+    return request.param
+
+
+@pytest.fixture
+def built(small: Callable[..., Any]) -> Callable[..., tuple[TextRunConfig, TextMaterial, Task, Any]]:
+    """Configuration, material, task and fresh parameters of an experiment."""
+
+    def build(experiment: str, **fields: Any) -> tuple[Any, TextMaterial, Task, Any]:
+        config = small(experiment, **fields)
+        material = load_material(config, lambda line: None)
+        task = text_task(config, material)
+        return config, material, task, jax.jit(task.init)(jax.random.key(3))
+
+    return build
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Callable[..., list[str]]:
+    """Runs a configuration in ``tmp_path / name`` as the command line does; returns its log."""
+
+    def go(config: Any, experiment: str, name: str = "run") -> list[str]:
+        log: list[str] = []
+        run(dataclasses.replace(config, out=str(tmp_path / name)), experiment=experiment, log=log.append)
+        return log
+
+    return go

@@ -1,0 +1,73 @@
+"""Early exit: calibrated on some texts, tried on others, and the same network layer by layer."""
+
+import jax
+import numpy as np
+import pytest
+
+from tests.text.test_task import jnp_batch
+from train.text.early_exit import calibrate, choose_threshold, exit_curve, exit_layers, layer_runner
+from train.text.task import draw_noise
+
+RNG = np.random.default_rng(0)
+ENTROPIES = RNG.uniform(0.0, 0.7, (3000, 3))
+
+
+def losses_by_entropy(noise):
+    """What layers behind take off is twice the entropy at layer 0 and half of it at layer 1, but for noise."""
+    last = RNG.uniform(0.0, 0.1, 3000)
+    steps = np.stack([2.0 * ENTROPIES[:, 0], 0.5 * ENTROPIES[:, 1]], axis=1)
+    return np.concatenate([last[:, None] + steps + noise * RNG.normal(size=steps.shape), last[:, None]], axis=1)
+
+
+def test_the_predictor_finds_what_entropy_says_of_the_improvement():
+    predictor = calibrate(losses_by_entropy(0.3), ENTROPIES)
+    at = np.array([[0.2, 0.2, 0.0], [0.5, 0.5, 0.0]])
+    np.testing.assert_allclose(predictor.all(at), [[0.4, 0.1], [1.0, 0.25]], atol=0.08)
+    for layer in range(2):
+        assert np.all(np.diff(predictor(layer, np.linspace(0, 0.7, 50))) >= 0)
+    exact = calibrate(losses_by_entropy(0.0), ENTROPIES)
+    np.testing.assert_allclose(exact.all(ENTROPIES)[:, 0], 2.0 * ENTROPIES[:, 0], rtol=1e-6)
+
+
+def test_texts_of_equal_entropy_are_given_their_mean():
+    entropies = np.array([[0.7, 0.1], [0.7, 0.1], [0.2, 0.1]])
+    predictor = calibrate(np.array([[1.0, 0.0], [2.0, 0.0], [0.5, 0.0]]), entropies)
+    np.testing.assert_allclose(predictor(0, np.array([0.2, 0.7])), [0.5, 1.5])
+
+
+def test_a_text_leaves_at_the_first_layer_under_the_threshold():
+    predicted = np.array([[0.5, 0.2, 0.05], [0.05, 0.5, 0.5], [0.5, 0.5, 0.5]])
+    assert exit_layers(predicted, 0.1).tolist() == [2, 0, 3]
+    assert exit_layers(predicted, 0.0).tolist() == [3, 3, 3]
+    assert exit_layers(predicted, 9.0).tolist() == [0, 0, 0]
+
+
+def test_the_curve_goes_from_full_depth_to_none_and_the_chosen_threshold_keeps_the_accuracy():
+    predicted = np.sort(RNG.uniform(0.0, 1.0, (1000, 3)))[:, ::-1]
+    correct = np.stack([RNG.uniform(size=1000) < share for share in (0.5, 0.7, 0.9, 0.9)], axis=1)
+    thresholds = [0.0, 0.25, 0.5, 1.1]
+    curve = exit_curve(predicted, correct, thresholds)
+    assert (curve["mean_depths"][0], curve["mean_depths"][-1]) == (3.0, 0.0)
+    assert curve["accuracies"][0] == pytest.approx(correct[:, -1].mean())
+    assert curve["accuracies"][-1] == pytest.approx(correct[:, 0].mean())
+    for threshold, depth, accuracy in zip(*curve.values(), strict=True):
+        by_hand = [next((layer for layer in range(3) if row[layer] < threshold), 3) for row in predicted]
+        assert depth == pytest.approx(np.mean(by_hand))
+        assert accuracy == pytest.approx(np.mean([correct[row, layer] for row, layer in enumerate(by_hand)]))
+    kept = choose_threshold(predicted, correct, thresholds)
+    assert exit_curve(predicted, correct, [kept])["accuracies"][0] >= correct[:, -1].mean() - 0.005
+    assert choose_threshold(predicted, np.ones_like(correct), thresholds) == 1.1
+
+
+def test_layers_one_by_one_are_the_network(built, experiment):
+    _, material, task, params = built(experiment)
+    batch = jnp_batch(material.tokens.batch("test", batch_size=1, seed=0, step=0))
+    noise = draw_noise(jax.random.key(0), batch, task.model.dim, 0.3)
+    logits = jax.jit(lambda params: task.outputs(params, batch, noise, lambda logits: logits))(params)[:, 0]
+    shares = np.exp(np.asarray(logits, np.float64))
+    shares /= shares.sum(axis=1, keepdims=True)
+    asked, run = [], layer_runner(task, params)
+    assert run(batch, noise, lambda layer, entropy: asked.append((layer, entropy))) == (2, int(np.argmax(logits[-1])))
+    assert [layer for layer, _ in asked] == [0, 1]
+    np.testing.assert_allclose([entropy for _, entropy in asked], -(shares * np.log(shares)).sum(1)[:2], rtol=1e-4)
+    assert run(batch, noise, lambda layer, entropy: layer == 1) == (1, int(np.argmax(logits[1])))

@@ -1,0 +1,185 @@
+"""Text runs from the first step to the report."""
+
+import dataclasses
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+from tests.text.test_task import jnp_batch
+from train.errors import UserError
+from train.experiments import EXPERIMENTS
+from train.loop import train
+from train.metrics import read_metrics
+from train.report.groups import group
+from train.report.read import read_runs
+from train.runs import default_folder, report
+from train.text.evaluate import area_under
+from train.text.reading import make_split_reading
+from train.text.recipe import text_recipe
+from train.text.tables import area_table, exit_table
+
+
+def read(folder, name):
+    return json.loads((folder / name).read_text())
+
+
+def test_both_methods_train_evaluate_and_report(small, start, experiment, tmp_path):
+    log = start(small(experiment, method="both"), experiment)
+    for method in ("erm", "constrained"):
+        found = read(tmp_path / "run" / method, "evaluation.json")
+        assert (found["method"], found["num_examples"], found["num_layers"]) == (method, 20, 2)
+        assert list(found["accuracy"]) == ["0.0", "0.6", "2.0"]
+        assert found["area"] == pytest.approx(found["accuracy"]["0.0"] + found["accuracy"]["2.0"])
+        for name in ("layer_losses", "error_rates", "bounds", "multipliers"):
+            assert len(found[name]) == 3
+        assert found["error_rates"][-1] == pytest.approx(1.0 - found["accuracy"]["0.6"])
+        assert sum(map(sum, found["ratio_histogram"]["counts"])) == 2 * 20
+        times = found["early_exit"]["milliseconds"]
+        assert set(times) == {"whole", "by_layers", "early_exit"}
+        assert min(times.values()) > 0
+        assert found["early_exit"]["curve"]["mean_depths"][0] == 2.0
+        assert found["early_exit"]["curve"]["accuracies"][0] == found["early_exit"]["full_accuracy"]
+        rows = read_metrics(tmp_path / "run" / method / "metrics.jsonl")
+        assert [row["step"] for row in rows if row["kind"] == "validation"] == [2, 4]
+        assert all(0.0 <= row["accuracy"] <= 1.0 for row in rows if row["kind"] == "validation")
+    page = (tmp_path / "run" / "report" / "index.html").read_text()
+    for words in ("Area under the accuracy", "Early exit", "plain against constrained"):
+        assert words in page
+    names = {path.stem for path in (tmp_path / "run" / "report").glob("*.png")}
+    assert names >= {"accuracy_curve", "layer_losses", "error_rates", "ratios", "early_exit", "multipliers"}
+    assert any("Area under the accuracy" in line for line in log)
+
+
+def test_a_run_that_was_cut_back_ends_like_the_whole_one(small, start, tmp_path):
+    config = small("text-ut")
+    start(config, "text-ut", "whole")
+    shutil.copytree(tmp_path / "whole", tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "4")
+    for name in ("status.json", "evaluation.json"):
+        (tmp_path / "run" / name).unlink()
+    assert "going on from the checkpoint of step 2" in start(config, "text-ut")
+    whole, again = tmp_path / "whole", tmp_path / "run"
+    assert (whole / "metrics.jsonl").read_bytes() == (again / "metrics.jsonl").read_bytes()
+    same = [read(folder, "evaluation.json") for folder in (whole, again)]
+    for found in same:
+        del found["train_seconds"], found["early_exit"]["milliseconds"]
+    assert same[0] == same[1]
+
+
+def test_the_loop_compiles_once_for_each_length_of_batch(built, tmp_path, monkeypatch):
+    config, material, task, _ = built("text-ut", steps=12, validate_every=12, max_length=32)
+    recipe, traced = text_recipe(config, task, material), []
+    lengths = [batch.tokens.shape[1] for _, batch in zip(range(12), recipe.batches(0), strict=False)]
+    assert len(set(lengths)) > 1
+
+    def counted(state, batch):
+        traced.append(batch.tokens.shape[1])
+        return recipe.step(state, batch)
+
+    train(recipe._replace(step=counted), tmp_path, log=lambda line: None)
+    assert sorted(traced) == sorted(set(lengths))
+    assert read(tmp_path, "status.json")["state"] == "finished"
+
+
+def test_readings_of_a_split_do_not_depend_on_how_it_is_padded(built, experiment):
+    _, material, task, params = built(experiment, max_length=16)
+    outputs = jax.jit(lambda batch: task.outputs(params, batch, None, lambda logits: logits))
+    found = make_split_reading(task, material)(params, "test", 0.0)
+    texts = [jnp_batch(batch) for batch in material.tokens.examples("test", batch_size=1)]
+    assert found.losses.shape == found.entropies.shape == found.predictions.shape == (len(texts), 3)
+    for row, batch in list(enumerate(texts))[::6]:
+        logits = np.asarray(outputs(batch), np.float64)[:, 0]
+        shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        np.testing.assert_allclose(found.losses[row], -np.log(shares[:, batch.labels[0]]), rtol=1e-4)
+        np.testing.assert_allclose(found.entropies[row], -(shares * np.log(shares)).sum(1), rtol=1e-4)
+        assert found.predictions[row].tolist() == shares.argmax(1).tolist()
+        assert found.labels[row] == batch.labels[0]
+
+
+def test_the_area_is_that_of_trapezoids():
+    assert area_under({2.0: 0.5, 0.0: 0.9, 0.5: 0.8}) == pytest.approx(0.5 * 0.85 + 1.5 * 0.65)
+    assert area_under({gamma / 4: 1.0 for gamma in range(9)}) == pytest.approx(2.0)
+
+
+@pytest.fixture
+def family(small, start, tmp_path):
+    """Run folders made of one run, with other areas, seeds and configurations written into them."""
+    start(small("text-ut"), "text-ut", "first")
+
+    def make(name, *, area, **fields):
+        folder = tmp_path / name
+        shutil.copytree(tmp_path / "first", folder)
+        for file in ("evaluation.json", "config.json"):
+            values = read(folder, file)
+            for field, value in fields.items():
+                outer, _, inner = field.rpartition("__")
+                target = values.get(outer, {}) if outer else values
+                if inner in target:
+                    target[inner] = value
+            if file == "evaluation.json":
+                values["area"] = area
+            (folder / file).write_text(json.dumps(values))
+        return folder
+
+    return make
+
+
+def test_areas_stand_as_in_the_papers_table(family):
+    folders = [
+        family("a", method="erm", seed=0, area=1.6),
+        family("b", method="erm", seed=1, area=1.7),
+        family("c", method="constrained", seed=0, area=1.75),
+        family("d", method="constrained", seed=1, area=1.85),
+        family("e", method="constrained", seed=0, area=1.5, train_gamma=1.0),
+    ]
+    settings = group(read_runs(folders))
+    table = area_table(settings)
+    assert [row[:4] for row in table.rows] == [
+        ("2, 0.6", "1.800 [1.750, 1.850]", "1.650 [1.600, 1.700]", "+0.150"),
+        ("2, 1", "1.500", "-", "-"),
+    ]
+    assert len(exit_table(settings).rows) == 3
+
+
+def test_an_ablation_over_alpha_is_drawn_and_summarised(family, tmp_path):
+    folders = [family(f"alpha{alpha}", area=1.5 + alpha, constraints__alpha=[alpha]) for alpha in (0.05, 0.1, 0.2)]
+    report(folders, tmp_path / "report", log=lambda line: None)
+    assert (tmp_path / "report" / "ablation.png").stat().st_size > 10_000
+    summary = read(tmp_path / "report", "summary.json")
+    assert [variant["area"] for variant in summary["groups"][0]["variants"]] == pytest.approx([1.55, 1.6, 1.7])
+
+
+def test_runs_tested_on_other_texts_are_not_compared(family, tmp_path):
+    folders = [family("a", area=1.0, num_examples=20), family("b", area=1.0, num_examples=30)]
+    with pytest.raises(UserError, match="differ in number of test examples"):
+        report(folders, tmp_path / "report", log=lambda line: None)
+
+
+def test_a_model_that_gives_every_text_one_class_is_said_to_have_collapsed(built):
+    config, material, task, _ = built("text-ut", method="erm")
+    recipe = text_recipe(config, task, material)
+    state = recipe.init()
+    head = state.params["params"]["head"]["logits"]
+    blind = {"kernel": 0.0 * head["kernel"], "bias": head["bias"].at[1].set(1.0)}
+    dead = {**state.params["params"], "head": {"logits": blind}}
+    said = recipe.validate(state._replace(params={"params": dead})).collapse
+    assert said is not None
+    assert "it gives every text the class positive" in said
+
+
+def test_every_experiment_has_a_folder_of_its_own_and_the_bounds_of_the_paper():
+    names = [f"text-{model}-{source}" for model in ("encoder", "ut") for source in ("imdb", "sst2", "mnli")]
+    configs = {name: EXPERIMENTS[name].config for name in names}
+    assert len({default_folder(config, name) for name, config in configs.items()}) == len(names)
+    kept = {name: (1 - config.constraints.alpha[0], config.constraints.reference) for name, config in configs.items()}
+    assert kept["text-encoder-imdb"] == pytest.approx((0.774, 1.07))
+    assert kept["text-encoder-mnli"] == pytest.approx((0.774, 1.99))
+    assert kept["text-ut-imdb"] == pytest.approx((0.9, 3.45))
+    assert kept["text-ut-mnli"] == pytest.approx((0.9, 1.98))
+    for name, config in configs.items():
+        EXPERIMENTS[name].kind.check(config)
+        assert config.data.source == name.rpartition("-")[2]
+        assert dataclasses.replace(config, method="erm").constraints.resilience == 10.0

@@ -1,0 +1,152 @@
+"""Losses of every layer, the noise, and what training leaves as it was."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import log_softmax
+
+from tests.pretrained.conftest import WORDS
+from train.constrained import init_state, make_step
+from train.data.text import TokenBatch, WordTokenizer
+from train.errors import UserError
+from train.text.config import EncoderConfig, UnrolledConfig
+from train.text.task import draw_noise
+
+
+def jnp_batch(batch):
+    return TokenBatch(*map(jnp.asarray, batch))
+
+
+def first_batch(material, **options):
+    return jnp_batch(material.tokens.batch("train", **{"batch_size": 8, "seed": 0, "step": 0, **options}))
+
+
+def mean_losses(logits, labels):
+    """The mean cross entropy of every layer, by SciPy."""
+    logs = log_softmax(np.asarray(logits, np.float64), axis=-1)
+    return -logs[:, np.arange(len(labels)), np.asarray(labels)].mean(axis=1)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.6])
+def test_layer_losses_are_cross_entropies_of_the_perturbed_texts(built, experiment, gamma):
+    _, material, task, params = built(experiment, train_gamma=gamma)
+    batch, key = first_batch(material), jax.random.key(1)
+
+    @jax.jit
+    def both(params):
+        noise = draw_noise(key, batch, task.model.dim, gamma * material.embedding_std)
+        own = {"token_types": batch.token_types, "perturbation": noise}
+        return task.layer_losses(params, batch, key), task.model.module.apply(params, batch.tokens, batch.mask, **own)
+
+    found, logits = both(params)
+    assert found.shape == (3,)
+    np.testing.assert_allclose(found, mean_losses(logits, batch.labels), rtol=1e-5)
+
+
+def test_longer_padding_leaves_losses_and_gradients_as_they_are(built, experiment):
+    _, material, task, params = built(experiment, train_gamma=0.0)
+    batch = first_batch(material)
+    more = lambda part, fill: jnp.pad(part, ((0, 0), (0, 16 - part.shape[1])), constant_values=fill)  # noqa: E731
+    longer = TokenBatch(more(batch.tokens, 5), more(batch.mask, False), more(batch.token_types, 1), batch.labels)
+    assert longer.tokens.shape[1] > batch.tokens.shape[1]
+    slopes = jax.jit(jax.value_and_grad(lambda params, batch: jnp.sum(task.layer_losses(params, batch, None))))
+    (loss, gradient), (found, found_gradient) = slopes(params, batch), slopes(params, longer)
+    np.testing.assert_allclose(found, loss, rtol=1e-5)
+    for one, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(found_gradient), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-6)
+
+
+def test_noise_has_the_stated_variance_and_grows_with_gamma(built):
+    _, material, task, _ = built("text-ut")
+    batch = first_batch(material)
+    noise = jax.jit(lambda key: draw_noise(key, batch, 400, task.variance(0.6)))(jax.random.key(0))
+    assert noise.shape == (*batch.tokens.shape, 400)
+    np.testing.assert_allclose(np.var(noise), 0.6, rtol=0.03)
+    assert task.variance(0.0) == 0.0
+
+
+def test_the_std_is_that_of_the_embeddings_of_all_train_tokens(built, tmp_path):
+    rng = np.random.default_rng(0)
+    lines = [f"{word} {' '.join(f'{value:.4f}' for value in rng.normal(0.3, 0.5, 5))}" for word in ("the", "plot", ".")]
+    (tmp_path / "vectors.txt").write_text("\n".join(lines) + "\n")
+    _, material, task, params = built("text-ut", model=UnrolledConfig(embeddings=str(tmp_path / "vectors.txt")))
+    np.testing.assert_array_equal(params["params"]["embeddings"]["word"]["embedding"], material.table)
+    tokens = np.concatenate([batch.tokens[batch.mask] for batch in material.tokens.examples("train", batch_size=7)])
+    assert material.embedding_std == pytest.approx(np.std(material.table[tokens].astype(np.float64)), rel=1e-9)
+    assert task.variance(0.5) == pytest.approx(0.5 * material.embedding_std)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("given", ["text-encoder", "text-ut"])
+def test_given_embeddings_stay_as_they_are_where_they_are_frozen(built, write_folder, given, frozen):
+    folder = str(write_folder(config={"vocab_size": 20}))
+    if given == "text-encoder":
+        model, place = EncoderConfig(pretrained=folder, frozen=frozen), ("encoder", "embeddings", "word", "embedding")
+    else:
+        model, place = UnrolledConfig(embeddings=folder, frozen=frozen), ("embeddings", "word", "embedding")
+    config, material, task, _ = built(given, model=model)
+    state, step = init_state(config, task), make_step(config, task)
+    before = jax.tree.map(np.array, state.params)
+    for number in range(2):  # the first has a rate of almost nothing
+        state, _ = step(state, first_batch(material, step=number))
+
+    def at_place(params):
+        for name in ("params", *place):
+            params = params[name]
+        return params
+
+    np.testing.assert_array_equal(at_place(before), material.table)
+    assert np.array_equal(at_place(state.params), material.table) == frozen
+    both = zip(jax.tree.leaves(before), jax.tree.leaves(state.params), strict=True)
+    changed = [bool(np.any(one != other)) for one, other in both]
+    assert sum(changed) >= len(changed) - 3  # token types and positions that no text has aside
+
+
+def test_a_pretrained_encoder_starts_with_its_weights_and_its_own_words(built, write_folder):
+    _, material, task, params = built("text-encoder", model=EncoderConfig(pretrained=str(write_folder())))
+    assert not isinstance(material.tokens.tokenizer, WordTokenizer)
+    assert (task.model.num_layers, task.model.dim, material.vocabulary_size) == (2, 8, 20)
+    assert len(WORDS) <= material.vocabulary_size
+    for one, other in zip(
+        jax.tree.leaves(params["params"]["encoder"]), jax.tree.leaves(material.pretrained.params), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "fields", "message"),
+    [
+        ("text-encoder", {"max_length": 2}, "--max-length must be at least 3, got 2"),
+        ("text-encoder", {"test_examples": 0}, "--test-examples must be at least 1, got 0"),
+        ("text-encoder", {"train_examples": 10**6}, r"--train-examples does not fit the data: train must keep between"),
+        (
+            "text-encoder",
+            {"model": EncoderConfig(num_heads=3)},
+            "--model.num-heads must be a divisor .*=64, got 3",
+        ),
+        ("text-encoder", {"model": EncoderConfig(hidden=True)}, "--model.hidden True needs --model.pretrained"),
+        ("text-encoder", {"model": EncoderConfig(pretrained="no/such/place")}, "pretrained=no/such/place is neither"),
+        ("text-ut", {"model": UnrolledConfig(num_layers=0)}, "--model.num-layers must be at least 1, got 0"),
+        ("text-ut", {"model": UnrolledConfig(dim=8, rank=9)}, "--model.rank must be at most the width .*, 8, got 9"),
+        ("text-ut", {"min_count": 10**6}, "--min-count 1000000 does not fit the data: .* leaves no word"),
+        ("text-ut", {"train_gamma": -1.0}, "--train-gamma must be finite and at least 0, got -1.0"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_what_cannot_be_is_named(built, experiment, fields, message):
+    with pytest.raises(UserError, match=message):
+        built(experiment, **fields)
+
+
+def test_alpha_must_fit_the_depth(built, small):
+    bounds = dataclasses.replace(small("text-ut").constraints, alpha=(0.1, 0.2, 0.3))
+    with pytest.raises(UserError, match=r"--constraints.alpha must be one number, or .* the 2 layers, got 3"):
+        built("text-ut", constraints=bounds)
+
+
+def test_texts_longer_than_an_encoder_can_take_are_refused_by_the_option(built, write_folder):
+    with pytest.raises(UserError, match=r"--max-length 64 does not fit the tokenizer: max_length must be in \(2, 16\]"):
+        built("text-encoder", model=EncoderConfig(pretrained=str(write_folder())), max_length=64)
