@@ -47,9 +47,10 @@ def test_layer_losses_are_cross_entropies_of_the_perturbed_texts(built, experime
 
 
 def test_longer_padding_leaves_losses_and_gradients_as_they_are(built, experiment):
-    _, material, task, params = built(experiment, train_gamma=0.0)
-    batch = first_batch(material)
-    more = lambda part, fill: jnp.pad(part, ((0, 0), (0, 16 - part.shape[1])), constant_values=fill)  # noqa: E731
+    _, material, task, params = built(experiment, train_gamma=0.0, max_length=32)
+    batches = (first_batch(material, step=step) for step in range(6))
+    batch = min(batches, key=lambda batch: batch.tokens.shape[1])
+    more = lambda part, fill: jnp.pad(part, ((0, 0), (0, 32 - part.shape[1])), constant_values=fill)  # noqa: E731
     longer = TokenBatch(more(batch.tokens, 5), more(batch.mask, False), more(batch.token_types, 1), batch.labels)
     assert longer.tokens.shape[1] > batch.tokens.shape[1]
     slopes = jax.jit(jax.value_and_grad(lambda params, batch: jnp.sum(task.layer_losses(params, batch, None))))
