@@ -8,7 +8,7 @@ import optax
 from jaxtyping import Array, Float, Int, UInt32
 
 from train.supervised.config import SupervisedConfig
-from train.supervised.task import Equilibrium, Task
+from train.supervised.task import AdjointSolve, Equilibrium, Task, adjoint_solve
 
 __all__ = ["Metrics", "State", "init_state", "make_step"]
 
@@ -35,6 +35,7 @@ class Metrics(NamedTuple):
     loss: Float[Array, ""]
     matrix: Int[Array, "classes classes"]
     equilibrium: Equilibrium
+    adjoint: AdjointSolve
     grad_norm: Float[Array, ""]
 
 
@@ -54,10 +55,12 @@ def make_step(task: Task, rule: optax.GradientTransformation) -> Any:
 
     def step(state: State, batch: Any) -> tuple[State, Metrics]:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
-        differentiate = jax.value_and_grad(task.loss, has_aux=True)
-        (loss, (matrix, equilibrium)), gradients = differentiate(state.params, batch, key)
+        differentiate = jax.value_and_grad(task.loss, argnums=(0, 3), has_aux=True)
+        probe = task.probe(batch)
+        (loss, (matrix, equilibrium)), (gradients, statistics) = differentiate(state.params, batch, key, probe)
         updates, opt_state = rule.update(gradients, state.opt_state, state.params)
         new = State(state.step + 1, state.key, optax.apply_updates(state.params, updates), opt_state)
-        return new, Metrics(loss, matrix, equilibrium, optax.tree.norm(gradients))
+        adjoint, grad_norm = adjoint_solve(statistics), optax.tree.norm(gradients)
+        return new, Metrics(loss, matrix, equilibrium, adjoint, grad_norm)
 
     return jax.jit(step, donate_argnums=0)
