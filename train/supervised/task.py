@@ -9,6 +9,7 @@ from jaxtyping import Array, UInt8
 
 from train.data.augmentation import normalise
 from train.errors import UserError
+from train.gradients import rematerialised
 from train.supervised.config import SupervisedConfig
 from train.supervised.networks import build, sees_vectors
 from train.supervised.objective import confusion, mean_cross_entropy
@@ -39,13 +40,15 @@ class Task(NamedTuple):
     Attributes:
       init: ``key -> params``.
       logits: ``(params, images) -> (logits, Equilibrium)``, images uint8 (batch, height, width, channels).
-      loss: ``(params, batch, key) -> (cross entropy in nats, (confusion matrix, Equilibrium))``, augmented.
+      draw: ``(batch, key) -> batch``, augmented.
+      loss: ``(params, batch) -> (cross entropy in nats, (confusion matrix, Equilibrium))``.
       measure: ``(params, batch) -> (cross entropy, confusion matrix, Equilibrium)``, as they are.
     """
 
     init: Callable[[jax.Array], Any]
     logits: Callable[[Any, UInt8[Array, "batch h w c"]], tuple[Array, Equilibrium]]
-    loss: Callable[[Any, Any, jax.Array], tuple[Array, tuple[Array, Equilibrium]]]
+    draw: Callable[[Any, jax.Array], Any]
+    loss: Callable[[Any, Any], tuple[Array, tuple[Array, Equilibrium]]]
     measure: Callable[[Any, Any], tuple[Array, Array, Equilibrium]]
 
 
@@ -73,10 +76,12 @@ def supervised_task(config: SupervisedConfig, data: Any, augment: Augment) -> Ta
         found, info = apply(params, shown(images))
         return found, _summary(info)
 
-    def loss(params: Any, batch: Any, key: jax.Array) -> tuple[Array, tuple[Array, Equilibrium]]:
-        images, labels = augment(key, batch.images, batch.labels) if config.augment else batch
-        found, info = logits(params, images)
-        return mean_cross_entropy(found, labels), (confusion(found, labels), info)
+    def draw(batch: Any, key: jax.Array) -> Any:
+        return type(batch)(*augment(key, batch.images, batch.labels)) if config.augment else batch
+
+    def loss(params: Any, batch: Any) -> tuple[Array, tuple[Array, Equilibrium]]:
+        value, matrix, info = measure(params, batch)
+        return value, (matrix, info)
 
     def measure(params: Any, batch: Any) -> tuple[Array, Array, Equilibrium]:
         found, info = logits(params, batch.images)
@@ -86,7 +91,7 @@ def supervised_task(config: SupervisedConfig, data: Any, augment: Augment) -> Ta
         jax.eval_shape(init, jax.random.key(0))
     except (ValueError, TypeError) as error:
         raise UserError(f"--network does not fit the data: {error}") from error
-    return Task(init, logits, loss, measure)
+    return Task(init, logits, draw, rematerialised(loss, config.remat), measure)
 
 
 def _summary(info: EquilibriumInfo | None) -> Equilibrium:
