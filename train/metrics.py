@@ -50,7 +50,7 @@ class MetricsWriter:
             entries = {f"{name}/{i}": v for i, v in enumerate(value)} if isinstance(value, list) else {name: value}
             for tag, number in entries.items():
                 if number is not None:
-                    self._board.add_scalar(f"{row['kind']}/{tag}", float(number), row["step"])
+                    self._board.add_scalar(f"{row['kind']}/{tag}".replace(" ", "_"), float(number), row["step"])
 
     def flush(self) -> None:
         """Hands everything to the operating system, so that a killed process loses nothing before this point."""
