@@ -13,6 +13,7 @@ def keep_programs() -> None:
 
     JAX's own setting comes first: JAX_COMPILATION_CACHE_DIR names another folder, or "" for none.
     """
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ and jax.config.jax_compilation_cache_dir is None:
+    setting = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue] (made at run time)
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ and setting is None:
         folder = Path("~/.cache/unroll_jax/compiled").expanduser()
         jax.config.update("jax_compilation_cache_dir", str(folder))
