@@ -9,7 +9,8 @@ import pytest
 
 from unroll_jax.energies.deep_opteq import deep_opteq
 from unroll_jax.energies.monotone import Monotone
-from unroll_jax.energies.opteq import OptEqParams, opteq
+from unroll_jax.energies.opteq import opteq
+from unroll_jax.energies.opteq_params import OptEqParams
 from unroll_jax.energies.regularisers import Regulariser, half_square
 from unroll_jax.fixed_point.averaging import averaged
 from unroll_jax.fixed_point.implicit import equilibrium

@@ -8,8 +8,9 @@ import pytest
 from scipy.optimize import minimize
 
 from unroll_jax.energies.deep_opteq import deep_opteq, multi_block
-from unroll_jax.energies.opteq import OptEqParams, opteq
+from unroll_jax.energies.opteq import opteq
 from unroll_jax.energies.opteq_objective import deep_opteq_objective, opteq_objective, opteq_preimage
+from unroll_jax.energies.opteq_params import OptEqParams
 from unroll_jax.energies.regularisers import absolute, half_square, regularised
 from unroll_jax.fixed_point.implicit import equilibrium
 

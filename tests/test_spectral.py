@@ -9,7 +9,8 @@ import pytest
 from tests.energies import opteq_reference as reference
 from unroll_jax import certificates, spectral
 from unroll_jax.energies.deep_opteq import deep_opteq
-from unroll_jax.energies.opteq import OptEqParams, opteq, opteq_conv
+from unroll_jax.energies.opteq import opteq, opteq_conv
+from unroll_jax.energies.opteq_params import OptEqParams
 
 IMAGE = (6, 5)
 
@@ -150,6 +151,36 @@ def test_normalised_weights_keep_to_their_bound_and_smaller_ones_are_left_alone(
     gradient = jax.grad(lambda W: jnp.sum(normalise(W) ** 3))(jnp.asarray(W))
     np.testing.assert_allclose(jnp.sum(gradient * W), 0.0, atol=1e-3)  # scaling W changes nothing
     assert jnp.all(jnp.isfinite(gradient))
+
+
+def spread(values, shape, rng):
+    """A random matrix with the given leading singular values; the others are 0.1."""
+    left, right = (np.linalg.qr(rng.normal(size=(side, min(shape))))[0] for side in shape)
+    spectrum = np.concatenate([values, np.full(min(shape) - len(values), 0.1)])
+    return (left * spectrum) @ right.T
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_few_steps_miss_a_norm_whose_singular_values_are_close_and_the_certified_bound_never_does():
+    """What `DeepOptEq` does to W with norm_steps=2, and by default (None), by NumPy's singular values."""
+    rng = np.random.default_rng(5)
+    close = [spread(np.linspace(1.0, 0.8, 20), (40, 30), rng) for _ in range(20)]
+    apart = [spread(np.ones(1), (40, 30), rng) for _ in range(20)]
+
+    @jax.jit
+    def normalise(W):
+        ways = ({"certified": False, "num_steps": 2}, {"certified": True})
+        return [certificates.spectral_normalise(params_of(W), bound=0.5, **way).W for way in ways]
+
+    def norms(weights):
+        return np.array([[np.linalg.norm(scaled, 2) for scaled in normalise(jnp.asarray(W))] for W in weights]).T
+
+    few, certified = norms(close)
+    assert np.all(few > 0.5 * 1.02)
+    for certain in (certified, norms(apart)[1]):
+        assert np.all(certain <= 0.5 * (1.0 + 1e-12))
+        assert np.all(certain >= 0.5 * 0.999)
+    assert np.all(norms(apart)[0] < 0.5 * 1.001)  # one that stands out is met in two steps
 
 
 @pytest.mark.usefixtures("x64")

@@ -56,6 +56,8 @@ class Descent(NamedTuple):
         is none.
       symmetric: whether the step is the gradient of a convex potential, so that its Jacobian is symmetric positive
         semidefinite; `equilibrium` then chooses solvers that use it.
+      check: ``(params, y) -> None``, a ValueError where parameters whose values are known make steps that need have no
+        fixed point; None if there is nothing to check. `equilibrium` asks it first.
     """
 
     init: Callable[[jax.Array], Params]
@@ -64,6 +66,7 @@ class Descent(NamedTuple):
     step_and_energy: Callable[[Params, Any, Any], tuple[Any, Float[Array, "*batch"]]] | None = None
     factored: Callable[[Params, Any], Any] | None = None
     symmetric: bool = False
+    check: Callable[[Params, Any], None] | None = None
 
 
 class Factored(NamedTuple):

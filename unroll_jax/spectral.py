@@ -15,6 +15,7 @@ __all__ = [
     "jacobian_penalty",
     "jacobian_radius",
     "matrix_norm_bound",
+    "norm",
     "spectral_norm",
     "spectral_radius",
 ]
@@ -59,7 +60,7 @@ def spectral_norm(
         return _unit(transpose(apply(v))[0], batch_ndim), None
 
     v, _ = jax.lax.scan(step, _unit(start, batch_ndim), length=num_steps)
-    return _norm(apply(jax.lax.stop_gradient(v)), batch_ndim)
+    return norm(apply(jax.lax.stop_gradient(v)), batch_ndim)
 
 
 @full_precision()
@@ -96,7 +97,7 @@ def spectral_radius(
 
     def step(v: Any, _: None) -> tuple[Any, Array]:
         moved = apply(v)
-        return _unit(moved, batch_ndim), _norm(moved, batch_ndim)
+        return _unit(moved, batch_ndim), norm(moved, batch_ndim)
 
     _, growths = jax.lax.scan(step, _unit(_random_like(like, key), batch_ndim), length=num_steps)
     return jnp.exp(jnp.mean(jnp.log(growths[num_steps // 2 :]), axis=0))
@@ -217,7 +218,8 @@ def jacobian_penalty(
     return jnp.mean(jnp.mean(pulled**2, axis=axes), axis=0)
 
 
-def _norm(v: Any, batch_ndim: int) -> Array:
+def norm(v: Any, batch_ndim: int = 0) -> Float[Array, "*batch"]:
+    """The Euclidean norm over all leaves and all axes behind the first ``batch_ndim``; its derivative at 0 is 0."""
     squares = [jnp.sum(leaf**2, axis=tuple(range(batch_ndim, leaf.ndim))) for leaf in jax.tree.leaves(v)]
     square = sum(squares[1:], squares[0])
     # The inner `where` keeps the derivative finite at 0; what is not a number stays so.
@@ -225,7 +227,7 @@ def _norm(v: Any, batch_ndim: int) -> Array:
 
 
 def _unit(v: Any, batch_ndim: int) -> Any:
-    size = _norm(v, batch_ndim)
+    size = norm(v, batch_ndim)
     size = jnp.where(size == 0.0, 1.0, size)
     return jax.tree.map(lambda leaf: leaf / size.reshape(size.shape + (1,) * (leaf.ndim - batch_ndim)), v)
 

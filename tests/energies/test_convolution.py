@@ -14,10 +14,15 @@ def draw(*shape, seed=0):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape))
 
 
-@pytest.fixture(params=["cpu", "gpu"])
+def as_on(platform):
+    """`jax.lax.platform_dependent` as it is on ``platform``; the ways of all platforms run here."""
+    return lambda *operands, default, **ways: ways.get(platform, default)(*operands)
+
+
+@pytest.fixture(params=["cpu", "cuda"])
 def backend(request, monkeypatch):
-    """Both ways to take derivatives; either runs here."""
-    monkeypatch.setattr(jax, "default_backend", lambda: request.param)
+    """Both ways to take derivatives."""
+    monkeypatch.setattr(jax.lax, "platform_dependent", as_on(request.param))
 
 
 @pytest.mark.usefixtures("x64", "backend")
@@ -52,11 +57,28 @@ def test_derivatives_of_second_order_in_both_modes():
 def test_both_backends_agree_for_kernels_of_any_side(taps, monkeypatch):
     kernel, images = draw(taps, 3, 2, 2), draw(2, 5, 4, 2, seed=1)
     found = []
-    for name in ("cpu", "gpu"):
-        monkeypatch.setattr(jax, "default_backend", lambda name=name: name)
+    for name in ("cpu", "cuda"):
+        monkeypatch.setattr(jax.lax, "platform_dependent", as_on(name))
         found.append(jax.grad(lambda k, z: jnp.sum(jnp.sin(convolve(k, z))), (0, 1))(kernel, images))
     for ours, theirs in zip(*found, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-12)
+
+
+def test_the_way_is_that_of_the_platform_compiled_for_and_not_of_the_default_one():
+    """Of the derivative in the image, inside of a loop and under vmap: one product on CPU, a convolution elsewhere."""
+    kernel, images = jnp.ones((3, 3, 2, 2), jnp.float32), jnp.ones((4, 1, 5, 5, 2), jnp.float32)
+
+    def gradient(images):
+        looped = lambda z: jax.lax.scan(lambda z, _: (jnp.tanh(convolve(kernel, z)), None), z, length=3)[0]  # noqa: E731
+        return jax.vmap(jax.grad(lambda z: jnp.sum(looped(z))))(images)
+
+    def operations(platform):
+        text = jax.jit(gradient).trace(images).lower(lowering_platforms=(platform,)).as_text()
+        return text.count("stablehlo.dot_general"), text.count("stablehlo.convolution")
+
+    (products, convolutions), elsewhere = operations("cpu"), operations("cuda")
+    assert products > 0
+    assert elsewhere == (0, products + convolutions)
 
 
 def test_the_backward_pass_keeps_images_and_not_their_shifts():

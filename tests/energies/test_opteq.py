@@ -1,4 +1,4 @@
-"""OptEq and deep OptEq, dense and convolutional, against loops written from the paper's equations."""
+"""OptEq, dense and convolutional, against loops written from the paper's equations."""
 
 import itertools
 
@@ -10,38 +10,17 @@ import pytest
 
 import unroll_jax as uj
 from tests.energies import opteq_reference as reference
+from tests.energies.opteq_layers import IMAGE, H, M, convolutional, dense
 from unroll_jax.certificates.contraction import weight_norm_bound
 from unroll_jax.energies.deep_opteq import deep_opteq, multi_block
 from unroll_jax.energies.monotone import MONOTONES, Monotone, antiderivative, resolve_monotone
-from unroll_jax.energies.opteq import OptEqParams, opteq, opteq_conv, opteq_linear
+from unroll_jax.energies.opteq import opteq, opteq_conv
+from unroll_jax.energies.opteq_params import OptEqParams, opteq_linear
 
-M, H, I = 4, 6, 3  # noqa: E741 (state, hidden and input widths)
-IMAGE = (5, 4)
 CASES = [("dense", name, 1.0, (2, 3)) for name in MONOTONES]
 CASES += [(kind, *case) for kind in ("dense", "conv") for case in [("relu", 0.3, ()), ("tanh", 0.7, (3,))]]
 CASES += [("conv", "relu", 1.0, (2, 3))]
 every_activation = pytest.mark.parametrize("activation", MONOTONES)
-
-
-def random(shape, dtype, *, seed):
-    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
-
-
-def dense(batch=(), dtype=jnp.float64, **options):
-    """A layer, parameters with |W| = 0.9, states and inputs."""
-    W, U, b = (np.asarray(random(shape, float, seed=k)) for k, shape in enumerate([(H, M), (H, I), (H,)]))
-    params = OptEqParams(*(jnp.asarray(leaf, dtype) for leaf in (0.9 * W / np.linalg.norm(W, 2), U, 0.3 * b)))
-    return opteq(M, H, I, **options), params, random((*batch, M), dtype, seed=3), random((*batch, I), dtype, seed=4)
-
-
-def convolutional(batch=(), dtype=jnp.float64, **options):
-    """The same on images, with |W| = 0.9."""
-    shapes = [(3, 3, 2, 5), (3, 3, 3, 5), (5,)]
-    W, U, b = (np.asarray(random(shape, float, seed=k)) for k, shape in enumerate(shapes))
-    W = 0.9 * W / np.linalg.norm(reference.conv_matrix(W, IMAGE), 2)
-    params = OptEqParams(*(jnp.asarray(leaf, dtype) for leaf in (W, U, 0.3 * b)))
-    z, x = (random((*batch, *IMAGE, width), dtype, seed=width) for width in (2, 3))
-    return opteq_conv(2, 5, 3, **options), params, z, x
 
 
 KINDS = {"dense": (dense, reference.dense_matrix), "conv": (convolutional, reference.conv_matrix)}
@@ -194,51 +173,6 @@ def test_jit_grad_vmap_and_scan_work(kind):
     slope = sum(jnp.sum(leaf) for leaf in jax.tree.leaves(gradients[0]))
     measured = reference.directional(lambda t: loss(jax.tree.map(lambda p, d: p + t * d, params, direction), z, x))
     assert float(slope) == pytest.approx(measured, rel=1e-6)
-
-
-DEEP = {
-    "dense": lambda: [opteq(M, H), opteq(M, M, I, skip=0.6), opteq(M, 3, I, activation="tanh")],
-    "conv": lambda: [opteq_conv(2, 3), opteq_conv(2, 5, 3, kernel_size=1, skip=0.6)],
-}
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("kind", "batch"), [("dense", ()), ("dense", (3,)), ("dense", (2, 3)), ("conv", (2, 3))])
-def test_a_deep_step_applies_every_layer_and_never_raises_the_residual(getkey, kind, batch):
-    layers = DEEP[kind]()
-    layer = deep_opteq(layers)
-    _, _, z, x = KINDS[kind][0](batch)
-    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), layer.init(getkey()))
-    expected = z
-    for one, own in zip(layers, params, strict=True):
-        expected = one.step(own, expected, x)
-    stepped, before, after = jax.jit(
-        lambda p, z, x: (s := layer.step(p, z, x), layer.energy(p, z, x), layer.energy(p, s, x))
-    )(params, z, x)
-    chex.assert_trees_all_close(stepped, expected, rtol=1e-12, atol=1e-12)
-    assert before.shape == batch
-    event = tuple(range(len(batch), z.ndim))
-    chex.assert_trees_all_close(before, 0.5 * jnp.sum((expected - z) ** 2, axis=event), rtol=1e-12)
-    assert jnp.all(after <= before)
-
-
-@pytest.mark.usefixtures("x64")
-def test_the_residual_can_rise_where_a_norm_is_above_1(getkey):
-    layers = [opteq(M, H, activation="identity"), opteq(M, H, activation="identity")]
-    layer = deep_opteq(layers)
-    params = tuple(own._replace(W=2.0 * own.W) for own in layer.init(getkey()))
-    z = jax.random.normal(getkey(), (M,), jnp.float64)
-    assert layer.energy(params, layer.step(params, z)) > layer.energy(params, z)
-
-
-@pytest.mark.usefixtures("x64")
-def test_a_deep_opteq_of_one_layer_is_that_layer():
-    layer, params, z, x = dense((3,))
-    deep = deep_opteq([layer])
-    chex.assert_trees_all_equal(deep.step((params,), z, x), layer.step(params, z, x))
-    chex.assert_trees_all_equal(deep.energy((params,), z, x), layer.energy(params, z, x))
-    chex.assert_trees_all_equal(deep.factored((params,), x).matrix, params.W)
-    assert deep_opteq([opteq_conv(2, 3)]).factored is None
 
 
 BAD_OPTIONS = [

@@ -25,6 +25,8 @@ def halve(params, z, x):
         ({"adjoint_tol": 0.0}, "adjoint_tol must be in"),
         ({"max_steps": 0}, "max_steps must be an integer of at least 1, got 0"),
         ({"max_steps": 2.5}, "max_steps must be an integer"),
+        ({"max_steps": True}, "max_steps must be an integer of at least 1, got True"),
+        ({"adjoint_max_steps": True}, "adjoint_max_steps must be an integer of at least 1, got True"),
         ({"adjoint_max_steps": -1}, "adjoint_max_steps must be an integer of at least 1, got -1"),
         ({"on_failure": "ignore"}, "on_failure must be one of .*'error', 'warn', 'accept'.*, got 'ignore'"),
         ({"batch_ndim": 3}, "batch_ndim must be between 0 and 2"),

@@ -8,12 +8,12 @@ import pytest
 import unroll_jax as uj
 from tests.fixed_point.problems import inputs, relative_error, symmetric_weights
 from unroll_jax.energies import Monotone
-from unroll_jax.fixed_point import ConvergenceError
+from unroll_jax.fixed_point import ConvergenceError, zero_probe
 
 
-def layer_of(dim, width, square=0.9, activation="relu", dtype=jnp.float32):
+def layer_of(dim, width, square=0.9, activation="relu", dtype=jnp.float32, **options):
     W, U = symmetric_weights(dim, width, square=square, dtype=dtype)
-    return uj.opteq(dim, width, 3, activation=activation), uj.OptEqParams(W, U, jnp.zeros(width, dtype))
+    return uj.opteq(dim, width, 3, activation=activation, **options), uj.OptEqParams(W, U, jnp.zeros(width, dtype))
 
 
 @pytest.mark.usefixtures("x64")
@@ -69,7 +69,7 @@ def test_a_slope_that_rounding_leaves_below_0_counts_as_0():
 @pytest.mark.parametrize("rows", [1, 5])
 def test_a_layer_without_an_equilibrium_says_so_at_little_cost(rows):
     """|W|^2 = 4: the systems are indefinite, and conjugate gradients that see it end there."""
-    layer, params = layer_of(30, 30, square=4.0, dtype=jnp.float64)
+    layer, params = layer_of(30, 30, square=4.0, dtype=jnp.float64, allow_expansive=True)
     x = inputs(rows, 3)
     _, info = uj.equilibrium(layer, params, jnp.zeros((rows, 30)), x, max_steps=50, on_failure="accept")
     assert not info.converged.any()
@@ -78,6 +78,30 @@ def test_a_layer_without_an_equilibrium_says_so_at_little_cost(rows):
         ConvergenceError, match=r"reached max_steps.* keep \|W\| < 1 \(certificates.spectral_normalise\)"
     ):
         uj.equilibrium(layer, params, jnp.zeros((rows, 30)), x, max_steps=50, on_failure="error")
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("dim", "width", "rows"), [(8, 12, 5), (12, 48, 5), (8, 12, 1)])
+def test_the_cap_of_adjoint_steps_holds_and_an_adjoint_that_it_cuts_short_says_so(dim, width, rows):
+    layer, params = layer_of(dim, width, square=0.99, activation="tanh", dtype=jnp.float64)
+    x = inputs(rows, 3)
+
+    def gradient(limit, on_failure="accept"):
+        def loss(probe):
+            options = {"adjoint_tol": 1e-9, "adjoint_max_steps": limit, "on_failure": on_failure, "probe": probe}
+            return jnp.sum(uj.equilibrium(layer, params, jnp.zeros((rows, dim)), x, tol=1e-9, **options)[0])
+
+        return jax.block_until_ready(jax.jit(jax.grad(loss))(zero_probe(rows)))
+
+    cut, whole = gradient(1), gradient(200)
+    assert (cut.steps <= 1).all()
+    assert (cut.residual > 1e-9).all()
+    assert not cut.converged.any()
+    assert (whole.steps > 1).all()
+    assert whole.converged.all()
+    message = f"adjoint of equilibrium: {rows} of {rows} examples failed .*reached max_steps.*raise adjoint_max_steps"
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+        gradient(1, "error")
 
 
 @pytest.mark.usefixtures("optimised")

@@ -145,17 +145,6 @@ def test_vmap_holds_no_gradient_of_the_weights_per_example():
     assert mapped < batched + per_example_weights / 4
 
 
-@pytest.mark.usefixtures("optimised")
-def test_memory_does_not_grow_with_the_iterations():
-    params, x = symmetric_weights(64, 32, dtype=jnp.float32), inputs(16, 3, dtype=jnp.float32)
-
-    def temporary(max_steps):
-        loss = lambda p: jnp.sum(solve(symmetric_step, p, x, 64, max_steps=max_steps, adjoint_max_steps=max_steps)[0])  # noqa: E731
-        return jax.jit(jax.grad(loss)).lower(params).compile().memory_analysis().temp_size_in_bytes
-
-    assert temporary(10) == temporary(1000)
-
-
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32, jnp.float64])
 @pytest.mark.usefixtures("x64")
 def test_every_dtype_reaches_its_own_round_off(dtype):

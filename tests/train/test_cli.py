@@ -1,6 +1,7 @@
 """The command line: one line and exit code 2 for whatever the user can mend."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -172,6 +173,15 @@ def test_help_is_no_mistake(capsys, arguments, words):
 def test_no_command_prints_the_usage(capsys):
     assert main([]) == 2
     assert "usage" in capsys.readouterr().out
+
+
+def test_a_reader_that_leaves_early_is_no_traceback():
+    reader, writer = os.pipe()
+    os.close(reader)
+    program = [sys.executable, "-m", "train", "list"]
+    with os.fdopen(writer, "wb") as output:
+        done = subprocess.run(program, stdout=output, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 # A package that must not be imported: it says so in place of what the real one would do.

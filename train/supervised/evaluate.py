@@ -16,7 +16,7 @@ from train.supervised.objective import Scores, counted, scores
 from train.supervised.task import Equilibrium, Task
 from unroll_jax.certificates.contraction import weight_norm
 
-__all__ = ["SplitScores", "evaluate_supervised", "make_split_scores", "weight_norms"]
+__all__ = ["SplitScores", "evaluate_supervised", "make_split_scores", "norms_of", "weight_norms"]
 
 
 class SplitScores(NamedTuple):
@@ -64,6 +64,14 @@ def make_split_scores(task: Task, data: Any, batch_size: int) -> Callable[[Any, 
     return split_scores
 
 
+def norms_of(config: SupervisedConfig, data: Any, params: Any) -> dict[str, float]:
+    """`weight_norms` of a run's network on its data; of a network without such weights none."""
+    network: Any = config.network  # pyright: ignore[reportAttributeAccessIssue] (every subclass has one)
+    if not hasattr(network, "max_norm"):
+        return {}
+    return weight_norms(params, data.shape[:2], stem=len(network.stem))
+
+
 def weight_norms(params: Any, image_shape: tuple[int, int], *, stem: int = 0) -> dict[str, float]:
     """Spectral norm of every W of an OptEq layer, as parametrised (before `max_norm` scales it), by its name.
 
@@ -74,14 +82,15 @@ def weight_norms(params: Any, image_shape: tuple[int, int], *, stem: int = 0) ->
         names = [str(getattr(entry, "key", entry)) for entry in path]
         if names[-1] == "W":
             image = image_shape if leaf.ndim == 4 else None
-            found[names[-2]] = float(weight_norm(leaf, image))
+            found[names[-2]] = float(_weight_norm(leaf, image))
     return found
+
+
+_weight_norm = jax.jit(weight_norm, static_argnums=1)
 
 
 def evaluate_supervised(config: SupervisedConfig, task: Task, data: Any, params: Any) -> dict[str, Any]:
     """Everything a report needs of one trained network, on the test split; JSON values."""
-    network: Any = config.network  # pyright: ignore[reportAttributeAccessIssue] (every subclass has one)
-    bounded = hasattr(network, "max_norm")  # the networks whose W have norms that matter
     found = make_split_scores(task, data, config.batch_size)(params, "test")
     return {
         "seed": config.seed,
@@ -91,7 +100,7 @@ def evaluate_supervised(config: SupervisedConfig, task: Task, data: Any, params:
         "residual": numbers([found.equilibrium.residual])[0],
         "iterations": numbers([found.equilibrium.iterations])[0],
         "converged": numbers([found.equilibrium.converged])[0],
-        "weight_norms": weight_norms(params, data.shape[:2], stem=len(network.stem)) if bounded else {},
+        "weight_norms": norms_of(config, data, params),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
         "seconds_an_example": numbers([found.seconds])[0],
         "class_names": list(data.class_names),

@@ -7,6 +7,8 @@ from typing import Any, Literal
 import flax.linen as nn
 
 from unroll_jax import models
+from unroll_jax.energies.regularisers import REGULARISERS
+from unroll_jax.fixed_point import Probe, zero_probe
 
 __all__ = [
     "FcnConfig",
@@ -15,6 +17,7 @@ __all__ = [
     "OdeConfig",
     "OptEqConfig",
     "SegmenterConfig",
+    "adjoint_probe",
     "build",
     "sees_vectors",
 ]
@@ -191,6 +194,14 @@ def _(network: FcnConfig, num_classes: int) -> nn.Module:
 def sees_vectors(network: Any) -> bool:
     """Whether images are flattened before the network sees them."""
     return not getattr(network, "convolutional", True)
+
+
+def adjoint_probe(network: Any, batch_size: int) -> Probe | None:
+    """What carries the statistics of the adjoint solve out of a network's gradient; None if it has no such solve."""
+    if not isinstance(network, EquilibriumConfig) or network.way != "implicit":
+        return None
+    whole = network.regulariser is not None and REGULARISERS[network.regulariser]().couples_examples
+    return zero_probe() if whole else zero_probe(batch_size)
 
 
 def _options(network: Any) -> dict[str, Any]:

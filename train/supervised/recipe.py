@@ -6,7 +6,7 @@ from train.metrics import numbers
 from train.recipe import Recipe, Validation, require_finite
 from train.sharding import gather_first, make_mesh, own_rows
 from train.supervised.config import SupervisedConfig
-from train.supervised.evaluate import make_split_scores
+from train.supervised.evaluate import make_split_scores, norms_of
 from train.supervised.objective import scores
 from train.supervised.optimizers import optimizer
 from train.supervised.state import Metrics, State, init_state, make_step
@@ -38,7 +38,10 @@ def supervised_recipe(config: SupervisedConfig, task: Task, data: Any, *, best_b
     def validate(state: State) -> Validation:
         found = split_scores(state.evaluated, "validation")
         require_finite(int(state.step), found.loss, "validation loss")
-        row = {"loss": found.loss, **found.scores._asdict(), **_equilibrium(found.equilibrium)}
+        row = {"loss": found.loss, **found.scores._asdict(), **_figures(found.equilibrium)}
+        norms = norms_of(config, data, state.evaluated)
+        if norms:
+            row["weight_norms"] = numbers(norms.values())
         return Validation(row, score=getattr(found.scores, best_by))
 
     return Recipe(
@@ -62,11 +65,12 @@ def _describe(step: int, values: Metrics) -> tuple[dict[str, Any], dict[str, str
     row = {
         "loss": float(values.loss),
         "accuracy": accuracy,
-        **_equilibrium(values.equilibrium),
+        **_figures(values.equilibrium),
+        **_figures(values.adjoint, "adjoint_"),
         "grad_norm": float(values.grad_norm),
     }
     return row, {"loss": f"{row['loss']:.3f}", "accuracy": f"{accuracy:.1%}"}
 
 
-def _equilibrium(found: Any) -> dict[str, float | None]:
-    return dict(zip(found._fields, numbers(found), strict=True))
+def _figures(found: Any, prefix: str = "") -> dict[str, float | None]:
+    return dict(zip((prefix + name for name in found._fields), numbers(found), strict=True))

@@ -11,7 +11,7 @@ from train.average import first_average, next_average
 from train.gradients import in_parts
 from train.supervised.config import SupervisedConfig
 from train.supervised.objective import counted
-from train.supervised.task import Equilibrium, Task
+from train.supervised.task import AdjointSolve, Equilibrium, Task, adjoint_solve
 
 __all__ = ["Metrics", "State", "init_state", "make_step"]
 
@@ -45,6 +45,7 @@ class Metrics(NamedTuple):
     loss: Float[Array, ""]
     matrix: Int[Array, "classes classes"]
     equilibrium: Equilibrium
+    adjoint: AdjointSolve
     grad_norm: Float[Array, ""]
 
 
@@ -70,30 +71,37 @@ def make_step(config: SupervisedConfig, task: Task, rule: optax.GradientTransfor
 
     def step(state: State, batch: Any) -> tuple[State, Metrics]:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
-        drawn = task.draw(batch, key)
-        (loss, (matrix, equilibrium)), gradients = _mean_gradient(task, state.params, drawn, config.accumulate)
+        (loss, (matrix, equilibrium)), (gradients, adjoint) = _mean_gradient(
+            task, state.params, task.draw(batch, key), config.accumulate
+        )
         updates, opt_state = rule.update(gradients, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         average = next_average(state.average, params, state.step, config.average)
         new = State(state.step + 1, state.key, params, opt_state, average)
-        return new, Metrics(loss, matrix, equilibrium, optax.tree.norm(gradients))
+        return new, Metrics(loss, matrix, equilibrium, adjoint, optax.tree.norm(gradients))
 
     return jax.jit(step, donate_argnums=0)
 
 
-def _mean_gradient(task: Task, params: Any, batch: Any, parts: int) -> tuple[tuple[Array, Any], Any]:
-    """Loss, measures and gradient of a batch; in parts, each counts by its share of the labels that count."""
-    differentiate = jax.value_and_grad(task.loss, has_aux=True)
+def _mean_gradient(task: Task, params: Any, batch: Any, parts: int) -> tuple[tuple[Array, Any], tuple[Any, Any]]:
+    """Loss and measures, gradient and adjoint solve; in parts, each counts by its share of the labels that count."""
+
+    def differentiate(batch: Any) -> tuple[tuple[Array, Any], tuple[Any, Any]]:
+        both = jax.value_and_grad(task.loss, argnums=(0, 2), has_aux=True)
+        found, (gradient, statistics) = both(params, batch, task.probe(batch))
+        return found, (gradient, adjoint_solve(statistics))
+
     if parts == 1:
-        return differentiate(params, batch)
+        return differentiate(batch)
     total = jnp.maximum(jnp.sum(counted(batch.labels)), 1)
 
-    def add(gradient: Any, part: Any) -> tuple[Any, tuple[Array, Any]]:
+    def add(gradient: Any, part: Any) -> tuple[Any, Any]:
         share = jnp.sum(counted(part.labels)) / total
-        (loss, measures), found = differentiate(params, part)
-        return jax.tree.map(lambda old, new: old + share * new, gradient, found), (share * loss, measures)
+        (loss, (matrix, equilibrium)), (found, adjoint) = differentiate(part)
+        summed = jax.tree.map(lambda old, new: old + share * new, gradient, found)
+        return summed, (share * loss, matrix, (equilibrium, adjoint))
 
     zero = jax.tree.map(jnp.zeros_like, params)
-    gradient, (losses, (matrices, equilibria)) = jax.lax.scan(add, zero, in_parts(batch, parts))
-    equilibrium = jax.tree.map(jnp.mean, equilibria)
-    return (jnp.sum(losses), (jnp.sum(matrices, axis=0), equilibrium)), gradient
+    gradient, (losses, matrices, solves) = jax.lax.scan(add, zero, in_parts(batch, parts))
+    equilibrium, adjoint = jax.tree.map(jnp.mean, solves)
+    return (jnp.sum(losses), (jnp.sum(matrices, axis=0), equilibrium)), (gradient, adjoint)

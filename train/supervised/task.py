@@ -11,11 +11,11 @@ from train.data.augmentation import normalise
 from train.errors import UserError
 from train.gradients import rematerialised
 from train.supervised.config import SupervisedConfig
-from train.supervised.networks import build, sees_vectors
+from train.supervised.networks import adjoint_probe, build, sees_vectors
 from train.supervised.objective import confusion, mean_cross_entropy
-from unroll_jax.fixed_point import EquilibriumInfo
+from unroll_jax.fixed_point import EquilibriumInfo, Probe
 
-__all__ = ["Equilibrium", "Task", "supervised_task"]
+__all__ = ["AdjointSolve", "Equilibrium", "Task", "adjoint_solve", "supervised_task"]
 
 Augment = Callable[[jax.Array, Any, Any], tuple[Any, Any]]
 
@@ -34,6 +34,20 @@ class Equilibrium(NamedTuple):
     converged: Any
 
 
+class AdjointSolve(NamedTuple):
+    """Of the backward pass of a batch: means over examples; NaN for a network that solves no adjoint system.
+
+    Attributes:
+      residual: relative, of the adjoint system.
+      iterations: of the adjoint's solver.
+      converged: share of the examples that met the tolerance.
+    """
+
+    residual: Any
+    iterations: Any
+    converged: Any
+
+
 class Task(NamedTuple):
     """What training and evaluation share.
 
@@ -41,14 +55,17 @@ class Task(NamedTuple):
       init: ``key -> params``.
       logits: ``(params, images) -> (logits, Equilibrium)``, images uint8 (batch, height, width, channels).
       draw: ``(batch, key) -> batch``, augmented.
-      loss: ``(params, batch) -> (cross entropy in nats, (confusion matrix, Equilibrium))``.
+      loss: ``(params, batch, probe) -> (cross entropy in nats, (confusion matrix, Equilibrium))``; the gradient in
+        ``probe`` is the statistics of the adjoint solve.
+      probe: ``batch -> probe`` of zeros, or None for a network that solves no adjoint system.
       measure: ``(params, batch) -> (cross entropy, confusion matrix, Equilibrium)``, as they are.
     """
 
     init: Callable[[jax.Array], Any]
     logits: Callable[[Any, UInt8[Array, "batch h w c"]], tuple[Array, Equilibrium]]
     draw: Callable[[Any, jax.Array], Any]
-    loss: Callable[[Any, Any], tuple[Array, tuple[Array, Equilibrium]]]
+    loss: Callable[[Any, Any, Probe | None], tuple[Array, tuple[Array, Equilibrium]]]
+    probe: Callable[[Any], Probe | None]
     measure: Callable[[Any, Any], tuple[Array, Array, Equilibrium]]
 
 
@@ -72,16 +89,17 @@ def supervised_task(config: SupervisedConfig, data: Any, augment: Augment) -> Ta
     def init(key: jax.Array) -> Any:
         return model.init(key, shown(jnp.zeros((1, *data.shape), jnp.uint8)))
 
-    def logits(params: Any, images: Array) -> tuple[Array, Equilibrium]:
-        found, info = apply(params, shown(images))
+    def logits(params: Any, images: Array, probe: Probe | None = None) -> tuple[Array, Equilibrium]:
+        options = {} if probe is None else {"probe": probe}
+        found, info = apply(params, shown(images), **options)
         return found, _summary(info)
 
     def draw(batch: Any, key: jax.Array) -> Any:
         return type(batch)(*augment(key, batch.images, batch.labels)) if config.augment else batch
 
-    def loss(params: Any, batch: Any) -> tuple[Array, tuple[Array, Equilibrium]]:
-        value, matrix, info = measure(params, batch)
-        return value, (matrix, info)
+    def loss(params: Any, batch: Any, probe: Probe | None) -> tuple[Array, tuple[Array, Equilibrium]]:
+        found, info = logits(params, batch.images, probe)
+        return mean_cross_entropy(found, batch.labels), (confusion(found, batch.labels), info)
 
     def measure(params: Any, batch: Any) -> tuple[Array, Array, Equilibrium]:
         found, info = logits(params, batch.images)
@@ -91,7 +109,18 @@ def supervised_task(config: SupervisedConfig, data: Any, augment: Augment) -> Ta
         jax.eval_shape(init, jax.random.key(0))
     except (ValueError, TypeError) as error:
         raise UserError(f"--network does not fit the data: {error}") from error
-    return Task(init, logits, draw, rematerialised(loss, config.remat), measure)
+
+    def probe(batch: Any) -> Probe | None:
+        return adjoint_probe(network, len(batch.images))
+
+    return Task(init, logits, draw, rematerialised(loss, config.remat), probe, measure)
+
+
+def adjoint_solve(statistics: Probe | None) -> AdjointSolve:
+    """What the gradient in the probe says of a batch."""
+    if statistics is None:
+        return AdjointSolve(*[jnp.full((), jnp.nan)] * 3)
+    return AdjointSolve(*(jnp.mean(leaf) for leaf in statistics))
 
 
 def _summary(info: EquilibriumInfo | None) -> Equilibrium:

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.alternating import alternating
-from unroll_jax.certificates.per_example import gradient, norm
+from unroll_jax.certificates.per_example import gradient
 from unroll_jax.descent import Params, as_anchor, blank_absent
 from unroll_jax.energies.penalty import Proximal, prox_of_present
 from unroll_jax.energies.proximal import resolve_proximal
+from unroll_jax.spectral import norm
 
 __all__ = ["Certificate", "Outcome", "certify"]
 

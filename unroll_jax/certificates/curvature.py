@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jax.scipy.linalg import eigh_tridiagonal
 from jaxtyping import Array, Float
 
-from unroll_jax.certificates.per_example import Energy, batch_rank, gradient, inner, norm, scale
+from unroll_jax.certificates.per_example import Energy, batch_rank, gradient, inner, scale
+from unroll_jax.spectral import norm
 
 __all__ = ["Curvature", "curvature", "hessian_product"]
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-__all__ = ["Energy", "batch_rank", "gradient", "inner", "norm", "scale"]
+__all__ = ["Energy", "batch_rank", "gradient", "inner", "scale"]
 
 Energy = Callable[[Any], Float[Array, "*batch"]]  # of the state alone, one number per example
 
@@ -27,11 +27,6 @@ def inner(a: Any, b: Any, batch_ndim: int = 0) -> Float[Array, "*batch"]:
     """The inner product over all leaves and all axes behind the first ``batch_ndim``."""
     leaves = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     return functools.reduce(jnp.add, [jnp.sum(u * v, axis=tuple(range(batch_ndim, jnp.ndim(u)))) for u, v in leaves])
-
-
-def norm(a: Any, batch_ndim: int = 0) -> Float[Array, "*batch"]:
-    """The Euclidean norm over all leaves and all axes behind the first ``batch_ndim``."""
-    return jnp.sqrt(inner(a, a, batch_ndim))
 
 
 def scale(factor: Float[Array, "*batch"], a: Any) -> Any:

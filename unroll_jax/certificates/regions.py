@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax.certificates.per_example import Energy, batch_rank, gradient, inner, norm
+from unroll_jax.certificates.per_example import Energy, batch_rank, gradient, inner
+from unroll_jax.spectral import norm
 
 __all__ = [
     "Ball",

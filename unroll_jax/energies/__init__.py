@@ -19,8 +19,9 @@ from unroll_jax.energies.heads import HeadsParams, multihead_attention, orthonor
 from unroll_jax.energies.hopfield import HopfieldParams, hopfield
 from unroll_jax.energies.layer_norm import layer_norm
 from unroll_jax.energies.monotone import MONOTONES, Monotone
-from unroll_jax.energies.opteq import OptEqParams, opteq, opteq_conv, opteq_potential
+from unroll_jax.energies.opteq import opteq, opteq_conv, opteq_potential
 from unroll_jax.energies.opteq_objective import deep_opteq_objective, opteq_objective
+from unroll_jax.energies.opteq_params import OptEqParams
 from unroll_jax.energies.pairwise import AttentionParams, attention
 from unroll_jax.energies.penalty import Proximal, moreau_envelope
 from unroll_jax.energies.proximal import (

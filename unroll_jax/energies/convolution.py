@@ -26,13 +26,17 @@ def convolve(kernel: Float[Array, "k l i o"], images: Float[Array, "b h w i"]) -
 def _(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Array, Array]:
     kernel, images = primals
     by_kernel, by_images = tangents
-    linear = _convolve if jax.default_backend() != "cpu" else _multiply
     moved = jnp.zeros((*images.shape[:-1], kernel.shape[-1]), images.dtype)
     if not isinstance(by_kernel, SymbolicZero):
-        moved = moved + linear(jnp.asarray(by_kernel), images)
+        moved = moved + _linear(jnp.asarray(by_kernel), images)
     if not isinstance(by_images, SymbolicZero):
-        moved = moved + linear(kernel, jnp.asarray(by_images))
+        moved = moved + _linear(kernel, jnp.asarray(by_images))
     return convolve(kernel, images), moved
+
+
+def _linear(kernel: Array, images: Array) -> Array:
+    """Chosen where the program is compiled for a processor, which need not be the default one where it is traced."""
+    return jax.lax.platform_dependent(kernel, images, cpu=_multiply, default=_convolve)
 
 
 def _convolve(kernel: Array, images: Array) -> Array:

@@ -61,10 +61,12 @@ def deep_opteq(layers: Sequence[Descent]) -> Descent:
         return first.energy(params[0], z, x)
 
     if rest:
-        return Descent(init=_init_of(chain), energy=residual_energy(step, first_energy), step=step)
+        energy = residual_energy(step, first_energy)
+        return Descent(_init_of(chain), energy, step, check=_check_of(chain, lambda z: (z,) * len(chain)))
     factored = first.factored
     only_factored = None if factored is None else lambda params, x: factored(params[0], x)
-    return Descent(_init_of(chain), first_energy, step, factored=only_factored, symmetric=first.symmetric)
+    check = _check_of(chain, lambda z: (z,))
+    return Descent(_init_of(chain), first_energy, step, factored=only_factored, symmetric=first.symmetric, check=check)
 
 
 def multi_block(layers: Sequence[Descent]) -> Descent:
@@ -99,7 +101,7 @@ def multi_block(layers: Sequence[Descent]) -> Descent:
         return tuple(layer.step(own, block, x) for layer, own, block in zip(chain, params, shifted, strict=True))
 
     energy = residual_energy(step, lambda params, z, x: chain[0].energy(params[0], z[0], x))
-    return Descent(init=_init_of(chain), energy=energy, step=step)
+    return Descent(init=_init_of(chain), energy=energy, step=step, check=_check_of(chain, lambda blocks: blocks))
 
 
 def residual_energy(
@@ -127,6 +129,25 @@ def _checked(layers: Sequence[Descent]) -> tuple[Descent, ...]:
     if len(layers) == 0:
         raise ValueError("layers must hold at least one layer, got none")
     return tuple(layers)
+
+
+def _check_of(
+    layers: tuple[Descent, ...], states_of: Callable[[Any], tuple[Any, ...]]
+) -> Callable[[Params, Any], None] | None:
+    """Each layer's own check on its own state, its error with the layer's place in front; None if there is none."""
+    if all(layer.check is None for layer in layers):
+        return None
+
+    def check(params: Params, state: Any) -> None:
+        for place, (layer, own, z) in enumerate(zip(layers, params, states_of(state), strict=True), start=1):
+            if layer.check is None:
+                continue
+            try:
+                layer.check(own, z)
+            except ValueError as error:
+                raise ValueError(f"layer {place} of {len(layers)}: {error}") from None
+
+    return check
 
 
 def _init_of(layers: tuple[Descent, ...]) -> Callable[[jax.Array], tuple[Params, ...]]:

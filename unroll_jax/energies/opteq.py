@@ -2,27 +2,18 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.descent import Descent, Factored, broadcasts, compute_dtype
-from unroll_jax.energies.convolution import convolve
 from unroll_jax.energies.monotone import Monotone, antiderivative, resolve_monotone
+from unroll_jax.energies.opteq_params import OptEqParams, event_axes, opteq_hidden, opteq_linear, refuse_expansive
 from unroll_jax.spectral import conv_norm_bound, matrix_norm_bound
 
-__all__ = [
-    "OptEqParams",
-    "absorb_input",
-    "event_axes",
-    "opteq",
-    "opteq_conv",
-    "opteq_hidden",
-    "opteq_linear",
-    "opteq_potential",
-]
+__all__ = ["opteq", "opteq_conv", "opteq_potential"]
 
 # Spectral norm of W at initialisation: below 1, so that the equilibrium is unique and iterations contract.
 INITIAL_NORM = 0.9
@@ -30,22 +21,14 @@ INITIAL_NORM = 0.9
 INITIAL_IMAGE = (32, 32)
 
 
-class OptEqParams(NamedTuple):
-    """Weights of one layer; the rank of W says which kind it is.
-
-    Attributes:
-      W: (width, dim), or a kernel (height, width, channels of z, hidden channels) of a convolution.
-      U: the same from the input x, or None for a layer that does not see x.
-      b: one number per hidden unit or channel.
-    """
-
-    W: Float[Array, "..."]
-    U: Float[Array, "..."] | None
-    b: Float[Array, " hidden"]
-
-
 def opteq(
-    dim: int, width: int, input_dim: int | None = None, *, activation: str | Monotone = "relu", skip: float = 1.0
+    dim: int,
+    width: int,
+    input_dim: int | None = None,
+    *,
+    activation: str | Monotone = "relu",
+    skip: float = 1.0,
+    allow_expansive: bool = False,
 ) -> Descent:
     r"""OptEq: a layer that is the gradient of a convex potential.
 
@@ -64,6 +47,8 @@ def opteq(
       input_dim: width of the input x, or None for a layer that does not see x.
       activation: sigma, a name of `MONOTONES` or a `Monotone`.
       skip: a in (0, 1], unitless; 1 has no skip connection.
+      allow_expansive: whether `equilibrium` accepts a W of norm above 1 without an error, outside of jit, where it
+        knows it; such a layer need have no equilibrium.
 
     Returns:
       A `Descent` with params `OptEqParams`; states are (*batch, dim), ``x`` is (*batch, input_dim) or broadcasts to it;
@@ -93,7 +78,7 @@ def opteq(
         U = None if input_dim is None else jax.random.normal(key_U, (width, input_dim)) / math.sqrt(input_dim)
         return OptEqParams(W * (INITIAL_NORM / matrix_norm_bound(W)), U, jnp.zeros(width))
 
-    layer = _layer(init, (dim,), (input_dim,), activation, skip)
+    layer = _layer(init, (dim,), (input_dim,), activation, skip, allow_expansive)
 
     def factored(params: OptEqParams, x: Array | None) -> Factored:
         offset = params.b if params.U is None or x is None else opteq_linear(params.U, x) + params.b
@@ -110,6 +95,7 @@ def opteq_conv(
     kernel_size: int = 3,
     activation: str | Monotone = "relu",
     skip: float = 1.0,
+    allow_expansive: bool = False,
 ) -> Descent:
     """OptEq whose W and U are convolutions with zero padding: the same potential, energy and step as `opteq`.
 
@@ -120,6 +106,7 @@ def opteq_conv(
       kernel_size: side of the square kernels, odd.
       activation: as in `opteq`.
       skip: as in `opteq`.
+      allow_expansive: as in `opteq`.
 
     Returns:
       A `Descent` with params `OptEqParams`; states are (*batch, height, width, channels), ``x`` is the same with
@@ -146,23 +133,7 @@ def opteq_conv(
             U = jax.random.normal(key_U, (*window, input_channels, width)) / math.sqrt(fan_in)
         return OptEqParams(W * (INITIAL_NORM / conv_norm_bound(W, INITIAL_IMAGE)), U, jnp.zeros(width))
 
-    return _layer(init, (None, None, channels), (None, None, input_channels), activation, skip)
-
-
-def opteq_linear(W: Float[Array, "..."], z: Float[Array, "..."]) -> Float[Array, "..."]:
-    """W z: a product for a matrix (h, m) and z (*batch, m), a zero-padded convolution for a kernel and an image."""
-    if W.ndim == 2:
-        return z @ W.T
-    dtype = jnp.promote_types(W.dtype, z.dtype)
-    images, kernel = z.reshape(-1, *z.shape[-3:]).astype(dtype), W.astype(dtype)
-    moved = convolve(kernel, images)
-    return moved.reshape(*z.shape[:-3], *moved.shape[1:])
-
-
-def opteq_hidden(params: OptEqParams, z: Float[Array, "..."], x: Float[Array, "..."] | None) -> Float[Array, "..."]:
-    """W z + U x + b, what sigma is applied to."""
-    hidden = opteq_linear(params.W, z) + params.b
-    return hidden if x is None or params.U is None else hidden + opteq_linear(params.U, x)
+    return _layer(init, (None, None, channels), (None, None, input_channels), activation, skip, allow_expansive)
 
 
 def opteq_potential(
@@ -177,27 +148,13 @@ def opteq_potential(
     return jnp.sum(summed, axis=event_axes(params))
 
 
-def absorb_input(params: OptEqParams, x: Float[Array, "..."] | None) -> OptEqParams:
-    """The same layer for this x alone: U x + b is computed once, in place of b, and not in every step.
-
-    Its x is None. The new b has the axes of x, and broadcasts against W z.
-    """
-    if params.U is None or x is None:
-        return params
-    return params._replace(U=None, b=opteq_linear(params.U, x) + params.b)
-
-
-def event_axes(params: OptEqParams) -> tuple[int, ...]:
-    """The axes of one example's state: the last, or the last three of images."""
-    return (-1,) if params.W.ndim == 2 else (-3, -2, -1)
-
-
 def _layer(
     init: Callable[[jax.Array], OptEqParams],
     event: tuple[int | None, ...],
     input_event: tuple[int | None, ...],
     activation: str | Monotone,
     skip: float,
+    allow_expansive: bool,
 ) -> Descent:
     sigma = resolve_monotone(activation)
     if not 0.0 < skip <= 1.0:
@@ -220,7 +177,8 @@ def _layer(
         moved = jax.grad(lambda z: jnp.sum(opteq_potential(params, z, x, activation=sigma)))(wide)
         return (moved if skip == 1.0 else wide + skip * (moved - wide)).astype(z.dtype)
 
-    return Descent(init=init, energy=energy, step=step, symmetric=True)
+    check = None if allow_expansive else refuse_expansive
+    return Descent(init=init, energy=energy, step=step, symmetric=True, check=check)
 
 
 def _check_sizes(**sizes: int | None) -> None:

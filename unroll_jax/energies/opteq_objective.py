@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.energies.monotone import Monotone, resolve_monotone
-from unroll_jax.energies.opteq import OptEqParams, event_axes, opteq_hidden, opteq_potential
+from unroll_jax.energies.opteq import opteq_potential
+from unroll_jax.energies.opteq_params import OptEqParams, event_axes, opteq_hidden, refuse_expansive
 
 __all__ = ["deep_opteq_objective", "opteq_objective", "opteq_preimage"]
 
@@ -20,6 +21,7 @@ def opteq_objective(
     *,
     activation: str | Monotone = "relu",
     skip: float = 1.0,
+    allow_expansive: bool = False,
 ) -> Float[Array, "*batch"]:
     r"""The convex function whose prox a layer is: phi for a = 1, :math:`a M^{1-a}_\phi` for a skip connection.
 
@@ -42,18 +44,23 @@ def opteq_objective(
       x: the input, or None.
       activation: as in `opteq`.
       skip: a in (0, 1].
+      allow_expansive: whether a W of norm above 1 is no error, outside of jit, where it is known; the function is not
+        convex then, and for a < 1 the value need not be what is stated here.
 
     Returns:
       One number per example, differentiable in z and the parameters.
 
     Raises:
-      ValueError: if skip is outside (0, 1]; or skip is 1 and W not a square matrix, or the activation has no conjugate.
+      ValueError: if skip is outside (0, 1]; skip is 1 and W not a square matrix, or the activation has no conjugate;
+        or |W| is known to be above 1, without ``allow_expansive``.
 
     Source: Xie et al. (2021), Theorem 1, the formula after it, and Theorem 2 with its proof.
     """
     if not 0.0 < skip <= 1.0:
         raise ValueError(f"skip must be in (0, 1], got {skip}")
     sigma = resolve_monotone(activation)
+    if not allow_expansive:
+        refuse_expansive(params, z)
     if skip == 1.0:
         return _conjugate(params, z, x, sigma)
     axes = event_axes(params)
@@ -106,6 +113,7 @@ def deep_opteq_objective(
     *,
     activation: str | Monotone = "relu",
     skip: float = 1.0,
+    allow_expansive: bool = False,
 ) -> Float[Array, "*batch"]:
     r"""Phi of a deep OptEq: :math:`\Phi(\tilde z) = \sum_l a M^{1-a}_{\phi_l}(z_l)`, over one block per layer.
 
@@ -118,6 +126,7 @@ def deep_opteq_objective(
       x: the input, or None.
       activation: common to the layers.
       skip: a, common to the layers.
+      allow_expansive: as in `opteq_objective`.
 
     Raises:
       ValueError: if there are not as many blocks as layers, or as `opteq_objective`.
@@ -126,9 +135,8 @@ def deep_opteq_objective(
     """
     if len(params) != len(blocks):
         raise ValueError(f"blocks must be as many as layers, {len(params)}, got {len(blocks)}")
-    values = [
-        opteq_objective(own, z, x, activation=activation, skip=skip) for own, z in zip(params, blocks, strict=True)
-    ]
+    options = {"activation": activation, "skip": skip, "allow_expansive": allow_expansive}
+    values = [opteq_objective(own, z, x, **options) for own, z in zip(params, blocks, strict=True)]
     return sum(values[1:], values[0])
 
 

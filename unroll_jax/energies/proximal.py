@@ -10,6 +10,7 @@ from jaxtyping import Array
 from unroll_jax.descent import compute_dtype, look_up
 from unroll_jax.energies.activations import ACTIVATIONS, elu, leaky_relu, sigmoid, softplus, softsign, tanh
 from unroll_jax.energies.penalty import Proximal
+from unroll_jax.spectral import norm
 
 __all__ = [
     "PROXIMALS",
@@ -134,9 +135,8 @@ def _indicator(y: Array, inside: Array) -> Array:
 
 
 def _lengths(y: Array) -> Array:
-    """Norms of the tokens; the inner `where` keeps the derivative finite at 0."""
-    squares = jnp.sum(y.astype(compute_dtype(y)) ** 2, axis=-1)
-    return jnp.where(squares == 0.0, 0.0, jnp.sqrt(jnp.where(squares == 0.0, 1.0, squares)))
+    """Norms of the tokens."""
+    return norm(y.astype(compute_dtype(y)), y.ndim - 1)
 
 
 def _check_threshold(threshold: float) -> None:

@@ -177,7 +177,7 @@ def regularised(descent: Descent, regulariser: Regulariser, *, step_size: float 
         batch = jax.eval_shape(descent.energy, params, z, x).shape
         return append(descent.step(params, z, x), batch)
 
-    return Descent(init=descent.init, energy=residual_energy(step, descent.energy), step=step)
+    return Descent(descent.init, residual_energy(step, descent.energy), step, check=descent.check)
 
 
 def _slope(regulariser: Regulariser, z: Array, batch: tuple[int, ...]) -> Array:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.fixed_point import krylov, linear
-from unroll_jax.fixed_point.problem import Problem, SolveInfo, norm
+from unroll_jax.fixed_point.problem import Linear, Problem, SolveInfo, norm
 from unroll_jax.fixed_point.quasi_newton import anderson
 from unroll_jax.fixed_point.solvers import run
 
@@ -22,8 +22,6 @@ __all__ = [
     "one_step",
     "unrolled",
 ]
-
-Linear = Callable[[Float[Array, "b m"]], Float[Array, "b m"]]
 
 
 class Adjoint(NamedTuple):

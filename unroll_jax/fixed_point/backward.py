@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
-from unroll_jax.fixed_point.adjoints import Adjoint, Linear
+from unroll_jax.fixed_point.adjoints import Adjoint
 from unroll_jax.fixed_point.failure import check_outcome
 from unroll_jax.fixed_point.forward_mode import WAY_OUT, reverse_only
 from unroll_jax.fixed_point.probing import refuse_asymmetric
-from unroll_jax.fixed_point.problem import MAX_STEPS, ROUND_OFF, STALLED, Problem, SolveInfo, norm
+from unroll_jax.fixed_point.problem import MAX_STEPS, ROUND_OFF, STALLED, Linear, Problem, SolveInfo, norm
 from unroll_jax.precision import full_precision
 
 __all__ = ["Backward", "Probe", "as_problem", "corrected", "differentiable", "zero_probe"]
@@ -51,6 +51,7 @@ class Backward(NamedTuple):
       max_steps: cap.
       on_failure: "error", "warn" or "accept".
       epsilon: relative spacing of the state's dtype.
+      hint: what else to do where it fails, behind the usual ways out.
       prepared: ``(small, z, v, tol, max_steps) -> (w, info)``, a solver of the layer's own in place of ``adjoint``.
     """
 
@@ -59,6 +60,7 @@ class Backward(NamedTuple):
     max_steps: int
     on_failure: str
     epsilon: float
+    hint: str = ""
     prepared: Callable[..., tuple[Array, SolveInfo]] | None = None
 
 
@@ -168,7 +170,7 @@ def _normalised(solve: Callable[..., tuple[Array, SolveInfo]], v: Array, backwar
         check_outcome(
             info,
             what="adjoint of equilibrium",
-            way_out="raise adjoint_max_steps or adjoint_tol, or choose another adjoint",
+            way_out=f"raise adjoint_max_steps or adjoint_tol, or choose another adjoint{backward.hint}",
             tol=backward.tol,
             on_failure=backward.on_failure,
         )

@@ -9,16 +9,8 @@ from jaxtyping import Array, Float, Int
 
 from unroll_jax.descent import Factored
 from unroll_jax.fixed_point.preconditioned import Shared, product, solve
-from unroll_jax.fixed_point.problem import (
-    CONVERGED,
-    NONFINITE,
-    ROUND_OFF,
-    STALLED,
-    SolveInfo,
-    judge,
-    norm,
-    per_example,
-)
+from unroll_jax.fixed_point.problem import ROUND_OFF, SolveInfo, judge, norm, per_example
+from unroll_jax.fixed_point.progress import Progress, advance, begin
 
 __all__ = ["factored_adjoint", "factored_solve"]
 
@@ -37,11 +29,8 @@ class _Carry(NamedTuple):
     image: Array
     fallback: tuple[Array, Array]
     last: Array
-    best: Array
-    residual: Array
-    since: Array
+    progress: Progress
     steps: Array
-    status: Array
     shared: Shared | None
 
 
@@ -70,73 +59,44 @@ def factored_solve(
       ``(z, info, shared)``; steps count products with G, the unit that Picard steps cost too; what the systems shared
       serves the adjoint's too.
     """
-    W, running = layer.matrix, -1
-    epsilon = float(jnp.finfo(z.dtype).eps)
-    sizes, tiny = norm(z), float(jnp.finfo(z.dtype).tiny)
-    s = layer.activation(z @ W.T + layer.offset)
+    W, activation = layer.matrix, layer.activation
+    floor, tiny = ROUND_OFF * float(jnp.finfo(z.dtype).eps), float(jnp.finfo(z.dtype).tiny)
 
     def unfinished(carry: _Carry) -> Array:
-        return jnp.any(carry.status == running) & (carry.number < max_steps)
+        return jnp.any(carry.progress.going) & (carry.number < max_steps)
 
     def body(carry: _Carry) -> _Carry:
         apply = product(W, carry.shared)
         g = carry.image + layer.offset
-        after = layer.activation(g)
+        after = activation(g)
         after_image = apply(after)
         moved = after_image - carry.image
         length, size = _length(after - carry.s, moved), _length(after, after_image)
         residual = jnp.where(length == 0.0, 0.0, length / jnp.where(size == 0.0, tiny, size))
-        active = carry.status == running
-        better = active & (residual < carry.residual)
-        best = per_example(better, carry.s, carry.best)
-        lowest = jnp.where(better, residual, carry.residual)
-        since = jnp.where(better, 0, carry.since + 1)
-        status = jnp.where(active & (since >= STALL_PATIENCE) & (lowest <= ROUND_OFF * epsilon), STALLED, carry.status)
-        status = jnp.where(active & ~jnp.isfinite(residual), NONFINITE, status)
-        status = jnp.where(active & (residual <= MARGIN * tol), CONVERGED, status)
-        going = status == running
-        root = _root_slope(layer.activation, g)
+        active = carry.progress.going.astype(jnp.int32)
+        progress = advance(carry.progress, carry.s, residual, tol=MARGIN * tol, floor=floor, patience=STALL_PATIENCE)
+        going = progress.going
+        root = _root_slope(activation, g)
         right = jnp.where(going[:, None], root * moved, 0.0)
-        accuracy = jnp.clip(0.3 * tol / jnp.maximum(residual, tiny), None, FORCING)
-        accuracy = jnp.maximum(accuracy, jnp.minimum(FORCING, residual))
+        accuracy = _accuracy(residual, tol)
         q, inner, shared = solve(W, root, right, carry.shared, tol=accuracy, max_steps=MAX_INNER)
         apply = product(W, shared)
-        s = layer.activation(g + moved + apply(root * q))
-        image = apply(s)
+        s = activation(g + moved + apply(root * q))
         worse = ~(residual < carry.last)
-        s, image = per_example(worse, carry.fallback, (s, image))
-        s, image = per_example(going, (s, image), (carry.s, carry.image))
+        newton = per_example(worse, carry.fallback, (s, apply(s)))
         return _Carry(
             carry.number + 1,
-            s,
-            image,
-            (after, after_image),
-            jnp.where(worse, jnp.inf, residual),
-            best,
-            lowest,
-            since,
-            carry.steps + jnp.where(going, 3 + inner, active.astype(jnp.int32)),
-            status,
-            shared,
+            *per_example(going, newton, (carry.s, carry.image)),
+            fallback=(after, after_image),
+            last=jnp.where(worse, jnp.inf, residual),
+            progress=progress,
+            steps=carry.steps + jnp.where(going, 3 + inner, active),
+            shared=shared,
         )
 
-    image = product(W, shared)(s)
-    start = _Carry(
-        number=jnp.zeros((), jnp.int32),
-        s=s,
-        image=image,
-        fallback=(s, image),
-        last=jnp.full_like(sizes, jnp.inf),
-        best=s,
-        residual=jnp.full_like(sizes, jnp.inf),
-        since=jnp.zeros_like(sizes, jnp.int32),
-        steps=jnp.zeros_like(sizes, jnp.int32),
-        status=jnp.full_like(sizes, running, jnp.int32),
-        shared=shared,
-    )
-    end = jax.lax.while_loop(unfinished, body, start)
-    z = end.best @ W
-    return z, judge(end.residual, end.steps, tol, epsilon), end.shared
+    end = jax.lax.while_loop(unfinished, body, _start(layer, shared, z))
+    z = end.progress.best @ W
+    return z, judge(end.progress.residual, end.steps, tol, float(jnp.finfo(z.dtype).eps)), end.shared
 
 
 def factored_adjoint(
@@ -164,6 +124,19 @@ def factored_adjoint(
     left = norm(right - t + root * apply(root * t)) / jnp.where(size > 0.0, size, 1.0)
     w = v + (root * t) @ W
     return w / layer.share, judge(left, steps, tol, float(jnp.finfo(z.dtype).eps))
+
+
+def _start(layer: Factored, shared: Shared | None, z: Float[Array, "b m"]) -> _Carry:
+    s = layer.activation(z @ layer.matrix.T + layer.offset)
+    image, progress = product(layer.matrix, shared)(s), begin(s, norm(z))
+    none = jnp.zeros_like(progress.since)
+    return _Carry(jnp.zeros((), jnp.int32), s, image, (s, image), progress.residual, progress, none, shared)
+
+
+def _accuracy(residual: Float[Array, " b"], tol: float) -> Float[Array, " b"]:
+    """Of the inner solve: quadratic convergence, or what is left to do where that is less."""
+    wanted = jnp.clip(0.3 * tol / jnp.maximum(residual, jnp.finfo(residual.dtype).tiny), None, FORCING)
+    return jnp.maximum(wanted, jnp.minimum(FORCING, residual))
 
 
 def _length(s: Float[Array, "b h"], image: Float[Array, "b h"]) -> Float[Array, " b"]:

@@ -25,7 +25,7 @@ __all__ = ["EquilibriumInfo", "equilibrium"]
 
 GENERAL, SYMMETRIC = ("anderson", "gmres"), ("accelerated_gradient", "conjugate_gradient")  # solver and adjoint
 LEAST_ADJOINT_STEPS = 200  # products with J^T are cheap beside a forward solve that a cap of a few Newton steps serves
-CONTRACTING = "keep |W| < 1 (certificates.spectral_normalise)"
+CONTRACTING = ", or keep |W| < 1 (certificates.spectral_normalise)"  # what else to do, for layers with such weights
 
 
 class EquilibriumInfo(NamedTuple):
@@ -125,7 +125,7 @@ def equilibrium(
 
     Raises:
       ValueError: if an option is outside what is stated here, the step changes the state's structure, shapes or dtypes,
-        or y0 is not finite (where its values are known).
+        y0 is not finite or an OptEq layer has |W| > 1 (where their values are known; `opteq` says how to allow it).
       TypeError: if a state leaf is not floating.
       ConvergenceError: if ``on_failure="error"`` and an example does not converge.
 
@@ -144,6 +144,7 @@ def equilibrium(
     y0 = jax.tree.map(lambda leaf: jax.lax.stop_gradient(jnp.asarray(leaf)), y0)
     check_start(y0)
     function, operands = _close(step, params, y0, x)
+    hint = _check_params(descent, params, y0)
     batch_ndim = resolve_batch_ndim(descent, params, y0, x, batch_ndim)
     batch, epsilon = jax.tree.leaves(y0)[0].shape[:batch_ndim], epsilon_of(y0)
     start, restore = flatten(y0, batch_ndim)
@@ -158,15 +159,15 @@ def equilibrium(
         chosen = resolve_solver(solver or "picard")
         y, info = unroll_solver(as_problem(rows, operands, epsilon), start, chosen, num_steps=way.num_steps, tol=tol)
         info = _probed(chosen, as_problem(rows, jax.lax.stop_gradient(operands), epsilon), y, info)
-        check_outcome(info, what="unrolled equilibrium", way_out="raise num_steps", tol=tol, on_failure=on_failure)
+        way_out = f"raise num_steps{hint}"
+        check_outcome(info, what="unrolled equilibrium", way_out=way_out, tol=tol, on_failure=on_failure)
         return restore(y), _shaped(info, batch)
 
     if solver is not None or small is None:
         solver = resolve_solver(solver or usual[0])
     z, info, shared = _solve_forward(rows, operands, start, epsilon, solver, small, tol, max_steps)
-    backward = Backward(
-        way, adjoint_tol or tol, adjoint_max_steps or max(max_steps, LEAST_ADJOINT_STEPS), on_failure, epsilon
-    )
+    adjoint_max_steps = adjoint_max_steps or max(max_steps, LEAST_ADJOINT_STEPS)
+    backward = Backward(way, adjoint_tol or tol, adjoint_max_steps, on_failure, epsilon, hint)
     if forward_mode:
         y = differentiable(rows, backward, operands, z)
         fz = jax.lax.stop_gradient(y)
@@ -177,9 +178,17 @@ def equilibrium(
         y, fz = corrected(rows, backward, operands, z, probe, arrays)
     if solver is None:  # measured where it iterates; said of the step itself
         info = judge(relative(fz - z, fz), info.steps, tol, epsilon)
-    way_out = "raise max_steps or tol" if small is None else f"raise max_steps or tol, or {CONTRACTING}"
-    check_outcome(info, what="equilibrium", way_out=way_out, tol=tol, on_failure=on_failure)
+    check_outcome(info, what="equilibrium", way_out=f"raise max_steps or tol{hint}", tol=tol, on_failure=on_failure)
     return restore(y), _shaped(info, batch)
+
+
+def _check_params(descent: Any, params: Params, y: Any) -> str:
+    """Has a layer refuse weights that it knows and cannot use; what to say of others, should the solve fail."""
+    if not isinstance(descent, Descent):
+        return ""
+    if descent.check is not None:
+        descent.check(params, y)
+    return CONTRACTING if descent.check is not None or descent.factored is not None else ""
 
 
 def _close(step: Callable[..., Any], params: Params, y: Any, x: Any) -> tuple[Function, Any]:

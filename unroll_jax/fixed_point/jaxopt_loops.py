@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.fixed_point.adjoints import Adjoint, Linear
+from unroll_jax.fixed_point.adjoints import Adjoint
 from unroll_jax.fixed_point.linear import linear_info
-from unroll_jax.fixed_point.problem import Problem, SolveInfo, norm
+from unroll_jax.fixed_point.problem import Linear, Problem, SolveInfo, norm
 from unroll_jax.fixed_point.solvers import Solver
 
 __all__ = ["jaxopt_adjoint", "jaxopt_anderson", "jaxopt_fixed_point"]

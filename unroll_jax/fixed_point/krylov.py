@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from unroll_jax.fixed_point.linear import Linear, linear_info
-from unroll_jax.fixed_point.problem import SolveInfo, norm, per_example, put
+from unroll_jax.fixed_point.linear import linear_info
+from unroll_jax.fixed_point.problem import Linear, SolveInfo, norm, per_example, put
 
 __all__ = ["gmres"]
 

@@ -1,17 +1,14 @@
 """Linear systems w - A w = v solved for many examples at once, each row stopping by itself."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.fixed_point.problem import CONVERGED, MAX_STEPS, NONFINITE, SolveInfo, norm, per_example
+from unroll_jax.fixed_point.problem import CONVERGED, MAX_STEPS, NONFINITE, Linear, SolveInfo, norm, per_example
 
 __all__ = ["bicgstab", "conjugate_gradient", "continue_conjugate_gradient", "linear_info", "neumann"]
-
-Linear = Callable[[Float[Array, "b m"]], Float[Array, "b m"]]
 
 
 class _CG(NamedTuple):

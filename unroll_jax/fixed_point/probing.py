@@ -1,19 +1,15 @@
 """A probe of whether a Jacobian is symmetric, for the solvers and adjoints that need it."""
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.fixed_point.problem import NONSYMMETRIC, ROUND_OFF, SolveInfo, norm
+from unroll_jax.fixed_point.problem import NONSYMMETRIC, ROUND_OFF, Linear, SolveInfo, norm
 
 __all__ = ["asymmetry", "refuse_asymmetric"]
 
 # Of a random pair of vectors, above which a Jacobian is not taken for symmetric; far above round-off and rare to miss.
 ASYMMETRY = 1e-2
-
-Linear = Callable[[Float[Array, "b m"]], Float[Array, "b m"]]
 
 
 def refuse_asymmetric(info: SolveInfo, operator: Linear, like: Float[Array, "b m"], epsilon: float) -> SolveInfo:

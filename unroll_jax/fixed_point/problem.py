@@ -17,6 +17,7 @@ __all__ = [
     "ROUND_OFF",
     "STALLED",
     "STATUS",
+    "Linear",
     "Problem",
     "SolveInfo",
     "epsilon_of",
@@ -41,6 +42,9 @@ STATUS = (
 ROUND_OFF = 16.0
 
 
+Linear = Callable[[Float[Array, "b m"]], Float[Array, "b m"]]  # a linear map of each row, all rows at once
+
+
 class Problem(NamedTuple):
     """A map on flat states, one row an example.
 
@@ -51,7 +55,7 @@ class Problem(NamedTuple):
     """
 
     apply: Callable[[Float[Array, "b m"]], Float[Array, "b m"]]
-    pull: Callable[[Float[Array, "b m"]], Callable[[Float[Array, "b m"]], Float[Array, "b m"]]]
+    pull: Callable[[Float[Array, "b m"]], Linear]
     epsilon: float = float(jnp.finfo(jnp.float32).eps)
 
     @property
@@ -109,7 +113,7 @@ def epsilon_of(tree: Any) -> float:
 
 
 def norm(z: Float[Array, "b m"]) -> Float[Array, " b"]:
-    """Euclidean norm of every row; it neither over- nor underflows before its value does."""
+    """Euclidean norm of every row; unlike `spectral.norm` it neither over- nor underflows before its value does."""
     largest = jnp.max(jnp.abs(z), axis=-1, keepdims=True)
     scale = jnp.where((largest > 0.0) & jnp.isfinite(largest), largest, 1.0)
     return jnp.sqrt(jnp.sum((z / scale) ** 2, axis=-1)) * scale[:, 0]

@@ -8,9 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.fixed_point.problem import (
-    CONVERGED,
     MAX_STEPS,
-    NONFINITE,
     STALLED,
     Problem,
     SolveInfo,
@@ -19,6 +17,7 @@ from unroll_jax.fixed_point.problem import (
     per_example,
     relative,
 )
+from unroll_jax.fixed_point.progress import Progress, advance, begin
 
 __all__ = ["Point", "Solver", "damped", "picard", "run", "unroll_solver"]
 
@@ -80,11 +79,8 @@ class _Carry(NamedTuple):
     number: Int[Array, ""]
     z: Array
     memory: Any
-    best: Array
-    residual: Array
-    since: Array
+    progress: Progress
     steps: Array
-    status: Array
 
 
 def run(
@@ -103,42 +99,27 @@ def run(
     """
     if solver.whole is not None:
         return _run_whole(problem, z, solver.whole, tol, max_steps)
-    running, floor, sizes = -1, problem.floor, norm(z)
 
     def unfinished(carry: _Carry) -> Array:
-        return jnp.any(carry.status == running) & (carry.number < max_steps)
+        return jnp.any(carry.progress.going) & (carry.number < max_steps)
 
     def body(carry: _Carry) -> _Carry:
         fz = problem.apply(carry.z)
         residual = (
             relative(fz - carry.z, fz) if scale is None else norm(fz - carry.z) / jnp.where(scale > 0.0, scale, 1.0)
         )
-        active = carry.status == running
-        better = active & (residual < carry.residual)
-        best = per_example(better, carry.z, carry.best)
-        since = jnp.where(better, 0, carry.since + 1)
-        lowest = jnp.where(better, residual, carry.residual)
-        status = jnp.where(active & (since >= STALL_PATIENCE) & (lowest <= floor), STALLED, carry.status)
-        status = jnp.where(active & ~jnp.isfinite(residual), NONFINITE, status)
-        status = jnp.where(active & (residual <= tol), CONVERGED, status)
-        going = status == running
-        z, memory = solver.update(problem, Point(carry.z, fz, residual, going, carry.number), carry.memory)
-        z, memory = per_example(going, (z, memory), (carry.z, carry.memory))
-        return _Carry(carry.number + 1, z, memory, best, lowest, since, carry.steps + active, status)
+        steps = carry.steps + carry.progress.going
+        progress = advance(carry.progress, carry.z, residual, tol=tol, floor=problem.floor, patience=STALL_PATIENCE)
+        z, memory = solver.update(problem, Point(carry.z, fz, residual, progress.going, carry.number), carry.memory)
+        z, memory = per_example(progress.going, (z, memory), (carry.z, carry.memory))
+        return _Carry(carry.number + 1, z, memory, progress, steps)
 
-    start = _Carry(
-        number=jnp.zeros((), jnp.int32),
-        z=z,
-        memory=solver.init(z),
-        best=z,
-        residual=jnp.full_like(sizes, jnp.inf),
-        since=jnp.zeros_like(sizes, jnp.int32),
-        steps=jnp.zeros_like(sizes, jnp.int32),
-        status=jnp.full_like(sizes, running, jnp.int32),
-    )
+    progress = begin(z, norm(z))
+    start = _Carry(jnp.zeros((), jnp.int32), z, solver.init(z), progress, jnp.zeros_like(progress.since))
     end = jax.lax.while_loop(unfinished, body, start)
-    status = jnp.where(end.status == running, jnp.where(end.residual <= floor, STALLED, MAX_STEPS), end.status)
-    return end.best, SolveInfo(end.residual, end.steps, status)
+    best, residual, _, status = end.progress
+    at_the_cap = jnp.where(residual <= problem.floor, STALLED, MAX_STEPS)
+    return best, SolveInfo(residual, end.steps, jnp.where(end.progress.going, at_the_cap, status))
 
 
 def unroll_solver(

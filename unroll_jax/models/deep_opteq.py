@@ -3,7 +3,7 @@
 import flax.linen as nn
 from jaxtyping import Array, Float
 
-from unroll_jax.fixed_point import EquilibriumInfo
+from unroll_jax.fixed_point import EquilibriumInfo, Probe
 from unroll_jax.models.opteq_base import OptEqBase
 from unroll_jax.models.parts import ClassifierHead, Features, check_array, check_sizes
 
@@ -46,11 +46,14 @@ class DeepOptEq(OptEqBase, kw_only=True):
     pool: int | None = None
 
     @nn.compact
-    def __call__(self, x: Float[Array, "..."]) -> tuple[Float[Array, "*batch classes"], EquilibriumInfo]:
+    def __call__(
+        self, x: Float[Array, "..."], *, probe: Probe | None = None
+    ) -> tuple[Float[Array, "*batch classes"], EquilibriumInfo]:
         """Classifies x.
 
         Args:
           x: images (*batch, height, width, channels), or vectors (*batch, d).
+          probe: as in `OptEqBase.find_equilibrium`.
 
         Returns:
           ``(logits, info)``: (*batch, num_classes) in float32 at least, and how the equilibrium was found.
@@ -71,7 +74,7 @@ class DeepOptEq(OptEqBase, kw_only=True):
                 param_dtype=self.param_dtype,
                 name="features",
             )(x)
-        z, info = self.find_equilibrium(x, convolutional=self.convolutional)
+        z, info = self.find_equilibrium(x, convolutional=self.convolutional, probe=probe)
         head = ClassifierHead(
             self.num_classes, self.convolutional, pool=self.pool, param_dtype=self.param_dtype, name="head"
         )

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.certificates.contraction import spectral_normalise
-from unroll_jax.descent import Descent
+from unroll_jax.descent import Descent, look_up
 from unroll_jax.energies.deep_opteq import deep_opteq
 from unroll_jax.energies.monotone import Monotone
-from unroll_jax.energies.opteq import OptEqParams, absorb_input, opteq, opteq_conv
+from unroll_jax.energies.opteq import opteq, opteq_conv
+from unroll_jax.energies.opteq_params import OptEqParams, absorb_input
 from unroll_jax.energies.regularisers import REGULARISERS, Regulariser, regularised
-from unroll_jax.fixed_point import Adjoint, EquilibriumInfo, Solver, Unrolled, averaged, equilibrium, unrolled
+from unroll_jax.fixed_point import Adjoint, EquilibriumInfo, Probe, Solver, Unrolled, averaged, equilibrium, unrolled
 from unroll_jax.models.parts import check_sizes, event_ndim
 
 __all__ = ["WAYS", "OptEqBase", "resolve_regulariser"]
@@ -28,14 +29,8 @@ def resolve_regulariser(regulariser: str | Regulariser) -> Regulariser:
       ValueError: if the name is not in `REGULARISERS`.
       TypeError: if it is neither a name nor a `Regulariser`.
     """
-    if isinstance(regulariser, Regulariser):
-        return regulariser
-    wanted = f"regulariser must be one of {sorted(REGULARISERS)} or a Regulariser"
-    if not isinstance(regulariser, str):
-        raise TypeError(f"{wanted}, got {type(regulariser).__name__}")
-    if regulariser not in REGULARISERS:
-        raise ValueError(f"{wanted}, got {regulariser!r}")
-    return REGULARISERS[regulariser]()
+    found = look_up("regulariser", regulariser, REGULARISERS, Regulariser)
+    return found if isinstance(found, Regulariser) else found()
 
 
 class OptEqBase(nn.Module):
@@ -73,7 +68,9 @@ class OptEqBase(nn.Module):
         and a regulariser that states none; it must be None for those that do.
       max_norm: each W is scaled down, where it must be, to this spectral norm (`spectral_normalise`); None leaves it.
       norm_steps: None divides by an upper bound of the norm, so that max_norm holds for certain; else by power
-        iteration of so many steps, cheaper for convolutions of some hundred channels.
+        iteration of so many steps, cheaper for convolutions of some hundred channels. A few steps leave norms some
+        percent above max_norm where the leading singular values are close.
+      allow_expansive: whether a W of norm above 1 is no error outside of jit, where it is known (`opteq`).
       dtype: dtype of the state; None is that of the input. OptEq steps compute in float32 at least.
       param_dtype: dtype of the parameters.
     """
@@ -97,11 +94,12 @@ class OptEqBase(nn.Module):
     regulariser_smoothness: float | None = None
     max_norm: float | None = None
     norm_steps: int | None = None
+    allow_expansive: bool = False
     dtype: Any = None
     param_dtype: Any = jnp.float32
 
     def find_equilibrium(
-        self, x: Float[Array, "..."], *, convolutional: bool
+        self, x: Float[Array, "..."], *, convolutional: bool, probe: Probe | None = None
     ) -> tuple[Float[Array, "..."], EquilibriumInfo]:
         """Makes the layers' parameters and solves: to be called inside a compact method.
 
@@ -110,6 +108,7 @@ class OptEqBase(nn.Module):
         Args:
           x: features, (*batch, d) or (*batch, height, width, channels).
           convolutional: whether they are the latter.
+          probe: of `equilibrium`, for "implicit"; shaped as ``info``.
 
         Returns:
           ``(z, info)``: z is (*batch, channels) or (*batch, height, width, channels), and ``info`` has one number per
@@ -127,13 +126,13 @@ class OptEqBase(nn.Module):
         params = tuple(absorb_input(self._params(place, layer, image, compute), x) for place, layer in layers.items())
         descent = deep_opteq(list(layers.values()))
         start = jnp.zeros((*x.shape[:-1], self.channels), compute)
-        z, info = self._solve(descent, params, start, x.ndim - event_ndim(convolutional))
+        z, info = self._solve(descent, params, start, x.ndim - event_ndim(convolutional), probe)
         self.sow("intermediates", "equilibrium", z)
         return z, info
 
     def _layers(self, inputs: int, convolutional: bool) -> dict[int, Descent]:
         seeing = range(1, len(self.widths) + 1) if self.input_layers is None else self.input_layers
-        options = {"activation": self.activation, "skip": self.skip}
+        options = {"activation": self.activation, "skip": self.skip, "allow_expansive": self.allow_expansive}
         make = opteq_conv if convolutional else opteq
         if convolutional:
             options["kernel_size"] = self.kernel_size
@@ -160,7 +159,7 @@ class OptEqBase(nn.Module):
         return jax.tree.map(lambda leaf: leaf.astype(compute), params)
 
     def _solve(
-        self, descent: Descent, params: Any, start: Array, batch_ndim: int
+        self, descent: Descent, params: Any, start: Array, batch_ndim: int, probe: Probe | None
     ) -> tuple[Float[Array, "..."], EquilibriumInfo]:
         regulariser = None if self.regulariser is None else resolve_regulariser(self.regulariser)
         if self.way == "averaged":
@@ -185,6 +184,7 @@ class OptEqBase(nn.Module):
             # Nobody sees the equilibrium of a dummy input; without the callback, jitting init drops the whole solve.
             on_failure="accept" if self.is_initializing() else on_failure,
             batch_ndim=batch_ndim,
+            probe=probe,
         )
 
     def _check(self) -> None:

@@ -185,8 +185,8 @@ class BehindStem(nn.Module):
     param_dtype: Any = jnp.float32
 
     @nn.compact
-    def __call__(self, x: Float[Array, "*batch h w c"]) -> tuple[Float[Array, "*batch classes"], Any]:
-        """What the network says of images (*batch, height, width, channels).
+    def __call__(self, x: Float[Array, "*batch h w c"], **options: Any) -> tuple[Float[Array, "*batch classes"], Any]:
+        """What the network says of images (*batch, height, width, channels); it gets the options.
 
         Raises:
           ValueError: if x has too few axes, stem names a size below 1, or the network finds something wrong.
@@ -195,7 +195,7 @@ class BehindStem(nn.Module):
         check_array(x, convolutional=True)
         check_sizes(stem=self.stem)
         features = Stem(self.stem, param_dtype=self.param_dtype, name="stem")(x)
-        return self.network(features)  # pyright: ignore[reportCallIssue] (Flax types modules loosely)
+        return self.network(features, **options)  # pyright: ignore[reportCallIssue] (Flax types modules loosely)
 
 
 class SegmenterHead(nn.Module):

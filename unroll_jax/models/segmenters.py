@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.energies.monotone import Monotone
-from unroll_jax.fixed_point import EquilibriumInfo
+from unroll_jax.fixed_point import EquilibriumInfo, Probe
 from unroll_jax.models.opteq_base import OptEqBase
 from unroll_jax.models.parts import Features, SegmenterHead, Stem, check_array, check_sizes
 
@@ -37,11 +37,14 @@ class DeepOptEqSegmenter(OptEqBase, kw_only=True):
     stem: tuple[int, ...] = (16, 32)
 
     @nn.compact
-    def __call__(self, x: Float[Array, "*batch h w c"]) -> tuple[Float[Array, "*batch h w classes"], EquilibriumInfo]:
+    def __call__(
+        self, x: Float[Array, "*batch h w c"], *, probe: Probe | None = None
+    ) -> tuple[Float[Array, "*batch h w classes"], EquilibriumInfo]:
         """Segments x.
 
         Args:
           x: images (*batch, height, width, channels) of any size.
+          probe: as in `OptEqBase.find_equilibrium`.
 
         Returns:
           ``(logits, info)``: (*batch, height, width, num_classes) in float32 at least, and how the equilibrium was
@@ -55,7 +58,7 @@ class DeepOptEqSegmenter(OptEqBase, kw_only=True):
         check_sizes(num_classes=self.num_classes, stem=self.stem)
         options = {"kernel_size": self.kernel_size, "activation": self.activation, "param_dtype": self.param_dtype}
         features = Stem(self.stem, dtype=self.dtype, name="stem", **options)(x)
-        z, info = self.find_equilibrium(features, convolutional=True)
+        z, info = self.find_equilibrium(features, convolutional=True, probe=probe)
         head = SegmenterHead(self.num_classes, param_dtype=self.param_dtype, name="head")
         return head(z, (x.shape[-3], x.shape[-2])), info
 

@@ -1,0 +1,73 @@
+"""Deep OptEq: its steps, its energy, and what one layer alone keeps of its own."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import pytest
+
+import unroll_jax as uj
+from tests.energies.opteq_layers import H, I, M, convolutional, dense
+from unroll_jax.energies.deep_opteq import deep_opteq
+from unroll_jax.energies.opteq import opteq, opteq_conv
+
+DEEP = {
+    "dense": lambda: [opteq(M, H), opteq(M, M, I, skip=0.6), opteq(M, 3, I, activation="tanh")],
+    "conv": lambda: [opteq_conv(2, 3), opteq_conv(2, 5, 3, kernel_size=1, skip=0.6)],
+}
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("kind", "batch"), [("dense", ()), ("dense", (3,)), ("dense", (2, 3)), ("conv", (2, 3))])
+def test_a_deep_step_applies_every_layer_and_never_raises_the_residual(getkey, kind, batch):
+    layers = DEEP[kind]()
+    layer = deep_opteq(layers)
+    _, _, z, x = {"dense": dense, "conv": convolutional}[kind](batch)
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), layer.init(getkey()))
+    expected = z
+    for one, own in zip(layers, params, strict=True):
+        expected = one.step(own, expected, x)
+    stepped, before, after = jax.jit(
+        lambda p, z, x: (s := layer.step(p, z, x), layer.energy(p, z, x), layer.energy(p, s, x))
+    )(params, z, x)
+    chex.assert_trees_all_close(stepped, expected, rtol=1e-12, atol=1e-12)
+    assert before.shape == batch
+    event = tuple(range(len(batch), z.ndim))
+    chex.assert_trees_all_close(before, 0.5 * jnp.sum((expected - z) ** 2, axis=event), rtol=1e-12)
+    assert jnp.all(after <= before)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_residual_can_rise_where_a_norm_is_above_1(getkey):
+    layers = [opteq(M, H, activation="identity"), opteq(M, H, activation="identity")]
+    layer = deep_opteq(layers)
+    params = tuple(own._replace(W=2.0 * own.W) for own in layer.init(getkey()))
+    z = jax.random.normal(getkey(), (M,), jnp.float64)
+    assert layer.energy(params, layer.step(params, z)) > layer.energy(params, z)
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_deep_opteq_of_one_layer_is_that_layer():
+    layer, params, z, x = dense((3,))
+    deep = deep_opteq([layer])
+    chex.assert_trees_all_equal(deep.step((params,), z, x), layer.step(params, z, x))
+    chex.assert_trees_all_equal(deep.energy((params,), z, x), layer.energy(params, z, x))
+    chex.assert_trees_all_equal(deep.factored((params,), x).matrix, params.W)
+    assert deep_opteq([opteq_conv(2, 3)]).factored is None
+
+
+@pytest.mark.parametrize("make", [opteq, opteq_conv])
+def test_one_layer_is_as_symmetric_as_it_is_and_several_are_not(make):
+    layer = make(2, 3)
+    lopsided = layer._replace(symmetric=False)
+    assert deep_opteq([layer]).symmetric
+    assert not deep_opteq([lopsided]).symmetric
+    assert not deep_opteq([layer, layer]).symmetric
+
+
+def test_the_equilibrium_of_one_convolution_is_found_as_that_of_the_layer():
+    """By accelerated gradients: in fewer steps than by Anderson's method, the default without symmetry."""
+    layer, params, z, x = convolutional((3,), jnp.float32)
+    solve = lambda layer, params, **how: uj.equilibrium(layer, params, 0.0 * z, x, **how)[1].steps.tolist()  # noqa: E731
+    found = solve(deep_opteq([layer]), (params,))
+    assert found == solve(layer, params, solver="accelerated_gradient")
+    assert found != solve(layer, params, solver="anderson")

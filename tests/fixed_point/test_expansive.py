@@ -1,0 +1,91 @@
+"""Weights of norm above 1, for which an OptEq layer need have no equilibrium: one error where they are known."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+from tests.energies.opteq_layers import convolutional, dense
+from tests.energies.opteq_reference import conv_matrix
+from unroll_jax.energies.opteq_objective import deep_opteq_objective, opteq_objective
+from unroll_jax.energies.regularisers import half_square, regularised
+from unroll_jax.fixed_point import unrolled
+
+pytestmark = pytest.mark.usefixtures("x64")
+
+MESSAGE = r"\|W\| must be at most 1, got ([\d.]+|nan): .*spectral_normalise.*allow_expansive=True"
+
+
+def of_norm(size, make, **options):
+    """A layer whose W has this norm on the images, or vectors, that it comes with."""
+    layer, params, z, x = make((3,), skip=0.7, **options)
+    return layer, params._replace(W=params.W * size / 0.9), z, x
+
+
+def norm_said(call):
+    """The norm that a refusal names."""
+    with pytest.raises(ValueError, match=MESSAGE) as caught:
+        call()
+    return float(re.search(MESSAGE, str(caught.value)).group(1))
+
+
+@pytest.mark.parametrize("make", [dense, convolutional])
+def test_a_norm_above_1_is_one_error_that_says_so_and_consent_takes_it_away(make):
+    layer, params, z, x = of_norm(1.2, make)
+
+    def solve(z, x, params=params, layer=layer):
+        return jnp.sum(uj.equilibrium(layer, params, z, x, adjoint=unrolled(2), on_failure="accept")[0])
+
+    assert norm_said(lambda: solve(z, x)) == pytest.approx(1.2, rel=1e-2)
+    for transform in (jax.grad, jax.jit, lambda f: jax.jit(jax.grad(f)), jax.vmap):  # the weights are closed over
+        assert norm_said(lambda: transform(solve)(z, x)) == pytest.approx(1.2, rel=1e-2)  # noqa: B023
+    assert norm_said(lambda: jax.grad(lambda params: solve(z, x, params))(params)) == pytest.approx(1.2, rel=1e-2)
+    allowed = of_norm(1.2, make, allow_expansive=True)[0]
+    assert allowed.check is None
+    assert jnp.isfinite(solve(z, x, layer=allowed))
+
+
+@pytest.mark.parametrize("make", [dense, convolutional])
+def test_no_weights_within_the_bound_are_refused(make):
+    """Norms by NumPy; at 1 exactly, rounded to float32 and to bfloat16 too."""
+    layer, params, z, _ = of_norm(1.0, make)
+    matrix = np.asarray(params.W) if params.W.ndim == 2 else conv_matrix(params.W, z.shape[1:3])
+    assert abs(np.linalg.norm(matrix, 2) - 1.0) < 1e-12
+    for dtype in (jnp.float64, jnp.float32, jnp.bfloat16):
+        layer.check(params._replace(W=params.W.astype(dtype)), z)
+    assert 1.01 < norm_said(lambda: layer.check(params._replace(W=1.02 * params.W), z)) <= 1.02
+    assert np.isnan(norm_said(lambda: layer.check(params._replace(W=jnp.nan * params.W), z)))
+
+
+def test_the_layer_of_a_deep_opteq_is_named_and_its_consent_is_its_own():
+    layer, params, z, x = of_norm(0.9, dense)
+    large = params._replace(W=2.0 * params.W)
+    allowed = of_norm(0.9, dense, allow_expansive=True)[0]
+    deep = uj.deep_opteq([layer, layer])
+    with pytest.raises(ValueError, match="^layer 2 of 2: " + MESSAGE):
+        uj.equilibrium(deep, (params, large), z, x)
+    with pytest.raises(ValueError, match="^layer 2 of 2: " + MESSAGE):
+        uj.equilibrium(regularised(deep, half_square()), (params, large), z, x)
+    with pytest.raises(ValueError, match="^layer 1 of 2: " + MESSAGE):
+        uj.energies.multi_block([layer, layer]).check((large, params), (z, z))
+    uj.deep_opteq([layer, allowed]).check((params, large), z)
+    assert uj.deep_opteq([allowed, allowed]).check is None
+
+
+def test_the_objective_asks_for_consent_too():
+    _, params, z, x = of_norm(1.2, dense)
+    for skip in (0.5, 1.0):
+        assert norm_said(lambda: opteq_objective(params, z, x, skip=skip)) == pytest.approx(1.2, rel=1e-3)  # noqa: B023
+    assert norm_said(lambda: deep_opteq_objective([params], [z], x, skip=0.5)) == pytest.approx(1.2, rel=1e-3)
+    assert opteq_objective(params, z, x, skip=0.5, allow_expansive=True).shape == (3,)
+
+
+@pytest.mark.parametrize("make", [dense, convolutional])
+def test_where_weights_are_not_known_a_failure_names_them(make):
+    layer, params, z, x = of_norm(4.0, make)
+    solve = jax.jit(lambda params: uj.equilibrium(layer, params, z, x, max_steps=20, on_failure="error")[0])
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"keep \|W\| < 1 \(certificates.spectral_normalise\)"):
+        jax.block_until_ready(solve(params))

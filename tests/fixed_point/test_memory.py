@@ -1,0 +1,59 @@
+"""Memory of the gradient through an equilibrium, of the compiled program: the same for 10 and for 1,000 iterations."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import unroll_jax as uj
+from tests.fixed_point.problems import inputs, skew_weights, symmetric_step, symmetric_weights, tanh_step
+from unroll_jax.fixed_point import unrolled
+
+pytestmark = pytest.mark.usefixtures("optimised")
+
+IMPLICIT = {"solver": "picard", "adjoint": "conjugate_gradient", "batch_ndim": 1}
+
+
+def temporary(descent, params, y0, x, **options):
+    """Bytes that the gradient in the parameters needs beside arguments and results."""
+    loss = lambda params: jnp.sum(uj.equilibrium(descent, params, y0, x, on_failure="accept", **options)[0] ** 2)  # noqa: E731
+    return jax.jit(jax.grad(loss)).lower(params).compile().memory_analysis().temp_size_in_bytes
+
+
+def layer_of(descent, *event):
+    return descent, descent.init(jax.random.key(0)), jnp.zeros((16, *event)), inputs(16, *event, dtype=jnp.float32)
+
+
+# What `equilibrium` chooses where it is told neither solver nor adjoint, for each kind of layer; and one told choice.
+CASES = {
+    "dense, in the space of the state": lambda: (*layer_of(uj.opteq(24, 96, 24), 24), {}),
+    "dense, in the hidden space": lambda: (*layer_of(uj.opteq(24, 16, 24, skip=0.5), 24), {}),
+    "convolution": lambda: (*layer_of(uj.opteq_conv(3, 4, 3), 6, 6, 3), {}),
+    "deep": lambda: (*layer_of(uj.deep_opteq([uj.opteq(24, 16, 24), uj.opteq(24, 16)]), 24), {}),
+    "general": lambda: (
+        tanh_step,
+        skew_weights(24, dtype=jnp.float32),
+        jnp.zeros((16, 24)),
+        inputs(16, 24, dtype=jnp.float32),
+        {"batch_ndim": 1},
+    ),
+    "told": lambda: (
+        symmetric_step,
+        symmetric_weights(64, 32, dtype=jnp.float32),
+        jnp.zeros((16, 64)),
+        inputs(16, 3, dtype=jnp.float32),
+        IMPLICIT,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_memory_does_not_grow_with_the_iterations(case):
+    *problem, options = CASES[case]()
+    few, many = (temporary(*problem, max_steps=n, adjoint_max_steps=n, **options) for n in (10, 1000))
+    assert few == many > 0
+
+
+def test_memory_of_an_unroll_does_grow():
+    *problem, options = CASES["general"]()
+    few, many = (temporary(*problem, adjoint=unrolled(n), **options) for n in (10, 1000))
+    assert many > few + 900 * problem[2].nbytes

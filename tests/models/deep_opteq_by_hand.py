@@ -1,0 +1,62 @@
+"""Small deep OptEq classifiers, and in NumPy what they compute: the layers of the paper, iterated by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tests.energies import opteq_reference as reference
+
+VECTORS = {"convolutional": False, "channels": 6, "widths": (5, 7), "skip": 0.8, "activation": "leaky_relu"}
+IMAGES = {"channels": 3, "widths": (4, 2), "input_layers": (2,), "features": 2}
+EXACT = {"param_dtype": jnp.float64, "tol": 1e-12, "max_steps": 2000, "on_failure": "error"}
+
+
+def vectors(key, *batch):
+    return jax.random.normal(key, (*batch, 4))
+
+
+def images(key, *batch):
+    return jax.random.normal(key, (*batch, 4, 5, 2))
+
+
+def start(model, key, x, spread=0.2):
+    """Parameters away from the initial ones, whose biases are 0."""
+    params = jax.jit(model.init)(key, x)["params"]
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(key, len(leaves))
+    moved = [leaf + spread * jax.random.normal(own, leaf.shape) for leaf, own in zip(leaves, keys, strict=True)]
+    params = jax.tree.unflatten(structure, moved)
+    for place in range(1, len(model.widths) + 1):
+        layer = params[f"layer_{place}"]
+        layer["W"] *= 0.8 / np.linalg.norm(np.asarray(layer["W"], np.float64).reshape(-1, layer["W"].shape[-1]))
+    return {"params": params}
+
+
+def by_hand(model, params, x, steps=3000):
+    """The equilibrium of one example: features, then the layers of eq. 5 round and round."""
+    params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["params"])
+    x, image = np.asarray(x, np.float64), x.shape[:2]
+    matrix = reference.conv_matrix if model.convolutional else reference.dense_matrix
+    sigma = reference.SIGMA[model.activation]
+    if model.features is not None:
+        own = next(iter(params["features"].values()))
+        kernel = matrix(own["kernel"], image) if model.convolutional else own["kernel"].T
+        x = sigma(kernel @ x.ravel() + np.tile(own["bias"], len(kernel) // len(own["bias"])))
+    z = np.zeros(model.channels * (image[0] * image[1] if model.convolutional else 1))
+    for _ in range(steps):
+        before = z
+        for place in range(1, len(model.widths) + 1):
+            own = params[f"layer_{place}"]
+            W = matrix(own["W"], image)
+            U = matrix(own["U"], image) if "U" in own else np.zeros((len(W), x.size))
+            b = np.tile(own["b"], len(W) // len(own["b"]))
+            z = reference.step(z, W, U, b, x.ravel(), activation=model.activation, skip=model.skip)
+        if np.linalg.norm(z - before) < 1e-14:
+            break
+    return z.reshape(*image, model.channels) if model.convolutional else z
+
+
+def logits_by_hand(params, z):
+    head = params["params"]["head"]["Dense_0"]
+    pooled = z.mean((0, 1)) if z.ndim == 3 else z
+    return pooled @ np.asarray(head["kernel"], np.float64) + np.asarray(head["bias"], np.float64)
