@@ -25,7 +25,6 @@ from unroll_jax.constrained import (
 )
 
 __all__ = [
-    "bound_losses",
     "dual_rule",
     "enforced",
     "has_slacks",
@@ -78,25 +77,20 @@ def slack_rule(config: VideoConfig) -> SlackDescent:
 
 
 def reduction(config: VideoConfig) -> Reduction | None:
-    """What the constraints bind of the samples' violations; None for that of their means."""
+    """What the constraints bind of the samples' violations; None: they bind the means, and need no samples."""
     constraints = config.constraints
     if constraints.bind == "mean":
         return None
     return tail_mean(constraints.level) if constraints.bind == "tail" else positive_part(constraints.leeway)
 
 
-def bound_losses(config: VideoConfig, sample_losses: Float[Array, "samples layers_and_one"]) -> Float[Array, "..."]:
-    """What constraints are functions of: the means (L + 1,), or, with a `reduction`, every sample's losses."""
-    return jnp.mean(sample_losses, axis=0) if reduction(config) is None else sample_losses
-
-
 def stated(config: VideoConfig, task: Task) -> Constraints:
-    """The constraints as the user states them, of `bound_losses`."""
+    """The constraints as the user states them: of mean losses, or with a `reduction`, of every sample's."""
     return _reduced(config, task.constraints)
 
 
 def enforced(config: VideoConfig, task: Task, sizes: Float[Array, "constraints"] | None = None) -> Constraints:
-    """The tightened constraints that training enforces, of `bound_losses`; divided by ``sizes`` if there are some."""
+    """The tightened constraints that training enforces, of the same; divided by ``sizes`` if there are some."""
     found = _reduced(config, task.tightened)
     return found if sizes is None else scaled_constraints(found, sizes)
 

@@ -11,7 +11,7 @@ from train.metrics import numbers
 from train.processes import fetch
 from train.sharding import put_beside
 from train.video.config import VideoConfig
-from train.video.duals import bound_losses, enforced, reduction
+from train.video.duals import enforced, reduction
 from train.video.health import layer_health
 from train.video.task import Task, add_noise, to_unit
 from unroll_jax.constrained import feasibility_report
@@ -112,7 +112,8 @@ def _feasibility(
         resilience=config.constraints.resilience,
         reduction=reduction(config),
     )
-    unmet = enforced(config, task)(bound_losses(config, jnp.asarray(sample_losses)))
+    bound = report.layer_losses if reduction(config) is None else jnp.asarray(sample_losses)
+    unmet = enforced(config, task)(bound)
     slacks = report.slacks if slacks is None else jnp.asarray(slacks)
     report = report._replace(slacks=slacks, complementary_slackness=report.multipliers * (unmet - slacks))
     names = ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness")

@@ -12,7 +12,6 @@ from train.config import PrimalConfig
 from train.gradients import loss_gradient
 from train.video.config import VideoConfig
 from train.video.duals import (
-    bound_losses,
     enforced,
     has_slacks,
     multiplier_ascent,
@@ -121,7 +120,8 @@ def make_step(config: VideoConfig, task: Task) -> jax.stages.Wrapped:
         slack = slack_rule(config)
 
     def objective(samples: Array, state: TrainState) -> tuple[Array, tuple[Array, Array, Any]]:
-        means, losses = jnp.mean(samples, axis=0), bound_losses(config, samples)
+        means = jnp.mean(samples, axis=0)
+        losses = means if reduction(config) is None else samples
         sizes = _sizes(state, means, task)
         value = objective_value(config, losses, state.dual.multipliers, _slacks(state), enforced(config, task, sizes))
         return value, (means, losses, sizes)
