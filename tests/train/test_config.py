@@ -28,7 +28,7 @@ BAD_VALUES = {
     "primal.clip_norm": [0.0],
     "dual.learning_rate": [-1e-3, 0.0],
     "dual.proportional_gain": [-1.0],
-    "dual.every": [0],
+    "dual.every": [0, 7],
     "dual.smoothing": [1.0, -0.1],
     "dual.nu": [1.0, -1.0],
     "dual.start": [(-1.0,), (1.0, 1.0), (float("nan"),)],

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from train.errors import UserError
 from train.video.state import init_state, make_step
 from train.video.task import video_task
 
@@ -150,6 +151,12 @@ def test_the_gradient_is_that_of_the_weighted_samples(changed, clips, bind):
     np.testing.assert_allclose(metrics.grad_norm, norm, rtol=1e-4)
     if bind != "mean":
         assert 0 < np.sum(share > 0) < share.size, "the case binds some of the samples"
+
+
+def test_an_epoch_that_never_ends_is_refused(changed, clips):
+    with pytest.raises(UserError, match=r"--dual.every epoch moves no multiplier: an epoch has 16 steps"):
+        video_task(changed(**{"dual.every": "epoch"}), clips)
+    video_task(changed(**{"dual.every": "epoch"}, steps=16), clips)
 
 
 def test_layers_are_frozen_by_their_number_also_without_a_bound_on_the_input(changed, clips):

@@ -25,6 +25,12 @@ OPTIONS = {
     "model.rank": 8,
     "constraints.alpha": 0.6,
     "dual.optimizer": "adam",
+    # What is nonlinear over the batch, and what else a state may hold.
+    "accumulate": 2,
+    "average": 0.9,
+    "constraints.bind": "tail",
+    "constraints.slacks": "explicit",
+    "constraints.resilience": 5.0,
 }
 RUN = ["run", "video-ut", *(part for name, value in OPTIONS.items() for part in (f"--{name}", str(value)))]
 LAUNCH = ["launch", "--processes", "2", "--"]

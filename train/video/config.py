@@ -174,6 +174,11 @@ def _dual_rules(config: VideoConfig) -> tuple[tuple[str, str, bool], ...]:
     count, frozen = layers + 1 - first, dual.freeze_after
     return (
         ("dual.every", "at least 1, or epoch", dual.every == "epoch" or dual.every >= 1),
+        (
+            "dual.every",
+            f"at most the {config.steps - warmup} steps in which the constraints count",
+            dual.every == "epoch" or config.method == "erm" or dual.every <= config.steps - warmup,
+        ),
         ("dual.smoothing", "in [0, 1)", 0.0 <= dual.smoothing < 1.0),
         ("dual.nu", "in (-1, 1)", -1.0 < dual.nu < 1.0),
         ("dual.start", "finite and at least 0", all(nonnegative(value) for value in dual.start)),

@@ -82,7 +82,8 @@ def video_task(config: VideoConfig, data: VideoShape) -> Task:
     Layer 0 is the noisy input itself: the tokens are patches and need no embedding.
 
     Raises:
-      UserError: if the reference is below the loss of the noisy input, which no parameter can change.
+      UserError: if the reference is below the loss of the noisy input, which no parameter can change; if multipliers
+        move once an epoch and the run has none.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 4 and Appendix B.2.
     """
@@ -103,6 +104,8 @@ def video_task(config: VideoConfig, data: VideoShape) -> Task:
         raise UserError(f"--model.rank must be between 1 and the token width {data.token_dim}, got {rank}")
     variance = config.train_gamma * data.pixel_std
     _check_reference(config, 0.5 * data.token_dim * variance)
+    steps_an_epoch = max(data.num_sequences("train") // config.batch_size, 1)
+    _check_epochs(config, steps_an_epoch)
     settings = config.constraints
     depth = config.model.num_layers
     alphas = settings.alpha if len(settings.alpha) == depth else settings.alpha * depth
@@ -132,7 +135,7 @@ def video_task(config: VideoConfig, data: VideoShape) -> Task:
         tightened=descent_constraints(tight, reference=settings.reference),
         num_constraints=depth + (settings.reference is not None),
         loss_units="half squared error per patch, pixels in [0, 1]",
-        steps_an_epoch=max(data.num_sequences("train") // config.batch_size, 1),
+        steps_an_epoch=steps_an_epoch,
     )
 
 
@@ -156,4 +159,13 @@ def _check_reference(config: VideoConfig, input_loss: float) -> None:
         raise UserError(
             f"--constraints.reference {reference} is below the loss of the noisy input, about {input_loss:.2f} at "
             f"--train-gamma {config.train_gamma}, which no training can lower; raise it, or pass None"
+        )
+
+
+def _check_epochs(config: VideoConfig, steps_an_epoch: int) -> None:
+    counted = config.steps - config.constraints.warmup_steps
+    if config.method != "erm" and config.dual.every == "epoch" and counted < steps_an_epoch:
+        raise UserError(
+            f"--dual.every epoch moves no multiplier: an epoch has {steps_an_epoch} steps, the constraints count in "
+            f"{counted} (--steps, --constraints.warmup-steps); raise --steps, or pass a number of batches"
         )
