@@ -177,7 +177,7 @@ def _dual_rules(config: VideoConfig) -> tuple[tuple[str, str, bool], ...]:
         (
             "dual.every",
             f"at most the {config.steps - warmup} steps in which the constraints count",
-            dual.every == "epoch" or config.method == "erm" or dual.every <= config.steps - warmup,
+            dual.every == "epoch" or config.method == "erm" or dual.every <= max(config.steps - warmup, 1),
         ),
         ("dual.smoothing", "in [0, 1)", 0.0 <= dual.smoothing < 1.0),
         ("dual.nu", "in (-1, 1)", -1.0 < dual.nu < 1.0),
