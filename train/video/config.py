@@ -5,9 +5,10 @@ from typing import Literal
 
 import jax
 
-from train.config import PrimalConfig, check_fields, nonnegative, positive, value_of
+from train.config import PrimalConfig, RunConfig, check_fields, nonnegative, positive, run_rules, value_of
 from train.data import DataConfig
 from train.errors import UserError
+from train.profile import parse_profile
 
 __all__ = [
     "ConstraintConfig",
@@ -35,21 +36,33 @@ class ModelConfig:
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """What layers compute in; parameters, losses and multipliers stay float32, or are float64 too, for which
     JAX_ENABLE_X64=1 must be set."""
-    remat: bool = False
-    """Recompute layers in the backward pass: less memory, more time."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DualConfig:
     """Projected ascent on the multipliers."""
 
-    optimizer: Literal["pi", "adam", "sgd"] = "pi"
-    """sgd: rate x violation a step; pi: sgd plus a part proportional to the violation, which damps swings; adam: about
-    its learning rate a step, whatever the violation (the paper's)."""
+    optimizer: Literal["pi", "nu_pi", "adam", "sgd"] = "pi"
+    """sgd: rate x violation a step; pi: sgd plus a part proportional to the violation, which damps swings; nu_pi: the
+    same on a moving average; adam: about its learning rate a step, whatever the violation (the paper's)."""
     learning_rate: float = 5e-3
-    """Rate of the ascent; for pi, the integral gain."""
+    """Rate of the ascent; for pi and nu_pi, the integral gain."""
     proportional_gain: float = 1.0
-    """Multiplier per unit of violation, for pi alone."""
+    """Multiplier per unit of violation, for pi and nu_pi alone."""
+    nu: float = 0.0
+    """Decay in (-1, 1) of the moving average of nu_pi."""
+    every: int | Literal["epoch"] = 1
+    """Batches whose violations are averaged for one step of the multipliers; epoch: those of a pass over the data."""
+    smoothing: float = 0.0
+    """Decay in [0, 1) of a moving average that takes the place of the violations; 0 for none."""
+    start: tuple[float, ...] = (0.0,)
+    """Where multipliers start: one number, or one for each constraint."""
+    cap: float | None = None
+    """Largest multiplier; none for no bound."""
+    frozen: tuple[int, ...] = ()
+    """Layers whose multipliers stay where they start and weigh a fixed penalty; 0 is the bound on the input's loss."""
+    freeze_after: int | None = None
+    """Steps after which all multipliers stay as they are; none for never."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +75,24 @@ class ConstraintConfig:
     """f_ref, bound on the loss at the embedded input, here the noisy input itself; none drops that constraint. The
     paper's UT has 5.5, below the input's loss on the built-in clips, which have more contrast than its videos."""
     resilience: float | None = None
-    """beta, cost of slack (decays the multipliers); none keeps the constraints hard."""
+    """beta, cost of slack; none keeps the constraints hard."""
+    slacks: Literal["implied", "explicit"] = "implied"
+    """Under resilience. implied: multiplier / beta, which decays the multipliers; explicit: variables that descend
+    beside the parameters."""
+    slack_rate: float = 0.01
+    """Rate of the descent of explicit slacks."""
+    slack_restarts: bool = True
+    """Set explicit slacks to 0 after every pass over the data, as the paper does."""
+    bind: Literal["mean", "tail", "positive"] = "mean"
+    """What of the samples a constraint binds. mean: their mean; tail: the mean over the worst share 1 - level (CVaR);
+    positive: the mean of the violations above 0, so every sample. The last two are beyond the paper."""
+    level: float = 0.7
+    """Of tail, in [0, 1): 0 is the mean, towards 1 the worst sample."""
+    leeway: float = 0.0
+    """What the mean of positive may exceed 0 by, in units of the loss; without any, no model is strictly feasible."""
+    scale: bool = False
+    """Divide every constraint by the size of the loss it bounds at the first step, so that one rate fits all; with
+    slacks, too, a share of that. What is reported stays in plain units."""
     margin: float = 0.05
     """Share by which training tightens the bounds of layers 2 and on, so that the stated ones hold on held-out data."""
     first_margin: float = 0.2
@@ -76,7 +106,7 @@ class ConstraintConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class VideoConfig:
+class VideoConfig(RunConfig):
     """Denoise patch sequences of grey video with an unrolled transformer (Porras-Valenzuela et al., Section 4)."""
 
     method: Literal["erm", "constrained", "both"] = "constrained"
@@ -95,10 +125,6 @@ class VideoConfig:
     """Steps between validations; each writes a checkpoint."""
     on_collapse: Literal["stop", "warn"] = "stop"
     """What to do when two validations in a row show a collapsed model."""
-    mesh: str | None = None
-    """Devices by axis, as in data=2,fsdp=4 (data, fsdp, tensor); none means data over all that divide the batch."""
-    out: str | None = None
-    """Run folder; none makes one under runs/ named after the experiment."""
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     primal: PrimalConfig = dataclasses.field(default_factory=PrimalConfig)
@@ -115,6 +141,8 @@ def check_config(config: VideoConfig) -> None:
     alpha, warmup = config.constraints.alpha, config.constraints.warmup_steps
     rules = (
         *((name, "at least 1", value_of(config, name) is None or value_of(config, name) >= 1) for name in _COUNTS),
+        *run_rules(config),
+        *_dual_rules(config),
         ("constraints.alpha", "in (0, 1)", all(0.0 < a < 1.0 for a in alpha)),
         ("constraints.alpha", "one number, or one for each layer", len(alpha) in (1, config.model.num_layers)),
         ("test-gammas", "one number or more", len(config.test_gammas) > 0),
@@ -125,15 +153,39 @@ def check_config(config: VideoConfig) -> None:
         ("model.mixing", "in [0, 1]", 0.0 <= config.model.mixing <= 1.0),
         ("constraints.margin", "in [0, 1)", 0.0 <= config.constraints.margin < 1.0),
         ("constraints.first-margin", "in [0, 1)", 0.0 <= config.constraints.first_margin < 1.0),
+        ("constraints.level", "in [0, 1)", 0.0 <= config.constraints.level < 1.0),
         ("primal.warmup-share", "in [0, 1)", 0.0 <= config.primal.warmup_share < 1.0),
         *((name, "positive and finite", positive(value_of(config, name))) for name in _POSITIVE),
         *((name, "finite and at least 0", nonnegative(value_of(config, name))) for name in _NONNEGATIVE),
     )
     check_fields(config, rules)
+    parse_profile(config.profile)
+    if config.constraints.slacks == "explicit" and config.constraints.resilience is None:
+        raise UserError("--constraints.slacks explicit needs a cost of slack; pass --constraints.resilience too")
     if config.train_gamma == 0.0 and config.method != "erm":
         raise UserError(
             "--train-gamma 0 leaves descent constraints nothing to lower; use --method erm, or a gamma above 0"
         )
+
+
+def _dual_rules(config: VideoConfig) -> tuple[tuple[str, str, bool], ...]:
+    dual, warmup, layers = config.dual, config.constraints.warmup_steps, config.model.num_layers
+    first = 0 if config.constraints.reference is not None else 1
+    count, frozen = layers + 1 - first, dual.freeze_after
+    return (
+        ("dual.every", "at least 1, or epoch", dual.every == "epoch" or dual.every >= 1),
+        (
+            "dual.every",
+            f"at most the {config.steps - warmup} steps in which the constraints count",
+            dual.every == "epoch" or config.method == "erm" or dual.every <= max(config.steps - warmup, 1),
+        ),
+        ("dual.smoothing", "in [0, 1)", 0.0 <= dual.smoothing < 1.0),
+        ("dual.nu", "in (-1, 1)", -1.0 < dual.nu < 1.0),
+        ("dual.start", "finite and at least 0", all(nonnegative(value) for value in dual.start)),
+        ("dual.start", f"one number, or one for each of {count} constraints", len(dual.start) in (1, count)),
+        ("dual.frozen", f"layers in {first}..{layers}", all(first <= layer <= layers for layer in dual.frozen)),
+        ("dual.freeze-after", f"at least constraints.warmup-steps={warmup}", frozen is None or frozen >= warmup),
+    )
 
 
 def _computable(dtype: str) -> bool:
@@ -146,7 +198,9 @@ _POSITIVE = (
     "primal.learning-rate",
     "primal.clip-norm",
     "dual.learning-rate",
+    "dual.cap",
     "constraints.reference",
     "constraints.resilience",
+    "constraints.slack-rate",
 )
-_NONNEGATIVE = ("train-gamma", "constraints.tolerance", "dual.proportional-gain")
+_NONNEGATIVE = ("train-gamma", "constraints.tolerance", "constraints.leeway", "dual.proportional-gain")
