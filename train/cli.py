@@ -132,12 +132,14 @@ def _plan(arguments: list[str]) -> None:
 
 def _search(arguments: list[str]) -> None:
     if name := _experiment("search", arguments):
+        from train.compiled import keep_programs
         from train.experiments import EXPERIMENTS
         from train.search import search
 
         default = dataclasses.replace(EXPERIMENTS[name].config, out=None)
         whole, program = SearchArguments(config=default), f"python -m train search {name}"
         parsed = _parse(SearchArguments[type(default)], arguments[1:], program, whole)
+        keep_programs()
         over = {option.replace("_", "-"): text for option, text in vars(parsed.over).items()}
         search(parsed.config, experiment=name, over=over, sampler=parsed.sampler, trials=parsed.trials)
 
@@ -157,16 +159,21 @@ def _experiment(command: str, arguments: list[str]) -> str | None:
 
 def _configured(command: str, name: str, arguments: list[str]) -> Any:
     """The configuration of an experiment with the options behind its name."""
+    from train.compiled import keep_programs
     from train.experiments import EXPERIMENTS
 
     default = EXPERIMENTS[name].config
-    return _parse(type(default), arguments[1:], f"python -m train {command} {name}", default)
+    parsed = _parse(type(default), arguments[1:], f"python -m train {command} {name}", default)
+    keep_programs()
+    return parsed
 
 
 def _evaluate(arguments: list[str]) -> None:
     parsed = _parse(EvaluateArguments, arguments, "python -m train evaluate")
+    from train.compiled import keep_programs
     from train.runs import evaluate
 
+    keep_programs()
     evaluate(parsed.run, mesh=parsed.mesh)
 
 

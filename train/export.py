@@ -56,7 +56,7 @@ def export(run: Path, out: Path | None = None, *, log: Log = print) -> Path:
     """
     best = best_checkpoint(run, log=log)
     out = run / "export" if out is None else out
-    structure, arrays = flatten(jax.device_get(best.state.params))
+    structure, arrays = flatten(jax.device_get(best.state.evaluated))
     content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, {"format": FORMAT})
     described = _describe(best, read_metrics(run / "metrics.jsonl")) | {
         "structure": structure,
@@ -105,7 +105,7 @@ def _describe(best: Best, rows: list[dict[str, Any]]) -> dict[str, Any]:
         "experiment": best.experiment,
         "step": best.step,
         "feasible": judgement.feasible if judgement is not None and constrained else None,
-        "multipliers": np.asarray(best.state.dual.multipliers).tolist() if constrained else None,
+        "multipliers": np.asarray(best.state.multipliers).tolist() if constrained else None,
         "validation": validation,
         "config": without_folders(to_json(best.config)),
         "found": best.kind.found(best.data),

@@ -14,7 +14,8 @@ from train.environment import environment
 from train.errors import Interrupted, UserError
 from train.metrics import MetricsWriter, write_json
 from train.processes import Stop, fetch, is_first, stopping
-from train.recipe import UNJUDGED, Recipe
+from train.profile import Profiler, parse_profile, profiling
+from train.recipe import UNJUDGED, Recipe, require_finite_state
 from train.sharding import Placed, describe_mesh, place
 
 __all__ = ["train"]
@@ -30,15 +31,21 @@ class Notes(NamedTuple):
     messages: tuple[str, ...] = ()
 
 
-def train(recipe: Recipe, folder: Path, *, log: Log) -> None:
+def train(recipe: Recipe, folder: Path, *, profile: str | None = None, log: Log) -> None:
     """Trains, or goes on with, the run in ``folder``, until its last step or a collapse; writes status.json.
+
+    Args:
+      recipe: what to train.
+      folder: of the run.
+      profile: STEP:COUNT, which steps to write a trace of into the folder; steps that are done already leave none.
+      log: where messages go.
 
     Raises:
       Interrupted: if SIGTERM asked to end; a checkpoint of the step it came in is saved.
-      UserError: if the parameters do not divide over the mesh; if the loss, a gradient or a validation loss is not
-        finite, in which case the last good checkpoint stays.
+      UserError: if the parameters do not divide over the mesh; if the loss, a gradient, a validation loss or an
+        array of the state is not finite, in which case the last good checkpoint stays; if the run has no such steps.
     """
-    placed = place(recipe)
+    placed, profiled = place(recipe), parse_profile(profile, num_steps=recipe.num_steps)
     with Checkpoints(folder / "checkpoints", log=log) as checkpoints:
         newest = checkpoints.newest(placed.like)
         if newest is None:
@@ -48,8 +55,12 @@ def train(recipe: Recipe, folder: Path, *, log: Log) -> None:
             notes = Notes(found["train_seconds"], found["collapses"], tuple(found["messages"]))
             if step < recipe.num_steps:
                 log(f"going on from the checkpoint of step {step}")
-        with _writer(folder, int(state.step)) as writer, stopping() as stop:
-            _Loop(recipe, placed, folder, checkpoints, writer, stop).run(state, notes)
+        with (
+            _writer(folder, int(state.step)) as writer,
+            stopping() as stop,
+            profiling(profiled, folder / "profile", log) as profiler,
+        ):
+            _Loop(recipe, placed, folder, checkpoints, writer, stop, profiler).run(state, notes)
 
 
 class _Loop:
@@ -63,9 +74,10 @@ class _Loop:
         checkpoints: Checkpoints,
         writer: MetricsWriter | None,
         stop: Stop,
+        profiler: Profiler,
     ):
         self._recipe, self._placed, self._folder = recipe, placed, folder
-        self._checkpoints, self._writer, self._stop = checkpoints, writer, stop
+        self._checkpoints, self._writer, self._stop, self._profiler = checkpoints, writer, stop, profiler
         # As of the last checkpoint.
         self._saved_step, self._notes, self._compile_seconds = 0, Notes(), 0.0
         # By the shapes of a batch: those of text come in several lengths.
@@ -93,6 +105,7 @@ class _Loop:
         self._write_status("running")
         began = time.perf_counter() - self._notes.train_seconds
         look = {"unit": "step", "desc": recipe.title, "mininterval": 0.5, "disable": not is_first()}
+        self._profiler.at(done, state)
         with tqdm(total=recipe.num_steps, initial=done, **look) as bar:
             while self._goes_on():
                 compiled_before = self._compile_seconds
@@ -100,6 +113,7 @@ class _Loop:
                 began += self._compile_seconds - compiled_before
                 state, metrics = step(state, batch)
                 done += 1
+                self._profiler.at(done, state)
                 if pending is not None:
                     self._record(*pending, bar)
                 pending = (done, metrics)
@@ -149,6 +163,7 @@ class _Loop:
         self._save(state, self._notes._replace(train_seconds=train_seconds), UNJUDGED)
 
     def _save(self, state: Any, notes: Notes, score: float) -> None:
+        require_finite_state(state)
         if self._writer is not None:
             self._writer.flush()
         self._saved_step, self._notes = int(state.step), notes

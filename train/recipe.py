@@ -4,13 +4,25 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
 from train.errors import UserError
+from train.processes import fetch
 from train.tuning import Tuning
 
-__all__ = ["INFEASIBLE", "UNJUDGED", "Experiment", "Kind", "Recipe", "Validation", "require_finite"]
+__all__ = [
+    "INFEASIBLE",
+    "UNJUDGED",
+    "Experiment",
+    "Kind",
+    "Recipe",
+    "Validation",
+    "require_finite",
+    "require_finite_state",
+]
 
 Log = Callable[[str], None]
 
@@ -43,7 +55,8 @@ class Recipe(NamedTuple):
       num_steps: how many steps the run has.
       validate_every: steps between validations, each of which writes a checkpoint.
       stop_on_collapse: whether two collapses in a row end the run.
-      init: ``() -> state``, a pytree with attributes ``step`` and ``params``, from the seed alone.
+      init: ``() -> state``, a pytree with attributes ``step``, ``params`` and ``evaluated``, the parameters to judge
+        and export, from the seed alone.
       step: ``(state, batch) -> (state, metrics)``; `train.sharding.place` compiles it for the mesh.
       batches: ``start_step -> iterator`` over batches without end; a batch depends on the seed and its step alone.
       describe: ``(step, metrics) -> (row, words)``: the row for metrics.jsonl and a few words for the progress bar.
@@ -129,6 +142,27 @@ def require_finite(step: int, values: Any, what: str, *, each: str | None = None
     if broken.size:
         place = "" if each is None else f", first at {each} {broken[0]}"
         raise UserError(f"the {what} is not finite at step {step}{place}; {_WAY_OUT}")
+
+
+def require_finite_state(state: Any) -> None:
+    """Checks that every number of a training state is finite, so that none that is not is ever saved.
+
+    Raises:
+      UserError: naming the first array that is not.
+    """
+    leaves = [
+        (path, leaf) for path, leaf in jax.tree.leaves_with_path(state) if jnp.issubdtype(leaf.dtype, jnp.inexact)
+    ]
+    finite = fetch(_are_finite([leaf for _, leaf in leaves]))
+    for (path, _), holds in zip(leaves, finite, strict=True):
+        if not holds:
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            raise UserError(f"{name} is not finite after step {int(state.step)}; {_WAY_OUT}")
+
+
+@jax.jit
+def _are_finite(leaves: list[jax.Array]) -> list[jax.Array]:
+    return [jnp.all(jnp.isfinite(leaf)) for leaf in leaves]
 
 
 _WAY_OUT = (

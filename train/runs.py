@@ -15,6 +15,7 @@ from train.loop import train
 from train.metrics import PARTIAL, write_json
 from train.plan import describe_plan, make_plan
 from train.processes import first_only, is_first, wait_for_all
+from train.profile import parse_profile
 from train.recipe import INFEASIBLE, Kind
 from train.report.files import read_object
 from train.sharding import describe_mesh, place
@@ -67,6 +68,7 @@ def run_one(config: Any, folder: Path, *, experiment: str, evaluated: bool = Tru
     data = kind.load(config, log)
     recipe = kind.recipe(config, data)
     place(recipe)  # refuses parameters that do not divide over the mesh while the folder is not claimed yet
+    parse_profile(config.profile, num_steps=recipe.num_steps)
     if is_first():
         _claim(folder, experiment, config, data)
     with locked(folder) if is_first() else contextlib.nullcontext():
@@ -78,7 +80,7 @@ def run_one(config: Any, folder: Path, *, experiment: str, evaluated: bool = Tru
             log(f"{folder}: {kind.describe(config)}, on {describe_mesh(recipe.mesh)}")
             if is_first():
                 (folder / "evaluation.json").unlink(missing_ok=True)
-            train(recipe, folder, log=log)
+            train(recipe, folder, profile=config.profile, log=log)
         wait_for_all(f"{folder} is trained")
         if evaluated and not (folder / "evaluation.json").exists():
             evaluate(folder, mesh=config.mesh, log=log)
@@ -161,9 +163,9 @@ def default_folder(config: Any, experiment: str) -> Path:
 def identity(experiment: str, config: Any, data: Any) -> dict[str, Any]:
     """What config.json holds: the configuration, and figures of the data that change when the data do.
 
-    The mesh is not part of it: a run may go on, and be evaluated, on another one.
+    The mesh is not part of it: a run may go on, and be evaluated, on another one. Neither is which steps are profiled.
     """
-    config = dataclasses.replace(config, mesh=None)
+    config = dataclasses.replace(config, mesh=None, profile=None)
     return {"experiment": experiment, **to_json(config), "found": EXPERIMENTS[experiment].kind.found(data)}
 
 

@@ -23,7 +23,7 @@ from benchmarks.timing import interleaved, matmul_rate, table, temporary_mebibyt
 
 __all__ = ["main"]
 
-REPEATS = {"unrolled": 40, "encoder": 16, "decoder": 8}
+REPEATS = {"unrolled": 40, "encoder": 16, "decoder": 6}
 TIME_BARS = {"unrolled": 1.10, "encoder": 1.10, "decoder": 1.25}
 MEMORY_BAR = 1.10
 RATE_OF = (1280, 512, 512)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.experimental import topologies
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array
 
 from benchmarks.language_model import LanguageModel, Read, cross_entropy
@@ -18,7 +18,7 @@ from benchmarks.weak_scaling.collectives import bytes_sent, collectives
 from benchmarks.weak_scaling.program import TOPOLOGIES, Compiled, Setting
 from unroll_jax.constrained import DualState, descent_constraints, dual_ascent, lagrangian
 
-__all__ = ["compiled", "lowered"]
+__all__ = ["compiled", "lowered", "lowered_bytes"]
 
 AXIS = "fsdp"
 ALPHA, PRIMAL_RATE, DUAL_RATE = 0.05, 1e-4, 1e-2
@@ -30,13 +30,24 @@ def compiled(setting: Setting) -> Compiled:
     began = time.perf_counter()
     binary = program.compile()
     seconds = time.perf_counter() - began
+    memory: Any = binary.memory_analysis()
+    sent, counts = _sums(binary.as_text() or "", setting)
+    return Compiled(sent, counts, memory.argument_size_in_bytes, memory.temp_size_in_bytes, seconds)
+
+
+def lowered_bytes(setting: Setting) -> dict[str, float]:
+    """Kind -> bytes that a device sends in a step, read from the program as it goes to the compiler."""
+    program: Any = lowered(setting).compiler_ir("hlo")
+    return _sums(program.as_hlo_text(), setting)[0]
+
+
+def _sums(text: str, setting: Setting) -> tuple[dict[str, float], dict[str, int]]:
     sent: dict[str, float] = defaultdict(float)
     counts: dict[str, int] = defaultdict(int)
-    for found in collectives(binary.as_text() or "", num_devices=setting.num_devices):
+    for found in collectives(text, num_devices=setting.num_devices):
         sent[found.kind] += bytes_sent(found)
         counts[found.kind] += found.times
-    memory: Any = binary.memory_analysis()
-    return Compiled(dict(sent), dict(counts), memory.argument_size_in_bytes, memory.temp_size_in_bytes, seconds)
+    return dict(sent), dict(counts)
 
 
 def lowered(setting: Setting) -> jax.stages.Lowered:
@@ -84,10 +95,13 @@ def lowered(setting: Setting) -> jax.stages.Lowered:
     )
     shape = (setting.sequences * setting.num_devices, setting.tokens)
     tokens = place(jax.ShapeDtypeStruct(shape, jnp.int32), by_sequence)
-    return jax.jit(sharded, donate_argnums=0).lower(jax.tree.map(place, state, homes), tokens)
+    traced = jax.jit(sharded, donate_argnums=0).trace(jax.tree.map(place, state, homes), tokens)
+    return traced.lower(lowering_platforms=("tpu",)) if setting.platform == "abstract" else traced.lower()
 
 
-def _mesh(setting: Setting) -> Mesh:
+def _mesh(setting: Setting) -> Mesh | AbstractMesh:
+    if setting.platform == "abstract":
+        return AbstractMesh((setting.num_devices,), (AXIS,), axis_types=(AxisType.Auto,))
     if setting.platform == "cpu":
         devices = jax.devices("cpu")
     else:

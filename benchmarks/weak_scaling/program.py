@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 __all__ = ["EIGHT_BILLION", "Compiled", "DecoderSizes", "Setting", "compile_apart", "tpu_compiler"]
 
-# Chips of a v5p slice; its ring is a torus of these sides.
+# Chips of a v5p slice -> the sides of its torus.
 TOPOLOGIES = {8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8", 512: "8x8x8"}
 
 
@@ -34,7 +34,8 @@ class Setting(NamedTuple):
     """What to compile.
 
     Attributes:
-      platform: "tpu" (v5p, through libtpu's compiler) or "cpu" (devices that XLA makes up).
+      platform: "abstract" (lowered alone, for devices that are nowhere), "tpu" (v5p, through libtpu's compiler) or
+        "cpu" (devices that XLA makes up).
       num_devices: all of them hold a shard of everything, and their own sequences.
       sizes: of the decoder.
       sequences: on each device.

@@ -27,9 +27,12 @@ PROBLEMS = {
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_plain_and_constrained_steps_have_one_objective(name):
     problem = PROBLEMS[name]()
-    params = jax.jit(problem.init)(jax.random.key(1))
-    plain = jax.jit(problem.last_loss)(params, problem.batch)
-    last, losses = jax.jit(problem.layer_losses)(params, problem.batch, jnp.int32(0))
+
+    def both(key, batch):
+        params = problem.init(key)
+        return problem.last_loss(params, batch), *problem.layer_losses(params, batch, jnp.int32(0))
+
+    plain, last, losses = jax.jit(both)(jax.random.key(1), problem.batch)
     np.testing.assert_allclose(plain, last, rtol=1e-5)
     assert losses.shape == (problem.num_constraints + 1,)
     assert problem.constraints(losses).shape == (problem.num_constraints,)

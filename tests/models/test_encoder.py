@@ -10,7 +10,7 @@ import pytest
 
 from tests import reference
 from tests.models import encoder_reference
-from unroll_jax.models import ACTIVATIONS, REMATS, Encoder, EncoderConfig
+from unroll_jax.models import ACTIVATIONS, Encoder, EncoderConfig
 
 SMALL = EncoderConfig(vocabulary_size=30, dim=8, num_layers=3, num_heads=2, hidden_dim=12, max_positions=10)
 KINDS = {
@@ -64,7 +64,7 @@ def test_every_activation_is_the_one_of_its_name(activation):
 
 @pytest.mark.usefixtures("x64")
 def test_gradients_equal_finite_differences_of_the_reference(getkey):
-    model = Encoder(SMALL, param_dtype=jnp.float64, remat="elementwise")
+    model = Encoder(SMALL, param_dtype=jnp.float64, remat=jax.checkpoint_policies.dots_with_no_batch_dims_saveable)
     params, direction = (random_params(model, getkey()) for _ in range(2))
     tokens, weight = random_tokens(getkey(), (5,)), np.random.default_rng(0).normal(size=(4, 5, 8))
     gradient = jax.jit(jax.grad(lambda params: jnp.sum(weight * model.apply(params, tokens))))(params)
@@ -167,12 +167,12 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(getkey):
     assert all("xf32" not in factors for factors in products)
 
 
-@pytest.mark.parametrize("remat", [name for name in REMATS if name != "none"])
+@pytest.mark.parametrize("remat", [True, jax.checkpoint_policies.dots_with_no_batch_dims_saveable])
 def test_remat_keeps_the_gradients_and_saves_memory(getkey, remat):
     config, memory, gradients = EncoderConfig(30, 16, 12, 2, 32, 64), [], []
     tokens, params = random_tokens(getkey(), (8, 64)), None
-    for name in ("none", remat):
-        model = Encoder(config, remat=name)
+    for choice in (False, remat):
+        model = Encoder(config, remat=choice)
         params = model.init(jax.random.key(0), tokens) if params is None else params
         # Not the square: norms leave none of its gradient but rounding errors.
         loss = lambda params: jnp.sum(model.apply(params, tokens, record=lambda y: jnp.sum(jnp.sin(y))))  # noqa: B023, E731
@@ -226,12 +226,10 @@ TOKENS = jnp.ones((2, 5), jnp.int32)
         ({"token_types": jnp.ones(5, jnp.int32)}, ValueError, r"token_types must have shape \(2, 5\)"),
         ({"perturbation": jnp.ones((2, 5))}, ValueError, r"perturbation must have shape \(2, 5, 8\)"),
         ({"perturbation": jnp.ones((2, 5, 8), int)}, TypeError, "perturbation must have a dtype of kind floating"),
-        ({"remat": "some"}, ValueError, "remat must be one of .*'elementwise'.*got 'some'"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_a_bad_argument_is_named(inputs, error, message):
-    model = Encoder(SMALL, remat=inputs.get("remat", "none"))
-    call = {"tokens": TOKENS} | {name: value for name, value in inputs.items() if name != "remat"}
+    model, call = Encoder(SMALL), {"tokens": TOKENS} | inputs
     with pytest.raises(error, match=message):
         jax.eval_shape(lambda call: model.init(jax.random.key(0), **call), call)

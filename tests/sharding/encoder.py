@@ -44,17 +44,23 @@ def encoder_task(dtype: str) -> Task:
         _, recorded = jax.lax.scan(advance, start, params["layers"])
         return jnp.concatenate([record(start)[None], recorded])
 
-    def layer_losses(params: Any, batch: Any, key: jax.Array) -> jax.Array:
-        del key  # nothing is random here
+    def sample_losses(params: Any, batch: Any) -> jax.Array:
         tokens, labels = batch
 
         def loss(y: jax.Array) -> jax.Array:
             logits = jax.nn.log_softmax(jnp.mean(y, axis=1) @ params["readout"]["kernel"])
             return -jnp.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
 
-        return jnp.mean(outputs(params, tokens, loss), axis=-1)
+        return outputs(params, tokens, loss).T
 
-    return Task(init, outputs, layer_losses, Bounds(constraints, constraints, LAYERS + 1), "nats")
+    return Task(
+        init=init,
+        outputs=outputs,
+        draw=lambda batch, key: batch,  # nothing is random here
+        sample_losses=sample_losses,
+        bounds=Bounds(constraints, constraints, LAYERS + 1),
+        loss_units="nats",
+    )
 
 
 def encoder_batches() -> Iterator[Any]:

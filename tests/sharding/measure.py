@@ -17,7 +17,7 @@ from tests.supervised.conftest import Stripes
 from tests.supervised.test_runs import small
 from tests.train.conftest import Clips
 from train.checkpoint import Checkpoints
-from train.constrained import init_state, make_step
+from train.constrained import ConstraintConfig, DualConfig, init_state, make_step
 from train.errors import UserError
 from train.plan import make_plan
 from train.recipe import Recipe
@@ -42,6 +42,15 @@ def encoder(mesh: str, dtype: Any = "float32") -> Recipe:
     return _recipe(config, encoder_task(dtype), encoder_batches)
 
 
+def options(mesh: str, dtype: Any = "float32") -> Recipe:
+    """The encoder with all that options add to a step and its state; tails are no means over parts or devices."""
+    constraints = ConstraintConfig(bind="tail", slacks="explicit", resilience=5.0, scale=True)
+    dual = DualConfig(optimizer="nu_pi", learning_rate=0.1, every=2, smoothing=0.5)
+    run = {"steps": STEPS, "batch_size": BATCH, "accumulate": 2, "average": 0.9}
+    config = VideoConfig(mesh=mesh, dual=dual, constraints=constraints, **run)
+    return _recipe(config, encoder_task(dtype)._replace(steps_an_epoch=4), encoder_batches)
+
+
 MODELS = {"video": video, "encoder": encoder}
 
 
@@ -51,7 +60,7 @@ def _recipe(config: VideoConfig, task: Any, batches: Any) -> Recipe:
 
     return Recipe(
         title="test",
-        mesh=make_mesh(config.mesh, batch_size=config.batch_size),
+        mesh=make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate),
         num_steps=STEPS,
         validate_every=STEPS,
         stop_on_collapse=False,
@@ -158,6 +167,10 @@ def main(out: Path) -> None:
             with jax.enable_x64(True):
                 double, _ = trained(model(mesh, "float64"))
             arrays |= {f"{name}/{key}/float64/{path}": leaf for path, leaf in double.items()}
+    for key in ("one", "data", "mixed"):
+        with jax.enable_x64(True):
+            double, parts[f"options/{key}"] = trained(options(MESHES[key], "float64"))
+        arrays |= {f"options/{key}/float64/{path}": leaf for path, leaf in double.items()}
     np.savez(out / "arrays.npz", allow_pickle=False, **arrays)
     found = {
         "parts": parts,

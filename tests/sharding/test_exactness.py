@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -57,9 +58,10 @@ def _of(arrays, prefix):
     return {name.removeprefix(prefix): leaf for name, leaf in arrays.items() if name.startswith(prefix)}
 
 
-@pytest.mark.parametrize("dtype", BOUNDS)
-@pytest.mark.parametrize("key", DIVIDED)
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(
+    ("model", "key", "dtype"),
+    [*product(MODELS, DIVIDED, BOUNDS), ("options", "data", "float64"), ("options", "mixed", "float64")],
+)
 def test_five_steps_are_those_of_one_device(arrays, model, key, dtype):
     expected, got = (_of(arrays, f"{model}/{mesh}/{dtype}/") for mesh in ("one", key))
     assert expected.keys() == got.keys()
@@ -87,6 +89,20 @@ def test_parameters_and_their_optimiser_state_are_in_shares_and_multipliers_whol
     for name in whole:
         assert np.prod(parts[name]) * (shares if name in weights else 1) == np.prod(whole[name]), name
     assert parts["dual/multipliers"] == [4]
+
+
+def test_an_average_is_in_the_shares_of_its_parameters_and_slacks_and_sizes_are_whole(arrays, found):
+    whole, parts = found["parts"]["options/one"], found["parts"]["options/mixed"]
+    averages = [name for name in whole if name.startswith("average/")]
+    assert averages
+    for name in averages:
+        assert parts[name] == parts[name.replace("average/", "params/")]
+    assert parts["average/embedding"] == [64, 32 // 4]
+    assert parts["slacks/slacks"] == parts["sizes"] == parts["dual/multipliers"] == [7]
+    last = _of(arrays, "options/one/float64/")
+    for name in ("dual/multipliers", "slacks/slacks"):
+        assert np.max(last[name]) > 1e-3, f"{name} never moved"
+    assert not np.allclose(last["average/embedding"], last["params/embedding"], rtol=1e-3)
 
 
 def test_parts_of_the_encoder_are_as_the_rules_say(found):

@@ -24,14 +24,14 @@ def first_batch(material, **options):
     return jnp_batch(material.tokens.batch("train", **{"batch_size": 8, "seed": 0, "step": 0, **options}))
 
 
-def mean_losses(logits, labels):
-    """The mean cross entropy of every layer, by SciPy."""
+def cross_entropies(logits, labels):
+    """That of every text at every layer, by SciPy."""
     logs = log_softmax(np.asarray(logits, np.float64), axis=-1)
-    return -logs[:, np.arange(len(labels)), np.asarray(labels)].mean(axis=1)
+    return -logs[:, np.arange(len(labels)), np.asarray(labels)].T
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.6])
-def test_layer_losses_are_cross_entropies_of_the_perturbed_texts(built, experiment, gamma):
+def test_losses_of_samples_are_cross_entropies_of_the_perturbed_texts(built, experiment, gamma):
     _, material, task, params = built(experiment, train_gamma=gamma)
     batch, key = first_batch(material), jax.random.key(1)
 
@@ -39,11 +39,12 @@ def test_layer_losses_are_cross_entropies_of_the_perturbed_texts(built, experime
     def both(params):
         noise = draw_noise(key, batch, task.model.dim, gamma * material.embedding_std)
         own = {"token_types": batch.token_types, "perturbation": noise}
-        return task.layer_losses(params, batch, key), task.model.module.apply(params, batch.tokens, batch.mask, **own)
+        losses = task.sample_losses(params, task.draw(batch, key))
+        return losses, task.model.module.apply(params, batch.tokens, batch.mask, **own)
 
     found, logits = both(params)
-    assert found.shape == (3,)
-    np.testing.assert_allclose(found, mean_losses(logits, batch.labels), rtol=1e-5)
+    assert found.shape == (8, 3)
+    np.testing.assert_allclose(found, cross_entropies(logits, batch.labels), rtol=1e-5)
 
 
 def test_longer_padding_leaves_losses_and_gradients_as_they_are(built, experiment):
@@ -53,7 +54,8 @@ def test_longer_padding_leaves_losses_and_gradients_as_they_are(built, experimen
     more = lambda part, fill: jnp.pad(part, ((0, 0), (0, 32 - part.shape[1])), constant_values=fill)  # noqa: E731
     longer = TokenBatch(more(batch.tokens, 5), more(batch.mask, False), more(batch.token_types, 1), batch.labels)
     assert longer.tokens.shape[1] > batch.tokens.shape[1]
-    slopes = jax.jit(jax.value_and_grad(lambda params, batch: jnp.sum(task.layer_losses(params, batch, None))))
+    total = lambda params, batch: jnp.sum(task.sample_losses(params, task.draw(batch, None)))  # noqa: E731
+    slopes = jax.jit(jax.value_and_grad(total))
     (loss, gradient), (found, found_gradient) = slopes(params, batch), slopes(params, longer)
     np.testing.assert_allclose(found, loss, rtol=1e-5)
     for one, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(found_gradient), strict=True):
@@ -144,7 +146,7 @@ def test_what_cannot_be_is_named(built, experiment, fields, message):
 
 def test_alpha_must_fit_the_depth(built, small):
     bounds = dataclasses.replace(small("text-ut").constraints, alpha=(0.1, 0.2, 0.3))
-    with pytest.raises(UserError, match=r"--constraints.alpha must be one number, or .* the 2 layers, got 3"):
+    with pytest.raises(UserError, match=r"--constraints.alpha must be one number, or .* layer, of which there are 2"):
         built("text-ut", constraints=bounds)
 
 

@@ -113,7 +113,7 @@ def test_a_resume_with_a_changed_option_names_it_and_both_values(refused, capsys
 def test_a_loss_that_is_not_finite_is_one_line_with_step_and_layer(capsys, monkeypatch, tmp_path):
     def poisoned(config, data):
         task = video_task(config, data)
-        return task._replace(layer_losses=lambda *arguments: task.layer_losses(*arguments).at[1].mul(jnp.nan))
+        return task._replace(sample_losses=lambda *arguments: task.sample_losses(*arguments).at[:, 1].mul(jnp.nan))
 
     monkeypatch.setattr("train.video.kind.video_task", poisoned)
     assert main(["run", "video-ut", *SMALL, "--out", str(tmp_path / "run")]) == 2

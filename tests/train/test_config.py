@@ -28,6 +28,13 @@ BAD_VALUES = {
     "primal.clip_norm": [0.0],
     "dual.learning_rate": [-1e-3, 0.0],
     "dual.proportional_gain": [-1.0],
+    "dual.every": [0, 7],
+    "dual.smoothing": [1.0, -0.1],
+    "dual.nu": [1.0, -1.0],
+    "dual.start": [(-1.0,), (1.0, 1.0), (float("nan"),)],
+    "dual.cap": [0.0, float("inf")],
+    "dual.frozen": [(3,), (-1,)],
+    "dual.freeze_after": [-1],
     "constraints.alpha": [(0.0,), (1.0,), (1.5,), (-0.2,), (float("nan"),), (), (0.2, 0.2, 0.2)],
     "constraints.reference": [0.0, -1.0, float("inf")],
     "constraints.resilience": [0.0, float("inf")],
@@ -35,6 +42,12 @@ BAD_VALUES = {
     "constraints.first_margin": [-0.1, 1.0],
     "constraints.tolerance": [-0.01, float("nan")],
     "constraints.warmup_steps": [-1, 6],
+    "constraints.level": [1.0, -0.1],
+    "constraints.leeway": [-0.1],
+    "constraints.slack_rate": [0.0],
+    "accumulate": [0, 3],
+    "average": [0.0, 1.0],
+    "profile": ["5", "0:1", "3:0", "a:b", "-1:2"],
 }
 
 
@@ -101,9 +114,34 @@ def test_differences_name_the_field_and_both_values(config, changed):
 def test_every_field_has_a_docstring_which_is_its_help():
     groups = [type(getattr(VideoConfig(), field.name)) for field in dataclasses.fields(VideoConfig)]
     for cls in (VideoConfig, *filter(dataclasses.is_dataclass, groups)):
-        lines = [line.strip() for line in inspect.getsource(cls).splitlines()]
+        sources = (inspect.getsource(base) for base in cls.__mro__[:-1])
+        lines = [line.strip() for source in sources for line in source.splitlines()]
         for field in dataclasses.fields(cls):
             if field.default_factory is not dataclasses.MISSING:
                 continue  # a group, documented by its class
             place = next(i for i, line in enumerate(lines) if line.startswith(f"{field.name}:"))
             assert lines[place + 1].startswith('"""'), f"{cls.__name__}.{field.name}"
+
+
+@pytest.mark.parametrize(("reference", "layer"), [(8.0, 0), (None, 1)])
+def test_the_bound_on_the_input_is_frozen_only_where_there_is_one(changed, reference, layer):
+    change = {"constraints.reference": reference, "dual.frozen": (layer,)}
+    check_config(changed(**change))
+    with pytest.raises(UserError, match=r"--dual.frozen must be layers in"):
+        check_config(changed(**{**change, "dual.frozen": (layer - 1,)}))
+
+
+def test_freezing_before_the_end_of_the_warm_up_is_refused(changed):
+    with pytest.raises(UserError, match=r"--dual.freeze-after must be at least constraints.warmup-steps=3, got 2"):
+        check_config(changed(**{"dual.freeze_after": 2, "constraints.warmup_steps": 3}))
+
+
+def test_explicit_slacks_need_a_cost(changed):
+    check_config(changed(**{"constraints.slacks": "explicit", "constraints.resilience": 1.0}))
+    with pytest.raises(UserError, match=r"--constraints.slacks explicit .* --constraints.resilience"):
+        check_config(changed(**{"constraints.slacks": "explicit"}))
+
+
+def test_one_start_a_constraint_is_allowed(changed):
+    check_config(changed(**{"dual.start": (0.0, 1.0, 2.0)}))
+    check_config(changed(**{"dual.start": (1.0, 2.0), "constraints.reference": None}))

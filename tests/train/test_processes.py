@@ -27,6 +27,15 @@ OPTIONS = {
     "dual.optimizer": "adam",
 }
 RUN = ["run", "video-ut", *(part for name, value in OPTIONS.items() for part in (f"--{name}", str(value)))]
+# What is nonlinear over the batch, and what else a state may hold; a few steps of it.
+MANY = {
+    "steps": 8,
+    "accumulate": 2,
+    "average": 0.9,
+    "constraints.bind": "tail",
+    "constraints.slacks": "explicit",
+    "constraints.resilience": 5.0,
+}
 LAUNCH = ["launch", "--processes", "2", "--"]
 
 
@@ -40,8 +49,9 @@ def start(tmp_path_factory, compiled):
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
 
-    def start(folder: Path, *before: str) -> subprocess.Popen:
-        command = [sys.executable, "-m", "train", *before, *RUN, "--out", str(folder)]
+    def start(folder: Path, *before: str, **changes: object) -> subprocess.Popen:
+        changed = [part for name, value in changes.items() for part in (f"--{name}", str(value))]
+        command = [sys.executable, "-m", "train", *before, *RUN, *changed, "--out", str(folder)]
         with folder.with_suffix(".log").open("ab") as output:
             return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
 
@@ -97,6 +107,15 @@ def test_two_processes_do_what_one_does_and_go_on_as_one_after_sigterm(start, al
     assert start(folder).wait(timeout=240) == 0, said(folder)
     assert f"going on from the checkpoint of step {status['steps']}" in said(folder)
     assert_same(folder, alone)
+
+
+def test_two_processes_do_what_one_does_with_parts_averages_tails_and_slacks(start, tmp_path):
+    for name, before in (("one", []), ("two", LAUNCH)):
+        assert start(tmp_path / name, *before, **MANY).wait(timeout=240) == 0, said(tmp_path / name)
+    assert_same(tmp_path / "two", tmp_path / "one")
+    slacks = read_object(tmp_path / "one" / "evaluation.json")["slacks"]
+    np.testing.assert_allclose(read_object(tmp_path / "two" / "evaluation.json")["slacks"], slacks, atol=1e-5)
+    assert max(slacks) > 0.0
 
 
 def test_one_that_is_killed_ends_both_with_a_message_and_one_or_two_go_on(start, alone, tmp_path):

@@ -1,10 +1,11 @@
 """Training under descent constraints, whatever the task: the step, what validation judges, what evaluation reports."""
 
 from train.constrained.bounds import Bounds, descent_bounds
-from train.constrained.config import ConstraintConfig, DualConfig, training_rules
-from train.constrained.evaluate import RATIO_EDGES, feasibility, ratio_figures
+from train.constrained.config import ConstraintConfig, DualConfig, check_depth, check_epochs, check_training
+from train.constrained.evaluate import RATIO_EDGES, feasibility, feasibility_words, ratio_figures
 from train.constrained.recipe import describe_step, judge_losses
-from train.constrained.state import Metrics, TrainState, init_state, make_step
+from train.constrained.state import Metrics, TrainState, init_state, make_step, plain_slacks
+from train.constrained.task import Task
 from train.constrained.tuning import judgement, tunables, variants
 
 __all__ = [
@@ -13,16 +14,21 @@ __all__ = [
     "ConstraintConfig",
     "DualConfig",
     "Metrics",
+    "Task",
     "TrainState",
+    "check_depth",
+    "check_epochs",
+    "check_training",
     "descent_bounds",
     "describe_step",
     "feasibility",
+    "feasibility_words",
     "init_state",
     "judge_losses",
     "judgement",
     "make_step",
+    "plain_slacks",
     "ratio_figures",
-    "training_rules",
     "tunables",
     "variants",
 ]

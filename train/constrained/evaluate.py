@@ -6,40 +6,57 @@ import jax.numpy as jnp
 import numpy as np
 
 from train.constrained.bounds import Bounds
-from train.constrained.config import ConstraintConfig
+from train.constrained.duals import enforced, reduction
 from train.metrics import numbers
 from unroll_jax.constrained import feasibility_report
 
-__all__ = ["RATIO_EDGES", "feasibility", "ratio_figures"]
+__all__ = ["RATIO_EDGES", "feasibility", "feasibility_words", "ratio_figures"]
 
 # The last bin is open: it holds every ratio above 2.
 RATIO_EDGES = np.append(np.round(np.linspace(0.0, 2.0, 81), 3), np.inf)
+# What "feasible on held-out data" is said of where constraints bind something else than means over samples.
+BOUND = {"tail": " in the mean over the worst samples", "positive": " in every sample, but for the leeway"}
 
 
 def feasibility(
-    settings: ConstraintConfig, bounds: Bounds, sample_losses: np.ndarray, multipliers: Any
+    config: Any, bounds: Bounds, sample_losses: np.ndarray, multipliers: Any, slacks: Any = None
 ) -> dict[str, Any]:
     """Losses, bounds, violations, multipliers and slacks by layer, from the losses (N, L + 1) of samples.
 
     Lists over layers have null for layer 0 where there is no reference. Bounds and violations are those stated;
-    complementary slackness is of the tightened ones, which the multipliers enforced.
+    complementary slackness is of the tightened ones, which the multipliers enforced. Multipliers and slacks are those
+    of training, in plain units; None stands for the slacks that multipliers imply.
     """
+    settings = config.constraints
     report = feasibility_report(
         jnp.asarray(sample_losses),
         jnp.asarray(multipliers),
         bounds.stated,
         tolerance=settings.tolerance,
         resilience=settings.resilience,
+        reduction=reduction(config),
     )
-    enforced = bounds.tightened(report.layer_losses)
-    report = report._replace(complementary_slackness=report.multipliers * (enforced - report.slacks))
+    bound = report.layer_losses if reduction(config) is None else jnp.asarray(sample_losses)
+    unmet = enforced(config, bounds)(bound)
+    slacks = report.slacks if slacks is None else jnp.asarray(slacks)
+    report = report._replace(slacks=slacks, complementary_slackness=report.multipliers * (unmet - slacks))
     names = ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness")
     return {
+        "tolerance": settings.tolerance,
+        "bind": settings.bind,
         **{name: numbers(getattr(report, name), length=len(report.layer_losses)) for name in names},
         "feasible": bool(report.feasible),
         "descend_share": numbers(report.descending),
         "mean_ratio": numbers(report.ratios),
     }
+
+
+def feasibility_words(found: dict[str, Any]) -> str:
+    """What an evaluation says of feasibility, in words."""
+    if found["method"] == "erm":
+        return "unconstrained"
+    words = "feasible on held-out data" if found["feasible"] else "NOT feasible on held-out data"
+    return words + BOUND.get(found["bind"], "")
 
 
 def ratio_figures(sample_losses: np.ndarray) -> dict[str, Any]:

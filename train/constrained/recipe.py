@@ -5,44 +5,52 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from train.constrained.bounds import Bounds
+from train.constrained.duals import reduction, stated
 from train.constrained.state import Metrics
 from train.metrics import numbers
 from train.recipe import INFEASIBLE, require_finite
-from unroll_jax.constrained import Constraints
+from unroll_jax.constrained import constraint_names, named_figures
 
 __all__ = ["describe_step", "judge_losses"]
 
 
-def describe_step(step: int, values: Metrics) -> tuple[dict[str, Any], dict[str, str]]:
+def describe_step(config: Any, step: int, values: Metrics) -> tuple[dict[str, Any], dict[str, str]]:
     """The row of a step for metrics.jsonl, and a few words for the progress bar.
 
     Raises:
-      UserError: if a loss or the gradient is not finite.
+      UserError: if a number is not finite.
     """
     require_finite(step, values.layer_losses, "loss", each="layer")
+    require_finite(step, values.multipliers, "multiplier", each="constraint")
+    require_finite(step, values.lagrangian, "Lagrangian")
     require_finite(step, values.grad_norm, "gradient")
+    count = values.layer_losses.size
     row = {
         "loss": float(values.layer_losses[-1]),
         "lagrangian": float(values.lagrangian),
         "layer_losses": values.layer_losses.tolist(),
-        "violations": numbers(values.violations, length=values.layer_losses.size),
-        "multipliers": numbers(values.multipliers, length=values.layer_losses.size),
+        "violations": numbers(values.violations, length=count),
+        "multipliers": numbers(values.multipliers, length=count),
         "grad_norm": float(values.grad_norm),
+        **_named(config, count, violation=values.violations, multiplier=values.multipliers, slack=values.slacks),
     }
     return row, {"loss": f"{values.layer_losses[-1]:.3f}", "worst_violation": f"{values.violations.max():+.3f}"}
 
 
-def judge_losses(config: Any, constraints: Constraints, losses: np.ndarray, step: int) -> tuple[dict[str, Any], float]:
-    """The row of a validation from its mean losses (L + 1,), and its checkpoint's score: feasible first, then by loss.
+def judge_losses(config: Any, bounds: Bounds, sample_losses: np.ndarray, step: int) -> tuple[dict[str, Any], float]:
+    """The row of a validation from its losses (N, L + 1), and its checkpoint's score: feasible first, then by loss.
 
     Raises:
       UserError: if a loss is not finite.
     """
+    losses = sample_losses.mean(axis=0)
     require_finite(step, losses, "validation loss", each="layer")
-    violations = np.asarray(constraints(jnp.asarray(losses)))
-    bounds = losses[losses.size - violations.size :] - violations
+    bound = losses if reduction(config) is None else sample_losses
+    violations = np.asarray(stated(config, bounds)(jnp.asarray(bound)))
+    allowed = losses[losses.size - violations.size :] - violations
     # A bound may be 0: that on layer 1 is where an input has no loss.
-    excess = float(np.max(violations / np.maximum(bounds, 1e-9)))
+    excess = float(np.max(violations / np.maximum(allowed, 1e-9)))
     feasible = excess <= config.constraints.tolerance
     score = -float(losses[-1]) if feasible or config.method == "erm" else INFEASIBLE - excess
     row = {
@@ -50,5 +58,13 @@ def judge_losses(config: Any, constraints: Constraints, losses: np.ndarray, step
         "violations": numbers(violations, length=losses.size),
         "worst_excess": excess,
         "feasible": feasible,
+        **_named(config, losses.size, violation=violations),
     }
     return row, score
+
+
+def _named(config: Any, count: int, **figures: Any) -> dict[str, float | None]:
+    """Figures of the constraints on so many layers, 0 among them, by name and layer."""
+    names = constraint_names(count - 1, reference=config.constraints.reference)
+    found = named_figures(names, **figures)
+    return dict(zip(found, numbers(map(float, found.values())), strict=True))

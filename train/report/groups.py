@@ -55,6 +55,11 @@ class Variant:
         return np.stack([run.scores() for run in self.runs])
 
     @property
+    def bind(self) -> str:
+        """What of the samples the constraints bind: their mean, or something else."""
+        return str(self.runs[0].evaluation.get("bind", "mean"))
+
+    @property
     def feasible_runs(self) -> int:
         """How many of the seeds ended feasible."""
         return sum(bool(run.evaluation["feasible"]) for run in self.runs)
@@ -68,8 +73,9 @@ class Variant:
         """Room below the bound as a fraction of it, (seeds, L + 1); negative where the bound is exceeded."""
         # A bound that is missing or not positive has no margin in percent.
         losses, bounds = self.stack("layer_losses"), self.stack("bounds")
+        room = bounds - losses if self.bind == "mean" else -self.stack("violations")
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(bounds > 0, (bounds - losses) / bounds, np.nan)
+            return np.where(bounds > 0, room / bounds, np.nan)
 
     def worst(self) -> tuple[int, int, float]:
         """Position among the seeds, layer and margin where the least room is left; margin NaN if none is known."""

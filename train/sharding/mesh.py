@@ -18,7 +18,7 @@ AXES = ("data", "fsdp", "tensor")
 BATCH = ("data", "fsdp")
 
 
-def make_mesh(text: str | None, *, batch_size: int, devices: Sequence[Any] | None = None) -> Mesh:
+def make_mesh(text: str | None, *, batch_size: int, accumulate: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
     """The mesh that a run of this batch size trains on.
 
     Without a text it is ``data`` alone, over as many of the devices as divide both their number and the batch; what is
@@ -28,14 +28,16 @@ def make_mesh(text: str | None, *, batch_size: int, devices: Sequence[Any] | Non
       text: as in ``data=2,fsdp=4``; axes that are not named have size 1. The first devices are taken when there are
         more, which is for comparing: the number must divide theirs.
       batch_size: examples a step.
+      accumulate: parts that a batch is computed in, each of which is shared out; divides the batch size.
       devices: all of `jax.devices` unless given.
 
     Raises:
-      UserError: if the text is no mesh, its size does not divide the number of devices, or the batch does not divide
-        over data and fsdp.
+      UserError: if the text is no mesh, its size does not divide the number of devices, or the batch, or a part of
+        it, does not divide over data and fsdp.
     """
     devices = jax.devices() if devices is None else devices
-    sizes = {"data": math.gcd(batch_size, len(devices))} if text is None else parse_mesh(text)
+    part = batch_size // accumulate
+    sizes = {"data": math.gcd(part, len(devices))} if text is None else parse_mesh(text)
     shape = tuple(sizes.get(axis, 1) for axis in AXES)
     count = math.prod(shape)
     if len(devices) % count:
@@ -44,10 +46,12 @@ def make_mesh(text: str | None, *, batch_size: int, devices: Sequence[Any] | Non
             f"XLA_FLAGS=--xla_force_host_platform_device_count={count} simulates them"
         )
     ways = math.prod(sizes.get(axis, 1) for axis in BATCH)
-    if batch_size % ways:
+    if part % ways:
+        parts = f" / --accumulate {accumulate}" if accumulate > 1 else ""
         raise UserError(
-            f"--batch-size {batch_size} does not divide over --mesh {text}, which shares a batch out {ways} ways (data "
-            f"x fsdp); pass a multiple of {ways}, or another mesh"
+            f"--batch-size {batch_size}{parts} does not divide over "
+            f"--mesh {text}, which shares a batch out {ways} ways (data x fsdp); pass a multiple of "
+            f"{ways * accumulate}, or another mesh"
         )
     return jax.make_mesh(shape, AXES, (AxisType.Auto,) * len(AXES), devices=devices[:count])
 
@@ -89,12 +93,13 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
-def keep_rows(y: jax.Array) -> jax.Array:
-    """``y`` with its rows over data and fsdp, as the batch has them; as it is outside of a step that is on a mesh.
+def keep_rows(y: jax.Array, *, axis: int = 0) -> jax.Array:
+    """``y`` with its rows, which are on ``axis``, over data and fsdp, as the batch has them; as it is where there is
+    no mesh.
 
     What a layer is given: without it, the partitioner may move rows to where the shares of a parameter are in place of
     gathering the parameter.
     """
     if jax.sharding.get_abstract_mesh().empty:
         return y
-    return jax.lax.with_sharding_constraint(y, PartitionSpec(BATCH))
+    return jax.lax.with_sharding_constraint(y, PartitionSpec(*[None] * axis, BATCH))

@@ -45,7 +45,7 @@ def _changes(config: Any, usual: Any) -> list[tuple[str, Any]]:
     found = []
     for field in dataclasses.fields(config):
         value, default = getattr(config, field.name), getattr(usual, field.name)
-        if field.name in ("seed", "mesh", "out", "data") or value == default:
+        if field.name in ("seed", "mesh", "profile", "out", "data") or value == default:
             continue
         if dataclasses.is_dataclass(value):
             found += _changes(value, default)
@@ -82,8 +82,8 @@ def _kind(config: type, source: Any, measures: tuple[Measure, ...], report: Call
     def evaluate(config: Any, data: Any, state: Any, folder: Path) -> dict[str, Any]:
         built = task(config, data)
         if source is scenes:
-            write_predictions(folder, predict(built, data, state.params))
-        return evaluate_supervised(config, built, data, state.params)
+            write_predictions(folder, predict(built, data, state.evaluated))
+        return evaluate_supervised(config, built, data, state.evaluated)
 
     def verdict(found: dict[str, Any]) -> str:
         return ", ".join(f"{measure.title.removesuffix(' %')} {found[measure.name]:.2%}" for measure in measures)

@@ -29,17 +29,17 @@ def supervised_recipe(config: SupervisedConfig, task: Task, data: Any, *, best_b
     epoch = steps_an_epoch(config, data)
     num_steps = config.epochs * epoch
     rule = optimizer(config.optimizer, num_steps=num_steps, steps_an_epoch=epoch)
-    mesh = make_mesh(config.mesh, batch_size=config.batch_size)
+    mesh = make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
     # A solver applies a layer many times: parameters that are stored in shares are gathered once.
     task = task._replace(loss=gather_first(task.loss, mesh), measure=gather_first(task.measure, mesh))
     reading = {"batch_size": config.batch_size, "seed": config.seed, "rows": own_rows(mesh, config.batch_size)}
     split_scores = make_split_scores(task, data, config.batch_size)
 
     def validate(state: State) -> Validation:
-        found = split_scores(state.params, "validation")
+        found = split_scores(state.evaluated, "validation")
         require_finite(int(state.step), found.loss, "validation loss")
         row = {"loss": found.loss, **found.scores._asdict(), **_figures(found.equilibrium)}
-        norms = norms_of(config, data, state.params)
+        norms = norms_of(config, data, state.evaluated)
         if norms:
             row["weight_norms"] = numbers(norms.values())
         return Validation(row, score=getattr(found.scores, best_by))
@@ -51,7 +51,7 @@ def supervised_recipe(config: SupervisedConfig, task: Task, data: Any, *, best_b
         validate_every=config.validate_every * epoch,
         stop_on_collapse=False,
         init=lambda: init_state(config, task, rule),
-        step=make_step(task, rule),
+        step=make_step(config, task, rule),
         batches=lambda start: data.batches("train", start_step=start, **reading),
         describe=_describe,
         validate=validate,

@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Literal
 
-from train.config import PrimalConfig, check_fields, positive, value_of
-from train.constrained import ConstraintConfig, DualConfig, training_rules
+from train.config import PrimalConfig, RunConfig, positive, value_of
+from train.constrained import ConstraintConfig, DualConfig, check_training
 from train.data.text import TextConfig
 
 __all__ = ["EncoderConfig", "TextEncoderConfig", "TextRunConfig", "TextUnrolledConfig", "UnrolledConfig", "check_text"]
@@ -38,8 +38,6 @@ class EncoderConfig:
     """Width between the dense layers."""
     dtype: Dtype = "float32"
     """What layers compute in; parameters, losses and multipliers stay float32."""
-    remat: Literal["none", "elementwise", "full"] = "none"
-    """What the backward pass recomputes of a layer: less memory, more time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,12 +65,10 @@ class UnrolledConfig:
     """W starts as this times the identity and U as the rest: how much of a layer's first output is attention's."""
     dtype: Dtype = "float32"
     """What layers compute in; parameters, losses and multipliers stay float32."""
-    remat: bool = False
-    """Recompute layers in the backward pass: less memory, more time."""
 
 
 @dataclasses.dataclass(frozen=True)
-class TextRunConfig:
+class TextRunConfig(RunConfig):
     """Classify texts whose embeddings are perturbed (Porras-Valenzuela et al., Section 5)."""
 
     method: Method = "constrained"
@@ -101,10 +97,6 @@ class TextRunConfig:
     """Steps between validations; each writes a checkpoint."""
     on_collapse: Literal["stop", "warn"] = "warn"
     """What to do when two validations in a row show a collapsed model."""
-    mesh: str | None = None
-    """Devices by axis, as in data=2,fsdp=4 (data, fsdp, tensor); none means data over all that divide the batch."""
-    out: str | None = None
-    """Run folder; none makes one under runs/ named after the experiment."""
     data: TextConfig = dataclasses.field(default_factory=TextConfig)
     primal: PrimalConfig = dataclasses.field(default_factory=PrimalConfig)
     dual: DualConfig = dataclasses.field(default_factory=DualConfig)
@@ -126,7 +118,7 @@ class TextUnrolledConfig(TextRunConfig):
 
 
 def check_text(config: TextEncoderConfig | TextUnrolledConfig) -> None:
-    """Checks every number against what the experiment allows; that alpha fits the depth is checked with the model.
+    """Checks every number against what the experiment allows; what depends on the depth is checked with the model.
 
     Raises:
       UserError: naming the field, its value and what is allowed.
@@ -134,7 +126,6 @@ def check_text(config: TextEncoderConfig | TextUnrolledConfig) -> None:
     model = config.model
     counts = [name for name in _COUNTS if hasattr(model, name.removeprefix("model.").replace("-", "_"))]
     rules = [
-        *training_rules(config),
         *((name, "at least 1", value_of(config, name) is None or value_of(config, name) >= 1) for name in _OPTIONAL),
         *((name, "at least 1", value_of(config, name) is None or value_of(config, name) >= 1) for name in counts),
         ("max-length", "at least 3", config.max_length >= 3),
@@ -146,7 +137,7 @@ def check_text(config: TextEncoderConfig | TextUnrolledConfig) -> None:
     else:
         rules.append(("model.mixing", "in [0, 1]", 0.0 <= model.mixing <= 1.0))
         rules.append(("model.attention-scale", "positive and finite", positive(model.attention_scale)))
-    check_fields(config, rules)
+    check_training(config, *rules)
 
 
 _OPTIONAL = ("train-examples", "validation-examples", "test-examples")

@@ -27,12 +27,18 @@ def area_under(accuracies: dict[float, float]) -> float:
 
 
 def evaluate_text(
-    config: TextEncoderConfig | TextUnrolledConfig, task: Task, material: TextMaterial, params: Any, multipliers: Any
+    config: TextEncoderConfig | TextUnrolledConfig,
+    task: Task,
+    material: TextMaterial,
+    params: Any,
+    multipliers: Any,
+    slacks: Any = None,
 ) -> dict[str, Any]:
     """Everything reports need of one trained model, on the test split; JSON values.
 
     The area is over ``test_gammas`` alone, so that runs of different training noise compare. Figures of layers are at
-    the noise of training.
+    the noise of training. Multipliers and slacks are those of training, in plain units; None stands for the slacks that
+    multipliers imply.
     """
     split_reading = make_split_reading(task, material)
     readings = {gamma: split_reading(params, "test", gamma) for gamma in noise_levels(config)}
@@ -53,9 +59,8 @@ def evaluate_text(
         "error_rates": (1.0 - at_training.accuracies()).tolist(),
         "embedding_std": material.embedding_std,
         "loss_units": task.loss_units,
-        "tolerance": config.constraints.tolerance,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
-        **feasibility(config.constraints, task.bounds, at_training.losses, multipliers),
+        **feasibility(config, task.bounds, at_training.losses, multipliers, slacks),
         **ratio_figures(at_training.losses),
         "early_exit": evaluate_exits(config, task, material, params, validation, at_training),
     }

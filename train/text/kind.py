@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from train.constrained import judgement, tunables, variants
+from train.constrained import feasibility_words, judgement, plain_slacks, tunables, variants
 from train.recipe import Kind
 from train.text.config import EncoderConfig, TextEncoderConfig, TextUnrolledConfig, check_text
 from train.text.evaluate import evaluate_text
@@ -28,18 +28,16 @@ def _label(config: Config) -> str:
 
 def _evaluate(config: Config, material: TextMaterial, state: Any, folder: Path) -> dict[str, Any]:
     del folder  # the report draws
-    return evaluate_text(config, text_task(config, material), material, state.params, state.dual.multipliers)
+    task, slacks = text_task(config, material), plain_slacks(config, state)
+    return evaluate_text(config, task, material, state.evaluated, state.multipliers, slacks)
 
 
 def _verdict(found: dict[str, Any]) -> str:
-    words = "feasible on held-out data" if found["feasible"] else "NOT feasible on held-out data"
-    if found["method"] == "erm":
-        words = "unconstrained"
     low, high = found["area_range"]
     at_training = found["accuracy"][str(float(found["train_gamma"]))]
     return (
         f"accuracy {at_training:.1%} at gamma {found['train_gamma']}, area {found['area']:.3f} over gamma {low:g} to "
-        f"{high:g}, {words}"
+        f"{high:g}, {feasibility_words(found)}"
     )
 
 

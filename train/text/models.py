@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from train.errors import UserError
+from train.gradients import POLICIES
 from train.pretrained import start_from
 from train.sharding import path_name
 from train.text.config import EncoderConfig, TextEncoderConfig, TextUnrolledConfig, UnrolledConfig
@@ -64,17 +65,18 @@ def build_model(config: TextEncoderConfig | TextUnrolledConfig, material: TextMa
     Raises:
       UserError: if an option does not fit what is given.
     """
+    remat = POLICIES[config.remat] or False
     if isinstance(config.model, EncoderConfig):
-        return _encoder(config.model, config.max_length, material)
-    return _unrolled(config.model, config.max_length, material)
+        return _encoder(config.model, config.max_length, remat, material)
+    return _unrolled(config.model, config.max_length, remat, material)
 
 
-def _encoder(settings: EncoderConfig, max_length: int, material: TextMaterial) -> TextModel:
+def _encoder(settings: EncoderConfig, max_length: int, remat: Any, material: TextMaterial) -> TextModel:
     pretrained = material.pretrained
     if pretrained is None and settings.hidden:
         raise UserError("--model.hidden True needs --model.pretrained, whose architecture says what the layer is")
     shape = _shape(settings, max_length, material) if pretrained is None else pretrained.config
-    encoder = Encoder(shape, dtype=jnp.dtype(settings.dtype), remat=settings.remat)
+    encoder = Encoder(shape, dtype=jnp.dtype(settings.dtype), remat=remat)
     hidden = pretrained.hidden if pretrained is not None and settings.hidden else None
     module = Classifier(encoder, len(material.class_names), settings.pooling, hidden)
 
@@ -125,7 +127,7 @@ def _encoder_layerwise(module: Classifier) -> Layerwise:
     )
 
 
-def _unrolled(settings: UnrolledConfig, max_length: int, material: TextMaterial) -> TextModel:
+def _unrolled(settings: UnrolledConfig, max_length: int, remat: Any, material: TextMaterial) -> TextModel:
     table = material.table
     dim = settings.dim if table is None else table.shape[1]
     if settings.rank is not None and settings.rank > dim:
@@ -135,7 +137,7 @@ def _unrolled(settings: UnrolledConfig, max_length: int, material: TextMaterial)
         num_layers=settings.num_layers,
         rank=settings.rank,
         dtype=jnp.dtype(settings.dtype),
-        remat=settings.remat,
+        remat=remat,
         V_init=dct(settings.attention_scale),
         W_init=scaled_identity(settings.mixing),
         U_init=scaled_identity(1.0 - settings.mixing),

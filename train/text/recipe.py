@@ -1,5 +1,6 @@
 """How text experiments train: steps, and validation against the stated constraints."""
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +24,8 @@ def text_recipe(config: TextEncoderConfig | TextUnrolledConfig, task: Task, mate
     Raises:
       UserError: if the mesh does not fit the devices or the batch.
     """
-    split_reading, mesh = make_split_reading(task, material), make_mesh(config.mesh, batch_size=config.batch_size)
+    split_reading = make_split_reading(task, material)
+    mesh = make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
     rows = own_rows(mesh, config.batch_size)
 
     def batches(start: int) -> Iterator[TokenBatch]:
@@ -33,11 +35,10 @@ def text_recipe(config: TextEncoderConfig | TextUnrolledConfig, task: Task, mate
             yield batch if rows is None else TokenBatch(*(part[rows] for part in batch))
 
     def validate(state: TrainState) -> Validation:
-        found = split_reading(state.params, "validation", config.train_gamma)
-        losses = found.losses.mean(axis=0)
-        row, score = judge_losses(config, task.bounds.stated, losses, int(state.step))
+        found = split_reading(state.evaluated, "validation", config.train_gamma)
+        row, score = judge_losses(config, task.bounds, found.losses, int(state.step))
         row |= {"accuracy": float(found.accuracies()[-1]), "error_rates": (1.0 - found.accuracies()).tolist()}
-        return Validation(row, score, _describe_collapse(found, losses, material.class_names))
+        return Validation(row, score, _describe_collapse(found, material.class_names))
 
     return Recipe(
         title=config.method,
@@ -48,19 +49,19 @@ def text_recipe(config: TextEncoderConfig | TextUnrolledConfig, task: Task, mate
         init=lambda: init_state(config, task),
         step=make_step(config, task),
         batches=batches,
-        describe=describe_step,
+        describe=functools.partial(describe_step, config),
         validate=validate,
     )
 
 
-def _describe_collapse(found: SplitReading, losses: np.ndarray, class_names: Any) -> str | None:
+def _describe_collapse(found: SplitReading, class_names: Any) -> str | None:
     """One plain sentence if every text gets the same class and that is no better than knowing the shares of classes."""
     shares = np.bincount(found.labels, minlength=len(class_names)) / len(found.labels)
     known = -float(np.sum(shares[shares > 0] * np.log(shares[shares > 0])))
-    given = np.unique(found.predictions[:, -1])
-    if len(given) > 1 or losses[-1] < known - 1e-3:
+    given, loss = np.unique(found.predictions[:, -1]), float(found.losses[:, -1].mean())
+    if len(given) > 1 or loss < known - 1e-3:
         return None
     return (
-        f"the model has collapsed (loss {losses[-1]:.3f}, that of the shares of the classes is {known:.3f}): it gives "
+        f"the model has collapsed (loss {loss:.3f}, that of the shares of the classes is {known:.3f}): it gives "
         f"every text the class {class_names[given[0]]}"
     )

@@ -8,15 +8,14 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from train.constrained import Bounds, descent_bounds
+from train.constrained import Bounds, check_depth, check_epochs, descent_bounds
 from train.data.text import TokenBatch
-from train.errors import UserError
 from train.sharding import keep_rows
 from train.text.config import TextEncoderConfig, TextUnrolledConfig
 from train.text.material import TextMaterial
 from train.text.models import TextModel, build_model
 
-__all__ = ["Reading", "Task", "draw_noise", "read_sample", "text_task"]
+__all__ = ["Drawn", "Reading", "Task", "draw_noise", "read_sample", "text_task"]
 
 Record = Callable[[Float[Array, "batch classes"]], Any]
 
@@ -35,6 +34,13 @@ class Reading(NamedTuple):
     predictions: Any
 
 
+class Drawn(NamedTuple):
+    """A batch with what is random in a step: the noise of the embeddings, or None where there is none."""
+
+    batch: TokenBatch
+    noise: Any
+
+
 class Task(NamedTuple):
     """What training, evaluation and prediction share.
 
@@ -43,19 +49,23 @@ class Task(NamedTuple):
       init: ``key -> params``.
       outputs: ``(params, batch, noise, record) -> record(logits)`` of layers 0..L, stacked; noise is added to the
         embeddings of real words, and may be None.
-      layer_losses: ``(params, batch, key) -> (L + 1,)``, means over the batch, at the noise of training.
+      draw: ``(batch, key) -> Drawn``, with the noise of training.
+      sample_losses: ``(params, what was drawn) -> (samples, L + 1)``.
       bounds: of the layer losses.
       variance: ``gamma -> variance`` of the noise.
       loss_units: what a loss of 1 means, for axes and tables.
+      steps_an_epoch: steps in which the train split is seen once, but for a rest that is smaller than a batch.
     """
 
     model: TextModel
     init: Callable[[jax.Array], Any]
     outputs: Callable[[Any, TokenBatch, Array | None, Record], Any]
-    layer_losses: Callable[[Any, TokenBatch, jax.Array], Float[Array, "layers_and_one"]]
+    draw: Callable[[TokenBatch, jax.Array], Drawn]
+    sample_losses: Callable[[Any, Drawn], Float[Array, "samples layers_and_one"]]
     bounds: Bounds
     variance: Callable[[float], float]
     loss_units: str
+    steps_an_epoch: int
 
 
 def text_task(config: TextEncoderConfig | TextUnrolledConfig, material: TextMaterial) -> Task:
@@ -64,16 +74,15 @@ def text_task(config: TextEncoderConfig | TextUnrolledConfig, material: TextMate
     Layer 0 is what the embeddings put out, noise included.
 
     Raises:
-      UserError: if an option does not fit the model, such as as many alpha as it has no layers.
+      UserError: if an option does not fit the model, such as a number of alpha that is not that of its layers; if
+        multipliers move once an epoch and the run has none.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 5 and Appendix B.3.
     """
     model = build_model(config, material)
-    if len(config.constraints.alpha) not in (1, model.num_layers):
-        raise UserError(
-            f"--constraints.alpha must be one number, or one for each of the {model.num_layers} layers, got "
-            f"{len(config.constraints.alpha)}"
-        )
+    check_depth(config, model.num_layers)
+    steps_an_epoch = material.tokens.steps_an_epoch("train", batch_size=config.batch_size)
+    check_epochs(config, steps_an_epoch)
 
     def variance(gamma: float) -> float:
         return gamma * material.embedding_std if gamma > 0.0 else 0.0
@@ -85,20 +94,24 @@ def text_task(config: TextEncoderConfig | TextUnrolledConfig, material: TextMate
             model.trained(params), tokens, mask, token_types=token_types, perturbation=noise, record=read
         )
 
-    def layer_losses(params: Any, batch: TokenBatch, key: jax.Array) -> Float[Array, "layers_and_one"]:
+    def draw(batch: TokenBatch, key: jax.Array) -> Drawn:
         strength = variance(config.train_gamma)  # reads the train split, which prediction needs not
-        noise = draw_noise(key, batch, model.dim, strength) if strength > 0.0 else None
-        samples = outputs(params, batch, noise, lambda logits: _cross_entropy(logits, jnp.asarray(batch.labels)))
-        return jnp.mean(samples, axis=-1)
+        return Drawn(batch, draw_noise(key, batch, model.dim, strength) if strength > 0.0 else None)
+
+    def sample_losses(params: Any, drawn: Drawn) -> Float[Array, "samples layers_and_one"]:
+        batch, noise = jax.tree.map(keep_rows, drawn)
+        return outputs(params, batch, noise, lambda logits: _cross_entropy(logits, batch.labels)).T
 
     return Task(
         model=model,
         init=model.init,
         outputs=outputs,
-        layer_losses=layer_losses,
+        draw=draw,
+        sample_losses=sample_losses,
         bounds=descent_bounds(config.constraints, model.num_layers),
         variance=variance,
         loss_units="cross entropy, nats",
+        steps_an_epoch=steps_an_epoch,
     )
 
 

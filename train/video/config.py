@@ -5,8 +5,8 @@ from typing import Literal
 
 import jax
 
-from train.config import PrimalConfig, check_fields, positive, value_of
-from train.constrained import ConstraintConfig, DualConfig, training_rules
+from train.config import PrimalConfig, RunConfig, positive, value_of
+from train.constrained import ConstraintConfig, DualConfig, check_depth, check_training
 from train.data import DataConfig
 from train.errors import UserError
 
@@ -34,12 +34,10 @@ class ModelConfig:
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """What layers compute in; parameters, losses and multipliers stay float32, or are float64 too, for which
     JAX_ENABLE_X64=1 must be set."""
-    remat: bool = False
-    """Recompute layers in the backward pass: less memory, more time."""
 
 
 @dataclasses.dataclass(frozen=True)
-class VideoConfig:
+class VideoConfig(RunConfig):
     """Denoise patch sequences of grey video with an unrolled transformer (Porras-Valenzuela et al., Section 4)."""
 
     method: Literal["erm", "constrained", "both"] = "constrained"
@@ -58,10 +56,6 @@ class VideoConfig:
     """Steps between validations; each writes a checkpoint."""
     on_collapse: Literal["stop", "warn"] = "stop"
     """What to do when two validations in a row show a collapsed model."""
-    mesh: str | None = None
-    """Devices by axis, as in data=2,fsdp=4 (data, fsdp, tensor); none means data over all that divide the batch."""
-    out: str | None = None
-    """Run folder; none makes one under runs/ named after the experiment."""
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
     primal: PrimalConfig = dataclasses.field(default_factory=PrimalConfig)
@@ -77,20 +71,14 @@ def check_config(config: VideoConfig) -> None:
     Raises:
       UserError: naming the field, its value and what is allowed.
     """
-    given = len(config.constraints.alpha)
-    rules = (
+    check_training(
+        config,
         *((name, "at least 1", value_of(config, name) is None or value_of(config, name) >= 1) for name in _COUNTS),
-        *training_rules(config),
-        (
-            "constraints.alpha",
-            "one number, or one for each layer",
-            given in (1, config.model.num_layers),
-        ),
         ("model.dtype", "float32 or bfloat16 unless JAX_ENABLE_X64=1 is set", _computable(config.model.dtype)),
         ("model.mixing", "in [0, 1]", 0.0 <= config.model.mixing <= 1.0),
         ("model.attention-scale", "positive and finite", positive(config.model.attention_scale)),
     )
-    check_fields(config, rules)
+    check_depth(config, config.model.num_layers)
     if config.train_gamma == 0.0 and config.method != "erm":
         raise UserError(
             "--train-gamma 0 leaves descent constraints nothing to lower; use --method erm, or a gamma above 0"

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from train.constrained import judgement, tunables, variants
+from train.constrained import feasibility_words, judgement, plain_slacks, tunables, variants
 from train.data import VideoData, load
 from train.data.clips import SPLITS
 from train.recipe import Kind
@@ -28,15 +28,13 @@ def _found(data: VideoData) -> dict[str, Any]:
 
 def _evaluate(config: VideoConfig, data: VideoData, state: Any, folder: Path) -> dict[str, Any]:
     del folder  # the report draws
-    return evaluate_video(config, video_task(config, data), data, state.params, state.dual.multipliers)
+    task, slacks = video_task(config, data), plain_slacks(config, state)
+    return evaluate_video(config, task, data, state.evaluated, state.multipliers, slacks)
 
 
 def _verdict(found: dict[str, Any]) -> str:
     gamma = str(float(found["train_gamma"]))
-    words = "feasible on held-out data" if found["feasible"] else "NOT feasible on held-out data"
-    if found["method"] == "erm":
-        words = "unconstrained"
-    rmse, noisy = found["rmse"][gamma], found["noisy_rmse"][gamma]
+    rmse, noisy, words = found["rmse"][gamma], found["noisy_rmse"][gamma], feasibility_words(found)
     return f"RMSE {rmse:.1f} against {noisy:.1f} of its input at gamma {found['train_gamma']}, {words}"
 
 

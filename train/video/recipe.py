@@ -1,5 +1,6 @@
 """How video experiments train: steps, what is said of them, and validation against the stated constraints."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,12 @@ def video_recipe(config: VideoConfig, task: Task, data: VideoData) -> Recipe:
     Raises:
       UserError: if the mesh does not fit the devices or the batch.
     """
-    split_losses, mesh = make_split_losses(task, data), make_mesh(config.mesh, batch_size=config.batch_size)
+    split_losses = make_split_losses(task, data)
+    mesh = make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
     reading = {"batch_size": config.batch_size, "seed": config.seed, "rows": own_rows(mesh, config.batch_size)}
 
     def validate(state: TrainState) -> Validation:
-        found = split_losses(state.params, "validation", config.train_gamma)
+        found = split_losses(state.evaluated, "validation", config.train_gamma)
         return _judge(config, task, state, found)
 
     return Recipe(
@@ -38,14 +40,14 @@ def video_recipe(config: VideoConfig, task: Task, data: VideoData) -> Recipe:
         init=lambda: init_state(config, task),
         step=make_step(config, task),
         batches=lambda start: data.batches("train", start_step=start, **reading),
-        describe=describe_step,
+        describe=functools.partial(describe_step, config),
         validate=validate,
     )
 
 
 def _judge(config: VideoConfig, task: Task, state: TrainState, found: Any) -> Validation:
     losses = found.sample_losses.mean(axis=0)
-    row, score = judge_losses(config, task.bounds.stated, losses, int(state.step))
+    row, score = judge_losses(config, task.bounds, found.sample_losses, int(state.step))
     row |= {"dead_share": found.dead.tolist(), "spread": found.spread.tolist()}
-    multipliers = np.asarray(state.dual.multipliers)
+    multipliers = np.asarray(state.multipliers)
     return Validation(row, score, describe_collapse(found.dead, found.spread, losses, multipliers))

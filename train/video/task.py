@@ -7,13 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt8
 
-from train.constrained import Bounds, descent_bounds
+from train.constrained import Bounds, check_epochs, descent_bounds
 from train.errors import UserError
+from train.gradients import POLICIES
 from train.sharding import keep_rows
 from train.video.config import VideoConfig
 from unroll_jax.models import UnrolledTransformer, dct, scaled_identity
 
-__all__ = ["Task", "VideoShape", "add_noise", "to_unit", "video_task"]
+__all__ = ["Drawn", "Task", "VideoShape", "add_noise", "to_unit", "video_task"]
 
 Batch = UInt8[Array, "batch frames pixels"]
 Record = Callable[[Float[Array, "batch frames pixels"]], Any]
@@ -37,6 +38,17 @@ class VideoShape(Protocol):
         """Pixels of a patch."""
         ...
 
+    def num_sequences(self, split: str) -> int:
+        """How many sequences a split has."""
+        ...
+
+
+class Drawn(NamedTuple):
+    """A batch with what is random in a step: pixels in [0, 1], and the same with noise."""
+
+    clean: Float[Array, "batch frames pixels"]
+    noisy: Float[Array, "batch frames pixels"]
+
 
 class Task(NamedTuple):
     """What the training loop needs to know of an experiment.
@@ -44,16 +56,20 @@ class Task(NamedTuple):
     Attributes:
       init: ``key -> params``.
       outputs: ``(params, noisy, record) -> record(output)`` of layers 0..L, stacked on a leading axis.
-      layer_losses: ``(params, batch, key) -> (L + 1,)``, means over the batch.
+      draw: ``(batch, key) -> batch`` with all that is random in a step, a row a sample.
+      sample_losses: ``(params, what was drawn) -> (samples, L + 1)``.
       bounds: of the layer losses.
       loss_units: what a loss of 1 means, for axes and tables.
+      steps_an_epoch: steps in which the train split is seen once, but for a rest that is smaller than a batch.
     """
 
     init: Callable[[jax.Array], dict]
     outputs: Callable[[dict, Float[Array, "batch frames pixels"], Record], Any]
-    layer_losses: Callable[[dict, Batch, jax.Array], Float[Array, "layers_and_one"]]
+    draw: Callable[[Batch, jax.Array], Any]
+    sample_losses: Callable[[dict, Any], Float[Array, "samples layers_and_one"]]
     bounds: Bounds
     loss_units: str
+    steps_an_epoch: int = 1
 
 
 def video_task(config: VideoConfig, data: VideoShape) -> Task:
@@ -62,7 +78,8 @@ def video_task(config: VideoConfig, data: VideoShape) -> Task:
     Layer 0 is the noisy input itself: the tokens are patches and need no embedding.
 
     Raises:
-      UserError: if the reference is below the loss of the noisy input, which no parameter can change.
+      UserError: if the reference is below the loss of the noisy input, which no parameter can change; if multipliers
+        move once an epoch and the run has none.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 4 and Appendix B.2.
     """
@@ -73,7 +90,7 @@ def video_task(config: VideoConfig, data: VideoShape) -> Task:
         rank=config.model.rank,
         dtype=jnp.dtype(config.model.dtype),
         param_dtype=wide,
-        remat=config.model.remat,
+        remat=POLICIES[config.remat] or False,
         V_init=dct(config.model.attention_scale),
         W_init=scaled_identity(config.model.mixing),
         U_init=scaled_identity(1.0 - config.model.mixing),
@@ -83,6 +100,8 @@ def video_task(config: VideoConfig, data: VideoShape) -> Task:
         raise UserError(f"--model.rank must be between 1 and the token width {data.token_dim}, got {rank}")
     variance = config.train_gamma * data.pixel_std
     _check_reference(config, 0.5 * data.token_dim * variance)
+    steps_an_epoch = max(data.num_sequences("train") // config.batch_size, 1)
+    check_epochs(config, steps_an_epoch)
 
     def init(key: jax.Array) -> dict:
         return dict(model.init(key, jnp.zeros((1, data.num_tokens, data.token_dim))))
@@ -90,19 +109,22 @@ def video_task(config: VideoConfig, data: VideoShape) -> Task:
     def outputs(params: dict, noisy: Float[Array, "batch frames pixels"], record: Record) -> Any:
         return model.apply(params, noisy, record=record)
 
-    def layer_losses(params: dict, batch: Batch, key: jax.Array) -> Float[Array, "layers_and_one"]:
+    def draw(batch: Batch, key: jax.Array) -> Drawn:
         clean = to_unit(batch, wide)
-        noisy = add_noise(clean, variance, key)
+        return Drawn(clean, add_noise(clean, variance, key))
+
+    def sample_losses(params: dict, drawn: Drawn) -> Float[Array, "samples layers_and_one"]:
         # Sequences are averaged after the layers: over many devices, in one reduction rather than one a layer.
-        samples = outputs(params, keep_rows(noisy), lambda y: _sample_losses(keep_rows(y), clean))
-        return jnp.mean(samples, axis=-1)
+        return outputs(params, keep_rows(drawn.noisy), lambda y: _sample_losses(keep_rows(y), drawn.clean)).T
 
     return Task(
         init=init,
         outputs=outputs,
-        layer_losses=layer_losses,
+        draw=draw,
+        sample_losses=sample_losses,
         bounds=descent_bounds(config.constraints, config.model.num_layers),
         loss_units="half squared error per patch, pixels in [0, 1]",
+        steps_an_epoch=steps_an_epoch,
     )
 
 

@@ -7,7 +7,7 @@ of text, return the logits of every layer.
 
 from unroll_jax.models.classifier import POOLINGS, Classifier, Head
 from unroll_jax.models.deep_opteq import DeepOptEq
-from unroll_jax.models.encoder import REMATS, Encoder
+from unroll_jax.models.encoder import Encoder
 from unroll_jax.models.encoder_parts import ACTIVATIONS, EncoderConfig, EncoderEmbeddings, EncoderLayer
 from unroll_jax.models.feedforward_network import FeedForwardNetwork
 from unroll_jax.models.initializers import dct, scaled_identity
@@ -22,7 +22,6 @@ from unroll_jax.models.unrolled_transformer import UnrolledTransformer
 __all__ = [
     "ACTIVATIONS",
     "POOLINGS",
-    "REMATS",
     "WAYS",
     "BehindStem",
     "Classifier",

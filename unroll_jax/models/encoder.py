@@ -1,7 +1,6 @@
 """The encoder of BERT and its descendants, whose every layer can be read out."""
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -10,16 +9,7 @@ import jax.numpy as jnp
 
 from unroll_jax.models.encoder_parts import EncoderConfig, EncoderEmbeddings, EncoderLayer
 
-__all__ = ["REMATS", "Encoder"]
-
-# What the backward pass recomputes of a layer, by the policy that says what is stored.
-REMATS: Mapping[str, Callable[..., Any] | None] = MappingProxyType(
-    {
-        "none": None,
-        "elementwise": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-        "full": jax.checkpoint_policies.nothing_saveable,
-    }
-)
+__all__ = ["Encoder"]
 
 
 class Encoder(nn.Module):
@@ -33,8 +23,8 @@ class Encoder(nn.Module):
       config: the encoder's shape.
       dtype: dtype the layers compute in; None computes in that of the parameters.
       param_dtype: dtype of the parameters.
-      remat: what the backward pass recomputes instead of storing it, a name of `REMATS`: "none" of it; "elementwise"
-        recomputes attention weights, activations and norms; "full" whole layers.
+      remat: recompute layers in the backward pass instead of storing their intermediates; a policy of
+        `jax.checkpoint_policies` says which of them are stored all the same.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -47,7 +37,7 @@ class Encoder(nn.Module):
     config: EncoderConfig
     dtype: Any = None
     param_dtype: Any = jnp.float32
-    remat: str = "none"
+    remat: bool | Callable[..., Any] = False
 
     @nn.compact
     def __call__(
@@ -74,7 +64,7 @@ class Encoder(nn.Module):
           what the embeddings put out. Outputs of padding mean nothing.
 
         Raises:
-          ValueError: if shapes do not fit each other or the configuration, or remat is unknown.
+          ValueError: if shapes do not fit each other or the configuration.
           TypeError: if tokens or token_types are no integers, mask is not boolean, or perturbation is not floating.
         """
         self._check(tokens, mask, token_types, perturbation)
@@ -92,9 +82,9 @@ class Encoder(nn.Module):
 
         embeddings = EncoderEmbeddings(self.config, self.param_dtype, name="embeddings")
         start = embeddings(tokens, mask, token_types, perturbation)
-        policy = REMATS[self.remat]
+        policy = None if isinstance(self.remat, bool) else self.remat
         scan = nn.scan(
-            advance if policy is None else nn.remat(advance, policy=policy, prevent_cse=False),
+            nn.remat(advance, policy=policy, prevent_cse=False) if self.remat else advance,
             variable_axes={"params": 0},
             split_rngs={"params": True},
             in_axes=nn.broadcast,  # pyright: ignore[reportArgumentType] (Flax's own value for it)
@@ -106,8 +96,6 @@ class Encoder(nn.Module):
         return jax.tree.map(join, read(start), recorded)
 
     def _check(self, tokens: Any, mask: Any, token_types: Any, perturbation: Any) -> None:
-        if self.remat not in REMATS:
-            raise ValueError(f"remat must be one of {list(REMATS)}, got {self.remat!r}")
         if tokens.ndim < 1 or not 1 <= tokens.shape[-1] <= self.config.max_positions:
             raise ValueError(
                 f"tokens must be (*batch, n) with n in [1, max_positions={self.config.max_positions}], got shape "

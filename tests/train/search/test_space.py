@@ -100,8 +100,10 @@ def test_options_make_the_configuration_again(monkeypatch):
     config = VideoConfig(
         method="erm",
         test_gammas=(0.0, 0.3),
+        remat="everything",
+        average=0.9,
         data=dataclasses.replace(default.data, root="a folder"),
-        model=dataclasses.replace(default.model, remat=True, rank=3),
+        model=dataclasses.replace(default.model, rank=3),
         constraints=dataclasses.replace(default.constraints, normalise=False, reference=None, alpha=(0.1, 0.2, 0.3)),
     )
     found = []

@@ -1,0 +1,137 @@
+"""Batches in parts: the same step, in less memory, whatever is bound of the samples."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from train.constrained import init_state, make_step
+from train.gradients import POLICIES, in_parts, loss_gradient, rematerialised, whole
+from train.video.task import video_task
+
+BINDS = {
+    "mean": {"constraints.reference": None},
+    "mean, scaled, started": {"constraints.scale": True, "dual.start": (0.3,)},
+    "tail": {"constraints.bind": "tail", "constraints.scale": True},
+    "positive, slacks": {
+        "constraints.bind": "positive",
+        "constraints.slacks": "explicit",
+        "constraints.resilience": 2.0,
+    },
+    "plain": {"method": "erm"},
+}
+STEPS = 4
+
+
+@pytest.fixture
+def ends(changed, clips):
+    """``ends(fields)``: state and metrics after some steps."""
+
+    def go(**fields):
+        tight = {"constraints.alpha": (0.6,), "primal.learning_rate": 0.01, "dual.learning_rate": 0.1}
+        config = changed(**{"batch_size": 16, "steps": STEPS, "average": 0.7, **tight, **fields})
+        task = video_task(config, clips)
+        state, step = init_state(config, task), make_step(config, task)
+        for _, batch in zip(range(STEPS), clips.batches("train", batch_size=16, seed=0), strict=False):
+            state, metrics = step(state, batch)
+        return jax.tree.leaves_with_path((state, metrics))
+
+    return go
+
+
+def _assert_close(found, expected, bound):
+    for (path, one), (_, two) in zip(found, expected, strict=True):
+        one, two = np.asarray(one, np.float64), np.asarray(two, np.float64)
+        scale = np.max(np.abs(two), initial=0.0)
+        np.testing.assert_allclose(one, two, rtol=0, atol=bound * scale, err_msg=jax.tree_util.keystr(path))
+
+
+@pytest.mark.parametrize("name", BINDS)
+@pytest.mark.usefixtures("x64")
+def test_four_parts_take_the_step_of_one_in_float64(ends, name):
+    fields = {**BINDS[name], "model.dtype": "float64"}
+    _assert_close(ends(**fields, accumulate=4), ends(**fields), 1e-12)
+
+
+@pytest.mark.parametrize("name", ["mean", "tail"])
+def test_four_parts_take_the_step_of_one_up_to_rounding_in_float32(ends, name):
+    _assert_close(ends(**BINDS[name], accumulate=4), ends(**BINDS[name]), 2e-4)
+
+
+def test_the_mean_over_tails_of_parts_would_be_another_thing(clips, changed):
+    config = changed(**{"constraints.bind": "tail", "batch_size": 16})
+    task = video_task(config, clips)
+    state, batch = init_state(config, task), next(clips.batches("train", batch_size=16, seed=0))
+    samples = task.sample_losses(state.params, task.draw(batch, jax.random.key(0)))
+    worst = lambda rows: np.mean(np.sort(np.asarray(rows)[..., -1], axis=-1)[..., -len(rows[0]) // 3 :])  # noqa: E731
+    assert worst(in_parts(samples, 4)) < 0.99 * worst(np.asarray(samples)[None])
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_the_gradient_in_parts_is_autodiffs(getkey, affine):
+    weights, rows = jax.random.normal(getkey(), (3, 4)), jax.random.normal(getkey(), (12, 3))
+    losses = lambda weights, rows: jnp.tanh(rows @ weights) ** 2  # noqa: E731
+
+    def objective(samples):
+        means = jnp.mean(samples, axis=0)
+        value = means[-1] + 0.5 * means[0] if affine else jnp.max(samples[:, 0]) * means[-1] ** 2
+        return value, means
+
+    expected = jax.value_and_grad(lambda weights: objective(losses(weights, rows))[0])(weights)
+    for parts in (1, 3, 12):
+        (value, means), gradient = jax.jit(
+            lambda weights, rows, parts=parts: loss_gradient(
+                losses, objective, weights, rows, parts=parts, affine=affine
+            )
+        )(weights, rows)
+        np.testing.assert_allclose(value, expected[0], rtol=1e-5)
+        np.testing.assert_allclose(gradient, expected[1], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(means, np.mean(losses(weights, rows), axis=0), rtol=1e-5)
+
+
+def test_parts_take_every_so_manyth_row_and_make_up_the_batch_again(getkey):
+    batch = {"x": jnp.arange(12), "y": jax.random.normal(getkey(), (12, 2))}
+    divided = in_parts(batch, 3)
+    assert divided["x"].tolist() == [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8, 11]]
+    for one, two in zip(jax.tree.leaves(whole(divided)), jax.tree.leaves(batch), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+def _memory(step, state, batch):
+    return step.lower(state, batch).compile().memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize("bind", ["mean", "tail"])
+def test_parts_take_less_memory(changed, clips, bind):
+    found = []
+    for parts in (1, 8):
+        config = changed(**{"constraints.bind": bind, "batch_size": 512, "accumulate": parts, "model.num_layers": 8})
+        task = video_task(config, clips)
+        batch = np.zeros((512, 4, 16), np.uint8)
+        found.append(_memory(make_step(config, task), init_state(config, task), batch))
+    assert found[1] < 0.5 * found[0]
+
+
+@pytest.mark.parametrize("remat", [name for name in POLICIES if name != "none"])
+def test_recomputing_changes_no_gradient_and_takes_less_memory(changed, clips, remat):
+    found, memory = [], []
+    for name in ("none", remat):
+        config = changed(**{"remat": name, "batch_size": 64, "model.num_layers": 8})
+        task = video_task(config, clips)
+        state, step = init_state(config, task), make_step(config, task)
+        batch = next(clips.batches("train", batch_size=64, seed=0))
+        memory.append(_memory(step, state, batch))
+        found.append(jax.tree.leaves_with_path(step(state, batch)[1]))
+    _assert_close(*found, 1e-5)
+    assert (memory[1] < 0.95 * memory[0]) or remat != "everything", "the others pay where layers are wide"
+
+
+def test_a_policy_names_what_is_kept_of_a_function(getkey):
+    x = jax.random.normal(getkey(), (8, 8))
+    function = lambda x: jnp.sum(jnp.sin(jnp.sin(x @ x)))  # noqa: E731
+    kept = {name: _residuals(rematerialised(function, name), x) for name in POLICIES}
+    assert kept["everything"] < kept["dots"] <= kept["dots_without_batch"] < kept["none"]
+
+
+def _residuals(function, x):
+    return sum(leaf.size for leaf in jax.tree.leaves(jax.vjp(function, x)[1]))
