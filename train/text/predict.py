@@ -65,7 +65,7 @@ def predict(
         raise UserError(f"{run} is a run of {best.experiment}, which classifies no text; give one of a text experiment")
     material: TextMaterial = best.data
     _check_texts(texts, seconds, pairs=material.pairs)
-    probabilities, truncated = _probabilities(best.config, material, best.state.params, texts, seconds, gamma, seed)
+    probabilities, truncated = _probabilities(best.config, material, best.state.evaluated, texts, seconds, gamma, seed)
     if truncated:
         longest = best.config.max_length
         log(f"{truncated} of {len(texts)} texts are longer than {longest} tokens; their ends are left out")
