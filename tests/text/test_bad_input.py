@@ -1,0 +1,81 @@
+"""Bad texts, labels and checkpoints, as the command line tells them: one line each, and nothing trained."""
+
+import numpy as np
+import pytest
+
+from tests.pretrained.conftest import WORDS, bert_tensors
+from train.cli import main
+
+ROWS = [("a good film", "good"), ("a bad film", "bad"), ("a film that is good", "good"), ("long and bad", "bad")] * 10
+
+
+def table(folder, train=ROWS, test=ROWS[:4], encoding="utf-8"):
+    """A folder of tables, and the options that have it read."""
+    root = folder / "table"
+    root.mkdir()
+    for name, rows in {"train": train, "test": test, "dev": ROWS[:4]}.items():
+        text = "\n".join(["text\tlabel", *("\t".join(row) for row in rows)]) + "\n"
+        (root / f"{name}.tsv").write_bytes(text.encode(encoding))
+    return ["--data.source", "table", "--data.root", str(root), "--data.prepared", str(folder / "prepared")]
+
+
+@pytest.fixture
+def told(tmp_path, capsys, write_folder):
+    """What `run` says on stderr of an encoder and tables with something wrong; the run's folder must not be there."""
+
+    def run(*, texts=None, folder=None, pickled=False):
+        encoder = write_folder(**(folder or {}))
+        if pickled:
+            (encoder / "model.safetensors").rename(encoder / "pytorch_model.bin")
+        options = [*table(tmp_path, **(texts or {})), "--model.pretrained", str(encoder), "--max-length", "8"]
+        code = main(["run", "text-encoder", *options, "--steps", "2", "--out", str(tmp_path / "run")])
+        assert code == 2
+        assert not (tmp_path / "run").exists()
+        return capsys.readouterr().err
+
+    return run
+
+
+LESS = {name: tensor for name, tensor in bert_tensors().items() if "layer.1.output.dense" not in name}
+BAD = {
+    "unknown architecture": ({"folder": {"config": {"model_type": "t5"}}}, ["model_type='t5'", "bert, distilbert"]),
+    "missing tensors and wrong shapes": (
+        {"folder": {"tensors": LESS | {"bert.embeddings.LayerNorm.bias": np.zeros(3, np.float32)}}},
+        ["2 tensor(s) missing", "layer.1.output.dense.weight", "layer.1.output.dense.bias", "1 of another shape"],
+    ),
+    "tokenizer beyond the vocabulary": (
+        {"folder": {"words": [*WORDS, *(f"more{number}" for number in range(9))]}},
+        ["does not fit the vocabulary: 3 of its tokens, as 'more8' with number 22", "table of 20"],
+    ),
+    "label outside the classes": (
+        {"texts": {"test": [*ROWS[:2], ("a film", "neither")]}},
+        ["test.tsv line 4 has label 'neither', which train does not have; its classes are bad, good"],
+    ),
+    "empty text": ({"texts": {"train": [*ROWS, (" ", "good")]}}, ["train.tsv line 42 has an empty text"]),
+    "not UTF-8": (
+        {"texts": {"train": [*ROWS, ("caf\u00e9", "good")], "encoding": "latin-1"}},
+        ["train.tsv is not UTF-8: byte 0xe9 in line 42"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("wrong", "words"), BAD.values(), ids=BAD)
+def test_what_is_wrong_is_told_in_one_line_before_anything_is_trained(told, wrong, words):
+    said = told(**wrong)
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    for word in words:
+        assert word in said
+
+
+def test_pickled_weights_are_refused(told):
+    said = told(pickled=True)
+    assert "no model.safetensors but pytorch_model.bin" in said
+    assert said.count("\n") == 1
+
+
+def test_texts_that_are_too_long_are_one_line_with_their_count(tmp_path, capsys, write_folder):
+    options = [*table(tmp_path), "--model.pretrained", str(write_folder()), "--max-length", "5"]
+    assert main(["plan", "text-encoder", *options]) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if "lose their end" in line]
+    assert said == ["  train: 10 of 40 texts have more than 5 tokens and lose their end"]
