@@ -31,11 +31,13 @@ class Judgement(NamedTuple):
       feasible: whether it meets its constraints; True where it has none.
       excess: by which share of a bound it exceeds it, where that is largest; None without constraints.
       metric: the number that feasible models are ranked by.
+      relaxed: what a run chooses among its own checkpoints by where none is feasible, smallest first; None: the excess.
     """
 
     feasible: bool
     excess: float | None
     metric: float
+    relaxed: float | None = None
 
 
 class Tuning(NamedTuple):

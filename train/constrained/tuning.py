@@ -44,4 +44,4 @@ def judgement(config: Any, row: dict[str, Any]) -> Judgement:
     loss = row["layer_losses"][-1]
     if config.method == "erm":
         return Judgement(True, None, loss)
-    return Judgement(row["feasible"], row["worst_excess"], loss)
+    return Judgement(row["feasible"], row["worst_excess"], loss, row.get("relaxed_loss"))

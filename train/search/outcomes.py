@@ -59,7 +59,7 @@ def read_outcome(trial: Trial, folder: Path, config: Any, tuning: Tuning) -> Out
     if state != "failed":
         if not judged:
             raise UserError(f"{folder} has lost its metrics.jsonl; restore it, or search into another --out")
-        judgement, step = max(judged, key=lambda pair: score(pair[0], tuning))
+        judgement, step = max(judged, key=lambda pair: _checkpoint_score(pair[0], tuning))
     return Outcome(
         trial.number, trial.values, state, judgement, step, status["train_seconds"], messages[-1] if messages else ""
     )
@@ -161,3 +161,10 @@ def _feasible(outcome: Outcome) -> str:
 
 def _text(value: float | None) -> str:
     return NONE if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _checkpoint_score(judgement: Judgement, tuning: Tuning) -> float:
+    """That of the run itself, which under resilience is of no use between trials: these may differ in its cost."""
+    if judgement.feasible or judgement.relaxed is None:
+        return score(judgement, tuning)
+    return INFEASIBLE - judgement.relaxed

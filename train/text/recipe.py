@@ -36,7 +36,7 @@ def text_recipe(config: TextEncoderConfig | TextUnrolledConfig, task: Task, mate
 
     def validate(state: TrainState) -> Validation:
         found = split_reading(state.evaluated, "validation", config.train_gamma)
-        row, score = judge_losses(config, task.bounds, found.losses, int(state.step))
+        row, score = judge_losses(config, task.bounds, found.losses, state)
         row |= {"accuracy": float(found.accuracies()[-1]), "error_rates": (1.0 - found.accuracies()).tolist()}
         return Validation(row, score, _describe_collapse(found, material.class_names))
 

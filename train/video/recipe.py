@@ -47,7 +47,7 @@ def video_recipe(config: VideoConfig, task: Task, data: VideoData) -> Recipe:
 
 def _judge(config: VideoConfig, task: Task, state: TrainState, found: Any) -> Validation:
     losses = found.sample_losses.mean(axis=0)
-    row, score = judge_losses(config, task.bounds, found.sample_losses, int(state.step))
+    row, score = judge_losses(config, task.bounds, found.sample_losses, state)
     row |= {"dead_share": found.dead.tolist(), "spread": found.spread.tolist()}
     multipliers = np.asarray(state.multipliers)
     return Validation(row, score, describe_collapse(found.dead, found.spread, losses, multipliers))

@@ -1,0 +1,71 @@
+"""How checkpoints are ranked: feasible ones by loss, others by their excess, or under resilience by its cost."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from train.constrained import init_state, judge_losses, judgement
+from train.recipe import INFEASIBLE
+from train.video.task import video_task
+
+# Means at layers 0..2 of two samples; alpha is 0.5 and the reference 1.
+FEASIBLE, EARLY, LATE = (
+    np.array([[0.9 + spread, last * 2.0, last] for spread in (-0.1, 0.1)]) for last in (0.2, 0.4, 0.1)
+)
+EARLY, LATE = EARLY + np.array([0.0, -0.3, 0.2]), LATE + np.array([0.0, 0.4, 0.0])
+
+
+@pytest.fixture
+def judged(changed, clips):
+    def judge(losses, **fields):
+        options = {"constraints.alpha": (0.5,), "constraints.reference": 1.0, "train_gamma": 0.01, **fields}
+        config = changed(**options)
+        task = video_task(config, clips)
+        state = init_state(config, task)
+        if config.constraints.scale:
+            state = state._replace(sizes=jnp.array([1.0, 2.0, 4.0]))
+        return config, *judge_losses(config, task.bounds, losses, state)
+
+    return judge
+
+
+def _violations(losses):
+    means = losses.mean(axis=0)
+    return np.array([means[0] - 1.0, means[1] - 0.5 * means[0], means[2] - 0.5 * means[1]])
+
+
+def test_what_is_feasible_comes_before_what_is_not_whatever_the_loss(judged):
+    for fields in ({}, {"constraints.resilience": 2.0}):
+        _, row, score = judged(FEASIBLE, **fields)
+        assert row["feasible"]
+        assert score == pytest.approx(-0.2)
+        assert judged(LATE, **fields)[2] < INFEASIBLE < score
+
+
+def test_hard_constraints_rank_by_the_worst_excess(judged):
+    for losses in (EARLY, LATE):
+        _, row, score = judged(losses)
+        means = losses.mean(axis=0)
+        excess = max(_violations(losses) / np.array([1.0, 0.5 * means[0], 0.5 * means[1]]))
+        assert row["worst_excess"] == pytest.approx(excess, rel=1e-5)
+        assert score == pytest.approx(INFEASIBLE - excess)
+        assert "relaxed_loss" not in row
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_resilience_ranks_by_the_loss_with_the_cost_of_slack(judged, scale):
+    sizes = np.array([1.0, 2.0, 4.0]) if scale else 1.0
+    scores = []
+    for losses in (EARLY, LATE):
+        fields = {"constraints.resilience": 2.0, "constraints.scale": scale}
+        config, row, score = judged(losses, **fields)
+        relaxed = losses[:, -1].mean() + np.sum((np.maximum(_violations(losses), 0.0) / sizes) ** 2)
+        assert row["relaxed_loss"] == pytest.approx(relaxed, rel=1e-5)
+        assert score == pytest.approx(INFEASIBLE - relaxed)
+        assert judgement(config, row).relaxed == row["relaxed_loss"]
+        scores.append(score)
+    assert scores[1] > scores[0]
+
+
+def test_plain_training_ranks_by_the_loss_alone(judged):
+    assert judged(LATE, method="erm")[2] == pytest.approx(-0.1)
