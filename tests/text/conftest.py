@@ -42,7 +42,9 @@ def small(prepared: Path) -> Callable[..., Any]:
         sizes = {"train_examples": 48, "validation_examples": 20, "test_examples": 20}
         usual = {"steps": 4, "batch_size": 8, "validate_every": 2, "test_gammas": (0.0, 2.0), "max_length": 8, **sizes}
         usual |= {"model": MODELS.get(experiment), "data": TextConfig(prepared=str(prepared))}
-        config = dataclasses.replace(EXPERIMENTS[experiment].config, **{**usual, **fields})
+        default = EXPERIMENTS[experiment].config
+        usual["constraints"] = dataclasses.replace(default.constraints, warmup_steps=0)
+        config = dataclasses.replace(default, **{**usual, **fields})
         EXPERIMENTS[experiment].kind.check(config)
         return config
 

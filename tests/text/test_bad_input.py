@@ -28,7 +28,7 @@ def told(tmp_path, capsys, write_folder):
         if pickled:
             (encoder / "model.safetensors").rename(encoder / "pytorch_model.bin")
         options = [*table(tmp_path, **(texts or {})), "--model.pretrained", str(encoder), "--max-length", "8"]
-        code = main(["run", "text-encoder", *options, "--steps", "2", "--out", str(tmp_path / "run")])
+        code = main(["run", "text-encoder", *options, "--out", str(tmp_path / "run")])
         assert code == 2
         assert not (tmp_path / "run").exists()
         return capsys.readouterr().err

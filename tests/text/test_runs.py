@@ -17,6 +17,7 @@ from train.report.groups import group
 from train.report.read import read_runs
 from train.runs import default_folder, report
 from train.text.evaluate import area_under
+from train.text.figures import draw_text
 from train.text.reading import make_split_reading
 from train.text.recipe import text_recipe
 from train.text.tables import area_table, exit_table
@@ -150,6 +151,16 @@ def test_an_ablation_over_alpha_is_drawn_and_summarised(family, tmp_path):
     assert (tmp_path / "report" / "ablation.png").stat().st_size > 10_000
     summary = read(tmp_path / "report", "summary.json")
     assert [variant["area"] for variant in summary["groups"][0]["variants"]] == pytest.approx([1.55, 1.6, 1.7])
+
+
+def test_ratios_stand_side_by_side_with_and_without_resilience(family):
+    folders = [family("soft", area=1.5), family("hard", area=1.4, constraints__resilience=None)]
+    settings = group(read_runs(folders))
+    share = f"{settings[0].variants[0].scalar('share_descending'):.1%} of steps descend"
+    _, labels = draw_text(settings)["ratios"].axes[0].get_legend_handles_labels()
+    for title in ("constrained (resilience 10.0)", "constrained (resilience None)"):
+        assert any(label.startswith(title) and label.endswith(share) for label in labels)
+    assert [row[0] for row in area_table(settings).rows] == ["2, 0.6, resilience 10.0", "2, 0.6, resilience None"]
 
 
 def test_runs_tested_on_other_texts_are_not_compared(family, tmp_path):

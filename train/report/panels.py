@@ -50,7 +50,8 @@ Array = NDArray[np.float64]
 def png(figure: Figure) -> bytes:
     """A figure as reports show it."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI, facecolor="white")
+    # Tight: a layout makes too little room for legends below panels where these are wider than their panels.
+    figure.savefig(buffer, format="png", dpi=DPI, facecolor="white", bbox_inches="tight", pad_inches=0.05)
     return buffer.getvalue()
 
 

@@ -199,5 +199,5 @@ def _histogram(variant: Variant) -> tuple[Array, Array, bool]:
 
 def _mark_open_bin(axes: Axes, edges: Array) -> None:
     start = edges[-2]
-    ticks = np.linspace(0.0, start, 9)
+    ticks = np.linspace(0.0, start, 5)
     axes.set_xticks(ticks, [*(f"{tick:g}" for tick in ticks[:-1]), f"≥ {start:g}"])

@@ -47,7 +47,7 @@ def accuracy_curve(settings: Sequence[Setting]) -> Figure:
         for variant, style in styled(setting):
             draw_band(axes, gammas, variant.scores(), variant, style, marker=MARKERS[variant.method])
         axes.axvline(setting.train_gamma, color=GUIDE, linestyle=":", linewidth=1.2, label="training gamma")
-        axes.set(xlabel="test gamma (variance / embedding std)")
+        axes.set(xlabel="test gamma")
         axes.set_xlim(*padded(gammas))
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     label_rows(panels, "accuracy on held-out texts")
@@ -80,10 +80,10 @@ def early_exit(settings: Sequence[Setting]) -> Figure:
             curves = np.stack([_on_grid(one["curve"], grid) for one in found])
             draw_band(axes, grid, curves, variant, style)
             chosen = [[one["mean_depth"] for one in found], [one["accuracy"] for one in found]]
-            colour, label = COLOURS[variant.method], f"{variant.title}, chosen threshold"
-            axes.plot(*chosen, color=colour, marker=MARKERS[variant.method], linestyle="none", label=label)
+            axes.plot(*chosen, color=COLOURS[variant.method], marker=MARKERS[variant.method], linestyle="none")
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.set(xlabel="mean depth (layers run)")
+    panels[0].plot([], [], color=GUIDE, marker="o", linestyle="none", label="threshold chosen on validation data")
     label_rows(panels, "accuracy on held-out texts")
     shared_legend(figure, panels)
     return figure
