@@ -171,7 +171,7 @@ def _conclude(
     chosen = configured(config, parameters, best.values)
     log(f"again: python -m train run {experiment} {as_options(chosen, EXPERIMENTS[experiment].config)}")
     if not (path / "evaluation.json").exists():
-        evaluate(path, log=log)
+        evaluate(path, mesh=config.mesh, log=log)
 
 
 def _trial_folder(folder: Path, number: int) -> Path:
