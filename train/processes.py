@@ -162,7 +162,7 @@ def stopping_at_once() -> Iterator[None]:
     def stop(*_: object) -> None:
         raise Interrupted("asked to end by SIGTERM; the same command goes on from here")
 
-    if threading.current_thread() is not threading.main_thread():
+    if jax.distributed.is_initialized() or threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(signal.SIGTERM, stop)
