@@ -74,7 +74,7 @@ def feasibility_table(setting: Setting, variant: Variant) -> Table:
     constrained = variant.method == "constrained"
     enforced = "" if constrained else " (bounds not enforced)"
     tightened = " mult. x viol.: of the tightened bounds that training enforces, less the slack." if constrained else ""
-    tightened += BOUND.get(variant.runs[0].evaluation.get("bind"), "")
+    tightened += BOUND.get(str(next(iter(variant.runs)).evaluation.get("bind")), "")
     verdict = f"{variant.feasible_runs} of {len(variant.runs)} runs feasible"
     return Table(
         title=f"Feasibility on held-out data, {_with_seeds(variant)}{enforced}, {setting.title}",
