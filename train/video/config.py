@@ -75,7 +75,8 @@ class ConstraintConfig:
     """f_ref, bound on the loss at the embedded input, here the noisy input itself; none drops that constraint. The
     paper's UT has 5.5, below the input's loss on the built-in clips, which have more contrast than its videos."""
     resilience: float | None = None
-    """beta, cost of slack; none keeps the constraints hard."""
+    """beta, cost of slack; none keeps the constraints hard. Implied slacks decay multipliers by 1 / beta, which pi and
+    nu_pi answer at once: too small a beta makes them swing for ever, and is refused."""
     slacks: Literal["implied", "explicit"] = "implied"
     """Under resilience. implied: multiplier / beta, which decays the multipliers; explicit: variables that descend
     beside the parameters."""
@@ -173,6 +174,7 @@ def _dual_rules(config: VideoConfig) -> tuple[tuple[str, str, bool], ...]:
     first = 0 if config.constraints.reference is not None else 1
     count, frozen = layers + 1 - first, dual.freeze_after
     return (
+        *_swing_rules(config),
         ("dual.every", "at least 1, or epoch", dual.every == "epoch" or dual.every >= 1),
         (
             "dual.every",
@@ -186,6 +188,36 @@ def _dual_rules(config: VideoConfig) -> tuple[tuple[str, str, bool], ...]:
         ("dual.frozen", f"layers in {first}..{layers}", all(first <= layer <= layers for layer in dual.frozen)),
         ("dual.freeze-after", f"at least constraints.warmup-steps={warmup}", frozen is None or frozen >= warmup),
     )
+
+
+def _swing_rules(config: VideoConfig) -> tuple[tuple[str, str, bool], ...]:
+    """What keeps the loops of resilience from overshooting: of a multiplier and its decay, of a slack and its cost."""
+    settings, least = config.constraints, _least_resilience(config.dual)
+    beta = settings.resilience
+    if config.method == "erm" or beta is None or beta <= 0.0:
+        return ()
+    implied = (
+        "constraints.resilience",
+        f"above {least:g} with these gains of --dual.optimizer {config.dual.optimizer}, or multipliers swing for ever; "
+        "raise it, lower the gains, or pass --constraints.slacks explicit",
+        settings.slacks == "explicit" or beta > least,
+    )
+    # Normalised, it is divided by 1 + sum of multipliers, which is 1 where they start.
+    explicit = (
+        "constraints.slack-rate",
+        f"below 2 / constraints.resilience={2.0 / beta:g}, or slacks swing for ever",
+        settings.slacks == "implied" or settings.slack_rate * beta < 2.0,
+    )
+    return implied, explicit
+
+
+def _least_resilience(dual: DualConfig) -> float:
+    """At or below it a root of the loop of a multiplier and its decay, `dual_ascent`'s resilience, is -1 or beyond."""
+    if dual.optimizer == "adam":  # its steps are no larger for a larger violation
+        return 0.0
+    lag = (1.0 - dual.nu) / (1.0 + dual.nu) if dual.optimizer == "nu_pi" and -1.0 < dual.nu < 1.0 else 1.0
+    gain = dual.proportional_gain if dual.optimizer in ("pi", "nu_pi") else 0.0
+    return 0.5 * dual.learning_rate + gain * lag
 
 
 def _computable(dtype: str) -> bool:
