@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tensorboardX.proto.event_pb2 import Event
@@ -13,8 +14,12 @@ from train.loop import train
 from train.metrics import read_metrics
 from train.recipe import UNJUDGED
 from train.runs import evaluate
+from train.video.duals import reduction
+from train.video.evaluate import make_split_losses
 from train.video.recipe import video_recipe
+from train.video.state import init_state
 from train.video.task import video_task
+from unroll_jax.constrained import feasibility_report
 
 MANY = {
     "accumulate": 2,
@@ -85,6 +90,23 @@ def test_feasibility_is_judged_by_what_is_bound(start, changed, tmp_path):
     assert np.all(worst["positive"] >= 0.0)
     again = evaluate(tmp_path / "tail", log=lambda _: None)
     assert again["violations"] == found["tail"]["violations"]
+
+
+@pytest.mark.parametrize("bind", ["mean", "tail", "positive"])
+def test_validation_judges_as_the_report_on_the_same_samples_does(changed, clips, bind):
+    fields = {"constraints.bind": bind, "constraints.level": 0.9 if bind == "tail" else 0.7}
+    config = changed(**fields, **{"constraints.alpha": (0.3,)})
+    task = video_task(config, clips)
+    state = init_state(config, task)
+    found = make_split_losses(task, clips)(state.params, "validation", config.train_gamma)
+    report = feasibility_report(
+        jnp.asarray(found.sample_losses), state.multipliers, task.constraints, reduction=reduction(config)
+    )
+    row = video_recipe(config, task, clips).validate(state).row
+    excess = np.max(np.asarray(report.violations) / np.asarray(report.bounds))
+    np.testing.assert_allclose(row["worst_excess"], excess, rtol=1e-5)
+    assert row["feasible"] == report.feasible
+    assert excess > 0.0, "the case violates something"
 
 
 @pytest.fixture
