@@ -32,6 +32,12 @@ VARIANTS = {
     "explicit slacks": {**SGD, **EXPLICIT},
     "explicit slacks that go on": {**SGD, **EXPLICIT, "constraints.slack_restarts": False},
     "explicit slacks, not normalised": {**SGD, **EXPLICIT, "constraints.normalise": False},
+    "explicit slacks, started, after a warm-up": {
+        **SGD,
+        **EXPLICIT,
+        "dual.start": (2.0,),
+        "constraints.warmup_steps": 3,
+    },
     "scaled": {**SGD, "constraints.scale": True},
     "scaled, started": {**SGD, "constraints.scale": True, "dual.start": (0.5,)},
     "scaled, resilient": {**SGD, "constraints.scale": True, "constraints.resilience": 2.0},
@@ -70,8 +76,9 @@ def _replay(config, rows):
         found.append((lam / sizes, None if shown is None else shown * sizes))
         unmet = row.violations / sizes - (slack if explicit else 0.0)
         if explicit:
-            scale = 1 + lam.sum() if settings.normalise else 1.0
-            slack = np.maximum(slack - settings.slack_rate * (beta * slack - lam) / scale, 0)
+            pressing = lam if step >= settings.warmup_steps else np.zeros(3)
+            scale = 1 + pressing.sum() if settings.normalise else 1.0
+            slack = np.maximum(slack - settings.slack_rate * (beta * slack - pressing) / scale, 0)
             if settings.slack_restarts and (step + 1) % EPOCH == 0:
                 slack = np.zeros(3)
         if step < settings.warmup_steps or (dual.freeze_after is not None and step >= dual.freeze_after):
@@ -212,6 +219,17 @@ def _rise(losses):
 
 def _run_out(move, state):
     return jax.jit(lambda: jax.lax.scan(lambda state, _: (move(state), None), state, length=2000)[0])()
+
+
+def test_the_warm_up_is_plain_risk_also_where_multipliers_start_above_0(run):
+    _, rows, warm = run({**SGD, "dual.start": (2.0,), "constraints.warmup_steps": 3}, 3)
+    _, _, plain = run({"method": "erm"}, 3)
+    for one, two in zip(jax.tree.leaves(warm.params), jax.tree.leaves(plain.params), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-6, atol=1e-7)
+    np.testing.assert_array_equal(warm.multipliers, np.full(3, 2.0))
+    np.testing.assert_allclose([row.lagrangian for row in rows], [row.layer_losses[-1] for row in rows], rtol=1e-6)
+    _, _, after = run({**SGD, "dual.start": (2.0,), "constraints.warmup_steps": 3}, 4)
+    assert np.all(after.multipliers != 2.0)
 
 
 def test_an_epoch_that_never_ends_is_refused(changed, clips):

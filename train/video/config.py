@@ -99,7 +99,7 @@ class ConstraintConfig:
     first_margin: float = 0.2
     """The same for layer 1, whose loss carries over to held-out data least well."""
     warmup_steps: int = 0
-    """Steps of plain risk before the constraints count."""
+    """Steps of plain risk before the constraints count, whatever multipliers start at."""
     normalise: bool = True
     """Divide the Lagrangian by 1 + sum of multipliers, so that growing multipliers do not grow the gradient."""
     tolerance: float = 0.05

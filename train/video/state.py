@@ -123,14 +123,15 @@ def make_step(config: VideoConfig, task: Task) -> jax.stages.Wrapped:
         means = jnp.mean(samples, axis=0)
         losses = means if reduction(config) is None else samples
         sizes = _sizes(state, means, task)
-        value = objective_value(config, losses, state.dual.multipliers, _slacks(state), enforced(config, task, sizes))
+        pressing = _pressing(config, state)
+        value = objective_value(config, losses, pressing, _slacks(state), enforced(config, task, sizes))
         return value, (means, losses, sizes)
 
     def move_slacks(state: TrainState, losses: Array, sizes: Any) -> SlackState | None:
         if slack is None or state.slacks is None:
             return None
         gradient = jax.grad(objective_value, argnums=3)(
-            config, losses, state.dual.multipliers, state.slacks.slacks, enforced(config, task, sizes)
+            config, losses, _pressing(config, state), state.slacks.slacks, enforced(config, task, sizes)
         )
         moved = slack.update(state.slacks, gradient)
         over = (state.step + 1) % task.steps_an_epoch == 0
@@ -192,6 +193,11 @@ def _is_affine(config: VideoConfig) -> bool:
     Sizes are those of the first step's losses: they weigh nothing there if multipliers start at 0.
     """
     return reduction(config) is None and not (_is_scaled(config) and any(config.dual.start))
+
+
+def _pressing(config: VideoConfig, state: TrainState) -> Array:
+    """The multipliers that count in this step: none in the warm-up, also where they start above 0."""
+    return jnp.where(state.step < config.constraints.warmup_steps, 0.0, state.dual.multipliers)
 
 
 def _sizes(state: TrainState, means: Array, task: Task) -> Any:
