@@ -67,8 +67,9 @@ def test_the_mean_over_tails_of_parts_would_be_another_thing(clips, changed):
     assert worst(in_parts(samples, 4)) < 0.99 * worst(np.asarray(samples)[None])
 
 
+@pytest.mark.parametrize("traced", [False, True])
 @pytest.mark.parametrize("affine", [True, False])
-def test_the_gradient_in_parts_is_autodiffs(getkey, affine):
+def test_the_gradient_in_parts_is_autodiffs(getkey, affine, traced):
     weights, rows = jax.random.normal(getkey(), (3, 4)), jax.random.normal(getkey(), (12, 3))
     losses = lambda weights, rows: jnp.tanh(rows @ weights) ** 2  # noqa: E731
 
@@ -81,12 +82,40 @@ def test_the_gradient_in_parts_is_autodiffs(getkey, affine):
     for parts in (1, 3, 12):
         (value, means), gradient = jax.jit(
             lambda weights, rows, parts=parts: loss_gradient(
-                losses, objective, weights, rows, parts=parts, affine=affine
+                losses, objective, weights, rows, parts=parts, affine=jnp.array(affine) if traced else affine
             )
         )(weights, rows)
         np.testing.assert_allclose(value, expected[0], rtol=1e-5)
         np.testing.assert_allclose(gradient, expected[1], rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(means, np.mean(losses(weights, rows), axis=0), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "passes"),
+    [
+        ({}, [1, 1, 1]),
+        ({"constraints.scale": True}, [1, 1, 1]),
+        ({"constraints.scale": True, "dual.start": (0.3,)}, [2, 1, 1]),
+        ({"constraints.scale": True, "dual.start": (0.3,), "constraints.warmup_steps": 1}, [1, 1, 1]),
+        ({"constraints.bind": "tail"}, [2, 2, 2]),
+    ],
+    ids=str,
+)
+def test_parts_take_a_first_pass_only_in_steps_whose_weights_need_it(changed, clips, fields, passes):
+    config = changed(**{"batch_size": 16, "accumulate": 4, **fields})
+    task, calls = video_task(config, clips), []
+
+    def counted(params, drawn):
+        jax.debug.callback(lambda: calls.append(1))
+        return task.sample_losses(params, drawn)
+
+    state, step, found = init_state(config, task), make_step(config, task._replace(sample_losses=counted)), []
+    for _, batch in zip(passes, clips.batches("train", batch_size=16, seed=0), strict=False):
+        calls.clear()
+        state, _ = jax.block_until_ready(step(state, batch))
+        jax.effects_barrier()
+        found.append(len(calls) / 4)
+    assert found == passes
 
 
 def test_parts_take_every_so_manyth_row_and_make_up_the_batch_again(getkey):

@@ -145,7 +145,7 @@ def make_step(config: VideoConfig, task: Task) -> jax.stages.Wrapped:
             state.params,
             task.draw(batch, key),
             parts=config.accumulate,
-            affine=_is_affine(config),
+            affine=_is_affine(config, state),
         )
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
@@ -187,12 +187,15 @@ def _is_scaled(config: VideoConfig) -> bool:
     return config.constraints.scale and config.method == "constrained"
 
 
-def _is_affine(config: VideoConfig) -> bool:
+def _is_affine(config: VideoConfig, state: TrainState) -> bool | Array:
     """Whether the weights of losses in the objective are known without the losses.
 
-    Sizes are those of the first step's losses: they weigh nothing there if multipliers start at 0.
+    Sizes are those of the first step's losses: they weigh nothing there if no multiplier does.
     """
-    return reduction(config) is None and not (_is_scaled(config) and any(config.dual.start))
+    if reduction(config) is not None:
+        return False
+    weighed = _is_scaled(config) and any(config.dual.start) and config.constraints.warmup_steps == 0
+    return state.step > 0 if weighed else True
 
 
 def _pressing(config: VideoConfig, state: TrainState) -> Array:
