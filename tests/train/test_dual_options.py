@@ -236,6 +236,27 @@ def test_an_epoch_that_never_ends_is_refused(changed, clips):
     with pytest.raises(UserError, match=r"--dual.every epoch moves no multiplier: an epoch has 16 steps"):
         video_task(changed(**{"dual.every": "epoch"}), clips)
     video_task(changed(**{"dual.every": "epoch"}, steps=16), clips)
+    with pytest.raises(UserError, match=r"an epoch has 16 steps, multipliers may move in 15 .*--dual.freeze-after"):
+        video_task(changed(**{"dual.every": "epoch", "dual.freeze_after": 15}, steps=16), clips)
+    video_task(changed(**{"dual.every": "epoch", "dual.freeze_after": 15, "dual.start": (1.0,)}, steps=16), clips)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"dual.every": 4, "dual.freeze_after": 3}, "--dual.every must be at most the 3 steps"),
+        ({"dual.every": 4, "constraints.warmup_steps": 3}, "--dual.every must be at most the 3 steps"),
+        ({"constraints.warmup_steps": 3, "dual.freeze_after": 3}, "--dual.freeze-after must be above"),
+        ({"dual.freeze_after": 0}, "--dual.freeze-after must be above constraints.warmup-steps=0, unless"),
+    ],
+    ids=str,
+)
+def test_multipliers_that_start_at_0_and_never_move_are_refused(run, changed, fields, words):
+    with pytest.raises(UserError, match=words):
+        check_config(changed(**fields))
+    assert not np.any(run(fields, 6)[2].multipliers), "the case does move one"
+    for allowed in ({"dual.start": (0.5,)}, {"method": "erm"}):
+        check_config(changed(**fields, **allowed))
 
 
 def test_layers_are_frozen_by_their_number_also_without_a_bound_on_the_input(changed, clips):

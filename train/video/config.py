@@ -16,6 +16,7 @@ __all__ = [
     "ModelConfig",
     "VideoConfig",
     "check_config",
+    "counted_steps",
 ]
 
 Method = Literal["erm", "constrained"]
@@ -169,17 +170,25 @@ def check_config(config: VideoConfig) -> None:
         )
 
 
+def counted_steps(config: VideoConfig) -> int:
+    """Steps in which multipliers may move: after the warm-up, before they are frozen."""
+    frozen = config.dual.freeze_after
+    last = config.steps if frozen is None else min(config.steps, frozen)
+    return last - config.constraints.warmup_steps
+
+
 def _dual_rules(config: VideoConfig) -> tuple[tuple[str, str, bool], ...]:
     dual, warmup, layers = config.dual, config.constraints.warmup_steps, config.model.num_layers
     first = 0 if config.constraints.reference is not None else 1
     count, frozen = layers + 1 - first, dual.freeze_after
+    counted, still = counted_steps(config), config.method == "erm" or any(dual.start)
     return (
         *_swing_rules(config),
         ("dual.every", "at least 1, or epoch", dual.every == "epoch" or dual.every >= 1),
         (
             "dual.every",
-            f"at most the {config.steps - warmup} steps in which the constraints count",
-            dual.every == "epoch" or config.method == "erm" or dual.every <= max(config.steps - warmup, 1),
+            f"at most the {counted} steps in which multipliers may move, unless some start above 0",
+            dual.every == "epoch" or still or dual.every <= max(counted, 1),
         ),
         ("dual.smoothing", "in [0, 1)", 0.0 <= dual.smoothing < 1.0),
         ("dual.nu", "in (-1, 1)", -1.0 < dual.nu < 1.0),
@@ -187,6 +196,11 @@ def _dual_rules(config: VideoConfig) -> tuple[tuple[str, str, bool], ...]:
         ("dual.start", f"one number, or one for each of {count} constraints", len(dual.start) in (1, count)),
         ("dual.frozen", f"layers in {first}..{layers}", all(first <= layer <= layers for layer in dual.frozen)),
         ("dual.freeze-after", f"at least constraints.warmup-steps={warmup}", frozen is None or frozen >= warmup),
+        (
+            "dual.freeze-after",
+            f"above constraints.warmup-steps={warmup}, unless some start above 0",
+            still or frozen is None or frozen > warmup,
+        ),
     )
 
 

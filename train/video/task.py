@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, UInt8
 from train.errors import UserError
 from train.gradients import POLICIES
 from train.sharding import keep_rows
-from train.video.config import VideoConfig
+from train.video.config import VideoConfig, counted_steps
 from unroll_jax.constrained import Constraints, descent_constraints
 from unroll_jax.models import UnrolledTransformer, dct, scaled_identity
 
@@ -163,9 +163,12 @@ def _check_reference(config: VideoConfig, input_loss: float) -> None:
 
 
 def _check_epochs(config: VideoConfig, steps_an_epoch: int) -> None:
-    counted = config.steps - config.constraints.warmup_steps
-    if config.method != "erm" and config.dual.every == "epoch" and counted < steps_an_epoch:
+    counted = counted_steps(config)
+    if config.method == "erm" or any(config.dual.start):
+        return
+    if config.dual.every == "epoch" and counted < steps_an_epoch:
         raise UserError(
-            f"--dual.every epoch moves no multiplier: an epoch has {steps_an_epoch} steps, the constraints count in "
-            f"{counted} (--steps, --constraints.warmup-steps); raise --steps, or pass a number of batches"
+            f"--dual.every epoch moves no multiplier: an epoch has {steps_an_epoch} steps, multipliers may move in "
+            f"{counted} (--steps, --constraints.warmup-steps, --dual.freeze-after); raise --steps or "
+            "--dual.freeze-after, or pass a number of batches"
         )
