@@ -259,6 +259,14 @@ def test_multipliers_that_start_at_0_and_never_move_are_refused(run, changed, fi
         check_config(changed(**fields, **allowed))
 
 
+def test_restarts_that_would_keep_slacks_at_0_are_refused(changed, clips):
+    fields = {"constraints.slacks": "explicit", "constraints.resilience": 2.0, "dual.start": (1.0,), "batch_size": 33}
+    with pytest.raises(UserError, match=r"slack-restarts sets explicit slacks to 0 in every step: .*no-slack-restarts"):
+        video_task(changed(**fields), clips)
+    for allowed in ({"batch_size": 32}, {"constraints.slack_restarts": False}, {"method": "erm"}):
+        video_task(changed(**{**fields, **allowed}), clips)
+
+
 def test_layers_are_frozen_by_their_number_also_without_a_bound_on_the_input(changed, clips):
     fields = {"constraints.reference": None, "dual.start": (0.5, 0.25), "dual.frozen": (2,), "batch_size": 8}
     config = changed(**fields, **SGD)

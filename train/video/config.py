@@ -53,7 +53,9 @@ class DualConfig:
     nu: float = 0.0
     """Decay in (-1, 1) of the moving average of nu_pi."""
     every: int | Literal["epoch"] = 1
-    """Batches whose violations are averaged for one step of the multipliers; epoch: those of a pass over the data."""
+    """Batches whose violations are averaged for one step of the multipliers; epoch: as many as fit into a pass over the
+    data, counted from the end of the warm-up on. Where batches do not divide the data they run over into the next
+    pass."""
     smoothing: float = 0.0
     """Decay in [0, 1) of a moving average that takes the place of the violations; 0 for none."""
     start: tuple[float, ...] = (0.0,)

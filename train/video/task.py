@@ -83,7 +83,7 @@ def video_task(config: VideoConfig, data: VideoShape) -> Task:
 
     Raises:
       UserError: if the reference is below the loss of the noisy input, which no parameter can change; if multipliers
-        move once an epoch and the run has none.
+        move once an epoch and the run has none; if slacks start anew once an epoch, and that is in every step.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 4 and Appendix B.2.
     """
@@ -163,7 +163,12 @@ def _check_reference(config: VideoConfig, input_loss: float) -> None:
 
 
 def _check_epochs(config: VideoConfig, steps_an_epoch: int) -> None:
-    counted = counted_steps(config)
+    counted, settings = counted_steps(config), config.constraints
+    if config.method != "erm" and settings.slacks == "explicit" and settings.slack_restarts and steps_an_epoch == 1:
+        raise UserError(
+            "--constraints.slack-restarts sets explicit slacks to 0 in every step: the train split is one batch; pass "
+            "--constraints.no-slack-restarts, or a smaller --batch-size"
+        )
     if config.method == "erm" or any(config.dual.start):
         return
     if config.dual.every == "epoch" and counted < steps_an_epoch:
