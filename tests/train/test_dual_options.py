@@ -1,6 +1,7 @@
 """Multipliers and slacks under every option, replayed in NumPy from the violations of the steps."""
 
 import dataclasses
+import inspect
 
 import jax
 import jax.numpy as jnp
@@ -257,6 +258,14 @@ def test_multipliers_that_start_at_0_and_never_move_are_refused(run, changed, fi
     assert not np.any(run(fields, 6)[2].multipliers), "the case does move one"
     for allowed in ({"dual.start": (0.5,)}, {"method": "erm"}):
         check_config(changed(**fields, **allowed))
+
+
+def test_a_step_an_epoch_on_tails_takes_the_mean_of_the_batches_tails_as_its_help_says(run):
+    fields = {**SGD, "constraints.bind": "tail", "dual.every": "epoch"}
+    config, rows, state = run(fields, EPOCH)
+    mean = np.mean([row.violations for row in rows], axis=0)
+    np.testing.assert_allclose(state.multipliers, np.maximum(RATE * mean, 0.0), rtol=1e-4, atol=1e-6)
+    assert "mean of the batches' tails" in inspect.getsource(type(config.dual))
 
 
 def test_restarts_that_would_keep_slacks_at_0_are_refused(changed, clips):

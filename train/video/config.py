@@ -55,7 +55,7 @@ class DualConfig:
     every: int | Literal["epoch"] = 1
     """Batches whose violations are averaged for one step of the multipliers; epoch: as many as fit into a pass over the
     data, counted from the end of the warm-up on. Where batches do not divide the data they run over into the next
-    pass."""
+    pass. Of tails it is the mean of the batches' tails, which is lower than the tail over the pass."""
     smoothing: float = 0.0
     """Decay in [0, 1) of a moving average that takes the place of the violations; 0 for none."""
     start: tuple[float, ...] = (0.0,)
