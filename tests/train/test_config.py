@@ -142,6 +142,16 @@ def test_explicit_slacks_need_a_cost(changed):
         check_config(changed(**{"constraints.slacks": "explicit"}))
 
 
+def test_multipliers_start_at_most_at_their_cap_but_for_frozen_ones(changed):
+    fields = {"dual.cap": 2.0, "dual.start": (0.0, 2.0, 5.0)}
+    for refused in (fields, {**fields, "dual.start": (5.0,)}, {**fields, "dual.frozen": (1,)}):
+        with pytest.raises(UserError, match=r"--dual.start must be at most dual.cap=2.0, but for frozen layers, got"):
+            check_config(changed(**refused))
+    check_config(changed(**fields, **{"dual.frozen": (2,)}))
+    shifted = {"dual.cap": 2.0, "dual.start": (0.0, 5.0), "constraints.reference": None}
+    check_config(changed(**shifted, **{"dual.frozen": (2,)}))
+
+
 def test_one_start_a_constraint_is_allowed(changed):
     check_config(changed(**{"dual.start": (0.0, 1.0, 2.0)}))
     check_config(changed(**{"dual.start": (1.0, 2.0), "constraints.reference": None}))

@@ -59,10 +59,14 @@ def test_constraints_are_logged_by_name_and_layer(start, changed, tmp_path):
     for row in rows:
         for figure in ("violation", "multiplier") if row["kind"] == "train" else ("violation",):
             assert [row[f"{figure}/{name}"] for name in names] == row[f"{figure}s"]
-    assert all(f"slack/{name}" in row for row in rows if row["kind"] == "train" for name in names)
+    logged = [row for row in rows if row["kind"] == "train"]
+    assert all(f"slack/{name}" in row for row in logged for name in names)
+    # Sizes are the first losses, and the size of the bound on f_0 that of f_0 itself.
+    for row in logged:
+        np.testing.assert_allclose([row[f"size/{name}"] for name in names], logged[0]["layer_losses"], rtol=1e-6)
     (events,) = (tmp_path / "run" / "tensorboard").glob("events.*")
     tags = _tags(events)
-    figures = ["train/violation", "train/multiplier", "train/slack", "validation/violation"]
+    figures = ["train/violation", "train/multiplier", "train/slack", "train/size", "validation/violation"]
     assert {f"{figure}/{name}" for figure in figures for name in ("f_0", "layer_1", "layer_2")} <= tags
     assert "train/layer_losses/0" in tags
     assert not {tag for tag in tags if tag.startswith(("train/violations", "train/multipliers"))}

@@ -59,9 +59,9 @@ class DualConfig:
     smoothing: float = 0.0
     """Decay in [0, 1) of a moving average that takes the place of the violations; 0 for none."""
     start: tuple[float, ...] = (0.0,)
-    """Where multipliers start: one number, or one for each constraint."""
+    """Where multipliers start: one number, or one for each; under --constraints.scale, of the scaled constraints."""
     cap: float | None = None
-    """Largest multiplier; none for no bound."""
+    """Largest multiplier; none for no bound. Under --constraints.scale, of the scaled constraint."""
     frozen: tuple[int, ...] = ()
     """Layers whose multipliers stay where they start and weigh a fixed penalty; 0 is the bound on the input's loss."""
     freeze_after: int | None = None
@@ -96,7 +96,7 @@ class ConstraintConfig:
     """What the mean of positive may exceed 0 by, in units of the loss; without any, no model is strictly feasible."""
     scale: bool = False
     """Divide every constraint by the size of the loss it bounds at the first step, so that one rate fits all; with
-    slacks, too, a share of that. What is reported stays in plain units."""
+    slacks, too, a share of that. What is reported stays in plain units, the sizes beside it."""
     margin: float = 0.05
     """Share by which training tightens the bounds of layers 2 and on, so that the stated ones hold on held-out data."""
     first_margin: float = 0.2
@@ -183,6 +183,7 @@ def _dual_rules(config: VideoConfig) -> tuple[tuple[str, str, bool], ...]:
     dual, warmup, layers = config.dual, config.constraints.warmup_steps, config.model.num_layers
     first = 0 if config.constraints.reference is not None else 1
     count, frozen = layers + 1 - first, dual.freeze_after
+    starts = dual.start * count if len(dual.start) == 1 else dual.start
     counted, still = counted_steps(config), config.method == "erm" or any(dual.start)
     return (
         *_swing_rules(config),
@@ -196,6 +197,11 @@ def _dual_rules(config: VideoConfig) -> tuple[tuple[str, str, bool], ...]:
         ("dual.nu", "in (-1, 1)", -1.0 < dual.nu < 1.0),
         ("dual.start", "finite and at least 0", all(nonnegative(value) for value in dual.start)),
         ("dual.start", f"one number, or one for each of {count} constraints", len(dual.start) in (1, count)),
+        (
+            "dual.start",
+            f"at most dual.cap={dual.cap}, but for frozen layers",
+            dual.cap is None or all(at <= dual.cap or first + i in dual.frozen for i, at in enumerate(starts)),
+        ),
         ("dual.frozen", f"layers in {first}..{layers}", all(first <= layer <= layers for layer in dual.frozen)),
         ("dual.freeze-after", f"at least constraints.warmup-steps={warmup}", frozen is None or frozen >= warmup),
         (

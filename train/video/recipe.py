@@ -61,7 +61,9 @@ def _describe(config: VideoConfig, step: int, values: Metrics) -> tuple[dict[str
         "violations": numbers(values.violations, length=values.layer_losses.size),
         "multipliers": numbers(values.multipliers, length=values.layer_losses.size),
         "grad_norm": float(values.grad_norm),
-        **_named(config, violation=values.violations, multiplier=values.multipliers, slack=values.slacks),
+        **_named(
+            config, violation=values.violations, multiplier=values.multipliers, slack=values.slacks, size=values.sizes
+        ),
     }
     return row, {"loss": f"{values.layer_losses[-1]:.3f}", "worst_violation": f"{values.violations.max():+.3f}"}
 

@@ -62,7 +62,8 @@ class TrainState(NamedTuple):
 class Metrics(NamedTuple):
     """Of one step, before its update; violations are of the tightened bounds that training enforces.
 
-    All in plain units: of the losses, and multipliers of constraints that are not scaled.
+    All in plain units: of the losses, and multipliers of constraints that are not scaled. Sizes are what scaled ones
+    are divided by.
     """
 
     lagrangian: Float[Array, ""]
@@ -71,6 +72,7 @@ class Metrics(NamedTuple):
     multipliers: Float[Array, "constraints"]
     slacks: Float[Array, "constraints"] | None
     grad_norm: Float[Array, ""]
+    sizes: Float[Array, "constraints"] | None = None
 
 
 def primal_optimizer(config: PrimalConfig, steps: int) -> optax.GradientTransformation:
@@ -169,6 +171,7 @@ def make_step(config: VideoConfig, task: Task) -> jax.stages.Wrapped:
             multipliers=seen.multipliers,
             slacks=plain_slacks(config, seen),
             grad_norm=optax.tree.norm(gradients),
+            sizes=sizes,
         )
 
     return jax.jit(step, donate_argnums=0)
