@@ -142,6 +142,25 @@ def test_explicit_slacks_need_a_cost(changed):
         check_config(changed(**{"constraints.slacks": "explicit"}))
 
 
+USED = {
+    ("dual.nu", 0.5): {"dual.optimizer": "nu_pi"},
+    ("dual.proportional_gain", 2.0): {"dual.optimizer": "pi"},
+    ("constraints.level", 0.9): {"constraints.bind": "tail"},
+    ("constraints.leeway", 0.1): {"constraints.bind": "positive"},
+    ("constraints.slack_rate", 0.1): {"constraints.slacks": "explicit", "constraints.resilience": 2.0},
+    ("constraints.slack_restarts", False): {"constraints.slacks": "explicit", "constraints.resilience": 2.0},
+}
+
+
+@pytest.mark.parametrize(("field", "value"), USED, ids=str)
+def test_an_option_without_effect_is_refused_with_what_it_is_for(changed, field, value):
+    check_config(changed(**{field: value}, **USED[field, value]))
+    unused = {"dual.optimizer": "adam"}
+    name, (other, choice) = field.replace("_", "-"), next(iter(USED[field, value].items()))
+    with pytest.raises(UserError, match=f"--{name} {value} has no effect without --{other} {choice}.*; leave it out"):
+        check_config(changed(**{field: value}, **unused))
+
+
 def test_multipliers_start_at_most_at_their_cap_but_for_frozen_ones(changed):
     fields = {"dual.cap": 2.0, "dual.start": (0.0, 2.0, 5.0)}
     for refused in (fields, {**fields, "dual.start": (5.0,)}, {**fields, "dual.frozen": (1,)}):

@@ -1,6 +1,7 @@
 """The configuration of video experiments."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Literal
 
 import jax
@@ -163,6 +164,9 @@ def check_config(config: VideoConfig) -> None:
         *((name, "finite and at least 0", nonnegative(value_of(config, name))) for name in _NONNEGATIVE),
     )
     check_fields(config, rules)
+    for field, needed, used in _ONLY_WITH:
+        if not used(config) and value_of(config, field) != value_of(VideoConfig(), field):
+            raise UserError(f"--{field} {value_of(config, field)} has no effect without {needed}; leave it out")
     parse_profile(config.profile)
     if config.constraints.slacks == "explicit" and config.constraints.resilience is None:
         raise UserError("--constraints.slacks explicit needs a cost of slack; pass --constraints.resilience too")
@@ -246,6 +250,21 @@ def _computable(dtype: str) -> bool:
     return dtype != "float64" or jax.config.read("jax_enable_x64")
 
 
+# Options of one choice among several: field, that choice, whether it was made.
+_ONLY_WITH: tuple[tuple[str, str, Callable[[VideoConfig], bool]], ...] = (
+    ("dual.nu", "--dual.optimizer nu_pi", lambda config: config.dual.optimizer == "nu_pi"),
+    (
+        "dual.proportional-gain",
+        "--dual.optimizer pi or nu_pi",
+        lambda config: config.dual.optimizer in ("pi", "nu_pi"),
+    ),
+    ("constraints.level", "--constraints.bind tail", lambda config: config.constraints.bind == "tail"),
+    ("constraints.leeway", "--constraints.bind positive", lambda config: config.constraints.bind == "positive"),
+    *(
+        (name, "--constraints.slacks explicit", lambda config: config.constraints.slacks == "explicit")
+        for name in ("constraints.slack-rate", "constraints.slack-restarts")
+    ),
+)
 _COUNTS = ("model.num-layers", "model.rank", "steps", "batch-size", "validate-every")
 _POSITIVE = (
     "model.attention-scale",
