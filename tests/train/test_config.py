@@ -26,6 +26,7 @@ BAD_VALUES = {
     "primal.learning_rate": [0.0, float("nan")],
     "primal.warmup_share": [1.0, -0.1],
     "primal.clip_norm": [0.0],
+    "dual.optimizer": ["momentum", ""],
     "dual.learning_rate": [-1e-3, 0.0],
     "dual.proportional_gain": [-1.0],
     "dual.every": [0, 7],

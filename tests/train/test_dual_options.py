@@ -11,6 +11,7 @@ import pytest
 from train.errors import UserError
 from train.video.config import check_config
 from train.video.duals import multiplier_ascent, objective_value, slack_rule
+from train.video.recipe import video_recipe
 from train.video.state import init_state, make_step
 from train.video.task import video_task
 
@@ -266,6 +267,33 @@ def test_a_step_an_epoch_on_tails_takes_the_mean_of_the_batches_tails_as_its_hel
     mean = np.mean([row.violations for row in rows], axis=0)
     np.testing.assert_allclose(state.multipliers, np.maximum(RATE * mean, 0.0), rtol=1e-4, atol=1e-6)
     assert "mean of the batches' tails" in inspect.getsource(type(config.dual))
+
+
+def test_an_optimizer_may_be_any_factory_of_a_transformation(run):
+    _, _, named = run(SGD, 4)
+    _, _, made = run({**SGD, "dual.optimizer": "optax:sgd"}, 4)
+    assert np.any(named.multipliers > 0.0)
+    np.testing.assert_array_equal(made.multipliers, named.multipliers)
+    _, _, another = run({**SGD, "dual.optimizer": "optax:rmsprop"}, 4)
+    assert np.any(another.multipliers != named.multipliers)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("nowhere:sgd", "cannot make it .*nowhere"),
+        ("optax:nothing", "cannot make it .*nothing"),
+        (":sgd", "cannot make it"),
+        ("optax:", "cannot make it"),
+        ("math:sqrt", "made .*, which is no optax gradient transformation"),
+    ],
+)
+def test_a_path_that_makes_no_optimizer_is_one_line(changed, clips, path, words):
+    config = changed(**{"dual.optimizer": path})
+    check_config(config)
+    with pytest.raises(UserError, match=f"--dual.optimizer {path}.*({words})") as caught:
+        video_recipe(config, video_task(config, clips), clips)
+    assert "\n" not in str(caught.value)
 
 
 def test_restarts_that_would_keep_slacks_at_0_are_refused(changed, clips):

@@ -10,6 +10,7 @@ from train.config import PrimalConfig, RunConfig, check_fields, nonnegative, pos
 from train.data import DataConfig
 from train.errors import UserError
 from train.profile import parse_profile
+from unroll_jax.constrained import DUAL_OPTIMIZERS
 
 __all__ = [
     "ConstraintConfig",
@@ -44,9 +45,10 @@ class ModelConfig:
 class DualConfig:
     """Projected ascent on the multipliers."""
 
-    optimizer: Literal["pi", "nu_pi", "adam", "sgd"] = "pi"
+    optimizer: str = "pi"
     """sgd: rate x violation a step; pi: sgd plus a part proportional to the violation, which damps swings; nu_pi: the
-    same on a moving average; adam: about its learning rate a step, whatever the violation (the paper's)."""
+    same on a moving average; adam: about its learning rate a step, whatever the violation (the paper's). Any other:
+    MODULE:FACTORY, as in optax:rmsprop, which makes an optax chain of the rate; it is fed minus the violations."""
     learning_rate: float = 5e-3
     """Rate of the ascent; for pi and nu_pi, the integral gain."""
     proportional_gain: float = 1.0
@@ -190,6 +192,11 @@ def _dual_rules(config: VideoConfig) -> tuple[tuple[str, str, bool], ...]:
     starts = dual.start * count if len(dual.start) == 1 else dual.start
     counted, still = counted_steps(config), config.method == "erm" or any(dual.start)
     return (
+        (
+            "dual.optimizer",
+            f"one of {', '.join(DUAL_OPTIMIZERS)}, or MODULE:FACTORY",
+            dual.optimizer in DUAL_OPTIMIZERS or ":" in dual.optimizer,
+        ),
         *_swing_rules(config),
         ("dual.every", "at least 1, or epoch", dual.every == "epoch" or dual.every >= 1),
         (
@@ -239,7 +246,8 @@ def _swing_rules(config: VideoConfig) -> tuple[tuple[str, str, bool], ...]:
 
 def _least_resilience(dual: DualConfig) -> float:
     """At or below it a root of the loop of a multiplier and its decay, `dual_ascent`'s resilience, is -1 or beyond."""
-    if dual.optimizer == "adam":  # its steps are no larger for a larger violation
+    if dual.optimizer not in ("sgd", "pi", "nu_pi"):
+        # Adam's steps are no larger for a larger violation; of a factory's we know nothing.
         return 0.0
     lag = (1.0 - dual.nu) / (1.0 + dual.nu) if dual.optimizer == "nu_pi" and -1.0 < dual.nu < 1.0 else 1.0
     gain = dual.proportional_gain if dual.optimizer in ("pi", "nu_pi") else 0.0
