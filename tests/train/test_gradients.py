@@ -1,5 +1,7 @@
 """Batches in parts: the same step, in less memory, whatever is bound of the samples."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,15 +58,6 @@ def test_four_parts_take_the_step_of_one_in_float64(ends, name):
 @pytest.mark.parametrize("name", ["mean", "tail"])
 def test_four_parts_take_the_step_of_one_up_to_rounding_in_float32(ends, name):
     _assert_close(ends(**BINDS[name], accumulate=4), ends(**BINDS[name]), 2e-4)
-
-
-def test_the_mean_over_tails_of_parts_would_be_another_thing(clips, changed):
-    config = changed(**{"constraints.bind": "tail", "batch_size": 16})
-    task = video_task(config, clips)
-    state, batch = init_state(config, task), next(clips.batches("train", batch_size=16, seed=0))
-    samples = task.sample_losses(state.params, task.draw(batch, jax.random.key(0)))
-    worst = lambda rows: np.mean(np.sort(np.asarray(rows)[..., -1], axis=-1)[..., -len(rows[0]) // 3 :])  # noqa: E731
-    assert worst(in_parts(samples, 4)) < 0.99 * worst(np.asarray(samples)[None])
 
 
 @pytest.mark.parametrize("traced", [False, True])
@@ -142,17 +135,27 @@ def test_parts_take_less_memory(changed, clips, bind):
 
 
 @pytest.mark.parametrize("remat", [name for name in POLICIES if name != "none"])
-def test_recomputing_changes_no_gradient_and_takes_less_memory(changed, clips, remat):
-    found, memory = [], []
+def test_recomputing_changes_no_step(changed, clips, remat):
+    found = []
     for name in ("none", remat):
         config = changed(**{"remat": name, "batch_size": 64, "model.num_layers": 8})
         task = video_task(config, clips)
-        state, step = init_state(config, task), make_step(config, task)
         batch = next(clips.batches("train", batch_size=64, seed=0))
-        memory.append(_memory(step, state, batch))
-        found.append(jax.tree.leaves_with_path(step(state, batch)[1]))
+        state, metrics = make_step(config, task)(init_state(config, task), batch)
+        found.append(jax.tree.leaves_with_path((metrics, state.params, state.dual)))
     _assert_close(*found, 1e-5)
-    assert (memory[1] < 0.95 * memory[0]) or remat != "everything", "the others pay where layers are wide"
+
+
+# At the default width, 256, dots save a tenth.
+@pytest.mark.parametrize(("remat", "share"), [("everything", 0.65), ("dots_without_batch", 0.85)])
+def test_recomputing_takes_less_memory(changed, clips, remat, share):
+    clips.token_dim, memory = 256, []
+    for name in ("none", remat):
+        config = changed(**{"remat": name, "batch_size": 64, "model.num_layers": 8, "model.rank": None})
+        task = video_task(config, clips)
+        state = jax.eval_shape(functools.partial(init_state, config, task))
+        memory.append(_memory(make_step(config, task), state, np.zeros((64, 4, 256), np.uint8)))
+    assert memory[1] < share * memory[0]
 
 
 def test_a_policy_names_what_is_kept_of_a_function(getkey):

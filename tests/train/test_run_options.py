@@ -21,12 +21,14 @@ from train.video.state import init_state
 from train.video.task import video_task
 from unroll_jax.constrained import feasibility_report
 
+# An epoch of 5 steps: what goes on from step 4 has a sum of one violation, and slacks that start anew after step 5.
 MANY = {
+    "batch_size": 12,
     "accumulate": 2,
     "average": 0.7,
     "remat": "dots",
     "dual.optimizer": "nu_pi",
-    "dual.every": 2,
+    "dual.every": 3,
     "dual.smoothing": 0.5,
     "constraints.bind": "tail",
     "constraints.scale": True,
@@ -40,6 +42,9 @@ MANY = {
 def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(start, changed, tmp_path):
     config, folder = changed(**MANY), tmp_path / "run"
     start(config)
+    logged = [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "train"]
+    slacks = [row["slack/layer 1"] for row in logged]
+    assert [slack > 0.0 for slack in slacks] == [False, False, False, False, True, False]
     rows, found = ((folder / name).read_bytes() for name in ("metrics.jsonl", "evaluation.json"))
     for name in ("status.json", "evaluation.json"):
         (folder / name).unlink()
