@@ -166,9 +166,10 @@ def default_folder(config: Any, experiment: str) -> Path:
 def identity(experiment: str, config: Any, data: Any) -> dict[str, Any]:
     """What config.json holds: the configuration, and figures of the data that change when the data do.
 
-    The mesh is not part of it: a run may go on, and be evaluated, on another one. Neither is which steps are profiled.
+    The mesh is not part of it: a run may go on, and be evaluated, on another one. Nor are the parts of a batch and what
+    is recomputed, which fewer devices may need and which leave the step as it is; nor which steps are profiled.
     """
-    config = dataclasses.replace(config, mesh=None, profile=None)
+    config = dataclasses.replace(config, mesh=None, accumulate=1, remat="none", profile=None)
     return {"experiment": experiment, **to_json(config), "found": EXPERIMENTS[experiment].kind.found(data)}
 
 

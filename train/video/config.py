@@ -1,6 +1,7 @@
 """The configuration of video experiments."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Literal
 
 import jax
@@ -9,6 +10,7 @@ from train.config import PrimalConfig, RunConfig, check_fields, nonnegative, pos
 from train.data import DataConfig
 from train.errors import UserError
 from train.profile import parse_profile
+from unroll_jax.constrained import DUAL_OPTIMIZERS
 
 __all__ = [
     "ConstraintConfig",
@@ -16,6 +18,7 @@ __all__ = [
     "ModelConfig",
     "VideoConfig",
     "check_config",
+    "counted_steps",
 ]
 
 Method = Literal["erm", "constrained"]
@@ -42,9 +45,10 @@ class ModelConfig:
 class DualConfig:
     """Projected ascent on the multipliers."""
 
-    optimizer: Literal["pi", "nu_pi", "adam", "sgd"] = "pi"
+    optimizer: str = "pi"
     """sgd: rate x violation a step; pi: sgd plus a part proportional to the violation, which damps swings; nu_pi: the
-    same on a moving average; adam: about its learning rate a step, whatever the violation (the paper's)."""
+    same on a moving average; adam: about its learning rate a step, whatever the violation (the paper's). Any other:
+    MODULE:FACTORY, as in optax:rmsprop, which makes an optax chain of the rate; it is fed minus the violations."""
     learning_rate: float = 5e-3
     """Rate of the ascent; for pi and nu_pi, the integral gain."""
     proportional_gain: float = 1.0
@@ -52,13 +56,15 @@ class DualConfig:
     nu: float = 0.0
     """Decay in (-1, 1) of the moving average of nu_pi."""
     every: int | Literal["epoch"] = 1
-    """Batches whose violations are averaged for one step of the multipliers; epoch: those of a pass over the data."""
+    """Batches whose violations are averaged for one step of the multipliers; epoch: as many as fit into a pass over the
+    data, counted from the end of the warm-up on. Where batches do not divide the data they run over into the next
+    pass. Of tails it is the mean of the batches' tails, which is lower than the tail over the pass."""
     smoothing: float = 0.0
     """Decay in [0, 1) of a moving average that takes the place of the violations; 0 for none."""
     start: tuple[float, ...] = (0.0,)
-    """Where multipliers start: one number, or one for each constraint."""
+    """Where multipliers start: one number, or one for each; under --constraints.scale, of the scaled constraints."""
     cap: float | None = None
-    """Largest multiplier; none for no bound."""
+    """Largest multiplier; none for no bound. Under --constraints.scale, of the scaled constraint."""
     frozen: tuple[int, ...] = ()
     """Layers whose multipliers stay where they start and weigh a fixed penalty; 0 is the bound on the input's loss."""
     freeze_after: int | None = None
@@ -75,7 +81,8 @@ class ConstraintConfig:
     """f_ref, bound on the loss at the embedded input, here the noisy input itself; none drops that constraint. The
     paper's UT has 5.5, below the input's loss on the built-in clips, which have more contrast than its videos."""
     resilience: float | None = None
-    """beta, cost of slack; none keeps the constraints hard."""
+    """beta, cost of slack; none keeps the constraints hard. Implied slacks decay multipliers by 1 / beta, which pi and
+    nu_pi answer at once: too small a beta makes them swing for ever, and is refused."""
     slacks: Literal["implied", "explicit"] = "implied"
     """Under resilience. implied: multiplier / beta, which decays the multipliers; explicit: variables that descend
     beside the parameters."""
@@ -92,13 +99,13 @@ class ConstraintConfig:
     """What the mean of positive may exceed 0 by, in units of the loss; without any, no model is strictly feasible."""
     scale: bool = False
     """Divide every constraint by the size of the loss it bounds at the first step, so that one rate fits all; with
-    slacks, too, a share of that. What is reported stays in plain units."""
+    slacks, too, a share of that. What is reported stays in plain units, the sizes beside it."""
     margin: float = 0.05
     """Share by which training tightens the bounds of layers 2 and on, so that the stated ones hold on held-out data."""
     first_margin: float = 0.2
     """The same for layer 1, whose loss carries over to held-out data least well."""
     warmup_steps: int = 0
-    """Steps of plain risk before the constraints count."""
+    """Steps of plain risk before the constraints count, whatever multipliers start at."""
     normalise: bool = True
     """Divide the Lagrangian by 1 + sum of multipliers, so that growing multipliers do not grow the gradient."""
     tolerance: float = 0.05
@@ -159,6 +166,9 @@ def check_config(config: VideoConfig) -> None:
         *((name, "finite and at least 0", nonnegative(value_of(config, name))) for name in _NONNEGATIVE),
     )
     check_fields(config, rules)
+    for field, needed, used in _ONLY_WITH:
+        if not used(config) and value_of(config, field) != value_of(VideoConfig(), field):
+            raise UserError(f"--{field} {value_of(config, field)} has no effect without {needed}; leave it out")
     parse_profile(config.profile)
     if config.constraints.slacks == "explicit" and config.constraints.resilience is None:
         raise UserError("--constraints.slacks explicit needs a cost of slack; pass --constraints.resilience too")
@@ -168,30 +178,101 @@ def check_config(config: VideoConfig) -> None:
         )
 
 
+def counted_steps(config: VideoConfig) -> int:
+    """Steps in which multipliers may move: after the warm-up, before they are frozen."""
+    frozen = config.dual.freeze_after
+    last = config.steps if frozen is None else min(config.steps, frozen)
+    return last - config.constraints.warmup_steps
+
+
 def _dual_rules(config: VideoConfig) -> tuple[tuple[str, str, bool], ...]:
     dual, warmup, layers = config.dual, config.constraints.warmup_steps, config.model.num_layers
     first = 0 if config.constraints.reference is not None else 1
     count, frozen = layers + 1 - first, dual.freeze_after
+    starts = dual.start * count if len(dual.start) == 1 else dual.start
+    counted, still = counted_steps(config), config.method == "erm" or any(dual.start)
     return (
+        (
+            "dual.optimizer",
+            f"one of {', '.join(DUAL_OPTIMIZERS)}, or MODULE:FACTORY",
+            dual.optimizer in DUAL_OPTIMIZERS or ":" in dual.optimizer,
+        ),
+        *_swing_rules(config),
         ("dual.every", "at least 1, or epoch", dual.every == "epoch" or dual.every >= 1),
         (
             "dual.every",
-            f"at most the {config.steps - warmup} steps in which the constraints count",
-            dual.every == "epoch" or config.method == "erm" or dual.every <= max(config.steps - warmup, 1),
+            f"at most the {counted} steps in which multipliers may move, unless some start above 0",
+            dual.every == "epoch" or still or dual.every <= max(counted, 1),
         ),
         ("dual.smoothing", "in [0, 1)", 0.0 <= dual.smoothing < 1.0),
         ("dual.nu", "in (-1, 1)", -1.0 < dual.nu < 1.0),
         ("dual.start", "finite and at least 0", all(nonnegative(value) for value in dual.start)),
         ("dual.start", f"one number, or one for each of {count} constraints", len(dual.start) in (1, count)),
+        (
+            "dual.start",
+            f"at most dual.cap={dual.cap}, but for frozen layers",
+            dual.cap is None or all(at <= dual.cap or first + i in dual.frozen for i, at in enumerate(starts)),
+        ),
         ("dual.frozen", f"layers in {first}..{layers}", all(first <= layer <= layers for layer in dual.frozen)),
         ("dual.freeze-after", f"at least constraints.warmup-steps={warmup}", frozen is None or frozen >= warmup),
+        (
+            "dual.freeze-after",
+            f"above constraints.warmup-steps={warmup}, unless some start above 0",
+            still or frozen is None or frozen > warmup,
+        ),
     )
+
+
+def _swing_rules(config: VideoConfig) -> tuple[tuple[str, str, bool], ...]:
+    """What keeps the loops of resilience from overshooting: of a multiplier and its decay, of a slack and its cost."""
+    settings, least = config.constraints, _least_resilience(config.dual)
+    beta = settings.resilience
+    if config.method == "erm" or beta is None or beta <= 0.0:
+        return ()
+    implied = (
+        "constraints.resilience",
+        f"above {least:g} with these gains of --dual.optimizer {config.dual.optimizer}, or multipliers swing for ever; "
+        "raise it, lower the gains, or pass --constraints.slacks explicit",
+        settings.slacks == "explicit" or beta > least,
+    )
+    # Normalised, it is divided by 1 + sum of multipliers, which is 1 where they start.
+    explicit = (
+        "constraints.slack-rate",
+        f"below 2 / constraints.resilience={2.0 / beta:g}, or slacks swing for ever",
+        settings.slacks == "implied" or settings.slack_rate * beta < 2.0,
+    )
+    return implied, explicit
+
+
+def _least_resilience(dual: DualConfig) -> float:
+    """At or below it a root of the loop of a multiplier and its decay, `dual_ascent`'s resilience, is -1 or beyond."""
+    if dual.optimizer not in ("sgd", "pi", "nu_pi"):
+        # Adam's steps are no larger for a larger violation; of a factory's we know nothing.
+        return 0.0
+    lag = (1.0 - dual.nu) / (1.0 + dual.nu) if dual.optimizer == "nu_pi" and -1.0 < dual.nu < 1.0 else 1.0
+    gain = dual.proportional_gain if dual.optimizer in ("pi", "nu_pi") else 0.0
+    return 0.5 * dual.learning_rate + gain * lag
 
 
 def _computable(dtype: str) -> bool:
     return dtype != "float64" or jax.config.read("jax_enable_x64")
 
 
+# Options of one choice among several: field, that choice, whether it was made.
+_ONLY_WITH: tuple[tuple[str, str, Callable[[VideoConfig], bool]], ...] = (
+    ("dual.nu", "--dual.optimizer nu_pi", lambda config: config.dual.optimizer == "nu_pi"),
+    (
+        "dual.proportional-gain",
+        "--dual.optimizer pi or nu_pi",
+        lambda config: config.dual.optimizer in ("pi", "nu_pi"),
+    ),
+    ("constraints.level", "--constraints.bind tail", lambda config: config.constraints.bind == "tail"),
+    ("constraints.leeway", "--constraints.bind positive", lambda config: config.constraints.bind == "positive"),
+    *(
+        (name, "--constraints.slacks explicit", lambda config: config.constraints.slacks == "explicit")
+        for name in ("constraints.slack-rate", "constraints.slack-restarts")
+    ),
+)
 _COUNTS = ("model.num-layers", "model.rank", "steps", "batch-size", "validate-every")
 _POSITIVE = (
     "model.attention-scale",

@@ -73,7 +73,7 @@ def _tunables(config: VideoConfig) -> dict[str, Tunable]:
         "alpha": Tunable("constraints.alpha", "0.05:0.3"),
         "dual-rate": Tunable("dual.learning_rate", "5e-4:5e-2", log=True),
         "primal-rate": rate,
-        "resilience": Tunable("constraints.resilience", "none,1,10,100", log=True, optional=True),
+        "resilience": Tunable("constraints.resilience", "none,3,10,100", log=True, optional=True),
     }
 
 

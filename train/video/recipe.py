@@ -61,7 +61,9 @@ def _describe(config: VideoConfig, step: int, values: Metrics) -> tuple[dict[str
         "violations": numbers(values.violations, length=values.layer_losses.size),
         "multipliers": numbers(values.multipliers, length=values.layer_losses.size),
         "grad_norm": float(values.grad_norm),
-        **_named(config, violation=values.violations, multiplier=values.multipliers, slack=values.slacks),
+        **_named(
+            config, violation=values.violations, multiplier=values.multipliers, slack=values.slacks, size=values.sizes
+        ),
     }
     return row, {"loss": f"{values.layer_losses[-1]:.3f}", "worst_violation": f"{values.violations.max():+.3f}"}
 
@@ -78,7 +80,8 @@ def _judge(config: VideoConfig, task: Task, state: TrainState, found: Any) -> Va
     require_finite(int(state.step), losses, "validation loss", each="layer")
     bound = losses if reduction(config) is None else found.sample_losses
     violations = np.asarray(stated(config, task)(jnp.asarray(bound)))
-    bounds = losses[losses.size - violations.size :] - violations
+    # What the means have to stay under, as `feasibility_report` has it, whatever is bound of the samples.
+    bounds = losses[losses.size - violations.size :] - np.asarray(task.constraints(jnp.asarray(losses)))
     # Without noise the input has no loss, and the bound on layer 1 is 0.
     excess = float(np.max(violations / np.maximum(bounds, 1e-9)))
     feasible = excess <= config.constraints.tolerance

@@ -62,7 +62,8 @@ class TrainState(NamedTuple):
 class Metrics(NamedTuple):
     """Of one step, before its update; violations are of the tightened bounds that training enforces.
 
-    All in plain units: of the losses, and multipliers of constraints that are not scaled.
+    All in plain units: of the losses, and multipliers of constraints that are not scaled. Sizes are what scaled ones
+    are divided by.
     """
 
     lagrangian: Float[Array, ""]
@@ -71,6 +72,7 @@ class Metrics(NamedTuple):
     multipliers: Float[Array, "constraints"]
     slacks: Float[Array, "constraints"] | None
     grad_norm: Float[Array, ""]
+    sizes: Float[Array, "constraints"] | None = None
 
 
 def primal_optimizer(config: PrimalConfig, steps: int) -> optax.GradientTransformation:
@@ -123,14 +125,15 @@ def make_step(config: VideoConfig, task: Task) -> jax.stages.Wrapped:
         means = jnp.mean(samples, axis=0)
         losses = means if reduction(config) is None else samples
         sizes = _sizes(state, means, task)
-        value = objective_value(config, losses, state.dual.multipliers, _slacks(state), enforced(config, task, sizes))
+        pressing = _pressing(config, state)
+        value = objective_value(config, losses, pressing, _slacks(state), enforced(config, task, sizes))
         return value, (means, losses, sizes)
 
     def move_slacks(state: TrainState, losses: Array, sizes: Any) -> SlackState | None:
         if slack is None or state.slacks is None:
             return None
         gradient = jax.grad(objective_value, argnums=3)(
-            config, losses, state.dual.multipliers, state.slacks.slacks, enforced(config, task, sizes)
+            config, losses, _pressing(config, state), state.slacks.slacks, enforced(config, task, sizes)
         )
         moved = slack.update(state.slacks, gradient)
         over = (state.step + 1) % task.steps_an_epoch == 0
@@ -144,7 +147,7 @@ def make_step(config: VideoConfig, task: Task) -> jax.stages.Wrapped:
             state.params,
             task.draw(batch, key),
             parts=config.accumulate,
-            affine=_is_affine(config),
+            affine=_is_affine(config, state),
         )
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
@@ -168,6 +171,7 @@ def make_step(config: VideoConfig, task: Task) -> jax.stages.Wrapped:
             multipliers=seen.multipliers,
             slacks=plain_slacks(config, seen),
             grad_norm=optax.tree.norm(gradients),
+            sizes=sizes,
         )
 
     return jax.jit(step, donate_argnums=0)
@@ -186,12 +190,20 @@ def _is_scaled(config: VideoConfig) -> bool:
     return config.constraints.scale and config.method == "constrained"
 
 
-def _is_affine(config: VideoConfig) -> bool:
+def _is_affine(config: VideoConfig, state: TrainState) -> bool | Array:
     """Whether the weights of losses in the objective are known without the losses.
 
-    Sizes are those of the first step's losses: they weigh nothing there if multipliers start at 0.
+    Sizes are those of the first step's losses: they weigh nothing there if no multiplier does.
     """
-    return reduction(config) is None and not (_is_scaled(config) and any(config.dual.start))
+    if reduction(config) is not None:
+        return False
+    weighed = _is_scaled(config) and any(config.dual.start) and config.constraints.warmup_steps == 0
+    return state.step > 0 if weighed else True
+
+
+def _pressing(config: VideoConfig, state: TrainState) -> Array:
+    """The multipliers that count in this step: none in the warm-up, also where they start above 0."""
+    return jnp.where(state.step < config.constraints.warmup_steps, 0.0, state.dual.multipliers)
 
 
 def _sizes(state: TrainState, means: Array, task: Task) -> Any:

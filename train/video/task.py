@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, UInt8
 from train.errors import UserError
 from train.gradients import POLICIES
 from train.sharding import keep_rows
-from train.video.config import VideoConfig
+from train.video.config import VideoConfig, counted_steps
 from unroll_jax.constrained import Constraints, descent_constraints
 from unroll_jax.models import UnrolledTransformer, dct, scaled_identity
 
@@ -83,7 +83,7 @@ def video_task(config: VideoConfig, data: VideoShape) -> Task:
 
     Raises:
       UserError: if the reference is below the loss of the noisy input, which no parameter can change; if multipliers
-        move once an epoch and the run has none.
+        move once an epoch and the run has none; if slacks start anew once an epoch, and that is in every step.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 4 and Appendix B.2.
     """
@@ -163,9 +163,17 @@ def _check_reference(config: VideoConfig, input_loss: float) -> None:
 
 
 def _check_epochs(config: VideoConfig, steps_an_epoch: int) -> None:
-    counted = config.steps - config.constraints.warmup_steps
-    if config.method != "erm" and config.dual.every == "epoch" and counted < steps_an_epoch:
+    counted, settings = counted_steps(config), config.constraints
+    if config.method != "erm" and settings.slacks == "explicit" and settings.slack_restarts and steps_an_epoch == 1:
         raise UserError(
-            f"--dual.every epoch moves no multiplier: an epoch has {steps_an_epoch} steps, the constraints count in "
-            f"{counted} (--steps, --constraints.warmup-steps); raise --steps, or pass a number of batches"
+            "--constraints.slack-restarts sets explicit slacks to 0 in every step: the train split is one batch; pass "
+            "--constraints.no-slack-restarts, or a smaller --batch-size"
+        )
+    if config.method == "erm" or any(config.dual.start):
+        return
+    if config.dual.every == "epoch" and counted < steps_an_epoch:
+        raise UserError(
+            f"--dual.every epoch moves no multiplier: an epoch has {steps_an_epoch} steps, multipliers may move in "
+            f"{counted} (--steps, --constraints.warmup-steps, --dual.freeze-after); raise --steps or "
+            "--dual.freeze-after, or pass a number of batches"
         )

@@ -67,7 +67,7 @@ def test_opening_a_study_twice_gives_the_same_one(tmp_path):
 
 @pytest.mark.parametrize("after", [1, 11, 13])
 def test_an_interrupted_search_ends_like_one_left_alone(go, trained, monkeypatch, tmp_path, after):
-    over, trials = {**RATES, "alpha": "0.05:0.9", "resilience": "none,1,10"}, 13
+    over, trials = {**RATES, "alpha": "0.05:0.9", "resilience": "none,3,10"}, 13
     whole = go(over, "whole", trials=trials)
     calls = []
 
