@@ -101,6 +101,8 @@ class ExportArguments:
     """Run folder."""
     out: Path | None = None
     """Where to; none means the folder export in the run's."""
+    mesh: str | None = None
+    """Devices by axis, as in fsdp=8, where one cannot hold the parameters; none means data over all of them."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import orbax.checkpoint as ocp
@@ -17,6 +17,7 @@ from train.processes import all_of, is_first, wait_for_all
 
 __all__ = ["Checkpoints"]
 
+T = TypeVar("T")
 Log = Callable[[str], None]
 Found = tuple[int, Any, dict[str, Any]]
 
@@ -84,28 +85,27 @@ class Checkpoints:
 
     def _readable(self, steps: Sequence[int], like: Any) -> Iterator[Found]:
         for step in steps:
-            found, reason = None, "another process cannot read it"
-            try:
-                found = self._read(step, like)
-            except (MemoryError, PermissionError):
-                raise
-            except Exception as error:  # Orbax and TensorStore raise many kinds for damaged files
-                reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-            if all_of(found is not None):
-                assert found is not None
-                yield step, *found
-            else:
-                self._set_aside(step, reason)
+            # Orbax's restore and the checksum are collective: a process that failed alone would leave the others in
+            # them. So files are read first, by each process some, and every stage is begun by all or by none.
+            _, reason = _tried(lambda step=step: _read_arrays(self._folder / str(step) / "state"))
+            if reason is None:
+                found, reason = _tried(lambda step=step: self._read(step, like))
+                if reason is None:
+                    assert found is not None
+                    if digest(*found) == found[1]["digest"]:
+                        yield step, *found
+                        continue
+                    reason = "its contents do not match their checksum"
+            self._set_aside(step, reason)
 
     def _read(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
-        if jax.process_count() == 1:  # many read their own parts alone
-            _read_every_array(self._folder / str(step) / "state")
+        """A checkpoint whose checksum is still to be compared."""
         target = jax.tree.map(_target, like)
         restored: Any = self._manager.restore(
             step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target), notes=ocp.args.JsonRestore())
         )
-        if digest(restored.state, restored.notes) != restored.notes["digest"]:
-            raise ValueError("its contents do not match their checksum")
+        if "digest" not in restored.notes:
+            raise ValueError("its notes hold no checksum")
         return restored.state, restored.notes
 
     def _score(self, step: int) -> float:
@@ -145,18 +145,30 @@ class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
         return [step in kept for step in steps]
 
 
-def _read_every_array(folder: Path) -> None:
-    """Raises what damaged arrays raise, one read at a time.
+def _tried(read: Callable[[], T]) -> tuple[T | None, str | None]:
+    """What was read, or in every process why one could not."""
+    found, reason = None, None
+    try:
+        found = read()
+    except (MemoryError, PermissionError):
+        raise
+    except Exception as error:  # Orbax and TensorStore raise many kinds for damaged files
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    return found, reason if all_of(reason is None) else reason or "another process cannot read it"
+
+
+def _read_arrays(folder: Path) -> None:
+    """Raises what damaged arrays raise, one read at a time; of many processes each reads some of them.
 
     Orbax reads all of them at once: when one fails, the others print tracebacks of their own from their threads.
     """
     for shapes in (folder / "array_metadatas").glob("*"):
         json.loads(shapes.read_text(encoding="utf-8"))
     store = {"driver": "ocdbt", "base": f"file://{folder}/"}
-    for key in tensorstore.KvStore.open(store).result().list().result():
-        path, _, file = key.decode().rpartition("/")
-        if file == ".zarray":
-            tensorstore.open({"driver": "zarr", "kvstore": {**store, "path": f"{path}/"}}).result().read().result()
+    keys = sorted(key.decode() for key in tensorstore.KvStore.open(store).result().list().result())
+    paths = [path for path, _, file in (key.rpartition("/") for key in keys) if file == ".zarray"]
+    for path in paths[jax.process_index() :: jax.process_count()]:
+        tensorstore.open({"driver": "zarr", "kvstore": {**store, "path": f"{path}/"}}).result().read().result()
 
 
 def _target(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -3,6 +3,8 @@
 import contextlib
 import dataclasses
 import io
+import math
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, TypeVar, get_args
@@ -28,6 +30,7 @@ __all__ = ["main"]
 T = TypeVar("T")
 
 HELP = ("-h", "--help")
+TOGETHER = ("run", "plan", "evaluate")  # the commands that many processes run as one
 USAGE = """\
 usage: python -m train [--coordinator HOST:PORT --processes N --process I | --cluster NAME] COMMAND ...
 
@@ -70,6 +73,7 @@ def main(arguments: Sequence[str]) -> int:
             found = f"unknown command {arguments[0]!r}" if arguments else "no command"
             raise UserError(f"{found}; choose from {', '.join(commands)}")
         if member:
+            _check_together(arguments[0])
             from train.processes import Membership, join
 
             join(_parse(Membership, member, "python -m train"))
@@ -97,13 +101,19 @@ def _member(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return arguments[:count], arguments[count:]
 
 
+def _check_together(command: str) -> None:
+    if command not in TOGETHER:
+        raise UserError(f"{command} runs in one process; several are for {', '.join(TOGETHER)}")
+
+
 def _launch(arguments: list[str]) -> int:
     ours, dashes, command = _split(arguments)
+    if not (dashes and command) and not set(HELP) & set(ours):
+        raise UserError("launch needs a command behind --, as in `launch --processes 2 -- run video-ut`")
     parsed = _parse(LaunchArguments, ours, "python -m train launch")
     if parsed.processes < 1:
         raise UserError(f"--processes must be at least 1, got {parsed.processes}")
-    if not dashes or not command:
-        raise UserError("launch needs a command behind --, as in `launch --processes 2 -- run video-ut`")
+    _check_together(command[0])
     from train.launch import free_port, launch
 
     coordinator, program = f"127.0.0.1:{free_port()}", [sys.executable, "-m", "train"]
@@ -118,22 +128,40 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str], list[str]]:
 
 def _run(arguments: list[str]) -> None:
     if name := _experiment("run", arguments):
+        from train.processes import stopping_at_once
         from train.runs import run
 
-        run(_configured("run", name, arguments), experiment=name)
+        config = _configured("run", name, arguments)
+        with stopping_at_once():
+            run(config, experiment=name)
 
 
 def _plan(arguments: list[str]) -> None:
     if name := _experiment("plan", arguments):
         from train.runs import plan
 
-        plan(_configured("plan", name, arguments), experiment=name)
+        config = _configured("plan", name, arguments)
+        _simulate(config.mesh)
+        plan(config, experiment=name)
+
+
+def _simulate(mesh: str | None) -> None:
+    """Devices for a plan, which runs no step: CPUs may be as many as its mesh asks for."""
+    import jax
+
+    from train.sharding.mesh import parse_mesh
+
+    said = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if mesh is None or said or jax.distributed.is_initialized():
+        return
+    jax.config.update("jax_num_cpu_devices", math.prod(parse_mesh(mesh).values()))
 
 
 def _search(arguments: list[str]) -> None:
     if name := _experiment("search", arguments):
         from train.compiled import keep_programs
         from train.experiments import EXPERIMENTS
+        from train.processes import stopping_at_once
         from train.search import search
 
         default = dataclasses.replace(EXPERIMENTS[name].config, out=None)
@@ -141,7 +169,8 @@ def _search(arguments: list[str]) -> None:
         parsed = _parse(SearchArguments[type(default)], arguments[1:], program, whole)
         keep_programs()
         over = {option.replace("_", "-"): text for option, text in vars(parsed.over).items()}
-        search(parsed.config, experiment=name, over=over, sampler=parsed.sampler, trials=parsed.trials)
+        with stopping_at_once():
+            search(parsed.config, experiment=name, over=over, sampler=parsed.sampler, trials=parsed.trials)
 
 
 def _experiment(command: str, arguments: list[str]) -> str | None:
@@ -171,10 +200,11 @@ def _configured(command: str, name: str, arguments: list[str]) -> Any:
 def _evaluate(arguments: list[str]) -> None:
     parsed = _parse(EvaluateArguments, arguments, "python -m train evaluate")
     from train.compiled import keep_programs
+    from train.processes import first_only
     from train.runs import evaluate
 
     keep_programs()
-    evaluate(parsed.run, mesh=parsed.mesh)
+    evaluate(parsed.run, mesh=parsed.mesh, log=first_only(print))
 
 
 def _predict(arguments: list[str]) -> None:
@@ -189,7 +219,7 @@ def _export(arguments: list[str]) -> None:
     parsed = _parse(ExportArguments, arguments, "python -m train export")
     from train.export import export
 
-    export(parsed.run, parsed.out)
+    export(parsed.run, parsed.out, mesh=parsed.mesh)
 
 
 def _report(arguments: list[str]) -> None:

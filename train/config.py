@@ -40,9 +40,9 @@ class RunConfig:
     """Decay in (0, 1) of a moving average of the parameters, which validation, evaluation and export then use in their
     place; none for none."""
     remat: Remat = "none"
-    """What the backward pass recomputes in place of storing it: none; everything; dots, everything but matrix products;
-    dots_without_batch, everything but products with weights. Of each layer for video and text, else of the
-    whole network."""
+    """What the backward pass recomputes in place of storing it: none; everything; dots, everything but matrix products,
+    which saves little where layers are narrow; dots_without_batch, everything but products with weights. Of each layer
+    for video and text, else of the whole network."""
     mesh: str | None = None
     """Devices by axis, as in data=2,fsdp=4 (data, fsdp, tensor); none means data over all that divide the batch."""
     profile: str | None = None

@@ -40,12 +40,13 @@ class Exported(NamedTuple):
     config: dict[str, Any]
 
 
-def export(run: Path, out: Path | None = None, *, log: Log = print) -> Path:
+def export(run: Path, out: Path | None = None, *, mesh: str | None = None, log: Log = print) -> Path:
     """Writes model.safetensors, whose names are the keys of the parameters joined by dots, and config.json.
 
     Args:
       run: the run's folder.
       out: where to; None means the folder export in the run's.
+      mesh: to read the checkpoint onto, where one device cannot hold it; None is the default on these devices.
       log: where messages go.
 
     Returns:
@@ -54,7 +55,7 @@ def export(run: Path, out: Path | None = None, *, log: Log = print) -> Path:
     Raises:
       UserError: if the run has no checkpoint that can be read, or the folder is of something else.
     """
-    best = best_checkpoint(run, log=log)
+    best = best_checkpoint(run, mesh=mesh, log=log)
     out = run / "export" if out is None else out
     structure, arrays = flatten(jax.device_get(best.state.evaluated))
     content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, {"format": FORMAT})

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from train.config import Remat
 from train.sharding import keep_rows
@@ -31,7 +31,13 @@ def rematerialised(function: Callable[..., Any], remat: Remat) -> Callable[..., 
 
 
 def loss_gradient(
-    sample_losses: SampleLosses, objective: Objective, params: Any, batch: Any, *, parts: int = 1, affine: bool = False
+    sample_losses: SampleLosses,
+    objective: Objective,
+    params: Any,
+    batch: Any,
+    *,
+    parts: int = 1,
+    affine: bool | Bool[Array, ""] = False,
 ) -> tuple[tuple[Array, Any], Any]:
     r"""Value, extras and gradient in the parameters of an objective of every sample's layer losses.
 
@@ -49,7 +55,7 @@ def loss_gradient(
       params: what the gradient is in.
       batch: arrays with a row a sample. What is random in a step must have been drawn: parts draw nothing.
       parts: how many the batch is computed in; must divide its rows (and rows / parts those of a mesh).
-      affine: whether the objective is affine in the losses.
+      affine: whether the objective is affine in the losses; it may be traced, where that changes as training goes.
 
     Returns:
       ``((value, extras), gradient)``, as `jax.value_and_grad` has it.
@@ -58,11 +64,13 @@ def loss_gradient(
         whole_batch = lambda params: objective(sample_losses(params, batch))  # noqa: E731
         return jax.value_and_grad(whole_batch, has_aux=True)(params)
     divided = in_parts(batch, parts)
-    if affine:
-        shape = jax.eval_shape(sample_losses, params, batch)
-        losses = jnp.zeros(shape.shape, shape.dtype)
+    shape = jax.eval_shape(sample_losses, params, batch)
+    unseen = lambda: jnp.zeros(shape.shape, shape.dtype)  # noqa: E731
+    first_pass = lambda: whole(jax.lax.map(lambda part: sample_losses(params, part), divided))  # noqa: E731
+    if isinstance(affine, bool):
+        losses = unseen() if affine else first_pass()
     else:
-        losses = whole(jax.lax.map(lambda part: sample_losses(params, part), divided))
+        losses = jax.lax.cond(affine, unseen, first_pass)
     weights, _ = jax.grad(objective, has_aux=True)(losses)
 
     def add(gradient: Any, part: tuple[Any, Array]) -> tuple[Any, Array]:

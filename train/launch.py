@@ -43,11 +43,12 @@ def launch(commands: Sequence[Sequence[str]], *, grace: float = GRACE_SECONDS) -
     """
     with contextlib.ExitStack() as stack:
         children = [stack.enter_context(_started(number, command)) for number, command in enumerate(commands)]
-        stack.enter_context(_passed_on(children))
+        passed = stack.enter_context(_passed_on(children))
         failed = _watch(children)
         if failed is None:
             return 0
-        sys.stderr.write(f"error: {_what_happened(failed, len(children))}\n")
+        if signal.SIGINT not in passed:  # whoever interrupts knows why they end
+            sys.stderr.write(f"error: {_what_happened(failed, len(children))}\n")
         _end(children, grace)
         code = failed.process.returncode
         return code if code > 0 else 128 - code
@@ -76,17 +77,19 @@ def _started(number: int, command: Sequence[str]) -> Iterator[_Child]:
 
 
 @contextlib.contextmanager
-def _passed_on(children: Sequence[_Child]) -> Iterator[None]:
-    """While the context lasts, signals that would end us go to the children instead."""
+def _passed_on(children: Sequence[_Child]) -> Iterator[set[int]]:
+    """While the context lasts, signals that would end us go to the children instead; which did."""
+    passed: set[int] = set()
 
     def pass_on(number: int, _: object) -> None:
+        passed.add(number)
         for child in children:
             if child.process.poll() is None:
                 child.process.send_signal(number)
 
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield passed
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

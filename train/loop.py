@@ -46,21 +46,23 @@ def train(recipe: Recipe, folder: Path, *, profile: str | None = None, log: Log)
         array of the state is not finite, in which case the last good checkpoint stays; if the run has no such steps.
     """
     placed, profiled = place(recipe), parse_profile(profile, num_steps=recipe.num_steps)
-    with Checkpoints(folder / "checkpoints", log=log) as checkpoints:
-        newest = checkpoints.newest(placed.like)
-        if newest is None:
-            state, notes = placed.init(), Notes()
-        else:
-            step, state, found = newest
-            notes = Notes(found["train_seconds"], found["collapses"], tuple(found["messages"]))
-            if step < recipe.num_steps:
-                log(f"going on from the checkpoint of step {step}")
-        with (
-            _writer(folder, int(state.step)) as writer,
-            stopping() as stop,
-            profiling(profiled, folder / "profile", log) as profiler,
-        ):
-            _Loop(recipe, placed, folder, checkpoints, writer, stop, profiler).run(state, notes)
+    with stopping() as stop:
+        with Checkpoints(folder / "checkpoints", log=log) as checkpoints:
+            newest = checkpoints.newest(placed.like)
+            if newest is None:
+                state, notes = placed.init(), Notes()
+            else:
+                step, state, found = newest
+                notes = Notes(found["train_seconds"], found["collapses"], tuple(found["messages"]))
+                if step < recipe.num_steps:
+                    log(f"going on from the checkpoint of step {step}")
+            with (
+                _writer(folder, int(state.step)) as writer,
+                profiling(profiled, folder / "profile", log) as profiler,
+            ):
+                asked = _Loop(recipe, placed, folder, checkpoints, writer, stop, profiler).run(state, notes)
+        if asked or stop.at(recipe.num_steps + 1):  # the last save has been waited for
+            raise Interrupted(f"{folder}: asked to end by SIGTERM, trained to the end; the same command goes on")
 
 
 class _Loop:
@@ -82,8 +84,10 @@ class _Loop:
         self._saved_step, self._notes, self._compile_seconds = 0, Notes(), 0.0
         # By the shapes of a batch: those of text come in several lengths.
         self._compiled: dict[Any, Callable[[Any, Any], tuple[Any, Any]]] = {}
+        self._asked = False
 
-    def run(self, state: Any, notes: Notes) -> None:
+    def run(self, state: Any, notes: Notes) -> bool:
+        """Whether SIGTERM asked to end in the last step."""
         self._saved_step, self._notes = int(state.step), notes
         try:
             if self._goes_on():
@@ -96,6 +100,7 @@ class _Loop:
             self._write_status("interrupted")
             raise
         self._write_status("stopped" if self._gave_up() else "finished")
+        return self._asked
 
     def _steps(self, state: Any) -> None:
         recipe, done, pending = self._recipe, self._saved_step, None
@@ -120,15 +125,15 @@ class _Loop:
                 if done < recipe.num_steps:
                     batch = next(batches)
                 bar.update()
-                asked = self._stop.at(done)
+                self._asked = self._stop.at(done)
                 if done % recipe.validate_every == 0 or done == recipe.num_steps:
                     self._record(*pending, bar)
                     pending = None
                     self._checkpoint(state, time.perf_counter() - began, bar)
-                elif asked:
+                elif self._asked:
                     self._record(*pending, bar)
                     self._keep(state, time.perf_counter() - began)
-                if asked and self._goes_on():
+                if self._asked and self._goes_on():
                     raise Interrupted(
                         f"{self._folder}: asked to end by SIGTERM, saved at step {done} of {recipe.num_steps}; "
                         "the same command goes on from there"

@@ -11,9 +11,21 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from train.errors import UserError
+from train.errors import Interrupted, UserError
 
-__all__ = ["Membership", "Stop", "all_of", "fetch", "first_only", "is_first", "join", "stopping", "wait_for_all"]
+__all__ = [
+    "Membership",
+    "Stop",
+    "all_of",
+    "fetch",
+    "first_does",
+    "first_only",
+    "is_first",
+    "join",
+    "stopping",
+    "stopping_at_once",
+    "wait_for_all",
+]
 
 # A dead peer is noticed after this long; JAX's own default is 100 s.
 HEARTBEAT_SECONDS = 10
@@ -51,8 +63,8 @@ def join(member: Membership) -> None:
     options = _cluster_options(member) if member.cluster is not None else _explicit_options(member)
     try:
         jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_SECONDS, **options)
-    except (RuntimeError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    except (RuntimeError, ValueError, KeyError, ImportError) as error:
+        reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
         raise UserError(
             f"the processes did not come together ({reason}); check --coordinator, --processes and --process, "
             "or --cluster"
@@ -80,6 +92,22 @@ def all_of(holds: bool) -> bool:
     if jax.process_count() == 1:
         return holds
     return bool(np.all(multihost_utils.process_allgather(np.array(holds))))
+
+
+def first_does(act: Callable[[], None]) -> None:
+    """Process 0 acts; what it refuses, all processes refuse, so that none of them waits for it.
+
+    Raises:
+      UserError: if process 0 did, with its message there.
+    """
+    error: UserError | None = None
+    if is_first():
+        try:
+            act()
+        except UserError as caught:
+            error = caught
+    if not all_of(error is None):
+        raise error or UserError("process 0 refused, and says why")
 
 
 def fetch(tree: Any) -> Any:
@@ -120,6 +148,26 @@ def stopping() -> Iterator[Stop]:
     before = signal.signal(signal.SIGTERM, lambda *_: stop.ask())
     try:
         yield stop
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def stopping_at_once() -> Iterator[None]:
+    """SIGTERM raises Interrupted while the context lasts: where nothing is lost by that, outside of training.
+
+    Of many processes JAX hears it, and they go on.
+    """
+
+    def stop(*_: object) -> None:
+        raise Interrupted("asked to end by SIGTERM; the same command goes on from here")
+
+    if jax.distributed.is_initialized() or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -56,9 +56,13 @@ class Profiler:
         """To be called before the first step and after every one, with how many steps are done and what they left."""
         if self._profile is None:
             return
-        if self._tracing and done >= self._profile.last:
+        first, last = self._profile
+        if done >= last:
+            if not self._tracing:  # a run that goes on from beyond them
+                self._log(f"--profile: steps {first} to {last} are done already; no trace")
             self.end(state)
-        elif not self._tracing and done == self._profile.first - 1:
+            self._profile = None
+        elif not self._tracing and done >= first - 1:
             jax.block_until_ready(state)  # what was dispatched before is none of the trace's
             jax.profiler.start_trace(self._folder)
             self._tracing = True

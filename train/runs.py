@@ -14,7 +14,7 @@ from train.lock import locked
 from train.loop import train
 from train.metrics import PARTIAL, write_json
 from train.plan import describe_plan, make_plan
-from train.processes import first_only, is_first, wait_for_all
+from train.processes import first_does, first_only, is_first, wait_for_all
 from train.profile import parse_profile
 from train.recipe import INFEASIBLE, Kind
 from train.report.files import read_object
@@ -69,10 +69,13 @@ def run_one(config: Any, folder: Path, *, experiment: str, evaluated: bool = Tru
     recipe = kind.recipe(config, data)
     place(recipe)  # refuses parameters that do not divide over the mesh while the folder is not claimed yet
     parse_profile(config.profile, num_steps=recipe.num_steps)
-    if is_first():
-        _claim(folder, experiment, config, data)
-    with locked(folder) if is_first() else contextlib.nullcontext():
-        wait_for_all(f"{folder} is ours")
+    with contextlib.ExitStack() as held:
+
+        def take() -> None:
+            _claim(folder, experiment, config, data)
+            held.enter_context(locked(folder))
+
+        first_does(take)
         status = read_object(folder / "status.json") if (folder / "status.json").exists() else {}
         if status.get("state") in ("finished", "stopped"):
             log(f"{folder}: {status['state']} already after {status['steps']} steps; pass another --out to train anew")
@@ -163,9 +166,10 @@ def default_folder(config: Any, experiment: str) -> Path:
 def identity(experiment: str, config: Any, data: Any) -> dict[str, Any]:
     """What config.json holds: the configuration, and figures of the data that change when the data do.
 
-    The mesh is not part of it: a run may go on, and be evaluated, on another one. Neither is which steps are profiled.
+    The mesh is not part of it: a run may go on, and be evaluated, on another one. Nor are the parts of a batch and what
+    is recomputed, which fewer devices may need and which leave the step as it is; nor which steps are profiled.
     """
-    config = dataclasses.replace(config, mesh=None, profile=None)
+    config = dataclasses.replace(config, mesh=None, accumulate=1, remat="none", profile=None)
     return {"experiment": experiment, **to_json(config), "found": EXPERIMENTS[experiment].kind.found(data)}
 
 

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.faults.pair import PROCESSES
 from benchmarks.faults.process import PHASES
 from benchmarks.timing import table
 
@@ -27,8 +28,24 @@ OPTIONS = {
     "constraints.alpha": 0.6,
     "dual.optimizer": "adam",
 }
-RUNS, KILLS = 8, 6  # of each run, before it is let end
 LATEST = {"restore": 0.3, "step": 2.0, "save": 0.2}  # seconds after the phase began; a kill is drawn in (0, latest)
+
+
+class Fleet(NamedTuple):
+    """Runs that are killed.
+
+    Attributes:
+      processes: of each run; one of them is killed, at random.
+      runs: how many.
+      kills: of each run, before it is let end.
+    """
+
+    processes: int
+    runs: int
+    kills: int
+
+
+FLEETS = (Fleet(processes=1, runs=8, kills=6), Fleet(processes=PROCESSES, runs=2, kills=6))
 
 
 class Kill(NamedTuple):
@@ -49,30 +66,43 @@ class Kill(NamedTuple):
 
 def main() -> dict[str, Any]:
     """Prints a table of kills by phase, and whether every run ended as the one that was left alone."""
-    print(
-        f"{RUNS} runs of {STEPS} steps that save every {EVERY}, each killed {KILLS} times by SIGKILL and started again"
-    )
-    draw, kills, same = random.Random(0), [], []
-    with tempfile.TemporaryDirectory() as folder:
-        work = _Work(Path(folder))
-        expected = work.outcome(work.end("alone"))
-        for number in range(RUNS):
-            name = f"run{number}"
-            for phase in draw.choices(list(PHASES), k=KILLS):
-                kills.append(work.kill(name, phase, draw.uniform(0.0, LATEST[phase])))
-            same.append(work.outcome(work.end(name)) == expected)
-            print(f"  {name}: {'the same result' if same[-1] else 'ANOTHER RESULT'}", flush=True)
-    rows = [[phase, *_figures([kill for kill in kills if kill.phase == phase])] for phase in PHASES]
-    print(table(["killed during", "kills", "checkpoints lost", "steps lost, mean", "most"], rows))
-    print(f"runs that ended bit for bit as the one left alone: {sum(same)} of {RUNS}")
+    print(f"runs of {STEPS} steps that save every {EVERY}, killed by SIGKILL and started again")
+    draw, rows, kills, same = random.Random(0), [], [], []
+    for fleet in FLEETS:
+        found, equal = _killed(fleet, draw)
+        kills, same = [*kills, *found], [*same, *equal]
+        rows += [
+            [str(fleet.processes), phase, *_figures([kill for kill in found if kill.phase == phase])]
+            for phase in PHASES
+        ]
+    print(table(["processes", "killed during", "kills", "checkpoints lost", "steps lost, mean", "most"], rows))
+    print(f"runs that ended bit for bit as the one left alone: {sum(same)} of {len(same)}")
     lost = [kill.done - kill.after for kill in kills]
     print(f"steps lost at most: {max(lost)}; saved every {EVERY}, and training goes on while a save is written")
     return {
         "kills": len(kills),
         "checkpoints_lost": sum(kill.after < kill.before for kill in kills),
         "most_steps_lost": max(lost),
-        "same_results": sum(same) / RUNS,
+        "same_results": sum(same) / len(same),
     }
+
+
+def _killed(fleet: Fleet, draw: random.Random) -> tuple[list[Kill], list[bool]]:
+    """Every kill of a fleet, and of each run whether it ended as the one left alone."""
+    kills, same = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        work = _Work(Path(folder), fleet.processes)
+        expected = work.outcome(work.end("alone"))
+        for number in range(fleet.runs):
+            name = f"run{number}"
+            for phase in draw.choices(list(PHASES), k=fleet.kills):
+                victim, seconds = draw.randrange(fleet.processes), draw.uniform(0.0, LATEST[phase])
+                if kill := work.kill(name, victim, phase, seconds):
+                    kills.append(kill)
+            same.append(work.outcome(work.end(name)) == expected)
+            said = "the same result" if same[-1] else "ANOTHER RESULT"
+            print(f"  {fleet.processes} process(es), {name}: {said}", flush=True)
+    return kills, same
 
 
 def _figures(kills: list[Kill]) -> list[str]:
@@ -88,10 +118,10 @@ def _figures(kills: list[Kill]) -> list[str]:
 
 
 class _Work:
-    """Starts processes on run folders below one folder."""
+    """Starts runs, each of so many processes, in folders below one folder."""
 
-    def __init__(self, root: Path):
-        self._root = root
+    def __init__(self, root: Path, processes: int):
+        self._root, self._processes = root, processes
         self._environment = {
             **os.environ,
             "UNROLL_PREPARED": str(root / "prepared"),
@@ -103,21 +133,23 @@ class _Work:
     def end(self, name: str) -> Path:
         """Lets a run end."""
         folder = self._root / name
-        code = self._run(["train", *_arguments(folder)])
+        launched = [] if self._processes == 1 else ["launch", "--processes", str(self._processes), "--"]
+        code = self._run(["train", *launched, *_arguments(folder)])
         if code != 0:
             raise RuntimeError(f"a run that was not killed ended with exit code {code}")
         return folder
 
-    def kill(self, name: str, phase: str, seconds: float) -> Kill:
-        """Starts or goes on with a run, to be killed; a run that had already ended is not started."""
+    def kill(self, name: str, victim: int, phase: str, seconds: float) -> Kill | None:
+        """Starts or goes on with a run, to be killed; None if it had ended before, or ended first."""
         folder, file = self._root / name, self._root / "done"
         before = _newest(folder)
         file.write_text(str(before), encoding="utf-8")
-        code = self._run(["benchmarks.faults.process", phase, str(seconds), str(file), *_arguments(folder)])
-        if code not in (0, -signal.SIGKILL):
+        module = ["benchmarks.faults.process"] if self._processes == 1 else ["benchmarks.faults.pair", str(victim)]
+        code = self._run([*module, phase, str(seconds), str(file), *_arguments(folder)])
+        if code not in (0, -signal.SIGKILL, 128 + signal.SIGKILL):
             raise RuntimeError(f"a process to be killed during {phase} ended with exit code {code}")
         done = max(int(file.read_text(encoding="utf-8")), before)
-        return Kill(phase, done, before, _newest(folder)) if code else Kill("none", STEPS, before, STEPS)
+        return Kill(phase, done, before, _newest(folder)) if code else None
 
     def outcome(self, folder: Path) -> dict[str, Any]:
         """What must not depend on kills: checksums of the checkpoints kept, every metric, the evaluation."""
@@ -125,9 +157,9 @@ class _Work:
         notes = {}
         for step in sorted(path.name for path in (folder / "checkpoints").iterdir() if path.name.isdigit()):
             said = json.loads((folder / "checkpoints" / step / "notes" / "metadata").read_text(encoding="utf-8"))
-            notes[step] = said["score"]
+            notes[step] = [said["score"], said["digest"][0]]  # the second checksum is of notes, which hold times
         metrics = (folder / "metrics.jsonl").read_text(encoding="utf-8")
-        return {"scores": notes, "metrics": metrics, "evaluation": _without_times(evaluation)}
+        return {"checkpoints": notes, "metrics": metrics, "evaluation": _without_times(evaluation)}
 
     def _run(self, module: list[str]) -> int:
         return subprocess.run(

@@ -13,14 +13,14 @@ from typing import Any
 
 from train import cli
 from train.checkpoint import Checkpoints
-from train.metrics import MetricsWriter
+from train.processes import Stop
 
 __all__ = ["PHASES"]
 
 # What a kill may fall into: the method at whose call the clock starts.
 PHASES: dict[str, tuple[type, str]] = {
     "restore": (Checkpoints, "newest"),
-    "step": (MetricsWriter, "write"),
+    "step": (Stop, "at"),
     "save": (Checkpoints, "save"),
 }
 
@@ -33,14 +33,14 @@ def main(phase: str, seconds: float, file: Path, arguments: list[str]) -> int:
         file.write_text(str(done[0]), encoding="utf-8")
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def count(_: Any, row: dict[str, Any]) -> None:
-        done[0] = max(done[0], int(row["step"]) + 1)  # metrics are read one step late
+    def count(_: Any, step: int) -> None:
+        done[0] = step
 
     clock = threading.Timer(seconds, die)
     clock.daemon = True
     owner, method = PHASES[phase]
     _before(owner, method, lambda *_, **__: None if clock.is_alive() else clock.start())
-    _before(MetricsWriter, "write", count)
+    _before(Stop, "at", count)
     return cli.main(arguments)
 
 

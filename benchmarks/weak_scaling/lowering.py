@@ -14,8 +14,9 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from jaxtyping import Array
 
 from benchmarks.language_model import LanguageModel, Read, cross_entropy
-from benchmarks.weak_scaling.collectives import bytes_sent, collectives
+from benchmarks.weak_scaling.collectives import bytes_sent
 from benchmarks.weak_scaling.program import TOPOLOGIES, Compiled, Setting
+from train.sharding import collectives
 from unroll_jax.constrained import DualState, descent_constraints, dual_ascent, lagrangian
 
 __all__ = ["compiled", "lowered", "lowered_bytes"]
@@ -31,20 +32,20 @@ def compiled(setting: Setting) -> Compiled:
     binary = program.compile()
     seconds = time.perf_counter() - began
     memory: Any = binary.memory_analysis()
-    sent, counts = _sums(binary.as_text() or "", setting)
+    sent, counts = _sums(binary.as_text() or "")
     return Compiled(sent, counts, memory.argument_size_in_bytes, memory.temp_size_in_bytes, seconds)
 
 
 def lowered_bytes(setting: Setting) -> dict[str, float]:
     """Kind -> bytes that a device sends in a step, read from the program as it goes to the compiler."""
     program: Any = lowered(setting).compiler_ir("hlo")
-    return _sums(program.as_hlo_text(), setting)[0]
+    return _sums(program.as_hlo_text())[0]
 
 
-def _sums(text: str, setting: Setting) -> tuple[dict[str, float], dict[str, int]]:
+def _sums(text: str) -> tuple[dict[str, float], dict[str, int]]:
     sent: dict[str, float] = defaultdict(float)
     counts: dict[str, int] = defaultdict(int)
-    for found in collectives(text, num_devices=setting.num_devices):
+    for found in collectives(text):
         sent[found.kind] += bytes_sent(found)
         counts[found.kind] += found.times
     return dict(sent), dict(counts)

@@ -1,10 +1,6 @@
-"""The benchmark of many devices: collectives are read as they are, and the formula is that of compiled programs."""
+"""The benchmark of many devices: bytes are those of rings, and the formula is that of compiled programs."""
 
-import json
 import math
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -12,65 +8,12 @@ import pytest
 
 from benchmarks import weak_scaling
 from benchmarks.language_model import LanguageModel
-from benchmarks.weak_scaling.collectives import Collective, bytes_sent, collectives
+from benchmarks.weak_scaling.collectives import bytes_sent
 from benchmarks.weak_scaling.lowering import lowered_bytes
 from benchmarks.weak_scaling.model import ACCELERATORS, flops_a_device, formula_bytes, num_params, step_time
 from benchmarks.weak_scaling.program import Compiled, DecoderSizes, compile_apart
-
-# Written as XLA writes it: for TPUs (groups as axes of a mesh, trip counts in conditions), GPUs (started and done
-# apart) and CPUs (trip counts known).
-TEXT = """HloModule jit_step, is_scheduled=true
-
-%add (x: f32[], y: f32[]) -> f32[] {
-  %x = f32[] parameter(0)
-  %y = f32[] parameter(1)
-  ROOT %sum = f32[] add(%x, %y)
-}
-
-%inner (state: (s32[], f32[16])) -> (s32[], f32[16]) {
-  %gather = bf16[4,16]{1,0:T(8,128)(2,1)} all-gather(%a), replica_groups=mesh['x'=4,'y'=2] {'x'}, dimensions={0}
-  ROOT %out = (s32[], f32[16]) tuple(%i, %b)
-}
-
-%inner_condition (state: (s32[], f32[16])) -> pred[] {
-  %bound = s32[]{:T(128)} constant(3)
-  ROOT %less = pred[] compare(%i, %bound), direction=LT
-}
-
-%body (state: (s32[], f32[16])) -> (s32[], f32[16]) {
-  %loop = (s32[], f32[16]) while(%t), condition=%inner_condition, body=%inner
-  ROOT %out.1 = (s32[], f32[16]) tuple(%i, %b)
-}
-
-%scatter (whole: f32[8,16]) -> f32[1,16] {
-  %reduced = f32[8,16]{1,0} all-reduce(%whole), replica_groups={{0,1,2,3,4,5,6,7}}, to_apply=%add
-  ROOT %own = f32[1,16]{1,0} dynamic-slice(%reduced, %place, %zero), dynamic_slice_sizes={1,16}
-}
-
-ENTRY %main (p: f32[16]) -> f32[16] {
-  %outer = (s32[], f32[16]) while(%t), condition=%unread, body=%body, backend_config={"known_trip_count":{"n":"5"}}
-  %both = (f32[16]{0}, f32[4]{0}) all-reduce(%c, %d), replica_groups=[2,4]<=[8], to_apply=%add, metadata={op_name="a/b"}
-  %begun = (f32[2]{0}, f32[16]{0}) all-gather-start(%e), replica_groups={{0,1,2,3,4,5,6,7}}, dimensions={0}
-  %ended = f32[16]{0} all-gather-done(%begun)
-  %sent = (f32[16]{0}, f32[16]{0}, u32[], u32[]) collective-permute-start(%f), source_target_pairs={{0,1},{1,0}}
-  %fused = f32[1,16]{1,0} fusion(%g), kind=kCustom, calls=%scatter
-  %part = f32[2]{0} reduce-scatter(%h), replica_groups={}, dimensions={0}, to_apply=%add
-  ROOT %r = f32[16] copy(%p)
-}
-"""
-
-
-def test_collectives_are_read_from_every_way_of_writing_them():
-    found = collectives(TEXT, num_devices=8)
-    assert [entry[:4] for entry in found] == [
-        ("all-gather", 2 * 64, 4, 15),
-        ("all-reduce", 4 * 20, 4, 1),
-        ("all-gather", 4 * 16, 8, 1),
-        ("collective-permute", 4 * 16, 8, 1),
-        ("reduce-scatter", 4 * 16, 8, 1),
-        ("reduce-scatter", 4 * 2, 8, 1),
-    ]
-    assert [entry.name for entry in found] == ["", "a/b", "", "", "", ""]
+from tests.devices import on_eight_devices
+from train.sharding import Collective
 
 
 @pytest.mark.parametrize(
@@ -84,43 +27,13 @@ def test_collectives_are_read_from_every_way_of_writing_them():
     ],
 )
 def test_bytes_sent_are_those_of_rings(kind, result, sent):
-    assert bytes_sent(Collective(kind, result, group=8, times=3, name="")) == 3 * sent
+    assert bytes_sent(_collective(kind, result)) == 3 * sent
 
 
-def test_text_that_is_not_a_module_is_refused():
-    with pytest.raises(ValueError, match="without an ENTRY"):
-        collectives("nothing", num_devices=8)
-    with pytest.raises(ValueError, match="no trip count"):
-        collectives(TEXT.replace("constant(3)", "parameter(0)"), num_devices=8)
-
-
-PROGRAM = """
-import functools, json, jax, jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
-from benchmarks.weak_scaling.collectives import collectives
-mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-@functools.partial(jax.shard_map, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
-def program(a):  # (2, 4) here
-    def turn(a, _):
-        whole = jax.lax.all_gather(a, "y", tiled=True)  # (4, 4)
-        mixed = jnp.sin(jax.lax.psum(whole, "x"))
-        return jax.lax.psum_scatter(mixed, "y", tiled=True), None
-    a, _ = jax.lax.scan(turn, a, length=5)
-    return jax.lax.all_to_all(jax.lax.ppermute(a, "x", [(0, 1), (1, 0)]), "y", 0, 0)
-text = jax.jit(program).lower(jnp.ones((8, 4))).compile().as_text()
-print(json.dumps(collectives(text, num_devices=8)))
-"""
-
-
-def test_collectives_of_a_compiled_program_are_those_it_was_written_with():
-    found = {tuple(entry[:4]) for entry in json.loads(_on_eight_devices(PROGRAM)[-1])}
-    assert found >= {
-        ("all-gather", 64, 2, 5),
-        ("all-reduce", 64, 4, 5),
-        ("reduce-scatter", 32, 2, 5),
-        ("all-to-all", 32, 2, 1),
-    }
-    assert {entry[1] for entry in found if entry[0] == "collective-permute"} == {32}
+def test_what_runs_an_unknown_number_of_times_is_refused():
+    found = _collective("all-reduce", 80)._replace(bounded=False)
+    with pytest.raises(ValueError, match=r"found must be in loops whose trip counts .* bounded=False.*jax.lax.scan"):
+        bytes_sent(found)
 
 
 STEPS = """
@@ -149,7 +62,7 @@ print("equal")
 
 
 def test_eight_devices_take_the_step_of_one():
-    assert _on_eight_devices(STEPS)[-1] == "equal"
+    assert on_eight_devices(STEPS)[-1] == "equal"
 
 
 @pytest.mark.parametrize("share", [None, 4])
@@ -228,10 +141,5 @@ def test_the_table_has_a_row_for_every_number_of_devices(for_tpu, capsys, monkey
     assert ("without libtpu" in printed) != for_tpu
 
 
-def _on_eight_devices(program: str) -> list[str]:
-    """The lines that a program prints, in a process of its own."""
-    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.splitlines()
+def _collective(kind: str, result: int) -> Collective:
+    return Collective(kind, result, arrays=1, group=8, times=3, bounded=True, source="")

@@ -20,9 +20,10 @@ from train.checkpoint import Checkpoints
 from train.constrained import ConstraintConfig, DualConfig, init_state, make_step
 from train.errors import UserError
 from train.plan import make_plan
+from train.processes import fetch
 from train.recipe import Recipe
 from train.runs import evaluate, run
-from train.sharding import describe_mesh, make_mesh, path_name, place
+from train.sharding import describe_mesh, make_mesh, own_rows, path_name, place
 from train.video.config import ModelConfig, VideoConfig
 from train.video.task import video_task
 
@@ -86,13 +87,15 @@ def trained(recipe: Recipe) -> tuple[dict[str, np.ndarray], dict[str, list[int]]
     placed = place(recipe)
     state, batches, found = placed.init(), recipe.batches(0), {}
     for step in range(STEPS):
-        state, metrics = placed.step(state, placed.put(next(batches)))
+        own = own_rows(recipe.mesh, len(jax.tree.leaves(batch := next(batches))[0]))
+        batch = batch if own is None else jax.tree.map(lambda part: part[own], batch)  # noqa: B023 (called at once)
+        state, metrics = placed.step(state, placed.put(batch))
         found |= {f"{step}/{path}": leaf for path, leaf in _named(metrics).items()}
     return found | _named(state), _parts(state)
 
 
 def _named(tree: Any) -> dict[str, np.ndarray]:
-    return {path_name(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
+    return {path_name(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(fetch(tree))}
 
 
 def _parts(state: Any) -> dict[str, list[int]]:

@@ -7,11 +7,14 @@ import sys
 from collections import Counter
 from itertools import product
 from pathlib import Path
+from subprocess import PIPE
 
 import numpy as np
 import pytest
 
 from tests.sharding.measure import MESHES, MODELS, STEPS
+from tests.sharding.pair import PAIR_MESHES
+from train.launch import free_port
 from train.metrics import read_metrics
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,24 +26,31 @@ BOUNDS = {"float32": 2e-4, "float64": 1e-12}
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
-    """The folder where a process with eight devices left what it found."""
+    """The folder where a process with eight devices, and two with one each, left what they found."""
     folder = tmp_path_factory.mktemp("eight")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.sharding.measure", str(folder)],
-        cwd=ROOT,
-        env=os.environ
-        | {
-            "JAX_PLATFORMS": "cpu",
-            "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),  # a step is planned and run
-            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-            "XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8",
-        },
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Involuntary full rematerialization" not in done.stderr, "XLA moves an array whole: see the rules"
+    _said(_started("measure", str(folder), folder=folder, devices=8))
+    coordinator = f"127.0.0.1:{free_port()}"
+    pair = [_started("pair", str(folder), coordinator, str(i), folder=folder, devices=1) for i in (0, 1)]
+    for process in pair:
+        _said(process)
     return folder
+
+
+def _started(module, *arguments, folder, devices):
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),  # a step is planned and run
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}",
+    }
+    command = [sys.executable, "-m", f"tests.sharding.{module}", *arguments]
+    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=PIPE, stderr=PIPE, text=True)
+
+
+def _said(process):
+    _, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
+    assert "Involuntary full rematerialization" not in errors, "XLA moves an array whole: see the rules"
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +60,11 @@ def found(out):
 
 @pytest.fixture(scope="module")
 def arrays(out):
-    with np.load(out / "arrays.npz", allow_pickle=False) as file:
-        return dict(file)
+    found = {}
+    for name in ("arrays.npz", "pair.npz"):
+        with np.load(out / name, allow_pickle=False) as file:
+            found |= dict(file)
+    return found
 
 
 def _of(arrays, prefix):
@@ -60,7 +73,11 @@ def _of(arrays, prefix):
 
 @pytest.mark.parametrize(
     ("model", "key", "dtype"),
-    [*product(MODELS, DIVIDED, BOUNDS), ("options", "data", "float64"), ("options", "mixed", "float64")],
+    [
+        *product(MODELS, DIVIDED, BOUNDS),
+        *product(["options"], ["data", "mixed"], ["float64"]),
+        *product([*MODELS, "options"], PAIR_MESHES, ["float64"]),
+    ],
 )
 def test_five_steps_are_those_of_one_device(arrays, model, key, dtype):
     expected, got = (_of(arrays, f"{model}/{mesh}/{dtype}/") for mesh in ("one", key))

@@ -99,7 +99,7 @@ def test_the_average_is_what_is_judged_and_exported(small, start, built, tmp_pat
 
 
 def test_an_epoch_that_never_ends_is_refused(built):
-    message = r"--dual.every epoch moves no multiplier: an epoch has 6 steps, the constraints count in 4"
+    message = r"--dual.every epoch moves no multiplier: an epoch has 6 steps, multipliers may move in 4"
     with pytest.raises(UserError, match=message):
         built("text-ut", dual=DualConfig(every="epoch"))
     assert built("text-ut", dual=DualConfig(every="epoch"), steps=6)[2].steps_an_epoch == 6

@@ -76,6 +76,16 @@ def small_data(clips, monkeypatch):
         (["prepare", "shapes", "--from", "nowhere"], ["data.source=shapes takes no data.root"]),
         (["run", "video-ut", "--data.source", "frames"], ["data.root"]),
         (["run", "video-ut", "--data.source", "frames", "--data.root", "nowhere"], ["nowhere does not exist"]),
+        (["launch", "--processes", "2", "run", "video-ut"], ["needs a command behind --"]),
+        (["launch", "--processes", "0", "--", "run", "video-ut"], ["--processes must be at least 1, got 0"]),
+        (
+            ["launch", "--processes", "2", "--", "export", "runs/x"],
+            ["export runs in one process"],
+        ),
+        (
+            ["--coordinator", "localhost:1", "--processes", "2", "--process", "0", "search", "video-ut"],
+            ["search runs in"],
+        ),
         (["list", "all"], ["list takes no arguments, got all"]),
     ],
 )

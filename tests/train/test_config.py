@@ -26,6 +26,7 @@ BAD_VALUES = {
     "primal.learning_rate": [0.0, float("nan")],
     "primal.warmup_share": [1.0, -0.1],
     "primal.clip_norm": [0.0],
+    "dual.optimizer": ["momentum", ""],
     "dual.learning_rate": [-1e-3, 0.0],
     "dual.proportional_gain": [-1.0],
     "dual.every": [0, 7],
@@ -140,6 +141,35 @@ def test_explicit_slacks_need_a_cost(changed):
     check_config(changed(**{"constraints.slacks": "explicit", "constraints.resilience": 1.0}))
     with pytest.raises(UserError, match=r"--constraints.slacks explicit .* --constraints.resilience"):
         check_config(changed(**{"constraints.slacks": "explicit"}))
+
+
+USED = {
+    ("dual.nu", 0.5): {"dual.optimizer": "nu_pi"},
+    ("dual.proportional_gain", 2.0): {"dual.optimizer": "pi"},
+    ("constraints.level", 0.9): {"constraints.bind": "tail"},
+    ("constraints.leeway", 0.1): {"constraints.bind": "positive"},
+    ("constraints.slack_rate", 0.1): {"constraints.slacks": "explicit", "constraints.resilience": 2.0},
+    ("constraints.slack_restarts", False): {"constraints.slacks": "explicit", "constraints.resilience": 2.0},
+}
+
+
+@pytest.mark.parametrize(("field", "value"), USED, ids=str)
+def test_an_option_without_effect_is_refused_with_what_it_is_for(changed, field, value):
+    check_config(changed(**{field: value}, **USED[field, value]))
+    unused = {"dual.optimizer": "adam"}
+    name, (other, choice) = field.replace("_", "-"), next(iter(USED[field, value].items()))
+    with pytest.raises(UserError, match=f"--{name} {value} has no effect without --{other} {choice}.*; leave it out"):
+        check_config(changed(**{field: value}, **unused))
+
+
+def test_multipliers_start_at_most_at_their_cap_but_for_frozen_ones(changed):
+    fields = {"dual.cap": 2.0, "dual.start": (0.0, 2.0, 5.0)}
+    for refused in (fields, {**fields, "dual.start": (5.0,)}, {**fields, "dual.frozen": (1,)}):
+        with pytest.raises(UserError, match=r"--dual.start must be at most dual.cap=2.0, but for frozen layers, got"):
+            check_config(changed(**refused))
+    check_config(changed(**fields, **{"dual.frozen": (2,)}))
+    shifted = {"dual.cap": 2.0, "dual.start": (0.0, 5.0), "constraints.reference": None}
+    check_config(changed(**shifted, **{"dual.frozen": (2,)}))
 
 
 def test_one_start_a_constraint_is_allowed(changed):

@@ -1,12 +1,18 @@
 """Multipliers and slacks under every option, replayed in NumPy from the violations of the steps."""
 
+import dataclasses
+import inspect
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from train.constrained import init_state, make_step
+from train.constrained.duals import multiplier_ascent, objective_value, slack_rule
 from train.errors import UserError
+from train.video.config import check_config
+from train.video.recipe import video_recipe
 from train.video.task import video_task
 
 STEPS, EPOCH, RATE = 9, 2, 0.3  # 64 sequences in batches of 32
@@ -28,6 +34,12 @@ VARIANTS = {
     "explicit slacks": {**SGD, **EXPLICIT},
     "explicit slacks that go on": {**SGD, **EXPLICIT, "constraints.slack_restarts": False},
     "explicit slacks, not normalised": {**SGD, **EXPLICIT, "constraints.normalise": False},
+    "explicit slacks, started, after a warm-up": {
+        **SGD,
+        **EXPLICIT,
+        "dual.start": (2.0,),
+        "constraints.warmup_steps": 3,
+    },
     "scaled": {**SGD, "constraints.scale": True},
     "scaled, started": {**SGD, "constraints.scale": True, "dual.start": (0.5,)},
     "scaled, resilient": {**SGD, "constraints.scale": True, "constraints.resilience": 2.0},
@@ -66,8 +78,9 @@ def _replay(config, rows):
         found.append((lam / sizes, None if shown is None else shown * sizes))
         unmet = row.violations / sizes - (slack if explicit else 0.0)
         if explicit:
-            scale = 1 + lam.sum() if settings.normalise else 1.0
-            slack = np.maximum(slack - settings.slack_rate * (beta * slack - lam) / scale, 0)
+            pressing = lam if step >= settings.warmup_steps else np.zeros(3)
+            scale = 1 + pressing.sum() if settings.normalise else 1.0
+            slack = np.maximum(slack - settings.slack_rate * (beta * slack - pressing) / scale, 0)
             if settings.slack_restarts and (step + 1) % EPOCH == 0:
                 slack = np.zeros(3)
         if step < settings.warmup_steps or (dual.freeze_after is not None and step >= dual.freeze_after):
@@ -153,10 +166,142 @@ def test_the_gradient_is_that_of_the_weighted_samples(changed, clips, bind):
         assert 0 < np.sum(share > 0) < share.size, "the case binds some of the samples"
 
 
+# Gains, and the least beta: k_i / 2 + k_p (1 - nu) / (1 + nu).
+LEAST = {
+    "sgd": ({}, 0.05),
+    "pi": ({}, 1.05),
+    "pi, half the gain": ({"dual.proportional_gain": 0.5}, 0.55),
+    "nu_pi": ({}, 1.05),
+    "nu_pi, slow": ({"dual.nu": 0.5}, 0.05 + 1 / 3),
+    "nu_pi, ahead": ({"dual.nu": -0.5}, 3.05),
+}
+
+
+@pytest.mark.parametrize("share", [1.02, 0.98])
+@pytest.mark.parametrize("name", LEAST)
+def test_a_resilience_is_refused_exactly_where_multipliers_would_swing_for_ever(changed, clips, name, share):
+    fields, least = LEAST[name]
+    fields = {"dual.optimizer": name.split(",")[0], "dual.learning_rate": 0.1, **fields}
+    config = changed(**fields, **{"constraints.resilience": share * least})
+    dual = multiplier_ascent(config, video_task(config, clips).steps_an_epoch)
+    last = _run_out(lambda state: dual.update(state, jnp.full(3, 0.3)), dual.init(3)).multipliers
+    assert np.allclose(last, 0.3 * share * least, rtol=1e-3) == (share > 1.0)
+    if share > 1.0:
+        check_config(config)
+        return
+    with pytest.raises(UserError, match=r"--constraints.resilience must be above .*, or multipliers swing for ever"):
+        check_config(config)
+    check_config(dataclasses.replace(config, method="erm"))
+
+
+@pytest.mark.parametrize("rate", [0.49, 0.51])
+@pytest.mark.parametrize("normalise", [True, False])
+def test_a_slack_rate_is_refused_exactly_where_slacks_would_swing_for_ever(changed, normalise, rate):
+    fields = {"constraints.slacks": "explicit", "constraints.resilience": 4.0, "constraints.normalise": normalise}
+    config = changed(**fields, **{"constraints.slack_rate": rate})
+    slack, losses, multiplier = slack_rule(config), jnp.ones(2), jnp.array([0.01])
+
+    def move(state):
+        return slack.update(
+            state, jax.grad(objective_value, argnums=3)(config, losses, multiplier, state.slacks, _rise)
+        )
+
+    last = _run_out(move, slack.init(1)).slacks
+    assert np.allclose(last, multiplier / 4.0, rtol=1e-3) == (rate < 0.5)
+    if rate < 0.5:
+        check_config(config)
+        return
+    with pytest.raises(UserError, match=r"--constraints.slack-rate must be below 2 / constraints.resilience=0.5"):
+        check_config(config)
+
+
+def _rise(losses):
+    return losses[1:] - losses[:-1]
+
+
+def _run_out(move, state):
+    return jax.jit(lambda: jax.lax.scan(lambda state, _: (move(state), None), state, length=2000)[0])()
+
+
+def test_the_warm_up_is_plain_risk_also_where_multipliers_start_above_0(run):
+    _, rows, warm = run({**SGD, "dual.start": (2.0,), "constraints.warmup_steps": 3}, 3)
+    _, _, plain = run({"method": "erm"}, 3)
+    for one, two in zip(jax.tree.leaves(warm.params), jax.tree.leaves(plain.params), strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-6, atol=1e-7)
+    np.testing.assert_array_equal(warm.multipliers, np.full(3, 2.0))
+    np.testing.assert_allclose([row.lagrangian for row in rows], [row.layer_losses[-1] for row in rows], rtol=1e-6)
+    _, _, after = run({**SGD, "dual.start": (2.0,), "constraints.warmup_steps": 3}, 4)
+    assert np.all(after.multipliers != 2.0)
+
+
 def test_an_epoch_that_never_ends_is_refused(changed, clips):
     with pytest.raises(UserError, match=r"--dual.every epoch moves no multiplier: an epoch has 16 steps"):
         video_task(changed(**{"dual.every": "epoch"}), clips)
     video_task(changed(**{"dual.every": "epoch"}, steps=16), clips)
+    with pytest.raises(UserError, match=r"an epoch has 16 steps, multipliers may move in 15 .*--dual.freeze-after"):
+        video_task(changed(**{"dual.every": "epoch", "dual.freeze_after": 15}, steps=16), clips)
+    video_task(changed(**{"dual.every": "epoch", "dual.freeze_after": 15, "dual.start": (1.0,)}, steps=16), clips)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"dual.every": 4, "dual.freeze_after": 3}, "--dual.every must be at most the 3 steps"),
+        ({"dual.every": 4, "constraints.warmup_steps": 3}, "--dual.every must be at most the 3 steps"),
+        ({"constraints.warmup_steps": 3, "dual.freeze_after": 3}, "--dual.freeze-after must be above"),
+        ({"dual.freeze_after": 0}, "--dual.freeze-after must be above constraints.warmup-steps=0, unless"),
+    ],
+    ids=str,
+)
+def test_multipliers_that_start_at_0_and_never_move_are_refused(run, changed, fields, words):
+    with pytest.raises(UserError, match=words):
+        check_config(changed(**fields))
+    assert not np.any(run(fields, 6)[2].multipliers), "the case does move one"
+    for allowed in ({"dual.start": (0.5,)}, {"method": "erm"}):
+        check_config(changed(**fields, **allowed))
+
+
+def test_a_step_an_epoch_on_tails_takes_the_mean_of_the_batches_tails_as_its_help_says(run):
+    fields = {**SGD, "constraints.bind": "tail", "dual.every": "epoch"}
+    config, rows, state = run(fields, EPOCH)
+    mean = np.mean([row.violations for row in rows], axis=0)
+    np.testing.assert_allclose(state.multipliers, np.maximum(RATE * mean, 0.0), rtol=1e-4, atol=1e-6)
+    assert "mean of the batches' tails" in inspect.getsource(type(config.dual))
+
+
+def test_an_optimizer_may_be_any_factory_of_a_transformation(run):
+    _, _, named = run(SGD, 4)
+    _, _, made = run({**SGD, "dual.optimizer": "optax:sgd"}, 4)
+    assert np.any(named.multipliers > 0.0)
+    np.testing.assert_array_equal(made.multipliers, named.multipliers)
+    _, _, another = run({**SGD, "dual.optimizer": "optax:rmsprop"}, 4)
+    assert np.any(another.multipliers != named.multipliers)
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("nowhere:sgd", "cannot make it .*nowhere"),
+        ("optax:nothing", "cannot make it .*nothing"),
+        (":sgd", "cannot make it"),
+        ("optax:", "cannot make it"),
+        ("math:sqrt", "made .*, which is no optax gradient transformation"),
+    ],
+)
+def test_a_path_that_makes_no_optimizer_is_one_line(changed, clips, path, words):
+    config = changed(**{"dual.optimizer": path})
+    check_config(config)
+    with pytest.raises(UserError, match=f"--dual.optimizer {path}.*({words})") as caught:
+        video_recipe(config, video_task(config, clips), clips)
+    assert "\n" not in str(caught.value)
+
+
+def test_restarts_that_would_keep_slacks_at_0_are_refused(changed, clips):
+    fields = {"constraints.slacks": "explicit", "constraints.resilience": 2.0, "dual.start": (1.0,), "batch_size": 33}
+    with pytest.raises(UserError, match=r"slack-restarts sets explicit slacks to 0 in every step: .*no-slack-restarts"):
+        video_task(changed(**fields), clips)
+    for allowed in ({"batch_size": 32}, {"constraints.slack_restarts": False}, {"method": "erm"}):
+        video_task(changed(**{**fields, **allowed}), clips)
 
 
 def test_layers_are_frozen_by_their_number_also_without_a_bound_on_the_input(changed, clips):

@@ -118,19 +118,53 @@ def test_two_processes_do_what_one_does_with_parts_averages_tails_and_slacks(sta
     assert max(slacks) > 0.0
 
 
-def test_one_that_is_killed_ends_both_with_a_message_and_one_or_two_go_on(start, alone, tmp_path):
+@pytest.mark.parametrize(("victim", "goes_on"), [(0, LAUNCH), (1, [])])
+def test_one_that_is_killed_ends_both_with_a_message_and_two_or_one_go_on(start, alone, tmp_path, victim, goes_on):
     folder = tmp_path / "run"
     process = start(folder, *LAUNCH)
     wait_for_checkpoint(folder, process)
-    os.kill(children(process)[1], signal.SIGKILL)
+    os.kill(children(process)[victim], signal.SIGKILL)
     began = time.monotonic()
     assert process.wait(timeout=60) == 128 + signal.SIGKILL, said(folder)
     assert time.monotonic() - began < 60
-    assert "process 1 of 2" in said(folder)
+    assert f"process {victim} of 2" in said(folder)
     assert "was ended by SIGKILL" in said(folder)
-    assert start(folder, *LAUNCH).wait(timeout=240) == 0, said(folder)
+    assert start(folder, *goes_on).wait(timeout=240) == 0, said(folder)
     assert read_object(folder / "status.json")["state"] == "finished"
     assert_same(folder, alone)
+
+
+def test_a_checkpoint_that_one_of_two_processes_cannot_read_is_set_aside_by_both(start, tmp_path):
+    folder, options = tmp_path / "run", {"mesh": "fsdp=2", "steps": 4, "validate-every": 2}
+    assert start(folder, *LAUNCH, **options).wait(timeout=240) == 0, said(folder)
+    for path in (folder / "checkpoints" / "4" / "state" / "ocdbt.process_1" / "d").iterdir():
+        path.write_bytes(bytes(255 - byte for byte in path.read_bytes()))
+    for name in ("status.json", "evaluation.json"):
+        (folder / name).unlink()
+    assert start(folder, *LAUNCH, **options).wait(timeout=240) == 0, said(folder)
+    assert "checkpoint 4 is damaged" in said(folder)
+    assert "going on from the checkpoint of step 2" in said(folder)
+    assert (folder / "damaged" / "4").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"mesh": "data=1"}, "--mesh data=1 leaves process 1 without a device"),
+        ({"batch-size": 7}, "leaves process 1 without a device"),
+        ({}, "holds files but no config.json"),
+    ],
+)
+def test_what_one_process_would_refuse_ends_both_at_once(start, tmp_path, options, words):
+    folder = tmp_path / "run"
+    if not options:
+        folder.mkdir()
+        (folder / "thesis.txt").write_text("of somebody's", encoding="utf-8")
+    before = sorted(tmp_path.rglob("*"))
+    assert start(folder, *LAUNCH, **options).wait(timeout=60) == 2, said(folder)
+    assert words in said(folder)
+    assert "Traceback" not in said(folder)
+    assert [path for path in sorted(tmp_path.rglob("*")) if path.suffix != ".log"] == before
 
 
 @pytest.mark.parametrize(
@@ -141,6 +175,7 @@ def test_one_that_is_killed_ends_both_with_a_message_and_one_or_two_go_on(start,
         (Membership("localhost:1", 2, 2), "--process must be in"),
         (Membership(cluster="fleet"), "--cluster must be one of auto"),
         (Membership(process=0, cluster="slurm"), "finds the processes by itself"),
+        (Membership(cluster="slurm"), "did not come together .KeyError: 'SLURM_JOB_ID'"),
     ],
 )
 def test_a_membership_that_cannot_be_is_one_error(member, words):

@@ -27,14 +27,15 @@ def test_steps_are_counted_from_one_and_must_be_the_runs():
     [
         (range(7), ["start after 2", "stop after 4"]),
         (range(2, 4), ["start after 2", "stop at the end"]),
-        (range(3, 7), []),
+        (range(3, 7), ["start after 3", "stop after 4"]),
+        (range(4, 7), ["--profile: steps 3 to 4 are done already; no trace"]),
     ],
 )
 def test_the_trace_covers_these_steps_and_ends_with_the_run(monkeypatch, tmp_path, calls, expected):
     events, done = [], 0
     monkeypatch.setattr("jax.profiler.start_trace", lambda folder: events.append(f"start after {done}"))
     monkeypatch.setattr("jax.profiler.stop_trace", lambda: events.append(f"stop after {done}"))
-    profiler = Profiler(Profile(3, 4), tmp_path, lambda line: None)
+    profiler = Profiler(Profile(3, 4), tmp_path, lambda line: events.append(line) if "a trace;" not in line else None)
     for done in calls:
         profiler.at(done, None)
     done = "end"

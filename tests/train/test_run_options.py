@@ -3,25 +3,32 @@
 import json
 import shutil
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from train.checkpoint import Checkpoints
+from train.constrained import init_state
+from train.constrained.duals import reduction
 from train.errors import UserError
 from train.loop import train
 from train.metrics import read_metrics
 from train.recipe import UNJUDGED
 from train.runs import evaluate
+from train.video.evaluate import make_split_losses
 from train.video.recipe import video_recipe
 from train.video.task import video_task
+from unroll_jax.constrained import feasibility_report
 
+# An epoch of 5 steps: what goes on from step 4 has a sum of one violation, and slacks that start anew after step 5.
 MANY = {
+    "batch_size": 12,
     "accumulate": 2,
     "average": 0.7,
     "remat": "dots",
     "dual.optimizer": "nu_pi",
-    "dual.every": 2,
+    "dual.every": 3,
     "dual.smoothing": 0.5,
     "constraints.bind": "tail",
     "constraints.scale": True,
@@ -35,6 +42,9 @@ MANY = {
 def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(start, changed, tmp_path):
     config, folder = changed(**MANY), tmp_path / "run"
     start(config)
+    logged = [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "train"]
+    slacks = [row["slack/layer 1"] for row in logged]
+    assert [slack > 0.0 for slack in slacks] == [False, False, False, False, True, False]
     rows, found = ((folder / name).read_bytes() for name in ("metrics.jsonl", "evaluation.json"))
     for name in ("status.json", "evaluation.json"):
         (folder / name).unlink()
@@ -54,10 +64,14 @@ def test_constraints_are_logged_by_name_and_layer(start, changed, tmp_path):
     for row in rows:
         for figure in ("violation", "multiplier") if row["kind"] == "train" else ("violation",):
             assert [row[f"{figure}/{name}"] for name in names] == row[f"{figure}s"]
-    assert all(f"slack/{name}" in row for row in rows if row["kind"] == "train" for name in names)
+    logged = [row for row in rows if row["kind"] == "train"]
+    assert all(f"slack/{name}" in row for row in logged for name in names)
+    # Sizes are the first losses, and the size of the bound on f_0 that of f_0 itself.
+    for row in logged:
+        np.testing.assert_allclose([row[f"size/{name}"] for name in names], logged[0]["layer_losses"], rtol=1e-6)
     (events,) = (tmp_path / "run" / "tensorboard").glob("events.*")
     tags = _tags(events)
-    figures = ["train/violation", "train/multiplier", "train/slack", "validation/violation"]
+    figures = ["train/violation", "train/multiplier", "train/slack", "train/size", "validation/violation"]
     assert {f"{figure}/{name}" for figure in figures for name in ("f_0", "layer_1", "layer_2")} <= tags
     assert "train/layer_losses/0" in tags
     assert not {tag for tag in tags if tag.startswith(("train/violations", "train/multipliers"))}
@@ -77,7 +91,8 @@ def _tags(path):
 def test_feasibility_is_judged_by_what_is_bound(start, changed, tmp_path):
     fields = {"constraints.alpha": (0.05,), "constraints.reference": None, "train_gamma": 0.5}
     for bind in ("mean", "tail", "positive"):
-        start(changed(**{"constraints.bind": bind, "constraints.level": 0.9, **fields}), name=bind)
+        level = {"constraints.level": 0.9} if bind == "tail" else {}
+        start(changed(**{"constraints.bind": bind, **level, **fields}), name=bind)
     binds = ("mean", "tail", "positive")
     found = {bind: json.loads((tmp_path / bind / "evaluation.json").read_text()) for bind in binds}
     worst = {bind: np.array(one["violations"][1:], float) for bind, one in found.items()}
@@ -85,6 +100,23 @@ def test_feasibility_is_judged_by_what_is_bound(start, changed, tmp_path):
     assert np.all(worst["positive"] >= 0.0)
     again = evaluate(tmp_path / "tail", log=lambda _: None)
     assert again["violations"] == found["tail"]["violations"]
+
+
+@pytest.mark.parametrize("bind", ["mean", "tail", "positive"])
+def test_validation_judges_as_the_report_on_the_same_samples_does(changed, clips, bind):
+    fields = {"constraints.bind": bind, "constraints.level": 0.9 if bind == "tail" else 0.7}
+    config = changed(**fields, **{"constraints.alpha": (0.3,)})
+    task = video_task(config, clips)
+    state = init_state(config, task)
+    found = make_split_losses(task, clips)(state.params, "validation", config.train_gamma)
+    report = feasibility_report(
+        jnp.asarray(found.sample_losses), state.multipliers, task.bounds.stated, reduction=reduction(config)
+    )
+    row = video_recipe(config, task, clips).validate(state).row
+    excess = np.max(np.asarray(report.violations) / np.asarray(report.bounds))
+    np.testing.assert_allclose(row["worst_excess"], excess, rtol=1e-5)
+    assert row["feasible"] == report.feasible
+    assert excess > 0.0, "the case violates something"
 
 
 @pytest.fixture

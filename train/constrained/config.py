@@ -1,22 +1,25 @@
 """What training under descent constraints is configured by, in every experiment that has them."""
 
 import dataclasses
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 from train.config import Rule, check_fields, nonnegative, positive, run_rules, value_of
 from train.errors import UserError
 from train.profile import parse_profile
+from unroll_jax.constrained import DUAL_OPTIMIZERS
 
-__all__ = ["ConstraintConfig", "DualConfig", "check_depth", "check_epochs", "check_training"]
+__all__ = ["ConstraintConfig", "DualConfig", "check_depth", "check_epochs", "check_training", "counted_steps"]
 
 
 @dataclasses.dataclass(frozen=True)
 class DualConfig:
     """Projected ascent on the multipliers."""
 
-    optimizer: Literal["pi", "nu_pi", "adam", "sgd"] = "pi"
+    optimizer: str = "pi"
     """sgd: rate x violation a step; pi: sgd plus a part proportional to the violation, which damps swings; nu_pi: the
-    same on a moving average; adam: about its learning rate a step, whatever the violation (the paper's)."""
+    same on a moving average; adam: about its learning rate a step, whatever the violation (the paper's). Any other:
+    MODULE:FACTORY, as in optax:rmsprop, which makes an optax chain of the rate; it is fed minus the violations."""
     learning_rate: float = 5e-3
     """Rate of the ascent; for pi and nu_pi, the integral gain."""
     proportional_gain: float = 1.0
@@ -24,13 +27,15 @@ class DualConfig:
     nu: float = 0.0
     """Decay in (-1, 1) of the moving average of nu_pi."""
     every: int | Literal["epoch"] = 1
-    """Batches whose violations are averaged for one step of the multipliers; epoch: those of a pass over the data."""
+    """Batches whose violations are averaged for one step of the multipliers; epoch: as many as fit into a pass over the
+    data, counted from the end of the warm-up on. Where batches do not divide the data they run over into the next
+    pass. Of tails it is the mean of the batches' tails, which is lower than the tail over the pass."""
     smoothing: float = 0.0
     """Decay in [0, 1) of a moving average that takes the place of the violations; 0 for none."""
     start: tuple[float, ...] = (0.0,)
-    """Where multipliers start: one number, or one for each constraint."""
+    """Where multipliers start: one number, or one for each; under --constraints.scale, of the scaled constraints."""
     cap: float | None = None
-    """Largest multiplier; none for no bound."""
+    """Largest multiplier; none for no bound. Under --constraints.scale, of the scaled constraint."""
     frozen: tuple[int, ...] = ()
     """Layers whose multipliers stay where they start and weigh a fixed penalty; 0 is the bound on the input's loss."""
     freeze_after: int | None = None
@@ -46,7 +51,8 @@ class ConstraintConfig:
     reference: float | None = 8.0
     """f_ref, bound on the loss at the embedded input; none drops that constraint."""
     resilience: float | None = None
-    """beta, cost of slack; none keeps the constraints hard."""
+    """beta, cost of slack; none keeps the constraints hard. Implied slacks decay multipliers by 1 / beta, which pi and
+    nu_pi answer at once: too small a beta makes them swing for ever, and is refused."""
     slacks: Literal["implied", "explicit"] = "implied"
     """Under resilience. implied: multiplier / beta, which decays the multipliers; explicit: variables that descend
     beside the parameters."""
@@ -63,13 +69,13 @@ class ConstraintConfig:
     """What the mean of positive may exceed 0 by, in units of the loss; without any, no model is strictly feasible."""
     scale: bool = False
     """Divide every constraint by the size of the loss it bounds at the first step, so that one rate fits all; with
-    slacks, too, a share of that. What is reported stays in plain units."""
+    slacks, too, a share of that. What is reported stays in plain units, the sizes beside it."""
     margin: float = 0.05
     """Share by which training tightens the bounds of layers 2 and on, so that the stated ones hold on held-out data."""
     first_margin: float = 0.2
     """The same for layer 1, whose loss carries over to held-out data least well."""
     warmup_steps: int = 0
-    """Steps of plain risk before the constraints count."""
+    """Steps of plain risk before the constraints count, whatever multipliers start at."""
     normalise: bool = True
     """Divide the Lagrangian by 1 + sum of multipliers, so that growing multipliers do not grow the gradient."""
     tolerance: float = 0.05
@@ -84,22 +90,33 @@ def check_training(config: Any, *rules: Rule) -> None:
     Raises:
       UserError: naming the field, its value and what is allowed.
     """
-    constraints, frozen = config.constraints, config.dual.freeze_after
-    warmup, left = constraints.warmup_steps, config.steps - constraints.warmup_steps
-    every = 1 if config.dual.every == "epoch" else config.dual.every
+    constraints, dual, frozen = config.constraints, config.dual, config.dual.freeze_after
+    warmup, counted = constraints.warmup_steps, counted_steps(config)
+    every, still = 1 if dual.every == "epoch" else dual.every, _may_stand_still(config)
     shared = (
         *((name, "at least 1", value_of(config, name) >= 1) for name in _COUNTS),
         *run_rules(config),
+        (
+            "dual.optimizer",
+            f"one of {', '.join(DUAL_OPTIMIZERS)}, or MODULE:FACTORY",
+            dual.optimizer in DUAL_OPTIMIZERS or ":" in dual.optimizer,
+        ),
+        *_swing_rules(config),
         ("dual.every", "at least 1, or epoch", every >= 1),
         (
             "dual.every",
-            f"at most the {left} steps in which the constraints count",
-            config.method == "erm" or every <= max(left, 1),
+            f"at most the {counted} steps in which multipliers may move, unless some start above 0",
+            still or every <= max(counted, 1),
         ),
-        ("dual.smoothing", "in [0, 1)", 0.0 <= config.dual.smoothing < 1.0),
-        ("dual.nu", "in (-1, 1)", -1.0 < config.dual.nu < 1.0),
-        ("dual.start", "finite and at least 0", all(map(nonnegative, config.dual.start))),
+        ("dual.smoothing", "in [0, 1)", 0.0 <= dual.smoothing < 1.0),
+        ("dual.nu", "in (-1, 1)", -1.0 < dual.nu < 1.0),
+        ("dual.start", "finite and at least 0", all(map(nonnegative, dual.start))),
         ("dual.freeze-after", f"at least constraints.warmup-steps={warmup}", frozen is None or frozen >= warmup),
+        (
+            "dual.freeze-after",
+            f"above constraints.warmup-steps={warmup}, unless some start above 0",
+            still or frozen is None or frozen > warmup,
+        ),
         ("constraints.alpha", "one number or more", len(constraints.alpha) > 0),
         ("constraints.alpha", "in (0, 1)", all(0.0 < alpha < 1.0 for alpha in constraints.alpha)),
         ("test-gammas", "one number or more", len(config.test_gammas) > 0),
@@ -111,6 +128,9 @@ def check_training(config: Any, *rules: Rule) -> None:
         *((name, "finite and at least 0", nonnegative(value_of(config, name))) for name in _NONNEGATIVE),
     )
     check_fields(config, (*rules, *shared))
+    for field, needed, used in _ONLY_WITH:
+        if not used(config) and value_of(config, field) != value_of(_Defaults(), field):
+            raise UserError(f"--{field} {value_of(config, field)} has no effect without {needed}; leave it out")
     parse_profile(config.profile)
     if constraints.slacks == "explicit" and constraints.resilience is None:
         raise UserError("--constraints.slacks explicit needs a cost of slack; pass --constraints.resilience too")
@@ -122,30 +142,107 @@ def check_depth(config: Any, num_layers: int) -> None:
     Raises:
       UserError: naming the field, its value and what is allowed.
     """
-    dual, alpha = config.dual, config.constraints.alpha
+    dual, alpha, cap = config.dual, config.constraints.alpha, config.dual.cap
     first = 0 if config.constraints.reference is not None else 1
     count = num_layers + 1 - first
+    starts = dual.start * count if len(dual.start) == 1 else dual.start
     each = f"one number, or one for each layer, of which there are {num_layers}"
     rules = (
         ("constraints.alpha", each, len(alpha) in (1, num_layers)),
         ("dual.start", f"one number, or one for each of {count} constraints", len(dual.start) in (1, count)),
+        (
+            "dual.start",
+            f"at most dual.cap={cap}, but for frozen layers",
+            cap is None or all(at <= cap or first + place in dual.frozen for place, at in enumerate(starts)),
+        ),
         ("dual.frozen", f"layers in {first}..{num_layers}", all(first <= layer <= num_layers for layer in dual.frozen)),
     )
     check_fields(config, rules)
 
 
 def check_epochs(config: Any, steps_an_epoch: int) -> None:
-    """Checks that multipliers which move once an epoch move at all.
+    """Checks that what moves, or starts anew, once an epoch moves at all.
 
     Raises:
-      UserError: if the run has no epoch in which the constraints count.
+      UserError: if multipliers move once an epoch and the run has none; if slacks start anew in every step.
     """
-    counted = config.steps - config.constraints.warmup_steps
-    if config.method != "erm" and config.dual.every == "epoch" and counted < steps_an_epoch:
+    counted, settings = counted_steps(config), config.constraints
+    if config.method != "erm" and settings.slacks == "explicit" and settings.slack_restarts and steps_an_epoch == 1:
         raise UserError(
-            f"--dual.every epoch moves no multiplier: an epoch has {steps_an_epoch} steps, the constraints count in "
-            f"{counted} (--steps, --constraints.warmup-steps); raise --steps, or pass a number of batches"
+            "--constraints.slack-restarts sets explicit slacks to 0 in every step: the train split is one batch; pass "
+            "--constraints.no-slack-restarts, or a smaller --batch-size"
         )
+    if config.dual.every == "epoch" and counted < steps_an_epoch and not _may_stand_still(config):
+        raise UserError(
+            f"--dual.every epoch moves no multiplier: an epoch has {steps_an_epoch} steps, multipliers may move in "
+            f"{counted} (--steps, --constraints.warmup-steps, --dual.freeze-after); raise --steps or "
+            "--dual.freeze-after, or pass a number of batches"
+        )
+
+
+def counted_steps(config: Any) -> int:
+    """Steps in which multipliers may move: after the warm-up, before they are frozen."""
+    frozen = config.dual.freeze_after
+    last = config.steps if frozen is None else min(config.steps, frozen)
+    return last - config.constraints.warmup_steps
+
+
+def _may_stand_still(config: Any) -> bool:
+    """Whether a run makes sense where no multiplier ever moves."""
+    return config.method == "erm" or any(config.dual.start)
+
+
+def _swing_rules(config: Any) -> tuple[Rule, ...]:
+    """What keeps the loops of resilience from overshooting: of a multiplier and its decay, of a slack and its cost."""
+    settings, least = config.constraints, _least_resilience(config.dual)
+    beta = settings.resilience
+    if config.method == "erm" or beta is None or beta <= 0.0:
+        return ()
+    implied = (
+        "constraints.resilience",
+        f"above {least:g} with these gains of --dual.optimizer {config.dual.optimizer}, or multipliers swing for ever; "
+        "raise it, lower the gains, or pass --constraints.slacks explicit",
+        settings.slacks == "explicit" or beta > least,
+    )
+    # Normalised, it is divided by 1 + sum of multipliers, which is 1 where they start.
+    explicit = (
+        "constraints.slack-rate",
+        f"below 2 / constraints.resilience={2.0 / beta:g}, or slacks swing for ever",
+        settings.slacks == "implied" or settings.slack_rate * beta < 2.0,
+    )
+    return implied, explicit
+
+
+def _least_resilience(dual: DualConfig) -> float:
+    """At or below it a root of the loop of a multiplier and its decay, `dual_ascent`'s resilience, is -1 or beyond."""
+    if dual.optimizer not in ("sgd", "pi", "nu_pi"):
+        # Adam's steps are no larger for a larger violation; of a factory's we know nothing.
+        return 0.0
+    lag = (1.0 - dual.nu) / (1.0 + dual.nu) if dual.optimizer == "nu_pi" and -1.0 < dual.nu < 1.0 else 1.0
+    gain = dual.proportional_gain if dual.optimizer in ("pi", "nu_pi") else 0.0
+    return 0.5 * dual.learning_rate + gain * lag
+
+
+class _Defaults(NamedTuple):
+    dual: DualConfig = DualConfig()
+    constraints: ConstraintConfig = ConstraintConfig()
+
+
+# Options of one choice among several: field, that choice, whether it was made.
+_ONLY_WITH: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+    ("dual.nu", "--dual.optimizer nu_pi", lambda config: config.dual.optimizer == "nu_pi"),
+    (
+        "dual.proportional-gain",
+        "--dual.optimizer pi or nu_pi",
+        lambda config: config.dual.optimizer in ("pi", "nu_pi"),
+    ),
+    ("constraints.level", "--constraints.bind tail", lambda config: config.constraints.bind == "tail"),
+    ("constraints.leeway", "--constraints.bind positive", lambda config: config.constraints.bind == "positive"),
+    *(
+        (name, "--constraints.slacks explicit", lambda config: config.constraints.slacks == "explicit")
+        for name in ("constraints.slack-rate", "constraints.slack-restarts")
+    ),
+)
 
 
 _COUNTS = ("steps", "batch-size", "validate-every")

@@ -1,5 +1,6 @@
 """The constraints of a run as its options have them, and how its multipliers and slacks move."""
 
+import importlib
 from typing import Any
 
 import jax.numpy as jnp
@@ -7,6 +8,7 @@ import optax
 from jaxtyping import Array, Float
 
 from train.constrained.bounds import Bounds
+from train.errors import UserError
 from unroll_jax.constrained import (
     Constraints,
     DualAscent,
@@ -36,8 +38,14 @@ __all__ = [
 
 
 def dual_rule(config: Any) -> optax.GradientTransformation:
-    """The optimiser that raises the multipliers."""
+    """The optimiser that raises the multipliers: one by name, or what a factory of the user's makes of the rate.
+
+    Raises:
+      UserError: if there is no such factory, or it does not make an optax gradient transformation.
+    """
     dual = config.dual
+    if ":" in dual.optimizer:
+        return _made_by(dual.optimizer, dual.learning_rate)
     options: dict[str, dict[str, Any]] = {
         "pi": {"proportional_gain": dual.proportional_gain, "cap": dual.cap},
         "nu_pi": {"proportional_gain": dual.proportional_gain, "nu": dual.nu},
@@ -111,6 +119,17 @@ def objective_value(
     return resilient_lagrangian(
         losses, slacks, multipliers, constraints, resilience=settings.resilience, normalise=settings.normalise
     )
+
+
+def _made_by(path: str, rate: float) -> optax.GradientTransformation:
+    module, _, name = path.partition(":")
+    try:
+        made = getattr(importlib.import_module(module), name)(rate)
+    except Exception as error:  # what a module or a factory of the user's raises can be anything
+        raise UserError(f"--dual.optimizer {path}: cannot make it ({error!r}); pass MODULE:FACTORY") from error
+    if not isinstance(made, optax.GradientTransformation):
+        raise UserError(f"--dual.optimizer {path} made {made!r}, which is no optax gradient transformation")
+    return made
 
 
 def _reduced(config: Any, constraints: Constraints) -> Constraints:

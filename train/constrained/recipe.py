@@ -33,7 +33,14 @@ def describe_step(config: Any, step: int, values: Metrics) -> tuple[dict[str, An
         "violations": numbers(values.violations, length=count),
         "multipliers": numbers(values.multipliers, length=count),
         "grad_norm": float(values.grad_norm),
-        **_named(config, count, violation=values.violations, multiplier=values.multipliers, slack=values.slacks),
+        **_named(
+            config,
+            count,
+            violation=values.violations,
+            multiplier=values.multipliers,
+            slack=values.slacks,
+            size=values.sizes,
+        ),
     }
     return row, {"loss": f"{values.layer_losses[-1]:.3f}", "worst_violation": f"{values.violations.max():+.3f}"}
 
@@ -53,7 +60,8 @@ def judge_losses(
     require_finite(int(state.step), losses, "validation loss", each="layer")
     bound = losses if reduction(config) is None else sample_losses
     violations = np.asarray(stated(config, bounds)(jnp.asarray(bound)))
-    allowed = losses[losses.size - violations.size :] - violations
+    # What the means have to stay under, as `feasibility_report` has it, whatever is bound of the samples.
+    allowed = losses[losses.size - violations.size :] - np.asarray(bounds.stated(jnp.asarray(losses)))
     # A bound may be 0: that on layer 1 is where an input has no loss.
     excess = float(np.max(violations / np.maximum(allowed, 1e-9)))
     feasible = excess <= config.constraints.tolerance

@@ -62,7 +62,8 @@ class TrainState(NamedTuple):
 class Metrics(NamedTuple):
     """Of one step, before its update; violations are of the tightened bounds that training enforces.
 
-    All in plain units: of the losses, and multipliers of constraints that are not scaled.
+    All in plain units: of the losses, and multipliers of constraints that are not scaled. Sizes are what scaled ones
+    are divided by.
     """
 
     lagrangian: Float[Array, ""]
@@ -71,6 +72,7 @@ class Metrics(NamedTuple):
     multipliers: Float[Array, "constraints"]
     slacks: Float[Array, "constraints"] | None
     grad_norm: Float[Array, ""]
+    sizes: Float[Array, "constraints"] | None = None
 
 
 def primal_optimizer(config: PrimalConfig, steps: int) -> optax.GradientTransformation:
@@ -129,14 +131,15 @@ def make_step(config: Any, task: Task) -> jax.stages.Wrapped:
         means = jnp.mean(samples, axis=0)
         losses = means if reduction(config) is None else samples
         sizes = _sizes(state, means, bounds)
-        value = objective_value(config, losses, state.dual.multipliers, _slacks(state), enforced(config, bounds, sizes))
+        pressing = _pressing(config, state)
+        value = objective_value(config, losses, pressing, _slacks(state), enforced(config, bounds, sizes))
         return value, (means, losses, sizes)
 
     def move_slacks(state: TrainState, losses: Array, sizes: Any) -> SlackState | None:
         if slack is None or state.slacks is None:
             return None
         gradient = jax.grad(objective_value, argnums=3)(
-            config, losses, state.dual.multipliers, state.slacks.slacks, enforced(config, bounds, sizes)
+            config, losses, _pressing(config, state), state.slacks.slacks, enforced(config, bounds, sizes)
         )
         moved = slack.update(state.slacks, gradient)
         over = (state.step + 1) % task.steps_an_epoch == 0
@@ -150,7 +153,7 @@ def make_step(config: Any, task: Task) -> jax.stages.Wrapped:
             state.params,
             task.draw(batch, key),
             parts=config.accumulate,
-            affine=_is_affine(config),
+            affine=_is_affine(config, state),
         )
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
@@ -174,6 +177,7 @@ def make_step(config: Any, task: Task) -> jax.stages.Wrapped:
             multipliers=seen.multipliers,
             slacks=plain_slacks(config, seen),
             grad_norm=optax.tree.norm(gradients),
+            sizes=sizes,
         )
 
     return jax.jit(step, donate_argnums=0)
@@ -192,12 +196,20 @@ def _is_scaled(config: Any) -> bool:
     return config.constraints.scale and config.method == "constrained"
 
 
-def _is_affine(config: Any) -> bool:
+def _is_affine(config: Any, state: TrainState) -> bool | Array:
     """Whether the weights of losses in the objective are known without the losses.
 
-    Sizes are those of the first step's losses: they weigh nothing there if multipliers start at 0.
+    Sizes are those of the first step's losses: they weigh nothing there if no multiplier does.
     """
-    return reduction(config) is None and not (_is_scaled(config) and any(config.dual.start))
+    if reduction(config) is not None:
+        return False
+    weighed = _is_scaled(config) and any(config.dual.start) and config.constraints.warmup_steps == 0
+    return state.step > 0 if weighed else True
+
+
+def _pressing(config: Any, state: TrainState) -> Array:
+    """The multipliers that count in this step: none in the warm-up, also where they start above 0."""
+    return jnp.where(state.step < config.constraints.warmup_steps, 0.0, state.dual.multipliers)
 
 
 def _sizes(state: TrainState, means: Array, bounds: Bounds) -> Any:

@@ -35,7 +35,7 @@ def tunables(config: Any, *, primal_rate: str, alpha: str, unit: str) -> dict[st
         "alpha": Tunable("constraints.alpha", alpha),
         "dual-rate": Tunable("dual.learning_rate", "5e-4:5e-2", log=True),
         "primal-rate": rate,
-        "resilience": Tunable("constraints.resilience", "none,1,10,100", log=True, optional=True),
+        "resilience": Tunable("constraints.resilience", "none,3,10,100", log=True, optional=True),
     }
 
 

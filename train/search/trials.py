@@ -1,6 +1,7 @@
 """A search: trials one after another, each an ordinary run folder; it goes on where it was interrupted."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -171,7 +172,7 @@ def _conclude(
     chosen = configured(config, parameters, best.values)
     log(f"again: python -m train run {experiment} {as_options(chosen, EXPERIMENTS[experiment].config)}")
     if not (path / "evaluation.json").exists():
-        evaluate(path, log=log)
+        evaluate(path, mesh=config.mesh, log=log)
 
 
 def _trial_folder(folder: Path, number: int) -> Path:
@@ -188,7 +189,7 @@ def _count(trials: int | None, parameters: Sequence[Parameter], sampler: Sampler
 
 
 def _check_ends(kind: Kind, config: Any, data: Any, parameters: Sequence[Parameter]) -> None:
-    """Refuses a range whose ends the experiment refuses, before anything is trained."""
+    """Refuses a range whose ends the experiment refuses, alone or together, before anything is trained."""
     for parameter in parameters:
         for value in parameter.ends:
             changed = configured(config, [parameter], {parameter.name: value})
@@ -197,6 +198,18 @@ def _check_ends(kind: Kind, config: Any, data: Any, parameters: Sequence[Paramet
                 kind.recipe(changed, data)
             except UserError as error:
                 raise UserError(f"--over.{parameter.name} {parameter.text}: {error}") from error
+    for corner in itertools.product(*map(_extremes, parameters)):
+        values = {parameter.name: value for parameter, value in zip(parameters, corner, strict=True)}
+        try:
+            kind.check(configured(config, parameters, values))
+        except UserError as error:
+            raise UserError(f"a trial with {words(values)} would be refused: {error}") from error
+
+
+def _extremes(parameter: Parameter) -> tuple[float | None, ...]:
+    numbers = [value for value in parameter.ends if value is not None]
+    found = (min(numbers), max(numbers)) if numbers else ()
+    return found if len(numbers) == len(parameter.ends) else (*found, None)
 
 
 def _claim(folder: Path, said: dict[str, Any]) -> None:

@@ -53,7 +53,14 @@ def make_mesh(text: str | None, *, batch_size: int, accumulate: int = 1, devices
             f"--mesh {text}, which shares a batch out {ways} ways (data x fsdp); pass a multiple of "
             f"{ways * accumulate}, or another mesh"
         )
-    return jax.make_mesh(shape, AXES, (AxisType.Auto,) * len(AXES), devices=devices[:count])
+    mesh = jax.make_mesh(shape, AXES, (AxisType.Auto,) * len(AXES), devices=devices[:count])
+    without = {device.process_index for device in devices} - {device.process_index for device in mesh.devices.flat}
+    if without:
+        raise UserError(
+            f"--mesh {text or describe_mesh(mesh)} leaves process {min(without)} without a device; pass a mesh (and a "
+            "--batch-size that divides over it) with devices of every process, or start fewer processes"
+        )
+    return mesh
 
 
 def parse_mesh(text: str) -> dict[str, int]:

@@ -35,6 +35,10 @@ SEGMENTATION = (
 )
 
 
+# Named otherwise, or what a run may go on with another value of.
+_UNNAMED = ("seed", "mesh", "accumulate", "remat", "profile", "out", "data")
+
+
 def _label(config: Any) -> str:
     """The source, and every option of the run that is not the experiment's own, shortened."""
     changed = [f"{name}{value}" for name, value in _changes(config, type(config)())]
@@ -45,7 +49,7 @@ def _changes(config: Any, usual: Any) -> list[tuple[str, Any]]:
     found = []
     for field in dataclasses.fields(config):
         value, default = getattr(config, field.name), getattr(usual, field.name)
-        if field.name in ("seed", "mesh", "profile", "out", "data") or value == default:
+        if field.name in _UNNAMED or value == default:
             continue
         if dataclasses.is_dataclass(value):
             found += _changes(value, default)

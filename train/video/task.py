@@ -79,7 +79,7 @@ def video_task(config: VideoConfig, data: VideoShape) -> Task:
 
     Raises:
       UserError: if the reference is below the loss of the noisy input, which no parameter can change; if multipliers
-        move once an epoch and the run has none.
+        move once an epoch and the run has none; if slacks start anew once an epoch, and that is in every step.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 4 and Appendix B.2.
     """

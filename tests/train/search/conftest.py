@@ -51,7 +51,7 @@ def trained(monkeypatch, clips):
     monkeypatch.setattr("train.video.kind.load", lambda config, *, log: clips)
     monkeypatch.setattr("train.search.trials.run_one", run_one)
     monkeypatch.setattr("train.search.trials._picture", lambda *arguments: b"")
-    monkeypatch.setattr("train.search.trials.evaluate", lambda folder, *, log: tested.append(folder))
+    monkeypatch.setattr("train.search.trials.evaluate", lambda folder, *, mesh, log: tested.append(folder))
     return folders, tested
 
 

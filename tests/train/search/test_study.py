@@ -67,7 +67,7 @@ def test_opening_a_study_twice_gives_the_same_one(tmp_path):
 
 @pytest.mark.parametrize("after", [1, 11, 13])
 def test_an_interrupted_search_ends_like_one_left_alone(go, trained, monkeypatch, tmp_path, after):
-    over, trials = {**RATES, "alpha": "0.05:0.9", "resilience": "none,1,10"}, 13
+    over, trials = {**RATES, "alpha": "0.05:0.9", "resilience": "none,3,10"}, 13
     whole = go(over, "whole", trials=trials)
     calls = []
 
@@ -105,3 +105,12 @@ def test_the_seed_decides_what_is_tried(go):
     )
     assert first == again
     assert first != other
+
+
+def test_ends_that_are_refused_only_together_are_refused_before_anything_is_trained(go, trained, tmp_path):
+    over = {"dual-rate": "0.1:10", "resilience": "none,3,10"}
+    for name, text in over.items():
+        go({name: text}, name, trials=1)
+    with pytest.raises(UserError, match=r"a trial with dual-rate 10, resilience 3 would be refused: --constraints.res"):
+        go(over, "both", trials=1)
+    assert not (tmp_path / "both").exists()
