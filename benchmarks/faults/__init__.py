@@ -75,14 +75,27 @@ def main() -> dict[str, Any]:
             [str(fleet.processes), phase, *_figures([kill for kill in found if kill.phase == phase])]
             for phase in PHASES
         ]
-    print(table(["processes", "killed during", "kills", "checkpoints lost", "steps lost, mean", "most"], rows))
+    titles = [
+        "processes",
+        "killed during",
+        "kills",
+        "checkpoints lost",
+        "steps lost, mean",
+        "most",
+        "above an interval",
+    ]
+    print(table(titles, rows))
     print(f"runs that ended bit for bit as the one left alone: {sum(same)} of {len(same)}")
     lost = [kill.done - kill.after for kill in kills]
-    print(f"steps lost at most: {max(lost)}; saved every {EVERY}, and training goes on while a save is written")
+    print(
+        f"steps lost at most: {max(lost)}; more than the {EVERY} between saves where training had gone on "
+        "while a save was being written, which it does for one interval at most"
+    )
     return {
         "kills": len(kills),
         "checkpoints_lost": sum(kill.after < kill.before for kill in kills),
         "most_steps_lost": max(lost),
+        "above_an_interval": sum(steps > EVERY for steps in lost),
         "same_results": sum(same) / len(same),
     }
 
@@ -107,13 +120,14 @@ def _killed(fleet: Fleet, draw: random.Random) -> tuple[list[Kill], list[bool]]:
 
 def _figures(kills: list[Kill]) -> list[str]:
     if not kills:
-        return ["0", "-", "-", "-"]
+        return ["0", "-", "-", "-", "-"]
     lost = [kill.done - kill.after for kill in kills]
     return [
         str(len(kills)),
         str(sum(kill.after < kill.before for kill in kills)),
         f"{sum(lost) / len(lost):.1f}",
         str(max(lost)),
+        str(sum(steps > EVERY for steps in lost)),
     ]
 
 
