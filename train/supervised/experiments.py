@@ -198,7 +198,7 @@ CIFAR10: dict[str, Experiment] = {
         OdeConfig(widths=(50,), augment=8, tol=1e-2, **BEHIND_STEM),
         3e-3,
         "an augmented neural ODE",
-        NOT_YET,
+        "54.5% (seed 0)",
     ),
     "cifar10-dnn": _cpu_sized(
         IMAGE_FEEDFORWARD,
