@@ -109,7 +109,7 @@ def exported_params(run, monkeypatch, tmp_path):
 
     def go(params):
         found = best._replace(state=best.state._replace(params=params))
-        monkeypatch.setattr("train.export.best_checkpoint", lambda folder, *, log: found)
+        monkeypatch.setattr("train.export.best_checkpoint", lambda folder, *, mesh, log: found)
         return export(run, tmp_path / "own", log=lambda _: None)
 
     return go
