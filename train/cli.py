@@ -150,7 +150,9 @@ def _simulate(mesh: str | None) -> None:
     said = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if mesh is None or said or jax.distributed.is_initialized():
         return
-    jax.config.update("jax_num_cpu_devices", math.prod(parse_mesh(mesh).values()))
+    # Too late where this process has computed before: there, the mesh has to fit the devices that there are.
+    with contextlib.suppress(RuntimeError):
+        jax.config.update("jax_num_cpu_devices", math.prod(parse_mesh(mesh).values()))
 
 
 def _search(arguments: list[str]) -> None:
