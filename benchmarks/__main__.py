@@ -10,7 +10,9 @@ BENCHMARKS = {
     "compile_time": "whether compile time grows with depth",
     "attention_energy": "what an attention energy costs as sequences grow",
     "transformer_forward": "what a transformer with its energies costs, against PyTorch",
+    "faults": "what kills at random moments cost a run",
     "gradients": "what gradients through equilibria cost, against other libraries and unrolling",
+    "weak_scaling": "what 8 to 512 devices say to each other, and what that costs",
 }
 
 

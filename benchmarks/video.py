@@ -19,6 +19,11 @@ class Frames(NamedTuple):
     num_tokens: int = 20
     token_dim: int = 256
 
+    def num_sequences(self, split: str) -> int:
+        """As many as make every step an epoch: nothing that is measured depends on it."""
+        del split
+        return 1
+
 
 FRAMES = Frames()
 

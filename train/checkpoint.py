@@ -2,20 +2,22 @@
 
 import json
 import shutil
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore
+from jax.sharding import SingleDeviceSharding
 
+from train.digest import digest
 from train.errors import UserError
+from train.processes import all_of, is_first, wait_for_all
 
-__all__ = ["Checkpoints", "digest"]
+__all__ = ["Checkpoints"]
 
+T = TypeVar("T")
 Log = Callable[[str], None]
 Found = tuple[int, Any, dict[str, Any]]
 
@@ -61,7 +63,8 @@ class Checkpoints:
         A damaged one is named in the log and, unless read-only, moved to ``damaged/`` beside the checkpoints.
 
         Args:
-          like: a state of the same structure, shapes and dtypes, or its `jax.eval_shape`.
+          like: a state of the same structure, shapes and dtypes, or these alone; its shardings say where arrays go,
+            which need not be where they were saved from.
         """
         steps = sorted(self._manager.all_steps(), reverse=True)
         found = next(self._readable(steps, like), None)
@@ -82,21 +85,27 @@ class Checkpoints:
 
     def _readable(self, steps: Sequence[int], like: Any) -> Iterator[Found]:
         for step in steps:
-            try:
-                yield step, *self._read(step, like)
-            except (MemoryError, PermissionError):
-                raise
-            except Exception as error:  # Orbax and TensorStore raise many kinds for damaged files
-                self._set_aside(step, error)
+            # Orbax's restore and the checksum are collective: a process that failed alone would leave the others in
+            # them. So files are read first, by each process some, and every stage is begun by all or by none.
+            _, reason = _tried(lambda step=step: _read_arrays(self._folder / str(step) / "state"))
+            if reason is None:
+                found, reason = _tried(lambda step=step: self._read(step, like))
+                if reason is None:
+                    assert found is not None
+                    if digest(*found) == found[1]["digest"]:
+                        yield step, *found
+                        continue
+                    reason = "its contents do not match their checksum"
+            self._set_aside(step, reason)
 
     def _read(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
-        _read_every_array(self._folder / str(step) / "state")
-        target = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
+        """A checkpoint whose checksum is still to be compared."""
+        target = jax.tree.map(_target, like)
         restored: Any = self._manager.restore(
             step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target), notes=ocp.args.JsonRestore())
         )
-        if digest(restored.state, restored.notes) != restored.notes["digest"]:
-            raise ValueError("its contents do not match their checksum")
+        if "digest" not in restored.notes:
+            raise ValueError("its notes hold no checksum")
         return restored.state, restored.notes
 
     def _score(self, step: int) -> float:
@@ -109,14 +118,15 @@ class Checkpoints:
                 return float("-inf")
         return self._scores[step]
 
-    def _set_aside(self, step: int, error: Exception) -> None:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    def _set_aside(self, step: int, reason: str) -> None:
         if self._read_only:
             self._log(f"checkpoint {step} cannot be read ({reason}), falling back to another")
             return
         aside = _unused(self._folder.parent / "damaged" / str(step))
-        aside.parent.mkdir(exist_ok=True)
-        shutil.move(self._folder / str(step), aside)
+        if is_first():
+            aside.parent.mkdir(exist_ok=True)
+            shutil.move(self._folder / str(step), aside)
+        wait_for_all(f"checkpoint {step} is set aside")
         self._scores.pop(step, None)
         self._manager.reload()
         self._log(f"checkpoint {step} is damaged ({reason}); moved to {aside}, falling back to the one before")
@@ -135,27 +145,36 @@ class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
         return [step in kept for step in steps]
 
 
-def digest(state: Any, notes: dict[str, Any]) -> int:
-    """CRC-32 over every array of a state, in tree order, and over the notes but for the checksum itself."""
-    said = {name: value for name, value in notes.items() if name != "digest"}
-    total = zlib.crc32(json.dumps(said, sort_keys=True).encode())
-    for leaf in jax.tree.leaves(state):
-        total = zlib.crc32(np.ascontiguousarray(leaf).tobytes(), total)
-    return total
+def _tried(read: Callable[[], T]) -> tuple[T | None, str | None]:
+    """What was read, or in every process why one could not."""
+    found, reason = None, None
+    try:
+        found = read()
+    except (MemoryError, PermissionError):
+        raise
+    except Exception as error:  # Orbax and TensorStore raise many kinds for damaged files
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    return found, reason if all_of(reason is None) else reason or "another process cannot read it"
 
 
-def _read_every_array(folder: Path) -> None:
-    """Raises what damaged arrays raise, one read at a time.
+def _read_arrays(folder: Path) -> None:
+    """Raises what damaged arrays raise, one read at a time; of many processes each reads some of them.
 
     Orbax reads all of them at once: when one fails, the others print tracebacks of their own from their threads.
     """
     for shapes in (folder / "array_metadatas").glob("*"):
         json.loads(shapes.read_text(encoding="utf-8"))
     store = {"driver": "ocdbt", "base": f"file://{folder}/"}
-    for key in tensorstore.KvStore.open(store).result().list().result():
-        path, _, file = key.decode().rpartition("/")
-        if file == ".zarray":
-            tensorstore.open({"driver": "zarr", "kvstore": {**store, "path": f"{path}/"}}).result().read().result()
+    keys = sorted(key.decode() for key in tensorstore.KvStore.open(store).result().list().result())
+    paths = [path for path, _, file in (key.rpartition("/") for key in keys) if file == ".zarray"]
+    for path in paths[jax.process_index() :: jax.process_count()]:
+        tensorstore.open({"driver": "zarr", "kvstore": {**store, "path": f"{path}/"}}).result().read().result()
+
+
+def _target(leaf: Any) -> jax.ShapeDtypeStruct:
+    """What Orbax is to make of an array; it would put one without a sharding where it was saved from."""
+    where = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
 
 
 def _unused(path: Path) -> Path:

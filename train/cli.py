@@ -1,27 +1,44 @@
-"""The command line: run, evaluate, report, figures, prepare, list."""
+"""The command line: run, plan, search, launch, evaluate, export, report, figures, prepare, list."""
 
 import contextlib
 import dataclasses
 import io
+import math
+import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import tyro
 
-from train.errors import UserError
+from train.arguments import (
+    EvaluateArguments,
+    ExportArguments,
+    ImageSource,
+    LaunchArguments,
+    PrepareArguments,
+    ReportArguments,
+    SceneSource,
+    SearchArguments,
+)
+from train.errors import Interrupted, UserError
+from train.flags import SIMULATED, order_collectives
 
 __all__ = ["main"]
 
 T = TypeVar("T")
 
 HELP = ("-h", "--help")
+TOGETHER = ("run", "plan", "evaluate")  # the commands that many processes run as one
 USAGE = """\
-usage: python -m train COMMAND ...
+usage: python -m train [--coordinator HOST:PORT --processes N --process I | --cluster NAME] COMMAND ...
 
   run EXPERIMENT [--option value ...]   train and evaluate; goes on where an interrupted run stopped (--help: options)
+  plan EXPERIMENT [--option value ...]  where arrays would live and what a step would communicate, without running one
+  search EXPERIMENT [--option value ..] search over its rates and bounds; feasible first, then the validation metric
+  launch --processes N -- COMMAND ...   the same command in N processes on this machine, watched
   evaluate RUN                          evaluate the best checkpoint of a run folder again
+  export RUN [--out FOLDER]             write the best checkpoint's parameters as safetensors, with their configuration
   report RUN [RUN ...] [--out FOLDER]   compare runs: tables, figures, an HTML page, summary.json
   figures NAME [--option value ...]     draw the figures of a paper (yang2022) with the numbers beside them
   prepare SOURCE --from PATH            prepare a data source ahead of its first use
@@ -29,45 +46,16 @@ usage: python -m train COMMAND ...
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class EvaluateArguments:
-    """Evaluate the best checkpoint of a run folder again."""
-
-    run: tyro.conf.Positional[Path]
-    """Run folder."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ReportArguments:
-    """Compare runs: tables, figures, an HTML page, summary.json."""
-
-    runs: tyro.conf.Positional[tuple[Path, ...]]
-    """Run folders."""
-    out: Path = Path("runs/report")
-    """Where the report goes."""
-
-
-# What the tables of sources hold, repeated here because those import more than it takes to say what is wrong.
-VideoSource = Literal["photos", "frames", "file"]
-ImageSource = Literal["digits", "cifar10", "image_folder"]
-SceneSource = Literal["shapes", "camvid", "cityscapes"]
-
-
-@dataclasses.dataclass(frozen=True)
-class PrepareArguments:
-    """Prepare a data source ahead of its first use."""
-
-    source: tyro.conf.Positional[Literal[VideoSource, ImageSource, SceneSource]]
-    """Kind of data: video, images with a class each, or scenes with a map of classes."""
-    root: Annotated[str | None, tyro.conf.arg(name="from")] = None
-    """The folder, archive or video file to read."""
-
-
 def main(arguments: Sequence[str]) -> int:
-    """Runs a command; returns its exit code: 0, 2 for what the user can mend, 130 when interrupted."""
+    """Runs a command; returns its exit code: 0, also for a run that SIGTERM ended and that goes on when started again,
+    2 for what the user can mend, 130 when interrupted."""
     commands = {
         "run": _run,
+        "plan": _plan,
+        "search": _search,
+        "launch": _launch,
         "evaluate": _evaluate,
+        "export": _export,
         "report": _report,
         "figures": _figures,
         "prepare": _prepare,
@@ -77,41 +65,153 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(USAGE)
         return 0 if arguments else 2
     try:
-        if arguments[0] not in commands:
-            raise UserError(f"unknown command {arguments[0]!r}; choose from {', '.join(commands)}")
-        commands[arguments[0]](list(arguments[1:]))
+        member, arguments = _member(arguments)
+        if not arguments or arguments[0] not in commands:
+            found = f"unknown command {arguments[0]!r}" if arguments else "no command"
+            raise UserError(f"{found}; choose from {', '.join(commands)}")
+        order_collectives()
+        if member:
+            _check_together(arguments[0])
+            from train.processes import Membership, join
+
+            join(_parse(Membership, member, "python -m train"))
+        return commands[arguments[0]](list(arguments[1:])) or 0
+    except Interrupted as stop:
+        sys.stderr.write(f"{stop}\n")
     except UserError as error:
         sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
         return 2
     except SystemExit:
         return 0  # help was asked for; `_parse` turns every other exit into a UserError
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; a run goes on from its last checkpoint when the same command is given again\n")
+        sys.stderr.write(
+            "interrupted; a run, or a search, goes on from its last checkpoint when the same command is given again\n"
+        )
         return 130
     return 0
 
 
+def _member(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The options before the command, which say how this process finds the others, and what comes after them."""
+    arguments, count = list(arguments), 0
+    while count < len(arguments) and arguments[count].startswith("--"):
+        count += 1 if "=" in arguments[count] else 2
+    return arguments[:count], arguments[count:]
+
+
+def _check_together(command: str) -> None:
+    if command not in TOGETHER:
+        raise UserError(f"{command} runs in one process; several are for {', '.join(TOGETHER)}")
+
+
+def _launch(arguments: list[str]) -> int:
+    ours, dashes, command = _split(arguments)
+    if not (dashes and command) and not set(HELP) & set(ours):
+        raise UserError("launch needs a command behind --, as in `launch --processes 2 -- run video-ut`")
+    parsed = _parse(LaunchArguments, ours, "python -m train launch")
+    if parsed.processes < 1:
+        raise UserError(f"--processes must be at least 1, got {parsed.processes}")
+    _check_together(command[0])
+    from train.launch import free_port, launch
+
+    coordinator, program = f"127.0.0.1:{free_port()}", [sys.executable, "-m", "train"]
+    shared = ["--coordinator", coordinator, "--processes", str(parsed.processes)]
+    return launch([[*program, *shared, "--process", str(i), *command] for i in range(parsed.processes)])
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str], list[str]]:
+    place = arguments.index("--") if "--" in arguments else len(arguments)
+    return arguments[:place], arguments[place : place + 1], arguments[place + 1 :]
+
+
 def _run(arguments: list[str]) -> None:
+    if name := _experiment("run", arguments):
+        from train.processes import stopping_at_once
+        from train.runs import run
+
+        config = _configured("run", name, arguments)
+        with stopping_at_once():
+            run(config, experiment=name)
+
+
+def _plan(arguments: list[str]) -> None:
+    if name := _experiment("plan", arguments):
+        from train.runs import plan
+
+        config = _configured("plan", name, arguments)
+        _simulate(config.mesh)
+        plan(config, experiment=name)
+
+
+def _simulate(mesh: str | None) -> None:
+    """Devices for a plan, which runs no step: CPUs may be as many as its mesh asks for."""
+    import jax
+
+    from train.sharding.mesh import parse_mesh
+
+    said = SIMULATED in os.environ.get("XLA_FLAGS", "")
+    if mesh is None or said or jax.distributed.is_initialized():
+        return
+    # Too late where this process has computed before: there, the mesh has to fit the devices that there are.
+    with contextlib.suppress(RuntimeError):
+        jax.config.update("jax_num_cpu_devices", math.prod(parse_mesh(mesh).values()))
+
+
+def _search(arguments: list[str]) -> None:
+    if name := _experiment("search", arguments):
+        from train.compiled import keep_programs
+        from train.experiments import EXPERIMENTS
+        from train.processes import stopping_at_once
+        from train.search import search
+
+        default = dataclasses.replace(EXPERIMENTS[name].config, out=None)
+        whole, program = SearchArguments(config=default), f"python -m train search {name}"
+        parsed = _parse(SearchArguments[type(default)], arguments[1:], program, whole)
+        keep_programs()
+        over = {option.replace("_", "-"): text for option, text in vars(parsed.over).items()}
+        with stopping_at_once():
+            search(parsed.config, experiment=name, over=over, sampler=parsed.sampler, trials=parsed.trials)
+
+
+def _experiment(command: str, arguments: list[str]) -> str | None:
+    """The experiment that a command names; None where only help was asked for."""
     from train.experiments import EXPERIMENTS  # imports JAX: not needed to say what is wrong with a command
 
     name, choices = arguments[0] if arguments else "", ", ".join(EXPERIMENTS)
     if name in HELP:
-        sys.stdout.write(f"usage: python -m train run EXPERIMENT [--option value ...]\nexperiments: {choices}\n")
-        return
+        sys.stdout.write(f"usage: python -m train {command} EXPERIMENT [--option value ...]\nexperiments: {choices}\n")
+        return None
     if name not in EXPERIMENTS:
         raise UserError(f"unknown experiment {name!r}; choose from {choices}")
-    default = EXPERIMENTS[name].config
-    config = _parse(type(default), arguments[1:], f"python -m train run {name}", default)
-    from train.runs import run
+    return name
 
-    run(config, experiment=name)
+
+def _configured(command: str, name: str, arguments: list[str]) -> Any:
+    """The configuration of an experiment with the options behind its name."""
+    from train.compiled import keep_programs
+    from train.experiments import EXPERIMENTS
+
+    default = EXPERIMENTS[name].config
+    parsed = _parse(type(default), arguments[1:], f"python -m train {command} {name}", default)
+    keep_programs()
+    return parsed
 
 
 def _evaluate(arguments: list[str]) -> None:
     parsed = _parse(EvaluateArguments, arguments, "python -m train evaluate")
+    from train.compiled import keep_programs
+    from train.processes import first_only
     from train.runs import evaluate
 
-    evaluate(parsed.run)
+    keep_programs()
+    evaluate(parsed.run, mesh=parsed.mesh, log=first_only(print))
+
+
+def _export(arguments: list[str]) -> None:
+    parsed = _parse(ExportArguments, arguments, "python -m train export")
+    from train.export import export
+
+    export(parsed.run, parsed.out, mesh=parsed.mesh)
 
 
 def _report(arguments: list[str]) -> None:

@@ -5,28 +5,66 @@ import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from train.errors import UserError
 
-__all__ = ["PrimalConfig", "check_fields", "differences", "from_json", "nonnegative", "positive", "to_json", "value_of"]
+__all__ = [
+    "PrimalConfig",
+    "Remat",
+    "RunConfig",
+    "check_fields",
+    "differences",
+    "from_json",
+    "nonnegative",
+    "positive",
+    "run_rules",
+    "to_json",
+    "value_of",
+    "with_value",
+]
 
 T = TypeVar("T")
+Rule = tuple[str, str, bool]
+Remat = Literal["none", "everything", "dots", "dots_without_batch"]
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """How a run computes, whatever it trains."""
+
+    accumulate: int = 1
+    """Parts that a batch is computed in, one after the other: less memory, the same step."""
+    average: float | None = None
+    """Decay in (0, 1) of a moving average of the parameters, which validation, evaluation and export then use in their
+    place; none for none."""
+    remat: Remat = "none"
+    """What the backward pass recomputes in place of storing it: none; everything; dots, everything but matrix products,
+    which saves little where layers are narrow; dots_without_batch, everything but products with weights. Of each layer
+    for video, else of the whole network."""
+    mesh: str | None = None
+    """Devices by axis, as in data=2,fsdp=4 (data, fsdp, tensor); none means data over all that divide the batch."""
+    profile: str | None = None
+    """STEP:COUNT writes a trace of COUNT steps from step STEP on into the run folder, for TensorBoard or Perfetto."""
+    out: str | None = None
+    """Run folder; none makes one under runs/ named after the experiment."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PrimalConfig:
-    """Adam on the parameters: linear warm-up, then a cosine to 0 at the last step."""
+    """Adam on the parameters: linear warm-up, then a schedule."""
 
     learning_rate: float = 5e-4
     """Peak learning rate."""
     warmup_share: float = 0.1
     """Share of the steps over which the learning rate rises from 0."""
-    clip_norm: float = 1.0
-    """Largest global norm of a gradient."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """After the warm-up: cosine and linear fall to 0 at the last step."""
+    clip_norm: float | None = 1.0
+    """Largest global norm of a gradient; none for no bound."""
 
 
-def check_fields(config: Any, rules: Iterable[tuple[str, str, bool]]) -> None:
+def check_fields(config: Any, rules: Iterable[Rule]) -> None:
     """Checks rules (dotted field as on the command line, what is allowed, whether it holds).
 
     Raises:
@@ -35,6 +73,16 @@ def check_fields(config: Any, rules: Iterable[tuple[str, str, bool]]) -> None:
     for field, allowed, holds in rules:
         if not holds:
             raise UserError(f"--{field} must be {allowed}, got {value_of(config, field)}")
+
+
+def run_rules(config: Any) -> tuple[Rule, ...]:
+    """What `check_fields` is to check of a `RunConfig` that has a batch size; `parse_profile` checks the profile."""
+    parts, size = config.accumulate, config.batch_size
+    return (
+        ("accumulate", "at least 1", parts >= 1),
+        ("accumulate", f"a divisor of batch-size={size}", parts < 1 or size % parts == 0),
+        ("average", "in (0, 1), or none", config.average is None or 0.0 < config.average < 1.0),
+    )
 
 
 def to_json(config: Any) -> dict[str, Any]:
@@ -80,6 +128,13 @@ def value_of(config: Any, dotted: str) -> Any:
     for name in dotted.replace("-", "_").split("."):
         config = getattr(config, name)
     return config
+
+
+def with_value(config: T, dotted: str, value: Any) -> T:
+    """The configuration with another value in the field of a dotted name."""
+    name, _, rest = dotted.partition(".")
+    inner = with_value(getattr(config, name), rest, value) if rest else value
+    return dataclasses.replace(config, **{name: inner})  # type: ignore[type-var]
 
 
 def positive(value: float | None) -> bool:

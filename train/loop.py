@@ -1,18 +1,21 @@
 """The training loop of one run: resumable at any moment, metrics one step late, verified before every save."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 from tqdm import tqdm
 
 from train.checkpoint import Checkpoints
 from train.environment import environment
-from train.errors import UserError
+from train.errors import Interrupted, UserError
 from train.metrics import MetricsWriter, write_json
-from train.recipe import Recipe
+from train.processes import Stop, fetch, is_first, stopping
+from train.profile import Profiler, parse_profile, profiling
+from train.recipe import UNJUDGED, Recipe, require_finite_state
+from train.sharding import Placed, describe_mesh, place
 
 __all__ = ["train"]
 
@@ -27,35 +30,61 @@ class Notes(NamedTuple):
     messages: tuple[str, ...] = ()
 
 
-def train(recipe: Recipe, folder: Path, *, log: Log) -> None:
+def train(recipe: Recipe, folder: Path, *, profile: str | None = None, log: Log) -> None:
     """Trains, or goes on with, the run in ``folder``, until its last step or a collapse; writes status.json.
 
+    Args:
+      recipe: what to train.
+      folder: of the run.
+      profile: STEP:COUNT, which steps to write a trace of into the folder; steps that are done already leave none.
+      log: where messages go.
+
     Raises:
-      UserError: if the loss, a gradient or a validation loss is not finite; the last good checkpoint stays.
+      Interrupted: if SIGTERM asked to end; a checkpoint of the step it came in is saved.
+      UserError: if the parameters do not divide over the mesh; if the loss, a gradient, a validation loss or an
+        array of the state is not finite, in which case the last good checkpoint stays; if the run has no such steps.
     """
-    state = recipe.init()
-    with Checkpoints(folder / "checkpoints", log=log) as checkpoints:
-        newest = checkpoints.newest(state)
-        notes = Notes()
-        if newest is not None:
-            step, state, found = newest
-            notes = Notes(found["train_seconds"], found["collapses"], tuple(found["messages"]))
-            if step < recipe.num_steps:
-                log(f"going on from the checkpoint of step {step}")
-        with MetricsWriter(folder, after_step=int(state.step)) as writer:
-            _Loop(recipe, folder, checkpoints, writer).run(state, notes)
+    placed, profiled = place(recipe), parse_profile(profile, num_steps=recipe.num_steps)
+    with stopping() as stop:
+        with Checkpoints(folder / "checkpoints", log=log) as checkpoints:
+            newest = checkpoints.newest(placed.like)
+            if newest is None:
+                state, notes = placed.init(), Notes()
+            else:
+                step, state, found = newest
+                notes = Notes(found["train_seconds"], found["collapses"], tuple(found["messages"]))
+                if step < recipe.num_steps:
+                    log(f"going on from the checkpoint of step {step}")
+            with (
+                _writer(folder, int(state.step)) as writer,
+                profiling(profiled, folder / "profile", log) as profiler,
+            ):
+                asked = _Loop(recipe, placed, folder, checkpoints, writer, stop, profiler).run(state, notes)
+        if asked or stop.at(recipe.num_steps + 1):  # the last save has been waited for
+            raise Interrupted(f"{folder}: asked to end by SIGTERM, trained to the end; the same command goes on")
 
 
 class _Loop:
     """The moving parts of one call of `train`."""
 
-    def __init__(self, recipe: Recipe, folder: Path, checkpoints: Checkpoints, writer: MetricsWriter):
-        self._recipe, self._folder = recipe, folder
-        self._checkpoints, self._writer = checkpoints, writer
+    def __init__(
+        self,
+        recipe: Recipe,
+        placed: Placed,
+        folder: Path,
+        checkpoints: Checkpoints,
+        writer: MetricsWriter | None,
+        stop: Stop,
+        profiler: Profiler,
+    ):
+        self._recipe, self._placed, self._folder = recipe, placed, folder
+        self._checkpoints, self._writer, self._stop, self._profiler = checkpoints, writer, stop, profiler
         # As of the last checkpoint.
         self._saved_step, self._notes, self._compile_seconds = 0, Notes(), 0.0
+        self._asked = False
 
-    def run(self, state: Any, notes: Notes) -> None:
+    def run(self, state: Any, notes: Notes) -> bool:
+        """Whether SIGTERM asked to end in the last step."""
         self._saved_step, self._notes = int(state.step), notes
         try:
             if self._goes_on():
@@ -64,52 +93,81 @@ class _Loop:
             self._notes = self._notes._replace(messages=(*self._notes.messages, str(error)))
             self._write_status("failed")
             raise
+        except Interrupted:
+            self._write_status("interrupted")
+            raise
         self._write_status("stopped" if self._gave_up() else "finished")
+        return self._asked
 
     def _steps(self, state: Any) -> None:
         recipe, done, pending = self._recipe, self._saved_step, None
-        batches = recipe.batches(done)
+        batches = map(self._placed.put, recipe.batches(done))
         batch = next(batches)
         step = self._compile(state, batch)
         self._write_status("running")
         began = time.perf_counter() - self._notes.train_seconds
-        with tqdm(total=recipe.num_steps, initial=done, unit="step", desc=recipe.title, mininterval=0.5) as bar:
+        look = {"unit": "step", "desc": recipe.title, "mininterval": 0.5, "disable": not is_first()}
+        self._profiler.at(done, state)
+        with tqdm(total=recipe.num_steps, initial=done, **look) as bar:
             while self._goes_on():
                 state, metrics = step(state, batch)
                 done += 1
+                self._profiler.at(done, state)
                 if pending is not None:
                     self._record(*pending, bar)
                 pending = (done, metrics)
                 if done < recipe.num_steps:
                     batch = next(batches)
                 bar.update()
+                self._asked = self._stop.at(done)
                 if done % recipe.validate_every == 0 or done == recipe.num_steps:
                     self._record(*pending, bar)
                     pending = None
                     self._checkpoint(state, time.perf_counter() - began, bar)
+                elif self._asked:
+                    self._record(*pending, bar)
+                    self._keep(state, time.perf_counter() - began)
+                if self._asked and self._goes_on():
+                    raise Interrupted(
+                        f"{self._folder}: asked to end by SIGTERM, saved at step {done} of {recipe.num_steps}; "
+                        "the same command goes on from there"
+                    )
 
     def _compile(self, state: Any, batch: Any) -> Callable[[Any, Any], tuple[Any, Any]]:
         began = time.perf_counter()
-        step = self._recipe.step.lower(state, batch).compile()
+        step = self._placed.step.lower(state, batch).compile()
         self._compile_seconds = time.perf_counter() - began
         return step
 
     def _record(self, step: int, metrics: Any, bar: tqdm) -> None:
-        row, words = self._recipe.describe(step, jax.device_get(metrics))
-        self._writer.write({"kind": "train", "step": step, **row})
+        row, words = self._recipe.describe(step, fetch(metrics))
+        self._write({"kind": "train", "step": step, **row})
         bar.set_postfix(words, refresh=False)
 
     def _checkpoint(self, state: Any, train_seconds: float, bar: tqdm) -> None:
         validation, step = self._recipe.validate(state), int(state.step)
-        self._writer.write({"kind": "validation", "step": step, **validation.row})
-        self._writer.flush()
+        self._write({"kind": "validation", "step": step, **validation.row})
         messages, collapses = self._notes.messages, 0
         if validation.collapse is not None:
             messages = (*messages, f"step {step}: {validation.collapse}")
             collapses = self._notes.collapses + 1
             bar.write(messages[-1])
-        self._saved_step, self._notes = step, Notes(train_seconds, collapses, messages)
-        self._checkpoints.save(step, state, self._notes._asdict(), score=validation.score)
+        self._save(state, Notes(train_seconds, collapses, messages), validation.score)
+
+    def _keep(self, state: Any, train_seconds: float) -> None:
+        """A checkpoint to go on from, which is never the best."""
+        self._save(state, self._notes._replace(train_seconds=train_seconds), UNJUDGED)
+
+    def _save(self, state: Any, notes: Notes, score: float) -> None:
+        require_finite_state(state)
+        if self._writer is not None:
+            self._writer.flush()
+        self._saved_step, self._notes = int(state.step), notes
+        self._checkpoints.save(self._saved_step, state, notes._asdict(), score=score)
+
+    def _write(self, row: dict[str, Any]) -> None:
+        if self._writer is not None:
+            self._writer.write(row)
 
     def _goes_on(self) -> bool:
         return self._saved_step < self._recipe.num_steps and not self._gave_up()
@@ -121,9 +179,16 @@ class _Loop:
         status = {
             "state": state,
             "steps": self._saved_step,
+            "mesh": describe_mesh(self._recipe.mesh),
             "train_seconds": self._notes.train_seconds,
             "compile_seconds": self._compile_seconds,
             "messages": list(self._notes.messages),
             "environment": environment(),
         }
-        write_json(self._folder / "status.json", status)
+        if is_first():
+            write_json(self._folder / "status.json", status)
+
+
+def _writer(folder: Path, after_step: int) -> contextlib.AbstractContextManager[MetricsWriter | None]:
+    """The first process writes for all."""
+    return MetricsWriter(folder, after_step=after_step) if is_first() else contextlib.nullcontext()

@@ -38,15 +38,19 @@ class MetricsWriter:
         self._board.close()
 
     def write(self, row: dict[str, Any]) -> None:
-        """Writes a row ``{"kind", "step", name: number or list, ...}``; TensorBoard gets all but nulls."""
+        """Writes a row ``{"kind", "step", name: number or list, ...}``; TensorBoard gets all but nulls.
+
+        A list such as violations whose entries the row has by name too (violation/layer 1) is not shown there twice.
+        """
         self._file.write(_line(row))
+        named = {name.partition("/")[0] + "s" for name in row if "/" in name}
         for name, value in row.items():
-            if name in ("kind", "step"):
+            if name in ("kind", "step", *named):
                 continue
             entries = {f"{name}/{i}": v for i, v in enumerate(value)} if isinstance(value, list) else {name: value}
             for tag, number in entries.items():
                 if number is not None:
-                    self._board.add_scalar(f"{row['kind']}/{tag}", float(number), row["step"])
+                    self._board.add_scalar(f"{row['kind']}/{tag}".replace(" ", "_"), float(number), row["step"])
 
     def flush(self) -> None:
         """Hands everything to the operating system, so that a killed process loses nothing before this point."""

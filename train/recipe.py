@@ -4,16 +4,32 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from train.errors import UserError
+from train.processes import fetch
+from train.tuning import Tuning
 
-__all__ = ["INFEASIBLE", "Experiment", "Kind", "Recipe", "Validation", "require_finite"]
+__all__ = [
+    "INFEASIBLE",
+    "UNJUDGED",
+    "Experiment",
+    "Kind",
+    "Recipe",
+    "Validation",
+    "require_finite",
+    "require_finite_state",
+]
 
 Log = Callable[[str], None]
 
 # Below any score of a checkpoint that may be reported without a warning.
 INFEASIBLE = -1e6
+# Score of a checkpoint that was saved in a hurry: below that of any other.
+UNJUDGED = -1e30
 
 
 class Validation(NamedTuple):
@@ -35,11 +51,13 @@ class Recipe(NamedTuple):
 
     Attributes:
       title: what the progress bar is called.
+      mesh: the devices that it trains on.
       num_steps: how many steps the run has.
       validate_every: steps between validations, each of which writes a checkpoint.
       stop_on_collapse: whether two collapses in a row end the run.
-      init: ``() -> state``, a pytree with an attribute ``step``, from the seed alone.
-      step: ``(state, batch) -> (state, metrics)``, jitted; it may consume its state.
+      init: ``() -> state``, a pytree with attributes ``step``, ``params`` and ``evaluated``, the parameters to judge
+        and export, from the seed alone.
+      step: ``(state, batch) -> (state, metrics)``; `train.sharding.place` compiles it for the mesh.
       batches: ``start_step -> iterator`` over batches without end; a batch depends on the seed and its step alone.
       describe: ``(step, metrics) -> (row, words)``: the row for metrics.jsonl and a few words for the progress bar.
         It raises `UserError` where a number is not finite.
@@ -47,6 +65,7 @@ class Recipe(NamedTuple):
     """
 
     title: str
+    mesh: Mesh
     num_steps: int
     validate_every: int
     stop_on_collapse: bool
@@ -72,6 +91,7 @@ class Kind(NamedTuple):
       evaluate: ``(config, data, state, run folder) -> evaluation``, JSON values; pictures go to the folder.
       verdict: ``evaluation -> words``.
       report: ``(run folders, where to, log) -> None``.
+      tuning: what a search may vary, and how it ranks.
     """
 
     config: type
@@ -85,6 +105,7 @@ class Kind(NamedTuple):
     evaluate: Callable[[Any, Any, Any, Path], dict[str, Any]]
     verdict: Callable[[dict[str, Any]], str]
     report: Callable[[Sequence[Path], Path, Log], object]
+    tuning: Tuning
 
 
 class Experiment(NamedTuple):
@@ -121,6 +142,27 @@ def require_finite(step: int, values: Any, what: str, *, each: str | None = None
     if broken.size:
         place = "" if each is None else f", first at {each} {broken[0]}"
         raise UserError(f"the {what} is not finite at step {step}{place}; {_WAY_OUT}")
+
+
+def require_finite_state(state: Any) -> None:
+    """Checks that every number of a training state is finite, so that none that is not is ever saved.
+
+    Raises:
+      UserError: naming the first array that is not.
+    """
+    leaves = [
+        (path, leaf) for path, leaf in jax.tree.leaves_with_path(state) if jnp.issubdtype(leaf.dtype, jnp.inexact)
+    ]
+    finite = fetch(_are_finite([leaf for _, leaf in leaves]))
+    for (path, _), holds in zip(leaves, finite, strict=True):
+        if not holds:
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            raise UserError(f"{name} is not finite after step {int(state.step)}; {_WAY_OUT}")
+
+
+@jax.jit
+def _are_finite(leaves: list[jax.Array]) -> list[jax.Array]:
+    return [jnp.all(jnp.isfinite(leaf)) for leaf in leaves]
 
 
 _WAY_OUT = (

@@ -1,11 +1,10 @@
-"""What the commands do: run, evaluate and report, on run folders."""
+"""What the commands do: run, evaluate and report, on run folders; plan, on none."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
-
-import jax
+from typing import Any, NamedTuple
 
 from train.checkpoint import Checkpoints
 from train.config import differences, from_json, to_json
@@ -14,12 +13,28 @@ from train.experiments import EXPERIMENTS
 from train.lock import locked
 from train.loop import train
 from train.metrics import PARTIAL, write_json
+from train.plan import describe_plan, make_plan
+from train.processes import first_does, first_only, is_first, wait_for_all
+from train.profile import parse_profile
 from train.recipe import INFEASIBLE, Kind
 from train.report.files import read_object
+from train.sharding import describe_mesh, place
 
-__all__ = ["default_folder", "evaluate", "report", "run"]
+__all__ = ["Best", "best_checkpoint", "default_folder", "evaluate", "identity", "plan", "report", "run", "run_one"]
 
 Log = Callable[[str], None]
+
+
+class Best(NamedTuple):
+    """The best checkpoint of a run, and what the run was."""
+
+    experiment: str
+    kind: Kind
+    config: Any
+    data: Any
+    step: int
+    state: Any
+    notes: dict[str, Any]
 
 
 def run(config: Any, *, experiment: str, log: Log = print) -> list[Path]:
@@ -31,38 +46,100 @@ def run(config: Any, *, experiment: str, log: Log = print) -> list[Path]:
     Raises:
       UserError: whatever the user can mend, in one line.
     """
-    kind = EXPERIMENTS[experiment].kind
+    kind, log = EXPERIMENTS[experiment].kind, first_only(log)
     kind.check(config)
     folder = Path(config.out) if config.out else default_folder(config, experiment)
     folders = []
     for name, variant in kind.variants(dataclasses.replace(config, out=None)):
         folders.append(folder / name)
-        _run_one(variant, folders[-1], experiment=experiment, log=log)
-    kind.report(folders, folder / "report", log)
+        run_one(variant, folders[-1], experiment=experiment, log=log)
+    if is_first():
+        kind.report(folders, folder / "report", log)
     return folders
 
 
-def evaluate(folder: Path, *, log: Log = print) -> dict[str, Any]:
+def run_one(config: Any, folder: Path, *, experiment: str, evaluated: bool = True, log: Log = print) -> None:
+    """Trains one variant, or goes on with it, and unless told otherwise evaluates it.
+
+    Raises:
+      UserError: whatever the user can mend, in one line.
+    """
+    kind = EXPERIMENTS[experiment].kind
+    data = kind.load(config, log)
+    recipe = kind.recipe(config, data)
+    place(recipe)  # refuses parameters that do not divide over the mesh while the folder is not claimed yet
+    parse_profile(config.profile, num_steps=recipe.num_steps)
+    with contextlib.ExitStack() as held:
+
+        def take() -> None:
+            _claim(folder, experiment, config, data)
+            held.enter_context(locked(folder))
+
+        first_does(take)
+        status = read_object(folder / "status.json") if (folder / "status.json").exists() else {}
+        if status.get("state") in ("finished", "stopped"):
+            log(f"{folder}: {status['state']} already after {status['steps']} steps; pass another --out to train anew")
+        else:
+            log(f"{folder}: {kind.describe(config)}, on {describe_mesh(recipe.mesh)}")
+            if is_first():
+                (folder / "evaluation.json").unlink(missing_ok=True)
+            train(recipe, folder, profile=config.profile, log=log)
+        wait_for_all(f"{folder} is trained")
+        if evaluated and not (folder / "evaluation.json").exists():
+            evaluate(folder, mesh=config.mesh, log=log)
+
+
+def evaluate(folder: Path, *, mesh: str | None = None, log: Log = print) -> dict[str, Any]:
     """Evaluates the best checkpoint of a run on its test split and writes evaluation.json.
+
+    Args:
+      folder: of the run.
+      mesh: to evaluate on, which need not be the one it was trained on; None is the default on these devices.
+      log: where messages go.
+
+    Raises:
+      UserError: if the folder is no run, its data are not those it was trained on, or no checkpoint can be read.
+    """
+    experiment, kind, config, data, step, state, notes = best_checkpoint(folder, mesh=mesh, log=log)
+    if notes["score"] <= INFEASIBLE:
+        log(f"{folder}: no checkpoint was feasible on the validation split; the least infeasible one is evaluated")
+    found = kind.evaluate(config, data, state, folder)
+    found = {**found, "experiment": experiment, "best_step": step, "train_seconds": notes["train_seconds"]}
+    if is_first():
+        write_json(folder / "evaluation.json", found)
+    log(f"{folder}: {kind.verdict(found)}")
+    return found
+
+
+def best_checkpoint(folder: Path, *, mesh: str | None = None, log: Log = print) -> Best:
+    """The checkpoint of a run that its validations call the best, on a mesh of its own.
 
     Raises:
       UserError: if the folder is no run, its data are not those it was trained on, or no checkpoint can be read.
     """
     experiment, kind, config = _read_config(folder)
+    config = dataclasses.replace(config, mesh=mesh)
     data = kind.load(config, log)
     _check_same(folder, experiment, config, data)
     recipe = kind.recipe(config, data)
     if not (folder / "checkpoints").is_dir():
         raise UserError(f"{folder} has no checkpoints; train it with `python -m train run {experiment} --out {folder}`")
     with Checkpoints(folder / "checkpoints", read_only=True, log=log) as checkpoints:
-        step, state, notes = checkpoints.best(jax.eval_shape(recipe.init))
-    if notes["score"] <= INFEASIBLE:
-        log(f"{folder}: no checkpoint was feasible on the validation split; the least infeasible one is evaluated")
-    found = kind.evaluate(config, data, state, folder)
-    found = {**found, "experiment": experiment, "best_step": step, "train_seconds": notes["train_seconds"]}
-    write_json(folder / "evaluation.json", found)
-    log(f"{folder}: {kind.verdict(found)}")
-    return found
+        found = checkpoints.best(place(recipe).like)
+    return Best(experiment, kind, config, data, *found)
+
+
+def plan(config: Any, *, experiment: str, log: Log = print) -> None:
+    """Says where every array of a run would live and what a step would communicate, without running one.
+
+    Raises:
+      UserError: whatever the user can mend, in one line.
+    """
+    kind = EXPERIMENTS[experiment].kind
+    kind.check(config)
+    for _, variant in kind.variants(config):
+        made = make_plan(kind.recipe(variant, kind.load(variant, log)))
+        log(f"{experiment}: {kind.describe(variant)}, {describe_plan(made)}")
 
 
 def report(folders: Sequence[Path], out: Path, *, log: Log = print) -> None:
@@ -86,21 +163,14 @@ def default_folder(config: Any, experiment: str) -> Path:
     return Path("runs") / experiment / EXPERIMENTS[experiment].kind.label(config)
 
 
-def _run_one(config: Any, folder: Path, *, experiment: str, log: Log) -> None:
-    kind = EXPERIMENTS[experiment].kind
-    data = kind.load(config, log)
-    recipe = kind.recipe(config, data)
-    _claim(folder, experiment, config, data)
-    with locked(folder):
-        status = read_object(folder / "status.json") if (folder / "status.json").exists() else {}
-        if status.get("state") in ("finished", "stopped"):
-            log(f"{folder}: {status['state']} already after {status['steps']} steps; pass another --out to train anew")
-        else:
-            log(f"{folder}: {kind.describe(config)}")
-            (folder / "evaluation.json").unlink(missing_ok=True)
-            train(recipe, folder, log=log)
-        if not (folder / "evaluation.json").exists():
-            evaluate(folder, log=log)
+def identity(experiment: str, config: Any, data: Any) -> dict[str, Any]:
+    """What config.json holds: the configuration, and figures of the data that change when the data do.
+
+    The mesh is not part of it: a run may go on, and be evaluated, on another one. Nor are the parts of a batch and what
+    is recomputed, which fewer devices may need and which leave the step as it is; nor which steps are profiled.
+    """
+    config = dataclasses.replace(config, mesh=None, accumulate=1, remat="none", profile=None)
+    return {"experiment": experiment, **to_json(config), "found": EXPERIMENTS[experiment].kind.found(data)}
 
 
 def _claim(folder: Path, experiment: str, config: Any, data: Any) -> None:
@@ -115,20 +185,15 @@ def _claim(folder: Path, experiment: str, config: Any, data: Any) -> None:
             raise UserError(
                 f"--out {folder} holds files but no config.json, so it is no run; pass an empty or a new folder"
             )
-        write_json(path, _identity(experiment, config, data))
+        write_json(path, identity(experiment, config, data))
     except OSError as error:
         raise UserError(f"cannot write to --out {folder} ({error.strerror}); pass another folder") from error
 
 
 def _check_same(folder: Path, experiment: str, config: Any, data: Any) -> None:
-    changed = differences(read_object(folder / "config.json"), _identity(experiment, config, data))
+    changed = differences(read_object(folder / "config.json"), identity(experiment, config, data))
     if changed:
         raise UserError(f"{folder} was trained with another configuration: {'; '.join(changed)}; pass another --out")
-
-
-def _identity(experiment: str, config: Any, data: Any) -> dict[str, Any]:
-    """What config.json holds: the configuration, and figures of the data that change when the data do."""
-    return {"experiment": experiment, **to_json(config), "found": EXPERIMENTS[experiment].kind.found(data)}
 
 
 def _read_config(folder: Path) -> tuple[str, Kind, Any]:

@@ -34,7 +34,7 @@ def unroll(
     num_layers: int,
     tied: bool = True,
     record: Record | str | None = "energy",
-    remat: bool = False,
+    remat: bool | Callable[..., Any] = False,
 ) -> tuple[Any, Any]:
     """Applies ``num_layers`` steps, recording at every layer.
 
@@ -51,7 +51,8 @@ def unroll(
         ``(params, y, x) -> pytree`` records what it returns, stacked along a new leading axis of num_layers + 1; None
         records nothing. Entry l < num_layers is taken before layer l + 1 with that layer's parameters, the last entry
         after the last layer with the last layer's.
-      remat: recompute each layer in the backward pass instead of storing its intermediates.
+      remat: recompute each layer in the backward pass instead of storing its intermediates; a policy of
+        `jax.checkpoint_policies` says which of them are stored all the same.
 
     Returns:
       ``(y, trace)``: the state after the last layer, and the record (None if ``record`` is None).
@@ -78,7 +79,8 @@ def unroll(
     def layer(state: Any, layer_params: Params) -> tuple[Any, Any]:
         return advance(params if tied else layer_params, state, x)
 
-    body = jax.checkpoint(layer, prevent_cse=False) if remat else layer
+    policy = None if isinstance(remat, bool) else remat
+    body = jax.checkpoint(layer, prevent_cse=False, policy=policy) if remat else layer
     y, trace = jax.lax.scan(body, y, None if tied else params, length=num_layers)
     if record is None:
         return y, None

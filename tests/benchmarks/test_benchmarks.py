@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as benchmarks
-from benchmarks import compile_time, constrained_step
+from benchmarks import compile_time
 from benchmarks.video import FRAMES, compiled_step, matmul_flops, random_batch
 from train.video.config import VideoConfig
 from train.video.task import video_task
@@ -44,16 +44,6 @@ def test_a_compiled_step_trains():
     state, metrics = jax.block_until_ready(step(state, batch))
     assert int(state.step) == 1
     assert metrics.layer_losses.shape == (2,)
-
-
-@pytest.mark.usefixtures("small")
-def test_the_cost_of_constraints_is_reported(capsys, monkeypatch):
-    for name, value in (("NUM_LAYERS", 1), ("REPEATS", 2), ("matmul_rate", lambda *sizes: 1e9)):
-        monkeypatch.setattr(constrained_step, name, value)
-    figures = constrained_step.main()
-    assert {"time_ratio", "memory_ratio", "erm_seconds", "constrained_seconds"} <= set(figures)
-    assert all(value > 0 and math.isfinite(value) for value in figures.values())
-    assert "floor" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("small")

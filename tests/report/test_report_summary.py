@@ -155,3 +155,11 @@ def test_terminal_tables_are_aligned(make_run, tmp_path):
         assert set(rule) == {"-", " "}
         assert all(len(row) == len(rule) for row in block[3:-1])
     assert any(re.match(r"0\.15 \*\s+48\.80 ", line) for line in blocks[0])
+
+
+def test_where_tails_are_bound_the_worst_layer_is_that_of_the_tails(make_run, tmp_path):
+    means = {"layer_losses": [4.0, 3.0, 2.0, 1.0], "bounds": [5.0, 4.0, 2.5, 2.0], "feasible": False}
+    tails = {"bind": "tail", "violations": [-1.0, 1.0, -0.5, -0.2]}
+    _, text = _report([make_run("erm"), make_run("constrained", evaluation=means | tails)], tmp_path / "out")
+    assert "NOT feasible (worst: layer 1, 25.0% over its bound)" in text
+    assert "margins are of the mean over the worst samples" in text

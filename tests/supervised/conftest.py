@@ -36,11 +36,13 @@ class Stripes:
     def num_examples(self, split: str) -> int:
         return len(self.splits[split].images)
 
-    def batches(self, split: str, *, batch_size: int, seed: int, start_step: int = 0) -> Iterator[Any]:
+    def batches(
+        self, split: str, *, batch_size: int, seed: int, start_step: int = 0, rows: np.ndarray | None = None
+    ) -> Iterator[Any]:
         whole, step = self.splits[split], start_step
         while True:
-            rows = np.random.default_rng((seed, step)).integers(0, len(whole.images), batch_size)
-            yield type(whole)(*(part[rows] for part in whole))
+            numbers = np.random.default_rng((seed, step)).integers(0, len(whole.images), batch_size)
+            yield type(whole)(*(part[numbers if rows is None else numbers[rows]] for part in whole))
             step += 1
 
     def examples(self, split: str, *, batch_size: int) -> Iterator[Any]:

@@ -30,11 +30,13 @@ class Clips:
     def num_sequences(self, split: str) -> int:
         return len(self.splits[split])
 
-    def batches(self, split: str, *, batch_size: int, seed: int, start_step: int = 0) -> Iterator[np.ndarray]:
+    def batches(
+        self, split: str, *, batch_size: int, seed: int, start_step: int = 0, rows: np.ndarray | None = None
+    ) -> Iterator[np.ndarray]:
         step = start_step
         while True:
-            rows = np.random.default_rng((seed, step)).integers(0, len(self.splits[split]), batch_size)
-            yield self.splits[split][rows]
+            numbers = np.random.default_rng((seed, step)).integers(0, len(self.splits[split]), batch_size)
+            yield self.splits[split][numbers if rows is None else numbers[rows]]
             step += 1
 
     def examples(self, split: str, *, batch_size: int) -> Iterator[np.ndarray]:

@@ -38,7 +38,10 @@ def small_data(clips, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["fly"], ["unknown command 'fly'", "run, evaluate, report, figures, prepare, list"]),
+        (
+            ["fly"],
+            ["unknown command 'fly'", "run, plan, search, launch, evaluate, export, report, figures, prepare, list"],
+        ),
         (["run"], ["unknown experiment ''", "demo, video-ut"]),
         (["run", "video-dust"], ["unknown experiment 'video-dust'", "demo, video-ut"]),
         (["run", "video-ut", "--momentum", "3"], ["Unrecognized options", "--momentum", "--help"]),
@@ -70,6 +73,16 @@ def small_data(clips, monkeypatch):
         (["prepare", "shapes", "--from", "nowhere"], ["data.source=shapes takes no data.root"]),
         (["run", "video-ut", "--data.source", "frames"], ["data.root"]),
         (["run", "video-ut", "--data.source", "frames", "--data.root", "nowhere"], ["nowhere does not exist"]),
+        (["launch", "--processes", "2", "run", "video-ut"], ["needs a command behind --"]),
+        (["launch", "--processes", "0", "--", "run", "video-ut"], ["--processes must be at least 1, got 0"]),
+        (
+            ["launch", "--processes", "2", "--", "export", "runs/x"],
+            ["export runs in one process"],
+        ),
+        (
+            ["--coordinator", "localhost:1", "--processes", "2", "--process", "0", "search", "video-ut"],
+            ["search runs in"],
+        ),
         (["list", "all"], ["list takes no arguments, got all"]),
     ],
 )
@@ -107,7 +120,7 @@ def test_a_resume_with_a_changed_option_names_it_and_both_values(refused, capsys
 def test_a_loss_that_is_not_finite_is_one_line_with_step_and_layer(capsys, monkeypatch, tmp_path):
     def poisoned(config, data):
         task = video_task(config, data)
-        return task._replace(layer_losses=lambda *arguments: task.layer_losses(*arguments).at[1].mul(jnp.nan))
+        return task._replace(sample_losses=lambda *arguments: task.sample_losses(*arguments).at[:, 1].mul(jnp.nan))
 
     monkeypatch.setattr("train.video.kind.video_task", poisoned)
     assert main(["run", "video-ut", *SMALL, "--out", str(tmp_path / "run")]) == 2
@@ -133,13 +146,24 @@ def test_an_interrupt_is_no_traceback(capsys, monkeypatch):
 
     monkeypatch.setattr("train.video.kind.load", interrupted)
     assert main(["run", "video-ut"]) == 130
-    assert "a run goes on from its last checkpoint" in capsys.readouterr().err
+    assert "goes on from its last checkpoint" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--help"], ["run EXPERIMENT", "evaluate RUN", "report RUN", "prepare SOURCE", "list"]),
+        (
+            ["--help"],
+            [
+                "run EXPERIMENT",
+                "search EXPERIMENT",
+                "evaluate RUN",
+                "export RUN",
+                "report RUN",
+                "prepare SOURCE",
+                "list",
+            ],
+        ),
         (["list"], ["demo", "video-ut"]),
         (["run", "--help"], ["demo", "video-ut"]),
         (["run", "video-ut", "--help"], ["--constraints.alpha", "--seed", "Training steps"]),

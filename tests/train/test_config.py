@@ -20,13 +20,22 @@ BAD_VALUES = {
     "train_gamma": [-0.1, float("nan"), float("inf")],
     "test_gammas": [(0.1, -0.1), (float("inf"),)],
     "model.num_layers": [0],
+    "model.dtype": ["float64"],  # without JAX_ENABLE_X64
     "model.mixing": [-0.1, 1.1],
     "model.attention_scale": [0.0],
     "primal.learning_rate": [0.0, float("nan")],
     "primal.warmup_share": [1.0, -0.1],
     "primal.clip_norm": [0.0],
+    "dual.optimizer": ["momentum", ""],
     "dual.learning_rate": [-1e-3, 0.0],
     "dual.proportional_gain": [-1.0],
+    "dual.every": [0, 7],
+    "dual.smoothing": [1.0, -0.1],
+    "dual.nu": [1.0, -1.0],
+    "dual.start": [(-1.0,), (1.0, 1.0), (float("nan"),)],
+    "dual.cap": [0.0, float("inf")],
+    "dual.frozen": [(3,), (-1,)],
+    "dual.freeze_after": [-1],
     "constraints.alpha": [(0.0,), (1.0,), (1.5,), (-0.2,), (float("nan"),), (), (0.2, 0.2, 0.2)],
     "constraints.reference": [0.0, -1.0, float("inf")],
     "constraints.resilience": [0.0, float("inf")],
@@ -34,6 +43,12 @@ BAD_VALUES = {
     "constraints.first_margin": [-0.1, 1.0],
     "constraints.tolerance": [-0.01, float("nan")],
     "constraints.warmup_steps": [-1, 6],
+    "constraints.level": [1.0, -0.1],
+    "constraints.leeway": [-0.1],
+    "constraints.slack_rate": [0.0],
+    "accumulate": [0, 3],
+    "average": [0.0, 1.0],
+    "profile": ["5", "0:1", "3:0", "a:b", "-1:2"],
 }
 
 
@@ -100,9 +115,63 @@ def test_differences_name_the_field_and_both_values(config, changed):
 def test_every_field_has_a_docstring_which_is_its_help():
     groups = [type(getattr(VideoConfig(), field.name)) for field in dataclasses.fields(VideoConfig)]
     for cls in (VideoConfig, *filter(dataclasses.is_dataclass, groups)):
-        lines = [line.strip() for line in inspect.getsource(cls).splitlines()]
+        sources = (inspect.getsource(base) for base in cls.__mro__[:-1])
+        lines = [line.strip() for source in sources for line in source.splitlines()]
         for field in dataclasses.fields(cls):
             if field.default_factory is not dataclasses.MISSING:
                 continue  # a group, documented by its class
             place = next(i for i, line in enumerate(lines) if line.startswith(f"{field.name}:"))
             assert lines[place + 1].startswith('"""'), f"{cls.__name__}.{field.name}"
+
+
+@pytest.mark.parametrize(("reference", "layer"), [(8.0, 0), (None, 1)])
+def test_the_bound_on_the_input_is_frozen_only_where_there_is_one(changed, reference, layer):
+    change = {"constraints.reference": reference, "dual.frozen": (layer,)}
+    check_config(changed(**change))
+    with pytest.raises(UserError, match=r"--dual.frozen must be layers in"):
+        check_config(changed(**{**change, "dual.frozen": (layer - 1,)}))
+
+
+def test_freezing_before_the_end_of_the_warm_up_is_refused(changed):
+    with pytest.raises(UserError, match=r"--dual.freeze-after must be at least constraints.warmup-steps=3, got 2"):
+        check_config(changed(**{"dual.freeze_after": 2, "constraints.warmup_steps": 3}))
+
+
+def test_explicit_slacks_need_a_cost(changed):
+    check_config(changed(**{"constraints.slacks": "explicit", "constraints.resilience": 1.0}))
+    with pytest.raises(UserError, match=r"--constraints.slacks explicit .* --constraints.resilience"):
+        check_config(changed(**{"constraints.slacks": "explicit"}))
+
+
+USED = {
+    ("dual.nu", 0.5): {"dual.optimizer": "nu_pi"},
+    ("dual.proportional_gain", 2.0): {"dual.optimizer": "pi"},
+    ("constraints.level", 0.9): {"constraints.bind": "tail"},
+    ("constraints.leeway", 0.1): {"constraints.bind": "positive"},
+    ("constraints.slack_rate", 0.1): {"constraints.slacks": "explicit", "constraints.resilience": 2.0},
+    ("constraints.slack_restarts", False): {"constraints.slacks": "explicit", "constraints.resilience": 2.0},
+}
+
+
+@pytest.mark.parametrize(("field", "value"), USED, ids=str)
+def test_an_option_without_effect_is_refused_with_what_it_is_for(changed, field, value):
+    check_config(changed(**{field: value}, **USED[field, value]))
+    unused = {"dual.optimizer": "adam"}
+    name, (other, choice) = field.replace("_", "-"), next(iter(USED[field, value].items()))
+    with pytest.raises(UserError, match=f"--{name} {value} has no effect without --{other} {choice}.*; leave it out"):
+        check_config(changed(**{field: value}, **unused))
+
+
+def test_multipliers_start_at_most_at_their_cap_but_for_frozen_ones(changed):
+    fields = {"dual.cap": 2.0, "dual.start": (0.0, 2.0, 5.0)}
+    for refused in (fields, {**fields, "dual.start": (5.0,)}, {**fields, "dual.frozen": (1,)}):
+        with pytest.raises(UserError, match=r"--dual.start must be at most dual.cap=2.0, but for frozen layers, got"):
+            check_config(changed(**refused))
+    check_config(changed(**fields, **{"dual.frozen": (2,)}))
+    shifted = {"dual.cap": 2.0, "dual.start": (0.0, 5.0), "constraints.reference": None}
+    check_config(changed(**shifted, **{"dual.frozen": (2,)}))
+
+
+def test_one_start_a_constraint_is_allowed(changed):
+    check_config(changed(**{"dual.start": (0.0, 1.0, 2.0)}))
+    check_config(changed(**{"dual.start": (1.0, 2.0), "constraints.reference": None}))

@@ -22,7 +22,7 @@ def loop(clips, tmp_path):
     def go(config, poison=None, data=clips):
         task = video_task(config, clips)
         if poison is not None:
-            task = task._replace(layer_losses=_poisoned(task.layer_losses, poison))
+            task = task._replace(sample_losses=_poisoned(task.sample_losses, poison))
         log = []
         train(video_recipe(config, task, data), tmp_path, log=log.append)
         return log
@@ -30,8 +30,8 @@ def loop(clips, tmp_path):
     return go
 
 
-def _poisoned(layer_losses, poison):
-    return lambda params, batch, key: layer_losses(params, batch, key) + poison(params, batch)
+def _poisoned(sample_losses, poison):
+    return lambda params, drawn: sample_losses(params, drawn) + poison(params, drawn.clean)
 
 
 def _at_layer(layer, value):

@@ -1,5 +1,6 @@
 """Run folders: who owns them, how a run goes on, and what an evaluation says."""
 
+import dataclasses
 import json
 import shutil
 
@@ -11,6 +12,7 @@ from tests.train.conftest import Clips
 from train.checkpoint import Checkpoints
 from train.errors import UserError
 from train.lock import locked
+from train.metrics import read_metrics
 from train.runs import evaluate
 from train.video.state import init_state
 from train.video.task import video_task
@@ -60,6 +62,25 @@ def test_a_run_that_was_cut_back_ends_like_the_whole_one(finished, whole, start,
     for found in same:
         del found["train_seconds"]
     assert same[0] == same[1]
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_run_goes_on_in_parts_and_with_recomputed_layers_up_to_rounding(start, changed, tmp_path):
+    config = changed(**{"model.dtype": "float64"})
+    start(config)
+    shutil.copytree(tmp_path / "run", tmp_path / "again")
+    _cut_back(tmp_path / "again", keep=4, metrics=0.95)
+    log = start(dataclasses.replace(config, accumulate=2, remat="everything"), name="again")
+    assert "going on from the checkpoint of step 4" in log
+    rows, again = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("run", "again"))
+    assert [sorted(row) for row in again] == [sorted(row) for row in rows]
+    numbers = [
+        np.hstack(
+            [np.array(value, float).ravel() for row in found for name, value in sorted(row.items()) if name != "kind"]
+        )
+        for found in (again, rows)
+    ]
+    np.testing.assert_allclose(*numbers, rtol=1e-12, atol=1e-14)
 
 
 def test_a_damaged_newest_checkpoint_costs_its_steps_and_nothing_else(finished, whole, start, config, clips):

@@ -15,7 +15,7 @@ REFERENCE = 0.4
 VARIANTS = {
     "plain": {"method": "erm"},
     "pi": {},
-    "pi without a reference, layers recomputed": {"constraints.reference": None, "model.remat": True},
+    "pi without a reference, layers recomputed": {"constraints.reference": None, "remat": "everything"},
     "sgd, not normalised, after a warm-up": {
         "dual.optimizer": "sgd",
         "dual.learning_rate": 0.3,
@@ -178,8 +178,8 @@ def test_a_step_consumes_its_state(case):
 
 def test_a_step_is_traced_once_for_a_shape(case):
     config, task, batches = case("pi")
-    traced = chex.assert_max_traces(task.layer_losses, n=1)
-    state, step = init_state(config, task), make_step(config, task._replace(layer_losses=traced))
+    traced = chex.assert_max_traces(task.sample_losses, n=1)
+    state, step = init_state(config, task), make_step(config, task._replace(sample_losses=traced))
     for batch in batches:
         state, _ = step(state, batch)
 

@@ -32,7 +32,9 @@ class Batches(Generic[T]):
         return iter(self._batches[start:].to_iter_dataset(options))
 
 
-def shuffled(num_records: int, read: Read[T], *, batch_size: int, seed: int) -> Batches[T]:
+def shuffled(
+    num_records: int, read: Read[T], *, batch_size: int, seed: int, rows: np.ndarray | None = None
+) -> Batches[T]:
     """Endless batches; every epoch is a fresh permutation of the records, and a batch may span two epochs.
 
     Args:
@@ -41,6 +43,7 @@ def shuffled(num_records: int, read: Read[T], *, batch_size: int, seed: int) -> 
         a pipeline over the records themselves costs Grain six times as much.
       batch_size: Records a batch.
       seed: Of the permutations, in [0, 2**32).
+      rows: Which rows of every batch to read, where other processes read the others; all if None.
 
     Raises:
       ValueError: if an argument is out of its range.
@@ -49,7 +52,7 @@ def shuffled(num_records: int, read: Read[T], *, batch_size: int, seed: int) -> 
     if not 0 <= seed < 2**32:
         raise ValueError(f"seed must be in [0, 2**32), got {seed}")
     numbers = grain.MapDataset.range(num_records).seed(seed).shuffle().repeat()
-    return Batches(numbers.batch(batch_size).map(read))
+    return Batches(numbers.batch(batch_size).map(read if rows is None else lambda batch: read(batch[rows])))
 
 
 def in_order(num_records: int, read: Read[T], *, batch_size: int) -> Batches[T]:

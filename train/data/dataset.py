@@ -47,14 +47,17 @@ class Dataset(Generic[T]):
         """Returns how many examples a split has."""
         return len(self._kept[split]) if split in self._kept else len(self._split(split))
 
-    def batches(self, split: str, *, batch_size: int, seed: int, start_step: int = 0) -> Iterator[T]:
+    def batches(
+        self, split: str, *, batch_size: int, seed: int, start_step: int = 0, rows: np.ndarray | None = None
+    ) -> Iterator[T]:
         """Iterates over shuffled batches without end, from any step on, reading ahead in a thread.
 
         Batch ``step`` depends on (seed, step) alone. Every epoch shows each example once, in an order of its own.
+        Of every batch the ``rows`` are read, where other processes read the others.
         """
         if start_step < 0:
             raise ValueError(f"start_step must be at least 0, got {start_step}")
-        return self._shuffled(split, batch_size, seed).iterate(start_step)
+        return self._shuffled(split, batch_size, seed, rows).iterate(start_step)
 
     def batch(self, split: str, *, batch_size: int, seed: int, step: int) -> T:
         """Returns the batch that `batches` yields at a step."""
@@ -66,8 +69,8 @@ class Dataset(Generic[T]):
         """Iterates over a whole split once, in order; the last batch may be short."""
         return in_order(self.num_examples(split), self._reader(split), batch_size=batch_size).iterate()
 
-    def _shuffled(self, split: str, batch_size: int, seed: int) -> Batches[T]:
-        return shuffled(self.num_examples(split), self._reader(split), batch_size=batch_size, seed=seed)
+    def _shuffled(self, split: str, batch_size: int, seed: int, rows: np.ndarray | None = None) -> Batches[T]:
+        return shuffled(self.num_examples(split), self._reader(split), batch_size=batch_size, seed=seed, rows=rows)
 
     def _reader(self, split: str) -> Callable[[np.ndarray], T]:
         records, kept = self._split(split), self._kept.get(split)

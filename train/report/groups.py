@@ -68,8 +68,10 @@ class Variant:
         """Room below the bound as a fraction of it, (seeds, L + 1); negative where the bound is exceeded."""
         # A bound that is missing or not positive has no margin in percent.
         losses, bounds = self.stack("layer_losses"), self.stack("bounds")
+        of_means = self.runs[0].evaluation.get("bind", "mean") == "mean"  # else tails of samples are bound, not means
+        room = bounds - losses if of_means else -self.stack("violations")
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(bounds > 0, (bounds - losses) / bounds, np.nan)
+            return np.where(bounds > 0, room / bounds, np.nan)
 
     def worst(self) -> tuple[int, int, float]:
         """Position among the seeds, layer and margin where the least room is left; margin NaN if none is known."""

@@ -16,6 +16,7 @@ __all__ = [
     "COLOURS",
     "DPI",
     "GUIDE",
+    "LOG_RATIO",
     "MARKERS",
     "NOISY",
     "WIDTH",

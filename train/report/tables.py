@@ -20,6 +20,13 @@ class Table:
     note: str = ""
 
 
+# What the note says where constraints bind something else than the mean over samples, by `bind` of evaluation.json.
+BOUND = {
+    "tail": " Violations and margins are of the mean over the worst samples.",
+    "positive": " Violations and margins are of the mean over samples of what exceeds the bound, less the leeway.",
+}
+
+
 def as_text(table: Table) -> str:
     """The table for a terminal: first column left, the others right aligned."""
     cells = (table.header, *table.rows)
@@ -67,6 +74,7 @@ def feasibility_table(setting: Setting, variant: Variant) -> Table:
     constrained = variant.method == "constrained"
     enforced = "" if constrained else " (bounds not enforced)"
     tightened = " mult. x viol.: of the tightened bounds that training enforces, less the slack." if constrained else ""
+    tightened += BOUND.get(str(next(iter(variant.runs)).evaluation.get("bind")), "")
     verdict = f"{variant.feasible_runs} of {len(variant.runs)} runs feasible"
     return Table(
         title=f"Feasibility on held-out data, {_with_seeds(variant)}{enforced}, {setting.title}",

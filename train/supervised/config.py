@@ -3,9 +3,10 @@
 import dataclasses
 from typing import Any
 
-from train.config import check_fields, nonnegative, positive
+from train.config import RunConfig, check_fields, nonnegative, positive, run_rules
 from train.data.images import ImageConfig
 from train.data.scenes import SceneConfig
+from train.profile import parse_profile
 from train.supervised.networks import (
     FcnConfig,
     FeedForwardConfig,
@@ -29,7 +30,7 @@ __all__ = [
 
 
 @dataclasses.dataclass(frozen=True)
-class SupervisedConfig:
+class SupervisedConfig(RunConfig):
     """Train a network on labelled images by cross entropy."""
 
     seed: int = 0
@@ -44,8 +45,6 @@ class SupervisedConfig:
     """Epochs between validations; each writes a checkpoint."""
     augment: bool = False
     """Flip images at random, and shift or crop them."""
-    out: str | None = None
-    """Run folder; none makes one under runs/ named after the experiment."""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
 
 
@@ -106,6 +105,7 @@ def check_supervised(config: SupervisedConfig) -> None:
     rates = config.optimizer
     rules = (
         *((name, "at least 1", getattr(config, name.replace("-", "_")) >= 1) for name in _COUNTS),
+        *run_rules(config),
         ("augment", "False for digits, which must not be mirrored", not (config.augment and _of_digits(config))),
         ("network.stem", "() for dense layers, which see images as vectors", _stem_fits(config)),
         ("seed", "a whole number in [0, 2**32)", 0 <= config.seed < 2**32),
@@ -119,6 +119,7 @@ def check_supervised(config: SupervisedConfig) -> None:
         ("optimizer.weight-decay", "finite and at least 0", nonnegative(rates.weight_decay)),
     )
     check_fields(config, rules)
+    parse_profile(config.profile)
 
 
 def _of_digits(config: Any) -> bool:

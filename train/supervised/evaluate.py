@@ -9,6 +9,8 @@ import jax
 import numpy as np
 
 from train.metrics import numbers
+from train.processes import fetch
+from train.sharding import put_beside
 from train.supervised.config import SupervisedConfig
 from train.supervised.objective import Scores, counted, scores
 from train.supervised.task import Equilibrium, Task
@@ -45,7 +47,7 @@ def make_split_scores(task: Task, data: Any, batch_size: int) -> Callable[[Any, 
         seconds = timed = 0.0
         for batch in data.examples(split, batch_size=batch_size):
             began = time.perf_counter()
-            loss, matrix, equilibrium = jax.device_get(measure(params, batch))
+            loss, matrix, equilibrium = fetch(measure(params, put_beside(params, batch)))
             if len(batch.images) in seen:
                 seconds, timed = seconds + time.perf_counter() - began, timed + len(batch.images)
             seen.add(len(batch.images))

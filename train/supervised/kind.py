@@ -23,6 +23,7 @@ from train.supervised.pictures import predict, write_predictions
 from train.supervised.recipe import supervised_recipe
 from train.supervised.report import Measure, write_supervised_report
 from train.supervised.task import supervised_task
+from train.tuning import Judgement, Tunable, Tuning
 
 __all__ = ["IMAGE_FEEDFORWARD", "IMAGE_MON", "IMAGE_ODE", "IMAGE_OPTEQ", "SCENE_FCN", "SCENE_OPTEQ"]
 
@@ -32,6 +33,10 @@ SEGMENTATION = (
     Measure("class_accuracy", "mAcc %"),
     Measure("accuracy", "aAcc %"),
 )
+
+
+# Named otherwise, or what a run may go on with another value of.
+_UNNAMED = ("seed", "mesh", "accumulate", "remat", "profile", "out", "data")
 
 
 def _label(config: Any) -> str:
@@ -44,7 +49,7 @@ def _changes(config: Any, usual: Any) -> list[tuple[str, Any]]:
     found = []
     for field in dataclasses.fields(config):
         value, default = getattr(config, field.name), getattr(usual, field.name)
-        if field.name in ("seed", "out", "data") or value == default:
+        if field.name in _UNNAMED or value == default:
             continue
         if dataclasses.is_dataclass(value):
             found += _changes(value, default)
@@ -81,11 +86,14 @@ def _kind(config: type, source: Any, measures: tuple[Measure, ...], report: Call
     def evaluate(config: Any, data: Any, state: Any, folder: Path) -> dict[str, Any]:
         built = task(config, data)
         if source is scenes:
-            write_predictions(folder, predict(built, data, state.params))
-        return evaluate_supervised(config, built, data, state.params)
+            write_predictions(folder, predict(built, data, state.evaluated))
+        return evaluate_supervised(config, built, data, state.evaluated)
 
     def verdict(found: dict[str, Any]) -> str:
         return ", ".join(f"{measure.title.removesuffix(' %')} {found[measure.name]:.2%}" for measure in measures)
+
+    def judge(config: Any, row: dict[str, Any]) -> Judgement:
+        return Judgement(True, None, 100.0 * row[measures[0].name])
 
     return Kind(
         config=config,
@@ -99,7 +107,13 @@ def _kind(config: type, source: Any, measures: tuple[Measure, ...], report: Call
         evaluate=evaluate,
         verdict=verdict,
         report=report,
+        tuning=Tuning(_tunables, f"validation {measures[0].title}", larger_is_better=True, judge=judge),
     )
+
+
+def _tunables(config: Any) -> dict[str, Tunable]:
+    rate = config.optimizer.learning_rate
+    return {"primal-rate": Tunable("optimizer.learning_rate", f"{rate / 10:g}:{rate * 10:g}", log=True)}
 
 
 def _augment_images(key: Any, pictures: Any, labels: Any) -> tuple[Any, Any]:

@@ -16,8 +16,9 @@ class OptimizerConfig:
     """adam, or sgd with momentum."""
     learning_rate: float = 3e-3
     """Peak learning rate."""
-    schedule: Literal["cosine", "staircase", "polynomial", "constant"] = "cosine"
-    """cosine and polynomial fall to 0 at the last step; staircase multiplies by `decay` every `decay_every` epochs."""
+    schedule: Literal["cosine", "linear", "staircase", "polynomial", "constant"] = "cosine"
+    """cosine, linear and polynomial fall to 0 at the last step; staircase multiplies by `decay` every `decay_every`
+    epochs."""
     warmup_share: float = 0.0
     """Share of the steps over which the learning rate rises from 0."""
     decay: float = 0.5
@@ -40,6 +41,7 @@ def learning_rates(config: OptimizerConfig, *, num_steps: int, steps_an_epoch: i
     left = max(num_steps - warmup, 1)
     after = {
         "cosine": optax.cosine_decay_schedule(rate, left),
+        "linear": optax.linear_schedule(rate, 0.0, left),
         "polynomial": optax.polynomial_schedule(rate, 0.0, config.power, left),
         "staircase": optax.exponential_decay(rate, config.decay_every * steps_an_epoch, config.decay, staircase=True),
         "constant": optax.constant_schedule(rate),

@@ -13,6 +13,7 @@ from matplotlib.patches import Patch
 
 from train.data.pictures import NOT_COUNTED
 from train.errors import UserError
+from train.processes import fetch
 from train.report.panels import WIDTH
 from train.supervised.task import Task
 
@@ -41,7 +42,7 @@ def predict(task: Task, data: Any, params: Any) -> Predictions:
     """Predictions for some scenes of the test split, the same ones every time."""
     batch = _spread(data)
     logits, _ = jax.jit(task.logits)(params, batch.images)
-    predicted = np.argmax(np.asarray(logits), axis=-1).astype(np.uint8)
+    predicted = np.argmax(fetch(logits), axis=-1).astype(np.uint8)
     return Predictions(np.asarray(batch.images), np.asarray(batch.labels), predicted)
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from train.metrics import numbers
 from train.recipe import Recipe, Validation, require_finite
+from train.sharding import gather_first, make_mesh, own_rows
 from train.supervised.config import SupervisedConfig
 from train.supervised.evaluate import make_split_scores, norms_of
 from train.supervised.objective import scores
@@ -20,29 +21,38 @@ def steps_an_epoch(config: SupervisedConfig, data: Any) -> int:
 
 
 def supervised_recipe(config: SupervisedConfig, task: Task, data: Any, *, best_by: str) -> Recipe:
-    """The recipe of one run; ``best_by`` names the one of `Scores` that the best checkpoint is best in."""
+    """The recipe of one run; ``best_by`` names the one of `Scores` that the best checkpoint is best in.
+
+    Raises:
+      UserError: if the mesh does not fit the devices or the batch.
+    """
     epoch = steps_an_epoch(config, data)
     num_steps = config.epochs * epoch
     rule = optimizer(config.optimizer, num_steps=num_steps, steps_an_epoch=epoch)
+    mesh = make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
+    # A solver applies a layer many times: parameters that are stored in shares are gathered once.
+    task = task._replace(loss=gather_first(task.loss, mesh), measure=gather_first(task.measure, mesh))
+    reading = {"batch_size": config.batch_size, "seed": config.seed, "rows": own_rows(mesh, config.batch_size)}
     split_scores = make_split_scores(task, data, config.batch_size)
 
     def validate(state: State) -> Validation:
-        found = split_scores(state.params, "validation")
+        found = split_scores(state.evaluated, "validation")
         require_finite(int(state.step), found.loss, "validation loss")
         row = {"loss": found.loss, **found.scores._asdict(), **_figures(found.equilibrium)}
-        norms = norms_of(config, data, state.params)
+        norms = norms_of(config, data, state.evaluated)
         if norms:
             row["weight_norms"] = numbers(norms.values())
         return Validation(row, score=getattr(found.scores, best_by))
 
     return Recipe(
         title=type(config.network).__name__.removesuffix("Config"),  # pyright: ignore[reportAttributeAccessIssue]
+        mesh=mesh,
         num_steps=num_steps,
         validate_every=config.validate_every * epoch,
         stop_on_collapse=False,
         init=lambda: init_state(config, task, rule),
-        step=make_step(task, rule),
-        batches=lambda start: data.batches("train", batch_size=config.batch_size, seed=config.seed, start_step=start),
+        step=make_step(config, task, rule),
+        batches=lambda start: data.batches("train", start_step=start, **reading),
         describe=_describe,
         validate=validate,
     )

@@ -9,6 +9,7 @@ from jaxtyping import Array, UInt8
 
 from train.data.augmentation import normalise
 from train.errors import UserError
+from train.gradients import rematerialised
 from train.supervised.config import SupervisedConfig
 from train.supervised.networks import adjoint_probe, build, sees_vectors
 from train.supervised.objective import confusion, mean_cross_entropy
@@ -53,15 +54,17 @@ class Task(NamedTuple):
     Attributes:
       init: ``key -> params``.
       logits: ``(params, images) -> (logits, Equilibrium)``, images uint8 (batch, height, width, channels).
-      loss: ``(params, batch, key, probe) -> (cross entropy in nats, (confusion matrix, Equilibrium))``, augmented; the
-        gradient in ``probe`` is the statistics of the adjoint solve.
+      draw: ``(batch, key) -> batch``, augmented.
+      loss: ``(params, batch, probe) -> (cross entropy in nats, (confusion matrix, Equilibrium))``; the gradient in
+        ``probe`` is the statistics of the adjoint solve.
       probe: ``batch -> probe`` of zeros, or None for a network that solves no adjoint system.
       measure: ``(params, batch) -> (cross entropy, confusion matrix, Equilibrium)``, as they are.
     """
 
     init: Callable[[jax.Array], Any]
     logits: Callable[[Any, UInt8[Array, "batch h w c"]], tuple[Array, Equilibrium]]
-    loss: Callable[[Any, Any, jax.Array, Probe | None], tuple[Array, tuple[Array, Equilibrium]]]
+    draw: Callable[[Any, jax.Array], Any]
+    loss: Callable[[Any, Any, Probe | None], tuple[Array, tuple[Array, Equilibrium]]]
     probe: Callable[[Any], Probe | None]
     measure: Callable[[Any, Any], tuple[Array, Array, Equilibrium]]
 
@@ -91,10 +94,12 @@ def supervised_task(config: SupervisedConfig, data: Any, augment: Augment) -> Ta
         found, info = apply(params, shown(images), **options)
         return found, _summary(info)
 
-    def loss(params: Any, batch: Any, key: jax.Array, probe: Probe | None) -> tuple[Array, tuple[Array, Equilibrium]]:
-        images, labels = augment(key, batch.images, batch.labels) if config.augment else batch
-        found, info = logits(params, images, probe)
-        return mean_cross_entropy(found, labels), (confusion(found, labels), info)
+    def draw(batch: Any, key: jax.Array) -> Any:
+        return type(batch)(*augment(key, batch.images, batch.labels)) if config.augment else batch
+
+    def loss(params: Any, batch: Any, probe: Probe | None) -> tuple[Array, tuple[Array, Equilibrium]]:
+        found, info = logits(params, batch.images, probe)
+        return mean_cross_entropy(found, batch.labels), (confusion(found, batch.labels), info)
 
     def measure(params: Any, batch: Any) -> tuple[Array, Array, Equilibrium]:
         found, info = logits(params, batch.images)
@@ -104,7 +109,11 @@ def supervised_task(config: SupervisedConfig, data: Any, augment: Augment) -> Ta
         jax.eval_shape(init, jax.random.key(0))
     except (ValueError, TypeError) as error:
         raise UserError(f"--network does not fit the data: {error}") from error
-    return Task(init, logits, loss, lambda batch: adjoint_probe(network, len(batch.images)), measure)
+
+    def probe(batch: Any) -> Probe | None:
+        return adjoint_probe(network, len(batch.images))
+
+    return Task(init, logits, draw, rematerialised(loss, config.remat), probe, measure)
 
 
 def adjoint_solve(statistics: Probe | None) -> AdjointSolve:

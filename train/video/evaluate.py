@@ -8,7 +8,10 @@ import numpy as np
 
 from train.data import VideoData
 from train.metrics import numbers
+from train.processes import fetch
+from train.sharding import put_beside
 from train.video.config import VideoConfig
+from train.video.duals import enforced, reduction
 from train.video.health import layer_health
 from train.video.task import Task, add_noise, to_unit
 from unroll_jax.constrained import feasibility_report
@@ -52,7 +55,7 @@ def make_split_losses(task: Task, data: VideoData) -> Any:
         losses, healths = [], []
         for index, batch in enumerate(data.examples(split, batch_size=BATCH_SIZE)):
             key = jax.random.fold_in(jax.random.key(NOISE_SEED), index)
-            sample, health = jax.device_get(batch_losses(params, batch, gamma * data.pixel_std, key))
+            sample, health = fetch(batch_losses(params, put_beside(params, batch), gamma * data.pixel_std, key))
             losses.append(sample.T)
             healths.append(health)
         # A unit is dead if it is in every batch; the smallest share bounds that from above.
@@ -68,12 +71,15 @@ def noise_levels(config: VideoConfig) -> list[float]:
     return sorted({float(gamma) for gamma in (*config.test_gammas, config.train_gamma)})
 
 
-def evaluate_video(config: VideoConfig, task: Task, data: VideoData, params: Any, multipliers: Any) -> dict[str, Any]:
+def evaluate_video(
+    config: VideoConfig, task: Task, data: VideoData, params: Any, multipliers: Any, slacks: Any = None
+) -> dict[str, Any]:
     """Everything reports need of one trained model, on the test split; JSON values.
 
     RMSE is over all pixels of all sequences, on the 0-255 scale, without clipping. Lists over layers have null where
     there is nothing to say: the bound of layer 0 without a reference, ratios to an input without noise. Bounds and
     violations are those stated; complementary slackness is of the tightened ones, which the multipliers enforced.
+    Multipliers and slacks are those of training, in plain units; None stands for the slacks that multipliers imply.
     """
     split_losses = make_split_losses(task, data)
     by_gamma = {gamma: split_losses(params, "test", gamma).sample_losses for gamma in noise_levels(config)}
@@ -88,22 +94,28 @@ def evaluate_video(config: VideoConfig, task: Task, data: VideoData, params: Any
         "noisy_rmse": {str(gamma): _rmse(losses[:, 0], data) for gamma, losses in by_gamma.items()},
         "loss_units": task.loss_units,
         "tolerance": config.constraints.tolerance,
+        "bind": config.constraints.bind,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
-        **_feasibility(config, task, at_training, multipliers),
+        **_feasibility(config, task, at_training, multipliers, slacks),
         **_ratios(at_training),
     }
 
 
-def _feasibility(config: VideoConfig, task: Task, sample_losses: np.ndarray, multipliers: Any) -> dict[str, Any]:
+def _feasibility(
+    config: VideoConfig, task: Task, sample_losses: np.ndarray, multipliers: Any, slacks: Any
+) -> dict[str, Any]:
     report = feasibility_report(
         jnp.asarray(sample_losses),
         jnp.asarray(multipliers),
         task.constraints,
         tolerance=config.constraints.tolerance,
         resilience=config.constraints.resilience,
+        reduction=reduction(config),
     )
-    enforced = task.tightened(report.layer_losses)
-    report = report._replace(complementary_slackness=report.multipliers * (enforced - report.slacks))
+    bound = report.layer_losses if reduction(config) is None else jnp.asarray(sample_losses)
+    unmet = enforced(config, task)(bound)
+    slacks = report.slacks if slacks is None else jnp.asarray(slacks)
+    report = report._replace(slacks=slacks, complementary_slackness=report.multipliers * (unmet - slacks))
     names = ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness")
     return {
         **{name: numbers(getattr(report, name), length=len(report.layer_losses)) for name in names},

@@ -8,12 +8,17 @@ from train.data import VideoData, load
 from train.data.clips import SPLITS
 from train.recipe import Kind
 from train.report import write_report
+from train.tuning import Judgement, Tunable, Tuning
 from train.video.config import VideoConfig, check_config
 from train.video.evaluate import evaluate_video
 from train.video.recipe import video_recipe
+from train.video.state import plain_slacks
 from train.video.task import video_task
 
 __all__ = ["VIDEO"]
+
+
+BOUND = {"tail": " in the mean over the worst samples", "positive": " in every sample, but for the leeway"}
 
 
 def _variants(config: VideoConfig) -> list[tuple[str, VideoConfig]]:
@@ -33,12 +38,15 @@ def _found(data: VideoData) -> dict[str, Any]:
 
 def _evaluate(config: VideoConfig, data: VideoData, state: Any, folder: Path) -> dict[str, Any]:
     del folder  # the report draws
-    return evaluate_video(config, video_task(config, data), data, state.params, state.dual.multipliers)
+    task, slacks = video_task(config, data), plain_slacks(config, state)
+    return evaluate_video(config, task, data, state.evaluated, state.multipliers, slacks)
 
 
 def _verdict(found: dict[str, Any]) -> str:
     gamma = str(float(found["train_gamma"]))
     words = "feasible on held-out data" if found["feasible"] else "NOT feasible on held-out data"
+    if found["bind"] != "mean":
+        words += BOUND[found["bind"]]
     if found["method"] == "erm":
         words = "unconstrained"
     rmse, noisy = found["rmse"][gamma], found["noisy_rmse"][gamma]
@@ -47,6 +55,33 @@ def _verdict(found: dict[str, Any]) -> str:
 
 def _report(folders: Any, out: Path, log: Any) -> None:
     write_report(folders, out, log=log)
+
+
+def _tunables(config: VideoConfig) -> dict[str, Tunable]:
+    rate = Tunable("primal.learning_rate", "1e-4:5e-3", log=True)
+    if config.method == "erm":
+        return {"primal-rate": rate}
+    reference, unit = config.constraints.reference, "half squared error per patch"
+    return {
+        # From where it is: a lower one may be below the loss of the noisy input, which nothing can meet.
+        "f-ref": Tunable(
+            "constraints.reference",
+            None if reference is None else f"{reference:g}:{1.5 * reference:g}",
+            optional=True,
+            unit=unit,
+        ),
+        "alpha": Tunable("constraints.alpha", "0.05:0.3"),
+        "dual-rate": Tunable("dual.learning_rate", "5e-4:5e-2", log=True),
+        "primal-rate": rate,
+        "resilience": Tunable("constraints.resilience", "none,3,10,100", log=True, optional=True),
+    }
+
+
+def _judge(config: VideoConfig, row: dict[str, Any]) -> Judgement:
+    loss = row["layer_losses"][-1]
+    return (
+        Judgement(True, None, loss) if config.method == "erm" else Judgement(row["feasible"], row["worst_excess"], loss)
+    )
 
 
 VIDEO = Kind(
@@ -61,4 +96,5 @@ VIDEO = Kind(
     evaluate=_evaluate,
     verdict=_verdict,
     report=_report,
+    tuning=Tuning(_tunables, "validation loss (half squared error per patch)", larger_is_better=False, judge=_judge),
 )

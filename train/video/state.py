@@ -7,12 +7,22 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, UInt32
 
+from train.average import first_average, next_average
 from train.config import PrimalConfig
-from train.video.config import DualConfig, VideoConfig
+from train.gradients import loss_gradient
+from train.video.config import VideoConfig
+from train.video.duals import (
+    enforced,
+    has_slacks,
+    multiplier_ascent,
+    objective_value,
+    reduction,
+    slack_rule,
+)
 from train.video.task import Task
-from unroll_jax.constrained import DualAscent, DualState, dual_ascent, lagrangian, proportional_integral
+from unroll_jax.constrained import DualState, SlackState, initial_sizes, optimal_slacks
 
-__all__ = ["Metrics", "TrainState", "dual_optimizer", "init_state", "make_step", "primal_optimizer"]
+__all__ = ["Metrics", "TrainState", "init_state", "make_step", "plain_slacks", "primal_optimizer"]
 
 
 class TrainState(NamedTuple):
@@ -23,7 +33,10 @@ class TrainState(NamedTuple):
       key: (2,) raw key that noise is folded from.
       params: of the model.
       opt_state: of the primal optimiser.
-      dual: multipliers and the state of the dual optimiser.
+      dual: multipliers and the state of the dual optimiser; of the scaled constraints where they are scaled.
+      slacks: explicit ones, and the state of their optimiser; None without.
+      sizes: (constraints,) what constraints are divided by, from the first step on; None where they are not scaled.
+      average: moving average of the parameters; None without.
     """
 
     step: Int[Array, ""]
@@ -31,40 +44,56 @@ class TrainState(NamedTuple):
     params: Any
     opt_state: optax.OptState
     dual: DualState
+    slacks: SlackState | None = None
+    sizes: Float[Array, "constraints"] | None = None
+    average: Any = None
+
+    @property
+    def evaluated(self) -> Any:
+        """The parameters that validation, evaluation and export use."""
+        return self.params if self.average is None else self.average
+
+    @property
+    def multipliers(self) -> Any:
+        """Of the constraints in plain units."""
+        return _over(self.dual.multipliers, self.sizes)
 
 
 class Metrics(NamedTuple):
-    """Of one step, before its update; violations are of the tightened bounds that training enforces."""
+    """Of one step, before its update; violations are of the tightened bounds that training enforces.
+
+    All in plain units: of the losses, and multipliers of constraints that are not scaled. Sizes are what scaled ones
+    are divided by.
+    """
 
     lagrangian: Float[Array, ""]
     layer_losses: Float[Array, "layers_and_one"]
     violations: Float[Array, "constraints"]
     multipliers: Float[Array, "constraints"]
+    slacks: Float[Array, "constraints"] | None
     grad_norm: Float[Array, ""]
+    sizes: Float[Array, "constraints"] | None = None
 
 
 def primal_optimizer(config: PrimalConfig, steps: int) -> optax.GradientTransformation:
-    """Adam on gradients clipped to a global norm, with a warm-up and a cosine schedule over ``steps``."""
-    warmup = round(config.warmup_share * steps)
-    schedule = optax.warmup_cosine_decay_schedule(
-        init_value=config.learning_rate / max(warmup, 1),
-        peak_value=config.learning_rate,
-        warmup_steps=warmup,
-        decay_steps=max(steps, warmup + 1),
-    )
-    return optax.chain(optax.clip_by_global_norm(config.clip_norm), optax.adam(schedule))
-
-
-def dual_optimizer(config: DualConfig) -> optax.GradientTransformation:
-    """The optimiser that raises the multipliers."""
-    if config.optimizer == "pi":
-        return proportional_integral(config.learning_rate, config.proportional_gain)
-    return {"adam": optax.adam, "sgd": optax.sgd}[config.optimizer](config.learning_rate)
+    """Adam on gradients clipped to a global norm, with a warm-up and a schedule over ``steps``."""
+    warmup, peak = round(config.warmup_share * steps), config.learning_rate
+    last = max(steps, warmup + 1)
+    start = peak / max(warmup, 1)
+    if config.schedule == "cosine":
+        rates = optax.warmup_cosine_decay_schedule(start, peak, warmup_steps=warmup, decay_steps=last)
+    else:
+        end = 0.0 if config.schedule == "linear" else peak
+        parts = [optax.linear_schedule(start, peak, warmup), optax.linear_schedule(peak, end, last - warmup)]
+        rates = optax.join_schedules(parts, [warmup])
+    clip = optax.identity() if config.clip_norm is None else optax.clip_by_global_norm(config.clip_norm)
+    return optax.chain(clip, optax.adam(rates))
 
 
 def init_state(config: VideoConfig, task: Task) -> TrainState:
     """The state before the first step, from the seed alone."""
     params_key, noise_key = jax.random.split(jax.random.key(config.seed))
+    start = config.dual.start[0] if len(config.dual.start) == 1 else config.dual.start
 
     def build() -> TrainState:
         params = task.init(params_key)
@@ -73,7 +102,10 @@ def init_state(config: VideoConfig, task: Task) -> TrainState:
             key=jax.random.key_data(noise_key),
             params=params,
             opt_state=primal_optimizer(config.primal, config.steps).init(params),
-            dual=_ascent(config).init(task.num_constraints),
+            dual=multiplier_ascent(config, task).init(task.num_constraints, start),
+            slacks=slack_rule(config).init(task.num_constraints) if has_slacks(config) else None,
+            sizes=jnp.ones(task.num_constraints) if _is_scaled(config) else None,
+            average=first_average(params, config.average),
         )
 
     return jax.jit(build)()
@@ -83,41 +115,111 @@ def make_step(config: VideoConfig, task: Task) -> jax.stages.Wrapped:
     """The jitted training step ``(state, batch) -> (state, metrics)``; it consumes (donates) its state.
 
     Method "erm" minimises f_L. Method "constrained" takes one primal step on the Lagrangian, then one dual step on the
-    violations of the same batch (Porras-Valenzuela et al., Algorithm 1); during warm-up it does as "erm" does.
+    violations of the same batch (Porras-Valenzuela et al., Algorithm 1); explicit slacks move with the parameters.
     """
-    optimizer, ascent = primal_optimizer(config.primal, config.steps), _ascent(config)
-    constrained = config.method == "constrained"
+    optimizer, ascent, slack = primal_optimizer(config.primal, config.steps), multiplier_ascent(config, task), None
+    if has_slacks(config):
+        slack = slack_rule(config)
 
-    def objective(params: Any, multipliers: Array, batch: Array, key: jax.Array) -> tuple[Array, Array]:
-        losses = task.layer_losses(params, batch, key)
-        if not constrained:
-            return losses[-1], losses
-        return lagrangian(losses, multipliers, task.tightened, normalise=config.constraints.normalise), losses
+    def objective(samples: Array, state: TrainState) -> tuple[Array, tuple[Array, Array, Any]]:
+        means = jnp.mean(samples, axis=0)
+        losses = means if reduction(config) is None else samples
+        sizes = _sizes(state, means, task)
+        pressing = _pressing(config, state)
+        value = objective_value(config, losses, pressing, _slacks(state), enforced(config, task, sizes))
+        return value, (means, losses, sizes)
+
+    def move_slacks(state: TrainState, losses: Array, sizes: Any) -> SlackState | None:
+        if slack is None or state.slacks is None:
+            return None
+        gradient = jax.grad(objective_value, argnums=3)(
+            config, losses, _pressing(config, state), state.slacks.slacks, enforced(config, task, sizes)
+        )
+        moved = slack.update(state.slacks, gradient)
+        over = (state.step + 1) % task.steps_an_epoch == 0
+        return slack.restart(moved, over) if config.constraints.slack_restarts else moved
 
     def step(state: TrainState, batch: Array) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
-        differentiate = jax.value_and_grad(objective, has_aux=True)
-        (value, losses), gradients = differentiate(state.params, state.dual.multipliers, batch, key)
+        (value, (means, losses, sizes)), gradients = loss_gradient(
+            task.sample_losses,
+            lambda samples: objective(samples, state),
+            state.params,
+            task.draw(batch, key),
+            parts=config.accumulate,
+            affine=_is_affine(config, state),
+        )
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
-        violations = task.tightened(losses)
+        params = optax.apply_updates(state.params, updates)
+        violations, slacks = enforced(config, task, sizes)(losses), _slacks(state)
+        unmet = violations if slacks is None else violations - slacks
         new = TrainState(
             step=state.step + 1,
             key=state.key,
-            params=optax.apply_updates(state.params, updates),
+            params=params,
             opt_state=opt_state,
-            dual=_raise_multipliers(state, violations) if constrained else state.dual,
+            dual=ascent.update(state.dual, unmet) if config.method == "constrained" else state.dual,
+            slacks=move_slacks(state, losses, sizes),
+            sizes=sizes,
+            average=next_average(state.average, params, state.step, config.average),
         )
-        return new, Metrics(value, losses, violations, state.dual.multipliers, optax.tree.norm(gradients))
-
-    def _raise_multipliers(state: TrainState, violations: Array) -> DualState:
-        raised = ascent.update(state.dual, violations)
-        if config.constraints.warmup_steps == 0:
-            return raised
-        warm = state.step >= config.constraints.warmup_steps
-        return jax.tree.map(lambda new, old: jnp.where(warm, new, old), raised, state.dual)
+        seen = state._replace(sizes=sizes)
+        return new, Metrics(
+            lagrangian=value,
+            layer_losses=means,
+            violations=_times(violations, sizes),
+            multipliers=seen.multipliers,
+            slacks=plain_slacks(config, seen),
+            grad_norm=optax.tree.norm(gradients),
+            sizes=sizes,
+        )
 
     return jax.jit(step, donate_argnums=0)
 
 
-def _ascent(config: VideoConfig) -> DualAscent:
-    return dual_ascent(dual_optimizer(config.dual), resilience=config.constraints.resilience)
+def plain_slacks(config: VideoConfig, state: TrainState) -> Any:
+    """Slacks in units of the losses, explicit or implied by the multipliers; None where constraints are hard."""
+    if config.constraints.resilience is None:
+        return None
+    slacks = _slacks(state)
+    implied = optimal_slacks(state.dual.multipliers, config.constraints.resilience)
+    return _times(implied if slacks is None else slacks, state.sizes)
+
+
+def _is_scaled(config: VideoConfig) -> bool:
+    return config.constraints.scale and config.method == "constrained"
+
+
+def _is_affine(config: VideoConfig, state: TrainState) -> bool | Array:
+    """Whether the weights of losses in the objective are known without the losses.
+
+    Sizes are those of the first step's losses: they weigh nothing there if no multiplier does.
+    """
+    if reduction(config) is not None:
+        return False
+    weighed = _is_scaled(config) and any(config.dual.start) and config.constraints.warmup_steps == 0
+    return state.step > 0 if weighed else True
+
+
+def _pressing(config: VideoConfig, state: TrainState) -> Array:
+    """The multipliers that count in this step: none in the warm-up, also where they start above 0."""
+    return jnp.where(state.step < config.constraints.warmup_steps, 0.0, state.dual.multipliers)
+
+
+def _sizes(state: TrainState, means: Array, task: Task) -> Any:
+    if state.sizes is None:
+        return None
+    found = initial_sizes(jax.lax.stop_gradient(means), task.tightened)
+    return jnp.where(state.step == 0, found.astype(state.sizes.dtype), state.sizes)
+
+
+def _slacks(state: TrainState) -> Any:
+    return None if state.slacks is None else state.slacks.slacks
+
+
+def _times(values: Any, sizes: Any) -> Any:
+    return values if sizes is None else values * sizes
+
+
+def _over(values: Any, sizes: Any) -> Any:
+    return values if sizes is None else values / sizes

@@ -8,11 +8,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, UInt8
 
 from train.errors import UserError
-from train.video.config import VideoConfig
+from train.gradients import POLICIES
+from train.sharding import keep_rows
+from train.video.config import VideoConfig, counted_steps
 from unroll_jax.constrained import Constraints, descent_constraints
 from unroll_jax.models import UnrolledTransformer, dct, scaled_identity
 
-__all__ = ["Task", "VideoShape", "add_noise", "to_unit", "video_task"]
+__all__ = ["Drawn", "Task", "VideoShape", "add_noise", "to_unit", "video_task"]
 
 Batch = UInt8[Array, "batch frames pixels"]
 Record = Callable[[Float[Array, "batch frames pixels"]], Any]
@@ -36,6 +38,17 @@ class VideoShape(Protocol):
         """Pixels of a patch."""
         ...
 
+    def num_sequences(self, split: str) -> int:
+        """How many sequences a split has."""
+        ...
+
+
+class Drawn(NamedTuple):
+    """A batch with what is random in a step: pixels in [0, 1], and the same with noise."""
+
+    clean: Float[Array, "batch frames pixels"]
+    noisy: Float[Array, "batch frames pixels"]
+
 
 class Task(NamedTuple):
     """What the training loop needs to know of an experiment.
@@ -43,20 +56,24 @@ class Task(NamedTuple):
     Attributes:
       init: ``key -> params``.
       outputs: ``(params, noisy, record) -> record(output)`` of layers 0..L, stacked on a leading axis.
-      layer_losses: ``(params, batch, key) -> (L + 1,)``, means over the batch.
+      draw: ``(batch, key) -> batch`` with all that is random in a step, a row a sample.
+      sample_losses: ``(params, what was drawn) -> (samples, L + 1)``.
       constraints: ``layer_losses -> violations``, as stated to the user: validation and reports judge by these.
       tightened: the same with every descent bound lowered by the margin: what training enforces.
       num_constraints: how many violations there are.
       loss_units: what a loss of 1 means, for axes and tables.
+      steps_an_epoch: steps in which the train split is seen once, but for a rest that is smaller than a batch.
     """
 
     init: Callable[[jax.Array], dict]
     outputs: Callable[[dict, Float[Array, "batch frames pixels"], Record], Any]
-    layer_losses: Callable[[dict, Batch, jax.Array], Float[Array, "layers_and_one"]]
+    draw: Callable[[Batch, jax.Array], Any]
+    sample_losses: Callable[[dict, Any], Float[Array, "samples layers_and_one"]]
     constraints: Constraints
     tightened: Constraints
     num_constraints: int
     loss_units: str
+    steps_an_epoch: int = 1
 
 
 def video_task(config: VideoConfig, data: VideoShape) -> Task:
@@ -65,16 +82,19 @@ def video_task(config: VideoConfig, data: VideoShape) -> Task:
     Layer 0 is the noisy input itself: the tokens are patches and need no embedding.
 
     Raises:
-      UserError: if the reference is below the loss of the noisy input, which no parameter can change.
+      UserError: if the reference is below the loss of the noisy input, which no parameter can change; if multipliers
+        move once an epoch and the run has none; if slacks start anew once an epoch, and that is in every step.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 4 and Appendix B.2.
     """
+    wide = jnp.promote_types(config.model.dtype, jnp.float32)
     model = UnrolledTransformer(
         dim=data.token_dim,
         num_layers=config.model.num_layers,
         rank=config.model.rank,
         dtype=jnp.dtype(config.model.dtype),
-        remat=config.model.remat,
+        param_dtype=wide,
+        remat=POLICIES[config.remat] or False,
         V_init=dct(config.model.attention_scale),
         W_init=scaled_identity(config.model.mixing),
         U_init=scaled_identity(1.0 - config.model.mixing),
@@ -84,6 +104,8 @@ def video_task(config: VideoConfig, data: VideoShape) -> Task:
         raise UserError(f"--model.rank must be between 1 and the token width {data.token_dim}, got {rank}")
     variance = config.train_gamma * data.pixel_std
     _check_reference(config, 0.5 * data.token_dim * variance)
+    steps_an_epoch = max(data.num_sequences("train") // config.batch_size, 1)
+    _check_epochs(config, steps_an_epoch)
     settings = config.constraints
     depth = config.model.num_layers
     alphas = settings.alpha if len(settings.alpha) == depth else settings.alpha * depth
@@ -96,30 +118,39 @@ def video_task(config: VideoConfig, data: VideoShape) -> Task:
     def outputs(params: dict, noisy: Float[Array, "batch frames pixels"], record: Record) -> Any:
         return model.apply(params, noisy, record=record)
 
-    def layer_losses(params: dict, batch: Batch, key: jax.Array) -> Float[Array, "layers_and_one"]:
-        clean = to_unit(batch)
-        noisy = add_noise(clean, variance, key)
-        return outputs(params, noisy, lambda y: 0.5 * jnp.mean(jnp.sum((y - clean) ** 2, axis=-1)))
+    def draw(batch: Batch, key: jax.Array) -> Drawn:
+        clean = to_unit(batch, wide)
+        return Drawn(clean, add_noise(clean, variance, key))
+
+    def sample_losses(params: dict, drawn: Drawn) -> Float[Array, "samples layers_and_one"]:
+        # Sequences are averaged after the layers: over many devices, in one reduction rather than one a layer.
+        return outputs(params, keep_rows(drawn.noisy), lambda y: _sample_losses(keep_rows(y), drawn.clean)).T
 
     return Task(
         init=init,
         outputs=outputs,
-        layer_losses=layer_losses,
+        draw=draw,
+        sample_losses=sample_losses,
         constraints=descent_constraints(alphas, reference=settings.reference),
         tightened=descent_constraints(tight, reference=settings.reference),
         num_constraints=depth + (settings.reference is not None),
         loss_units="half squared error per patch, pixels in [0, 1]",
+        steps_an_epoch=steps_an_epoch,
     )
 
 
-def to_unit(batch: Batch) -> Float[Array, "batch frames pixels"]:
-    """Pixels 0..255 as float32 in [0, 1]."""
-    return batch.astype(jnp.float32) / 255.0
+def to_unit(batch: Batch, dtype: Any = jnp.float32) -> Float[Array, "batch frames pixels"]:
+    """Pixels 0..255 as floats in [0, 1]."""
+    return batch.astype(dtype) / 255.0
 
 
 def add_noise(clean: Float[Array, "..."], variance: float | Array, key: jax.Array) -> Float[Array, "..."]:
     """``clean`` plus centred Gaussian noise of the given variance."""
     return clean + jnp.sqrt(jnp.asarray(variance, clean.dtype)) * jax.random.normal(key, clean.shape, clean.dtype)
+
+
+def _sample_losses(y: Array, clean: Array) -> Float[Array, "batch"]:
+    return 0.5 * jnp.mean(jnp.sum((y - clean) ** 2, axis=-1), axis=-1)
 
 
 def _check_reference(config: VideoConfig, input_loss: float) -> None:
@@ -128,4 +159,21 @@ def _check_reference(config: VideoConfig, input_loss: float) -> None:
         raise UserError(
             f"--constraints.reference {reference} is below the loss of the noisy input, about {input_loss:.2f} at "
             f"--train-gamma {config.train_gamma}, which no training can lower; raise it, or pass None"
+        )
+
+
+def _check_epochs(config: VideoConfig, steps_an_epoch: int) -> None:
+    counted, settings = counted_steps(config), config.constraints
+    if config.method != "erm" and settings.slacks == "explicit" and settings.slack_restarts and steps_an_epoch == 1:
+        raise UserError(
+            "--constraints.slack-restarts sets explicit slacks to 0 in every step: the train split is one batch; pass "
+            "--constraints.no-slack-restarts, or a smaller --batch-size"
+        )
+    if config.method == "erm" or any(config.dual.start):
+        return
+    if config.dual.every == "epoch" and counted < steps_an_epoch:
+        raise UserError(
+            f"--dual.every epoch moves no multiplier: an epoch has {steps_an_epoch} steps, multipliers may move in "
+            f"{counted} (--steps, --constraints.warmup-steps, --dual.freeze-after); raise --steps or "
+            "--dual.freeze-after, or pass a number of batches"
         )

@@ -1,7 +1,9 @@
 """What constraints and their figures are called in logs."""
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 from jaxtyping import Array, Float
 
 __all__ = ["constraint_names", "named_figures"]
@@ -27,12 +29,12 @@ def constraint_names(num_layers: int, *, reference: bool | float | None = None) 
     return [*first, *(f"layer {layer}" for layer in range(1, num_layers + 1))]
 
 
-def named_figures(names: Sequence[str], **figures: Float[Array, "constraints"] | None) -> dict[str, Float[Array, ""]]:
+def named_figures(names: Sequence[str], **figures: Float[Array | np.ndarray, "constraints"] | None) -> dict[str, Any]:
     """Figures of every constraint as scalars under ``figure/constraint``; those that are None are left out.
 
     Args:
       names: of the constraints, as `constraint_names` gives them.
-      **figures: violations, multipliers, slacks, ..., each (C,).
+      **figures: violations, multipliers, slacks, ..., each (C,), on a device or fetched from it.
 
     Raises:
       ValueError: if a figure has not one value for each name.

@@ -34,7 +34,7 @@ def scaled_constraints(constraints: Constraints, sizes: Float[Array, "constraint
     and ``multipliers / sizes``. Under resilience the slack of a scaled constraint is a share of its size.
 
     Args:
-      constraints: ``layer_losses -> violations``.
+      constraints: ``layer_losses -> violations``, also of every sample's losses (`sample_constraints`).
       sizes: one for each constraint, positive and finite, as `initial_sizes` gives them.
 
     Raises:
@@ -51,7 +51,7 @@ def scaled_constraints(constraints: Constraints, sizes: Float[Array, "constraint
     if not isinstance(sizes, Tracer) and not np.all((np.asarray(sizes) > 0.0) & np.isfinite(sizes)):
         raise ValueError(f"sizes must be positive and finite, got {sizes}")
 
-    def violations(layer_losses: Float[Array, "*batch layers_and_one"]) -> Float[Array, "*batch constraints"]:
+    def violations(layer_losses: Float[Array, "*batch layers_and_one"]) -> Float[Array, "*fewer constraints"]:
         plain = constraints(layer_losses)
         if jnp.shape(sizes) != plain.shape[-1:]:
             raise ValueError(f"sizes must have shape {plain.shape[-1:]}, one a constraint, got {jnp.shape(sizes)}")

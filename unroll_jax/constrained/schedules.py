@@ -47,7 +47,10 @@ def scheduled(
 
 
 def relaxed(optimizer: optax.GradientTransformation, resilience: float) -> optax.GradientTransformation:
-    """``optimizer`` on the gradient of the resilient dual function, c - lambda / beta."""
+    """``optimizer`` on the gradient of the resilient dual function, c - lambda / beta.
+
+    A loop: what it raises, it is fed. See `dual_ascent` for the least beta at which that comes to rest.
+    """
 
     def update(gradients: Any, state: optax.OptState, multipliers: Any = None) -> tuple[Any, optax.OptState]:
         return optimizer.update(-relaxed_violations(-gradients, multipliers, resilience), state, multipliers)

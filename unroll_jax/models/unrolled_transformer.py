@@ -27,7 +27,8 @@ class UnrolledTransformer(nn.Module):
       rank: rows of V; None means ``dim``.
       dtype: dtype the layers compute in; None computes in the input's. Parameters stay in ``param_dtype``.
       param_dtype: dtype of the parameters.
-      remat: recompute layers in the backward pass instead of storing their intermediates.
+      remat: recompute layers in the backward pass instead of storing their intermediates; a policy of
+        `jax.checkpoint_policies` says which of them are stored all the same.
       V_init: initialiser of V; the cosine transform by default (Porras-Valenzuela et al., Appendix B.2).
       W_init: initialiser of W.
       U_init: initialiser of U; with the default W the first pass averages similar tokens a little.
@@ -38,7 +39,7 @@ class UnrolledTransformer(nn.Module):
     rank: int | None = None
     dtype: Any = None
     param_dtype: Any = jnp.float32
-    remat: bool = False
+    remat: bool | Callable[..., Any] = False
     V_init: Initializer = dct()
     W_init: Initializer = scaled_identity(0.1)
     U_init: Initializer = scaled_identity(0.9)

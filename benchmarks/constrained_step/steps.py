@@ -1,0 +1,100 @@
+"""One training step, plain or constrained, compiled, its state donated."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Int
+
+from unroll_jax.constrained import Constraints, DualState, dual_ascent, lagrangian
+
+__all__ = ["DUAL_RATE", "PRIMAL_RATE", "CompiledStep", "Problem", "State", "compiled_step", "repeated"]
+
+PRIMAL_RATE, DUAL_RATE = 1e-4, 1e-2
+
+
+class Problem(NamedTuple):
+    """A model, its data and its constraints.
+
+    Attributes:
+      name: of the model.
+      init: ``key -> params``.
+      batch: a pytree of arrays.
+      last_loss: ``(params, batch) -> f_L``, a scalar; nothing else is read.
+      layer_losses: ``(params, batch, step) -> (f_L, (L + 1,))``: the objective, and the losses that the constraints
+        bind, which a sample of the batch may estimate.
+      constraints: on the latter.
+      num_constraints: how many there are.
+      flops: operations of the matrix products of a step, of plain risk and of what the constraints add.
+    """
+
+    name: str
+    init: Callable[[jax.Array], Any]
+    batch: Any
+    last_loss: Callable[[Any, Any], Array]
+    layer_losses: Callable[[Any, Any, Array], tuple[Array, Array]]
+    constraints: Constraints
+    num_constraints: int
+    flops: tuple[float, float]
+
+
+class State(NamedTuple):
+    """Of training: steps done, parameters, Adam's state and the multipliers."""
+
+    step: Int[Array, ""]
+    params: Any
+    opt_state: optax.OptState
+    dual: DualState
+
+
+class CompiledStep(NamedTuple):
+    """A program ``(state, batch) -> (state, f_L, layer losses or None)``, the first state and the batch."""
+
+    program: jax.stages.Compiled
+    state: State
+    batch: Any
+
+
+def compiled_step(problem: Problem, *, constrained: bool) -> CompiledStep:
+    """A step of plain risk, or one on the Lagrangian and then one on the multipliers; Adam, and ascent by SGD.
+
+    Multipliers start at 1, so that no weight of a layer is 0 by chance.
+    """
+    optimizer, ascent = optax.adam(PRIMAL_RATE), dual_ascent(optax.sgd(DUAL_RATE))
+
+    def init(key: jax.Array) -> State:
+        params, dual = problem.init(key), ascent.init(problem.num_constraints)
+        dual = dual._replace(multipliers=jnp.ones_like(dual.multipliers))
+        return State(jnp.zeros((), jnp.int32), params, optimizer.init(params), dual)
+
+    def objective(params: Any, state: State, batch: Any) -> tuple[Array, tuple[Array, Array | None]]:
+        if not constrained:
+            last = problem.last_loss(params, batch)
+            return last, (last, None)
+        last, losses = problem.layer_losses(params, batch, state.step)
+        value = lagrangian(losses, state.dual.multipliers, problem.constraints)
+        return value + (last - losses[-1]), (last, losses)
+
+    def step(state: State, batch: Any) -> tuple[State, Array, Array | None]:
+        gradients, (last, losses) = jax.grad(objective, has_aux=True)(state.params, state, batch)
+        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+        dual = state.dual if losses is None else ascent.update(state.dual, problem.constraints(losses))
+        new = State(state.step + 1, optax.apply_updates(state.params, updates), opt_state, dual)
+        return new, last, losses
+
+    state = jax.jit(init)(jax.random.key(0))
+    program = jax.jit(step, donate_argnums=0).lower(state, problem.batch).compile()
+    return CompiledStep(program, state, problem.batch)
+
+
+def repeated(compiled: CompiledStep) -> Callable[[], tuple[Array, Array | None]]:
+    """A call that takes the next step, waits for it, and returns its losses."""
+    held = [compiled.state]
+
+    def run() -> tuple[Array, Array | None]:
+        held[0], last, losses = jax.block_until_ready(compiled.program(held[0], compiled.batch))
+        return last, losses
+
+    return run

@@ -1,0 +1,26 @@
+"""Two processes of one run, one of them killed: `python -m benchmarks.faults.pair VICTIM PHASE SECONDS FILE ARGUMENTS`.
+
+They are started and watched as `python -m train launch` does it: the one that is left is ended by the launcher.
+"""
+
+import sys
+
+from train.launch import free_port, launch
+
+__all__ = ["PROCESSES"]
+
+PROCESSES = 2
+
+
+def main(victim: int, kill: list[str], arguments: list[str]) -> int:
+    """Runs `python -m train ARGUMENTS` in both; ``kill`` is what `benchmarks.faults.process` takes before them."""
+    shared = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", str(PROCESSES)]
+    commands = []
+    for number in range(PROCESSES):
+        module = ["benchmarks.faults.process", *kill] if number == victim else ["train"]
+        commands.append([sys.executable, "-m", *module, *shared, "--process", str(number), *arguments])
+    return launch(commands)
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:5], sys.argv[5:]))

@@ -1,0 +1,191 @@
+"""What eight devices do, found in a process of their own: ``python -m tests.sharding.measure OUT``."""
+
+import dataclasses
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import jax
+import numpy as np
+
+from benchmarks.video import FRAMES
+from tests.sharding.encoder import BATCH, encoder_batches, encoder_task
+from tests.supervised.conftest import Stripes
+from tests.supervised.test_runs import small
+from tests.train.conftest import Clips
+from train.checkpoint import Checkpoints
+from train.errors import UserError
+from train.flags import order_collectives
+from train.plan import make_plan
+from train.processes import fetch
+from train.recipe import Recipe
+from train.runs import evaluate, run
+from train.sharding import describe_mesh, make_mesh, own_rows, path_name, place
+from train.video.config import ConstraintConfig, DualConfig, ModelConfig, VideoConfig
+from train.video.state import init_state, make_step
+from train.video.task import video_task
+
+MESHES = {"one": "data=1", "data": "data=8", "fsdp": "fsdp=8", "mixed": "data=2,fsdp=2,tensor=2"}
+STEPS = 5
+
+
+def video(mesh: str, dtype: Any = "float32") -> Recipe:
+    """The experiment video-ut on frames like those of its data."""
+    config = VideoConfig(mesh=mesh, steps=STEPS, model=ModelConfig(dtype=dtype))
+    return _recipe(config, video_task(config, FRAMES), _frames)
+
+
+def encoder(mesh: str, dtype: Any = "float32") -> Recipe:
+    """The encoder of the tests, trained as the experiment is."""
+    config = VideoConfig(mesh=mesh, steps=STEPS, batch_size=BATCH)
+    return _recipe(config, encoder_task(dtype), encoder_batches)
+
+
+def options(mesh: str, dtype: Any = "float32") -> Recipe:
+    """The encoder with all that options add to a step and its state; tails are no means over parts or devices."""
+    constraints = ConstraintConfig(bind="tail", slacks="explicit", resilience=5.0, scale=True)
+    dual = DualConfig(optimizer="nu_pi", learning_rate=0.1, every=2, smoothing=0.5)
+    run = {"steps": STEPS, "batch_size": BATCH, "accumulate": 2, "average": 0.9}
+    config = VideoConfig(mesh=mesh, dual=dual, constraints=constraints, **run)
+    return _recipe(config, encoder_task(dtype)._replace(steps_an_epoch=4), encoder_batches)
+
+
+MODELS = {"video": video, "encoder": encoder}
+
+
+def _recipe(config: VideoConfig, task: Any, batches: Any) -> Recipe:
+    def unused(*_: Any) -> Any:
+        raise AssertionError
+
+    return Recipe(
+        title="test",
+        mesh=make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate),
+        num_steps=STEPS,
+        validate_every=STEPS,
+        stop_on_collapse=False,
+        init=lambda: init_state(config, task),
+        step=make_step(config, task),
+        batches=lambda start: batches(),
+        describe=unused,
+        validate=unused,
+    )
+
+
+def _frames() -> Any:
+    """Sequences that drift over a gradient, which a model can learn to denoise; the same at every call."""
+    rng = np.random.default_rng(0)
+    while True:
+        place, slope, light = rng.uniform(0, 1, (3, 64, 1, 1))
+        time, pixel = np.arange(FRAMES.num_tokens)[:, None] / 20, np.arange(FRAMES.token_dim) / 256
+        yield (255 * np.clip(light * (place + slope * time + (1 - place) * pixel), 0, 1)).astype(np.uint8)
+
+
+def trained(recipe: Recipe) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
+    """The state and the metrics after five steps, and the shape of one device's part of every array of the state."""
+    placed = place(recipe)
+    state, batches, found = placed.init(), recipe.batches(0), {}
+    for step in range(STEPS):
+        own = own_rows(recipe.mesh, len(jax.tree.leaves(batch := next(batches))[0]))
+        batch = batch if own is None else jax.tree.map(lambda part: part[own], batch)  # noqa: B023 (called at once)
+        state, metrics = placed.step(state, placed.put(batch))
+        found |= {f"{step}/{path}": leaf for path, leaf in _named(metrics).items()}
+    return found | _named(state), _parts(state)
+
+
+def _named(tree: Any) -> dict[str, np.ndarray]:
+    return {path_name(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(fetch(tree))}
+
+
+def _parts(state: Any) -> dict[str, list[int]]:
+    return {
+        path_name(path): list(leaf.addressable_shards[0].data.shape) for path, leaf in jax.tree.leaves_with_path(state)
+    }
+
+
+def moved(folder: Path) -> dict[str, Any]:
+    """A state saved on one mesh and read on the others: whether it is the same, and how it is shared out."""
+    state = place(video(MESHES["mixed"])).init()
+    expected = _named(state)
+    with Checkpoints(folder) as checkpoints:
+        checkpoints.save(0, state, {}, score=0.0)
+    found = {}
+    for key, mesh in MESHES.items():
+        with Checkpoints(folder, read_only=True, log=_fail) as checkpoints:
+            _, restored, _ = checkpoints.best(place(video(mesh)).like)
+        same = all(np.array_equal(leaf, expected[path]) for path, leaf in _named(restored).items())
+        found[key] = {"same": same, "parts": _parts(restored)}
+    return found
+
+
+def runs(folder: Path) -> dict[str, list[str]]:
+    """Whole runs in folders: on one device, on a mesh, and begun on a mesh and ended on one device."""
+    config = VideoConfig(steps=6, batch_size=8, validate_every=2, test_gammas=(0.3,), model=ModelConfig(num_layers=2))
+    images = small("image-opteq")
+    # Weights start with the largest norm that max_norm allows: on its kink, where rounding chooses the gradient.
+    images = dataclasses.replace(images, network=dataclasses.replace(images.network, max_norm=None))
+    log: dict[str, list[str]] = {}
+
+    def go(config: Any, experiment: str, name: str, mesh: str) -> None:
+        config = dataclasses.replace(config, mesh=mesh, out=str(folder / name))
+        run(config, experiment=experiment, log=log.setdefault(name, []).append)
+
+    with (
+        mock.patch("train.video.kind.load", return_value=Clips()),
+        mock.patch("train.video.kind.write_report"),
+        mock.patch("train.data.images.load", return_value=Stripes()),
+    ):
+        for name, mesh in (("video-one", MESHES["one"]), ("video-mesh", MESHES["mixed"])):
+            go(config, "video-ut", name, mesh)
+        shutil.copytree(folder / "video-mesh", folder / "video-moved")
+        shutil.rmtree(folder / "video-moved" / "checkpoints" / "6")
+        for name in ("status.json", "evaluation.json"):
+            (folder / "video-moved" / name).unlink()
+        go(config, "video-ut", "video-moved", MESHES["one"])
+        evaluate(folder / "video-one", mesh=MESHES["data"], log=log["video-one"].append)
+        for name, mesh in (("image-one", MESHES["one"]), ("image-mesh", "data=2,fsdp=2")):
+            go(images, "image-opteq", name, mesh)
+        for name, mesh in (("useless", "data=2,tensor=2"), ("uneven", "fsdp=8")):
+            try:
+                go(images, "image-opteq", name, mesh)
+            except UserError as error:
+                log[name] = [str(error), str((folder / name).exists())]
+    return log
+
+
+def _fail(message: str) -> None:
+    raise AssertionError(message)
+
+
+def main(out: Path) -> None:
+    """Writes arrays.npz and found.json."""
+    arrays, parts, plans = {}, {}, {}
+    for name, model in MODELS.items():
+        for key, mesh in MESHES.items():
+            recipe = model(mesh)
+            wide, parts[f"{name}/{key}"] = trained(recipe)
+            arrays |= {f"{name}/{key}/float32/{path}": leaf for path, leaf in wide.items()}
+            plans[f"{name}/{key}"] = make_plan(recipe)._asdict()
+            with jax.enable_x64(True):
+                double, _ = trained(model(mesh, "float64"))
+            arrays |= {f"{name}/{key}/float64/{path}": leaf for path, leaf in double.items()}
+    for key in ("one", "data", "mixed"):
+        with jax.enable_x64(True):
+            double, parts[f"options/{key}"] = trained(options(MESHES[key], "float64"))
+        arrays |= {f"options/{key}/float64/{path}": leaf for path, leaf in double.items()}
+    np.savez(out / "arrays.npz", allow_pickle=False, **arrays)
+    found = {
+        "parts": parts,
+        "plans": plans,
+        "moved": moved(out / "moved"),
+        "log": runs(out),
+        "default": [describe_mesh(make_mesh(None, batch_size=size)) for size in (64, 12, 5)],
+    }
+    (out / "found.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    order_collectives()
+    main(Path(sys.argv[1]))

@@ -1,0 +1,29 @@
+"""What two processes do, found in processes of their own: ``python -m tests.sharding.pair OUT COORDINATOR NUMBER``."""
+
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from tests.sharding.measure import MODELS, options, trained
+from train.processes import Membership, is_first, join
+
+PAIR_MESHES = {"two data": "data=2", "two fsdp": "fsdp=2"}
+
+
+def main(out: Path, coordinator: str, number: int) -> None:
+    """Writes pair.npz: the same as one device, in float64."""
+    join(Membership(coordinator, 2, number))
+    jax.config.update("jax_enable_x64", True)
+    arrays = {}
+    for name, model in {**MODELS, "options": options}.items():
+        for key, mesh in PAIR_MESHES.items():
+            found, _ = trained(model(mesh, "float64"))
+            arrays |= {f"{name}/{key}/float64/{path}": leaf for path, leaf in found.items()}
+    if is_first():
+        np.savez(out / "pair.npz", allow_pickle=False, **arrays)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,230 @@
+"""Reading collectives from HLO: modules written by hand, and compiled, whose figures are known."""
+
+import json
+import re
+
+import pytest
+
+from tests.devices import on_eight_devices
+from train.sharding import collectives
+
+MODULE = """\
+HloModule step, num_partitions=8
+
+%sum (a: f32[], b: f32[]) -> f32[] {{
+  ROOT %add = f32[] add(%a, %b)
+}}
+
+%inner (p: f32[4]) -> f32[4] {{
+  {inner}
+}}
+
+%outer (p: f32[4]) -> f32[4] {{
+  %w = f32[4] while(%p), condition=%test, body=%inner, backend_config={{"known_trip_count":{{"n":"3"}}}}
+}}
+
+ENTRY %main (p: f32[4]) -> f32[4] {{
+  %v = f32[4] while(%p), condition=%test, body=%outer{trips}
+  {entry}
+}}
+"""
+TWICE = ', backend_config={"known_trip_count":{"n":"2"}}'
+REDUCE = "%r = (f32[16,4]{1,0}, bf16[3]{0}) all-reduce(%p, %q), replica_groups=GROUPS, to_apply=%sum"
+
+
+def _read(inner="%n = f32[4] negate(%p)", entry="%n = f32[4] negate(%v)", trips=TWICE):
+    return collectives(MODULE.format(inner=inner, entry=entry, trips=trips))
+
+
+def test_a_collective_in_two_loops_runs_as_often_as_both_together():
+    (found,) = _read(inner='%g = f32[8,4]{1,0} all-gather(%p), dimensions={0}, metadata={op_name="jit(f)/jvp()/dot"}')
+    assert (found.kind, found.bytes, found.arrays, found.times, found.bounded) == ("all-gather", 128, 1, 6, True)
+    assert found.source == "jit(f)/jvp()/dot"
+    assert found.group == 8, "without groups, all devices take part"
+
+
+def test_a_loop_of_unknown_length_counts_once_and_is_marked():
+    (found,) = _read(inner=REDUCE.replace("GROUPS", "{{0,1,2,3},{4,5,6,7}}"), trips="")
+    assert (found.times, found.bounded, found.arrays, found.bytes) == (3, False, 2, 16 * 4 * 4 + 3 * 2)
+
+
+@pytest.mark.parametrize(
+    ("groups", "size"),
+    [
+        ("{{0,1},{2,3},{4,5},{6,7}}", 2),
+        ("{}", 8),
+        ("[2,4]<=[8]", 4),
+        ("[4,2]<=[2,2,2]T(2,1,0)", 2),
+        ("mesh['a'=4,'b'=1,'c'=2] {'a'}", 4),
+        ("mesh['a'=2,'b'=2,'c'=2], device_ids=([2,2,2]T(2,1,0)) {'a','c'}", 4),
+        ("mesh['a'=8,'b'=1] {'a':(2)4}", 4),
+    ],
+)
+def test_groups_are_read_in_every_way_that_xla_writes_them(groups, size):
+    (found,) = _read(entry=REDUCE.replace("GROUPS", groups))
+    assert (found.group, found.times) == (size, 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "size"),
+    [
+        ("%s = (f32[4]{0}, f32[32]{0}) all-gather-start(%p), replica_groups=[1,8]<=[8]", "all-gather", 128),
+        ("%s = f32[32]{0} all-reduce-start(%p), replica_groups=[1,8]<=[8]", "all-reduce", 128),
+        (
+            "%s = (pred[4]{0}, pred[4]{0}, u32[], u32[]) collective-permute-start(%p), source_target_pairs={{0,1}}",
+            "collective-permute",
+            4,
+        ),
+        ("%s = s8[7]{0} reduce-scatter(%p), replica_groups=[1,8]<=[8], dimensions={0}", "reduce-scatter", 7),
+        ("%s = (f8e4m3fn[2,2]{1,0}, u32[2]{0}) all-to-all(%p, %q), replica_groups=[1,8]<=[8]", "all-to-all", 12),
+    ],
+)
+def test_the_bytes_are_those_of_the_result(line, kind, size):
+    (found,) = _read(entry=line)
+    assert (found.kind, found.bytes) == (kind, size)
+
+
+def test_the_end_of_an_asynchronous_one_is_not_another_one():
+    assert _read(entry="%d = f32[32]{0} all-gather-done(%s)") == []
+
+
+# Written as XLA writes it: for TPUs (groups as axes of a mesh, trip counts in conditions), GPUs (started and done
+# apart) and CPUs (trip counts known).
+EVERY = """HloModule jit_step, is_scheduled=true, num_partitions=8
+
+%add (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %sum = f32[] add(%x, %y)
+}
+
+%inner (state: (s32[], f32[16])) -> (s32[], f32[16]) {
+  %gather = bf16[4,16]{1,0:T(8,128)(2,1)} all-gather(%a), replica_groups=mesh['x'=4,'y'=2] {'x'}, dimensions={0}
+  ROOT %out = (s32[], f32[16]) tuple(%i, %b)
+}
+
+%inner_condition (state: (s32[], f32[16])) -> pred[] {
+  %bound = s32[]{:T(128)} constant(3)
+  ROOT %less = pred[] compare(%i, %bound), direction=LT
+}
+
+%body (state: (s32[], f32[16])) -> (s32[], f32[16]) {
+  %loop = (s32[], f32[16]) while(%t), condition=%inner_condition, body=%inner
+  ROOT %out.1 = (s32[], f32[16]) tuple(%i, %b)
+}
+
+%scatter (whole: f32[8,16]) -> f32[1,16] {
+  %reduced = f32[8,16]{1,0} all-reduce(%whole), replica_groups={{0,1,2,3,4,5,6,7}}, to_apply=%add
+  ROOT %own = f32[1,16]{1,0} dynamic-slice(%reduced, %place, %zero), dynamic_slice_sizes={1,16}
+}
+
+ENTRY %main (p: f32[16]) -> f32[16] {
+  %outer = (s32[], f32[16]) while(%t), condition=%unread, body=%body, backend_config={"known_trip_count":{"n":"5"}}
+  %both = (f32[16]{0}, f32[4]{0}) all-reduce(%c, %d), replica_groups=[2,4]<=[8], to_apply=%add, metadata={op_name="a/b"}
+  %begun = (f32[2]{0}, f32[16]{0}) all-gather-start(%e), replica_groups={{0,1,2,3,4,5,6,7}}, dimensions={0}
+  %ended = f32[16]{0} all-gather-done(%begun)
+  %sent = (f32[16]{0}, f32[16]{0}, u32[], u32[]) collective-permute-start(%f), source_target_pairs={{0,1},{1,0}}
+  %fused = f32[1,16]{1,0} fusion(%g), kind=kCustom, calls=%scatter
+  %part = f32[2]{0} reduce-scatter(%h), replica_groups={}, dimensions={0}, to_apply=%add
+  ROOT %r = f32[16] copy(%p)
+}
+"""
+
+
+def test_collectives_are_read_from_every_way_of_writing_them():
+    found = collectives(EVERY)
+    assert [(one.kind, one.bytes, one.group, one.times, one.source) for one in found] == [
+        ("all-gather", 2 * 64, 4, 15, ""),
+        ("reduce-scatter", 4 * 16, 8, 1, ""),
+        ("all-reduce", 4 * 20, 4, 1, "a/b"),
+        ("all-gather", 4 * 16, 8, 1, ""),
+        ("collective-permute", 4 * 16, 2, 1, ""),
+        ("reduce-scatter", 4 * 2, 8, 1, ""),
+    ]
+    assert all(one.bounded for one in found)
+
+
+def test_names_without_marks_and_computations_without_parameters_are_those_of_a_program_lowered_alone():
+    lowered = re.sub(r"(?m)^(ENTRY )?%([\w.]+) .*\{$", r"\1\2 {", EVERY).replace("%", "")
+    assert collectives(lowered) == collectives(EVERY)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        EVERY.replace("fusion(%g), kind=kCustom, calls", "call(%g), to_apply"),  # not run as one
+        EVERY.replace("%own = f32[1,16]", "%own = f32[2,16]"),  # more than the own slice is kept
+        EVERY.replace("dynamic-slice(%reduced", "negate(%reduced"),
+    ],
+)
+def test_an_all_reduce_of_which_more_is_kept_is_one(other):
+    found = collectives(other)[1]
+    assert (found.kind, found.bytes) == ("all-reduce", 4 * 128)
+
+
+WRAPPED = """
+%wrapped (one: s32[], other: s32[]) -> pred[] {
+  %one = s32[] parameter(0)
+  %other = s32[] parameter(1)
+  ROOT %less = pred[] compare(%one, %other), direction=LT
+}
+
+%inner_condition"""
+
+
+def test_a_condition_is_read_in_a_fusion_too():
+    plain, fusion = "compare(%i, %bound), direction=LT", "fusion(%i, %bound), kind=kLoop, calls=%wrapped"
+    wrapped = EVERY.replace(plain, fusion).replace("\n%inner_condition", WRAPPED)
+    assert fusion in wrapped
+    assert collectives(wrapped)[0] == collectives(EVERY)[0]
+
+
+@pytest.mark.parametrize(
+    ("read", "instead"),
+    [
+        ("constant(3)", "parameter(0)"),  # the length is data
+        ("direction=LT", "direction=GT"),  # counts down, from where is not said
+        ("compare(%i, %bound)", "compare(%bound, %i)"),
+        # As a solver's loop: until it has converged, and three times at most.
+        ("ROOT %less = pred[]", "ROOT %go = pred[] and(%less, %unsolved)\n  %less = pred[]"),
+    ],
+)
+def test_a_loop_that_may_end_otherwise_than_by_its_count_is_marked(read, instead):
+    found = collectives(EVERY.replace(read, instead))
+    assert (found[0].kind, found[0].times, found[0].bounded) == ("all-gather", 5, False)
+    assert all(one.bounded for one in found[1:])
+
+
+def test_text_that_is_not_a_module_is_refused():
+    with pytest.raises(ValueError, match="without an ENTRY computation: 'nothing'"):
+        collectives("nothing")
+
+
+PROGRAM = """
+import functools, json, jax, jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+from train.sharding import collectives
+mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+@functools.partial(jax.shard_map, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
+def program(a):  # (2, 4) here
+    def turn(a, _):
+        whole = jax.lax.all_gather(a, "y", tiled=True)  # (4, 4)
+        mixed = jnp.sin(jax.lax.psum(whole, "x"))
+        return jax.lax.psum_scatter(mixed, "y", tiled=True), None
+    a, _ = jax.lax.scan(turn, a, length=5)
+    return jax.lax.all_to_all(jax.lax.ppermute(a, "x", [(0, 1), (1, 0)]), "y", 0, 0)
+text = jax.jit(program).lower(jnp.ones((8, 4))).compile().as_text()
+print(json.dumps(collectives(text)))
+"""
+
+
+def test_collectives_of_a_compiled_program_are_those_it_was_written_with():
+    read = json.loads(on_eight_devices(PROGRAM)[-1])
+    found = {(kind, size, group, times) for kind, size, _, group, times, *_ in read}
+    assert found >= {
+        ("all-gather", 64, 2, 5),
+        ("all-reduce", 64, 4, 5),
+        ("reduce-scatter", 32, 2, 5),
+        ("all-to-all", 32, 2, 1),
+    }
+    assert {entry[1] for entry in found if entry[0] == "collective-permute"} == {32}

@@ -1,0 +1,55 @@
+"""The text of a mesh, and what is said where it does not fit."""
+
+import jax
+import pytest
+
+from train.cli import main
+from train.errors import UserError
+from train.sharding import describe_mesh, make_mesh
+from train.sharding.mesh import keep_rows, parse_mesh
+
+
+def test_axes_come_in_any_order_and_what_is_not_named_is_not_there():
+    assert parse_mesh("fsdp=4, data=2") == {"fsdp": 4, "data": 2}
+    assert parse_mesh("tensor=1") == {"tensor": 1}
+
+
+@pytest.mark.parametrize("text", ["", "data", "data=", "data=0", "data=-1", "data=two", "pipeline=2", "data=2,data=4"])
+def test_a_text_that_is_no_mesh_is_refused_with_an_example(text):
+    with pytest.raises(UserError, match="data=2,fsdp=4; got") as caught:
+        make_mesh(text, batch_size=8)
+    assert repr(text) in str(caught.value)
+
+
+def test_a_mesh_that_does_not_divide_the_devices_names_both_numbers_and_the_way_out():
+    with pytest.raises(UserError, match=r"asks for 3 devices, which does not divide the 8 .*device_count=3"):
+        make_mesh("data=3", batch_size=9, devices=range(8))
+    with pytest.raises(UserError, match="asks for 16 devices"):
+        make_mesh("data=4,tensor=4", batch_size=8, devices=range(8))
+
+
+def test_a_batch_that_does_not_divide_names_both_numbers_and_the_way_out():
+    with pytest.raises(UserError, match=r"--batch-size 12 .* 8 ways .* multiple of 8"):
+        make_mesh("data=2,fsdp=4", batch_size=12, devices=range(8))
+
+
+def test_one_device_is_a_mesh():
+    mesh = make_mesh(None, batch_size=7, devices=jax.devices()[:1])
+    assert dict(mesh.shape) == {"data": 1, "fsdp": 1, "tensor": 1}
+    assert "(data=1)" in describe_mesh(mesh)
+
+
+def test_rows_are_kept_only_on_a_mesh(getkey):
+    y = jax.random.normal(getkey(), (4, 3))
+    assert keep_rows(y) is y
+
+
+def test_plan_says_where_arrays_live_and_runs_no_step(clips, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("train.video.kind.load", lambda config, *, log: clips)
+    assert main(["plan", "video-ut", "--batch-size", "4", "--model.num-layers", "2", "--mesh", "data=1"]) == 0
+    text = capsys.readouterr().out
+    assert "params/params/layers/V" in text
+    assert "2x16x16" in text
+    assert "a step communicates nothing" in text
+    assert list(tmp_path.iterdir()) == []

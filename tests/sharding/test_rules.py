@@ -1,0 +1,99 @@
+"""The table of rules, and where it puts what."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AbstractMesh, PartitionSpec
+
+from tests.supervised.conftest import Stripes
+from train.errors import UserError
+from train.experiments import EXPERIMENTS
+from train.sharding import shardings
+from train.sharding.mesh import AXES
+
+MIXED = AbstractMesh((2, 2, 2), AXES)
+ONE = AbstractMesh((1, 1, 1), AXES)
+
+
+class State(NamedTuple):
+    """A training state with all that one may have."""
+
+    params: Any
+    opt_state: Any
+    average: Any
+    multipliers: Any
+
+
+def _params(**shapes):
+    return {"layers": {name: {"kernel": jnp.zeros(shape)} for name, shape in shapes.items()}, "b": jnp.zeros(8)}
+
+
+def _specs(state, mesh=MIXED, **options):
+    return jax.tree.map(lambda found: found.spec, shardings(state, mesh, **options))
+
+
+@pytest.mark.parametrize(
+    "rule", [optax.adamw(1e-3), optax.sgd(1e-3, 0.9), optax.chain(optax.clip(1.0), optax.lion(1e-3))]
+)
+def test_moments_of_an_optimiser_are_where_optax_says_their_parameters_are(rule):
+    params = _params(query=(3, 8, 4), output=(3, 4, 8))
+    state = rule.init(params)
+    found = _specs(State(params, state, (), jnp.zeros(4)))
+    whole = PartitionSpec()
+    expected = optax.tree.map_params(
+        rule, lambda _, spec: spec, state, found.params, transform_non_params=lambda _: whole
+    )
+    assert found.opt_state == expected
+    assert found.params["layers"]["query"]["kernel"] == PartitionSpec(None, "fsdp", "tensor")
+    assert found.params["layers"]["output"]["kernel"] == PartitionSpec(None, "tensor", "fsdp")
+    assert found.multipliers == whole
+
+
+def test_an_average_of_parameters_goes_where_they_are_and_what_has_another_shape_is_whole():
+    params = _params(up=(8, 4))
+    rule = optax.adafactor(1e-3, min_dim_size_to_factor=2)
+    found = _specs(State(params, rule.init(params), params, jnp.zeros((8, 4))))
+    assert found.average["layers"]["up"]["kernel"] == PartitionSpec("fsdp", "tensor")
+    assert found.multipliers == PartitionSpec()
+    factored = [spec for spec in jax.tree.leaves(found.opt_state) if any(spec)]
+    assert factored == [], "rows and columns of a factored moment are vectors"
+
+
+def test_the_first_rule_counts_and_leading_dimensions_are_not_shared_out():
+    rules = ((r"up/kernel$", (None, "tensor")), (r"kernel$", ("fsdp",)))
+    found = _specs(State(_params(up=(5, 3, 4), down=(5, 3, 4)), (), (), ()), rules=rules)
+    assert found.params["layers"]["up"]["kernel"] == PartitionSpec(None, None, "tensor")
+    assert found.params["layers"]["down"]["kernel"] == PartitionSpec(None, None, "fsdp")
+
+
+def test_a_rule_of_more_axes_than_dimensions_is_an_error():
+    with pytest.raises(ValueError, match="more axes than layers/up/kernel"):
+        _specs(State(_params(up=(4, 4)), (), (), ()), rules=((r"kernel$", ("fsdp", None, "tensor")),))
+
+
+def test_a_dimension_that_does_not_divide_is_named():
+    with pytest.raises(UserError, match=r"fsdp = 2, which does not divide 7 .*\(7, 4\) of layers/up/kernel"):
+        _specs(State(_params(up=(7, 4)), (), (), ()))
+
+
+def test_an_axis_that_shares_nothing_out_is_refused():
+    with pytest.raises(UserError, match="tensor=2, over which no parameter"):
+        _specs(State(_params(plain=(8, 4)), (), (), ()))
+
+
+# The rows of Table 3 have the networks of those of Table 1a.
+@pytest.mark.parametrize(
+    "name",
+    [name for name, row in EXPERIMENTS.items() if hasattr(row.config, "network") and not name.startswith("xie2021-3")],
+)
+def test_every_matrix_and_kernel_of_every_network_has_a_rule(name):
+    data = Stripes()
+    data.shape, data.num_classes, data.mean, data.std = (32, 32, 3), 10, np.zeros(3), np.ones(3)
+    state = jax.eval_shape(EXPERIMENTS[name].kind.recipe(EXPERIMENTS[name].config, data).init)
+    specs = jax.tree.leaves_with_path(_specs(state, ONE).params)
+    for (path, spec), leaf in zip(specs, jax.tree.leaves(state.params), strict=True):
+        assert ("fsdp" in spec) == (leaf.ndim >= 2), jax.tree_util.keystr(path)

@@ -1,0 +1,112 @@
+"""Options of every run in supervised training: parts of a batch, averages of parameters, what is recomputed."""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from tests.supervised.test_runs import small
+from train.checkpoint import Checkpoints
+from train.data.pictures import NOT_COUNTED
+from train.errors import UserError
+from train.experiments import EXPERIMENTS
+from train.metrics import read_metrics
+from train.supervised.config import check_supervised
+from train.supervised.evaluate import make_split_scores
+from train.supervised.kind import IMAGE_FEEDFORWARD
+
+STEPS = 3
+
+
+def _leaves(name, data, **fields):
+    """State and metrics after some steps on batches of 8."""
+    config = dataclasses.replace(small(name), batch_size=8, **fields)
+    recipe = EXPERIMENTS[name].kind.recipe(config, data)
+    state = recipe.init()
+    for _, batch in zip(range(STEPS), data.batches("train", batch_size=8, seed=0), strict=False):
+        state, metrics = recipe.step(state, batch)
+    return jax.tree.leaves_with_path((state, metrics))
+
+
+def _assert_close(found, expected, bound):
+    for (path, one), (_, two) in zip(found, expected, strict=True):
+        if "residual" in jax.tree_util.keystr(path) or "iterations" in jax.tree_util.keystr(path):
+            continue  # of a solver: mere rounding
+        one, two = np.asarray(one, np.float64), np.asarray(two, np.float64)
+        bounds = {"rtol": 0, "atol": bound * np.max(np.abs(two), initial=0.0)}
+        np.testing.assert_allclose(one, two, **bounds, err_msg=jax.tree_util.keystr(path))
+
+
+@pytest.mark.parametrize("name", ["image-dnn", "image-opteq"])
+def test_four_parts_of_images_take_the_step_of_one(stripes, name):
+    _assert_close(_leaves(name, stripes, accumulate=4), _leaves(name, stripes), 2e-3)
+
+
+def test_parts_count_by_their_labels_and_are_augmented_as_the_whole_is(fields):
+    # Parts take every other scene: those of one have hardly any labels that count.
+    for split in fields.splits.values():
+        split.labels[::2, 1:] = NOT_COUNTED
+    ordinary = fields.batches
+    rows = np.arange(8)
+    fields.batches = lambda *arguments, **options: (
+        type(batch)(*(part[rows] for part in _paired(fields.splits["train"], step)))
+        for step, batch in enumerate(ordinary(*arguments, **options))
+    )
+    parts, one = (_leaves("segment-fcn", fields, accumulate=count, augment=True) for count in (2, 1))
+    _assert_close(parts, one, 2e-3)
+
+
+def _paired(split, step):
+    """A batch of 8 in which scenes with few labels and with many take turns."""
+    return tuple(part[8 * step : 8 * step + 8] for part in split)
+
+
+def test_an_average_is_what_a_run_is_judged_by(start, stripes, tmp_path):
+    config = dataclasses.replace(small("image-dnn"), average=0.9, accumulate=2, remat="dots")
+    start(config, "image-dnn")
+    recipe = IMAGE_FEEDFORWARD.recipe(config, stripes)
+    with Checkpoints(tmp_path / "run" / "checkpoints", read_only=True) as checkpoints:
+        step, state, _ = checkpoints.best(jax.eval_shape(recipe.init))
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    (row,) = (row for row in rows if row["kind"] == "validation" and row["step"] == step)
+    task = _task(config, stripes)
+    losses = [make_split_scores(task, stripes, config.batch_size)(params, "validation").loss for params in state[2::2]]
+    np.testing.assert_allclose(row["loss"], losses[1], rtol=1e-5)
+    assert abs(losses[0] - losses[1]) > 1e-4 * losses[1], "the case tells the two apart"
+    found = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    tested = make_split_scores(task, stripes, config.batch_size)(state.evaluated, "test")
+    np.testing.assert_allclose(found["loss"], tested.loss, rtol=1e-5)
+
+
+def _task(config, data):
+    from train.supervised.task import supervised_task
+
+    return supervised_task(config, data, lambda key, images, labels: (images, labels))
+
+
+@pytest.mark.parametrize(("name", "remat"), [("image-opteq", "everything"), ("image-dnn", "dots")])
+def test_recomputing_changes_no_step(stripes, name, remat):
+    _assert_close(_leaves(name, stripes, remat=remat), _leaves(name, stripes), 2e-3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"accumulate": 5}, "--accumulate must be a divisor of batch-size=8, got 5"),
+        ({"accumulate": 0}, "--accumulate must be at least 1"),
+        ({"average": 1.0}, "--average must be in"),
+        ({"profile": "now"}, "--profile must be STEP:COUNT"),
+    ],
+)
+def test_bad_options_are_one_line(changes, words):
+    config = dataclasses.replace(small("image-dnn"), batch_size=8, **changes)
+    with pytest.raises(UserError, match=words):
+        check_supervised(config)
+
+
+def test_the_folder_of_a_run_names_its_options_but_not_what_may_change_as_it_goes_on():
+    label, config = EXPERIMENTS["image-dnn"].kind.label, EXPERIMENTS["image-dnn"].config
+    assert "average0.5" in label(dataclasses.replace(config, average=0.5))
+    assert label(dataclasses.replace(config, accumulate=2, remat="dots", profile="1:1")) == label(config)

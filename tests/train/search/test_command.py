@@ -1,0 +1,87 @@
+"""The command on real runs: interrupted in training, it ends like one left alone; mistakes are one line."""
+
+import json
+
+import pytest
+
+from train.cli import main
+
+SMALL = [
+    *("--steps", "4", "--batch-size", "4", "--validate-every", "2", "--test-gammas", "0"),
+    *("--model.num-layers", "2", "--model.rank", "4", "--sampler", "grid", "--over.primal-rate", "1e-3,2e-3"),
+]
+
+
+def test_a_real_search_interrupted_in_training_goes_on_and_ends_like_one_left_alone(
+    clips, monkeypatch, capsys, tmp_path
+):
+    from train.video import recipe
+
+    tested = []
+    monkeypatch.setattr("train.video.kind.load", lambda config, *, log: clips)
+    examples = clips.examples
+    monkeypatch.setattr(clips, "examples", lambda split, **options: tested.append(split) or examples(split, **options))
+    assert main(["search", "video-ut", *SMALL, "--out", str(tmp_path / "whole")]) == 0
+    output = capsys.readouterr().out
+    best = json.loads((tmp_path / "whole" / "search.json").read_text())
+    assert (tmp_path / "whole" / "parallel_coordinates.png").read_bytes().startswith(b"\x89PNG")
+    again = next(line for line in output.splitlines() if line.startswith("again: python -m train "))
+    assert tested[-2:] == ["test", "test"], "the best trial at two noise levels, at the end"
+    assert "test" not in tested[:-2]
+
+    calls, judge = [], recipe._judge
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 4:  # the last validation of the second trial
+            raise KeyboardInterrupt
+        return judge(*arguments)
+
+    monkeypatch.setattr(recipe, "_judge", interrupted)
+    command = ["search", "video-ut", *SMALL, "--out", str(tmp_path / "cut")]
+    assert main(command) == 130
+    assert "the same command" in capsys.readouterr().err
+    assert main(command) == 0
+    assert "going on from the checkpoint of step 2" in capsys.readouterr().out
+    for name in ("trials/0000/metrics.jsonl", "trials/0001/metrics.jsonl"):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+    # Trials are ordinary runs: the commands take them, and agree on the best checkpoint.
+    trial = tmp_path / "whole" / "trials" / "0000"
+    assert main(["evaluate", str(trial)]) == 0
+    steps = {row["trial"]: row["step"] for row in best["trials"]}
+    assert json.loads((trial / "evaluation.json").read_text())["best_step"] == steps[0]
+    capsys.readouterr()
+    monkeypatch.setattr("train.video.kind.write_report", lambda *arguments, **options: None)
+    words = again.removeprefix("again: python -m train ").split()
+    assert main([*words, "--out", str(tmp_path / "whole" / best["best"])]) == 0
+    assert "finished already" in capsys.readouterr().out, "the command printed is that of the best trial"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ["unknown experiment ''"]),
+        (["video-ut", "--over.momentum", "0:1"], ["Unrecognized options", "--over.momentum"]),
+        (["video-ut", "--sampler", "cma"], ["--sampler", "'cma'", "tpe", "grid"]),
+        (["video-ut", "--trials", "0"], ["--trials must be at least 1, got 0"]),
+        (["video-ut", "--steps", "0"], ["--steps must be at least 1"]),
+        (["video-ut", "--sampler", "grid"], ["--sampler grid needs values", "--over.f-ref"]),
+        (["demo"], ["one variant", "--method"]),
+        (["image-dnn", "--over.alpha", "0.1:0.2"], ["--over.alpha 0.1:0.2", "no alpha", "primal-rate"]),
+        (["video-ut", "--method", "erm", "--over.dual-rate", "1:2"], ["no dual-rate", "primal-rate"]),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line_that_names_it(capsys, arguments, words):
+    assert main(["search", *arguments]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    for word in words:
+        assert word in lines[0], lines[0]
+
+
+def test_help_names_the_options_of_the_search_and_of_the_experiment(capsys):
+    assert main(["search", "video-ut", "--help"]) == 0
+    output = capsys.readouterr().out
+    for word in ("--trials", "--sampler", "--over.f-ref", "--over.resilience", "--constraints.alpha", "--steps"):
+        assert word in output

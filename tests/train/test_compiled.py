@@ -1,0 +1,32 @@
+"""Where compiled programs are kept."""
+
+import jax
+import pytest
+
+from train.compiled import keep_programs
+
+NAME = "jax_compilation_cache_dir"
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    """``folder(before, environment)``: JAX's setting after `keep_programs`, in a home of the test's own."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    before = jax.config.jax_compilation_cache_dir
+
+    def found(setting, variable=None):
+        jax.config.update(NAME, setting)
+        monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+        if variable is not None:
+            monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", variable)
+        keep_programs()
+        return jax.config.jax_compilation_cache_dir
+
+    yield found
+    jax.config.update(NAME, before)
+
+
+def test_programs_are_kept_in_the_home_unless_jax_was_told_otherwise(folder, tmp_path):
+    assert folder(None) == str(tmp_path / ".cache" / "unroll_jax" / "compiled")
+    assert folder("elsewhere") == "elsewhere"
+    assert folder(None, "") is None

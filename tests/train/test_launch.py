@@ -1,0 +1,80 @@
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from train.launch import free_port, launch
+
+ENDS = "import sys; sys.exit(0)"
+FAILS = "import sys; sys.stderr.write('reading shard 3\\nno such shard\\n'); sys.exit(7)"
+SLEEPS = "import time; time.sleep(60)"
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+DIES = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def python(*programs: str) -> list[list[str]]:
+    return [[sys.executable, "-c", program] for program in programs]
+
+
+def test_all_well_is_0(capfd):
+    assert launch(python(ENDS, ENDS, ENDS)) == 0
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_one_that_fails_ends_the_others_and_is_named(place, capfd):
+    programs = [SLEEPS, SLEEPS, SLEEPS]
+    programs[place] = FAILS
+    began = time.monotonic()
+    assert launch(python(*programs)) == 7
+    assert time.monotonic() - began < 10
+    said = capfd.readouterr().err
+    assert f"process {place} of 3" in said
+    assert "exit code 7" in said
+    assert "no such shard" in said
+
+
+def test_a_signal_is_named_and_its_exit_code_is_the_shells(capfd):
+    assert launch(python(SLEEPS, DIES)) == 128 + signal.SIGKILL
+    assert "was ended by SIGKILL; it wrote nothing to stderr" in capfd.readouterr().err
+
+
+def test_one_that_does_not_hear_is_killed_after_the_grace_time(capfd):
+    waits = DEAF.replace("time.sleep(60)", "open('/dev/null').close(); time.sleep(60)")
+    late = f"import time; time.sleep(1.0); {FAILS}"
+    began = time.monotonic()
+    assert launch(python(waits, late), grace=0.5) == 7
+    assert 1.0 < time.monotonic() - began < 10
+    assert "process 0 did not end in 0 s and was killed" in capfd.readouterr().err
+
+
+def test_only_the_first_ones_output_is_shown(capfd):
+    assert launch(python("print('zero')", "print('one')")) == 0
+    assert capfd.readouterr().out == "zero\n"
+
+
+def test_sigterm_goes_to_all_and_those_that_end_well_make_it_0():
+    """As a preempted run does: it saves and ends with 0."""
+    polite = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); print('up', flush=True)"
+    program = f"""
+        import sys
+        from train.launch import launch
+        child = [sys.executable, "-c", {polite + "; time.sleep(60)"!r}]
+        sys.exit(launch([child, child]))
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(0.5)  # the second one is up as well
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=20) == 0
+    process.stdout.close()
+
+
+def test_a_free_port_can_be_bound():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", free_port()))

@@ -1,0 +1,172 @@
+"""Runs with many options at once: they go on exactly, say what they do by name, and never save what is not finite."""
+
+import json
+import shutil
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+from train.checkpoint import Checkpoints
+from train.errors import UserError
+from train.loop import train
+from train.metrics import read_metrics
+from train.recipe import UNJUDGED
+from train.runs import evaluate
+from train.video.duals import reduction
+from train.video.evaluate import make_split_losses
+from train.video.recipe import video_recipe
+from train.video.state import init_state
+from train.video.task import video_task
+from unroll_jax.constrained import feasibility_report
+
+# An epoch of 5 steps: what goes on from step 4 has a sum of one violation, and slacks that start anew after step 5.
+MANY = {
+    "batch_size": 12,
+    "accumulate": 2,
+    "average": 0.7,
+    "remat": "dots",
+    "dual.optimizer": "nu_pi",
+    "dual.every": 3,
+    "dual.smoothing": 0.5,
+    "constraints.bind": "tail",
+    "constraints.scale": True,
+    "constraints.slacks": "explicit",
+    "constraints.resilience": 2.0,
+    "constraints.alpha": (0.6,),
+    "primal.schedule": "linear",
+}
+
+
+def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(start, changed, tmp_path):
+    config, folder = changed(**MANY), tmp_path / "run"
+    start(config)
+    logged = [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "train"]
+    slacks = [row["slack/layer 1"] for row in logged]
+    assert [slack > 0.0 for slack in slacks] == [False, False, False, False, True, False]
+    rows, found = ((folder / name).read_bytes() for name in ("metrics.jsonl", "evaluation.json"))
+    for name in ("status.json", "evaluation.json"):
+        (folder / name).unlink()
+    shutil.rmtree(folder / "checkpoints" / "6")
+    assert "going on from the checkpoint of step 4" in start(config)
+    assert (folder / "metrics.jsonl").read_bytes() == rows
+    after = json.loads((folder / "evaluation.json").read_bytes())
+    assert {**after, "train_seconds": 0} == {**json.loads(found), "train_seconds": 0}
+    assert len(after["slacks"]) == 3
+    assert after["bind"] == "tail"
+
+
+def test_constraints_are_logged_by_name_and_layer(start, changed, tmp_path):
+    start(changed(**MANY))
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    names = ["f_0", "layer 1", "layer 2"]
+    for row in rows:
+        for figure in ("violation", "multiplier") if row["kind"] == "train" else ("violation",):
+            assert [row[f"{figure}/{name}"] for name in names] == row[f"{figure}s"]
+    logged = [row for row in rows if row["kind"] == "train"]
+    assert all(f"slack/{name}" in row for row in logged for name in names)
+    # Sizes are the first losses, and the size of the bound on f_0 that of f_0 itself.
+    for row in logged:
+        np.testing.assert_allclose([row[f"size/{name}"] for name in names], logged[0]["layer_losses"], rtol=1e-6)
+    (events,) = (tmp_path / "run" / "tensorboard").glob("events.*")
+    tags = _tags(events)
+    figures = ["train/violation", "train/multiplier", "train/slack", "train/size", "validation/violation"]
+    assert {f"{figure}/{name}" for figure in figures for name in ("f_0", "layer_1", "layer_2")} <= tags
+    assert "train/layer_losses/0" in tags
+    assert not {tag for tag in tags if tag.startswith(("train/violations", "train/multipliers"))}
+
+
+def _tags(path):
+    """The tags of a TensorBoard file: records of a length of 8 bytes, its checksum of 4, the event, its checksum."""
+    content, place, tags = path.read_bytes(), 0, set()
+    while place < len(content):
+        length = int.from_bytes(content[place : place + 8], "little")
+        event = Event.FromString(content[place + 12 : place + 12 + length])
+        tags |= {value.tag for value in event.summary.value}
+        place += 16 + length
+    return tags
+
+
+def test_feasibility_is_judged_by_what_is_bound(start, changed, tmp_path):
+    fields = {"constraints.alpha": (0.05,), "constraints.reference": None, "train_gamma": 0.5}
+    for bind in ("mean", "tail", "positive"):
+        level = {"constraints.level": 0.9} if bind == "tail" else {}
+        start(changed(**{"constraints.bind": bind, **level, **fields}), name=bind)
+    binds = ("mean", "tail", "positive")
+    found = {bind: json.loads((tmp_path / bind / "evaluation.json").read_text()) for bind in binds}
+    worst = {bind: np.array(one["violations"][1:], float) for bind, one in found.items()}
+    assert np.all(worst["tail"] > worst["mean"])
+    assert np.all(worst["positive"] >= 0.0)
+    again = evaluate(tmp_path / "tail", log=lambda _: None)
+    assert again["violations"] == found["tail"]["violations"]
+
+
+@pytest.mark.parametrize("bind", ["mean", "tail", "positive"])
+def test_validation_judges_as_the_report_on_the_same_samples_does(changed, clips, bind):
+    fields = {"constraints.bind": bind, "constraints.level": 0.9 if bind == "tail" else 0.7}
+    config = changed(**fields, **{"constraints.alpha": (0.3,)})
+    task = video_task(config, clips)
+    state = init_state(config, task)
+    found = make_split_losses(task, clips)(state.params, "validation", config.train_gamma)
+    report = feasibility_report(
+        jnp.asarray(found.sample_losses), state.multipliers, task.constraints, reduction=reduction(config)
+    )
+    row = video_recipe(config, task, clips).validate(state).row
+    excess = np.max(np.asarray(report.violations) / np.asarray(report.bounds))
+    np.testing.assert_allclose(row["worst_excess"], excess, rtol=1e-5)
+    assert row["feasible"] == report.feasible
+    assert excess > 0.0, "the case violates something"
+
+
+@pytest.fixture
+def recipe(changed, clips):
+    def build(**fields):
+        config = changed(**fields)
+        return video_recipe(config, video_task(config, clips), clips)
+
+    return build
+
+
+def _saved(folder):
+    return sorted(path.name for path in (folder / "checkpoints").iterdir())
+
+
+OVERFLOW = {
+    "dual.optimizer": "sgd",
+    "dual.learning_rate": 3e38,
+    "constraints.alpha": (0.99,),
+    "train_gamma": 5.0,
+    "constraints.reference": 99.0,
+}
+
+
+def test_multipliers_that_overflow_are_never_saved(recipe, tmp_path):
+    # Losses, gradient and validation of the first step are finite, what it leaves behind is not.
+    with pytest.raises(UserError, match=r"dual/multipliers is not finite after step 1; the last good checkpoint"):
+        train(recipe(**OVERFLOW, validate_every=1), tmp_path, log=lambda _: None)
+    assert _saved(tmp_path) == []
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "failed"
+
+
+def test_what_is_not_finite_is_not_saved_in_a_hurry_either(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr("train.processes.Stop.at", lambda self, step: step == 1)
+    with pytest.raises(UserError, match="dual/multipliers is not finite after step 1"):
+        train(recipe(**OVERFLOW), tmp_path, log=lambda _: None)
+    assert _saved(tmp_path) == []
+
+
+def test_an_infinite_multiplier_is_one_line_at_the_next_step(recipe, tmp_path):
+    with pytest.raises(UserError, match=r"multiplier is not finite at step 2, first at constraint \d") as caught:
+        train(recipe(**OVERFLOW), tmp_path, log=lambda _: None)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_save_in_a_hurry_keeps_what_is_finite(recipe, config, tmp_path, monkeypatch):
+    monkeypatch.setattr("train.processes.Stop.at", lambda self, step: step == 1)
+    made = recipe()
+    with pytest.raises(BaseException, match="asked to end"):
+        train(made, tmp_path, log=lambda _: None)
+    with Checkpoints(tmp_path / "checkpoints", read_only=True) as checkpoints:
+        step, _, notes = checkpoints.newest(made.init())
+    assert (step, notes["score"]) == (1, UNJUDGED)

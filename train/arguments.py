@@ -1,0 +1,109 @@
+"""The arguments of commands that have more than an experiment's configuration."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Generic, Literal, TypeVar
+
+import tyro
+
+__all__ = [
+    "EvaluateArguments",
+    "ExportArguments",
+    "ImageSource",
+    "LaunchArguments",
+    "Over",
+    "PrepareArguments",
+    "ReportArguments",
+    "SceneSource",
+    "SearchArguments",
+    "VideoSource",
+]
+
+C = TypeVar("C")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateArguments:
+    """Evaluate the best checkpoint of a run folder again."""
+
+    run: tyro.conf.Positional[Path]
+    """Run folder."""
+    mesh: str | None = None
+    """Devices by axis, as in data=2,fsdp=4; none means data over all that divide the batch."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LaunchArguments:
+    """The same command in many processes on this machine, watched: one that dies ends them all, and is named."""
+
+    processes: int = 2
+    """How many."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportArguments:
+    """Compare runs: tables, figures, an HTML page, summary.json."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run folders."""
+    out: Path = Path("runs/report")
+    """Where the report goes."""
+
+
+# What the tables of sources hold, repeated here because those import more than it takes to say what is wrong.
+VideoSource = Literal["photos", "frames", "file"]
+ImageSource = Literal["digits", "cifar10", "image_folder"]
+SceneSource = Literal["shapes", "camvid", "cityscapes"]
+
+
+@dataclasses.dataclass(frozen=True)
+class PrepareArguments:
+    """Prepare a data source ahead of its first use."""
+
+    source: tyro.conf.Positional[Literal[VideoSource, ImageSource, SceneSource]]
+    """Kind of data: video, images with a class each, or scenes with a map of classes."""
+    root: Annotated[str | None, tyro.conf.arg(name="from")] = None
+    """The folder, archive or video file to read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportArguments:
+    """Write the parameters of a run's best checkpoint as model.safetensors, and config.json beside it."""
+
+    run: tyro.conf.Positional[Path]
+    """Run folder."""
+    out: Path | None = None
+    """Where to; none means the folder export in the run's."""
+    mesh: str | None = None
+    """Devices by axis, as in fsdp=8, where one cannot hold the parameters; none means data over all of them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Over:
+    """What is searched over: LOW:HIGH, a range; LOW:HIGH:COUNT, as many values in it; 1,2,5 or none,1,5, these values.
+    Rates and beta are spaced by ratio. Without any of these, all that the experiment has, in ranges around its own."""
+
+    f_ref: str | None = None
+    """constraints.reference, bound on the loss at the embedded input."""
+    alpha: str | None = None
+    """constraints.alpha, share of the loss each layer must remove; every trial is judged by its own."""
+    dual_rate: str | None = None
+    """dual.learning-rate, of the multipliers."""
+    primal_rate: str | None = None
+    """primal.learning-rate or optimizer.learning-rate, of the parameters."""
+    resilience: str | None = None
+    """constraints.resilience, beta, the cost of slack; none keeps constraints hard."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchArguments(Generic[C]):
+    """Search for the configuration that is best on the validation split: feasible first, then by the metric. Every
+    trial is a run folder. The same command goes on with a search that was interrupted; more --trials extend it."""
+
+    config: Annotated[C, tyro.conf.arg(name="")]
+    """What all trials share; --out is the folder of the search, --seed that of every run and of the sampler."""
+    trials: int | None = None
+    """How many trials in all; none means 20, or the whole grid."""
+    sampler: Literal["tpe", "grid"] = "tpe"
+    """tpe: Optuna's tree-structured Parzen estimator, 10 random trials first. grid: every combination of values."""
+    over: Over = dataclasses.field(default_factory=Over)

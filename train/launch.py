@@ -1,0 +1,139 @@
+"""`python -m train launch`: the processes of one run on this machine, watched, because a survivor cannot speak.
+
+When a process dies, JAX ends the others by a signal that Python cannot catch, and long after. So somebody outside of
+them says which one died and why, and ends the rest at once. On clusters the scheduler does this.
+"""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from typing import IO, NamedTuple
+
+__all__ = ["GRACE_SECONDS", "free_port", "launch"]
+
+GRACE_SECONDS = 20.0  # between asking a process to end and ending it
+POLL_SECONDS = 0.1
+REASON_LINES = 3  # of what a dead process wrote last
+
+
+class _Child(NamedTuple):
+    number: int
+    process: subprocess.Popen
+    errors: IO[bytes] | None
+
+
+def launch(commands: Sequence[Sequence[str]], *, grace: float = GRACE_SECONDS) -> int:
+    """Runs commands beside one another until all have ended, or one has failed.
+
+    The first one's output goes where ours goes; of the others only what they write to stderr is kept, to say why one
+    died. SIGTERM and SIGINT are passed on to all; so a preempted run saves, and the launcher ends as its processes do.
+
+    Args:
+      commands: program and arguments of each process.
+      grace: seconds the survivors have after one died, between SIGTERM and SIGKILL.
+
+    Returns:
+      0 if every process ended with 0, else the exit code of the first that did not, 128 + its number for a signal.
+    """
+    with contextlib.ExitStack() as stack:
+        children = [stack.enter_context(_started(number, command)) for number, command in enumerate(commands)]
+        passed = stack.enter_context(_passed_on(children))
+        failed = _watch(children)
+        if failed is None:
+            return 0
+        if signal.SIGINT not in passed:  # whoever interrupts knows why they end
+            sys.stderr.write(f"error: {_what_happened(failed, len(children))}\n")
+        _end(children, grace)
+        code = failed.process.returncode
+        return code if code > 0 else 128 - code
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def _started(number: int, command: Sequence[str]) -> Iterator[_Child]:
+    """A running process, which does not outlive the context."""
+    with contextlib.ExitStack() as stack:
+        errors = None if number == 0 else stack.enter_context(tempfile.TemporaryFile())
+        outputs = {} if errors is None else {"stdout": subprocess.DEVNULL, "stderr": errors}
+        process = subprocess.Popen(command, **outputs)
+        try:
+            yield _Child(number, process, errors)
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def _passed_on(children: Sequence[_Child]) -> Iterator[set[int]]:
+    """While the context lasts, signals that would end us go to the children instead; which did."""
+    passed: set[int] = set()
+
+    def pass_on(number: int, _: object) -> None:
+        passed.add(number)
+        for child in children:
+            if child.process.poll() is None:
+                child.process.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield passed
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _watch(children: Sequence[_Child]) -> _Child | None:
+    """Waits until all have ended well, or one has not: that one."""
+    while True:
+        codes = [child.process.poll() for child in children]
+        failed = [child for child, code in zip(children, codes, strict=True) if code]
+        if failed:
+            return _first(failed)
+        if all(code == 0 for code in codes):
+            return None
+        time.sleep(POLL_SECONDS)
+
+
+def _first(failed: Sequence[_Child]) -> _Child:
+    """Of several that were found dead at once, one that died by itself: JAX ends the others by SIGABRT."""
+    return min(failed, key=lambda child: child.process.returncode == -signal.SIGABRT)
+
+
+def _end(children: Sequence[_Child], grace: float) -> None:
+    """A process that waits for a dead one in a collective does not hear SIGTERM: it is killed after the grace time."""
+    for child in children:
+        if child.process.poll() is None:
+            child.process.terminate()
+    limit = time.monotonic() + grace
+    while time.monotonic() < limit and any(child.process.poll() is None for child in children):
+        time.sleep(POLL_SECONDS)
+    for child in children:
+        if child.process.poll() is None:
+            child.process.kill()
+            sys.stderr.write(f"process {child.number} did not end in {grace:.0f} s and was killed\n")
+
+
+def _what_happened(failed: _Child, count: int) -> str:
+    code = failed.process.returncode
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    last = "its output is above" if failed.errors is None else _last_lines(failed.errors)
+    return f"process {failed.number} of {count} (pid {failed.process.pid}) {how}; {last}; the others are ended"
+
+
+def _last_lines(errors: IO[bytes]) -> str:
+    errors.seek(max(0, errors.seek(0, os.SEEK_END) - 4096))
+    lines = [line.strip() for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
+    return f"it wrote last: {' | '.join(lines[-REASON_LINES:])}" if lines else "it wrote nothing to stderr"

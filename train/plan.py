@@ -1,0 +1,123 @@
+"""Where every array of a run would live and what a step would communicate, found without running one."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from train.recipe import Recipe
+from train.report.tables import Table, as_text
+from train.sharding import Collective, collectives, describe_mesh, path_name, place
+
+__all__ = ["Plan", "Row", "describe_plan", "make_plan"]
+
+
+class Row(NamedTuple):
+    """One array: ``bytes`` are those of one device's part, ``spec`` the axes of each dimension."""
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    spec: tuple[str, ...]
+    bytes: int
+
+
+class Plan(NamedTuple):
+    """A run on its mesh.
+
+    Attributes:
+      mesh: in words.
+      state: every array of the state.
+      batch: every array of a batch.
+      whole_bytes: of the state, if one device held it all.
+      memory: bytes a device while a step runs, by what they are for; of XLA's ``memory_analysis``.
+      collectives: what a step communicates.
+    """
+
+    mesh: str
+    state: list[Row]
+    batch: list[Row]
+    whole_bytes: int
+    memory: dict[str, int]
+    collectives: list[Collective]
+
+
+def make_plan(recipe: Recipe) -> Plan:
+    """Compiles the step of a recipe for its mesh; no array is made but one batch, whose shape nothing else knows.
+
+    Raises:
+      UserError: if the parameters do not divide over the mesh.
+    """
+    placed = place(recipe)
+    batch = placed.put(next(recipe.batches(0)))
+    compiled = placed.step.lower(placed.like, batch).compile()
+    analysis: Any = compiled.memory_analysis()
+    return Plan(
+        mesh=describe_mesh(recipe.mesh),
+        state=_rows(placed.like),
+        batch=_rows(batch),
+        whole_bytes=sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(placed.like)),
+        memory={
+            "state and batch": analysis.argument_size_in_bytes,
+            "activations and other temporaries": analysis.temp_size_in_bytes,
+            "results that are not the state's own memory": analysis.output_size_in_bytes - analysis.alias_size_in_bytes,
+        },
+        collectives=collectives(compiled.as_text() or ""),
+    )
+
+
+def describe_plan(plan: Plan) -> str:
+    """The plan as text: arrays, totals a device, collectives."""
+    state, batch = (sum(row.bytes for row in rows) for rows in (plan.state, plan.batch))
+    arrays = [
+        (row.path, "x".join(map(str, row.shape)) or "-", row.dtype, " ".join(row.spec) or "-", f"{row.bytes:,}")
+        for row in (*plan.state, *plan.batch)
+    ]
+    totals = {"state": state, "a batch": batch}
+    totals |= {f"while a step runs: {name}": size for name, size in plan.memory.items()}
+    totals["while a step runs: all"] = sum(plan.memory.values())
+    sizes = tuple((name, f"{size:,}") for name, size in totals.items())
+    return "\n\n".join(
+        (
+            f"on {plan.mesh}; the state whole is {plan.whole_bytes:,} bytes",
+            as_text(Table("", ("array", "shape", "dtype", "axes", "bytes a device"), tuple(arrays))),
+            as_text(Table("", ("memory", "bytes a device"), sizes)),
+            _collectives_text(plan.collectives),
+        )
+    )
+
+
+def _rows(tree: Any) -> list[Row]:
+    return [
+        Row(
+            path=path_name(path) or "batch",
+            shape=leaf.shape,
+            dtype=str(leaf.dtype),
+            spec=tuple(_axis(axis) for axis in (*leaf.sharding.spec, *[None] * leaf.ndim)[: leaf.ndim]),
+            bytes=math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize,
+        )
+        for path, leaf in jax.tree.leaves_with_path(tree)
+    ]
+
+
+def _axis(axis: Any) -> str:
+    return "." if axis is None else axis if isinstance(axis, str) else "*".join(axis)
+
+
+def _collectives_text(found: Sequence[Collective]) -> str:
+    if not found:
+        return "a step communicates nothing"
+    rows = tuple(_collective_row(one) for one in found)
+    total = sum(one.bytes * one.times for one in found)
+    more = "" if all(one.bounded for one in found) else " or more: + marks loops whose length depends on the data"
+    header = ("collective", "devices", "arrays", "bytes", "times a step", "bytes a step", "for")
+    note = f"a step gives each device {total:,} bytes of results of collectives{more}"
+    return as_text(Table("", header, rows, note))
+
+
+def _collective_row(one: Collective) -> tuple[str, ...]:
+    times = str(one.times) if one.bounded else f"{one.times}+"
+    part = "backward" if "transpose(" in one.source else "forward" if "jvp(" in one.source else "update"
+    total = f"{one.bytes * one.times:,}"
+    return one.kind, str(one.group), str(one.arrays), f"{one.bytes:,}", times, total, part

@@ -1,0 +1,164 @@
+"""What a search varies: ranges and choices as the command line has them, and configurations with values put in."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+
+from train.config import value_of, with_value
+from train.errors import UserError
+from train.tuning import Tunable
+
+__all__ = ["Parameter", "configured", "distributions", "grid", "read_space", "words"]
+
+NONE = "none"
+FORMS = "LOW:HIGH, LOW:HIGH:COUNT, or values with commas between"
+
+Values = Mapping[str, float | None]
+
+
+class Parameter(NamedTuple):
+    """One number that a search varies: within a range, or where there are choices, among them.
+
+    Attributes:
+      name: on the command line.
+      text: as it was given there.
+      tunable: the field it stands for.
+      low: lower end of the range.
+      high: upper end.
+      choices: the values; empty for a range.
+    """
+
+    name: str
+    text: str
+    tunable: Tunable
+    low: float
+    high: float
+    choices: tuple[float | None, ...] = ()
+
+    @property
+    def ends(self) -> tuple[float | None, ...]:
+        """Values that a configuration must accept for all of them to be worth trying."""
+        return self.choices or (self.low, self.high)
+
+    def to_json(self) -> dict[str, Any]:
+        """As search.json has it."""
+        over = {"choices": list(self.choices)} if self.choices else {"low": self.low, "high": self.high}
+        return {"field": self.tunable.field, "log": self.tunable.log, **over}
+
+
+def read_space(given: Mapping[str, str | None], tunables: Mapping[str, Tunable], *, grid: bool) -> list[Parameter]:
+    """The parameters of a search; where none is given, all those that have a default.
+
+    Args:
+      given: range or choices by name; None where nothing was said.
+      tunables: what the experiment has.
+      grid: whether the search is over a grid, which needs choices.
+
+    Raises:
+      UserError: naming the option that is not of this experiment, or that cannot be read.
+    """
+    said = {name: text for name, text in given.items() if text is not None}
+    for name, text in said.items():
+        if name not in tunables:
+            raise UserError(f"--over.{name} {text}: this experiment has no {name}; it has {', '.join(tunables)}")
+    if not said and grid:
+        raise UserError(f"--sampler grid needs values, as in --over.{next(iter(tunables))} 1e-4:1e-2:3")
+    said = said or {name: tunable.default for name, tunable in tunables.items() if tunable.default is not None}
+    parameters = [_read(name, text, tunables[name]) for name, text in said.items()]
+    for parameter in parameters if grid else ():
+        if not parameter.choices:
+            raise UserError(
+                f"--over.{parameter.name} {parameter.text}: a grid needs values; say how many, as in "
+                f"{parameter.text}:3, or list them with commas between"
+            )
+    return parameters
+
+
+def distributions(parameters: Sequence[Parameter]) -> dict[str, BaseDistribution]:
+    """The parameters as Optuna has them."""
+    return {
+        one.name: CategoricalDistribution(one.choices)
+        if one.choices
+        else FloatDistribution(one.low, one.high, log=one.tunable.log)
+        for one in parameters
+    }
+
+
+def grid(parameters: Sequence[Parameter]) -> list[dict[str, float | None]]:
+    """Every combination of the choices, the last parameter changing fastest."""
+    points: list[dict[str, float | None]] = [{}]
+    for parameter in parameters:
+        points = [{**point, parameter.name: value} for point in points for value in parameter.choices]
+    return points
+
+
+def configured(config: Any, parameters: Sequence[Parameter], values: Values) -> Any:
+    """The configuration with the values in their fields; a field of one number a layer gets one for all layers."""
+    for parameter in parameters:
+        if parameter.name in values:
+            field, value = parameter.tunable.field, values[parameter.name]
+            config = with_value(config, field, (value,) if isinstance(value_of(config, field), tuple) else value)
+    return config
+
+
+def words(values: Values) -> str:
+    """Values as the log has them."""
+    return ", ".join(f"{name} {NONE if value is None else f'{value:.4g}'}" for name, value in values.items())
+
+
+def _read(name: str, text: str, tunable: Tunable) -> Parameter:
+    try:
+        if ":" in text:
+            return _range(name, text, tunable)
+        choices = tuple(_value(part, tunable) for part in text.split(","))
+        if len(choices) < 2:
+            raise ValueError(f"a search needs two values or more; a fixed one is --{_option(tunable)} {text}")
+        if len(set(choices)) < len(choices):
+            raise ValueError("a value is given twice")
+    except ValueError as error:
+        raise UserError(f"--over.{name} {text}: {error}") from None
+    numbers = [value for value in choices if value is not None]
+    return Parameter(name, text, tunable, min(numbers), max(numbers), choices)
+
+
+def _range(name: str, text: str, tunable: Tunable) -> Parameter:
+    parts = text.split(":")
+    low, high = (_number(part) for part in parts[:2])
+    if not low < high:
+        raise ValueError(f"{low:g} is not below {high:g}")
+    if tunable.log and low <= 0.0:
+        raise ValueError(f"the range is searched on a log scale and must lie above 0, but begins at {low:g}")
+    if len(parts) == 2:
+        return Parameter(name, text, tunable, low, high)
+    if len(parts) > 3 or not parts[2].strip().isdigit() or int(parts[2]) < 2:
+        raise ValueError(f"must be {FORMS}, with a whole COUNT of at least 2")
+    spaced = np.geomspace if tunable.log else np.linspace
+    # Six digits: what a name, a table and a command show is the value itself.
+    return Parameter(
+        name, text, tunable, low, high, tuple(float(f"{value:.6g}") for value in spaced(low, high, int(parts[2])))
+    )
+
+
+def _value(text: str, tunable: Tunable) -> float | None:
+    if text.strip().lower() != NONE:
+        return _number(text)
+    if not tunable.optional:
+        raise ValueError(f"--{_option(tunable)} cannot be none")
+    return None
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError(f"{text.strip()!r} is no number; must be {FORMS}") from None
+    if not math.isfinite(value):
+        raise ValueError(f"{text.strip()} is not finite")
+    return value
+
+
+def _option(tunable: Tunable) -> str:
+    return tunable.field.replace("_", "-")

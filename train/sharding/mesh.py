@@ -1,0 +1,112 @@
+"""The mesh: devices in three named axes, from text such as ``data=2,fsdp=4``."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from train.errors import UserError
+
+__all__ = ["AXES", "BATCH", "describe_mesh", "keep_rows", "make_mesh", "parse_mesh", "replicated", "rows"]
+
+# data: copies of the model, each sees its share of a batch. fsdp: the same, but they share the parameters out and
+# gather a layer's when it is its turn. tensor: the devices that compute one layer together.
+AXES = ("data", "fsdp", "tensor")
+# What divides a batch.
+BATCH = ("data", "fsdp")
+
+
+def make_mesh(text: str | None, *, batch_size: int, accumulate: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
+    """The mesh that a run of this batch size trains on.
+
+    Without a text it is ``data`` alone, over as many of the devices as divide both their number and the batch; what is
+    left idle is said by `describe_mesh`.
+
+    Args:
+      text: as in ``data=2,fsdp=4``; axes that are not named have size 1. The first devices are taken when there are
+        more, which is for comparing: the number must divide theirs.
+      batch_size: examples a step.
+      accumulate: parts that a batch is computed in, each of which is shared out; divides the batch size.
+      devices: all of `jax.devices` unless given.
+
+    Raises:
+      UserError: if the text is no mesh, its size does not divide the number of devices, or the batch, or a part of
+        it, does not divide over data and fsdp.
+    """
+    devices = jax.devices() if devices is None else devices
+    part = batch_size // accumulate
+    sizes = {"data": math.gcd(part, len(devices))} if text is None else parse_mesh(text)
+    shape = tuple(sizes.get(axis, 1) for axis in AXES)
+    count = math.prod(shape)
+    if len(devices) % count:
+        raise UserError(
+            f"--mesh {text} asks for {count} devices, which does not divide the {len(devices)} there are; on a CPU, "
+            f"XLA_FLAGS=--xla_force_host_platform_device_count={count} simulates them"
+        )
+    ways = math.prod(sizes.get(axis, 1) for axis in BATCH)
+    if part % ways:
+        parts = f" / --accumulate {accumulate}" if accumulate > 1 else ""
+        raise UserError(
+            f"--batch-size {batch_size}{parts} does not divide over "
+            f"--mesh {text}, which shares a batch out {ways} ways (data x fsdp); pass a multiple of "
+            f"{ways * accumulate}, or another mesh"
+        )
+    mesh = jax.make_mesh(shape, AXES, (AxisType.Auto,) * len(AXES), devices=devices[:count])
+    without = {device.process_index for device in devices} - {device.process_index for device in mesh.devices.flat}
+    if without:
+        raise UserError(
+            f"--mesh {text or describe_mesh(mesh)} leaves process {min(without)} without a device; pass a mesh (and a "
+            "--batch-size that divides over it) with devices of every process, or start fewer processes"
+        )
+    return mesh
+
+
+def parse_mesh(text: str) -> dict[str, int]:
+    """Sizes by axis of a text such as ``data=2,fsdp=4``.
+
+    Raises:
+      UserError: if an axis is unknown or named twice, or a size is no whole number of at least 1.
+    """
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        axis, _, size = (piece.strip() for piece in part.partition("="))
+        if axis not in AXES or axis in sizes or not size.isdecimal() or int(size) < 1:
+            raise UserError(
+                f"--mesh must be axes of {', '.join(AXES)}, each once with a size of at least 1, as in "
+                f"data=2,fsdp=4; got {text!r}"
+            )
+        sizes[axis] = int(size)
+    return sizes
+
+
+def describe_mesh(mesh: Mesh) -> str:
+    """The mesh in words, with the devices that it leaves idle."""
+    sizes = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items() if size > 1) or "data=1"
+    there = jax.device_count()
+    if mesh.size == there:
+        return f"{there} device{'s' * (there > 1)} ({sizes})"
+    return f"{mesh.size} of {there} devices ({sizes}), {there - mesh.size} IDLE"
+
+
+def rows(mesh: Mesh) -> NamedSharding:
+    """The sharding of a batch: its rows over data and fsdp."""
+    return NamedSharding(mesh, PartitionSpec(BATCH))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """The sharding of what every device has a copy of."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def keep_rows(y: jax.Array, *, axis: int = 0) -> jax.Array:
+    """``y`` with its rows, which are on ``axis``, over data and fsdp, as the batch has them; as it is where there is
+    no mesh.
+
+    What a layer is given: without it, the partitioner may move rows to where the shares of a parameter are in place of
+    gathering the parameter.
+    """
+    if jax.sharding.get_abstract_mesh().empty:
+        return y
+    return jax.lax.with_sharding_constraint(y, PartitionSpec(*[None] * axis, BATCH))

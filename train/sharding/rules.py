@@ -1,0 +1,116 @@
+"""Which parameters are shared out over which axes of the mesh: one table."""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from train.errors import UserError
+from train.sharding.mesh import replicated
+
+__all__ = ["RULES", "gather_first", "path_name", "shardings"]
+
+Axes = str | tuple[str, ...] | None
+Rules = Sequence[tuple[str, tuple[Axes, ...]]]
+Path = tuple[str, ...]
+
+# The first row whose pattern is found in a parameter's path counts. Its axes are those of the last dimensions: what
+# stands before them (layers in a stack, places of a convolution's window) is not shared out. A parameter that no row
+# finds, such as a bias, has a copy on every device.
+RULES: Rules = (
+    # Unrolled transformer. Attention logits add up over the rows of V; W is added to its transpose, so W and U are
+    # stored in shares and computed with whole.
+    (r"layers/V$", ("tensor", "fsdp")),
+    (r"layers/[WU]$", (("fsdp", "tensor"), None)),
+    # Transformers: heads and hidden units over tensor.
+    (r"embedding$", (None, ("fsdp", "tensor"))),
+    (r"(query|key|value|up|gate)/kernel$", ("fsdp", "tensor")),
+    (r"(output|down)/kernel$", ("tensor", "fsdp")),
+    (r"(query|key|value|up|gate)/bias$", ("tensor",)),
+    (r"readout/kernel$", (("fsdp", "tensor"), None)),
+    # Networks of images. The channels of an image are too few to share out; so are the classes.
+    (r"stem/.*/kernel$", (None, "fsdp")),
+    (r"(kernel|[WUAB])$", ("fsdp", None)),
+)
+
+
+def shardings(state: Any, mesh: Mesh, *, rules: Rules = RULES) -> Any:
+    """The sharding of every array of a training state.
+
+    Parameters go by the rules. Whatever else has the path of a parameter at its end and the parameter's shape goes
+    where the parameter does: moments of an optimiser, averages. The rest (multipliers, slacks, counters, keys) has a
+    copy on every device.
+
+    Args:
+      state: arrays or their shapes, with an attribute ``params``.
+      mesh: of `train.sharding.make_mesh`.
+      rules: in place of the table.
+
+    Raises:
+      UserError: if a dimension of a parameter does not divide over its axes, or the mesh has an axis that shares
+        nothing out.
+    """
+    params = {
+        _keys(path): (leaf.shape, _spec(_keys(path), leaf.shape, mesh, rules))
+        for path, leaf in jax.tree.leaves_with_path(state.params)
+    }
+    _check_useful(mesh, [spec for _, spec in params.values()])
+
+    def place(path: Any, leaf: Any) -> NamedSharding:
+        keys = _keys(path)
+        named = (params[keys[start:]] for start in range(len(keys)) if keys[start:] in params)
+        spec = next((spec for shape, spec in named if shape == leaf.shape), PartitionSpec())
+        return NamedSharding(mesh, spec)
+
+    return jax.tree.map_with_path(place, state)
+
+
+def gather_first(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
+    """``function(params, ...)`` on gathered parameters: for networks whose layers are applied many times a step."""
+
+    def gathered(params: Any, *rest: Any) -> Any:
+        return function(jax.lax.with_sharding_constraint(params, replicated(mesh)), *rest)
+
+    return gathered
+
+
+def path_name(path: Any) -> str:
+    """A path of `jax.tree.leaves_with_path` as rules see it: ``params/layer_1/W``."""
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def _keys(path: Any) -> Path:
+    return tuple(path_name((entry,)) for entry in path)
+
+
+def _spec(keys: Path, shape: tuple[int, ...], mesh: Mesh, rules: Rules) -> PartitionSpec:
+    name = "/".join(keys)
+    axes = next((axes for pattern, axes in rules if re.search(pattern, name)), ())
+    if len(axes) > len(shape):
+        raise ValueError(f"the rule {axes} has more axes than {name} of shape {shape} has dimensions")
+    whole = (None,) * (len(shape) - len(axes)) + axes
+    for size, axis in zip(shape, whole, strict=True):
+        ways = math.prod(mesh.shape[part] for part in _parts(axis))
+        if size % ways:
+            raise UserError(
+                f"--mesh has {' x '.join(_parts(axis))} = {ways}, which does not divide {size} in the shape {shape} of "
+                f"{name}; pass a size that does, or data in its place"
+            )
+    return PartitionSpec(*whole)
+
+
+def _check_useful(mesh: Mesh, specs: Sequence[PartitionSpec]) -> None:
+    used = {part for spec in specs for axis in spec for part in _parts(axis)}
+    for axis in ("fsdp", "tensor"):
+        if mesh.shape[axis] > 1 and axis not in used:
+            raise UserError(
+                f"--mesh has {axis}={mesh.shape[axis]}, over which no parameter of this experiment is shared out; pass "
+                "data in its place"
+            )
+
+
+def _parts(axis: Axes) -> tuple[str, ...]:
+    return (axis,) if isinstance(axis, str) else axis or ()
