@@ -24,6 +24,7 @@ from train.arguments import (
     TextSource,
 )
 from train.errors import Interrupted, UserError
+from train.flags import SIMULATED, order_collectives
 
 __all__ = ["main"]
 
@@ -72,6 +73,7 @@ def main(arguments: Sequence[str]) -> int:
         if not arguments or arguments[0] not in commands:
             found = f"unknown command {arguments[0]!r}" if arguments else "no command"
             raise UserError(f"{found}; choose from {', '.join(commands)}")
+        order_collectives()
         if member:
             _check_together(arguments[0])
             from train.processes import Membership, join
@@ -151,7 +153,7 @@ def _simulate(mesh: str | None) -> None:
 
     from train.sharding.mesh import parse_mesh
 
-    said = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    said = SIMULATED in os.environ.get("XLA_FLAGS", "")
     if mesh is None or said or jax.distributed.is_initialized():
         return
     # Too late where this process has computed before: there, the mesh has to fit the devices that there are.

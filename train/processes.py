@@ -1,7 +1,6 @@
 """Many processes as one run: who they are, how they find one another, and how they agree to stop."""
 
 import contextlib
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from train.errors import Interrupted, UserError
+from train.flags import order_collectives
 
 __all__ = [
     "Membership",
@@ -29,8 +29,6 @@ __all__ = [
 
 # A dead peer is noticed after this long; JAX's own default is 100 s.
 HEARTBEAT_SECONDS = 10
-# XLA for CPUs runs independent collectives in any order, another one in each process, which Gloo ends with an error.
-ONE_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 CLUSTERS = ("auto", "slurm", "ompi", "k8s", "gke_tpu", "gce_tpu", "mpi4py")  # auto: whichever JAX finds
 
 
@@ -59,7 +57,7 @@ def join(member: Membership) -> None:
     explicit = (member.coordinator, member.processes, member.process)
     if member.cluster is None and all(value is None for value in explicit):
         return
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {ONE_ORDER}"
+    order_collectives(processes=True)
     options = _cluster_options(member) if member.cluster is not None else _explicit_options(member)
     try:
         jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_SECONDS, **options)

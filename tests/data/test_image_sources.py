@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from train.cli import ImageSource, SceneSource, VideoSource
+from train.arguments import ImageSource, SceneSource, VideoSource
 from train.data.images import IMAGES, ImageConfig, cifar10, load
 from train.data.scenes import SCENES, SceneConfig
 from train.data.sources import SOURCES, DataConfig

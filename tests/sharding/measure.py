@@ -19,6 +19,7 @@ from tests.train.conftest import Clips
 from train.checkpoint import Checkpoints
 from train.constrained import ConstraintConfig, DualConfig, init_state, make_step
 from train.errors import UserError
+from train.flags import order_collectives
 from train.plan import make_plan
 from train.processes import fetch
 from train.recipe import Recipe
@@ -186,4 +187,5 @@ def main(out: Path) -> None:
 
 
 if __name__ == "__main__":
+    order_collectives()
     main(Path(sys.argv[1]))

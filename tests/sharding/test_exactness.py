@@ -37,7 +37,8 @@ def out(tmp_path_factory):
 
 
 def _started(module, *arguments, folder, devices):
-    environment = os.environ | {
+    environment = {
+        **os.environ,
         "JAX_PLATFORMS": "cpu",
         "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),  # a step is planned and run
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -211,8 +212,10 @@ def test_a_run_on_a_mesh_or_moved_from_one_ends_like_the_run_on_one_device(out, 
     assert ("going on from the checkpoint of step 4" in found["log"][other]) == (other == "video-moved")
     runs = [read_metrics(out / name / "metrics.jsonl") for name in (one, other)]
     for expected, row in zip(*runs, strict=True):
-        for name in set(expected) - {"kind", "residual"}:  # a solver's residual is mere rounding
-            np.testing.assert_allclose(row[name], expected[name], rtol=1e-3, atol=1e-5, err_msg=f"{name} of {expected}")
+        for name in set(expected) - {"kind", "residual", "adjoint_residual"}:  # a solver's residual is mere rounding
+            # Means over a batch of 8, in which rounding may cost an example one iteration more.
+            wide = 0.5 if name.endswith("iterations") else 1e-5
+            np.testing.assert_allclose(row[name], expected[name], rtol=1e-3, atol=wide, err_msg=f"{name} of {expected}")
     losses = [json.loads((out / name / "evaluation.json").read_text()) for name in (one, other)]
     for name in ("layer_losses", "rmse") if other != "image-mesh" else ("loss", "accuracy"):
         np.testing.assert_allclose(*(_numbers(found[name]) for found in losses), rtol=1e-3)

@@ -175,9 +175,16 @@ def test_what_one_process_would_refuse_ends_both_at_once(start, tmp_path, option
         (Membership("localhost:1", 2, 2), "--process must be in"),
         (Membership(cluster="fleet"), "--cluster must be one of auto"),
         (Membership(process=0, cluster="slurm"), "finds the processes by itself"),
-        (Membership(cluster="slurm"), "did not come together .KeyError: 'SLURM_JOB_ID'"),
     ],
 )
 def test_a_membership_that_cannot_be_is_one_error(member, words):
     with pytest.raises(UserError, match=words):
         join(member)
+
+
+def test_a_cluster_that_is_not_there_is_one_error(start, tmp_path):
+    folder = tmp_path / "run"
+    assert start(folder, "--cluster", "slurm").wait(timeout=60) == 2, said(folder)
+    *_, line = said(folder).splitlines()  # JAX says something before
+    assert line.startswith("error: the processes did not come together (KeyError: 'SLURM_JOB_ID')")
+    assert "Traceback" not in said(folder)

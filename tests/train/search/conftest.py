@@ -51,7 +51,12 @@ def trained(monkeypatch, clips):
     monkeypatch.setattr("train.video.kind.load", lambda config, *, log: clips)
     monkeypatch.setattr("train.search.trials.run_one", run_one)
     monkeypatch.setattr("train.search.trials._picture", lambda *arguments: b"")
-    monkeypatch.setattr("train.search.trials.evaluate", lambda folder, *, mesh, log: tested.append(folder))
+
+    def evaluate(folder, *, mesh, log):
+        assert mesh is None  # as trained
+        tested.append(folder)
+
+    monkeypatch.setattr("train.search.trials.evaluate", evaluate)
     return folders, tested
 
 

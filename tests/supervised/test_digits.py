@@ -1,0 +1,19 @@
+"""What the README says of the digits: three ways to train one OptEq, each as good as the others."""
+
+import dataclasses
+
+from train.experiments import EXPERIMENTS
+from train.runs import evaluate, run
+
+
+def test_opteq_knows_97_percent_of_the_digits_however_it_is_trained(tmp_path, monkeypatch):
+    """Of 400 digits, with one seed: the means over seeds are above 97% and within half a point."""
+    monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
+    config, found = EXPERIMENTS["image-opteq"].config, {}
+    for way in ("implicit", "unrolled", "averaged"):
+        network = dataclasses.replace(config.network, way=way)
+        trained = dataclasses.replace(config, network=network, out=str(tmp_path / way))
+        (folder,) = run(trained, experiment="image-opteq", log=lambda line: None)
+        found[way] = evaluate(folder, log=lambda line: None)["accuracy"]
+    assert min(found.values()) >= 0.965, found
+    assert max(found.values()) - min(found.values()) <= 0.015, found
