@@ -67,8 +67,15 @@ def test_noise_has_the_stated_variance_and_grows_with_gamma(built):
     batch = first_batch(material)
     noise = jax.jit(lambda key: draw_noise(key, batch, 400, task.variance(0.6)))(jax.random.key(0))
     assert noise.shape == (*batch.tokens.shape, 400)
-    np.testing.assert_allclose(np.var(noise), 0.6, rtol=0.03)
+    np.testing.assert_allclose(np.std(noise), 0.6, rtol=0.02)
     assert task.variance(0.0) == 0.0
+
+
+@pytest.mark.parametrize(("noise", "power"), [("deviation", 2), ("variance", 1)])
+def test_gamma_times_the_std_is_the_deviation_or_the_variance_of_noise(built, noise, power):
+    _, material, task, _ = built("text-ut", noise=noise)
+    for gamma in (0.0, 0.5, 2.0):
+        assert task.variance(gamma) == pytest.approx((gamma * material.embedding_std) ** power)
 
 
 def test_the_std_is_that_of_the_embeddings_of_all_train_tokens(built, tmp_path):
@@ -79,7 +86,7 @@ def test_the_std_is_that_of_the_embeddings_of_all_train_tokens(built, tmp_path):
     np.testing.assert_array_equal(params["params"]["embeddings"]["word"]["embedding"], material.table)
     tokens = np.concatenate([batch.tokens[batch.mask] for batch in material.tokens.examples("train", batch_size=7)])
     assert material.embedding_std == pytest.approx(np.std(material.table[tokens].astype(np.float64)), rel=1e-9)
-    assert task.variance(0.5) == pytest.approx(0.5 * material.embedding_std)
+    assert task.variance(0.5) == pytest.approx((0.5 * material.embedding_std) ** 2)
 
 
 @pytest.mark.parametrize("frozen", [True, False])

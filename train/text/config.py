@@ -11,6 +11,7 @@ __all__ = ["EncoderConfig", "TextEncoderConfig", "TextRunConfig", "TextUnrolledC
 
 Method = Literal["erm", "constrained", "both"]
 Dtype = Literal["float32", "bfloat16"]
+Noise = Literal["deviation", "variance"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +91,13 @@ class TextRunConfig(RunConfig):
     min_count: int = 1
     """How often a word must occur in the train split to be a token of its own, where tokens are learned."""
     train_gamma: float = 0.6
-    """Noise of training; gamma x the standard deviation of clean embeddings of train tokens is the noise's variance."""
+    """Noise of training, in units of the standard deviation of clean embeddings of train tokens."""
     test_gammas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
     """Noise levels of the evaluation, over which the area under the accuracy is taken."""
+    noise: Noise = "deviation"
+    """What gamma x that standard deviation is of the noise: its standard deviation, so that gamma says how large noise
+    is beside an embedding; or its variance, as the paper writes it, which drowns embeddings that are much smaller than
+    1."""
     validate_every: int = 200
     """Steps between validations; each writes a checkpoint."""
     on_collapse: Literal["stop", "warn"] = "warn"

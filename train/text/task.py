@@ -85,7 +85,10 @@ def text_task(config: TextEncoderConfig | TextUnrolledConfig, material: TextMate
     check_epochs(config, steps_an_epoch)
 
     def variance(gamma: float) -> float:
-        return gamma * material.embedding_std if gamma > 0.0 else 0.0
+        if gamma == 0.0:
+            return 0.0  # without reading the train split
+        size = gamma * material.embedding_std
+        return size**2 if config.noise == "deviation" else size
 
     def outputs(params: Any, batch: TokenBatch, noise: Array | None, record: Record) -> Any:
         tokens, mask, token_types, _ = batch
