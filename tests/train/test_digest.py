@@ -46,7 +46,7 @@ def test_one_bit_anywhere_changes_it():
     assert digest(state, {**NOTES, "digest": whole}) == whole
 
 
-SHARED_OUT = """
+SHARED_OUT = r"""
 import jax, jax.numpy as jnp
 from train.digest import digest
 mesh = jax.make_mesh((8,), ("data",))
