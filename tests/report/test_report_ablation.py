@@ -134,7 +134,8 @@ def test_ablation_without_bounds_or_numbers_still_draws(make_run):
 
 def test_figures_have_room_for_the_legend_of_many_variants(make_run, tmp_path):
     folders = [_alpha(make_run, alpha, rate=rate, steps=0) for alpha in (0.1, 0.2, 0.3, 0.4) for rate in (0.001, 0.01)]
-    write_report(folders, tmp_path / "out", log=lambda _: None)  # matplotlib warns where there is none
+    write_report(folders, tmp_path / "out", log=lambda _: None)  # matplotlib warns where there is none: an error here
+    assert (tmp_path / "out" / "ablation.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_page_shows_the_ablation_only_where_there_is_one(make_run, tmp_path):

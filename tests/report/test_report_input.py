@@ -100,10 +100,13 @@ def test_metrics_of_another_depth_are_refused(make_run, tmp_path):
 
 
 def test_unfinished_last_line_of_a_killed_run_is_left_out(make_run, tmp_path):
-    folder = make_run()
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write('{"kind": "train", "step": 61, "lo')
-    write_report([folder], tmp_path / "out", log=lambda _: None)
+    folder, pages = make_run(), []
+    for unfinished in ("", '{"kind": "train", "step": 61, "lo'):
+        with (folder / "metrics.jsonl").open("a") as file:
+            file.write(unfinished)
+        write_report([folder], tmp_path / "out", log=lambda _: None)
+        pages.append((tmp_path / "out" / "index.html").read_bytes())
+    assert pages[0] == pages[1]
 
 
 @pytest.mark.parametrize(

@@ -211,4 +211,4 @@ def test_violations_of_the_tightened_bounds_are_called_so(make_run, tmp_path):
 
 def test_training_loop_does_not_import_matplotlib():
     check = "import sys, train.loop; sys.exit('matplotlib' in sys.modules)"
-    subprocess.run([sys.executable, "-c", check], check=True, timeout=120)
+    assert subprocess.run([sys.executable, "-c", check], check=False, timeout=120).returncode == 0

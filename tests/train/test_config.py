@@ -76,6 +76,8 @@ def test_no_noise_is_for_plain_training_alone(changed):
 
 def test_one_alpha_a_layer_is_allowed(changed):
     check_config(changed(**{"constraints.alpha": (0.2, 0.3)}))
+    with pytest.raises(UserError, match=r"--constraints\.alpha"):
+        check_config(changed(**{"constraints.alpha": (0.2, 0.3, 0.4)}))
 
 
 def test_json_gives_back_the_configuration(changed):
@@ -175,3 +177,5 @@ def test_multipliers_start_at_most_at_their_cap_but_for_frozen_ones(changed):
 def test_one_start_a_constraint_is_allowed(changed):
     check_config(changed(**{"dual.start": (0.0, 1.0, 2.0)}))
     check_config(changed(**{"dual.start": (1.0, 2.0), "constraints.reference": None}))
+    with pytest.raises(UserError, match=r"--dual\.start"):
+        check_config(changed(**{"dual.start": (1.0, 2.0)}))

@@ -76,5 +76,7 @@ def test_sigterm_goes_to_all_and_those_that_end_well_make_it_0():
 
 
 def test_a_free_port_can_be_bound():
+    port = free_port()
     with socket.socket() as server:
-        server.bind(("127.0.0.1", free_port()))
+        server.bind(("127.0.0.1", port))
+        assert server.getsockname() == ("127.0.0.1", port)
