@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.text.conftest import MODELS
 from tests.text.test_task import jnp_batch
 from train.errors import UserError
 from train.experiments import EXPERIMENTS
@@ -54,8 +55,10 @@ def test_both_methods_train_evaluate_and_report(small, start, experiment, tmp_pa
     assert any("Area under the accuracy" in line for line in log)
 
 
-def test_a_run_that_was_cut_back_ends_like_the_whole_one(small, start, tmp_path):
-    config = small("text-ut")
+@pytest.mark.parametrize("given", [True, False], ids=["frozen embeddings", "learned embeddings"])
+def test_a_run_that_was_cut_back_ends_like_the_whole_one(small, start, write_folder, given, tmp_path):
+    folder = str(write_folder(config={"vocab_size": 20})) if given else None
+    config = small("text-ut", model=dataclasses.replace(MODELS["text-ut"], embeddings=folder))
     start(config, "text-ut", "whole")
     shutil.copytree(tmp_path / "whole", tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "4")

@@ -37,7 +37,7 @@ def test_losses_of_samples_are_cross_entropies_of_the_perturbed_texts(built, exp
 
     @jax.jit
     def both(params):
-        noise = draw_noise(key, batch, task.model.dim, gamma * material.embedding_std)
+        noise = draw_noise(key, batch, task.model.dim, (gamma * material.embedding_std) ** 2)
         own = {"token_types": batch.token_types, "perturbation": noise}
         losses = task.sample_losses(params, task.draw(batch, key))
         return losses, task.model.module.apply(params, batch.tokens, batch.mask, **own)
@@ -113,6 +113,8 @@ def test_given_embeddings_stay_as_they_are_where_they_are_frozen(built, write_fo
     both = zip(jax.tree.leaves(before), jax.tree.leaves(state.params), strict=True)
     changed = [bool(np.any(one != other)) for one, other in both]
     assert sum(changed) >= len(changed) - 3  # token types and positions that no text has aside
+    kept = sum(leaf.shape == material.table.shape for leaf in jax.tree.leaves(state.opt_state))
+    assert kept == (0 if frozen else 2), "the moments of Adam, of what is trained alone"
 
 
 def test_a_pretrained_encoder_starts_with_its_weights_and_its_own_words(built, write_folder):

@@ -75,8 +75,11 @@ class Metrics(NamedTuple):
     sizes: Float[Array, "constraints"] | None = None
 
 
-def primal_optimizer(config: PrimalConfig, steps: int) -> optax.GradientTransformation:
-    """Adam on gradients clipped to a global norm, with a warm-up and a schedule over ``steps``."""
+def primal_optimizer(config: PrimalConfig, steps: int, trained: Any = None) -> optax.GradientTransformation:
+    """Adam on gradients clipped to a global norm, with a warm-up and a schedule over ``steps``.
+
+    What is not ``trained`` (``params -> bool`` for each) keeps no state: its gradient has to be 0.
+    """
     warmup, peak = round(config.warmup_share * steps), config.learning_rate
     last = max(steps, warmup + 1)
     start = peak / max(warmup, 1)
@@ -87,7 +90,8 @@ def primal_optimizer(config: PrimalConfig, steps: int) -> optax.GradientTransfor
         parts = [optax.linear_schedule(start, peak, warmup), optax.linear_schedule(peak, end, last - warmup)]
         rates = optax.join_schedules(parts, [warmup])
     clip = optax.identity() if config.clip_norm is None else optax.clip_by_global_norm(config.clip_norm)
-    return optax.chain(clip, optax.adam(rates))
+    chain = optax.chain(clip, optax.adam(rates))
+    return chain if trained is None else optax.masked(chain, trained)
 
 
 def init_state(config: Any, task: Task) -> TrainState:
@@ -106,7 +110,7 @@ def init_state(config: Any, task: Task) -> TrainState:
             step=jnp.zeros((), jnp.int32),
             key=jax.random.key_data(noise_key),
             params=params,
-            opt_state=primal_optimizer(config.primal, config.steps).init(params),
+            opt_state=primal_optimizer(config.primal, config.steps, task.trained).init(params),
             dual=multiplier_ascent(config, task.steps_an_epoch).init(task.bounds.number, start),
             slacks=slack_rule(config).init(task.bounds.number) if has_slacks(config) else None,
             sizes=jnp.ones(task.bounds.number) if _is_scaled(config) else None,
@@ -123,7 +127,7 @@ def make_step(config: Any, task: Task) -> jax.stages.Wrapped:
     Lagrangian, then one dual step on the violations of the same batch (Porras-Valenzuela et al., Algorithm 1); explicit
     slacks move with the parameters.
     """
-    optimizer = primal_optimizer(config.primal, config.steps)
+    optimizer = primal_optimizer(config.primal, config.steps, task.trained)
     ascent = multiplier_ascent(config, task.steps_an_epoch)
     slack, bounds = slack_rule(config) if has_slacks(config) else None, task.bounds
 

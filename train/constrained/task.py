@@ -19,6 +19,11 @@ class Task(Protocol):
         ...
 
     @property
+    def trained(self) -> Any:
+        """``params -> bool`` for each of them, whether it is trained; None where all are."""
+        ...
+
+    @property
     def draw(self) -> Any:
         """``(batch, key) -> batch`` with all that is random in a step, a row a sample."""
         ...

@@ -1,5 +1,6 @@
 """The classifiers of text experiments: what they start from, what of them is trained, and how they run by layers."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -47,7 +48,7 @@ class TextModel(NamedTuple):
       num_layers: depth L.
       dim: width of the tokens.
       init: ``key -> params``, from what is given and the seed.
-      trained: ``params -> params`` through which gradients reach what is trained alone.
+      trained: ``params -> bool`` for each of them: word embeddings that are given may stay as they are.
       layerwise: the same by layers.
     """
 
@@ -87,12 +88,7 @@ def _encoder(settings: EncoderConfig, max_length: int, remat: Any, material: Tex
         wider = lambda path, leaf: leaf * UNIT_VARIANCE if path_name(path).endswith("embedding") else leaf  # noqa: E731
         return jax.tree.map_with_path(wider, params)
 
-    def trained(params: Any) -> Any:
-        if pretrained is None or not settings.frozen:
-            return params
-        still = lambda path, leaf: jax.lax.stop_gradient(leaf) if _is_word_table(path) else leaf  # noqa: E731
-        return jax.tree.map_with_path(still, params)
-
+    trained = _trained(frozen=settings.frozen and pretrained is not None)
     return TextModel(module, shape.num_layers, shape.dim, init, trained, _encoder_layerwise(module))
 
 
@@ -148,7 +144,6 @@ def _unrolled(settings: UnrolledConfig, max_length: int, remat: Any, material: T
         len(material.class_names),
         settings.pooling,
         max_positions=max_length if settings.positions else None,
-        frozen=settings.frozen and table is not None,
     )
 
     def init(key: jax.Array) -> Any:
@@ -158,7 +153,8 @@ def _unrolled(settings: UnrolledConfig, max_length: int, remat: Any, material: T
         given = lambda path, leaf: jnp.asarray(table) if _is_word_table(path) else leaf  # noqa: E731
         return jax.tree.map_with_path(given, params)
 
-    return TextModel(module, settings.num_layers, dim, init, lambda params: params, _unrolled_layerwise(module))
+    trained = _trained(frozen=settings.frozen and table is not None)
+    return TextModel(module, settings.num_layers, dim, init, trained, _unrolled_layerwise(module))
 
 
 def _unrolled_layerwise(module: UnrolledClassifier) -> Layerwise:
@@ -187,6 +183,10 @@ def _unrolled_layerwise(module: UnrolledClassifier) -> Layerwise:
 def _unstacked(layers: Any) -> list[Any]:
     count = len(jax.tree.leaves(layers)[0])
     return [jax.tree.map(lambda leaf, place=place: leaf[place], layers) for place in range(count)]
+
+
+def _trained(*, frozen: bool) -> Callable[[Any], Any]:
+    return functools.partial(jax.tree.map_with_path, lambda path, _: not (frozen and _is_word_table(path)))
 
 
 def _is_word_table(path: Any) -> bool:

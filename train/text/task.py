@@ -47,6 +47,7 @@ class Task(NamedTuple):
     Attributes:
       model: the classifier.
       init: ``key -> params``.
+      trained: ``params -> bool`` for each of them, whether it is trained.
       outputs: ``(params, batch, noise, record) -> record(logits)`` of layers 0..L, stacked; noise is added to the
         embeddings of real words, and may be None.
       draw: ``(batch, key) -> Drawn``, with the noise of training.
@@ -59,6 +60,7 @@ class Task(NamedTuple):
 
     model: TextModel
     init: Callable[[jax.Array], Any]
+    trained: Callable[[Any], Any]
     outputs: Callable[[Any, TokenBatch, Array | None, Record], Any]
     draw: Callable[[TokenBatch, jax.Array], Drawn]
     sample_losses: Callable[[Any, Drawn], Float[Array, "samples layers_and_one"]]
@@ -90,12 +92,14 @@ def text_task(config: TextEncoderConfig | TextUnrolledConfig, material: TextMate
         size = gamma * material.embedding_std
         return size**2 if config.noise == "deviation" else size
 
+    def still(params: Any) -> Any:
+        freeze = lambda leaf, trained: leaf if trained else jax.lax.stop_gradient(leaf)  # noqa: E731
+        return jax.tree.map(freeze, params, model.trained(params))
+
     def outputs(params: Any, batch: TokenBatch, noise: Array | None, record: Record) -> Any:
         tokens, mask, token_types, _ = batch
         read = lambda logits: record(keep_rows(logits))  # noqa: E731
-        return model.module.apply(
-            model.trained(params), tokens, mask, token_types=token_types, perturbation=noise, record=read
-        )
+        return model.module.apply(still(params), tokens, mask, token_types=token_types, perturbation=noise, record=read)
 
     def draw(batch: TokenBatch, key: jax.Array) -> Drawn:
         strength = variance(config.train_gamma)  # reads the train split, which prediction needs not
@@ -108,6 +112,7 @@ def text_task(config: TextEncoderConfig | TextUnrolledConfig, material: TextMate
     return Task(
         model=model,
         init=model.init,
+        trained=model.trained,
         outputs=outputs,
         draw=draw,
         sample_losses=sample_losses,

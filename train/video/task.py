@@ -61,6 +61,7 @@ class Task(NamedTuple):
       bounds: of the layer losses.
       loss_units: what a loss of 1 means, for axes and tables.
       steps_an_epoch: steps in which the train split is seen once, but for a rest that is smaller than a batch.
+      trained: None, as all parameters are.
     """
 
     init: Callable[[jax.Array], dict]
@@ -70,6 +71,7 @@ class Task(NamedTuple):
     bounds: Bounds
     loss_units: str
     steps_an_epoch: int = 1
+    trained: None = None
 
 
 def video_task(config: VideoConfig, data: VideoShape) -> Task:
