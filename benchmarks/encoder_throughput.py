@@ -1,0 +1,178 @@
+"""How many tokens a second does an encoder of MiniLM's shape take? Against that of `transformers` in PyTorch.
+
+Both have the same weights and the same batch, no padding, and no dropout; both train all but the word embeddings.
+"""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from benchmarks import torch_peer
+from benchmarks.timing import interleaved, matmul_rate, table
+from train.pretrained.architectures import read_architecture, read_config
+from train.pretrained.folders import read_json
+from train.pretrained.weights import Tensors, dense_weights, encoder_weights
+from unroll_jax.models import Classifier, Encoder, EncoderConfig
+
+__all__ = ["main"]
+
+BATCH, TOKENS, REPEATS, RATE = 32, 64, 10, 1e-5
+SHAPE = EncoderConfig(30522, dim=384, num_layers=6, num_heads=12, hidden_dim=1536)
+BARS = {"forward": 1.2, "training": 1.0}
+
+
+def main() -> dict[str, float]:
+    """Prints tokens a second, medians of interleaved runs, and the ratios to those of PyTorch."""
+    print(f"{SHAPE.num_layers} layers, d = {SHAPE.dim}, {BATCH} texts of {TOKENS} tokens, {jax.default_backend()}")
+    generator = np.random.default_rng(0)
+    batch = {
+        "tokens": generator.integers(1, SHAPE.vocabulary_size, (BATCH, TOKENS)),
+        "labels": generator.integers(0, 2, BATCH),
+    }
+    model = Classifier(Encoder(SHAPE), 2, hidden="tanh")
+    params, peer = _same_weights(model)
+    ours = {"forward": forward(model, params, batch), "training": training(model, params, batch)}
+    peers = {} if peer is None else torch_calls(peer, batch)
+    rate, figures = matmul_rate(BATCH * TOKENS, SHAPE.dim, SHAPE.hidden_dim), {}
+    for what, bar in BARS.items():
+        calls = {"unroll_jax": ours[what], **{name: own[what] for name, own in peers.items()}}
+        seconds = interleaved(calls, repeats=REPEATS, warmup=3)
+        median = {name: float(np.median(values)) for name, values in seconds.items()}
+        floor = flops() * (3.0 if what == "training" else 1.0) / rate
+        print(f"\n{what}, {REPEATS} runs")
+        rows = [[name, f"{1e3 * value:.0f}", f"{BATCH * TOKENS / value:.0f}"] for name, value in median.items()]
+        print(table(["who", "median ms", "tokens/s"], [*rows, ["floor", f"{1e3 * floor:.0f}", ""]]))
+        figures |= {f"{what}_{name.replace(' ', '_')}_tokens_a_second": BATCH * TOKENS / median[name] for name in calls}
+        for name in peers:
+            figures[f"{what}_over_{name.replace(' ', '_')}"] = median[name] / median["unroll_jax"]
+            held = f" (bar {bar:.1f})" if name == "torch compiled" else ""
+            print(f"unroll_jax / {name}: {median[name] / median['unroll_jax']:.2f} times the tokens{held}")
+    print(f"\nfloor: the matrix products alone at {rate / 1e9:.0f} GFLOP/s, that of the widest of them")
+    return figures
+
+
+def forward(model: Classifier, params: Any, batch: dict[str, np.ndarray]) -> Callable[[], np.ndarray]:
+    """A call that gives the logits of the last layer."""
+    tokens = jnp.asarray(batch["tokens"], jnp.int32)
+    program = jax.jit(lambda params: model.apply(params, tokens)[-1])  # pyright: ignore[reportIndexIssue]
+    return lambda: np.asarray(program(params))
+
+
+def training(model: Classifier, params: Any, batch: dict[str, np.ndarray]) -> Callable[[], float]:
+    """A call that takes one step of Adam on the cross entropy of the last layer, and gives what it was before."""
+    tokens, labels = jnp.asarray(batch["tokens"], jnp.int32), jnp.asarray(batch["labels"], jnp.int32)
+    is_word = lambda path: "word" in [entry.key for entry in path]  # noqa: E731
+    trained = lambda params: jax.tree.map_with_path(lambda path, _: not is_word(path), params)  # noqa: E731
+    optimizer = optax.masked(optax.adam(RATE), trained)
+
+    def loss(params: Any) -> jax.Array:
+        still = lambda path, leaf: jax.lax.stop_gradient(leaf) if is_word(path) else leaf  # noqa: E731
+        logits: Any = model.apply(jax.tree.map_with_path(still, params), tokens)
+        return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits[-1], labels))
+
+    def step(state: tuple[Any, Any]) -> tuple[tuple[Any, Any], jax.Array]:
+        params, moments = state
+        value, gradient = jax.value_and_grad(loss)(params)
+        updates, moments = optimizer.update(gradient, moments, params)
+        return (optax.apply_updates(params, updates), moments), value
+
+    program = jax.jit(step, donate_argnums=0)
+    copied = jax.tree.map(jnp.array, params)
+    held = {"state": (copied, jax.jit(optimizer.init)(copied))}
+
+    def run() -> float:
+        held["state"], value = program(held["state"])
+        return float(value)
+
+    return run
+
+
+def torch_calls(peer: Any, batch: dict[str, np.ndarray]) -> dict[str, dict[str, Callable[[], Any]]]:
+    """The same two calls of `transformers`, eager and compiled."""
+    torch = torch_peer.torch_or_none()
+    tokens, labels = (torch.from_numpy(batch[name]) for name in ("tokens", "labels"))
+    every = torch.ones_like(tokens)
+
+    def calls(model: Any, weights: Any) -> dict[str, Callable[[], Any]]:
+        optimizer = torch.optim.Adam([weight for weight in weights if weight.requires_grad], lr=RATE, fused=True)
+
+        def logits() -> np.ndarray:
+            with torch.no_grad():
+                return model(input_ids=tokens, attention_mask=every).logits.numpy()
+
+        def train() -> float:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(input_ids=tokens, attention_mask=every).logits, labels)
+            loss.backward()
+            optimizer.step()
+            return float(loss.detach())
+
+        return {"forward": logits, "training": train}
+
+    found = {}
+    for name, prepare in (("torch eager", lambda model: model), ("torch compiled", torch.compile)):
+        own = _copy(peer)
+        own.bert.embeddings.word_embeddings.weight.requires_grad_(False)
+        found[name] = calls(prepare(own), list(own.parameters()))
+    return found
+
+
+def flops() -> float:
+    """Matrix-product operations of a forward pass."""
+    dense = 4 * SHAPE.dim**2 + 2 * SHAPE.dim * SHAPE.hidden_dim
+    return 2.0 * BATCH * TOKENS * SHAPE.num_layers * (dense + 2 * TOKENS * SHAPE.dim)
+
+
+def _same_weights(model: Classifier) -> tuple[Any, Any]:
+    """Random weights of ours and, where PyTorch and `transformers` are installed, a model of theirs with the same."""
+    transformers = _transformers_or_none()
+    if transformers is None:
+        print('without PyTorch and transformers: pip install "unroll_jax[dev]" to compare with them')
+        return jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)), None
+    torch = torch_peer.torch_or_none()
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=SHAPE.vocabulary_size,
+        hidden_size=SHAPE.dim,
+        num_hidden_layers=SHAPE.num_layers,
+        num_attention_heads=SHAPE.num_heads,
+        intermediate_size=SHAPE.hidden_dim,
+        max_position_embeddings=SHAPE.max_positions,
+    )
+    peer = transformers.BertForSequenceClassification(config).eval()
+    with tempfile.TemporaryDirectory() as folder:
+        peer.save_pretrained(folder)
+        values = read_json(Path(folder) / "config.json")
+        architecture = read_architecture(values, where=folder)
+        with Tensors(Path(folder) / "model.safetensors") as tensors:
+            encoder = encoder_weights(tensors, read_config(values, where=folder), architecture)
+            names = {"hidden": architecture.hidden[0], "logits": architecture.logits}
+            head = {name: dense_weights(tensors, stored, (None, SHAPE.dim)) for name, stored in names.items()}
+    return jax.tree.map(jnp.asarray, {"params": {"encoder": encoder, "head": head}}), peer
+
+
+def _transformers_or_none() -> Any:
+    if torch_peer.torch_or_none() is None:
+        return None
+    try:
+        import transformers  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        return None
+    transformers.logging.disable_progress_bar()
+    return transformers
+
+
+def _copy(peer: Any) -> Any:
+    own = type(peer)(peer.config).eval()
+    own.load_state_dict(peer.state_dict())
+    return own
+
+
+if __name__ == "__main__":
+    main()

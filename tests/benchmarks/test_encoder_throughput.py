@@ -1,0 +1,56 @@
+"""The benchmark of an encoder runs, and its peer computes and learns the same."""
+
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks import encoder_throughput, torch_peer
+from unroll_jax.models import Classifier, Encoder, EncoderConfig
+
+
+@pytest.fixture
+def small(monkeypatch):
+    shape = EncoderConfig(20, dim=8, num_layers=2, num_heads=2, hidden_dim=12)
+    for name, value in (("BATCH", 3), ("TOKENS", 5), ("REPEATS", 2), ("SHAPE", shape), ("RATE", 1e-2)):
+        monkeypatch.setattr(encoder_throughput, name, value)
+    return shape
+
+
+@pytest.mark.usefixtures("small")
+def test_tokens_a_second_are_reported_without_peers(capsys, monkeypatch):
+    monkeypatch.setattr(torch_peer, "torch_or_none", lambda: None)
+    figures = encoder_throughput.main()
+    assert set(figures) == {"forward_unroll_jax_tokens_a_second", "training_unroll_jax_tokens_a_second"}
+    assert all(value > 0 and math.isfinite(value) for value in figures.values())
+    printed = capsys.readouterr().out
+    assert "without PyTorch" in printed
+    assert "torch eager" not in printed
+
+
+@pytest.mark.peers
+@pytest.mark.usefixtures("small")
+def test_the_peer_has_the_same_logits_and_learns_the_same(capsys, monkeypatch, small):
+    torch = pytest.importorskip("torch", reason="the peers extra is not installed")
+    pytest.importorskip("transformers", reason="transformers, of the extra dev, is missing")
+    monkeypatch.setattr(torch, "compile", lambda model: model)
+    model = Classifier(Encoder(small), 2, hidden="tanh")
+    params, peer = encoder_throughput._same_weights(model)
+    generator = np.random.default_rng(0)
+    batch = {"tokens": generator.integers(1, 20, (3, 5)), "labels": np.array([0, 1, 1])}
+    theirs = encoder_throughput.torch_calls(peer, batch)["torch eager"]
+    np.testing.assert_allclose(encoder_throughput.forward(model, params, batch)(), theirs["forward"](), atol=1e-6)
+    ours, lost = encoder_throughput.training(model, params, batch), []
+    for _ in range(6):
+        lost.append((ours(), theirs["training"]()))
+    np.testing.assert_allclose(*np.transpose(lost), rtol=1e-3)
+    assert lost[-1][0] < lost[0][0]
+    figures = encoder_throughput.main()
+    assert figures["training_over_torch_compiled"] > 0
+    assert "unroll_jax / torch eager" in capsys.readouterr().out
+
+
+def test_operations_are_counted_from_the_products_of_a_layer():
+    dense = 384 * (3 * 384) + 384 * 384 + 2 * 384 * 1536
+    attention = 2 * 64 * 384  # scores and their use, for each token
+    assert encoder_throughput.flops() == 2 * 6 * 32 * 64 * (dense + attention)
