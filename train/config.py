@@ -15,6 +15,7 @@ __all__ = [
     "Rule",
     "RunConfig",
     "check_fields",
+    "check_used",
     "differences",
     "from_json",
     "nonnegative",
@@ -76,6 +77,17 @@ def check_fields(config: Any, rules: Iterable[Rule]) -> None:
             raise UserError(f"--{field} must be {allowed}, got {value_of(config, field)}")
 
 
+def check_used(config: Any, defaults: Any, conditions: Iterable[tuple[str, str, bool]]) -> None:
+    """Refuses options that are not used (dotted field, what they need, whether that is given) and yet were changed.
+
+    Raises:
+      UserError: naming the field, its value and what it needs.
+    """
+    for field, needed, used in conditions:
+        if not used and value_of(config, field) != value_of(defaults, field):
+            raise UserError(f"--{field} {value_of(config, field)} has no effect without {needed}; leave it out")
+
+
 def run_rules(config: Any) -> tuple[Rule, ...]:
     """What `check_fields` is to check of a `RunConfig` that has a batch size; `parse_profile` checks the profile."""
     parts, size = config.accumulate, config.batch_size
@@ -106,8 +118,10 @@ def from_json(cls: type[T], values: dict[str, Any], *, source: Path) -> T:
     built = {}
     for name, field in hints.items():
         value = values[name]
-        if dataclasses.is_dataclass(field.default_factory):
-            value = from_json(field.default_factory, value, source=source)  # type: ignore[arg-type]
+        if field.default_factory is not dataclasses.MISSING and dataclasses.is_dataclass(
+            part := field.default_factory()
+        ):
+            value = from_json(type(part), value, source=source)
         built[name] = tuple(value) if isinstance(value, list) else value
     return cls(**built)
 

@@ -83,6 +83,7 @@ def _evaluation(method: str, num_layers: int, seed: int, steps: int, rng: np.ran
         "experiment": "video-ut",
         "method": method,
         "train_gamma": 0.15,
+        "test_gammas": [float(gamma) for gamma in GAMMAS],
         "num_layers": num_layers,
         "seed": seed,
         "num_sequences": 400,

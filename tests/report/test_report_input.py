@@ -115,7 +115,7 @@ def test_unfinished_last_line_of_a_killed_run_is_left_out(make_run, tmp_path):
         ({"evaluation": {"experiment": "text-ut"}}, "differ in experiment"),
         ({"config": {"data": {"source": "frames", "root": "/a/ped2.tar"}}}, "frames (ped2.tar)"),
         ({"evaluation": {"num_sequences": 12}}, "differ in number of test sequences"),
-        ({"evaluation": {"rmse": {"0.15": 9.0}, "noisy_rmse": {"0.15": 48.8}}}, "differ in test gammas"),
+        ({"evaluation": {"test_gammas": [0.0, 0.15]}}, "differ in test gammas"),
         ({"evaluation": {"ratio_histogram": {"edges": [0, 1, 2], "counts": [[1, 1]] * 3}}}, "different edges"),
     ],
 )

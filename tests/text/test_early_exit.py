@@ -3,9 +3,19 @@
 import jax
 import numpy as np
 import pytest
+import scipy.stats
 
 from tests.text.test_task import jnp_batch
-from train.text.early_exit import calibrate, choose_threshold, exit_curve, exit_layers, layer_runner
+from train.text.early_exit import (
+    calibrate,
+    calibrate_crosswise,
+    choose_threshold,
+    evaluate_exits,
+    exit_curve,
+    exit_layers,
+    layer_runner,
+)
+from train.text.reading import make_split_reading
 from train.text.task import draw_noise
 
 RNG = np.random.default_rng(0)
@@ -54,9 +64,66 @@ def test_the_curve_goes_from_full_depth_to_none_and_the_chosen_threshold_keeps_t
         by_hand = [next((layer for layer in range(3) if row[layer] < threshold), 3) for row in predicted]
         assert depth == pytest.approx(np.mean(by_hand))
         assert accuracy == pytest.approx(np.mean([correct[row, layer] for row, layer in enumerate(by_hand)]))
-    kept = choose_threshold(predicted, correct, thresholds)
-    assert exit_curve(predicted, correct, [kept])["accuracies"][0] >= correct[:, -1].mean() - 0.005
     assert choose_threshold(predicted, np.ones_like(correct), thresholds) == 1.1
+
+
+def test_the_chosen_threshold_is_the_one_of_least_depth_that_surely_costs_no_more_than_half_a_point():
+    predicted = np.sort(RNG.uniform(0.0, 1.0, (4000, 3)))[:, ::-1]
+    right = RNG.uniform(size=4000) < 0.9
+    wrong = right & (predicted[:, 2] > 0.2) & (RNG.uniform(size=4000) < 0.02)  # what layer 2 gets wrong
+    correct = np.stack([right & (RNG.uniform(size=4000) < 0.5), right & ~wrong, right & ~wrong, right], axis=1)
+    thresholds = np.linspace(0.0, 1.1, 40).tolist()
+    kept = choose_threshold(predicted, correct, thresholds)
+    allowed = []
+    for threshold in thresholds:
+        layers = exit_layers(predicted, threshold)
+        lost = [int(row[-1]) - int(row[layer]) for row, layer in zip(correct, layers, strict=True)]
+        if np.mean(lost) + scipy.stats.sem(lost, ddof=0) <= 0.005:
+            allowed.append((layers.mean(), threshold))
+    assert kept == min(allowed)[1]
+    assert 0.0 < kept < 1.1
+
+
+def test_no_text_is_predicted_by_itself():
+    losses, entropies = losses_by_entropy(0.3)[:40], ENTROPIES[:40]
+    before = calibrate_crosswise(losses, entropies)
+    changed = losses.copy()
+    changed[7, 0] += 100.0
+    after = calibrate_crosswise(changed, entropies)
+    np.testing.assert_array_equal(after[1::2], before[1::2])  # text 7 is one of these
+    assert not np.array_equal(after[::2], before[::2])
+
+
+def test_exits_are_calibrated_and_chosen_on_validation_data_alone(built):
+    config, material, task, params = built("text-ut")
+    read = make_split_reading(task, material)
+    validation, test = (read(params, split, 0.6) for split in ("validation", "test"))
+    other = test._replace(labels=1 - test.labels, losses=test.losses[:, ::-1])
+    one, two = (evaluate_exits(config, task, material, params, validation, each) for each in (test, other))
+    for name in ("threshold", "calibration", "mean_depth"):
+        assert one[name] == two[name]
+    predictor = calibrate(validation.losses, validation.entropies)
+    layers = exit_layers(predictor.all(test.entropies), one["threshold"])
+    assert one["mean_depth"] == pytest.approx(layers.mean())
+    assert one["accuracy"] == pytest.approx(np.mean(test.predictions[np.arange(20), layers] == test.labels))
+
+
+def test_texts_leave_one_by_one_where_they_leave_in_a_split(built, experiment):
+    _, material, task, params = built(experiment)
+    read = make_split_reading(task, material)
+    validation, test = (read(params, split, 0.0) for split in ("validation", "test"))
+    predictor = calibrate(validation.losses, validation.entropies)
+    predicted = predictor.all(test.entropies)
+    levels = np.unique(predicted)
+    between = 0.5 * (levels[1:] + levels[:-1])  # where rounding decides nothing
+    threshold = max(between, key=lambda threshold: len(set(exit_layers(predicted, threshold).tolist())))
+    expected = exit_layers(predicted, threshold)
+    assert len(set(expected.tolist())) > 1
+    run, found = layer_runner(task, params), []
+    for batch in material.tokens.examples("test", batch_size=1):
+        found.append(run(jnp_batch(batch), None, lambda layer, entropy: predictor(layer, entropy) < threshold))
+    assert [layer for layer, _ in found] == expected.tolist()
+    assert [label for _, label in found] == test.predictions[np.arange(len(expected)), expected].tolist()
 
 
 def test_layers_one_by_one_are_the_network(built, experiment):

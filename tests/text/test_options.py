@@ -15,6 +15,7 @@ from train.errors import UserError
 from train.export import export, load_exported
 from train.metrics import read_metrics
 from train.sharding import place
+from train.text.config import EncoderConfig, UnrolledConfig
 from train.text.recipe import text_recipe
 
 TAILS = ConstraintConfig(
@@ -113,9 +114,15 @@ def test_an_epoch_that_never_ends_is_refused(built):
         ({"dual": DualConfig(frozen=(3,))}, r"--dual.frozen must be layers in 0\.\.2, got \(3,\)"),
         ({"constraints": ConstraintConfig(slacks="explicit")}, "--constraints.slacks explicit needs a cost of slack"),
         ({"profile": "nine"}, "--profile must be STEP:COUNT"),
+        ({"constraints": ConstraintConfig(warmup_steps=4)}, "--constraints.warmup-steps must be below steps=4, or"),
+        ({"model": UnrolledConfig(frozen=False)}, "--model.frozen False has no effect without --model.embeddings"),
+        ({"model": UnrolledConfig(embeddings="x", dim=7)}, "--model.dim 7 has no effect without embeddings that are"),
+        ({"model": EncoderConfig(revision="main")}, "--model.revision main has no effect without --model.pretrained"),
+        ({"model": EncoderConfig(pretrained="x", num_layers=2)}, "--model.num-layers 2 has no effect without an enc"),
+        ({"model": EncoderConfig(pretrained="x"), "min_count": 5}, "--min-count 5 has no effect without an encoder"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
 def test_an_option_that_cannot_be_is_named(built, fields, message):
     with pytest.raises(UserError, match=message):
-        built("text-ut", **fields)
+        built("text-encoder" if isinstance(fields.get("model"), EncoderConfig) else "text-ut", **fields)

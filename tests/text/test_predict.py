@@ -45,7 +45,7 @@ def test_predictions_are_the_networks_whatever_the_texts_beside_them(trained, ex
         np.testing.assert_allclose(prediction.probabilities, softmax(np.asarray(logits)[:, 0], axis=-1), rtol=1e-4)
         assert prediction.label == ("negative", "positive")[int(np.argmax(logits[-1, 0]))]
         assert prediction.label in told
-        assert len(told.splitlines()) == 3 + 3  # a title, the head and its rule, and a row for each of 3 layers
+        assert len(told.splitlines()) == 3 + 3 + 1  # a title, the head and its rule, a row for each layer, the note
 
 
 def test_noise_changes_predictions_and_is_that_of_its_seed(trained):
@@ -57,6 +57,10 @@ def test_noise_changes_predictions_and_is_that_of_its_seed(trained):
     np.testing.assert_array_equal(one, again)
     assert not np.allclose(one, clean)
     assert not np.allclose(one, other)
+    shown = predict(folder, TEXTS[:1], gamma=0.5, seed=0, log=quiet)[0].probabilities
+    np.testing.assert_allclose(shown, one, rtol=1e-5)  # nor does it depend on the texts beside
+    first, second = (found.probabilities for found in predict(folder, [TEXTS[0]] * 2, gamma=0.5, log=quiet))
+    assert not np.allclose(first, second), "every text has noise of its own"
 
 
 def test_long_texts_are_truncated_and_counted(trained):
@@ -103,14 +107,15 @@ def test_texts_that_cannot_be_classified_are_named(trained, texts, options, mess
     [
         (b"one\ntwo\n", (["one", "two"], None)),
         ("caf\u00e9\n".encode(), (["caf\u00e9"], None)),
+        (b"\xef\xbb\xbfone\r\ntwo\r\n", (["one", "two"], None)),
         (b"one\ta\ntwo\tb", (["one", "two"], ["a", "b"])),
         (b"one\n\ntwo\n", "has empty lines, the first is line 2"),
         (b"", "has empty lines, the first is line 1"),
         (b"one\ta\ntwo\n", "line 2 has 0 tabs"),
-        (b"caf\xe9\n", r"is not UTF-8 \(byte 3\); convert it to UTF-8"),
+        (b"caf\xe9\n", r"lines.txt is not UTF-8: byte 0xe9 in line 1; convert the file to UTF-8"),
         (None, "cannot be read"),
     ],
-    ids=["lines", "accents", "pairs", "empty line", "empty", "mixed", "latin", "missing"],
+    ids=["lines", "accents", "mark", "pairs", "empty line", "empty", "mixed", "latin", "missing"],
 )
 def test_files_are_read_a_text_a_line(tmp_path, content, expected):
     path = tmp_path / "lines.txt"

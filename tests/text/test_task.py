@@ -139,7 +139,11 @@ def test_a_pretrained_encoder_starts_with_its_weights_and_its_own_words(built, w
             {"model": EncoderConfig(num_heads=3)},
             "--model.num-heads must be a divisor .*=64, got 3",
         ),
-        ("text-encoder", {"model": EncoderConfig(hidden=True)}, "--model.hidden True needs --model.pretrained"),
+        (
+            "text-encoder",
+            {"model": EncoderConfig(hidden=True)},
+            "--model.hidden True has no effect without --model.pretr",
+        ),
         ("text-encoder", {"model": EncoderConfig(pretrained="no/such/place")}, "pretrained=no/such/place is neither"),
         ("text-ut", {"model": UnrolledConfig(num_layers=0)}, "--model.num-layers must be at least 1, got 0"),
         ("text-ut", {"model": UnrolledConfig(dim=8, rank=9)}, "--model.rank must be at most the width .*, 8, got 9"),

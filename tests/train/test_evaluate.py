@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train.constrained import init_state
-from train.video.evaluate import NOISE_SEED, evaluate_video, make_split_losses, noise_levels
+from train.constrained import init_state, noise_levels
+from train.video.evaluate import NOISE_SEED, evaluate_video, make_split_losses
 from train.video.task import add_noise, to_unit, video_task
 
 

@@ -2,7 +2,14 @@
 
 from train.constrained.bounds import Bounds, descent_bounds
 from train.constrained.config import ConstraintConfig, DualConfig, check_depth, check_epochs, check_training
-from train.constrained.evaluate import RATIO_EDGES, feasibility, feasibility_words, ratio_figures
+from train.constrained.evaluate import (
+    RATIO_EDGES,
+    feasibility,
+    feasibility_words,
+    noise_figures,
+    noise_levels,
+    ratio_figures,
+)
 from train.constrained.recipe import describe_step, judge_losses
 from train.constrained.state import Metrics, TrainState, init_state, make_step, plain_slacks
 from train.constrained.task import Task
@@ -27,6 +34,8 @@ __all__ = [
     "judge_losses",
     "judgement",
     "make_step",
+    "noise_figures",
+    "noise_levels",
     "plain_slacks",
     "ratio_figures",
     "tunables",

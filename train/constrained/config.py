@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from train.config import Rule, check_fields, nonnegative, positive, run_rules, value_of
+from train.config import Rule, check_fields, check_used, nonnegative, positive, run_rules, value_of
 from train.errors import UserError
 from train.profile import parse_profile
 from unroll_jax.constrained import DUAL_OPTIMIZERS
@@ -121,16 +121,19 @@ def check_training(config: Any, *rules: Rule) -> None:
         ("constraints.alpha", "in (0, 1)", all(0.0 < alpha < 1.0 for alpha in constraints.alpha)),
         ("test-gammas", "one number or more", len(config.test_gammas) > 0),
         ("test-gammas", "finite and at least 0", all(map(nonnegative, config.test_gammas))),
-        ("constraints.warmup-steps", f"at least 0 and below steps={config.steps}", 0 <= warmup < config.steps),
+        ("constraints.warmup-steps", "at least 0", warmup >= 0),
+        (
+            "constraints.warmup-steps",
+            f"below steps={config.steps}, or constraints never count; lower it, or raise --steps",
+            config.method == "erm" or warmup < config.steps,
+        ),
         ("seed", "a whole number in [0, 2**32)", 0 <= config.seed < 2**32),
         *((name, "in [0, 1)", 0.0 <= value_of(config, name) < 1.0) for name in _SHARES),
         *((name, "positive and finite", positive(value_of(config, name))) for name in _POSITIVE),
         *((name, "finite and at least 0", nonnegative(value_of(config, name))) for name in _NONNEGATIVE),
     )
     check_fields(config, (*rules, *shared))
-    for field, needed, used in _ONLY_WITH:
-        if not used(config) and value_of(config, field) != value_of(_Defaults(), field):
-            raise UserError(f"--{field} {value_of(config, field)} has no effect without {needed}; leave it out")
+    check_used(config, _Defaults(), ((field, needed, used(config)) for field, needed, used in _ONLY_WITH))
     parse_profile(config.profile)
     if constraints.slacks == "explicit" and constraints.resilience is None:
         raise UserError("--constraints.slacks explicit needs a cost of slack; pass --constraints.resilience too")

@@ -10,12 +10,22 @@ from train.constrained.duals import enforced, reduction
 from train.metrics import numbers
 from unroll_jax.constrained import feasibility_report
 
-__all__ = ["RATIO_EDGES", "feasibility", "feasibility_words", "ratio_figures"]
+__all__ = ["RATIO_EDGES", "feasibility", "feasibility_words", "noise_figures", "noise_levels", "ratio_figures"]
 
 # The last bin is open: it holds every ratio above 2.
 RATIO_EDGES = np.append(np.round(np.linspace(0.0, 2.0, 81), 3), np.inf)
 # What "feasible on held-out data" is said of where constraints bind something else than means over samples.
 BOUND = {"tail": " in the mean over the worst samples", "positive": " in every sample, but for the leeway"}
+
+
+def noise_levels(config: Any) -> list[float]:
+    """The noise levels of the evaluation in rising order, the training level among them."""
+    return sorted({float(gamma) for gamma in (*config.test_gammas, config.train_gamma)})
+
+
+def noise_figures(config: Any) -> dict[str, Any]:
+    """The noise of training and that of the evaluation, which alone has to be the same for runs to compare."""
+    return {"train_gamma": config.train_gamma, "test_gammas": sorted({float(gamma) for gamma in config.test_gammas})}
 
 
 def feasibility(

@@ -15,12 +15,13 @@ def variants(config: Any) -> list[tuple[str, Any]]:
     return [(method, dataclasses.replace(config, method=method)) for method in ("erm", "constrained")]
 
 
-def tunables(config: Any, *, primal_rate: str, alpha: str, unit: str) -> dict[str, Tunable]:
+def tunables(config: Any, *, primal_rate: str, dual_rate: str, alpha: str, unit: str) -> dict[str, Tunable]:
     """Rates, bounds and the cost of slack; plain risk has but the rate of the parameters.
 
     Args:
       config: of a run.
       primal_rate: range of the parameters' rate.
+      dual_rate: range of the multipliers' rate.
       alpha: range of the share of the loss that each layer must remove.
       unit: of losses.
     """
@@ -33,7 +34,7 @@ def tunables(config: Any, *, primal_rate: str, alpha: str, unit: str) -> dict[st
     return {
         "f-ref": Tunable("constraints.reference", bounds, optional=True, unit=unit),
         "alpha": Tunable("constraints.alpha", alpha),
-        "dual-rate": Tunable("dual.learning_rate", "5e-4:5e-2", log=True),
+        "dual-rate": Tunable("dual.learning_rate", dual_rate, log=True),
         "primal-rate": rate,
         "resilience": Tunable("constraints.resilience", "none,3,10,100", log=True, optional=True),
     }

@@ -19,7 +19,7 @@ METHODS = ("erm", "constrained")
 PER_LAYER = ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness")
 PER_STEP = ("descend_share", "mean_ratio")
 SCALARS = ("train_gamma", "tolerance", "share_descending", "mean_ratio_all", "train_seconds")
-OTHERS = ("experiment", "method", "num_layers", "seed", "feasible")
+OTHERS = ("experiment", "method", "num_layers", "seed", "feasible", "test_gammas")
 # Noise of the same strength on the same clips differs by well under 1% between noise seeds; more is other clips.
 NOISY_RTOL, NOISY_ATOL = 0.02, 0.05
 
@@ -70,7 +70,7 @@ class Run:
 
     @property
     def gammas(self) -> list[str]:
-        """Test gammas as written in the file, in rising order."""
+        """Test gammas as written in the file, in rising order; that of training is among them."""
         return sorted(self.evaluation[self.score_name], key=float)
 
     def array(self, key: str) -> Array:
@@ -130,7 +130,7 @@ def check_comparable(runs: Sequence[Run]) -> None:
         ("experiment", lambda run: run.evaluation["experiment"], apart),
         ("data source", _data_source, apart),
         (f"number of test {runs[0].score.unit}", lambda run: run.evaluation[run.score.tested], again),
-        ("test gammas", lambda run: ", ".join(run.gammas), again),
+        ("test gammas", lambda run: run.evaluation["test_gammas"], again),
     )
     first = runs[0]
     for run in runs[1:]:
@@ -138,16 +138,23 @@ def check_comparable(runs: Sequence[Run]) -> None:
             if value(run) != value(first):
                 pair = f"{first.folder} has {value(first)}, {run.folder} has {value(run)}"
                 raise UserError(f"runs differ in {what}: {pair}; {mend}")
-        before = first.score.baseline
-        if before is not None and not np.allclose(
-            run.by_gamma(before), first.by_gamma(before), NOISY_RTOL, NOISY_ATOL, equal_nan=True
-        ):
+        if not _same_noise(run, first):
             raise UserError(
                 f"{first.folder} and {run.folder} were not tested on the same noisy clips (the RMSE of their noisy "
                 f"inputs differs by more than {NOISY_RTOL:.0%}); {again}"
             )
         if run.evaluation["ratio_histogram"]["edges"] != first.evaluation["ratio_histogram"]["edges"]:
             raise UserError(f"{first.folder} and {run.folder} have ratio histograms with different edges; {again}")
+
+
+def _same_noise(run: Run, other: Run) -> bool:
+    """Whether what the score was without the model agrees, at the levels that both were tested at."""
+    before = run.score.baseline
+    if before is None:
+        return True
+    shared = [gamma for gamma in run.gammas if gamma in other.gammas]
+    pair = (_floats([one.evaluation[before][gamma] for gamma in shared]) for one in (run, other))
+    return np.allclose(*pair, NOISY_RTOL, NOISY_ATOL, equal_nan=True)
 
 
 def _data_source(run: Run) -> str:

@@ -20,6 +20,10 @@ class Table:
     note: str = ""
 
 
+ENFORCED = (
+    " Multipliers and slacks are those of the checkpoint's step; mult. x viol.: of the tightened bounds that training "
+    "enforces, less the slack."
+)
 # What the note says where constraints bind something else than the mean over samples, by `bind` of evaluation.json.
 BOUND = {
     "tail": " Violations and margins are of the mean over the worst samples.",
@@ -48,7 +52,7 @@ def rmse_table(setting: Setting) -> Table:
     note += " plain: method erm, no constraints." if setting.of("erm") else ""
     return Table(
         title=f"RMSE against test gamma, {setting.title}",
-        header=("test gamma", "noisy input", *(_with_seeds(variant) for variant in setting.variants)),
+        header=("test gamma", "noisy input", *(with_seeds(variant) for variant in setting.variants)),
         rows=tuple(rows),
         note=note + (" Mean over the seeds, smallest and largest in brackets." if several else ""),
     )
@@ -73,11 +77,10 @@ def feasibility_table(setting: Setting, variant: Variant) -> Table:
     layers = [str(layer) for layer in range(setting.num_layers + 1)]
     constrained = variant.method == "constrained"
     enforced = "" if constrained else " (bounds not enforced)"
-    tightened = " mult. x viol.: of the tightened bounds that training enforces, less the slack." if constrained else ""
-    tightened += BOUND.get(variant.bind, "")
+    tightened = (ENFORCED if constrained else "") + BOUND.get(variant.bind, "")
     verdict = f"{variant.feasible_runs} of {len(variant.runs)} runs feasible"
     return Table(
-        title=f"Feasibility on held-out data, {_with_seeds(variant)}{enforced}, {setting.title}",
+        title=f"Feasibility on held-out data, {with_seeds(variant)}{enforced}, {setting.title}",
         header=(*header, "descends %"),
         rows=tuple(zip(layers, *columns, strict=True)),
         note=f"{verdict} (tolerance {variant.scalar('tolerance'):.0%} of the bound; positive margin: room left). "
@@ -141,7 +144,8 @@ def _rmse_column(variant: Variant) -> list[str]:
     return [f"{mean} [{number(low, 2)}, {number(high, 2)}]" for mean, low, high in ranges]
 
 
-def _with_seeds(variant: Variant) -> str:
+def with_seeds(variant: Variant) -> str:
+    """A variant's title, and how many seeds it has where there are several."""
     seeds = len(variant.runs)
     return variant.title + (f", {seeds} seeds" if seeds > 1 else "")
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from train.report.groups import Setting, Variant, group
 from train.report.read import Run
 
-__all__ = ["compare", "feasibility", "notes", "opening", "run_verdict"]
+__all__ = ["compare", "feasibility", "notes", "opening", "run_verdict", "state_words"]
 
 # Differences of mean RMSE below this fraction are called equal: less than the step between two evaluations.
 EQUAL = 0.01
@@ -59,7 +59,7 @@ def compare(setting: Setting) -> str:
 
 def feasibility(variant: Variant) -> str:
     """Whether a variant is feasible, and the layer that is furthest out or has the least room."""
-    return f"The {variant.title} model is {_state(variant)}."
+    return f"The {variant.title} model is {state_words(variant)}."
 
 
 def run_verdict(run: Run) -> str:
@@ -69,8 +69,8 @@ def run_verdict(run: Run) -> str:
     rmse, noisy = run.scores()[index], run.by_gamma("noisy_rmse")[index]
     gain = f" ({_change(rmse, noisy)} against the noisy input)" if noisy > 0 else ""
     return (
-        f"{run.name}: {run.method}, {setting.title}, seed {run.evaluation['seed']}: {_state(setting.variants[0])}; "
-        f"RMSE {_number(rmse)} at test gamma {setting.gammas[index]}{gain}"
+        f"{run.name}: {run.method}, {setting.title}, seed {run.evaluation['seed']}: "
+        f"{state_words(setting.variants[0])}; RMSE {_number(rmse)} at test gamma {setting.gammas[index]}{gain}"
     )
 
 
@@ -97,7 +97,8 @@ def notes(settings: Sequence[Setting]) -> list[str]:
     return found
 
 
-def _state(variant: Variant) -> str:
+def state_words(variant: Variant) -> str:
+    """Feasible or not, for how many seeds, and the layer that is furthest out or has the least room."""
     count, failed = len(variant.runs), len(variant.runs) - variant.feasible_runs
     enforced = variant.method == "constrained"
     verdict = ("NOT feasible" if enforced else "not feasible, which was not asked of it") if failed else "feasible"

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from train.config import PrimalConfig, RunConfig, positive, value_of
+from train.config import PrimalConfig, RunConfig, check_used, positive, value_of
 from train.constrained import ConstraintConfig, DualConfig, check_training
 from train.data.text import TextConfig
 
@@ -104,7 +104,7 @@ class TextRunConfig(RunConfig):
     """What to do when two validations in a row show a collapsed model."""
     data: TextConfig = dataclasses.field(default_factory=TextConfig)
     primal: PrimalConfig = dataclasses.field(default_factory=PrimalConfig)
-    dual: DualConfig = dataclasses.field(default_factory=DualConfig)
+    dual: DualConfig = dataclasses.field(default_factory=lambda: DualConfig(learning_rate=0.05))
     constraints: ConstraintConfig = dataclasses.field(default_factory=ConstraintConfig)
 
 
@@ -137,12 +137,29 @@ def check_text(config: TextEncoderConfig | TextUnrolledConfig) -> None:
         ("min-count", "at least 1", config.min_count >= 1),
     ]
     if isinstance(model, EncoderConfig):
-        divides = model.num_heads >= 1 and model.dim % model.num_heads == 0
+        divides = model.pretrained is not None or (model.num_heads >= 1 and model.dim % model.num_heads == 0)
         rules.append(("model.num-heads", f"a divisor of model.dim={model.dim}", divides))
     else:
         rules.append(("model.mixing", "in [0, 1]", 0.0 <= model.mixing <= 1.0))
         rules.append(("model.attention-scale", "positive and finite", positive(model.attention_scale)))
     check_training(config, *rules)
+    check_used(config, type(config)(), _conditions(config))
+
+
+def _conditions(config: TextEncoderConfig | TextUnrolledConfig) -> list[tuple[str, str, bool]]:
+    """What options need to have an effect."""
+    model = config.model
+    if isinstance(model, EncoderConfig):
+        given, drawn = "--model.pretrained", "an encoder that is drawn (--model.pretrained none)"
+        there = model.pretrained is not None
+        return [
+            *((name, given, there) for name in ("model.revision", "model.frozen", "model.hidden")),
+            *((f"model.{name}", drawn, not there) for name in ("dim", "num-layers", "num-heads", "hidden-dim")),
+            ("min-count", drawn, not there),
+        ]
+    there = model.embeddings is not None
+    learned = "embeddings that are learned (--model.embeddings none)"
+    return [("model.frozen", "--model.embeddings", there), ("model.dim", learned, not there)]
 
 
 _OPTIONAL = ("train-examples", "validation-examples", "test-examples")

@@ -24,14 +24,16 @@ from train.text.task import Task, draw_noise, read_sample
 __all__ = [
     "Predictor",
     "calibrate",
+    "calibrate_crosswise",
     "choose_threshold",
+    "cost_of_exit",
     "evaluate_exits",
     "exit_curve",
     "exit_layers",
     "layer_runner",
 ]
 
-# Accuracy that the chosen threshold may cost on validation data: half a point.
+# Accuracy that the chosen threshold may cost on validation data, with the standard error of that: half a point.
 TOLERATED = 0.005
 NUM_THRESHOLDS = 40
 # Texts whose time is taken, one by one, and how often each.
@@ -85,14 +87,26 @@ def exit_curve(predicted: np.ndarray, correct: np.ndarray, thresholds: Sequence[
     return {"thresholds": list(map(float, thresholds)), "mean_depths": depths, "accuracies": accuracies}
 
 
+def calibrate_crosswise(losses: np.ndarray, entropies: np.ndarray) -> np.ndarray:
+    """What the predictor of one half of the texts predicts for the other, (N, L): no text is predicted by itself."""
+    predicted = np.empty(losses[:, :-1].shape)
+    for own, other in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
+        predicted[own] = calibrate(losses[other], entropies[other]).all(entropies[own])
+    return predicted
+
+
+def cost_of_exit(layers: np.ndarray, correct: np.ndarray) -> tuple[float, float]:
+    """What leaving at these layers (N,) costs of the accuracy, and its standard error; ``correct`` is (N, L + 1)."""
+    lost = correct[:, -1].astype(float) - correct[np.arange(len(layers)), layers]
+    return float(lost.mean()), float(lost.std() / np.sqrt(len(lost)))
+
+
 def choose_threshold(predicted: np.ndarray, correct: np.ndarray, thresholds: Sequence[float]) -> float:
-    """The threshold of least depth that costs no more than `TOLERATED` of the accuracy of full depth."""
-    curve = exit_curve(predicted, correct, thresholds)
-    full = float(np.mean(correct[:, -1]))
-    kept = [place for place, accuracy in enumerate(curve["accuracies"]) if accuracy >= full - TOLERATED]
+    """The threshold of least depth whose cost, with its standard error, is `TOLERATED` at most."""
+    layers = [exit_layers(predicted, threshold) for threshold in thresholds]
+    kept = [place for place, own in enumerate(layers) if sum(cost_of_exit(own, correct)) <= TOLERATED]
     # A threshold below all predictions lets none leave, and costs nothing.
-    place = min(kept, key=lambda place: curve["mean_depths"][place])
-    return curve["thresholds"][place]
+    return float(thresholds[min(kept, key=lambda place: layers[place].mean())])
 
 
 def evaluate_exits(
@@ -108,17 +122,21 @@ def evaluate_exits(
     Depths count layers that were run, of L; times are of one text at a time, in milliseconds.
     """
     predictor = calibrate(validation.losses, validation.entropies)
-    seen, met = predictor.all(validation.entropies), predictor.all(test.entropies)
-    thresholds = _thresholds(seen)
+    unseen = calibrate_crosswise(validation.losses, validation.entropies)
+    thresholds = _thresholds(unseen)
     correct = [reading.predictions == reading.labels[:, None] for reading in (validation, test)]
-    chosen = choose_threshold(seen, correct[0], thresholds)
-    at_chosen = exit_curve(met, correct[1], [chosen])
+    chosen = choose_threshold(unseen, correct[0], thresholds)
+    met = predictor.all(test.entropies)
+    layers = exit_layers(met, chosen)
+    cost, error = cost_of_exit(layers, correct[1])
+    full = float(np.mean(correct[1][:, -1]))
     return {
         "curve": exit_curve(met, correct[1], thresholds),
-        "full_accuracy": float(np.mean(correct[1][:, -1])),
+        "full_accuracy": full,
         "threshold": chosen,
-        "mean_depth": at_chosen["mean_depths"][0],
-        "accuracy": at_chosen["accuracies"][0],
+        "mean_depth": float(layers.mean()),
+        "accuracy": full - cost,
+        "standard_error": error,
         "calibration": [
             {"entropies": numbers(entropies), "improvements": numbers(improvements)}
             for entropies, improvements in zip(*predictor, strict=True)
@@ -151,7 +169,10 @@ def _times(
     predictor: Predictor,
     threshold: float,
 ) -> dict[str, float]:
-    """Mean time of a text by the whole network at once, by layers to the end, and by layers with early exit."""
+    """Mean time of a text by the whole network at once, by layers to the end, and by layers with early exit.
+
+    Beside them the mean depth at which these texts leave.
+    """
     params = jax.device_put(fetch(params))
     batches = list(itertools.islice(material.tokens.batches("test", batch_size=1, seed=0), TIMED_TEXTS))
     variance, key = task.variance(config.train_gamma), jax.random.key(config.seed)
@@ -165,12 +186,13 @@ def _times(
             batch, noise, lambda layer, entropy: predictor(layer, entropy) < threshold
         ),
     }
-    taken = {name: [] for name in ways}
+    taken, depths = {name: [] for name in ways}, []
     for batch, noise in zip(batches, noises, strict=True):
+        depths.append(ways["early_exit"](batch, noise)[0])
         for name, way in ways.items():
             way(batch, noise)  # compiles for lengths that are new
             taken[name].append(np.median([_seconds(way, batch, noise) for _ in range(REPEATS)]))
-    return {name: 1e3 * float(np.mean(seconds)) for name, seconds in taken.items()}
+    return {name: 1e3 * float(np.mean(seconds)) for name, seconds in taken.items()} | {"depth": float(np.mean(depths))}
 
 
 def layer_runner(task: Task, params: Any) -> Any:

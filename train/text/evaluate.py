@@ -5,19 +5,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from train.constrained import feasibility, ratio_figures
+from train.constrained import feasibility, noise_figures, noise_levels, ratio_figures
 from train.text.config import TextEncoderConfig, TextUnrolledConfig
 from train.text.early_exit import evaluate_exits
 from train.text.material import TextMaterial
 from train.text.reading import make_split_reading
 from train.text.task import Task
 
-__all__ = ["area_under", "evaluate_text", "noise_levels"]
-
-
-def noise_levels(config: TextEncoderConfig | TextUnrolledConfig) -> list[float]:
-    """The noise levels of the evaluation in rising order, the training level among them."""
-    return sorted({float(gamma) for gamma in (*config.test_gammas, config.train_gamma)})
+__all__ = ["area_under", "evaluate_text"]
 
 
 def area_under(accuracies: dict[float, float]) -> float:
@@ -45,17 +40,16 @@ def evaluate_text(
     accuracies = {gamma: float(reading.accuracies()[-1]) for gamma, reading in readings.items()}
     at_training = readings[float(config.train_gamma)]
     validation = split_reading(params, "validation", config.train_gamma)
-    tested = sorted({float(gamma) for gamma in config.test_gammas})
+    noise = noise_figures(config)
     return {
         "method": config.method,
-        "train_gamma": config.train_gamma,
+        **noise,
         "num_layers": task.model.num_layers,
         "seed": config.seed,
         "num_examples": material.tokens.num_examples("test"),
         "class_names": list(material.class_names),
         "accuracy": {str(gamma): accuracy for gamma, accuracy in accuracies.items()},
-        "area": area_under({gamma: accuracies[gamma] for gamma in tested}),
-        "area_range": [tested[0], tested[-1]],
+        "area": area_under({gamma: accuracies[gamma] for gamma in noise["test_gammas"]}),
         "error_rates": (1.0 - at_training.accuracies()).tolist(),
         "embedding_std": material.embedding_std,
         "noise": config.noise,

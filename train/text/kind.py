@@ -33,7 +33,7 @@ def _evaluate(config: Config, material: TextMaterial, state: Any, folder: Path) 
 
 
 def _verdict(found: dict[str, Any]) -> str:
-    low, high = found["area_range"]
+    low, *_, high = found["test_gammas"]
     at_training = found["accuracy"][str(float(found["train_gamma"]))]
     return (
         f"accuracy {at_training:.1%} at gamma {found['train_gamma']}, area {found['area']:.3f} over gamma {low:g} to "
@@ -42,7 +42,7 @@ def _verdict(found: dict[str, Any]) -> str:
 
 
 def _tunables(config: Config) -> dict[str, Tunable]:
-    return tunables(config, primal_rate="1e-5:3e-3", alpha="0.05:0.4", unit="nats")
+    return tunables(config, primal_rate="1e-5:3e-3", dual_rate="5e-3:0.5", alpha="0.05:0.4", unit="nats")
 
 
 def _report(folders: Any, out: Path, log: Any) -> None:

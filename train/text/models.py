@@ -1,6 +1,5 @@
 """The classifiers of text experiments: what they start from, what of them is trained, and how they run by layers."""
 
-import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -28,7 +27,8 @@ class Layerwise(NamedTuple):
     """A classifier taken apart: what stops early applies its layers one by one.
 
     Attributes:
-      embed: ``(params, batch, perturbation) -> y``, the output of layer 0; perturbation may be None.
+      embed: ``(params, batch, perturbation) -> y``, the output of layer 0, in the dtype it is read in; perturbation
+        may be None.
       layers: ``params -> [parameters of layer 1, of layer 2, ...]``.
       layer: ``(layer parameters, y, mask) -> y``.
       read: ``(params, y, mask) -> logits``.
@@ -48,7 +48,8 @@ class TextModel(NamedTuple):
       num_layers: depth L.
       dim: width of the tokens.
       init: ``key -> params``, from what is given and the seed.
-      trained: ``params -> bool`` for each of them: word embeddings that are given may stay as they are.
+      trained: ``params -> bool`` for each of them, as word embeddings that are given may stay as they are; None where
+        all are trained.
       layerwise: the same by layers.
     """
 
@@ -56,7 +57,7 @@ class TextModel(NamedTuple):
     num_layers: int
     dim: int
     init: Callable[[jax.Array], Any]
-    trained: Callable[[Any], Any]
+    trained: Callable[[Any], Any] | None
     layerwise: Layerwise
 
 
@@ -74,8 +75,6 @@ def build_model(config: TextEncoderConfig | TextUnrolledConfig, material: TextMa
 
 def _encoder(settings: EncoderConfig, max_length: int, remat: Any, material: TextMaterial) -> TextModel:
     pretrained = material.pretrained
-    if pretrained is None and settings.hidden:
-        raise UserError("--model.hidden True needs --model.pretrained, whose architecture says what the layer is")
     shape = _shape(settings, max_length, material) if pretrained is None else pretrained.config
     encoder = Encoder(shape, dtype=jnp.dtype(settings.dtype), remat=remat)
     hidden = pretrained.hidden if pretrained is not None and settings.hidden else None
@@ -88,7 +87,7 @@ def _encoder(settings: EncoderConfig, max_length: int, remat: Any, material: Tex
         wider = lambda path, leaf: leaf * UNIT_VARIANCE if path_name(path).endswith("embedding") else leaf  # noqa: E731
         return jax.tree.map_with_path(wider, params)
 
-    trained = _trained(frozen=settings.frozen and pretrained is not None)
+    trained = _all_but_words if settings.frozen and pretrained is not None else None
     return TextModel(module, shape.num_layers, shape.dim, init, trained, _encoder_layerwise(module))
 
 
@@ -113,12 +112,12 @@ def _encoder_layerwise(module: Classifier) -> Layerwise:
 
     def embed(params: Any, batch: Any, perturbation: jax.Array | None) -> Any:
         own = {"params": params["params"]["encoder"]["embeddings"]}
-        return jnp.asarray(embeddings.apply(own, batch.tokens, batch.mask, batch.token_types, perturbation), dtype)
+        return jnp.asarray(embeddings.apply(own, batch.tokens, batch.mask, batch.token_types, perturbation))
 
     return Layerwise(
         embed=embed,
         layers=lambda params: _unstacked(params["params"]["encoder"]["layers"]),
-        layer=lambda own, y, mask: jnp.asarray(layer.apply({"params": own}, y, mask)),
+        layer=lambda own, y, mask: jnp.asarray(layer.apply({"params": own}, y.astype(dtype), mask)),
         read=lambda params, y, mask: jnp.asarray(head.apply({"params": params["params"]["head"]}, y, mask)),
     )
 
@@ -153,7 +152,7 @@ def _unrolled(settings: UnrolledConfig, max_length: int, remat: Any, material: T
         given = lambda path, leaf: jnp.asarray(table) if _is_word_table(path) else leaf  # noqa: E731
         return jax.tree.map_with_path(given, params)
 
-    trained = _trained(frozen=settings.frozen and table is not None)
+    trained = _all_but_words if settings.frozen and table is not None else None
     return TextModel(module, settings.num_layers, dim, init, trained, _unrolled_layerwise(module))
 
 
@@ -185,8 +184,8 @@ def _unstacked(layers: Any) -> list[Any]:
     return [jax.tree.map(lambda leaf, place=place: leaf[place], layers) for place in range(count)]
 
 
-def _trained(*, frozen: bool) -> Callable[[Any], Any]:
-    return functools.partial(jax.tree.map_with_path, lambda path, _: not (frozen and _is_word_table(path)))
+def _all_but_words(params: Any) -> Any:
+    return jax.tree.map_with_path(lambda path, _: not _is_word_table(path), params)
 
 
 def _is_word_table(path: Any) -> bool:

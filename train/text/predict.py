@@ -8,12 +8,13 @@ import jax
 import numpy as np
 
 from train.data.text import token_batch
+from train.data.text.originals import decoded
 from train.errors import UserError
 from train.report.tables import Table, as_text
 from train.runs import best_checkpoint
 from train.text.config import TextRunConfig
 from train.text.material import TextMaterial
-from train.text.task import draw_noise, text_task
+from train.text.task import text_task
 
 __all__ = ["Prediction", "predict", "read_texts"]
 
@@ -52,7 +53,7 @@ def predict(
       texts: to classify.
       seconds: the second text of each, where the run is of pairs.
       gamma: strength of noise on the embeddings, as in training.
-      seed: of the noise.
+      seed: of the noise; that of a text depends on its place among the texts, not on the other ones.
       log: takes the table, and how many texts were too long.
 
     Raises:
@@ -106,11 +107,10 @@ def read_texts(
 
 def _lines(path: Path) -> list[str]:
     try:
-        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise UserError(f"--file {path} is not UTF-8 (byte {error.start}); convert it to UTF-8") from error
+        content = decoded(path.read_bytes(), where=f"--file {path}")
     except OSError as error:
         raise UserError(f"--file {path} cannot be read ({error.strerror}); give a file with a text a line") from error
+    lines = content.replace("\r\n", "\n").removesuffix("\n").split("\n")
     empty = [number for number, line in enumerate(lines, start=1) if not line.strip()]
     if empty:
         raise UserError(f"--file {path} has empty lines, the first is line {empty[0]}; leave them out")
@@ -125,7 +125,7 @@ def _check_texts(texts: Sequence[str], seconds: Sequence[str] | None, *, pairs: 
     if pairs and seconds is None:
         raise UserError("the run classifies pairs of texts; give the second with --second, or behind a tab in the file")
     if not pairs and seconds is not None:
-        raise UserError("the run classifies single texts; leave out --second")
+        raise UserError("the run classifies single texts; leave out --second, or the tabs in the lines of --file")
     for column in (texts, seconds or ()):
         for number, text in enumerate(column, start=1):
             if not text.strip():
@@ -143,11 +143,15 @@ def _probabilities(
 ) -> tuple[np.ndarray, int]:
     """(texts, L + 1, classes), and how many texts were truncated."""
     task, found, truncated = text_task(config, material), [], 0
-    variance = task.variance(gamma) if gamma > 0.0 else 0.0
+    deviation, key = np.sqrt(task.variance(gamma)), jax.random.key(seed)
+
+    def noise_of(number: jax.Array) -> jax.Array:
+        # As long as any text, and of its own key: what is said of a text does not depend on those beside it.
+        return deviation * jax.random.normal(jax.random.fold_in(key, number), (config.max_length, task.model.dim))
 
     @jax.jit
-    def run(params: Any, batch: Any, key: jax.Array) -> jax.Array:
-        noise = draw_noise(key, batch, task.model.dim, variance)
+    def run(params: Any, batch: Any, numbers: jax.Array) -> jax.Array:
+        noise = jax.vmap(noise_of)(numbers)[:, : batch.tokens.shape[1]] if gamma > 0.0 else None
         return task.outputs(params, batch, noise, jax.nn.softmax)
 
     for start in range(0, len(texts), TOGETHER):
@@ -158,8 +162,8 @@ def _probabilities(
             None if seconds is None else seconds[part],
             max_length=config.max_length,
         )
-        key = jax.random.fold_in(jax.random.key(seed), start)
-        found.append(np.swapaxes(jax.device_get(run(params, batch, key)), 0, 1))
+        numbers = np.arange(start, start + len(batch.tokens))
+        found.append(np.swapaxes(jax.device_get(run(params, batch, numbers)), 0, 1))
         truncated += longer
     return np.concatenate(found), truncated
 
@@ -178,4 +182,5 @@ def _described(number: int, prediction: Prediction, names: Sequence[str]) -> str
     )
     shown = prediction.text if len(prediction.text) <= 80 else f"{prediction.text[:77]}..."
     title = f"{number}. {prediction.label} ({prediction.probabilities[-1].max():.1%}): {shown}"
-    return as_text(Table(title, ("layer", "class", *(f"p({name})" for name in names), "loss"), rows))
+    note = f"loss: -log p({names[int(last)]}), of the class that the last layer predicts"
+    return as_text(Table(title, ("layer", "class", *(f"p({name})" for name in names), "loss"), rows, note))

@@ -1,22 +1,19 @@
 """The report on text runs: figures, a self-contained page, strict-JSON summary and tables, from evaluated runs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from train.report.files import write_files
 from train.report.groups import METHOD_NAMES, Setting, Variant, group
 from train.report.html import figure_html, page_html, table_html
 from train.report.page import environment_table, layers_html, runs_html, warnings_html
-from train.report.panels import png
-from train.report.paths import without_folders
-from train.report.read import METHODS, Run, read_runs
-from train.report.summary import summarise
-from train.report.tables import as_text, feasibility_table
-from train.report.verdict import feasibility, notes
+from train.report.publish import publish
+from train.report.read import METHODS, Run
+from train.report.tables import Table, feasibility_table
+from train.report.verdict import feasibility, notes, state_words
 from train.text.figures import draw_text
 from train.text.tables import accuracy_table, area_table, areas, exit_table
 
@@ -43,30 +40,10 @@ CAPTIONS = {
 
 
 def write_text_report(run_folders: Sequence[Path], out: Path, *, log: Callable[[str], None] = print) -> dict[str, Any]:
-    """Compares evaluated runs: writes ``index.html``, ``*.png`` and ``summary.json`` into ``out``, tables to ``log``.
-
-    Runs are put into settings (depth and training gamma); within one, runs of one method whose configs differ only by
-    the seed are averaged, other config differences make them separate variants, and ablations.
-
-    Args:
-      run_folders: Run folders.
-      out: Folder to write into; made if needed, files of an earlier report are overwritten.
-      log: Called with each block of text for the terminal.
-
-    Returns:
-      The summary, as in summary.json.
-
-    Raises:
-      UserError: if a folder is missing, damaged or not evaluated, or the runs cannot be compared.
-    """
-    runs = read_runs([Path(folder) for folder in run_folders])
-    settings = group(runs)
-    summary = without_folders(summarise(settings, runs, _more))
-    pictures = {name: png(figure) for name, figure in draw_text(settings).items()}
-    write_files(out, pictures=pictures, page=_render(settings, runs, pictures), summary=summary)
-    _tell(settings, runs, log)
-    log(f"report: {out / 'index.html'}")
-    return summary
+    """Compares evaluated runs on text, as `train.report.publish.publish` says."""
+    return publish(
+        run_folders, out, draw=draw_text, render=_render, tables=_tables, verdicts=_verdicts, more=_more, log=log
+    )
 
 
 def compare(setting: Setting) -> str:
@@ -110,7 +87,7 @@ def _verdict(run: Run) -> str:
     accuracy = run.scores()[setting.training_index]
     return (
         f"{run.name}: {run.method}, {setting.title}, seed {run.evaluation['seed']}: "
-        f"{'feasible' if run.evaluation['feasible'] else 'not feasible'}; accuracy {accuracy:.1%} at test gamma "
+        f"{state_words(setting.variants[0])}; accuracy {accuracy:.1%} at test gamma "
         f"{setting.gammas[setting.training_index]}, area {run.scalar('area'):.3f}"
     )
 
@@ -148,15 +125,13 @@ def _render(settings: Sequence[Setting], runs: Sequence[Run], pictures: Mapping[
     return page_html(f"{runs[0].evaluation['experiment']}: {' against '.join(methods)} training", parts)
 
 
-def _tell(settings: Sequence[Setting], runs: Sequence[Run], log: Callable[[str], None]) -> None:
+def _tables(settings: Sequence[Setting]) -> Iterator[Table]:
     for setting in settings:
-        log(as_text(accuracy_table(setting)) + "\n")
-        for variant in setting.variants:
-            log(as_text(feasibility_table(setting, variant)) + "\n")
-    log(as_text(area_table(settings)) + "\n")
-    log(as_text(exit_table(settings)) + "\n")
-    for line in (*map(_verdict, runs), *map(compare, settings), *notes(settings)):
-        log(line)
-    for run in runs:
-        for message in run.status.get("messages") or []:
-            log(f"{run.name}: {without_folders(str(message))}")
+        yield accuracy_table(setting)
+        yield from (feasibility_table(setting, variant) for variant in setting.variants)
+    yield area_table(settings)
+    yield exit_table(settings)
+
+
+def _verdicts(settings: Sequence[Setting], runs: Sequence[Run]) -> list[str]:
+    return [*map(_verdict, runs), *map(compare, settings), *notes(settings)]

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from train.report.groups import METHOD_NAMES, Setting, Variant
-from train.report.tables import Table, number
+from train.report.tables import Table, number, with_seeds
 
-__all__ = ["accuracy_table", "area_table", "areas", "exit_table", "with_seeds"]
+__all__ = ["accuracy_table", "area_table", "areas", "exit_table"]
 
 
 def areas(variant: Variant) -> np.ndarray:
@@ -76,43 +76,42 @@ def exit_table(settings: Sequence[Setting]) -> Table:
         for variant in setting.variants:
             found = [run.evaluation["early_exit"] for run in variant.runs]
             mean = {name: float(np.mean([one[name] for one in found])) for name in _EXIT}
-            times = {name: float(np.mean([one["milliseconds"][name] for one in found])) for name in _TIMES}
+            times = {name: float(np.mean([one["milliseconds"][name] for one in found])) for name in (*_TIMES, "depth")}
             rows.append(
                 (
                     f"{variant.title}, {setting.title}",
                     f"{mean['mean_depth']:.2f} of {setting.num_layers}",
                     number(100 * mean["accuracy"], 2),
                     number(100 * mean["full_accuracy"], 2),
-                    number(100 * (mean["accuracy"] - mean["full_accuracy"]), 2, sign=True),
+                    f"{number(100 * (mean['accuracy'] - mean['full_accuracy']), 2, sign=True)} "
+                    f"({number(100 * mean['standard_error'], 2)})",
                     *(number(times[name], 2) for name in _TIMES),
+                    f"{times['depth']:.2f}",
                     f"{times['whole'] / times['early_exit']:.2f}x",
                 )
             )
     return Table(
         title="Early exit on the test split, at the noise of training",
         header=(
-            "model", "mean depth", "accuracy %", "full depth", "points", "ms whole", "ms by layers", "ms exit", "gain",
+            "model", "mean depth", "accuracy %", "full depth", "points", "ms whole", "ms by layers", "ms exit",
+            "timed depth", "gain",
         ),
         rows=tuple(rows),
         note="A text leaves at the first layer whose predicted improvement is under a threshold: the one of least "
-        "depth that costs at most half a point on validation data. Times are of one text at a time: the whole network "
-        "in one program, layer by layer to the end, and layer by layer with early exit; gain: whole over exit.",
+        "depth that costs at most half a point on validation data, its standard error included. Points: what that "
+        "costs on the test split, and its standard error. Times are of one text at a time, at the depth beside them: "
+        "the whole network in one program, which reads every layer; layer by layer to the end; and layer by layer with "
+        "early exit. Gain: whole over exit.",
     )  # fmt: skip
 
 
-def with_seeds(variant: Variant) -> str:
-    """A variant's title, and how many seeds it has where there are several."""
-    seeds = len(variant.runs)
-    return variant.title + (f", {seeds} seeds" if seeds > 1 else "")
-
-
-_EXIT = ("mean_depth", "accuracy", "full_accuracy")
+_EXIT = ("mean_depth", "accuracy", "full_accuracy", "standard_error")
 _TIMES = ("whole", "by_layers", "early_exit")
 
 
 def _span(setting: Setting) -> str:
-    low, high = setting.variants[0].runs[0].evaluation["area_range"]
-    return f"{low:g} to {high:g}"
+    gammas = setting.variants[0].runs[0].evaluation["test_gammas"]
+    return f"{gammas[0]:g} to {gammas[-1]:g}"
 
 
 def _ranged(values: np.ndarray, digits: int) -> str:

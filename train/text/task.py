@@ -47,7 +47,7 @@ class Task(NamedTuple):
     Attributes:
       model: the classifier.
       init: ``key -> params``.
-      trained: ``params -> bool`` for each of them, whether it is trained.
+      trained: ``params -> bool`` for each of them, whether it is trained; None where all are.
       outputs: ``(params, batch, noise, record) -> record(logits)`` of layers 0..L, stacked; noise is added to the
         embeddings of real words, and may be None.
       draw: ``(batch, key) -> Drawn``, with the noise of training.
@@ -60,7 +60,7 @@ class Task(NamedTuple):
 
     model: TextModel
     init: Callable[[jax.Array], Any]
-    trained: Callable[[Any], Any]
+    trained: Callable[[Any], Any] | None
     outputs: Callable[[Any, TokenBatch, Array | None, Record], Any]
     draw: Callable[[TokenBatch, jax.Array], Drawn]
     sample_losses: Callable[[Any, Drawn], Float[Array, "samples layers_and_one"]]
@@ -93,6 +93,8 @@ def text_task(config: TextEncoderConfig | TextUnrolledConfig, material: TextMate
         return size**2 if config.noise == "deviation" else size
 
     def still(params: Any) -> Any:
+        if model.trained is None:
+            return params
         freeze = lambda leaf, trained: leaf if trained else jax.lax.stop_gradient(leaf)  # noqa: E731
         return jax.tree.map(freeze, params, model.trained(params))
 

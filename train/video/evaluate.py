@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from train.constrained import feasibility, ratio_figures
+from train.constrained import feasibility, noise_figures, noise_levels, ratio_figures
 from train.data import VideoData
 from train.processes import fetch
 from train.sharding import put_beside
@@ -14,7 +14,7 @@ from train.video.config import VideoConfig
 from train.video.health import layer_health
 from train.video.task import Task, add_noise, to_unit
 
-__all__ = ["SplitLosses", "evaluate_video", "make_split_losses", "noise_levels"]
+__all__ = ["SplitLosses", "evaluate_video", "make_split_losses"]
 
 # Sequences a batch of the evaluation: no gradient is kept, so more fit than in training.
 BATCH_SIZE = 250
@@ -62,11 +62,6 @@ def make_split_losses(task: Task, data: VideoData) -> Any:
     return split_losses
 
 
-def noise_levels(config: VideoConfig) -> list[float]:
-    """The noise levels of the evaluation in rising order, the training level among them."""
-    return sorted({float(gamma) for gamma in (*config.test_gammas, config.train_gamma)})
-
-
 def evaluate_video(
     config: VideoConfig, task: Task, data: VideoData, params: Any, multipliers: Any, slacks: Any = None
 ) -> dict[str, Any]:
@@ -82,7 +77,7 @@ def evaluate_video(
     at_training = by_gamma[float(config.train_gamma)]
     return {
         "method": config.method,
-        "train_gamma": config.train_gamma,
+        **noise_figures(config),
         "num_layers": config.model.num_layers,
         "seed": config.seed,
         "num_sequences": len(at_training),

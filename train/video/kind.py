@@ -43,7 +43,9 @@ def _report(folders: Any, out: Path, log: Any) -> None:
 
 
 def _tunables(config: VideoConfig) -> dict[str, Tunable]:
-    return tunables(config, primal_rate="1e-4:5e-3", alpha="0.05:0.3", unit="half squared error per patch")
+    return tunables(
+        config, primal_rate="1e-4:5e-3", dual_rate="5e-4:5e-2", alpha="0.05:0.3", unit="half squared error per patch"
+    )
 
 
 VIDEO = Kind(
