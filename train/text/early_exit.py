@@ -123,7 +123,7 @@ def evaluate_exits(
     """
     predictor = calibrate(validation.losses, validation.entropies)
     unseen = calibrate_crosswise(validation.losses, validation.entropies)
-    thresholds = _thresholds(unseen)
+    thresholds = _thresholds(np.concatenate([unseen.ravel(), *predictor.improvements]))
     correct = [reading.predictions == reading.labels[:, None] for reading in (validation, test)]
     chosen = choose_threshold(unseen, correct[0], thresholds)
     met = predictor.all(test.entropies)
