@@ -81,7 +81,7 @@ def read_json(file: Path) -> dict[str, Any]:
         raise UserError(f"{file} does not exist; the folder must hold {', '.join(FILES)}")
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise UserError(f"{file} is no JSON ({error}); copy it again") from error
     if not isinstance(found, dict):
         raise UserError(f"{file} holds a {type(found).__name__} instead of an object; copy it again")

@@ -1,6 +1,7 @@
 """Texts as numbers of a pretrained encoder's tokens, by the tokenizer that lies beside its weights."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,45 +64,48 @@ class Tokenizer:
 
     def _limit(self, max_length: int | None, *, pairs: bool) -> int:
         limit, added = self.config.max_positions, self._tokenizer.num_special_tokens_to_add(pairs)
-        if max_length is None:
-            return limit
-        if not added < max_length <= limit:
+        found, least = limit if max_length is None else max_length, added + (2 if pairs else 1)
+        if not least <= found <= limit:
             raise ValueError(
-                f"max_length must be in ({added}, {limit}], as {added} tokens are added to each text and the encoder "
-                f"has {limit} positions, got {max_length}"
+                f"max_length must be in [{least}, {limit}], as {added} tokens are added to each "
+                f"{'pair' if pairs else 'text'} and the encoder has {limit} positions, got {max_length}"
             )
-        return max_length
+        return found
 
 
-def load_tokenizer(folder: Path, config: EncoderConfig) -> Tokenizer:
+def load_tokenizer(folder: Path, config: EncoderConfig) -> EncoderTokenizer:
     """Reads tokenizer.json of a folder.
 
     Raises:
-      UserError: if the file is missing or damaged, or has a token that the encoder has no embedding of.
+      UserError: if the file is missing or damaged, or makes a token that the encoder has no embedding of.
     """
     file = folder / "tokenizer.json"
     if not file.is_file():
-        raise UserError(f"{file} does not exist; save the tokenizer as the package tokenizers does")
-    try:
+        raise UserError(f"{file} does not exist; {TOKENIZER_WAY_OUT}")
+    with _usable(file):
         tokenizer: Any = tokenizers.Tokenizer.from_file(str(file))
-    except Exception as error:  # tokenizers raises nothing more special
-        raise UserError(f"{file} cannot be read as a tokenizer ({error}); copy it again") from error
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    last = max(vocabulary, key=lambda token: vocabulary[token], default=None)
-    if last is None:
+    if not vocabulary:
         raise UserError(f"{file} has no tokens; copy it again")
-    if vocabulary[last] >= config.vocabulary_size:
-        count = sum(number >= config.vocabulary_size for number in vocabulary.values())
+    # Special tokens are added by numbers of their own: a text that is unknown, and a pair, show all there are.
+    with _usable(file):
+        tried = EncoderTokenizer(tokenizer, config).try_all()
+    numbers = {number: token for token, number in vocabulary.items()} | dict(zip(tried.ids, tried.tokens, strict=True))
+    if (last := max(numbers)) >= config.vocabulary_size:
+        count = sum(number >= config.vocabulary_size for number in numbers)
         raise UserError(
-            f"{file} does not fit the vocabulary: {count} of its tokens, as {last!r} with number {vocabulary[last]}, "
-            f"have no row in the embedding table of {config.vocabulary_size}; take the tokenizer that came with the "
-            "weights"
+            f"{file} does not fit the vocabulary: {count} of its tokens, as {numbers[last]!r} with number {last}, have "
+            f"no row in the embedding table of {config.vocabulary_size}; take the tokenizer that came with the weights"
         )
-    return Tokenizer(tokenizer, config)
+    return EncoderTokenizer(tokenizer, config)
 
 
-def _check_texts(texts: Sequence[str]) -> None:
-    empty = [str(place) for place, text in enumerate(texts, start=1) if not text.strip()]
-    if empty:
-        places = ", ".join(empty[:10]) + (" and more" if len(empty) > 10 else "")
-        raise UserError(f"{len(empty)} of {len(texts)} texts are empty, number {places}; give each at least a word")
+@contextlib.contextmanager
+def _usable(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # tokenizers raises nothing special, and where Rust panics no Exception
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"{file} cannot be used as a tokenizer ({reason}); copy it again") from error
