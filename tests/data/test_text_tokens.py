@@ -17,8 +17,8 @@ from train.data.text import (
     hashed_embeddings,
     learn_words,
     load,
-    load_words,
     token_batch,
+    token_batches,
 )
 from train.data.text.token_batches import group
 from train.errors import UserError
@@ -98,19 +98,6 @@ def test_words_are_learned_most_frequent_first_from_the_splits_that_count(texts)
     assert len(learn_words(texts(), splits=("test",)).vocabulary) == 3 + 1 + 20
     with pytest.raises(ValueError, match=r"at_least=10000 leaves no word"):
         learn_words(texts(), at_least=10_000)
-
-
-def test_words_are_saved_and_read_again(words, tmp_path):
-    words.save(tmp_path / "words.txt")
-    assert load_words(tmp_path / "words.txt").vocabulary == words.vocabulary
-
-
-@pytest.mark.parametrize("content", [None, "", "two words\n", "cut", "twice\ntwice\n", "a\n\nb\n"])
-def test_a_file_that_is_no_list_of_words_is_told(tmp_path, content):
-    if content is not None:
-        (tmp_path / "words.txt").write_text(content)
-    with pytest.raises(UserError, match=r"words.txt cannot be read as a list of words \(.*\); train again"):
-        load_words(tmp_path / "words.txt")
 
 
 def test_the_embedding_table_has_the_vector_of_every_word_and_none_for_padding(tmp_path):
@@ -283,8 +270,21 @@ def test_arguments_out_of_range_are_named(data, call, message):
 def test_a_text_without_words_is_told(column):
     pair = [["fine", "dull"], ["fine", "dull"]]
     pair[column][1] = " <br /> "
-    with pytest.raises(UserError, match="1 of 2 texts have no words, the first is text 2"):
+    with pytest.raises(UserError, match=f"1 {'second ' * column}texts without a word, number 2; leave them out"):
         WordTokenizer(["fine"]).encode(*pair)
+
+
+def test_a_text_that_cannot_be_used_is_told_by_its_number_in_the_split(monkeypatch, data):
+    monkeypatch.setattr(token_batches, "ENCODED_TOGETHER", 8)
+    read = data._data.examples
+
+    def examples(split, *, batch_size):
+        for place, batch in enumerate(read(split, batch_size=batch_size)):
+            yield batch._replace(texts=[*batch.texts[:2], "<Br>", *batch.texts[3:]]) if place == 1 else batch
+
+    monkeypatch.setattr(data._data, "examples", examples)
+    with pytest.raises(UserError, match="1 validation texts without a word, number 11; leave them out"):
+        data.examples("validation", batch_size=8)
 
 
 @pytest.mark.data

@@ -90,9 +90,9 @@ def test_folders_of_the_other_architectures_are_read_with_and_without_their_pref
         tensors = {name.removeprefix(f"{kind}."): each for name, each in tensors.items() if "classifier" not in name}
     found, base = reads(write_folder(config=config | {"model_type": kind}, tensors=tensors)), bert_tensors()
     np.testing.assert_array_equal(query_of(found, 1), base["bert.encoder.layer.1.attention.self.query.weight"].T)
-    np.testing.assert_array_equal(found.params["layers"]["output_norm"]["bias"][0], base[
-        "bert.encoder.layer.0.output.LayerNorm.bias"
-    ])
+    np.testing.assert_array_equal(
+        found.params["layers"]["output_norm"]["bias"][0], base["bert.encoder.layer.0.output.LayerNorm.bias"]
+    )
     assert (found.config.max_positions, found.hidden) == (positions, hidden)
     assert sorted(found.head) == ([] if bare else ["hidden", "logits"])
     if not bare:
@@ -190,15 +190,19 @@ def test_pickled_weights_are_refused_unread(write_folder):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("config.json", None, ["config.json does not exist"]),
+        ("config.json", None, ["holds no config.json; it must hold"]),
         ("config.json", b"{", ["config.json is no JSON"]),
         ("config.json", b"\xff", ["config.json is no JSON"]),
         ("config.json", b"[]", ["holds a list instead of an object"]),
         ("config.json", b"[" * 100_000, ["config.json is no JSON"]),
-        ("model.safetensors", None, ["model.safetensors does not exist"]),
+        ("model.safetensors", None, ["holds no model.safetensors; it must hold"]),
         ("model.safetensors", b"junk", ["cannot be read as safetensors", "copy it again"]),
-        ("tokenizer.json", None, ["tokenizer.json does not exist"]),
-        ("tokenizer.json", b"{}", ["cannot be read as a tokenizer", "copy it again"]),
+        (
+            "tokenizer.json",
+            None,
+            ["holds no tokenizer.json", "AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER)"],
+        ),
+        ("tokenizer.json", b"{}", ["cannot be used as a tokenizer", "copy it again"]),
     ],
 )
 def test_a_file_that_is_missing_or_damaged_is_named(write_folder, name, content, words):

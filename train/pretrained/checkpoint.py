@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from train.errors import UserError
 from train.pretrained.architectures import class_names, read_architecture, read_config, unnamed_classes
 from train.pretrained.folders import find_folder, read_json, weights_file
-from train.pretrained.tokenizer import Tokenizer, load_tokenizer
+from train.pretrained.tokenizer import EncoderTokenizer, load_tokenizer
 from train.pretrained.weights import Tensors, read_weights
 from unroll_jax.models import Classifier, EncoderConfig
 
@@ -33,7 +33,7 @@ class Pretrained(NamedTuple):
     head: dict[str, Any]
     hidden: str
     classes: tuple[str, ...]
-    tokenizer: Tokenizer
+    tokenizer: EncoderTokenizer
 
 
 def load_pretrained(source: str, *, revision: str | None = None, log: Callable[[str], None] = print) -> Pretrained:

@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from train.data.text.tokenizers import Encoded
+from train.data.text.word_tokenizer import Encoded, check_texts
 from train.errors import UserError
+from train.pretrained.folders import missing_file
 from unroll_jax.models import EncoderConfig
 
-__all__ = ["Tokenizer", "load_tokenizer"]
+__all__ = ["EncoderTokenizer", "load_tokenizer"]
+
+UNKNOWN = "a \U0010ffff"  # a word that some know, and a sign that none does
 
 
-class Tokenizer:
+class EncoderTokenizer:
     """A tokenizer that fits an encoder.
 
     Args:
@@ -44,14 +47,15 @@ class Tokenizer:
             Longer texts lose their end, of pairs the longer one does first.
 
         Raises:
-          UserError: if a text is empty but for white space; it says which.
-          ValueError: if max_length is not in the encoder's range, or ``seconds`` has another length than ``texts``.
+          UserError: if a text cannot be used, see `check_texts`.
+          ValueError: if max_length leaves no token of a text or is more than the encoder can take, or ``seconds`` has
+            another length than ``texts``.
         """
         limit = self._limit(max_length, pairs=seconds is not None)
         if seconds is not None and len(seconds) != len(texts):
             raise ValueError(f"seconds must be as many as texts, {len(texts)}, got {len(seconds)}")
-        for column in (texts, seconds or ()):
-            _check_texts(column)
+        check_texts(texts)
+        check_texts(seconds or (), what="second texts")
         self._tokenizer.enable_truncation(limit)
         inputs: Any = list(texts) if seconds is None else list(zip(texts, seconds, strict=True))
         found = self._tokenizer.encode_batch(inputs)
@@ -81,16 +85,18 @@ def load_tokenizer(folder: Path, config: EncoderConfig) -> EncoderTokenizer:
     """
     file = folder / "tokenizer.json"
     if not file.is_file():
-        raise UserError(f"{file} does not exist; {TOKENIZER_WAY_OUT}")
+        raise missing_file(str(folder), file.name, [])
     with _usable(file):
         tokenizer: Any = tokenizers.Tokenizer.from_file(str(file))
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     if not vocabulary:
         raise UserError(f"{file} has no tokens; copy it again")
-    # Special tokens are added by numbers of their own: a text that is unknown, and a pair, show all there are.
+    # The tokens that are put around texts have numbers of their own, which an unknown text and a pair of them show.
     with _usable(file):
-        tried = EncoderTokenizer(tokenizer, config).try_all()
-    numbers = {number: token for token, number in vocabulary.items()} | dict(zip(tried.ids, tried.tokens, strict=True))
+        tokenizer.no_truncation()
+        tried = [tokenizer.encode(*texts) for texts in ((UNKNOWN,), (UNKNOWN, UNKNOWN))]
+    numbers = {number: token for token, number in vocabulary.items()}
+    numbers |= {number: token for each in tried for number, token in zip(each.ids, each.tokens, strict=True)}
     if (last := max(numbers)) >= config.vocabulary_size:
         count = sum(number >= config.vocabulary_size for number in numbers)
         raise UserError(

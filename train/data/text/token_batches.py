@@ -10,7 +10,7 @@ import numpy as np
 from train.data.batches import Batches, by_step
 from train.data.source import Log
 from train.data.text.texts import TextData
-from train.data.text.tokenizers import Encoded, Tokenizer
+from train.data.text.word_tokenizer import Encoded, Tokenizer, check_texts
 
 __all__ = ["TokenBatch", "TokenData", "bucket_lengths", "group", "pad_tokens", "token_batch"]
 
@@ -134,6 +134,9 @@ class TokenData:
     def _encoded(self, split: str) -> tuple[Encoded, np.ndarray]:
         tokens, types, labels, truncated = [], [], [], 0
         for batch in self._data.examples(split, batch_size=ENCODED_TOGETHER):
+            # Here, where it is known which text of the split one is.
+            check_texts(batch.texts, what=f"{split} texts", first=len(tokens) + 1)
+            check_texts(batch.seconds or (), what=f"{split} second texts", first=len(tokens) + 1)
             found = self.tokenizer.encode(batch.texts, batch.seconds, max_length=self.max_length)
             tokens += found.tokens
             types += found.token_types
@@ -197,7 +200,7 @@ def token_batch(
     """One batch of texts at hand, to predict their classes, with -1 for labels; and how many of them were truncated.
 
     Raises:
-      UserError: if a text is empty.
+      UserError: if a text cannot be used, see `check_texts`.
     """
     encoded = tokenizer.encode(texts, seconds, max_length=max_length)
     labels = np.full(len(texts), UNLABELLED, np.int32)
