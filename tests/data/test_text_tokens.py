@@ -24,7 +24,7 @@ from train.data.text.token_batches import group
 from train.errors import UserError
 
 LENGTHS = [3, 5, 8, 9, 14, 20, 30, 40, 70] * 9
-SHAPES = {8, 16, 32, 50}  # of texts of at most 50 tokens
+SHAPES = {8, 12, 16, 24, 32, 48, 50}  # of texts of at most 50 tokens
 
 
 @pytest.fixture(scope="module")
@@ -110,9 +110,10 @@ def test_the_embedding_table_has_the_vector_of_every_word_and_none_for_padding(t
     np.testing.assert_array_equal(embedding_table(words, hashed_embeddings(2))[4], hashed_embeddings(2)(["other"])[0])
 
 
-def test_buckets_are_few_and_waste_less_than_half():
-    assert bucket_lengths(100) == (8, 16, 32, 64, 100)
-    assert bucket_lengths(64) == (8, 16, 32, 64)
+def test_buckets_are_few_and_waste_less_than_a_third():
+    assert bucket_lengths(100) == (8, 12, 16, 24, 32, 48, 64, 96, 100)
+    assert bucket_lengths(64) == (8, 12, 16, 24, 32, 48, 64)
+    assert bucket_lengths(12) == (8, 12)
     assert bucket_lengths(5) == (5,)
     with pytest.raises(ValueError, match="max_length must be at least 1, got 0"):
         bucket_lengths(0)
@@ -293,7 +294,7 @@ def test_real_pairs_become_batches_of_few_shapes(real_data, tmp_path):
     words = learn_words(read, at_least=2)
     data = TokenData(read, words, max_length=64, log=lambda line: None)
     batches = list(itertools.islice(data.batches("train", batch_size=32, seed=0), 84))
-    assert {batch.tokens.shape[1] for batch in batches} <= {8, 16, 32, 64}
+    assert {batch.tokens.shape[1] for batch in batches} <= {8, 12, 16, 24, 32, 48, 64}
     assert sum(batch.mask.sum() for batch in batches) > 0.6 * sum(batch.mask.size for batch in batches)
     for batch in batches:
         separators = (batch.tokens == 2).sum(axis=1)
