@@ -17,7 +17,7 @@ from benchmarks import torch_peer
 from benchmarks.timing import interleaved, matmul_rate, table
 from train.pretrained.architectures import read_architecture, read_config
 from train.pretrained.folders import read_json
-from train.pretrained.weights import Tensors, dense_weights, encoder_weights
+from train.pretrained.weights import Tensors, read_weights
 from unroll_jax.models import Classifier, Encoder, EncoderConfig
 
 __all__ = ["main"]
@@ -151,9 +151,7 @@ def _same_weights(model: Classifier) -> tuple[Any, Any]:
         values = read_json(Path(folder) / "config.json")
         architecture = read_architecture(values, where=folder)
         with Tensors(Path(folder) / "model.safetensors") as tensors:
-            encoder = encoder_weights(tensors, read_config(values, where=folder), architecture)
-            names = {"hidden": architecture.hidden[0], "logits": architecture.logits}
-            head = {name: dense_weights(tensors, stored, (None, SHAPE.dim)) for name, stored in names.items()}
+            encoder, head = read_weights(tensors, read_config(values, where=folder), architecture)
     return jax.tree.map(jnp.asarray, {"params": {"encoder": encoder, "head": head}}), peer
 
 

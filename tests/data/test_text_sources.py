@@ -62,7 +62,11 @@ def mnli(tmp_path):
     write(
         root / "multinli_1.0_train.jsonl", [*PAIRS, ("It rains.", "Really?", "-"), ("", "Empty.", "neutral")], columns
     )
-    write(root / "multinli_1.0_dev_matched.jsonl", [*PAIRS[::7], ("a", "b", "-"), ("a", "c", "-")], columns)
+    write(
+        root / "multinli_1.0_dev_matched.jsonl",
+        [*PAIRS[::7], ("a", "b", "-"), ("a", "c", "-"), ("<BR />", "a", "neutral")],
+        columns,
+    )
     return root
 
 
@@ -82,6 +86,7 @@ def test_mnli_has_pairs_in_three_classes_and_leaves_out_what_has_no_gold_label(m
     assert "  train: 1 record(s) have no gold label ('-') and are left out" in lines
     assert "  train: 1 record(s) have an empty sentence and are left out" in lines
     assert "  test: 2 record(s) have no gold label ('-') and are left out" in lines
+    assert "  test: 1 record(s) have an empty sentence and are left out" in lines
 
 
 def drop(name):
@@ -102,9 +107,9 @@ BAD_MNLI = {
     "no dev": (drop(DEV), rf"holds no {re.escape(DEV)}; give the folder of"),
     "label": (append(TRAIN, b'{"sentence1": "a", "sentence2": "b", "gold_label": "maybe"}\n'), r"line 33 .* 'maybe'"),
     "number": (append(TRAIN, b'{"sentence1": 1, "sentence2": "b", "gold_label": "neutral"}\n'), r"line 33: .* texts"),
-    "column": (append(DEV, b'{"sentence1": "a", "gold_label": "neutral"}\n'), r"line 8 has no column 'sentence2'"),
-    "cut": (append(DEV, b'{"sentence1": "a", "sent'), r"dev_matched.jsonl line 8 cannot be read as JSON"),
-    "no object": (append(DEV, b"[1]\n"), r"line 8 is no JSON object with 'sentence1', 'sentence2', 'gold_label'"),
+    "column": (append(DEV, b'{"sentence1": "a", "gold_label": "neutral"}\n'), r"line 9 has no column 'sentence2'"),
+    "cut": (append(DEV, b'{"sentence1": "a", "sent'), r"dev_matched.jsonl line 9 cannot be read as JSON"),
+    "no object": (append(DEV, b"[1]\n"), r"line 9 is no JSON object with 'sentence1', 'sentence2', 'gold_label'"),
     "not UTF-8": (append(TRAIN, b'{"sentence1": "\xff"}\n'), r"train.jsonl is not UTF-8: byte 0xff in line 33"),
 }
 

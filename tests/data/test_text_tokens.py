@@ -17,14 +17,14 @@ from train.data.text import (
     hashed_embeddings,
     learn_words,
     load,
-    load_words,
     token_batch,
+    token_batches,
 )
 from train.data.text.token_batches import group
 from train.errors import UserError
 
 LENGTHS = [3, 5, 8, 9, 14, 20, 30, 40, 70] * 9
-SHAPES = {8, 16, 32, 50}  # of texts of at most 50 tokens
+SHAPES = {8, 12, 16, 24, 32, 48, 50}  # of texts of at most 50 tokens
 
 
 @pytest.fixture(scope="module")
@@ -100,19 +100,6 @@ def test_words_are_learned_most_frequent_first_from_the_splits_that_count(texts)
         learn_words(texts(), at_least=10_000)
 
 
-def test_words_are_saved_and_read_again(words, tmp_path):
-    words.save(tmp_path / "words.txt")
-    assert load_words(tmp_path / "words.txt").vocabulary == words.vocabulary
-
-
-@pytest.mark.parametrize("content", [None, "", "two words\n", "cut", "twice\ntwice\n", "a\n\nb\n"])
-def test_a_file_that_is_no_list_of_words_is_told(tmp_path, content):
-    if content is not None:
-        (tmp_path / "words.txt").write_text(content)
-    with pytest.raises(UserError, match=r"words.txt cannot be read as a list of words \(.*\); train again"):
-        load_words(tmp_path / "words.txt")
-
-
 def test_the_embedding_table_has_the_vector_of_every_word_and_none_for_padding(tmp_path):
     (tmp_path / "glove.txt").write_text("fine 1 2\ndull 3 4\n")
     words = WordTokenizer(["dull", "other"])
@@ -123,9 +110,10 @@ def test_the_embedding_table_has_the_vector_of_every_word_and_none_for_padding(t
     np.testing.assert_array_equal(embedding_table(words, hashed_embeddings(2))[4], hashed_embeddings(2)(["other"])[0])
 
 
-def test_buckets_are_few_and_waste_less_than_half():
-    assert bucket_lengths(100) == (8, 16, 32, 64, 100)
-    assert bucket_lengths(64) == (8, 16, 32, 64)
+def test_buckets_are_few_and_waste_less_than_a_third():
+    assert bucket_lengths(100) == (8, 12, 16, 24, 32, 48, 64, 96, 100)
+    assert bucket_lengths(64) == (8, 12, 16, 24, 32, 48, 64)
+    assert bucket_lengths(12) == (8, 12)
     assert bucket_lengths(5) == (5,)
     with pytest.raises(ValueError, match="max_length must be at least 1, got 0"):
         bucket_lengths(0)
@@ -283,8 +271,21 @@ def test_arguments_out_of_range_are_named(data, call, message):
 def test_a_text_without_words_is_told(column):
     pair = [["fine", "dull"], ["fine", "dull"]]
     pair[column][1] = " <br /> "
-    with pytest.raises(UserError, match="1 of 2 texts have no words, the first is text 2"):
+    with pytest.raises(UserError, match=f"1 {'second ' * column}texts without a word, number 2; leave them out"):
         WordTokenizer(["fine"]).encode(*pair)
+
+
+def test_a_text_that_cannot_be_used_is_told_by_its_number_in_the_split(monkeypatch, data):
+    monkeypatch.setattr(token_batches, "ENCODED_TOGETHER", 8)
+    read = data._data.examples
+
+    def examples(split, *, batch_size):
+        for place, batch in enumerate(read(split, batch_size=batch_size)):
+            yield batch._replace(texts=[*batch.texts[:2], "<Br>", *batch.texts[3:]]) if place == 1 else batch
+
+    monkeypatch.setattr(data._data, "examples", examples)
+    with pytest.raises(UserError, match="1 validation texts without a word, number 11; leave them out"):
+        data.examples("validation", batch_size=8)
 
 
 @pytest.mark.data
@@ -293,7 +294,7 @@ def test_real_pairs_become_batches_of_few_shapes(real_data, tmp_path):
     words = learn_words(read, at_least=2)
     data = TokenData(read, words, max_length=64, log=lambda line: None)
     batches = list(itertools.islice(data.batches("train", batch_size=32, seed=0), 84))
-    assert {batch.tokens.shape[1] for batch in batches} <= {8, 16, 32, 64}
+    assert {batch.tokens.shape[1] for batch in batches} <= {8, 12, 16, 24, 32, 48, 64}
     assert sum(batch.mask.sum() for batch in batches) > 0.6 * sum(batch.mask.size for batch in batches)
     for batch in batches:
         separators = (batch.tokens == 2).sum(axis=1)

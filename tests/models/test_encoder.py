@@ -85,12 +85,13 @@ def test_padding_changes_neither_outputs_nor_gradients(kind, getkey):
     params, tokens = random_params(model, getkey()), random_tokens(getkey(), (1, 4))
     noise, weight = (jax.random.normal(getkey(), (1, 4, config.dim)) for _ in range(2))
 
-    def loss(params, tokens, mask, noise, weight):
-        outputs = model.apply(params, tokens, mask, perturbation=noise)
+    def loss(params, tokens, mask, types, noise, weight):
+        outputs = model.apply(params, tokens, mask, token_types=types, perturbation=noise)
         return jnp.sum(jnp.where(mask[..., None], jnp.sin(outputs) * weight, 0.0)), outputs
 
     run = jax.jit(jax.value_and_grad(loss, has_aux=True))
-    (_, outputs), gradient = run(params, tokens, jnp.ones((1, 4), bool), noise, weight)
+    types = jax.random.randint(getkey(), (1, 4), 0, max(config.token_types, 1))
+    (_, outputs), gradient = run(params, tokens, jnp.ones((1, 4), bool), types, noise, weight)
 
     for where in ([0, 1, 2, 3], [5, 6, 7, 8], [0, 2, 3, 8]):  # on the right, on the left, between
 
@@ -99,12 +100,13 @@ def test_padding_changes_neither_outputs_nor_gradients(kind, getkey):
             longer[:, where] = values  # noqa: B023
             return jnp.asarray(longer)
 
-        # What stands at the padding is anything: even a perturbation without a value.
-        mask = padded(np.ones((1, 4), bool), False)
-        longer = (padded(tokens, 17), mask, padded(noise, np.nan), padded(weight, 3.0))
-        (_, found), found_gradient = run(params, *longer)
-        np.testing.assert_allclose(found[:, :, jnp.array(where)], outputs, rtol=1e-12, atol=1e-12)
-        chex.assert_trees_all_close(found_gradient, gradient, rtol=1e-10, atol=1e-11)
+        # What stands at the padding is anything: even a perturbation without a value, and a token that there is not.
+        mask, kinds = padded(np.ones((1, 4), bool), False), padded(types, 99)
+        for filling in (17, -1, config.vocabulary_size):
+            longer = (padded(tokens, filling), mask, kinds, padded(noise, np.nan), padded(weight, 3.0))
+            (_, found), found_gradient = run(params, *longer)
+            np.testing.assert_allclose(found[:, :, jnp.array(where)], outputs, rtol=1e-12, atol=1e-12)
+            chex.assert_trees_all_close(found_gradient, gradient, rtol=1e-10, atol=1e-11)
 
 
 def test_without_a_mask_all_tokens_are_real_but_those_of_padding(getkey):
@@ -219,7 +221,7 @@ TOKENS = jnp.ones((2, 5), jnp.int32)
     ("inputs", "error", "message"),
     [
         ({"tokens": jnp.ones((2, 11), jnp.int32)}, ValueError, r"n in \[1, max_positions=10\], got shape \(2, 11\)"),
-        ({"tokens": jnp.ones((2, 0), jnp.int32)}, ValueError, r"got shape \(2, 0\)"),
+        ({"tokens": jnp.ones((2, 0), jnp.int32)}, ValueError, r"n at least 1, got shape \(2, 0\)"),
         ({"tokens": jnp.ones((2, 5))}, TypeError, "tokens must have a dtype of kind integer, got float32"),
         ({"mask": jnp.ones((2, 4), bool)}, ValueError, r"mask must have shape \(2, 5\), as tokens say, got \(2, 4\)"),
         ({"mask": jnp.ones((2, 5), jnp.int32)}, TypeError, "mask must have a dtype of kind bool, got int32"),

@@ -1,5 +1,6 @@
 """The classifier of text over unrolled layers, against NumPy in float64; padding, noise, frozen embeddings."""
 
+import chex
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -56,6 +57,16 @@ def test_a_padded_batch_gives_the_logits_of_each_text_by_itself(drawn, positions
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("filling", [-1, WORDS, 10**6])
+def test_what_stands_at_the_padding_changes_nothing(drawn, filling):
+    model, other = classifier(max_positions=5), jnp.where(GIVEN[1], GIVEN[0], filling)
+    variables = drawn(model)
+    run = jax.jit(
+        jax.value_and_grad(lambda variables, tokens: jnp.sum(jnp.sin(model.apply(variables, tokens, GIVEN[1]))))
+    )
+    chex.assert_trees_all_close(run(variables, other), run(variables, GIVEN[0]), rtol=1e-6)
+
+
 def test_padding_on_the_left_gives_what_padding_on_the_right_gives(drawn):
     model = classifier(max_positions=5)
     variables, turned = drawn(model), jnp.asarray(np.stack([TOKENS[0], np.roll(TOKENS[1], 3)]))
@@ -84,12 +95,17 @@ def test_record_sees_the_logits_of_every_layer(drawn):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"tokens": TOKENS.astype(np.float32)}, TypeError, "tokens must be integers, got float32"),
+        ({"tokens": TOKENS.astype(np.float32)}, TypeError, "tokens must have a dtype of kind integer, got float32"),
+        ({"mask": MASK.astype(np.int32)}, TypeError, "mask must have a dtype of kind bool, got int32"),
+        ({"perturbation": np.zeros((2, 5, DIM), np.int32)}, TypeError, "perturbation must have .* floating, got int32"),
+        ({"tokens": TOKENS[:, :0], "mask": MASK[:, :0]}, ValueError, r"n at least 1, got shape \(2, 0\)"),
+        ({"token_types": TOKENS[:1]}, ValueError, r"token_types must have shape \(2, 5\)"),
+        ({"max_positions": 0}, ValueError, "max_positions must be at least 1 and an integer, got 0"),
         ({"mask": MASK[:1]}, ValueError, r"mask must have shape \(2, 5\)"),
         ({"perturbation": np.zeros((2, 5, 1))}, ValueError, r"perturbation must have shape \(2, 5, 4\)"),
-        ({"max_positions": 4}, ValueError, "at most max_positions=4 long, got 5; truncate them"),
+        ({"max_positions": 4}, ValueError, r"n in \[1, max_positions=4\], got shape \(2, 5\); truncate"),
     ],
-    ids=["tokens", "mask", "perturbation", "positions"],
+    ids=["tokens", "mask kind", "noise kind", "empty", "types", "no positions", "mask", "perturbation", "positions"],
 )
 def test_arguments_that_do_not_fit_are_refused(options, error, message):
     call = {"tokens": TOKENS, "mask": MASK, **options}

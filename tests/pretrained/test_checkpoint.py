@@ -12,9 +12,8 @@ from safetensors.numpy import save_file
 
 from tests.errors import assert_fails
 from tests.pretrained.conftest import DIM, bert_tensors
-from train.errors import UserError
-from train.pretrained import load_pretrained, start_from
-from unroll_jax.models import Classifier, Encoder, EncoderConfig
+from train.pretrained import load_pretrained
+from unroll_jax.models import Encoder, EncoderConfig
 
 load = functools.partial(load_pretrained, log=lambda line: None)
 
@@ -57,6 +56,49 @@ def test_other_names_of_the_same_tensors_are_known(write_folder, tensors):
     assert sorted(found.head) == ["hidden", "logits"]
 
 
+DISTILBERT = {
+    "bert.embeddings": "distilbert.embeddings",
+    "bert.encoder.layer": "distilbert.transformer.layer",
+    "attention.self.query": "attention.q_lin",
+    "attention.self.key": "attention.k_lin",
+    "attention.self.value": "attention.v_lin",
+    "attention.output.dense": "attention.out_lin",
+    "attention.output.LayerNorm": "sa_layer_norm",
+    "intermediate.dense": "ffn.lin1",
+    "output.dense": "ffn.lin2",
+    "output.LayerNorm": "output_layer_norm",
+    "bert.pooler.dense": "pre_classifier",
+}
+ROBERTA = {"bert.pooler.dense": "classifier.dense", "classifier.weight": "classifier.out_proj.weight"}
+ROBERTA |= {"classifier.bias": "classifier.out_proj.bias", "bert.": "roberta."}
+SIZES = {"dim": DIM, "n_layers": 2, "n_heads": 2, "hidden_dim": 12}
+OTHERS = {"distilbert": (DISTILBERT, SIZES, "relu", 16), "roberta": (ROBERTA, {"pad_token_id": 1}, "tanh", 14)}
+
+
+def renamed(name, names):
+    for old, new in names.items():
+        name = name.replace(old, new)
+    return name
+
+
+@pytest.mark.parametrize("bare", [False, True])
+@pytest.mark.parametrize("kind", OTHERS)
+def test_folders_of_the_other_architectures_are_read_with_and_without_their_prefix(write_folder, kind, bare):
+    names, config, hidden, positions = OTHERS[kind]
+    tensors = {renamed(name, names): tensor for name, tensor in bert_tensors().items()}
+    if bare:  # as the encoder alone is written
+        tensors = {name.removeprefix(f"{kind}."): each for name, each in tensors.items() if "classifier" not in name}
+    found, base = reads(write_folder(config=config | {"model_type": kind}, tensors=tensors)), bert_tensors()
+    np.testing.assert_array_equal(query_of(found, 1), base["bert.encoder.layer.1.attention.self.query.weight"].T)
+    np.testing.assert_array_equal(
+        found.params["layers"]["output_norm"]["bias"][0], base["bert.encoder.layer.0.output.LayerNorm.bias"]
+    )
+    assert (found.config.max_positions, found.hidden) == (positions, hidden)
+    assert sorted(found.head) == ([] if bare else ["hidden", "logits"])
+    if not bare:
+        np.testing.assert_array_equal(found.head["hidden"]["kernel"], base["bert.pooler.dense.weight"].T)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
 def test_weights_of_any_floating_dtype_become_float32(write_folder, dtype):
     narrow = {name: tensor.astype(dtype) for name, tensor in bert_tensors().items()}
@@ -66,38 +108,6 @@ def test_weights_of_any_floating_dtype_become_float32(write_folder, dtype):
     np.testing.assert_array_equal(query_of(found, 0), expected)
 
 
-def test_a_file_without_a_head_has_none(write_folder):
-    bare = {
-        name: tensor for name, tensor in bert_tensors().items() if "pooler" not in name and "classifier" not in name
-    }
-    found = reads(write_folder(tensors=bare))
-    assert (found.head, found.classes) == ({}, ())
-
-
-def test_a_classifier_starts_from_what_fits_it(write_folder, getkey):
-    pretrained = reads(write_folder())
-    encoder = Encoder(pretrained.config)
-    cases = {
-        ("hidden", "logits"): Classifier(encoder, 3, hidden="tanh"),
-        ("hidden",): Classifier(encoder, 2, hidden="tanh"),
-        (): Classifier(encoder, 3),
-    }
-    for taken, model in cases.items():
-        params = start_from(pretrained, model, getkey())["params"]
-        jax.tree.map(np.testing.assert_array_equal, params["encoder"], pretrained.params)
-        for name, layer in params["head"].items():
-            same = layer["kernel"].shape == pretrained.head[name]["kernel"].shape
-            same = same and np.array_equal(layer["kernel"], pretrained.head[name]["kernel"])
-            assert same == (name in taken)
-        assert model.apply({"params": params}, jnp.ones((2, 4), jnp.int32)).shape == (3, 2, model.num_classes)
-
-
-def test_a_classifier_of_another_encoder_is_refused(write_folder, getkey):
-    model = Classifier(Encoder(EncoderConfig(20, 8, 3, 2, 12, 16)), 3)
-    with pytest.raises(UserError, match=r"num_layers=3.*the pretrained one .*num_layers=2"):
-        start_from(reads(write_folder()), model, getkey())
-
-
 def test_all_tensors_that_do_not_fit_are_named_at_once(write_folder):
     tensors = bert_tensors()
     for gone in ("bert.embeddings.LayerNorm.bias", "bert.encoder.layer.1.output.dense.weight"):
@@ -105,7 +115,8 @@ def test_all_tensors_that_do_not_fit_are_named_at_once(write_folder):
     tensors["bert.encoder.layer.0.intermediate.dense.weight"] = np.zeros((DIM, 12), np.float32)
     tensors["bert.embeddings.word_embeddings.weight"] = np.zeros((19, DIM), np.float32)
     tensors["bert.encoder.layer.0.output.dense.bias"] = np.zeros(DIM, np.int8)
-    tensors["bert.encoder.layer.2.output.dense.bias"] = np.zeros(DIM, np.float32)
+    for layer in (9, 10):
+        tensors[f"bert.encoder.layer.{layer}.output.dense.bias"] = np.zeros(DIM, np.float32)
     assert_fails(
         reads,
         write_folder(tensors=tensors),
@@ -114,15 +125,16 @@ def test_all_tensors_that_do_not_fit_are_named_at_once(write_folder):
         "bert.encoder.layer.0.intermediate.dense.weight is (8, 12), not (12, 8)",
         "bert.embeddings.word_embeddings.weight is (19, 8), not (20, 8)",
         "1 not of F16, BF16, F32, F64: bert.encoder.layer.0.output.dense.bias is I8",
-        "1 layer(s) beyond num_layers=2: bert.encoder.layer.2",
+        "2 layer(s) beyond num_layers=2: bert.encoder.layer.9, bert.encoder.layer.10",
     )
 
 
 def test_numbers_that_are_not_finite_are_named(write_folder):
     tensors = bert_tensors()
-    for name in ("bert.embeddings.LayerNorm.bias", "bert.encoder.layer.1.output.dense.weight"):
-        tensors[name].flat[3] = np.nan
-    words = ("not finite in bert.embeddings.LayerNorm.bias, bert.encoder.layer.1.output.dense.weight",)
+    names = ("bert.embeddings.LayerNorm.bias", "bert.encoder.layer.1.output.dense.weight", "bert.pooler.dense.bias")
+    for name, bad in zip((*names, "classifier.weight"), (np.nan, np.inf, -np.inf, np.nan), strict=True):
+        tensors[name].flat[3] = bad
+    words = (f"not finite in {', '.join(names)}, classifier.weight; copy it again",)
     assert_fails(reads, write_folder(tensors=tensors), *words)
 
 
@@ -137,8 +149,13 @@ def test_numbers_that_are_not_finite_are_named(write_folder):
         ({"hidden_act": "mish"}, ["hidden_act='mish'", "gelu_new"]),
         ({"position_embedding_type": "relative_key"}, ["position_embedding_type='relative_key'", "'absolute'"]),
         ({"is_decoder": True}, ["is_decoder=True"]),
+        ({"model_type": ["bert"]}, ["model_type=['bert']"]),
+        ({"hidden_act": ["gelu"]}, ["hidden_act=['gelu']"]),
+        ({"layer_norm_eps": "tiny"}, ["layer_norm_eps='tiny'; it must be a number"]),
+        ({"id2label": ["bad", "good"]}, ["id2label=['bad', 'good']; it must be an object"]),
+        ({"id2label": "bad"}, ["id2label='bad'"]),
     ],
-    ids=lambda value: "" if isinstance(value, list) else ",".join(value),
+    ids=lambda value: "" if isinstance(value, list) else ",".join(f"{name}={value[name]}" for name in value),
 )
 def test_a_configuration_that_is_not_supported_is_named(write_folder, config, words):
     assert_fails(reads, write_folder(config=config), "config.json", *words)
@@ -147,6 +164,16 @@ def test_a_configuration_that_is_not_supported_is_named(write_folder, config, wo
 def test_fields_that_old_configurations_leave_out_have_their_defaults(write_folder):
     left_out = dict.fromkeys(("type_vocab_size", "hidden_act", "layer_norm_eps", "pad_token_id", "id2label"))
     found = reads(write_folder(config=left_out))
+    assert found.config == EncoderConfig(20, 8, 2, 2, 12, 16)
+    assert found.classes == ("LABEL_0", "LABEL_1", "LABEL_2")
+
+
+def test_null_stands_for_what_is_left_out(write_folder):
+    folder = write_folder()
+    values = json.loads((folder / "config.json").read_text())
+    nulls = dict.fromkeys(("type_vocab_size", "hidden_act", "is_decoder", "position_embedding_type", "id2label"))
+    (folder / "config.json").write_text(json.dumps(values | nulls))
+    found = reads(folder)
     assert found.config == EncoderConfig(20, 8, 2, 2, 12, 16)
     assert found.classes == ("LABEL_0", "LABEL_1", "LABEL_2")
 
@@ -163,14 +190,19 @@ def test_pickled_weights_are_refused_unread(write_folder):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("config.json", None, ["config.json does not exist"]),
+        ("config.json", None, ["holds no config.json; it must hold"]),
         ("config.json", b"{", ["config.json is no JSON"]),
         ("config.json", b"\xff", ["config.json is no JSON"]),
         ("config.json", b"[]", ["holds a list instead of an object"]),
-        ("model.safetensors", None, ["model.safetensors does not exist"]),
+        ("config.json", b"[" * 100_000, ["config.json is no JSON"]),
+        ("model.safetensors", None, ["holds no model.safetensors; it must hold"]),
         ("model.safetensors", b"junk", ["cannot be read as safetensors", "copy it again"]),
-        ("tokenizer.json", None, ["tokenizer.json does not exist"]),
-        ("tokenizer.json", b"{}", ["cannot be read as a tokenizer", "copy it again"]),
+        (
+            "tokenizer.json",
+            None,
+            ["holds no tokenizer.json", "AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER)"],
+        ),
+        ("tokenizer.json", b"{}", ["cannot be used as a tokenizer", "copy it again"]),
     ],
 )
 def test_a_file_that_is_missing_or_damaged_is_named(write_folder, name, content, words):

@@ -14,7 +14,14 @@ from train.errors import UserError
 from train.pretrained import FILES, find_folder
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-CONTENT = {name: f"content of {name}".encode() for name in (*FILES, "pytorch_model.bin")}
+SHARDS = ("model-00001-of-00002.safetensors", "model.safetensors.index.json")
+# Repositories of one owner, and the files of each.
+REPOSITORIES = {
+    "tiny": (*FILES, "pytorch_model.bin"),
+    "pickled": ("config.json", "pytorch_model.bin", "tokenizer.json"),
+    "split": ("config.json", *SHARDS, "tokenizer.json"),
+    "wordless": ("config.json", "model.safetensors", "vocab.txt"),
+}
 # The hub's address and its cache are read when huggingface_hub is imported, so each call has a process of its own.
 CALL = """
 import sys
@@ -29,7 +36,7 @@ except UserError as error:
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """The part of the hub's protocol that one small repository, owner/tiny at its branch main, needs."""
+    """The part of the hub's protocol that small repositories at their branch main need."""
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -37,18 +44,20 @@ class Hub(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.split("?")[0]
         name = path.rsplit("/", 1)[-1]
-        siblings = [{"rfilename": name} for name in CONTENT]
-        if path == "/api/models/owner/tiny/revision/main":
-            described = {"id": "owner/tiny", "sha": COMMIT, "siblings": siblings, "tags": [], "private": False}
+        owned = next((f"owner/{own}" for own in REPOSITORIES if f"/owner/{own}/" in path), "nobody/nothing")
+        content = {name: f"content of {name}".encode() for name in REPOSITORIES.get(owned.split("/")[1], ())}
+        if path == f"/api/models/{owned}/revision/main":
+            siblings = [{"rfilename": name} for name in content]
+            described = {"id": owned, "sha": COMMIT, "siblings": siblings, "tags": [], "private": False}
             self.answer(200, json.dumps(described).encode(), "application/json")
-        elif path == f"/api/models/owner/tiny/tree/{COMMIT}":
-            files = [{"type": "file", "path": name, "size": len(CONTENT[name]), "oid": COMMIT} for name in CONTENT]
+        elif path in (f"/api/models/{owned}/tree/{COMMIT}", f"/api/models/{owned}/tree/main"):
+            files = [{"type": "file", "path": name, "size": len(content[name]), "oid": COMMIT} for name in content]
             self.answer(200, json.dumps(files).encode(), "application/json")
-        elif path in (f"/owner/tiny/resolve/{COMMIT}/{name}", f"/owner/tiny/resolve/main/{name}") and name in CONTENT:
-            self.answer(200, CONTENT[name], "application/octet-stream")
+        elif path in (f"/{owned}/resolve/{COMMIT}/{name}", f"/{owned}/resolve/main/{name}") and name in content:
+            self.answer(200, content[name], "application/octet-stream")
         else:
             self.send_response(404)
-            self.send_header("X-Error-Code", "RepoNotFound" if "tiny" not in path else "RevisionNotFound")
+            self.send_header("X-Error-Code", "RevisionNotFound" if content else "RepoNotFound")
             self.send_header("Content-Length", "0")
             self.end_headers()
 
@@ -114,6 +123,19 @@ def test_a_repository_is_downloaded_once_without_its_pickles(call, hub):
     assert str(sorted(FILES)) in said
     # Then it is at hand, network or not.
     assert str(sorted(FILES)) in call("http://127.0.0.1:9", "owner/tiny")
+
+
+@pytest.mark.parametrize(
+    ("repository", "words"),
+    [
+        ("owner/pickled", "holds no model.safetensors but pytorch_model.bin: pickles can run any program"),
+        ("owner/split", "holds weights split over many files; save them as one, model.safetensors"),
+        ("owner/wordless", "holds no tokenizer.json; transformers.AutoTokenizer.from_pretrained(...).save_pretrained("),
+    ],
+)
+def test_a_repository_without_what_is_read_is_refused_by_its_name(call, hub, repository, words):
+    (error,) = [line for line in call(hub, repository).splitlines() if line.startswith("error:")]
+    assert f"pretrained={repository} {words}" in error
 
 
 @pytest.mark.parametrize("arguments", [("owner/none",), ("owner/tiny", "no-such-branch")])

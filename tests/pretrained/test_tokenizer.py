@@ -1,5 +1,7 @@
 """Texts as tokens: cut, counted and padded, by a tokenizer that fits the weights."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from tests.errors import assert_fails
 from tests.pretrained.conftest import WORDS, word_tokenizer
 from train.data.text import token_batch
 from train.errors import UserError
-from train.pretrained import Tokenizer, load_tokenizer
+from train.pretrained import EncoderTokenizer, load_tokenizer
 from unroll_jax.models import EncoderConfig
 
 CONFIG = EncoderConfig(20, 8, 2, 2, 12, max_positions=8)
@@ -16,7 +18,7 @@ CLS, SEP = 2, 3
 
 @pytest.fixture
 def tokenizer():
-    return Tokenizer(word_tokenizer(WORDS), CONFIG)
+    return EncoderTokenizer(word_tokenizer(WORDS), CONFIG)
 
 
 def numbers(text):
@@ -37,7 +39,7 @@ def test_pairs_have_two_kinds_of_token_where_the_encoder_knows_them(tokenizer):
     found = tokenizer.encode(["a film"], ["good"])
     assert found.tokens[0].tolist() == [CLS, *numbers("a film"), SEP, *numbers("good"), SEP]
     assert found.token_types[0].tolist() == [0, 0, 0, 0, 1, 1]
-    single = Tokenizer(word_tokenizer(WORDS), EncoderConfig(20, 8, 2, 2, 12, 8, token_types=0))
+    single = EncoderTokenizer(word_tokenizer(WORDS), EncoderConfig(20, 8, 2, 2, 12, 8, token_types=0))
     assert single.encode(["a film"], ["good"]).token_types[0].tolist() == [0] * 6
 
 
@@ -66,21 +68,44 @@ def test_batches_are_padded_with_the_encoders_own_token(tokenizer):
     ]
     assert batch.mask.sum(axis=1).tolist() == [5, 3]
     assert truncated == 0
-    roberta = Tokenizer(word_tokenizer(WORDS), EncoderConfig(20, 8, 2, 2, 12, 8, position_offset=2, padding_token=1))
+    roberta = EncoderTokenizer(
+        word_tokenizer(WORDS), EncoderConfig(20, 8, 2, 2, 12, 8, position_offset=2, padding_token=1)
+    )
     assert token_batch(roberta, ["bad"], max_length=8)[0].tokens[0, 3:].tolist() == [1] * 5
 
 
 def test_empty_texts_are_counted_and_numbered(tokenizer):
-    with pytest.raises(UserError, match=r"2 of 3 texts are empty, number 2, 3; give each at least a word"):
-        tokenizer.encode(["bad", "", " \n"])
-    with pytest.raises(UserError, match="1 of 1 texts are empty"):
+    with pytest.raises(UserError, match=r"3 texts without a word, number 2, 3, 4; leave them out, or mend them"):
+        tokenizer.encode(["bad", "", " \n", "<BR />"])
+    with pytest.raises(UserError, match="1 second texts without a word, number 1"):
         tokenizer.encode(["bad"], [""])
 
 
-@pytest.mark.parametrize("max_length", [2, 9])
-def test_a_length_that_cannot_be_is_refused(tokenizer, max_length):
-    with pytest.raises(ValueError, match=rf"max_length must be in \(2, 8\].*got {max_length}"):
-        tokenizer.encode(["bad"], max_length=max_length)
+def test_halves_of_characters_are_numbered(tokenizer):
+    with pytest.raises(UserError, match="1 texts that are no valid UTF-8, number 2; leave them out, or mend them"):
+        tokenizer.encode(["bad", "a \udc80 film"])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "max_length", "message"),
+    [
+        (None, 2, r"in \[3, 8\], as 2 tokens are added to each text .*got 2"),
+        (None, 9, r"in \[3, 8\].*got 9"),
+        (["good"], 4, r"in \[5, 8\], as 3 tokens are added to each pair .*got 4"),
+    ],
+)
+def test_a_length_that_cannot_be_is_refused(tokenizer, seconds, max_length, message):
+    with pytest.raises(ValueError, match=f"max_length must be {message}"):
+        tokenizer.encode(["bad"], seconds, max_length=max_length)
+
+
+def test_the_least_length_leaves_a_token_of_every_text(tokenizer):
+    found = tokenizer.encode(["a film that is long"], ["good and long"], max_length=5)
+    assert found.tokens[0].tolist() == [CLS, *numbers("a"), SEP, *numbers("good"), SEP]
+    short = EncoderTokenizer(word_tokenizer(WORDS), EncoderConfig(20, 8, 2, 2, 12, max_positions=4))
+    assert short.encode(["a film that is long"]).tokens[0].tolist() == [CLS, *numbers("a film"), SEP]
+    with pytest.raises(ValueError, match=r"max_length must be in \[5, 4\].* the encoder has 4 positions, got None"):
+        short.encode(["bad"], ["good"])
 
 
 def test_pairs_of_different_number_are_refused(tokenizer):
@@ -101,3 +126,30 @@ def test_added_tokens_count_as_tokens(tmp_path):
     tokenizer.add_special_tokens([f"[extra{number}]" for number in range(20)])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     assert_fails(lambda folder: load_tokenizer(folder, CONFIG), tmp_path, "'[extra19]'")
+
+
+def no_special(found):
+    found["post_processor"]["special_tokens"] = {}
+
+
+def special_beyond(found):
+    found["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [99]
+
+
+def no_unknown(found):
+    found["model"]["unk_token"] = "[NONE]"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (special_beyond, ["1 of its tokens, as '[SEP]' with number 99, have no row in the embedding table of 20"]),
+        (no_unknown, ["cannot be used as a tokenizer (WordLevel error: Missing [UNK] token"]),
+        (no_special, ["cannot be used as a tokenizer (no entry found for key); copy it again"]),
+    ],
+)
+def test_a_tokenizer_that_fails_over_some_text_is_refused_when_it_is_read(tmp_path, spoil, words):
+    found = json.loads(word_tokenizer(WORDS).to_str())
+    spoil(found)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(found))
+    assert_fails(lambda folder: load_tokenizer(folder, CONFIG), tmp_path, *words)

@@ -164,5 +164,5 @@ def test_alpha_must_fit_the_depth(built, small):
 
 
 def test_texts_longer_than_an_encoder_can_take_are_refused_by_the_option(built, write_folder):
-    with pytest.raises(UserError, match=r"--max-length 64 does not fit the tokenizer: max_length must be in \(2, 16\]"):
+    with pytest.raises(UserError, match=r"--max-length 64 does not fit the tokenizer: max_length must be in \[3, 16\]"):
         built("text-encoder", model=EncoderConfig(pretrained=str(write_folder())), max_length=64)

@@ -3,13 +3,13 @@
 from train.pretrained.architectures import ARCHITECTURES
 from train.pretrained.checkpoint import Pretrained, load_pretrained, start_from
 from train.pretrained.folders import FILES, find_folder
-from train.pretrained.tokenizer import Tokenizer, load_tokenizer
+from train.pretrained.tokenizer import EncoderTokenizer, load_tokenizer
 
 __all__ = [
     "ARCHITECTURES",
     "FILES",
+    "EncoderTokenizer",
     "Pretrained",
-    "Tokenizer",
     "find_folder",
     "load_pretrained",
     "load_tokenizer",

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from train.errors import UserError
 from unroll_jax.models import EncoderConfig
 
-__all__ = ["ARCHITECTURES", "Architecture", "class_names", "read_architecture", "read_config"]
+__all__ = ["ARCHITECTURES", "Architecture", "class_names", "read_architecture", "read_config", "unnamed_classes"]
 
 # What config.json calls an activation, and what we do.
 ACTIVATIONS = {
@@ -129,8 +129,8 @@ def read_architecture(values: Mapping[str, Any], *, where: str) -> Architecture:
     Raises:
       UserError: if it is none of `ARCHITECTURES`, or a kind of one that is not supported.
     """
-    name = values.get("model_type")
-    if name not in ARCHITECTURES:
+    values, name = _given(values), values.get("model_type")
+    if not isinstance(name, str) or name not in ARCHITECTURES:
         raise UserError(f"{where} has model_type={name!r}; the architectures known are {', '.join(ARCHITECTURES)}")
     architecture = ARCHITECTURES[name]
     for field, wanted in architecture.required.items():
@@ -146,13 +146,13 @@ def read_config(values: Mapping[str, Any], *, where: str) -> EncoderConfig:
       UserError: naming all fields that are missing, or the first whose value is not allowed.
     """
     architecture = read_architecture(values, where=where)
-    values = {**architecture.defaults, **{key: value for key, value in values.items() if value is not None}}
+    values = {**architecture.defaults, **_given(values)}
     missing = [name for name in architecture.numbers.values() if name not in values]
     if missing:
         raise UserError(f"{where} lacks {', '.join(missing)}; copy the original again")
     numbers = {field: values[name] for field, name in architecture.numbers.items()}
     activation = numbers["activation"]
-    if activation not in ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         name = architecture.numbers["activation"]
         raise UserError(f"{where} has {name}={activation!r}; the activations known are {', '.join(ACTIVATIONS)}")
     numbers |= {"activation": ACTIVATIONS[activation]}
@@ -161,6 +161,8 @@ def read_config(values: Mapping[str, Any], *, where: str) -> EncoderConfig:
     for field, name in architecture.numbers.items():
         if field not in ("activation", "norm_epsilon") and type(values[name]) is not int:
             raise UserError(f"{where} has {name}={values[name]!r}; it must be an integer")
+        if field == "norm_epsilon" and not isinstance(values[name], float | int):
+            raise UserError(f"{where} has {name}={values[name]!r}; it must be a number")
     if architecture.positions_after_padding:
         numbers["position_offset"] = numbers["padding_token"] + 1
         numbers["max_positions"] -= numbers["position_offset"]
@@ -172,7 +174,23 @@ def read_config(values: Mapping[str, Any], *, where: str) -> EncoderConfig:
         raise UserError(f"{where}: {error} ({names} there)") from error
 
 
-def class_names(values: Mapping[str, Any], count: int) -> tuple[str, ...]:
-    """Names of a head's classes by number, as config.json has them, else LABEL_0, LABEL_1 and so on."""
-    names = values.get("id2label") or {}
-    return tuple(str(names.get(str(number), f"LABEL_{number}")) for number in range(count))
+def class_names(values: Mapping[str, Any], count: int, *, where: str) -> tuple[str, ...]:
+    """Names of a head's classes by number, as config.json has them, else those of `unnamed_classes`.
+
+    Raises:
+      UserError: if config.json has something else in the place of the names.
+    """
+    names = _given(values).get("id2label", {})
+    if not isinstance(names, dict):
+        raise UserError(f"{where} has id2label={names!r}; it must be an object of names by number")
+    return tuple(str(names.get(str(number), usual)) for number, usual in enumerate(unnamed_classes(count)))
+
+
+def unnamed_classes(count: int) -> tuple[str, ...]:
+    """What classes are called that nobody gave a name: LABEL_0, LABEL_1 and so on."""
+    return tuple(f"LABEL_{number}" for number in range(count))
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values without those that are null, which stands for the usual one."""
+    return {key: value for key, value in values.items() if value is not None}

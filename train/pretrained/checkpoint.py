@@ -1,16 +1,16 @@
 """A pretrained encoder, and a classifier that starts from it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from train.errors import UserError
-from train.pretrained.architectures import class_names, read_architecture, read_config
+from train.pretrained.architectures import class_names, read_architecture, read_config, unnamed_classes
 from train.pretrained.folders import find_folder, read_json, weights_file
-from train.pretrained.tokenizer import Tokenizer, load_tokenizer
-from train.pretrained.weights import Tensors, dense_weights, encoder_weights
+from train.pretrained.tokenizer import EncoderTokenizer, load_tokenizer
+from train.pretrained.weights import Tensors, read_weights
 from unroll_jax.models import Classifier, EncoderConfig
 
 __all__ = ["Pretrained", "load_pretrained", "start_from"]
@@ -33,7 +33,7 @@ class Pretrained(NamedTuple):
     head: dict[str, Any]
     hidden: str
     classes: tuple[str, ...]
-    tokenizer: Tokenizer
+    tokenizer: EncoderTokenizer
 
 
 def load_pretrained(source: str, *, revision: str | None = None, log: Callable[[str], None] = print) -> Pretrained:
@@ -52,41 +52,70 @@ def load_pretrained(source: str, *, revision: str | None = None, log: Callable[[
     values, where = read_json(folder / "config.json"), str(folder / "config.json")
     architecture, config = read_architecture(values, where=where), read_config(values, where=where)
     tokenizer = load_tokenizer(folder, config)
-    name, hidden = architecture.hidden
     with Tensors(weights_file(folder)) as tensors:
-        params = encoder_weights(tensors, config, architecture)
-        # A bare BERT is written without the prefix, and with the pooler that heads are put on.
-        names = (name, name.removeprefix(architecture.prefix))
-        found = (dense_weights(tensors, name, (config.dim, config.dim)) for name in names)
-        layers = {"hidden": next((layer for layer in found if layer), None)}
-        if layers["hidden"]:
-            layers["logits"] = dense_weights(tensors, architecture.logits, (None, config.dim))
-    head = {name: layer for name, layer in layers.items() if layer}
-    classes = class_names(values, len(head["logits"]["bias"])) if "logits" in head else ()
+        params, head = read_weights(tensors, config, architecture)
+    if "hidden" not in head:
+        head = {}  # logits without the layer before them are those of another task, as of single tokens
+    classes = class_names(values, len(head["logits"]["bias"]), where=where) if "logits" in head else ()
     log(
         f"{values['model_type']} of {config.num_layers} layers, {config.dim} wide, {config.vocabulary_size} tokens; "
         f"of a head it brings {' and '.join(head) or 'nothing'}"
     )
-    return Pretrained(config, params, head, hidden, classes, tokenizer)
+    return Pretrained(config, params, head, architecture.hidden[1], classes, tokenizer)
 
 
-def start_from(pretrained: Pretrained, model: Classifier, key: jax.Array) -> Any:
+def start_from(
+    pretrained: Pretrained,
+    model: Classifier,
+    key: jax.Array,
+    *,
+    class_names: Sequence[str],
+    log: Callable[[str], None] = print,
+) -> Any:
     """The variables of a classifier: the encoder's are the pretrained ones, the head's where they fit, else new.
 
-    A pretrained hidden layer is taken where the classifier has the same activation; pretrained logits are taken if they
-    are of as many classes, and all before them is pretrained.
+    A pretrained hidden layer is taken where the classifier has the same activation. Pretrained logits are taken behind
+    it, where the first token is read and the classes have the same names but for capitals, each to the class of its
+    name; classes that the checkpoint calls LABEL_0, LABEL_1 and so on are taken by number.
+
+    Args:
+      pretrained: what to start from.
+      model: the classifier.
+      key: draws what is new.
+      class_names: of the classifier's classes, in the order of their numbers.
+      log: takes a line where there are pretrained logits that cannot be taken.
 
     Raises:
       UserError: if the classifier's encoder is of another shape.
+      ValueError: if class_names are not as many as the classifier's classes.
     """
     if model.encoder.config != pretrained.config:
         raise UserError(f"the classifier's encoder is {model.encoder.config}, the pretrained one {pretrained.config}")
-    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    fresh = jax.jit(lambda key: model.init(key, jnp.zeros(tokens.shape, tokens.dtype))["params"]["head"])(key)
-    head = dict(fresh)
+    if len(class_names) != model.num_classes:
+        raise ValueError(f"class_names must be as many as classes, {model.num_classes}, got {len(class_names)}")
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    head = dict(jax.jit(lambda key: model.init(key, tokens)["params"]["head"])(key))
     if model.hidden == pretrained.hidden and "hidden" in pretrained.head:
         head["hidden"] = pretrained.head["hidden"]
-        if "logits" in pretrained.head and len(pretrained.classes) == model.num_classes:
-            head["logits"] = pretrained.head["logits"]
+    if "logits" in pretrained.head:
+        order = _order_of_classes(pretrained, class_names)
+        if model.hidden == pretrained.hidden and model.pooling == "first" and order is not None:
+            head["logits"] = {name: leaf[..., order] for name, leaf in pretrained.head["logits"].items()}
+        else:
+            own = f"{', '.join(pretrained.classes)} behind a {pretrained.hidden} layer on the first token"
+            log(f"the pretrained logits are of {own}, which is not what is trained: new ones are drawn")
     narrow = lambda leaf: jnp.asarray(leaf, model.encoder.param_dtype)  # noqa: E731
     return {"params": jax.tree.map(narrow, {"encoder": pretrained.params, "head": head})}
+
+
+def _order_of_classes(pretrained: Pretrained, class_names: Sequence[str]) -> list[int] | None:
+    """Which pretrained class each of the classes is; None where they are others."""
+    theirs, ours = ([name.casefold() for name in names] for names in (pretrained.classes, class_names))
+    count = len(ours)
+    if len(theirs) != count:
+        return None
+    if theirs == [name.casefold() for name in unnamed_classes(count)]:
+        return list(range(count))
+    if set(theirs) != set(ours) or len(set(ours)) < count:
+        return None
+    return [theirs.index(name) for name in ours]

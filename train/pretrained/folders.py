@@ -2,18 +2,20 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import snapshot_download
+from huggingface_hub import list_repo_files, snapshot_download
 
 from train.errors import UserError
 
-__all__ = ["FILES", "find_folder", "read_json", "weights_file"]
+__all__ = ["FILES", "find_folder", "missing_file", "read_json", "weights_file"]
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json")
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+INDEX = "model.safetensors.index.json"
+TOKENIZER_WAY_OUT = "transformers.AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER) writes it"
 
 # The owner may be missing: the hub's oldest models have none.
 _REPOSITORY = re.compile(r"[\w-][\w.-]*(?:/[\w-][\w.-]*)?")
@@ -29,7 +31,8 @@ def find_folder(source: str, *, revision: str | None = None, log: Callable[[str]
       log: takes lines of progress.
 
     Raises:
-      UserError: if there is no such folder, and what is not a folder is no repository or cannot be downloaded.
+      UserError: if there is no such folder, and what is not a folder is no repository, cannot be downloaded, or lacks
+        one of the files.
     """
     folder = Path(source).expanduser()
     if source and folder.is_dir():  # not the folder one happens to be in
@@ -43,13 +46,16 @@ def find_folder(source: str, *, revision: str | None = None, log: Callable[[str]
         )
     log(f"looking for {source} on the Hugging Face hub")
     try:
-        return Path(snapshot_download(source, revision=revision, allow_patterns=list(FILES)))
+        folder = Path(snapshot_download(source, revision=revision, allow_patterns=list(FILES)))
     except Exception as error:  # of huggingface_hub, its http client and the file system, which share no base
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(
             f"pretrained={source} is no folder here, and cannot be had from the Hugging Face hub ({reason}); where "
             f"there is no network, copy {', '.join(FILES)} into a folder and name that"
         ) from error
+    if missing := [name for name in FILES if not (folder / name).is_file()]:
+        raise missing_file(f"pretrained={source}", missing[0], _listed(source, revision))
+    return folder
 
 
 def weights_file(folder: Path) -> Path:
@@ -61,14 +67,7 @@ def weights_file(folder: Path) -> Path:
     file = folder / "model.safetensors"
     if file.is_file():
         return file
-    if (folder / "model.safetensors.index.json").is_file():
-        raise UserError(f"{folder} holds weights split over many files; save them as one, model.safetensors")
-    if pickles := sorted({found.name for pattern in PICKLES for found in folder.glob(pattern)}):
-        raise UserError(
-            f"{folder} holds no model.safetensors but {', '.join(pickles)}: pickles can run any program when they are "
-            "read, so they are refused; save the weights as safetensors where you trust them"
-        )
-    raise UserError(f"{file} does not exist; the folder must hold {', '.join(FILES)}")
+    raise missing_file(str(folder), file.name, [found.name for found in folder.iterdir()])
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -78,11 +77,34 @@ def read_json(file: Path) -> dict[str, Any]:
       UserError: if the file is missing, is not UTF-8 or holds something else.
     """
     if not file.is_file():
-        raise UserError(f"{file} does not exist; the folder must hold {', '.join(FILES)}")
+        raise missing_file(str(file.parent), file.name, [])
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise UserError(f"{file} is no JSON ({error}); copy it again") from error
     if not isinstance(found, dict):
         raise UserError(f"{file} holds a {type(found).__name__} instead of an object; copy it again")
     return found
+
+
+def _listed(repository: str, revision: str | None) -> list[str]:
+    """Names of all files of a repository; none where the hub cannot be asked."""
+    try:
+        return list_repo_files(repository, revision=revision)
+    except Exception:  # as above; what is missing can be told without
+        return []
+
+
+def missing_file(where: str, name: str, present: Sequence[str]) -> UserError:
+    """What is said of a folder or repository without one of `FILES`, by what it has in its place."""
+    if name == "tokenizer.json":
+        return UserError(f"{where} holds no {name}; {TOKENIZER_WAY_OUT}")
+    if name == "model.safetensors" and INDEX in present:
+        return UserError(f"{where} holds weights split over many files; save them as one, {name}")
+    pickles = sorted(found for found in present if found.endswith(PICKLES))
+    if name == "model.safetensors" and pickles:
+        return UserError(
+            f"{where} holds no {name} but {', '.join(pickles)}: pickles can run any program when they are read, so "
+            "they are refused; save the weights as safetensors where you trust them"
+        )
+    return UserError(f"{where} holds no {name}; it must hold {', '.join(FILES)}")

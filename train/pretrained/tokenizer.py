@@ -1,20 +1,24 @@
 """Texts as numbers of a pretrained encoder's tokens, by the tokenizer that lies beside its weights."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tokenizers
 
-from train.data.text.tokenizers import Encoded
+from train.data.text.word_tokenizer import Encoded, check_texts
 from train.errors import UserError
+from train.pretrained.folders import missing_file
 from unroll_jax.models import EncoderConfig
 
-__all__ = ["Tokenizer", "load_tokenizer"]
+__all__ = ["EncoderTokenizer", "load_tokenizer"]
+
+UNKNOWN = "a \U0010ffff"  # a word that some know, and a sign that none does
 
 
-class Tokenizer:
+class EncoderTokenizer:
     """A tokenizer that fits an encoder.
 
     Args:
@@ -43,14 +47,15 @@ class Tokenizer:
             Longer texts lose their end, of pairs the longer one does first.
 
         Raises:
-          UserError: if a text is empty but for white space; it says which.
-          ValueError: if max_length is not in the encoder's range, or ``seconds`` has another length than ``texts``.
+          UserError: if a text cannot be used, see `check_texts`.
+          ValueError: if max_length leaves no token of a text or is more than the encoder can take, or ``seconds`` has
+            another length than ``texts``.
         """
         limit = self._limit(max_length, pairs=seconds is not None)
         if seconds is not None and len(seconds) != len(texts):
             raise ValueError(f"seconds must be as many as texts, {len(texts)}, got {len(seconds)}")
-        for column in (texts, seconds or ()):
-            _check_texts(column)
+        check_texts(texts)
+        check_texts(seconds or (), what="second texts")
         self._tokenizer.enable_truncation(limit)
         inputs: Any = list(texts) if seconds is None else list(zip(texts, seconds, strict=True))
         found = self._tokenizer.encode_batch(inputs)
@@ -63,45 +68,50 @@ class Tokenizer:
 
     def _limit(self, max_length: int | None, *, pairs: bool) -> int:
         limit, added = self.config.max_positions, self._tokenizer.num_special_tokens_to_add(pairs)
-        if max_length is None:
-            return limit
-        if not added < max_length <= limit:
+        found, least = limit if max_length is None else max_length, added + (2 if pairs else 1)
+        if not least <= found <= limit:
             raise ValueError(
-                f"max_length must be in ({added}, {limit}], as {added} tokens are added to each text and the encoder "
-                f"has {limit} positions, got {max_length}"
+                f"max_length must be in [{least}, {limit}], as {added} tokens are added to each "
+                f"{'pair' if pairs else 'text'} and the encoder has {limit} positions, got {max_length}"
             )
-        return max_length
+        return found
 
 
-def load_tokenizer(folder: Path, config: EncoderConfig) -> Tokenizer:
+def load_tokenizer(folder: Path, config: EncoderConfig) -> EncoderTokenizer:
     """Reads tokenizer.json of a folder.
 
     Raises:
-      UserError: if the file is missing or damaged, or has a token that the encoder has no embedding of.
+      UserError: if the file is missing or damaged, or makes a token that the encoder has no embedding of.
     """
     file = folder / "tokenizer.json"
     if not file.is_file():
-        raise UserError(f"{file} does not exist; save the tokenizer as the package tokenizers does")
-    try:
+        raise missing_file(str(folder), file.name, [])
+    with _usable(file):
         tokenizer: Any = tokenizers.Tokenizer.from_file(str(file))
-    except Exception as error:  # tokenizers raises nothing more special
-        raise UserError(f"{file} cannot be read as a tokenizer ({error}); copy it again") from error
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    last = max(vocabulary, key=lambda token: vocabulary[token], default=None)
-    if last is None:
+    if not vocabulary:
         raise UserError(f"{file} has no tokens; copy it again")
-    if vocabulary[last] >= config.vocabulary_size:
-        count = sum(number >= config.vocabulary_size for number in vocabulary.values())
+    # The tokens that are put around texts have numbers of their own, which an unknown text and a pair of them show.
+    with _usable(file):
+        tokenizer.no_truncation()
+        tried = [tokenizer.encode(*texts) for texts in ((UNKNOWN,), (UNKNOWN, UNKNOWN))]
+    numbers = {number: token for token, number in vocabulary.items()}
+    numbers |= {number: token for each in tried for number, token in zip(each.ids, each.tokens, strict=True)}
+    if (last := max(numbers)) >= config.vocabulary_size:
+        count = sum(number >= config.vocabulary_size for number in numbers)
         raise UserError(
-            f"{file} does not fit the vocabulary: {count} of its tokens, as {last!r} with number {vocabulary[last]}, "
-            f"have no row in the embedding table of {config.vocabulary_size}; take the tokenizer that came with the "
-            "weights"
+            f"{file} does not fit the vocabulary: {count} of its tokens, as {numbers[last]!r} with number {last}, have "
+            f"no row in the embedding table of {config.vocabulary_size}; take the tokenizer that came with the weights"
         )
-    return Tokenizer(tokenizer, config)
+    return EncoderTokenizer(tokenizer, config)
 
 
-def _check_texts(texts: Sequence[str]) -> None:
-    empty = [str(place) for place, text in enumerate(texts, start=1) if not text.strip()]
-    if empty:
-        places = ", ".join(empty[:10]) + (" and more" if len(empty) > 10 else "")
-        raise UserError(f"{len(empty)} of {len(texts)} texts are empty, number {places}; give each at least a word")
+@contextlib.contextmanager
+def _usable(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # tokenizers raises nothing special, and where Rust panics no Exception
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"{file} cannot be used as a tokenizer ({reason}); copy it again") from error

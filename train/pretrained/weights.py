@@ -1,4 +1,4 @@
-"""Weights of an encoder out of a safetensors file: all that does not fit is found before anything is read."""
+"""Weights of an encoder and its head out of a safetensors file: what does not fit is found before anything is read."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from train.errors import UserError
 from train.pretrained.architectures import Architecture
 from unroll_jax.models import Encoder, EncoderConfig
 
-__all__ = ["Tensors", "dense_weights", "encoder_weights"]
+__all__ = ["Tensors", "read_weights"]
 
 FLOATS = ("F16", "BF16", "F32", "F64")
 # What our leaves are called in files; the first checkpoints of BERT call a norm's weights gamma and beta.
@@ -81,39 +81,41 @@ class Slot(NamedTuple):
     shape: tuple[int, ...]
     stacked: bool
 
+    @property
+    def names(self) -> list[str]:
+        """Of all its tensors."""
+        return [name for row in self.rows for name in row]
 
-def encoder_weights(tensors: Tensors, config: EncoderConfig, architecture: Architecture) -> dict[str, Any]:
-    """The parameters of an `Encoder`, float32.
+
+def read_weights(
+    tensors: Tensors, config: EncoderConfig, architecture: Architecture
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The parameters of an `Encoder`, and those of a `Head` that the file has, float32.
+
+    A layer of the head is there if its weight or its bias is: then both must be, and fit.
 
     Raises:
       UserError: naming all tensors that are missing, that have another shape or no floating dtype, that belong to
         layers which the configuration does not have, or that hold numbers which are not finite.
     """
     prefix = architecture.prefix if any(name.startswith(architecture.prefix) for name in tensors.names) else ""
-    slots = list(_slots(tensors, config, architecture, prefix))
-    places = [(name, slot.shape) for slot in slots for row in slot.rows for name in row]
-    problems = _problems(tensors, places, config, f"{prefix}{architecture.layers}")
+    slots = [*_slots(tensors, config, architecture, prefix), *_head_slots(tensors, config, architecture, prefix)]
+    problems = _problems(tensors, slots, config, f"{prefix}{architecture.layers}")
     if problems:
         raise UserError(f"{tensors.file} does not fit its config.json: {'; '.join(problems)}")
-    params: dict[str, Any] = {}
+    params: dict[str, Any] = {"head": {}}
+    infinite: list[str] = []
     for slot in slots:
         leaf = params
         for key in slot.path[:-1]:
             leaf = leaf.setdefault(key, {})
         leaf[slot.path[-1]] = _joined(tensors, slot)
-    _check_finite(tensors, [name for name, _ in places])
-    return params
-
-
-def dense_weights(tensors: Tensors, name: str, shape: tuple[int | None, int]) -> dict[str, np.ndarray] | None:
-    """Kernel (in, out) and bias of a dense layer that the file has with such a shape (out, in), else None."""
-    weight, bias = f"{name}.weight", f"{name}.bias"
-    if not {weight, bias} <= tensors.names or len(found := tensors.shape(weight)) != 2:
-        return None
-    if found[1] != shape[1] or shape[0] not in (None, found[0]) or tensors.shape(bias) != found[:1]:
-        return None
-    _check_finite(tensors, [weight, bias])
-    return {"kernel": tensors.read(weight).T, "bias": tensors.read(bias)}
+        if not np.isfinite(leaf[slot.path[-1]]).all():
+            infinite += [name for name in slot.names if not np.isfinite(tensors.read(name)).all()]
+    if infinite:
+        raise UserError(f"{tensors.file} holds numbers that are not finite in {', '.join(infinite)}; copy it again")
+    head = params.pop("head")
+    return params, head
 
 
 def _slots(tensors: Tensors, config: EncoderConfig, architecture: Architecture, prefix: str) -> Iterator[Slot]:
@@ -134,13 +136,27 @@ def _slots(tensors: Tensors, config: EncoderConfig, architecture: Architecture, 
         yield Slot((part, module, kind), rows, shape[::-1], stacked=True)  # files have (out, in)
 
 
-def _problems(tensors: Tensors, places: list[tuple[str, tuple[int, ...]]], config: Any, stem: str) -> list[str]:
+def _head_slots(tensors: Tensors, config: EncoderConfig, architecture: Architecture, prefix: str) -> Iterator[Slot]:
+    # A bare BERT is written without the prefix, and with the pooler that heads are put on.
+    hidden = architecture.hidden[0] if prefix else architecture.hidden[0].removeprefix(architecture.prefix)
+    for part, name in {"hidden": hidden, "logits": architecture.logits}.items():
+        present = [tensor for tensor in (f"{name}.weight", f"{name}.bias") if tensor in tensors.names]
+        if not present:
+            continue
+        # As many logits as there are classes; a tensor without any, or without axes, is of another shape than (1, ...).
+        rows = config.dim if part == "hidden" else max(*tensors.shape(present[0])[:1], 1, 1)
+        yield Slot(("head", part, "kernel"), [[f"{name}.weight"]], (rows, config.dim), stacked=False)
+        yield Slot(("head", part, "bias"), [[f"{name}.bias"]], (rows,), stacked=False)
+
+
+def _problems(tensors: Tensors, slots: list[Slot], config: EncoderConfig, stem: str) -> list[str]:
+    places = [(name, slot.shape) for slot in slots for name in slot.names]
     missing = [name for name, _ in places if name not in tensors.names]
     present = [(name, shape) for name, shape in places if name in tensors.names]
     wrong = [f"{name} is {found}, not {shape}" for name, shape in present if (found := tensors.shape(name)) != shape]
     kinds = [f"{name} is {kind}" for name, _ in present if (kind := tensors.kind(name)) not in FLOATS]
     layers = {int(found[1]) for name in tensors.names if (found := re.match(rf"{re.escape(stem)}\.(\d+)\.", name))}
-    beyond = sorted(f"{stem}.{layer}" for layer in layers if layer >= config.num_layers)
+    beyond = [f"{stem}.{layer}" for layer in sorted(layers) if layer >= config.num_layers]
     titles = {
         f"{len(missing)} tensor(s) missing": missing,
         f"{len(wrong)} of another shape": wrong,
@@ -151,13 +167,7 @@ def _problems(tensors: Tensors, places: list[tuple[str, tuple[int, ...]]], confi
 
 
 def _joined(tensors: Tensors, slot: Slot) -> np.ndarray:
-    if not slot.stacked:
-        return tensors.read(slot.rows[0][0])
-    rows = [np.concatenate([tensors.read(name) for name in row]).T for row in slot.rows]
-    return np.ascontiguousarray(np.stack(rows))
-
-
-def _check_finite(tensors: Tensors, names: list[str]) -> None:
-    bad = [name for name in names if not np.isfinite(tensors.read(name)).all()]
-    if bad:
-        raise UserError(f"{tensors.file} holds numbers that are not finite in {', '.join(bad)}; copy it again")
+    rows = [np.concatenate([tensors.read(name) for name in row]) for row in slot.rows]
+    if slot.path[-1] == "kernel":
+        rows = [row.T for row in rows]  # files have (out, in)
+    return np.ascontiguousarray(np.stack(rows)) if slot.stacked else rows[0]

@@ -82,7 +82,7 @@ def _encoder(settings: EncoderConfig, max_length: int, remat: Any, material: Tex
 
     def init(key: jax.Array) -> Any:
         if pretrained is not None:
-            return start_from(pretrained, module, key)
+            return start_from(pretrained, module, key, class_names=material.class_names)
         params = module.init(key, jnp.zeros((1, 1), jnp.int32))
         wider = lambda path, leaf: leaf * UNIT_VARIANCE if path_name(path).endswith("embedding") else leaf  # noqa: E731
         return jax.tree.map_with_path(wider, params)

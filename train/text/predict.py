@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from train.data.text import token_batch
+from train.data.text import check_texts, token_batch
 from train.data.text.originals import decoded
 from train.errors import UserError
 from train.report.tables import Table, as_text
@@ -126,10 +126,8 @@ def _check_texts(texts: Sequence[str], seconds: Sequence[str] | None, *, pairs: 
         raise UserError("the run classifies pairs of texts; give the second with --second, or behind a tab in the file")
     if not pairs and seconds is not None:
         raise UserError("the run classifies single texts; leave out --second, or the tabs in the lines of --file")
-    for column in (texts, seconds or ()):
-        for number, text in enumerate(column, start=1):
-            if not text.strip():
-                raise UserError(f"text {number} of {len(column)} is empty; give it at least a word")
+    check_texts(texts)
+    check_texts(seconds or (), what="second texts")
 
 
 def _probabilities(

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 from unroll_jax.models.encoder import Encoder, real_tokens
 from unroll_jax.models.parts import check_sizes
 
-__all__ = ["POOLINGS", "Classifier", "Head", "first_token", "mean_token"]
+__all__ = ["POOLINGS", "Classifier", "Head", "first_token", "mean_token", "read_by"]
 
 
 def first_token(y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"]) -> Float[Array, "*batch d"]:
@@ -113,13 +113,21 @@ class Classifier(nn.Module):
         config, param_dtype = self.encoder.config, self.encoder.param_dtype
         head = Head(self.num_classes, self.pooling, self.hidden, param_dtype, name="head")
         real = real_tokens(tokens, mask, config)
-        if self.is_initializing():
-            head(jnp.zeros((*tokens.shape, config.dim), param_dtype), jnp.asarray(real, bool))
-        # Scans want the parameters that all layers share as arrays, not as a module of the scope around them.
-        shared, variables = head.unbind()
-
-        def read(y: jax.Array) -> Any:
-            logits: Any = shared.apply(variables, y, real)
-            return logits if record is None else record(logits)
-
+        read = read_by(head, real, config.dim, record)
         return self.encoder(tokens, mask, token_types=token_types, perturbation=perturbation, record=read)
+
+
+def read_by(
+    head: Head, mask: Bool[Array, "*batch n"], dim: int, record: Callable[[jax.Array], Any] | None
+) -> Callable[[jax.Array], Any]:
+    """What a head that all layers of a scan share makes of an output: logits, or ``record(logits)``."""
+    if head.is_initializing():
+        head(jnp.zeros((*mask.shape, dim), head.param_dtype), mask)
+    # Scans want the parameters that all layers share as arrays, not as a module of the scope around them.
+    shared, variables = head.unbind()
+
+    def read(y: jax.Array) -> Any:
+        logits: Any = shared.apply(variables, y, mask)
+        return logits if record is None else record(logits)
+
+    return read

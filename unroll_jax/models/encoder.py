@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from unroll_jax.models.encoder_parts import EncoderConfig, EncoderEmbeddings, EncoderLayer
+from unroll_jax.models.encoder_parts import EncoderConfig, EncoderEmbeddings, EncoderLayer, check_inputs
 
 __all__ = ["Encoder"]
 
@@ -67,7 +67,8 @@ class Encoder(nn.Module):
           ValueError: if shapes do not fit each other or the configuration.
           TypeError: if tokens or token_types are no integers, mask is not boolean, or perturbation is not floating.
         """
-        self._check(tokens, mask, token_types, perturbation)
+        config = self.config
+        check_inputs(tokens, mask, token_types, perturbation, dim=config.dim, max_positions=config.max_positions)
         mask = real_tokens(tokens, mask, self.config)
         token_types = jnp.zeros_like(tokens) if token_types is None else token_types
         dtype = jnp.dtype(self.param_dtype if self.dtype is None else self.dtype)
@@ -94,24 +95,6 @@ class Encoder(nn.Module):
         _, recorded = scan(layers, start.astype(dtype), mask)
         join = lambda first, rest: jnp.concatenate([jnp.asarray(first)[None], rest])  # noqa: E731
         return jax.tree.map(join, read(start), recorded)
-
-    def _check(self, tokens: Any, mask: Any, token_types: Any, perturbation: Any) -> None:
-        if tokens.ndim < 1 or not 1 <= tokens.shape[-1] <= self.config.max_positions:
-            raise ValueError(
-                f"tokens must be (*batch, n) with n in [1, max_positions={self.config.max_positions}], got shape "
-                f"{tokens.shape}; truncate them"
-            )
-        wanted = {
-            "tokens": (tokens, jnp.integer, tokens.shape),
-            "mask": (mask, jnp.bool_, tokens.shape),
-            "token_types": (token_types, jnp.integer, tokens.shape),
-            "perturbation": (perturbation, jnp.floating, (*tokens.shape, self.config.dim)),
-        }
-        for name, (value, kind, shape) in wanted.items():
-            if value is not None and not jnp.issubdtype(value.dtype, kind):
-                raise TypeError(f"{name} must have a dtype of kind {kind.__name__}, got {value.dtype}; cast it first")
-            if value is not None and value.shape != shape:
-                raise ValueError(f"{name} must have shape {shape}, as tokens say, got {value.shape}")
 
 
 def real_tokens(tokens: jax.Array, mask: jax.Array | None, config: EncoderConfig) -> jax.Array:

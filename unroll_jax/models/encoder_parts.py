@@ -13,7 +13,15 @@ from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.models.parts import check_sizes
 
-__all__ = ["ACTIVATIONS", "EncoderConfig", "EncoderEmbeddings", "EncoderLayer"]
+__all__ = [
+    "ACTIVATIONS",
+    "EncoderConfig",
+    "EncoderEmbeddings",
+    "EncoderLayer",
+    "check_inputs",
+    "perturbed",
+    "real_positions",
+]
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": functools.partial(jax.nn.gelu, approximate=False),
@@ -80,8 +88,9 @@ class EncoderConfig:
 class EncoderEmbeddings(nn.Module):
     """The sum of word, position and token type embeddings, normalised: the output of layer 0.
 
-    Positions count real tokens only, so that padding on either side moves none. The parameters are
-    ``word.embedding`` (vocabulary_size, dim), ``position.embedding``, ``token_type.embedding`` and ``norm``.
+    Positions count real tokens only, so that padding on either side moves none, and any number may stand in it. The
+    parameters are ``word.embedding`` (vocabulary_size, dim), ``position.embedding``, ``token_type.embedding`` and
+    ``norm``.
 
     Attributes:
       config: of the encoder.
@@ -102,13 +111,12 @@ class EncoderEmbeddings(nn.Module):
         """Embeds tokens; ``perturbation`` is added to the embeddings of words, where ``mask`` says they are real."""
         config = self.config
         embed = functools.partial(nn.Embed, features=config.dim, embedding_init=_INITIAL, param_dtype=self.param_dtype)
-        total = embed(config.vocabulary_size, name="word")(tokens)
-        if perturbation is not None:
-            total = total + jnp.where(mask[..., None], perturbation, 0.0).astype(total.dtype)
-        places = jnp.maximum(jnp.cumsum(mask, axis=-1) - 1, 0) + config.position_offset
+        total = embed(config.vocabulary_size, name="word")(jnp.where(mask, tokens, config.padding_token))
+        total = perturbed(total, mask, perturbation)
+        places = real_positions(mask) + config.position_offset
         total = total + embed(config.max_positions + config.position_offset, name="position")(places)
         if config.token_types:
-            total = total + embed(config.token_types, name="token_type")(token_types)
+            total = total + embed(config.token_types, name="token_type")(jnp.where(mask, token_types, 0))
         return _norm(config, self.param_dtype, self.param_dtype)(name="norm")(total)
 
 
@@ -145,6 +153,49 @@ class EncoderLayer(nn.Module):
         hidden = ACTIVATIONS[config.activation](dense(config.hidden_dim, name="hidden")(flat))
         flat = norm(name="output_norm")(flat + dense(config.dim, name="output")(hidden))
         return flat.reshape(y.shape)
+
+
+def real_positions(mask: Bool[Array, "*batch n"]) -> Int[Array, "*batch n"]:
+    """How many real tokens stand before each."""
+    return jnp.maximum(jnp.cumsum(mask, axis=-1) - 1, 0)
+
+
+def perturbed(
+    words: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"], perturbation: Float[Array, "*batch n d"] | None
+) -> Float[Array, "*batch n d"]:
+    """Word embeddings, those of real tokens with the perturbation if there is one."""
+    if perturbation is None:
+        return words
+    return words + jnp.where(mask[..., None], perturbation, 0.0).astype(words.dtype)
+
+
+def check_inputs(
+    tokens: Any, mask: Any, token_types: Any, perturbation: Any, *, dim: int, max_positions: int | None
+) -> None:
+    """Checks what classifiers of text are called with; None is not there, or of max_positions any length.
+
+    Raises:
+      ValueError: if shapes do not fit each other, or sequences are empty or too long.
+      TypeError: if tokens or token_types are no integers, mask is not boolean, or perturbation is not floating.
+    """
+    if tokens.ndim < 1 or tokens.shape[-1] < 1:
+        raise ValueError(f"tokens must be (*batch, n) with n at least 1, got shape {tokens.shape}")
+    if max_positions is not None and tokens.shape[-1] > max_positions:
+        raise ValueError(
+            f"tokens must be (*batch, n) with n in [1, max_positions={max_positions}], got shape {tokens.shape}; "
+            "truncate them"
+        )
+    wanted = {
+        "tokens": (tokens, jnp.integer, tokens.shape),
+        "mask": (mask, jnp.bool_, tokens.shape),
+        "token_types": (token_types, jnp.integer, tokens.shape),
+        "perturbation": (perturbation, jnp.floating, (*tokens.shape, dim)),
+    }
+    for name, (value, kind, shape) in wanted.items():
+        if value is not None and not jnp.issubdtype(value.dtype, kind):
+            raise TypeError(f"{name} must have a dtype of kind {kind.__name__}, got {value.dtype}; cast it first")
+        if value is not None and value.shape != shape:
+            raise ValueError(f"{name} must have shape {shape}, as tokens say, got {value.shape}")
 
 
 def _attend(

@@ -8,7 +8,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from unroll_jax.models.classifier import Head
+from unroll_jax.models.classifier import Head, read_by
+from unroll_jax.models.encoder_parts import check_inputs, perturbed, real_positions
 from unroll_jax.models.parts import check_sizes
 from unroll_jax.models.unrolled_transformer import UnrolledTransformer
 
@@ -18,8 +19,8 @@ __all__ = ["TokenEmbeddings", "UnrolledClassifier"]
 class TokenEmbeddings(nn.Module):
     """Embeddings of words, and of positions where there are any: the output of layer 0.
 
-    Positions count real tokens only, so that padding on either side moves none. The parameters are
-    ``word.embedding`` (vocabulary_size, dim) and ``position.embedding`` (max_positions, dim).
+    Positions count real tokens only, so that padding on either side moves none, and any number may stand in it. The
+    parameters are ``word.embedding`` (vocabulary_size, dim) and ``position.embedding`` (max_positions, dim).
 
     Attributes:
       vocabulary_size: rows of the table of words.
@@ -40,22 +41,22 @@ class TokenEmbeddings(nn.Module):
         """Embeds tokens; ``perturbation`` is added to the embeddings of words, where ``mask`` says they are real."""
         embed = functools.partial(nn.Embed, features=self.dim, param_dtype=self.param_dtype)
         # Of unit variance: noise is stated relative to what an entry varies by.
-        total = embed(self.vocabulary_size, embedding_init=nn.initializers.normal(1.0), name="word")(tokens)
+        words = embed(self.vocabulary_size, embedding_init=nn.initializers.normal(1.0), name="word")
+        total = words(jnp.where(mask, tokens, 0))
         if self.frozen:
             total = jax.lax.stop_gradient(total)
-        if perturbation is not None:
-            total = total + jnp.where(mask[..., None], perturbation, 0.0).astype(total.dtype)
+        total = perturbed(total, mask, perturbation)
         if self.max_positions is not None:
-            places = jnp.maximum(jnp.cumsum(mask, axis=-1) - 1, 0)
             start = nn.initializers.normal(0.1)
-            total = total + embed(self.max_positions, embedding_init=start, name="position")(places)
+            total = total + embed(self.max_positions, embedding_init=start, name="position")(real_positions(mask))
         return total
 
 
 class UnrolledClassifier(nn.Module):
     """Word embeddings, an `UnrolledTransformer` and one `Head` that reads the output of every layer.
 
-    It is called as `Classifier` is. The parameters are ``embeddings``, ``transformer`` and ``head``.
+    It is called as `Classifier` is, but knows no token of padding: without a mask all tokens are real. The parameters
+    are ``embeddings``, ``transformer`` and ``head``.
 
     Attributes:
       transformer: the layers.
@@ -107,35 +108,13 @@ class UnrolledClassifier(nn.Module):
           ValueError: if an attribute or a shape is not allowed.
           TypeError: if an argument has a dtype of the wrong kind.
         """
-        del token_types
         dim, param_dtype = self.transformer.dim, self.transformer.param_dtype
-        check_sizes(vocabulary_size=self.vocabulary_size)
-        self._check(tokens, mask, perturbation)
+        check_sizes(vocabulary_size=self.vocabulary_size, max_positions=self.max_positions)
+        check_inputs(tokens, mask, token_types, perturbation, dim=dim, max_positions=self.max_positions)
         real = jnp.ones(tokens.shape, bool) if mask is None else mask
         embeddings = TokenEmbeddings(
             self.vocabulary_size, dim, self.max_positions, self.frozen, param_dtype, name="embeddings"
         )
         head = Head(self.num_classes, self.pooling, param_dtype=param_dtype, name="head")
-        if self.is_initializing():
-            head(jnp.zeros((*tokens.shape, dim), param_dtype), real)
-        # Scans want the parameters that all layers share as arrays, not as a module of the scope around them.
-        shared, variables = head.unbind()
-
-        def read(y: jax.Array) -> Any:
-            logits: Any = shared.apply(variables, y, real)
-            return logits if record is None else record(logits)
-
+        read = read_by(head, real, dim, record)
         return self.transformer(embeddings(tokens, real, perturbation), real, record=read)
-
-    def _check(self, tokens: Any, mask: Any, perturbation: Any) -> None:
-        if not jnp.issubdtype(tokens.dtype, jnp.integer):
-            raise TypeError(f"tokens must be integers, got {tokens.dtype}; cast them first")
-        if mask is not None and mask.shape != tokens.shape:
-            raise ValueError(f"mask must have shape {tokens.shape}, as tokens say, got {mask.shape}")
-        shape = (*tokens.shape, self.transformer.dim)
-        if perturbation is not None and perturbation.shape != shape:
-            raise ValueError(f"perturbation must have shape {shape}, as tokens say, got {perturbation.shape}")
-        if self.max_positions is not None and tokens.shape[-1] > self.max_positions:
-            raise ValueError(
-                f"tokens must be at most max_positions={self.max_positions} long, got {tokens.shape[-1]}; truncate them"
-            )

@@ -4,7 +4,14 @@ from train.data.text.embeddings import Embeddings, glove_embeddings, hashed_embe
 from train.data.text.sources import TEXTS, TextConfig
 from train.data.text.texts import TextBatch, TextData, load, prepare
 from train.data.text.token_batches import TokenBatch, TokenData, bucket_lengths, token_batch
-from train.data.text.tokenizers import Encoded, Tokenizer, WordTokenizer, embedding_table, learn_words, load_words
+from train.data.text.word_tokenizer import (
+    Encoded,
+    Tokenizer,
+    WordTokenizer,
+    check_texts,
+    embedding_table,
+    learn_words,
+)
 from train.data.text.words import tokenise
 
 __all__ = [
@@ -19,12 +26,12 @@ __all__ = [
     "Tokenizer",
     "WordTokenizer",
     "bucket_lengths",
+    "check_texts",
     "embedding_table",
     "glove_embeddings",
     "hashed_embeddings",
     "learn_words",
     "load",
-    "load_words",
     "prepare",
     "token_batch",
     "tokenise",

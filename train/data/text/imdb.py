@@ -118,5 +118,9 @@ def _reviews(contents: Contents, root: Path) -> Iterator[Review]:
             raise UserError(f"{where} lies in no class; the folders are {', '.join(STARS)}")
         if stars not in STARS[name]:
             raise UserError(f"{where} has {stars} stars, which are not those of {name}; copy the original again")
-        text = checked(decoded(read(), where=where), where=where)
+        try:
+            content = read()
+        except OSError as error:  # a link that leads nowhere, a folder with the name of a review
+            raise UserError(f"{where} cannot be read ({error.strerror}); copy the original again") from error
+        text = checked(decoded(content, where=where), where=where)
         yield Review(split, list(STARS).index(name), number, text)

@@ -10,6 +10,7 @@ from train.data.download import Download
 from train.data.source import Log
 from train.data.text.originals import Labelled, TextSet
 from train.data.text.rows import Place, Row, RowFile, fingerprint_rows, open_rows, read_rows
+from train.data.text.words import without_breaks
 from train.errors import UserError
 
 __all__ = ["CLASSES", "DOWNLOAD", "ROOT", "fingerprint_mnli", "open_mnli"]
@@ -46,7 +47,7 @@ def _pairs(file: RowFile, split: str, log: Log) -> list[Labelled]:
             dropped["have no gold label ('-')"] += 1
         elif not (isinstance(premise, str) and isinstance(hypothesis, str)):
             raise UserError(f"{row.where}: sentence1 and sentence2 must be texts; mend the line")
-        elif not (premise.strip() and hypothesis.strip()):
+        elif not (without_breaks(premise).strip() and without_breaks(hypothesis).strip()):
             dropped["have an empty sentence"] += 1
         else:
             pairs.append(Labelled(premise, _label(row), hypothesis))

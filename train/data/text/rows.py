@@ -11,11 +11,13 @@ from typing import IO, Any, NamedTuple
 
 from train.data.fingerprint import fingerprint_files
 from train.data.text.originals import decoded
+from train.data.text.words import is_whole
 from train.errors import UserError
 
 __all__ = ["SUFFIXES", "Place", "Row", "RowFile", "fingerprint_rows", "open_rows", "read_rows"]
 
 SUFFIXES = (".tsv", ".csv", ".jsonl")
+SHOWN = 10  # columns that a message lists
 LONGEST_FIELD = 2**31 - 1  # of CSV: Python's own 131,072 letters are fewer than a long review has
 
 
@@ -139,7 +141,7 @@ def _lines(file: RowFile) -> Iterator[str]:
 def _records(file: RowFile, lines: Iterator[str], columns: Sequence[str]) -> Iterator[Row]:
     header: list[str] | None = None
     for number, fields in _tabbed(lines) if file.suffix == ".tsv" else _quoted(file, lines):
-        if not any(fields):
+        if not fields:
             continue
         where = f"{file.where} line {number}"
         if header is None:
@@ -154,7 +156,8 @@ def _records(file: RowFile, lines: Iterator[str], columns: Sequence[str]) -> Ite
 
 def _tabbed(lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(lines, start=1):
-        yield number, line.removesuffix("\n").removesuffix("\r").split("\t")
+        content = line.removesuffix("\n").removesuffix("\r")
+        yield number, content.split("\t") if content else []
 
 
 def _quoted(file: RowFile, lines: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
@@ -188,13 +191,17 @@ def _objects(file: RowFile, lines: Iterator[str], columns: Sequence[str]) -> Ite
         if not isinstance(fields, dict):
             raise UserError(f"{where} is no JSON object with {_listed(columns)}; mend the line")
         _require(fields, columns, where)
+        for column in columns:
+            if isinstance(fields[column], str) and not is_whole(fields[column]):
+                raise UserError(f"{where}: {column!r} has half a character, {fields[column]!a}; mend the line")
         yield Row(where, fields)
 
 
 def _require(names: Any, columns: Sequence[str], where: str) -> None:
-    for column in columns:
-        if column not in names:
-            raise UserError(f"{where} has no column {column!r}; its columns are {_listed(names)}")
+    if missing := [column for column in columns if column not in names]:
+        several = "s" if len(missing) > 1 else ""
+        shown = f"{_listed(list(names)[:SHOWN])}{' and more' if len(names) > SHOWN else ''}"
+        raise UserError(f"{where} has no column{several} {_listed(missing)}; its columns are {shown}")
 
 
 def _listed(names: Any) -> str:

@@ -41,7 +41,8 @@ def open_sst2(root: Path, log: Log) -> Iterator[TextSet]:
 
 
 def _labelled(file: RowFile) -> bool:
-    return all("label" in row.fields for row in read_rows(file, ("sentence",)))
+    first = next(read_rows(file, ("sentence",)), None)
+    return first is None or "label" in first.fields
 
 
 def _sentences(file: RowFile) -> list[Labelled]:

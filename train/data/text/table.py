@@ -3,7 +3,9 @@
 import contextlib
 import functools
 import hashlib
+import re
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +22,7 @@ ROOT = (
     "called validation (or dev)"
 )
 NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")  # a label that is put in order by its value
 
 
 class Columns(NamedTuple):
@@ -42,7 +45,7 @@ def fingerprint_table(root: Path, columns: Columns = Columns()) -> str:  # noqa:
 
 @contextlib.contextmanager
 def open_table(root: Path, log: Log, columns: Columns = Columns()) -> Iterator[TextSet]:  # noqa: B008 (immutable)
-    """Reads every file. Classes are the labels of the train file: by value where all are whole numbers, else by name.
+    """Reads every file. Classes are the labels of the train file: by value where all are numbers, else by name.
 
     Raises:
       UserError: for a file that cannot be read or is not UTF-8, a missing column, an empty text or label, and a label
@@ -111,8 +114,13 @@ def _label(row: Row, column: str) -> str:
 def _class_names(names: set[str], root: Path) -> tuple[str, ...]:
     if len(names) < 2:
         raise UserError(f"data.root={root}: train has texts of one class alone ({names.pop()}); give at least two")
-    numbers = all(name.removeprefix("-").isdecimal() for name in names)
-    return tuple(sorted(sorted(names), key=int) if numbers else sorted(names))
+    if not all(NUMBER.fullmatch(name) for name in names):
+        return tuple(sorted(names))
+    by_value: dict[Decimal, str] = {}
+    for name in sorted(names):
+        if (other := by_value.setdefault(Decimal(name), name)) != name:
+            raise UserError(f"data.root={root}: train has the labels {other} and {name}, one number; write it one way")
+    return tuple(by_value[value] for value in sorted(by_value))
 
 
 def _labelled(where: str, text: str, name: str, second: str, numbers: dict[str, int]) -> Labelled:

@@ -114,7 +114,7 @@ def prepare(config: TextConfig, *, log: Log = print) -> Path:
         with open_source(source, root, config.prepared, log) as texts:
             originals = texts._replace(splits=_three_splits(texts, config.validation_share, log))
         prepare_once(Texts(data_dir=data_dir, originals=originals))
-        _describe(originals, log)
+        _describe(originals, log, test_is_cut="test" not in texts.splits)
 
     # Records depend on the share; those of the sources with a validation split do not, but that costs nothing.
     key = f"{config.source}-{fingerprint_source(source, root)}-{config.validation_share:g}"
@@ -139,11 +139,12 @@ def _three_splits(texts: TextSet, share: float, log: Log) -> Mapping[str, Sequen
     return splits
 
 
-def _describe(texts: TextSet, log: Log) -> None:
+def _describe(texts: TextSet, log: Log, *, test_is_cut: bool) -> None:
     for split in SPLITS:
         counts = Counter(label for _, label, _ in texts.splits[split])
         named = ", ".join(f"{name}: {counts[number]}" for number, name in enumerate(texts.class_names))
         log(f"  {split}: {len(texts.splits[split])} texts, {named}")
     train, test = ({(text, second) for text, _, second in texts.splits[split]} for split in ("train", "test"))
     if train & test:
-        log(f"  {len(train & test)} text(s) occur in both train and test; they are kept, as in the original")
+        why = "the original has them more than once" if test_is_cut else "as in the original"
+        log(f"  {len(train & test)} text(s) occur in both train and test; they are kept, {why}")

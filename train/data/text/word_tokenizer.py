@@ -2,17 +2,16 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from train.data.text.embeddings import Embeddings
 from train.data.text.texts import TextData
-from train.data.text.words import tokenise
+from train.data.text.words import is_whole, tokenise, without_breaks
 from train.errors import UserError
 
-__all__ = ["Encoded", "Tokenizer", "WordTokenizer", "embedding_table", "learn_words", "load_words"]
+__all__ = ["Encoded", "Tokenizer", "WordTokenizer", "check_texts", "embedding_table", "learn_words"]
 
 PADDING, UNKNOWN, SEPARATOR = "<padding>", "<unknown>", "<separator>"
 SPECIAL = (PADDING, UNKNOWN, SEPARATOR)  # the first numbers; `tokenise` makes no such words
@@ -44,6 +43,28 @@ class Tokenizer(Protocol):
     def encode(self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, max_length: int | None) -> Encoded:
         """Turns texts, or pairs of texts, into no more than ``max_length`` tokens each."""
         ...
+
+
+def check_texts(texts: Sequence[str], *, what: str = "texts", first: int = 1) -> None:
+    """Checks that texts can be turned into tokens.
+
+    Args:
+      texts: The texts.
+      what: What to call them.
+      first: The number of the first.
+
+    Raises:
+      UserError: if some have nothing but white space and line breaks of HTML, or halves of characters; it says which.
+    """
+    _refuse([not without_breaks(text).strip() for text in texts], f"{what} without a word, number", first)
+    _refuse([not is_whole(text) for text in texts], f"{what} that are no valid UTF-8, number", first)
+
+
+def _refuse(bad: list[bool], problem: str, first: int) -> None:
+    places = [str(place) for place, found in enumerate(bad, start=first) if found]
+    if places:
+        more = " and more" if len(places) > 10 else ""
+        raise UserError(f"{len(places)} {problem} {', '.join(places[:10])}{more}; leave them out, or mend them")
 
 
 class WordTokenizer:
@@ -79,7 +100,7 @@ class WordTokenizer:
             longer text does, until both are as long.
 
         Raises:
-          UserError: if a text has no words; it says which.
+          UserError: if a text cannot be used, see `check_texts`.
           ValueError: if ``max_length`` is too small, or ``seconds`` are not as many as ``texts``.
         """
         fewest = 1 if seconds is None else FEWEST_WITH_PAIRS
@@ -87,6 +108,8 @@ class WordTokenizer:
             raise ValueError(f"max_length must be at least {fewest}, got {max_length}")
         if seconds is not None and len(seconds) != len(texts):
             raise ValueError(f"seconds must be as many as texts, {len(texts)}, got {len(seconds)}")
+        check_texts(texts)
+        check_texts(seconds or (), what="second texts")
         firsts = self._columns(texts)
         if seconds is None:
             pieces = [(first[:max_length], np.zeros(len(first[:max_length]), np.int32)) for first in firsts]
@@ -98,19 +121,9 @@ class WordTokenizer:
         truncated = 0 if max_length is None else sum(length > max_length for length in lengths)
         return Encoded([tokens for tokens, _ in pieces], [types for _, types in pieces], truncated)
 
-    def save(self, path: Path) -> None:
-        """Writes the words, one a line, for `load_words`."""
-        path.write_text("".join(f"{word}\n" for word in self.vocabulary[len(SPECIAL) :]), encoding="utf-8")
-
     def _columns(self, texts: Sequence[str]) -> list[np.ndarray]:
         unknown = self._numbers[UNKNOWN]
-        found = [np.array([self._numbers.get(word, unknown) for word in tokenise(text)], np.int32) for text in texts]
-        empty = [number for number, tokens in enumerate(found, start=1) if not len(tokens)]
-        if empty:
-            raise UserError(
-                f"{len(empty)} of {len(texts)} texts have no words, the first is text {empty[0]}; leave them out"
-            )
-        return found
+        return [np.array([self._numbers.get(word, unknown) for word in tokenise(text)], np.int32) for text in texts]
 
     def _joined(self, first: np.ndarray, second: np.ndarray, max_length: int | None) -> tuple[np.ndarray, np.ndarray]:
         if max_length is not None:
@@ -144,21 +157,6 @@ def learn_words(data: TextData, *, splits: Sequence[str] = ("train",), at_least:
     if not words:
         raise ValueError(f"at_least={at_least} leaves no word; the most frequent occurs {max(counts.values())} times")
     return WordTokenizer(words)
-
-
-def load_words(path: Path) -> WordTokenizer:
-    """Reads the words that `WordTokenizer.save` wrote.
-
-    Raises:
-      UserError: if the file is missing, or is no list of words.
-    """
-    try:
-        words = path.read_text(encoding="utf-8").split("\n")
-        if words.pop() or not words or any(len(tokenise(word)) != 1 for word in words):
-            raise ValueError("not one word a line")
-        return WordTokenizer(words)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as a list of words ({error}); train again") from error
 
 
 def embedding_table(tokenizer: WordTokenizer, embeddings: Embeddings) -> np.ndarray:
