@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from train.errors import UserError
 from train.gradients import POLICIES
 from train.pretrained import start_from
+from train.processes import first_only
 from train.sharding import path_name
 from train.text.config import EncoderConfig, TextEncoderConfig, TextUnrolledConfig, UnrolledConfig
 from train.text.material import TextMaterial
@@ -82,7 +83,7 @@ def _encoder(settings: EncoderConfig, max_length: int, remat: Any, material: Tex
 
     def init(key: jax.Array) -> Any:
         if pretrained is not None:
-            return start_from(pretrained, module, key, class_names=material.class_names)
+            return start_from(pretrained, module, key, class_names=material.class_names, log=first_only(print))
         params = module.init(key, jnp.zeros((1, 1), jnp.int32))
         wider = lambda path, leaf: leaf * UNIT_VARIANCE if path_name(path).endswith("embedding") else leaf  # noqa: E731
         return jax.tree.map_with_path(wider, params)
