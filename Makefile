@@ -19,7 +19,8 @@ demo: $(STAMP)
 	$(PY) -m train run demo
 
 test: $(STAMP)
-	$(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	@# In the order of collection, which has what is slow first; xdist alone would put files of many tests first.
+	$(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 lint: $(STAMP)
 	$(PY) -m ruff check .

@@ -17,6 +17,12 @@ jaxtyping.install_import_hook("unroll_jax", "beartype.beartype")
 import jax  # noqa: E402
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first: at the end, one worker would have to wait for the other."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture
 def getkey() -> Callable[[], jax.Array]:
     """A new random key at every call, the same ones in every run; of the generator that compiles quickest."""

@@ -4,13 +4,15 @@ import os
 import subprocess
 import sys
 
+from tests.started import environment
+
 __all__ = ["on_eight_devices"]
 
 
 def on_eight_devices(program: str) -> list[str]:
     """The lines that a program prints, in a process of its own."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
-    environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    variables = environment(XLA_FLAGS=flags)
+    done = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout.splitlines()

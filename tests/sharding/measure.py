@@ -30,11 +30,12 @@ from train.video.task import video_task
 
 MESHES = {"one": "data=1", "data": "data=8", "fsdp": "fsdp=8", "mixed": "data=2,fsdp=2,tensor=2"}
 STEPS = 5
+VIDEO_BATCH = 16
 
 
 def video(mesh: str, dtype: Any = "float32") -> Recipe:
     """The experiment video-ut on frames like those of its data."""
-    config = VideoConfig(mesh=mesh, steps=STEPS, model=ModelConfig(dtype=dtype))
+    config = VideoConfig(mesh=mesh, steps=STEPS, batch_size=VIDEO_BATCH, model=ModelConfig(dtype=dtype))
     return _recipe(config, video_task(config, FRAMES), _frames)
 
 
@@ -78,7 +79,7 @@ def _frames() -> Any:
     """Sequences that drift over a gradient, which a model can learn to denoise; the same at every call."""
     rng = np.random.default_rng(0)
     while True:
-        place, slope, light = rng.uniform(0, 1, (3, 64, 1, 1))
+        place, slope, light = rng.uniform(0, 1, (3, VIDEO_BATCH, 1, 1))
         time, pixel = np.arange(FRAMES.num_tokens)[:, None] / 20, np.arange(FRAMES.token_dim) / 256
         yield (255 * np.clip(light * (place + slope * time + (1 - place) * pixel), 0, 1)).astype(np.uint8)
 

@@ -14,8 +14,11 @@ import pytest
 
 from tests.sharding.measure import MESHES, MODELS, STEPS
 from tests.sharding.pair import PAIR_MESHES
+from tests.started import environment
 from train.launch import free_port
 from train.metrics import read_metrics
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
 DIVIDED = [key for key in MESHES if key != "one"]
@@ -37,15 +40,13 @@ def out(tmp_path_factory):
 
 
 def _started(module, *arguments, folder, devices):
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),  # a step is planned and run
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}",
-    }
+    variables = environment(
+        JAX_COMPILATION_CACHE_DIR=str(folder / "compiled"),  # a step is planned and run
+        JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
+        XLA_FLAGS=f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}",
+    )
     command = [sys.executable, "-m", f"tests.sharding.{module}", *arguments]
-    return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=PIPE, stderr=PIPE, text=True)
+    return subprocess.Popen(command, cwd=ROOT, env=variables, stdout=PIPE, stderr=PIPE, text=True)
 
 
 def _said(process):

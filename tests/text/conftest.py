@@ -31,7 +31,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("prepared")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def small(prepared: Path) -> Callable[..., Any]:
     """An experiment's configuration, made so small that a run takes a second; fields may be replaced.
 

@@ -15,7 +15,7 @@ from train.loop import train
 from train.metrics import read_metrics
 from train.report.groups import group
 from train.report.read import read_runs
-from train.runs import default_folder, report
+from train.runs import default_folder, report, run
 from train.text.config import UnrolledConfig
 from train.text.evaluate import area_under
 from train.text.figures import draw_text
@@ -109,14 +109,21 @@ def test_the_area_is_that_of_trapezoids():
     assert area_under({gamma / 4: 1.0 for gamma in range(9)}) == pytest.approx(2.0)
 
 
+@pytest.fixture(scope="module")
+def first(small, tmp_path_factory):
+    """A run that is not changed: copies of it are."""
+    folder = tmp_path_factory.mktemp("first") / "run"
+    run(dataclasses.replace(small("text-ut"), out=str(folder)), experiment="text-ut", log=lambda line: None)
+    return folder
+
+
 @pytest.fixture
-def family(small, start, tmp_path):
+def family(first, tmp_path):
     """Run folders made of one run, with other areas, seeds and configurations written into them."""
-    start(small("text-ut"), "text-ut", "first")
 
     def make(name, *, area, **fields):
         folder = tmp_path / name
-        shutil.copytree(tmp_path / "first", folder)
+        shutil.copytree(first, folder)
         for file in ("evaluation.json", "config.json"):
             values = read(folder, file)
             for field, value in fields.items():

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,11 @@ import jax
 import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
+from PIL import Image
 
+from tests.started import environment
+from train.data.clips import FRAME_SIZE, NUM_FRAMES
+from train.data.photos import photo_clips
 from train.runs import run
 from train.video.config import ModelConfig, VideoConfig
 
@@ -54,6 +59,27 @@ def _sequences(generator: np.random.Generator, count: int) -> np.ndarray:
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where compiled programs are kept for the session."""
     return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture(scope="session")
+def few_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten of the built-in clips as a folder of frames: a tenth of the validation, a twentieth of the test."""
+    root = tmp_path_factory.mktemp("clips")
+    for number, clip in enumerate(islice(photo_clips("train", num_frames=NUM_FRAMES, frame_size=FRAME_SIZE), 10)):
+        (root / f"clip{number}").mkdir()
+        for index, frame in enumerate(clip):
+            Image.fromarray(frame).save(root / f"clip{number}" / f"{index:03d}.png")
+    return root
+
+
+@pytest.fixture(scope="session")
+def of_processes(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of started processes: they share what is prepared and compiled."""
+    return environment(
+        UNROLL_PREPARED=str(tmp_path_factory.mktemp("prepared")),
+        JAX_COMPILATION_CACHE_DIR=str(compiled),
+        JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
+    )
 
 
 @pytest.fixture(autouse=True, scope="module")

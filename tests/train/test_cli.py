@@ -8,6 +8,7 @@ import sys
 import jax.numpy as jnp
 import pytest
 
+from tests.started import WITHOUT_TORCH, environment
 from train.cli import main
 from train.video.task import video_task
 
@@ -193,7 +194,7 @@ def test_a_reader_that_leaves_early_is_no_traceback():
     os.close(reader)
     program = [sys.executable, "-m", "train", "list"]
     with os.fdopen(writer, "wb") as output:
-        done = subprocess.run(program, stdout=output, stderr=subprocess.PIPE, text=True, timeout=120)
+        done = subprocess.run(program, env=environment(), stdout=output, stderr=subprocess.PIPE, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (141, "")
 
 
@@ -203,11 +204,12 @@ TRAP = "raise SystemExit('tensorflow was imported')"
 
 def test_the_program_lists_refuses_and_never_imports_tensorflow(tmp_path):
     (tmp_path / "tensorflow.py").write_text(TRAP)
-    environment = {"PYTHONPATH": str(tmp_path), "PATH": "", "HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+    path = os.pathsep.join([str(tmp_path), WITHOUT_TORCH])
+    variables = {"PYTHONPATH": path, "PATH": "", "HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
 
     def program(*arguments):
         return subprocess.run(
-            [sys.executable, "-W", "error", *arguments], env=environment, capture_output=True, text=True, timeout=120
+            [sys.executable, "-W", "error", *arguments], env=variables, capture_output=True, text=True, timeout=120
         )
 
     listed = program("-m", "train", "list")

@@ -15,6 +15,8 @@ from train.metrics import read_metrics
 from train.processes import Membership, join
 from train.report.files import read_object
 
+pytestmark = pytest.mark.slow
+
 STEPS, EVERY = 60, 20
 OPTIONS = {
     "steps": STEPS,
@@ -40,20 +42,14 @@ LAUNCH = ["launch", "--processes", "2", "--"]
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory, compiled):
-    environment = {
-        **os.environ,
-        "UNROLL_PREPARED": str(tmp_path_factory.mktemp("prepared")),
-        "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": str(compiled),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
+def start(of_processes, few_clips):
+    data = ["--data.source", "frames", "--data.root", str(few_clips)]
 
     def start(folder: Path, *before: str, **changes: object) -> subprocess.Popen:
         changed = [part for name, value in changes.items() for part in (f"--{name}", str(value))]
-        command = [sys.executable, "-m", "train", *before, *RUN, *changed, "--out", str(folder)]
+        command = [sys.executable, "-m", "train", *before, *RUN, *data, *changed, "--out", str(folder)]
         with folder.with_suffix(".log").open("ab") as output:
-            return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+            return subprocess.Popen(command, env=of_processes, stdout=output, stderr=subprocess.STDOUT)
 
     return start
 
@@ -69,12 +65,17 @@ def said(folder: Path) -> str:
     return folder.with_suffix(".log").read_text(errors="replace")
 
 
-def wait_for_checkpoint(folder: Path, process: subprocess.Popen) -> None:
+def wait_for_checkpoint(folder: Path, process: subprocess.Popen, *, after: int = 0) -> None:
     limit = time.monotonic() + 240
-    while not any(path.name.isdigit() for path in (folder / "checkpoints").glob("*")):
+    while newest(folder) <= after:
         assert process.poll() is None, said(folder)
         assert time.monotonic() < limit, said(folder)
         time.sleep(0.02)
+
+
+def newest(folder: Path) -> int:
+    """The step of the newest checkpoint; 0 if there is none."""
+    return max((int(path.name) for path in (folder / "checkpoints").glob("*") if path.name.isdigit()), default=0)
 
 
 def children(process: subprocess.Popen) -> list[int]:
@@ -118,18 +119,20 @@ def test_two_processes_do_what_one_does_with_parts_averages_tails_and_slacks(sta
     assert max(slacks) > 0.0
 
 
-@pytest.mark.parametrize(("victim", "goes_on"), [(0, LAUNCH), (1, [])])
-def test_one_that_is_killed_ends_both_with_a_message_and_two_or_one_go_on(start, alone, tmp_path, victim, goes_on):
-    folder = tmp_path / "run"
-    process = start(folder, *LAUNCH)
-    wait_for_checkpoint(folder, process)
-    os.kill(children(process)[victim], signal.SIGKILL)
-    began = time.monotonic()
-    assert process.wait(timeout=60) == 128 + signal.SIGKILL, said(folder)
-    assert time.monotonic() - began < 60
-    assert f"process {victim} of 2" in said(folder)
-    assert "was ended by SIGKILL" in said(folder)
-    assert start(folder, *goes_on).wait(timeout=240) == 0, said(folder)
+def test_one_that_is_killed_ends_both_with_a_message_and_two_or_one_go_on(start, alone, tmp_path):
+    folder, after = tmp_path / "run", 0
+    for victim in (0, 1):  # the second time, of two that went on
+        process = start(folder, *LAUNCH)
+        wait_for_checkpoint(folder, process, after=after)
+        os.kill(children(process)[victim], signal.SIGKILL)
+        began, after = time.monotonic(), newest(folder)
+        assert process.wait(timeout=60) == 128 + signal.SIGKILL, said(folder)
+        assert time.monotonic() - began < 60
+        assert f"process {victim} of 2" in said(folder)
+        assert said(folder).count("was ended by SIGKILL") == victim + 1
+        assert read_object(folder / "status.json")["state"] != "finished"
+    assert start(folder).wait(timeout=240) == 0, said(folder)
+    assert said(folder).count("going on from the checkpoint of step") == 2
     assert read_object(folder / "status.json")["state"] == "finished"
     assert_same(folder, alone)
 

@@ -1,6 +1,5 @@
 """Killed at any moment and started again with the same command, a run ends bit for bit like one left alone."""
 
-import os
 import random
 import signal
 import subprocess
@@ -45,22 +44,15 @@ class Shape:
 
 
 @pytest.fixture(scope="module")
-def launch(tmp_path_factory, compiled):
+def launch(of_processes, few_clips):
     """Starts ``python -m train run video-ut`` in a folder, its output going to a file."""
-    prepared = tmp_path_factory.mktemp("prepared")
-    environment = {
-        **os.environ,
-        "UNROLL_PREPARED": str(prepared),
-        "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": str(compiled),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
+    arguments = [*ARGUMENTS, "--data.source", "frames", "--data.root", str(few_clips)]
 
     def start(folder: Path) -> subprocess.Popen:
         folder.parent.mkdir(exist_ok=True)
         with folder.with_suffix(".log").open("ab") as output:
-            command = [sys.executable, "-m", "train", "run", "video-ut", *ARGUMENTS, "--out", str(folder)]
-            return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+            command = [sys.executable, "-m", "train", "run", "video-ut", *arguments, "--out", str(folder)]
+            return subprocess.Popen(command, env=of_processes, stdout=output, stderr=subprocess.STDOUT)
 
     return start
 
