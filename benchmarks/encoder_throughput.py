@@ -3,6 +3,7 @@
 Both have the same weights and the same batch, no padding, and no dropout; both train all but the word embeddings.
 """
 
+import itertools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -37,22 +38,27 @@ def main() -> dict[str, float]:
     }
     model = Classifier(Encoder(SHAPE), 2, hidden="tanh")
     params, peer = _same_weights(model)
-    ours = {"forward": forward(model, params, batch), "training": training(model, params, batch)}
+    unrolled = Classifier(Encoder(SHAPE, unroll=SHAPE.num_layers), 2, hidden="tanh")
+    ours = {"unroll_jax": model, "unroll_jax, unroll=L": unrolled}
+    ours = {
+        "forward": {name: forward(one, params, batch) for name, one in ours.items()},
+        "training": {name: training(one, params, batch) for name, one in ours.items()},
+    }
     peers = {} if peer is None else torch_calls(peer, batch)
     rate, figures = matmul_rate(BATCH * TOKENS, SHAPE.dim, SHAPE.hidden_dim), {}
     for what, bar in BARS.items():
-        calls = {"unroll_jax": ours[what], **{name: own[what] for name, own in peers.items()}}
+        calls = {**ours[what], **{name: own[what] for name, own in peers.items()}}
         seconds = interleaved(calls, repeats=REPEATS, warmup=3)
         median = {name: float(np.median(values)) for name, values in seconds.items()}
         floor = flops() * (3.0 if what == "training" else 1.0) / rate
         print(f"\n{what}, {REPEATS} runs")
         rows = [[name, f"{1e3 * value:.0f}", f"{BATCH * TOKENS / value:.0f}"] for name, value in median.items()]
         print(table(["who", "median ms", "tokens/s"], [*rows, ["floor", f"{1e3 * floor:.0f}", ""]]))
-        figures |= {f"{what}_{name.replace(' ', '_')}_tokens_a_second": BATCH * TOKENS / median[name] for name in calls}
-        for name in peers:
-            figures[f"{what}_over_{name.replace(' ', '_')}"] = median[name] / median["unroll_jax"]
+        figures |= {f"{what}_{_key(name)}_tokens_a_second": BATCH * TOKENS / median[name] for name in calls}
+        for own, name in itertools.product(ours[what], peers):
+            figures[f"{what}_{_key(own)}_over_{_key(name)}"] = median[name] / median[own]
             held = f" (bar {bar:.1f})" if name == "torch compiled" else ""
-            print(f"unroll_jax / {name}: {median[name] / median['unroll_jax']:.2f} times the tokens{held}")
+            print(f"{own} / {name}: {median[name] / median[own]:.2f} times the tokens{held}")
     print(f"\nfloor: the matrix products alone at {rate / 1e9:.0f} GFLOP/s, that of the widest of them")
     return figures
 
@@ -127,6 +133,10 @@ def flops() -> float:
     """Matrix-product operations of a forward pass."""
     dense = 4 * SHAPE.dim**2 + 2 * SHAPE.dim * SHAPE.hidden_dim
     return 2.0 * BATCH * TOKENS * SHAPE.num_layers * (dense + 2 * TOKENS * SHAPE.dim)
+
+
+def _key(name: str) -> str:
+    return name.replace(", unroll=L", " unrolled").replace(" ", "_")
 
 
 def _same_weights(model: Classifier) -> tuple[Any, Any]:

@@ -21,7 +21,8 @@ def small(monkeypatch):
 def test_tokens_a_second_are_reported_without_peers(capsys, monkeypatch):
     monkeypatch.setattr(torch_peer, "torch_or_none", lambda: None)
     figures = encoder_throughput.main()
-    assert set(figures) == {"forward_unroll_jax_tokens_a_second", "training_unroll_jax_tokens_a_second"}
+    ways = ("unroll_jax", "unroll_jax_unrolled")
+    assert set(figures) == {f"{what}_{way}_tokens_a_second" for what in ("forward", "training") for way in ways}
     assert all(value > 0 and math.isfinite(value) for value in figures.values())
     printed = capsys.readouterr().out
     assert "without PyTorch" in printed
@@ -46,7 +47,7 @@ def test_the_peer_has_the_same_logits_and_learns_the_same(capsys, monkeypatch, s
     np.testing.assert_allclose(*np.transpose(lost), rtol=1e-3)
     assert lost[-1][0] < lost[0][0]
     figures = encoder_throughput.main()
-    assert figures["training_over_torch_compiled"] > 0
+    assert figures["training_unroll_jax_unrolled_over_torch_compiled"] > 0
     assert "unroll_jax / torch eager" in capsys.readouterr().out
 
 

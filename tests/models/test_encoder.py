@@ -169,6 +169,21 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records(getkey):
     assert all("xf32" not in factors for factors in products)
 
 
+@pytest.mark.parametrize("unroll", [2, 3, 5])
+def test_unrolling_the_scan_changes_nothing_but_the_program(getkey, unroll):
+    tokens = jnp.array([[5, 6, 7], [8, 9, 0]])
+    plain, unrolled = Encoder(SMALL), Encoder(SMALL, unroll=unroll)
+    params = jax.jit(plain.init)(getkey(), tokens)
+
+    def total(model, params):
+        return jnp.sum(model.apply(params, tokens)[:, 0] ** 3)
+
+    slopes = jax.jit(jax.value_and_grad(total, argnums=1), static_argnums=0)
+    chex.assert_trees_all_close(slopes(unrolled, params), slopes(plain, params), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="unroll must be at least 1 and an integer, got 0"):
+        Encoder(SMALL, unroll=0).apply(params, tokens)
+
+
 @pytest.mark.parametrize("remat", [True, jax.checkpoint_policies.dots_with_no_batch_dims_saveable])
 def test_remat_keeps_the_gradients_and_saves_memory(getkey, remat):
     config, memory, gradients = EncoderConfig(30, 16, 12, 2, 32, 64), [], []
