@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tensorboardX import SummaryWriter
-
 from train.errors import UserError
 
 __all__ = ["PARTIAL", "MetricsWriter", "numbers", "read_metrics", "write_json"]
@@ -23,6 +21,9 @@ class MetricsWriter:
 
     def __init__(self, folder: Path, *, after_step: int):
         """Opens the writers in ``folder``, keeping what was recorded up to ``after_step``."""
+        # It imports torch where that is installed: 1.4 seconds, which commands that train nothing need not wait.
+        from tensorboardX import SummaryWriter
+
         path = folder / "metrics.jsonl"
         _replace(path, "".join(_line(row) for row in read_metrics(path) if row["step"] <= after_step))
         self._file = path.open("a", encoding="utf-8")
