@@ -153,8 +153,8 @@ def _same_noise(run: Run, other: Run) -> bool:
     if before is None:
         return True
     shared = [gamma for gamma in run.gammas if gamma in other.gammas]
-    pair = (_floats([one.evaluation[before][gamma] for gamma in shared]) for one in (run, other))
-    return np.allclose(*pair, NOISY_RTOL, NOISY_ATOL, equal_nan=True)
+    one, two = (_floats([each.evaluation[before][gamma] for gamma in shared]) for each in (run, other))
+    return np.allclose(one, two, NOISY_RTOL, NOISY_ATOL, equal_nan=True)
 
 
 def _data_source(run: Run) -> str:
