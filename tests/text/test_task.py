@@ -9,10 +9,13 @@ import pytest
 from scipy.special import log_softmax
 
 from tests.pretrained.conftest import WORDS
+from tests.text.conftest import MODELS
 from train.constrained import init_state, make_step
 from train.data.text import TokenBatch, WordTokenizer
 from train.errors import UserError
 from train.text.config import EncoderConfig, UnrolledConfig
+from train.text.early_exit import layer_runner
+from train.text.reading import BATCH_SIZE, NOISE_SEED, make_split_reading
 from train.text.task import draw_noise
 
 
@@ -166,3 +169,31 @@ def test_alpha_must_fit_the_depth(built, small):
 def test_texts_longer_than_an_encoder_can_take_are_refused_by_the_option(built, write_folder):
     with pytest.raises(UserError, match=r"--max-length 64 does not fit the tokenizer: max_length must be in \[3, 16\]"):
         built("text-encoder", model=EncoderConfig(pretrained=str(write_folder())), max_length=64)
+
+
+def test_evaluations_add_the_same_noise_to_every_model_scaled_by_gamma(built, experiment):
+    _, material, task, params = built(experiment)
+    read = make_split_reading(task, material)
+    (batch,) = map(jnp_batch, material.tokens.examples("test", batch_size=BATCH_SIZE))
+    unit = jax.random.normal(jax.random.fold_in(jax.random.key(NOISE_SEED), 0), (*batch.tokens.shape, task.model.dim))
+    for gamma in (0.5, 1.0):
+        own = {"token_types": batch.token_types, "perturbation": gamma * material.embedding_std * unit}
+        logits = task.model.module.apply(params, batch.tokens, batch.mask, **own)
+        expected = cross_entropies(logits, batch.labels)
+        np.testing.assert_allclose(read(params, "test", gamma).losses, expected, rtol=1e-4)
+
+
+def test_bfloat16_is_near_float32_and_keeps_parameters_and_layer_0_wide(built, experiment):
+    narrow = dataclasses.replace(MODELS[experiment], dtype="bfloat16")
+    (_, material, task, params), (_, _, other, same) = built(experiment), built(experiment, model=narrow)
+    assert {leaf.dtype for leaf in jax.tree.leaves(same)} == {jnp.dtype(jnp.float32)}
+    batch = first_batch(material)
+    wide, found = (jax.jit(one.sample_losses)(params, one.draw(batch, jax.random.key(0))) for one in (task, other))
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, wide, rtol=0.05, atol=0.02)
+    assert not np.array_equal(found[:, 1:], wide[:, 1:])
+    one = jnp_batch(material.tokens.batch("test", batch_size=1, seed=0, step=0))
+    logits, entropies = jax.jit(lambda params: other.outputs(params, one, None, lambda logits: logits))(params), []
+    layer_runner(other, params)(one, None, lambda layer, entropy: entropies.append(entropy))
+    shares = jax.nn.softmax(logits[0, 0])
+    np.testing.assert_allclose(entropies[0], -jnp.sum(shares * jnp.log(shares)), rtol=1e-5)
