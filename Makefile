@@ -4,11 +4,12 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test lint types benchmarks clean
+.PHONY: help install demo test test-all lint types benchmarks clean
 
 help:
 	@echo "make demo        train the demo, plain and constrained, and write runs/demo/report/index.html"
-	@echo "make test        run the tests"
+	@echo "make test        run the tests, but for those marked slow"
+	@echo "make test-all    run all tests and the notebooks"
 	@echo "make install     make .venv with everything in it"
 	@echo "make lint types  ruff; pyright"
 	@echo "make benchmarks  run every benchmark and print its table"
@@ -18,9 +19,14 @@ install: $(STAMP)
 demo: $(STAMP)
 	$(PY) -m train run demo
 
+# In the order of collection, which has what is slow first; xdist alone would put files of many tests first.
+PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
 test: $(STAMP)
-	@# In the order of collection, which has what is slow first; xdist alone would put files of many tests first.
-	$(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(PY) $(PYTEST) -m "not slow"
+
+test-all: $(STAMP)
+	$(PY) $(PYTEST)
 
 lint: $(STAMP)
 	$(PY) -m ruff check .

@@ -18,7 +18,10 @@ import jax  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first: at the end, one worker would have to wait for the other."""
+    """Notebooks are slow. Files with slow tests come first: at the end, one worker would have to wait for the other."""
+    for item in items:
+        if item.path.suffix == ".ipynb":
+            item.add_marker(pytest.mark.slow)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 

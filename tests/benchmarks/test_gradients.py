@@ -50,6 +50,7 @@ def test_dense_problems_have_the_norm_and_the_activity_they_name(dim, kind):
     assert (hidden > 0).all() == (kind == "spread")
 
 
+@pytest.mark.slow
 @pytest.mark.peers
 def test_every_installed_peer_solves_an_easy_problem_to_the_same_mark():
     cell = dense_cell(8, 0.9, "random", batch=4)
@@ -75,6 +76,7 @@ def test_bars_count_what_is_slower_larger_and_less_exact(capsys):
     assert capsys.readouterr().out.count("nowhere") == 5
 
 
+@pytest.mark.slow
 def test_a_sweep_compares_both_ways_on_one_problem(monkeypatch, capsys):
     small = lambda *_, **__: dense_cell(8, 0.9, "spread", batch=2)  # noqa: E731
     monkeypatch.setattr("benchmarks.gradients.against_unrolling.ITERATIONS", (10, 40))

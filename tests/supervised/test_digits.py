@@ -6,6 +6,7 @@ from train.experiments import EXPERIMENTS
 from train.runs import evaluate, run
 
 
+@pytest.mark.slow
 def test_opteq_knows_97_percent_of_the_digits_however_it_is_trained(tmp_path, monkeypatch):
     """Of 400 digits, with one seed: the means over seeds are above 97% and within half a point."""
     monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))

@@ -18,6 +18,8 @@ from train.supervised.evaluate import weight_norms
 from train.supervised.experiments import CIFAR10, PUBLISHED, QUICK
 from train.supervised.pictures import draw_predictions, read_predictions
 
+pytestmark = pytest.mark.slow
+
 SMALL = {
     "OptEqConfig": {"convolutional": False, "channels": 4, "widths": (4, 4), "features": 4},
     "SegmenterConfig": {"channels": 4, "widths": (4,), "stem": (4,)},

@@ -66,6 +66,7 @@ def test_violations_are_those_of_the_worst_texts(built):
     np.testing.assert_allclose(metrics.violations, np.sort(each, axis=0)[4:].mean(axis=0), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(small, start, tmp_path):
     options = {"accumulate": 2, "average": 0.7, "remat": "dots", "constraints": TAILS, "dual": DUALS}
     config, folder = small("text-ut", **options), tmp_path / "run"

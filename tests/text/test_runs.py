@@ -28,6 +28,7 @@ def read(folder, name):
     return json.loads((folder / name).read_text())
 
 
+@pytest.mark.slow
 def test_both_methods_train_evaluate_and_report(small, start, experiment, tmp_path):
     log = start(small(experiment, method="both"), experiment)
     for method in ("erm", "constrained"):

@@ -202,6 +202,7 @@ def test_a_reader_that_leaves_early_is_no_traceback():
 TRAP = "raise SystemExit('tensorflow was imported')"
 
 
+@pytest.mark.slow
 def test_the_program_lists_refuses_and_never_imports_tensorflow(tmp_path):
     (tmp_path / "tensorflow.py").write_text(TRAP)
     path = os.pathsep.join([str(tmp_path), WITHOUT_TORCH])

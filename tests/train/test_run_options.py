@@ -39,6 +39,7 @@ MANY = {
 }
 
 
+@pytest.mark.slow
 def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(start, changed, tmp_path):
     config, folder = changed(**MANY), tmp_path / "run"
     start(config)

@@ -12,6 +12,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.slow
 def test_a_real_search_interrupted_in_training_goes_on_and_ends_like_one_left_alone(
     clips, monkeypatch, capsys, tmp_path
 ):
