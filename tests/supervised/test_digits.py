@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import pytest
+
 from train.experiments import EXPERIMENTS
 from train.runs import evaluate, run
 
