@@ -18,13 +18,16 @@ from tests.supervised.test_runs import small
 from tests.train.conftest import Clips
 from train.checkpoint import Checkpoints
 from train.constrained import ConstraintConfig, DualConfig, init_state, make_step
+from train.data.text import TextConfig
 from train.errors import UserError
+from train.experiments import EXPERIMENTS
 from train.flags import order_collectives
 from train.plan import make_plan
 from train.processes import fetch
 from train.recipe import Recipe
 from train.runs import evaluate, run
 from train.sharding import describe_mesh, make_mesh, own_rows, path_name, place
+from train.text.config import EncoderConfig, TextEncoderConfig
 from train.video.config import ModelConfig, VideoConfig
 from train.video.task import video_task
 
@@ -106,6 +109,19 @@ def _parts(state: Any) -> dict[str, list[int]]:
     }
 
 
+def texts(folder: Path) -> TextEncoderConfig:
+    """The experiment text-encoder on few of its sentences, with tables and heads that four devices can share out."""
+    default: Any = EXPERIMENTS["text-encoder"].config
+    return dataclasses.replace(
+        default,
+        **{f"{split}_examples": 32 for split in ("train", "validation", "test")},
+        **{"steps": 4, "batch_size": 8, "validate_every": 2, "test_gammas": (0.0,), "max_length": 8},
+        model=EncoderConfig(dim=16, num_layers=2, num_heads=4, hidden_dim=32),
+        constraints=dataclasses.replace(default.constraints, warmup_steps=0),
+        data=TextConfig(prepared=str(folder / "prepared")),
+    )
+
+
 def moved(folder: Path) -> dict[str, Any]:
     """A state saved on one mesh and read on the others: whether it is the same, and how it is shared out."""
     state = place(video(MESHES["mixed"])).init()
@@ -148,6 +164,8 @@ def runs(folder: Path) -> dict[str, list[str]]:
         evaluate(folder / "video-one", mesh=MESHES["data"], log=log["video-one"].append)
         for name, mesh in (("image-one", MESHES["one"]), ("image-mesh", "data=2,fsdp=2")):
             go(images, "image-opteq", name, mesh)
+        for name, mesh in (("text-one", MESHES["one"]), ("text-mesh", MESHES["mixed"])):
+            go(texts(folder), "text-encoder", name, mesh)
         for name, mesh in (("useless", "data=2,tensor=2"), ("uneven", "fsdp=8")):
             try:
                 go(images, "image-opteq", name, mesh)

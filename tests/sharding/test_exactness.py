@@ -207,7 +207,7 @@ def test_a_checkpoint_is_read_on_another_mesh(found, key):
     assert found["moved"][key]["parts"] == found["parts"][f"video/{key}"]
 
 
-@pytest.mark.parametrize("other", ["video-mesh", "video-moved", "image-mesh"])
+@pytest.mark.parametrize("other", ["video-mesh", "video-moved", "image-mesh", "text-mesh"])
 def test_a_run_on_a_mesh_or_moved_from_one_ends_like_the_run_on_one_device(out, found, other):
     one = f"{other.partition('-')[0]}-one"
     assert ("going on from the checkpoint of step 4" in found["log"][other]) == (other == "video-moved")
@@ -218,10 +218,16 @@ def test_a_run_on_a_mesh_or_moved_from_one_ends_like_the_run_on_one_device(out, 
             wide = 0.5 if name.endswith("iterations") else 1e-5
             np.testing.assert_allclose(row[name], expected[name], rtol=1e-3, atol=wide, err_msg=f"{name} of {expected}")
     losses = [json.loads((out / name / "evaluation.json").read_text()) for name in (one, other)]
-    for name in ("layer_losses", "rmse") if other != "image-mesh" else ("loss", "accuracy"):
+    told = {"video": ("layer_losses", "rmse"), "image": ("loss", "accuracy"), "text": ("layer_losses", "error_rates")}
+    for name in told[other.partition("-")[0]]:
         np.testing.assert_allclose(*(_numbers(found[name]) for found in losses), rtol=1e-3)
     assert json.loads((out / other / "config.json").read_text())["mesh"] is None
-    idle = {"video-mesh": "8 devices", "video-moved": "1 of 8 devices", "image-mesh": "4 of 8 devices"}
+    idle = {
+        "video-mesh": "8 devices",
+        "video-moved": "1 of 8 devices",
+        "image-mesh": "4 of 8 devices",
+        "text-mesh": "8 devices",
+    }
     assert json.loads((out / other / "status.json").read_text())["mesh"].startswith(idle[other])
 
 

@@ -33,7 +33,7 @@ def _evaluate(config: Config, material: TextMaterial, state: Any, folder: Path) 
 
 
 def _verdict(found: dict[str, Any]) -> str:
-    low, *_, high = found["test_gammas"]
+    low, high = found["test_gammas"][0], found["test_gammas"][-1]
     at_training = found["accuracy"][str(float(found["train_gamma"]))]
     return (
         f"accuracy {at_training:.1%} at gamma {found['train_gamma']}, area {found['area']:.3f} over gamma {low:g} to "
