@@ -26,7 +26,7 @@ class Encoder(nn.Module):
       param_dtype: dtype of the parameters.
       remat: recompute layers in the backward pass instead of storing their intermediates; a policy of
         `jax.checkpoint_policies` says which of them are stored all the same.
-      unroll: layers in one iteration of the scan; all of them train about a tenth quicker on a CPU, and compile as
+      unroll: layers in one iteration of the scan; more of them spare copies of what the scan keeps, and compile as
         much longer as there are layers.
 
     Example:
