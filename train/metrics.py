@@ -21,7 +21,7 @@ class MetricsWriter:
 
     def __init__(self, folder: Path, *, after_step: int):
         """Opens the writers in ``folder``, keeping what was recorded up to ``after_step``."""
-        # It imports torch where that is installed: 1.4 seconds, which commands that train nothing need not wait.
+        # It imports torch where that is installed: a second or more, which commands that train nothing need not wait.
         from tensorboardX import SummaryWriter
 
         path = folder / "metrics.jsonl"

@@ -286,17 +286,3 @@ def test_a_text_that_cannot_be_used_is_told_by_its_number_in_the_split(monkeypat
     monkeypatch.setattr(data._data, "examples", examples)
     with pytest.raises(UserError, match="1 validation texts without a word, number 11; leave them out"):
         data.examples("validation", batch_size=8)
-
-
-@pytest.mark.data
-def test_real_pairs_become_batches_of_few_shapes(real_data, tmp_path):
-    read = load(TextConfig("mnli", str(real_data / "mnli"), str(tmp_path)), log=lambda line: None)
-    words = learn_words(read, at_least=2)
-    data = TokenData(read, words, max_length=64, log=lambda line: None)
-    batches = list(itertools.islice(data.batches("train", batch_size=32, seed=0), 84))
-    assert {batch.tokens.shape[1] for batch in batches} <= {8, 12, 16, 24, 32, 48, 64}
-    assert sum(batch.mask.sum() for batch in batches) > 0.6 * sum(batch.mask.size for batch in batches)
-    for batch in batches:
-        separators = (batch.tokens == 2).sum(axis=1)
-        np.testing.assert_array_equal(separators, 1)
-        assert (batch.token_types.sum(axis=1) >= 1).all()

@@ -121,12 +121,7 @@ def check_training(config: Any, *rules: Rule) -> None:
         ("constraints.alpha", "in (0, 1)", all(0.0 < alpha < 1.0 for alpha in constraints.alpha)),
         ("test-gammas", "one number or more", len(config.test_gammas) > 0),
         ("test-gammas", "finite and at least 0", all(map(nonnegative, config.test_gammas))),
-        ("constraints.warmup-steps", "at least 0", warmup >= 0),
-        (
-            "constraints.warmup-steps",
-            f"below steps={config.steps}, or constraints never count; lower it, or raise --steps",
-            config.method == "erm" or warmup < config.steps,
-        ),
+        *_warmup_rules(config),
         ("seed", "a whole number in [0, 2**32)", 0 <= config.seed < 2**32),
         *((name, "in [0, 1)", 0.0 <= value_of(config, name) < 1.0) for name in _SHARES),
         *((name, "positive and finite", positive(value_of(config, name))) for name in _POSITIVE),
@@ -193,6 +188,12 @@ def counted_steps(config: Any) -> int:
 def _may_stand_still(config: Any) -> bool:
     """Whether a run makes sense where no multiplier ever moves."""
     return config.method == "erm" or any(config.dual.start)
+
+
+def _warmup_rules(config: Any) -> tuple[Rule, ...]:
+    warmup, name = config.constraints.warmup_steps, "constraints.warmup-steps"
+    needed = f"below steps={config.steps}, or constraints never count; lower it, or raise --steps"
+    return (name, "at least 0", warmup >= 0), (name, needed, config.method == "erm" or warmup < config.steps)
 
 
 def _swing_rules(config: Any) -> tuple[Rule, ...]:

@@ -151,7 +151,7 @@ class TokenData:
 def bucket_lengths(max_length: int) -> tuple[int, ...]:
     """The lengths that batches have: 8, 12, 16, 24, 32, 48, ... and ``max_length``.
 
-    With powers of two alone, 0.70 of the positions of SST-2 are real; with one and a half times each as well, 0.82.
+    Powers of two and one and a half times each: fewer positions are padding than with powers alone.
 
     Raises:
       ValueError: if ``max_length`` is below 1.
