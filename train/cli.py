@@ -2,14 +2,11 @@
 
 import contextlib
 import dataclasses
-import io
 import math
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, TypeVar, get_args
-
-import tyro
+from typing import Any, get_args
 
 from train.arguments import (
     EvaluateArguments,
@@ -25,10 +22,9 @@ from train.arguments import (
 )
 from train.errors import Interrupted, UserError
 from train.flags import SIMULATED, order_collectives
+from train.parsing import parse
 
 __all__ = ["main"]
-
-T = TypeVar("T")
 
 HELP = ("-h", "--help")
 TOGETHER = ("run", "plan", "evaluate")  # the commands that many processes run as one
@@ -78,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
             _check_together(arguments[0])
             from train.processes import Membership, join
 
-            join(_parse(Membership, member, "python -m train"))
+            join(parse(Membership, member, "python -m train"))
         return commands[arguments[0]](list(arguments[1:])) or 0
     except Interrupted as stop:
         sys.stderr.write(f"{stop}\n")
@@ -86,7 +82,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
         return 2
     except SystemExit:
-        return 0  # help was asked for; `_parse` turns every other exit into a UserError
+        return 0  # help was asked for; `parse` turns every other exit into a UserError
     except KeyboardInterrupt:
         sys.stderr.write(
             "interrupted; a run, or a search, goes on from its last checkpoint when the same command is given again\n"
@@ -112,7 +108,7 @@ def _launch(arguments: list[str]) -> int:
     ours, dashes, command = _split(arguments)
     if not (dashes and command) and not set(HELP) & set(ours):
         raise UserError("launch needs a command behind --, as in `launch --processes 2 -- run video-ut`")
-    parsed = _parse(LaunchArguments, ours, "python -m train launch")
+    parsed = parse(LaunchArguments, ours, "python -m train launch")
     if parsed.processes < 1:
         raise UserError(f"--processes must be at least 1, got {parsed.processes}")
     _check_together(command[0])
@@ -170,7 +166,7 @@ def _search(arguments: list[str]) -> None:
 
         default = dataclasses.replace(EXPERIMENTS[name].config, out=None)
         whole, program = SearchArguments(config=default), f"python -m train search {name}"
-        parsed = _parse(SearchArguments[type(default)], arguments[1:], program, whole)
+        parsed = parse(SearchArguments[type(default)], arguments[1:], program, whole)
         keep_programs()
         over = {option.replace("_", "-"): text for option, text in vars(parsed.over).items()}
         with stopping_at_once():
@@ -196,13 +192,13 @@ def _configured(command: str, name: str, arguments: list[str]) -> Any:
     from train.experiments import EXPERIMENTS
 
     default = EXPERIMENTS[name].config
-    parsed = _parse(type(default), arguments[1:], f"python -m train {command} {name}", default)
+    parsed = parse(type(default), arguments[1:], f"python -m train {command} {name}", default)
     keep_programs()
     return parsed
 
 
 def _evaluate(arguments: list[str]) -> None:
-    parsed = _parse(EvaluateArguments, arguments, "python -m train evaluate")
+    parsed = parse(EvaluateArguments, arguments, "python -m train evaluate")
     from train.compiled import keep_programs
     from train.processes import first_only
     from train.runs import evaluate
@@ -212,7 +208,7 @@ def _evaluate(arguments: list[str]) -> None:
 
 
 def _predict(arguments: list[str]) -> None:
-    parsed = _parse(PredictArguments, arguments, "python -m train predict")
+    parsed = parse(PredictArguments, arguments, "python -m train predict")
     from train.text.predict import predict, read_texts
 
     texts, seconds = read_texts(parsed.text, parsed.second, parsed.file)
@@ -220,14 +216,14 @@ def _predict(arguments: list[str]) -> None:
 
 
 def _export(arguments: list[str]) -> None:
-    parsed = _parse(ExportArguments, arguments, "python -m train export")
+    parsed = parse(ExportArguments, arguments, "python -m train export")
     from train.export import export
 
     export(parsed.run, parsed.out, mesh=parsed.mesh)
 
 
 def _report(arguments: list[str]) -> None:
-    parsed = _parse(ReportArguments, arguments, "python -m train report")
+    parsed = parse(ReportArguments, arguments, "python -m train report")
     from train.runs import report
 
     report(parsed.runs, parsed.out)
@@ -242,12 +238,12 @@ def _figures(arguments: list[str]) -> None:
         return
     if name not in FIGURES:
         raise UserError(f"unknown figures {name!r}; choose from {choices}")
-    config = _parse(FiguresConfig, arguments[1:], f"python -m train figures {name}")
+    config = parse(FiguresConfig, arguments[1:], f"python -m train figures {name}")
     FIGURES[name](config)
 
 
 def _prepare(arguments: list[str]) -> None:
-    parsed = _parse(PrepareArguments, arguments, "python -m train prepare")
+    parsed = parse(PrepareArguments, arguments, "python -m train prepare")
     from train.data import DataConfig, images, prepare, scenes, text
 
     source: Any = parsed.source  # of one of four kinds, which the type checker cannot tell apart
@@ -276,28 +272,3 @@ def _list(arguments: list[str]) -> None:
         sys.stdout.write(
             f"{name}\n  {experiment.summary}\n  source: {experiment.paper}\n  expect: {experiment.expect}\n"
         )
-
-
-def _parse(cls: type[T], arguments: list[str], program: str, default: T | None = None) -> T:
-    """tyro's parser, with its box of an error folded into one line."""
-    errors = io.StringIO()
-    options: dict[str, Any] = {} if default is None else {"default": default}
-    try:
-        with contextlib.redirect_stderr(errors):
-            return tyro.cli(cls, args=arguments, prog=program, **options)
-    except SystemExit as stop:
-        if stop.code in (0, None):
-            raise
-        raise UserError(f"{_one_line(errors.getvalue()).rstrip('.')}; see `{program} --help`") from None
-
-
-def _one_line(box: str) -> str:
-    """The message of one of tyro's boxes: what stands between its title and the first rule."""
-    message = []
-    for line in box.splitlines()[1:]:
-        text = line.strip(" │|")
-        if text.strip("─-╰╯+"):
-            message.append(text)
-        elif message:
-            break
-    return " ".join(message)

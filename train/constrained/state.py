@@ -129,7 +129,7 @@ def make_step(config: Any, task: Task) -> jax.stages.Wrapped:
     """
     optimizer = primal_optimizer(config.primal, config.steps, task.trained)
     ascent = multiplier_ascent(config, task.steps_an_epoch)
-    slack, bounds = slack_rule(config) if has_slacks(config) else None, task.bounds
+    bounds = task.bounds
 
     def objective(samples: Array, state: TrainState) -> tuple[Array, tuple[Array, Array, Any]]:
         means = jnp.mean(samples, axis=0)
@@ -138,16 +138,6 @@ def make_step(config: Any, task: Task) -> jax.stages.Wrapped:
         pressing = _pressing(config, state)
         value = objective_value(config, losses, pressing, _slacks(state), enforced(config, bounds, sizes))
         return value, (means, losses, sizes)
-
-    def move_slacks(state: TrainState, losses: Array, sizes: Any) -> SlackState | None:
-        if slack is None or state.slacks is None:
-            return None
-        gradient = jax.grad(objective_value, argnums=3)(
-            config, losses, _pressing(config, state), state.slacks.slacks, enforced(config, bounds, sizes)
-        )
-        moved = slack.update(state.slacks, gradient)
-        over = (state.step + 1) % task.steps_an_epoch == 0
-        return slack.restart(moved, over) if config.constraints.slack_restarts else moved
 
     def step(state: TrainState, batch: Any) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
@@ -169,7 +159,7 @@ def make_step(config: Any, task: Task) -> jax.stages.Wrapped:
             params=params,
             opt_state=opt_state,
             dual=ascent.update(state.dual, unmet) if config.method == "constrained" else state.dual,
-            slacks=move_slacks(state, losses, sizes),
+            slacks=_moved_slacks(config, task, state, losses, sizes),
             sizes=sizes,
             average=next_average(state.average, params, state.step, config.average),
         )
@@ -221,6 +211,18 @@ def _sizes(state: TrainState, means: Array, bounds: Bounds) -> Any:
         return None
     found = initial_sizes(jax.lax.stop_gradient(means), bounds.tightened)
     return jnp.where(state.step == 0, found.astype(state.sizes.dtype), state.sizes)
+
+
+def _moved_slacks(config: Any, task: Task, state: TrainState, losses: Array, sizes: Any) -> SlackState | None:
+    if state.slacks is None:
+        return None
+    rule, constraints = slack_rule(config), enforced(config, task.bounds, sizes)
+    gradient = jax.grad(objective_value, argnums=3)(
+        config, losses, _pressing(config, state), state.slacks.slacks, constraints
+    )
+    moved = rule.update(state.slacks, gradient)
+    over = (state.step + 1) % task.steps_an_epoch == 0
+    return rule.restart(moved, over) if config.constraints.slack_restarts else moved
 
 
 def _slacks(state: TrainState) -> Any:
