@@ -142,6 +142,19 @@ def test_what_weakens_a_comparison_is_noted(make_run, tmp_path):
     assert "was not tested at its training gamma; 0.15 stands for it" in text
 
 
+def test_what_differs_between_the_methods_besides_constraints_is_noted(make_run, tmp_path):
+    usual = {"primal": {"learning_rate": 0.1}, "mesh": None}
+    bounds = {"constraints": {"alpha": 0.5}, "dual": {"learning_rate": 0.3}, "mesh": "data=2"}
+    constrained = make_run("constrained", config=usual | bounds)
+    _, text = _report([make_run("erm", config=usual), constrained], tmp_path / "out")
+    assert "differ in more than constraints" not in text
+    other = make_run("erm", name="other", config=usual | {"primal": {"learning_rate": 0.001}, "steps": 9})
+    _, text = _report([other, constrained], tmp_path / "out")
+    said = "constrained and plain differ in more than constraints: primal.learning_rate 0.1 (plain: 0.001), steps "
+    assert f"3 layers, training gamma 0.15: {said}not set (plain: 9)." in text
+    assert said in (tmp_path / "out" / "index.html").read_text()
+
+
 def test_terminal_tables_are_aligned(make_run, tmp_path):
     _, text = _report([make_run("erm"), make_run("constrained")], tmp_path / "out")
     blocks = [block.splitlines() for block in text.split("\n\n")]

@@ -183,6 +183,12 @@ def test_runs_tested_on_other_texts_are_not_compared(family, tmp_path):
         report(folders, tmp_path / "report", log=lambda line: None)
 
 
+def test_runs_that_mean_something_else_by_gamma_are_not_compared(family, tmp_path):
+    folders = [family("a", area=1.0, method="erm"), family("b", area=1.0, noise="variance")]
+    with pytest.raises(UserError, match=r"differ in the meaning of gamma \(--noise\): .* deviation, .* variance;"):
+        report(folders, tmp_path / "report", log=lambda line: None)
+
+
 def test_a_model_that_gives_every_text_one_class_is_said_to_have_collapsed(built):
     config, material, task, _ = built("text-ut", method="erm")
     recipe = text_recipe(config, task, material)

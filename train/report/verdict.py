@@ -1,11 +1,11 @@
 """What the figures say, in plain words: feasible or not, and which method is better where."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from train.report.groups import Setting, Variant, group
+from train.report.groups import Setting, Variant, group, unlike
 from train.report.read import Run
 
 __all__ = ["compare", "feasibility", "notes", "opening", "run_verdict", "state_words"]
@@ -75,7 +75,7 @@ def run_verdict(run: Run) -> str:
 
 
 def notes(settings: Sequence[Setting]) -> list[str]:
-    """What weakens a comparison: unfinished runs, unequal steps or seeds, infeasible ends."""
+    """What weakens a comparison: unfinished runs, unequal steps, seeds or configurations, infeasible ends."""
     found = []
     for run in (run for setting in settings for variant in setting.variants for run in variant.runs):
         state = run.status.get("state", "unknown")
@@ -94,6 +94,7 @@ def notes(settings: Sequence[Setting]) -> list[str]:
         if setting.train_gamma not in map(float, setting.gammas):
             nearest = setting.gammas[setting.training_index]
             found.append(f"{_capital(setting.title)} was not tested at its training gamma; {nearest} stands for it.")
+        found += [f"{_capital(setting.title)}: {words}" for words in _beyond_constraints(setting)]
     return found
 
 
@@ -112,6 +113,17 @@ def state_words(variant: Variant) -> str:
     )
     room = f"{-margin:.1%} over its bound" if margin < 0 else f"{margin:.1%} below its bound"
     return f"{verdict} ({where}, {room})"
+
+
+def _beyond_constraints(setting: Setting) -> Iterator[str]:
+    """In what compared models differ besides constraints; a sentence for all that differ in the same."""
+    titles: dict[tuple[str, str], list[str]] = {}
+    for own, plain in setting.duels():
+        if fields := unlike(own, plain):
+            words = ", ".join(f"{name} {value} (plain: {other})" for name, (value, other) in fields.items())
+            titles.setdefault((plain.title, words), []).append(own.title)
+    for (plain, words), own in titles.items():
+        yield f"{_joined(own)} and {plain} differ in more than constraints: {words}."
 
 
 def _duel(setting: Setting, plain: Variant, constrained: Variant) -> str:
