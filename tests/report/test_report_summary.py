@@ -107,6 +107,22 @@ def test_verdict_names_the_better_method_out_of_distribution(make_run, tmp_path,
     assert "One seed each" in text
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_methods_are_compared_where_their_configurations_agree(make_run, tmp_path, order):
+    config = {rate: {"primal": {"learning_rate": rate}} for rate in (0.1, 0.001)}
+    other, same = ({"rmse": dict.fromkeys(GAMMAS, value)} for value in (30.0, 20.0))
+    folders = [
+        make_run("erm", name="other", config=config[0.1], evaluation=other),
+        make_run("erm", name="same", config=config[0.001], evaluation=same),
+        make_run("constrained", config=config[0.001], evaluation={"rmse": dict.fromkeys(GAMMAS, 25.0)}),
+    ]
+    summary, text = _report(folders[::order], tmp_path / "out")
+    assert "RMSE 25.0 constrained, 20.0 plain (learning_rate 0.001); the plain (learning_rate 0.001) model is" in text
+    assert "30.0 plain" not in text
+    assert summary["methods"]["erm"]["runs"] == ["same"]
+    assert list(summary["methods"]) == ["erm", "constrained"]
+
+
 def test_verdict_admits_when_the_seeds_overlap(make_run, tmp_path):
     scales = {("erm", 0): 1.0, ("erm", 1): 1.3, ("constrained", 0): 1.1, ("constrained", 1): 1.3}
     folders = [

@@ -15,12 +15,14 @@ from train.loop import train
 from train.metrics import read_metrics
 from train.report.groups import group
 from train.report.read import read_runs
+from train.report.verdict import notes
 from train.runs import default_folder, report, run
 from train.text.config import UnrolledConfig
 from train.text.evaluate import area_under
 from train.text.figures import draw_text
 from train.text.reading import make_split_reading
 from train.text.recipe import text_recipe
+from train.text.report import compare
 from train.text.tables import area_table, exit_table
 
 
@@ -157,6 +159,36 @@ def test_areas_stand_as_in_the_papers_table(family):
         ("2, 1", "1.500", "-", "-"),
     ]
     assert len(exit_table(settings).rows) == 3
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_methods_are_compared_where_their_configurations_agree(family, order):
+    rates = [("slow", 1e-5, 0.5), ("usual", 3e-3, 0.55), ("fast", 1e-2, 0.45)]
+    plain = [family(name, method="erm", area=area, primal__learning_rate=rate) for name, rate, area in rates]
+    own = [family("one", area=0.6), family("two", area=0.65, primal__learning_rate=1e-2)]
+    (setting,) = group(read_runs([*plain, *own][::order]))
+    assert sorted(row[:4] for row in area_table([setting]).rows) == [
+        ("2, 0.6, learning_rate 0.003 against plain (learning_rate 0.003)", "0.600", "0.550", "+0.050"),
+        ("2, 0.6, learning_rate 0.01 against plain (learning_rate 0.01)", "0.650", "0.450", "+0.200"),
+        ("2, 0.6, plain (learning_rate 1e-05)", "-", "0.500", "-"),
+    ]
+    said = compare(setting)
+    assert "0.600 constrained (learning_rate 0.003), 0.550 plain (learning_rate 0.003) (+0.050)" in said
+    assert "0.650 constrained (learning_rate 0.01), 0.450 plain (learning_rate 0.01) (+0.200)" in said
+    assert "Compared with none: plain (learning_rate 1e-05), area 0.500." in said
+    assert not any("differ in more than constraints" in note for note in notes([setting]))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_where_no_configuration_agrees_it_is_said_which_was_compared_with(family, order):
+    folders = [family(str(rate), method="erm", area=rate, primal__learning_rate=rate) for rate in (0.25, 0.5)]
+    settings = group(read_runs([*folders, family("own", area=0.6)][::order]))
+    assert [row[:4] for row in area_table(settings).rows] == [
+        ("2, 0.6 against plain (learning_rate 0.25)", "0.600", "0.250", "+0.350"),
+        ("2, 0.6, plain (learning_rate 0.5)", "-", "0.500", "-"),
+    ]
+    assert "0.600 constrained, 0.250 plain (learning_rate 0.25) (+0.350)" in compare(settings[0])
+    assert "primal.learning_rate 0.003 (plain: 0.25)" in " ".join(notes(settings))
 
 
 def test_an_ablation_over_alpha_is_drawn_and_summarised(family, tmp_path):

@@ -54,7 +54,9 @@ def compare(setting: Setting) -> str:
         missing = "constrained" if plain else "erm"
         sentences.append(f"No run of method {missing} was given here to compare with.")
     else:
-        sentences += [_duel(setting, plain[0], variant) for variant in constrained]
+        sentences += [_duel(setting, other, own) for own, other in setting.duels()]
+        alone = [other for own, other in setting.pairs() if other and own is None]
+        sentences += [f"Compared with none: {one.title}, area {areas(one).mean():.3f}." for one in alone]
         if all(len(variant.runs) == 1 for variant in setting.variants):
             sentences.append("One seed each: how much of this is chance is not known.")
     return f"{setting.title[:1].upper()}{setting.title[1:]}: " + " ".join(sentences)
@@ -66,7 +68,7 @@ def _duel(setting: Setting, plain: Variant, constrained: Variant) -> str:
     doubt = ", but the seeds' ranges overlap" if overlap else ""
     clean = 100 * (constrained.scores().mean(0)[0] - plain.scores().mean(0)[0])
     return (
-        f"Area under the accuracy: {own.mean():.3f} {constrained.title}, {other.mean():.3f} plain "
+        f"Area under the accuracy: {own.mean():.3f} {constrained.title}, {other.mean():.3f} {plain.title} "
         f"({own.mean() - other.mean():+.3f}{doubt}); at gamma {float(setting.gammas[0]):g} {clean:+.2f} points of "
         "accuracy."
     )

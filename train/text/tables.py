@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from train.report.groups import METHOD_NAMES, Setting, Variant
-from train.report.tables import Table, number, with_seeds
+from train.report.tables import Table, number, set_apart, with_seeds
 
 __all__ = ["accuracy_table", "area_table", "areas", "exit_table"]
 
@@ -34,25 +34,7 @@ def accuracy_table(setting: Setting) -> Table:
 
 def area_table(settings: Sequence[Setting]) -> Table:
     """The paper's Table 4: areas of both methods by depth and training gamma, and what constraints cost in accuracy."""
-    rows = []
-    for setting in settings:
-        plain, constrained = setting.of("erm"), setting.of("constrained")
-        for own in constrained or [None]:
-            difference = cost = np.nan
-            if plain and own:
-                difference = areas(own).mean() - areas(plain[0]).mean()
-                clean = [100 * variant.scores().mean(0)[0] for variant in (own, plain[0])]
-                cost = clean[0] - clean[1]
-            rows.append(
-                (
-                    f"{setting.num_layers}, {setting.train_gamma:g}" + (f", {own.label}" if own and own.label else ""),
-                    _ranged(areas(own), 3) if own else "-",
-                    _ranged(areas(plain[0]), 3) if plain else "-",
-                    number(difference, 3, sign=True),
-                    number(cost, 2, sign=True),
-                    f"{own.feasible_runs} of {len(own.runs)}" if own else "-",
-                )
-            )
+    rows = [_area_row(setting, own, plain) for setting in settings for own, plain in setting.pairs()]
     smallest = settings[0].gammas[0]
     return Table(
         title=f"Area under the accuracy over test gamma {_span(settings[0])}",
@@ -65,7 +47,8 @@ def area_table(settings: Sequence[Setting]) -> Table:
             "feasible",
         ),
         rows=tuple(rows),
-        note="Difference: constrained less plain, of means over seeds. Points: the same of the accuracy in percent.",
+        note="Difference: constrained less plain, of means over seeds. Points: the same of the accuracy in percent. "
+        "Of several plain models, the one whose configuration differs least is compared with.",
     )
 
 
@@ -103,6 +86,21 @@ def exit_table(settings: Sequence[Setting]) -> Table:
         "the whole network in one program, which reads every layer; layer by layer to the end; and layer by layer with "
         "early exit. Gain: whole over exit.",
     )  # fmt: skip
+
+
+def _area_row(setting: Setting, own: Variant | None, plain: Variant | None) -> tuple[str, ...]:
+    difference = cost = np.nan
+    if own and plain:
+        difference = areas(own).mean() - areas(plain).mean()
+        cost = 100 * (own.scores().mean(0)[0] - plain.scores().mean(0)[0])
+    return (
+        f"{setting.num_layers}, {setting.train_gamma:g}{set_apart(own, plain)}",
+        _ranged(areas(own), 3) if own else "-",
+        _ranged(areas(plain), 3) if plain else "-",
+        number(difference, 3, sign=True),
+        number(cost, 2, sign=True),
+        f"{own.feasible_runs} of {len(own.runs)}" if own else "-",
+    )
 
 
 _EXIT = ("mean_depth", "accuracy", "full_accuracy", "standard_error")
