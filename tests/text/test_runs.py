@@ -20,6 +20,7 @@ from train.runs import default_folder, report, run
 from train.text.config import UnrolledConfig
 from train.text.evaluate import area_under
 from train.text.figures import draw_text
+from train.text.kind import TEXT_UNROLLED
 from train.text.reading import make_split_reading
 from train.text.recipe import text_recipe
 from train.text.report import compare
@@ -110,6 +111,7 @@ def test_readings_of_a_split_do_not_depend_on_how_it_is_padded(built, experiment
 def test_the_area_is_that_of_trapezoids():
     assert area_under({2.0: 0.5, 0.0: 0.9, 0.5: 0.8}) == pytest.approx(0.5 * 0.85 + 1.5 * 0.65)
     assert area_under({gamma / 4: 1.0 for gamma in range(9)}) == pytest.approx(2.0)
+    assert area_under({0.5: 0.9}) is None
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +179,22 @@ def test_methods_are_compared_where_their_configurations_agree(family, order):
     assert "0.650 constrained (learning_rate 0.01), 0.450 plain (learning_rate 0.01) (+0.200)" in said
     assert "Compared with none: plain (learning_rate 1e-05), area 0.500." in said
     assert not any("differ in more than constraints" in note for note in notes([setting]))
+
+
+@pytest.mark.parametrize("stored", [0.0, None], ids=["an earlier version's", "none"])
+def test_under_one_gamma_there_is_no_area(family, tmp_path, stored):
+    one = {"test_gammas": [2.0], "area": stored}
+    folders = [family("plain", method="erm", **one), family("own", **one), family("more", seed=1, **one)]
+    log = []
+    report(folders, tmp_path / "report", log=log.append)
+    said = " ".join(log)
+    assert "area" not in said.replace("Area under the accuracy over test gamma 2 alone", "")
+    assert "Constrained against plain: at gamma 0 +0.00 points of accuracy." in said
+    assert [row[1:4] for row in area_table(group(read_runs(folders))).rows] == [("-", "-", "-")]
+    summary = read(tmp_path / "report", "summary.json")
+    assert [variant["area"] for variant in summary["groups"][0]["variants"]] == [None, None]
+    found = read(folders[0], "evaluation.json")
+    assert "area" not in TEXT_UNROLLED.verdict(found | {"area": area_under({2.0: 0.5})})
 
 
 @pytest.mark.parametrize("order", [1, -1])

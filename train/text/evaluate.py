@@ -15,9 +15,11 @@ from train.text.task import Task
 __all__ = ["area_under", "evaluate_text"]
 
 
-def area_under(accuracies: dict[float, float]) -> float:
-    """Area under accuracies by gamma, by trapezoids and unnormalised: over [0, 2] it is at most 2."""
+def area_under(accuracies: dict[float, float]) -> float | None:
+    """Area under accuracies by gamma, by trapezoids and unnormalised: over [0, 2] it is at most 2; None under one."""
     gammas = sorted(accuracies)
+    if len(gammas) < 2:
+        return None
     return float(np.trapezoid([accuracies[gamma] for gamma in gammas], gammas))
 
 

@@ -35,10 +35,8 @@ def _evaluate(config: Config, material: TextMaterial, state: Any, folder: Path) 
 def _verdict(found: dict[str, Any]) -> str:
     low, high = found["test_gammas"][0], found["test_gammas"][-1]
     at_training = found["accuracy"][str(float(found["train_gamma"]))]
-    return (
-        f"accuracy {at_training:.1%} at gamma {found['train_gamma']}, area {found['area']:.3f} over gamma {low:g} to "
-        f"{high:g}, {feasibility_words(found)}"
-    )
+    area = "" if found["area"] is None else f"area {found['area']:.3f} over gamma {low:g} to {high:g}, "
+    return f"accuracy {at_training:.1%} at gamma {found['train_gamma']}, {area}{feasibility_words(found)}"
 
 
 def _tunables(config: Config) -> dict[str, Tunable]:

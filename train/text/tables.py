@@ -11,8 +11,8 @@ __all__ = ["accuracy_table", "area_table", "areas", "exit_table"]
 
 
 def areas(variant: Variant) -> np.ndarray:
-    """The area under the accuracy of every seed."""
-    return np.array([run.scalar("area") for run in variant.runs])
+    """The area under the accuracy of every seed; NaN where one gamma was tested, over which there is none."""
+    return np.array([run.scalar("area") if len(run.evaluation["test_gammas"]) > 1 else np.nan for run in variant.runs])
 
 
 def accuracy_table(setting: Setting) -> Table:
@@ -22,13 +22,15 @@ def accuracy_table(setting: Setting) -> Table:
     for index, gamma in enumerate(setting.gammas):
         mark = " *" if float(gamma) == setting.train_gamma else ""
         rows.append((f"{float(gamma):g}{mark}", *(column[index] for column in columns)))
-    rows.append(("area", *(_ranged(areas(variant), 3) for variant in setting.variants)))
+    note = "* training gamma."
+    if len(_tested(setting)) > 1:
+        rows.append(("area", *(_ranged(areas(variant), 3) for variant in setting.variants)))
+        note += f" Area: under the accuracy over test gamma {_span(setting)}, by trapezoids, not divided by the range."
     return Table(
         title=f"Accuracy (%) against test gamma, {setting.title}",
         header=("test gamma", *(with_seeds(variant) for variant in setting.variants)),
         rows=tuple(rows),
-        note=f"* training gamma. Area: under the accuracy over test gamma {_span(setting)}, by trapezoids, not divided "
-        "by the range. Several seeds: mean [smallest, largest].",
+        note=f"{note} Several seeds: mean [smallest, largest].",
     )
 
 
@@ -107,13 +109,18 @@ _EXIT = ("mean_depth", "accuracy", "full_accuracy", "standard_error")
 _TIMES = ("whole", "by_layers", "early_exit")
 
 
+def _tested(setting: Setting) -> list[float]:
+    """The gammas that areas are over; that of training is tested too, and need not be one of them."""
+    return setting.variants[0].runs[0].evaluation["test_gammas"]
+
+
 def _span(setting: Setting) -> str:
-    gammas = setting.variants[0].runs[0].evaluation["test_gammas"]
-    return f"{gammas[0]:g} to {gammas[-1]:g}"
+    gammas = _tested(setting)
+    return f"{gammas[0]:g} to {gammas[-1]:g}" if len(gammas) > 1 else f"{gammas[0]:g} alone"
 
 
 def _ranged(values: np.ndarray, digits: int) -> str:
     mean = number(float(values.mean()), digits)
-    if len(values) == 1:
+    if len(values) == 1 or not np.isfinite(values).all():
         return mean
     return f"{mean} [{number(float(values.min()), digits)}, {number(float(values.max()), digits)}]"
