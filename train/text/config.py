@@ -91,13 +91,14 @@ class TextRunConfig(RunConfig):
     min_count: int = 1
     """How often a word must occur in the train split to be a token of its own, where tokens are learned."""
     train_gamma: float = 0.6
-    """Noise of training, in units of the standard deviation of clean embeddings of train tokens."""
+    """Noise of training: this times the standard deviation of clean word embeddings of train tokens is what --noise
+    says. These are the embeddings that training starts with, whatever becomes of those that it changes."""
     test_gammas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
     """Noise levels of the evaluation, over which the area under the accuracy is taken."""
     noise: Noise = "deviation"
     """What gamma x that standard deviation is of the noise: its standard deviation, so that gamma says how large noise
-    is beside an embedding; or its variance, as the paper writes it, which drowns embeddings that are much smaller than
-    1."""
+    is beside an embedding that is kept as it is; or its variance, as the paper writes it, which drowns embeddings that
+    are much smaller than 1."""
     validate_every: int = 200
     """Steps between validations; each writes a checkpoint."""
     on_collapse: Literal["stop", "warn"] = "warn"

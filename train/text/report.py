@@ -21,8 +21,8 @@ __all__ = ["compare", "write_text_report"]
 
 CAPTIONS = {
     "accuracy_curve": "Accuracy on held-out texts against the strength of the noise on their embeddings: gamma is its "
-    "standard deviation (under --noise variance: its variance) over that of clean embeddings. Bands: smallest to "
-    "largest seed.",
+    "standard deviation (under --noise variance: its variance) over the standard deviation of clean embeddings as "
+    "training starts with them; those that are learned may outgrow it. Bands: smallest to largest seed.",
     "layer_losses": "Held-out cross entropy of the shared readout after every layer, at the noise of training. A "
     "constrained model is feasible where its curve stays at or under the bounds, which follow its own previous layer: "
     "bound of layer l = (1 − α) × loss of layer l − 1.",
