@@ -58,6 +58,22 @@ def experiment(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def write_pairs(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Writes rows (text, other, label) as a table of pairs with three equal splits; returns fields of a run on it."""
+
+    def write(rows: list[tuple[str, str, str]]) -> dict[str, Any]:
+        root = tmp_path / "pairs"
+        root.mkdir()
+        for name in ("train", "dev", "test"):
+            lines = ["text\tother\tlabel", *("\t".join(row) for row in rows)]
+            (root / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+        sizes = {"train_examples": None, "validation_examples": None, "test_examples": None, "batch_size": len(rows)}
+        return {"data": TextConfig("table", str(root), str(tmp_path / "kept"), second_column="other"), **sizes}
+
+    return write
+
+
+@pytest.fixture
 def built(small: Callable[..., Any]) -> Callable[..., tuple[TextRunConfig, TextMaterial, Task, Any]]:
     """Configuration, material, task and fresh parameters of an experiment."""
 

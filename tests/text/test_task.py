@@ -68,10 +68,11 @@ def test_longer_padding_leaves_losses_and_gradients_as_they_are(built, experimen
 def test_noise_has_the_stated_variance_and_grows_with_gamma(built):
     _, material, task, _ = built("text-ut")
     batch = first_batch(material)
-    noise = jax.jit(lambda key: draw_noise(key, batch, 400, task.variance(0.6)))(jax.random.key(0))
-    assert noise.shape == (*batch.tokens.shape, 400)
-    np.testing.assert_allclose(np.std(noise), 0.6, rtol=0.02)
-    assert task.variance(0.0) == 0.0
+    draw = jax.jit(lambda key, variance: draw_noise(key, batch, 400, variance))
+    for gamma in (0.0, 0.3, 0.6, 1.2):
+        noise = draw(jax.random.key(0), task.variance(gamma))
+        assert noise.shape == (*batch.tokens.shape, 400)
+        np.testing.assert_allclose(np.std(noise), gamma, rtol=0.02)
 
 
 @pytest.mark.parametrize(("noise", "power"), [("deviation", 2), ("variance", 1)])
@@ -129,6 +130,30 @@ def test_a_pretrained_encoder_starts_with_its_weights_and_its_own_words(built, w
         jax.tree.leaves(params["params"]["encoder"]), jax.tree.leaves(material.pretrained.params), strict=True
     ):
         np.testing.assert_array_equal(one, other)
+
+
+def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder, write_pairs):
+    rows = [("a film that ends", "good", "x"), ("good", "a long film", "y"), ("bad and long", "never ends", "x")]
+    model = EncoderConfig(pretrained=str(write_folder()))
+    _, material, task, params = built("text-encoder", model=model, max_length=12, train_gamma=0.0, **write_pairs(rows))
+    batch = first_batch(material, batch_size=3)
+    ends = batch.tokens == WORDS.index("[SEP]")
+    kinds = jnp.where(batch.mask & (jnp.cumsum(ends, axis=1) - ends > 0), 1, 0)  # all behind the first separator
+
+    @jax.jit
+    def apply(kinds):
+        return task.model.module.apply(params, batch.tokens, batch.mask, token_types=kinds)
+
+    logits = apply(kinds)
+    assert not np.allclose(logits, apply(0 * kinds), rtol=1e-2)
+    losses = jax.jit(task.sample_losses)(params, task.draw(batch, None))
+    np.testing.assert_allclose(losses, cross_entropies(logits, batch.labels), rtol=1e-4)
+    run, found = layer_runner(task, params), []
+    for row in range(3):
+        run(TokenBatch(*(part[row : row + 1] for part in batch)), None, lambda _, entropy: found.append(entropy))
+    logs = log_softmax(np.asarray(logits, np.float64), axis=-1)
+    expected = -np.sum(np.exp(logs) * logs, axis=-1)[:-1].T  # the last layer is not asked whether to leave
+    np.testing.assert_allclose(np.reshape(found, (3, 2)), expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
