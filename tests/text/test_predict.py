@@ -115,13 +115,14 @@ def test_pairs_take_their_second_text(trained, write_pairs):
     [
         ([], {}, "predict needs texts; give --text, or a --file of lines"),
         (["fine", " "], {}, "1 texts without a word, number 2"),
+        (["fine"] * 40 + [" "], {}, "1 texts without a word, number 41"),
         (["fine", "\udcff"], {}, "1 texts that are no valid UTF-8, number 2"),
         (["fine"], {"gamma": -1.0}, "--gamma must be finite and at least 0, got -1.0"),
         (["fine"], {"gamma": float("nan")}, "--gamma must be finite"),
         (["fine"], {"seconds": ["other"]}, "classifies single texts; leave out --second"),
         (["fine"], {"seconds": ["other", "third"]}, "--second must be as many as --text, 1, got 2"),
     ],
-    ids=["none", "empty", "invalid", "gamma", "nan", "second", "seconds"],
+    ids=["none", "empty", "late", "invalid", "gamma", "nan", "second", "seconds"],
 )
 def test_texts_that_cannot_be_classified_are_named(trained, texts, options, message):
     with pytest.raises(UserError, match=message):

@@ -55,7 +55,6 @@ def evaluate_text(
         "error_rates": (1.0 - at_training.accuracies()).tolist(),
         "embedding_std": material.embedding_std,
         "noise": config.noise,
-        "loss_units": task.loss_units,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
         **feasibility(config, task.bounds, at_training.losses, multipliers, slacks),
         **ratio_figures(at_training.losses),
