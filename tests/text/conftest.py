@@ -13,14 +13,14 @@ from tests.train.conftest import compile_once, compiled
 from train.data.text import TextConfig
 from train.experiments import EXPERIMENTS
 from train.runs import run
-from train.text.config import EncoderConfig, TextRunConfig, UnrolledConfig
+from train.text.config import EncoderOptions, TextRunConfig, UnrolledConfig
 from train.text.material import TextMaterial, load_material
 from train.text.task import Task, text_task
 
 __all__ = ["compile_once", "compiled", "write_folder"]
 
 MODELS = {
-    "text-encoder": EncoderConfig(dim=8, num_layers=2, num_heads=2, hidden_dim=12),
+    "text-encoder": EncoderOptions(dim=8, num_layers=2, num_heads=2, hidden_dim=12),
     "text-ut": UnrolledConfig(num_layers=2, dim=8, positions=True),
 }
 

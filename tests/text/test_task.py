@@ -13,7 +13,7 @@ from tests.text.conftest import MODELS
 from train.constrained import init_state, make_step
 from train.data.text import TokenBatch, WordTokenizer
 from train.errors import UserError
-from train.text.config import EncoderConfig, UnrolledConfig
+from train.text.config import EncoderOptions, UnrolledConfig
 from train.text.early_exit import layer_runner
 from train.text.reading import BATCH_SIZE, NOISE_SEED, make_split_reading
 from train.text.task import draw_noise
@@ -98,7 +98,7 @@ def test_the_std_is_that_of_the_embeddings_of_all_train_tokens(built, tmp_path):
 def test_given_embeddings_stay_as_they_are_where_they_are_frozen(built, write_folder, given, frozen):
     folder = str(write_folder(config={"vocab_size": 20}))
     if given == "text-encoder":
-        model, place = EncoderConfig(pretrained=folder, frozen=frozen), ("encoder", "embeddings", "word", "embedding")
+        model, place = EncoderOptions(pretrained=folder, frozen=frozen), ("encoder", "embeddings", "word", "embedding")
     else:
         model, place = UnrolledConfig(embeddings=folder, frozen=frozen), ("embeddings", "word", "embedding")
     config, material, task, _ = built(given, model=model)
@@ -122,7 +122,7 @@ def test_given_embeddings_stay_as_they_are_where_they_are_frozen(built, write_fo
 
 
 def test_a_pretrained_encoder_starts_with_its_weights_and_its_own_words(built, write_folder):
-    _, material, task, params = built("text-encoder", model=EncoderConfig(pretrained=str(write_folder())))
+    _, material, task, params = built("text-encoder", model=EncoderOptions(pretrained=str(write_folder())))
     assert not isinstance(material.tokens.tokenizer, WordTokenizer)
     assert (task.model.num_layers, task.model.dim, material.vocabulary_size) == (2, 8, 20)
     assert len(WORDS) <= material.vocabulary_size
@@ -134,7 +134,7 @@ def test_a_pretrained_encoder_starts_with_its_weights_and_its_own_words(built, w
 
 def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder, write_pairs):
     rows = [("a film that ends", "good", "x"), ("good", "a long film", "y"), ("bad and long", "never ends", "x")]
-    model = EncoderConfig(pretrained=str(write_folder()))
+    model = EncoderOptions(pretrained=str(write_folder()))
     _, material, task, params = built("text-encoder", model=model, max_length=12, train_gamma=0.0, **write_pairs(rows))
     batch = first_batch(material, batch_size=3)
     ends = batch.tokens == WORDS.index("[SEP]")
@@ -164,15 +164,15 @@ def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder,
         ("text-encoder", {"train_examples": 10**6}, r"--train-examples does not fit the data: train must keep between"),
         (
             "text-encoder",
-            {"model": EncoderConfig(num_heads=3)},
+            {"model": EncoderOptions(num_heads=3)},
             "--model.num-heads must be a divisor .*=64, got 3",
         ),
         (
             "text-encoder",
-            {"model": EncoderConfig(hidden=True)},
+            {"model": EncoderOptions(hidden=True)},
             "--model.hidden True has no effect without --model.pretr",
         ),
-        ("text-encoder", {"model": EncoderConfig(pretrained="no/such/place")}, "pretrained=no/such/place is neither"),
+        ("text-encoder", {"model": EncoderOptions(pretrained="no/such/place")}, "pretrained=no/such/place is neither"),
         ("text-ut", {"model": UnrolledConfig(num_layers=0)}, "--model.num-layers must be at least 1, got 0"),
         ("text-ut", {"model": UnrolledConfig(dim=8, rank=9)}, "--model.rank must be at most the width .*, 8, got 9"),
         ("text-ut", {"min_count": 10**6}, "--min-count 1000000 does not fit the data: .* leaves no word"),
@@ -193,7 +193,7 @@ def test_alpha_must_fit_the_depth(built, small):
 
 def test_texts_longer_than_an_encoder_can_take_are_refused_by_the_option(built, write_folder):
     with pytest.raises(UserError, match=r"--max-length 64 does not fit the tokenizer: max_length must be in \[3, 16\]"):
-        built("text-encoder", model=EncoderConfig(pretrained=str(write_folder())), max_length=64)
+        built("text-encoder", model=EncoderOptions(pretrained=str(write_folder())), max_length=64)
 
 
 def test_evaluations_add_the_same_noise_to_every_model_scaled_by_gamma(built, experiment):
