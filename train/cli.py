@@ -208,7 +208,8 @@ def _evaluate(arguments: list[str]) -> None:
 
 
 def _predict(arguments: list[str]) -> None:
-    parsed = parse(PredictArguments, arguments, "python -m train predict")
+    hint = "write a text that begins with a dash as --text=TEXT or --second=TEXT, several as lines of --file"
+    parsed = parse(PredictArguments, arguments, "python -m train predict", hint=hint)
     from train.text.predict import predict, read_texts
 
     texts, seconds = read_texts(parsed.text, parsed.second, parsed.file)

@@ -163,5 +163,11 @@ def test_the_command_line_predicts_a_file_of_lines(trained, tmp_path, capsys):
     assert [f"{number}. " in out for number in range(1, 5)] == [True, True, True, False]
     assert main(["predict", str(folder), "--text", "fine", "--file", "lines.txt"]) == 2
     assert "--file takes the place of --text" in capsys.readouterr().err
+    assert main(["predict", str(folder), "--text", "-awful film"]) == 2
+    said = capsys.readouterr().err
+    assert "Unrecognized options: -awful film; write a text that begins with a dash as --text=TEXT" in said
+    assert said.count("\n") == 1
+    assert main(["predict", str(folder), "--text=-awful film"]) == 0
+    assert "): -awful film" in capsys.readouterr().out
     assert main(["predict", str(tmp_path / "nowhere"), "--text", "fine"]) == 2
     assert "is no run folder" in capsys.readouterr().err
