@@ -13,7 +13,7 @@ from train.data.splits import SPLITS
 from train.data.text import TextData, TokenData, Tokenizer, embedding_table, glove_embeddings, learn_words
 from train.errors import UserError
 from train.pretrained import Pretrained, load_pretrained
-from train.text.config import EncoderConfig, TextEncoderConfig, TextUnrolledConfig
+from train.text.config import EncoderOptions, TextEncoderConfig, TextUnrolledConfig
 
 __all__ = ["TextMaterial", "load_material"]
 
@@ -99,7 +99,7 @@ def load_material(config: Config, log: Log) -> TextMaterial:
 
 def _given(config: Config, data: TextData, log: Log) -> tuple[Tokenizer, Pretrained | None, np.ndarray | None]:
     model = config.model
-    if isinstance(model, EncoderConfig):
+    if isinstance(model, EncoderOptions):
         if model.pretrained is None:
             return _words(data, config.min_count), None, None
         pretrained = load_pretrained(model.pretrained, revision=model.revision, log=log)

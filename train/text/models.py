@@ -11,7 +11,7 @@ from train.gradients import POLICIES
 from train.pretrained import start_from
 from train.processes import first_only
 from train.sharding import path_name
-from train.text.config import EncoderConfig, TextEncoderConfig, TextUnrolledConfig, UnrolledConfig
+from train.text.config import EncoderOptions, TextEncoderConfig, TextUnrolledConfig, UnrolledConfig
 from train.text.material import TextMaterial
 from unroll_jax import models
 from unroll_jax.energies import UnrolledLayerParams, unrolled_layer
@@ -69,12 +69,12 @@ def build_model(config: TextEncoderConfig | TextUnrolledConfig, material: TextMa
       UserError: if an option does not fit what is given.
     """
     remat = POLICIES[config.remat] or False
-    if isinstance(config.model, EncoderConfig):
+    if isinstance(config.model, EncoderOptions):
         return _encoder(config.model, config.max_length, remat, material)
     return _unrolled(config.model, config.max_length, remat, material)
 
 
-def _encoder(settings: EncoderConfig, max_length: int, remat: Any, material: TextMaterial) -> TextModel:
+def _encoder(settings: EncoderOptions, max_length: int, remat: Any, material: TextMaterial) -> TextModel:
     pretrained = material.pretrained
     shape = _shape(settings, max_length, material) if pretrained is None else pretrained.config
     encoder = Encoder(shape, dtype=jnp.dtype(settings.dtype), remat=remat)
@@ -92,7 +92,7 @@ def _encoder(settings: EncoderConfig, max_length: int, remat: Any, material: Tex
     return TextModel(module, shape.num_layers, shape.dim, init, trained, _encoder_layerwise(module))
 
 
-def _shape(settings: EncoderConfig, max_length: int, material: TextMaterial) -> models.EncoderConfig:
+def _shape(settings: EncoderOptions, max_length: int, material: TextMaterial) -> models.EncoderConfig:
     return models.EncoderConfig(
         vocabulary_size=material.vocabulary_size,
         dim=settings.dim,
