@@ -1,6 +1,7 @@
 """Texts as numbers of a pretrained encoder's tokens, by the tokenizer that lies beside its weights."""
 
 import contextlib
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,14 @@ class EncoderTokenizer:
     Attributes:
       config: Of the encoder.
       padding_token: Number of the token that fills sequences up.
+      checksum: CRC-32 of the tokenizer but for padding and truncation.
     """
 
     def __init__(self, tokenizer: Any, config: EncoderConfig) -> None:
         self.config, self.padding_token, self._tokenizer = config, config.padding_token, tokenizer
         tokenizer.no_padding()
         tokenizer.no_truncation()
+        self.checksum = zlib.crc32(tokenizer.to_str().encode())
 
     def encode(
         self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, max_length: int | None = None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from train.data import text
@@ -67,14 +68,28 @@ class TextMaterial:
         return float(np.sqrt(shares @ np.mean(table**2, axis=1) - (shares @ np.mean(table, axis=1)) ** 2))
 
     def found(self) -> dict[str, Any]:
-        """Figures that change when the data or the given weights do."""
-        checksum = None if self.table is None else zlib.crc32(np.ascontiguousarray(self.table).tobytes())
+        """Figures that change when the texts, their labels, the numbers of tokens or the given weights do.
+
+        A run keeps no words: it learns them again from the texts, and edited texts may give them other numbers.
+        """
         return {
             "examples": {split: self.tokens.num_examples(split) for split in SPLITS},
             "classes": list(self.class_names),
             "vocabulary": self.vocabulary_size,
-            "embeddings_checksum": checksum,
+            "texts_checksums": self.tokens.checksums,
+            "tokenizer_checksum": self.tokens.tokenizer.checksum,
+            "weights_checksum": self._weights_checksum,
         }
+
+    @functools.cached_property
+    def _weights_checksum(self) -> int | None:
+        """Of all weights that are given, by the names they go by here; None where none are."""
+        given = self.table if self.pretrained is None else (self.pretrained.params, self.pretrained.head)
+        found = None
+        for path, leaf in jax.tree.leaves_with_path(given):
+            named = f"{jax.tree_util.keystr(path)}{leaf.shape}".encode()
+            found = zlib.crc32(np.ascontiguousarray(leaf).data, zlib.crc32(named, found or 0))
+        return found
 
 
 def load_material(config: Config, log: Log) -> TextMaterial:
