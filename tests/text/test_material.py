@@ -43,7 +43,8 @@ def on_table(small, write_table):
 
     def make(experiment="text-ut", **fields):
         whole = dict.fromkeys(("train_examples", "validation_examples", "test_examples"))
-        return small(experiment, **{**whole, "data": write_table(), **fields})
+        data = fields.pop("data", None) or write_table()
+        return small(experiment, **{**whole, **fields}, data=data)
 
     return make
 
@@ -106,3 +107,12 @@ def test_figures_tell_other_word_vectors(on_table, tmp_path):
     found = load_material(config, quiet).found()
     vectors.write_text("fine 1 0\ndull 0 2\n")
     assert changed(load_material(config, quiet).found(), found) == {"weights_checksum"}
+
+
+def test_one_text_is_too_few_to_validate_on(on_table, write_table):
+    load_material(on_table(validation_examples=2), quiet)
+    message = r"validation split must have at least 2 texts, .* got 1; raise --validation-examples, or give more"
+    with pytest.raises(UserError, match=message):
+        load_material(on_table(validation_examples=1), quiet)
+    with pytest.raises(UserError, match=message):
+        load_material(on_table(data=write_table(held_out=ROWS[:1])), quiet)

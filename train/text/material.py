@@ -21,6 +21,8 @@ __all__ = ["TextMaterial", "load_material"]
 Log = Callable[[str], None]
 Config = TextEncoderConfig | TextUnrolledConfig
 
+FEWEST_TO_VALIDATE = 2  # one for each half
+
 
 class TextMaterial:
     """Texts as batches of tokens, and weights that are given.
@@ -106,10 +108,19 @@ def load_material(config: Config, log: Log) -> TextMaterial:
                 data.keep(split, count)
         except ValueError as error:
             raise UserError(f"--{split}-examples does not fit the data: {error}") from error
+    _check_validation(data)
     tokenizer, pretrained, table = _given(config, data, log)
     _check_length(tokenizer, config.max_length, pairs=data.pairs)
     tokens = TokenData(data, tokenizer, max_length=config.max_length, log=log)
     return TextMaterial(tokens, pairs=data.pairs, pretrained=pretrained, table=table)
+
+
+def _check_validation(data: TextData) -> None:
+    if (count := data.num_examples("validation")) < FEWEST_TO_VALIDATE:
+        raise UserError(
+            f"the validation split must have at least {FEWEST_TO_VALIDATE} texts, as early exit is fitted on one half "
+            f"of them and tried on the other, got {count}; raise --validation-examples, or give more of them"
+        )
 
 
 def _given(config: Config, data: TextData, log: Log) -> tuple[Tokenizer, Pretrained | None, np.ndarray | None]:
