@@ -104,6 +104,11 @@ def test_a_folder_here_is_taken_as_it_is(tmp_path):
     assert lines == []
 
 
+def test_a_folder_here_has_no_revision(tmp_path):
+    with pytest.raises(UserError, match=rf"revision=v2 is of a repository of the hub, but {tmp_path} is a folder; "):
+        find_folder(str(tmp_path), revision="v2")
+
+
 @pytest.mark.parametrize("source", ["no/such/folder/here", "./missing", "spaces in it", ""])
 def test_what_is_neither_a_folder_nor_a_repository_is_refused_without_a_network(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

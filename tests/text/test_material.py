@@ -7,7 +7,7 @@ import pytest
 
 from tests.pretrained.conftest import WORDS, bert_tensors
 from train.config import differences
-from train.data.text import TextConfig
+from train.data.text import TextConfig, WordTokenizer
 from train.errors import UserError
 from train.runs import evaluate, run
 from train.text.config import EncoderConfig, UnrolledConfig
@@ -116,3 +116,30 @@ def test_one_text_is_too_few_to_validate_on(on_table, write_table):
         load_material(on_table(validation_examples=1), quiet)
     with pytest.raises(UserError, match=message):
         load_material(on_table(data=write_table(held_out=ROWS[:1])), quiet)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_rare_words_are_unknown_where_vectors_come_from_a_file(on_table, tmp_path, frozen):
+    (tmp_path / "vectors.txt").write_text("fine 1 0\nplot 0 1\n")
+    model = UnrolledConfig(embeddings=str(tmp_path / "vectors.txt"), frozen=frozen)
+    for count, words in ((1, {"a", "fine", "film", "dull", "plot"}), (2, {"a", "fine", "film", "dull"})):
+        tokenizer = load_material(on_table(model=model, min_count=count), quiet).tokens.tokenizer
+        assert isinstance(tokenizer, WordTokenizer)
+        assert set(tokenizer.vocabulary[3:]) == words
+    with pytest.raises(UserError, match=r"--min-count 99 does not fit the data: .* leaves no word"):
+        load_material(on_table(model=model, min_count=99), quiet)
+
+
+def test_it_is_said_that_tokens_of_an_encoder_are_not_counted(on_table, write_folder):
+    model = UnrolledConfig(embeddings=str(write_folder()))
+    for count in (1, 2):
+        lines = []
+        load_material(on_table(model=model, min_count=count), lines.append)
+        said = f"--min-count {count} has no effect: the tokens are those of {model.embeddings}"
+        assert (said in lines) == (count == 2)
+
+
+def test_a_revision_of_a_folder_is_refused(on_table, write_folder):
+    model = EncoderConfig(pretrained=str(write_folder()), revision="v2")
+    with pytest.raises(UserError, match=r"revision=v2 is of a repository of the hub, but .* is a folder; leave it out"):
+        load_material(on_table("text-encoder", model=model), quiet)

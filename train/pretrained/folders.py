@@ -32,10 +32,14 @@ def find_folder(source: str, *, revision: str | None = None, log: Callable[[str]
 
     Raises:
       UserError: if there is no such folder, and what is not a folder is no repository, cannot be downloaded, or lacks
-        one of the files.
+        one of the files; if there is one, and a revision.
     """
     folder = Path(source).expanduser()
     if source and folder.is_dir():  # not the folder one happens to be in
+        if revision is not None:
+            raise UserError(
+                f"revision={revision} is of a repository of the hub, but {source} is a folder; leave it out"
+            )
         return folder
     if source and folder.exists():
         raise UserError(f"pretrained={source} is a file; give the folder that holds {', '.join(FILES)}")

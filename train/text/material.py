@@ -2,7 +2,7 @@
 
 import functools
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,15 @@ import numpy as np
 
 from train.data import text
 from train.data.splits import SPLITS
-from train.data.text import TextData, TokenData, Tokenizer, embedding_table, glove_embeddings, learn_words
+from train.data.text import (
+    TextData,
+    TokenData,
+    Tokenizer,
+    WordTokenizer,
+    embedding_table,
+    glove_embeddings,
+    learn_words,
+)
 from train.errors import UserError
 from train.pretrained import Pretrained, load_pretrained
 from train.text.config import EncoderConfig, TextEncoderConfig, TextUnrolledConfig
@@ -134,18 +142,20 @@ def _given(config: Config, data: TextData, log: Log) -> tuple[Tokenizer, Pretrai
         return _words(data, config.min_count), None, None
     if Path(model.embeddings).expanduser().is_file():
         # Nothing is learned of words whose vectors stay as they are, so those of all splits may be known.
-        words = learn_words(data, splits=SPLITS if model.frozen else ("train",), at_least=1)
+        words = _words(data, config.min_count, splits=SPLITS if model.frozen else ("train",))
         vectors = glove_embeddings(Path(model.embeddings).expanduser(), words.vocabulary)
         known = sum(vectors.covers(word) for word in words.vocabulary)
         log(f"{model.embeddings} has vectors of {known} of {len(words.vocabulary)} words, {vectors.dim} wide")
         return words, None, embedding_table(words, vectors)
     pretrained = load_pretrained(model.embeddings, log=log)
+    if config.min_count != 1:  # not refused, as it may be what the experiment has where embeddings are learned
+        log(f"--min-count {config.min_count} has no effect: the tokens are those of {model.embeddings}")
     return pretrained.tokenizer, None, _word_table(pretrained)
 
 
-def _words(data: TextData, at_least: int) -> Tokenizer:
+def _words(data: TextData, at_least: int, *, splits: Sequence[str] = ("train",)) -> WordTokenizer:
     try:
-        return learn_words(data, at_least=at_least)
+        return learn_words(data, splits=splits, at_least=at_least)
     except ValueError as error:
         raise UserError(f"--min-count {at_least} does not fit the data: {error}") from error
 
