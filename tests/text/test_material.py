@@ -1,6 +1,7 @@
 """What text runs are made from: that it is what it was, and options about it that cannot be."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -143,3 +144,26 @@ def test_a_revision_of_a_folder_is_refused(on_table, write_folder):
     model = EncoderConfig(pretrained=str(write_folder()), revision="v2")
     with pytest.raises(UserError, match=r"revision=v2 is of a repository of the hub, but .* is a folder; leave it out"):
         load_material(on_table("text-encoder", model=model), quiet)
+
+
+@pytest.mark.parametrize("source", ["no/such/glove.txt", "glove.100d.txt", "vectors.VEC", "glove.zip", "./glove"])
+def test_embeddings_that_are_nowhere_are_not_looked_for_on_the_hub(on_table, source):
+    lines, config = [], on_table(model=UnrolledConfig(embeddings=source))
+    message = f"--model.embeddings {source} is neither a file of word vectors nor an encoder's folder or repository; "
+    with pytest.raises(UserError, match=re.escape(message)):
+        load_material(config, lines.append)
+    assert not any("hub" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "option", "model"),
+    [("text-ut", "embeddings", UnrolledConfig), ("text-encoder", "pretrained", EncoderConfig)],
+)
+def test_what_an_encoder_lacks_is_said_of_the_option_that_named_it(
+    on_table, monkeypatch, tmp_path, experiment, option, model
+):
+    (tmp_path / "snapshot").mkdir()
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *arguments, **options: str(tmp_path / "snapshot"))
+    monkeypatch.setattr("huggingface_hub.list_repo_files", lambda *arguments, **options: [])
+    with pytest.raises(UserError, match=rf"^model\.{option}=owner/name holds no config\.json"):
+        load_material(on_table(experiment, model=model(**{option: "owner/name"})), quiet)

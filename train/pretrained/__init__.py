@@ -2,7 +2,7 @@
 
 from train.pretrained.architectures import ARCHITECTURES
 from train.pretrained.checkpoint import Pretrained, load_pretrained, start_from
-from train.pretrained.folders import FILES, find_folder
+from train.pretrained.folders import FILES, find_folder, may_be_repository
 from train.pretrained.tokenizer import EncoderTokenizer, load_tokenizer
 
 __all__ = [
@@ -13,5 +13,6 @@ __all__ = [
     "find_folder",
     "load_pretrained",
     "load_tokenizer",
+    "may_be_repository",
     "start_from",
 ]

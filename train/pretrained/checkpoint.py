@@ -36,19 +36,22 @@ class Pretrained(NamedTuple):
     tokenizer: EncoderTokenizer
 
 
-def load_pretrained(source: str, *, revision: str | None = None, log: Callable[[str], None] = print) -> Pretrained:
+def load_pretrained(
+    source: str, *, revision: str | None = None, option: str = "pretrained", log: Callable[[str], None] = print
+) -> Pretrained:
     """Reads encoder, head and tokenizer of a BERT, DistilBERT, RoBERTa or MiniLM.
 
     Args:
       source: a folder with config.json, model.safetensors and tokenizer.json, or a repository of the Hugging Face hub.
       revision: of the repository.
+      option: what errors call the source.
       log: takes lines of progress.
 
     Raises:
       UserError: if a file is missing, damaged, a pickle or of an architecture that is not known, or does not fit the
         others: all tensors that do not are named at once.
     """
-    folder = find_folder(source, revision=revision, log=log)
+    folder = find_folder(source, revision=revision, option=option, log=log)
     values, where = read_json(folder / "config.json"), str(folder / "config.json")
     architecture, config = read_architecture(values, where=where), read_config(values, where=where)
     tokenizer = load_tokenizer(folder, config)

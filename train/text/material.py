@@ -21,7 +21,7 @@ from train.data.text import (
     learn_words,
 )
 from train.errors import UserError
-from train.pretrained import Pretrained, load_pretrained
+from train.pretrained import FILES, Pretrained, load_pretrained, may_be_repository
 from train.text.config import EncoderConfig, TextEncoderConfig, TextUnrolledConfig
 
 __all__ = ["TextMaterial", "load_material"]
@@ -30,6 +30,7 @@ Log = Callable[[str], None]
 Config = TextEncoderConfig | TextUnrolledConfig
 
 FEWEST_TO_VALIDATE = 2  # one for each half
+VECTOR_FILES = (".txt", ".vec", ".gz", ".zip")  # what files of word vectors end in, and repositories do not
 
 
 class TextMaterial:
@@ -136,7 +137,7 @@ def _given(config: Config, data: TextData, log: Log) -> tuple[Tokenizer, Pretrai
     if isinstance(model, EncoderConfig):
         if model.pretrained is None:
             return _words(data, config.min_count), None, None
-        pretrained = load_pretrained(model.pretrained, revision=model.revision, log=log)
+        pretrained = load_pretrained(model.pretrained, revision=model.revision, option="model.pretrained", log=log)
         return pretrained.tokenizer, pretrained, _word_table(pretrained)
     if model.embeddings is None:
         return _words(data, config.min_count), None, None
@@ -147,10 +148,21 @@ def _given(config: Config, data: TextData, log: Log) -> tuple[Tokenizer, Pretrai
         known = sum(vectors.covers(word) for word in words.vocabulary)
         log(f"{model.embeddings} has vectors of {known} of {len(words.vocabulary)} words, {vectors.dim} wide")
         return words, None, embedding_table(words, vectors)
-    pretrained = load_pretrained(model.embeddings, log=log)
+    _check_embeddings(model.embeddings)
+    pretrained = load_pretrained(model.embeddings, option="model.embeddings", log=log)
     if config.min_count != 1:  # not refused, as it may be what the experiment has where embeddings are learned
         log(f"--min-count {config.min_count} has no effect: the tokens are those of {model.embeddings}")
     return pretrained.tokenizer, None, _word_table(pretrained)
+
+
+def _check_embeddings(source: str) -> None:
+    """Refuses what is no file and no folder where it cannot be a repository either, before the hub is asked for it."""
+    is_vectors = source.lower().endswith(VECTOR_FILES) or not may_be_repository(source)
+    if is_vectors and not Path(source).expanduser().is_dir():
+        raise UserError(
+            f"--model.embeddings {source} is neither a file of word vectors nor an encoder's folder or repository; "
+            f"give a file in the format of GloVe, a folder that holds {', '.join(FILES)}, or OWNER/NAME"
+        )
 
 
 def _words(data: TextData, at_least: int, *, splits: Sequence[str] = ("train",)) -> WordTokenizer:
