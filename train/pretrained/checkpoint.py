@@ -54,7 +54,7 @@ def load_pretrained(
     folder = find_folder(source, revision=revision, option=option, log=log)
     values, where = read_json(folder / "config.json"), str(folder / "config.json")
     architecture, config = read_architecture(values, where=where), read_config(values, where=where)
-    tokenizer = load_tokenizer(folder, config)
+    tokenizer = load_tokenizer(folder, config, log=log)
     with Tensors(weights_file(folder)) as tensors:
         params, head = read_weights(tensors, config, architecture)
     if "hidden" not in head:
