@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tokenizers
 
 from train.data.text.word_tokenizer import Encoded, check_texts
 from train.errors import UserError
@@ -97,6 +96,8 @@ def load_tokenizer(folder: Path, config: EncoderConfig, *, log: Callable[[str], 
     file = folder / "tokenizer.json"
     if not file.is_file():
         raise missing_file(str(folder), file.name, [])
+    import tokenizers  # here, as only runs that start from an encoder need it
+
     with _usable(file):
         tokenizer: Any = tokenizers.Tokenizer.from_file(str(file))
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
