@@ -13,7 +13,7 @@ from train.pretrained.tokenizer import EncoderTokenizer, load_tokenizer
 from train.pretrained.weights import Tensors, read_weights
 from unroll_jax.models import Classifier, EncoderConfig
 
-__all__ = ["Pretrained", "load_pretrained", "start_from"]
+__all__ = ["Pretrained", "keeps_logits", "load_pretrained", "start_from"]
 
 
 class Pretrained(NamedTuple):
@@ -67,26 +67,17 @@ def load_pretrained(
     return Pretrained(config, params, head, architecture.hidden[1], classes, tokenizer)
 
 
-def start_from(
-    pretrained: Pretrained,
-    model: Classifier,
-    key: jax.Array,
-    *,
-    class_names: Sequence[str],
-    log: Callable[[str], None] = print,
-) -> Any:
+def start_from(pretrained: Pretrained, model: Classifier, key: jax.Array, *, class_names: Sequence[str]) -> Any:
     """The variables of a classifier: the encoder's are the pretrained ones, the head's where they fit, else new.
 
-    A pretrained hidden layer is taken where the classifier has the same activation. Pretrained logits are taken behind
-    it, where the first token is read and the classes have the same names but for capitals, each to the class of its
-    name; classes that the checkpoint calls LABEL_0, LABEL_1 and so on are taken by number.
+    A pretrained hidden layer is taken where the classifier has the same activation, pretrained logits where
+    `keeps_logits` says so, each to the class of its name.
 
     Args:
       pretrained: what to start from.
       model: the classifier.
       key: draws what is new.
       class_names: of the classifier's classes, in the order of their numbers.
-      log: takes a line where there are pretrained logits that cannot be taken.
 
     Raises:
       UserError: if the classifier's encoder is of another shape.
@@ -100,15 +91,22 @@ def start_from(
     head = dict(jax.jit(lambda key: model.init(key, tokens)["params"]["head"])(key))
     if model.hidden == pretrained.hidden and "hidden" in pretrained.head:
         head["hidden"] = pretrained.head["hidden"]
-    if "logits" in pretrained.head:
+    if keeps_logits(pretrained, model, class_names):
         order = _order_of_classes(pretrained, class_names)
-        if model.hidden == pretrained.hidden and model.pooling == "first" and order is not None:
-            head["logits"] = {name: leaf[..., order] for name, leaf in pretrained.head["logits"].items()}
-        else:
-            own = f"{', '.join(pretrained.classes)} behind a {pretrained.hidden} layer on the first token"
-            log(f"the pretrained logits are of {own}, which is not what is trained: new ones are drawn")
+        head["logits"] = {name: leaf[..., order] for name, leaf in pretrained.head["logits"].items()}
     narrow = lambda leaf: jnp.asarray(leaf, model.encoder.param_dtype)  # noqa: E731
     return {"params": jax.tree.map(narrow, {"encoder": pretrained.params, "head": head})}
+
+
+def keeps_logits(pretrained: Pretrained, model: Classifier, class_names: Sequence[str]) -> bool:
+    """Whether there are pretrained logits that a classifier can take.
+
+    They are of the first token behind the pretrained hidden layer, and the classes must have the same names but for
+    capitals, in any order; classes that the checkpoint calls LABEL_0, LABEL_1 and so on are known by number.
+    """
+    if "logits" not in pretrained.head or model.hidden != pretrained.hidden or model.pooling != "first":
+        return False
+    return _order_of_classes(pretrained, class_names) is not None
 
 
 def _order_of_classes(pretrained: Pretrained, class_names: Sequence[str]) -> list[int] | None:
