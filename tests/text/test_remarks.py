@@ -28,8 +28,8 @@ def encoder(write_folder):
 @pytest.mark.parametrize(
     ("fields", "options"),
     [
-        ({}, "--model.hidden True"),
-        ({"pooling": "mean"}, "--model.hidden True --model.pooling first"),
+        ({}, "--model.hidden"),
+        ({"pooling": "mean"}, "--model.hidden --model.pooling first"),
         ({"pooling": "mean", "hidden": True}, "--model.pooling first"),
     ],
 )
@@ -50,7 +50,7 @@ def test_no_option_keeps_logits_of_other_classes(built, encoder):
 
 def test_drawn_logits_are_told_once_and_not_where_a_trained_head_is_read(small, start, encoder, capsys, tmp_path):
     config = small("text-encoder", model=EncoderConfig(pretrained=encoder("negative", "positive")), steps=2)
-    said = f"{DRAWN}; --model.hidden True keeps them"
+    said = f"{DRAWN}; --model.hidden keeps them"
     assert start(config, "text-encoder").count(said) == 1
     lines = start(config, "text-encoder")
     predict(tmp_path / "run", ["dull"], log=lines.append)

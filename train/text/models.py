@@ -99,7 +99,7 @@ def _remarks(pretrained: Pretrained, module: Classifier, class_names: Sequence[s
     if "logits" not in pretrained.head or keeps_logits(pretrained, module, class_names):
         return ()
     needed = {
-        "--model.hidden True": module.hidden != pretrained.hidden,
+        "--model.hidden": module.hidden != pretrained.hidden,
         "--model.pooling first": module.pooling != "first",
     }
     options = " ".join(option for option, differs in needed.items() if differs)
