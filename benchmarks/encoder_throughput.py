@@ -66,8 +66,8 @@ def main() -> dict[str, float]:
 def forward(model: Classifier, params: Any, batch: dict[str, np.ndarray]) -> Callable[[], np.ndarray]:
     """A call that gives the logits of the last layer."""
     tokens = jnp.asarray(batch["tokens"], jnp.int32)
-    program = jax.jit(lambda params: model.apply(params, tokens)[-1])  # pyright: ignore[reportIndexIssue]
-    return lambda: np.asarray(program(params))
+    program = jax.jit(lambda params, tokens: model.apply(params, tokens)[-1])  # pyright: ignore[reportIndexIssue]
+    return lambda: np.asarray(program(params, tokens))
 
 
 def training(model: Classifier, params: Any, batch: dict[str, np.ndarray]) -> Callable[[], float]:
@@ -77,14 +77,14 @@ def training(model: Classifier, params: Any, batch: dict[str, np.ndarray]) -> Ca
     trained = lambda params: jax.tree.map_with_path(lambda path, _: not is_word(path), params)  # noqa: E731
     optimizer = optax.masked(optax.adam(RATE), trained)
 
-    def loss(params: Any) -> jax.Array:
+    def loss(params: Any, tokens: jax.Array, labels: jax.Array) -> jax.Array:
         still = lambda path, leaf: jax.lax.stop_gradient(leaf) if is_word(path) else leaf  # noqa: E731
         logits: Any = model.apply(jax.tree.map_with_path(still, params), tokens)
         return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits[-1], labels))
 
-    def step(state: tuple[Any, Any]) -> tuple[tuple[Any, Any], jax.Array]:
+    def step(state: tuple[Any, Any], *batch: jax.Array) -> tuple[tuple[Any, Any], jax.Array]:
         params, moments = state
-        value, gradient = jax.value_and_grad(loss)(params)
+        value, gradient = jax.value_and_grad(loss)(params, *batch)
         updates, moments = optimizer.update(gradient, moments, params)
         return (optax.apply_updates(params, updates), moments), value
 
@@ -93,7 +93,7 @@ def training(model: Classifier, params: Any, batch: dict[str, np.ndarray]) -> Ca
     held = {"state": (copied, jax.jit(optimizer.init)(copied))}
 
     def run() -> float:
-        held["state"], value = program(held["state"])
+        held["state"], value = program(held["state"], tokens, labels)
         return float(value)
 
     return run

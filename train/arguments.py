@@ -67,6 +67,8 @@ class PrepareArguments:
     """Kind of data: video, images with a class each, scenes with a map of classes, or texts with a class each."""
     root: Annotated[str | None, tyro.conf.arg(name="from")] = None
     """The folder, archive, video file or table to read."""
+    validation_share: float = 0.1
+    """Of images with a class each, and texts: that of the run, as data are prepared for each share of their own."""
     text_column: str = "text"
     """Of a table: the column of the text."""
     label_column: str = "label"

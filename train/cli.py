@@ -208,7 +208,8 @@ def _evaluate(arguments: list[str]) -> None:
 
 
 def _predict(arguments: list[str]) -> None:
-    parsed = parse(PredictArguments, arguments, "python -m train predict")
+    hint = "write a text that begins with a dash as --text=TEXT or --second=TEXT, several as lines of --file"
+    parsed = parse(PredictArguments, arguments, "python -m train predict", hint=hint)
     from train.text.predict import predict, read_texts
 
     texts, seconds = read_texts(parsed.text, parsed.second, parsed.file)
@@ -244,20 +245,22 @@ def _figures(arguments: list[str]) -> None:
 
 def _prepare(arguments: list[str]) -> None:
     parsed = parse(PrepareArguments, arguments, "python -m train prepare")
+    from train.config import check_used
     from train.data import DataConfig, images, prepare, scenes, text
 
     source: Any = parsed.source  # of one of four kinds, which the type checker cannot tell apart
     columns = {name: getattr(parsed, name) for name in ("text_column", "label_column", "second_column")}
+    share = parsed.validation_share
     if source in get_args(TextSource):
-        text.prepare(text.TextConfig(source=source, root=parsed.root, **columns), log=print)
+        text.prepare(text.TextConfig(source=source, root=parsed.root, validation_share=share, **columns), log=print)
         return
     usual = PrepareArguments(source)
-    for name, value in columns.items():
-        if value != getattr(usual, name):
-            raise UserError(f"--{name.replace('_', '-')} {value} is for the source table; leave it out")
+    check_used(parsed, usual, ((name.replace("_", "-"), "the source table", False) for name in columns))
     if source in get_args(ImageSource):
-        images.prepare(images.ImageConfig(source=source, root=parsed.root), log=print)
-    elif source in get_args(SceneSource):
+        images.prepare(images.ImageConfig(source=source, root=parsed.root, validation_share=share), log=print)
+        return
+    check_used(parsed, usual, [("validation-share", "a source of images with a class each, or of texts", False)])
+    if source in get_args(SceneSource):
         scenes.prepare(scenes.SceneConfig(source=source, root=parsed.root), log=print)
     else:
         prepare(DataConfig(source=source, root=parsed.root), log=print)

@@ -13,8 +13,8 @@ __all__ = ["parse"]
 T = TypeVar("T")
 
 
-def parse(cls: type[T], arguments: list[str], program: str, default: T | None = None) -> T:
-    """A ``cls`` from a command's options.
+def parse(cls: type[T], arguments: list[str], program: str, default: T | None = None, *, hint: str = "") -> T:
+    """A ``cls`` from a command's options; ``hint`` is the way out where one is unknown, beside the command's help.
 
     Raises:
       UserError: for an unknown or malformed option, in one line: tyro's box of the error, folded.
@@ -28,7 +28,10 @@ def parse(cls: type[T], arguments: list[str], program: str, default: T | None = 
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        raise UserError(f"{_one_line(errors.getvalue()).rstrip('.')}; see `{program} --help`") from None
+        message = _one_line(errors.getvalue()).rstrip(".")
+        if hint and message.startswith("Unrecognized options"):
+            message += f"; {hint}"
+        raise UserError(f"{message}; see `{program} --help`") from None
 
 
 def _one_line(box: str) -> str:

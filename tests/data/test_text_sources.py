@@ -271,7 +271,10 @@ def test_the_published_archives_have_checksums_to_download_by(source):
     [
         (["prepare", "table"], "data.source=table needs data.root"),
         (["prepare", "sst2", "--from", "nowhere"], "nowhere does not exist"),
-        (["prepare", "digits", "--label-column", "stars"], "--label-column stars is for the source table"),
+        (
+            ["prepare", "digits", "--label-column", "stars"],
+            "--label-column stars has no effect without the source",
+        ),
     ],
 )
 def test_prepare_tells_a_mistake_in_one_line(capsys, arguments, words):

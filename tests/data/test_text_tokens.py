@@ -19,6 +19,7 @@ from train.data.text import (
     load,
     token_batch,
     token_batches,
+    word_tokenizer,
 )
 from train.data.text.token_batches import group
 from train.errors import UserError
@@ -273,6 +274,14 @@ def test_a_text_without_words_is_told(column):
     pair[column][1] = " <br /> "
     with pytest.raises(UserError, match=f"1 {'second ' * column}texts without a word, number 2; leave them out"):
         WordTokenizer(["fine"]).encode(*pair)
+
+
+def test_every_text_is_checked_once(monkeypatch, data):
+    checked = []
+    monkeypatch.setattr(word_tokenizer, "is_whole", lambda text: not checked.append(text))
+    fresh = TokenData(data._data, data.tokenizer, max_length=50)
+    list(fresh.examples("train", batch_size=8))
+    assert len(checked) == data.num_examples("train") == 81
 
 
 def test_a_text_that_cannot_be_used_is_told_by_its_number_in_the_split(monkeypatch, data):

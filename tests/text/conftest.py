@@ -13,14 +13,14 @@ from tests.train.conftest import compile_once, compiled
 from train.data.text import TextConfig
 from train.experiments import EXPERIMENTS
 from train.runs import run
-from train.text.config import EncoderConfig, TextRunConfig, UnrolledConfig
+from train.text.config import EncoderOptions, TextRunConfig, UnrolledConfig
 from train.text.material import TextMaterial, load_material
 from train.text.task import Task, text_task
 
 __all__ = ["compile_once", "compiled", "write_folder"]
 
 MODELS = {
-    "text-encoder": EncoderConfig(dim=8, num_layers=2, num_heads=2, hidden_dim=12),
+    "text-encoder": EncoderOptions(dim=8, num_layers=2, num_heads=2, hidden_dim=12),
     "text-ut": UnrolledConfig(num_layers=2, dim=8, positions=True),
 }
 
@@ -55,6 +55,22 @@ def small(prepared: Path) -> Callable[..., Any]:
 def experiment(request: pytest.FixtureRequest) -> str:
     """Both kinds of model, one after the other."""
     return request.param
+
+
+@pytest.fixture
+def write_pairs(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Writes rows (text, other, label) as a table of pairs with three equal splits; returns fields of a run on it."""
+
+    def write(rows: list[tuple[str, str, str]]) -> dict[str, Any]:
+        root = tmp_path / "pairs"
+        root.mkdir()
+        for name in ("train", "dev", "test"):
+            lines = ["text\tother\tlabel", *("\t".join(row) for row in rows)]
+            (root / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+        sizes = {"train_examples": None, "validation_examples": None, "test_examples": None, "batch_size": len(rows)}
+        return {"data": TextConfig("table", str(root), str(tmp_path / "kept"), second_column="other"), **sizes}
+
+    return write
 
 
 @pytest.fixture

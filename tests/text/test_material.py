@@ -11,7 +11,7 @@ from train.config import differences
 from train.data.text import TextConfig, WordTokenizer
 from train.errors import UserError
 from train.runs import evaluate, run
-from train.text.config import EncoderConfig, UnrolledConfig
+from train.text.config import EncoderOptions, UnrolledConfig
 from train.text.material import load_material
 from train.text.predict import predict
 
@@ -94,7 +94,7 @@ OTHER = {
 @pytest.mark.parametrize(("other", "name"), OTHER.values(), ids=OTHER)
 def test_figures_tell_another_encoder(on_table, write_folder, other, name):
     folder = write_folder()
-    config = on_table("text-encoder", model=EncoderConfig(pretrained=str(folder)))
+    config = on_table("text-encoder", model=EncoderOptions(pretrained=str(folder)))
     found = load_material(config, quiet).found()
     folder.rename(folder.with_name("before"))
     write_folder(**other)
@@ -141,7 +141,7 @@ def test_it_is_said_that_tokens_of_an_encoder_are_not_counted(on_table, write_fo
 
 
 def test_a_revision_of_a_folder_is_refused(on_table, write_folder):
-    model = EncoderConfig(pretrained=str(write_folder()), revision="v2")
+    model = EncoderOptions(pretrained=str(write_folder()), revision="v2")
     with pytest.raises(UserError, match=r"revision=v2 is of a repository of the hub, but .* is a folder; leave it out"):
         load_material(on_table("text-encoder", model=model), quiet)
 
@@ -157,7 +157,7 @@ def test_embeddings_that_are_nowhere_are_not_looked_for_on_the_hub(on_table, sou
 
 @pytest.mark.parametrize(
     ("experiment", "option", "model"),
-    [("text-ut", "embeddings", UnrolledConfig), ("text-encoder", "pretrained", EncoderConfig)],
+    [("text-ut", "embeddings", UnrolledConfig), ("text-encoder", "pretrained", EncoderOptions)],
 )
 def test_what_an_encoder_lacks_is_said_of_the_option_that_named_it(
     on_table, monkeypatch, tmp_path, experiment, option, model

@@ -15,7 +15,7 @@ from train.errors import UserError
 from train.export import export, load_exported
 from train.metrics import read_metrics
 from train.sharding import place
-from train.text.config import EncoderConfig, UnrolledConfig
+from train.text.config import EncoderOptions, UnrolledConfig
 from train.text.recipe import text_recipe
 
 TAILS = ConstraintConfig(
@@ -118,12 +118,12 @@ def test_an_epoch_that_never_ends_is_refused(built):
         ({"constraints": ConstraintConfig(warmup_steps=4)}, "--constraints.warmup-steps must be below steps=4, or"),
         ({"model": UnrolledConfig(frozen=False)}, "--model.frozen False has no effect without --model.embeddings"),
         ({"model": UnrolledConfig(embeddings="x", dim=7)}, "--model.dim 7 has no effect without embeddings that are"),
-        ({"model": EncoderConfig(revision="main")}, "--model.revision main has no effect without --model.pretrained"),
-        ({"model": EncoderConfig(pretrained="x", num_layers=2)}, "--model.num-layers 2 has no effect without an enc"),
-        ({"model": EncoderConfig(pretrained="x"), "min_count": 5}, "--min-count 5 has no effect without an encoder"),
+        ({"model": EncoderOptions(revision="main")}, "--model.revision main has no effect without --model.pretrained"),
+        ({"model": EncoderOptions(pretrained="x", num_layers=2)}, "--model.num-layers 2 has no effect without an enc"),
+        ({"model": EncoderOptions(pretrained="x"), "min_count": 5}, "--min-count 5 has no effect without an encoder"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
 def test_an_option_that_cannot_be_is_named(built, fields, message):
     with pytest.raises(UserError, match=message):
-        built("text-encoder" if isinstance(fields.get("model"), EncoderConfig) else "text-ut", **fields)
+        built("text-encoder" if isinstance(fields.get("model"), EncoderOptions) else "text-ut", **fields)

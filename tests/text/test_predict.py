@@ -1,19 +1,22 @@
 """What every layer of a run says of texts at hand, and texts that cannot be classified."""
 
+import itertools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import softmax
 
 from train.cli import main
-from train.data.text import TextConfig
 from train.errors import UserError
 from train.runs import best_checkpoint, run_one
 from train.text.models import build_model
 from train.text.predict import predict, read_texts
 
 TEXTS = ["the plot was dull .", "although the music seemed fresh , the plot was not clever .", "the cast felt tender ."]
-PAIRS = [("a dog runs", "an animal moves", 0), ("a dog runs", "the dog sleeps", 1), ("two men talk", "men speak", 0)]
+PAIRS = [("a dog runs", "an animal moves", "0"), ("a dog runs", "the dog sleeps", "1"), ("two men", "men speak", "0")]
+WORDS = ("although", "the", "music", "plot", "seemed", "fresh", "dull", "tender")
 
 
 def quiet(line):
@@ -31,21 +34,45 @@ def trained(small, tmp_path):
     return train
 
 
+def layers_of(folder, text, second=None, noise=None):
+    """The probabilities of every layer by the network itself; the noise is of as many tokens as any text has."""
+    best = best_checkpoint(folder, log=quiet)
+    encoded = best.data.tokens.tokenizer.encode([text], None if second is None else [second], max_length=8)
+    tokens = jnp.asarray(encoded.tokens[0])[None]
+    noise = None if noise is None else noise[None, : tokens.shape[1]]
+    module = build_model(best.config, best.data).module
+    logits = module.apply(best.state.params, tokens, jnp.ones(tokens.shape, bool), perturbation=noise)
+    return softmax(np.asarray(logits)[:, 0], axis=-1)
+
+
 def test_predictions_are_the_networks_whatever_the_texts_beside_them(trained, experiment):
     folder, log = trained(experiment), []
     found = predict(folder, TEXTS, log=log.append)
-    best = best_checkpoint(folder, log=quiet)
-    tokenizer, module = best.data.tokens.tokenizer, build_model(best.config, best.data).module
     (alone,) = predict(folder, TEXTS[:1], log=quiet)
     np.testing.assert_allclose(found[0].probabilities, alone.probabilities, rtol=1e-4)
     for text, prediction, told in zip(TEXTS, found, log[-3:], strict=True):
         assert prediction.probabilities.shape == (3, 2)
-        tokens = jnp.asarray(tokenizer.encode([text], max_length=8).tokens[0])[None]
-        logits = module.apply(best.state.params, tokens, jnp.ones(tokens.shape, bool))
-        np.testing.assert_allclose(prediction.probabilities, softmax(np.asarray(logits)[:, 0], axis=-1), rtol=1e-4)
-        assert prediction.label == ("negative", "positive")[int(np.argmax(logits[-1, 0]))]
+        shares = layers_of(folder, text)
+        np.testing.assert_allclose(prediction.probabilities, shares, rtol=1e-4)
+        assert prediction.label == ("negative", "positive")[int(np.argmax(shares[-1]))]
         assert prediction.label in told
         assert len(told.splitlines()) == 3 + 3 + 1  # a title, the head and its rule, a row for each layer, the note
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_the_table_of_a_text_has_the_shares_of_every_layer_and_the_loss_of_the_last_class(trained, last):
+    folder = trained("text-ut")
+    names, texts = ("negative", "positive"), [" ".join(words) for words in itertools.permutations(WORDS, 3)]
+    log = []
+    found = predict(folder, texts, log=log.append)
+    place = next(place for place, one in enumerate(found) if one.label == names[last])
+    shares, lines = found[place].probabilities, log[place].splitlines()
+    assert lines[0] == f"{place + 1}. {names[last]} ({shares[-1, last]:.1%}): {texts[place]}"
+    assert lines[1].split() == ["layer", "class", "p(negative)", "p(positive)", "loss"]
+    for layer, line in enumerate(lines[3:6]):
+        number, name, *figures = line.split()
+        assert (number, name) == (str(layer), names[int(np.argmax(shares[layer]))])
+        np.testing.assert_allclose(list(map(float, figures)), [*shares[layer], -np.log(shares[layer, last])], atol=6e-4)
 
 
 def test_noise_changes_predictions_and_is_that_of_its_seed(trained):
@@ -57,6 +84,9 @@ def test_noise_changes_predictions_and_is_that_of_its_seed(trained):
     np.testing.assert_array_equal(one, again)
     assert not np.allclose(one, clean)
     assert not np.allclose(one, other)
+    noise = jax.random.normal(jax.random.fold_in(jax.random.key(0), 0), (8, 8))  # 8 tokens of width 8
+    strong = 0.5 * best_checkpoint(folder, log=quiet).data.embedding_std * noise
+    np.testing.assert_allclose(one, layers_of(folder, TEXTS[0], noise=strong), rtol=1e-4)
     shown = predict(folder, TEXTS[:1], gamma=0.5, seed=0, log=quiet)[0].probabilities
     np.testing.assert_allclose(shown, one, rtol=1e-5)  # nor does it depend on the texts beside
     first, second = (found.probabilities for found in predict(folder, [TEXTS[0]] * 2, gamma=0.5, log=quiet))
@@ -70,17 +100,12 @@ def test_long_texts_are_truncated_and_counted(trained):
     assert "1 of 2 texts are longer than 8 tokens; their ends are left out" in log
 
 
-def test_pairs_take_their_second_text(trained, tmp_path):
-    root = tmp_path / "pairs"
-    root.mkdir()
-    for name in ("train", "dev", "test"):
-        rows = [f"{first}\t{second}\t{label}" for first, second, label in PAIRS]
-        (root / f"{name}.tsv").write_text("\n".join(["text\tother\tlabel", *rows]) + "\n")
-    data = TextConfig("table", str(root), str(tmp_path / "prepared"), second_column="other")
-    sizes = {"train_examples": None, "validation_examples": None, "test_examples": None, "batch_size": 3}
-    folder = trained("text-ut", data=data, **sizes)
-    (found,) = predict(folder, ["a dog runs"], ["an animal moves"], log=quiet)
-    assert found.label in ("0", "1")
+def test_pairs_take_their_second_text(trained, write_pairs):
+    folder = trained("text-ut", **write_pairs(PAIRS))
+    found = [predict(folder, ["a dog runs"], [second], log=quiet)[0] for second in ("an animal moves", "men speak")]
+    for prediction, second in zip(found, ("an animal moves", "men speak"), strict=True):
+        np.testing.assert_allclose(prediction.probabilities, layers_of(folder, "a dog runs", second), rtol=1e-4)
+    assert not np.allclose(found[0].probabilities, found[1].probabilities, rtol=1e-2)
     with pytest.raises(UserError, match="classifies pairs of texts; give the second with --second"):
         predict(folder, ["a dog runs"], log=quiet)
 
@@ -90,13 +115,14 @@ def test_pairs_take_their_second_text(trained, tmp_path):
     [
         ([], {}, "predict needs texts; give --text, or a --file of lines"),
         (["fine", " "], {}, "1 texts without a word, number 2"),
+        (["fine"] * 40 + [" "], {}, "1 texts without a word, number 41"),
         (["fine", "\udcff"], {}, "1 texts that are no valid UTF-8, number 2"),
         (["fine"], {"gamma": -1.0}, "--gamma must be finite and at least 0, got -1.0"),
         (["fine"], {"gamma": float("nan")}, "--gamma must be finite"),
         (["fine"], {"seconds": ["other"]}, "classifies single texts; leave out --second"),
         (["fine"], {"seconds": ["other", "third"]}, "--second must be as many as --text, 1, got 2"),
     ],
-    ids=["none", "empty", "invalid", "gamma", "nan", "second", "seconds"],
+    ids=["none", "empty", "late", "invalid", "gamma", "nan", "second", "seconds"],
 )
 def test_texts_that_cannot_be_classified_are_named(trained, texts, options, message):
     with pytest.raises(UserError, match=message):
@@ -137,5 +163,11 @@ def test_the_command_line_predicts_a_file_of_lines(trained, tmp_path, capsys):
     assert [f"{number}. " in out for number in range(1, 5)] == [True, True, True, False]
     assert main(["predict", str(folder), "--text", "fine", "--file", "lines.txt"]) == 2
     assert "--file takes the place of --text" in capsys.readouterr().err
+    assert main(["predict", str(folder), "--text", "-awful film"]) == 2
+    said = capsys.readouterr().err
+    assert "Unrecognized options: -awful film; write a text that begins with a dash as --text=TEXT" in said
+    assert said.count("\n") == 1
+    assert main(["predict", str(folder), "--text=-awful film"]) == 0
+    assert "): -awful film" in capsys.readouterr().out
     assert main(["predict", str(tmp_path / "nowhere"), "--text", "fine"]) == 2
     assert "is no run folder" in capsys.readouterr().err

@@ -5,7 +5,7 @@ import pytest
 
 from tests.pretrained.conftest import bert_tensors
 from train.runs import best_checkpoint
-from train.text.config import EncoderConfig
+from train.text.config import EncoderOptions
 from train.text.predict import predict
 
 TENSORS = bert_tensors() | {name: bert_tensors()[name][:2] for name in ("classifier.weight", "classifier.bias")}
@@ -35,21 +35,21 @@ def encoder(write_folder):
 )
 def test_options_that_keep_the_pretrained_logits_are_named(built, encoder, fields, options):
     folder = encoder("negative", "positive")
-    task = built("text-encoder", model=EncoderConfig(pretrained=folder, **fields))[2]
+    task = built("text-encoder", model=EncoderOptions(pretrained=folder, **fields))[2]
     assert task.model.remarks == (f"{DRAWN}; {options} keeps them",)
-    kept = built("text-encoder", model=EncoderConfig(pretrained=folder, hidden=True))
+    kept = built("text-encoder", model=EncoderOptions(pretrained=folder, hidden=True))
     assert kept[2].model.remarks == ()
     kernel = kept[3]["params"]["head"]["logits"]["kernel"]
     np.testing.assert_array_equal(kernel.T, TENSORS["classifier.weight"])
 
 
 def test_no_option_keeps_logits_of_other_classes(built, encoder):
-    task = built("text-encoder", model=EncoderConfig(pretrained=encoder("up", "down")))[2]
+    task = built("text-encoder", model=EncoderOptions(pretrained=encoder("up", "down")))[2]
     assert task.model.remarks == (DRAWN.replace("negative, positive", "up, down"),)
 
 
 def test_drawn_logits_are_told_once_and_not_where_a_trained_head_is_read(small, start, encoder, capsys, tmp_path):
-    config = small("text-encoder", model=EncoderConfig(pretrained=encoder("negative", "positive")), steps=2)
+    config = small("text-encoder", model=EncoderOptions(pretrained=encoder("negative", "positive")), steps=2)
     said = f"{DRAWN}; --model.hidden keeps them"
     assert start(config, "text-encoder").count(said) == 1
     lines = start(config, "text-encoder")

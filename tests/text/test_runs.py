@@ -15,12 +15,15 @@ from train.loop import train
 from train.metrics import read_metrics
 from train.report.groups import group
 from train.report.read import read_runs
+from train.report.verdict import notes
 from train.runs import default_folder, report, run
 from train.text.config import UnrolledConfig
 from train.text.evaluate import area_under
 from train.text.figures import draw_text
+from train.text.kind import TEXT_UNROLLED
 from train.text.reading import make_split_reading
 from train.text.recipe import text_recipe
+from train.text.report import compare
 from train.text.tables import area_table, exit_table
 
 
@@ -108,6 +111,7 @@ def test_readings_of_a_split_do_not_depend_on_how_it_is_padded(built, experiment
 def test_the_area_is_that_of_trapezoids():
     assert area_under({2.0: 0.5, 0.0: 0.9, 0.5: 0.8}) == pytest.approx(0.5 * 0.85 + 1.5 * 0.65)
     assert area_under({gamma / 4: 1.0 for gamma in range(9)}) == pytest.approx(2.0)
+    assert area_under({0.5: 0.9}) is None
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +163,52 @@ def test_areas_stand_as_in_the_papers_table(family):
     assert len(exit_table(settings).rows) == 3
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_methods_are_compared_where_their_configurations_agree(family, order):
+    rates = [("slow", 1e-5, 0.5), ("usual", 3e-3, 0.55), ("fast", 1e-2, 0.45)]
+    plain = [family(name, method="erm", area=area, primal__learning_rate=rate) for name, rate, area in rates]
+    own = [family("one", area=0.6), family("two", area=0.65, primal__learning_rate=1e-2)]
+    (setting,) = group(read_runs([*plain, *own][::order]))
+    assert sorted(row[:4] for row in area_table([setting]).rows) == [
+        ("2, 0.6, learning_rate 0.003 against plain (learning_rate 0.003)", "0.600", "0.550", "+0.050"),
+        ("2, 0.6, learning_rate 0.01 against plain (learning_rate 0.01)", "0.650", "0.450", "+0.200"),
+        ("2, 0.6, plain (learning_rate 1e-05)", "-", "0.500", "-"),
+    ]
+    said = compare(setting)
+    assert "0.600 constrained (learning_rate 0.003), 0.550 plain (learning_rate 0.003) (+0.050)" in said
+    assert "0.650 constrained (learning_rate 0.01), 0.450 plain (learning_rate 0.01) (+0.200)" in said
+    assert "Compared with none: plain (learning_rate 1e-05), area 0.500." in said
+    assert not any("differ in more than constraints" in note for note in notes([setting]))
+
+
+@pytest.mark.parametrize("stored", [0.0, None], ids=["an earlier version's", "none"])
+def test_under_one_gamma_there_is_no_area(family, tmp_path, stored):
+    one = {"test_gammas": [2.0], "area": stored}
+    folders = [family("plain", method="erm", **one), family("own", **one), family("more", seed=1, **one)]
+    log = []
+    report(folders, tmp_path / "report", log=log.append)
+    said = " ".join(log)
+    assert "area" not in said.replace("Area under the accuracy over test gamma 2 alone", "")
+    assert "Constrained against plain: at gamma 0 +0.00 points of accuracy." in said
+    assert [row[1:4] for row in area_table(group(read_runs(folders))).rows] == [("-", "-", "-")]
+    summary = read(tmp_path / "report", "summary.json")
+    assert [variant["area"] for variant in summary["groups"][0]["variants"]] == [None, None]
+    found = read(folders[0], "evaluation.json")
+    assert "area" not in TEXT_UNROLLED.verdict(found | {"area": area_under({2.0: 0.5})})
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_where_no_configuration_agrees_it_is_said_which_was_compared_with(family, order):
+    folders = [family(str(rate), method="erm", area=rate, primal__learning_rate=rate) for rate in (0.25, 0.5)]
+    settings = group(read_runs([*folders, family("own", area=0.6)][::order]))
+    assert [row[:4] for row in area_table(settings).rows] == [
+        ("2, 0.6 against plain (learning_rate 0.25)", "0.600", "0.250", "+0.350"),
+        ("2, 0.6, plain (learning_rate 0.5)", "-", "0.500", "-"),
+    ]
+    assert "0.600 constrained, 0.250 plain (learning_rate 0.25) (+0.350)" in compare(settings[0])
+    assert "primal.learning_rate 0.003 (plain: 0.25)" in " ".join(notes(settings))
+
+
 def test_an_ablation_over_alpha_is_drawn_and_summarised(family, tmp_path):
     folders = [family(f"alpha{alpha}", area=1.5 + alpha, constraints__alpha=[alpha]) for alpha in (0.05, 0.1, 0.2)]
     report(folders, tmp_path / "report", log=lambda line: None)
@@ -180,6 +230,12 @@ def test_ratios_stand_side_by_side_with_and_without_resilience(family):
 def test_runs_tested_on_other_texts_are_not_compared(family, tmp_path):
     folders = [family("a", area=1.0, num_examples=20), family("b", area=1.0, num_examples=30)]
     with pytest.raises(UserError, match="differ in number of test examples"):
+        report(folders, tmp_path / "report", log=lambda line: None)
+
+
+def test_runs_that_mean_something_else_by_gamma_are_not_compared(family, tmp_path):
+    folders = [family("a", area=1.0, method="erm"), family("b", area=1.0, noise="variance")]
+    with pytest.raises(UserError, match=r"differ in the meaning of gamma \(--noise\): .* deviation, .* variance;"):
         report(folders, tmp_path / "report", log=lambda line: None)
 
 

@@ -13,7 +13,7 @@ from tests.text.conftest import MODELS
 from train.constrained import init_state, make_step
 from train.data.text import TokenBatch, WordTokenizer
 from train.errors import UserError
-from train.text.config import EncoderConfig, UnrolledConfig
+from train.text.config import EncoderOptions, UnrolledConfig
 from train.text.early_exit import layer_runner
 from train.text.reading import BATCH_SIZE, NOISE_SEED, make_split_reading
 from train.text.task import draw_noise
@@ -68,10 +68,11 @@ def test_longer_padding_leaves_losses_and_gradients_as_they_are(built, experimen
 def test_noise_has_the_stated_variance_and_grows_with_gamma(built):
     _, material, task, _ = built("text-ut")
     batch = first_batch(material)
-    noise = jax.jit(lambda key: draw_noise(key, batch, 400, task.variance(0.6)))(jax.random.key(0))
-    assert noise.shape == (*batch.tokens.shape, 400)
-    np.testing.assert_allclose(np.std(noise), 0.6, rtol=0.02)
-    assert task.variance(0.0) == 0.0
+    draw = jax.jit(lambda key, variance: draw_noise(key, batch, 400, variance))
+    for gamma in (0.0, 0.3, 0.6, 1.2):
+        noise = draw(jax.random.key(0), task.variance(gamma))
+        assert noise.shape == (*batch.tokens.shape, 400)
+        np.testing.assert_allclose(np.std(noise), gamma, rtol=0.02)
 
 
 @pytest.mark.parametrize(("noise", "power"), [("deviation", 2), ("variance", 1)])
@@ -97,7 +98,7 @@ def test_the_std_is_that_of_the_embeddings_of_all_train_tokens(built, tmp_path):
 def test_given_embeddings_stay_as_they_are_where_they_are_frozen(built, write_folder, given, frozen):
     folder = str(write_folder(config={"vocab_size": 20}))
     if given == "text-encoder":
-        model, place = EncoderConfig(pretrained=folder, frozen=frozen), ("encoder", "embeddings", "word", "embedding")
+        model, place = EncoderOptions(pretrained=folder, frozen=frozen), ("encoder", "embeddings", "word", "embedding")
     else:
         model, place = UnrolledConfig(embeddings=folder, frozen=frozen), ("embeddings", "word", "embedding")
     config, material, task, _ = built(given, model=model)
@@ -121,7 +122,7 @@ def test_given_embeddings_stay_as_they_are_where_they_are_frozen(built, write_fo
 
 
 def test_a_pretrained_encoder_starts_with_its_weights_and_its_own_words(built, write_folder):
-    _, material, task, params = built("text-encoder", model=EncoderConfig(pretrained=str(write_folder())))
+    _, material, task, params = built("text-encoder", model=EncoderOptions(pretrained=str(write_folder())))
     assert not isinstance(material.tokens.tokenizer, WordTokenizer)
     assert (task.model.num_layers, task.model.dim, material.vocabulary_size) == (2, 8, 20)
     assert len(WORDS) <= material.vocabulary_size
@@ -129,6 +130,30 @@ def test_a_pretrained_encoder_starts_with_its_weights_and_its_own_words(built, w
         jax.tree.leaves(params["params"]["encoder"]), jax.tree.leaves(material.pretrained.params), strict=True
     ):
         np.testing.assert_array_equal(one, other)
+
+
+def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder, write_pairs):
+    rows = [("a film that ends", "good", "x"), ("good", "a long film", "y"), ("bad and long", "never ends", "x")]
+    model = EncoderOptions(pretrained=str(write_folder()))
+    _, material, task, params = built("text-encoder", model=model, max_length=12, train_gamma=0.0, **write_pairs(rows))
+    batch = first_batch(material, batch_size=3)
+    ends = batch.tokens == WORDS.index("[SEP]")
+    kinds = jnp.where(batch.mask & (jnp.cumsum(ends, axis=1) - ends > 0), 1, 0)  # all behind the first separator
+
+    @jax.jit
+    def apply(kinds):
+        return task.model.module.apply(params, batch.tokens, batch.mask, token_types=kinds)
+
+    logits = apply(kinds)
+    assert not np.allclose(logits, apply(0 * kinds), rtol=1e-2)
+    losses = jax.jit(task.sample_losses)(params, task.draw(batch, None))
+    np.testing.assert_allclose(losses, cross_entropies(logits, batch.labels), rtol=1e-4)
+    run, found = layer_runner(task, params), []
+    for row in range(3):
+        run(TokenBatch(*(part[row : row + 1] for part in batch)), None, lambda _, entropy: found.append(entropy))
+    logs = log_softmax(np.asarray(logits, np.float64), axis=-1)
+    expected = -np.sum(np.exp(logs) * logs, axis=-1)[:-1].T  # the last layer is not asked whether to leave
+    np.testing.assert_allclose(np.reshape(found, (3, 2)), expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -139,15 +164,15 @@ def test_a_pretrained_encoder_starts_with_its_weights_and_its_own_words(built, w
         ("text-encoder", {"train_examples": 10**6}, r"--train-examples does not fit the data: train must keep between"),
         (
             "text-encoder",
-            {"model": EncoderConfig(num_heads=3)},
+            {"model": EncoderOptions(num_heads=3)},
             "--model.num-heads must be a divisor .*=64, got 3",
         ),
         (
             "text-encoder",
-            {"model": EncoderConfig(hidden=True)},
+            {"model": EncoderOptions(hidden=True)},
             "--model.hidden True has no effect without --model.pretr",
         ),
-        ("text-encoder", {"model": EncoderConfig(pretrained="no/such/place")}, "pretrained=no/such/place is neither"),
+        ("text-encoder", {"model": EncoderOptions(pretrained="no/such/place")}, "pretrained=no/such/place is neither"),
         ("text-ut", {"model": UnrolledConfig(num_layers=0)}, "--model.num-layers must be at least 1, got 0"),
         ("text-ut", {"model": UnrolledConfig(dim=8, rank=9)}, "--model.rank must be at most the width .*, 8, got 9"),
         ("text-ut", {"min_count": 10**6}, "--min-count 1000000 does not fit the data: .* leaves no word"),
@@ -168,7 +193,7 @@ def test_alpha_must_fit_the_depth(built, small):
 
 def test_texts_longer_than_an_encoder_can_take_are_refused_by_the_option(built, write_folder):
     with pytest.raises(UserError, match=r"--max-length 64 does not fit the tokenizer: max_length must be in \[3, 16\]"):
-        built("text-encoder", model=EncoderConfig(pretrained=str(write_folder())), max_length=64)
+        built("text-encoder", model=EncoderOptions(pretrained=str(write_folder())), max_length=64)
 
 
 def test_evaluations_add_the_same_noise_to_every_model_scaled_by_gamma(built, experiment):

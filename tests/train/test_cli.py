@@ -6,10 +6,13 @@ import subprocess
 import sys
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from PIL import Image
 
 from tests.started import WITHOUT_TORCH, environment
 from train.cli import main
+from train.data import images, text
 from train.video.task import video_task
 
 SMALL = ("--steps", "4", "--batch-size", "4", "--model.num-layers", "2", "--validate-every", "2", "--test-gammas", "0")
@@ -74,6 +77,12 @@ def small_data(clips, monkeypatch):
         (["prepare", "cifar10", "--from", "nowhere"], ["nowhere does not exist", "cifar-10-binary.tar.gz"]),
         (["prepare", "image_folder"], ["data.source=image_folder needs data.root"]),
         (["prepare", "camvid", "--from", "nowhere"], ["nowhere does not exist", "trainannot"]),
+        (["prepare", "shapes", "--validation-share", "0.2"], ["--validation-share 0.2 has no effect without a source"]),
+        (
+            ["prepare", "photos", "--validation-share", "0.2"],
+            ["of images with a class each, or of texts"],
+        ),
+        (["prepare", "digits", "--validation-share", "2"], ["data.validation_share must be in (0, 1), got 2"]),
         (["prepare", "shapes", "--from", "nowhere"], ["data.source=shapes takes no data.root"]),
         (["run", "video-ut", "--data.source", "frames"], ["data.root"]),
         (["run", "video-ut", "--data.source", "frames", "--data.root", "nowhere"], ["nowhere does not exist"]),
@@ -142,6 +151,28 @@ def test_prepare_knows_images_and_scenes(capsys, monkeypatch, tmp_path, source, 
     assert main(["prepare", source]) == 0
     assert f"train: {images}" in capsys.readouterr().out
     assert [folder.name.split("-")[0] for folder in tmp_path.iterdir()] == [source]
+
+
+@pytest.mark.parametrize(
+    ("source", "config"),
+    [("table", text.TextConfig), ("image_folder", images.ImageConfig)],
+)
+def test_prepare_prepares_what_a_run_of_that_validation_share_opens(capsys, monkeypatch, tmp_path, source, config):
+    monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
+    rows = [f"a film {number}\t{'good' if number % 2 else 'bad'}" for number in range(40)]
+    (tmp_path / "table.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    for number in range(40):
+        file = tmp_path / "images" / ("test" if number < 8 else "train") / f"class{number % 2}" / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((4, 4, 3), number, np.uint8)).save(file)
+    root = str(tmp_path / ("table.tsv" if source == "table" else "images"))
+    assert main(["prepare", source, "--from", root, "--validation-share", "0.25"]) == 0
+    log = []
+    load = text.load if source == "table" else images.load
+    data = load(config(source, root, validation_share=0.25), log=log.append)
+    assert (data.num_examples("validation"), log) == (8, [])
+    load(config(source, root), log=log.append)
+    assert log, "another share is prepared anew"
 
 
 def test_an_interrupt_is_no_traceback(capsys, monkeypatch):

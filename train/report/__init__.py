@@ -20,7 +20,8 @@ def write_report(run_folders: Sequence[Path], out: Path, *, log: Callable[[str],
 
     Returns:
       The summary, as in summary.json. Its ``methods`` and ``noisy_input`` describe the headline setting: the first
-      in the order of ``run_folders`` that holds both methods (else the first), and the first variant of each method.
+      in the order of ``run_folders`` that holds both methods (else the first), its first constrained variant and
+      the plain one that this is compared with.
     """
     return publish(run_folders, out, draw=draw_all, render=render, tables=_tables, verdicts=_verdicts, log=log)
 

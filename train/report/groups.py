@@ -11,11 +11,14 @@ from train.report.files import flat
 from train.report.paths import without_folders
 from train.report.read import METHODS, Run
 
-__all__ = ["METHOD_NAMES", "Setting", "Variant", "group", "headline", "identity", "is_number"]
+__all__ = ["METHOD_NAMES", "Setting", "Variant", "group", "headline", "identity", "is_number", "unlike"]
 
 METHOD_NAMES = {"erm": "plain", "constrained": "constrained"}
 # Where a run lies and which seed it had do not make it another variant.
 NOT_A_VARIANT = frozenset({"seed", "name", "run", "runs", "folder", "out", "output", "root", "prepared", "method"})
+# What only the constrained method uses, and how a run computes: two methods are compared whatever these are.
+CONSTRAINTS = ("dual", "constraints")
+COMPUTING = ("accumulate", "remat", "mesh", "profile")
 
 Array = NDArray[np.float64]
 
@@ -108,6 +111,23 @@ class Setting:
         """Variants of one method, in the order given."""
         return [variant for variant in self.variants if variant.method == method]
 
+    def pairs(self) -> list[tuple[Variant | None, Variant | None]]:
+        """Every constrained variant with the plain one it is compared with, then the plain ones that none is.
+
+        That one differs in the fewest config fields (see `unlike`), whatever the order in which runs were given.
+        """
+        plain = sorted(self.of("erm"), key=lambda variant: variant.label)
+        compared: list[tuple[Variant | None, Variant | None]] = [
+            (own, min(plain, key=lambda variant: len(unlike(own, variant)), default=None))
+            for own in self.of("constrained")
+        ]
+        labels = {other.label for _, other in compared if other}
+        return compared + [(None, variant) for variant in plain if variant.label not in labels]
+
+    def duels(self) -> list[tuple[Variant, Variant]]:
+        """Those of `pairs` that hold both methods, constrained first."""
+        return [(own, other) for own, other in self.pairs() if own and other]
+
     def noisy_rmse(self) -> Array:
         """RMSE (0-255) of the noisy input itself, mean over the runs, at each test gamma."""
         return np.mean([run.by_gamma("noisy_rmse") for variant in self.variants for run in variant.runs], axis=0)
@@ -139,6 +159,14 @@ def identity(run: Run) -> dict[str, Any]:
     """The run's config by dotted names, without what does not make a variant; a list of one number is that number."""
     kept = {key: value for key, value in flat(run.config).items() if key.split(".")[-1] not in NOT_A_VARIANT}
     return {key: value[0] if _is_one_number(value) else value for key, value in kept.items()}
+
+
+def unlike(one: Variant, other: Variant) -> dict[str, tuple[str, str]]:
+    """Config fields in which two variants differ though their methods do not ask for it, with the value of each."""
+    configs = [identity(variant.runs[0]) for variant in (one, other)]
+    fields = sorted(key for key in configs[0] | configs[1] if key.split(".")[0] not in (*CONSTRAINTS, *COMPUTING))
+    values = {field: (_text(configs[0], field), _text(configs[1], field)) for field in fields}
+    return {field: both for field, both in values.items() if both[0] != both[1]}
 
 
 def is_number(value: Any) -> bool:

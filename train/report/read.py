@@ -120,7 +120,7 @@ def read_run(folder: Path) -> Run:
 
 
 def check_comparable(runs: Sequence[Run]) -> None:
-    """Refuse runs of mixed experiments, data sources or test sets: one table of them would mislead.
+    """Refuse runs of mixed experiments, data sources, test sets or noise: one table of them would mislead.
 
     Raises:
       UserError: naming the first run that does not fit, in what, and the way out.
@@ -131,6 +131,7 @@ def check_comparable(runs: Sequence[Run]) -> None:
         ("data source", _data_source, apart),
         (f"number of test {runs[0].score.unit}", lambda run: run.evaluation[run.score.tested], again),
         ("test gammas", lambda run: run.evaluation["test_gammas"], again),
+        ("the meaning of gamma (--noise)", lambda run: run.evaluation.get("noise", run.config.get("noise")), apart),
     )
     first = runs[0]
     for run in runs[1:]:

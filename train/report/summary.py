@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from train.report.groups import Setting, Variant, headline
-from train.report.read import METHODS, Run
+from train.report.read import Run
 
 __all__ = ["summarise"]
 
@@ -29,14 +29,14 @@ def summarise(
     """The summary: the headline comparison first, then every group and every run.
 
     ``methods`` and ``noisy_input`` describe the headline setting (see `groups.headline`), each number a mean over the
-    seeds of the first variant of each method; ``groups`` holds every setting and variant, ``runs`` every run. What
-    ``more`` says of a variant goes with it.
+    seeds of a variant: the first constrained one, and the plain one it is compared with. ``groups`` holds every setting
+    and variant, ``runs`` every run. What ``more`` says of a variant goes with it.
 
     Returns:
       Plain Python values, ready for strict JSON: a number that is not finite is None.
     """
     main = headline(settings)
-    chosen = {method: main.of(method)[0] for method in METHODS if main.of(method)}
+    chosen = {variant.method: variant for variant in reversed(main.pairs()[0]) if variant}
     summary = {
         "experiment": runs[0].evaluation["experiment"],
         "train_gamma": main.train_gamma,

@@ -7,7 +7,7 @@ import numpy as np
 
 from train.report.groups import METHOD_NAMES, Setting, Variant
 
-__all__ = ["Table", "as_text", "cost_table", "feasibility_table", "rmse_table"]
+__all__ = ["Table", "as_text", "cost_table", "feasibility_table", "number", "rmse_table", "set_apart", "with_seeds"]
 
 
 @dataclass(frozen=True)
@@ -92,19 +92,19 @@ def cost_table(settings: Sequence[Setting]) -> Table | None:
     """What feasibility costs in RMSE at the training gamma, one row per constrained variant; None without a pair."""
     rows = []
     for setting in settings:
-        for variant in setting.of("constrained") if setting.of("erm") else []:
+        for variant, other in setting.duels():
             index = setting.training_index
-            plain, own = (one.scores().mean(0)[index] for one in (setting.of("erm")[0], variant))
+            plain, own = (one.scores().mean(0)[index] for one in (other, variant))
             rows.append(
                 (
-                    setting.title + (f", {variant.label}" if variant.label else ""),
+                    setting.title + set_apart(variant, other),
                     number(setting.noisy_rmse()[index], 2),
                     number(plain, 2),
                     number(own, 2),
                     number(100 * (own - plain) / plain if plain else np.nan, 1, sign=True),
                     f"{variant.feasible_runs} of {len(variant.runs)}",
                     number(100 * variant.worst()[2], 1, sign=True),
-                    " / ".join(number(one.scalar("train_seconds"), 0) for one in (setting.of("erm")[0], variant)),
+                    " / ".join(number(one.scalar("train_seconds"), 0) for one in (other, variant)),
                 )
             )
     if not rows:
@@ -148,6 +148,14 @@ def with_seeds(variant: Variant) -> str:
     """A variant's title, and how many seeds it has where there are several."""
     seeds = len(variant.runs)
     return variant.title + (f", {seeds} seeds" if seeds > 1 else "")
+
+
+def set_apart(own: Variant | None, plain: Variant | None) -> str:
+    """What sets a row of two variants apart from others of the setting; nothing where there are no others."""
+    if own is None:
+        return f", {plain.title}" if plain and plain.label else ""
+    words = f", {own.label}" if own.label else ""
+    return words + (f" against {plain.title}" if plain and plain.label else "")
 
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:

@@ -1,11 +1,11 @@
 """What the figures say, in plain words: feasible or not, and which method is better where."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from train.report.groups import Setting, Variant, group
+from train.report.groups import Setting, Variant, group, unlike
 from train.report.read import Run
 
 __all__ = ["compare", "feasibility", "notes", "opening", "run_verdict", "state_words"]
@@ -44,13 +44,13 @@ def compare(setting: Setting) -> str:
     plain, constrained = setting.of("erm"), setting.of("constrained")
     sentences = [feasibility(variant) for variant in constrained]
     if plain:
-        kept = "keeps them without being asked" if plain[0].feasible else "breaks them"
+        kept = "keeps them without being asked" if all(one.feasible for one in plain) else "breaks them"
         sentences.append(f"Plain training, which does not enforce the bounds, {kept}.")
     if not plain or not constrained:
         missing = "constrained" if plain else "erm"
         sentences.append(f"No run of method {missing} was given here to compare with.")
     else:
-        sentences += [_duel(setting, plain[0], variant) for variant in constrained]
+        sentences += [_duel(setting, other, own) for own, other in setting.duels()]
         if all(len(variant.runs) == 1 for variant in setting.variants):
             sentences.append("One seed each: how much of this is chance is not known.")
     sentences += [words for variant in setting.variants if (words := _no_gain(setting, variant))]
@@ -75,7 +75,7 @@ def run_verdict(run: Run) -> str:
 
 
 def notes(settings: Sequence[Setting]) -> list[str]:
-    """What weakens a comparison: unfinished runs, unequal steps or seeds, infeasible ends."""
+    """What weakens a comparison: unfinished runs, unequal steps, seeds or configurations, infeasible ends."""
     found = []
     for run in (run for setting in settings for variant in setting.variants for run in variant.runs):
         state = run.status.get("state", "unknown")
@@ -94,6 +94,7 @@ def notes(settings: Sequence[Setting]) -> list[str]:
         if setting.train_gamma not in map(float, setting.gammas):
             nearest = setting.gammas[setting.training_index]
             found.append(f"{_capital(setting.title)} was not tested at its training gamma; {nearest} stands for it.")
+        found += [f"{_capital(setting.title)}: {words}" for words in _beyond_constraints(setting)]
     return found
 
 
@@ -114,6 +115,17 @@ def state_words(variant: Variant) -> str:
     return f"{verdict} ({where}, {room})"
 
 
+def _beyond_constraints(setting: Setting) -> Iterator[str]:
+    """In what compared models differ besides constraints; a sentence for all that differ in the same."""
+    titles: dict[tuple[str, str], list[str]] = {}
+    for own, plain in setting.duels():
+        if fields := unlike(own, plain):
+            words = ", ".join(f"{name} {value} (plain: {other})" for name, (value, other) in fields.items())
+            titles.setdefault((plain.title, words), []).append(own.title)
+    for (plain, words), own in titles.items():
+        yield f"{_joined(own)} and {plain} differ in more than constraints: {words}."
+
+
 def _duel(setting: Setting, plain: Variant, constrained: Variant) -> str:
     """RMSE of the two variants at the training noise and averaged over stronger and over weaker noise."""
     gammas = np.array([float(gamma) for gamma in setting.gammas])
@@ -128,23 +140,25 @@ def _duel(setting: Setting, plain: Variant, constrained: Variant) -> str:
         if chosen.any():
             span = _span(gammas[chosen]) if chosen.sum() > 1 else ""
             scores = plain.scores()[:, chosen].mean(1), constrained.scores()[:, chosen].mean(1)
-            sentences.append(
-                _capital(f"{where}{span}: {_better(*scores, constrained.title, averaged=int(chosen.sum()) > 1)}")
-            )
+            titles = plain.title, constrained.title
+            sentences.append(_capital(f"{where}{span}: {_better(scores, titles, averaged=int(chosen.sum()) > 1)}"))
     return " ".join(sentences)
 
 
-def _better(plain: Array, constrained: Array, title: str, *, averaged: bool) -> str:
+def _better(scores: tuple[Array, Array], titles: tuple[str, str], *, averaged: bool) -> str:
+    """Which of two variants is better, plain first, and by how much."""
+    plain, constrained = scores
     first, second = float(plain.mean()), float(constrained.mean())
     several = len(plain) > 1 and len(constrained) > 1
-    figures = f"{'mean RMSE' if averaged or several else 'RMSE'} {_number(second)} {title}, {_number(first)} plain"
+    name = "mean RMSE" if averaged or several else "RMSE"
+    figures = f"{name} {_number(second)} {titles[1]}, {_number(first)} {titles[0]}"
     if not np.isfinite([first, second]).all():
         return f"{figures}; not comparable."
     worse = max(first, second)
     difference = (worse - min(first, second)) / worse if worse > 0 else 0.0
     if difference < EQUAL:
         return f"{figures}; practically equal."
-    winner = "plain" if first < second else title
+    winner = titles[0] if first < second else titles[1]
     overlap = plain.min() <= constrained.max() and constrained.min() <= plain.max()
     doubt = ", but the seeds' ranges overlap" if several and overlap else ""
     return f"{figures}; the {winner} model is better by {difference:.1%}{doubt}."

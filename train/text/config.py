@@ -7,7 +7,7 @@ from train.config import PrimalConfig, RunConfig, check_used, positive, value_of
 from train.constrained import ConstraintConfig, DualConfig, check_training
 from train.data.text import TextConfig
 
-__all__ = ["EncoderConfig", "TextEncoderConfig", "TextRunConfig", "TextUnrolledConfig", "UnrolledConfig", "check_text"]
+__all__ = ["EncoderOptions", "TextEncoderConfig", "TextRunConfig", "TextUnrolledConfig", "UnrolledConfig", "check_text"]
 
 Method = Literal["erm", "constrained", "both"]
 Dtype = Literal["float32", "bfloat16"]
@@ -15,7 +15,7 @@ Noise = Literal["deviation", "variance"]
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderConfig:
+class EncoderOptions:
     """An encoder and one readout that all of its layers share."""
 
     pretrained: str | None = None
@@ -92,13 +92,14 @@ class TextRunConfig(RunConfig):
     """How often a word must occur to be a token of its own: in the train split, or in all where word vectors from a
     file stay as they are. A pretrained encoder has tokens of its own, whatever this is."""
     train_gamma: float = 0.6
-    """Noise of training, in units of the standard deviation of clean embeddings of train tokens."""
+    """Noise of training: this times the standard deviation of clean word embeddings of train tokens is what --noise
+    says. These are the embeddings that training starts with, whatever becomes of those that it changes."""
     test_gammas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
     """Noise levels of the evaluation, over which the area under the accuracy is taken."""
     noise: Noise = "deviation"
     """What gamma x that standard deviation is of the noise: its standard deviation, so that gamma says how large noise
-    is beside an embedding; or its variance, as the paper writes it, which drowns embeddings that are much smaller than
-    1."""
+    is beside an embedding that is kept as it is; or its variance, as the paper writes it, which drowns embeddings that
+    are much smaller than 1."""
     validate_every: int = 200
     """Steps between validations; each writes a checkpoint."""
     on_collapse: Literal["stop", "warn"] = "warn"
@@ -113,7 +114,7 @@ class TextRunConfig(RunConfig):
 class TextEncoderConfig(TextRunConfig):
     """Fine-tune a pretrained encoder on texts whose embeddings are perturbed."""
 
-    model: EncoderConfig = dataclasses.field(default_factory=EncoderConfig)
+    model: EncoderOptions = dataclasses.field(default_factory=EncoderOptions)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +138,7 @@ def check_text(config: TextEncoderConfig | TextUnrolledConfig) -> None:
         ("max-length", "at least 3", config.max_length >= 3),
         ("min-count", "at least 1", config.min_count >= 1),
     ]
-    if isinstance(model, EncoderConfig):
+    if isinstance(model, EncoderOptions):
         divides = model.pretrained is not None or (model.num_heads >= 1 and model.dim % model.num_heads == 0)
         rules.append(("model.num-heads", f"a divisor of model.dim={model.dim}", divides))
     else:
@@ -150,7 +151,7 @@ def check_text(config: TextEncoderConfig | TextUnrolledConfig) -> None:
 def _conditions(config: TextEncoderConfig | TextUnrolledConfig) -> list[tuple[str, str, bool]]:
     """What options need to have an effect."""
     model = config.model
-    if isinstance(model, EncoderConfig):
+    if isinstance(model, EncoderOptions):
         given, drawn = "--model.pretrained", "an encoder that is drawn (--model.pretrained none)"
         there = model.pretrained is not None
         return [

@@ -15,9 +15,11 @@ from train.text.task import Task
 __all__ = ["area_under", "evaluate_text"]
 
 
-def area_under(accuracies: dict[float, float]) -> float:
-    """Area under accuracies by gamma, by trapezoids and unnormalised: over [0, 2] it is at most 2."""
+def area_under(accuracies: dict[float, float]) -> float | None:
+    """Area under accuracies by gamma, by trapezoids and unnormalised: over [0, 2] it is at most 2; None under one."""
     gammas = sorted(accuracies)
+    if len(gammas) < 2:
+        return None
     return float(np.trapezoid([accuracies[gamma] for gamma in gammas], gammas))
 
 
@@ -53,7 +55,6 @@ def evaluate_text(
         "error_rates": (1.0 - at_training.accuracies()).tolist(),
         "embedding_std": material.embedding_std,
         "noise": config.noise,
-        "loss_units": task.loss_units,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
         **feasibility(config, task.bounds, at_training.losses, multipliers, slacks),
         **ratio_figures(at_training.losses),

@@ -7,7 +7,7 @@ from train.config import PrimalConfig
 from train.constrained import ConstraintConfig
 from train.data.text import TextConfig
 from train.recipe import Experiment
-from train.text.config import EncoderConfig, TextEncoderConfig, TextUnrolledConfig, UnrolledConfig
+from train.text.config import EncoderOptions, TextEncoderConfig, TextUnrolledConfig, UnrolledConfig
 from train.text.kind import TEXT_ENCODER, TEXT_UNROLLED
 
 __all__ = ["TEXT"]
@@ -33,7 +33,7 @@ UNROLLED_BOUNDS = {"imdb": _bounds(0.1, 3.45), "sst2": _bounds(0.1, 3.45), "mnli
 def _encoder(source: Source) -> Experiment:
     config = TextEncoderConfig(
         max_length=LENGTHS[source],
-        model=EncoderConfig(pretrained="distilbert/distilbert-base-uncased"),
+        model=EncoderOptions(pretrained="distilbert/distilbert-base-uncased"),
         data=TextConfig(source=source),
         primal=PrimalConfig(learning_rate=5e-5),
         constraints=ENCODER_BOUNDS[source],
@@ -70,7 +70,7 @@ def _on_one_core(experiment: Experiment, summary: str, expect: str, **fields: An
     config = dataclasses.replace(
         own,
         **fields,
-        model=EncoderConfig(pretrained="sentence-transformers/all-MiniLM-L6-v2", pooling="mean"),
+        model=EncoderOptions(pretrained="sentence-transformers/all-MiniLM-L6-v2", pooling="mean"),
         primal=PrimalConfig(learning_rate=1e-4),
         constraints=dataclasses.replace(own.constraints, reference=CHANCE),
     )
@@ -96,7 +96,7 @@ TEXT: dict[str, Experiment] = {
         "method on 1 core",
         alpha=0.05,
         primal=PrimalConfig(learning_rate=1e-3),
-        model=EncoderConfig(),
+        model=EncoderOptions(),
     ),
     "text-ut": _built_in(
         _unrolled("sst2"),

@@ -5,7 +5,7 @@ from typing import Any
 
 from train.constrained import feasibility_words, judgement, plain_slacks, tunables, variants
 from train.recipe import Kind
-from train.text.config import EncoderConfig, TextEncoderConfig, TextUnrolledConfig, check_text
+from train.text.config import EncoderOptions, TextEncoderConfig, TextUnrolledConfig, check_text
 from train.text.evaluate import evaluate_text
 from train.text.material import TextMaterial, load_material
 from train.text.recipe import text_recipe
@@ -19,8 +19,8 @@ Config = TextEncoderConfig | TextUnrolledConfig
 
 
 def _label(config: Config) -> str:
-    given = config.model.pretrained if isinstance(config.model, EncoderConfig) else config.model.embeddings
-    model = f"L{config.model.num_layers}" if given is None or not isinstance(config.model, EncoderConfig) else ""
+    given = config.model.pretrained if isinstance(config.model, EncoderOptions) else config.model.embeddings
+    model = f"L{config.model.num_layers}" if given is None or not isinstance(config.model, EncoderOptions) else ""
     from_what = Path(given).name if given else ""
     words = (config.data.source, model, from_what, config.method, f"gamma{config.train_gamma}", f"seed{config.seed}")
     return "-".join(word for word in words if word)
@@ -35,10 +35,8 @@ def _evaluate(config: Config, material: TextMaterial, state: Any, folder: Path) 
 def _verdict(found: dict[str, Any]) -> str:
     low, high = found["test_gammas"][0], found["test_gammas"][-1]
     at_training = found["accuracy"][str(float(found["train_gamma"]))]
-    return (
-        f"accuracy {at_training:.1%} at gamma {found['train_gamma']}, area {found['area']:.3f} over gamma {low:g} to "
-        f"{high:g}, {feasibility_words(found)}"
-    )
+    area = "" if found["area"] is None else f"area {found['area']:.3f} over gamma {low:g} to {high:g}, "
+    return f"accuracy {at_training:.1%} at gamma {found['train_gamma']}, {area}{feasibility_words(found)}"
 
 
 def _tunables(config: Config) -> dict[str, Tunable]:

@@ -22,7 +22,7 @@ from train.data.text import (
 )
 from train.errors import UserError
 from train.pretrained import FILES, Pretrained, load_pretrained, may_be_repository
-from train.text.config import EncoderConfig, TextEncoderConfig, TextUnrolledConfig
+from train.text.config import EncoderOptions, TextEncoderConfig, TextUnrolledConfig
 
 __all__ = ["TextMaterial", "load_material"]
 
@@ -134,7 +134,7 @@ def _check_validation(data: TextData) -> None:
 
 def _given(config: Config, data: TextData, log: Log) -> tuple[Tokenizer, Pretrained | None, np.ndarray | None]:
     model = config.model
-    if isinstance(model, EncoderConfig):
+    if isinstance(model, EncoderOptions):
         if model.pretrained is None:
             return _words(data, config.min_count), None, None
         pretrained = load_pretrained(model.pretrained, revision=model.revision, option="model.pretrained", log=log)

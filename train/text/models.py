@@ -10,7 +10,7 @@ from train.errors import UserError
 from train.gradients import POLICIES
 from train.pretrained import Pretrained, keeps_logits, start_from
 from train.sharding import path_name
-from train.text.config import EncoderConfig, TextEncoderConfig, TextUnrolledConfig, UnrolledConfig
+from train.text.config import EncoderOptions, TextEncoderConfig, TextUnrolledConfig, UnrolledConfig
 from train.text.material import TextMaterial
 from unroll_jax import models
 from unroll_jax.energies import UnrolledLayerParams, unrolled_layer
@@ -70,12 +70,12 @@ def build_model(config: TextEncoderConfig | TextUnrolledConfig, material: TextMa
       UserError: if an option does not fit what is given.
     """
     remat = POLICIES[config.remat] or False
-    if isinstance(config.model, EncoderConfig):
+    if isinstance(config.model, EncoderOptions):
         return _encoder(config.model, config.max_length, remat, material)
     return _unrolled(config.model, config.max_length, remat, material)
 
 
-def _encoder(settings: EncoderConfig, max_length: int, remat: Any, material: TextMaterial) -> TextModel:
+def _encoder(settings: EncoderOptions, max_length: int, remat: Any, material: TextMaterial) -> TextModel:
     pretrained = material.pretrained
     shape = _shape(settings, max_length, material) if pretrained is None else pretrained.config
     encoder = Encoder(shape, dtype=jnp.dtype(settings.dtype), remat=remat)
@@ -109,7 +109,7 @@ def _remarks(pretrained: Pretrained, module: Classifier, class_names: Sequence[s
     return (f"the pretrained logits are of {own}, which is not what is trained: new ones are drawn{way_out}",)
 
 
-def _shape(settings: EncoderConfig, max_length: int, material: TextMaterial) -> models.EncoderConfig:
+def _shape(settings: EncoderOptions, max_length: int, material: TextMaterial) -> models.EncoderConfig:
     return models.EncoderConfig(
         vocabulary_size=material.vocabulary_size,
         dim=settings.dim,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from train.data.text import check_texts, token_batch
+from train.data.text import TokenBatch, check_texts, token_batch
 from train.data.text.originals import decoded
 from train.errors import UserError
 from train.report.tables import Table, as_text
@@ -65,7 +65,7 @@ def predict(
     if not isinstance(best.config, TextRunConfig):
         raise UserError(f"{run} is a run of {best.experiment}, which classifies no text; give one of a text experiment")
     material: TextMaterial = best.data
-    _check_texts(texts, seconds, pairs=material.pairs)
+    _check_count(texts, seconds, pairs=material.pairs)
     probabilities, truncated = _probabilities(best.config, material, best.state.evaluated, texts, seconds, gamma, seed)
     if truncated:
         longest = best.config.max_length
@@ -117,7 +117,7 @@ def _lines(path: Path) -> list[str]:
     return lines
 
 
-def _check_texts(texts: Sequence[str], seconds: Sequence[str] | None, *, pairs: bool) -> None:
+def _check_count(texts: Sequence[str], seconds: Sequence[str] | None, *, pairs: bool) -> None:
     if not texts:
         raise UserError("predict needs texts; give --text, or a --file of lines")
     if seconds is not None and len(seconds) != len(texts):
@@ -126,8 +126,6 @@ def _check_texts(texts: Sequence[str], seconds: Sequence[str] | None, *, pairs: 
         raise UserError("the run classifies pairs of texts; give the second with --second, or behind a tab in the file")
     if not pairs and seconds is not None:
         raise UserError("the run classifies single texts; leave out --second, or the tabs in the lines of --file")
-    check_texts(texts)
-    check_texts(seconds or (), what="second texts")
 
 
 def _probabilities(
@@ -152,18 +150,33 @@ def _probabilities(
         noise = jax.vmap(noise_of)(numbers)[:, : batch.tokens.shape[1]] if gamma > 0.0 else None
         return task.outputs(params, batch, noise, jax.nn.softmax)
 
-    for start in range(0, len(texts), TOGETHER):
-        part = slice(start, start + TOGETHER)
-        batch, longer = token_batch(
-            material.tokens.tokenizer,
-            texts[part],
-            None if seconds is None else seconds[part],
-            max_length=config.max_length,
-        )
-        numbers = np.arange(start, start + len(batch.tokens))
+    # All before the first is run: a text that cannot be used is told at once.
+    for number, (batch, longer) in enumerate(_batches(material, texts, seconds, config.max_length)):
+        numbers = number * TOGETHER + np.arange(len(batch.tokens))
         found.append(np.swapaxes(jax.device_get(run(params, batch, numbers)), 0, 1))
         truncated += longer
     return np.concatenate(found), truncated
+
+
+def _batches(
+    material: TextMaterial, texts: Sequence[str], seconds: Sequence[str] | None, max_length: int
+) -> list[tuple[TokenBatch, int]]:
+    parts = [slice(start, start + TOGETHER) for start in range(0, len(texts), TOGETHER)]
+    try:
+        return [
+            token_batch(
+                material.tokens.tokenizer,
+                texts[part],
+                None if seconds is None else seconds[part],
+                max_length=max_length,
+            )
+            for part in parts
+        ]
+    except UserError:
+        # It was checked by its place in the part; here it is known which of all texts it is.
+        check_texts(texts)
+        check_texts(seconds or (), what="second texts")
+        raise
 
 
 def _described(number: int, prediction: Prediction, names: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from train.report.html import figure_html, page_html, table_html
 from train.report.page import environment_table, layers_html, runs_html, warnings_html
 from train.report.publish import publish
 from train.report.read import METHODS, Run
-from train.report.tables import Table, feasibility_table
+from train.report.tables import Table, feasibility_table, number
 from train.report.verdict import feasibility, notes, state_words
 from train.text.figures import draw_text
 from train.text.tables import accuracy_table, area_table, areas, exit_table
@@ -21,8 +21,8 @@ __all__ = ["compare", "write_text_report"]
 
 CAPTIONS = {
     "accuracy_curve": "Accuracy on held-out texts against the strength of the noise on their embeddings: gamma is its "
-    "standard deviation (under --noise variance: its variance) over that of clean embeddings. Bands: smallest to "
-    "largest seed.",
+    "standard deviation (under --noise variance: its variance) over the standard deviation of clean embeddings as "
+    "training starts with them; those that are learned may outgrow it. Bands: smallest to largest seed.",
     "layer_losses": "Held-out cross entropy of the shared readout after every layer, at the noise of training. A "
     "constrained model is feasible where its curve stays at or under the bounds, which follow its own previous layer: "
     "bound of layer l = (1 − α) × loss of layer l − 1.",
@@ -54,7 +54,9 @@ def compare(setting: Setting) -> str:
         missing = "constrained" if plain else "erm"
         sentences.append(f"No run of method {missing} was given here to compare with.")
     else:
-        sentences += [_duel(setting, plain[0], variant) for variant in constrained]
+        sentences += [_duel(setting, other, own) for own, other in setting.duels()]
+        alone = [other for own, other in setting.pairs() if other and own is None]
+        sentences += [f"Compared with none: {one.title}, area {number(areas(one).mean(), 3)}." for one in alone]
         if all(len(variant.runs) == 1 for variant in setting.variants):
             sentences.append("One seed each: how much of this is chance is not known.")
     return f"{setting.title[:1].upper()}{setting.title[1:]}: " + " ".join(sentences)
@@ -65,10 +67,12 @@ def _duel(setting: Setting, plain: Variant, constrained: Variant) -> str:
     overlap = len(own) > 1 and len(other) > 1 and own.min() <= other.max() and other.min() <= own.max()
     doubt = ", but the seeds' ranges overlap" if overlap else ""
     clean = 100 * (constrained.scores().mean(0)[0] - plain.scores().mean(0)[0])
+    points = f"at gamma {float(setting.gammas[0]):g} {clean:+.2f} points of accuracy"
+    if not np.isfinite([*own, *other]).all():
+        return f"{constrained.title.capitalize()} against {plain.title}: {points}."
     return (
-        f"Area under the accuracy: {own.mean():.3f} {constrained.title}, {other.mean():.3f} plain "
-        f"({own.mean() - other.mean():+.3f}{doubt}); at gamma {float(setting.gammas[0]):g} {clean:+.2f} points of "
-        "accuracy."
+        f"Area under the accuracy: {own.mean():.3f} {constrained.title}, {other.mean():.3f} {plain.title} "
+        f"({own.mean() - other.mean():+.3f}{doubt}); {points}."
     )
 
 
@@ -84,11 +88,11 @@ def _more(variant: Variant) -> dict[str, Any]:
 
 def _verdict(run: Run) -> str:
     setting = group([run])[0]
-    accuracy = run.scores()[setting.training_index]
+    accuracy, area = run.scores()[setting.training_index], areas(setting.variants[0])[0]
     return (
         f"{run.name}: {run.method}, {setting.title}, seed {run.evaluation['seed']}: "
         f"{state_words(setting.variants[0])}; accuracy {accuracy:.1%} at test gamma "
-        f"{setting.gammas[setting.training_index]}, area {run.scalar('area'):.3f}"
+        f"{setting.gammas[setting.training_index]}" + (f", area {area:.3f}" if np.isfinite(area) else "")
     )
 
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from train.report.groups import METHOD_NAMES, Setting, Variant
-from train.report.tables import Table, number, with_seeds
+from train.report.tables import Table, number, set_apart, with_seeds
 
 __all__ = ["accuracy_table", "area_table", "areas", "exit_table"]
 
 
 def areas(variant: Variant) -> np.ndarray:
-    """The area under the accuracy of every seed."""
-    return np.array([run.scalar("area") for run in variant.runs])
+    """The area under the accuracy of every seed; NaN where one gamma was tested, over which there is none."""
+    return np.array([run.scalar("area") if len(run.evaluation["test_gammas"]) > 1 else np.nan for run in variant.runs])
 
 
 def accuracy_table(setting: Setting) -> Table:
@@ -22,37 +22,21 @@ def accuracy_table(setting: Setting) -> Table:
     for index, gamma in enumerate(setting.gammas):
         mark = " *" if float(gamma) == setting.train_gamma else ""
         rows.append((f"{float(gamma):g}{mark}", *(column[index] for column in columns)))
-    rows.append(("area", *(_ranged(areas(variant), 3) for variant in setting.variants)))
+    note = "* training gamma."
+    if len(_tested(setting)) > 1:
+        rows.append(("area", *(_ranged(areas(variant), 3) for variant in setting.variants)))
+        note += f" Area: under the accuracy over test gamma {_span(setting)}, by trapezoids, not divided by the range."
     return Table(
         title=f"Accuracy (%) against test gamma, {setting.title}",
         header=("test gamma", *(with_seeds(variant) for variant in setting.variants)),
         rows=tuple(rows),
-        note=f"* training gamma. Area: under the accuracy over test gamma {_span(setting)}, by trapezoids, not divided "
-        "by the range. Several seeds: mean [smallest, largest].",
+        note=f"{note} Several seeds: mean [smallest, largest].",
     )
 
 
 def area_table(settings: Sequence[Setting]) -> Table:
     """The paper's Table 4: areas of both methods by depth and training gamma, and what constraints cost in accuracy."""
-    rows = []
-    for setting in settings:
-        plain, constrained = setting.of("erm"), setting.of("constrained")
-        for own in constrained or [None]:
-            difference = cost = np.nan
-            if plain and own:
-                difference = areas(own).mean() - areas(plain[0]).mean()
-                clean = [100 * variant.scores().mean(0)[0] for variant in (own, plain[0])]
-                cost = clean[0] - clean[1]
-            rows.append(
-                (
-                    f"{setting.num_layers}, {setting.train_gamma:g}" + (f", {own.label}" if own and own.label else ""),
-                    _ranged(areas(own), 3) if own else "-",
-                    _ranged(areas(plain[0]), 3) if plain else "-",
-                    number(difference, 3, sign=True),
-                    number(cost, 2, sign=True),
-                    f"{own.feasible_runs} of {len(own.runs)}" if own else "-",
-                )
-            )
+    rows = [_area_row(setting, own, plain) for setting in settings for own, plain in setting.pairs()]
     smallest = settings[0].gammas[0]
     return Table(
         title=f"Area under the accuracy over test gamma {_span(settings[0])}",
@@ -65,7 +49,8 @@ def area_table(settings: Sequence[Setting]) -> Table:
             "feasible",
         ),
         rows=tuple(rows),
-        note="Difference: constrained less plain, of means over seeds. Points: the same of the accuracy in percent.",
+        note="Difference: constrained less plain, of means over seeds. Points: the same of the accuracy in percent. "
+        "Of several plain models, the one whose configuration differs least is compared with.",
     )
 
 
@@ -105,17 +90,37 @@ def exit_table(settings: Sequence[Setting]) -> Table:
     )  # fmt: skip
 
 
+def _area_row(setting: Setting, own: Variant | None, plain: Variant | None) -> tuple[str, ...]:
+    difference = cost = np.nan
+    if own and plain:
+        difference = areas(own).mean() - areas(plain).mean()
+        cost = 100 * (own.scores().mean(0)[0] - plain.scores().mean(0)[0])
+    return (
+        f"{setting.num_layers}, {setting.train_gamma:g}{set_apart(own, plain)}",
+        _ranged(areas(own), 3) if own else "-",
+        _ranged(areas(plain), 3) if plain else "-",
+        number(difference, 3, sign=True),
+        number(cost, 2, sign=True),
+        f"{own.feasible_runs} of {len(own.runs)}" if own else "-",
+    )
+
+
 _EXIT = ("mean_depth", "accuracy", "full_accuracy", "standard_error")
 _TIMES = ("whole", "by_layers", "early_exit")
 
 
+def _tested(setting: Setting) -> list[float]:
+    """The gammas that areas are over; that of training is tested too, and need not be one of them."""
+    return setting.variants[0].runs[0].evaluation["test_gammas"]
+
+
 def _span(setting: Setting) -> str:
-    gammas = setting.variants[0].runs[0].evaluation["test_gammas"]
-    return f"{gammas[0]:g} to {gammas[-1]:g}"
+    gammas = _tested(setting)
+    return f"{gammas[0]:g} to {gammas[-1]:g}" if len(gammas) > 1 else f"{gammas[0]:g} alone"
 
 
 def _ranged(values: np.ndarray, digits: int) -> str:
     mean = number(float(values.mean()), digits)
-    if len(values) == 1:
+    if len(values) == 1 or not np.isfinite(values).all():
         return mean
     return f"{mean} [{number(float(values.min()), digits)}, {number(float(values.max()), digits)}]"

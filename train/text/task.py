@@ -54,7 +54,6 @@ class Task(NamedTuple):
       sample_losses: ``(params, what was drawn) -> (samples, L + 1)``.
       bounds: of the layer losses.
       variance: ``gamma -> variance`` of the noise.
-      loss_units: what a loss of 1 means, for axes and tables.
       steps_an_epoch: steps in which the train split is seen once, but for a rest that is smaller than a batch.
     """
 
@@ -66,7 +65,6 @@ class Task(NamedTuple):
     sample_losses: Callable[[Any, Drawn], Float[Array, "samples layers_and_one"]]
     bounds: Bounds
     variance: Callable[[float], float]
-    loss_units: str
     steps_an_epoch: int
 
 
@@ -120,7 +118,6 @@ def text_task(config: TextEncoderConfig | TextUnrolledConfig, material: TextMate
         sample_losses=sample_losses,
         bounds=descent_bounds(config.constraints, model.num_layers),
         variance=variance,
-        loss_units="cross entropy, nats",
         steps_an_epoch=steps_an_epoch,
     )
 

@@ -83,7 +83,6 @@ def evaluate_video(
         "num_sequences": len(at_training),
         "rmse": {str(gamma): _rmse(losses[:, -1], data) for gamma, losses in by_gamma.items()},
         "noisy_rmse": {str(gamma): _rmse(losses[:, 0], data) for gamma, losses in by_gamma.items()},
-        "loss_units": task.loss_units,
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
         **feasibility(config, task.bounds, at_training, multipliers, slacks),
         **ratio_figures(at_training),

@@ -59,7 +59,6 @@ class Task(NamedTuple):
       draw: ``(batch, key) -> batch`` with all that is random in a step, a row a sample.
       sample_losses: ``(params, what was drawn) -> (samples, L + 1)``.
       bounds: of the layer losses.
-      loss_units: what a loss of 1 means, for axes and tables.
       steps_an_epoch: steps in which the train split is seen once, but for a rest that is smaller than a batch.
       trained: None, as all parameters are.
     """
@@ -69,7 +68,6 @@ class Task(NamedTuple):
     draw: Callable[[Batch, jax.Array], Any]
     sample_losses: Callable[[dict, Any], Float[Array, "samples layers_and_one"]]
     bounds: Bounds
-    loss_units: str
     steps_an_epoch: int = 1
     trained: None = None
 
@@ -125,7 +123,6 @@ def video_task(config: VideoConfig, data: VideoShape) -> Task:
         draw=draw,
         sample_losses=sample_losses,
         bounds=descent_bounds(config.constraints, config.model.num_layers),
-        loss_units="half squared error per patch, pixels in [0, 1]",
         steps_an_epoch=steps_an_epoch,
     )
 

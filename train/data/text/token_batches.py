@@ -11,6 +11,7 @@ from train.data.batches import Batches, by_step
 from train.data.source import Log
 from train.data.text.texts import TextData
 from train.data.text.word_tokenizer import Encoded, Tokenizer, check_texts
+from train.errors import UserError
 
 __all__ = ["TokenBatch", "TokenData", "bucket_lengths", "group", "pad_tokens", "token_batch"]
 
@@ -61,11 +62,6 @@ class TokenData:
         self._data, self._log = data, log
         self._split = functools.lru_cache(maxsize=None)(self._encoded)
         self._shuffled = functools.lru_cache(maxsize=8)(self._epochs)
-
-    @property
-    def num_classes(self) -> int:
-        """How many classes there are."""
-        return len(self.class_names)
 
     def num_examples(self, split: str) -> int:
         """Returns how many examples a split has."""
@@ -136,10 +132,13 @@ class TokenData:
     def _encoded(self, split: str) -> tuple[Encoded, np.ndarray]:
         tokens, types, labels, truncated = [], [], [], 0
         for batch in self._data.examples(split, batch_size=ENCODED_TOGETHER):
-            # Here, where it is known which text of the split one is.
-            check_texts(batch.texts, what=f"{split} texts", first=len(tokens) + 1)
-            check_texts(batch.seconds or (), what=f"{split} second texts", first=len(tokens) + 1)
-            found = self.tokenizer.encode(batch.texts, batch.seconds, max_length=self.max_length)
+            try:
+                found = self.tokenizer.encode(batch.texts, batch.seconds, max_length=self.max_length)
+            except UserError:
+                # It was checked; here it is known which text of which split it is.
+                check_texts(batch.texts, what=f"{split} texts", first=len(tokens) + 1)
+                check_texts(batch.seconds or (), what=f"{split} second texts", first=len(tokens) + 1)
+                raise
             tokens += found.tokens
             types += found.token_types
             labels.append(batch.labels)
