@@ -50,6 +50,8 @@ def train(recipe: Recipe, folder: Path, *, profile: str | None = None, log: Log)
         with Checkpoints(folder / "checkpoints", log=log) as checkpoints:
             newest = checkpoints.newest(placed.like)
             if newest is None:
+                for remark in recipe.remarks:
+                    log(remark)
                 state, notes = placed.init(), Notes()
             else:
                 step, state, found = newest

@@ -62,6 +62,7 @@ class Recipe(NamedTuple):
       describe: ``(step, metrics) -> (row, words)``: the row for metrics.jsonl and a few words for the progress bar.
         It raises `UserError` where a number is not finite.
       validate: ``state -> Validation``.
+      remarks: lines to log where the run starts from ``init``, and not from a checkpoint.
     """
 
     title: str
@@ -74,6 +75,7 @@ class Recipe(NamedTuple):
     batches: Callable[[int], Iterator[Any]]
     describe: Callable[[int, Any], tuple[dict[str, Any], dict[str, str]]]
     validate: Callable[[Any], Validation]
+    remarks: tuple[str, ...] = ()
 
 
 class Kind(NamedTuple):

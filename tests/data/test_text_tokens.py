@@ -226,7 +226,7 @@ def test_texts_at_hand_are_a_batch_without_labels():
 class Letters:
     """Another tokenizer, with another padding."""
 
-    padding_token = 9
+    padding_token, checksum = 9, 0
 
     def encode(self, texts, seconds=None, *, max_length=None):
         assert seconds is not None

@@ -14,6 +14,7 @@ from tokenizers import models, pre_tokenizers, processors
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 WORDS = [*SPECIAL, "a", "film", "that", "is", "good", "bad", "long", "and", "never", "ends"]
 DIM, HIDDEN, LAYERS, POSITIONS = 8, 12, 2, 16
+ROBERTA_WORDS = [WORDS[1], WORDS[0], *WORDS[2:]]  # a RoBERTa has its padding token second
 CONFIG = {
     "model_type": "bert",
     "vocab_size": 20,

@@ -11,7 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from tests.errors import assert_fails
-from tests.pretrained.conftest import DIM, bert_tensors
+from tests.pretrained.conftest import DIM, ROBERTA_WORDS, WORDS, bert_tensors
 from train.pretrained import load_pretrained
 from unroll_jax.models import Encoder, EncoderConfig
 
@@ -88,7 +88,9 @@ def test_folders_of_the_other_architectures_are_read_with_and_without_their_pref
     tensors = {renamed(name, names): tensor for name, tensor in bert_tensors().items()}
     if bare:  # as the encoder alone is written
         tensors = {name.removeprefix(f"{kind}."): each for name, each in tensors.items() if "classifier" not in name}
-    found, base = reads(write_folder(config=config | {"model_type": kind}, tensors=tensors)), bert_tensors()
+    words = ROBERTA_WORDS if kind == "roberta" else WORDS
+    folder = write_folder(config=config | {"model_type": kind}, tensors=tensors, words=words)
+    found, base = reads(folder), bert_tensors()
     np.testing.assert_array_equal(query_of(found, 1), base["bert.encoder.layer.1.attention.self.query.weight"].T)
     np.testing.assert_array_equal(
         found.params["layers"]["output_norm"]["bias"][0], base["bert.encoder.layer.0.output.LayerNorm.bias"]
@@ -220,7 +222,8 @@ def test_weights_in_many_files_are_refused(write_folder):
 
 def test_what_was_read_is_said_in_one_line(write_folder):
     lines = []
-    load_pretrained(str(write_folder()), log=lines.append)
+    words = [*WORDS, *(f"more{number}" for number in range(20 - len(WORDS)))]
+    load_pretrained(str(write_folder(words=words)), log=lines.append)
     assert lines == ["bert of 2 layers, 8 wide, 20 tokens; of a head it brings hidden and logits"]
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -104,6 +105,11 @@ def test_a_folder_here_is_taken_as_it_is(tmp_path):
     assert lines == []
 
 
+def test_a_folder_here_has_no_revision(tmp_path):
+    with pytest.raises(UserError, match=rf"revision=v2 is of a repository of the hub, but {tmp_path} is a folder; "):
+        find_folder(str(tmp_path), revision="v2")
+
+
 @pytest.mark.parametrize("source", ["no/such/folder/here", "./missing", "spaces in it", ""])
 def test_what_is_neither_a_folder_nor_a_repository_is_refused_without_a_network(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -148,3 +154,10 @@ def test_without_a_network_the_way_out_is_told(call):
     (error,) = [line for line in call("http://127.0.0.1:9", "owner/tiny").splitlines() if line.startswith("error:")]
     assert "pretrained=owner/tiny" in error
     assert "where there is no network, copy config.json, model.safetensors, tokenizer.json into a folder" in error
+
+
+def test_knowing_the_experiments_needs_neither_the_hub_nor_tokenizers():
+    code = "import sys, train.experiments; print(sorted({'huggingface_hub', 'tokenizers'} & set(sys.modules)))"
+    root = Path(__file__).parents[2]
+    found = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

@@ -10,12 +10,11 @@ import pytest
 from tests.errors import assert_fails
 from tests.pretrained.conftest import DIM, bert_tensors
 from train.errors import UserError
-from train.pretrained import load_pretrained, start_from
+from train.pretrained import keeps_logits, load_pretrained, start_from
 from unroll_jax.models import Classifier, Encoder, EncoderConfig
 
 NAMES = ["good", "bad", "neither"]
 load = functools.partial(load_pretrained, log=lambda line: None)
-begin = functools.partial(start_from, log=lambda line: None)
 
 
 def reads(folder):
@@ -39,7 +38,7 @@ def test_a_classifier_starts_from_what_fits_it(write_folder, getkey):
         (): Classifier(encoder, 3),
     }
     for taken, model in cases.items():
-        params = begin(pretrained, model, getkey(), class_names=["good", "bad", "neither"][: model.num_classes])[
+        params = start_from(pretrained, model, getkey(), class_names=["good", "bad", "neither"][: model.num_classes])[
             "params"
         ]
         jax.tree.map(np.testing.assert_array_equal, params["encoder"], pretrained.params)
@@ -53,7 +52,7 @@ def test_a_classifier_starts_from_what_fits_it(write_folder, getkey):
 def test_a_classifier_of_another_encoder_is_refused(write_folder, getkey):
     model = Classifier(Encoder(EncoderConfig(20, 8, 3, 2, 12, 16)), 3)
     with pytest.raises(UserError, match=r"num_layers=3.*the pretrained one .*num_layers=2"):
-        begin(reads(write_folder()), model, getkey(), class_names="abc")
+        start_from(reads(write_folder()), model, getkey(), class_names="abc")
 
 
 NLI = {"0": "CONTRADICTION", "1": "NEUTRAL", "2": "ENTAILMENT"}
@@ -69,35 +68,31 @@ ORDERS = {
 
 @pytest.mark.parametrize(("id2label", "class_names", "order"), ORDERS.values(), ids=ORDERS)
 def test_logits_go_to_the_classes_of_their_names_or_are_new(write_folder, getkey, id2label, class_names, order):
-    pretrained, lines = reads(write_folder(config={"id2label": id2label})), []
+    pretrained = reads(write_folder(config={"id2label": id2label}))
     model = Classifier(Encoder(pretrained.config), len(class_names), hidden="tanh")
-    found = start_from(pretrained, model, getkey(), class_names=class_names, log=lines.append)["params"]["head"]
+    found = start_from(pretrained, model, getkey(), class_names=class_names)["params"]["head"]
+    assert keeps_logits(pretrained, model, class_names) == (order is not None)
     tensors, logits = bert_tensors(), found["logits"]
     if order is None:
         assert not np.isin(logits["kernel"], tensors["classifier.weight"]).any()
-        assert lines == [
-            "the pretrained logits are of CONTRADICTION, NEUTRAL, ENTAILMENT behind a tanh layer on the first token, "
-            "which is not what is trained: new ones are drawn"
-        ]
         return
     np.testing.assert_array_equal(logits["kernel"].T, tensors["classifier.weight"][order])
     np.testing.assert_array_equal(logits["bias"], tensors["classifier.bias"][order])
-    assert lines == []
 
 
 def test_logits_of_the_first_token_are_not_taken_for_the_mean(write_folder, getkey):
-    pretrained, lines = reads(write_folder()), []
+    pretrained = reads(write_folder())
     model = Classifier(Encoder(pretrained.config), 3, "mean", "tanh")
-    head = start_from(pretrained, model, getkey(), class_names=pretrained.classes, log=lines.append)["params"]["head"]
+    head = start_from(pretrained, model, getkey(), class_names=pretrained.classes)["params"]["head"]
     np.testing.assert_array_equal(head["hidden"]["kernel"], pretrained.head["hidden"]["kernel"])
     assert not np.isin(head["logits"]["kernel"], pretrained.head["logits"]["kernel"]).any()
-    assert len(lines) == 1
+    assert not keeps_logits(pretrained, model, pretrained.classes)
 
 
 def test_as_many_names_as_classes_are_wanted(write_folder, getkey):
     model = Classifier(Encoder((pretrained := reads(write_folder())).config), 3)
     with pytest.raises(ValueError, match="class_names must be as many as classes, 3, got 2"):
-        begin(pretrained, model, getkey(), class_names=("a", "b"))
+        start_from(pretrained, model, getkey(), class_names=("a", "b"))
 
 
 HEADS = {

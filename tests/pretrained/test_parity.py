@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.pretrained.conftest import WORDS, word_tokenizer
+from tests.pretrained.conftest import ROBERTA_WORDS, WORDS, word_tokenizer
 from train.data.text import token_batch
 from train.pretrained import load_pretrained, start_from
 from unroll_jax.models import POOLINGS, Classifier, Encoder
@@ -52,7 +52,7 @@ def written(case, folder, torch, transformers):
         for weight in model.parameters():
             weight.add_(0.1 * torch.randn_like(weight))
     model.save_pretrained(folder)
-    word_tokenizer(WORDS).save(str(folder / "tokenizer.json"))
+    word_tokenizer(ROBERTA_WORDS if case == "roberta" else WORDS).save(str(folder / "tokenizer.json"))
     return model
 
 

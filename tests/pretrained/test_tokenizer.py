@@ -121,6 +121,40 @@ def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused(tmp_path):
     assert_fails(lambda folder: load_tokenizer(folder, CONFIG), tmp_path, "does not fit the vocabulary", problem)
 
 
+ROBERTA = EncoderConfig(20, 8, 2, 2, 12, 8, position_offset=2, padding_token=1)
+
+
+def test_a_tokenizer_that_pads_with_another_token_is_refused(tmp_path):
+    word_tokenizer(WORDS).save(str(tmp_path / "tokenizer.json"))
+    problem = "its padding token '[PAD]' has number 0, config.json has pad_token_id=1; take the tokenizer that came"
+    assert_fails(lambda folder: load_tokenizer(folder, ROBERTA), tmp_path, problem)
+
+
+@pytest.mark.parametrize("name", ["[PAD]", "<pad>", "<filler>"])
+def test_the_padding_token_goes_by_its_usual_names_or_its_own(tmp_path, name):
+    tokenizer = word_tokenizer([name, *WORDS[1:]])
+    tokenizer.enable_padding(pad_token=name) if name == "<filler>" else tokenizer.no_padding()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert load_tokenizer(tmp_path, CONFIG).padding_token == 0
+    assert_fails(lambda folder: load_tokenizer(folder, ROBERTA), tmp_path, f"its padding token {name!r} has number 0")
+
+
+def test_a_tokenizer_without_a_padding_token_is_given_the_encoders(tmp_path):
+    tokenizer = word_tokenizer(["zero", *WORDS[1:]])
+    tokenizer.enable_padding(pad_token="[PAD]")
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert load_tokenizer(tmp_path, ROBERTA).padding_token == 1
+
+
+@pytest.mark.parametrize(("rows", "said"), [(len(WORDS), False), (len(WORDS) + 1, False), (len(WORDS) + 2, True)])
+def test_it_is_said_when_much_of_the_table_has_no_token(tmp_path, rows, said):
+    word_tokenizer(WORDS).save(str(tmp_path / "tokenizer.json"))
+    lines = []
+    load_tokenizer(tmp_path, EncoderConfig(rows, 8, 2, 2, 12, 8), log=lines.append)
+    line = f"{tmp_path / 'tokenizer.json'} has 14 tokens for an embedding table of {rows} rows: make sure that"
+    assert [each.startswith(line) for each in lines] == [True] * said
+
+
 def test_added_tokens_count_as_tokens(tmp_path):
     tokenizer = word_tokenizer(WORDS)
     tokenizer.add_special_tokens([f"[extra{number}]" for number in range(20)])

@@ -13,7 +13,7 @@ from train.pretrained.tokenizer import EncoderTokenizer, load_tokenizer
 from train.pretrained.weights import Tensors, read_weights
 from unroll_jax.models import Classifier, EncoderConfig
 
-__all__ = ["Pretrained", "load_pretrained", "start_from"]
+__all__ = ["Pretrained", "keeps_logits", "load_pretrained", "start_from"]
 
 
 class Pretrained(NamedTuple):
@@ -36,22 +36,25 @@ class Pretrained(NamedTuple):
     tokenizer: EncoderTokenizer
 
 
-def load_pretrained(source: str, *, revision: str | None = None, log: Callable[[str], None] = print) -> Pretrained:
+def load_pretrained(
+    source: str, *, revision: str | None = None, option: str = "pretrained", log: Callable[[str], None] = print
+) -> Pretrained:
     """Reads encoder, head and tokenizer of a BERT, DistilBERT, RoBERTa or MiniLM.
 
     Args:
       source: a folder with config.json, model.safetensors and tokenizer.json, or a repository of the Hugging Face hub.
       revision: of the repository.
+      option: what errors call the source.
       log: takes lines of progress.
 
     Raises:
       UserError: if a file is missing, damaged, a pickle or of an architecture that is not known, or does not fit the
         others: all tensors that do not are named at once.
     """
-    folder = find_folder(source, revision=revision, log=log)
+    folder = find_folder(source, revision=revision, option=option, log=log)
     values, where = read_json(folder / "config.json"), str(folder / "config.json")
     architecture, config = read_architecture(values, where=where), read_config(values, where=where)
-    tokenizer = load_tokenizer(folder, config)
+    tokenizer = load_tokenizer(folder, config, log=log)
     with Tensors(weights_file(folder)) as tensors:
         params, head = read_weights(tensors, config, architecture)
     if "hidden" not in head:
@@ -64,26 +67,17 @@ def load_pretrained(source: str, *, revision: str | None = None, log: Callable[[
     return Pretrained(config, params, head, architecture.hidden[1], classes, tokenizer)
 
 
-def start_from(
-    pretrained: Pretrained,
-    model: Classifier,
-    key: jax.Array,
-    *,
-    class_names: Sequence[str],
-    log: Callable[[str], None] = print,
-) -> Any:
+def start_from(pretrained: Pretrained, model: Classifier, key: jax.Array, *, class_names: Sequence[str]) -> Any:
     """The variables of a classifier: the encoder's are the pretrained ones, the head's where they fit, else new.
 
-    A pretrained hidden layer is taken where the classifier has the same activation. Pretrained logits are taken behind
-    it, where the first token is read and the classes have the same names but for capitals, each to the class of its
-    name; classes that the checkpoint calls LABEL_0, LABEL_1 and so on are taken by number.
+    A pretrained hidden layer is taken where the classifier has the same activation, pretrained logits where
+    `keeps_logits` says so, each to the class of its name.
 
     Args:
       pretrained: what to start from.
       model: the classifier.
       key: draws what is new.
       class_names: of the classifier's classes, in the order of their numbers.
-      log: takes a line where there are pretrained logits that cannot be taken.
 
     Raises:
       UserError: if the classifier's encoder is of another shape.
@@ -97,15 +91,22 @@ def start_from(
     head = dict(jax.jit(lambda key: model.init(key, tokens)["params"]["head"])(key))
     if model.hidden == pretrained.hidden and "hidden" in pretrained.head:
         head["hidden"] = pretrained.head["hidden"]
-    if "logits" in pretrained.head:
+    if keeps_logits(pretrained, model, class_names):
         order = _order_of_classes(pretrained, class_names)
-        if model.hidden == pretrained.hidden and model.pooling == "first" and order is not None:
-            head["logits"] = {name: leaf[..., order] for name, leaf in pretrained.head["logits"].items()}
-        else:
-            own = f"{', '.join(pretrained.classes)} behind a {pretrained.hidden} layer on the first token"
-            log(f"the pretrained logits are of {own}, which is not what is trained: new ones are drawn")
+        head["logits"] = {name: leaf[..., order] for name, leaf in pretrained.head["logits"].items()}
     narrow = lambda leaf: jnp.asarray(leaf, model.encoder.param_dtype)  # noqa: E731
     return {"params": jax.tree.map(narrow, {"encoder": pretrained.params, "head": head})}
+
+
+def keeps_logits(pretrained: Pretrained, model: Classifier, class_names: Sequence[str]) -> bool:
+    """Whether there are pretrained logits that a classifier can take.
+
+    They are of the first token behind the pretrained hidden layer, and the classes must have the same names but for
+    capitals, in any order; classes that the checkpoint calls LABEL_0, LABEL_1 and so on are known by number.
+    """
+    if "logits" not in pretrained.head or model.hidden != pretrained.hidden or model.pooling != "first":
+        return False
+    return _order_of_classes(pretrained, class_names) is not None
 
 
 def _order_of_classes(pretrained: Pretrained, class_names: Sequence[str]) -> list[int] | None:

@@ -1,12 +1,12 @@
 """Texts as numbers of a pretrained encoder's tokens, by the tokenizer that lies beside its weights."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tokenizers
 
 from train.data.text.word_tokenizer import Encoded, check_texts
 from train.errors import UserError
@@ -16,6 +16,8 @@ from unroll_jax.models import EncoderConfig
 __all__ = ["EncoderTokenizer", "load_tokenizer"]
 
 UNKNOWN = "a \U0010ffff"  # a word that some know, and a sign that none does
+PADDING = ("[PAD]", "<pad>")  # what BERT and RoBERTa call it
+FILLED = 0.9  # share of an embedding table that tokens have; some tables are rounded up to multiples of 64
 
 
 class EncoderTokenizer:
@@ -28,12 +30,14 @@ class EncoderTokenizer:
     Attributes:
       config: Of the encoder.
       padding_token: Number of the token that fills sequences up.
+      checksum: CRC-32 of the tokenizer but for padding and truncation.
     """
 
     def __init__(self, tokenizer: Any, config: EncoderConfig) -> None:
         self.config, self.padding_token, self._tokenizer = config, config.padding_token, tokenizer
         tokenizer.no_padding()
         tokenizer.no_truncation()
+        self.checksum = zlib.crc32(tokenizer.to_str().encode())
 
     def encode(
         self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, max_length: int | None = None
@@ -77,15 +81,23 @@ class EncoderTokenizer:
         return found
 
 
-def load_tokenizer(folder: Path, config: EncoderConfig) -> EncoderTokenizer:
+def load_tokenizer(folder: Path, config: EncoderConfig, *, log: Callable[[str], None] = print) -> EncoderTokenizer:
     """Reads tokenizer.json of a folder.
 
+    Args:
+      folder: where it lies.
+      config: of the encoder that it must fit.
+      log: takes a line where much of the embedding table has no token.
+
     Raises:
-      UserError: if the file is missing or damaged, or makes a token that the encoder has no embedding of.
+      UserError: if the file is missing or damaged, makes a token that the encoder has no embedding of, or fills texts
+        up with another token than the encoder does.
     """
     file = folder / "tokenizer.json"
     if not file.is_file():
         raise missing_file(str(folder), file.name, [])
+    import tokenizers  # here, as only runs that start from an encoder need it
+
     with _usable(file):
         tokenizer: Any = tokenizers.Tokenizer.from_file(str(file))
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
@@ -103,7 +115,26 @@ def load_tokenizer(folder: Path, config: EncoderConfig) -> EncoderTokenizer:
             f"{file} does not fit the vocabulary: {count} of its tokens, as {numbers[last]!r} with number {last}, have "
             f"no row in the embedding table of {config.vocabulary_size}; take the tokenizer that came with the weights"
         )
+    _check_padding(file, tokenizer, config)
+    if len(numbers) < FILLED * config.vocabulary_size:
+        log(
+            f"{file} has {len(numbers)} tokens for an embedding table of {config.vocabulary_size} rows: make sure that "
+            "it came with the weights"
+        )
     return EncoderTokenizer(tokenizer, config)
+
+
+def _check_padding(file: Path, tokenizer: Any, config: EncoderConfig) -> None:
+    """Refuses a padding token of another number than the encoder's: such a tokenizer is that of another encoder."""
+    own = (tokenizer.padding or {}).get("pad_token")
+    found = [(name, tokenizer.token_to_id(name)) for name in (own, *PADDING) if name is not None]
+    name, number = next((each for each in found if each[1] is not None), (None, config.padding_token))
+    if number != config.padding_token:
+        raise UserError(
+            f"{file} does not fit the weights: its padding token {name!r} has number {number}, config.json has "
+            f"pad_token_id={config.padding_token}; take the tokenizer that came with the weights, or if this one did, "
+            f"copy the folder and make it {number} there"
+        )
 
 
 @contextlib.contextmanager

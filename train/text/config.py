@@ -89,7 +89,8 @@ class TextRunConfig(RunConfig):
     test_examples: int | None = None
     """The same of the test split."""
     min_count: int = 1
-    """How often a word must occur in the train split to be a token of its own, where tokens are learned."""
+    """How often a word must occur to be a token of its own: in the train split, or in all where word vectors from a
+    file stay as they are. A pretrained encoder has tokens of its own, whatever this is."""
     train_gamma: float = 0.6
     """Noise of training: this times the standard deviation of clean word embeddings of train tokens is what --noise
     says. These are the embeddings that training starts with, whatever becomes of those that it changes."""

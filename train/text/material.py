@@ -2,23 +2,35 @@
 
 import functools
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from train.data import text
 from train.data.splits import SPLITS
-from train.data.text import TextData, TokenData, Tokenizer, embedding_table, glove_embeddings, learn_words
+from train.data.text import (
+    TextData,
+    TokenData,
+    Tokenizer,
+    WordTokenizer,
+    embedding_table,
+    glove_embeddings,
+    learn_words,
+)
 from train.errors import UserError
-from train.pretrained import Pretrained, load_pretrained
+from train.pretrained import FILES, Pretrained, load_pretrained, may_be_repository
 from train.text.config import EncoderOptions, TextEncoderConfig, TextUnrolledConfig
 
 __all__ = ["TextMaterial", "load_material"]
 
 Log = Callable[[str], None]
 Config = TextEncoderConfig | TextUnrolledConfig
+
+FEWEST_TO_VALIDATE = 2  # one for each half
+VECTOR_FILES = (".txt", ".vec", ".gz", ".zip")  # what files of word vectors end in, and repositories do not
 
 
 class TextMaterial:
@@ -67,14 +79,28 @@ class TextMaterial:
         return float(np.sqrt(shares @ np.mean(table**2, axis=1) - (shares @ np.mean(table, axis=1)) ** 2))
 
     def found(self) -> dict[str, Any]:
-        """Figures that change when the data or the given weights do."""
-        checksum = None if self.table is None else zlib.crc32(np.ascontiguousarray(self.table).tobytes())
+        """Figures that change when the texts, their labels, the numbers of tokens or the given weights do.
+
+        A run keeps no words: it learns them again from the texts, and edited texts may give them other numbers.
+        """
         return {
             "examples": {split: self.tokens.num_examples(split) for split in SPLITS},
             "classes": list(self.class_names),
             "vocabulary": self.vocabulary_size,
-            "embeddings_checksum": checksum,
+            "texts_checksums": self.tokens.checksums,
+            "tokenizer_checksum": self.tokens.tokenizer.checksum,
+            "weights_checksum": self._weights_checksum,
         }
+
+    @functools.cached_property
+    def _weights_checksum(self) -> int | None:
+        """Of all weights that are given, by the names they go by here; None where none are."""
+        given = self.table if self.pretrained is None else (self.pretrained.params, self.pretrained.head)
+        found = None
+        for path, leaf in jax.tree.leaves_with_path(given):
+            named = f"{jax.tree_util.keystr(path)}{leaf.shape}".encode()
+            found = zlib.crc32(np.ascontiguousarray(leaf).data, zlib.crc32(named, found or 0))
+        return found
 
 
 def load_material(config: Config, log: Log) -> TextMaterial:
@@ -91,10 +117,19 @@ def load_material(config: Config, log: Log) -> TextMaterial:
                 data.keep(split, count)
         except ValueError as error:
             raise UserError(f"--{split}-examples does not fit the data: {error}") from error
+    _check_validation(data)
     tokenizer, pretrained, table = _given(config, data, log)
     _check_length(tokenizer, config.max_length, pairs=data.pairs)
     tokens = TokenData(data, tokenizer, max_length=config.max_length, log=log)
     return TextMaterial(tokens, pairs=data.pairs, pretrained=pretrained, table=table)
+
+
+def _check_validation(data: TextData) -> None:
+    if (count := data.num_examples("validation")) < FEWEST_TO_VALIDATE:
+        raise UserError(
+            f"the validation split must have at least {FEWEST_TO_VALIDATE} texts, as early exit is fitted on one half "
+            f"of them and tried on the other, got {count}; raise --validation-examples, or give more of them"
+        )
 
 
 def _given(config: Config, data: TextData, log: Log) -> tuple[Tokenizer, Pretrained | None, np.ndarray | None]:
@@ -102,24 +137,37 @@ def _given(config: Config, data: TextData, log: Log) -> tuple[Tokenizer, Pretrai
     if isinstance(model, EncoderOptions):
         if model.pretrained is None:
             return _words(data, config.min_count), None, None
-        pretrained = load_pretrained(model.pretrained, revision=model.revision, log=log)
+        pretrained = load_pretrained(model.pretrained, revision=model.revision, option="model.pretrained", log=log)
         return pretrained.tokenizer, pretrained, _word_table(pretrained)
     if model.embeddings is None:
         return _words(data, config.min_count), None, None
     if Path(model.embeddings).expanduser().is_file():
         # Nothing is learned of words whose vectors stay as they are, so those of all splits may be known.
-        words = learn_words(data, splits=SPLITS if model.frozen else ("train",), at_least=1)
+        words = _words(data, config.min_count, splits=SPLITS if model.frozen else ("train",))
         vectors = glove_embeddings(Path(model.embeddings).expanduser(), words.vocabulary)
         known = sum(vectors.covers(word) for word in words.vocabulary)
         log(f"{model.embeddings} has vectors of {known} of {len(words.vocabulary)} words, {vectors.dim} wide")
         return words, None, embedding_table(words, vectors)
-    pretrained = load_pretrained(model.embeddings, log=log)
+    _check_embeddings(model.embeddings)
+    pretrained = load_pretrained(model.embeddings, option="model.embeddings", log=log)
+    if config.min_count != 1:  # not refused, as it may be what the experiment has where embeddings are learned
+        log(f"--min-count {config.min_count} has no effect: the tokens are those of {model.embeddings}")
     return pretrained.tokenizer, None, _word_table(pretrained)
 
 
-def _words(data: TextData, at_least: int) -> Tokenizer:
+def _check_embeddings(source: str) -> None:
+    """Refuses what is no file and no folder where it cannot be a repository either, before the hub is asked for it."""
+    is_vectors = source.lower().endswith(VECTOR_FILES) or not may_be_repository(source)
+    if is_vectors and not Path(source).expanduser().is_dir():
+        raise UserError(
+            f"--model.embeddings {source} is neither a file of word vectors nor an encoder's folder or repository; "
+            f"give a file in the format of GloVe, a folder that holds {', '.join(FILES)}, or OWNER/NAME"
+        )
+
+
+def _words(data: TextData, at_least: int, *, splits: Sequence[str] = ("train",)) -> WordTokenizer:
     try:
-        return learn_words(data, at_least=at_least)
+        return learn_words(data, splits=splits, at_least=at_least)
     except ValueError as error:
         raise UserError(f"--min-count {at_least} does not fit the data: {error}") from error
 

@@ -1,6 +1,6 @@
 """The classifiers of text experiments: what they start from, what of them is trained, and how they run by layers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -8,8 +8,7 @@ import jax.numpy as jnp
 
 from train.errors import UserError
 from train.gradients import POLICIES
-from train.pretrained import start_from
-from train.processes import first_only
+from train.pretrained import Pretrained, keeps_logits, start_from
 from train.sharding import path_name
 from train.text.config import EncoderOptions, TextEncoderConfig, TextUnrolledConfig, UnrolledConfig
 from train.text.material import TextMaterial
@@ -52,6 +51,7 @@ class TextModel(NamedTuple):
       trained: ``params -> bool`` for each of them, as word embeddings that are given may stay as they are; None where
         all are trained.
       layerwise: the same by layers.
+      remarks: lines to log where training starts from ``init``.
     """
 
     module: Classifier | UnrolledClassifier
@@ -60,6 +60,7 @@ class TextModel(NamedTuple):
     init: Callable[[jax.Array], Any]
     trained: Callable[[Any], Any] | None
     layerwise: Layerwise
+    remarks: tuple[str, ...] = ()
 
 
 def build_model(config: TextEncoderConfig | TextUnrolledConfig, material: TextMaterial) -> TextModel:
@@ -83,13 +84,29 @@ def _encoder(settings: EncoderOptions, max_length: int, remat: Any, material: Te
 
     def init(key: jax.Array) -> Any:
         if pretrained is not None:
-            return start_from(pretrained, module, key, class_names=material.class_names, log=first_only(print))
+            return start_from(pretrained, module, key, class_names=material.class_names)
         params = module.init(key, jnp.zeros((1, 1), jnp.int32))
         wider = lambda path, leaf: leaf * UNIT_VARIANCE if path_name(path).endswith("embedding") else leaf  # noqa: E731
         return jax.tree.map_with_path(wider, params)
 
     trained = _all_but_words if settings.frozen and pretrained is not None else None
-    return TextModel(module, shape.num_layers, shape.dim, init, trained, _encoder_layerwise(module))
+    remarks = () if pretrained is None else _remarks(pretrained, module, material.class_names)
+    return TextModel(module, shape.num_layers, shape.dim, init, trained, _encoder_layerwise(module), remarks)
+
+
+def _remarks(pretrained: Pretrained, module: Classifier, class_names: Sequence[str]) -> tuple[str, ...]:
+    """That pretrained logits are not taken, and with which options they would be."""
+    if "logits" not in pretrained.head or keeps_logits(pretrained, module, class_names):
+        return ()
+    needed = {
+        "--model.hidden": module.hidden != pretrained.hidden,
+        "--model.pooling first": module.pooling != "first",
+    }
+    options = " ".join(option for option, differs in needed.items() if differs)
+    theirs = module.clone(hidden=pretrained.hidden, pooling="first")
+    way_out = f"; {options} keeps them" if keeps_logits(pretrained, theirs, class_names) else ""
+    own = f"{', '.join(pretrained.classes)} behind a {pretrained.hidden} layer on the first token"
+    return (f"the pretrained logits are of {own}, which is not what is trained: new ones are drawn{way_out}",)
 
 
 def _shape(settings: EncoderOptions, max_length: int, material: TextMaterial) -> models.EncoderConfig:

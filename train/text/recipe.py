@@ -51,6 +51,7 @@ def text_recipe(config: TextEncoderConfig | TextUnrolledConfig, task: Task, mate
         batches=batches,
         describe=functools.partial(describe_step, config),
         validate=validate,
+        remarks=task.model.remarks,
     )
 
 

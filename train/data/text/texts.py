@@ -1,7 +1,8 @@
 """Labelled texts prepared once and read in reproducible batches."""
 
+import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,14 +29,14 @@ class TextBatch(NamedTuple):
 
 
 class Texts(LocalBuilder, skip_registration=True):  # pyright: ignore
-    """Texts and labels as TFDS records; the names of the classes are kept beside them.
+    """Texts and labels as TFDS records; the names of the classes and checksums are kept beside them.
 
     Args:
       data_dir: Where TFDS keeps the prepared data.
       originals: The texts to prepare, in all three splits; None to read data that are prepared.
     """
 
-    VERSION = tfds.core.Version("2.0.0")  # of the records: count up when other code makes other ones
+    VERSION = tfds.core.Version("2.1.0")  # of records and facts: count up when other code makes other ones
 
     def __init__(self, *, data_dir: Path, originals: TextSet | None = None) -> None:
         self._originals = originals
@@ -56,6 +57,7 @@ class Texts(LocalBuilder, skip_registration=True):  # pyright: ignore
         assert self._originals is not None
         self.facts["class_names"] = list(self._originals.class_names)
         self.facts["pairs"] = self._originals.pairs
+        self.facts["checksums"] = {split: _checksum(self._originals.splits[split]) for split in SPLITS}
         return {split: self._generate_examples(self._originals.splits[split]) for split in SPLITS}
 
     def _generate_examples(self, texts: Sequence[Labelled]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -69,11 +71,13 @@ class TextData(Dataset[TextBatch]):
     Attributes:
       class_names: Names of the classes, in the order of the labels.
       pairs: Whether every record has a second text.
+      checksums: Of the texts and labels of each split as prepared, whatever `keep` cut.
     """
 
     def __init__(self, builder: LocalBuilder) -> None:
         self.class_names: tuple[str, ...] = tuple(builder.facts["class_names"])
         self.pairs = bool(builder.facts["pairs"])
+        self.checksums: dict[str, int] = dict(builder.facts["checksums"])
         super().__init__(builder, self._read_batch)
 
     @property
@@ -119,6 +123,14 @@ def prepare(config: TextConfig, *, log: Log = print) -> Path:
     # Records depend on the share; those of the sources with a validation split do not, but that costs nothing.
     key = f"{config.source}-{fingerprint_source(source, root)}-{config.validation_share:g}"
     return prepare_from(Texts, key, config.prepared, prepare=write, log=log)
+
+
+def _checksum(texts: Iterable[Labelled]) -> int:
+    """CRC-32 of records in their order: known from the preparation on, so that no start reads them all for it."""
+    found = 0
+    for text, label, second in texts:
+        found = zlib.crc32(f"{text}\0{second}\0{label}\n".encode(), found)
+    return found
 
 
 def _three_splits(texts: TextSet, share: float, log: Log) -> Mapping[str, Sequence[Labelled]]:

@@ -52,10 +52,12 @@ class TokenData:
       class_names: Names of the classes, in the order of the labels.
       tokenizer: As given.
       max_length: As given.
+      checksums: Of the texts and labels of each split, see `TextData`.
     """
 
     def __init__(self, data: TextData, tokenizer: Tokenizer, *, max_length: int, log: Log = print) -> None:
         self.class_names, self.tokenizer, self.max_length = data.class_names, tokenizer, max_length
+        self.checksums = data.checksums
         self._buckets = bucket_lengths(max_length)
         self._data, self._log = data, log
         self._split = functools.lru_cache(maxsize=None)(self._encoded)

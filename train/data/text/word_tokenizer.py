@@ -1,5 +1,6 @@
 """Texts as numbers of tokens: what a tokenizer is, and the one whose tokens are words."""
 
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
@@ -40,6 +41,11 @@ class Tokenizer(Protocol):
         """The number that stands where a text has ended."""
         ...
 
+    @property
+    def checksum(self) -> int:
+        """CRC-32 of what it knows: another one may give texts other numbers."""
+        ...
+
     def encode(self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, max_length: int | None) -> Encoded:
         """Turns texts, or pairs of texts, into no more than ``max_length`` tokens each."""
         ...
@@ -78,6 +84,7 @@ class WordTokenizer:
     Attributes:
       vocabulary: All tokens in the order of their numbers; the first three are padding, unknown and separator.
       padding_token: 0.
+      checksum: CRC-32 of the vocabulary in its order.
     """
 
     def __init__(self, words: Iterable[str]) -> None:
@@ -87,6 +94,7 @@ class WordTokenizer:
         if len(self._numbers) < len(self.vocabulary):
             repeated = next(word for word, count in Counter(self.vocabulary).items() if count > 1)
             raise ValueError(f"words must differ, got {repeated!r} more than once")
+        self.checksum = zlib.crc32("\n".join(self.vocabulary).encode())
 
     def encode(
         self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, max_length: int | None = None

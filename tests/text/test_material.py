@@ -1,0 +1,169 @@
+"""What text runs are made from: that it is what it was, and options about it that cannot be."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+
+from tests.pretrained.conftest import WORDS, bert_tensors
+from train.config import differences
+from train.data.text import TextConfig, WordTokenizer
+from train.errors import UserError
+from train.runs import evaluate, run
+from train.text.config import EncoderOptions, UnrolledConfig
+from train.text.material import load_material
+from train.text.predict import predict
+
+# "fine" comes before "dull" by number, as it is more frequent by one.
+ROWS = [("a fine film", "good"), ("a dull film", "bad")] * 12 + [("fine fine", "good"), ("dull plot", "bad")]
+
+
+def quiet(line):
+    pass
+
+
+@pytest.fixture
+def write_table(tmp_path):
+    """Writes the tables of three splits, and says how they are read."""
+
+    def write(train=ROWS, held_out=ROWS[:4]):
+        root = tmp_path / "table"
+        root.mkdir(exist_ok=True)
+        for name, rows in {"train": train, "validation": held_out, "test": held_out}.items():
+            lines = ["text\tlabel", *("\t".join(row) for row in rows)]
+            (root / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+        return TextConfig(source="table", root=str(root), prepared=str(tmp_path / "prepared"))
+
+    return write
+
+
+@pytest.fixture
+def on_table(small, write_table):
+    """A small configuration on the table, of which all is read."""
+
+    def make(experiment="text-ut", **fields):
+        whole = dict.fromkeys(("train_examples", "validation_examples", "test_examples"))
+        data = fields.pop("data", None) or write_table()
+        return small(experiment, **{**whole, **fields}, data=data)
+
+    return make
+
+
+def test_a_run_is_not_read_with_words_that_changed_places(on_table, write_table, tmp_path):
+    folder = tmp_path / "run"
+    config = dataclasses.replace(on_table(steps=2), out=str(folder))
+    before = load_material(config, quiet)
+    run(config, experiment="text-ut", log=quiet)
+    assert predict(folder, ["dull"], log=quiet)
+    write_table([*ROWS[:-2], ("dull dull", "good"), ("dull plot", "bad")])
+    after = load_material(config, quiet)
+    assert after.vocabulary_size == before.vocabulary_size
+    number_of = lambda material, word: material.tokens.tokenizer.encode([word], max_length=8).tokens[0]  # noqa: E731
+    assert number_of(after, "dull") == number_of(before, "fine")
+    for read in (lambda: predict(folder, ["dull"], log=quiet), lambda: evaluate(folder, log=quiet)):
+        with pytest.raises(UserError, match=r"was trained with another configuration: .*found\.tokenizer_checksum was"):
+            read()
+
+
+def changed(found, expected):
+    """Names of the figures that differ."""
+    return {line.split()[0] for line in differences(expected, found)}
+
+
+def test_figures_tell_edited_texts_and_labels_of_the_same_count_and_words(on_table, write_table):
+    config = on_table()
+    found = load_material(config, quiet).found()
+    assert load_material(config, quiet).found() == found
+    swapped = [("a fine film", "bad"), ("a dull film", "good"), *ROWS[2:]]
+    write_table(swapped)
+    assert changed(load_material(config, quiet).found(), found) == {"texts_checksums.train"}
+    write_table(held_out=[("film a fine", "good"), *ROWS[1:4]])
+    expected = {"texts_checksums.validation", "texts_checksums.test"}
+    assert changed(load_material(config, quiet).found(), found) == expected
+
+
+LAYER = "bert.encoder.layer.1.output.dense.bias"
+OTHER = {
+    "a layer": ({"tensors": bert_tensors() | {LAYER: np.zeros(8, np.float32)}}, "weights_checksum"),
+    "the head": ({"tensors": bert_tensors() | {"classifier.bias": np.zeros(3, np.float32)}}, "weights_checksum"),
+    "the tokenizer": ({"words": [*WORDS[:4], *reversed(WORDS[4:])]}, "tokenizer_checksum"),
+}
+
+
+@pytest.mark.parametrize(("other", "name"), OTHER.values(), ids=OTHER)
+def test_figures_tell_another_encoder(on_table, write_folder, other, name):
+    folder = write_folder()
+    config = on_table("text-encoder", model=EncoderOptions(pretrained=str(folder)))
+    found = load_material(config, quiet).found()
+    folder.rename(folder.with_name("before"))
+    write_folder(**other)
+    assert changed(load_material(config, quiet).found(), found) == {name}
+
+
+def test_figures_tell_other_word_vectors(on_table, tmp_path):
+    vectors = tmp_path / "vectors.txt"
+    vectors.write_text("fine 1 0\ndull 0 1\n")
+    config = on_table(model=UnrolledConfig(embeddings=str(vectors)))
+    found = load_material(config, quiet).found()
+    vectors.write_text("fine 1 0\ndull 0 2\n")
+    assert changed(load_material(config, quiet).found(), found) == {"weights_checksum"}
+
+
+def test_one_text_is_too_few_to_validate_on(on_table, write_table):
+    load_material(on_table(validation_examples=2), quiet)
+    message = r"validation split must have at least 2 texts, .* got 1; raise --validation-examples, or give more"
+    with pytest.raises(UserError, match=message):
+        load_material(on_table(validation_examples=1), quiet)
+    with pytest.raises(UserError, match=message):
+        load_material(on_table(data=write_table(held_out=ROWS[:1])), quiet)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_rare_words_are_unknown_where_vectors_come_from_a_file(on_table, tmp_path, frozen):
+    (tmp_path / "vectors.txt").write_text("fine 1 0\nplot 0 1\n")
+    model = UnrolledConfig(embeddings=str(tmp_path / "vectors.txt"), frozen=frozen)
+    for count, words in ((1, {"a", "fine", "film", "dull", "plot"}), (2, {"a", "fine", "film", "dull"})):
+        tokenizer = load_material(on_table(model=model, min_count=count), quiet).tokens.tokenizer
+        assert isinstance(tokenizer, WordTokenizer)
+        assert set(tokenizer.vocabulary[3:]) == words
+    with pytest.raises(UserError, match=r"--min-count 99 does not fit the data: .* leaves no word"):
+        load_material(on_table(model=model, min_count=99), quiet)
+
+
+def test_it_is_said_that_tokens_of_an_encoder_are_not_counted(on_table, write_folder):
+    model = UnrolledConfig(embeddings=str(write_folder()))
+    for count in (1, 2):
+        lines = []
+        load_material(on_table(model=model, min_count=count), lines.append)
+        said = f"--min-count {count} has no effect: the tokens are those of {model.embeddings}"
+        assert (said in lines) == (count == 2)
+
+
+def test_a_revision_of_a_folder_is_refused(on_table, write_folder):
+    model = EncoderOptions(pretrained=str(write_folder()), revision="v2")
+    with pytest.raises(UserError, match=r"revision=v2 is of a repository of the hub, but .* is a folder; leave it out"):
+        load_material(on_table("text-encoder", model=model), quiet)
+
+
+@pytest.mark.parametrize("source", ["no/such/glove.txt", "glove.100d.txt", "vectors.VEC", "glove.zip", "./glove"])
+def test_embeddings_that_are_nowhere_are_not_looked_for_on_the_hub(on_table, source):
+    lines, config = [], on_table(model=UnrolledConfig(embeddings=source))
+    message = f"--model.embeddings {source} is neither a file of word vectors nor an encoder's folder or repository; "
+    with pytest.raises(UserError, match=re.escape(message)):
+        load_material(config, lines.append)
+    assert not any("hub" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "option", "model"),
+    [("text-ut", "embeddings", UnrolledConfig), ("text-encoder", "pretrained", EncoderOptions)],
+)
+def test_what_an_encoder_lacks_is_said_of_the_option_that_named_it(
+    on_table, monkeypatch, tmp_path, experiment, option, model
+):
+    (tmp_path / "snapshot").mkdir()
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *arguments, **options: str(tmp_path / "snapshot"))
+    monkeypatch.setattr("huggingface_hub.list_repo_files", lambda *arguments, **options: [])
+    with pytest.raises(UserError, match=rf"^model\.{option}=owner/name holds no config\.json"):
+        load_material(on_table(experiment, model=model(**{option: "owner/name"})), quiet)
