@@ -96,16 +96,9 @@ def calibrate_crosswise(losses: np.ndarray, entropies: np.ndarray) -> np.ndarray
 
 
 def cost_of_exit(layers: np.ndarray, correct: np.ndarray) -> tuple[float, float]:
-    """What leaving at these layers (N,) costs of the accuracy, and its standard error; ``correct`` is (N, L + 1).
-
-    The error is that of two more texts, of which one is lost: where none of few texts is lost, it is not 0. It is 0
-    where no text leaves, as that costs nothing for sure.
-    """
+    """What leaving at these layers (N,) costs of the accuracy, and its standard error; ``correct`` is (N, L + 1)."""
     lost = correct[:, -1].astype(float) - correct[np.arange(len(layers)), layers]
-    if (layers == correct.shape[1] - 1).all():
-        return 0.0, 0.0
-    smoothed = np.append(lost, [1.0, 0.0])
-    return float(lost.mean()), float(smoothed.std() / np.sqrt(len(smoothed)))
+    return float(lost.mean()), float(lost.std() / np.sqrt(len(lost)))
 
 
 def choose_threshold(predicted: np.ndarray, correct: np.ndarray, thresholds: Sequence[float]) -> float:
