@@ -57,7 +57,7 @@ def main() -> dict[str, float]:
         figures |= {f"{what}_{_key(name)}_tokens_a_second": BATCH * TOKENS / median[name] for name in calls}
         for own, name in itertools.product(ours[what], peers):
             figures[f"{what}_{_key(own)}_over_{_key(name)}"] = median[name] / median[own]
-            held = f" (bar {bar:.1f})" if name == "torch compiled" else ""
+            held = f" (bar {bar:.1f})" if (own, name) == ("unroll_jax", "torch compiled") else ""
             print(f"{own} / {name}: {median[name] / median[own]:.2f} times the tokens{held}")
     print(f"\nfloor: the matrix products alone at {rate / 1e9:.0f} GFLOP/s, that of the widest of them")
     return figures

@@ -85,7 +85,7 @@ def check_used(config: Any, defaults: Any, conditions: Iterable[tuple[str, str, 
     """
     for field, needed, used in conditions:
         if not used and value_of(config, field) != value_of(defaults, field):
-            raise UserError(f"--{field} {value_of(config, field)} has no effect without {needed}; leave it out")
+            raise UserError(f"{_as_typed(field, value_of(config, field))} has no effect without {needed}; leave it out")
 
 
 def run_rules(config: Any) -> tuple[Rule, ...]:
@@ -160,3 +160,11 @@ def positive(value: float | None) -> bool:
 def nonnegative(value: float) -> bool:
     """Whether a number is at least 0 and finite."""
     return value >= 0.0 and math.isfinite(value)
+
+
+def _as_typed(field: str, value: Any) -> str:
+    """An option as a command line has it: a switch is --a.field or --a.no-field."""
+    if isinstance(value, bool):
+        group, dot, name = field.rpartition(".")
+        return f"--{field}" if value else f"--{group}{dot}no-{name}"
+    return f"--{field} {value}"

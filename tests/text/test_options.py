@@ -116,7 +116,7 @@ def test_an_epoch_that_never_ends_is_refused(built):
         ({"constraints": ConstraintConfig(slacks="explicit")}, "--constraints.slacks explicit needs a cost of slack"),
         ({"profile": "nine"}, "--profile must be STEP:COUNT"),
         ({"constraints": ConstraintConfig(warmup_steps=4)}, "--constraints.warmup-steps must be below steps=4, or"),
-        ({"model": UnrolledConfig(frozen=False)}, "--model.frozen False has no effect without --model.embeddings"),
+        ({"model": UnrolledConfig(frozen=False)}, "--model.no-frozen has no effect without --model.embeddings"),
         ({"model": UnrolledConfig(embeddings="x", dim=7)}, "--model.dim 7 has no effect without embeddings that are"),
         ({"model": EncoderOptions(revision="main")}, "--model.revision main has no effect without --model.pretrained"),
         ({"model": EncoderOptions(pretrained="x", num_layers=2)}, "--model.num-layers 2 has no effect without an enc"),

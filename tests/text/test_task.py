@@ -170,7 +170,7 @@ def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder,
         (
             "text-encoder",
             {"model": EncoderOptions(hidden=True)},
-            "--model.hidden True has no effect without --model.pretr",
+            "--model.hidden has no effect without --model.pretr",
         ),
         ("text-encoder", {"model": EncoderOptions(pretrained="no/such/place")}, "pretrained=no/such/place is neither"),
         ("text-ut", {"model": UnrolledConfig(num_layers=0)}, "--model.num-layers must be at least 1, got 0"),

@@ -67,12 +67,12 @@ def _duel(setting: Setting, plain: Variant, constrained: Variant) -> str:
     overlap = len(own) > 1 and len(other) > 1 and own.min() <= other.max() and other.min() <= own.max()
     doubt = ", but the seeds' ranges overlap" if overlap else ""
     clean = 100 * (constrained.scores().mean(0)[0] - plain.scores().mean(0)[0])
-    points = f"at gamma {float(setting.gammas[0]):g} {clean:+.2f} points of accuracy"
+    points = f"at gamma {float(setting.gammas[0]):g} {number(clean, 2, sign=True)} points of accuracy"
     if not np.isfinite([*own, *other]).all():
         return f"{constrained.title.capitalize()} against {plain.title}: {points}."
     return (
         f"Area under the accuracy: {own.mean():.3f} {constrained.title}, {other.mean():.3f} {plain.title} "
-        f"({own.mean() - other.mean():+.3f}{doubt}); {points}."
+        f"({number(own.mean() - other.mean(), 3, sign=True)}{doubt}); {points}."
     )
 
 
