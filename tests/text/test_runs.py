@@ -189,7 +189,7 @@ def test_under_one_gamma_there_is_no_area(family, tmp_path, stored):
     report(folders, tmp_path / "report", log=log.append)
     said = " ".join(log)
     assert "area" not in said.replace("Area under the accuracy over test gamma 2 alone", "")
-    assert "Constrained against plain: at gamma 0 +0.00 points of accuracy." in said
+    assert "Constrained against plain: at gamma 0 0.00 points of accuracy." in said
     assert [row[1:4] for row in area_table(group(read_runs(folders))).rows] == [("-", "-", "-")]
     summary = read(tmp_path / "report", "summary.json")
     assert [variant["area"] for variant in summary["groups"][0]["variants"]] == [None, None]
