@@ -31,7 +31,7 @@ class EvaluateArguments:
     run: tyro.conf.Positional[Path]
     """Run folder."""
     mesh: str | None = None
-    """Devices by axis, as in data=2,fsdp=4; none means data over all that divide the batch."""
+    """Devices by axis, as in data=2,fsdp=4; None means data over all that divide the batch."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,9 +102,9 @@ class ExportArguments:
     run: tyro.conf.Positional[Path]
     """Run folder."""
     out: Path | None = None
-    """Where to; none means the folder export in the run's."""
+    """Where to; None means the folder export in the run's."""
     mesh: str | None = None
-    """Devices by axis, as in fsdp=8, where one cannot hold the parameters; none means data over all of them."""
+    """Devices by axis, as in fsdp=8, where one cannot hold the parameters; None means data over all of them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +132,7 @@ class SearchArguments(Generic[C]):
     config: Annotated[C, tyro.conf.arg(name="")]
     """What all trials share; --out is the folder of the search, --seed that of every run and of the sampler."""
     trials: int | None = None
-    """How many trials in all; none means 20, or the whole grid."""
+    """How many trials in all; None means 20, or the whole grid."""
     sampler: Literal["tpe", "grid"] = "tpe"
     """tpe: Optuna's tree-structured Parzen estimator, 10 random trials first. grid: every combination of values."""
     over: Over = dataclasses.field(default_factory=Over)

@@ -39,17 +39,17 @@ class RunConfig:
     """Parts that a batch is computed in, one after the other: less memory, the same step."""
     average: float | None = None
     """Decay in (0, 1) of a moving average of the parameters, which validation, evaluation and export then use in their
-    place; none for none."""
+    place; None for none."""
     remat: Remat = "none"
     """What the backward pass recomputes in place of storing it: none; everything; dots, everything but matrix products,
     which saves little where layers are narrow; dots_without_batch, everything but products with weights. Of each layer
     for video and text, else of the whole network."""
     mesh: str | None = None
-    """Devices by axis, as in data=2,fsdp=4 (data, fsdp, tensor); none means data over all that divide the batch."""
+    """Devices by axis, as in data=2,fsdp=4 (data, fsdp, tensor); None means data over all that divide the batch."""
     profile: str | None = None
     """STEP:COUNT writes a trace of COUNT steps from step STEP on into the run folder, for TensorBoard or Perfetto."""
     out: str | None = None
-    """Run folder; none makes one under runs/ named after the experiment."""
+    """Run folder; None makes one under runs/ named after the experiment."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ class PrimalConfig:
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     """After the warm-up: cosine and linear fall to 0 at the last step."""
     clip_norm: float | None = 1.0
-    """Largest global norm of a gradient; none for no bound."""
+    """Largest global norm of a gradient; None for no bound."""
 
 
 def check_fields(config: Any, rules: Iterable[Rule]) -> None:

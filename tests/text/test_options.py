@@ -34,6 +34,13 @@ def stepped(built, experiment, steps=4, **fields):
     return rows, state
 
 
+def recomputations(built, experiment, **fields):
+    """How many parts of the program of a training step are computed again."""
+    config, material, task, _ = built(experiment, **fields)
+    step, batch = make_step(config, task), first_batch(material)
+    return str(jax.make_jaxpr(step)(init_state(config, task), batch)).count("remat2[")
+
+
 def close(found, expected, tolerance):
     for (path, one), other in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(expected), strict=True):
         scale = np.max(np.abs(other), initial=0.0)
@@ -53,6 +60,8 @@ def test_a_batch_in_parts_takes_the_step_of_the_whole(built, experiment):
 @pytest.mark.parametrize("remat", ["everything", "dots_without_batch"])
 def test_recomputing_changes_no_step(built, experiment, remat):
     close(stepped(built, experiment, 1, remat=remat)[0], stepped(built, experiment, 1)[0], 1e-5)
+    recomputed, kept = (recomputations(built, experiment, remat=option) for option in (remat, "none"))
+    assert recomputed > kept, "nothing is recomputed"
 
 
 def test_violations_are_those_of_the_worst_texts(built):

@@ -35,11 +35,11 @@ class DualConfig:
     start: tuple[float, ...] = (0.0,)
     """Where multipliers start: one number, or one for each; under --constraints.scale, of the scaled constraints."""
     cap: float | None = None
-    """Largest multiplier; none for no bound. Under --constraints.scale, of the scaled constraint."""
+    """Largest multiplier; None for no bound. Under --constraints.scale, of the scaled constraint."""
     frozen: tuple[int, ...] = ()
     """Layers whose multipliers stay where they start and weigh a fixed penalty; 0 is the bound on the input's loss."""
     freeze_after: int | None = None
-    """Steps after which all multipliers stay as they are; none for never."""
+    """Steps after which all multipliers stay as they are; None for never."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,9 +49,9 @@ class ConstraintConfig:
     alpha: tuple[float, ...] = (0.22,)
     """Share of the loss each layer must remove, in (0, 1): one number, or one a layer."""
     reference: float | None = 8.0
-    """f_ref, bound on the loss at the embedded input; none drops that constraint."""
+    """f_ref, bound on the loss at the embedded input; None drops that constraint."""
     resilience: float | None = None
-    """beta, cost of slack; none keeps the constraints hard. Implied slacks decay multipliers by 1 / beta, which pi and
+    """beta, cost of slack; None keeps the constraints hard. Implied slacks decay multipliers by 1 / beta, which pi and
     nu_pi answer at once: too small a beta makes them swing for ever, and is refused."""
     slacks: Literal["implied", "explicit"] = "implied"
     """Under resilience. implied: multiplier / beta, which decays the multipliers; explicit: variables that descend

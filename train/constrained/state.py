@@ -163,16 +163,8 @@ def make_step(config: Any, task: Task) -> jax.stages.Wrapped:
             sizes=sizes,
             average=next_average(state.average, params, state.step, config.average),
         )
-        seen = state._replace(sizes=sizes)
-        return new, Metrics(
-            lagrangian=value,
-            layer_losses=means,
-            violations=_times(violations, sizes),
-            multipliers=seen.multipliers,
-            slacks=plain_slacks(config, seen),
-            grad_norm=optax.tree.norm(gradients),
-            sizes=sizes,
-        )
+        before = state._replace(sizes=sizes)
+        return new, _metrics(config, before, value, means, violations, optax.tree.norm(gradients))
 
     return jax.jit(step, donate_argnums=0)
 
@@ -184,6 +176,21 @@ def plain_slacks(config: Any, state: TrainState) -> Any:
     slacks = _slacks(state)
     implied = optimal_slacks(state.dual.multipliers, config.constraints.resilience)
     return _times(implied if slacks is None else slacks, state.sizes)
+
+
+def _metrics(
+    config: Any, before: TrainState, lagrangian: Array, means: Array, violations: Array, grad_norm: Array
+) -> Metrics:
+    """In plain units, of the state ``before`` the update with the sizes that the step divided by."""
+    return Metrics(
+        lagrangian=lagrangian,
+        layer_losses=means,
+        violations=_times(violations, before.sizes),
+        multipliers=before.multipliers,
+        slacks=plain_slacks(config, before),
+        grad_norm=grad_norm,
+        sizes=before.sizes,
+    )
 
 
 def _is_scaled(config: Any) -> bool:

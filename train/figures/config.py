@@ -32,7 +32,7 @@ class FiguresConfig:
     """Seed of all random numbers."""
     data: FigureData = dataclasses.field(default_factory=FigureData)
     embeddings: str | None = None
-    """Word vectors in the format of GloVe; none draws each word's vector from a hash of the word."""
+    """Word vectors in the format of GloVe; None draws each word's vector from a hash of the word."""
     embedding_dim: int = 300
     """Width of the hashed vectors, used without a file of embeddings."""
     num_layers: int = 12

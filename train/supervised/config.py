@@ -40,7 +40,7 @@ class SupervisedConfig(RunConfig):
     batch_size: int = 64
     """Images a step."""
     train_examples: int | None = None
-    """How many examples of the train split to train on, a fixed random choice; none means all."""
+    """How many examples of the train split to train on, a fixed random choice; None means all."""
     validate_every: int = 2
     """Epochs between validations; each writes a checkpoint."""
     augment: bool = False

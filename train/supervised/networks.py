@@ -32,7 +32,7 @@ class EquilibriumConfig:
     widths: tuple[int, ...] = (16, 32)
     """Hidden channels of each layer."""
     input_layers: tuple[int, ...] | None = None
-    """Which layers see the input, counted from 1; none means all."""
+    """Which layers see the input, counted from 1; None means all."""
     use_bias: bool = True
     """Whether layers have biases."""
     activation: str = "relu"
@@ -50,7 +50,7 @@ class EquilibriumConfig:
     regulariser_smoothness: float | None = None
     """L_R of averaged, whose step size is 1 / (2 L_R), for a regulariser without one (decorrelation, absolute)."""
     max_norm: float | None = 0.9
-    """Spectral norm that every W is kept to; none leaves them free (then nothing promises an equilibrium)."""
+    """Spectral norm that every W is kept to; None leaves them free (then nothing promises an equilibrium)."""
     norm_steps: int | None = None
     """None divides by a certified upper bound of the norm; else power iteration of so many steps."""
     tol: float = 1e-3

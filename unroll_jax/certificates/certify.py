@@ -149,17 +149,17 @@ def certify(
       >>> certificate.outcome.shape
       (3, 8)
     """
-    smoothness = {"smoothness_f": smoothness_f, "smoothness_g": smoothness_g, "smoothness_h": smoothness_h}
-    _check_options(smoothness, num_layers)
+    _check_options(num_layers, smoothness_f=smoothness_f, smoothness_g=smoothness_g, smoothness_h=smoothness_h)
     system = alternating(f, g, g_step_size=g_step_size, f_step_size=f_step_size, f_step=f_step, phi=phi)
     proximal = None if phi is None else resolve_proximal(phi, g_step_size)
     slope_f, slope_g = f_gradient or _gradient(f), g_gradient or _gradient(g)
-    present = as_anchor(x).present
+    present, shared = as_anchor(x).present, params
 
     def prox(v: Any) -> Any:
         return v if proximal is None else prox_of_present(proximal, v, g_step_size, present)
 
-    def layer(params: Params, y: Any) -> tuple[Any, dict[str, Array]]:
+    def layer(y: Any, stacked: Params) -> tuple[Any, Certificate]:
+        params = shared if tied else stacked
         of_f = slope_f(params, y, x)
         of_h = jax.tree.map(jnp.add, of_f, slope_g(params, y, x))
         u = f_step(params, y, x) if f_step is not None else _add(y, -f_step_size, of_f)  # pyright: ignore
@@ -168,7 +168,6 @@ def certify(
         before_energy, after_energy = (system.energy(params, state, x) for state in (y, after))
         size = lambda tree: norm(tree, before_energy.ndim)  # noqa: E731
         L_f, L_g = (_evaluate(value, params, y, x, before_energy) for value in (smoothness_f, smoothness_g))
-
         reach = size(_add(y, -1.0, prox(_add(y, -g_step_size, of_h))))
         first = _add(u, -1.0, y)
         bound = size(_add(first, g_step_size, of_f)) + g_step_size * L_g * size(first)
@@ -177,28 +176,24 @@ def certify(
         limit = 1.0 - 0.5 * g_step_size * L_h
         by_theorem = (bound <= reach) & (limit >= 0.5 - 8 * jnp.finfo(limit.dtype).eps)
         by_noise = noise <= limit * moved
-        return after, {
-            "outcome": _outcome(before_energy, after_energy, by_theorem | by_noise, tolerance),
-            "by_theorem": by_theorem,
-            "by_noise": by_noise,
-            "energy": before_energy,
-            "delta": _ratio(size(of_f), size(of_h)),
-            "constant": _ratio(size(of_f) * reach, size(of_h) * bound, jnp.inf),
-            "noise": _ratio(noise, moved),
-            "noise_limit": limit,
-            "smoothness_g": L_g,
-            "smoothness_h": L_h,
-        }
-
-    def body(y: Any, stacked: Params) -> tuple[Any, dict[str, Array]]:
-        return layer(params if tied else stacked, y)
+        return after, Certificate(
+            outcome=_outcome(before_energy, after_energy, by_theorem | by_noise, tolerance),
+            by_theorem=by_theorem,
+            by_noise=by_noise,
+            energy=before_energy,
+            delta=_ratio(size(of_f), size(of_h)),
+            constant=_ratio(size(of_f) * reach, size(of_h) * bound, jnp.inf),
+            noise=_ratio(noise, moved),
+            noise_limit=limit,
+            smoothness_g=L_g,
+            smoothness_h=L_h,
+        )
 
     # What absent tokens hold, NaN even, must not reach the lengths of steps: they hold 0, and stay there.
     start = jax.tree.map(lambda leaf: blank_absent(jnp.asarray(leaf), present), y)
-    last, record = jax.lax.scan(body, start, None if tied else params, length=num_layers)
+    last, found = jax.lax.scan(layer, start, None if tied else params, length=num_layers)
     final = system.energy(params if tied else jax.tree.map(lambda leaf: leaf[-1], params), last, x)
-    record["energy"] = jnp.concatenate([record["energy"], final[None]])
-    return Certificate(**record)
+    return found._replace(energy=jnp.concatenate([found.energy, final[None]]))
 
 
 def _gradient(f: Energy) -> Move:
@@ -226,7 +221,7 @@ def _evaluate(smoothness: Smoothness, params: Params, y: Any, x: Any, like: Arra
     return jnp.broadcast_to(jnp.asarray(value, like.dtype), like.shape)
 
 
-def _check_options(smoothness: dict[str, Any], num_layers: int) -> None:
+def _check_options(num_layers: int, **smoothness: Smoothness | None) -> None:
     for name, value in smoothness.items():
         if isinstance(value, float | int) and not value >= 0.0:
             raise ValueError(f"{name} must be at least 0, got {value}")

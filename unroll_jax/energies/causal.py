@@ -88,7 +88,7 @@ def causal_attention(
         def sums(rows: Array, columns: Array, _: Array, neighbours: Array) -> tuple[Array]:
             return (rectangle_energy(chosen, rows, columns, neighbours)[..., None],)
 
-        return jnp.sum(by_rows(sums, params, *prepare(params, y, x))[0], axis=(-2, -1))
+        return jnp.sum(_by_rows(sums, params.W_a, *prepare(params, y, x), table, block)[0], axis=(-2, -1))
 
     def step(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Array:
         tokens, context, present = prepare(params, y, x)
@@ -96,7 +96,7 @@ def causal_attention(
         def sums(*rectangle: Array) -> tuple[Array, Array]:
             return rectangle_sums(chosen, *rectangle, bounded=form == "softmax")[1:]
 
-        log_weight, mean = by_rows(sums, params, tokens, context, present)
+        log_weight, mean = _by_rows(sums, params.W_a, tokens, context, present, table, block)
         if form == "softmax":
             assert chosen.log_slope is not None
             itself = chosen.log_slope(jnp.zeros((), tokens.dtype))
@@ -112,29 +112,6 @@ def causal_attention(
             return tokens, tokens, present
         context = blank_absent(context, present).astype(tokens.dtype)
         return tokens, jnp.broadcast_to(context, tokens.shape), present
-
-    def by_rows(sums: Callable, params: AttentionParams, tokens: Array, context: Array, present: Any) -> list[Array]:
-        """``sums`` of every token against its neighbours in the context, ``block`` tokens at a time."""
-        n = tokens.shape[-2]
-        if table is not None and len(table) != n:
-            raise ValueError(f"mask is {table.shape}, but y has n={n} tokens (shape {tokens.shape})")
-        shift = jnp.mean(context, axis=-2, keepdims=True)  # distances do not feel it, their digits do
-        z, c = (project(part - shift, params.W_a) for part in (tokens, context))
-
-        def some(u: Array) -> tuple[Array, ...]:
-            v = jnp.arange(n)
-            neighbours = u[:, None] > v if table is None else jnp.asarray(table)[u] & (u[:, None] != v)
-            if present is not None:
-                neighbours = neighbours & jnp.take(present, u, axis=-1)[..., :, None] & present[..., None, :]
-            return sums(jnp.take(z, u, axis=-2), c, context, neighbours)
-
-        size = min(n, block or n)
-        rows = jnp.minimum(jnp.arange(-(-n // size) * size).reshape(-1, size), n - 1)  # what is over is cut off again
-        if len(rows) == 1:
-            return list(some(rows[0]))
-        found = jax.lax.map(jax.checkpoint(some, prevent_cse=False), rows)
-        joined = [jnp.moveaxis(part, 0, -3) for part in found]
-        return [part.reshape(*part.shape[:-3], -1, part.shape[-1])[..., :n, :] for part in joined]
 
     return Descent(init=undirected.init, energy=energy, step=step)
 
@@ -188,8 +165,7 @@ def sweep_attention(
         anchor, present = as_anchor(x)
         tokens = blank_absent(y, present).astype(compute_dtype(y, params.W_a))
         n = tokens.shape[-2]
-        if table is not None and len(table) != n:
-            raise ValueError(f"mask is {table.shape}, but y has n={n} tokens (shape {tokens.shape})")
+        _check_length(table, tokens)
         anchors = jnp.zeros_like(tokens)
         if anchor is not None:
             anchors = jnp.broadcast_to(blank_absent(anchor, present), y.shape).astype(tokens.dtype)
@@ -224,6 +200,42 @@ def _check_directed(mask: Any) -> np.ndarray | None:
     if table.dtype != np.bool_ or table.ndim != 2 or table.shape[0] != table.shape[1]:
         raise ValueError(f"mask must be a boolean (n, n) array, got {table.dtype} of shape {table.shape}")
     return table
+
+
+def _check_length(table: np.ndarray | None, tokens: Array) -> None:
+    if table is not None and len(table) != tokens.shape[-2]:
+        raise ValueError(f"mask is {table.shape}, but y has n={tokens.shape[-2]} tokens (shape {tokens.shape})")
+
+
+def _by_rows(
+    sums: Callable[..., tuple[Array, ...]],
+    W_a: Array | None,
+    tokens: Array,
+    context: Array,
+    present: Array | None,
+    table: np.ndarray | None,
+    block: int | None,
+) -> list[Array]:
+    """``sums`` of every token against its neighbours in the context, ``block`` tokens at a time."""
+    _check_length(table, tokens)
+    n = tokens.shape[-2]
+    shift = jnp.mean(context, axis=-2, keepdims=True)  # distances do not feel it, their digits do
+    z, c = (project(part - shift, W_a) for part in (tokens, context))
+
+    def some(u: Array) -> tuple[Array, ...]:
+        v = jnp.arange(n)
+        neighbours = u[:, None] > v if table is None else jnp.asarray(table)[u] & (u[:, None] != v)
+        if present is not None:
+            neighbours = neighbours & jnp.take(present, u, axis=-1)[..., :, None] & present[..., None, :]
+        return sums(jnp.take(z, u, axis=-2), c, context, neighbours)
+
+    size = min(n, block or n)
+    rows = jnp.minimum(jnp.arange(-(-n // size) * size).reshape(-1, size), n - 1)  # what is over is cut off again
+    if len(rows) == 1:
+        return list(some(rows[0]))
+    found = jax.lax.map(jax.checkpoint(some, prevent_cse=False), rows)
+    joined = [jnp.moveaxis(part, 0, -3) for part in found]
+    return [part.reshape(*part.shape[:-3], -1, part.shape[-1])[..., :n, :] for part in joined]
 
 
 def _logits(rho: Rho, distances: Array, neighbours: Array) -> Array:

@@ -122,23 +122,16 @@ def multihead_attention(
     width = rank or dim // num_heads
     chosen, graph = resolve_rho(rho), check_mask(mask)
     assert chosen.log_slope is not None
-    log_slope, log_ridge = chosen.log_slope, math.log(ridge) if ridge > 0.0 else -math.inf
+    log_slope = chosen.log_slope
 
     def init(key: jax.Array) -> HeadsParams:
-        if majoriser == "orthogonal":
-            columns = jax.nn.initializers.orthogonal()(key, (dim, num_heads * width))
-            return HeadsParams(_split(columns, num_heads))
-        xavier = jax.nn.initializers.variance_scaling(1.0, "fan_avg", "normal", batch_axis=0)
-        return HeadsParams(xavier(key, (num_heads, dim, width)))
+        return _first_heads(key, dim, num_heads, width, orthogonal=majoriser == "orthogonal")
 
     def energy(params: HeadsParams, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
         tokens, anchor, present, W = prepare(params, y, x)
         z = _project(tokens, W)
-        return jnp.sum(pair_energy(chosen, z, graph, present, block=block), axis=-1) + pull(W, z, tokens, anchor)
-
-    def pull(W: Array, z: Array, tokens: Array, anchor: Array | None) -> Float[Array, "*batch"]:
-        pulled = z if anchor is None or ridge == 0.0 else _project(tokens - anchor, W)
-        return 0.5 * ridge * jnp.sum(pulled**2, axis=(-3, -2, -1))
+        pairs = jnp.sum(pair_energy(chosen, z, graph, present, block=block), axis=-1)
+        return pairs + _pull(ridge, W, z, tokens, anchor)
 
     def step(params: HeadsParams, y: Array, x: Array | Anchor | None = None) -> Array:
         return step_and_energy(params, y, x)[0]
@@ -152,12 +145,11 @@ def multihead_attention(
         itself = log_slope(jnp.zeros((), z.dtype)) if form == "softmax" else -jnp.inf
         pulls = [(around.log_degree, around.mean), (itself, z)]
         if ridge > 0.0:
-            pulls.append((log_ridge, jnp.zeros_like(z) if anchor is None else _project(anchor, W)))
+            pulls.append((math.log(ridge), jnp.zeros_like(z) if anchor is None else _project(anchor, W)))
         log_weights, mean = combine(pulls)
-        moved = _solve(majoriser, W, log_weights, z - mean)
-        stepped = (tokens - step_size * moved).astype(y.dtype)
+        stepped = (tokens - step_size * _solve(majoriser, W, log_weights, z - mean)).astype(y.dtype)
         stepped = stepped if present is None else jnp.where(jnp.swapaxes(present, -1, -2), stepped, y)
-        return stepped, jnp.sum(around.energy, axis=-1) + pull(W, z, tokens, anchor)
+        return stepped, jnp.sum(around.energy, axis=-1) + _pull(ridge, W, z, tokens, anchor)
 
     def prepare(params: HeadsParams, y: Array, x: Any) -> tuple[Array, Array | None, Array | None, Array]:
         """Tokens and anchor in the dtype of the computation, which tokens are there (*batch, 1, n), and the heads."""
@@ -166,8 +158,7 @@ def multihead_attention(
         anchor, present = as_anchor(x)
         dtype = compute_dtype(y, params.W_a)
         tokens, anchor = (v if v is None else blank_absent(v, present).astype(dtype) for v in (y, anchor))
-        W = params.W_a.astype(dtype)
-        W = orthonormal_heads(W) if majoriser == "orthogonal" else W
+        W = (orthonormal_heads if majoriser == "orthogonal" else jnp.asarray)(params.W_a.astype(dtype))
         assert tokens is not None
         return tokens, anchor, None if present is None else present[..., None, :], W
 
@@ -187,8 +178,22 @@ def orthonormal_heads(W_a: Float[Array, "h d k"]) -> Float[Array, "h d k"]:
     return _split(joined, W_a.shape[0])
 
 
+def _first_heads(key: jax.Array, dim: int, num_heads: int, width: int, *, orthogonal: bool) -> HeadsParams:
+    if orthogonal:
+        columns = jax.nn.initializers.orthogonal()(key, (dim, num_heads * width))
+        return HeadsParams(_split(columns, num_heads))
+    xavier = jax.nn.initializers.variance_scaling(1.0, "fan_avg", "normal", batch_axis=0)
+    return HeadsParams(xavier(key, (num_heads, dim, width)))
+
+
 def _project(tokens: Array, W: Float[Array, "h d k"]) -> Float[Array, "*batch h n k"]:
     return jnp.einsum("...nd,hdk->...hnk", tokens, W)
+
+
+def _pull(ridge: float, W: Float[Array, "h d k"], z: Array, tokens: Array, anchor: Array | None) -> Array:
+    """The ridge's energy (*batch,), with z the projected tokens."""
+    pulled = z if anchor is None or ridge == 0.0 else _project(tokens - anchor, W)
+    return 0.5 * ridge * jnp.sum(pulled**2, axis=(-3, -2, -1))
 
 
 def _solve(

@@ -77,8 +77,7 @@ def hopfield(
     def energy(params: HopfieldParams, y: Array, x: Any = None) -> Float[Array, "*batch"]:
         query = _prepare(params, y, x)
         lookup = jax.nn.logsumexp(query.scores, axis=-1, where=query.seen) / inverse_temperature
-        if query.some is not None:
-            lookup = jnp.where(query.some, lookup, 0.0)
+        lookup = lookup if query.some is None else jnp.where(query.some, lookup, 0.0)
         distance = query.tokens if query.anchor is None else query.tokens - query.anchor
         return sum_present(0.5 * jnp.sum(distance**2, axis=-1) - lookup, query.present)
 

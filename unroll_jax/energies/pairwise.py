@@ -108,61 +108,42 @@ def attention(
     chosen, graph = resolve_rho(rho), check_mask(mask)
     log_slope = chosen.log_slope
     assert log_slope is not None
+    shape = None if dim is None else (dim, rank or dim)
 
     def init(key: jax.Array) -> AttentionParams:
-        if dim is None:
-            return AttentionParams(None)
-        return AttentionParams(jax.nn.initializers.xavier_normal()(key, (dim, rank or dim)))
-
-    def checked(params: AttentionParams, y: Array, x: Any) -> tuple[Array, Array | None, Array | None]:
-        """Tokens and anchor, 0 where tokens are absent, and which are present."""
-        check_tokens(y, x, dim=dim)
-        if dim is not None:
-            check_params("W_a", params.W_a, (dim, rank or dim))
-        anchor, present = as_anchor(x)
-        return blank_absent(y, present), blank_absent(anchor, present), present
+        return AttentionParams(None if shape is None else jax.nn.initializers.xavier_normal()(key, shape))
 
     def energy(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
-        there, anchor, present = checked(params, y, x)
+        there, anchor, present = _checked(shape, params, y, x)
         z = _project(params, there)
-        return pair_energy(chosen, z, graph, present, block=block) + pull(params, z, there, anchor)
-
-    def pull(params: AttentionParams, z: Array, there: Array, anchor: Array | None) -> Float[Array, "*batch"]:
-        if ridge == 0.0:
-            return jnp.zeros(z.shape[:-2], z.dtype)
-        pulled = z if anchor is None else _project(params, there.astype(z.dtype) - anchor.astype(z.dtype))
-        return 0.5 * ridge * jnp.sum(pulled**2, axis=(-2, -1))
+        return pair_energy(chosen, z, graph, present, block=block) + _pull(ridge, params, z, there, anchor)
 
     def step(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Array:
         if not fused:
             return step_and_energy(params, y, x)[0]
-        there, _, present = checked(params, y, x)
+        there, _, present = _checked(shape, params, y, x)
         z = _project(params, there)
         if not qualifies(z, there, y.dtype):
             return step_and_energy(params, y, x)[0]
 
         def by_primitive() -> Array:
-            return damped(there, fused_softmax_step(centred(z, present), there, present), y, present)
+            return _damped(step_size, there, fused_softmax_step(centred(z, present), there, present), y, present)
 
         # Compiled for a CPU after all, it is computed here; recomputed for gradients, as what one branch keeps for them
         # the other has to allocate.
         by_us = jax.checkpoint(lambda: step_and_energy(params, y, x)[0])
         return jax.lax.platform_dependent(cuda=by_primitive, default=by_us)
 
-    def damped(tokens: Array, moved: Array, y: Array, present: Array | None) -> Array:
-        stepped = (moved if step_size == 1.0 else tokens + step_size * (moved - tokens)).astype(y.dtype)
-        return stepped if present is None else jnp.where(present[..., None], stepped, y)
-
     def step_and_energy(
         params: AttentionParams, y: Array, x: Array | Anchor | None = None
     ) -> tuple[Array, Float[Array, "*batch"]]:
-        there, anchor, present = checked(params, y, x)
+        there, anchor, present = _checked(shape, params, y, x)
         z = _project(params, there)
         tokens = there.astype(z.dtype)
         around = neighbourhood(chosen, z, tokens, graph, present, block=block, bounded=form == "softmax")
         itself = log_slope(jnp.zeros((), z.dtype)) if form == "softmax" else -jnp.inf
         stepped = _move(tokens, around.mean, around.log_degree, anchor, ridge, itself)
-        return damped(tokens, stepped, y, present), around.energy + pull(params, z, there, anchor)
+        return _damped(step_size, tokens, stepped, y, present), around.energy + _pull(ridge, params, z, there, anchor)
 
     # The primitive keeps its weights to itself, so that with it there is nothing to share.
     return Descent(init, energy, step, None if fused else step_and_energy)
@@ -193,8 +174,32 @@ def _check_fused(fused: bool, rho: Any, form: str, ridge: float, mask: Any) -> N
         )
 
 
+def _checked(
+    shape: tuple[int, int] | None, params: AttentionParams, y: Array, x: Any
+) -> tuple[Array, Array | None, Array | None]:
+    """Tokens and anchor, 0 where tokens are absent, and which are present; ``shape`` is that of W_a, None without."""
+    check_tokens(y, x, dim=None if shape is None else shape[0])
+    if shape is not None:
+        check_params("W_a", params.W_a, shape)
+    anchor, present = as_anchor(x)
+    return blank_absent(y, present), blank_absent(anchor, present), present
+
+
 def _project(params: AttentionParams, y: Array) -> Array:
     return project(y.astype(compute_dtype(y, params.W_a)), params.W_a)
+
+
+def _pull(ridge: float, params: AttentionParams, z: Array, there: Array, anchor: Array | None) -> Array:
+    """The ridge's energy (*batch,), with z the projected tokens."""
+    if ridge == 0.0:
+        return jnp.zeros(z.shape[:-2], z.dtype)
+    pulled = z if anchor is None else _project(params, there.astype(z.dtype) - anchor.astype(z.dtype))
+    return 0.5 * ridge * jnp.sum(pulled**2, axis=(-2, -1))
+
+
+def _damped(step_size: float, tokens: Array, moved: Array, y: Array, present: Array | None) -> Array:
+    stepped = (moved if step_size == 1.0 else tokens + step_size * (moved - tokens)).astype(y.dtype)
+    return stepped if present is None else jnp.where(present[..., None], stepped, y)
 
 
 def _shares(log_degree: Array, ridge: float, log_itself: Any) -> tuple[Array, Array]:

@@ -133,8 +133,8 @@ def _lines(file: RowFile) -> Iterator[str]:
         with file.open() as content:
             for number, line in enumerate(content, start=1):
                 yield decoded(line, where=file.where, first_line=number)
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
-        # zipfile raises the last two over methods of packing and passwords that it does not know.
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+        # zipfile raises the last over passwords, and a kind of it over methods of packing that it does not know.
         raise UserError(f"{file.where} cannot be read ({error}); copy it again") from error
 
 
