@@ -1,5 +1,6 @@
 """Weighted means whose weights are known by their logarithms, so that far tokens neither under- nor overflow."""
 
+import functools
 from typing import Any
 
 import jax
@@ -22,7 +23,8 @@ def combine(pulls: list[tuple[Any, Array]]) -> tuple[Float[Array, "*batch n 1"],
     )
     total = jax.nn.logsumexp(logs, axis=0)
     shares = jnp.exp(logs - jnp.where(jnp.isneginf(total), 0.0, total))
-    return total, jnp.sum(shares * jnp.stack([point for _, point in pulls]), axis=0)
+    # Term by term: points are not copied into one array, and have no axis more than they had.
+    return total, functools.reduce(jnp.add, [share * point for share, (_, point) in zip(shares, pulls, strict=True)])
 
 
 def weighted_mean(
