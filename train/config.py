@@ -94,7 +94,7 @@ def run_rules(config: Any) -> tuple[Rule, ...]:
     return (
         ("accumulate", "at least 1", parts >= 1),
         ("accumulate", f"a divisor of batch-size={size}", parts < 1 or size % parts == 0),
-        ("average", "in (0, 1), or none", config.average is None or 0.0 < config.average < 1.0),
+        ("average", "in (0, 1), or None", config.average is None or 0.0 < config.average < 1.0),
     )
 
 

@@ -96,9 +96,9 @@ class MonConfig:
     splitting: Literal["peaceman_rachford", "forward_backward"] = "peaceman_rachford"
     """How the equilibrium is found."""
     step_size: float | None = None
-    """Of the splitting; none takes its usual one."""
+    """Of the splitting; None takes its usual one."""
     pool: int | None = 4
-    """Side of the windows that are averaged before the head; none averages over the whole image."""
+    """Side of the windows that are averaged before the head; None averages over the whole image."""
     tol: float = 1e-3
     """Relative tolerance of the equilibrium."""
     max_steps: int = 200

@@ -20,7 +20,7 @@ class EncoderOptions:
 
     pretrained: str | None = None
     """Folder with config.json, model.safetensors and tokenizer.json (BERT, DistilBERT, RoBERTa, MiniLM), or a
-    repository of the Hugging Face hub; none draws a small encoder of words, whose sizes are those below."""
+    repository of the Hugging Face hub; None draws a small encoder of words, whose sizes are those below."""
     revision: str | None = None
     """Of the repository: branch, tag or commit."""
     frozen: bool = True
@@ -49,7 +49,7 @@ class UnrolledConfig:
     """Depth L."""
     embeddings: str | None = None
     """A file of word vectors in the format of GloVe; or a pretrained encoder, as folder or repository, whose table and
-    tokenizer are taken; none learns them."""
+    tokenizer are taken; None learns them."""
     frozen: bool = True
     """Keep embeddings that are given as they are."""
     dim: int = 64
@@ -59,7 +59,7 @@ class UnrolledConfig:
     pooling: Literal["first", "mean"] = "mean"
     """What the readout sees of a layer: the mean of the tokens, or the first."""
     rank: int | None = None
-    """Rows of V; none means the width."""
+    """Rows of V; None means the width."""
     attention_scale: float = 0.25
     """V starts as this times the cosine transform: the square sharpens or softens attention."""
     mixing: float = 0.2
@@ -83,7 +83,7 @@ class TextRunConfig(RunConfig):
     max_length: int = 128
     """Most tokens of a text; longer ones lose their end, and it is said how many did."""
     train_examples: int | None = None
-    """How many texts of the train split to train on, a fixed random choice; none means all."""
+    """How many texts of the train split to train on, a fixed random choice; None means all."""
     validation_examples: int | None = None
     """The same of the validation split."""
     test_examples: int | None = None
@@ -152,7 +152,7 @@ def _conditions(config: TextEncoderConfig | TextUnrolledConfig) -> list[tuple[st
     """What options need to have an effect."""
     model = config.model
     if isinstance(model, EncoderOptions):
-        given, drawn = "--model.pretrained", "an encoder that is drawn (--model.pretrained none)"
+        given, drawn = "--model.pretrained", "an encoder that is drawn (--model.pretrained None)"
         there = model.pretrained is not None
         return [
             *((name, given, there) for name in ("model.revision", "model.frozen", "model.hidden")),
@@ -160,7 +160,7 @@ def _conditions(config: TextEncoderConfig | TextUnrolledConfig) -> list[tuple[st
             ("min-count", drawn, not there),
         ]
     there = model.embeddings is not None
-    learned = "embeddings that are learned (--model.embeddings none)"
+    learned = "embeddings that are learned (--model.embeddings None)"
     return [("model.frozen", "--model.embeddings", there), ("model.dim", learned, not there)]
 
 

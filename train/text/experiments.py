@@ -118,7 +118,7 @@ TEXT: dict[str, Experiment] = {
     "text-encoder-imdb-cpu": _on_one_core(
         _encoder("imdb"),
         "MiniLM fine-tuned on part of IMDB: 300 steps of 16 reviews, of which the first 128 tokens are read",
-        "about 84% on clean reviews, constrained up to 3 points less; 15 minutes a method on 1 core",
+        "about 84% on clean reviews, constrained up to 3 points less; 15 to 30 minutes a method on 1 core",
         max_length=128,
         batch_size=16,
         train_examples=4800,

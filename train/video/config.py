@@ -26,7 +26,7 @@ class ModelConfig:
     num_layers: int = 3
     """Depth L."""
     rank: int | None = None
-    """Rows of V; none means the token width."""
+    """Rows of V; None means the token width."""
     attention_scale: float = 0.25
     """V starts as this times the cosine transform: the square sharpens or softens attention."""
     mixing: float = 0.2

@@ -153,26 +153,26 @@ def certify(
     system = alternating(f, g, g_step_size=g_step_size, f_step_size=f_step_size, f_step=f_step, phi=phi)
     proximal = None if phi is None else resolve_proximal(phi, g_step_size)
     slope_f, slope_g = f_gradient or _gradient(f), g_gradient or _gradient(g)
-    present, shared = as_anchor(x).present, params
+    present = as_anchor(x).present
 
     def prox(v: Any) -> Any:
         return v if proximal is None else prox_of_present(proximal, v, g_step_size, present)
 
     def layer(y: Any, stacked: Params) -> tuple[Any, Certificate]:
-        params = shared if tied else stacked
-        of_f = slope_f(params, y, x)
-        of_h = jax.tree.map(jnp.add, of_f, slope_g(params, y, x))
-        u = f_step(params, y, x) if f_step is not None else _add(y, -f_step_size, of_f)  # pyright: ignore
-        v = _add(u, -g_step_size, slope_g(params, u, x))
+        own = params if tied else stacked
+        of_f = slope_f(own, y, x)
+        of_h = jax.tree.map(jnp.add, of_f, slope_g(own, y, x))
+        u = f_step(own, y, x) if f_step is not None else _add(y, -f_step_size, of_f)  # pyright: ignore
+        v = _add(u, -g_step_size, slope_g(own, u, x))
         after = prox(v)
-        before_energy, after_energy = (system.energy(params, state, x) for state in (y, after))
+        before_energy, after_energy = (system.energy(own, state, x) for state in (y, after))
         size = lambda tree: norm(tree, before_energy.ndim)  # noqa: E731
-        L_f, L_g = (_evaluate(value, params, y, x, before_energy) for value in (smoothness_f, smoothness_g))
+        L_f, L_g = (_evaluate(value, own, y, x, before_energy) for value in (smoothness_f, smoothness_g))
         reach = size(_add(y, -1.0, prox(_add(y, -g_step_size, of_h))))
         first = _add(u, -1.0, y)
         bound = size(_add(first, g_step_size, of_f)) + g_step_size * L_g * size(first)
         noise, moved = size(_add(_add(v, -1.0, y), g_step_size, of_h)), size(_add(after, -1.0, y))
-        L_h = L_f + L_g if smoothness_h is None else _evaluate(smoothness_h, params, y, x, before_energy)
+        L_h = L_f + L_g if smoothness_h is None else _evaluate(smoothness_h, own, y, x, before_energy)
         limit = 1.0 - 0.5 * g_step_size * L_h
         by_theorem = (bound <= reach) & (limit >= 0.5 - 8 * jnp.finfo(limit.dtype).eps)
         by_noise = noise <= limit * moved

@@ -119,8 +119,7 @@ def multihead_attention(
       True
     """
     _check_options(dim, num_heads, rank, majoriser, form, ridge, step_size)
-    width = rank or dim // num_heads
-    chosen, graph = resolve_rho(rho), check_mask(mask)
+    chosen, graph, width = resolve_rho(rho), check_mask(mask), rank or dim // num_heads
     assert chosen.log_slope is not None
     log_slope = chosen.log_slope
 
@@ -130,8 +129,8 @@ def multihead_attention(
     def energy(params: HeadsParams, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
         tokens, anchor, present, W = prepare(params, y, x)
         z = _project(tokens, W)
-        pairs = jnp.sum(pair_energy(chosen, z, graph, present, block=block), axis=-1)
-        return pairs + _pull(ridge, W, z, tokens, anchor)
+        pairs = pair_energy(chosen, z, graph, present, block=block)
+        return jnp.sum(pairs, axis=-1) + _pull(ridge, W, z, tokens, anchor)
 
     def step(params: HeadsParams, y: Array, x: Array | Anchor | None = None) -> Array:
         return step_and_energy(params, y, x)[0]
@@ -157,8 +156,9 @@ def multihead_attention(
         check_params("W_a", params.W_a, (num_heads, dim, width))
         anchor, present = as_anchor(x)
         dtype = compute_dtype(y, params.W_a)
-        tokens, anchor = (v if v is None else blank_absent(v, present).astype(dtype) for v in (y, anchor))
-        W = (orthonormal_heads if majoriser == "orthogonal" else jnp.asarray)(params.W_a.astype(dtype))
+        tokens, anchor = (v if v is None else blank_absent(v, present).astype(dtype) for v in (y, _rows(anchor)))
+        W = params.W_a.astype(dtype)
+        W = orthonormal_heads(W) if majoriser == "orthogonal" else W
         assert tokens is not None
         return tokens, anchor, None if present is None else present[..., None, :], W
 
@@ -184,6 +184,11 @@ def _first_heads(key: jax.Array, dim: int, num_heads: int, width: int, *, orthog
         return HeadsParams(_split(columns, num_heads))
     xavier = jax.nn.initializers.variance_scaling(1.0, "fan_avg", "normal", batch_axis=0)
     return HeadsParams(xavier(key, (num_heads, dim, width)))
+
+
+def _rows(anchor: Any) -> Any:
+    """One row for all tokens, (d,), is one of a matrix."""
+    return None if anchor is None else jnp.atleast_2d(anchor)
 
 
 def _project(tokens: Array, W: Float[Array, "h d k"]) -> Float[Array, "*batch h n k"]:
