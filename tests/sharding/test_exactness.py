@@ -23,8 +23,9 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 DIVIDED = [key for key in MESHES if key != "one"]
 # Largest difference from one device after 5 steps, relative to the largest entry of an array. Sums over the batch are
-# rounded in another order, and Adam divides by the size of a gradient: where that is nearly 0, rounding shows.
-BOUNDS = {"float32": 2e-4, "float64": 1e-12}
+# rounded in another order, and Adam divides by the size of a gradient: where that is nearly 0, rounding shows. Seen in
+# float32: 8.1e-5 on an Intel Xeon, 2.1e-4 in one entry on an AMD EPYC.
+BOUNDS = {"float32": 5e-4, "float64": 1e-12}
 
 
 @pytest.fixture(scope="module")
