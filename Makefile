@@ -4,12 +4,13 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test test-all lint types benchmarks clean
+.PHONY: help install demo test test-rest test-all coverage lint types benchmarks clean
 
 help:
 	@echo "make demo        train the demo, plain and constrained, and write runs/demo/report/index.html"
 	@echo "make test        run the tests, but for those marked slow"
-	@echo "make test-all    run all tests and the notebooks"
+	@echo "make test-all    run all tests and the notebooks; make test-rest those that make test leaves out"
+	@echo "make coverage    make test, with the lines that no test runs"
 	@echo "make install     make .venv with everything in it"
 	@echo "make lint types  ruff; pyright"
 	@echo "make benchmarks  run every benchmark and print its table"
@@ -20,13 +21,20 @@ demo: $(STAMP)
 	$(PY) -m train run demo
 
 # In the order of collection, which has what is slow first; xdist alone would put files of many tests first.
-PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder --durations 15
 
 test: $(STAMP)
 	$(PY) $(PYTEST) -m "not slow"
 
+# What make test leaves out: the slow ones and the notebooks, and with UNROLL_DATA those that read real data.
+test-rest: $(STAMP)
+	$(PY) $(PYTEST) -m "slow or data"
+
 test-all: $(STAMP)
 	$(PY) $(PYTEST)
+
+coverage: $(STAMP)
+	$(PY) $(PYTEST) -m "not slow" --cov unroll_jax --cov train --cov-report term:skip-covered
 
 lint: $(STAMP)
 	$(PY) -m ruff check .

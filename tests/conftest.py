@@ -2,14 +2,32 @@
 
 import itertools
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jaxtyping
 import pytest
+from hypothesis import settings
 
-# Most of the time goes into compiling many small programs; without fusion emitters and LLVM's optimisation that takes
-# half as long. `XLA_FLAGS= make test` runs the programs that users get.
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0")
+# Most of the time goes into compiling many small programs; without fusion emitters, LLVM's optimisation and threads for
+# parts of a program that takes a third as long. `XLA_FLAGS= make test` runs the programs that users get.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1",
+)
+
+# Workers and the processes that tests start read each other's programs. .ci/run names a folder that its passes share.
+OWN_PROGRAMS = "JAX_COMPILATION_CACHE_DIR" not in os.environ
+if OWN_PROGRAMS:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="unroll_jax-programs-")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+
+# The same examples in every run of CI; elsewhere new ones, which may find more. Compiling is no reason to fail.
+settings.register_profile("ci", derandomize=True, deadline=None)
+settings.register_profile("elsewhere", deadline=None)
+settings.load_profile("ci" if "CI" in os.environ else "elsewhere")
 
 # Before anything imports the library: from here on beartype checks its annotations, shapes and dtypes included.
 jaxtyping.install_import_hook("unroll_jax", "beartype.beartype")
@@ -18,12 +36,29 @@ import jax  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Notebooks are slow. Files with slow tests come first: at the end, one worker would have to wait for the other."""
+    """Notebooks are slow. What takes long comes first: at the end, one worker would have to wait for the other."""
     for item in items:
         if item.path.suffix == ".ipynb":
             item.add_marker(pytest.mark.slow)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: (item.path not in slow, item.get_closest_marker("xdist_group") is None))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Gives a group, or else a file, to one worker: its tests share fixtures and compiled programs."""
+    from xdist.scheduler import LoadGroupScheduling
+
+    class Groups(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return super()._split_scope(nodeid).split("::")[0]
+
+    return Groups(config, log)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Removes the programs of this session, once its workers are gone."""
+    if OWN_PROGRAMS and not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 
 @pytest.fixture
