@@ -162,9 +162,9 @@ def _normalised(solve: Callable[..., tuple[Array, SolveInfo]], v: Array, backwar
     # The barrier keeps XLA from squaring numerator and denominator apart, which underflows.
     unit = jax.lax.optimization_barrier(v / jnp.where(size > 0.0, size, 1.0)[:, None])
     w, info = solve(unit, backward.tol, backward.max_steps)
-    # The sums that make up w - J^T w round at the size of w, not of v.
+    # The sums that make up w - J^T w round at the size of w, not of v. A solve that used up its steps was cut off.
     floor = ROUND_OFF * backward.epsilon * jnp.maximum(norm(w), 1.0)
-    stalled = (info.status == MAX_STEPS) & (info.residual <= floor)
+    stalled = (info.status == MAX_STEPS) & (info.residual <= floor) & (info.steps < backward.max_steps)
     info = info._replace(status=jnp.where(stalled, STALLED, info.status))
     if backward.adjoint.exact:
         check_outcome(

@@ -9,8 +9,8 @@ from jaxtyping import Array, Float, Int
 
 from unroll_jax.descent import Factored
 from unroll_jax.fixed_point.preconditioned import Shared, product, solve
-from unroll_jax.fixed_point.problem import ROUND_OFF, SolveInfo, judge, norm, per_example
-from unroll_jax.fixed_point.progress import Progress, advance, begin
+from unroll_jax.fixed_point.problem import ROUND_OFF, SolveInfo, judge, norm, per_example, powers
+from unroll_jax.fixed_point.progress import Progress, advance, at_the_cap, begin
 
 __all__ = ["factored_adjoint", "factored_solve"]
 
@@ -36,7 +36,7 @@ class _Carry(NamedTuple):
 
 def factored_solve(
     layer: Factored, shared: Shared | None, z: Float[Array, "b m"], *, tol: float, max_steps: int
-) -> tuple[Float[Array, "b m"], SolveInfo, Shared | None]:
+) -> tuple[Float[Array, "b m"], SolveInfo, Float[Array, " b"], Shared | None]:
     r"""Semismooth Newton on the hidden activations of a factored layer.
 
     With z = W^T s and g = W z + c = G s + c, f is z' = W^T sigma(g), whose fixed points are those of the layer whatever
@@ -56,11 +56,12 @@ def factored_solve(
       max_steps: cap of the Newton steps.
 
     Returns:
-      ``(z, info, shared)``; steps count products with G, the unit that Picard steps cost too; what the systems shared
-      serves the adjoint's too.
+      ``(z, info, reach, shared)``; steps count products with G, the unit that Picard steps cost too; ``reach`` is that
+      of `relative`; what the systems shared serves the adjoint's too.
     """
     W, activation = layer.matrix, layer.activation
-    floor, tiny = ROUND_OFF * float(jnp.finfo(z.dtype).eps), float(jnp.finfo(z.dtype).tiny)
+    epsilon = float(jnp.finfo(z.dtype).eps)
+    floor = ROUND_OFF * epsilon
 
     def unfinished(carry: _Carry) -> Array:
         return jnp.any(carry.progress.going) & (carry.number < max_steps)
@@ -71,10 +72,17 @@ def factored_solve(
         after = activation(g)
         after_image = apply(after)
         moved = after_image - carry.image
-        length, size = _length(after - carry.s, moved), _length(after, after_image)
-        residual = jnp.where(length == 0.0, 0.0, length / jnp.where(size == 0.0, tiny, size))
         active = carry.progress.going.astype(jnp.int32)
-        progress = advance(carry.progress, carry.s, residual, tol=MARGIN * tol, floor=floor, patience=STALL_PATIENCE)
+        progress, residual = advance(
+            carry.progress,
+            carry.s,
+            _length(after - carry.s, moved),
+            _length(after, after_image),
+            tol=MARGIN * tol,
+            epsilon=epsilon,
+            floor=floor,
+            patience=STALL_PATIENCE,
+        )
         going = progress.going
         root = _root_slope(activation, g)
         right = jnp.where(going[:, None], root * moved, 0.0)
@@ -95,8 +103,8 @@ def factored_solve(
         )
 
     end = jax.lax.while_loop(unfinished, body, _start(layer, shared, z))
-    z = end.progress.best @ W
-    return z, judge(end.progress.residual, end.steps, tol, float(jnp.finfo(z.dtype).eps)), end.shared
+    info = SolveInfo(end.progress.residual, end.steps, at_the_cap(end.progress, floor))
+    return end.progress.best @ W, info, end.progress.reach, end.shared
 
 
 def factored_adjoint(
@@ -123,12 +131,13 @@ def factored_adjoint(
     apply = product(W, shared)
     left = norm(right - t + root * apply(root * t)) / jnp.where(size > 0.0, size, 1.0)
     w = v + (root * t) @ W
-    return w / layer.share, judge(left, steps, tol, float(jnp.finfo(z.dtype).eps))
+    return w / layer.share, judge(left, steps, tol, float(jnp.finfo(z.dtype).eps), idle=steps < max_steps)
 
 
 def _start(layer: Factored, shared: Shared | None, z: Float[Array, "b m"]) -> _Carry:
     s = layer.activation(z @ layer.matrix.T + layer.offset)
-    image, progress = product(layer.matrix, shared)(s), begin(s, norm(z))
+    image = product(layer.matrix, shared)(s)
+    progress = begin(s, jnp.fmax(norm(z), _length(s, image)))
     none = jnp.zeros_like(progress.since)
     return _Carry(jnp.zeros((), jnp.int32), s, image, (s, image), progress.residual, progress, none, shared)
 
@@ -141,9 +150,8 @@ def _accuracy(residual: Float[Array, " b"], tol: float) -> Float[Array, " b"]:
 
 def _length(s: Float[Array, "b h"], image: Float[Array, "b h"]) -> Float[Array, " b"]:
     """|W^T s| of every row, from the image G s; see `norm` for the scale."""
-    largest = jnp.max(jnp.abs(s), axis=-1, keepdims=True)
-    scale = jnp.where((largest > 0.0) & jnp.isfinite(largest), largest, 1.0)
-    return jnp.sqrt(jnp.maximum(jnp.sum((s / scale) * (image / scale), -1), 0.0)) * scale[:, 0]
+    down, up = powers(s)
+    return jnp.sqrt(jnp.maximum(jnp.sum((s * down) * (image * down), -1), 0.0)) * up[:, 0]
 
 
 def _root_slope(activation: Callable[[Array], Array], g: Array) -> Array:

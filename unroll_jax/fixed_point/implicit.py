@@ -16,7 +16,7 @@ from unroll_jax.fixed_point.factored import factored_adjoint, factored_solve
 from unroll_jax.fixed_point.failure import check_outcome
 from unroll_jax.fixed_point.preconditioned import Shared, prepare
 from unroll_jax.fixed_point.probing import refuse_asymmetric
-from unroll_jax.fixed_point.problem import Problem, SolveInfo, epsilon_of, flatten, judge, relative
+from unroll_jax.fixed_point.problem import STALLED, Problem, SolveInfo, epsilon_of, flatten, judge, norm, relative
 from unroll_jax.fixed_point.solvers import Solver, run, unroll_solver
 from unroll_jax.fixed_point.tables import resolve_adjoint, resolve_solver
 from unroll_jax.precision import full_precision
@@ -32,7 +32,8 @@ class EquilibriumInfo(NamedTuple):
     """What `equilibrium` says of its forward solve, per example.
 
     Attributes:
-      residual: relative, |f(z) - z| / |f(z)| at the z that the state returned is f of.
+      residual: relative, |f(z) - z| / |f(z)| at the z that the state returned is f of; where |f(z)| has grown to more than
+        1000 times the first state and the largest step met, relative to these.
       steps: evaluations of the step until the example ended.
       status: how it ended, an index into `unroll_jax.fixed_point.STATUS`.
       converged: whether it met the tolerance or stalled at round-off.
@@ -165,7 +166,7 @@ def equilibrium(
 
     if solver is not None or small is None:
         solver = resolve_solver(solver or usual[0])
-    z, info, shared = _solve_forward(rows, operands, start, epsilon, solver, small, tol, max_steps)
+    z, info, reach, shared = _solve_forward(rows, operands, start, epsilon, solver, small, tol, max_steps)
     adjoint_max_steps = adjoint_max_steps or max(max_steps, LEAST_ADJOINT_STEPS)
     backward = Backward(way, adjoint_tol or tol, adjoint_max_steps, on_failure, epsilon, hint)
     if forward_mode:
@@ -177,7 +178,8 @@ def equilibrium(
         arrays = None if small is None else (small.matrix, small.offset, shared)
         y, fz = corrected(rows, backward, operands, z, probe, arrays)
     if solver is None:  # measured where it iterates; said of the step itself
-        info = judge(relative(fz - z, fz), info.steps, tol, epsilon)
+        residual = relative(norm(fz - z), norm(fz), reach, epsilon)
+        info = judge(residual, info.steps, tol, epsilon, idle=info.status <= STALLED)
     check_outcome(info, what="equilibrium", way_out=f"raise max_steps or tol{hint}", tol=tol, on_failure=on_failure)
     return restore(y), _shaped(info, batch)
 
@@ -207,15 +209,15 @@ def _close(step: Callable[..., Any], params: Params, y: Any, x: Any) -> tuple[Fu
 
 def _solve_forward(
     rows: Function, operands: Any, start: Array, epsilon: float, solver: Any, small: Any, tol: float, max_steps: int
-) -> tuple[Array, SolveInfo, Shared | None]:
+) -> tuple[Array, SolveInfo, Array | None, Shared | None]:
+    shared, reach = None if small is None else prepare(small.matrix, len(start)), None
     if solver is None:
-        z, info, shared = factored_solve(small, prepare(small.matrix, len(start)), start, tol=tol, max_steps=max_steps)
+        z, info, reach, shared = factored_solve(small, shared, start, tol=tol, max_steps=max_steps)
     else:
-        shared = None if small is None else prepare(small.matrix, len(start))
         problem = as_problem(rows, jax.lax.stop_gradient(operands), epsilon)
         z, info = run(problem, start, solver, tol=tol, max_steps=max_steps)
         info = _probed(solver, problem, z, info)
-    return jax.lax.stop_gradient((z, info, shared))
+    return jax.lax.stop_gradient((z, info, reach, shared))
 
 
 def _probed(solver: Solver, problem: Problem, z: Array, info: SolveInfo) -> SolveInfo:

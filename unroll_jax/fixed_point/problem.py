@@ -11,6 +11,7 @@ from unroll_jax.descent import compute_dtype
 
 __all__ = [
     "CONVERGED",
+    "GROWTH",
     "MAX_STEPS",
     "NONFINITE",
     "NONSYMMETRIC",
@@ -25,7 +26,9 @@ __all__ = [
     "judge",
     "norm",
     "per_example",
+    "powers",
     "put",
+    "ratio",
     "relative",
 ]
 
@@ -40,6 +43,9 @@ STATUS = (
 )
 # A relative residual under this many epsilons is what rounding the values of a map and of its sums leaves.
 ROUND_OFF = 16.0
+# States may grow to this many times what the iteration started from or moved by before residuals stop being relative to
+# them: beyond, |f(z) - z| is small beside |f(z)| because z is large, as of a map without a fixed point.
+GROWTH = 1e3
 
 
 Linear = Callable[[Float[Array, "b m"]], Float[Array, "b m"]]  # a linear map of each row, all rows at once
@@ -68,7 +74,8 @@ class SolveInfo(NamedTuple):
     """How a solve went, per example.
 
     Attributes:
-      residual: relative, |f(z) - z| / |f(z)| of the state returned (for an adjoint |v + J^T w - w| / |v|).
+      residual: relative, |f(z) - z| / |f(z)| of the state returned, see `relative` (for an adjoint
+        |v + J^T w - w| / |v|).
       steps: steps taken until it ended.
       status: how it ended, an index into `STATUS`.
     """
@@ -112,22 +119,49 @@ def epsilon_of(tree: Any) -> float:
     return max(float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(tree))
 
 
+def powers(z: Float[Array, "b m"]) -> tuple[Float[Array, "b 1"], Float[Array, "b 1"]]:
+    """The power of two that brings the largest entry of every row near 1, and the one that takes it back.
+
+    Neither is subnormal, which compiled code takes for 0, and products with them are exact.
+    """
+    limits = jnp.finfo(z.dtype)
+    _, exponent = jnp.frexp(jax.lax.stop_gradient(jnp.max(jnp.abs(z), axis=-1, keepdims=True, initial=0.0)))
+    exponent = jnp.clip(exponent, int(limits.minexp), -int(limits.minexp))
+    one = jnp.ones((), z.dtype)
+    return jnp.ldexp(one, -exponent), jnp.ldexp(one, exponent)
+
+
 def norm(z: Float[Array, "b m"]) -> Float[Array, " b"]:
     """Euclidean norm of every row; unlike `spectral.norm` it neither over- nor underflows before its value does."""
-    largest = jnp.max(jnp.abs(z), axis=-1, keepdims=True)
-    scale = jnp.where((largest > 0.0) & jnp.isfinite(largest), largest, 1.0)
-    return jnp.sqrt(jnp.sum((z / scale) ** 2, axis=-1)) * scale[:, 0]
+    down, up = powers(z)
+    return jnp.sqrt(jnp.sum((z * down) ** 2, axis=-1)) * up[:, 0]
 
 
-def relative(difference: Float[Array, "b m"], reference: Float[Array, "b m"]) -> Float[Array, " b"]:
-    """|difference| / |reference| of every row; 0 where both are 0."""
-    above, below = norm(difference), norm(reference)
+def ratio(above: Float[Array, " b"], below: Float[Array, " b"]) -> Float[Array, " b"]:
+    """The quotient of norms; 0 where both are 0."""
     return jnp.where(above == 0.0, 0.0, above / jnp.where(below == 0.0, jnp.finfo(above.dtype).tiny, below))
 
 
-def judge(residual: Float[Array, " b"], steps: Int[Array, " b"], tol: float, epsilon: float) -> SolveInfo:
-    """What the residuals say of solves that have ended."""
-    status = jnp.where(residual <= ROUND_OFF * epsilon, STALLED, MAX_STEPS)
+def relative(
+    step: Float[Array, " b"], size: Float[Array, " b"], reach: Float[Array, " b"], epsilon: float
+) -> Float[Array, " b"]:
+    """The residual |f(z) - z| relative to |f(z)|, or to `GROWTH` times ``reach`` where |f(z)| has outgrown that.
+
+    Args:
+      step: |f(z) - z|.
+      size: |f(z)|.
+      reach: the larger of the norm of the first state and of the largest step met.
+      epsilon: relative spacing of the numbers f is computed in; an outgrown state is not known any better.
+    """
+    limit = GROWTH * reach
+    return jnp.where(size > limit, ratio(jnp.maximum(step, epsilon * size), limit), ratio(step, size))
+
+
+def judge(
+    residual: Float[Array, " b"], steps: Int[Array, " b"], tol: float, epsilon: float, idle: Bool[Array, " b"]
+) -> SolveInfo:
+    """What the residuals say of solves that have ended; ``idle`` where nothing had improved lately."""
+    status = jnp.where(idle & (residual <= ROUND_OFF * epsilon), STALLED, MAX_STEPS)
     status = jnp.where(residual <= tol, CONVERGED, status)
     return SolveInfo(residual, steps, jnp.where(jnp.isfinite(residual), status, NONFINITE).astype(jnp.int32))
 

@@ -7,17 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.fixed_point.problem import (
-    MAX_STEPS,
-    STALLED,
-    Problem,
-    SolveInfo,
-    judge,
-    norm,
-    per_example,
-    relative,
-)
-from unroll_jax.fixed_point.progress import Progress, advance, begin
+from unroll_jax.fixed_point.problem import Problem, SolveInfo, judge, norm, per_example, relative
+from unroll_jax.fixed_point.progress import IDLE_AT_THE_CAP, Progress, advance, at_the_cap, begin
 
 __all__ = ["Point", "Solver", "damped", "picard", "run", "unroll_solver"]
 
@@ -95,31 +86,38 @@ def run(
     """Iterates until every row has |f(z) - z| <= tol |f(z)|, has stalled at round-off, or max_steps are taken.
 
     A row that has ended is frozen. What is returned is the best state met and its residual. With ``scale``, residuals
-    are relative to it in place of |f(z)|.
+    are relative to it in place of |f(z)|, as of a linear map, whose values may be large and round at their own size;
+    a row that improves no more then ends whatever its residual is.
     """
     if solver.whole is not None:
         return _run_whole(problem, z, solver.whole, tol, max_steps)
+
+    floor = problem.floor if scale is None else jnp.inf
 
     def unfinished(carry: _Carry) -> Array:
         return jnp.any(carry.progress.going) & (carry.number < max_steps)
 
     def body(carry: _Carry) -> _Carry:
         fz = problem.apply(carry.z)
-        residual = (
-            relative(fz - carry.z, fz) if scale is None else norm(fz - carry.z) / jnp.where(scale > 0.0, scale, 1.0)
-        )
         steps = carry.steps + carry.progress.going
-        progress = advance(carry.progress, carry.z, residual, tol=tol, floor=problem.floor, patience=STALL_PATIENCE)
+        progress, residual = advance(
+            carry.progress,
+            carry.z,
+            norm(fz - carry.z),
+            norm(fz) if scale is None else jnp.where(scale > 0.0, scale, 1.0),
+            tol=tol,
+            epsilon=problem.epsilon,
+            floor=floor,
+            patience=STALL_PATIENCE,
+        )
         z, memory = solver.update(problem, Point(carry.z, fz, residual, progress.going, carry.number), carry.memory)
         z, memory = per_example(progress.going, (z, memory), (carry.z, carry.memory))
         return _Carry(carry.number + 1, z, memory, progress, steps)
 
-    progress = begin(z, norm(z))
+    progress = begin(z, norm(z) if scale is None else jnp.full_like(scale, jnp.inf))
     start = _Carry(jnp.zeros((), jnp.int32), z, solver.init(z), progress, jnp.zeros_like(progress.since))
     end = jax.lax.while_loop(unfinished, body, start)
-    best, residual, _, status = end.progress
-    at_the_cap = jnp.where(residual <= problem.floor, STALLED, MAX_STEPS)
-    return best, SolveInfo(residual, end.steps, jnp.where(end.progress.going, at_the_cap, status))
+    return end.progress.best, SolveInfo(end.progress.residual, end.steps, at_the_cap(end.progress, floor))
 
 
 def unroll_solver(
@@ -134,23 +132,29 @@ def unroll_solver(
         raise ValueError('adjoint="unrolled" needs a solver whose steps can be differentiated, such as "picard"')
     going = jnp.ones(z.shape[0], bool)
 
-    def body(carry: tuple[Array, Any, Array], count: Array) -> tuple[tuple[Array, Any, Array], None]:
-        z, memory, _ = carry
+    def body(carry: tuple[Array, Any, Array], count: Array) -> tuple[tuple[Array, Any, Array], Array]:
+        z, memory, reach = carry
         fz = problem.apply(z)
-        residual = jax.lax.stop_gradient(relative(fz - z, fz))
+        step, size = jax.lax.stop_gradient((norm(fz - z), norm(fz)))
+        reach = jnp.fmax(reach, step)
+        residual = relative(step, size, reach, problem.epsilon)
         z, memory = solver.update(problem, Point(z, fz, residual, going, count), memory)
-        return (z, memory, residual), None
+        return (z, memory, reach), residual
 
-    begin = (z, solver.init(z), jnp.full(z.shape[0], jnp.inf, z.dtype))
-    (z, _, residual), _ = jax.lax.scan(body, begin, jnp.arange(num_steps, dtype=jnp.int32))
+    begin = (z, solver.init(z), jax.lax.stop_gradient(norm(z)))
+    (z, _, _), residuals = jax.lax.scan(body, begin, jnp.arange(num_steps, dtype=jnp.int32))
     steps = jnp.full(z.shape[0], num_steps, jnp.int32)
-    return z, judge(residual, steps, tol, problem.epsilon)
+    idle = num_steps - 1 - jnp.argmin(residuals, axis=0) >= IDLE_AT_THE_CAP
+    return z, judge(residuals[-1], steps, tol, problem.epsilon, idle)
 
 
 def _run_whole(
     problem: Problem, z: Array, whole: Callable[..., Any], tol: float, max_steps: int
 ) -> tuple[Array, SolveInfo]:
     """Runs a loop that is not `run`'s, and measures what it returns as that does its own."""
+    first = norm(z)
+    reach = jnp.fmax(first, norm(problem.apply(z) - z))
     z, steps = whole(problem, z, tol, max_steps)
     fz = problem.apply(z)
-    return z, judge(relative(fz - z, fz), steps, tol, problem.epsilon)
+    residual = relative(norm(fz - z), norm(fz), reach, problem.epsilon)
+    return z, judge(residual, steps, tol, problem.epsilon, idle=steps < max_steps)
