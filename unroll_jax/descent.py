@@ -23,6 +23,7 @@ __all__ = [
     "compute_dtype",
     "linear",
     "look_up",
+    "powers_of_two",
 ]
 
 Params = Any  # a pytree of arrays
@@ -42,8 +43,27 @@ class Anchor(NamedTuple):
     present: Bool[Array, "..."] | None = None
 
 
-class Descent(NamedTuple):
+class _Fields(NamedTuple):
+    init: Callable[[jax.Array], Params]
+    energy: Callable[[Params, Any, Any], Float[Array, "*batch"]]
+    step: Callable[[Params, Any, Any], Any]
+    step_and_energy: Callable[[Params, Any, Any], tuple[Any, Float[Array, "*batch"]]] | None = None
+    factored: Callable[[Params, Any], Any] | None = None
+    symmetric: bool = False
+    check: Callable[[Params, Any], None] | None = None
+
+
+# What is derived from a field, and its value where that field is replaced and it is not.
+DERIVED: dict[str, dict[str, Any]] = {
+    "energy": {"step_and_energy": None},
+    "step": {"step_and_energy": None, "factored": None, "symmetric": False, "check": None},
+}
+
+
+class Descent(_Fields):
     """An energy and a step that lowers it, as pure functions of (params, y, x).
+
+    ``descent._replace(step=mine)`` drops what was derived from the old step, unless it is replaced too.
 
     Attributes:
       init: ``key -> params``, a pytree of arrays.
@@ -51,7 +71,7 @@ class Descent(NamedTuple):
         the system (its meaning is the factory's), or None; where it is an anchor, `Anchor` masks padded tokens.
       step: ``(params, y, x) -> y'``, same shape and dtype as ``y``.
       step_and_energy: ``(params, y, x) -> (y', energy at y)``, both at once where that is cheaper than one after the
-        other; or None. It must agree with the two: who replaces one of them replaces it, or sets it to None.
+        other; or None. It must agree with the two.
       factored: ``(params, x) -> Factored``, the same fixed points in a form that `equilibrium` can use; None if there
         is none.
       symmetric: whether the step is the gradient of a convex potential, so that its Jacobian is symmetric positive
@@ -60,13 +80,13 @@ class Descent(NamedTuple):
         fixed point; None if there is nothing to check. `equilibrium` asks it first.
     """
 
-    init: Callable[[jax.Array], Params]
-    energy: Callable[[Params, Any, Any], Float[Array, "*batch"]]
-    step: Callable[[Params, Any, Any], Any]
-    step_and_energy: Callable[[Params, Any, Any], tuple[Any, Float[Array, "*batch"]]] | None = None
-    factored: Callable[[Params, Any], Any] | None = None
-    symmetric: bool = False
-    check: Callable[[Params, Any], None] | None = None
+    __slots__ = ()
+
+    def _replace(self, **changes: Any) -> "Descent":
+        derived = {name: value for field in changes for name, value in DERIVED.get(field, {}).items()}
+        return super()._replace(**{**derived, **changes})
+
+    __replace__ = _replace
 
 
 class Factored(NamedTuple):
@@ -170,6 +190,18 @@ def look_up(argument: str, value: Any, table: Mapping[str, Any], kind: type, *ki
 def linear(tokens: Float[Array, "*batch n d"], weight: Float[Array, "d k"]) -> Float[Array, "*batch n k"]:
     """``tokens @ weight`` as one product over all tokens, which makes the weight's gradient one product too."""
     return _flat_product(tokens, weight)
+
+
+def powers_of_two(sizes: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """Powers of two that bring ``sizes`` near 1, and those that take them back; 1 for 0, constants for autodiff.
+
+    Products with them are exact, and neither is subnormal, which compiled code takes for 0.
+    """
+    lowest = int(jnp.finfo(sizes.dtype).minexp)
+    _, exponent = jnp.frexp(jax.lax.stop_gradient(sizes))
+    exponent = jnp.clip(exponent, lowest, -lowest)
+    one = jnp.ones((), sizes.dtype)
+    return jnp.ldexp(one, -exponent), jnp.ldexp(one, exponent)
 
 
 def compute_dtype(*arrays: Any) -> jnp.dtype:

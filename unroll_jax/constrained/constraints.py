@@ -5,7 +5,10 @@ from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
+
+from unroll_jax.constrained.numbers import as_losses
 
 __all__ = ["Constraints", "descent_constraints"]
 
@@ -20,7 +23,8 @@ def descent_constraints(alpha: float | Sequence[float] | np.ndarray, *, referenc
     :math:`f_{l-1}` keeps its gradient. The bound of each constraint is ``layer_losses - violations``.
 
     Args:
-      alpha: the share of the loss every layer must remove, in (0, 1): one number, or one for each layer 1..L.
+      alpha: the share of the loss every layer must remove, in (0, 1): one number, or one for each layer 1..L; numbers,
+        not traced values.
       reference: f_ref > 0, bound on the loss at the embedded input; None leaves c_0 out.
 
     Returns:
@@ -30,6 +34,7 @@ def descent_constraints(alpha: float | Sequence[float] | np.ndarray, *, referenc
     Raises:
       ValueError: if alpha or reference is outside what is stated here; while tracing, if layer_losses has fewer than
         two entries or their number does not fit the schedule.
+      TypeError: if alpha is traced; while tracing, if layer_losses does not hold real numbers.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, problem (4) and Section 4. The fraction printed in its Tables 1, 2
     and 5 is 1 - alpha.
@@ -39,6 +44,8 @@ def descent_constraints(alpha: float | Sequence[float] | np.ndarray, *, referenc
       >>> descent_constraints(0.25, reference=4.0)(jnp.array([4.0, 2.0, 2.0])).tolist()
       [0.0, -1.0, 0.5]
     """
+    if isinstance(alpha, Tracer):
+        raise TypeError("alpha must be known when constraints are made, got a traced value; pass a Python number")
     schedule = np.asarray(alpha, dtype=float)
     if schedule.ndim > 1 or schedule.size == 0 or not np.all((schedule > 0.0) & (schedule < 1.0)):
         raise ValueError(f"alpha must be in (0, 1), one number or one for each layer, got {alpha}")
@@ -46,7 +53,7 @@ def descent_constraints(alpha: float | Sequence[float] | np.ndarray, *, referenc
         raise ValueError(f"reference must be positive and finite, or None, got {reference}")
 
     def violations(layer_losses: Float[Array, "*batch layers_and_one"]) -> Float[Array, "*batch constraints"]:
-        losses = jnp.asarray(layer_losses)
+        losses = as_losses("layer_losses", layer_losses)
         if losses.ndim == 0 or losses.shape[-1] < 2:
             raise ValueError(f"layer_losses must hold f_0..f_L with L >= 1, got shape {losses.shape}")
         if schedule.ndim == 1 and schedule.size != losses.shape[-1] - 1:

@@ -47,8 +47,9 @@ def dual_ascent(
     r"""Projected ascent :math:`\lambda \leftarrow [\lambda + \eta c]_+` on the dual function.
 
     The optimiser is given -c as its gradient, so ``optax.sgd(eta)`` is the update above and ``optax.adam(eta)`` the
-    paper's. Violations are detached. With ``resilience`` beta the gradient is :math:`c - \lambda / \beta`; under SGD
-    that decays the multipliers, :math:`\lambda \leftarrow [(1 - \eta/\beta) \lambda + \eta c]_+`.
+    paper's. Violations are detached; a call with one that is NaN or infinite changes nothing. With ``resilience`` beta
+    the gradient is :math:`c - \lambda / \beta`; under SGD that decays the multipliers,
+    :math:`\lambda \leftarrow [(1 - \eta/\beta) \lambda + \eta c]_+`.
 
     A step an epoch takes no option: call ``update`` once an epoch, with the violations of the mean losses over the
     train set (`add_losses`). With explicit slacks (`slack_descent`) feed it c - s and leave ``resilience`` at None.
@@ -115,12 +116,14 @@ def dual_ascent(
                 f"violations must have shape {state.multipliers.shape}, one a multiplier, got {jnp.shape(violations)}"
             )
         ascent = jax.lax.stop_gradient(jnp.asarray(violations, state.multipliers.dtype))
+        sound = jnp.all(jnp.isfinite(ascent))
         updates, opt_state = transformation.update(-ascent, state.opt_state, state.multipliers)
         raised = optax.projections.projection_non_negative(optax.apply_updates(state.multipliers, updates))
         if highest is not None:
             raised = jnp.minimum(raised, highest.astype(raised.dtype))
         still = _frozen_mask(frozen, raised.size)
-        return DualState(jnp.where(still, state.multipliers, raised) if still.any() else raised, opt_state)
+        after = DualState(jnp.where(still, state.multipliers, raised) if still.any() else raised, opt_state)
+        return jax.tree.map(lambda new, old: jnp.where(sound, new, old), after, state)
 
     return DualAscent(init, update)
 

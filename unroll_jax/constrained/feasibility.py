@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from unroll_jax.constrained.constraints import Constraints
+from unroll_jax.constrained.numbers import as_losses, as_multipliers
 from unroll_jax.constrained.resilience import optimal_slacks
 from unroll_jax.constrained.samples import Reduction
 
@@ -48,6 +49,7 @@ def feasibility_report(
     tolerance: float = 0.05,
     resilience: float | None = None,
     reduction: Reduction | None = None,
+    layer_axis: int = -1,
 ) -> FeasibilityReport:
     """Checks descent constraints on held-out data.
 
@@ -55,12 +57,14 @@ def feasibility_report(
     promises nothing. With a ``reduction``, such as `tail_mean`, they bind what that makes of the samples' violations.
 
     Args:
-      sample_losses: loss of every sample at every layer, (N, L + 1).
+      sample_losses: loss of every sample at every layer, (N, L + 1); or (L + 1, N), as a scan over layers stacks them,
+        with ``layer_axis=0``.
       multipliers: lambda at the end of training.
       constraints: ``layer_losses -> violations``.
       tolerance: relative excess over a bound that still counts as satisfied, unitless.
       resilience: beta of the training, for the slacks.
       reduction: of the samples' violations, if training had one; bounds remain those of the means.
+      layer_axis: the axis of ``sample_losses`` that runs over layers, -1 or 0.
 
     Returns:
       A `FeasibilityReport`.
@@ -76,17 +80,18 @@ def feasibility_report(
       >>> report.layer_losses.tolist(), report.satisfied.tolist(), bool(report.feasible)
       ([3.0, 2.0, 1.5], [True, False], False)
     """
-    losses = jnp.asarray(sample_losses)
+    losses = as_losses("sample_losses", sample_losses)
+    if layer_axis not in (-1, 0):
+        raise ValueError(f"layer_axis must be -1 or 0, got {layer_axis}")
+    if layer_axis == 0 and losses.ndim == 2:
+        losses = losses.T
     if losses.ndim != 2 or losses.shape[0] < 1:
         raise ValueError(f"sample_losses must be (samples, L + 1) with at least one sample, got shape {losses.shape}")
     if not tolerance >= 0.0:
         raise ValueError(f"tolerance must be at least 0, got {tolerance}")
     means = jnp.mean(losses, axis=0)
     violations = constraints(means)
-    if jnp.shape(multipliers) != violations.shape:
-        raise ValueError(
-            f"multipliers must have shape {violations.shape}, one a constraint, got {jnp.shape(multipliers)}"
-        )
+    multipliers = as_multipliers(multipliers, violations.shape)
     bounds = means[means.shape[0] - violations.shape[0] :] - violations
     if reduction is not None:
         violations = reduction(constraints(losses))
@@ -100,7 +105,7 @@ def feasibility_report(
         feasible=jnp.all(satisfied),
         descending=jnp.mean(losses[:, 1:] < losses[:, :-1], axis=0, dtype=losses.dtype),
         ratios=_mean_ratios(losses),
-        multipliers=jnp.asarray(multipliers),
+        multipliers=multipliers,
         slacks=slacks,
         complementary_slackness=multipliers * (violations - slacks),
     )

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.constrained.constraints import Constraints
+from unroll_jax.constrained.numbers import as_losses, as_multipliers
 
 __all__ = ["augmented_lagrangian", "lagrangian", "layer_weights"]
 
@@ -35,7 +36,8 @@ def lagrangian(
       A scalar.
 
     Raises:
-      ValueError: while tracing, if there is not one multiplier for each constraint.
+      ValueError: while tracing, if there is not one multiplier for each constraint; if a known one is negative.
+      TypeError: if losses or multipliers are not real numbers.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, eq. 5.
 
@@ -105,10 +107,6 @@ def _parts(
     constraints: Constraints,
 ) -> tuple[Float[Array, ""], Float[Array, "constraints"], Float[Array, "constraints"]]:
     """Objective, violations and detached multipliers, one multiplier a violation."""
-    losses = jnp.asarray(layer_losses)
+    losses = as_losses("layer_losses", layer_losses)
     violations = constraints(losses)
-    if jnp.shape(multipliers) != violations.shape:
-        raise ValueError(
-            f"multipliers must have shape {violations.shape}, one a constraint, got {jnp.shape(multipliers)}"
-        )
-    return jnp.mean(losses[..., -1]), violations, jax.lax.stop_gradient(jnp.asarray(multipliers))
+    return jnp.mean(losses[..., -1]), violations, jax.lax.stop_gradient(as_multipliers(multipliers, violations.shape))

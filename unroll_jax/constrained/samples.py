@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from unroll_jax.constrained.constraints import Constraints
+from unroll_jax.constrained.numbers import as_losses
 
 __all__ = ["Reduction", "mean_of_samples", "positive_part", "sample_constraints", "tail_bound", "tail_mean"]
 
@@ -40,7 +41,7 @@ def sample_constraints(constraints: Constraints, reduction: Reduction) -> Constr
     """
 
     def violations(sample_losses: Float[Array, "samples layers_and_one"]) -> Float[Array, "constraints"]:
-        losses = jnp.asarray(sample_losses)
+        losses = as_losses("sample_losses", sample_losses)
         if losses.ndim != 2 or losses.shape[0] < 1:
             raise ValueError(
                 f"sample_losses must be (samples, L + 1) with at least one sample, got shape {losses.shape}"
@@ -86,7 +87,7 @@ def tail_mean(level: float | Sequence[float] | np.ndarray) -> Reduction:
         rank = np.arange(violations.shape[0])[:, None]
         weights = np.clip(mass - rank, 0.0, 1.0) / mass
         worst_first = jnp.flip(jnp.sort(violations, axis=0), axis=0)
-        return jnp.sum(weights.astype(violations.dtype) * worst_first, axis=0)
+        return jnp.sum(weights.astype(violations.dtype) * worst_first, axis=0, where=weights > 0.0)  # not 0 times -inf
 
     return reduce
 

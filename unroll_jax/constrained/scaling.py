@@ -6,6 +6,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from unroll_jax.constrained.constraints import Constraints
+from unroll_jax.constrained.numbers import as_losses
 
 __all__ = ["initial_sizes", "scaled_constraints"]
 
@@ -22,7 +23,7 @@ def initial_sizes(
       >>> initial_sizes(jnp.array([4.0, 2.0, 0.5]), unroll_jax.descent_constraints(0.25)).tolist()
       [2.0, 0.5]
     """
-    losses = jnp.asarray(layer_losses)
+    losses = as_losses("layer_losses", layer_losses)
     sizes = jnp.abs(losses[losses.size - constraints(losses).size :])
     return jnp.where(sizes > 0.0, sizes, 1.0)
 

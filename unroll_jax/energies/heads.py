@@ -258,12 +258,15 @@ def _solve_block(W: Float[Array, "d m"], root: Float[Array, " m"], offset: Float
 def _norm_bound(W: Float[Array, "h d k"]) -> Float[Array, " h"]:
     """At least |W_h|_2^2, at most k^(1/16) times it: the 16-norm of the eigenvalues of W_h^T W_h."""
     gram = jnp.swapaxes(W, -1, -2) @ W
-    size = jnp.sqrt(jnp.sum(gram**2, axis=(-2, -1), keepdims=True))
-    size = jnp.where(size == 0.0, 1.0, size)
+    square = jnp.sum(gram**2, axis=(-2, -1), keepdims=True)
+    none = square == 0.0  # roots have no derivative at 0
+    size = jnp.sqrt(jnp.where(none, 1.0, square))
     power = gram / size
     for _ in range(3):
         power = power @ power
-    return size[..., 0, 0] * jnp.sum(power**2, axis=(-2, -1)) ** (1.0 / 16.0)
+    total = jnp.sum(power**2, axis=(-2, -1), keepdims=True)
+    bound = size * jnp.where(none, 1.0, total) ** (1.0 / 16.0)
+    return jnp.where(none, 0.0, bound)[..., 0, 0]
 
 
 def _join(W: Float[Array, "h d k"]) -> Float[Array, "d m"]:

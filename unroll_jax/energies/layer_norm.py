@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
+from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype, powers_of_two
 
 __all__ = ["layer_norm"]
 
@@ -62,28 +62,37 @@ def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, s
     if not 0.0 < step_size <= 1.0:
         raise ValueError(f"step_size must be in (0, 1], got {step_size}")
 
-    def split(y: Array) -> tuple[Array, Array, Array]:
-        """Mean of each token, what is left of it, and the smoothed norm of that."""
+    def split(y: Array) -> tuple[Array, Array, Array, Array]:
+        """Mean of each token, what is left of it and the smoothed norm of that, both times a power of two; its inverse.
+
+        The power brings the larger of the token and of the smoothing near 1: squares neither over- nor underflow.
+        """
         wide = y.astype(compute_dtype(y))
+        largest = jnp.max(jnp.abs(wide), axis=-1, keepdims=True)
+        down, up = powers_of_two(jnp.maximum(largest, math.sqrt(epsilon)))
+        wide = wide * down
         mean = jnp.mean(wide, axis=-1, keepdims=True)
         centred = wide - mean
-        square = jnp.sum(centred**2, axis=-1, keepdims=True) + dim * epsilon
+        square = jnp.sum(centred**2, axis=-1, keepdims=True)
+        if epsilon > 0.0:
+            square = square + dim * (math.sqrt(epsilon) * down) ** 2
         # The inner `where` keeps the derivative finite at a token of equal entries.
-        return mean, centred, jnp.where(square == 0.0, 0.0, jnp.sqrt(jnp.where(square == 0.0, 1.0, square)))
+        length = jnp.where(square == 0.0, 0.0, jnp.sqrt(jnp.where(square == 0.0, 1.0, square)))
+        return mean * up, centred, length, up
 
     def energy(params: Any, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
         check_tokens(y, x, dim=dim)
         present = as_anchor(x).present
-        mean, _, length = split(blank_absent(y, present))
+        mean, _, length, up = split(blank_absent(y, present))
         # |u|^2 / 2 - R sqrt(|u|^2 + c) + R^2 / 2, as a square so that nothing cancels near the sphere.
-        centred_part = 0.5 * (length - norm) ** 2 - 0.5 * dim * epsilon
+        centred_part = 0.5 * (length * up - norm) ** 2 - 0.5 * dim * epsilon
         each = 0.5 * dim * mean**2 + centred_part
         return jnp.sum(each if present is None else blank_absent(each, present), axis=(-2, -1))
 
     def step(params: Any, y: Array, x: Array | Anchor | None = None) -> Array:
         check_tokens(y, x, dim=dim)
         present = as_anchor(x).present
-        _, centred, length = split(blank_absent(y, present))
+        _, centred, length, _ = split(blank_absent(y, present))
         normed = centred * (norm / jnp.where(length == 0.0, 1.0, length))
         stepped = ((1.0 - step_size) * y + step_size * normed).astype(y.dtype)
         return stepped if present is None else jnp.where(present[..., None], stepped, y)

@@ -32,8 +32,8 @@ class EquilibriumInfo(NamedTuple):
     """What `equilibrium` says of its forward solve, per example.
 
     Attributes:
-      residual: relative, |f(z) - z| / |f(z)| at the z that the state returned is f of; where |f(z)| has grown to more than
-        1000 times the first state and the largest step met, relative to these.
+      residual: relative, |f(z) - z| / |f(z)| at the z that the state returned is f of; where |f(z)| has grown to more
+        than 1000 times the first state and the largest step met, relative to these.
       steps: evaluations of the step until the example ended.
       status: how it ended, an index into `unroll_jax.fixed_point.STATUS`.
       converged: whether it met the tolerance or stalled at round-off.

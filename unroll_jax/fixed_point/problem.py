@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.descent import compute_dtype
+from unroll_jax.descent import compute_dtype, powers_of_two
 
 __all__ = [
     "CONVERGED",
@@ -120,15 +120,8 @@ def epsilon_of(tree: Any) -> float:
 
 
 def powers(z: Float[Array, "b m"]) -> tuple[Float[Array, "b 1"], Float[Array, "b 1"]]:
-    """The power of two that brings the largest entry of every row near 1, and the one that takes it back.
-
-    Neither is subnormal, which compiled code takes for 0, and products with them are exact.
-    """
-    limits = jnp.finfo(z.dtype)
-    _, exponent = jnp.frexp(jax.lax.stop_gradient(jnp.max(jnp.abs(z), axis=-1, keepdims=True, initial=0.0)))
-    exponent = jnp.clip(exponent, int(limits.minexp), -int(limits.minexp))
-    one = jnp.ones((), z.dtype)
-    return jnp.ldexp(one, -exponent), jnp.ldexp(one, exponent)
+    """The power of two that brings the largest entry of every row near 1, and the one that takes it back."""
+    return powers_of_two(jnp.max(jnp.abs(z), axis=-1, keepdims=True, initial=0.0))
 
 
 def norm(z: Float[Array, "b m"]) -> Float[Array, " b"]:

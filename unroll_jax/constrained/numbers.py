@@ -1,0 +1,43 @@
+"""The numbers that constraints are made of: real, floating, and multipliers at least 0."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+__all__ = ["as_losses", "as_multipliers"]
+
+
+def as_losses(name: str, value: Any) -> Float[Array, "..."]:
+    """``value`` as a floating array; integers are exact as float32 or wider, and are taken so.
+
+    Raises:
+      TypeError: if it does not hold real numbers.
+    """
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be an array of numbers, got {type(value).__name__}") from error
+    if jnp.issubdtype(array.dtype, jnp.integer):
+        return array.astype(jnp.promote_types(array.dtype, jnp.float32))
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise TypeError(f"{name} must hold real numbers, got {array.dtype}")
+    return array
+
+
+def as_multipliers(value: Any, shape: tuple[int, ...]) -> Float[Array, "constraints"]:
+    """``value`` as multipliers of violations of a shape.
+
+    Raises:
+      TypeError: if they are not real numbers.
+      ValueError: if there is not one for each violation, or a value that is known is negative or not a number.
+    """
+    multipliers = as_losses("multipliers", value)
+    if multipliers.shape != shape:
+        raise ValueError(f"multipliers must have shape {shape}, one a constraint, got {multipliers.shape}")
+    known = not isinstance(multipliers, Tracer) and multipliers.is_fully_addressable
+    if known and not np.all(np.asarray(multipliers) >= 0.0):
+        raise ValueError(f"multipliers must be at least 0, got {multipliers}")
+    return multipliers
