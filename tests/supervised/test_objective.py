@@ -23,7 +23,9 @@ def drawn(request):
 def test_cross_entropy_is_the_mean_over_the_labels_that_count(drawn):
     logits, labels = drawn
     there = labels != NOT_COUNTED
-    expected = metrics.log_loss(labels[there], softmax(logits.astype(np.float64), axis=-1)[there], labels=range(CLASSES))
+    expected = metrics.log_loss(
+        labels[there], softmax(logits.astype(np.float64), axis=-1)[there], labels=range(CLASSES)
+    )
     np.testing.assert_allclose(jax.jit(mean_cross_entropy)(logits, labels), expected, rtol=1e-5)
 
 

@@ -4,18 +4,15 @@ import dataclasses
 import json
 import shutil
 
-import jax
 import numpy as np
 import pytest
 
-from tests.energies.opteq_reference import conv_matrix
 from train.data.pictures import NOT_COUNTED
 from train.errors import UserError
 from train.experiments import EXPERIMENTS
 from train.metrics import read_metrics
 from train.runs import evaluate, report
-from train.supervised.evaluate import weight_norms
-from train.supervised.experiments import CIFAR10, PUBLISHED, QUICK
+from train.supervised.experiments import QUICK
 from train.supervised.pictures import draw_predictions, read_predictions
 
 pytestmark = pytest.mark.slow
@@ -99,59 +96,6 @@ def test_runs_that_differ_by_the_seed_are_one_row(start, tmp_path):
     assert summary["image-dnn"]["iterations"] is None
     assert "image-dnn" in lines[0]
     assert "<table>" in (tmp_path / "report" / "index.html").read_text()
-
-
-def test_the_networks_for_digits_have_as_many_parameters_within_5_percent(stripes):
-    stripes.shape, stripes.num_classes = (8, 8, 1), 10
-    names = ["image-opteq", "image-mon", "image-ode", "image-anode", "image-dnn"]
-    counts = {name: parameters(QUICK[name], stripes) for name in names}
-    assert max(counts.values()) <= 1.05 * min(counts.values()), counts
-
-
-@pytest.mark.parametrize(
-    ("name", "count"),
-    [("1a-none", 199_338), ("1b-none", 162_474), ("1b-mon", 172_218), ("1b-mon-large", 853_612)],
-)
-def test_published_networks_have_the_published_number_of_parameters(name, count, stripes):
-    stripes.shape, stripes.num_classes, stripes.mean, stripes.std = (32, 32, 3), 10, np.zeros(3), np.ones(3)
-    assert parameters(PUBLISHED[f"xie2021-{name}"], stripes) == count
-
-
-@pytest.mark.parametrize(("name", "about"), [("1a-dnn", 199_338), ("1b-ode", 172_218), ("1b-anode", 172_218)])
-def test_other_networks_of_the_tables_have_as_many_within_5_percent(name, about, stripes):
-    stripes.shape, stripes.num_classes, stripes.mean, stripes.std = (32, 32, 3), 10, np.zeros(3), np.ones(3)
-    assert abs(parameters(PUBLISHED[f"xie2021-{name}"], stripes) / about - 1.0) < 0.05
-
-
-@pytest.mark.parametrize("name", [name for name in PUBLISHED if PUBLISHED[name].config.data.source == "cifar10"])
-def test_every_published_network_can_be_built(name, stripes):
-    stripes.shape, stripes.num_classes, stripes.mean, stripes.std = (32, 32, 3), 10, np.zeros(3), np.ones(3)
-    assert parameters(PUBLISHED[name], stripes) > 100_000
-
-
-def test_the_networks_for_one_core_have_as_many_parameters_within_5_percent(stripes):
-    stripes.shape, stripes.num_classes, stripes.mean, stripes.std = (32, 32, 3), 10, np.zeros(3), np.ones(3)
-    counts = {name: parameters(row, stripes) for name, row in CIFAR10.items()}
-    assert max(counts.values()) <= 1.05 * min(counts.values()), counts
-
-
-def test_both_segmenters_have_as_many_parameters_within_5_percent(fields):
-    fields.class_names = tuple("abcdefghijk")
-    fields.num_classes = 11
-    counts = [parameters(QUICK[name], fields) for name in ("segment-opteq", "segment-fcn")]
-    assert max(counts) <= 1.05 * min(counts), counts
-
-
-def test_weight_norms_are_of_convolutions_as_large_as_the_stem_leaves_them(getkey):
-    kernel = jax.random.normal(getkey(), (3, 3, 2, 4))
-    found = weight_norms({"params": {"network": {"layer_1": {"W": kernel}}}}, (9, 7), stem=1)
-    assert found == {"layer_1": pytest.approx(np.linalg.norm(conv_matrix(kernel, (5, 4)), 2), rel=1e-3)}
-
-
-def parameters(row, data):
-    """How many parameters the network of an experiment has on these data."""
-    params = jax.eval_shape(row.kind.recipe(row.config, data).init).params
-    return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
 def test_runs_of_different_tests_are_not_compared(start, stripes, tmp_path):
