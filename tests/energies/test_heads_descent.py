@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import unroll_jax as uj
-from tests.energies.any_rho import any_rho
+from tests.energies.any_rho import of_every_rho
 from tests.energies.test_heads import CHOICES, GRAPH, SHAPES, build, tokens, weights
 from unroll_jax.energies.heads import HeadsParams
 
@@ -69,15 +69,11 @@ def test_no_step_raises_the_sum_of_the_heads_energies(majoriser, shape, dtype):
 def test_no_step_of_a_block_raises_the_energy_for_any_rho():
     """More columns than the tokens are wide and no ridge, where its systems may be singular."""
 
-    @jax.jit
-    def of_all(*args):
-        def one(index):
-            layer = build("block", "wide", rho=any_rho(index))
-            return jax.vmap(lambda W_a, *args: energies_and_slack(layer, HeadsParams(W_a), *args))(*args)
+    def one(rho, *args):
+        layer = build("block", "wide", rho=rho)
+        return jax.vmap(lambda W_a, *args: energies_and_slack(layer, HeadsParams(W_a), *args))(*args)
 
-        return jax.lax.map(one, np.arange(len(uj.RHOS)))
-
-    for rho, *found in zip(uj.RHOS, *of_all(*draws("float32", "wide")), strict=True):
+    for rho, *found in zip(uj.RHOS, *of_every_rho(one)(*draws("float32", "wide")), strict=True):
         check_descent(found, "float32", 32.0, rho)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import unroll_jax as uj
 from tests import reference
-from tests.energies.any_rho import any_rho
+from tests.energies.any_rho import of_every_rho
 from unroll_jax.energies import AttentionParams
 
 NO_WEIGHT = AttentionParams(None)
@@ -58,14 +58,10 @@ def test_no_step_raises_its_energy(form, dtype):
             found.append(layer.energy(NO_WEIGHT, jnp.stack([y, layer.step(NO_WEIGHT, y, x)]), x))
         return jnp.stack(found)
 
-    @jax.jit
-    def of_all(y, x):
-        by_name = energies("softmax", y, x, table[::3])  # which has sums of its own
-        return by_name, jax.lax.map(lambda index: energies(any_rho(index, rhos), y, x, table), np.arange(len(rhos)))
-
     with jax.enable_x64(dtype == "float64"):
-        by_name, others = of_all(y, x)
-        assert by_name.dtype == dtype
+        by_name = jax.jit(lambda y, x: energies("softmax", y, x, table[::3]))(y, x)  # which has sums of its own
+        others = of_every_rho(lambda rho, y, x: energies(rho, y, x, table), rhos)(y, x)
+        assert by_name.dtype == others.dtype == dtype
     for rho, found in (("softmax, by name", by_name), *zip(rhos, others, strict=True)):
         for entry, (before, after) in zip(
             table[::3] if found is by_name else table, np.asarray(found, np.float64), strict=True
