@@ -101,14 +101,14 @@ def clips() -> Clips:
     return Clips()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def config() -> VideoConfig:
     return VideoConfig(
         steps=6, batch_size=4, validate_every=2, test_gammas=(0.0, 0.3), model=ModelConfig(num_layers=2, rank=4)
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def changed(config: VideoConfig) -> Callable[..., VideoConfig]:
     """The small configuration with fields replaced: ``changed(steps=3, **{"dual.optimizer": "sgd"})``."""
 
