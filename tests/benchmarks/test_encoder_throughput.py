@@ -8,6 +8,8 @@ import pytest
 from benchmarks import encoder_throughput, torch_peer
 from unroll_jax.models import Classifier, Encoder, EncoderConfig
 
+pytestmark = pytest.mark.xdist_group("torch")  # which takes seconds to import
+
 
 @pytest.fixture
 def small(monkeypatch):

@@ -11,6 +11,8 @@ import pytest
 import unroll_jax as uj
 from benchmarks import torch_peer, transformer_forward
 
+pytestmark = pytest.mark.xdist_group("torch")  # which takes seconds to import
+
 
 @pytest.fixture
 def small(monkeypatch):
