@@ -33,12 +33,6 @@ def refused(capsys):
     return run
 
 
-@pytest.fixture
-def small_data(clips, monkeypatch):
-    monkeypatch.setattr("train.video.kind.load", lambda config, *, log: clips)
-    monkeypatch.setattr("train.video.kind.write_report", lambda *arguments, **options: None)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -105,31 +99,33 @@ def test_a_mistake_is_one_line_that_names_it(refused, arguments, words):
         assert word in line, line
 
 
-@pytest.mark.usefixtures("small_data")
+@pytest.mark.usefixtures("in_memory")
 def test_a_reference_that_no_training_can_reach_is_refused(refused, tmp_path):
     line = refused("run", "video-ut", *SMALL, "--constraints.reference", "0.01", "--out", str(tmp_path / "run"))
     assert "--constraints.reference 0.01 is below the loss of the noisy input" in line
     assert not (tmp_path / "run").exists(), "a refused run leaves nothing behind"
 
 
-@pytest.mark.usefixtures("small_data")
+@pytest.mark.usefixtures("in_memory")
 def test_a_rank_beyond_the_token_width_is_refused(refused, tmp_path):
     for rank, words in (("0", "at least 1"), ("17", "between 1 and the token width 16")):
         line = refused("run", "video-ut", *SMALL, "--model.rank", rank, "--out", str(tmp_path / "run"))
         assert f"--model.rank must be {words}, got {rank}" in line
 
 
-@pytest.mark.usefixtures("small_data")
-def test_a_resume_with_a_changed_option_names_it_and_both_values(refused, capsys, tmp_path):
-    command = ["run", "video-ut", *SMALL, "--out", str(tmp_path / "run")]
+@pytest.mark.usefixtures("in_memory")
+@pytest.mark.xdist_group("video-runs")
+def test_a_resume_with_a_changed_option_names_it_and_both_values(refused, capsys, finished):
+    options = "--steps 6 --batch-size 4 --validate-every 2 --test-gammas 0 0.3 --model.num-layers 2 --model.rank 4"
+    command = ["run", "video-ut", *options.split(), "--out", str(finished)]
     assert main(command) == 0
-    capsys.readouterr()
+    assert "finished already" in capsys.readouterr().out
     line = refused(*command, "--dual.learning-rate", "0.5")
     assert "dual.learning_rate was 0.005, is now 0.5" in line
     assert "--out" in line
 
 
-@pytest.mark.usefixtures("small_data")
+@pytest.mark.usefixtures("in_memory")
 def test_a_loss_that_is_not_finite_is_one_line_with_step_and_layer(capsys, monkeypatch, tmp_path):
     def poisoned(config, data):
         task = video_task(config, data)
