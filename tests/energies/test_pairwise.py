@@ -209,16 +209,21 @@ def test_a_nan_token_is_not_hidden_where_it_cannot_be_refused():
 
 
 def test_bfloat16_tokens_are_computed_in_float32():
-    layers = {form: uj.attention(form=form, ridge=0.5, dim=4, rank=2) for form in ("jacobi", "softmax")}
+    """With a float32 weight, and without one."""
     y, x = jnp.asarray(tokens(0, (2, 2, 5, 4)), jnp.bfloat16)
-    params = AttentionParams(jnp.asarray(tokens(2, (4, 2)), jnp.float32))
-    found = jax.jit(lambda *args: {form: both(layer)(*args) for form, layer in layers.items()})
-    narrow, wide = (found(params, jnp.asarray(y, dtype), jnp.asarray(x, dtype)) for dtype in ("bfloat16", "float32"))
-    for form in layers:
-        (energy, stepped), (expected, moved) = narrow[form], wide[form]
-        assert energy.dtype == jnp.float32, form
-        np.testing.assert_allclose(energy, expected, rtol=1e-6, err_msg=form)
-        np.testing.assert_array_equal(stepped, np.asarray(moved).astype(jnp.bfloat16), err_msg=form)
+    W_a, table = np.float32(tokens(2, (4, 2))), list(itertools.product(("jacobi", "softmax"), (None, 4)))
+
+    @jax.jit
+    def all_of(W_a, y, x):
+        layers = [uj.attention(form=form, ridge=0.5, dim=dim, rank=dim and 2) for form, dim in table]
+        weights = [AttentionParams(W_a if dim else None) for _, dim in table]
+        return [both(layer)(params, y, x) for layer, params in zip(layers, weights, strict=True)]
+
+    narrow, wide = (all_of(W_a, y.astype(dtype), x.astype(dtype)) for dtype in ("bfloat16", "float32"))
+    for entry, (energy, stepped), (expected, moved) in zip(table, narrow, wide, strict=True):
+        assert energy.dtype == jnp.float32, entry
+        np.testing.assert_allclose(energy, expected, rtol=1e-6, err_msg=str(entry))
+        np.testing.assert_array_equal(stepped, np.asarray(moved).astype(jnp.bfloat16), err_msg=str(entry))
 
 
 def test_init_draws_the_weight_of_the_stated_shape(getkey):
