@@ -20,9 +20,9 @@ def images(*batch, dtype=jnp.float64):
     return normal(*batch, 4, 5, 2, dtype=dtype)
 
 
-def start(model, x, size=0.8):
+def start(model, x, size=0.8, scale=0.4):
     """Parameters drawn by NumPy, biases too; every W has this norm as a matrix."""
-    params = drawn(model, x, scale=0.4)["params"]
+    params = drawn(model, x, scale=scale)["params"]
     for place in range(1, len(model.widths) + 1):
         W = np.asarray(params[f"layer_{place}"]["W"])
         norm = np.linalg.norm(np.asarray(W, np.float64).reshape(-1, W.shape[-1]), 2)
