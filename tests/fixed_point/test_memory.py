@@ -9,8 +9,6 @@ import unroll_jax as uj
 from tests.fixed_point.problems import inputs, skew_weights, symmetric_step, symmetric_weights, tanh_step
 from unroll_jax.fixed_point import unrolled
 
-pytestmark = pytest.mark.usefixtures("optimised")
-
 IMPLICIT = {"solver": "picard", "adjoint": "conjugate_gradient", "batch_ndim": 1}
 
 
