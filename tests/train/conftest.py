@@ -5,6 +5,8 @@ import dataclasses
 import functools
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -42,6 +44,23 @@ MANY = {
     "constraints.alpha": (0.6,),
     "primal.schedule": "linear",
     "primal.learning_rate": 0.01,
+}
+# The run that started processes are asked for. Multipliers that move, an optimiser of theirs with a state of its own,
+# what is nonlinear over the batch, and what else a state may hold.
+OF_PROCESSES = {
+    "steps": 120,
+    "batch-size": 8,
+    "validate-every": 20,
+    "test-gammas": 0.15,
+    "model.num-layers": 2,
+    "model.rank": 8,
+    "accumulate": 2,
+    "average": 0.9,
+    "dual.optimizer": "adam",
+    "constraints.alpha": 0.6,
+    "constraints.bind": "tail",
+    "constraints.slacks": "explicit",
+    "constraints.resilience": 5.0,
 }
 SIZES = {"train": 64, "validation": 12, "test": 10}
 
@@ -104,6 +123,30 @@ def of_processes(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> di
         JAX_COMPILATION_CACHE_DIR=str(compiled),
         JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
     )
+
+
+@pytest.fixture(scope="session")
+def launched(of_processes: dict[str, str], few_clips: Path) -> Callable[..., subprocess.Popen]:
+    """``launched(folder, *before, **options)``: starts ``train [before] run video-ut``, its output in a file beside."""
+    data = {"data.source": "frames", "data.root": few_clips}
+
+    def start(folder: Path, *before: str, **options: object) -> subprocess.Popen:
+        folder.parent.mkdir(exist_ok=True)
+        named = (OF_PROCESSES | data | options | {"out": folder}).items()
+        words = [part for name, value in named for part in (f"--{name}", str(value))]
+        command = [sys.executable, "-m", "train", *before, "run", "video-ut", *words]
+        with folder.with_suffix(".log").open("ab") as output:
+            return subprocess.Popen(command, env=of_processes, stdout=output, stderr=subprocess.STDOUT)
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def alone(launched: Callable[..., subprocess.Popen], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of one process that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    assert launched(folder).wait(timeout=300) == 0, folder.with_suffix(".log").read_text()
+    return folder
 
 
 @pytest.fixture(autouse=True, scope="module")
