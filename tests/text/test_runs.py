@@ -6,6 +6,7 @@ import json
 import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -276,8 +277,8 @@ def test_a_model_that_gives_every_text_one_class_is_said_to_have_collapsed(built
     config, material, task, _ = built("text-ut", method="erm")
     recipe = text_recipe(config, task, material)
     state = recipe.init()
-    head = state.params["params"]["head"]["logits"]
-    blind = {"kernel": 0.0 * head["kernel"], "bias": head["bias"].at[1].set(1.0)}
+    head = jax.device_get(state.params["params"]["head"]["logits"])
+    blind = {"kernel": jnp.asarray(0.0 * head["kernel"]), "bias": jnp.asarray(np.eye(2, dtype=np.float32)[1])}
     dead = {**state.params["params"], "head": {"logits": blind}}
     said = recipe.validate(state._replace(params={"params": dead})).collapse
     assert said is not None
