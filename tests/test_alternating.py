@@ -108,6 +108,14 @@ def test_gradients_given_and_a_step_given_do_as_autodiff_does():
         np.testing.assert_allclose(other, plain, rtol=1e-12)
 
 
+def test_a_step_keeps_the_dtype_of_the_state_whatever_that_of_a_given_gradient():
+    slope = {"f_gradient": gradient("f"), "g_gradient": gradient("g")}
+    system = uj.alternating(quadratic("f"), quadratic("g"), f_step_size=A1, g_step_size=A2, **slope)
+    params, y = draw_params(2, "float32"), jax.ShapeDtypeStruct((4, DIM), jnp.bfloat16)
+    assert jax.eval_shape(slope["f_gradient"], params, y, None).dtype == jnp.float32
+    assert jax.eval_shape(system.step, params, y, None).dtype == jnp.bfloat16
+
+
 @pytest.mark.usefixtures("x64")
 def test_what_is_given_is_what_is_used():
     """A gradient that is wrong must show."""

@@ -51,6 +51,16 @@ def test_the_norm_of_a_convolution_is_met_from_both_sides(kernel):
 
 
 @pytest.mark.usefixtures("x64")
+def test_the_bound_of_a_convolution_sees_frequencies_that_images_of_its_size_do_not_have():
+    """Differences of neighbours in rows of three pixels: their norm is 2 cos(pi / 7), that of a ring 2 sin(pi / 3)."""
+    W = np.zeros((3, 3, 1, 1))
+    W[1, 1], W[1, 2] = 1.0, -1.0
+    assert np.linalg.norm(reference.conv_matrix(W, (2, 3)), 2) == pytest.approx(2.0 * np.cos(np.pi / 7.0))
+    bound = jax.jit(lambda W: certificates.weight_norm_bound(W, (2, 3)))(W)
+    assert 2.0 * np.cos(np.pi / 7.0) <= bound <= 2.0
+
+
+@pytest.mark.usefixtures("x64")
 def test_the_gradient_of_a_norm_is_that_of_the_largest_singular_value():
     W = np.random.default_rng(2).normal(size=(6, 4))
     left, _, right = np.linalg.svd(W)
@@ -59,6 +69,10 @@ def test_the_gradient_of_a_norm_is_that_of_the_largest_singular_value():
     for found in slopes(W):
         np.testing.assert_allclose(found, np.outer(left[:, 0], right[0]), atol=2e-3)
     assert np.all(np.isfinite(slopes(np.zeros((6, 4)))[1]))
+    # After few steps too it is u v^T of one pair, for it does not pass through the steps.
+    early = jax.jit(jax.grad(lambda W: certificates.weight_norm(W, num_steps=2)))(W)
+    np.testing.assert_allclose(np.linalg.svd(early)[1], [1.0, 0.0, 0.0, 0.0], atol=1e-12)
+    assert np.max(np.abs(early - np.outer(left[:, 0], right[0]))) > 0.01
 
 
 @pytest.mark.usefixtures("x64")
@@ -84,12 +98,10 @@ def test_maps_of_pytrees_have_one_norm_and_radius_an_example():
     gains = np.array([[0.5, 0.8], [2.0, 0.3], [1.0, 0.0]])
     swap = lambda v: (gains[:, 1, None] * v[1].sum(-1), gains[:, 0, None, None] * v[0][..., None])  # noqa: E731
     like = (jax.ShapeDtypeStruct((3, 4), jnp.float64), jax.ShapeDtypeStruct((3, 4, 1), jnp.float64))
-    ways = {"norm": {"num_steps": 300}, "radius": {}}
-    found = jax.jit(
-        lambda: [getattr(certificates, f"spectral_{way}")(swap, like, batch_ndim=1, **ways[way]) for way in ways]
-    )()
-    np.testing.assert_allclose(found[0], gains.max(axis=1), rtol=1e-6)
-    np.testing.assert_allclose(found[1], np.sqrt(gains.prod(axis=1)), rtol=1e-12)
+    norm = jax.jit(lambda: certificates.spectral_norm(swap, like, batch_ndim=1, num_steps=300))()
+    np.testing.assert_allclose(norm, gains.max(axis=1), rtol=1e-6)
+    radius = jax.jit(lambda: certificates.spectral_radius(swap, like, batch_ndim=1))()
+    np.testing.assert_allclose(radius, np.sqrt(gains.prod(axis=1)), rtol=1e-12)
 
 
 @pytest.mark.usefixtures("x64")
@@ -248,13 +260,10 @@ def test_as_many_picard_steps_as_were_promised_are_enough():
 
 def test_what_does_not_contract_has_no_promise():
     steps = jax.jit(lambda c, residual: certificates.picard_steps(c, residual, 1e-3))
+    found = [float(steps(*case)) for case in [(1.0, 0.5), (1.2, 0.0), (0.5, 1e-9), (0.0, 1.0)]]
+    assert found == [np.inf, 0.0, 0.0, 1.0]
     error = jax.jit(certificates.error_bound)
-    assert steps(1.0, 0.5) == np.inf
-    assert error(1.2, 0.5) == np.inf
-    assert steps(1.2, 0.0) == 0.0
-    assert error(1.2, 0.0) == 0.0
-    assert steps(0.5, 1e-9) == 0.0
-    assert steps(0.0, 1.0) == 1.0
+    assert [float(error(1.2, residual)) for residual in (0.5, 0.0)] == [np.inf, 0.0]
 
 
 def test_weights_above_the_bound_are_refused_by_layer():

@@ -180,18 +180,19 @@ def test_a_second_call_of_a_compiled_unroll_traces_nothing(layer):
         forward(weights(), tokens()[0])
 
 
-def test_remat_keeps_the_gradients_and_saves_memory():
+def test_remat_keeps_the_gradients_and_saves_memory_as_far_as_its_policy_lets_it():
     layer, y = uj.transformer(32), jnp.asarray(np.random.default_rng(3).uniform(size=(64, 32)).astype(np.float32))
     # Deep enough for gradients to explode otherwise.
     params = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf) / 4), weights(dim=32))
     gradients, memory = [], []
-    for remat in (False, True):
+    for remat in (False, True, jax.checkpoint_policies.everything_saveable):
         loss = lambda params: jnp.sum(uj.unroll(layer, params, y, num_layers=32, remat=remat)[1].energy)  # noqa: E731, B023
         compiled = jax.jit(jax.grad(loss)).lower(params).compile()
         gradients.append(compiled(params))
         memory.append(compiled.memory_analysis().temp_size_in_bytes)
-    chex.assert_trees_all_close(*gradients, rtol=1e-4, atol=1e-5)
-    assert memory[1] < 0.5 * memory[0]
+    for other in gradients[1:]:
+        chex.assert_trees_all_close(other, gradients[0], rtol=1e-4, atol=1e-5)
+    assert memory[1] < 0.5 * min(memory[0], memory[2])
 
 
 BAD_CALLS = [
