@@ -181,6 +181,14 @@ def test_a_rise_under_a_false_smoothness_is_told_as_a_rise():
     assert np.asarray(found.outcome) == Outcome.ROSE
 
 
+def test_a_point_that_stays_has_not_risen_whatever_the_sign_of_its_energy():
+    f = g = lambda params, y, x: jnp.sum(y**2, (-2, -1)) - 1000.0
+    known = {"f_step_size": 0.1, "g_step_size": 0.1, "smoothness_f": 2.0, "smoothness_g": 2.0}
+    found = jax.jit(lambda y: certify(f, g, None, y, **known))(np.zeros((1, 1), np.float32))
+    np.testing.assert_array_equal(found.energy, -2000.0)
+    assert np.asarray(found.outcome) != Outcome.ROSE
+
+
 @pytest.mark.usefixtures("x64")
 def test_layers_may_have_parameters_of_their_own():
     _, _, y, _, halves, keywords = attention_case((), dtype=np.float64, step_size=0.1)

@@ -9,6 +9,7 @@ import pytest
 
 import unroll_jax as uj
 from unroll_jax import certificates as certified
+from unroll_jax.certificates.curvature import FAILURE_PROBABILITY
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams, FeedForwardParams, band, edges
 from unroll_jax.energies.heads import HeadsParams
@@ -60,6 +61,8 @@ def test_the_true_ends_lie_within_the_error_when_steps_are_few():
     d, steps = 600, 60
     rng = np.random.default_rng(1)
     spectra = np.stack([np.cos(np.pi * (np.arange(d) + 0.5) / d), np.linspace(0, 1, d), rng.normal(size=d)])
+    # A share e of the width is missed with this probability; the width seen is the true one less e at either end.
+    share = (np.log(1.648 * np.sqrt(d) / FAILURE_PROBABILITY) / (2 * steps - 1)) ** 2
 
     @jax.jit
     def run(spectrum, key):
@@ -70,6 +73,8 @@ def test_the_true_ends_lie_within_the_error_when_steps_are_few():
     for seed in range(5):
         found, of_few = jax.tree.map(np.asarray, run(spectra, jax.random.key(seed)))
         assert 0.0 < found.error < 0.2
+        seen = np.max(found.largest - found.smallest)
+        np.testing.assert_allclose(found.error, share * seen / (1.0 - 2.0 * share), rtol=1e-12)
         assert np.all(found.largest <= spectra.max(-1) + 1e-12)
         assert np.all(found.smallest >= spectra.min(-1) - 1e-12)
         assert np.all(found.largest + found.error >= spectra.max(-1))
