@@ -10,7 +10,7 @@ import pytest
 
 import unroll_jax as uj
 from unroll_jax.descent import Anchor
-from unroll_jax.energies import Proximal, TransformerParams, transformer_parts
+from unroll_jax.energies import Proximal, TransformerParams, box, transformer_parts
 
 A1, A2, DIM = 0.07, 0.1, 3
 PARTS = transformer_parts(DIM, step_size=A2)
@@ -148,13 +148,17 @@ def test_the_transformer_is_an_alternating_system(form):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("phi", "first"), [("relu", {"f_step": PARTS.attention.step}), ("tanh", {"f_step_size": A1})])
+@pytest.mark.parametrize(
+    ("phi", "first"),
+    [(box(0.2, 1.0), {"f_step": PARTS.attention.step}), ("tanh", {"f_step_size": A1})],
+    ids=["infinite at 0", "tanh"],
+)
 def test_absent_tokens_neither_move_nor_count(phi, first):
     """As in a transformer, whatever padding holds."""
     rng = np.random.default_rng(3)
     params = TransformerParams(*rng.normal(size=(2, DIM, DIM)))
     system = uj.alternating(PARTS.attention.energy, PARTS.feedforward.energy, g_step_size=A2, phi=phi, **first)
-    y, there = rng.uniform(size=(2, 4, DIM)), np.arange(6) < 4
+    y, there = rng.uniform(0.2, 1.0, size=(2, 4, DIM)), np.arange(6) < 4
 
     @jax.jit
     def measure(params, y, x):
@@ -165,6 +169,7 @@ def test_absent_tokens_neither_move_nor_count(phi, first):
         return jax.grad(size, has_aux=True)(y)
 
     slope, (expected, energy) = jax.tree.map(np.asarray, measure(params, y, None))
+    assert np.all(np.isfinite(energy))
     for padding in (0.0, -1.0, np.nan):
         padded = np.full((2, 6, DIM), padding)
         padded[:, :4] = y
