@@ -20,18 +20,18 @@ install: $(STAMP)
 demo: $(STAMP)
 	$(PY) -m train run demo
 
-# In the order of collection, which has what is slow first; xdist alone would put files of many tests first.
+# ARGS go to pytest, as in: make test ARGS="-k padding". In the order of collection, which has what is slow first; xdist alone would put files of many tests first.
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder --durations 15
 
 test: $(STAMP)
-	$(PY) $(PYTEST) -m "not slow"
+	$(PY) $(PYTEST) -m "not slow" $(ARGS)
 
 # What make test leaves out: the slow ones and the notebooks, and with UNROLL_DATA those that read real data.
 test-rest: $(STAMP)
-	$(PY) $(PYTEST) -m "slow or data"
+	$(PY) $(PYTEST) -m "slow or data" $(ARGS)
 
 test-all: $(STAMP)
-	$(PY) $(PYTEST)
+	$(PY) $(PYTEST) $(ARGS)
 
 coverage: $(STAMP)
 	$(PY) $(PYTEST) -m "not slow" --cov unroll_jax --cov train --cov-report term:skip-covered

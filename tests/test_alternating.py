@@ -10,7 +10,7 @@ import pytest
 
 import unroll_jax as uj
 from unroll_jax.descent import Anchor
-from unroll_jax.energies import PROXIMALS, Proximal, transformer_parts
+from unroll_jax.energies import Proximal, TransformerParams, box, transformer_parts
 
 A1, A2, DIM = 0.07, 0.1, 3
 PARTS = transformer_parts(DIM, step_size=A2)
@@ -35,7 +35,7 @@ def draw_params(seed, dtype="float64"):
     rng = np.random.default_rng(seed)
     squares = [rng.normal(size=(DIM, DIM)) for _ in range(2)]
     return {
-        name: (jnp.asarray(root @ root.T, dtype), jnp.asarray(rng.normal(size=DIM), dtype))
+        name: ((root @ root.T).astype(dtype), rng.normal(size=DIM).astype(dtype))
         for name, root in zip("fg", squares, strict=True)
     }
 
@@ -55,60 +55,79 @@ def penalty(phi, y):
     if phi == "tanh":
         y = np.asarray(y, float)
         return np.sum(y * np.arctanh(y) + 0.5 * np.log1p(-(y**2)) - 0.5 * y**2, axis=(-2, -1)) / A2
-    return 0.0 if phi is None else PROXIMALS[phi]().penalty(y)
+    return np.sum(np.abs(y), axis=(-2, -1)) if phi == "soft_threshold" else 0.0
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=["rank0", "rank1", "rank2"])
-@pytest.mark.parametrize("phi", PROXES)
-def test_a_step_is_a_gradient_step_on_f_then_on_g_then_a_prox(phi, batch, dtype):
-    with jax.enable_x64(dtype == "float64"):
-        params = draw_params(0, dtype)
-        y = np.random.default_rng(1).normal(size=(*batch, 4, DIM)).astype(dtype)
-        system = uj.alternating(quadratic("f"), quadratic("g"), f_step_size=A1, g_step_size=A2, phi=phi)
-        stepped = system.step(params, jnp.asarray(y), None)
-        assert (stepped.shape, stepped.dtype) == (y.shape, y.dtype)
+@pytest.mark.parametrize("batch", [(), (2, 3)], ids=["rank0", "rank2"])
+def test_a_step_is_a_gradient_step_on_f_then_on_g_then_a_prox(batch, dtype):
+    params = draw_params(0, dtype)
+    y = np.random.default_rng(1).normal(size=(*batch, 4, DIM)).astype(dtype)
 
-        (A, a), (B, b) = jax.tree.map(np.asarray, (params["f"], params["g"]))
+    @jax.jit
+    def measure(params, y):
+        found = {}
+        for phi in PROXES:
+            system = uj.alternating(quadratic("f"), quadratic("g"), f_step_size=A1, g_step_size=A2, phi=phi)
+            stepped = system.step(params, y, None)
+            found[phi or "none"] = stepped, system.energy(params, stepped, None)
+        return found
+
+    with jax.enable_x64(dtype == "float64"):
+        found = measure(params, y)
+    (A, a), (B, b) = params["f"], params["g"]
+    for phi, prox in PROXES.items():
+        stepped, energy = found[phi or "none"]
+        assert (stepped.shape, stepped.dtype) == (y.shape, y.dtype), phi
         expected = np.empty_like(y)
         for place in np.ndindex(y.shape[:-1]):
             u = y[place] - A1 * A @ (y[place] - a)
-            expected[place] = PROXES[phi](u - A2 * B @ (u - b))
-        np.testing.assert_allclose(stepped, expected, atol=1e-12 if dtype == "float64" else 1e-5)
+            expected[place] = prox(u - A2 * B @ (u - b))
+        atol = 1e-12 if dtype == "float64" else 1e-5
+        np.testing.assert_allclose(stepped, expected, rtol=1e-7, atol=atol, err_msg=str(phi))
 
-        energy = system.energy(params, stepped, None)
-        expected = sum(quadratic(name)(params, stepped) for name in "fg") + penalty(phi, stepped)
-        assert energy.shape == batch
-        np.testing.assert_allclose(energy, expected, rtol=1e-12 if dtype == "float64" else 1e-4)
+        at = np.asarray(stepped, np.float64)
+        halves = [0.5 * np.sum(((at - m) @ M) * (at - m), axis=(-2, -1)) for M, m in ((A, a), (B, b))]
+        assert energy.shape == batch, phi
+        rtol = 1e-12 if dtype == "float64" else 1e-4
+        np.testing.assert_allclose(energy, sum(halves) + penalty(phi, at), rtol=rtol, err_msg=str(phi))
 
 
 @pytest.mark.usefixtures("x64")
 def test_gradients_given_and_a_step_given_do_as_autodiff_does():
-    params, y = draw_params(2), jnp.asarray(np.random.default_rng(3).normal(size=(4, DIM)))
-    f, g = quadratic("f"), quadratic("g")
-    plain = uj.alternating(f, g, f_step_size=A1, g_step_size=A2)
-    given = uj.alternating(
-        f, g, f_step_size=A1, g_step_size=A2, f_gradient=gradient("f"), g_gradient=gradient("g")
-    )  # fmt: skip
-    as_step = uj.alternating(f, g, f_step=lambda p, y, x: y - A1 * gradient("f")(p, y, x), g_step_size=A2)
-    for other in (given, as_step):
-        np.testing.assert_allclose(other.step(params, y, None), plain.step(params, y, None), rtol=1e-12)
+    f, g, slope = quadratic("f"), quadratic("g"), {"f_gradient": gradient("f"), "g_gradient": gradient("g")}
+    ways = [
+        {"f_step_size": A1},
+        {"f_step_size": A1, **slope},
+        {"f_step": lambda p, y, x: y - A1 * gradient("f")(p, y, x)},
+    ]
+    systems = [uj.alternating(f, g, g_step_size=A2, **way) for way in ways]
+    y = np.random.default_rng(3).normal(size=(4, DIM))
+    plain, *others = jax.jit(lambda p, y: [system.step(p, y, None) for system in systems])(draw_params(2), y)
+    for other in others:
+        np.testing.assert_allclose(other, plain, rtol=1e-12)
+
+
+def test_a_step_keeps_the_dtype_of_the_state_whatever_that_of_a_given_gradient():
+    slope = {"f_gradient": gradient("f"), "g_gradient": gradient("g")}
+    system = uj.alternating(quadratic("f"), quadratic("g"), f_step_size=A1, g_step_size=A2, **slope)
+    params, y = draw_params(2, "float32"), jax.ShapeDtypeStruct((4, DIM), jnp.bfloat16)
+    assert jax.eval_shape(slope["f_gradient"], params, y, None).dtype == jnp.float32
+    assert jax.eval_shape(system.step, params, y, None).dtype == jnp.bfloat16
 
 
 @pytest.mark.usefixtures("x64")
 def test_what_is_given_is_what_is_used():
     """A gradient that is wrong must show."""
-    params, y = draw_params(2), jnp.ones((4, DIM))
     still = lambda params, y, x: jnp.zeros_like(y)  # noqa: E731
-    system = uj.alternating(
-        quadratic("f"), quadratic("g"), f_step_size=A1, g_step_size=A2, f_gradient=still, g_gradient=still
-    )  # fmt: skip
-    np.testing.assert_array_equal(system.step(params, y, None), y)
+    given = {"f_step_size": A1, "g_step_size": A2, "f_gradient": still, "g_gradient": still}
+    system, y = uj.alternating(quadratic("f"), quadratic("g"), **given), np.ones((4, DIM))
+    np.testing.assert_array_equal(jax.jit(system.step)(draw_params(2), y, None), y)
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("form", ["softmax", "jacobi"])
-def test_the_transformer_is_an_alternating_system(form, getkey):
+def test_the_transformer_is_an_alternating_system(form):
     parts = transformer_parts(DIM, form=form, step_size=0.2)
     layer = uj.transformer(DIM, form=form, step_size=0.2)
     system = uj.alternating(
@@ -119,30 +138,48 @@ def test_the_transformer_is_an_alternating_system(form, getkey):
         phi=parts.phi,
         init=layer.init,
     )
-    params = jax.tree.map(lambda leaf: leaf.astype(float), system.init(getkey()))
-    y, x = (jax.random.uniform(getkey(), (2, 5, DIM)) for _ in range(2))
-    both = jax.jit(lambda *arrays: [(one.step(*arrays), one.energy(*arrays)) for one in (system, layer)])
-    chex.assert_trees_all_close(*both(params, y, x), rtol=1e-12)
+
+    @jax.jit
+    def both(y, x):
+        params = jax.tree.map(lambda leaf: leaf.astype(float), system.init(jax.random.key(0)))
+        return [(one.step(params, y, x), one.energy(params, y, x)) for one in (system, layer)]
+
+    chex.assert_trees_all_close(*both(*np.random.default_rng(2).uniform(size=(2, 2, 5, DIM))), rtol=1e-12)
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("phi", "first"), [("relu", {"f_step": PARTS.attention.step}), ("tanh", {"f_step_size": A1})])
-def test_absent_tokens_neither_move_nor_count(phi, first, getkey):
+@pytest.mark.parametrize(
+    ("phi", "first"),
+    [(box(0.2, 1.0), {"f_step": PARTS.attention.step}), ("tanh", {"f_step_size": A1})],
+    ids=["infinite at 0", "tanh"],
+)
+def test_absent_tokens_neither_move_nor_count(phi, first):
     """As in a transformer, whatever padding holds."""
-    params = jax.tree.map(lambda leaf: leaf.astype(float), PARTS.attention.init(getkey()))
+    rng = np.random.default_rng(3)
+    params = TransformerParams(*rng.normal(size=(2, DIM, DIM)))
     system = uj.alternating(PARTS.attention.energy, PARTS.feedforward.energy, g_step_size=A2, phi=phi, **first)
-    y, there = jax.random.uniform(getkey(), (2, 4, DIM)), jnp.arange(6) < 4
-    both = jax.jit(lambda y, x: (system.step(params, y, x), system.energy(params, y, x)))
-    slope = jax.jit(jax.grad(lambda y, x: jnp.sum(system.step(params, y, x)[:, :4] ** 2)))
-    expected, energy = both(y, None)
-    for padding in (0.0, -1.0, jnp.nan):
-        padded = jnp.full((2, 6, DIM), padding).at[:, :4].set(y)
-        stepped, found = both(padded, Anchor(None, there))
+    y, there = rng.uniform(0.2, 1.0, size=(2, 4, DIM)), np.arange(6) < 4
+
+    @jax.jit
+    def measure(params, y, x):
+        def size(y):
+            stepped = system.step(params, y, x)
+            return jnp.sum(stepped[:, :4] ** 2), (stepped, system.energy(params, y, x))
+
+        return jax.grad(size, has_aux=True)(y)
+
+    slope, (expected, energy) = jax.tree.map(np.asarray, measure(params, y, None))
+    assert np.all(np.isfinite(energy))
+    for padding in (0.0, -1.0, np.nan):
+        padded = np.full((2, 6, DIM), padding)
+        padded[:, :4] = y
+        by_padded, (stepped, found) = jax.tree.map(
+            np.asarray, measure(params, padded, Anchor(None, jnp.asarray(there)))
+        )
         np.testing.assert_array_equal(stepped[:, 4:], padded[:, 4:])
         np.testing.assert_allclose(stepped[:, :4], expected, rtol=1e-12)
         np.testing.assert_allclose(found, energy, rtol=1e-12)
-        by_padded = slope(padded, Anchor(None, there))
-        np.testing.assert_allclose(by_padded[:, :4], slope(y, None), rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(by_padded[:, :4], slope, rtol=1e-10, atol=1e-12)
         np.testing.assert_array_equal(by_padded[:, 4:], 0.0)
 
 
@@ -158,8 +195,8 @@ def test_the_state_may_be_a_pytree_and_phi_its_own():
         prox=lambda v, step_size: jax.tree.map(lambda leaf: jnp.clip(leaf, -1.0, 1.0), v),
     )
     system = uj.alternating(f, g, f_step_size=A1, g_step_size=A2, phi=ball)
-    y = {"a": jnp.array([0.3, -2.0]), "b": jnp.array([[0.5, 2.0, 0.1], [0.0, -0.4, 9.0]])}
-    stepped, trace = uj.unroll(system, None, y, 0.25, num_layers=3)
+    y = {"a": np.array([0.3, -2.0], np.float32), "b": np.array([[0.5, 2.0, 0.1], [0.0, -0.4, 9.0]], np.float32)}
+    stepped, trace = jax.jit(lambda y: uj.unroll(system, None, y, 0.25, num_layers=3))(y)
     chex.assert_trees_all_equal_shapes_and_dtypes(stepped, y)
     assert trace.energy.shape == (4, 2)
 
@@ -175,25 +212,28 @@ def test_only_where_f_and_g_agree_is_the_minimiser_a_fixed_point():
     params = draw_params(4)
     system = uj.alternating(quadratic("f"), quadratic("g"), f_step_size=A1, g_step_size=A2)
     (A, a), (B, b) = params["f"], params["g"]
-    minimiser = jnp.asarray(np.linalg.solve(A + B, A @ a + B @ b))[None]
-    np.testing.assert_allclose(jax.grad(system.energy, 1)(params, minimiser, None), 0.0, atol=1e-12)
-    assert jnp.max(jnp.abs(system.step(params, minimiser, None) - minimiser)) > 1e-3
-    agreed = params | {"g": (B, a)}
-    np.testing.assert_allclose(system.step(agreed, a[None], None), a[None], atol=1e-14)
+    minimiser = np.linalg.solve(A + B, A @ a + B @ b)[None]
+    both = jax.jit(lambda params, y: (jax.grad(system.energy, 1)(params, y, None), system.step(params, y, None)))
+    slope, stepped = both(params, minimiser)
+    np.testing.assert_allclose(slope, 0.0, atol=1e-12)
+    assert np.max(np.abs(stepped - minimiser)) > 1e-3
+    np.testing.assert_allclose(both(params | {"g": (B, a)}, a[None])[1], a[None], atol=1e-14)
 
 
 def test_jit_grad_and_vmap_work_through_steps():
-    params = draw_params(5, "float32")
-    y = jnp.ones((6, 4, DIM))
     system = uj.alternating(quadratic("f"), quadratic("g"), f_step_size=A1, g_step_size=A2, phi="relu")
 
     def loss(params, y):
-        return jnp.sum(uj.unroll(system, params, y, num_layers=3)[0] ** 2)
+        return jnp.sum(uj.unroll(system, params, y, num_layers=3, record=None)[0] ** 2)
 
-    together = jax.jit(jax.grad(loss))(params, y)
-    apart = jax.tree.map(lambda leaf: jnp.sum(leaf, 0), jax.vmap(jax.grad(loss), (None, 0))(params, y))
+    @jax.jit
+    def both(params, y):
+        apart = jax.vmap(jax.grad(loss), (None, 0))(params, y)
+        return jax.grad(loss)(params, y), jax.tree.map(lambda leaf: jnp.sum(leaf, 0), apart)
+
+    together, apart = both(draw_params(5, "float32"), np.ones((6, 4, DIM), np.float32))
     chex.assert_trees_all_close(together, apart, rtol=1e-4, atol=1e-4)
-    assert all(jnp.any(leaf != 0.0) for leaf in jax.tree.leaves(together))
+    assert all(np.any(np.asarray(leaf) != 0.0) for leaf in jax.tree.leaves(together))
 
 
 @pytest.mark.usefixtures("x64")
@@ -205,12 +245,16 @@ def test_the_energy_of_the_paper_s_example_falls_and_then_levels_off_above_its_m
     f = lambda params, y, x: jnp.sum((S @ y) ** 2, (-2, -1)) + jnp.sum((y - B1) ** 2, (-2, -1))  # noqa: E731
     g = lambda params, y, x: jnp.sum((y @ W) ** 2, (-2, -1)) + jnp.sum((y - B2) ** 2, (-2, -1))  # noqa: E731
     system = uj.alternating(f, g, f_step_size=0.02, g_step_size=0.02)
-    y = jnp.asarray(2.0 * rng.uniform(size=(50, 12)))
-    _, trace = uj.unroll(system, None, y, num_layers=300)
     operator = np.kron(S.T @ S, np.eye(12)) + np.kron(np.eye(50), W @ W.T) + 2 * np.eye(600)
-    minimum = system.energy(None, jnp.asarray(np.linalg.solve(operator, (B1 + B2).ravel())).reshape(50, 12), None)
-    excess = trace.energy - minimum
-    assert jnp.all(jnp.diff(excess[:20]) < 0.0)
+    lowest = np.linalg.solve(operator, (B1 + B2).ravel()).reshape(50, 12)
+
+    @jax.jit
+    def measure(y, lowest):
+        return uj.unroll(system, None, y, num_layers=300)[1].energy, system.energy(None, lowest, None)
+
+    energy, minimum = map(np.asarray, measure(2.0 * rng.uniform(size=(50, 12)), lowest))
+    excess = energy - minimum
+    assert np.all(np.diff(excess[:20]) < 0.0)
     assert 0.0 < excess[-1] < 0.01 * excess[0]
     assert abs(excess[-1] - excess[-2]) < 1e-6 * excess[-1]
 
@@ -235,4 +279,4 @@ def test_options_out_of_range_are_one_clear_error_each(options, message):
 def test_an_integer_state_is_refused():
     system = uj.alternating(quadratic("f"), quadratic("g"), f_step_size=A1, g_step_size=A2)
     with pytest.raises(TypeError, match="y must have a floating dtype, got int32; cast it first"):
-        system.step(draw_params(0, "float32"), jnp.ones((4, DIM), int), None)
+        system.step(draw_params(0, "float32"), np.ones((4, DIM), np.int32), None)

@@ -1,159 +1,133 @@
 """Every statement of Xie et al. (2021) that can be computed, in float64; and those of its sentences that fail."""
 
+import functools
+
 import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.optimize import minimize
 
+from tests.opteq_solutions import I, M, blocks_of, draw, layers_of, newton, smooth_minimum
 from unroll_jax.energies.deep_opteq import deep_opteq, multi_block
 from unroll_jax.energies.opteq import opteq
 from unroll_jax.energies.opteq_objective import deep_opteq_objective, opteq_objective, opteq_preimage
-from unroll_jax.energies.opteq_params import OptEqParams
 from unroll_jax.energies.regularisers import absolute, half_square, regularised
 from unroll_jax.fixed_point.implicit import equilibrium
 
 pytestmark = pytest.mark.usefixtures("x64")
-M, I = 4, 3  # noqa: E741 (state and input widths)
 EXACT = {"atol": 1e-8, "rtol": 0.0}
 TIGHT = {"tol_gap_abs": 1e-13, "tol_gap_rel": 1e-13, "tol_feas": 1e-13}  # of the convex solver
-
-
-def draw(seed, widths, *, norm=0.9):
-    """A rng, params of layers with the given hidden widths and norm, a state and an input, all float64."""
-    rng = np.random.default_rng(seed)
-    params = []
-    for width in widths:
-        W = rng.normal(size=(width, M))
-        U, b = rng.normal(size=(width, I)), rng.normal(size=width)
-        params.append(OptEqParams(*map(jnp.asarray, (W * norm / np.linalg.norm(W, 2), U, b))))
-    return rng, tuple(params), jnp.asarray(rng.normal(size=M)), jnp.asarray(rng.normal(size=I))
-
-
-def layers_of(params, **options):
-    return [opteq(own.W.shape[1], own.W.shape[0], own.U.shape[1], **options) for own in params]
-
-
-def solve(layer, params, x, dim=M):
-    """The fixed point of a step by Newton's method on dense Jacobians: no solver of the library."""
-    residual = jax.jit(lambda z: layer.step(params, z, x) - z)
-    jacobian = jax.jit(jax.jacobian(residual))
-    z = jnp.zeros(dim)
-    for _ in range(60):
-        z = z - np.linalg.solve(jacobian(z), residual(z))
-        if jnp.max(jnp.abs(residual(z))) < 1e-14:
-            break
-    assert jnp.max(jnp.abs(residual(z))) < 1e-12
-    return z
-
-
-def smooth_minimum(function, start, **options):
-    """A numerical minimiser of a JAX function of one vector, polished with its gradient by SciPy."""
-    both = jax.jit(jax.value_and_grad(function))
-    found = minimize(lambda z: tuple(map(np.asarray, both(z))), np.asarray(start), jac=True, tol=1e-13, **options)
-    return found.x, found.fun
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh", "sigmoid", "leaky_relu"])
 def test_theorem_1_a_layer_is_the_prox_of_phi(activation):
     """phi of the library minimised over z = W^T t, t in the range of sigma, where alone it is finite."""
-    for seed in range(3):
-        _, (params,), z, x = draw(seed, [M])
-        (layer,) = layers_of([params], activation=activation)
-        edge = {"relu": (0.0, None), "tanh": (-1.0, 1.0), "sigmoid": (0.0, 1.0), "leaky_relu": (None, None)}[activation]
-        inside = {"sigmoid": 0.5}.get(activation, 0.2)
-        if activation in ("tanh", "sigmoid"):  # the slope of phi is infinite at the edge, which no minimiser reaches
-            edge = (edge[0] + 1e-9, edge[1] - 1e-9)
+    edge = {"relu": (0.0, None), "tanh": (-1.0, 1.0), "sigmoid": (0.0, 1.0), "leaky_relu": (None, None)}[activation]
+    inside = {"sigmoid": 0.5}.get(activation, 0.2)
+    if activation in ("tanh", "sigmoid"):  # the slope of phi is infinite at the edge, which no minimiser reaches
+        edge = (edge[0] + 1e-9, edge[1] - 1e-9)
+    layer = opteq(M, M, I, activation=activation)
 
-        def objective(t, params=params, z=z, x=x):
+    @jax.jit
+    def measure(t, params, z, x):
+        def objective(t):
             u = params.W.T @ t
             return opteq_objective(params, u, x, activation=activation) + 0.5 * jnp.sum((u - z) ** 2)
 
-        options = {
-            "bounds": [edge] * M,
-            "method": "L-BFGS-B",
-            "options": {"ftol": 1e-18, "gtol": 1e-12, "maxiter": 5000},
-        }
-        t, least = smooth_minimum(objective, np.full(M, inside), **options)
-        stepped = layer.step(params, z, x)
+        return *jax.value_and_grad(objective)(t), layer.step(params, z, x), layer.energy(params, z, x)
+
+    polish = {"bounds": [edge] * M, "method": "L-BFGS-B", "options": {"ftol": 1e-18, "gtol": 1e-12, "maxiter": 5000}}
+    for seed in range(3):
+        _, (params,), *arrays = draw(seed, [M])
+        t, least = smooth_minimum(measure, np.full(M, inside), params, *arrays, **polish)
+        *_, stepped, energy = map(np.asarray, measure(t, params, *arrays))
         np.testing.assert_allclose(params.W.T @ t, stepped, atol=1e-6)
         # The minimum itself is flat, so the values agree far closer; and it is the layer's energy, the envelope of phi.
-        assert objective(np.linalg.solve(params.W.T, stepped)) <= least + 1e-11
-        assert layer.energy(params, z, x) == pytest.approx(least, abs=1e-10)
+        assert measure(np.linalg.solve(params.W.T, stepped), params, *arrays)[0] <= least + 1e-11
+        assert float(energy) == pytest.approx(least, abs=1e-10)
 
 
-def test_theorem_1_the_equilibrium_minimises_phi_whatever_the_skip():
+@pytest.mark.parametrize("skip", [1.0, 0.3])
+def test_theorem_1_the_equilibrium_minimises_phi_whatever_the_skip(skip):
     """A convex quadratic program in t = W^-T z, solved by an interior-point method."""
+    layer = opteq(M, M, I, skip=skip)
+    solve, energies = newton(layer), jax.jit(lambda *a: (opteq_objective(*a), layer.energy(*a)))
     for seed in range(2):
         _, (params,), _, x = draw(seed, [M], norm=0.8)
-        W, c = np.asarray(params.W), np.asarray(params.U @ x + params.b)
+        W, c = params.W, params.U @ x + params.b
         t = cp.Variable(M, nonneg=True)
         problem = cp.Problem(cp.Minimize(0.5 * cp.quad_form(t, np.eye(M) - W @ W.T) - c @ t))
         problem.solve(solver=cp.CLARABEL, **TIGHT)
-        for skip in (1.0, 0.3):
-            (layer,) = layers_of([params], skip=skip)
-            found = solve(layer, params, x)
-            np.testing.assert_allclose(found, W.T @ t.value, **EXACT)
-            np.testing.assert_allclose(opteq_objective(params, found, x), problem.value, **EXACT)
-            np.testing.assert_allclose(layer.energy(params, found, x), problem.value, **EXACT)
-            near = found + 1e-3 * np.random.default_rng(seed).normal(size=(50, M)) @ W  # some inside the domain
-            near = near[np.isfinite(opteq_objective(params, near, x))]
-            assert np.all(opteq_objective(params, near, x) >= problem.value)
+        found = solve(params, x)
+        np.testing.assert_allclose(found, W.T @ t.value, **EXACT)
+        near = found + 1e-3 * np.random.default_rng(seed).normal(size=(50, M)) @ W  # some inside the domain
+        objective, energy = map(np.asarray, energies(params, np.concatenate([found[None], near]), x))
+        np.testing.assert_allclose([objective[0], energy[0]], problem.value, **EXACT)
+        assert np.sum(np.isfinite(objective)) > 1
+        assert np.all(objective[1:] >= problem.value)
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize("skip", [0.3, 0.9])
 def test_the_moreau_form_is_the_prox_of_a_times_the_envelope_and_keeps_the_equilibrium(activation, skip):
-    _, (params,), z, x = draw(0, [6])  # any W: wide here
-    (plain,), (layer,) = (
-        layers_of([params], activation=activation),
-        layers_of([params], activation=activation, skip=skip),
-    )
-    objective = lambda u: opteq_objective(params, u, x, activation=activation, skip=skip)  # noqa: E731
-    prox, _ = smooth_minimum(lambda u: objective(u) + 0.5 * jnp.sum((u - z) ** 2), jnp.zeros(M), method="BFGS")
-    np.testing.assert_allclose(prox, layer.step(params, z, x), atol=1e-8)
-    least, _ = smooth_minimum(objective, jnp.zeros(M), method="BFGS")
-    fixed = solve(plain, params, x)
-    np.testing.assert_allclose(layer.step(params, fixed, x), fixed, atol=1e-12)
-    np.testing.assert_allclose(least, fixed, atol=1e-7)
+    params, z, x = jax.tree.map(jnp.asarray, (*draw(0, [6])[1], *draw(0, [6])[2:]))  # any W: wide here
+    plain, layer = (opteq(M, 6, I, activation=activation, skip=share) for share in (1.0, skip))
+
+    @jax.jit
+    def measure(u, of_phi, of_square):
+        objective = lambda u: opteq_objective(params, u, x, activation=activation, skip=skip)  # noqa: E731
+        sum_of_both = lambda u: of_phi * objective(u) + of_square * 0.5 * jnp.sum((u - z) ** 2)  # noqa: E731
+        return *jax.value_and_grad(sum_of_both)(u), layer.step(params, u, x)
+
+    minimum = lambda *shares: smooth_minimum(measure, np.zeros(M), *shares, method="BFGS")[0]  # noqa: E731
+    stepped, fixed = np.asarray(measure(z, 1.0, 1.0)[2]), newton(plain)(params, x)
+    np.testing.assert_allclose(minimum(1.0, 1.0), stepped, atol=1e-8)
+    np.testing.assert_allclose(measure(fixed, 1.0, 1.0)[2], fixed, atol=1e-12)
+    np.testing.assert_allclose(minimum(1.0, 0.0), fixed, atol=1e-7)
     # Section 2.2 leaves the factor a out: the prox of M alone is another map.
-    without, _ = smooth_minimum(
-        lambda u: objective(u) / skip + 0.5 * jnp.sum((u - z) ** 2), jnp.zeros(M), method="BFGS"
-    )
-    assert np.max(np.abs(without - layer.step(params, z, x))) > 1e-3
+    assert np.max(np.abs(minimum(1.0 / skip, 1.0) - stepped)) > 1e-3
 
 
 def test_the_envelope_is_the_minimum_that_defines_it():
     """a min_u phi(u) + |u - z|^2 / (2 (1 - a)), as a quadratic program in u = W^T t, t >= 0, with W wide."""
-    skip = 0.7
+    skip, width = 0.7, 1e-4
     _, (params,), z, x = draw(1, [6])
-    W, c = np.asarray(params.W), np.asarray(params.U @ x + params.b)
+    W, c = params.W, params.U @ x + params.b
     t = cp.Variable(6, nonneg=True)
     # phi(u) + |u - z|^2 / (2 (1 - a)) with the squares of u = W^T t gathered: 1 / (1 - a) - 1 > 0 of them are left.
     kept = np.eye(6) + (1.0 / (1.0 - skip) - 1.0) * W @ W.T
-    cost = 0.5 * cp.quad_form(t, kept) - (c + W @ np.asarray(z) / (1.0 - skip)) @ t
+    cost = 0.5 * cp.quad_form(t, kept) - (c + W @ z / (1.0 - skip)) @ t
     cost = cp.Problem(cp.Minimize(cost)).solve(solver=cp.CLARABEL, **TIGHT) + np.sum(z**2) / (2.0 * (1.0 - skip))
-    np.testing.assert_allclose(opteq_objective(params, z, x, skip=skip), skip * cost, **EXACT)
-    w = opteq_preimage(params, z, x, skip=skip)
-    np.testing.assert_allclose(skip * layers_of([params])[0].step(params, w, x) + (1.0 - skip) * w, z, atol=1e-12)
-    gradient = jax.grad(lambda own: opteq_objective(own, z, x, skip=skip))(params)
-    width = 1e-4
-    for place in range(3):
-        ends = [params._replace(b=params.b.at[place].add(sign * width)) for sign in (1.0, -1.0)]
-        measured = np.subtract(*[opteq_objective(own, z, x, skip=skip) for own in ends]) / (2.0 * width)
-        np.testing.assert_allclose(gradient.b[place], measured, atol=1e-6)
+
+    @jax.jit
+    def measure(params, z, x, ways):
+        objective = lambda b: opteq_objective(params._replace(b=b), z, x, skip=skip)  # noqa: E731
+        w = opteq_preimage(params, z, x, skip=skip)
+        back = skip * opteq(M, 6, I).step(params, w, x) + (1.0 - skip) * w
+        ends = jax.vmap(lambda way: jnp.stack([objective(params.b + way), objective(params.b - way)]))(ways)
+        return *jax.value_and_grad(objective)(params.b), back, ends
+
+    value, gradient, back, ends = map(np.asarray, measure(params, z, x, width * np.eye(6)))
+    np.testing.assert_allclose(value, skip * cost, **EXACT)
+    np.testing.assert_allclose(back, z, atol=1e-12)
+    np.testing.assert_allclose(gradient, (ends[:, 0] - ends[:, 1]) / (2.0 * width), atol=1e-6)
 
 
 def test_lemma_3_the_blocks_of_a_deep_equilibrium_are_one_of_the_shifted_wide_layer():
     _, params, _, x = draw(0, [5, 4, 7])
     layers = layers_of(params, skip=0.6)
     deep, wide = deep_opteq(layers), multi_block(layers)
-    last = solve(deep, params, x)
-    blocks, z = [], last
-    for layer, own in zip(layers, params, strict=True):
-        z = layer.step(own, z, x)
-        blocks.append(z)
+
+    @jax.jit
+    def measure(params, last, start, x):
+        advance = lambda z: (wide.step(params, z, x), wide.energy(params, z, x))  # noqa: E731
+        end, energies = jax.lax.scan(lambda z, _: advance(z), start, length=400)
+        blocks = blocks_of(layers, params, last, x)
+        return blocks, advance(blocks), end, energies
+
+    start = tuple(np.random.default_rng(1).normal(size=(3, M)))
+    blocks, (moved, residual), end, energies = measure(params, newton(deep)(params, x), start, x)
     stacked = np.concatenate(blocks)
     # Eq. 6 written out: W block diagonal, P the cyclic shift, U and b stacked.
     W = np.zeros((16, 3 * M))
@@ -163,18 +137,11 @@ def test_lemma_3_the_blocks_of_a_deep_equilibrium_are_one_of_the_shifted_wide_la
     U, b = np.concatenate([own.U for own in params]), np.concatenate([own.b for own in params])
     expected = 0.6 * W.T @ np.maximum(W @ P @ stacked + U @ x + b, 0.0) + 0.4 * P @ stacked
     np.testing.assert_allclose(expected, stacked, **EXACT)
-    moved = wide.step(params, tuple(blocks), x)
     np.testing.assert_allclose(np.concatenate(moved), expected, atol=1e-12)
-    assert wide.energy(params, tuple(blocks), x) < 1e-20
+    assert residual < 1e-20
     # And from elsewhere: the wide layer's own iteration ends there, and no step of it raises the residual.
-    start = tuple(jnp.asarray(np.random.default_rng(1).normal(size=(3, M))))
-    step = jax.jit(lambda z: (wide.step(params, z, x), wide.energy(params, z, x)))
-    energies, state = [], start
-    for _ in range(400):
-        state, energy = step(state)
-        energies.append(energy)
     assert np.all(np.diff(energies) <= 1e-15)
-    np.testing.assert_allclose(np.concatenate(state), stacked, **EXACT)
+    np.testing.assert_allclose(np.concatenate(end), stacked, **EXACT)
 
 
 @pytest.mark.parametrize(("widths", "skip"), [([5], 0.5), ([5, 6], 0.8), ([5, 4, 7], 0.3), ([3, 6, 4, 5], 0.9)])
@@ -182,12 +149,13 @@ def test_theorem_2_the_gradient_of_phi_balances_the_shift(widths, skip):
     """0 in dPhi(z) + (I - P) z; Phi is smooth for a < 1. With P turned round it fails for L > 2."""
     _, params, _, x = draw(2, widths)
     layers = layers_of(params, skip=skip)
-    blocks, z = [], solve(deep_opteq(layers), params, x)
-    for layer, own in zip(layers, params, strict=True):
-        z = layer.step(own, z, x)
-        blocks.append(z)
-    gradient = jax.grad(lambda blocks: deep_opteq_objective(params, blocks, x, skip=skip))(tuple(blocks))
-    stacked, slope = np.stack(blocks), np.stack(gradient)
+
+    @jax.jit
+    def measure(params, last, x):
+        blocks = blocks_of(layers, params, last, x)
+        return blocks, jax.grad(lambda blocks: deep_opteq_objective(params, blocks, x, skip=skip))(blocks)
+
+    stacked, slope = map(np.stack, measure(params, newton(deep_opteq(layers))(params, x), x))
     np.testing.assert_allclose(slope + stacked - np.roll(stacked, 1, axis=0), 0.0, atol=1e-8)
     wrong = np.max(np.abs(slope + stacked - np.roll(stacked, -1, axis=0)))
     assert wrong > 1e-3 if len(widths) > 2 else wrong < 1e-8
@@ -200,7 +168,7 @@ def test_corollary_1_two_layers_solve_a_convex_problem(skip):
     z = [cp.Variable(M), cp.Variable(M)]
     cost, parts = 0.5 * cp.sum_squares(z[0] - z[1]), []
     for own, block in zip(params, z, strict=True):
-        W, c = np.asarray(own.W), np.asarray(own.U @ x + own.b)
+        W, c = own.W, own.U @ x + own.b
         t = cp.Variable(len(c), nonneg=True)
         cost += skip * (0.5 * cp.quad_form(t, np.eye(len(c)) - W @ W.T) - c @ t)
         if skip == 1.0:
@@ -210,13 +178,19 @@ def test_corollary_1_two_layers_solve_a_convex_problem(skip):
     problem = cp.Problem(cp.Minimize(cost), parts)
     problem.solve(solver=cp.CLARABEL, **TIGHT)
     layers = layers_of(params, skip=skip)
-    z0, info = equilibrium(deep_opteq(layers), params, jnp.zeros(M), x, tol=1e-13, max_steps=500)
-    assert bool(info.converged)
-    z1 = layers[0].step(params[0], z0, x)
+
+    @jax.jit
+    def measure(params, x):
+        z0, info = equilibrium(deep_opteq(layers), params, jnp.zeros(M), x, tol=1e-13, max_steps=500)
+        z1 = layers[0].step(params[0], z0, x)
+        value = deep_opteq_objective(params, (z1, z0), x, skip=skip) if skip < 1.0 else 0.0
+        return z0, z1, value + 0.5 * jnp.sum((z1 - z0) ** 2), info.converged
+
+    z0, z1, value, converged = measure(params, x)
+    assert bool(converged)
     np.testing.assert_allclose(z0, z[1].value, **EXACT)
     np.testing.assert_allclose(z1, z[0].value, **EXACT)
     if skip < 1.0:
-        value = deep_opteq_objective(params, (z1, z0), x, skip=skip) + 0.5 * jnp.sum((z1 - z0) ** 2)
         np.testing.assert_allclose(value, problem.value, **EXACT)
 
 
@@ -225,19 +199,22 @@ def test_two_layers_alternate_so_no_step_raises_corollary_1s_objective():
     rng, params, _, x = draw(4, [5, 6], norm=1.0)
     layers = layers_of(params, skip=skip)
 
-    @jax.jit
-    def joint(z1, z0):
-        return deep_opteq_objective(params, (z1, z0), x, skip=skip) + 0.5 * jnp.sum((z1 - z0) ** 2, -1)
+    z, others = 3.0 * rng.normal(size=(50, M)), rng.normal(size=(50, M))
 
-    z = jnp.asarray(3.0 * rng.normal(size=(50, M)))
-    halves = [layers[0].step(params[0], z, x)]
-    halves.append(layers[1].step(params[1], halves[0], x))
-    halves.append(layers[0].step(params[0], halves[1], x))
-    first, second, third = joint(halves[0], z), joint(halves[0], halves[1]), joint(halves[2], halves[1])
+    @jax.jit
+    def measure(params, z, x, others):
+        def joint(z1, z0):
+            return deep_opteq_objective(params, (z1, z0), x, skip=skip) + 0.5 * jnp.sum((z1 - z0) ** 2, -1)
+
+        odd = layers[0].step(params[0], z, x)
+        even = layers[1].step(params[1], odd, x)
+        third = joint(layers[0].step(params[0], even, x), even)
+        return joint(odd, z), joint(odd, even), third, joint(odd + 0.1 * others, z)
+
+    first, second, third, aside = map(np.asarray, measure(params, z, x, others))
     assert np.all(second < first)
     assert np.all(third < second)
-    others = jnp.asarray(rng.normal(size=(50, M)))
-    assert np.all(joint(halves[0] + 0.1 * others, z) > first)  # f_1 minimises over z_1
+    assert np.all(aside > first)  # f_1 minimises over z_1
 
 
 def test_theorem_3_blocks_meet_at_the_wide_layer_at_rate_a():
@@ -252,10 +229,8 @@ def test_theorem_3_blocks_meet_at_the_wide_layer_at_rate_a():
     errors, blocks_at = [], {}
     for skip in (1e-1, 1e-2, 1e-3, 5e-4, 1e-4):
         layers = layers_of(params, skip=skip)
-        z = solve(deep_opteq(layers), params, x)
-        blocks = [layers[0].step(params[0], z, x)]
-        blocks.append(layers[1].step(params[1], blocks[0], x))
-        blocks_at[skip] = np.stack([*blocks, z])
+        z = newton(deep_opteq(layers))(params, x)
+        blocks_at[skip] = np.stack(jax.jit(functools.partial(blocks_of, layers))(params, z, x))
         errors.append(np.max(np.abs(blocks_at[skip] - limit)))
     assert errors[-1] < 1e-3
     np.testing.assert_allclose(np.array(errors[1:]) / np.array([1e-2, 1e-3, 5e-4, 1e-4]), errors[-1] / 1e-4, rtol=0.2)
@@ -270,20 +245,21 @@ def test_an_appended_regulariser_is_a_block_of_its_own():
     _, (params,), _, x = draw(6, [M], norm=0.8)
     (layer,) = layers_of([params], skip=0.6)
     penalty = half_square(0.7)
-    fixed = solve(regularised(layer, penalty), params, x)
-    least, _ = smooth_minimum(
-        lambda z: 0.6 * layer.energy(params, z, x) + penalty.value(z), jnp.zeros(M), method="BFGS"
-    )
-    np.testing.assert_allclose(fixed, least, atol=1e-7)
-    printed, _ = smooth_minimum(
-        lambda z: opteq_objective(params, z, x, skip=0.6) + penalty.value(z), jnp.zeros(M), method="BFGS"
-    )
+    fixed = newton(regularised(layer, penalty))(params, x)
+
+    def minimum(energy):
+        function = jax.jit(jax.value_and_grad(lambda z, *given: energy(z, *given) + penalty.value(z)))
+        return smooth_minimum(function, np.zeros(M), params, x, method="BFGS")[0]
+
+    np.testing.assert_allclose(fixed, minimum(lambda z, params, x: 0.6 * layer.energy(params, z, x)), atol=1e-7)
+    printed = minimum(lambda z, params, x: opteq_objective(params, z, x, skip=0.6))
     assert np.max(np.abs(printed - fixed)) > 1e-2
     # The same for |z|_1, as a quadratic program.
-    W, c = np.asarray(params.W), np.asarray(params.U @ x + params.b)
+    W, c = params.W, params.U @ x + params.b
     z, t = cp.Variable(M), cp.Variable(M, nonneg=True)
     cost = 0.5 * cp.quad_form(t, np.eye(M) - W @ W.T) - c @ t + 0.5 * cp.sum_squares(W.T @ t - z) + 0.2 * cp.norm1(z)
     cp.Problem(cp.Minimize(cost)).solve(solver=cp.CLARABEL, **TIGHT)
     sparse = regularised(layers_of([params])[0], absolute(0.2))
-    found, _ = equilibrium(sparse, params, jnp.zeros(M), x, tol=1e-13, max_steps=500)
+    iterate = jax.jit(lambda *given: equilibrium(sparse, *given, tol=1e-13, max_steps=500)[0])
+    found = iterate(params, np.zeros(M), x)
     np.testing.assert_allclose(found, z.value, atol=1e-7)

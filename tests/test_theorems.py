@@ -1,5 +1,7 @@
 """Theorems 4.1 and 5.1 and Lemma 4.3 of Yang et al. (2022) on random f and g: they hold as mended, and they bite."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +20,7 @@ from unroll_jax.energies import box, relu, soft_threshold
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-DRAWS, DIM, PLACES = 36_000, 4, 24
+DRAWS, DIM, PLACES = 12_000, 4, 24
 # Scaling energies up and step sizes down changes nothing, so that a2 may be the same in all draws; a1 and L_h vary.
 A2 = 0.7
 KINDS = np.arange(DRAWS) % 3  # quadratic, log-cosh, softplus
@@ -93,8 +95,7 @@ def random_case(seed, *, most_a1=1.0, spread=3.0, around="minimiser_h"):
     }
     # Points on a ray from the minimiser of h, where delta is infinite, or of f, where it is 0, to far from both.
     ray = rng.normal(size=(DRAWS, 1, DIM)) * 10.0 ** np.linspace(-3, 3, PLACES)[:, None, None, None]
-    to_device = lambda tree: jax.tree.map(jnp.asarray, tree)  # noqa: E731
-    return to_device(params | {"a1": a1}), to_device(constants), constants[around] + ray
+    return params | {"a1": a1}, constants, constants[around] + ray
 
 
 def halves(params):
@@ -118,9 +119,9 @@ def rises(params, y, phi=None):
 
 
 def assert_enough(tested, rising):
-    """No violation among at least 10,000 draws, and no kind of function left out."""
-    assert np.sum(tested) >= 10_000
-    assert all(np.sum(np.asarray(tested)[kind == KINDS]) >= 2_000 for kind in range(3))
+    """No violation among at least 3,500 draws, and no kind of function left out."""
+    assert np.sum(tested) >= 3_500
+    assert all(np.sum(np.asarray(tested)[kind == KINDS]) >= 700 for kind in range(3))
     assert not np.any(np.asarray(tested) & np.asarray(rising))
 
 
@@ -162,12 +163,12 @@ PHIS = {"relu": relu(), "soft_threshold": soft_threshold(0.3), "box": box(0.0, 1
 @pytest.mark.parametrize("name", PHIS)
 def test_theorem_5_1_holds_for_any_phi_with_kappa_measured(name):
     """Certified by `certify`, whose bound is C sqrt(1 - kappa), without the paper's further factor of sqrt(2)."""
-    params, constants, places = random_case(3)
-    phi = PHIS[name]
-    places = phi.prox(places, A2)
+    (params, constants, places), phi = random_case(3), PHIS[name]
 
     @jax.jit
     def check(params, constants, places):
+        places = phi.prox(places, A2)
+
         def certificate(y):
             found = certify(
                 f, g, params, y, f_step=f_step, g_step_size=A2, phi=phi, smoothness_f=constants["L_f"],
@@ -183,18 +184,18 @@ def test_theorem_5_1_holds_for_any_phi_with_kappa_measured(name):
         return agree, (tested, rises(params, y, phi)), (tested_noise, rises(params, y_noise, phi))
 
     agree, theorem, noise = check(params, constants, places)
-    assert np.mean(agree) > 1 - 1e-5  # equal but for rounding at the boundary
+    assert np.mean(np.asarray(agree)) > 1 - 1e-5  # equal but for rounding at the boundary
     assert_enough(*theorem)
-    assert np.sum(noise[0]) > 1_000  # and the sharper condition holds where the theorem says nothing
-    assert not np.any(noise[0] & noise[1])
+    assert np.sum(noise[0]) > 350  # and the sharper condition holds where the theorem says nothing
+    assert not np.any(np.asarray(noise[0]) & np.asarray(noise[1]))
 
 
 def test_theorem_5_1_holds_for_relu_in_terms_of_d_and_t_of_kappa():
     params, constants, places = random_case(4)
-    places = jnp.maximum(places, 0.0)
 
     @jax.jit
     def check(params, constants, places):
+        places = jnp.maximum(places, 0.0)
         h = lambda y: f(params, y) + g(params, y)  # noqa: E731
         move = A2 * jax.grad(lambda y: jnp.sum(h(y)))(places)
         kappa = -orthant_alignment(move, places, batch_ndim=2)
@@ -216,23 +217,28 @@ def line(f_curvature, g_curvature, f_slope, h_slope):
 
 def change(f, g, y, *, a1, a2, phi=None):
     system = alternating(f, g, f_step_size=a1, g_step_size=a2, phi=phi)
-    return float(system.energy(None, system.step(None, y, None), None) - system.energy(None, y, None))
+    return float(jax.jit(lambda y: system.energy(None, system.step(None, y)) - system.energy(None, y))(y))
 
 
 def test_the_bound_of_theorem_4_1_is_exact_on_the_line():
     """There Delta = (delta / C) grad h: just outside the bound every step rises, just inside none does."""
     rng = np.random.default_rng(5)
-    zero = jnp.zeros((1, 1))
-    for _ in range(20):
-        c_f, c_g = 10.0 ** rng.uniform(-1, 1, 2)
-        a2 = rng.uniform(0.1, 1.0) / (c_f + c_g)
-        a1 = rng.uniform(0.1, 1.0) * a2
-        C = float(descent_constant(a1, a2, c_g))
-        for factor in (0.999, 1.001):
-            halves = line(c_f, c_g, factor * C, 1.0)
-            delta = gradient_ratio(*(lambda y, half=half: half(None, y, None) for half in halves), zero)
-            np.testing.assert_allclose(delta, factor * C, rtol=1e-12)
-            assert (change(*halves, zero, a1=a1, a2=a2) > 0.0) == (factor > 1.0)
+    curvatures = 10.0 ** rng.uniform(-1, 1, (2, 20))
+    c_f, c_g = rng.uniform(0.1, 1.0, 20) * curvatures / (A2 * np.sum(curvatures, axis=0))
+    a1 = rng.uniform(0.1, 1.0, 20) * A2
+
+    @functools.partial(jax.vmap, in_axes=(0, 0, 0, None))
+    def measure(c_f, c_g, a1, factor):
+        C, zero = descent_constant(a1, A2, c_g), jnp.zeros((1, 1))
+        f, g = line(c_f, c_g, factor * C, 1.0)
+        delta = gradient_ratio(*(functools.partial(half, None, x=None) for half in (f, g)), zero)
+        system = alternating(f, g, f_step=lambda p, y, x: y - a1 * jax.grad(f, 1)(p, y, x), g_step_size=A2)
+        return delta / C, system.energy(None, system.step(None, zero, None), None) - system.energy(None, zero, None)
+
+    for factor in (0.999, 1.001):
+        ratio, rise = map(np.asarray, jax.jit(measure)(c_f, c_g, a1, factor))
+        np.testing.assert_allclose(ratio, factor, rtol=1e-12)
+        assert np.all((rise > 0.0) == (factor > 1.0))
 
 
 def test_just_outside_the_bound_some_steps_in_many_dimensions_rise():
@@ -248,36 +254,35 @@ def test_just_outside_the_bound_some_steps_in_many_dimensions_rise():
         return tested & rises(params, y), tested_relu & rises(params, y_relu, PHIS["relu"])
 
     free, bounded = search(params, constants, places)
-    assert np.sum(free) > 500
-    assert np.sum(bounded) > 10
+    assert np.sum(free) > 170
+    assert np.sum(bounded) > 3
 
 
 def test_without_a2_at_most_1_over_l_h_theorem_4_1_fails():
-    assert change(*line(0.1, 0.9, 0.0, 1.0), jnp.zeros((1, 1)), a1=0.1, a2=2.5) > 0.0  # delta = 0
+    assert change(*line(0.1, 0.9, 0.0, 1.0), np.zeros((1, 1)), a1=0.1, a2=2.5) > 0.0  # delta = 0
 
 
 def test_with_the_delta_of_the_paper_s_text_theorem_4_1_fails():
     """There Delta = (1 - a1/a2 + a1 L_g) grad f = grad f / 2, so that |Delta| / |grad h| = 1.5 < C = 2."""
-    halves = line(0.3, 0.5, 3.0, 1.0)
     assert descent_constant(1.0, 1.0, 0.5) == 2.0
-    assert change(*halves, jnp.zeros((1, 1)), a1=1.0, a2=1.0) > 0.0
+    assert change(*line(0.3, 0.5, 3.0, 1.0), np.zeros((1, 1)), a1=1.0, a2=1.0) > 0.0
 
 
 def test_with_a2_minus_a1_for_its_absolute_value_theorem_4_1_fails():
     """g is flat along the gradient of f, curved across: Delta = -grad f, with delta = 1.5 and 5 for the printed C."""
-    f = lambda params, y, x: jnp.sum(0.15 * y**2 - jnp.array([1.5, 0.0]) * y, (-2, -1))  # noqa: E731
-    g = lambda params, y, x: jnp.sum(jnp.array([0.0, 0.3]) * y**2 + jnp.array([2.5, 0.0]) * y, (-2, -1))  # noqa: E731
+    f = lambda params, y, x: jnp.sum(0.15 * y**2 - np.array([1.5, 0.0]) * y, (-2, -1))  # noqa: E731
+    g = lambda params, y, x: jnp.sum(np.array([0.0, 0.3]) * y**2 + np.array([2.5, 0.0]) * y, (-2, -1))  # noqa: E731
     a1, a2, L_g = 2.0, 1.0, 0.6
     assert a2 / (a2 - a1 + a1 * a2 * L_g) > 1.5
     assert descent_constant(a1, a2, L_g) < 1.5
-    assert change(f, g, jnp.zeros((1, 2)), a1=a1, a2=a2) > 0.0
+    assert change(f, g, np.zeros((1, 2)), a1=a1, a2=a2) > 0.0
 
 
 def test_with_the_printed_constant_theorem_5_1_fails():
     """The print has the denominator of C under the root, so that C' grows with the unit that steps are measured in."""
     a1 = a2 = 100.0
     c_f, L_g, kappa, delta = 0.001, 0.005, 0.01, 5.0
-    y = jnp.full((1, 1), 1000.0)  # far from the orthant's wall: D = 0
+    y = np.full((1, 1), 1000.0)  # far from the orthant's wall: D = 0
     halves = line(c_f, L_g, delta - c_f * 1000.0, 1.0 - (c_f + L_g) * 1000.0)
     assert a2 * (c_f + L_g) <= 1.0
     assert delta <= a2 * np.sqrt((1 - kappa) / (2 * (a2 - a1 + a1 * a2 * L_g)))
@@ -287,9 +292,9 @@ def test_with_the_printed_constant_theorem_5_1_fails():
 
 def test_with_the_d_of_relu_theorem_5_1_fails_for_other_phi():
     """At the minimiser of h + |y|, grad h = -1: D = 0 and delta as small as one likes, yet the step moves and rises."""
-    y, delta, a1, a2 = jnp.full((1, 1), 5.0), 0.1, 0.5, 0.5
+    y, delta, a1, a2 = np.full((1, 1), 5.0), 0.1, 0.5, 0.5
     f, g = line(0.5, 0.5, -delta - 2.5, -1.0 - 5.0)
     h = lambda y: f(None, y, None) + g(None, y, None)  # noqa: E731
-    assert in_proximal_region(h, y, step_size=a2, kappa=0.0)
+    assert jax.jit(lambda y: in_proximal_region(h, y, step_size=a2, kappa=0.0))(y)
     assert delta < proximal_constant(a1, a2, 0.5, 0.0)
     assert change(f, g, y, a1=a1, a2=a2, phi=soft_threshold(1.0)) > 0.0

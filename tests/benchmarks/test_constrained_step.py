@@ -1,5 +1,6 @@
 """The benchmark of constraints: its models read what they say, its step is Cooper's, and it judges by its bars."""
 
+import functools
 import math
 
 import jax
@@ -24,25 +25,44 @@ PROBLEMS = {
 }
 
 
+STEPS = 24  # of a sample, which are to visit every position
+
+
+@pytest.fixture(scope="module")
+def read():
+    """Of a problem: the problem, what plain risk reads, and what the constraints read in each of many steps."""
+
+    @functools.cache
+    def run(name):
+        problem = PROBLEMS[name]()
+
+        def all_steps(key, batch):
+            params = problem.init(key)
+            losses = lambda step: problem.layer_losses(params, batch, step)  # noqa: E731
+            return problem.last_loss(params, batch), *jax.lax.map(losses, jnp.arange(STEPS, dtype=jnp.int32))
+
+        return problem, *jax.device_get(jax.jit(all_steps)(jax.random.key(1), problem.batch))
+
+    return run
+
+
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_plain_and_constrained_steps_have_one_objective(name):
-    problem = PROBLEMS[name]()
-
-    def both(key, batch):
-        params = problem.init(key)
-        return problem.last_loss(params, batch), *problem.layer_losses(params, batch, jnp.int32(0))
-
-    plain, last, losses = jax.jit(both)(jax.random.key(1), problem.batch)
-    np.testing.assert_allclose(plain, last, rtol=1e-5)
-    assert losses.shape == (problem.num_constraints + 1,)
-    assert problem.constraints(losses).shape == (problem.num_constraints,)
+def test_plain_and_constrained_steps_have_one_objective(name, read):
+    problem, plain, last, losses = read(name)
+    np.testing.assert_allclose(np.full(STEPS, plain), last, rtol=1e-5)
+    assert losses.shape == (STEPS, problem.num_constraints + 1)
+    assert jax.eval_shape(problem.constraints, losses[0]).shape == (problem.num_constraints,)
     if name != "decoder, sampled":
-        assert losses[-1] == last
+        assert losses[0, -1] == last[0]
+    params = jax.eval_shape(problem.init, jax.random.key(1))
+    slope = jax.grad(lambda params: jnp.sum(problem.layer_losses(params, problem.batch, jnp.int32(0))[1]))
+    assert jax.tree.structure(jax.eval_shape(slope, params)) == jax.tree.structure(params), "has a gradient"
 
 
-def test_cross_entropy_in_chunks_is_that_of_all_logits(getkey):
-    y, kernel = jax.random.normal(getkey(), (3, 2, 6, 4)), jax.random.normal(getkey(), (4, 5))
-    labels = jax.random.randint(getkey(), (2, 6), 0, 5)
+def test_cross_entropy_in_chunks_is_that_of_all_logits():
+    generator = np.random.default_rng(0)
+    y, kernel = (generator.normal(size=shape).astype(np.float32) for shape in ((3, 2, 6, 4), (4, 5)))
+    labels = generator.integers(0, 5, (2, 6))
 
     def whole(kernel):
         normed = y / jnp.sqrt(jnp.mean(y**2, -1, keepdims=True) + 1e-6)
@@ -50,32 +70,33 @@ def test_cross_entropy_in_chunks_is_that_of_all_logits(getkey):
         return -jnp.mean(chosen, axis=(1, 2, 3))
 
     def in_chunks(kernel):
-        return cross_entropy({"scale": jnp.ones(4), "kernel": kernel}, y, labels, chunk=2)
+        return cross_entropy({"scale": jnp.ones(4), "kernel": kernel}, jnp.asarray(y), jnp.asarray(labels), chunk=2)
 
-    for differentiate in (lambda f: f, jax.jacobian):
-        found, expected = (jax.jit(differentiate(f))(kernel) for f in (in_chunks, whole))
+    values = jax.jit(lambda kernel: [(f(kernel), jax.jacobian(f)(kernel)) for f in (in_chunks, whole)])(kernel)
+    for found, expected in zip(*values, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_samples_visit_every_position_and_estimate_the_same_losses():
-    whole, sampled = decoder(TINY), decoder(TINY, share=4)
-    params = jax.jit(whole.init)(jax.random.key(1))
-    of_sample = jax.jit(sampled.layer_losses)
-    found = np.stack([of_sample(params, sampled.batch, jnp.int32(step))[1] for step in range(24)])
-    distinct = np.unique(found.round(5), axis=0)
+def test_samples_visit_every_position_and_estimate_the_same_losses(read):
+    distinct = np.unique(read("decoder, sampled")[-1].round(5), axis=0)
     assert len(distinct) == 4  # one for each offset
-    expected = jax.jit(whole.layer_losses)(params, whole.batch, jnp.int32(0))[1]
-    np.testing.assert_allclose(distinct.mean(axis=0), expected, rtol=1e-4)
+    np.testing.assert_allclose(distinct.mean(axis=0), read("decoder")[-1][0], rtol=1e-4)
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_a_causal_model_alone_does_not_see_later_tokens(causal, getkey):
-    tokens = jax.random.randint(getkey(), (1, 6), 0, 11)
+def test_a_causal_model_alone_does_not_see_later_tokens(causal):
+    tokens = np.random.default_rng(0).integers(0, 11, (1, 6)).astype(np.int32)
     model = LanguageModel(11, 11, 8, 2, heads=2, kv_heads=1, hidden=12, causal=causal)
     read = lambda readout, y: jnp.sum(y[..., :3, :] ** 2, axis=(-3, -2, -1))  # noqa: E731
-    params = jax.jit(lambda key: model.init(key, tokens, read))(getkey())
-    run = jax.jit(lambda params, tokens: model.apply(params, tokens, read)[0])
-    changed = [run(params, tokens.at[0, 4].set(token)) for token in (1, 2)]
+
+    @jax.jit
+    def run(key, tokens):
+        return model.apply(model.init(key, tokens, read), tokens, read)[0]
+
+    changed = []
+    for token in (1, 2):
+        tokens[0, 4] = token
+        changed.append(float(run(jax.random.key(0), jnp.asarray(tokens))))
     assert (changed[0] == changed[1]) == causal
 
 
@@ -90,9 +111,21 @@ def test_operations_are_those_of_the_weights_and_of_attention():
     assert readout == 2 * 8 * 7
 
 
-def test_the_constrained_step_is_adam_on_the_weighted_losses_then_ascent():
+@pytest.fixture(scope="module")
+def decoder_step():
+    """The two steps of the decoder, compiled once; a step consumes its state, so each caller has a copy."""
     problem = PROBLEMS["decoder"]()
-    step = compiled_step(problem, constrained=True)
+
+    @functools.cache
+    def compiled(constrained):
+        step = compiled_step(problem, constrained=constrained)
+        return step._replace(state=jax.device_get(step.state))
+
+    return lambda constrained: compiled(constrained)._replace(state=jax.device_put(compiled(constrained).state))
+
+
+def test_the_constrained_step_is_adam_on_the_weighted_losses_then_ascent(decoder_step):
+    problem, step = PROBLEMS["decoder"](), decoder_step(constrained=True)
     params, batch = jax.device_get(step.state.params), step.batch
     state, _, losses = step.program(step.state, batch)
     violations = losses[1:] - (1.0 - problems.ALPHA) * losses[:-1]
@@ -135,15 +168,17 @@ def test_the_plain_peer_minimises_the_last_loss():
         np.testing.assert_allclose(ours()[0], peer(), rtol=1e-5)
 
 
-def _shrink(monkeypatch):
+def _shrink(monkeypatch, decoder_step):
+    """Small problems; the programs are those of the decoder, as all problems have gradients and the decoder's run."""
     values = {"REPEATS": dict.fromkeys(constrained_step.REPEATS, 1), "UNROLLED": UNROLLED, "ENCODER": TINY,
-              "DECODER": TINY, "SHARE": 4, "matmul_rate": lambda *sizes: 1e9}  # fmt: skip
+              "DECODER": TINY, "SHARE": 4, "matmul_rate": lambda *sizes: 1e9,
+              "compiled_step": lambda problem, constrained: decoder_step(constrained)}  # fmt: skip
     for name, value in values.items():
         monkeypatch.setattr(constrained_step, name, value)
 
 
-def test_every_ratio_is_reported_beside_its_bar_and_floor(capsys, monkeypatch):
-    _shrink(monkeypatch)
+def test_every_ratio_is_reported_beside_its_bar_and_floor(capsys, monkeypatch, decoder_step):
+    _shrink(monkeypatch, decoder_step)
     monkeypatch.setattr(constrained_step, "cooper_or_none", lambda: None)
     figures = constrained_step.main()
     printed = capsys.readouterr().out

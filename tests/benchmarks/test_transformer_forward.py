@@ -11,6 +11,8 @@ import pytest
 import unroll_jax as uj
 from benchmarks import torch_peer, transformer_forward
 
+pytestmark = pytest.mark.xdist_group("torch")  # which takes seconds to import
+
 
 @pytest.fixture
 def small(monkeypatch):
@@ -37,29 +39,36 @@ def test_the_peers_are_timed_where_they_are_installed(capsys, monkeypatch):
     monkeypatch.setattr(
         torch_peer, "compiled", lambda depth: 2 * (functools.partial(torch_peer.forward, num_layers=2),)
     )
+    for what in ("_forward", "_gradient"):  # of ours are run without peers
+        monkeypatch.setattr(transformer_forward, what, lambda arrays, record: lambda: None)
     figures = transformer_forward.main()
     assert figures["batch_2_gradient_over_torch_compiled"] > 0
     assert "recorded / torch eager" in capsys.readouterr().out
 
 
 @pytest.mark.peers
-def test_the_peer_computes_the_same_numbers(getkey):
+def test_the_peer_computes_the_same_numbers():
     torch = pytest.importorskip("torch", reason="the peers extra is not installed")
-    layer, (y, x) = uj.transformer(6), jax.random.uniform(getkey(), (2, 3, 7, 6))
-    params = layer.init(getkey())
+    layer, generator = uj.transformer(6), np.random.default_rng(0)
+    y, x = (generator.uniform(size=(3, 7, 6)).astype(np.float32) for _ in range(2))
 
-    def loss(params):
-        last, trace = uj.unroll(layer, params, y, x, num_layers=4)
-        return jnp.mean(last**2), trace.energy
+    @jax.jit
+    def run(key):
+        params = layer.init(key)
 
-    gradients, energies = jax.jit(jax.grad(loss, has_aux=True))(params)
+        def loss(params):
+            last, trace = uj.unroll(layer, params, jnp.asarray(y), jnp.asarray(x), num_layers=4)
+            return jnp.mean(last**2), (last, trace.energy)
+
+        return params, *jax.grad(loss, has_aux=True)(params)
+
+    params, gradients, (last, energies) = run(jax.random.key(0))
     W_a, W_f, *arrays = (torch.from_numpy(np.array(a)) for a in (params.W_a, params.W_f, y, x))
     function = functools.partial(torch_peer.forward, num_layers=4)
     of_W_a, of_W_f, expected = torch_peer.gradients(function, W_a.requires_grad_(), W_f.requires_grad_(), *arrays)
     np.testing.assert_allclose(energies, expected, rtol=1e-4)
     np.testing.assert_allclose(gradients.W_a, of_W_a, rtol=1e-3, atol=1e-6)
     np.testing.assert_allclose(gradients.W_f, of_W_f, rtol=1e-3, atol=1e-6)
-    last = uj.unroll(layer, params, y, x, num_layers=4)[0]
     np.testing.assert_allclose(last, function(W_a, W_f, *arrays)[0].detach(), rtol=1e-4, atol=1e-5)
 
 

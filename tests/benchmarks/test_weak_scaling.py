@@ -1,5 +1,6 @@
 """The benchmark of many devices: bytes are those of rings, and the formula is that of compiled programs."""
 
+import json
 import math
 
 import jax
@@ -36,15 +37,18 @@ def test_what_runs_an_unknown_number_of_times_is_refused():
         bytes_sent(found)
 
 
+SIZES = DecoderSizes(64, 32, 2, 4, 2, 64)
+SETTING = weak_scaling.SMALL._replace(sizes=SIZES, tokens=16, chunk=4, share=4)
 STEPS = """
-import jax, jax.numpy as jnp, numpy as np
-from benchmarks import weak_scaling
-from benchmarks.weak_scaling.lowering import lowered
-from benchmarks.weak_scaling.program import DecoderSizes
-setting = weak_scaling.SMALL._replace(sizes=DecoderSizes(64, 32, 2, 4, 2, 64), tokens=8, chunk=4, share=2)
+import jax, jax.numpy as jnp, json, numpy as np
+from benchmarks.weak_scaling.lowering import _sums, lowered
+from tests.benchmarks.test_weak_scaling import SETTING
 found = []
-for devices, sequences in ((8, 1), (1, 8)):
-    program = lowered(setting._replace(num_devices=devices, sequences=sequences)).compile()
+for devices in (8, 1):
+    sequences = SETTING.sequences * 8 // devices
+    program = lowered(SETTING._replace(num_devices=devices, sequences=sequences)).compile()
+    if devices == 8:
+        print(json.dumps([_sums(program.as_text())[0], program.memory_analysis().argument_size_in_bytes]))
     rng = np.random.default_rng(0)
     abstract = program.args_info[0]
     fill = lambda leaf: rng.uniform(0.5, 1.5, leaf.shape).astype(leaf.dtype)
@@ -61,40 +65,52 @@ print("equal")
 """
 
 
-def test_eight_devices_take_the_step_of_one():
-    assert on_eight_devices(STEPS)[-1] == "equal"
+@pytest.fixture(scope="module")
+def eight_devices():
+    """What a process of eight devices prints: of the program with constraints, and of its step."""
+    return on_eight_devices(STEPS)
+
+
+def test_eight_devices_take_the_step_of_one(eight_devices):
+    assert eight_devices[-1] == "equal"
 
 
 @pytest.mark.parametrize("share", [None, 4])
-def test_the_formula_is_what_a_compiled_step_sends(share):
-    sizes = DecoderSizes(64, 32, 2, 4, 2, 64)
-    setting = weak_scaling.SMALL._replace(sizes=sizes, tokens=16, chunk=4, share=share)
-    compiled = compile_apart(setting)
+def test_the_formula_is_what_a_compiled_step_sends(share, eight_devices):
+    setting = SETTING._replace(share=share)
+    if share is None:
+        compiled = compile_apart(setting)
+        sent, argument_bytes = compiled.sent, compiled.argument_bytes
+    else:
+        sent, argument_bytes = json.loads(eight_devices[-2])
     expected = formula_bytes(setting)
-    assert {kind: compiled.sent[kind] for kind in expected} == expected
-    assert set(compiled.sent) == {*expected, "all-reduce"}
+    assert {kind: sent[kind] for kind in expected} == expected
+    assert set(sent) == {*expected, "all-reduce"}
     # What is reduced whole: the scales of norms, f_L, and with constraints the losses of all layers.
-    scales, losses = 2 * sizes.num_layers * sizes.dim + sizes.dim, 0 if share is None else sizes.num_layers + 1
-    assert compiled.sent["all-reduce"] == 4 * (scales + 1 + losses) * 2 * 7 / 8
-    layers, ends = num_params(setting.sizes)
+    scales, losses = 2 * SIZES.num_layers * SIZES.dim + SIZES.dim, 0 if share is None else SIZES.num_layers + 1
+    assert sent["all-reduce"] == 4 * (scales + 1 + losses) * 2 * 7 / 8
+    layers, ends = num_params(SIZES)
     state = 4 * 3 * (layers + ends) / 8
-    assert state < compiled.argument_bytes < 1.1 * state + 4096
+    assert state < argument_bytes < 1.1 * state + 4096
 
 
-def test_compiling_apart_says_what_went_wrong():
-    with pytest.raises(RuntimeError, match="cannot reshape"):
-        compile_apart(weak_scaling.SMALL._replace(sizes=DecoderSizes(64, 32, 2, 4, 2, 64), tokens=16, chunk=5))
+def test_compiling_apart_says_what_went_wrong(monkeypatch, tmp_path):
+    failing = tmp_path / "python"
+    failing.write_text("#!/bin/sh\necho 'cannot reshape' >&2\nexit 1\n")
+    failing.chmod(0o755)
+    monkeypatch.setattr("benchmarks.weak_scaling.program.sys.executable", str(failing))
+    with pytest.raises(RuntimeError, match="compiling for 8 devices failed: cannot reshape"):
+        compile_apart(SETTING)
 
 
 def test_parameters_are_counted_from_the_shapes_of_the_model():
-    sizes = DecoderSizes(64, 32, 2, 4, 2, 64)
-    model = LanguageModel(**sizes._asdict(), classes=sizes.vocabulary)
+    model = LanguageModel(**SIZES._asdict(), classes=SIZES.vocabulary)
     shapes = jax.eval_shape(
         lambda: model.init(jax.random.key(0), jnp.zeros((1, 8), jnp.int32), lambda _, y: jnp.sum(y))
     )
     named = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(shapes)}
     matrices = [math.prod(leaf.shape) for name, leaf in named.items() if "scale" not in name]
-    assert sum(num_params(sizes)) == sum(matrices)
+    assert sum(num_params(SIZES)) == sum(matrices)
     assert sum(num_params(weak_scaling.EIGHT_BILLION)) == pytest.approx(8.03e9, rel=1e-3)
 
 
@@ -111,8 +127,7 @@ def test_step_times_follow_from_bytes_and_operations():
     assert near.overlapped == max(near.compute, near.network)
 
 
-@pytest.mark.parametrize("share", [None, 32])
-@pytest.mark.parametrize("devices", [8, 512])
+@pytest.mark.parametrize(("devices", "share"), [(8, None), (512, 32)])
 def test_eight_billion_parameters_are_lowered_for_devices_that_are_nowhere(devices, share):
     setting = weak_scaling.LARGE._replace(num_devices=devices, share=share)
     sent = lowered_bytes(setting)

@@ -20,10 +20,10 @@ SCHEDULES = pytest.mark.parametrize("alpha", [0.22, (0.1, 0.5, 0.9)], ids=str)
 @SCHEDULES
 def test_the_lagrangian_equals_its_definition(alpha):
     constraints = uj.descent_constraints(alpha, reference=5.5)
-    value = uj.lagrangian(jnp.asarray(LOSSES), jnp.asarray(MULTIPLIERS), constraints)
+    run = jax.jit(lambda *given: [uj.lagrangian(*given, constraints, normalise=how) for how in (False, True)])
+    value, scaled = run(LOSSES, MULTIPLIERS)
     expected = LOSSES[-1] + MULTIPLIERS @ reference.violations(LOSSES, alpha, 5.5)
     np.testing.assert_allclose(value, expected, rtol=1e-14)
-    scaled = uj.lagrangian(jnp.asarray(LOSSES), jnp.asarray(MULTIPLIERS), constraints, normalise=True)
     np.testing.assert_allclose(scaled, expected / (1.0 + MULTIPLIERS.sum()), rtol=1e-14)
 
 
@@ -31,20 +31,24 @@ def test_the_lagrangian_equals_its_definition(alpha):
 @SCHEDULES
 def test_its_weights_are_those_written_out_by_hand(alpha):
     """w_l = [l = L] + lambda_l - (1 - alpha_{l+1}) lambda_{l+1}; without a reference lambda_0 = 0."""
-    with_reference = uj.descent_constraints(alpha, reference=5.5)
-    found = uj.layer_weights(jnp.asarray(MULTIPLIERS), with_reference, 3)
+    with_reference, without = uj.descent_constraints(alpha, reference=5.5), uj.descent_constraints(alpha)
+
+    @jax.jit
+    def run(losses, multipliers):
+        gradient = jax.grad(uj.lagrangian)(losses, multipliers, with_reference)
+        weights = uj.layer_weights(multipliers, with_reference, 3), uj.layer_weights(multipliers[1:], without, 3)
+        return gradient, *weights
+
+    gradient, found, found_without = run(LOSSES, MULTIPLIERS)
     np.testing.assert_allclose(found, reference.layer_weights(MULTIPLIERS, alpha), rtol=1e-14)
-    gradient = jax.grad(uj.lagrangian)(jnp.asarray(LOSSES), jnp.asarray(MULTIPLIERS), with_reference)
     np.testing.assert_allclose(gradient, found, rtol=1e-14)
-    without = uj.layer_weights(jnp.asarray(MULTIPLIERS[1:]), uj.descent_constraints(alpha), 3)
-    np.testing.assert_allclose(without, reference.layer_weights([0.0, *MULTIPLIERS[1:]], alpha), rtol=1e-14)
+    np.testing.assert_allclose(found_without, reference.layer_weights([0.0, *MULTIPLIERS[1:]], alpha), rtol=1e-14)
 
 
 def test_no_gradient_flows_to_the_multipliers():
-    gradient = jax.grad(uj.lagrangian, 1)(
-        jnp.asarray(LOSSES, jnp.float32), jnp.asarray(MULTIPLIERS[1:], jnp.float32), uj.descent_constraints(0.2)
-    )
-    assert not jnp.any(gradient)
+    constraints = uj.descent_constraints(0.2)
+    gradient = jax.jit(lambda *given: jax.grad(uj.lagrangian, 1)(*given, constraints))
+    assert not np.any(gradient(LOSSES.astype(np.float32), MULTIPLIERS[1:].astype(np.float32)))
 
 
 def test_its_gradient_takes_one_backward_pass():
@@ -66,7 +70,7 @@ def test_its_gradient_takes_one_backward_pass():
         return jnp.sum(slope * y), slope * weight
 
     layer.defvjp(forward, reverse)
-    y, multipliers = jnp.linspace(0.1, 1.0, 5), jnp.ones(3)
+    y, multipliers = jnp.asarray(np.linspace(0.1, 1.0, 5), jnp.float32), jnp.asarray(np.ones(3, np.float32))
 
     def losses(weights):
         outputs = [y]
@@ -74,12 +78,12 @@ def test_its_gradient_takes_one_backward_pass():
             outputs.append(layer(weight, outputs[-1]))
         return jnp.stack([jnp.mean(output**2) for output in outputs])
 
-    constraints, weights = uj.descent_constraints(0.2), jnp.array([0.9, 0.8, 0.7])
-    gradient = jax.grad(lambda w: uj.lagrangian(losses(w), multipliers, constraints))(weights)
+    constraints, weights = uj.descent_constraints(0.2), [np.float32(weight) for weight in (0.9, 0.8, 0.7)]
+    gradient = jax.jit(jax.grad(lambda w: uj.lagrangian(losses(w), multipliers, constraints)))(weights)
     assert backward == 3  # once a layer
-    jacobian = jax.jacobian(losses)(weights)
-    weighted = uj.layer_weights(multipliers, constraints, 3) @ jacobian
-    np.testing.assert_allclose(gradient, weighted, rtol=1e-5)
+    jacobian = jax.jit(jax.jacobian(losses))(weights)
+    by_layer = uj.layer_weights(multipliers, constraints, 3)
+    np.testing.assert_allclose(gradient, [np.asarray(by_layer) @ np.asarray(column) for column in jacobian], rtol=1e-5)
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -92,12 +96,12 @@ def test_multipliers_that_do_not_fit_are_named():
 @pytest.mark.usefixtures("x64")
 def test_the_augmented_lagrangian_has_the_gradient_of_the_multipliers_to_come():
     """That of the Lagrangian at m = [lambda + rho c]_+; its value is f_L + (|m|^2 - |lambda|^2) / (2 rho)."""
-    constraints, losses = uj.descent_constraints(0.22, reference=5.5), jnp.asarray(LOSSES)
+    constraints = uj.descent_constraints(0.22, reference=5.5)
     violations = reference.violations(LOSSES, 0.22, 5.5)
     to_come = np.maximum(MULTIPLIERS + 0.7 * violations, 0.0)
-    value, gradient = jax.value_and_grad(augmented_lagrangian)(
-        losses, jnp.asarray(MULTIPLIERS), constraints, penalty=0.7
-    )
+    value_and_grad = jax.value_and_grad(augmented_lagrangian)
+    run = jax.jit(lambda *given: value_and_grad(*given, constraints, penalty=0.7))
+    value, gradient = run(LOSSES, MULTIPLIERS)
     np.testing.assert_allclose(value, LOSSES[-1] + (to_come @ to_come - MULTIPLIERS @ MULTIPLIERS) / 1.4, rtol=1e-13)
     np.testing.assert_allclose(gradient, reference.layer_weights(to_come, 0.22), rtol=1e-13)
 

@@ -1,3 +1,4 @@
+import functools
 import os
 import tarfile
 from collections.abc import Callable, Mapping
@@ -13,21 +14,23 @@ from train.data import DataConfig, VideoData, load
 WriteClips = Callable[..., Path]
 
 
+def write_frames(
+    root: Path, lengths: Mapping[str, int], *, size: tuple[int, int] = (160, 160), suffix: str = "png"
+) -> Path:
+    """Writes clip folders of random frames, {folder: number of frames}, below a new root."""
+    generator = np.random.default_rng(0)
+    for folder, length in lengths.items():
+        (root / folder).mkdir(parents=True)
+        for number in range(1, length + 1):
+            pixels = generator.integers(0, 256, (size[1], size[0]), np.uint8)
+            Image.fromarray(pixels).save(root / folder / f"{number:03d}.{suffix}")
+    return root
+
+
 @pytest.fixture
 def write_clips(tmp_path: Path) -> WriteClips:
-    """Writes clip folders of random frames, {folder: number of frames}, below a new root."""
-
-    def write(lengths: Mapping[str, int], *, size: tuple[int, int] = (160, 160), suffix: str = "png") -> Path:
-        root = tmp_path / "clips"
-        generator = np.random.default_rng(0)
-        for folder, length in lengths.items():
-            (root / folder).mkdir(parents=True)
-            for number in range(1, length + 1):
-                pixels = generator.integers(0, 256, (size[1], size[0]), np.uint8)
-                Image.fromarray(pixels).save(root / folder / f"{number:03d}.{suffix}")
-        return root
-
-    return write
+    """Writes clip folders below a root of its own; see `write_frames`."""
+    return functools.partial(write_frames, tmp_path / "clips")
 
 
 @pytest.fixture(scope="session")

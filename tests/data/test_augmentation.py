@@ -1,11 +1,11 @@
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from train.data import images, scenes
 
 SHIFT = 4
+augment = jax.jit(images.augment)
 
 
 @pytest.fixture
@@ -33,9 +33,9 @@ def found(result, image, shift):
 
 
 def test_every_image_is_a_shifted_and_perhaps_mirrored_copy_of_itself(batch, getkey):
-    result = jax.jit(images.augment)(getkey(), batch)
-    assert (result.shape, result.dtype) == (batch.shape, jnp.uint8)
-    places = [found(np.asarray(r), image, SHIFT) for r, image in zip(result, batch, strict=True)]
+    result = np.asarray(augment(getkey(), batch))
+    assert (result.shape, result.dtype) == (batch.shape, np.uint8)
+    places = [found(r, image, SHIFT) for r, image in zip(result, batch, strict=True)]
     rows, columns, mirrored = zip(*places, strict=True)
     # 64 draws of 9: each end is missed with probability (8/9)^64 = 0.0005; the key is fixed.
     assert {0, 2 * SHIFT} <= set(rows)
@@ -44,30 +44,32 @@ def test_every_image_is_a_shifted_and_perhaps_mirrored_copy_of_itself(batch, get
 
 
 def test_flips_and_shifts_can_be_left_out(batch, getkey):
-    result = images.augment(getkey(), batch, flip=False, shift=1)
-    assert not any(found(np.asarray(r), image, 1)[2] for r, image in zip(result, batch, strict=True))
-    np.testing.assert_array_equal(images.augment(getkey(), batch, flip=False, shift=0), batch)
+    shifted = jax.jit(lambda key: [images.augment(key, batch, flip=False, shift=shift) for shift in (1, 0)])
+    result, same = map(np.asarray, shifted(getkey()))
+    assert not any(found(r, image, 1)[2] for r, image in zip(result, batch, strict=True))
+    np.testing.assert_array_equal(same, batch)
 
 
 def test_augmentation_depends_on_the_key_alone(batch, getkey):
     key = getkey()
-    np.testing.assert_array_equal(images.augment(key, batch), images.augment(key, batch))
-    assert (images.augment(key, batch) != images.augment(getkey(), batch)).any()
+    one, same, other = (np.asarray(augment(each, batch)) for each in (key, key, getkey()))
+    np.testing.assert_array_equal(one, same)
+    assert (one != other).any()
 
 
 def test_a_scene_and_its_labels_are_cut_alike(batch, getkey):
     labels = batch[..., 1]  # so that every window of labels tells which window of the image it belongs to
-    windows, maps = jax.jit(lambda *a: scenes.augment(*a, crop=(6, 8)))(getkey(), batch, labels)
+    windows, maps = map(np.asarray, jax.jit(lambda *a: scenes.augment(*a, crop=(6, 8)))(getkey(), batch, labels))
     assert windows.shape == (64, 6, 8, 3)
-    assert (maps.shape, maps.dtype) == ((64, 6, 8), jnp.uint8)
+    assert (maps.shape, maps.dtype) == ((64, 6, 8), np.uint8)
     np.testing.assert_array_equal(windows[..., 1], maps)
-    for window, image in zip(np.asarray(windows), batch, strict=True):
+    for window, image in zip(windows, batch, strict=True):
         cuts = [image[row : row + 6, column : column + 8] for row in range(7) for column in range(3)]
         assert any(np.array_equal(window, cut) or np.array_equal(window, cut[:, ::-1]) for cut in cuts)
 
 
 def test_without_a_crop_scenes_are_only_mirrored(batch, getkey):
-    windows, maps = scenes.augment(getkey(), batch, batch[..., 0])
+    windows, maps = map(np.asarray, jax.jit(scenes.augment)(getkey(), batch, batch[..., 0]))
     np.testing.assert_array_equal(windows[..., 0], maps)
     kept = [np.array_equal(window, image) for window, image in zip(windows, batch, strict=True)]
     turned = [np.array_equal(window, image[:, ::-1]) for window, image in zip(windows, batch, strict=True)]

@@ -36,7 +36,7 @@ def test_batches_depend_on_seed_and_step_alone():
 @pytest.mark.parametrize("start", [0, 1, 7, 24, 1000])
 def test_iterators_start_at_any_step_and_agree_with_random_access(start):
     batches = shuffled(10, identity, batch_size=4, seed=5)
-    from_iterator = itertools.islice(batches.iterate(start), 30)
+    from_iterator = itertools.islice(batches.iterate(start), 10)  # four epochs
     for step, batch in enumerate(from_iterator, start=start):
         np.testing.assert_array_equal(batch, batches[step])
 

@@ -2,11 +2,13 @@ import itertools
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.data.conftest import write_frames
 from train.data import DataConfig, VideoData, load, prepare
 from train.data.clips import SPLITS, patch_sequences, standard_frame, windows
 from train.data.frames import frame_clips
@@ -183,49 +185,66 @@ def test_records_that_change_under_a_reader_are_an_error(frames):
     assert "\n" not in str(caught.value)
 
 
-KILL = """
+# Prepares what another process prepares too, reads it, and is killed while it prepares more.
+PROGRAM = """
 import os, signal, sys
-from train.data import DataConfig, prepare
+from train.data import DataConfig, load, prepare
+root, shared, own = sys.argv[1:]
+data = load(DataConfig("frames", root, shared), log=lambda line: None)
+next(data.batches("train", batch_size=4, seed=0))
+print(data.num_sequences("train"), sorted({"tensorflow", "torch"} & set(sys.modules)), flush=True)
 def log(line):
     print(line, flush=True)
     if "validation" in line:
         os.kill(os.getpid(), signal.SIGKILL)
-prepare(DataConfig("frames", *sys.argv[1:]), log=log)
+prepare(DataConfig("frames", root, own), log=log)
 """
 
 
-def run(code: str, *arguments: str | None) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path.cwd())
+class Ended(NamedTuple):
+    """A process that ended: of what it read, where it prepared it with another, and where alone until it was killed."""
+
+    code: int
+    lines: list[str]
+    errors: str
+    shared: DataConfig
+    own: DataConfig
 
 
-def test_a_killed_preparation_is_done_again(frames):
-    with run(KILL, frames.root, frames.prepared) as process:
-        out, _ = process.communicate()
-    assert process.returncode == -9
-    assert "validation" in out
-    assert list(Path(str(frames.prepared)).rglob("incomplete*"))
-    assert load(frames).num_sequences("train") == 300
-    assert not list(Path(str(frames.prepared)).rglob("incomplete*"))
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory) -> list[Ended]:
+    """Two that run at the same time."""
+    folder = tmp_path_factory.mktemp("processes")
+    root, shared = write_frames(folder / "clips", FLAT), folder / "shared"
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    run = lambda own: subprocess.Popen([sys.executable, "-c", PROGRAM, root, shared, own], **pipes)  # noqa: E731
+    started, ended = {own: run(own) for own in (folder / "one", folder / "two")}, []
+    for own, process in started.items():
+        out, errors = process.communicate(timeout=120)
+        configs = (DataConfig("frames", str(root), str(each)) for each in (shared, own))
+        ended.append(Ended(process.returncode, out.splitlines(), errors, *configs))
+    return ended
 
 
-def test_two_processes_may_prepare_at_once(frames):
-    code = KILL.replace("SIGKILL", "SIGWINCH")  # a signal that does nothing
-    processes = [run(code, frames.root, frames.prepared) for _ in range(2)]
+def test_a_killed_preparation_is_done_again(processes):
+    code, lines, errors, _, config = processes[0]
+    assert code == -9, errors
+    assert "validation" in lines[-1]
+    assert list(Path(str(config.prepared)).rglob("incomplete*"))
+    assert load(config).num_sequences("train") == 300
+    assert not list(Path(str(config.prepared)).rglob("incomplete*"))
+
+
+def test_two_processes_may_prepare_at_once(processes):
     for process in processes:
-        _, err = process.communicate()
-        assert process.returncode == 0, err
-    assert load(frames).num_sequences("train") == 300
+        assert process.lines[:1], process.errors
+        assert process.lines[0].startswith("300 ")
+    assert load(processes[0].shared).num_sequences("train") == 300
 
 
-def test_reading_and_preparing_never_import_tensorflow_nor_other_frameworks(frames):
-    code = (
-        "import sys; from train.data import *; data = load(DataConfig('frames', *sys.argv[1:]))\n"
-        "next(data.batches('train', batch_size=4, seed=0)); print(sorted({'tensorflow', 'torch'} & set(sys.modules)))"
-    )
-    with run(code, frames.root, frames.prepared) as process:
-        out, err = process.communicate()
-    assert out.splitlines()[-1:] == ["[]"], err
+def test_reading_and_preparing_never_import_tensorflow_nor_other_frameworks(processes):
+    for process in processes:
+        assert process.lines[:1] == ["300 []"], process.errors
 
 
 @pytest.mark.data

@@ -28,73 +28,94 @@ def test_every_activation_is_tested():
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", ACTIVATIONS)
-@pytest.mark.parametrize("step_size", [0.1, 1.0, 3.0])
-def test_the_prox_at_its_own_step_size_is_the_activation(name, step_size):
-    y = np.linspace(-8.0, 8.0, 40).reshape(10, 4)
-    found = ACTIVATIONS[name](step_size=step_size).prox(jnp.asarray(y), step_size)
-    np.testing.assert_allclose(found, FUNCTIONS[name](y), rtol=1e-12)
+def test_the_prox_at_its_own_step_size_is_the_activation():
+    y, sizes = np.linspace(-8.0, 8.0, 40).reshape(10, 4), (0.1, 1.0, 3.0)
+    proxes = jax.jit(lambda y: {n: [make(step_size=s).prox(y, s) for s in sizes] for n, make in ACTIVATIONS.items()})
+    for name, found in proxes(y).items():
+        for prox in found:
+            np.testing.assert_allclose(prox, FUNCTIONS[name](y), rtol=1e-12, err_msg=name)
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", ACTIVATIONS)
-@pytest.mark.parametrize("ratio", [1e-3, 0.3, 1.0 + 1e-9, 4.0, 1e3])
-def test_the_prox_at_another_step_size_solves_its_equation(name, ratio):
+def test_the_prox_at_another_step_size_solves_its_equation(name):
     """sigma(w) with (1 - t) sigma(w) + t w = y, by a bracketing method of its own; six decades of y."""
     y = np.concatenate([-np.logspace(-3, 3, 15), [0.0], np.logspace(-3, 3, 15)])
-    found = jax.jit(lambda y: ACTIVATIONS[name]().prox(y, ratio))(jnp.asarray(y)[:, None])[:, 0]
-    far = 2.0 * np.max(np.abs(y)) / min(1.0, ratio) + 10.0
-    equation = lambda w, y: (1.0 - ratio) * FUNCTIONS[name](w) + ratio * w - y  # noqa: E731
-    with np.errstate(over="ignore"):
-        roots = np.array([brentq(equation, -far, far, args=(value,), xtol=1e-14, rtol=1e-14) for value in y])
-        np.testing.assert_allclose(found, FUNCTIONS[name](roots), rtol=1e-9, atol=1e-12 * max(1.0, 1.0 / ratio))
+    ratios = (1e-3, 0.3, 1.0 + 1e-9, 4.0, 1e3)
+    proxes = jax.jit(lambda y: [ACTIVATIONS[name]().prox(y, ratio) for ratio in ratios])(y[:, None])
+    for ratio, prox in zip(ratios, proxes, strict=True):
+        far = 2.0 * np.max(np.abs(y)) / min(1.0, ratio) + 10.0
+        equation = lambda w, y: (1.0 - ratio) * FUNCTIONS[name](w) + ratio * w - y  # noqa: E731, B023
+        limits = {"rtol": 1e-9, "atol": 1e-12 * max(1.0, 1.0 / ratio)}
+        with np.errstate(over="ignore"):
+            roots = np.array([brentq(equation, -far, far, args=(value,), xtol=1e-14, rtol=1e-14) for value in y])
+            np.testing.assert_allclose(np.ravel(prox), FUNCTIONS[name](roots), **limits, err_msg=str(ratio))
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_the_solved_prox_is_differentiable_twice(name):
-    prox = lambda y: jnp.sum(ACTIVATIONS[name]().prox(y[None, None], 2.5))  # noqa: E731
-    points = jnp.linspace(-3.0, 3.0, 8, dtype=jnp.float64)
-    width = 1e-5
-    value, first, second = jax.jit(jax.vmap(lambda y: (prox(y), jax.grad(prox)(y), jax.grad(jax.grad(prox))(y))))(
-        jnp.stack([points, points + width, points - width]).ravel()
-    )
-    for function, derivative in ((value, first), (first, second)):
-        function, derivative = function.reshape(3, -1), derivative.reshape(3, -1)
-        slopes = (function[1] - function[2]) / (2.0 * width)
-        np.testing.assert_allclose(derivative[0], slopes, rtol=1e-6, atol=1e-8)
+def test_the_solved_prox_is_differentiable_twice():
+    points, width = np.linspace(-3.0, 3.0, 8), 1e-5
+    points = np.stack([points, points + width, points - width])
+
+    def derivatives(proximal):
+        prox = lambda y: jnp.sum(proximal.prox(y[None, None], 2.5))  # noqa: E731
+        first = jax.value_and_grad(prox)
+        return jax.vmap(jax.vmap(lambda y: (*first(y), jax.grad(lambda y: first(y)[1])(y))))
+
+    found = jax.jit(lambda y: {name: derivatives(make())(y) for name, make in ACTIVATIONS.items()})(points)
+    for name, (value, first, second) in jax.tree.map(np.asarray, found).items():
+        for function, derivative in ((value, first), (first, second)):
+            slopes = (function[1] - function[2]) / (2.0 * width)
+            np.testing.assert_allclose(derivative[0], slopes, rtol=1e-6, atol=1e-8, err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_the_solved_prox_is_right_in_low_precision(name, dtype):
-    y = jnp.linspace(-5.0, 5.0, 64).astype(dtype)[:, None]
-    found = jax.jit(lambda y: ACTIVATIONS[name]().prox(y, 3.0))(y)
-    assert found.dtype == dtype
+def test_the_solved_prox_is_right_in_low_precision(dtype):
+    y = np.linspace(-5.0, 5.0, 64).astype(dtype)[:, None]
+    solve = jax.jit(lambda y: {name: make().prox(y, 3.0) for name, make in ACTIVATIONS.items()})
+    found = solve(y)
     with jax.enable_x64(True):
-        exact = jax.jit(lambda y: ACTIVATIONS[name]().prox(y, 3.0))(jnp.asarray(np.asarray(y, np.float64)))
-    np.testing.assert_allclose(np.asarray(found, np.float64), exact, atol=30.0 * float(jnp.finfo(dtype).eps))
+        exact = solve(y.astype(np.float64))
+    for name, prox in found.items():
+        assert prox.dtype == dtype
+        atol = 30.0 * float(jnp.finfo(dtype).eps)
+        np.testing.assert_allclose(np.asarray(prox, np.float64), exact[name], atol=atol, err_msg=name)
 
 
-@pytest.mark.parametrize("name", ACTIVATIONS)
-def test_by_name_a_layer_applies_the_activation_itself(getkey, name):
+def test_by_name_a_layer_applies_the_activation_itself():
     """And the energy that its step lowers has the penalty of that step size."""
-    layer, y = uj.feedforward(4, step_size=0.3, phi=name), jax.random.normal(getkey(), (5, 4))
-    plain = uj.feedforward(4, step_size=0.3)
-    params = plain.init(getkey())
-    inside = layer.step(params, y)
-    expected = FUNCTIONS[name](np.asarray(plain.step(params, y), np.float64))
-    np.testing.assert_allclose(inside, expected, rtol=1e-5, atol=1e-6)
-    penalty = layer.energy(params, inside) - plain.energy(params, inside)
-    np.testing.assert_allclose(penalty, ACTIVATIONS[name]().penalty(inside) / 0.3, rtol=1e-4, atol=1e-5)
-    assert resolve_proximal(name, 0.3).prox(y, 0.3) == pytest.approx(FUNCTIONS[name](np.asarray(y)), rel=1e-5, abs=1e-6)
+    y = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+
+    @jax.jit
+    def measure(y):
+        plain, found = uj.feedforward(4, step_size=0.3), {}
+        params = plain.init(jax.random.key(0))
+        for name, make in ACTIVATIONS.items():
+            layer = uj.feedforward(4, step_size=0.3, phi=name)
+            inside = layer.step(params, y)
+            of_layer = layer.energy(params, inside) - plain.energy(params, inside)
+            found[name] = inside, of_layer, make().penalty(inside) / 0.3, resolve_proximal(name, 0.3).prox(y, 0.3)
+        return plain.step(params, y), found
+
+    stepped, found = measure(y)
+    for name, (inside, of_layer, penalty, prox) in found.items():
+        expected = FUNCTIONS[name](np.asarray(stepped, np.float64))
+        np.testing.assert_allclose(inside, expected, rtol=1e-5, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(of_layer, penalty, rtol=1e-4, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(prox, FUNCTIONS[name](y), rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_an_activation_of_ones_own_serves_a_layer(getkey):
+def test_an_activation_of_ones_own_serves_a_layer():
     arctan = energies.activation(jnp.arctan, lambda z: -jnp.log(jnp.cos(z)) - 0.5 * z**2, step_size=0.4)
-    layer, y = uj.feedforward(4, step_size=0.4, phi=arctan), jax.random.uniform(getkey(), (200, 5, 4))
-    params = layer.init(getkey())
-    assert jnp.all(layer.energy(params, layer.step(params, y)) < layer.energy(params, y))
+    layer, y = uj.feedforward(4, step_size=0.4, phi=arctan), np.random.default_rng(1).uniform(size=(200, 5, 4))
+
+    @jax.jit
+    def measure(y):
+        params = layer.init(jax.random.key(0))
+        return layer.energy(params, layer.step(params, y)), layer.energy(params, y)
+
+    after, before = map(np.asarray, measure(y.astype(np.float32)))
+    assert np.all(after < before)
 
 
 @pytest.mark.parametrize("function", [jax.nn.gelu, jax.nn.silu, jax.nn.mish], ids=["gelu", "silu", "mish"])
@@ -129,5 +150,5 @@ def test_a_bad_option_is_named(call, message):
 
 def test_an_activation_can_be_made_inside_a_compiled_function():
     penalty = lambda z: -jnp.log(jnp.cos(z)) - 0.5 * z**2  # noqa: E731
-    found = jax.jit(lambda y: energies.activation(jnp.arctan, penalty).prox(y, 1.0))(jnp.ones((1, 1)))
+    found = jax.jit(lambda y: energies.activation(jnp.arctan, penalty).prox(y, 1.0))(np.ones((1, 1), np.float32))
     assert found.item() == pytest.approx(np.pi / 4.0)

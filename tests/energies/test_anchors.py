@@ -20,18 +20,30 @@ LAYERS = {
 }
 
 
+SHAPES = [(4,), (1, 4), (6, 4), (1, 6, 4), (2, 1, 4)]
+
+
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("shape", [(4,), (1, 4), (6, 4), (1, 6, 4), (2, 1, 4)])
 @pytest.mark.parametrize("name", LAYERS)
-def test_an_anchor_that_broadcasts_is_one_written_out(name, shape):
+def test_an_anchor_that_broadcasts_is_one_written_out(name):
     layer, generator = LAYERS[name], np.random.default_rng(0)
-    y, x = (jnp.asarray(generator.normal(size=size)) for size in ((2, 6, 4), shape))
-    params, whole = layer.init(jax.random.key(0)), jnp.broadcast_to(x, y.shape)
-    step, energy = jax.jit(layer.step), jax.jit(layer.energy)
-    moved = step(params, y, x)
-    assert jnp.max(jnp.abs(moved - step(params, y, 2.0 * whole))) > 0.01, "the anchor does nothing"
-    np.testing.assert_allclose(moved, step(params, y, whole), rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(energy(params, y, x), energy(params, y, whole), rtol=1e-12)
-    there = jnp.arange(6) < 4
-    padded, full = (step(params, y, Anchor(anchor, there)) for anchor in (x, whole))
-    np.testing.assert_allclose(padded, full, rtol=1e-12, atol=1e-12)
+    y, *anchors = (generator.normal(size=size) for size in ((2, 6, 4), *SHAPES))
+    params = jax.tree.map(lambda leaf: generator.normal(size=leaf.shape), jax.eval_shape(layer.init, jax.random.key(0)))
+
+    @jax.jit
+    def all_of(params, y, anchors, there):
+        """Energy, step, and step where two tokens are absent; of all shapes written out as one batch."""
+
+        def of(y, x):
+            return layer.energy(params, y, x), layer.step(params, y, x), layer.step(params, y, Anchor(x, there))
+
+        whole = jnp.stack([jnp.broadcast_to(x, y.shape) for x in anchors])
+        ys = jnp.broadcast_to(y, whole.shape)
+        return [of(y, x) for x in anchors], of(ys, whole), layer.step(params, ys, 2.0 * whole)
+
+    found, (energies, *moved), doubled = all_of(params, y, anchors, np.arange(6) < 4)
+    for i, (shape, (energy, *steps)) in enumerate(zip(SHAPES, found, strict=True)):
+        assert np.max(np.abs(steps[0] - doubled[i])) > 0.01, f"the anchor {shape} does nothing"
+        np.testing.assert_allclose(energy, energies[i], rtol=1e-12, err_msg=str(shape))
+        for stepped, expected in zip(steps, moved, strict=True):
+            np.testing.assert_allclose(stepped, expected[i], rtol=1e-12, atol=1e-12, err_msg=str(shape))

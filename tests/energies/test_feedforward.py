@@ -2,7 +2,6 @@
 
 import itertools
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -52,94 +51,102 @@ def weights(seed, dim, low, high):
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("phi", uj.PROXIMALS)
-def test_energy_and_step_equal_the_reference(phi):
+@pytest.mark.parametrize("anchored", [False, True])
+def test_energy_and_step_equal_the_reference(anchored):
     rng = np.random.default_rng(0)
     y, x, W_f = rng.uniform(size=(5, 4)), rng.normal(size=(5, 4)), rng.normal(size=(4, 4))
-    penalty = PENALTIES.get(phi, lambda y: 0.0)(y)
-    params = FeedForwardParams(jnp.asarray(W_f))
-    for step_size, anchor in itertools.product((0.1, 0.5, 2.0), (None, x)):
-        layer, given = uj.feedforward(4, step_size=step_size, phi=phi), None if anchor is None else jnp.asarray(anchor)
-        energy = reference.feedforward_energy(y, W_f, anchor) + penalty / (step_size if phi in ACTIVATIONS else 1.0)
-        np.testing.assert_allclose(layer.energy(params, jnp.asarray(y), given), energy, rtol=1e-12)
-        step = reference.feedforward_step(y, W_f, anchor, step_size=step_size, prox=PROXES[phi])
-        np.testing.assert_allclose(layer.step(params, jnp.asarray(y), given), step, rtol=1e-12, atol=1e-14)
+    anchor, table = x if anchored else None, list(itertools.product(uj.PROXIMALS, (0.1, 0.5, 2.0)))
+    layers = [uj.feedforward(4, step_size=step_size, phi=phi) for phi, step_size in table]
+    all_of = jax.jit(lambda *args: [(layer.energy(*args), layer.step(*args)) for layer in layers])
+    for (phi, step_size), (energy, stepped) in zip(table, all_of(FeedForwardParams(W_f), y, anchor), strict=True):
+        penalty = PENALTIES.get(phi, lambda y: 0.0)(y) / (step_size if phi in ACTIVATIONS else 1.0)
+        expected = reference.feedforward_energy(y, W_f, anchor) + penalty
+        np.testing.assert_allclose(energy, expected, rtol=1e-12, err_msg=f"{phi}, {step_size}")
+        expected = reference.feedforward_step(y, W_f, anchor, step_size=step_size, prox=PROXES[phi])
+        np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-14, err_msg=f"{phi}, {step_size}")
 
 
 @pytest.mark.usefixtures("x64")
 def test_gradients_equal_finite_differences_of_the_reference():
     rng = np.random.default_rng(1)
-    y, x, W_f, weight = (
-        rng.normal(size=(5, 4)),
-        rng.normal(size=(5, 4)),
-        rng.normal(size=(4, 4)),
-        rng.normal(size=(5, 4)),
-    )
-    layer, args = uj.feedforward(4), (FeedForwardParams(jnp.asarray(W_f)), jnp.asarray(y), jnp.asarray(x))
-    of_energy = jax.grad(layer.energy, (0, 1, 2))(*args)
-    of_step = jax.grad(lambda *a: jnp.sum(weight * layer.step(*a)), (0, 1, 2))(*args)
+    points = {"W_f": rng.normal(size=(4, 4)), "y": rng.normal(size=(5, 4)), "x": rng.normal(size=(5, 4))}
+    layer, weight = uj.feedforward(4), rng.normal(size=(5, 4))
 
-    def energy(y, x, W_f):
-        return reference.feedforward_energy(y, W_f, x)
+    def ours(W_f, y, x):
+        args = FeedForwardParams(W_f), y, x
+        return jnp.stack([layer.energy(*args), jnp.sum(weight * layer.step(*args))])
 
-    def step(y, x, W_f):
-        return np.sum(weight * reference.feedforward_step(y, W_f, x, step_size=0.5))
+    def expected(W_f, y, x):
+        stepped = reference.feedforward_step(y, W_f, x, step_size=0.5)
+        return np.array([reference.feedforward_energy(y, W_f, x), np.sum(weight * stepped)])
 
-    for function, gradients in ((energy, of_energy), (step, of_step)):
-        for point, gradient, along in (
-            (W_f, gradients[0].W_f, lambda W_f, function=function: function(y, x, W_f)),
-            (y, gradients[1], lambda y, function=function: function(y, x, W_f)),
-            (x, gradients[2], lambda x, function=function: function(y, x, W_f)),
-        ):
-            direction = rng.normal(size=point.shape)
-            expected = reference.directional_derivative(along, point, direction)
-            np.testing.assert_allclose(np.sum(gradient * direction), expected, rtol=1e-8)
+    gradients = jax.jit(jax.jacrev(ours, (0, 1, 2)))(*points.values())
+    for (name, point), gradient in zip(points.items(), gradients, strict=True):
+        direction = rng.normal(size=point.shape)
+        along = lambda p, name=name: expected(**{**points, name: p})  # noqa: E731
+        by_differences = reference.directional_derivative(along, point, direction)
+        np.testing.assert_allclose(np.sum(gradient * direction, (-2, -1)), by_differences, rtol=1e-8, err_msg=name)
 
 
 @pytest.mark.usefixtures("x64")
-def test_without_phi_the_step_is_a_gradient_step(getkey):
-    layer, y, x = uj.feedforward(4, step_size=0.3), *jax.random.normal(getkey(), (2, 3, 5, 4), jnp.float64)
-    params = FeedForwardParams(jax.random.normal(getkey(), (4, 4), jnp.float64))
-    gradient = jax.grad(lambda y: jnp.sum(layer.energy(params, y, x)))(y)
-    chex.assert_trees_all_close(layer.step(params, y, x), y - 0.3 * gradient, rtol=1e-12)
+def test_without_phi_the_step_is_a_gradient_step():
+    layer, rng = uj.feedforward(4, step_size=0.3), np.random.default_rng(2)
+    params, y, x = FeedForwardParams(rng.normal(size=(4, 4))), *rng.normal(size=(2, 3, 5, 4))
+
+    @jax.jit
+    def step_and_gradient(params, y, x):
+        return layer.step(params, y, x), jax.grad(lambda y: jnp.sum(layer.energy(params, y, x)))(y)
+
+    stepped, gradient = step_and_gradient(params, y, x)
+    np.testing.assert_allclose(stepped, y - 0.3 * gradient, rtol=1e-12)
+
+
+SPECTRA = [(-3.0, -0.5), (-1.0, 1.0), (0.2, 9.0)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("phi", uj.PROXIMALS)
 def test_a_step_of_at_most_one_over_the_smoothness_never_raises_the_energy(phi, dtype):
     """Negative, indefinite and positive W_f; 200 points over six orders of magnitude of scale."""
-    rng = np.random.default_rng(2)
     scales = np.repeat(np.logspace(-3, 3, 20), 10)[:, None, None]
-    tokens = scales * rng.normal(size=(2, 200, 5, 4))
-    spectra = [(-3.0, -0.5), (-1.0, 1.0), (0.2, 9.0)]
+    y, x = (scales * np.random.default_rng(2).normal(size=(2, 200, 5, 4))).astype(dtype)
+    params = FeedForwardParams(np.stack([weights(3, 4, *spectrum) for spectrum in SPECTRA]).astype(dtype))
+    shares = (1.0, 0.1)
+
+    @jax.jit
+    def descend(params, y, x):
+        """Each of the spectra with its two step sizes, which are numbers of a layer."""
+        found = []
+        for place, share in itertools.product(range(len(SPECTRA)), shares):
+            layer = uj.feedforward(4, step_size=share / (max(0.0, SPECTRA[place][1]) + 1.0), phi=phi)
+            own = FeedForwardParams(params.W_f[place])
+            start = layer.step(own, y, x)  # a point where phi is finite
+            found.append((start, layer.energy(own, jnp.stack([start, layer.step(own, start, x)]), x)))
+        return found
+
     with jax.enable_x64(dtype == "float64"):
-        y, x = jnp.asarray(tokens, dtype)
-
-        def descend(params, step_size):
-            layer = uj.feedforward(4, step_size=step_size, phi=phi)
-            start = layer.step(params, y, x)  # a point where phi is finite
-            return start, layer.energy(params, start, x), layer.energy(params, layer.step(params, start, x), x)
-
-        for spectrum in spectra:
-            params = FeedForwardParams(jnp.asarray(weights(3, 4, *spectrum), dtype))
-            for share in (1.0, 0.1):
-                step_size = share / (max(0.0, spectrum[1]) + 1.0)
-                start, before, after = jax.jit(descend, static_argnums=1)(params, step_size)
-                size = jnp.sum(start**2 + x**2, axis=(-2, -1))
-                assert jnp.all(jnp.isfinite(before))
-                assert jnp.all(after <= before + 30.0 * jnp.finfo(dtype).eps * (1.0 + spectrum[1] ** 2) * (1.0 + size))
+        found = [np.asarray(array, np.float64) for pair in descend(params, y, x) for array in pair]
+    for i, (spectrum, share) in enumerate(itertools.product(SPECTRA, shares)):
+        start, (before, after) = found[2 * i : 2 * i + 2]
+        size = np.sum(start**2 + np.float64(x) ** 2, axis=(-2, -1))
+        rounding = 30.0 * jnp.finfo(dtype).eps * (1.0 + spectrum[1] ** 2) * (1.0 + size)
+        assert np.all(np.isfinite(before)), (spectrum, share)
+        assert np.all(after <= before + rounding), (spectrum, share)
 
 
 @pytest.mark.usefixtures("x64")
 def test_a_step_beyond_two_over_the_smoothness_raises_the_energy():
     """Along the top eigenvector the gap to the minimum is multiplied by (1 - a L)^2 a step."""
-    W_f = weights(4, 4, 0.2, 3.0)
-    top = jnp.asarray(np.linalg.eigh((W_f + W_f.T) / 2)[1][:, -1])[None, :]
-    params, smoothness = FeedForwardParams(jnp.asarray(W_f)), 4.0
-    for step_size, factor in ((1.9 / smoothness, 0.81), (2.1 / smoothness, 1.21)):
-        layer = uj.feedforward(4, step_size=step_size)
-        ratio = layer.energy(params, layer.step(params, top)) / layer.energy(params, top)
-        assert ratio == pytest.approx(factor, rel=1e-6)
+    W_f, smoothness = weights(4, 4, 0.2, 3.0), 4.0
+    top = np.linalg.eigh((W_f + W_f.T) / 2)[1][:, -1][None, :]
+    layers = [uj.feedforward(4, step_size=step_size) for step_size in (1.9 / smoothness, 2.1 / smoothness)]
+
+    @jax.jit
+    def ratios(params, top):
+        steps = [layer.step(params, top) for layer in layers]
+        return [layers[0].energy(params, stepped) / layers[0].energy(params, top) for stepped in steps]
+
+    np.testing.assert_allclose(ratios(FeedForwardParams(W_f), top), (0.81, 1.21), rtol=1e-6)
 
 
 @pytest.mark.usefixtures("x64")
@@ -175,62 +182,71 @@ def test_the_derivative_of_a_clipped_spectrum_equals_finite_differences():
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("level", "slope"), [(0.5, 1.0), (3.0, 0.0), (-1.0, 0.0)])
-def test_the_derivative_of_a_clipped_spectrum_is_finite_where_eigenvalues_meet(level, slope):
+def test_the_derivative_of_a_clipped_spectrum_is_finite_where_eigenvalues_meet():
     """All eigenvalues equal: inside the interval the map is the identity, outside it is constant."""
-    gradient = jax.grad(lambda W_f: jnp.sum(clip_spectrum(W_f) ** 2))(level * jnp.eye(3))
-    np.testing.assert_allclose(gradient, slope * 2.0 * level * np.eye(3), atol=1e-12)
+    gradient = jax.jit(jax.grad(lambda W_f: jnp.sum(clip_spectrum(W_f) ** 2)))
+    for level, slope in ((0.5, 1.0), (3.0, 0.0), (-1.0, 0.0)):
+        expected = slope * 2.0 * level * np.eye(3)
+        np.testing.assert_allclose(gradient(level * np.eye(3)), expected, atol=1e-12, err_msg=f"{level=}")
 
 
 @pytest.mark.usefixtures("x64")
-def test_with_a_spectrum_the_layer_is_the_layer_of_the_clipped_weights_and_always_guaranteed(getkey):
-    y, x = jax.random.normal(getkey(), (2, 3, 5, 4), jnp.float64)
-    W_f = jnp.asarray(weights(9, 4, -5.0, 8.0))
-    assert not step_is_guaranteed(W_f, 0.5)
-    clipped = clip_spectrum(W_f, 0.0, 0.95)
+def test_with_a_spectrum_the_layer_is_the_layer_of_the_clipped_weights_and_always_guaranteed():
+    y, x = np.random.default_rng(3).normal(size=(2, 3, 5, 4))
+    W_f, layer, plain = weights(9, 4, -5.0, 8.0), uj.feedforward(4, spectrum=(0.0, 0.95)), uj.feedforward(4)
+
+    @jax.jit
+    def all_of(W_f, y, x):
+        clipped = clip_spectrum(W_f, 0.0, 0.95)
+        args, theirs = (FeedForwardParams(W_f), y, x), (FeedForwardParams(clipped), y, x)
+        ours = layer.energy(*args), layer.step(*args)
+        return clipped, ours, (plain.energy(*theirs), plain.step(*theirs))
+
+    clipped, ours, theirs = all_of(W_f, y, x)
+    assert not step_is_guaranteed(jnp.asarray(W_f), 0.5)
     assert step_is_guaranteed(clipped, 0.5)
-    layer, plain = uj.feedforward(4, spectrum=(0.0, 0.95)), uj.feedforward(4)
-    for name in ("energy", "step"):
-        found = getattr(layer, name)(FeedForwardParams(W_f), y, x)
-        np.testing.assert_allclose(found, getattr(plain, name)(FeedForwardParams(clipped), y, x), rtol=1e-12)
+    for name, found, expected in zip(("energy", "step"), ours, theirs, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12, err_msg=name)
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("spectrum", [(-3.0, -0.5), (-1.0, 1.0), (0.2, 9.0)], ids=str)
-def test_the_smoothness_is_what_autodiff_finds_and_bounds_the_guaranteed_steps(spectrum):
-    W_f = weights(10, 4, *spectrum)
-    curvature = np.linalg.eigvalsh(
-        np.asarray(
-            jax.hessian(uj.feedforward(4).energy, 1)(FeedForwardParams(jnp.asarray(W_f)), jnp.zeros((1, 4)))
-        ).reshape(4, 4)
-    )
-    smoothness = float(feedforward_smoothness(jnp.asarray(W_f)))
-    assert smoothness == pytest.approx(max(1.0, curvature[-1]), rel=1e-12)
-    assert step_is_guaranteed(jnp.asarray(W_f), 0.999 / smoothness)
-    assert not step_is_guaranteed(jnp.asarray(W_f), 1.001 / smoothness)
+def test_the_smoothness_is_what_autodiff_finds_and_bounds_the_guaranteed_steps():
+    hessian = jax.hessian(uj.feedforward(4).energy, 1)
+    both = jax.jit(lambda W_f: (feedforward_smoothness(W_f), hessian(FeedForwardParams(W_f), jnp.zeros((1, 4)))))
+    for spectrum in SPECTRA:
+        W_f = jnp.asarray(weights(10, 4, *spectrum))
+        smoothness, curvatures = both(W_f)
+        largest = np.linalg.eigvalsh(np.asarray(curvatures).reshape(4, 4))[-1]
+        assert float(smoothness) == pytest.approx(max(1.0, largest), rel=1e-12), spectrum
+        assert step_is_guaranteed(W_f, 0.999 / float(smoothness)), spectrum
+        assert not step_is_guaranteed(W_f, 1.001 / float(smoothness)), spectrum
 
 
 def test_the_step_of_the_authors_code_is_reported():
     """a = 1 with eigenvalues up to 0.95: beyond 1 / L = 0.513."""
-    assert not step_is_guaranteed(0.95 * jnp.eye(3), 1.0)
+    assert not step_is_guaranteed(jnp.asarray(np.float32(0.95 * np.eye(3))), 1.0)
     with pytest.warns(UserWarning, match=r"step_size=1.0 is beyond 1/L = 0.513 for eigenvalues up to 0.95"):
         uj.feedforward(3, step_size=1.0, spectrum=(0.0, 0.95))
 
 
-def test_at_initialisation_the_default_step_qualifies(getkey):
-    for _ in range(20):
-        W_f = uj.feedforward(6).init(getkey()).W_f
-        assert W_f.shape == (6, 6)
-        assert jnp.linalg.eigvalsh((W_f + W_f.T) / 2)[-1] <= 0.95 + 1e-5
+def test_at_initialisation_the_default_step_qualifies():
+    keys = jax.random.split(jax.random.key(20, impl="rbg"), 20)
+    W_f = np.asarray(jax.jit(jax.vmap(uj.feedforward(6).init))(keys).W_f)
+    assert W_f.shape == (20, 6, 6)
+    assert len(np.unique(W_f[:, 0, 0])) == 20
+    assert np.max(np.linalg.eigvalsh((W_f + W_f.transpose(0, 2, 1)) / 2)) <= 0.95 + 1e-5
 
 
-def test_bfloat16_tokens_are_computed_in_float32(getkey):
-    layer = uj.feedforward(4)
-    params, y, x = layer.init(getkey()), *jax.random.normal(getkey(), (2, 3, 5, 4), jnp.bfloat16)
-    wide = [a.astype(jnp.float32) for a in (y, x)]
-    chex.assert_trees_all_equal(layer.step(params, y, x), layer.step(params, *wide).astype(jnp.bfloat16))
-    assert layer.energy(params, y, x).dtype == jnp.float32
-    chex.assert_trees_all_close(layer.energy(params, y, x), layer.energy(params, *wide), rtol=1e-6)
+def test_bfloat16_tokens_are_computed_in_float32():
+    layer, rng = uj.feedforward(4), np.random.default_rng(4)
+    params, (y, x) = FeedForwardParams(np.float32(rng.normal(size=(4, 4)))), rng.normal(size=(2, 3, 5, 4))
+    narrow = [jnp.asarray(array, jnp.bfloat16) for array in (y, x)]
+    both = jax.jit(lambda *args: (layer.energy(*args), layer.step(*args)))
+    energy, stepped = both(params, *narrow)
+    expected, moved = both(params, *(np.float32(array) for array in narrow))
+    np.testing.assert_array_equal(stepped, np.asarray(moved).astype(jnp.bfloat16))
+    assert energy.dtype == jnp.float32
+    np.testing.assert_allclose(energy, expected, rtol=1e-6)
 
 
 BAD_OPTIONS = [
@@ -252,13 +268,13 @@ def test_a_bad_option_is_named(args, options, message):
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_bad_input_is_named(getkey):
-    layer = uj.feedforward(3)
-    params = layer.init(getkey())
+def test_a_bad_input_is_named():
+    layer, params = uj.feedforward(3), FeedForwardParams(np.eye(3, dtype=np.float32))
+    ones = lambda *shape, dtype=np.float32: jnp.asarray(np.ones(shape, dtype))  # noqa: E731
     for function in (layer.energy, layer.step):
         with pytest.raises(ValueError, match=r"width dim=3, got shape \(5, 4\)"):
-            function(params, jnp.ones((5, 4)), None)
+            function(params, ones(5, 4), None)
         with pytest.raises(ValueError, match=r"x must broadcast to y's shape \(5, 3\), got shape \(4, 3\)"):
-            function(params, jnp.ones((5, 3)), jnp.ones((4, 3)))
+            function(params, ones(5, 3), ones(4, 3))
         with pytest.raises(TypeError, match="y must have a floating dtype, got int32"):
-            function(params, jnp.ones((5, 3), jnp.int32), None)
+            function(params, ones(5, 3, dtype=np.int32), None)

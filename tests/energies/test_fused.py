@@ -22,55 +22,57 @@ def draw(*batch, dtype="float32"):
     return tuple(jnp.asarray(rng.normal(size=(*batch, N, k)), dtype) for k in (RANK, DIM))
 
 
-@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
-def test_the_call_is_softmax_attention_with_beta(batch):
+def by_xla(z, values, present=None):
     """The same call as on a GPU, computed by XLA."""
-    z, values = draw(*batch)
-    found = fused_softmax_step(z, values, None, implementation="xla")
-    assert found.shape == values.shape
-    for place in np.ndindex(batch):
-        key, value = np.float64(z[place]), np.float64(values[place])
-        logits = key @ key.T - 0.5 * np.sum(key**2, axis=1)
-        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-        np.testing.assert_allclose(
-            found[place], weights / weights.sum(axis=1, keepdims=True) @ value, rtol=1e-4, atol=1e-5
-        )
+    return fused_softmax_step(z, values, present, implementation="xla")
+
+
+def test_the_call_is_softmax_attention_with_beta():
+    z, values = draw(2, 3)
+    whole, alone = jax.jit(lambda z, values: (by_xla(z, values), by_xla(z[0, 0], values[0, 0])))(z, values)
+    assert whole.shape == values.shape
+    np.testing.assert_allclose(alone, whole[0, 0], rtol=1e-4, atol=1e-5)
+    for place in np.ndindex(2, 3):
+        both = np.concatenate([np.float64(z[place]), np.float64(values[place])], axis=-1)
+        expected = reference.softmax_attention(both, np.eye(RANK + DIM)[:, :RANK])[:, RANK:]
+        np.testing.assert_allclose(whole[place], expected, rtol=1e-4, atol=1e-5, err_msg=str(place))
 
 
 def test_its_gradients_are_those_of_the_step():
     """Through beta too, which a bias of the primitive would lose in a batch."""
     _, values = draw(2)
-    present = jnp.arange(N) < jnp.array([[5], [N]])
-    weight = jnp.where(present[..., None], jnp.cos(jnp.arange(values.size)).reshape(values.shape), 0.0)
+    present = jnp.asarray(np.arange(N) < np.array([[5], [N]]))
+    weight = np.where(np.asarray(present)[..., None], np.cos(np.arange(values.size)).reshape(values.shape), 0.0)
 
     def by_call(y):
-        return jnp.sum(weight * fused_softmax_step(centred(y, present), y, present, implementation="xla"))
+        return jnp.sum(weight * by_xla(centred(y, present), y, present))
 
     def by_step(y):
         return jnp.sum(weight * uj.attention(form="softmax").step(NO_WEIGHT, y, Anchor(None, present)))
 
-    found, expected = (jax.jit(jax.value_and_grad(function))(values) for function in (by_call, by_step))
+    found, expected = jax.jit(lambda y: [jax.value_and_grad(function)(y) for function in (by_call, by_step)])(values)
     chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_two_columns_keep_beta_to_float32_digits_in_bfloat16():
     """One would round |z|^2 / 2 = 50 to a multiple of a quarter."""
     z, values = draw(dtype="bfloat16")
-    z = 4 * z
-    found = fused_softmax_step(z, values, None, implementation="xla")
-    expected = reference.softmax_attention(np.float64(jnp.concatenate([z, values], -1)), np.eye(RANK + DIM)[:, :RANK])
+    z = jnp.asarray(4 * np.asarray(z))
+    found = jax.jit(by_xla)(z, values)
+    both = np.concatenate([np.float64(z), np.float64(values)], axis=-1)
+    expected = reference.softmax_attention(both, np.eye(RANK + DIM)[:, :RANK])
     assert found.dtype == jnp.bfloat16
     np.testing.assert_allclose(np.float64(found), expected[:, RANK:], atol=0.03)
 
 
-def test_without_a_gpu_nothing_changes(getkey):
-    y = jax.random.normal(getkey(), (2, N, DIM), jnp.bfloat16)
+def test_without_a_gpu_nothing_changes():
+    _, y = draw(2, dtype="bfloat16")
     plain, layer = uj.attention(form="softmax", dim=DIM), uj.attention(form="softmax", dim=DIM, fused=True)
-    params = plain.init(getkey())
-    for function in ("step", "energy"):
-        chex.assert_trees_all_equal(
-            getattr(layer, function)(params, y, None), getattr(plain, function)(params, y, None)
-        )
+    params = AttentionParams(np.float32(np.random.default_rng(1).normal(size=(DIM, DIM))))
+    found, expected = (
+        jax.jit(lambda *args, one=one: (one.energy(*args), one.step(*args)))(params, y) for one in (layer, plain)
+    )
+    chex.assert_trees_all_equal(found, expected)
     assert layer.step_and_energy is None
 
 
@@ -111,7 +113,7 @@ def test_the_same_process_without_its_gpu_computes_the_step_itself(monkeypatch):
 )
 def test_only_what_the_primitive_takes_goes_there(monkeypatch, shape, dtype, taken):
     monkeypatch.setattr(fused.jax, "default_backend", lambda: "gpu")
-    tokens = jnp.zeros(shape, dtype)
+    tokens = jnp.asarray(np.zeros(shape), dtype)
     assert fused.qualifies(tokens, tokens, tokens.dtype) == taken
 
 

@@ -1,8 +1,8 @@
 """The functions of distance that attention weights come from."""
 
 import functools
+import itertools
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,12 +11,12 @@ from scipy import stats
 
 import unroll_jax as uj
 from tests import reference
+from unroll_jax.energies import AttentionParams
 from unroll_jax.energies import rho as table
 from unroll_jax.energies.rho import resolve_rho
 
 DISTANCES = np.concatenate([[0.0], np.logspace(-12, 12, 97)])
 
-every_rho = pytest.mark.parametrize("name", uj.RHOS)
 OPTIONS = {
     "log": {"shift": 0.3},
     "cauchy": {"scale": 0.3},
@@ -36,69 +36,94 @@ FORMULAS = {
 }
 
 
-@every_rho
+def values_and_slopes(rho):
+    """Of a rho, or of each of a dict of them, by one program."""
+    rhos = {name: resolve_rho(entry) for name, entry in rho.items()}
+    return jax.jit(lambda z: {name: (r.value(z), r.slope(z), r.log_slope(z)) for name, r in rhos.items()})
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_values_and_slopes_equal_the_reference_over_24_orders_of_magnitude(name, dtype):
+def test_values_and_slopes_equal_the_reference_over_24_orders_of_magnitude(dtype):
+    z, eps = DISTANCES.astype(dtype), jnp.finfo(dtype).eps
+    exact = np.float64(z)
     with jax.enable_x64(dtype == "float64"):
-        rho, z = resolve_rho(name), jnp.asarray(DISTANCES, dtype)
-        eps, exact = jnp.finfo(dtype).eps, np.asarray(z, np.float64)
-        np.testing.assert_allclose(rho.value(z), reference.RHO_VALUES[name](exact), rtol=8 * eps, atol=1e-30)
+        found = values_and_slopes({name: name for name in uj.RHOS})(z)
+    for name, (value, slope, log_slope) in found.items():
+        np.testing.assert_allclose(value, reference.RHO_VALUES[name](exact), rtol=8 * eps, atol=1e-30, err_msg=name)
         # No table entry is below the smallest normal number here but softmax, whose slope underflows.
-        np.testing.assert_allclose(rho.slope(z), reference.RHO_SLOPES[name](exact), rtol=1e2 * eps, atol=1e-37)
+        expected = reference.RHO_SLOPES[name](exact)
+        np.testing.assert_allclose(slope, expected, rtol=1e2 * eps, atol=1e-37, err_msg=name)
         with np.errstate(divide="ignore"):
-            logarithms = -exact if name == "softmax" else np.log(reference.RHO_SLOPES[name](exact))
-        np.testing.assert_allclose(rho.log_slope(z), logarithms, rtol=8 * eps, atol=4 * eps)
+            logarithms = -exact if name == "softmax" else np.log(expected)
+        np.testing.assert_allclose(log_slope, logarithms, rtol=8 * eps, atol=4 * eps, err_msg=name)
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("name", OPTIONS)
-def test_numbers_given_to_a_factory_count(name):
-    rho, z = resolve_rho(uj.RHOS[name](**OPTIONS[name])), jnp.asarray(DISTANCES)
-    value, slope = (formula(DISTANCES) for formula in FORMULAS[name])
-    np.testing.assert_allclose(rho.value(z), value, rtol=1e-12)
-    np.testing.assert_allclose(rho.slope(z), slope, rtol=1e-12)
-    with np.errstate(divide="ignore"):
-        np.testing.assert_allclose(rho.log_slope(z), np.log(slope), rtol=1e-12, atol=1e-14)
+def test_numbers_given_to_a_factory_count():
+    found = values_and_slopes({name: uj.RHOS[name](**options) for name, options in OPTIONS.items()})(DISTANCES)
+    for name, formulas in FORMULAS.items():
+        value, slope = (formula(DISTANCES) for formula in formulas)
+        with np.errstate(divide="ignore"):
+            expected = value, slope, np.log(slope)
+        for array, exact, tolerance in zip(found[name], expected, (0.0, 0.0, 1e-14), strict=True):
+            np.testing.assert_allclose(array, exact, rtol=1e-12, atol=tolerance, err_msg=name)
 
 
 @pytest.mark.usefixtures("x64")
-@every_rho
-def test_the_given_slope_is_the_derivative_of_the_value(name):
+def test_the_given_slope_is_the_derivative_of_the_value():
     # At 1 the truncated quadratic has a kink; further out autodiff cancels digits.
-    given, z = resolve_rho(name), jnp.asarray(DISTANCES[(DISTANCES < 1e2) & (DISTANCES != 1.0)])
-    derived = resolve_rho(given.value)
-    np.testing.assert_allclose(given.slope(z), derived.slope(z), rtol=1e-11)
-    np.testing.assert_allclose(given.log_slope(z), derived.log_slope(z), rtol=1e-9, atol=1e-12)
+    z = DISTANCES[(DISTANCES < 1e2) & (DISTANCES != 1.0)]
+    named = {name: name for name in uj.RHOS}
+    derived = {f"{name} by autodiff": resolve_rho(name).value for name in uj.RHOS}
+    found = values_and_slopes(named | derived)(z)
+    for name in uj.RHOS:
+        (_, given, logarithm), (_, slope, log_slope) = found[name], found[f"{name} by autodiff"]
+        np.testing.assert_allclose(given, slope, rtol=1e-11, err_msg=name)
+        np.testing.assert_allclose(logarithm, log_slope, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
-@every_rho
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_every_rho_is_concave_and_nondecreasing(name, dtype):
+def test_every_rho_is_concave_and_nondecreasing(dtype):
     """Every pair of points, not only neighbours: the tangent at one lies above the value at the other."""
+    z, eps = DISTANCES.astype(dtype), jnp.finfo(dtype).eps
     with jax.enable_x64(dtype == "float64"):
-        rho, z = resolve_rho(name), jnp.asarray(DISTANCES, dtype)
-        value, slope = rho.value(z), rho.slope(z)
-        assert jnp.all(slope >= 0.0)
-        assert jnp.all(jnp.diff(slope) <= 0.0)
+        found = values_and_slopes({name: name for name in uj.RHOS})(z)
+    for name, arrays in found.items():
+        value, slope, _ = (np.asarray(array) for array in arrays)
+        assert value.dtype == slope.dtype == dtype, name
+        assert np.all(slope >= 0.0), name
+        assert np.all(np.diff(slope) <= 0.0), name
         tangents = value[:, None] + slope[:, None] * (z[None, :] - z[:, None])
-        rounding = 16 * jnp.finfo(dtype).eps * (jnp.abs(value)[:, None] + slope[:, None] * (z[None, :] + z[:, None]))
-        assert jnp.all(value[None, :] <= tangents + rounding)
+        rounding = 16 * eps * (np.abs(value)[:, None] + slope[:, None] * (z[None, :] + z[:, None]))
+        assert np.all(value[None, :] <= tangents + rounding), name
 
 
-@every_rho
-def test_every_rho_has_finite_derivatives_and_keeps_a_nan(name):
-    rho, z = resolve_rho(name), jnp.asarray(DISTANCES, jnp.float32)
-    for function in (rho.value, rho.log_slope):
-        chex.assert_tree_all_finite(jax.vmap(jax.grad(function))(z))
-        assert jnp.isnan(function(jnp.full(1, jnp.nan)))[0]
+def test_every_rho_has_finite_derivatives_and_keeps_a_nan():
+    rhos = {name: resolve_rho(name) for name in uj.RHOS}
+
+    @jax.jit
+    def all_of(z, nan):
+        functions = {
+            (name, field): getattr(rho, field) for name, rho in rhos.items() for field in ("value", "log_slope")
+        }
+        return [(jax.vmap(jax.grad(f))(z), f(nan)) for f in functions.values()]
+
+    places = itertools.product(rhos, ("value", "log_slope"))
+    found = all_of(np.float32(DISTANCES), np.full(1, np.nan, np.float32))
+    for place, (derivative, of_nan) in zip(places, found, strict=True):
+        assert np.all(np.isfinite(derivative)), place
+        assert np.isnan(of_nan[0]), place
 
 
+@pytest.mark.usefixtures("x64")
 def test_log_with_shift_1_gives_the_weights_of_unit_norm_tokens():
     """Yang et al. (2022), Section 7: 1 / (2 - y_i . y_j) belongs to log(z + 1), not to log(z + 2)."""
-    u, v = (jnp.asarray(w) / jnp.linalg.norm(jnp.asarray(w)) for w in ([1.0, 2.0, 2.0], [3.0, -1.0, 0.5]))
-    half_square = 0.5 * jnp.sum((u - v) ** 2)
-    chex.assert_trees_all_close(table.log(1.0).slope(half_square), 1.0 / (2.0 - u @ v), rtol=1e-6)
-    chex.assert_trees_all_close(table.log(2.0).slope(half_square), 1.0 / (3.0 - u @ v), rtol=1e-6)
+    u, v = (np.array(w) / np.linalg.norm(w) for w in ([1.0, 2.0, 2.0], [3.0, -1.0, 0.5]))
+    found = values_and_slopes({shift: table.log(float(shift)) for shift in (1, 2)})(
+        0.5 * np.sum((u - v) ** 2, keepdims=True)
+    )
+    for shift, (_, slope, _) in found.items():
+        np.testing.assert_allclose(slope, 1.0 / (1.0 + shift - u @ v), rtol=1e-12, err_msg=f"{shift=}")
 
 
 @pytest.mark.usefixtures("x64")
@@ -112,12 +137,21 @@ def test_one_degree_of_freedom_is_the_density_of_cauchy():
 def test_a_slope_of_zero_has_finite_derivatives():
     """Flat beyond 1: such pairs drop out of the step, without a NaN in its gradient."""
     by_hand = uj.Rho(value=lambda z: jnp.minimum(z, 1.0), slope=lambda z: jnp.where(z < 1.0, 1.0, 0.0))
-    for truncated in (resolve_rho(by_hand), resolve_rho("truncated_quadratic")):
-        assert truncated.log_slope(jnp.array([0.5, 2.0])).tolist() == [0.0, -jnp.inf]
-        layer, y = uj.attention(rho=truncated), jnp.array([[0.0], [0.5], [9.0]])
-        params = layer.init(jax.random.key(0))
-        chex.assert_trees_all_close(layer.step(params, y), jnp.array([[0.5], [0.0], [9.0]]))
-        chex.assert_tree_all_finite(jax.jit(jax.jacobian(layer.step, 1))(params, y))
+    rhos = {"by hand": resolve_rho(by_hand), "by name": resolve_rho("truncated_quadratic")}
+    layers = {name: uj.attention(rho=rho) for name, rho in rhos.items()}
+
+    @jax.jit
+    def all_of(y, z):
+        def one(name):
+            step = lambda y: layers[name].step(AttentionParams(None), y)  # noqa: E731
+            return rhos[name].log_slope(z), step(y), jax.jacobian(step)(y)
+
+        return {name: one(name) for name in rhos}
+
+    for name, (log_slope, stepped, slopes) in all_of(np.float32([[0.0], [0.5], [9.0]]), np.float32([0.5, 2.0])).items():
+        assert log_slope.tolist() == [0.0, -np.inf], name
+        np.testing.assert_allclose(stepped, [[0.5], [0.0], [9.0]], rtol=1e-6, err_msg=name)
+        assert np.all(np.isfinite(slopes)), name
 
 
 GOOD = {
@@ -132,24 +166,34 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize("name", GOOD)
-def test_a_function_of_ones_own_is_a_rho(name, getkey):
-    layer = uj.attention(rho=uj.Rho(GOOD[name]))
-    params, y = layer.init(getkey()), jax.random.normal(getkey(), (5, 2))
-    assert layer.energy(params, layer.step(params, y)) <= layer.energy(params, y)
-    chex.assert_trees_all_equal(uj.attention(rho=GOOD[name]).step(params, y), layer.step(params, y))
+def test_a_function_of_ones_own_is_a_rho():
+    layers = {name: (uj.attention(rho=uj.Rho(rho)), uj.attention(rho=rho)) for name, rho in GOOD.items()}
+
+    @jax.jit
+    def all_of(y):
+        def one(layer, same):
+            stepped = layer.step(AttentionParams(None), y)
+            before, after = (layer.energy(AttentionParams(None), state) for state in (y, stepped))
+            return before, after, stepped, same.step(AttentionParams(None), y)
+
+        return {name: one(*pair) for name, pair in layers.items()}
+
+    for name, (before, after, stepped, same) in all_of(
+        np.float32(np.random.default_rng(0).normal(size=(5, 2)))
+    ).items():
+        assert float(after) <= float(before), name
+        np.testing.assert_array_equal(same, stepped, err_msg=name)
 
 
-def test_a_rho_with_a_learned_number_passes_while_it_is_traced(getkey):
-    y = jax.random.normal(getkey(), (5, 2))
+def test_a_rho_with_a_learned_number_passes_while_it_is_traced():
+    y = np.float32(np.random.default_rng(0).normal(size=(5, 2)))
+    pairs = 0.5 * np.sum((y[:, None] - y[None]) ** 2, axis=-1)
 
-    def energy(shift):
-        layer = uj.attention(rho=lambda z: jnp.log(z + shift))
-        return layer.energy(layer.init(getkey()), y)
+    def energy(shift, y):
+        return uj.attention(rho=lambda z: jnp.log(z + shift)).energy(AttentionParams(None), y)
 
-    by_formula = jax.grad(lambda shift: 0.5 * jnp.sum(jnp.log(pairs + shift) * (1 - jnp.eye(5))))
-    pairs = 0.5 * jnp.sum((y[:, None] - y[None]) ** 2, axis=-1)
-    chex.assert_trees_all_close(jax.jit(jax.grad(energy))(0.7), by_formula(0.7), rtol=1e-5)
+    by_formula = 0.5 * np.sum((1 - np.eye(5)) / (pairs + 0.7))
+    np.testing.assert_allclose(jax.jit(jax.grad(energy))(0.7, y), by_formula, rtol=1e-5)
 
 
 BAD = {
@@ -196,18 +240,19 @@ def test_what_attention_cannot_use_is_named_with_the_place(name, jitted):
         return y
 
     with pytest.raises(ValueError, match=message):
-        (jax.jit(build) if jitted else build)(jnp.ones((2, 2)))
+        (jax.jit(build) if jitted else build)(np.ones((2, 2), np.float32))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_rho_that_is_not_concave_would_raise_the_energy(dtype, monkeypatch):
     """What the check protects from: rho(z) = z^3 and four tokens on a line."""
     monkeypatch.setattr(table, "check_rho", lambda *functions: None)
+    layer, params = uj.attention(rho=lambda z: z**3), AttentionParams(None)
+    energies = jax.jit(lambda y: (layer.energy(params, y), layer.energy(params, layer.step(params, y))))
     with jax.enable_x64(dtype == "float64"):
-        layer, y = uj.attention(rho=lambda z: z**3), jnp.arange(4.0, dtype=dtype)[:, None]
-        params = layer.init(jax.random.key(0))
-        assert layer.energy(params, y) == pytest.approx(107.5)
-        assert layer.energy(params, layer.step(params, y)) == pytest.approx(152.6207, rel=1e-6)
+        before, after = energies(np.arange(4.0, dtype=dtype)[:, None])
+    assert float(before) == pytest.approx(107.5)
+    assert float(after) == pytest.approx(152.6207, rel=1e-6)
 
 
 def test_every_kind_of_attention_asks_for_a_finite_slope_at_zero():

@@ -41,3 +41,10 @@ def relative_error(a, b):
     """Of one pytree to another, as vectors."""
     a, b = (np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(t)]) for t in (a, b))
     return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+
+
+def finish(result):
+    """Once it has been computed, and all that it warns of has been given."""
+    jax.block_until_ready(result)
+    jax.effects_barrier()
+    return result

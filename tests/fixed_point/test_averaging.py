@@ -16,10 +16,10 @@ pytestmark = pytest.mark.usefixtures("x64")
 def test_averaging_finds_the_fixed_point_of_least_norm_and_without_it_another_is_found():
     """T projects on the line z_1 + z_2 = 2; its point of least norm is (1, 1). Xie et al. (2021), Theorem 4."""
     project = lambda params, z, x: z - (jnp.sum(z) - 2.0) / 2.0  # noqa: E731
-    start = jnp.array([5.0, -1.0])
     options = {"adjoint": fp.unrolled(20_000), "on_failure": "accept"}
-    averaged, _ = uj.equilibrium(project, (), start, solver=fp.averaged(p=0.5, c=0.2), **options)
-    plain, _ = uj.equilibrium(project, (), start, **options)
+    solvers = fp.averaged(p=0.5, c=0.2), None
+    run = jax.jit(lambda start: [uj.equilibrium(project, (), start, solver=s, **options)[0] for s in solvers])
+    averaged, plain = run(np.array([5.0, -1.0]))
     np.testing.assert_allclose(plain, [4.0, -2.0], rtol=1e-12)
     np.testing.assert_allclose(averaged, [1.0, 1.0], atol=2e-2)
 
@@ -66,19 +66,24 @@ def test_a_start_among_the_fixed_points_is_led_to_the_one_of_least_regulariser()
     """Theorem 4 needs every step: a solver that stops where T(z) = z, as here at once, would return the start."""
     project, R, start, least = affine_problem()
     np.testing.assert_allclose(project((), start, None), start, atol=1e-14)
+    solver = fp.averaged(R, p=0.3, c=0.3)
+
+    @jax.jit
+    def run(start):
+        limits = (200, 2000, 20_000)
+        options = [{"solver": solver, "max_steps": steps, "on_failure": "accept"} for steps in limits]
+        return [uj.equilibrium(project, (), start, **own) for own in (*options, {"solver": "picard"})]
+
+    *averaged, (plain, info) = run(start)
     errors = []
-    for steps in (200, 2000, 20_000):
-        y, info = uj.equilibrium(
-            project, (), jnp.asarray(start), solver=fp.averaged(R, p=0.3, c=0.3), max_steps=steps, on_failure="accept"
-        )
-        assert int(info.steps) == steps
-        np.testing.assert_allclose(project((), y, None), y, atol=1e-12)
+    for steps, (y, own) in zip((200, 2000, 20_000), averaged, strict=True):
+        assert int(own.steps) == steps
+        np.testing.assert_allclose(project((), np.asarray(y), None), y, atol=1e-12)
         errors.append(np.linalg.norm(y - least))
     assert np.linalg.norm(start - least) > 1.0
     assert errors[-1] < 0.1 * np.linalg.norm(start - least)
     # R is minimised with lambda_k |z|^2 / 2 added, and beta_k of a step leads off Fix(T): in the end like k^-0.3.
     assert np.all(np.diff(np.log10(errors)) < -0.2)
-    plain, info = uj.equilibrium(project, (), jnp.asarray(start), solver="picard")
     np.testing.assert_allclose(plain, start, atol=1e-12)
     assert int(info.steps) == 1
 
@@ -87,19 +92,14 @@ def test_a_regulariser_of_the_whole_batch_sees_the_whole_batch():
     """One step from z, with T = 0: beta S(z) alone, S with the slope of R over all rows, by finite differences."""
     R, z = decorrelation().value, np.random.default_rng(0).normal(size=(5, 3))
     solver = fp.averaged(R, smoothness=2.0, couples_examples=True)
-    y, _ = uj.equilibrium(
-        lambda params, z, x: 0.0 * z,
-        (),
-        jnp.asarray(z),
-        solver=solver,
-        adjoint=fp.unrolled(1),
-        batch_ndim=1,
-        on_failure="accept",
-    )
-    slope = np.zeros_like(z)
-    for place in np.ndindex(*z.shape):
-        moved = [np.array(z) for _ in range(2)]
-        moved[0][place] += 1e-6
-        moved[1][place] -= 1e-6
-        slope[place] = float(R(jnp.asarray(moved[0])) - R(jnp.asarray(moved[1]))) / 2e-6
+    options = {"adjoint": fp.unrolled(1), "batch_ndim": 1, "on_failure": "accept"}
+    shifts = 1e-6 * np.eye(z.size).reshape(z.size, *z.shape)
+
+    @jax.jit
+    def run(z):
+        y, _ = uj.equilibrium(lambda params, z, x: 0.0 * z, (), z, solver=solver, **options)
+        return y, [jax.vmap(R)(z + sign * shifts) for sign in (1.0, -1.0)]
+
+    y, (above, below) = run(z)
+    slope = (np.asarray(above) - np.asarray(below)).reshape(z.shape) / 2e-6
     np.testing.assert_allclose(y, 0.75 * z - 0.25 * slope, atol=1e-8)

@@ -83,7 +83,7 @@ def test_leaves_must_share_their_batch_axes():
 
 def test_nan_in_the_parameters_is_an_error_that_says_so():
     with pytest.raises(fp.ConvergenceError, match="met a value that is not finite"):
-        uj.equilibrium(lambda p, z, x: p * z + 1.0, jnp.nan, Z, on_failure="error")
+        uj.equilibrium(lambda p, z, x: p * z + 1.0, jnp.nan, Z, solver="picard", on_failure="error")
 
 
 @pytest.mark.parametrize(

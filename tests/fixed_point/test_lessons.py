@@ -30,102 +30,109 @@ def solve(step, params, x, dim, **options):
     return uj.equilibrium(step, params, jnp.zeros((*x.shape[:-1], dim), x.dtype), x, batch_ndim=x.ndim - 1, **options)
 
 
-def factored(dim, width, seed=0, skip=1.0):
-    """An OptEq layer whose width says in which space it is small, and, for skip 1, the same layer as a step alone."""
-    W, U = symmetric_weights(dim, width, square=0.9, seed=seed)
-    layer = uj.energies.opteq(dim, width, 3, skip=skip)
-    return layer, layer.init(jax.random.key(0))._replace(W=W, U=U, b=jnp.zeros(width)), (W, U)
+def factored(dim, width, skip=1.0):
+    """An OptEq layer whose width says in which space it is small, and its parameters."""
+    W, U = symmetric_weights(dim, width, square=0.9)
+    return uj.energies.opteq(dim, width, 3, skip=skip), uj.OptEqParams(W, U, jnp.asarray(np.zeros(width)))
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("dim", "width", "skip"), [(24, 6, 1.0), (6, 24, 1.0), (8, 8, 1.0), (8, 6, 0.4)])
 def test_iterating_where_it_is_small_gives_the_same_point_and_gradient(dim, width, skip):
-    layer, params, pair = factored(dim, width, skip=skip)
-    x = inputs(4, 3)
+    layer, params = factored(dim, width, skip=skip)
 
-    def loss(params, step, **options):
-        return jnp.sum(solve(step, params, x, dim, tol=1e-11, on_failure="error", **options)[0] ** 3)
+    @jax.jit
+    def both(params, x):
+        small = lambda p: solve(layer, p, x, dim, tol=1e-11, on_failure="error")[0]  # noqa: E731
+        large = lambda p: unrolled(symmetric_step, p[:2], jnp.zeros((4, dim)), x, steps=350)  # noqa: E731
+        return [jax.value_and_grad(lambda p, find=find: jnp.sum(find(p) ** 3))(params) for find in (small, large)]
 
-    small = jax.jit(jax.value_and_grad(lambda p: loss(p, layer)))(params)
-    large = jax.jit(jax.value_and_grad(lambda p: loss(p, symmetric_step)))(pair)
-    assert relative_error(small[0], large[0]) < 1e-9
-    assert relative_error((small[1].W, small[1].U), large[1]) < 1e-8
+    (value, gradient), (expected, slope) = both(params, inputs(4, 3))
+    assert relative_error(value, expected) < 1e-9
+    assert relative_error(gradient[:2], slope[:2]) < 1e-8
 
 
 @pytest.mark.usefixtures("x64")
 def test_the_small_solve_starts_from_where_it_is_told():
-    layer, params, _ = factored(24, 6)
-    x = inputs(4, 3)
-    z, cold = solve(layer, params, x, 24)
-    _, warm = uj.equilibrium(layer, params, z, x)
-    assert int(warm.steps.max()) == 1 < int(cold.steps.max())
+    layer, params = factored(24, 6)
+    run = jax.jit(lambda params, z: uj.equilibrium(layer, params, z, inputs(4, 3)))
+    z, cold = run(params, np.zeros((4, 24)))
+    _, warm = run(params, z)
+    assert int(np.max(warm.steps)) == 1 < int(np.max(cold.steps))
 
 
-@pytest.mark.parametrize("batch", [1, 1024])
-def test_every_example_stops_by_itself_whatever_the_batch(batch):
+def test_every_example_stops_by_itself_whatever_the_batch():
     """The same example needs the same steps alone and among 1,024; a whole-batch norm would run on."""
     A, x = skew_weights(norm=0.8, dtype=jnp.float32), inputs(1024, 8, dtype=jnp.float32)
-    _, info = solve(tanh_step, A, x[:batch], 8, solver="picard", tol=1e-5, max_steps=100)
-    _, one = solve(tanh_step, A, x[:1], 8, solver="picard", tol=1e-5, max_steps=100)
-    assert info.converged.all()
-    assert int(info.steps[0]) == int(one.steps[0])
-    assert batch == 1 or int(info.steps.min()) < int(info.steps.max()) < 100
+    options = {"solver": "picard", "tol": 1e-5, "max_steps": 100}
+    info, one = jax.jit(lambda x: [solve(tanh_step, A, rows, 8, **options)[1] for rows in (x, x[:1])])(x)
+    steps = np.asarray(info.steps)
+    assert np.all(info.converged)
+    assert steps[0] == int(one.steps[0])
+    assert steps.min() < steps.max() < 100
 
 
 def test_a_converged_example_is_frozen():
     """An example that is at its fixed point comes back bit for bit, however long another one takes."""
-    A = 0.5 * jnp.eye(2)
-    x = jnp.array([[0.0, 0.0], [1.0, 2.0]])
-    y, info = solve(lambda A, z, x: z @ A + x, A, x, 2, solver="picard", tol=1e-6)
+    x = np.array([[0.0, 0.0], [1.0, 2.0]], np.float32)
+    step = lambda params, z, x: 0.5 * z + x  # noqa: E731
+    y, info = jax.jit(lambda x: solve(step, (), x, 2, solver="picard", tol=1e-6))(x)
     assert info.steps.tolist()[0] == 1 < info.steps.tolist()[1]
-    assert not y[0].any()
+    assert not np.any(np.asarray(y)[0])
 
 
-@pytest.mark.parametrize("solver", ["picard", "anderson", "broyden", "damped"])
-def test_stalled_at_round_off_is_an_outcome_of_its_own(solver):
+def test_stalled_at_round_off_is_an_outcome_of_its_own():
     """A tolerance under float32's round-off ends long before the cap, and counts as converged."""
     A, x = skew_weights(norm=0.8, dtype=jnp.float32), inputs(8, 8, dtype=jnp.float32)
-    _, info = solve(tanh_step, A, x, 8, solver=solver, tol=1e-12, max_steps=5000, on_failure="error")
-    assert set(np.unique(info.status).tolist()) <= {STATUS.index("converged"), STATUS.index("stalled at round-off")}
-    assert solver == "picard" or STATUS.index("stalled at round-off") in info.status  # Picard may land on it exactly
-    assert int(info.steps.max()) < 300
-    assert float(info.residual.max()) < 16 * jnp.finfo(jnp.float32).eps
+    options, solvers = {"tol": 1e-12, "max_steps": 5000, "on_failure": "error"}, ("picard", "anderson", "broyden")
+    found = jax.jit(lambda x: {s: solve(tanh_step, A, x, 8, solver=s, **options)[1] for s in (*solvers, "damped")})(x)
+    good, stalled = STATUS.index("converged"), STATUS.index("stalled at round-off")
+    for solver, info in found.items():
+        assert set(info.status.tolist()) <= {good, stalled}, solver
+        assert solver == "picard" or stalled in info.status.tolist(), solver  # Picard may land on it exactly
+        assert int(np.max(info.steps)) < 300, solver
+        assert float(np.max(info.residual)) < 16 * np.finfo(np.float32).eps, solver
 
 
 @pytest.mark.usefixtures("optimised")
-@pytest.mark.parametrize("size", [1e-12, 1e-30])
-@pytest.mark.parametrize("adjoint", ["gmres", "bicgstab", "conjugate_gradient", "anderson"])
-def test_a_tiny_cotangent_keeps_its_accuracy(size, adjoint):
+def test_a_tiny_cotangent_keeps_its_accuracy():
     params, x = symmetric_weights(dtype=jnp.float32), inputs(4, 3, dtype=jnp.float32)
 
-    @jax.jit
-    def both(x):
-        y, pull = jax.vjp(lambda x: solve(symmetric_step, params, x, 8, tol=1e-6, adjoint=adjoint)[0], x)
-        return pull(jnp.ones_like(y))[0], pull(jnp.full_like(y, size))[0]
+    def pulled(x, adjoint):
+        find = lambda x: solve(symmetric_step, params, x, 8, tol=1e-6, solver="picard", adjoint=adjoint)[0]  # noqa: E731
+        y, pull = jax.vjp(find, x)
+        return [pull(jnp.full_like(y, size))[0] for size in (1.0, 1e-12, 1e-30)]
 
-    full, tiny = both(x)
-    assert relative_error(np.asarray(tiny, np.float64) / size, full) < 1e-5
+    adjoints = ("gmres", "bicgstab", "conjugate_gradient", "anderson")
+    for adjoint, (full, *tiny) in jax.jit(lambda x: {name: pulled(x, name) for name in adjoints})(x).items():
+        for size, gradient in zip((1e-12, 1e-30), tiny, strict=True):
+            assert relative_error(np.asarray(gradient, np.float64) / size, full) < 1e-5, (adjoint, size)
 
 
 def test_andersons_ridge_means_the_same_at_every_scale():
     """Scaling the state by 1e-6 or 1e6 changes neither path nor steps, as an absolute ridge would."""
-    A, x = skew_weights(norm=0.8, dtype=jnp.float32), inputs(4, 8, dtype=jnp.float32)
+    A, x = skew_weights(norm=0.8, dtype=jnp.float32), np.asarray(inputs(4, 8, dtype=jnp.float32))
     linear = lambda A, z, x: z @ A + x  # noqa: E731
-    steps = [
-        solve(linear, A, scale * x, 8, solver=anderson(ridge=1e-6), tol=1e-5)[1].steps for scale in (1e-6, 1.0, 1e6)
-    ]
-    assert jnp.abs(steps[0] - steps[1]).max() <= 1
-    assert jnp.abs(steps[2] - steps[1]).max() <= 1
+    run = jax.jit(lambda x: solve(linear, A, x, 8, solver=anderson(ridge=1e-6), tol=1e-5)[1].steps)
+    steps = [np.asarray(run(np.float32(scale) * x)) for scale in (1e-6, 1.0, 1e6)]
+    assert np.abs(steps[0] - steps[1]).max() <= 1
+    assert np.abs(steps[2] - steps[1]).max() <= 1
 
 
 def test_anderson_mixes_from_the_second_step_and_is_quicker_than_picard():
-    W, U = symmetric_weights(32, 16, square=0.95, dtype=jnp.float32)
-    x = inputs(16, 3, dtype=jnp.float32)
-    steps = {s: int(solve(symmetric_step, (W, U), x, 32, solver=s)[1].steps.max()) for s in ("picard", "anderson")}
-    assert steps["anderson"] < 0.6 * steps["picard"]
-    # A linear map in one dimension is solved by the secant through the first two residuals: three evaluations.
-    _, info = solve(lambda c, z, x: c * z + x, 0.9, jnp.ones((1, 1)), 1, solver=anderson(1, ridge=0.0), tol=1e-5)
-    assert int(info.steps[0]) == 3
+    """A linear map in one dimension is solved by the secant through the first two residuals: three evaluations."""
+    params, x = symmetric_weights(32, 16, square=0.95, dtype=jnp.float32), inputs(16, 3, dtype=jnp.float32)
+
+    @jax.jit
+    def steps(params, x):
+        found = {s: solve(symmetric_step, params, x, 32, solver=s)[1].steps for s in ("picard", "anderson")}
+        secant, one = anderson(1, ridge=0.0), jnp.ones((1, 1))
+        found["secant"] = solve(lambda c, z, x: c * z + x, 0.9, one, 1, solver=secant, tol=1e-5)[1].steps
+        return found
+
+    found = {name: int(np.max(own)) for name, own in steps(params, x).items()}
+    assert found["anderson"] < 0.6 * found["picard"]
+    assert found["secant"] == 3
 
 
 @pytest.mark.usefixtures("optimised")
@@ -156,32 +163,37 @@ def test_every_dtype_reaches_its_own_round_off(dtype):
         y, info = solve(symmetric_step, params, x, 8, on_failure="error", **options)
         return jnp.sum(y.astype(jnp.float64) ** 2), (y, info)
 
-    gradient, (y, info) = jax.jit(jax.grad(loss, has_aux=True))(params)
+    def exact(params, x):
+        return jnp.sum(unrolled(symmetric_step, params, jnp.zeros((4, 8)), x, steps=300) ** 2)
+
+    run = jax.jit(lambda params, wide: (jax.grad(loss, has_aux=True)(params), jax.grad(exact)(*wide)))
+    (gradient, (y, info)), expected = run(params, jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (params, x)))
     assert y.dtype == gradient[0].dtype == dtype
     assert info.residual.dtype == (dtype if dtype == jnp.float64 else jnp.float32)
-    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (params, x))
-    exact = jax.grad(lambda p: jnp.sum(unrolled(symmetric_step, p, jnp.zeros((4, 8)), wide[1], steps=300) ** 2))(
-        wide[0]
-    )
-    assert relative_error(gradient, exact) < max(1e-9, 100 * epsilon)
+    assert relative_error(gradient, expected) < max(1e-9, 100 * epsilon)
 
 
-@pytest.mark.parametrize("adjoint", ["conjugate_gradient", "bicgstab", "gmres"])
-def test_flat_states_of_32768_and_more_converge_in_float32(adjoint):
+def test_flat_states_of_32768_and_more_converge_in_float32():
     """A convolution around a ring, relu: its Jacobian is symmetric, and its derivative in the gain known."""
     size = 40_000
     filter_ = lambda z: 0.5 * z + 0.22 * (jnp.roll(z, 1, -1) + jnp.roll(z, -1, -1))  # noqa: E731
     step = lambda gain, z, x: filter_(jax.nn.relu(filter_(z) + gain * x))  # noqa: E731
     x = inputs(2, size, dtype=jnp.float32)
 
-    def loss(gain, probe):
-        y, info = solve(step, gain, x, size, tol=1e-6, adjoint=adjoint, on_failure="error", probe=probe)
-        return jnp.sum(y), (y, info)
+    def gradient(gain, probe, solver, adjoint):
+        def loss(gain, probe):
+            options = {"solver": solver, "adjoint": adjoint, "tol": 1e-6, "probe": probe}
+            y, _ = solve(step, gain, x, size, on_failure="error", **options)
+            return jnp.sum(y), jnp.sum(y)
 
-    gradient, (y, _) = jax.jit(jax.grad(loss, (0, 1), has_aux=True))(jnp.float32(1.0), fixed_point.zero_probe(2))
+        return jax.grad(loss, (0, 1), has_aux=True)(gain, probe)
+
+    pairs = [("picard", "conjugate_gradient"), ("picard", "bicgstab"), ("anderson", "gmres")]
+    found = jax.jit(lambda *given: [gradient(*given, *pair) for pair in pairs])(1.0, fixed_point.zero_probe(2))
     # f is positively homogeneous in (z, x): so the equilibrium is linear in gain > 0, and its derivative is itself.
-    assert abs(float(gradient[0]) / float(jnp.sum(y)) - 1.0) < 1e-4
-    assert gradient[1].converged.all()
+    for pair, ((slope, probe), total) in zip(pairs, found, strict=True):
+        assert abs(float(slope) / float(total) - 1.0) < 1e-4, pair
+        assert np.all(probe.converged), pair
 
 
 @pytest.mark.usefixtures("x64")
@@ -189,10 +201,16 @@ def test_jaxopt_finds_the_same_gradient_where_it_works():
     fixed_point.jaxopt_fixed_point()  # imports jaxopt and leaves out its warning that it is no longer maintained
     import jaxopt
 
-    A, x = skew_weights(), inputs(8)
+    x = inputs(8)
     peer = jaxopt.FixedPointIteration(lambda z, A: tanh_step(A, z, x), maxiter=1000, tol=1e-13, implicit_diff=True)
-    expected = jax.grad(lambda A: jnp.sum(peer.run(jnp.zeros(8), A).params ** 2))(A)
-    found = jax.grad(lambda A: jnp.sum(solve(tanh_step, A, x, 8, tol=1e-11)[0] ** 2))(A)
+
+    @jax.jit
+    def both(A):
+        theirs = lambda A: jnp.sum(peer.run(jnp.zeros(8), A).params ** 2)  # noqa: E731
+        ours = lambda A: jnp.sum(solve(tanh_step, A, x, 8, tol=1e-11)[0] ** 2)  # noqa: E731
+        return jax.grad(ours)(A), jax.grad(theirs)(A)
+
+    found, expected = both(skew_weights())
     assert relative_error(found, expected) < 1e-4  # as far as jaxopt's own adjoint goes, whose tolerance is 1e-5
 
 
@@ -200,16 +218,17 @@ def test_jaxopt_finds_the_same_gradient_where_it_works():
 @pytest.mark.usefixtures("x64")
 def test_optimistix_finds_the_same_gradient():
     optimistix = pytest.importorskip("optimistix", reason="optimistix is an optional peer")
-    A, x = skew_weights(), inputs(8)
+    x = inputs(8)
 
-    def peer(A):
-        found = optimistix.fixed_point(
-            lambda z, A: tanh_step(A, z, x), optimistix.FixedPointIteration(1e-13, 1e-13), jnp.zeros(8), A
-        )
-        return jnp.sum(found.value**2)
+    @jax.jit
+    def both(A):
+        def peer(A):
+            solver, step = optimistix.FixedPointIteration(1e-13, 1e-13), lambda z, A: tanh_step(A, z, x)
+            return jnp.sum(optimistix.fixed_point(step, solver, jnp.zeros(8), A).value ** 2)
 
-    found = jax.grad(lambda A: jnp.sum(solve(tanh_step, A, x, 8, tol=1e-11)[0] ** 2))(A)
-    assert relative_error(found, jax.grad(peer)(A)) < 1e-8
+        return jax.grad(lambda A: jnp.sum(solve(tanh_step, A, x, 8, tol=1e-11)[0] ** 2))(A), jax.grad(peer)(A)
+
+    assert relative_error(*both(skew_weights())) < 1e-8
 
 
 SCRIPT = """
@@ -251,25 +270,26 @@ else:
     )
 
 
-@pytest.mark.parametrize("axis_type", ["Auto", "Explicit"])
-def test_a_batch_sharded_over_eight_devices_gives_the_same_gradient(axis_type):
+def test_a_batch_sharded_over_eight_devices_gives_the_same_gradient():
     in_a_process(
         """
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.AXIS_TYPE,))
-rows = jax.device_put(x, NamedSharding(mesh, PartitionSpec("data")))
-weights = jax.device_put(A, NamedSharding(mesh, PartitionSpec()))
-(g, h), info = run(weights, rows)
-assert len(h.sharding.device_set) == 8 and info.converged.all()
-for ours, theirs in zip((g, h), run(A, x)[0]):
-    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 layer = uj.opteq(8, 24, 8)  # solved in a small space of its own
 def layer_loss(params, x):
     return jnp.sum(uj.equilibrium(layer, params, jnp.zeros_like(x), x, tol=1e-6, on_failure="error")[0] ** 2)
-params, run = layer.init(jax.random.key(0)), jax.jit(jax.grad(layer_loss, (0, 1)))
-sharded = run(jax.device_put(params, NamedSharding(mesh, PartitionSpec())), rows)
-for ours, theirs in zip(jax.tree.leaves(sharded), jax.tree.leaves(run(params, x))):
-    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
-""".replace("AXIS_TYPE", axis_type),
+run_layer = jax.jit(jax.grad(layer_loss, (0, 1)))
+params = jax.jit(layer.init)(jax.random.key(0))
+one, one_layer = run(A, x)[0], run_layer(params, x)
+for axis_type in (AxisType.Auto, AxisType.Explicit):
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(axis_type,))
+    whole, rows = NamedSharding(mesh, PartitionSpec()), jax.device_put(x, NamedSharding(mesh, PartitionSpec("data")))
+    found, info = run(jax.device_put(A, whole), rows)
+    assert len(found[1].sharding.device_set) == 8 and info.converged.all()
+    for ours, theirs in zip(found, one):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6, err_msg=str(axis_type))
+    sharded = run_layer(jax.device_put(params, whole), rows)
+    for ours, theirs in zip(jax.tree.leaves(sharded), jax.tree.leaves(one_layer)):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4, err_msg=str(axis_type))
+""",
         XLA_FLAGS=os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8",
     )

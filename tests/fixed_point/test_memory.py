@@ -2,13 +2,12 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import unroll_jax as uj
 from tests.fixed_point.problems import inputs, skew_weights, symmetric_step, symmetric_weights, tanh_step
 from unroll_jax.fixed_point import unrolled
-
-pytestmark = pytest.mark.usefixtures("optimised")
 
 IMPLICIT = {"solver": "picard", "adjoint": "conjugate_gradient", "batch_ndim": 1}
 
@@ -20,7 +19,8 @@ def temporary(descent, params, y0, x, **options):
 
 
 def layer_of(descent, *event):
-    return descent, descent.init(jax.random.key(0)), jnp.zeros((16, *event)), inputs(16, *event, dtype=jnp.float32)
+    params = jax.eval_shape(descent.init, jax.random.key(0))
+    return descent, params, np.zeros((16, *event), np.float32), inputs(16, *event, dtype=jnp.float32)
 
 
 # What `equilibrium` chooses where it is told neither solver nor adjoint, for each kind of layer; and one told choice.
@@ -32,14 +32,14 @@ CASES = {
     "general": lambda: (
         tanh_step,
         skew_weights(24, dtype=jnp.float32),
-        jnp.zeros((16, 24)),
+        np.zeros((16, 24), np.float32),
         inputs(16, 24, dtype=jnp.float32),
         {"batch_ndim": 1},
     ),
     "told": lambda: (
         symmetric_step,
         symmetric_weights(64, 32, dtype=jnp.float32),
-        jnp.zeros((16, 64)),
+        np.zeros((16, 64), np.float32),
         inputs(16, 3, dtype=jnp.float32),
         IMPLICIT,
     ),

@@ -11,7 +11,7 @@ from unroll_jax import fixed_point as fp
 
 pytestmark = pytest.mark.usefixtures("x64")
 
-IMAGE, MARGIN = (4, 5), 0.7
+IMAGE, MARGIN, EYE = (4, 5), 0.7, np.eye(3)
 SIGMA = {"relu": lambda t: np.maximum(t, 0.0), "tanh": np.tanh}
 OPTIONS = {"tol": 1e-11, "max_steps": 5000, "on_failure": "error", "margin": MARGIN}
 
@@ -62,47 +62,63 @@ def solve_by_scipy(W, x, sigma):
 @pytest.mark.parametrize("kind", ["dense", "images"])
 def test_the_weight_is_the_stated_matrix_and_its_symmetric_part_is_bounded_by_the_margin(kind):
     params, z = params_of(kind), inputs_for(kind, 2)
-    W, matrix = weight_of(params), matrix_of(params)
-    flat = np.asarray(z).reshape(2, -1)
-    np.testing.assert_allclose(fp.monotone_product(W, z).reshape(2, -1), flat @ matrix.T, atol=1e-12)
+
+    @jax.jit
+    def products(params, z):
+        W = weight_of(params)
+        return fp.monotone_product(W, z), fp.monotone_product(fp.monotone_resolvent(W, 0.6), z)
+
+    matrix, flat = matrix_of(params), np.asarray(z).reshape(2, -1)
+    image, solved = (np.asarray(leaf).reshape(2, -1) for leaf in products(params, z))
+    np.testing.assert_allclose(image, flat @ matrix.T, atol=1e-12)
     symmetric = np.eye(len(matrix)) - (matrix + matrix.T) / 2
     assert np.linalg.eigvalsh(symmetric)[0] >= MARGIN - 1e-12
     assert np.linalg.norm(matrix - matrix.T) > 1.0
-    V = fp.monotone_resolvent(W, 0.6)
     inverse = np.linalg.inv(np.eye(len(matrix)) + 0.6 * (np.eye(len(matrix)) - matrix))
-    np.testing.assert_allclose(fp.monotone_product(V, z).reshape(2, -1), flat @ inverse.T, atol=1e-12)
+    np.testing.assert_allclose(solved, flat @ inverse.T, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["dense", "images"])
-@pytest.mark.parametrize("name", ["relu", "tanh"])
-def test_both_splittings_find_the_equilibrium_that_scipy_finds(kind, name):
+def test_both_splittings_find_the_equilibrium_that_scipy_finds(kind):
     params, x = params_of(kind), inputs_for(kind, 2)
-    W, matrix = weight_of(params), matrix_of(params)
-    expected = np.stack([solve_by_scipy(matrix, np.ravel(row), SIGMA[name]) for row in x])
-    for splitting in fp.SPLITTINGS:
-        for step_size in (None, 0.05):
-            z, info = fp.monotone_equilibrium(
-                W, x, splitting=splitting, step_size=step_size, activation=name, **OPTIONS
-            )
-            assert info.steps.shape == (2,)
-            np.testing.assert_allclose(z.reshape(2, -1), expected, atol=1e-8, err_msg=f"{splitting}, {step_size}")
+    cases = [
+        ("forward_backward", None, "relu"),
+        ("forward_backward", 0.05, "tanh"),
+        ("peaceman_rachford", None, "tanh"),
+        ("peaceman_rachford", 0.05, "relu"),
+    ]
+
+    @jax.jit
+    def run(params, x):
+        W, names = weight_of(params), ("splitting", "step_size", "activation")
+        return [fp.monotone_equilibrium(W, x, **dict(zip(names, case, strict=True)), **OPTIONS) for case in cases]
+
+    matrix = matrix_of(params)
+    expected = {n: np.stack([solve_by_scipy(matrix, np.ravel(row), SIGMA[n]) for row in np.asarray(x)]) for n in SIGMA}
+    for case, (z, info) in zip(cases, run(params, x), strict=True):
+        assert info.steps.shape == (2,)
+        np.testing.assert_allclose(np.asarray(z).reshape(2, -1), expected[case[2]], atol=1e-8, err_msg=str(case))
 
 
 @pytest.mark.parametrize("splitting", fp.SPLITTINGS)
 def test_one_step_is_the_stated_one(splitting):
     params, x, z = params_of("dense"), inputs_for("dense"), np.random.default_rng(2).normal(size=6)
-    W, matrix, alpha = weight_of(params), matrix_of(params), 0.3
-    sigma = fp.splitting.resolve_proximal("relu")
+    matrix, alpha, sigma = matrix_of(params), 0.3, fp.splitting.resolve_proximal("relu")
+
+    @jax.jit
+    def step(params, x, z):
+        W = weight_of(params)
+        if splitting == "forward_backward":
+            return fp.forward_backward(W, z, x, activation=sigma, step_size=alpha)
+        return fp.peaceman_rachford(fp.monotone_resolvent(W, alpha), z, x, activation=sigma, step_size=alpha)
+
     if splitting == "forward_backward":
-        found = fp.forward_backward(W, jnp.asarray(z), x, activation=sigma, step_size=alpha)
         expected = np.maximum(z - alpha * (z - matrix @ z - x), 0.0)
     else:
-        V = fp.monotone_resolvent(W, alpha)
-        found = fp.peaceman_rachford(V, jnp.asarray(z), x, activation=sigma, step_size=alpha)
         reflected = 2.0 * np.maximum(z, 0.0) - z
-        middle = np.linalg.solve(np.eye(6) + alpha * (np.eye(6) - matrix), reflected + alpha * x)
+        middle = np.linalg.solve(np.eye(6) + alpha * (np.eye(6) - matrix), reflected + alpha * np.asarray(x))
         expected = 2.0 * middle - reflected
-    np.testing.assert_allclose(found, expected, atol=1e-13)
+    np.testing.assert_allclose(step(params, x, z), expected, atol=1e-13)
 
 
 @pytest.mark.parametrize("kind", ["dense", "images"])
@@ -129,22 +145,25 @@ def test_gradients_of_both_splittings_are_those_of_an_unroll(kind):
 
 
 def test_without_damping_the_iteration_of_the_test_problem_does_not_converge():
-    params, x = params_of("dense"), inputs_for("dense", 2)
-    W = weight_of(params)
+    x = inputs_for("dense", 2)
     step = lambda W, z, x: jax.nn.relu(fp.monotone_product(W, z) + x)  # noqa: E731
-    _, info = fp.equilibrium(step, W, jnp.zeros_like(x), x, solver="picard", batch_ndim=1, on_failure="accept")
-    assert not info.converged.all()
+    options = {"solver": "picard", "batch_ndim": 1, "on_failure": "accept"}
+    run = jax.jit(lambda params: fp.equilibrium(step, weight_of(params), np.zeros(x.shape), x, **options)[1])
+    assert not np.all(run(params_of("dense")).converged)
 
 
 def test_float32_converges_to_its_round_off():
     params, x = params_of("images"), inputs_for("images", 2)
-    exact, _ = fp.monotone_equilibrium(weight_of(params), x, **OPTIONS)
-    single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
-    z, info = fp.monotone_equilibrium(
-        weight_of(single), x.astype(jnp.float32), **{**OPTIONS, "tol": 1e-6, "step_size": 0.5}
-    )
+    narrow = {**OPTIONS, "tol": 1e-6, "step_size": 0.5}
+
+    @jax.jit
+    def both(params, single):
+        exact, _ = fp.monotone_equilibrium(weight_of(params), x, **OPTIONS)
+        return exact, fp.monotone_equilibrium(weight_of(single), x.astype(jnp.float32), **narrow)
+
+    exact, (z, info) = both(params, jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, np.float32)), params))
     assert z.dtype == jnp.float32
-    assert info.converged.all()
+    assert np.all(info.converged)
     np.testing.assert_allclose(z, exact, atol=2e-5)
 
 
@@ -157,9 +176,9 @@ def test_float32_converges_to_its_round_off():
         (lambda: fp.monotone_weight(params_of("dense"), margin=0.0), "margin must be positive and finite, got 0.0"),
         (lambda: fp.monotone_weight(params_of("images")), r"image_shape must be at least .*\(3, 3\), got None"),
         (lambda: fp.monotone_weight(params_of("images"), image_shape=(2, 9)), r"image_shape must be .*got \(2, 9\)"),
-        (lambda: fp.monotone_equilibrium(jnp.eye(3), jnp.ones(3), splitting="douglas"), "splitting must be one of"),
-        (lambda: fp.monotone_equilibrium(jnp.eye(3), jnp.ones(3), step_size=0.0), "step_size must be positive"),
-        (lambda: fp.monotone_equilibrium(jnp.eye(3), jnp.ones(2)), "x must hold vectors of width 3"),
+        (lambda: fp.monotone_equilibrium(EYE, np.ones(3), splitting="douglas"), "splitting must be one of"),
+        (lambda: fp.monotone_equilibrium(EYE, np.ones(3), step_size=0.0), "step_size must be positive"),
+        (lambda: fp.monotone_equilibrium(EYE, np.ones(2)), "x must hold vectors of width 3"),
         (lambda: fp.monotone_equilibrium(weight_of(params_of("images")), jnp.ones((4, 2, 2))), "x must hold images"),
         (lambda: fp.monotone_equilibrium(weight_of(params_of("images")), jnp.ones((5, 2))), "x must hold images"),
     ],

@@ -5,30 +5,28 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.energies import opteq_reference as reference
+from tests.models.drawing import drawn, normal
 
 VECTORS = {"convolutional": False, "channels": 6, "widths": (5, 7), "skip": 0.8, "activation": "leaky_relu"}
 IMAGES = {"channels": 3, "widths": (4, 2), "input_layers": (2,), "features": 2}
 EXACT = {"param_dtype": jnp.float64, "tol": 1e-12, "max_steps": 2000, "on_failure": "error"}
 
 
-def vectors(key, *batch):
-    return jax.random.normal(key, (*batch, 4))
+def vectors(*batch, dtype=jnp.float64):
+    return normal(*batch, 4, dtype=dtype)
 
 
-def images(key, *batch):
-    return jax.random.normal(key, (*batch, 4, 5, 2))
+def images(*batch, dtype=jnp.float64):
+    return normal(*batch, 4, 5, 2, dtype=dtype)
 
 
-def start(model, key, x, spread=0.2):
-    """Parameters away from the initial ones, whose biases are 0."""
-    params = jax.jit(model.init)(key, x)["params"]
-    leaves, structure = jax.tree.flatten(params)
-    keys = jax.random.split(key, len(leaves))
-    moved = [leaf + spread * jax.random.normal(own, leaf.shape) for leaf, own in zip(leaves, keys, strict=True)]
-    params = jax.tree.unflatten(structure, moved)
+def start(model, x, size=0.8, scale=0.4):
+    """Parameters drawn by NumPy, biases too; every W has this norm as a matrix."""
+    params = drawn(model, x, scale=scale)["params"]
     for place in range(1, len(model.widths) + 1):
-        layer = params[f"layer_{place}"]
-        layer["W"] *= 0.8 / np.linalg.norm(np.asarray(layer["W"], np.float64).reshape(-1, layer["W"].shape[-1]))
+        W = np.asarray(params[f"layer_{place}"]["W"])
+        norm = np.linalg.norm(np.asarray(W, np.float64).reshape(-1, W.shape[-1]), 2)
+        params[f"layer_{place}"]["W"] = jnp.asarray(W * (size / norm), W.dtype)
     return {"params": params}
 
 

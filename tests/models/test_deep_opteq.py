@@ -6,14 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.fixed_point.problems import relative_error
+from tests.fixed_point.problems import finish, relative_error
 from tests.models.deep_opteq_by_hand import EXACT, IMAGES, VECTORS, by_hand, images, logits_by_hand, start, vectors
 from unroll_jax import fixed_point as fp
 from unroll_jax.models import DeepOptEq
 
 
 def parameter_count(model, *shape):
-    params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros(shape))
+    params = jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct(shape, jnp.float32))
     return sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
@@ -23,108 +23,116 @@ def test_the_networks_for_cifar_10_have_the_published_numbers_of_parameters(widt
     assert parameter_count(model, 2, 32, 32, 3) == published
 
 
+def run(params, *calls):
+    """The output of every (model, x) and the equilibrium in it, in one program."""
+    apply = lambda params: [model.apply(params, x, mutable="intermediates") for model, x in calls]  # noqa: E731
+    return [(*out, np.asarray(kept["intermediates"]["equilibrium"][0])) for out, kept in jax.jit(apply)(params)]
+
+
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("batch", [(), (3,), (2, 2)])
 @pytest.mark.parametrize(("draw", "options"), [(vectors, VECTORS), (images, IMAGES)], ids=["vectors", "images"])
-def test_logits_are_read_from_the_equilibrium_that_iterations_by_hand_find(draw, options, batch, getkey):
-    model, x = DeepOptEq(num_classes=3, **options, **EXACT), draw(getkey(), *batch)
-    params = start(model, getkey(), x)
-    (logits, info), kept = jax.jit(lambda params: model.apply(params, x, mutable="intermediates"))(params)
-    z = kept["intermediates"]["equilibrium"][0]
-    assert logits.shape == (*batch, 3)
-    assert info.converged.shape == batch
-    assert info.converged.all()
-    for place in np.ndindex(*batch):
+def test_logits_are_read_from_the_equilibrium_that_iterations_by_hand_find(draw, options):
+    """Of a batch with two axes, and of an example alone, which is the same in a batch."""
+    model, x = DeepOptEq(num_classes=3, **options, **EXACT), draw(2, 2)
+    params, alone = start(model, x), jnp.asarray(np.asarray(x)[1, 1])
+    (logits, info, z), (logit, info_alone, one) = run(params, (model, x), (model, alone))
+    assert logits.shape == (2, 2, 3)
+    assert info.converged.shape == (2, 2)
+    assert info_alone.converged.shape == ()
+    assert np.all(info.converged)
+    assert np.all(info_alone.converged)
+    for place in np.ndindex(2, 2):
         expected = by_hand(model, params, x[place])
         np.testing.assert_allclose(z[place], expected, atol=1e-9)
-        np.testing.assert_allclose(logits[place], logits_by_hand(params, expected), atol=1e-9)
+        np.testing.assert_allclose(np.asarray(logits)[place], logits_by_hand(params, expected), atol=1e-9)
+    np.testing.assert_allclose(one, z[1, 1], atol=1e-9)
+    np.testing.assert_allclose(logit, np.asarray(logits)[1, 1], atol=1e-9)
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("draw", "options"), [(vectors, VECTORS), (images, IMAGES)], ids=["vectors", "images"])
-def test_implicit_gradients_are_those_of_an_unroll_to_convergence(draw, options, getkey):
+def test_implicit_gradients_are_those_of_an_unroll_to_convergence(draw, options):
     options = {**options, **EXACT, "max_norm": 0.8}
     implicit = DeepOptEq(num_classes=3, **options)
     unrolled = DeepOptEq(num_classes=3, way="unrolled", num_steps=150, **options)
-    x = draw(getkey(), 2)
-    params = start(implicit, getkey(), x)
+    x = draw(2)
 
     @jax.jit
     def gradients(params, x):
         loss = lambda model: lambda params, x: jnp.sum(jnp.sin(model.apply(params, x)[0]))  # noqa: E731
         return [jax.grad(loss(model), (0, 1))(params, x) for model in (implicit, unrolled)]
 
-    found, expected = gradients(params, x)
+    found, expected = gradients(start(implicit, x, size=1.0), x)
     assert relative_error(found, expected) < 1e-8
     for own, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert relative_error(own, other) < 1e-6
 
 
 @pytest.mark.usefixtures("x64")
-def test_windows_of_the_equilibrium_are_averaged_where_asked(getkey):
-    model, x = DeepOptEq(num_classes=3, pool=2, **IMAGES, param_dtype=jnp.float64), images(getkey(), 2)
-    params = jax.jit(model.init)(getkey(), x)
-    (logits, _), kept = jax.jit(lambda params: model.apply(params, x, mutable="intermediates"))(params)
-    z, head = np.asarray(kept["intermediates"]["equilibrium"][0]), params["params"]["head"]["Dense_0"]
+def test_windows_of_the_equilibrium_are_averaged_where_asked():
+    model, x = DeepOptEq(num_classes=3, pool=2, **IMAGES, param_dtype=jnp.float64), images(2)
+    params = start(model, x)
+    ((logits, _, z),) = run(params, (model, x))
+    head = params["params"]["head"]["Dense_0"]
     pooled = z[:, :4, :4].reshape(2, 2, 2, 2, 2, 3).mean((2, 4)).reshape(2, -1)  # a fifth column has no window
     np.testing.assert_allclose(logits, pooled @ np.asarray(head["kernel"]) + np.asarray(head["bias"]), atol=1e-12)
 
 
-@pytest.mark.parametrize("norm_steps", [None, 100])
-def test_max_norm_keeps_every_layer_contracting_and_small_weights_as_they_are(norm_steps, getkey):
+def test_max_norm_keeps_every_layer_contracting_and_small_weights_as_they_are():
+    """By the bound on the norm, and by steps of the power method."""
     options = {"convolutional": False, "channels": 6, "widths": (5, 7), "tol": 1e-6, "max_steps": 500}
-    free = DeepOptEq(num_classes=3, **options)
-    kept = DeepOptEq(num_classes=3, **options, max_norm=0.9, norm_steps=norm_steps)
-    x = vectors(getkey(), 3)
-    params = jax.jit(free.init)(getkey(), x)
-    small = jax.tree.map(lambda leaf: 0.5 * leaf, params)
-    large = jax.tree.map(lambda leaf: leaf, params)
-    for place in (1, 2):
-        W = large["params"][f"layer_{place}"]["W"]
-        large["params"][f"layer_{place}"]["W"] = 4.0 * W
-    scaled = jax.tree.map(lambda leaf: leaf, params)
-    for place in (1, 2):
-        W = np.asarray(large["params"][f"layer_{place}"]["W"])
-        scaled["params"][f"layer_{place}"]["W"] = jnp.asarray(0.9 * W / np.linalg.norm(W, 2))
-    with_norm, without = (jax.jit(lambda params, model=model: model.apply(params, x)) for model in (kept, free))
-    logits, info = with_norm(large)
-    assert info.converged.all()
-    np.testing.assert_allclose(logits, without(scaled)[0], rtol=5e-3, atol=5e-4)
-    np.testing.assert_allclose(with_norm(small)[0], without(small)[0], rtol=1e-5, atol=1e-6)
+    free = DeepOptEq(num_classes=3, **options, on_failure="accept")
+    kept = [DeepOptEq(num_classes=3, **options, max_norm=0.9, norm_steps=steps) for steps in (None, 100)]
+    x = vectors(3, dtype=jnp.float32)
+    large, small, scaled = (start(free, x, size=size) for size in (3.6, 0.45, 0.9))
+    apply = jax.jit(lambda params: [model.apply(params, x) for model in (free, *kept)])
+    (expected, good), *_ = apply(scaled)
+    assert np.all(good.converged)
+    (plain, _), *_ = apply(small)
+    for (logits, info), (same, _) in zip(apply(large)[1:], apply(small)[1:], strict=True):
+        assert np.all(info.converged)
+        np.testing.assert_allclose(logits, expected, rtol=5e-3, atol=5e-4)
+        np.testing.assert_allclose(same, plain, rtol=1e-5, atol=1e-6)
 
 
-def test_a_norm_above_1_is_an_error_outside_of_jit_unless_it_is_allowed_or_kept_down(getkey):
-    x = vectors(getkey(), 2)
+def test_a_norm_above_1_is_an_error_where_it_is_known_unless_it_is_allowed_or_kept_down():
+    x = vectors(2, dtype=jnp.float32)
     options = {**VECTORS, "num_classes": 3, "way": "unrolled", "num_steps": 2}
-    params = jax.jit(DeepOptEq(**options).init)(getkey(), x)
-    params["params"]["layer_2"]["W"] *= 2.0
+    plain = DeepOptEq(**options)
+    params = start(plain, x, size=0.9)
+    params["params"]["layer_2"]["W"] *= np.float32(2.0)
     with pytest.raises(ValueError, match=r"^layer 2 of 2: \|W\| must be at most 1, got 1.8.*allow_expansive=True"):
-        DeepOptEq(**options).apply(params, x)
-    for consent in ({"allow_expansive": True}, {"max_norm": 0.9}):
-        assert jnp.isfinite(DeepOptEq(**options, **consent).apply(params, x)[0]).all()
-    assert jnp.isfinite(jax.jit(DeepOptEq(**options).apply)(params, x)[0]).all()
+        plain.apply(params, x)
+    consent = [DeepOptEq(**options, **own) for own in ({"allow_expansive": True}, {"max_norm": 0.9})]
+
+    @jax.jit
+    def run(given):
+        known = [model.apply(params, x)[0] for model in consent]
+        return plain.apply(given, x)[0], known
+
+    assert all(np.isfinite(logits).all() for logits in jax.tree.leaves(run(params)))
 
 
-def test_bfloat16_states_keep_float32_parameters_and_logits(getkey):
+def test_bfloat16_states_keep_float32_parameters_and_logits():
     narrow, wide = (DeepOptEq(num_classes=3, **IMAGES, dtype=dtype) for dtype in (jnp.bfloat16, None))
-    x = images(getkey(), 2)
-    params = jax.jit(narrow.init)(getkey(), x)
+    x = images(2, dtype=jnp.float32)
+    params = jax.jit(narrow.init)(jax.random.key(0), x)
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("float32")}
-    (logits, info), kept = jax.jit(lambda params: narrow.apply(params, x, mutable="intermediates"))(params)
-    assert kept["intermediates"]["equilibrium"][0].dtype == jnp.bfloat16
+    (logits, info, z), (expected, *_) = run(params, (narrow, x), (wide, x))
+    assert z.dtype == jnp.bfloat16
     assert logits.dtype == jnp.float32
-    assert info.converged.all()
-    chex.assert_trees_all_close(logits, jax.jit(wide.apply)(params, x)[0], atol=0.02)
+    assert np.all(info.converged)
+    chex.assert_trees_all_close(logits, expected, atol=0.02)
 
 
-def test_a_failure_is_said_as_asked_and_never_of_the_dummy_input_of_init(getkey):
-    model = DeepOptEq(num_classes=3, **VECTORS, max_steps=1, on_failure="error")
-    x = vectors(getkey(), 2)
-    params = jax.jit(model.init)(getkey(), x)
-    with pytest.raises(fp.ConvergenceError, match="2 of 2 examples failed"):
-        model.apply(params, x)
+def test_a_failure_is_said_as_asked_and_never_of_the_dummy_input_of_init():
+    strict, model = (DeepOptEq(num_classes=3, **VECTORS, max_steps=1, on_failure=said) for said in ("error", "warn"))
+    x = vectors(2, dtype=jnp.float32)
+    params = jax.block_until_ready(jax.jit(strict.init)(jax.random.key(0), x))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="2 of 2 examples failed"):
+        jax.block_until_ready(jax.jit(strict.apply)(params, x))
     with pytest.warns(fp.ConvergenceWarning, match="2 of 2 examples failed"):
-        DeepOptEq(num_classes=3, **VECTORS, max_steps=1).apply(params, x)
+        finish(jax.jit(model.apply)(params, x))
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -170,11 +178,11 @@ def test_a_failure_is_said_as_asked_and_never_of_the_dummy_input_of_init(getkey)
         ({"convolutional": True}, (4, 4), ValueError, r"x must be \(\*batch, height, width, channels\)"),
         ({}, (), ValueError, r"x must be \(\*batch, features\) with sizes of at least 1, got shape \(\)"),
         ({}, (2, 0), ValueError, r"sizes of at least 1, got shape \(2, 0\)"),
-        ({}, jnp.ones((2, 4), jnp.uint8), TypeError, "x must have a floating dtype, got uint8"),
+        ({}, np.ones((2, 4), np.uint8), TypeError, "x must have a floating dtype, got uint8"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_bad_argument_is_named(options, x, error, message):
     model = DeepOptEq(**{"num_classes": 3, "convolutional": False, "channels": 4, "widths": (4, 4), **options})
     with pytest.raises(error, match=message):
-        jax.eval_shape(model.init, jax.random.key(0), jnp.ones(x) if isinstance(x, tuple) else x)
+        jax.eval_shape(model.init, jax.random.key(0), np.ones(x, np.float32) if isinstance(x, tuple) else x)

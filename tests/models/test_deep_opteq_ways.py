@@ -14,75 +14,74 @@ from unroll_jax.models import DeepOptEq
 
 
 @pytest.mark.usefixtures("x64")
-def test_few_unrolled_steps_are_those_steps_and_no_more(getkey):
+def test_few_unrolled_steps_are_those_steps_and_no_more():
     model = DeepOptEq(num_classes=3, **VECTORS, way="unrolled", num_steps=3, param_dtype=jnp.float64)
-    x = vectors(getkey(), 2)
-    params = start(model, getkey(), x)
-    (logits, info) = jax.jit(model.apply)(params, x)
+    x = vectors(2)
+    params = start(model, x)
+    logits, info = jax.jit(model.apply)(params, x)
     assert info.steps.tolist() == [3, 3]
-    assert not info.converged.any()
+    assert not np.any(info.converged)
     for row in range(2):
-        np.testing.assert_allclose(logits[row], logits_by_hand(params, by_hand(model, params, x[row], 3)), atol=1e-12)
+        expected = logits_by_hand(params, by_hand(model, params, x[row], 3))
+        np.testing.assert_allclose(np.asarray(logits)[row], expected, atol=1e-12)
 
 
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("chosen", ["default", "regulariser", "smoothness", "solver"])
-def test_averaged_steps_are_those_of_equation_10(chosen, getkey):
-    strength = 1.0 if chosen == "default" else 3.0
-    R, c = half_square(strength), 0.1 if chosen == "solver" else 0.2
-    way = {
-        "default": {},
-        "regulariser": {"regulariser": R},
-        "smoothness": {"regulariser": R._replace(smoothness=None), "regulariser_smoothness": strength},
-        "solver": {"solver": fp.averaged(R.value, smoothness=R.smoothness, c=c)},
-    }[chosen]
-    model = DeepOptEq(num_classes=3, **VECTORS, way="averaged", num_steps=4, param_dtype=jnp.float64, **way)
-    x = vectors(getkey(), 1)
-    params = start(model, getkey(), x)
-    logits, _ = jax.jit(model.apply)(params, x)
-    layers = [jax.tree.map(np.asarray, params["params"][f"layer_{place}"]) for place in (1, 2)]
-    z, gamma = np.zeros(6), 0.5 / strength
-    for k in range(1, 5):
-        beta, weight, moved = k**-0.5, k**-c, z
-        for own in layers:
-            options = {"activation": "leaky_relu", "skip": 0.8}
-            moved = reference.step(moved, own["W"], own["U"], own["b"], np.asarray(x[0]), **options)
-        z = beta * ((1.0 - gamma * weight) * z - gamma * strength * z) + (1.0 - beta) * moved
-    np.testing.assert_allclose(logits[0], logits_by_hand(params, z), atol=1e-12)
-
-
-@pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(
-    ("regulariser", "layer"),
-    [
-        ("absolute", lambda z: np.sign(z) * np.maximum(np.abs(z) - 0.1, 0.0)),
-        (half_square(2.0), lambda z: z / 1.2),
-        ("inverse_square", lambda z: z + 0.1 * 2.0 * z / (np.sum(z**2) + 1.0) ** 2),
-    ],
-    ids=["shrinkage", "scaling", "gradient"],
-)
-def test_a_regulariser_is_one_more_layer(regulariser, layer, getkey):
-    options = {**VECTORS, **EXACT, "regulariser": regulariser, "regulariser_step": 0.1}
-    model, x = DeepOptEq(num_classes=3, **options), vectors(getkey(), 1)
-    params = start(model, getkey(), x)
-    (_, info), kept = jax.jit(lambda params: model.apply(params, x, mutable="intermediates"))(params)
-    z = np.asarray(kept["intermediates"]["equilibrium"][0][0])
-    moved = z
+def composed(params, z, x):
+    """The layers of eq. 5, one after the other."""
     for place in (1, 2):
         own = jax.tree.map(np.asarray, params["params"][f"layer_{place}"])
-        moved = reference.step(moved, own["W"], own["U"], own["b"], np.asarray(x[0]), activation="leaky_relu", skip=0.8)
-    assert info.converged.all()
-    np.testing.assert_allclose(z, layer(moved), atol=1e-9)
-    assert np.linalg.norm(z - moved) > 1e-3 * np.linalg.norm(z)
+        z = reference.step(z, own["W"], own["U"], own["b"], np.asarray(x), activation="leaky_relu", skip=0.8)
+    return z
 
 
 @pytest.mark.usefixtures("x64")
-def test_with_a_regulariser_of_the_batch_the_batch_is_one_equilibrium_with_gradients(getkey):
+def test_averaged_steps_are_those_of_equation_10():
+    R = half_square(3.0)
+    ways = {  # strength of the regulariser, exponent c, and how they are chosen
+        "default": (1.0, 0.2, {}),
+        "regulariser": (3.0, 0.2, {"regulariser": R}),
+        "smoothness": (3.0, 0.2, {"regulariser": R._replace(smoothness=None), "regulariser_smoothness": 3.0}),
+        "solver": (3.0, 0.1, {"solver": fp.averaged(R.value, smoothness=R.smoothness, c=0.1)}),
+    }
+    options = {**VECTORS, "num_classes": 3, "way": "averaged", "num_steps": 4, "param_dtype": jnp.float64}
+    models, x = {name: DeepOptEq(**options, **way) for name, (_, _, way) in ways.items()}, vectors(1)
+    params = start(models["default"], x)
+    found = jax.jit(lambda params: {name: model.apply(params, x)[0] for name, model in models.items()})(params)
+    for name, (strength, c, _) in ways.items():
+        z, gamma = np.zeros(6), 0.5 / strength
+        for k in range(1, 5):
+            beta, weight, moved = k**-0.5, k**-c, composed(params, z, x[0])
+            z = beta * ((1.0 - gamma * weight) * z - gamma * strength * z) + (1.0 - beta) * moved
+        np.testing.assert_allclose(np.asarray(found[name])[0], logits_by_hand(params, z), atol=1e-12, err_msg=name)
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_regulariser_is_one_more_layer():
+    """By shrinkage, by scaling, and by a step along its gradient."""
+    layers = {
+        "absolute": lambda z: np.sign(z) * np.maximum(np.abs(z) - 0.1, 0.0),
+        half_square(2.0): lambda z: z / 1.2,
+        "inverse_square": lambda z: z + 0.1 * 2.0 * z / (np.sum(z**2) + 1.0) ** 2,
+    }
+    options = {**VECTORS, **EXACT, "num_classes": 3, "regulariser_step": 0.1}
+    models, x = [DeepOptEq(**options, regulariser=regulariser) for regulariser in layers], vectors(1)
+    params = start(models[0], x)
+    run = jax.jit(lambda params: [model.apply(params, x, mutable="intermediates") for model in models])
+    for (name, layer), ((_, info), kept) in zip(layers.items(), run(params), strict=True):
+        z = np.asarray(kept["intermediates"]["equilibrium"][0])[0]
+        moved = composed(params, z, x[0])
+        assert np.all(info.converged), name
+        np.testing.assert_allclose(z, layer(moved), atol=1e-9, err_msg=str(name))
+        assert np.linalg.norm(z - moved) > 1e-3 * np.linalg.norm(z), name
+
+
+@pytest.mark.usefixtures("x64")
+def test_with_a_regulariser_of_the_batch_the_batch_is_one_equilibrium_with_gradients():
     options = {**VECTORS, **EXACT, "regulariser": decorrelation(0.05)}
     model = DeepOptEq(num_classes=3, **options)
     unrolled = DeepOptEq(num_classes=3, way="unrolled", num_steps=300, **options)
-    x = vectors(getkey(), 4)
-    params = start(model, getkey(), x)
+    x = vectors(4)
+    params = start(model, x, scale=1.0)
 
     @jax.jit
     def run(params):

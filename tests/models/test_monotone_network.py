@@ -6,72 +6,78 @@ import numpy as np
 import pytest
 
 from tests.fixed_point.problems import relative_error
+from tests.models.drawing import drawn, normal
 from unroll_jax import fixed_point as fp
 from unroll_jax.models import MonotoneOperatorNetwork
 
 EXACT = {"param_dtype": jnp.float64, "tol": 1e-12, "max_steps": 5000, "on_failure": "error"}
 
 
-def run(model, params, x):
-    return jax.jit(lambda params: model.apply(params, x, mutable="intermediates"))(params)
-
-
 def test_the_single_convolution_for_cifar_10_has_the_published_number_of_parameters():
-    shapes = jax.eval_shape(MonotoneOperatorNetwork(10).init, jax.random.key(0), jnp.zeros((2, 32, 32, 3)))
+    x = jax.ShapeDtypeStruct((2, 32, 32, 3), jnp.float32)
+    shapes = jax.eval_shape(MonotoneOperatorNetwork(10).init, jax.random.key(0), x)
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == 172_218
 
 
+def start(model, x):
+    """Drawn parameters, but the scales of A and B at their initial 1."""
+    params = drawn(model, x)
+    for name in ("A_scale", "B_scale"):
+        params["params"]["operator"][name] = jnp.asarray(1.0, model.param_dtype)
+    return params
+
+
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("batch", [(), (3,), (2, 2)])
-def test_vectors_are_classified_by_the_equilibrium_that_numpy_iterates_to(batch, getkey):
-    model = MonotoneOperatorNetwork(3, convolutional=False, channels=5, margin=0.6, **EXACT)
-    x = jax.random.normal(getkey(), (*batch, 4))
-    params = jax.jit(model.init)(getkey(), x)
-    (logits, info), kept = run(model, params, x)
-    assert (logits.shape, info.converged.shape) == ((*batch, 3), batch)
+def test_vectors_are_classified_by_the_equilibrium_that_numpy_iterates_to():
+    """For all ranks of batches, in one program."""
+    model, batches = MonotoneOperatorNetwork(3, convolutional=False, channels=5, margin=0.6, **EXACT), ((), (2, 2))
+    xs = [normal(*batch, 4) for batch in batches]
+    params = start(model, xs[0])
+    found = jax.jit(lambda params: [model.apply(params, x, mutable="intermediates") for x in xs])(params)
     own = jax.tree.map(np.asarray, params["params"])
     A, B = (own["operator"][name] / np.linalg.norm(own["operator"][name]) for name in "AB")
-    W = 0.4 * np.eye(5) - A.T @ A + B - B.T
-    z = np.zeros((*batch, 5))
-    for _ in range(2000):  # forward-backward with a step far below 2 m / |I - W|^2
-        drive = np.asarray(x) @ own["input"]["kernel"] + own["input"]["bias"]
-        z = np.maximum(z + 0.1 * (z @ W.T + drive - z), 0.0)
-    np.testing.assert_allclose(kept["intermediates"]["equilibrium"][0], z, atol=1e-9)
-    head = own["head"]["Dense_0"]
-    np.testing.assert_allclose(logits, z @ head["kernel"] + head["bias"], atol=1e-9)
+    W, head = 0.4 * np.eye(5) - A.T @ A + B - B.T, own["head"]["Dense_0"]
+    for batch, x, ((logits, info), kept) in zip(batches, xs, found, strict=True):
+        assert (logits.shape, info.converged.shape) == ((*batch, 3), batch)
+        z, drive = np.zeros((*batch, 5)), np.asarray(x) @ own["input"]["kernel"] + own["input"]["bias"]
+        for _ in range(2000):  # forward-backward with a step far below 2 m / |I - W|^2
+            z = np.maximum(z + 0.1 * (z @ W.T + drive - z), 0.0)
+        np.testing.assert_allclose(kept["intermediates"]["equilibrium"][0], z, atol=1e-9, err_msg=str(batch))
+        np.testing.assert_allclose(logits, z @ head["kernel"] + head["bias"], atol=1e-9, err_msg=str(batch))
 
 
 @pytest.mark.usefixtures("x64")
-def test_images_are_padded_and_pooled_by_windows_around_their_equilibrium(getkey):
-    model = MonotoneOperatorNetwork(3, channels=2, pool=3, **EXACT)
-    x = jax.random.normal(getkey(), (2, 4, 6, 1))
-    params = jax.jit(model.init)(getkey(), x)
-    (logits, _), kept = run(model, params, x)
-    z = np.asarray(kept["intermediates"]["equilibrium"][0])
+def test_images_are_padded_and_pooled_by_windows_around_their_equilibrium():
+    model, x = MonotoneOperatorNetwork(3, channels=2, pool=3, **EXACT), normal(2, 4, 6, 1)
+    params = start(model, x)
+
+    @jax.jit
+    def run(params):
+        (logits, _), kept = model.apply(params, x, mutable="intermediates")
+        z = kept["intermediates"]["equilibrium"][0]
+        W = fp.monotone_weight(fp.MonotoneParams(**params["params"]["operator"]), image_shape=(6, 8))
+        return logits, z, fp.monotone_product(W, z)
+
+    logits, z, product = (np.asarray(leaf) for leaf in run(params))
     assert z.shape == (2, 6, 8, 2)
     own = jax.tree.map(np.asarray, params["params"])
     # The equilibrium's equation, with U x + b as the taps of a padded convolution.
     padded = np.pad(np.asarray(x), ((0, 0), (2, 2), (2, 2), (0, 0)))
     drive = sum(padded[:, k : k + 6, m : m + 8] @ own["input"]["kernel"][k, m] for k in range(3) for m in range(3))
-    operator = fp.MonotoneParams(**params["params"]["operator"])
-    W = fp.monotone_weight(operator, image_shape=(6, 8))
-    np.testing.assert_allclose(
-        z, np.maximum(fp.monotone_product(W, jnp.asarray(z)) + drive + own["input"]["bias"], 0.0), atol=1e-9
-    )
+    np.testing.assert_allclose(z, np.maximum(product + drive + own["input"]["bias"], 0.0), atol=1e-9)
     pooled = z[:, :6, :6].reshape(2, 2, 3, 2, 3, 2).mean((2, 4)).reshape(2, -1)  # two columns have no window
     head = own["head"]["Dense_0"]
     np.testing.assert_allclose(logits, pooled @ head["kernel"] + head["bias"], atol=1e-12)
 
 
 @pytest.mark.usefixtures("x64")
-def test_implicit_gradients_are_those_of_either_splitting_unrolled(getkey):
-    x = jax.random.normal(getkey(), (2, 3, 3, 1))
+def test_implicit_gradients_are_those_of_either_splitting_unrolled():
+    x = normal(2, 3, 3, 1)
     models = [
         MonotoneOperatorNetwork(2, channels=2, pool=None, splitting=splitting, adjoint=adjoint, **EXACT)
         for splitting in fp.SPLITTINGS
-        for adjoint in (None, fp.unrolled(300))
+        for adjoint in (None, fp.unrolled(400))
     ]
-    params = jax.jit(models[0].init)(getkey(), x)
 
     @jax.jit
     def gradients(params):
@@ -79,7 +85,7 @@ def test_implicit_gradients_are_those_of_either_splitting_unrolled(getkey):
             jax.grad(lambda params, model=model: jnp.sum(model.apply(params, x)[0] ** 2))(params) for model in models
         ]
 
-    first, *others = gradients(params)
+    first, *others = gradients(start(models[0], x))
     for other in others:
         assert relative_error(first, other) < 1e-7
 
@@ -88,14 +94,29 @@ def test_implicit_gradients_are_those_of_either_splitting_unrolled(getkey):
 @pytest.mark.parametrize(
     ("options", "x", "error", "message"),
     [
-        ({"num_classes": 0}, jnp.ones((2, 4)), ValueError, "num_classes must be at least 1"),
-        ({"channels": 0}, jnp.ones((2, 4)), ValueError, "channels must be at least 1"),
-        ({"margin": -1.0}, jnp.ones((2, 4)), ValueError, "margin must be positive"),
-        ({"splitting": "admm"}, jnp.ones((2, 4)), ValueError, "splitting must be one of"),
-        ({"convolutional": True, "kernel_size": 2}, jnp.ones((8, 8, 1)), ValueError, "kernel_size must be odd"),
-        ({"convolutional": True}, jnp.ones((8, 8)), ValueError, r"x must be \(\*batch, height, width, channels\)"),
-        ({"convolutional": True, "pool": 9}, jnp.ones((6, 6, 1)), ValueError, "pool must be at most .* 8, got 9"),
-        ({}, jnp.ones((2, 4), jnp.int32), TypeError, "x must have a floating dtype, got int32"),
+        ({"num_classes": 0}, np.ones((2, 4), np.float32), ValueError, "num_classes must be at least 1"),
+        ({"channels": 0}, np.ones((2, 4), np.float32), ValueError, "channels must be at least 1"),
+        ({"margin": -1.0}, np.ones((2, 4), np.float32), ValueError, "margin must be positive"),
+        ({"splitting": "admm"}, np.ones((2, 4), np.float32), ValueError, "splitting must be one of"),
+        (
+            {"convolutional": True, "kernel_size": 2},
+            np.ones((8, 8, 1), np.float32),
+            ValueError,
+            "kernel_size must be odd",
+        ),
+        (
+            {"convolutional": True},
+            np.ones((8, 8), np.float32),
+            ValueError,
+            r"x must be \(\*batch, height, width, channels\)",
+        ),
+        (
+            {"convolutional": True, "pool": 9},
+            np.ones((6, 6, 1), np.float32),
+            ValueError,
+            "pool must be at most .* 8, got 9",
+        ),
+        ({}, np.ones((2, 4), np.int32), TypeError, "x must have a floating dtype, got int32"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

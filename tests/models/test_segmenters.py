@@ -7,6 +7,7 @@ import pytest
 import scipy.ndimage
 
 from tests.energies import opteq_reference as reference
+from tests.models.drawing import drawn, normal
 from unroll_jax.models import BehindStem, DeepOptEqSegmenter, FeedForwardNetwork, FullyConvolutionalNetwork
 
 SMALL = {"num_classes": 3, "widths": (4, 3), "stem": (3, 5)}
@@ -39,37 +40,53 @@ def upsampled(logits, shape):
     )
 
 
+def stable(model, x):
+    """Drawn parameters with which the model's equilibrium exists."""
+    params = drawn(model, x, scale=0.3)
+    for name in ("layer_1", "layer_2"):
+        W = np.asarray(params["params"][name]["W"])
+        norm = np.linalg.norm(W.astype(np.float64).reshape(-1, W.shape[-1]), 2)
+        params["params"][name]["W"] = jnp.asarray(W * (0.5 / norm), W.dtype)
+    return params
+
+
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("batch", [(), (2,), (1, 2)])
-def test_the_segmenter_is_stem_equilibrium_head_and_interpolation(batch, getkey):
+def test_the_segmenter_is_stem_equilibrium_head_and_interpolation():
+    """Of a batch with two axes, and of an image alone, which is the same in a batch."""
     model = segmenter(param_dtype=jnp.float64, tol=1e-12, max_steps=500, on_failure="error")
-    x = jax.random.normal(getkey(), (*batch, 9, 11, 2))
-    params = jax.jit(model.init)(getkey(), x)
-    (logits, info), kept = jax.jit(lambda params: model.apply(params, x, mutable="intermediates"))(params)
-    assert (logits.shape, info.converged.shape) == ((*batch, 9, 11, 3), batch)
+    x = normal(1, 2, 9, 11, 2)
+    params = stable(model, x)
+
+    @jax.jit
+    def run(params, x, alone):
+        return model.apply(params, x, mutable="intermediates"), model.apply(params, alone)[0]
+
+    ((logits, info), kept), single = run(params, x, np.asarray(x)[0, 1])
+    assert (logits.shape, info.converged.shape) == ((1, 2, 9, 11, 3), (1, 2))
+    np.testing.assert_allclose(single, np.asarray(logits)[0, 1], atol=1e-9)
     own = jax.tree.map(np.asarray, params["params"])
     stem, head = [own["stem"][f"Features_{place}"]["Conv_0"] for place in (0, 1)], own["head"]["Dense_0"]
-    for place in np.ndindex(*batch):
-        features = strided(strided(np.asarray(x[place]), stem[0]), stem[1])
+    for place in np.ndindex(1, 2):
+        features = strided(strided(np.asarray(x)[place], stem[0]), stem[1])
         assert features.shape == (3, 3, 5)
-        z = np.asarray(kept["intermediates"]["equilibrium"][0][place])
+        z = np.asarray(kept["intermediates"]["equilibrium"][0])[place]
         moved = z.ravel()
         for layer in (own["layer_1"], own["layer_2"]):
             W, U = (reference.conv_matrix(layer[name], (3, 3)) for name in "WU")
             moved = reference.step(moved, W, U, np.tile(layer["b"], 9), features.ravel())
         np.testing.assert_allclose(z.ravel(), moved, atol=1e-9)
-        np.testing.assert_allclose(logits[place], upsampled(z @ head["kernel"] + head["bias"], (9, 11)), atol=1e-8)
+        expected = upsampled(z @ head["kernel"] + head["bias"], (9, 11))
+        np.testing.assert_allclose(np.asarray(logits)[place], expected, atol=1e-8)
 
 
 @pytest.mark.usefixtures("x64")
-def test_the_fully_convolutional_network_is_its_layers_one_after_the_other(getkey):
-    model = FullyConvolutionalNetwork(**SMALL, param_dtype=jnp.float64)
-    x = jax.random.normal(getkey(), (2, 8, 6, 2))
-    params = jax.jit(model.init)(getkey(), x)
+def test_the_fully_convolutional_network_is_its_layers_one_after_the_other():
+    model, x = FullyConvolutionalNetwork(**SMALL, param_dtype=jnp.float64), normal(2, 8, 6, 2)
+    params = drawn(model, x)
     logits, info = jax.jit(model.apply)(params, x)
     assert (logits.shape, info) == ((2, 8, 6, 3), None)
     own = jax.tree.map(np.asarray, params["params"])
-    hidden = np.asarray(x[1])
+    hidden = np.asarray(x)[1]
     for place in (0, 1):
         hidden = strided(hidden, own["stem"][f"Features_{place}"]["Conv_0"])
     for name in ("layer_1", "layer_2"):
@@ -77,62 +94,86 @@ def test_the_fully_convolutional_network_is_its_layers_one_after_the_other(getke
         moved = reference.conv_matrix(layer["kernel"], (2, 2)) @ hidden.ravel()
         hidden = np.maximum(moved.reshape(2, 2, -1) + layer["bias"], 0.0)
     head = own["head"]["Dense_0"]
-    np.testing.assert_allclose(logits[1], upsampled(hidden @ head["kernel"] + head["bias"], (8, 6)), atol=1e-12)
+    expected = upsampled(hidden @ head["kernel"] + head["bias"], (8, 6))
+    np.testing.assert_allclose(np.asarray(logits)[1], expected, atol=1e-12)
 
 
 def test_both_have_the_same_stem_and_head():
     options = {"num_classes": 19, "widths": (256, 512, 512), "stem": (64, 128)}
     models = (DeepOptEqSegmenter(**options, channels=512), FullyConvolutionalNetwork(**options))
-    shapes = [
-        jax.tree.map(jnp.shape, jax.eval_shape(model.init, jax.random.key(0), jnp.ones((1, 64, 128, 3))))["params"]
-        for model in models
-    ]
+    x = jax.ShapeDtypeStruct((1, 64, 128, 3), jnp.float32)
+    shapes = [jax.tree.map(jnp.shape, jax.eval_shape(model.init, jax.random.key(0), x))["params"] for model in models]
     assert shapes[0]["layer_2"]["W"] == (3, 3, 512, 512)
     for part in ("stem", "head"):
         assert shapes[0][part] == shapes[1][part]
 
 
 @pytest.mark.usefixtures("x64")
-def test_a_classifier_behind_a_stem_sees_what_the_stem_makes_of_images(getkey):
+def test_a_classifier_behind_a_stem_sees_what_the_stem_makes_of_images():
     network = FeedForwardNetwork(3, widths=(4,), param_dtype=jnp.float64)
-    model, x = BehindStem(network, (3, 5), jnp.float64), jax.random.normal(getkey(), (2, 9, 11, 2))
-    params = jax.jit(model.init)(getkey(), x)
-    logits, info = jax.jit(model.apply)(params, x)
-    assert (logits.shape, info) == ((2, 3), None)
+    model, x = BehindStem(network, (3, 5), jnp.float64), normal(2, 9, 11, 2)
+    params = drawn(model, x)
     own = jax.tree.map(np.asarray, params["params"])
-    features = np.asarray(x[0])
+    features = np.asarray(x)[0]
     for place in (0, 1):
         features = strided(features, own["stem"][f"Features_{place}"]["Conv_0"])
     (inside,) = [own[name] for name in own if name != "stem"]
-    expected, _ = jax.jit(network.apply)({"params": inside}, features[None])
-    np.testing.assert_allclose(logits[:1], expected, atol=1e-12)
+    run = jax.jit(lambda params, features: (model.apply(params, x), network.apply({"params": inside}, features)))
+    (logits, info), (expected, _) = run(params, features[None])
+    assert (logits.shape, info) == ((2, 3), None)
+    np.testing.assert_allclose(np.asarray(logits)[:1], expected, atol=1e-12)
 
 
-def test_bfloat16_states_keep_float32_logits(getkey):
-    x = jax.random.normal(getkey(), (1, 8, 8, 2))
-    narrow = segmenter(dtype=jnp.bfloat16)
-    params = jax.jit(narrow.init)(getkey(), x)
-    logits, info = jax.jit(narrow.apply)(params, x)
+def test_bfloat16_states_keep_float32_logits():
+    x = normal(1, 8, 8, 2, dtype=jnp.float32)
+    narrow, wide = segmenter(dtype=jnp.bfloat16), segmenter()
+    run = jax.jit(lambda params: (narrow.apply(params, x), wide.apply(params, x)))
+    (logits, info), (expected, _) = run(stable(narrow, x))
     assert logits.dtype == jnp.float32
-    assert info.converged.all()
-    np.testing.assert_allclose(logits, jax.jit(segmenter().apply)(params, x)[0], atol=0.05)
+    assert np.all(info.converged)
+    np.testing.assert_allclose(logits, expected, atol=0.05)
 
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("model", "x", "error", "message"),
     [
-        (segmenter(num_classes=0), jnp.ones((8, 8, 3)), ValueError, "num_classes must be at least 1"),
-        (segmenter(stem=(4, 0)), jnp.ones((8, 8, 3)), ValueError, r"stem must be .*got \(4, 0\)"),
-        (segmenter(way="both"), jnp.ones((8, 8, 3)), ValueError, "way must be one of"),
-        (segmenter(), jnp.ones((8, 8)), ValueError, r"x must be \(\*batch, height, width, channels\)"),
-        (segmenter(), jnp.ones((8, 8, 3), jnp.uint8), TypeError, "x must have a floating dtype, got uint8"),
-        (BehindStem(FeedForwardNetwork(3), (4, 0)), jnp.ones((8, 8, 3)), ValueError, r"stem must be .*got \(4, 0\)"),
-        (BehindStem(FeedForwardNetwork(3)), jnp.ones((8, 8)), ValueError, r"x must be \(\*batch, height, width"),
-        (FullyConvolutionalNetwork(0), jnp.ones((8, 8, 3)), ValueError, "num_classes must be at least 1"),
-        (FullyConvolutionalNetwork(3, widths=(0,)), jnp.ones((8, 8, 3)), ValueError, "widths must be at least 1"),
-        (FullyConvolutionalNetwork(3), jnp.ones(3), ValueError, r"x must be \(\*batch, height, width, channels\)"),
-        (FullyConvolutionalNetwork(3), jnp.ones((8, 8, 3), int), TypeError, "x must have a floating dtype, got int32"),
+        (segmenter(num_classes=0), np.ones((8, 8, 3), np.float32), ValueError, "num_classes must be at least 1"),
+        (segmenter(stem=(4, 0)), np.ones((8, 8, 3), np.float32), ValueError, r"stem must be .*got \(4, 0\)"),
+        (segmenter(way="both"), np.ones((8, 8, 3), np.float32), ValueError, "way must be one of"),
+        (segmenter(), np.ones((8, 8), np.float32), ValueError, r"x must be \(\*batch, height, width, channels\)"),
+        (segmenter(), np.ones((8, 8, 3), np.uint8), TypeError, "x must have a floating dtype, got uint8"),
+        (
+            BehindStem(FeedForwardNetwork(3), (4, 0)),
+            np.ones((8, 8, 3), np.float32),
+            ValueError,
+            r"stem must be .*got \(4, 0\)",
+        ),
+        (
+            BehindStem(FeedForwardNetwork(3)),
+            np.ones((8, 8), np.float32),
+            ValueError,
+            r"x must be \(\*batch, height, width",
+        ),
+        (FullyConvolutionalNetwork(0), np.ones((8, 8, 3), np.float32), ValueError, "num_classes must be at least 1"),
+        (
+            FullyConvolutionalNetwork(3, widths=(0,)),
+            np.ones((8, 8, 3), np.float32),
+            ValueError,
+            "widths must be at least 1",
+        ),
+        (
+            FullyConvolutionalNetwork(3),
+            np.ones(3, np.float32),
+            ValueError,
+            r"x must be \(\*batch, height, width, channels\)",
+        ),
+        (
+            FullyConvolutionalNetwork(3),
+            np.ones((8, 8, 3), np.int32),
+            TypeError,
+            "x must have a floating dtype, got int32",
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

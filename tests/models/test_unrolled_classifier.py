@@ -1,36 +1,23 @@
 """The classifier of text over unrolled layers, against NumPy in float64; padding, noise, frozen embeddings."""
 
 import chex
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests import reference
+from tests.models.drawing import drawn
 from unroll_jax.models import UnrolledClassifier, UnrolledTransformer
 
 DIM, LAYERS, CLASSES, WORDS = 4, 3, 3, 11
-NORMAL = nn.initializers.normal(0.5)
 TOKENS = np.array([[3, 4, 5, 6, 2], [7, 8, 0, 0, 0]], np.int32)
 MASK = TOKENS > 0
 GIVEN = jnp.asarray(TOKENS), jnp.asarray(MASK)
 
 
 def classifier(**options):
-    layers = UnrolledTransformer(DIM, LAYERS, rank=2, V_init=NORMAL, W_init=NORMAL, U_init=NORMAL)
-    return UnrolledClassifier(layers, WORDS, CLASSES, **options)
-
-
-@pytest.fixture
-def drawn(getkey):
-    """A model's parameters, all of them away from zero."""
-
-    def draw(model):
-        variables = model.init(getkey(), *GIVEN)
-        return jax.tree.map(lambda leaf: leaf + 0.1 * jax.random.normal(getkey(), leaf.shape), variables)
-
-    return draw
+    return UnrolledClassifier(UnrolledTransformer(DIM, LAYERS, rank=2), WORDS, CLASSES, **options)
 
 
 def reference_logits(variables, noise, *, positions):
@@ -49,47 +36,52 @@ def reference_logits(variables, noise, *, positions):
 
 
 @pytest.mark.parametrize("positions", [None, 5])
-def test_a_padded_batch_gives_the_logits_of_each_text_by_itself(drawn, positions):
+def test_a_padded_batch_gives_the_logits_of_each_text_by_itself(positions):
     model, noise = classifier(max_positions=positions), np.random.default_rng(0).normal(size=(2, 5, DIM))
-    variables = drawn(model)
+    variables = drawn(model, *GIVEN)
     found = jax.jit(model.apply)(variables, *GIVEN, perturbation=jnp.asarray(noise, jnp.float32))
     expected = reference_logits(variables, noise, positions=positions is not None)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("filling", [-1, WORDS, 10**6])
-def test_what_stands_at_the_padding_changes_nothing(drawn, filling):
-    model, other = classifier(max_positions=5), jnp.where(GIVEN[1], GIVEN[0], filling)
-    variables = drawn(model)
-    run = jax.jit(
-        jax.value_and_grad(lambda variables, tokens: jnp.sum(jnp.sin(model.apply(variables, tokens, GIVEN[1]))))
-    )
-    chex.assert_trees_all_close(run(variables, other), run(variables, GIVEN[0]), rtol=1e-6)
-
-
-def test_padding_on_the_left_gives_what_padding_on_the_right_gives(drawn):
+def test_what_stands_at_the_padding_changes_nothing():
     model = classifier(max_positions=5)
-    variables, turned = drawn(model), jnp.asarray(np.stack([TOKENS[0], np.roll(TOKENS[1], 3)]))
+    variables = drawn(model, *GIVEN)
+    total = lambda variables, tokens: jnp.sum(jnp.sin(model.apply(variables, tokens, GIVEN[1])))  # noqa: E731
+    run = jax.jit(jax.value_and_grad(total))
+    for filling in (-1, WORDS, 10**6):
+        other = jnp.asarray(np.where(MASK, TOKENS, np.int32(filling)))
+        chex.assert_trees_all_close(run(variables, other), run(variables, GIVEN[0]), rtol=1e-6)
+
+
+def test_padding_on_the_left_gives_what_padding_on_the_right_gives():
+    model = classifier(max_positions=5)
+    turned = jnp.asarray(np.stack([TOKENS[0], np.roll(TOKENS[1], 3)]))
     both = jax.jit(lambda variables: [model.apply(variables, tokens, tokens > 0) for tokens in (GIVEN[0], turned)])
-    right, left = both(variables)
+    right, left = both(drawn(model, *GIVEN))
     np.testing.assert_allclose(left, right, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("frozen", [False, True])
-def test_frozen_embeddings_get_no_gradient_and_all_else_does(drawn, frozen):
-    model = classifier(frozen=frozen, max_positions=5)
-    variables = drawn(model)
-    gradient = jax.jit(jax.grad(lambda variables: jnp.sum(jnp.sin(model.apply(variables, *GIVEN)))))(variables)
-    moved = {jax.tree_util.keystr(path): bool(jnp.any(leaf != 0)) for path, leaf in jax.tree.leaves_with_path(gradient)}
-    assert moved.pop("['params']['embeddings']['word']['embedding']") == (not frozen)
-    assert all(moved.values())
+def test_frozen_embeddings_get_no_gradient_and_all_else_does():
+    models = {frozen: classifier(frozen=frozen, max_positions=5) for frozen in (False, True)}
+
+    @jax.jit
+    def run(variables):
+        loss = lambda variables, model: jnp.sum(jnp.sin(model.apply(variables, *GIVEN)))  # noqa: E731
+        return {frozen: jax.grad(loss)(variables, model) for frozen, model in models.items()}
+
+    for frozen, gradient in run(drawn(models[False], *GIVEN)).items():
+        leaves = jax.tree.leaves_with_path(gradient)
+        moved = {jax.tree_util.keystr(path): bool(np.any(np.asarray(leaf) != 0)) for path, leaf in leaves}
+        assert moved.pop("['params']['embeddings']['word']['embedding']") == (not frozen)
+        assert all(moved.values()), frozen
 
 
-def test_record_sees_the_logits_of_every_layer(drawn):
-    model = classifier()
-    variables = drawn(model)
-    largest = model.apply(variables, *GIVEN, record=lambda logits: jnp.max(logits, axis=-1))
-    np.testing.assert_allclose(largest, model.apply(variables, *GIVEN).max(axis=-1), rtol=1e-6)
+def test_record_sees_the_logits_of_every_layer():
+    model, record = classifier(), lambda logits: jnp.max(logits, axis=-1)
+    run = jax.jit(lambda variables: (model.apply(variables, *GIVEN, record=record), model.apply(variables, *GIVEN)))
+    largest, logits = run(drawn(model, *GIVEN))
+    np.testing.assert_allclose(largest, np.max(logits, axis=-1), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -112,4 +104,4 @@ def test_arguments_that_do_not_fit_are_refused(options, error, message):
     model = classifier(max_positions=call.pop("max_positions", None))
     call = {name: jnp.asarray(value) for name, value in call.items()}
     with pytest.raises(error, match=message):
-        model.init(jax.random.key(0), call.pop("tokens"), **call)
+        jax.eval_shape(model.init, jax.random.key(0), call.pop("tokens"), **call)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.started import environment
 from train.errors import UserError
 from train.pretrained import FILES, find_folder
 
@@ -23,17 +24,23 @@ REPOSITORIES = {
     "split": ("config.json", *SHARDS, "tokenizer.json"),
     "wordless": ("config.json", "model.safetensors", "vocab.txt"),
 }
-# The hub's address and its cache are read when huggingface_hub is imported, so each call has a process of its own.
-CALL = """
-import sys
+# The hub's address and its cache are read when huggingface_hub is imported, so each hub has a process of its own.
+CALLS = """
+import json, sys
 from train.errors import UserError
 from train.pretrained import find_folder
-try:
-    folder = find_folder(sys.argv[1], revision=sys.argv[2] if len(sys.argv) > 2 else None)
-    print(sorted(file.name for file in folder.iterdir()))
-except UserError as error:
-    print("error:", error)
+said = []
+for source, revision in json.loads(sys.argv[1]):
+    lines = []
+    try:
+        folder = find_folder(source, revision=revision, log=lines.append)
+        lines.append(str(sorted(file.name for file in folder.iterdir())))
+    except UserError as error:
+        lines.append(f"error: {error}")
+    said.append(lines)
+print(json.dumps(said))
 """
+ASKED = [*((f"owner/{name}", None) for name in REPOSITORIES), ("owner/none", None), ("owner/tiny", "no-such-branch")]
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
@@ -84,19 +91,24 @@ def hub() -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.fixture
-def call(tmp_path, monkeypatch):
-    def call(address: str, *arguments: str) -> str:
-        monkeypatch.setenv("HF_ENDPOINT", address)
-        monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
-        for name in ("HF_HUB_OFFLINE", "HF_HUB_CACHE", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
-            monkeypatch.delenv(name, raising=False)
-        command = [sys.executable, "-c", CALL, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+@pytest.fixture(scope="module")
+def said(hub, tmp_path_factory):
+    """What is said of each that is asked for: with a network, and then without, where the cache is the same."""
+    cache = str(tmp_path_factory.mktemp("cache"))
+    unset = ("HF_HUB_OFFLINE", "HF_HUB_CACHE", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+    variables = {name: value for name, value in environment(HF_HOME=cache).items() if name not in unset}
 
-    return call
+    def ask(address: str, asked: list[tuple[str, str | None]]) -> dict[tuple[str, str | None], list[str]]:
+        command = [sys.executable, "-c", CALLS, json.dumps(asked)]
+        own = {**variables, "HF_ENDPOINT": address}
+        done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return dict(zip(asked, json.loads(done.stdout.splitlines()[-1]), strict=True))
+
+    return {
+        "online": ask(hub, ASKED),
+        "offline": ask("http://127.0.0.1:9", [("owner/tiny", None), ("owner/new", None)]),
+    }
 
 
 def test_a_folder_here_is_taken_as_it_is(tmp_path):
@@ -123,12 +135,12 @@ def test_a_file_is_no_folder(tmp_path):
         find_folder(str(tmp_path / "model.safetensors"))
 
 
-def test_a_repository_is_downloaded_once_without_its_pickles(call, hub):
-    said = call(hub, "owner/tiny")
-    assert "looking for owner/tiny on the Hugging Face hub" in said
-    assert str(sorted(FILES)) in said
+def test_a_repository_is_downloaded_once_without_its_pickles(said):
+    lines = said["online"]["owner/tiny", None]
+    assert any("looking for owner/tiny on the Hugging Face hub" in line for line in lines)
+    assert lines[-1] == str(sorted(FILES))
     # Then it is at hand, network or not.
-    assert str(sorted(FILES)) in call("http://127.0.0.1:9", "owner/tiny")
+    assert said["offline"]["owner/tiny", None][-1] == str(sorted(FILES))
 
 
 @pytest.mark.parametrize(
@@ -139,21 +151,28 @@ def test_a_repository_is_downloaded_once_without_its_pickles(call, hub):
         ("owner/wordless", "holds no tokenizer.json; transformers.AutoTokenizer.from_pretrained(...).save_pretrained("),
     ],
 )
-def test_a_repository_without_what_is_read_is_refused_by_its_name(call, hub, repository, words):
-    (error,) = [line for line in call(hub, repository).splitlines() if line.startswith("error:")]
-    assert f"pretrained={repository} {words}" in error
+def test_a_repository_without_what_is_read_is_refused_by_its_name(said, repository, words):
+    assert f"error: pretrained={repository} {words}" in one_error(said["online"][repository, None])
 
 
-@pytest.mark.parametrize("arguments", [("owner/none",), ("owner/tiny", "no-such-branch")])
-def test_what_the_hub_does_not_have_is_told_in_one_line(call, hub, arguments):
-    (error,) = [line for line in call(hub, *arguments).splitlines() if line.startswith("error:")]
-    assert f"pretrained={arguments[0]} is no folder here, and cannot be had from the Hugging Face hub (404" in error
+@pytest.mark.parametrize("asked", [("owner/none", None), ("owner/tiny", "no-such-branch")])
+def test_what_the_hub_does_not_have_is_told_in_one_line(said, asked):
+    found = one_error(said["online"][asked])
+    assert f"pretrained={asked[0]} is no folder here, and cannot be had from the Hugging Face hub (404" in found
 
 
-def test_without_a_network_the_way_out_is_told(call):
-    (error,) = [line for line in call("http://127.0.0.1:9", "owner/tiny").splitlines() if line.startswith("error:")]
-    assert "pretrained=owner/tiny" in error
+def test_without_a_network_the_way_out_is_told(said):
+    error = one_error(said["offline"]["owner/new", None])
+    assert "pretrained=owner/new" in error
     assert "where there is no network, copy config.json, model.safetensors, tokenizer.json into a folder" in error
+
+
+def one_error(lines):
+    """The last of the lines, which is the only error and one line."""
+    (error,) = [line for line in lines if line.startswith("error:")]
+    assert error == lines[-1]
+    assert "\n" not in error
+    return error
 
 
 def test_knowing_the_experiments_needs_neither_the_hub_nor_tokenizers():

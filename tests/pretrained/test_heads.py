@@ -37,16 +37,21 @@ def test_a_classifier_starts_from_what_fits_it(write_folder, getkey):
         ("hidden",): Classifier(encoder, 2, hidden="tanh"),
         (): Classifier(encoder, 3),
     }
-    for taken, model in cases.items():
-        params = start_from(pretrained, model, getkey(), class_names=["good", "bad", "neither"][: model.num_classes])[
-            "params"
-        ]
+
+    @jax.jit
+    def start(key):
+        own = {taken: (model, NAMES[: model.num_classes]) for taken, model in cases.items()}
+        return [start_from(pretrained, model, key, class_names=names) for model, names in own.values()]
+
+    for (taken, model), started in zip(cases.items(), start(getkey()), strict=True):
+        params = started["params"]
         jax.tree.map(np.testing.assert_array_equal, params["encoder"], pretrained.params)
         for name, layer in params["head"].items():
             given = pretrained.head[name]["kernel"]
             given = given[:, [1, 0, 2]] if name == "logits" else given
             assert np.array_equal(layer["kernel"], given) == (name in taken)
-        assert model.apply({"params": params}, jnp.ones((2, 4), jnp.int32)).shape == (3, 2, model.num_classes)
+        logits = jax.eval_shape(model.apply, started, jax.ShapeDtypeStruct((2, 4), jnp.int32))
+        assert logits.shape == (3, 2, model.num_classes)
 
 
 def test_a_classifier_of_another_encoder_is_refused(write_folder, getkey):

@@ -13,6 +13,8 @@ from train.data.text import token_batch
 from train.pretrained import load_pretrained, start_from
 from unroll_jax.models import POOLINGS, Classifier, Encoder
 
+pytestmark = pytest.mark.xdist_group("torch")  # which takes seconds to import
+
 SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 48}
 DISTIL = {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48}
 COMMON = {"vocab_size": 50, "max_position_embeddings": 20, "num_labels": 3}

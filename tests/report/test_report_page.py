@@ -5,11 +5,14 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from matplotlib.patches import StepPatch
 
+from tests.report.conftest import write_run
 from train.environment import environment
 from train.report import write_report
 from train.report.groups import group
@@ -59,48 +62,61 @@ def _steps(axes):
     return [patch.get_data() for patch in axes.patches if isinstance(patch, StepPatch)]
 
 
-def test_report_writes_figures_page_and_summary(make_run, tmp_path):
-    write_report([make_run("erm"), make_run("constrained")], tmp_path / "a" / "out", log=lambda _: None)
-    files = sorted(path.name for path in (tmp_path / "a" / "out").iterdir())
+class Reported(NamedTuple):
+    """A report on one run of each method, its figures drawn; one run was warned, on another machine."""
+
+    root: Path
+    out: Path
+    text: str
+    page: _Page
+    log: str
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory):
+    root, lines = tmp_path_factory.mktemp("reported"), []
+    status = {"environment": {"python": "3.11.0", "accelerator": "1 x Example Accelerator"}}
+    status["messages"] = ["multipliers wind up <at layer 2>; see /home/somebody/runs/x"]
+    runs = [
+        write_run(root / "erm", "erm", 3, 0, 60),
+        write_run(root / "constrained", "constrained", 3, 0, 60, status=status),
+    ]
+    write_report(runs, root / "a" / "out", log=lines.append)
+    text = (root / "a" / "out" / "index.html").read_text(encoding="utf-8")
+    return Reported(root, root / "a" / "out", text, _Page(text), "\n".join(lines))
+
+
+def test_report_writes_figures_page_and_summary(reported):
+    files = sorted(path.name for path in reported.out.iterdir())
     assert files == sorted([*(f"{name}.png" for name in FIGURES), "index.html", "summary.json"])
 
 
-def test_page_holds_its_figures_and_refers_to_nothing_outside(make_run, tmp_path):
-    write_report([make_run("erm"), make_run("constrained")], tmp_path / "out", log=lambda _: None)
-    text = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
-    page = _Page(text)
+def test_page_holds_its_figures_and_refers_to_nothing_outside(reported):
+    page = reported.page
     assert page.open == []
     assert not {"script", "link", "iframe", "object"} & set(page.tags)
-    assert not re.search(r"https?:|url\(|@import|\$\w", text)
+    assert not re.search(r"https?:|url\(|@import|\$\w", reported.text)
     sources = [value for _, name, value in page.attributes if name in ("src", "href", "srcset")]
     prefix = "data:image/png;base64,"
-    pictures = {path.read_bytes() for path in (tmp_path / "out").glob("*.png")}
+    pictures = {path.read_bytes() for path in reported.out.glob("*.png")}
     assert {base64.b64decode(source.removeprefix(prefix)) for source in sources} == pictures
-    assert len([value for tag, name, value in page.attributes if (tag, name) == ("img", "alt") and value]) == len(
-        FIGURES
-    )
+    named = [value for tag, name, value in page.attributes if (tag, name) == ("img", "alt") and value]
+    assert len(named) == len(FIGURES)
 
 
-def test_page_tells_verdict_tables_config_versions_and_warnings(make_run, tmp_path):
-    warned = {"messages": ["multipliers wind up <at layer 2>; see /home/somebody/runs/x"]}
-    folders = [make_run("erm"), make_run("constrained", status=warned)]
-    write_report(folders, tmp_path / "out", log=lambda _: None)
-    text = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
-    page = _Page(text)
+def test_page_tells_verdict_tables_config_versions_and_warnings(reported):
     for words in ("The constrained model is feasible", "mult. x viol.", "alpha", "multipliers wind up <at layer 2>"):
-        assert words in page.text
+        assert words in reported.page.text
     for name, version in environment().items():
-        assert name in page.text
-        assert version in page.text
-    assert "<mark>" in text
-    assert "/home/somebody" not in text
-    assert str(tmp_path) not in text + (tmp_path / "out" / "summary.json").read_text()
+        assert name in reported.page.text
+        assert version in reported.page.text
+    assert "<mark>" in reported.text
+    assert "/home/somebody" not in reported.text
+    assert str(reported.root) not in reported.text + (reported.out / "summary.json").read_text()
 
 
-def test_environment_recorded_by_a_run_is_shown_beside_the_report_own(make_run, tmp_path):
-    status = {"environment": {"python": "3.11.0", "accelerator": "1 x Example Accelerator"}}
-    write_report([make_run("constrained", status=status)], tmp_path / "out", log=lambda _: None)
-    assert "Example Accelerator" in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+def test_environment_recorded_by_a_run_is_shown_beside_the_report_own(reported):
+    assert "Example Accelerator" in reported.text
 
 
 def test_ood_curve_draws_both_methods_noisy_input_and_training_gamma(make_run):
@@ -161,7 +177,8 @@ def test_an_open_last_histogram_bin_is_drawn_as_wide_as_its_neighbour(make_run):
     assert list(_steps(axes)[0][1]) == [0.0, 0.5, 1.0, 1.5]
 
 
-def test_runs_without_training_metrics_are_reported_without_training_figures(make_run, tmp_path):
+def test_runs_without_training_metrics_are_reported_without_training_figures(make_run, monkeypatch, tmp_path):
+    monkeypatch.setattr("train.report.panels.DPI", 40)
     folder = make_run("constrained", steps=0)
     write_report([folder], tmp_path / "out", log=lambda _: None)
     assert training_loss(group(read_runs([folder]))) is None
@@ -169,7 +186,8 @@ def test_runs_without_training_metrics_are_reported_without_training_figures(mak
     assert not (tmp_path / "out" / "multipliers.png").exists()
 
 
-def test_figures_survive_values_that_are_not_numbers(make_run, tmp_path):
+def test_figures_survive_values_that_are_not_numbers(make_run, monkeypatch, tmp_path):
+    monkeypatch.setattr("train.report.panels.DPI", 40)
     nothing = {"layer_losses": [None] * 4, "bounds": [None] * 4, "rmse": dict.fromkeys(["0.0", "0.15"])}
     noisy = {"noisy_rmse": {"0.0": 0.0, "0.15": 48.8}}
     folder = make_run("constrained", steps=0, evaluation=nothing | noisy)
@@ -200,13 +218,11 @@ def test_bounds_are_in_the_legend_only_with_a_constrained_run(make_run):
         assert ("bound (constrained)" in [text.get_text() for text in legend.get_texts()]) == there
 
 
-def test_violations_of_the_tightened_bounds_are_called_so(make_run, tmp_path):
+def test_violations_of_the_tightened_bounds_are_called_so(make_run, reported):
     figure = multipliers(_settings(make_run))
     assert figure is not None
     assert figure.axes[1].get_ylabel().startswith("violation of the tightened bound")
-    lines = []
-    write_report([tmp_path / "runs" / "constrained-L3-s0"], tmp_path / "out", log=lines.append)
-    assert "mult. x viol.: of the tightened bounds that training enforces" in "\n".join(lines)
+    assert "mult. x viol.: of the tightened bounds that training enforces" in reported.log
 
 
 def test_training_loop_does_not_import_matplotlib():

@@ -58,6 +58,8 @@ def options(mesh: str, dtype: Any = "float32") -> Recipe:
 
 
 MODELS = {"video": video, "encoder": encoder}
+# In float64: the encoder with its options is the encoder, and two processes have the video's copies.
+DOUBLE = {"video": [key for key in MESHES if key != "data"], "options": list(MESHES)}
 
 
 def _recipe(config: VideoConfig, task: Any, batches: Any) -> Recipe:
@@ -152,6 +154,8 @@ def runs(folder: Path) -> dict[str, list[str]]:
     with (
         mock.patch("train.video.kind.load", return_value=Clips()),
         mock.patch("train.video.kind.write_report"),
+        mock.patch("train.supervised.kind.write_supervised_report"),
+        mock.patch("train.text.kind.write_text_report"),
         mock.patch("train.data.images.load", return_value=Stripes()),
     ):
         for name, mesh in (("video-one", MESHES["one"]), ("video-mesh", MESHES["mixed"])):
@@ -187,13 +191,11 @@ def main(out: Path) -> None:
             wide, parts[f"{name}/{key}"] = trained(recipe)
             arrays |= {f"{name}/{key}/float32/{path}": leaf for path, leaf in wide.items()}
             plans[f"{name}/{key}"] = make_plan(recipe)._asdict()
+    for name, keys in DOUBLE.items():
+        for key in keys:
             with jax.enable_x64(True):
-                double, _ = trained(model(mesh, "float64"))
+                double, parts[f"{name}/{key}"] = trained({**MODELS, "options": options}[name](MESHES[key], "float64"))
             arrays |= {f"{name}/{key}/float64/{path}": leaf for path, leaf in double.items()}
-    for key in ("one", "data", "mixed"):
-        with jax.enable_x64(True):
-            double, parts[f"options/{key}"] = trained(options(MESHES[key], "float64"))
-        arrays |= {f"options/{key}/float64/{path}": leaf for path, leaf in double.items()}
     np.savez(out / "arrays.npz", allow_pickle=False, **arrays)
     found = {
         "parts": parts,

@@ -6,10 +6,10 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from tests.sharding.measure import MODELS, options, trained
+from tests.sharding.measure import options, trained, video
 from train.processes import Membership, is_first, join
 
-PAIR_MESHES = {"two data": "data=2", "two fsdp": "fsdp=2"}
+PAIRS = {("options", "two data"): (options, "data=2"), ("video", "two fsdp"): (video, "fsdp=2")}
 
 
 def main(out: Path, coordinator: str, number: int) -> None:
@@ -17,10 +17,9 @@ def main(out: Path, coordinator: str, number: int) -> None:
     join(Membership(coordinator, 2, number))
     jax.config.update("jax_enable_x64", True)
     arrays = {}
-    for name, model in {**MODELS, "options": options}.items():
-        for key, mesh in PAIR_MESHES.items():
-            found, _ = trained(model(mesh, "float64"))
-            arrays |= {f"{name}/{key}/float64/{path}": leaf for path, leaf in found.items()}
+    for (name, key), (model, mesh) in PAIRS.items():
+        found, _ = trained(model(mesh, "float64"))
+        arrays |= {f"{name}/{key}/float64/{path}": leaf for path, leaf in found.items()}
     if is_first():
         np.savez(out / "pair.npz", allow_pickle=False, **arrays)
 

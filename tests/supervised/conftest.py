@@ -1,16 +1,20 @@
 """Small images and scenes in memory, and runs on them that take a second."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 from tests.train.conftest import compile_once, compiled
 from train.data.images import ImageBatch
 from train.data.scenes import NOT_COUNTED, SceneBatch
+from train.experiments import EXPERIMENTS
+from train.recipe import Recipe
 from train.runs import run
 
 __all__ = ["compile_once", "compiled"]
@@ -64,6 +68,13 @@ class Fields(Stripes):
         images = rng.integers(0, 156, (count, 8, 8, 3)) + 100 * labels[..., None]
         labels[:, 0] = NOT_COUNTED
         return SceneBatch(images.astype(np.uint8), labels)
+
+
+@functools.cache
+def recipe_of(config: Any, experiment: str) -> Recipe:
+    """The recipe of a configuration on images or scenes in memory; tests of one worker share its compiled programs."""
+    recipe = EXPERIMENTS[experiment].kind.recipe(config, Fields() if experiment.startswith("segment") else Stripes())
+    return recipe._replace(init=jax.jit(recipe.init))
 
 
 @pytest.fixture

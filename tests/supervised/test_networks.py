@@ -1,30 +1,120 @@
-"""The networks of the experiments, as they start."""
+"""The networks of the experiments: their parameters, and what they see as they start."""
 
 import dataclasses
+import functools
+from typing import Any, NamedTuple
 
 import flax.traverse_util
 import jax
 import jax.numpy as jnp
+import numpy as np
+import pytest
 
+from tests.energies.opteq_reference import conv_matrix
 from tests.fixed_point.problems import relative_error
-from train.supervised.experiments import SUPERVISED
-from train.supervised.networks import build
+from train.sharding import shardings
+from train.sharding.mesh import AXES
+from train.supervised.evaluate import weight_norms
+from train.supervised.experiments import CIFAR10, PUBLISHED, SUPERVISED
+from train.supervised.networks import build, sees_vectors
+from unroll_jax.fixed_point import EquilibriumInfo
 
 
-def share_of_first_layer(network, x, key):
+class State(NamedTuple):
+    """A training state that is parameters alone."""
+
+    params: Any
+
+
+SHAPES = {"digits": ((8, 8, 1), 10), "pictures": ((32, 32, 3), 10), "scenes": ((32, 32, 3), 11)}
+
+
+def started(name, of):
+    """The shapes of an experiment's parameters on such data."""
+    shape, classes = SHAPES[of]
+    network = SUPERVISED[name].config.network
+    images = np.zeros((1, int(np.prod(shape))) if sees_vectors(network) else (1, *shape), np.float32)
+    return jax.eval_shape(build(network, classes).init, jax.random.key(0), images)
+
+
+def guessed(descent, params, start, *, batch_ndim, **options):
+    """Stands in for the equilibrium."""
+    info = (jnp.zeros(start.shape[:batch_ndim], dtype) for dtype in (start.dtype, jnp.int32, jnp.int32, bool))
+    return start, EquilibriumInfo(*info)
+
+
+@functools.cache
+def parameters(name, of):
+    """`started` without what takes most of the tracing and does not touch the parameters."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unroll_jax.models.opteq_base.equilibrium", guessed)
+        patch.setattr("unroll_jax.models.opteq_base.spectral_normalise", lambda params, **options: params)
+        return started(name, of)
+
+
+def count(name, of="pictures"):
+    return sum(leaf.size for leaf in jax.tree.leaves(parameters(name, of)))
+
+
+def assert_alike(names, of):
+    counts = {name: count(name, of) for name in names}
+    assert max(counts.values()) <= 1.05 * min(counts.values()), counts
+
+
+def share_of_first_layer(network, params, x):
     """How much what is read of the equilibrium changes when its first layer does not see the images."""
-    model = build(network, num_classes=10)
-    params = jax.jit(model.init)(key, x)
     flat = flax.traverse_util.flatten_dict(params)
-    blind = {path: jnp.zeros_like(leaf) if path[-2:] == ("layer_1", "U") else leaf for path, leaf in flat.items()}
-    apply = jax.jit(lambda params: model.apply(params, x)[0])
+    blind = {path: np.zeros_like(leaf) if path[-2:] == ("layer_1", "U") else leaf for path, leaf in flat.items()}
+    apply = jax.jit(lambda params: build(network, num_classes=10).apply(params, x)[0])
     return relative_error(apply(flax.traverse_util.unflatten_dict(blind)), apply(params))
 
 
 def test_the_first_of_three_layers_sees_the_images(getkey):
-    network, key = SUPERVISED["segment-opteq"].config.network, getkey()
-    x = jax.random.normal(getkey(), (2, 32, 32, 3))
-    seen = share_of_first_layer(network, x, key)
+    network = SUPERVISED["segment-opteq"].config.network
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype(np.float32))
+    params = jax.jit(build(network, num_classes=10).init)(getkey(), x)
+    seen = share_of_first_layer(network, params, x)
     assert seen > 0.1
-    without_skip = share_of_first_layer(dataclasses.replace(network, skip=1.0), x, key)
+    without_skip = share_of_first_layer(dataclasses.replace(network, skip=1.0), params, x)
     assert without_skip < 0.5 * seen
+
+
+# The rows of Table 3 have the networks of those of Table 1a.
+@pytest.mark.parametrize("name", [name for name in SUPERVISED if not name.startswith("xie2021-3")])
+def test_every_matrix_and_kernel_of_every_network_has_a_rule(name):
+    params = parameters(name, "pictures")
+    specs = jax.tree.leaves_with_path(shardings(State(params), jax.sharding.AbstractMesh((1, 1, 1), AXES)).params)
+    for (path, found), leaf in zip(specs, jax.tree.leaves(params), strict=True):
+        assert ("fsdp" in found.spec) == (leaf.ndim >= 2), jax.tree_util.keystr(path)
+
+
+def test_networks_for_the_same_data_have_as_many_parameters_within_5_percent():
+    assert_alike(["image-opteq", "image-mon", "image-ode", "image-anode", "image-dnn"], "digits")
+    assert_alike(["segment-opteq", "segment-fcn"], "scenes")
+    assert_alike(CIFAR10, "pictures")  # for one core
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [("1a-none", 199_338), ("1b-none", 162_474), ("1b-mon", 172_218), ("1b-mon-large", 853_612)],
+)
+def test_published_networks_have_the_published_number_of_parameters(name, published):
+    assert count(f"xie2021-{name}") == published
+
+
+@pytest.mark.parametrize(("name", "about"), [("1a-dnn", 199_338), ("1b-ode", 172_218), ("1b-anode", 172_218)])
+def test_other_networks_of_the_tables_have_as_many_within_5_percent(name, about):
+    assert abs(count(f"xie2021-{name}") / about - 1.0) < 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in PUBLISHED if PUBLISHED[name].config.data.source == "cifar10"])
+def test_every_published_network_can_be_built(name):
+    assert jax.tree.map(jnp.shape, started(name, "pictures")) == jax.tree.map(jnp.shape, parameters(name, "pictures"))
+    assert count(name) > 100_000
+
+
+def test_weight_norms_are_of_convolutions_as_large_as_the_stem_leaves_them():
+    kernel = np.random.default_rng(0).normal(size=(3, 3, 2, 4)).astype(np.float32)
+    found = weight_norms({"params": {"network": {"layer_1": {"W": kernel}}}}, (9, 7), stem=1)
+    assert found == {"layer_1": pytest.approx(np.linalg.norm(conv_matrix(kernel, (5, 4)), 2), rel=1e-3)}

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.supervised.conftest import Fields, recipe_of
 from tests.supervised.test_runs import small
 from train.checkpoint import Checkpoints
 from train.data.pictures import NOT_COUNTED
@@ -17,15 +18,15 @@ from train.supervised.config import check_supervised
 from train.supervised.evaluate import make_split_scores
 from train.supervised.kind import IMAGE_FEEDFORWARD
 
+pytestmark = pytest.mark.xdist_group("images")
+
 STEPS = 3
 
 
-def _leaves(name, data, **fields):
-    """State and metrics after some steps on batches of 8."""
-    config = dataclasses.replace(small(name), batch_size=8, **fields)
-    recipe = EXPERIMENTS[name].kind.recipe(config, data)
+def _leaves(recipe, batches):
+    """State and metrics after some steps."""
     state = recipe.init()
-    for _, batch in zip(range(STEPS), data.batches("train", batch_size=8, seed=0), strict=False):
+    for _, batch in zip(range(STEPS), batches, strict=False):
         state, metrics = recipe.step(state, batch)
     return jax.tree.leaves_with_path((state, metrics))
 
@@ -39,28 +40,23 @@ def _assert_close(found, expected, bound):
         np.testing.assert_allclose(one, two, **bounds, err_msg=jax.tree_util.keystr(path))
 
 
-@pytest.mark.parametrize("name", ["image-dnn", "image-opteq"])
-def test_four_parts_of_images_take_the_step_of_one(stripes, name):
-    _assert_close(_leaves(name, stripes, accumulate=4), _leaves(name, stripes), 2e-3)
+@pytest.mark.parametrize(("name", "remat"), [("image-opteq", "everything"), ("image-dnn", "dots")])
+def test_four_parts_of_images_and_recomputed_layers_take_the_step_of_one_batch(name, remat):
+    config = small(name)
+    if name == "image-opteq":
+        config = dataclasses.replace(config, network=dataclasses.replace(config.network, tol=1e-5))
+    recipes = [recipe_of(dataclasses.replace(config, **one), name) for one in ({"accumulate": 4, "remat": remat}, {})]
+    _assert_close(*(_leaves(recipe, recipe.batches(0)) for recipe in recipes), 2e-3)
 
 
-def test_parts_count_by_their_labels_and_are_augmented_as_the_whole_is(fields):
+def test_parts_count_by_their_labels_and_are_augmented_as_the_whole_is():
     # Parts take every other scene: those of one have hardly any labels that count.
-    for split in fields.splits.values():
-        split.labels[::2, 1:] = NOT_COUNTED
-    ordinary = fields.batches
-    rows = np.arange(8)
-    fields.batches = lambda *arguments, **options: (
-        type(batch)(*(part[rows] for part in _paired(fields.splits["train"], step)))
-        for step, batch in enumerate(ordinary(*arguments, **options))
-    )
-    parts, one = (_leaves("segment-fcn", fields, accumulate=count, augment=True) for count in (2, 1))
-    _assert_close(parts, one, 2e-3)
-
-
-def _paired(split, step):
-    """A batch of 8 in which scenes with few labels and with many take turns."""
-    return tuple(part[8 * step : 8 * step + 8] for part in split)
+    scenes = Fields().splits["train"]
+    scenes.labels[::2, 1:] = NOT_COUNTED
+    batches = [type(scenes)(*(part[8 * step : 8 * step + 8] for part in scenes)) for step in range(STEPS)]
+    config = dataclasses.replace(small("segment-fcn"), augment=True)
+    recipes = [recipe_of(dataclasses.replace(config, accumulate=count), "segment-fcn") for count in (2, 1)]
+    _assert_close(*(_leaves(recipe, batches) for recipe in recipes), 2e-3)
 
 
 def test_an_average_is_what_a_run_is_judged_by(start, stripes, tmp_path):
@@ -71,24 +67,18 @@ def test_an_average_is_what_a_run_is_judged_by(start, stripes, tmp_path):
         step, state, _ = checkpoints.best(jax.eval_shape(recipe.init))
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
     (row,) = (row for row in rows if row["kind"] == "validation" and row["step"] == step)
-    task = _task(config, stripes)
-    losses = [make_split_scores(task, stripes, config.batch_size)(params, "validation").loss for params in state[2::2]]
-    np.testing.assert_allclose(row["loss"], losses[1], rtol=1e-5)
-    assert abs(losses[0] - losses[1]) > 1e-4 * losses[1], "the case tells the two apart"
+    losses = make_split_scores(_task(config, stripes), stripes, config.batch_size)
+    last, average = (losses(params, "validation").loss for params in state[2::2])
+    np.testing.assert_allclose(row["loss"], average, rtol=1e-5)
+    assert abs(last - average) > 1e-4 * average, "the case tells the two apart"
     found = json.loads((tmp_path / "run" / "evaluation.json").read_text())
-    tested = make_split_scores(task, stripes, config.batch_size)(state.evaluated, "test")
-    np.testing.assert_allclose(found["loss"], tested.loss, rtol=1e-5)
+    np.testing.assert_allclose(found["loss"], losses(state.evaluated, "test").loss, rtol=1e-5)
 
 
 def _task(config, data):
     from train.supervised.task import supervised_task
 
     return supervised_task(config, data, lambda key, images, labels: (images, labels))
-
-
-@pytest.mark.parametrize(("name", "remat"), [("image-opteq", "everything"), ("image-dnn", "dots")])
-def test_recomputing_changes_no_step(stripes, name, remat):
-    _assert_close(_leaves(name, stripes, remat=remat), _leaves(name, stripes), 2e-3)
 
 
 @pytest.mark.parametrize(

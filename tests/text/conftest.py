@@ -1,20 +1,25 @@
 """Few of the built-in sentences, models that compile in a second, and runs on them."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import pytest
 
 from tests.pretrained.conftest import write_folder
 from tests.train.conftest import compile_once, compiled
+from train.checkpoint import Checkpoints
+from train.constrained import ConstraintConfig, DualConfig
 from train.data.text import TextConfig
 from train.experiments import EXPERIMENTS
 from train.runs import run
+from train.sharding import place
 from train.text.config import EncoderOptions, TextRunConfig, UnrolledConfig
 from train.text.material import TextMaterial, load_material
+from train.text.recipe import text_recipe
 from train.text.task import Task, text_task
 
 __all__ = ["compile_once", "compiled", "write_folder"]
@@ -23,6 +28,22 @@ MODELS = {
     "text-encoder": EncoderOptions(dim=8, num_layers=2, num_heads=2, hidden_dim=12),
     "text-ut": UnrolledConfig(num_layers=2, dim=8, positions=True),
 }
+# Options of the finished runs; margins of 0, so that the violations of training are those of the stated bounds.
+TAILS = ConstraintConfig(
+    alpha=(0.1,), reference=0.7, bind="tail", level=0.5, scale=True, slacks="explicit", resilience=2.0, slack_rate=0.1,
+    margin=0.0, first_margin=0.0,
+)  # fmt: skip
+DUALS = DualConfig(optimizer="nu_pi", learning_rate=0.3, every=2, smoothing=0.5)
+MANY = {"average": 0.7, "remat": "dots", "constraints": TAILS, "dual": DUALS}
+PARTS = {"text-encoder": 4, "text-ut": 2}
+
+
+class Finished(NamedTuple):
+    """A command that ran to its end: the folders of its runs by method, that of its report, and what it logged."""
+
+    runs: dict[str, Path]
+    report: Path
+    log: list[str]
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +70,35 @@ def small(prepared: Path) -> Callable[..., Any]:
         return config
 
     return make
+
+
+@pytest.fixture(scope="session")
+def finished(small: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Finished]:
+    """Runs with many options on, trained at the first call; tests that change a run copy its folder.
+
+    The unrolled transformer is trained by both methods, the encoder with constraints alone.
+    """
+
+    @functools.cache
+    def train(experiment: str) -> Finished:
+        folder, log = tmp_path_factory.mktemp(experiment) / "run", []
+        methods = ("erm", "constrained") if experiment == "text-ut" else ("constrained",)
+        method = "both" if len(methods) == 2 else methods[0]
+        config = small(experiment, method=method, accumulate=PARTS[experiment], **MANY)
+        run(dataclasses.replace(config, out=str(folder)), experiment=experiment, log=log.append)
+        runs = {name: folder / name if method == "both" else folder for name in methods}
+        return Finished(runs, folder / "report", log)
+
+    return train
+
+
+def newest_state(folder: Path, config: Any, material: TextMaterial) -> Any:
+    """The training state in the newest checkpoint of a run."""
+    like = place(text_recipe(config, text_task(config, material), material)).like
+    with Checkpoints(folder / "checkpoints", read_only=True) as checkpoints:
+        found = checkpoints.newest(like)
+    assert found is not None
+    return jax.device_get(found[1])
 
 
 @pytest.fixture(params=MODELS)
@@ -84,15 +134,3 @@ def built(small: Callable[..., Any]) -> Callable[..., tuple[TextRunConfig, TextM
         return config, material, task, jax.jit(task.init)(jax.random.key(3))
 
     return build
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Callable[..., list[str]]:
-    """Runs a configuration in ``tmp_path / name`` as the command line does; returns its log."""
-
-    def go(config: Any, experiment: str, name: str = "run") -> list[str]:
-        log: list[str] = []
-        run(dataclasses.replace(config, out=str(tmp_path / name)), experiment=experiment, log=log.append)
-        return log
-
-    return go

@@ -1,44 +1,22 @@
 """Options of every run and of its constraints, for text as for video."""
 
-import dataclasses
-import shutil
-
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.text.test_runs import read
-from tests.text.test_task import first_batch
-from train.checkpoint import Checkpoints
-from train.constrained import ConstraintConfig, DualConfig, init_state, make_step
+from tests.text.conftest import MANY, newest_state
+from tests.text.test_task import first_batch, jnp_batch
+from train.constrained import ConstraintConfig, DualConfig, init_state
 from train.errors import UserError
 from train.export import export, load_exported
 from train.metrics import read_metrics
-from train.sharding import place
+from train.runs import best_checkpoint
 from train.text.config import EncoderOptions, UnrolledConfig
 from train.text.recipe import text_recipe
+from train.text.task import Drawn
 
-TAILS = ConstraintConfig(
-    alpha=(0.1,), reference=0.7, bind="tail", level=0.5, scale=True, slacks="explicit", resilience=2.0, slack_rate=0.1
-)
-DUALS = DualConfig(optimizer="nu_pi", learning_rate=0.3, every=2, smoothing=0.5)
-
-
-def stepped(built, experiment, steps=4, **fields):
-    """Metrics of every step, and the last state."""
-    config, material, task, _ = built(experiment, **fields)
-    state, step, rows = init_state(config, task), make_step(config, task), []
-    for number in range(steps):
-        state, metrics = step(state, first_batch(material, step=number))
-        rows.append(metrics)
-    return rows, state
-
-
-def recomputations(built, experiment, **fields):
-    """How many parts of the program of a training step are computed again."""
-    config, material, task, _ = built(experiment, **fields)
-    step, batch = make_step(config, task), first_batch(material)
-    return str(jax.make_jaxpr(step)(init_state(config, task), batch)).count("remat2[")
+pytestmark = pytest.mark.xdist_group("text-runs")
 
 
 def close(found, expected, tolerance):
@@ -47,63 +25,61 @@ def close(found, expected, tolerance):
         np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * max(scale, 1e-6), err_msg=str(path))
 
 
-def test_a_batch_in_parts_takes_the_step_of_the_whole(built, experiment):
-    fields = {"constraints": TAILS, "dual": DUALS, "average": 0.5}
-    whole, state = stepped(built, experiment, **fields)
-    parts, other = stepped(built, experiment, accumulate=4, **fields)
-    close(parts, whole, 1e-4)
-    close(other.dual.multipliers, state.dual.multipliers, 1e-4)
+def figures(row):
+    """What a row says of a step, but for the multipliers and violations by name."""
+    own = {name: row[name] for name in ("lagrangian", "layer_losses", "violations", "multipliers", "grad_norm")}
+    return own | {kind: [row[name] for name in row if name.startswith(kind)] for kind in ("slack/", "size/")}
+
+
+def test_a_run_in_parts_takes_the_steps_of_whole_batches(finished, built, experiment):
+    folder = finished(experiment).runs["constrained"]
+    config, material, task, _ = built(experiment, **MANY | {"remat": "none"})
+    recipe, rows = text_recipe(config, task, material), []
+    state = recipe.init()
+    for number, batch in zip(range(config.steps), recipe.batches(0), strict=False):
+        state, metrics = recipe.step(state, batch)
+        rows.append(recipe.describe(number + 1, metrics)[0])
+    found = [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "train"]
+    close([figures(row) for row in found], [figures(row) for row in rows], 1e-4)
+    close(newest_state(folder, config, material).dual.multipliers, state.dual.multipliers, 1e-4)
     assert np.max(state.multipliers) > 0.01, "no multiplier moved"
-    assert np.max(whole[-1].slacks) > 0.0, "no slack moved"
+    assert np.max(figures(rows[-1])["slack/"]) > 0.0, "no slack moved"
 
 
-@pytest.mark.parametrize("remat", ["everything", "dots_without_batch"])
-def test_recomputing_changes_no_step(built, experiment, remat):
-    close(stepped(built, experiment, 1, remat=remat)[0], stepped(built, experiment, 1)[0], 1e-5)
-    recomputed, kept = (recomputations(built, experiment, remat=option) for option in (remat, "none"))
-    assert recomputed > kept, "nothing is recomputed"
+@pytest.mark.parametrize(("experiment", "remat"), [("text-encoder", "dots_without_batch"), ("text-ut", "everything")])
+def test_recomputing_changes_no_gradient(built, experiment, remat):
+    _, material, kept, params = built(experiment)
+    recomputed = built(experiment, remat=remat)[2]
+    noise = np.random.default_rng(0).normal(size=(8, 8, 8)).astype(np.float32)
+    drawn = Drawn(first_batch(material), jnp.asarray(noise))
+    total = lambda params, task: jnp.sum(task.sample_losses(params, drawn) ** 2)  # noqa: E731
+    slopes = [lambda params, task=task: jax.value_and_grad(total)(params, task) for task in (kept, recomputed)]
+    one, other = jax.jit(lambda params: [slope(params) for slope in slopes])(params)
+    close(other, one, 1e-5)
+    counts = [str(jax.make_jaxpr(slope)(params)).count("remat2[") for slope in slopes]
+    assert counts[1] > counts[0], "nothing is recomputed"
 
 
-def test_violations_are_those_of_the_worst_texts(built):
-    bounds = dataclasses.replace(TAILS, scale=False, margin=0.0, first_margin=0.0)
-    config, material, task, _ = built("text-ut", constraints=bounds)
-    batch, state = first_batch(material), init_state(config, task)
-    key = jax.random.fold_in(jax.random.wrap_key_data(state.key), 0)
-    losses = np.asarray(task.sample_losses(state.params, task.draw(batch, key)), np.float64)
+def test_violations_are_those_of_the_worst_texts(finished, built):
+    rows = read_metrics(finished("text-ut").runs["constrained"] / "metrics.jsonl")
+    config, material, task, _ = built("text-ut", **MANY)
+    batch = jnp_batch(next(text_recipe(config, task, material).batches(0)))
+
+    @jax.jit
+    def sample_losses(state):
+        key = jax.random.fold_in(jax.random.wrap_key_data(state.key), 0)
+        return task.sample_losses(state.params, task.draw(batch, key))
+
+    losses = np.asarray(sample_losses(init_state(config, task)), np.float64)
     each = np.column_stack([losses[:, 0] - 0.7, losses[:, 1:] - 0.9 * losses[:, :-1]])
-    _, metrics = make_step(config, task)(state, batch)
-    np.testing.assert_allclose(metrics.violations, np.sort(each, axis=0)[4:].mean(axis=0), rtol=1e-4, atol=1e-6)
+    expected = np.sort(each, axis=0)[4:].mean(axis=0)
+    np.testing.assert_allclose(rows[0]["violations"], expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(small, start, tmp_path):
-    options = {"accumulate": 2, "average": 0.7, "remat": "dots", "constraints": TAILS, "dual": DUALS}
-    config, folder = small("text-ut", **options), tmp_path / "run"
-    start(config, "text-ut")
-    rows, found = (folder / "metrics.jsonl").read_bytes(), read(folder, "evaluation.json")
-    for name in ("status.json", "evaluation.json"):
-        (folder / name).unlink()
-    shutil.rmtree(folder / "checkpoints" / "4")
-    assert "going on from the checkpoint of step 2" in start(config, "text-ut")
-    again = read(folder, "evaluation.json")
-    assert (folder / "metrics.jsonl").read_bytes() == rows
-    for one in (found, again):
-        del one["train_seconds"], one["early_exit"]["milliseconds"]
-    assert again == found
-    assert (found["bind"], len(found["slacks"])) == ("tail", 3)
-    first = read_metrics(folder / "metrics.jsonl")[0]
-    for figure in ("violation", "multiplier", "slack"):
-        assert {f"{figure}/{name}" for name in ("f_0", "layer 1", "layer 2")} <= first.keys()
-
-
-def test_the_average_is_what_is_judged_and_exported(small, start, built, tmp_path):
-    fields = {"average": 0.9, "method": "erm"}
-    start(small("text-ut", **fields), "text-ut")
-    config, material, task, _ = built("text-ut", **fields)
-    like = place(text_recipe(config, task, material)).like
-    with Checkpoints(tmp_path / "run" / "checkpoints", read_only=True) as checkpoints:
-        _, state, _ = checkpoints.best(like)
-    exported = load_exported(export(tmp_path / "run", log=lambda line: None)).params
+def test_the_average_is_what_is_judged_and_exported(finished, tmp_path):
+    folder = finished("text-ut").runs["erm"]
+    state = best_checkpoint(folder, log=lambda line: None).state
+    exported = load_exported(export(folder, tmp_path / "export", log=lambda line: None)).params
     for one, averaged, plain in zip(*map(jax.tree.leaves, (exported, state.average, state.params)), strict=True):
         np.testing.assert_array_equal(one, averaged)
         assert not np.array_equal(averaged, plain) or not np.any(plain)

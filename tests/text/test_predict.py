@@ -1,5 +1,6 @@
 """What every layer of a run says of texts at hand, and texts that cannot be classified."""
 
+import functools
 import itertools
 
 import jax
@@ -15,6 +16,7 @@ from train.text.models import build_model
 from train.text.predict import predict, read_texts
 
 TEXTS = ["the plot was dull .", "although the music seemed fresh , the plot was not clever .", "the cast felt tender ."]
+pytestmark = pytest.mark.xdist_group("text-runs")
 PAIRS = [("a dog runs", "an animal moves", "0"), ("a dog runs", "the dog sleeps", "1"), ("two men", "men speak", "0")]
 WORDS = ("although", "the", "music", "plot", "seemed", "fresh", "dull", "tender")
 
@@ -24,25 +26,27 @@ def quiet(line):
 
 
 @pytest.fixture
-def trained(small, tmp_path):
-    """The folder of a run that was trained and not evaluated."""
-
-    def train(experiment, **fields):
-        run_one(small(experiment, **fields), tmp_path / "run", experiment=experiment, evaluated=False, log=quiet)
-        return tmp_path / "run"
-
-    return train
+def trained(finished):
+    """The folder of a finished run, which prediction leaves as it is."""
+    return lambda experiment: finished(experiment).runs["constrained"]
 
 
-def layers_of(folder, text, second=None, noise=None):
+def layers_of(folder, texts, seconds=None, noise=None):
     """The probabilities of every layer by the network itself; the noise is of as many tokens as any text has."""
     best = best_checkpoint(folder, log=quiet)
-    encoded = best.data.tokens.tokenizer.encode([text], None if second is None else [second], max_length=8)
-    tokens = jnp.asarray(encoded.tokens[0])[None]
-    noise = None if noise is None else noise[None, : tokens.shape[1]]
     module = build_model(best.config, best.data).module
-    logits = module.apply(best.state.params, tokens, jnp.ones(tokens.shape, bool), perturbation=noise)
-    return softmax(np.asarray(logits)[:, 0], axis=-1)
+    encoded = best.data.tokens.tokenizer.encode(texts, seconds, max_length=8)
+
+    @jax.jit
+    def each(params):
+        found = []
+        for tokens in map(np.asarray, encoded.tokens):
+            own = None if noise is None else jnp.asarray(noise[None, : len(tokens)])
+            mask = jnp.ones((1, len(tokens)), bool)
+            found.append(module.apply(params, jnp.asarray(tokens)[None], mask, perturbation=own)[:, 0])
+        return found
+
+    return [softmax(logits, axis=-1) for logits in map(np.asarray, each(best.state.evaluated))]
 
 
 def test_predictions_are_the_networks_whatever_the_texts_beside_them(trained, experiment):
@@ -50,9 +54,9 @@ def test_predictions_are_the_networks_whatever_the_texts_beside_them(trained, ex
     found = predict(folder, TEXTS, log=log.append)
     (alone,) = predict(folder, TEXTS[:1], log=quiet)
     np.testing.assert_allclose(found[0].probabilities, alone.probabilities, rtol=1e-4)
-    for text, prediction, told in zip(TEXTS, found, log[-3:], strict=True):
+    expected = layers_of(folder, TEXTS)
+    for shares, prediction, told in zip(expected, found, log[-3:], strict=True):
         assert prediction.probabilities.shape == (3, 2)
-        shares = layers_of(folder, text)
         np.testing.assert_allclose(prediction.probabilities, shares, rtol=1e-4)
         assert prediction.label == ("negative", "positive")[int(np.argmax(shares[-1]))]
         assert prediction.label in told
@@ -84,13 +88,14 @@ def test_noise_changes_predictions_and_is_that_of_its_seed(trained):
     np.testing.assert_array_equal(one, again)
     assert not np.allclose(one, clean)
     assert not np.allclose(one, other)
-    noise = jax.random.normal(jax.random.fold_in(jax.random.key(0), 0), (8, 8))  # 8 tokens of width 8
-    strong = 0.5 * best_checkpoint(folder, log=quiet).data.embedding_std * noise
-    np.testing.assert_allclose(one, layers_of(folder, TEXTS[0], noise=strong), rtol=1e-4)
+    draw = jax.jit(lambda: jax.random.normal(jax.random.fold_in(jax.random.key(0), 0), (8, 8)))  # 8 tokens of width 8
+    strong = 0.5 * best_checkpoint(folder, log=quiet).data.embedding_std * np.asarray(draw())
+    np.testing.assert_allclose(one, layers_of(folder, TEXTS[:1], noise=strong)[0], rtol=1e-4)
     shown = predict(folder, TEXTS[:1], gamma=0.5, seed=0, log=quiet)[0].probabilities
     np.testing.assert_allclose(shown, one, rtol=1e-5)  # nor does it depend on the texts beside
-    first, second = (found.probabilities for found in predict(folder, [TEXTS[0]] * 2, gamma=0.5, log=quiet))
-    assert not np.allclose(first, second), "every text has noise of its own"
+    found = predict(folder, [TEXTS[0]] * 34, gamma=0.5, log=quiet)  # 32 are one batch
+    for place in (1, 32, 33):
+        assert not np.allclose(found[place].probabilities, found[0].probabilities), "every text has noise of its own"
 
 
 def test_long_texts_are_truncated_and_counted(trained):
@@ -100,14 +105,22 @@ def test_long_texts_are_truncated_and_counted(trained):
     assert "1 of 2 texts are longer than 8 tokens; their ends are left out" in log
 
 
-def test_pairs_take_their_second_text(trained, write_pairs):
-    folder = trained("text-ut", **write_pairs(PAIRS))
-    found = [predict(folder, ["a dog runs"], [second], log=quiet)[0] for second in ("an animal moves", "men speak")]
-    for prediction, second in zip(found, ("an animal moves", "men speak"), strict=True):
-        np.testing.assert_allclose(prediction.probabilities, layers_of(folder, "a dog runs", second), rtol=1e-4)
+def test_pairs_take_their_second_text(small, write_pairs, tmp_path):
+    folder, seconds = tmp_path / "run", ("an animal moves", "men speak")
+    config = small("text-ut", steps=2, method="erm", **write_pairs(PAIRS))
+    run_one(config, folder, experiment="text-ut", evaluated=False, log=quiet)
+    found = predict(folder, ["a dog runs"] * 2, seconds, log=quiet)
+    for prediction, shares in zip(found, layers_of(folder, ["a dog runs"] * 2, seconds), strict=True):
+        np.testing.assert_allclose(prediction.probabilities, shares, rtol=1e-4)
     assert not np.allclose(found[0].probabilities, found[1].probabilities, rtol=1e-2)
     with pytest.raises(UserError, match="classifies pairs of texts; give the second with --second"):
         predict(folder, ["a dog runs"], log=quiet)
+
+
+@pytest.fixture(scope="module")
+def opened():
+    """The best checkpoint of a folder, read once."""
+    return functools.cache(functools.partial(best_checkpoint, log=quiet))
 
 
 @pytest.mark.parametrize(
@@ -124,9 +137,11 @@ def test_pairs_take_their_second_text(trained, write_pairs):
     ],
     ids=["none", "empty", "late", "invalid", "gamma", "nan", "second", "seconds"],
 )
-def test_texts_that_cannot_be_classified_are_named(trained, texts, options, message):
+def test_texts_that_cannot_be_classified_are_named(trained, opened, monkeypatch, texts, options, message):
+    monkeypatch.setattr("train.text.predict.best_checkpoint", lambda run, log: opened(run))
+    seconds, others = options.get("seconds"), {name: value for name, value in options.items() if name != "seconds"}
     with pytest.raises(UserError, match=message):
-        predict(trained("text-ut"), texts, options.pop("seconds", None), log=quiet, **options)
+        predict(trained("text-ut"), texts, seconds, log=quiet, **others)
 
 
 @pytest.mark.parametrize(

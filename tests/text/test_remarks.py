@@ -1,11 +1,14 @@
 """What is said once, where a run starts from nothing."""
 
+import jax
 import numpy as np
 import pytest
 
 from tests.pretrained.conftest import bert_tensors
-from train.runs import best_checkpoint
+from train.runs import run_one
 from train.text.config import EncoderOptions
+from train.text.material import load_material
+from train.text.models import build_model
 from train.text.predict import predict
 
 TENSORS = bert_tensors() | {name: bert_tensors()[name][:2] for name in ("classifier.weight", "classifier.bias")}
@@ -25,6 +28,17 @@ def encoder(write_folder):
     return write
 
 
+@pytest.fixture
+def model_of(small):
+    """The model of an encoder's folder and options."""
+
+    def build(folder, **options):
+        config = small("text-encoder", model=EncoderOptions(pretrained=folder, **options))
+        return build_model(config, load_material(config, lambda line: None))
+
+    return build
+
+
 @pytest.mark.parametrize(
     ("fields", "options"),
     [
@@ -33,27 +47,29 @@ def encoder(write_folder):
         ({"pooling": "mean", "hidden": True}, "--model.pooling first"),
     ],
 )
-def test_options_that_keep_the_pretrained_logits_are_named(built, encoder, fields, options):
+def test_options_that_keep_the_pretrained_logits_are_named(model_of, encoder, fields, options):
     folder = encoder("negative", "positive")
-    task = built("text-encoder", model=EncoderOptions(pretrained=folder, **fields))[2]
-    assert task.model.remarks == (f"{DRAWN}; {options} keeps them",)
-    kept = built("text-encoder", model=EncoderOptions(pretrained=folder, hidden=True))
-    assert kept[2].model.remarks == ()
-    kernel = kept[3]["params"]["head"]["logits"]["kernel"]
+    assert model_of(folder, **fields).remarks == (f"{DRAWN}; {options} keeps them",)
+
+
+def test_options_that_are_named_keep_the_pretrained_logits(model_of, encoder):
+    model = model_of(encoder("negative", "positive"), hidden=True)
+    assert model.remarks == ()
+    kernel = jax.jit(model.init)(jax.random.key(3))["params"]["head"]["logits"]["kernel"]
     np.testing.assert_array_equal(kernel.T, TENSORS["classifier.weight"])
 
 
-def test_no_option_keeps_logits_of_other_classes(built, encoder):
-    task = built("text-encoder", model=EncoderOptions(pretrained=encoder("up", "down")))[2]
-    assert task.model.remarks == (DRAWN.replace("negative, positive", "up, down"),)
+def test_no_option_keeps_logits_of_other_classes(model_of, encoder):
+    assert model_of(encoder("up", "down")).remarks == (DRAWN.replace("negative, positive", "up, down"),)
 
 
-def test_drawn_logits_are_told_once_and_not_where_a_trained_head_is_read(small, start, encoder, capsys, tmp_path):
-    config = small("text-encoder", model=EncoderOptions(pretrained=encoder("negative", "positive")), steps=2)
-    said = f"{DRAWN}; --model.hidden keeps them"
-    assert start(config, "text-encoder").count(said) == 1
-    lines = start(config, "text-encoder")
-    predict(tmp_path / "run", ["dull"], log=lines.append)
-    best_checkpoint(tmp_path / "run", log=lines.append)
+def test_drawn_logits_are_told_once_and_not_where_a_trained_head_is_read(small, encoder, capsys, tmp_path):
+    options = EncoderOptions(pretrained=encoder("negative", "positive"))
+    config, folder, said = small("text-encoder", model=options, steps=2, method="erm"), tmp_path / "run", []
+    run_one(config, folder, experiment="text-encoder", evaluated=False, log=said.append)
+    assert said.count(f"{DRAWN}; --model.hidden keeps them") == 1
+    lines = []
+    run_one(config, folder, experiment="text-encoder", evaluated=False, log=lines.append)
+    predict(folder, ["dull"], log=lines.append)  # reads the best checkpoint, as evaluation does
     assert not any("pretrained logits" in line for line in lines)
     assert "pretrained logits" not in capsys.readouterr().out

@@ -1,14 +1,17 @@
 """Text runs from the first step to the report."""
 
 import dataclasses
+import functools
 import json
 import shutil
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
-from tests.text.test_task import jnp_batch
+from tests.text.conftest import MANY, PARTS, newest_state
 from train.errors import UserError
 from train.experiments import EXPERIMENTS
 from train.loop import train
@@ -16,26 +19,28 @@ from train.metrics import read_metrics
 from train.report.groups import group
 from train.report.read import read_runs
 from train.report.verdict import notes
-from train.runs import default_folder, report, run
+from train.runs import default_folder, report, run_one
 from train.text.config import UnrolledConfig
 from train.text.evaluate import area_under
 from train.text.figures import draw_text
 from train.text.kind import TEXT_UNROLLED
+from train.text.material import load_material
 from train.text.reading import make_split_reading
 from train.text.recipe import text_recipe
 from train.text.report import compare
 from train.text.tables import area_table, exit_table
+
+pytestmark = pytest.mark.xdist_group("text-runs")
 
 
 def read(folder, name):
     return json.loads((folder / name).read_text())
 
 
-@pytest.mark.slow
-def test_both_methods_train_evaluate_and_report(small, start, experiment, tmp_path):
-    log = start(small(experiment, method="both"), experiment)
-    for method in ("erm", "constrained"):
-        found = read(tmp_path / "run" / method, "evaluation.json")
+def test_both_methods_train_evaluate_and_report(finished, experiment):
+    whole = finished(experiment)
+    for method, folder in whole.runs.items():
+        found = read(folder, "evaluation.json")
         assert (found["method"], found["num_examples"], found["num_layers"]) == (method, 20, 2)
         assert list(found["accuracy"]) == ["0.0", "0.6", "2.0"]
         assert found["area"] == pytest.approx(found["accuracy"]["0.0"] + found["accuracy"]["2.0"])
@@ -49,40 +54,62 @@ def test_both_methods_train_evaluate_and_report(small, start, experiment, tmp_pa
         assert 0.0 <= times["depth"] <= 2.0
         assert found["early_exit"]["curve"]["mean_depths"][0] == 2.0
         assert found["early_exit"]["curve"]["accuracies"][0] == found["early_exit"]["full_accuracy"]
-        rows = read_metrics(tmp_path / "run" / method / "metrics.jsonl")
+        rows = read_metrics(folder / "metrics.jsonl")
         assert [row["step"] for row in rows if row["kind"] == "validation"] == [2, 4]
         assert all(0.0 <= row["accuracy"] <= 1.0 for row in rows if row["kind"] == "validation")
-    page = (tmp_path / "run" / "report" / "index.html").read_text()
-    for words in ("Area under the accuracy", "Early exit", "plain against constrained"):
-        assert words in page
-    names = {path.stem for path in (tmp_path / "run" / "report").glob("*.png")}
+    page = (whole.report / "index.html").read_text()
+    names = {path.stem for path in whole.report.glob("*.png")}
     assert names >= {"accuracy_curve", "layer_losses", "error_rates", "ratios", "early_exit", "multipliers"}
-    assert any("Area under the accuracy" in line for line in log)
+    methods = "plain against constrained" if len(whole.runs) == 2 else "constrained training"
+    for words in ("Area under the accuracy", "Early exit", methods):
+        assert words in page
+    assert any("Area under the accuracy" in line for line in whole.log)
 
 
-@pytest.mark.parametrize("given", [True, False], ids=["frozen embeddings", "learned embeddings"])
-def test_a_run_that_was_cut_back_ends_like_the_whole_one(small, start, write_folder, given, tmp_path):
-    folder = str(write_folder(config={"vocab_size": 20})) if given else None
-    config = small("text-ut", model=UnrolledConfig(num_layers=2, embeddings=folder, dim=64 if given else 8))
-    start(config, "text-ut", "whole")
-    shutil.copytree(tmp_path / "whole", tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "checkpoints" / "4")
+def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(small, finished, tmp_path):
+    whole, again, log = finished("text-ut").runs["constrained"], tmp_path / "run", []
+    shutil.copytree(whole, again)
     for name in ("status.json", "evaluation.json"):
-        (tmp_path / "run" / name).unlink()
-    assert "going on from the checkpoint of step 2" in start(config, "text-ut")
-    whole, again = tmp_path / "whole", tmp_path / "run"
+        (again / name).unlink()
+    shutil.rmtree(again / "checkpoints" / "4")
+    config = small("text-ut", method="constrained", accumulate=PARTS["text-ut"], **MANY)
+    run_one(config, again, experiment="text-ut", log=log.append)
+    assert "going on from the checkpoint of step 2" in log
     assert (whole / "metrics.jsonl").read_bytes() == (again / "metrics.jsonl").read_bytes()
-    same = [read(folder, "evaluation.json") for folder in (whole, again)]
-    for found in same:
+    one, other = (read(folder, "evaluation.json") for folder in (whole, again))
+    for found in (one, other):
         del found["train_seconds"], found["early_exit"]["milliseconds"]
-    assert same[0] == same[1]
+    assert one == other
+    assert (one["bind"], len(one["slacks"])) == ("tail", 3)
+    first = read_metrics(whole / "metrics.jsonl")[0]
+    for figure in ("violation", "multiplier", "slack"):
+        assert {f"{figure}/{name}" for name in ("f_0", "layer 1", "layer 2")} <= first.keys()
 
 
-def test_the_loop_compiles_once_for_each_length_of_batch(built, tmp_path, monkeypatch):
-    config, material, task, _ = built("text-ut", steps=12, validate_every=12, max_length=32)
+def test_a_run_with_frozen_embeddings_goes_on_as_if_it_had_not_been_interrupted(small, write_folder, tmp_path):
+    folder, log = str(write_folder(config={"vocab_size": 20})), []
+    config = small("text-ut", model=UnrolledConfig(num_layers=2, embeddings=folder, dim=64), steps=2, validate_every=1)
+    whole, again = tmp_path / "whole", tmp_path / "run"
+    train_it = functools.partial(run_one, config, experiment="text-ut", evaluated=False, log=log.append)
+    train_it(whole)
+    shutil.copytree(whole, again)
+    shutil.rmtree(again / "checkpoints" / "2")
+    (again / "status.json").unlink()
+    train_it(again)
+    assert "going on from the checkpoint of step 1" in log
+    assert (whole / "metrics.jsonl").read_bytes() == (again / "metrics.jsonl").read_bytes()
+    material = load_material(config, log.append)
+    one, other = (newest_state(folder, config, material) for folder in (whole, again))
+    assert one.step == 2
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def test_the_loop_compiles_once_for_each_length_of_batch(built, tmp_path):
+    steps = {"steps": 5, "validate_every": 5}
+    config, material, task, _ = built("text-ut", **steps, max_length=32, batch_size=2, method="erm")
     recipe, traced = text_recipe(config, task, material), []
-    lengths = [batch.tokens.shape[1] for _, batch in zip(range(12), recipe.batches(0), strict=False)]
-    assert len(set(lengths)) > 1
+    lengths = [batch.tokens.shape[1] for _, batch in zip(range(5), recipe.batches(0), strict=False)]
+    assert 1 < len(set(lengths)) < len(lengths)
 
     def counted(state, batch):
         traced.append(batch.tokens.shape[1])
@@ -95,17 +122,20 @@ def test_the_loop_compiles_once_for_each_length_of_batch(built, tmp_path, monkey
 
 def test_readings_of_a_split_do_not_depend_on_how_it_is_padded(built, experiment):
     _, material, task, params = built(experiment, max_length=16)
-    outputs = jax.jit(lambda batch: task.outputs(params, batch, None, lambda logits: logits))
     found = make_split_reading(task, material)(params, "test", 0.0)
-    texts = [jnp_batch(batch) for batch in material.tokens.examples("test", batch_size=1)]
+    texts = list(material.tokens.examples("test", batch_size=1))
     assert found.losses.shape == found.entropies.shape == found.predictions.shape == (len(texts), 3)
-    for row, batch in list(enumerate(texts))[::6]:
-        logits = np.asarray(outputs(batch), np.float64)[:, 0]
+    assert found.labels.tolist() == [int(batch.labels[0]) for batch in texts]
+    lengths = [batch.tokens.shape[1] for batch in texts]
+    rows = [row for row, length in enumerate(lengths) if length == min(lengths)][:4]
+    assert min(lengths) < max(lengths)
+    outputs = jax.jit(lambda batch: task.outputs(params, batch, None, lambda logits: logits))
+    for row in rows:
+        logits = np.asarray(outputs(texts[row]), np.float64)[:, 0]
         shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-        np.testing.assert_allclose(found.losses[row], -np.log(shares[:, batch.labels[0]]), rtol=1e-4)
+        np.testing.assert_allclose(found.losses[row], -np.log(shares[:, texts[row].labels[0]]), rtol=1e-4)
         np.testing.assert_allclose(found.entropies[row], -(shares * np.log(shares)).sum(1), rtol=1e-4)
         assert found.predictions[row].tolist() == shares.argmax(1).tolist()
-        assert found.labels[row] == batch.labels[0]
 
 
 def test_the_area_is_that_of_trapezoids():
@@ -114,21 +144,23 @@ def test_the_area_is_that_of_trapezoids():
     assert area_under({0.5: 0.9}) is None
 
 
-@pytest.fixture(scope="module")
-def first(small, tmp_path_factory):
-    """A run that is not changed: copies of it are."""
-    folder = tmp_path_factory.mktemp("first") / "run"
-    run(dataclasses.replace(small("text-ut"), out=str(folder)), experiment="text-ut", log=lambda line: None)
-    return folder
+FIGURES = ("accuracy_curve", "layer_losses", "error_rates", "ratios", "early_exit")  # of every report
+
+
+def draw_only(monkeypatch, name):
+    """Draws one figure of a report; those that every page has beside it are left empty."""
+    empty = {other: Figure(figsize=(0.1, 0.1)) for other in FIGURES if other != name}
+    monkeypatch.setattr("train.text.report.draw_text", lambda settings: empty | {name: draw_text(settings)[name]})
 
 
 @pytest.fixture
-def family(first, tmp_path):
+def family(finished, tmp_path):
     """Run folders made of one run, with other areas, seeds and configurations written into them."""
+    first = finished("text-ut").runs["constrained"]
 
     def make(name, *, area, **fields):
         folder = tmp_path / name
-        shutil.copytree(first, folder)
+        shutil.copytree(first, folder, ignore=shutil.ignore_patterns("checkpoints"))
         for file in ("evaluation.json", "config.json"):
             values = read(folder, file)
             for field, value in fields.items():
@@ -182,7 +214,8 @@ def test_methods_are_compared_where_their_configurations_agree(family, order):
 
 
 @pytest.mark.parametrize("stored", [0.0, None], ids=["an earlier version's", "none"])
-def test_under_one_gamma_there_is_no_area(family, tmp_path, stored):
+def test_under_one_gamma_there_is_no_area(family, monkeypatch, tmp_path, stored):
+    draw_only(monkeypatch, "accuracy_curve")
     one = {"test_gammas": [2.0], "area": stored}
     folders = [family("plain", method="erm", **one), family("own", **one), family("more", seed=1, **one)]
     log = []
@@ -209,7 +242,8 @@ def test_where_no_configuration_agrees_it_is_said_which_was_compared_with(family
     assert "primal.learning_rate 0.003 (plain: 0.25)" in " ".join(notes(settings))
 
 
-def test_an_ablation_over_alpha_is_drawn_and_summarised(family, tmp_path):
+def test_an_ablation_over_alpha_is_drawn_and_summarised(family, monkeypatch, tmp_path):
+    draw_only(monkeypatch, "ablation")
     folders = [family(f"alpha{alpha}", area=1.5 + alpha, constraints__alpha=[alpha]) for alpha in (0.05, 0.1, 0.2)]
     report(folders, tmp_path / "report", log=lambda line: None)
     assert (tmp_path / "report" / "ablation.png").stat().st_size > 10_000
@@ -222,9 +256,9 @@ def test_ratios_stand_side_by_side_with_and_without_resilience(family):
     settings = group(read_runs(folders))
     share = f"{settings[0].variants[0].scalar('share_descending'):.1%} of steps descend"
     _, labels = draw_text(settings)["ratios"].axes[0].get_legend_handles_labels()
-    for title in ("constrained (resilience 10.0)", "constrained (resilience None)"):
+    for title in ("constrained (resilience 2.0)", "constrained (resilience None)"):
         assert any(label.startswith(title) and label.endswith(share) for label in labels)
-    assert [row[0] for row in area_table(settings).rows] == ["2, 0.6, resilience 10.0", "2, 0.6, resilience None"]
+    assert [row[0] for row in area_table(settings).rows] == ["2, 0.6, resilience 2.0", "2, 0.6, resilience None"]
 
 
 def test_runs_tested_on_other_texts_are_not_compared(family, tmp_path):
@@ -243,8 +277,8 @@ def test_a_model_that_gives_every_text_one_class_is_said_to_have_collapsed(built
     config, material, task, _ = built("text-ut", method="erm")
     recipe = text_recipe(config, task, material)
     state = recipe.init()
-    head = state.params["params"]["head"]["logits"]
-    blind = {"kernel": 0.0 * head["kernel"], "bias": head["bias"].at[1].set(1.0)}
+    head = jax.device_get(state.params["params"]["head"]["logits"])
+    blind = {"kernel": jnp.asarray(0.0 * head["kernel"]), "bias": jnp.asarray(np.eye(2, dtype=np.float32)[1])}
     dead = {**state.params["params"], "head": {"logits": blind}}
     said = recipe.validate(state._replace(params={"params": dead})).collapse
     assert said is not None

@@ -1,7 +1,12 @@
 """Small clips in memory in place of a data set, and runs on them that take a second."""
 
+import contextlib
 import dataclasses
+import functools
 import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -16,9 +21,47 @@ from PIL import Image
 from tests.started import environment
 from train.data.clips import FRAME_SIZE, NUM_FRAMES
 from train.data.photos import photo_clips
+from train.recipe import Recipe
 from train.runs import run
 from train.video.config import ModelConfig, VideoConfig
+from train.video.evaluate import make_split_losses
+from train.video.recipe import video_recipe
+from train.video.task import Task, video_task
 
+# An epoch of 5 steps: what goes on from step 4 has a sum of one violation, and slacks that start anew after step 5.
+MANY = {
+    "batch_size": 12,
+    "accumulate": 2,
+    "average": 0.7,
+    "remat": "dots",
+    "dual.optimizer": "nu_pi",
+    "dual.every": 3,
+    "dual.smoothing": 0.5,
+    "constraints.bind": "tail",
+    "constraints.scale": True,
+    "constraints.slacks": "explicit",
+    "constraints.resilience": 2.0,
+    "constraints.alpha": (0.6,),
+    "primal.schedule": "linear",
+    "primal.learning_rate": 0.01,
+}
+# The run that started processes are asked for. Multipliers that move, an optimiser of theirs with a state of its own,
+# what is nonlinear over the batch, and what else a state may hold.
+OF_PROCESSES = {
+    "steps": 120,
+    "batch-size": 8,
+    "validate-every": 20,
+    "test-gammas": 0.15,
+    "model.num-layers": 2,
+    "model.rank": 8,
+    "accumulate": 2,
+    "average": 0.9,
+    "dual.optimizer": "adam",
+    "constraints.alpha": 0.6,
+    "constraints.bind": "tail",
+    "constraints.slacks": "explicit",
+    "constraints.resilience": 5.0,
+}
 SIZES = {"train": 64, "validation": 12, "test": 10}
 
 
@@ -82,6 +125,30 @@ def of_processes(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> di
     )
 
 
+@pytest.fixture(scope="session")
+def launched(of_processes: dict[str, str], few_clips: Path) -> Callable[..., subprocess.Popen]:
+    """``launched(folder, *before, **options)``: starts ``train [before] run video-ut``, its output in a file beside."""
+    data = {"data.source": "frames", "data.root": few_clips}
+
+    def start(folder: Path, *before: str, **options: object) -> subprocess.Popen:
+        folder.parent.mkdir(exist_ok=True)
+        named = (OF_PROCESSES | data | options | {"out": folder}).items()
+        words = [part for name, value in named for part in (f"--{name}", str(value))]
+        command = [sys.executable, "-m", "train", *before, "run", "video-ut", *words]
+        with folder.with_suffix(".log").open("ab") as output:
+            return subprocess.Popen(command, env=of_processes, stdout=output, stderr=subprocess.STDOUT)
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def alone(launched: Callable[..., subprocess.Popen], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of one process that nothing interrupted."""
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    assert launched(folder).wait(timeout=300) == 0, folder.with_suffix(".log").read_text()
+    return folder
+
+
 @pytest.fixture(autouse=True, scope="module")
 def compile_once(compiled: Path) -> Iterator[None]:
     """Many tests run the same small training: its programs are compiled once, then read back."""
@@ -96,19 +163,23 @@ def compile_once(compiled: Path) -> Iterator[None]:
     compilation_cache.reset_cache()
 
 
+CLIPS = Clips()
+
+
 @pytest.fixture
 def clips() -> Clips:
-    return Clips()
+    """To be changed by ``monkeypatch`` alone."""
+    return CLIPS
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def config() -> VideoConfig:
     return VideoConfig(
         steps=6, batch_size=4, validate_every=2, test_gammas=(0.0, 0.3), model=ModelConfig(num_layers=2, rank=4)
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def changed(config: VideoConfig) -> Callable[..., VideoConfig]:
     """The small configuration with fields replaced: ``changed(steps=3, **{"dual.optimizer": "sgd"})``."""
 
@@ -123,18 +194,81 @@ def changed(config: VideoConfig) -> Callable[..., VideoConfig]:
     return change
 
 
+# Half of a small run is tracing: tasks, recipes and evaluations of a configuration are made once in a process.
+traced_task = functools.cache(video_task)
+traced_losses = functools.cache(make_split_losses)
+
+
+@functools.cache
+def traced_recipe(config: VideoConfig, task: Task, data: Clips) -> Recipe:
+    made = video_recipe(config, task, data)
+    return made._replace(init=jax.jit(made.init))
+
+
+@contextlib.contextmanager
+def clips_in_memory() -> Iterator[None]:
+    """Commands find `CLIPS` in place of a data set, and write no report."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("train.video.kind.load", lambda config, *, log: CLIPS)
+        patch.setattr("train.video.kind.write_report", lambda *arguments, **options: None)
+        patch.setattr("train.video.kind.video_task", traced_task)
+        patch.setattr("train.video.kind.video_recipe", traced_recipe)
+        for module in ("recipe", "evaluate"):
+            patch.setattr(f"train.video.{module}.make_split_losses", traced_losses)
+        yield
+
+
+def logged(config: VideoConfig, folder: Path) -> list[str]:
+    """Runs a configuration as the command line does; returns its log."""
+    log: list[str] = []
+    run(dataclasses.replace(config, out=str(folder)), experiment="video-ut", log=log.append)
+    return log
+
+
 @pytest.fixture
-def start(clips: Clips, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[str]]:
-    """Runs a configuration in ``tmp_path / "run"`` as the command line does, without the report; returns its log."""
-    monkeypatch.setattr("train.video.kind.load", lambda config, *, log: clips)
-    monkeypatch.setattr("train.video.kind.write_report", lambda *arguments, **options: None)
+def in_memory() -> Iterator[None]:
+    with clips_in_memory():
+        yield
 
-    def go(config: VideoConfig, name: str = "run") -> list[str]:
-        log: list[str] = []
-        run(dataclasses.replace(config, out=str(tmp_path / name)), experiment="video-ut", log=log.append)
-        return log
 
-    return go
+@pytest.fixture
+def start(in_memory: None, tmp_path: Path) -> Callable[..., list[str]]:
+    """``start(config, name)``: runs a configuration in ``tmp_path / name``; returns its log."""
+    return lambda config, name="run": logged(config, tmp_path / name)
+
+
+@pytest.fixture(scope="session")
+def both(config: VideoConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Finished runs of both methods, "erm" and "constrained": to be read; what changes a run copies its folder."""
+    folder = tmp_path_factory.mktemp("both")
+    with clips_in_memory():
+        logged(dataclasses.replace(config, method="both"), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def many(changed: Callable[..., VideoConfig], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with many options at once, to be read."""
+    folder = tmp_path_factory.mktemp("many") / "run"
+    with clips_in_memory():
+        logged(changed(**MANY), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def infeasible(changed: Callable[..., VideoConfig], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A finished run no checkpoint of which is feasible, and its log; to be read."""
+    folder = tmp_path_factory.mktemp("infeasible") / "run"
+    folder.mkdir()
+    (folder / "left.partial").write_text("{")  # as a kill leaves it before the configuration is written
+    with clips_in_memory():
+        return folder, logged(changed(**{"constraints.alpha": (0.99,)}), folder)
+
+
+@pytest.fixture
+def finished(both: Path, tmp_path: Path) -> Path:
+    """A copy of the constrained run at ``tmp_path / "run"``."""
+    return shutil.copytree(both / "constrained", tmp_path / "run")
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Checkpoints: what is kept, what is read back, and what damage does."""
 
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,6 +23,19 @@ def _save(folder, scores, log=None):
     with Checkpoints(folder / "checkpoints", log=(log or []).append) as checkpoints:
         for step, score in scores.items():
             checkpoints.save(step, _state(step), NOTES, score=score)
+
+
+@pytest.fixture(scope="module")
+def saved_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    _save(folder, SCORES)
+    return folder
+
+
+@pytest.fixture
+def saved(saved_once, tmp_path):
+    """A copy of the checkpoints of `SCORES` in ``tmp_path``."""
+    shutil.copytree(saved_once / "checkpoints", tmp_path / "checkpoints")
 
 
 def _steps(folder):
@@ -65,21 +80,21 @@ def _flip(path):
     path.write_bytes(content)
 
 
+@pytest.mark.usefixtures("saved")
 def test_the_two_newest_and_the_best_are_kept(tmp_path):
-    _save(tmp_path, SCORES)
     assert _steps(tmp_path) == [20, 40, 50]
 
 
+@pytest.mark.usefixtures("saved")
 def test_a_later_process_keeps_the_best_of_an_earlier_one_and_no_more(tmp_path):
-    _save(tmp_path, SCORES)
     _save(tmp_path, {60: 1.0, 70: 0.5})
     assert _steps(tmp_path) == [20, 60, 70]
     with Checkpoints(tmp_path / "checkpoints") as checkpoints:
         assert checkpoints.best(STATE)[0] == 20
 
 
+@pytest.mark.usefixtures("saved")
 def test_a_checkpoint_comes_back_bit_for_bit(tmp_path):
-    _save(tmp_path, SCORES)
     step, state, notes = _newest(tmp_path, [])
     assert step == 50
     assert {name: notes[name] for name in NOTES} == NOTES
@@ -110,8 +125,8 @@ def test_an_empty_folder_holds_no_checkpoint(tmp_path):
 
 @pytest.mark.parametrize("damage", [_delete, _truncate, _empty, _flip])
 @pytest.mark.parametrize("file", ["arrays", "index", "structure", "shapes", "notes"])
+@pytest.mark.usefixtures("saved")
 def test_a_damaged_checkpoint_is_set_aside_for_the_one_before(tmp_path, capfd, file, damage):
-    _save(tmp_path, SCORES)
     damage(_files(tmp_path)[file])
     log = []
     step, state, _ = _newest(tmp_path, log)
@@ -135,15 +150,15 @@ def test_a_damaged_step_can_be_saved_again_and_damaged_again(tmp_path):
         assert len(list((tmp_path / "damaged").iterdir())) == count
 
 
+@pytest.mark.usefixtures("saved")
 def test_notes_changed_by_hand_do_not_pass_for_the_original(tmp_path):
-    _save(tmp_path, SCORES)
     notes = _files(tmp_path)["notes"]
     notes.write_text(notes.read_text().replace("1.5", "2.5"))
     assert _newest(tmp_path, [])[0] == 40
 
 
+@pytest.mark.usefixtures("saved")
 def test_when_all_are_damaged_that_is_said_and_they_are_kept(tmp_path):
-    _save(tmp_path, SCORES)
     for path in (tmp_path / "checkpoints").glob("*/notes/metadata"):
         _truncate(path)
     log = []
@@ -153,8 +168,8 @@ def test_when_all_are_damaged_that_is_said_and_they_are_kept(tmp_path):
     assert sorted(path.name for path in (tmp_path / "damaged").iterdir()) == ["20", "40", "50"]
 
 
+@pytest.mark.usefixtures("saved")
 def test_the_best_that_can_be_read_is_the_next_best(tmp_path):
-    _save(tmp_path, SCORES)
     _empty(tmp_path / "checkpoints" / "20" / "state" / "_METADATA")
     log = []
     with Checkpoints(tmp_path / "checkpoints", log=log.append) as checkpoints:
@@ -162,8 +177,8 @@ def test_the_best_that_can_be_read_is_the_next_best(tmp_path):
     assert "checkpoint 20 is damaged" in log[0]
 
 
+@pytest.mark.usefixtures("saved")
 def test_reading_alone_changes_nothing(tmp_path):
-    _save(tmp_path, SCORES)
     _empty(tmp_path / "checkpoints" / "20" / "state" / "_METADATA")
     unfinished = tmp_path / "checkpoints" / "60.orbax-checkpoint-tmp"
     unfinished.mkdir()
@@ -175,8 +190,8 @@ def test_reading_alone_changes_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("left", ["notes", "state", None])
+@pytest.mark.usefixtures("saved")
 def test_a_checkpoint_half_deleted_by_a_kill_is_no_hindrance(tmp_path, left):
-    _save(tmp_path, SCORES)
     half = tmp_path / "checkpoints" / "10"
     (tmp_path / "checkpoints" / "40").rename(half)
     for path in sorted(half.rglob("*"), reverse=True):
@@ -189,8 +204,8 @@ def test_a_checkpoint_half_deleted_by_a_kill_is_no_hindrance(tmp_path, left):
     assert log == []
 
 
+@pytest.mark.usefixtures("saved")
 def test_what_a_killed_save_left_is_cleaned_up(tmp_path):
-    _save(tmp_path, SCORES)
     unfinished = tmp_path / "checkpoints" / "60.orbax-checkpoint-tmp"
     (tmp_path / "checkpoints" / "20").rename(unfinished)
     assert _newest(tmp_path, [])[0] == 50

@@ -33,12 +33,6 @@ def refused(capsys):
     return run
 
 
-@pytest.fixture
-def small_data(clips, monkeypatch):
-    monkeypatch.setattr("train.video.kind.load", lambda config, *, log: clips)
-    monkeypatch.setattr("train.video.kind.write_report", lambda *arguments, **options: None)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -105,31 +99,33 @@ def test_a_mistake_is_one_line_that_names_it(refused, arguments, words):
         assert word in line, line
 
 
-@pytest.mark.usefixtures("small_data")
+@pytest.mark.usefixtures("in_memory")
 def test_a_reference_that_no_training_can_reach_is_refused(refused, tmp_path):
     line = refused("run", "video-ut", *SMALL, "--constraints.reference", "0.01", "--out", str(tmp_path / "run"))
     assert "--constraints.reference 0.01 is below the loss of the noisy input" in line
     assert not (tmp_path / "run").exists(), "a refused run leaves nothing behind"
 
 
-@pytest.mark.usefixtures("small_data")
+@pytest.mark.usefixtures("in_memory")
 def test_a_rank_beyond_the_token_width_is_refused(refused, tmp_path):
     for rank, words in (("0", "at least 1"), ("17", "between 1 and the token width 16")):
         line = refused("run", "video-ut", *SMALL, "--model.rank", rank, "--out", str(tmp_path / "run"))
         assert f"--model.rank must be {words}, got {rank}" in line
 
 
-@pytest.mark.usefixtures("small_data")
-def test_a_resume_with_a_changed_option_names_it_and_both_values(refused, capsys, tmp_path):
-    command = ["run", "video-ut", *SMALL, "--out", str(tmp_path / "run")]
+@pytest.mark.usefixtures("in_memory")
+@pytest.mark.xdist_group("video-runs")
+def test_a_resume_with_a_changed_option_names_it_and_both_values(refused, capsys, finished):
+    options = "--steps 6 --batch-size 4 --validate-every 2 --test-gammas 0 0.3 --model.num-layers 2 --model.rank 4"
+    command = ["run", "video-ut", *options.split(), "--out", str(finished)]
     assert main(command) == 0
-    capsys.readouterr()
+    assert "finished already" in capsys.readouterr().out
     line = refused(*command, "--dual.learning-rate", "0.5")
     assert "dual.learning_rate was 0.005, is now 0.5" in line
     assert "--out" in line
 
 
-@pytest.mark.usefixtures("small_data")
+@pytest.mark.usefixtures("in_memory")
 def test_a_loss_that_is_not_finite_is_one_line_with_step_and_layer(capsys, monkeypatch, tmp_path):
     def poisoned(config, data):
         task = video_task(config, data)
@@ -239,17 +235,17 @@ def test_the_program_lists_refuses_and_never_imports_tensorflow(tmp_path):
     path = os.pathsep.join([str(tmp_path), WITHOUT_TORCH])
     variables = {"PYTHONPATH": path, "PATH": "", "HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
 
-    def program(*arguments):
-        return subprocess.run(
-            [sys.executable, "-W", "error", *arguments], env=variables, capture_output=True, text=True, timeout=120
-        )
-
-    listed = program("-m", "train", "list")
-    assert (listed.returncode, listed.stderr) == (0, "")
-    assert "video-ut" in listed.stdout
-    refused = program("-m", "train", "run", "video-ut", "--constraints.alpha", "2")
-    assert refused.returncode == 2
-    assert refused.stderr == "error: --constraints.alpha must be in (0, 1), got (2.0,)\n"
-    everything = "import train.runs, train.data, train.report, sys; print('tensorflow' in sys.modules)"
-    imported = program("-c", everything)
-    assert (imported.returncode, imported.stdout) == (0, "False\n"), imported.stderr
+    program = """
+import sys
+from train.cli import main
+main(["list"])
+print(main(["run", "video-ut", "--constraints.alpha", "2"]))
+import train.runs, train.data, train.report
+print("tensorflow" in sys.modules)
+"""
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "video-ut" in done.stdout
+    assert done.stdout.splitlines()[-2:] == ["2", "False"]
+    assert done.stderr == "error: --constraints.alpha must be in (0, 1), got (2.0,)\n"

@@ -7,13 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.train.ladder import batches, ladder, train
 from train.constrained import init_state, make_step
 from train.errors import UserError
 from train.video.config import check_config
 from train.video.recipe import video_recipe
 from train.video.task import video_task
 
-STEPS, EPOCH, RATE = 9, 2, 0.3  # 64 sequences in batches of 32
+STEPS, EPOCH, RATE = 9, 2, 0.3
+TIGHT = {"constraints.reference": 0.4, "constraints.alpha": (0.6,), "primal.learning_rate": 0.02}
 SGD = {"dual.optimizer": "sgd", "dual.learning_rate": RATE}
 EXPLICIT = {"constraints.resilience": 2.0, "constraints.slacks": "explicit", "constraints.slack_rate": 0.1}
 
@@ -45,36 +47,49 @@ VARIANTS = {
 }
 
 
-@pytest.fixture
-def run(changed, clips):
-    """``run(fields)``: configuration, metrics of every step, and the last state."""
+FEW, LATE = "--dual.every must be at most the 3 steps", "--dual.freeze-after must be above constraints.warmup-steps="
+NEVER = {
+    "frozen before the fourth batch": ({"dual.every": 4, "dual.freeze_after": 3}, FEW),
+    "warm until the third batch": ({"dual.every": 4, "constraints.warmup_steps": 3}, FEW),
+    "frozen as they warm up": ({"constraints.warmup_steps": 3, "dual.freeze_after": 3}, f"{LATE}3"),
+    "frozen at once": ({"dual.freeze_after": 0}, f"{LATE}0, unless"),
+}
+# What tests compare with each other.
+OTHERS = {
+    "erm": {"method": "erm"},
+    "started, warm": {**SGD, "dual.start": (2.0,), "constraints.warmup_steps": 3},
+    "tails, every epoch": {**SGD, "constraints.bind": "tail", "dual.every": "epoch"},
+    "sgd": SGD,
+    "optax:sgd": {**SGD, "dual.optimizer": "optax:sgd"},
+    "optax:rmsprop": {**SGD, "dual.optimizer": "optax:rmsprop"},
+    "no reference": {**SGD, "constraints.reference": None, "dual.start": (0.5, 0.25), "dual.frozen": (2,)},
+    "defaults": {},
+    "defaults said": {"dual.cap": 1e6, "dual.smoothing": 0.0, "dual.every": 1, "constraints.level": 0.5},
+}
 
-    def go(fields, steps=STEPS):
-        tight = {"constraints.reference": 0.4, "constraints.alpha": (0.6,), "primal.learning_rate": 0.02}
-        config = changed(**{"steps": steps, "batch_size": 32, **tight, **fields})
-        task = video_task(config, clips)
-        assert task.steps_an_epoch == EPOCH
-        state, step, rows = init_state(config, task), make_step(config, task), []
-        for _, batch in zip(range(steps), clips.batches("train", batch_size=32, seed=0), strict=False):
-            state, metrics = step(state, batch)
-            rows.append(jax.device_get(metrics))
-        return config, rows, state
 
-    return go
+@pytest.fixture(scope="module")
+def runs(changed):
+    """Of every variant: configuration, metrics of the steps, stacked, and the last state; all of one program."""
+    fields = VARIANTS | OTHERS | {name: {**fields, "steps": 6} for name, (fields, _) in NEVER.items()}
+    configs = {name: changed(**{"steps": STEPS, "batch_size": 32, **TIGHT, **one}) for name, one in fields.items()}
+    data = batches(STEPS, 32)
+    found = jax.device_get(jax.jit(lambda: {name: train(one, data[: one.steps]) for name, one in configs.items()})())
+    return {name: (config, found[name][1], found[name][0]) for name, config in configs.items()}
 
 
 def _replay(config, rows):
     """Multipliers and slacks before every step, in plain units; SGD and nu-PI, written out."""
     dual, settings = config.dual, config.constraints
-    sizes = np.abs(rows[0].layer_losses.astype(np.float64)) if settings.scale else np.ones(3)
+    sizes = np.abs(rows.layer_losses[0].astype(np.float64)) if settings.scale else np.ones(3)
     lam, slack = np.broadcast_to(np.array(dual.start), 3).astype(float), np.zeros(3)
     beta, explicit = settings.resilience, settings.slacks == "explicit"
     waiting, average, number, before = [], 0.0, 0, 0.0
     found = []
-    for step, row in enumerate(rows):
+    for step, violations in enumerate(rows.violations.astype(np.float64)):
         shown = slack if explicit else lam / beta if beta else None
         found.append((lam / sizes, None if shown is None else shown * sizes))
-        unmet = row.violations / sizes - (slack if explicit else 0.0)
+        unmet = violations / sizes - (slack if explicit else 0.0)
         if explicit:
             pressing = lam if step >= settings.warmup_steps else np.zeros(3)
             scale = 1 + pressing.sum() if settings.normalise else 1.0
@@ -103,31 +118,51 @@ def _replay(config, rows):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_multipliers_and_slacks_are_those_of_the_options_written_out(run, name):
-    config, rows, _ = run(VARIANTS[name])
-    for row, (multipliers, slacks) in zip(rows, _replay(config, rows), strict=True):
-        np.testing.assert_allclose(row.multipliers, multipliers, rtol=2e-4, atol=1e-5)
+def test_multipliers_and_slacks_are_those_of_the_options_written_out(runs, name):
+    config, rows, _ = runs[name]
+    for step, (multipliers, slacks) in enumerate(_replay(config, rows)):
+        np.testing.assert_allclose(rows.multipliers[step], multipliers, rtol=2e-4, atol=1e-5)
         if slacks is None:
-            assert row.slacks is None
+            assert rows.slacks is None
         else:
-            np.testing.assert_allclose(row.slacks, slacks, rtol=2e-4, atol=1e-5)
-    assert max(row.multipliers[1] for row in rows) > 0.2, "the case never raised a multiplier"
+            np.testing.assert_allclose(rows.slacks[step], slacks, rtol=2e-4, atol=1e-5)
+    assert np.max(rows.multipliers[:, 1]) > 0.2, "the case never raised a multiplier"
     if config.constraints.slacks == "explicit":
-        assert max(row.slacks.max() for row in rows) > 1e-3, "the case never moved a slack"
+        assert np.max(rows.slacks) > 1e-3, "the case never moved a slack"
 
 
-@pytest.mark.parametrize("bind", ["mean", "tail", "positive"])
-def test_violations_are_those_of_the_samples_in_numpy(changed, clips, bind):
-    config = changed(
-        **{"constraints.bind": bind, "constraints.level": 0.7, "constraints.leeway": 0.01, "batch_size": 8}
-    )
-    task = video_task(config, clips)
-    state, batch = init_state(config, task), next(clips.batches("train", batch_size=8, seed=0))
-    key = jax.random.fold_in(jax.random.wrap_key_data(state.key), 0)
-    samples = np.asarray(task.sample_losses(state.params, task.draw(batch, key)), np.float64)
-    _, metrics = make_step(config, task)(state, batch)
-    kept = 0.78 * (1 - np.array([0.2, 0.05]))
-    each = np.column_stack([samples[:, 0] - 8.0, samples[:, 1:] - kept * samples[:, :-1]])
+BINDS = {"mean": {}, "tail": {"constraints.level": 0.7}, "positive": {"constraints.leeway": 0.01}}
+
+
+@pytest.fixture(scope="module")
+def samples(changed):
+    """Of one step for everything that can be bound: losses of the samples, their slopes in the weights, metrics."""
+    data = batches(1, 8)[0]
+    fields = {"batch_size": 8, "dual.start": (0.5, 2.0, 1.0), **TIGHT}
+    configs = {bind: changed(**fields, **one, **{"constraints.bind": bind}) for bind, one in BINDS.items()}
+
+    def found(config):
+        task = ladder(config)
+        state = init_state(config, task)
+        losses = [of(task.sample_losses)(state.params, data) for of in (lambda function: function, jax.jacrev)]
+        return (*losses, make_step(config, task)(state, data)[1])
+
+    return jax.device_get(jax.jit(lambda: {bind: found(config) for bind, config in configs.items()})())
+
+
+KEPT = 0.4 * (1 - np.array([0.2, 0.05]))
+
+
+def _each(f):
+    """Violations of every sample."""
+    f = f.astype(np.float64)
+    return np.column_stack([f[:, 0] - 0.4, f[:, 1:] - KEPT * f[:, :-1]])
+
+
+@pytest.mark.parametrize("bind", BINDS)
+def test_violations_are_those_of_the_samples_in_numpy(samples, bind):
+    f, _, metrics = samples[bind]
+    each = _each(f)
     worst = -np.sort(-each, axis=0)  # a share 0.3 of 8 samples: the two worst, and 0.4 of the third
     expected = {
         "mean": each.mean(axis=0),
@@ -135,47 +170,38 @@ def test_violations_are_those_of_the_samples_in_numpy(changed, clips, bind):
         "positive": np.maximum(each, 0).mean(axis=0) - 0.01,
     }[bind]
     np.testing.assert_allclose(metrics.violations, expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(metrics.layer_losses, samples.mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(metrics.layer_losses, f.mean(axis=0), rtol=1e-5)
 
 
-@pytest.mark.parametrize("bind", ["mean", "tail", "positive"])
-def test_the_gradient_is_that_of_the_weighted_samples(changed, clips, bind):
+@pytest.mark.parametrize("bind", BINDS)
+def test_the_gradient_is_that_of_the_weighted_samples(samples, bind):
     multipliers = (0.5, 2.0, 1.0)
-    fields = {"dual.start": multipliers, "constraints.bind": bind, "constraints.level": 0.5, "batch_size": 8}
-    config = changed(**fields, **{"constraints.alpha": (0.6,), "constraints.reference": 0.4})
-    task = video_task(config, clips)
-    state, batch = init_state(config, task), next(clips.batches("train", batch_size=8, seed=0))
-    drawn = task.draw(batch, jax.random.fold_in(jax.random.wrap_key_data(state.key), 0))
-    samples, pull = jax.vjp(lambda params: task.sample_losses(params, drawn), state.params)
-    kept = 0.4 * (1 - np.array([0.2, 0.05]))
-    f = np.asarray(samples)
-    each = np.column_stack([f[:, 0] - 0.4, f[:, 1:] - kept * f[:, :-1]])
+    f, slopes, metrics = samples[bind]
+    each = _each(f)
     rank = np.argsort(np.argsort(-each, axis=0), axis=0)
-    share = {"mean": np.full((8, 3), 1 / 8), "tail": (rank < 4) / 4, "positive": (each > 0) / 8}[bind]
+    tail = np.select([rank < 2, rank == 2], [1 / 2.4, 0.4 / 2.4])
+    share = {"mean": np.full((8, 3), 1 / 8), "tail": tail, "positive": (each > 0) / 8}[bind]
     pressed = share * np.array(multipliers)
     weights = pressed.copy()
     weights[:, -1] += 1 / 8
-    weights[:, :-1] -= kept * pressed[:, 1:]
-    (gradient,) = pull(jnp.asarray(weights / (1 + sum(multipliers)), jnp.float32))
-    norm = np.sqrt(sum(np.sum(np.asarray(leaf, np.float64) ** 2) for leaf in jax.tree.leaves(gradient)))
-    _, metrics = make_step(config, task)(state, batch)
-    np.testing.assert_allclose(metrics.grad_norm, norm, rtol=1e-4)
+    weights[:, :-1] -= KEPT * pressed[:, 1:]
+    gradient = np.tensordot(weights / (1 + sum(multipliers)), slopes.astype(np.float64), axes=2)
+    np.testing.assert_allclose(metrics.grad_norm, np.linalg.norm(gradient), rtol=1e-4)
     if bind != "mean":
         assert 0 < np.sum(share > 0) < share.size, "the case binds some of the samples"
 
 
-def test_the_warm_up_is_plain_risk_also_where_multipliers_start_above_0(run):
-    _, rows, warm = run({**SGD, "dual.start": (2.0,), "constraints.warmup_steps": 3}, 3)
-    _, _, plain = run({"method": "erm"}, 3)
-    for one, two in zip(jax.tree.leaves(warm.params), jax.tree.leaves(plain.params), strict=True):
-        np.testing.assert_allclose(one, two, rtol=1e-6, atol=1e-7)
-    np.testing.assert_array_equal(warm.multipliers, np.full(3, 2.0))
-    np.testing.assert_allclose([row.lagrangian for row in rows], [row.layer_losses[-1] for row in rows], rtol=1e-6)
-    _, _, after = run({**SGD, "dual.start": (2.0,), "constraints.warmup_steps": 3}, 4)
-    assert np.all(after.multipliers != 2.0)
+def test_the_warm_up_is_plain_risk_also_where_multipliers_start_above_0(runs):
+    (_, rows, _), (_, plain, _) = runs["started, warm"], runs["erm"]
+    np.testing.assert_allclose(rows.layer_losses[:4], plain.layer_losses[:4], rtol=1e-6)  # after three steps as well
+    np.testing.assert_allclose(rows.grad_norm[:3], plain.grad_norm[:3], rtol=1e-6)
+    np.testing.assert_array_equal(rows.multipliers[:4], np.full((4, 3), 2.0))
+    np.testing.assert_allclose(rows.lagrangian[:3], rows.layer_losses[:3, -1], rtol=1e-6)
+    assert np.all(rows.multipliers[4] != 2.0)
 
 
 def test_an_epoch_that_never_ends_is_refused(changed, clips):
+    assert video_task(changed(batch_size=30), clips).steps_an_epoch == 2
     with pytest.raises(UserError, match=r"--dual.every epoch moves no multiplier: an epoch has 16 steps"):
         video_task(changed(**{"dual.every": "epoch"}), clips)
     video_task(changed(**{"dual.every": "epoch"}, steps=16), clips)
@@ -184,39 +210,28 @@ def test_an_epoch_that_never_ends_is_refused(changed, clips):
     video_task(changed(**{"dual.every": "epoch", "dual.freeze_after": 15, "dual.start": (1.0,)}, steps=16), clips)
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"dual.every": 4, "dual.freeze_after": 3}, "--dual.every must be at most the 3 steps"),
-        ({"dual.every": 4, "constraints.warmup_steps": 3}, "--dual.every must be at most the 3 steps"),
-        ({"constraints.warmup_steps": 3, "dual.freeze_after": 3}, "--dual.freeze-after must be above"),
-        ({"dual.freeze_after": 0}, "--dual.freeze-after must be above constraints.warmup-steps=0, unless"),
-    ],
-    ids=str,
-)
-def test_multipliers_that_start_at_0_and_never_move_are_refused(run, changed, fields, words):
+@pytest.mark.parametrize("name", NEVER)
+def test_multipliers_that_start_at_0_and_never_move_are_refused(runs, changed, name):
+    fields, words = NEVER[name]
     with pytest.raises(UserError, match=words):
         check_config(changed(**fields))
-    assert not np.any(run(fields, 6)[2].multipliers), "the case does move one"
+    assert not np.any(runs[name][2].multipliers), "the case does move one"
     for allowed in ({"dual.start": (0.5,)}, {"method": "erm"}):
         check_config(changed(**fields, **allowed))
 
 
-def test_a_step_an_epoch_on_tails_takes_the_mean_of_the_batches_tails_as_its_help_says(run):
-    fields = {**SGD, "constraints.bind": "tail", "dual.every": "epoch"}
-    config, rows, state = run(fields, EPOCH)
-    mean = np.mean([row.violations for row in rows], axis=0)
-    np.testing.assert_allclose(state.multipliers, np.maximum(RATE * mean, 0.0), rtol=1e-4, atol=1e-6)
+def test_a_step_an_epoch_on_tails_takes_the_mean_of_the_batches_tails_as_its_help_says(runs):
+    config, rows, _ = runs["tails, every epoch"]
+    mean = np.mean(rows.violations[:EPOCH], axis=0)
+    np.testing.assert_allclose(rows.multipliers[EPOCH], np.maximum(RATE * mean, 0.0), rtol=1e-4, atol=1e-6)
     assert "mean of the batches' tails" in inspect.getsource(type(config.dual))
 
 
-def test_an_optimizer_may_be_any_factory_of_a_transformation(run):
-    _, _, named = run(SGD, 4)
-    _, _, made = run({**SGD, "dual.optimizer": "optax:sgd"}, 4)
-    assert np.any(named.multipliers > 0.0)
-    np.testing.assert_array_equal(made.multipliers, named.multipliers)
-    _, _, another = run({**SGD, "dual.optimizer": "optax:rmsprop"}, 4)
-    assert np.any(another.multipliers != named.multipliers)
+def test_an_optimizer_may_be_any_factory_of_a_transformation(runs):
+    named, made, another = (runs[name][2].multipliers for name in ("sgd", "optax:sgd", "optax:rmsprop"))
+    assert np.any(named > 0.0)
+    np.testing.assert_array_equal(made, named)
+    assert np.any(another != named)
 
 
 @pytest.mark.parametrize(
@@ -245,32 +260,33 @@ def test_restarts_that_would_keep_slacks_at_0_are_refused(changed, clips):
         video_task(changed(**{**fields, **allowed}), clips)
 
 
-def test_layers_are_frozen_by_their_number_also_without_a_bound_on_the_input(changed, clips):
-    fields = {"constraints.reference": None, "dual.start": (0.5, 0.25), "dual.frozen": (2,), "batch_size": 8}
-    config = changed(**fields, **SGD)
-    task = video_task(config, clips)
-    batch = next(clips.batches("train", batch_size=8, seed=0))
-    state, _ = make_step(config, task)(init_state(config, task), batch)
-    assert state.multipliers[1] == 0.25
-    assert state.multipliers[0] != 0.5
+def test_layers_are_frozen_by_their_number_also_without_a_bound_on_the_input(runs):
+    rows = runs["no reference"][1]
+    np.testing.assert_array_equal(rows.multipliers[:, 1], np.full(STEPS, 0.25, np.float32))
+    assert np.all(rows.multipliers[1:, 0] != 0.5)
 
 
-def test_without_a_frozen_or_capped_multiplier_nothing_differs_from_the_defaults(run):
-    _, plain, last = run({})
-    _, said, other = run({"dual.cap": 1e6, "dual.smoothing": 0.0, "dual.every": 1, "constraints.level": 0.5})
-    for one, two in zip(plain, said, strict=True):
-        np.testing.assert_array_equal(one.multipliers, two.multipliers)
-        np.testing.assert_array_equal(one.layer_losses, two.layer_losses)
-    for one, two in zip(jax.tree.leaves(last.params), jax.tree.leaves(other.params), strict=True):
-        np.testing.assert_array_equal(one, two)
+def test_without_a_frozen_or_capped_multiplier_nothing_differs_from_the_defaults(runs):
+    (_, plain, last), (_, said, other) = runs["defaults"], runs["defaults said"]
+    np.testing.assert_array_equal(plain.multipliers, said.multipliers)
+    np.testing.assert_array_equal(plain.layer_losses, said.layer_losses)
+    np.testing.assert_array_equal(last.params, other.params)
     assert (last.slacks, last.sizes, last.average) == (None, None, None)
 
 
-def test_duals_losses_and_sizes_stay_float32_where_layers_compute_in_bfloat16(run):
-    _, rows, state = run({**VARIANTS["scaled, explicit slacks, tails"], "model.dtype": "bfloat16", "average": 0.5}, 4)
-    for leaf in jax.tree.leaves((state.params, state.dual, state.slacks, state.sizes, state.average, rows)):
-        assert leaf.dtype in (jnp.float32, jnp.int32)
-        assert np.all(np.isfinite(leaf))
-    _, wide, _ = run(VARIANTS["scaled, explicit slacks, tails"], 4)
-    np.testing.assert_allclose(rows[-1].layer_losses, wide[-1].layer_losses, rtol=0.05)
-    np.testing.assert_allclose(rows[-1].multipliers, wide[-1].multipliers, rtol=0.1, atol=0.02)
+def test_everything_but_the_layers_stays_float32_where_these_compute_in_bfloat16(changed, clips):
+    fields = {**VARIANTS["scaled, explicit slacks, tails"], **TIGHT, "average": 0.5, "batch_size": 32}
+    ends = {}
+    for dtype in ("bfloat16", "float32"):
+        config = changed(**fields, **{"model.dtype": dtype})
+        task = video_task(config, clips)
+        state, step = init_state(config, task), make_step(config, task)
+        for _, batch in zip(range(4), clips.batches("train", batch_size=32, seed=0), strict=False):
+            state, ends[dtype] = step(state, batch)
+        for leaf in jax.tree.leaves((state, ends[dtype])):
+            assert leaf.dtype in (jnp.float32, jnp.int32, jnp.uint32)
+            assert np.all(np.isfinite(leaf))
+    narrow, wide = ends["bfloat16"], ends["float32"]
+    np.testing.assert_allclose(narrow.layer_losses, wide.layer_losses, rtol=0.05)
+    np.testing.assert_allclose(narrow.multipliers, wide.multipliers, rtol=0.1, atol=0.02)
+    assert not np.array_equal(narrow.layer_losses, wide.layer_losses)

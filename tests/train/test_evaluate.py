@@ -1,53 +1,63 @@
 """The evaluation against NumPy: RMSE, noise, ratios, and JSON that is strict."""
 
+import functools
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train.constrained import init_state, noise_levels
+from tests.train.conftest import traced_recipe, traced_task
+from train.constrained import noise_levels
 from train.video.evaluate import NOISE_SEED, evaluate_video, make_split_losses
-from train.video.task import add_noise, to_unit, video_task
+from train.video.task import add_noise, to_unit
+
+
+@functools.cache
+def _evaluated(config, data):
+    task = traced_task(config, data)
+    state = traced_recipe(config, task, data).init()
+    multipliers = np.arange(task.bounds.number, dtype=np.float32)
+    return config, task, state.params, evaluate_video(config, task, data, state.params, multipliers)
 
 
 @pytest.fixture
-def evaluated(changed, clips):
+def evaluated(in_memory, changed, clips):
     """``evaluated(**fields)``: configuration, task, params and what `evaluate_video` says of the untrained model."""
+    return lambda **fields: _evaluated(changed(**fields), clips)
 
-    def build(**fields):
-        config = changed(**fields)
-        task = video_task(config, clips)
-        state = init_state(config, task)
-        multipliers = jnp.arange(task.bounds.number, dtype=jnp.float32)
-        return config, task, state.params, evaluate_video(config, task, clips, state.params, multipliers)
 
-    return build
+@functools.cache
+def _outputs(task):
+    return jax.jit(lambda params, noisy: task.outputs(params, noisy, lambda y: y))
 
 
 def _noisy(clips, split, gamma):
-    clean = to_unit(clips.splits[split])
-    key = jax.random.fold_in(jax.random.key(NOISE_SEED), 0)
-    return clean, add_noise(clean, gamma * clips.pixel_std, key)
+    return _clean_and_noisy(clips.splits[split], gamma * clips.pixel_std, 0)
+
+
+@jax.jit
+def _clean_and_noisy(batch, variance, index):
+    clean = to_unit(batch)
+    return clean, add_noise(clean, variance, jax.random.fold_in(jax.random.key(NOISE_SEED), index))
 
 
 def test_rmse_is_that_of_all_pixels_on_the_byte_scale(evaluated, clips):
     _, task, params, found = evaluated()
     for gamma in (0.0, 0.15, 0.3):
-        clean, noisy = _noisy(clips, "test", gamma)
-        output = np.asarray(task.outputs(params, noisy, lambda y: y)[-1], np.float64)
+        clean, noisy = (np.asarray(pixels, np.float64) for pixels in _noisy(clips, "test", gamma))
+        output = np.asarray(_outputs(task)(params, noisy.astype(np.float32))[-1], np.float64)
         rmse = 255 * np.sqrt(np.mean((output - clean) ** 2))
         assert found["rmse"][str(gamma)] == pytest.approx(rmse, rel=1e-5)
-        noisy_rmse = 255 * np.sqrt(np.mean((np.asarray(noisy, np.float64) - clean) ** 2))
+        noisy_rmse = 255 * np.sqrt(np.mean((noisy - clean) ** 2))
         assert found["noisy_rmse"][str(gamma)] == pytest.approx(noisy_rmse, rel=1e-5, abs=1e-9)
 
 
 def test_layer_losses_are_means_over_the_test_split(evaluated, clips):
     _, task, params, found = evaluated()
     clean, noisy = _noisy(clips, "test", 0.15)
-    outputs = np.asarray(task.outputs(params, noisy, lambda y: y), np.float64)
-    losses = 0.5 * np.sum((outputs - clean) ** 2, axis=-1).mean(axis=-1)
+    outputs = np.asarray(_outputs(task)(params, noisy), np.float64)
+    losses = 0.5 * np.sum((outputs - np.asarray(clean)) ** 2, axis=-1).mean(axis=-1)
     np.testing.assert_allclose(found["layer_losses"], losses.mean(axis=-1), rtol=1e-5)
     np.testing.assert_allclose(found["descend_share"], (losses[1:] < losses[:-1]).mean(axis=-1), rtol=1e-6)
     np.testing.assert_allclose(found["mean_ratio"], (losses[1:] / losses[:-1]).mean(axis=-1), rtol=1e-5)
@@ -64,25 +74,24 @@ def test_bounds_are_the_stated_ones_not_the_tightened(evaluated):
     assert found["feasible"] == bool(np.all(losses <= 1.05 * np.array(bounds)))
 
 
-def test_a_split_larger_than_a_batch_is_measured_whole(clips, config, monkeypatch):
-    task = video_task(config, clips)
-    params = init_state(config, task).params
+def test_a_split_larger_than_a_batch_is_measured_whole(evaluated, clips, monkeypatch):
+    _, task, params, _ = evaluated()
     monkeypatch.setattr("train.video.evaluate.BATCH_SIZE", 7)
     found = make_split_losses(task, clips)(params, "validation", 0.15)
     assert found.sample_losses.shape == (12, 3)
-    clean = np.asarray(to_unit(clips.splits["validation"]))
-    keys = [jax.random.fold_in(jax.random.key(NOISE_SEED), index) for index in range(2)]
-    noisy = [
-        np.asarray(add_noise(jnp.asarray(part), 0.15 * clips.pixel_std, key))
-        for part, key in zip((clean[:7], clean[7:]), keys, strict=True)
+    batch = clips.splits["validation"]
+    parts = [
+        [np.asarray(pixels) for pixels in _clean_and_noisy(part, 0.15 * clips.pixel_std, index)]
+        for index, part in enumerate((batch[:7], batch[7:]))
     ]
-    losses = 0.5 * np.sum((np.concatenate(noisy) - clean) ** 2, axis=-1).mean(axis=-1)
+    clean, noisy = (np.concatenate(pixels) for pixels in zip(*parts, strict=True))
+    losses = 0.5 * np.sum((noisy - clean) ** 2, axis=-1).mean(axis=-1)
     np.testing.assert_allclose(found.sample_losses[:, 0], losses, rtol=1e-5)
 
 
 def test_noise_has_the_variance_it_names(clips):
-    gamma, clean = 0.2, jnp.full((200, 20, 64), 0.5)
-    noise = np.asarray(add_noise(clean, gamma * clips.pixel_std, jax.random.key(0)), np.float64) - 0.5
+    gamma, clean = 0.2, np.full((200, 20, 64), 0.5, np.float32)
+    noise = np.asarray(jax.jit(add_noise)(clean, gamma * clips.pixel_std, jax.random.key(0)), np.float64) - 0.5
     assert np.var(noise) == pytest.approx(gamma * clips.pixel_std, rel=0.01)
     assert abs(np.mean(noise)) < 4 * np.sqrt(gamma * clips.pixel_std / noise.size)
 

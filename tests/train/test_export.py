@@ -4,7 +4,6 @@ import dataclasses
 import importlib
 import json
 import pkgutil
-import shutil
 from collections import OrderedDict
 
 import jax
@@ -24,23 +23,16 @@ from train.metrics import read_metrics
 from train.runs import best_checkpoint
 from train.structure import PARAMETER_TYPES, flatten
 from train.tuning import Judgement
-from train.video.task import add_noise, to_unit, video_task
+from train.video.task import video_task
 from unroll_jax.energies.transformer import TransformerParams
 
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A folder where the small configuration ran, made by the first test that asks."""
-    return tmp_path_factory.mktemp("whole") / "run"
+pytestmark = [pytest.mark.xdist_group("video-runs"), pytest.mark.usefixtures("in_memory")]
 
 
 @pytest.fixture
-def run(whole, start, config, tmp_path):
+def run(finished):
     """A copy of a small constrained run."""
-    if not whole.exists():
-        start(config, name=str(whole))
-    shutil.copytree(whole, tmp_path / "run")
-    return tmp_path / "run"
+    return finished
 
 
 @pytest.fixture
@@ -63,8 +55,8 @@ def test_parameters_and_outputs_come_back_bit_for_bit(run, exported, config, cli
         assert leaf.dtype == other.dtype
         assert leaf.tobytes() == np.asarray(other).tobytes()
     task = video_task(config, clips)
-    noisy = add_noise(to_unit(clips.splits["test"]), 0.1, jax.random.key(3))
-    outputs = jax.jit(lambda params: task.outputs(params, noisy, lambda y: y))
+    noisy = np.random.default_rng(0).uniform(size=clips.splits["test"].shape).astype(np.float32)
+    outputs = jax.jit(lambda params: task.outputs(params, jnp.asarray(noisy), lambda y: y))
     assert np.asarray(outputs(found.params)).tobytes() == np.asarray(outputs(state.params)).tobytes()
 
 
@@ -91,14 +83,12 @@ def test_config_json_says_what_the_run_was_and_what_its_multipliers_are(run, exp
     assert str(run.parent) not in (exported / "config.json").read_text()
 
 
-def test_an_infeasible_run_says_so_and_a_plain_one_has_no_multipliers(start, changed, tmp_path):
-    start(changed(steps=2, **{"constraints.alpha": (0.99,)}), "steep")
+def test_an_infeasible_run_says_so_and_a_plain_one_has_no_multipliers(infeasible, both, tmp_path):
     log = []
-    found = load_exported(export(tmp_path / "steep", log=log.append)).config
+    found = load_exported(export(infeasible[0], tmp_path / "steep", log=log.append)).config
     assert found["feasible"] is False
     assert any("NOT feasible" in line for line in log)
-    start(changed(steps=2, method="erm"), "plain")
-    found = load_exported(export(tmp_path / "plain", log=lambda _: None)).config
+    found = load_exported(export(both / "erm", tmp_path / "plain", log=lambda _: None)).config
     assert (found["feasible"], found["multipliers"]) == (None, None)
 
 
@@ -115,10 +105,16 @@ def exported_params(run, monkeypatch, tmp_path):
     return go
 
 
-def test_every_dtype_and_shape_survives(exported_params, getkey):
+def test_every_dtype_and_shape_survives(exported_params):
     params = {
-        "half": jax.random.normal(getkey(), (3, 5)).astype(jnp.bfloat16),
-        "deep": {"er": {"scalar": jnp.float32(0.1), "whole": jnp.arange(4), "none": jnp.zeros((0, 3))}},
+        "half": np.random.default_rng(0).normal(size=(3, 5)).astype(jnp.bfloat16),
+        "deep": {
+            "er": {
+                "scalar": jnp.float32(0.1),
+                "whole": jnp.asarray(np.arange(4)),
+                "none": jnp.asarray(np.zeros((0, 3))),
+            }
+        },
         "turned": np.arange(12.0, dtype=np.float64).reshape(3, 4).T,
         "flags": np.array([True, False]),
         "several": [np.ones(2, np.float32), (np.zeros(1, np.int8), None)],
@@ -202,8 +198,9 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_is_one_clear_line_with_the_way_out(exported_params, getkey, damage):
-    out = exported_params({"params": {"V": jax.random.normal(getkey(), (2, 4, 16)), "W": np.ones((3, 3), np.float32)}})
+def test_damage_is_one_clear_line_with_the_way_out(exported_params, damage):
+    V = np.random.default_rng(0).normal(size=(2, 4, 16)).astype(np.float32)
+    out = exported_params({"params": {"V": V, "W": np.ones((3, 3), np.float32)}})
     change, words = DAMAGE[damage]
     assert isinstance(load_exported(out), Exported)
     change(out)

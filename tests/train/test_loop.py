@@ -1,57 +1,69 @@
 """The training loop: what it records, when it stops, and what it leaves behind."""
 
+import functools
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.train.conftest import traced_recipe, traced_task
 from train.checkpoint import Checkpoints
 from train.constrained import init_state
 from train.errors import UserError
 from train.loop import train
 from train.metrics import read_metrics
-from train.video.recipe import video_recipe
-from train.video.task import video_task
+from train.video.task import to_unit
+
+pytestmark = pytest.mark.xdist_group("video-runs")
+
+
+BLACK = (0, 1, 2)  # the batch that a poison answers to has this value in all pixels
+
+
+@functools.cache
+def _poisoned(config, data):
+    """The recipe with losses that are NaN at layer 1 on a batch of 0, infinite at layer 2 on one of 1, and on one of 2
+    as they are, but for their slope, which is not finite."""
+    task = traced_task(config, data)
+
+    def sample_losses(params, drawn):
+        first, second, _ = (jnp.all(drawn.clean == to_unit(jnp.uint8(value))) for value in BLACK)
+        poison = jnp.stack([0.0, jnp.where(first, jnp.nan, 0.0), jnp.where(second, jnp.inf, 0.0)])
+        away = jnp.mean((drawn.clean - to_unit(jnp.uint8(2))) ** 2)
+        root = jnp.sqrt(1e-12 * away * jnp.sum(params["params"]["layers"].U ** 2))
+        return task.sample_losses(params, drawn) + poison + root
+
+    return traced_recipe(config, task._replace(sample_losses=sample_losses), data)
 
 
 @pytest.fixture
-def loop(clips, tmp_path):
-    """Trains a configuration in ``tmp_path``; ``poison(params, batch)`` is added to the layer losses."""
+def loop(in_memory, clips, tmp_path):
+    """Trains a configuration in ``tmp_path``."""
 
-    def go(config, poison=None, data=clips):
-        task = video_task(config, clips)
-        if poison is not None:
-            task = task._replace(sample_losses=_poisoned(task.sample_losses, poison))
+    def go(config, poisoned=False):
         log = []
-        train(video_recipe(config, task, data), tmp_path, log=log.append)
+        recipe = _poisoned(config, clips) if poisoned else traced_recipe(config, traced_task(config, clips), clips)
+        train(recipe, tmp_path, log=log.append)
         return log
 
     return go
 
 
-def _poisoned(sample_losses, poison):
-    return lambda params, drawn: sample_losses(params, drawn) + poison(params, drawn.clean)
-
-
-def _at_layer(layer, value):
-    return lambda params, batch: jnp.zeros(3).at[layer].set(jnp.where(jnp.all(batch == 0), value, 0.0))
-
-
-def _root_of_nothing(params, batch):
-    """Where the batch is 0 it is 0, but its slope is not finite."""
-    return jnp.sqrt(1e-12 * jnp.mean(batch, dtype=jnp.float32) * jnp.sum(params["params"]["layers"].U ** 2))
-
-
 @pytest.fixture
-def black_fifth_batch(clips, monkeypatch):
+def fifth_batch(clips, monkeypatch):
+    """``fifth_batch(value)``: all pixels of the fifth batch have this value."""
     ordinary = clips.batches
 
-    def batches(split, **options):
-        for step, batch in enumerate(ordinary(split, **options), start=options["start_step"] + 1):
-            yield np.zeros_like(batch) if step == 5 else batch
+    def set_to(value):
+        def batches(split, **options):
+            for step, batch in enumerate(ordinary(split, **options), start=options["start_step"] + 1):
+                yield np.full_like(batch, value) if step == 5 else batch
 
-    monkeypatch.setattr(clips, "batches", batches)
+        monkeypatch.setattr(clips, "batches", batches)
+
+    return set_to
 
 
 def _status(folder):
@@ -62,8 +74,53 @@ def _saved_steps(folder):
     return sorted(int(path.name) for path in (folder / "checkpoints").iterdir())
 
 
-def test_every_step_and_every_validation_is_recorded_once(loop, config, changed, tmp_path):
-    loop(changed(steps=5))
+def test_a_validation_row_is_of_the_state_saved_with_it(both, config, clips):
+    folder = both / "constrained"
+    last = read_metrics(folder / "metrics.jsonl")[-1]
+    like = jax.eval_shape(lambda: init_state(config, traced_task(config, clips)))
+    with Checkpoints(folder / "checkpoints", read_only=True) as checkpoints:
+        step, state, notes = checkpoints.newest(like)
+    assert step == last["step"] == int(state.step) == 6
+    outputs_loss = last["layer_losses"][-1]
+    assert notes["score"] == pytest.approx(-outputs_loss) if last["feasible"] else notes["score"] <= -1e6
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0, ["loss is not finite at step 5", "layer 1"]),
+        (1, ["loss is not finite at step 5", "layer 2"]),
+        (2, ["gradient is not finite at step 5"]),
+    ],
+    ids=["loss nan", "loss inf", "gradient nan"],
+)
+def test_a_loss_or_gradient_that_is_not_finite_stops_the_run_at_its_last_good_checkpoint(
+    loop, changed, fifth_batch, tmp_path, value, words
+):
+    fifth_batch(value)
+    with pytest.raises(UserError) as caught:
+        loop(changed(steps=5), poisoned=True)
+    for word in (*words, "checkpoint is kept"):
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert _saved_steps(tmp_path) == [2, 4]
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["kind"] == "train"] == [1, 2, 3, 4]
+    status = _status(tmp_path)
+    assert (status["state"], status["steps"]) == ("failed", 4)
+    assert status["messages"] == [str(caught.value)]
+
+
+def test_a_failed_run_fails_again_in_the_same_way_and_once_mended_has_every_step_and_validation_once(
+    loop, changed, fifth_batch, tmp_path
+):
+    fifth_batch(0)
+    config = changed(steps=5)
+    for _ in range(2):
+        with pytest.raises(UserError, match="step 5"):
+            loop(config, poisoned=True)
+    assert _saved_steps(tmp_path) == [2, 4]
+    assert loop(config) == ["going on from the checkpoint of step 4"]
     rows = read_metrics(tmp_path / "metrics.jsonl")
     assert [(row["kind"], row["step"]) for row in rows] == [
         ("train", 1),
@@ -82,54 +139,6 @@ def test_every_step_and_every_validation_is_recorded_once(loop, config, changed,
     assert status["train_seconds"] > 0
     assert status["compile_seconds"] > 0
     assert status["environment"]["jax"]
-
-
-def test_a_validation_row_is_of_the_state_saved_with_it(loop, config, clips, tmp_path):
-    loop(config)
-    last = read_metrics(tmp_path / "metrics.jsonl")[-1]
-    task = video_task(config, clips)
-    with Checkpoints(tmp_path / "checkpoints") as checkpoints:
-        step, state, notes = checkpoints.newest(init_state(config, task))
-    assert step == last["step"] == int(state.step) == 6
-    outputs_loss = last["layer_losses"][-1]
-    assert notes["score"] == pytest.approx(-outputs_loss) if last["feasible"] else notes["score"] <= -1e6
-
-
-@pytest.mark.parametrize(
-    ("poison", "words"),
-    [
-        (_at_layer(1, jnp.nan), ["loss is not finite at step 5", "layer 1"]),
-        (_at_layer(2, jnp.inf), ["loss is not finite at step 5", "layer 2"]),
-        (_root_of_nothing, ["gradient is not finite at step 5"]),
-    ],
-    ids=["loss nan", "loss inf", "gradient nan"],
-)
-@pytest.mark.usefixtures("black_fifth_batch")
-def test_a_loss_or_gradient_that_is_not_finite_stops_the_run_at_its_last_good_checkpoint(
-    loop, config, tmp_path, poison, words
-):
-    with pytest.raises(UserError) as caught:
-        loop(config, poison)
-    for word in (*words, "checkpoint is kept"):
-        assert word in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert _saved_steps(tmp_path) == [2, 4]
-    rows = read_metrics(tmp_path / "metrics.jsonl")
-    assert [row["step"] for row in rows if row["kind"] == "train"] == [1, 2, 3, 4]
-    status = _status(tmp_path)
-    assert (status["state"], status["steps"]) == ("failed", 4)
-    assert status["messages"] == [str(caught.value)]
-
-
-@pytest.mark.usefixtures("black_fifth_batch")
-def test_a_failed_run_fails_again_in_the_same_way_and_goes_on_once_mended(loop, config, tmp_path):
-    for _ in range(2):
-        with pytest.raises(UserError, match="step 5"):
-            loop(config, _at_layer(0, jnp.nan))
-    assert _saved_steps(tmp_path) == [2, 4]
-    assert loop(config) == ["going on from the checkpoint of step 4"]
-    assert _status(tmp_path)["state"] == "finished"
-    assert _status(tmp_path)["messages"] == []
 
 
 def test_parameters_that_overflow_are_never_saved(loop, changed, tmp_path):

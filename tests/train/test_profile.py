@@ -43,16 +43,15 @@ def test_the_trace_covers_these_steps_and_ends_with_the_run(monkeypatch, tmp_pat
     assert [event.replace("after end", "at the end") for event in events] == expected
 
 
-def test_a_profiled_run_has_a_trace_and_is_the_same_run(start, config, tmp_path):
-    profiled = dataclasses.replace(config, profile="2:3")
-    log = start(profiled)
+@pytest.mark.xdist_group("video-runs")
+def test_a_profiled_run_has_a_trace_and_is_the_same_run(start, config, both, tmp_path):
+    log = start(dataclasses.replace(config, profile="2:3"))
     assert any("profile: a trace" in line for line in log)
     assert list((tmp_path / "run" / "profile").rglob("*.xplane.pb"))
     assert json.loads((tmp_path / "run" / "config.json").read_text())["profile"] is None
-    start(config, name="plain")
-    rows = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("run", "plain")]
+    rows = [(folder / "metrics.jsonl").read_bytes() for folder in (tmp_path / "run", both / "constrained")]
     assert rows[0] == rows[1]
-    assert not (tmp_path / "plain" / "profile").exists()
+    assert not (both / "constrained" / "profile").exists()
     assert any("finished already" in line for line in start(config))
 
 

@@ -17,20 +17,13 @@ from train.metrics import read_metrics
 from train.runs import evaluate
 from train.video.task import video_task
 
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """A folder where the small configuration ran from start to end, made by the first test that asks."""
-    return tmp_path_factory.mktemp("whole") / "run"
+pytestmark = pytest.mark.xdist_group("video-runs")
 
 
 @pytest.fixture
-def finished(whole, start, config, tmp_path):
-    """A copy of the finished run at ``tmp_path / "run"``."""
-    if not whole.exists():
-        start(config, name=str(whole))
-    shutil.copytree(whole, tmp_path / "run")
-    return tmp_path / "run"
+def whole(both):
+    """The run that `finished` is a copy of."""
+    return both / "constrained"
 
 
 def _state(folder, config, clips, step=None):
@@ -51,17 +44,21 @@ def _cut_back(folder, *, keep, metrics):
     (folder / "evaluation.json").unlink()
 
 
+def _assert_same(folder, whole, config, clips):
+    assert (folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    assert _state(folder, config, clips) == _state(whole, config, clips)
+    same = [json.loads((one / "evaluation.json").read_text()) for one in (folder, whole)]
+    for found in same:
+        del found["train_seconds"]
+    assert same[0] == same[1]
+
+
 @pytest.mark.parametrize("keep", [4, 0])
 def test_a_run_that_was_cut_back_ends_like_the_whole_one(finished, whole, start, config, clips, keep):
     _cut_back(finished, keep=keep, metrics=0.95)
     log = start(config)
     assert ("going on from the checkpoint of step 4" in log) == (keep == 4)
-    assert (finished / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
-    assert _state(finished, config, clips) == _state(whole, config, clips)
-    same = [json.loads((folder / "evaluation.json").read_text()) for folder in (finished, whole)]
-    for found in same:
-        del found["train_seconds"]
-    assert same[0] == same[1]
+    _assert_same(finished, whole, config, clips)
 
 
 @pytest.mark.usefixtures("x64")
@@ -93,8 +90,7 @@ def test_a_damaged_newest_checkpoint_costs_its_steps_and_nothing_else(finished, 
     assert any("checkpoint 6 is damaged" in line and "falling back" in line for line in log)
     assert "going on from the checkpoint of step 4" in log
     assert (finished / "damaged" / "6").is_dir()
-    assert (finished / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
-    assert _state(finished, config, clips) == _state(whole, config, clips)
+    _assert_same(finished, whole, config, clips)
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_starts_again_and_says_so(finished, whole, start, config, clips):
@@ -103,8 +99,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_starts_again_and_says_so(finish
         notes.write_text("{}")
     log = start(config)
     assert any("starting again from step 0" in line for line in log)
-    assert (finished / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
-    assert _state(finished, config, clips) == _state(whole, config, clips)
+    _assert_same(finished, whole, config, clips)
 
 
 def test_a_finished_run_is_not_trained_again(finished, start, config):
@@ -121,10 +116,13 @@ def test_a_changed_configuration_is_refused_with_field_and_both_values(finished,
         start(changed(**{"dual.optimizer": "sgd"}))
 
 
-def test_changed_data_are_refused_when_training_goes_on_and_when_evaluating(finished, start, config, clips):
+def test_changed_data_are_refused_when_training_goes_on_and_when_evaluating(
+    finished, start, config, clips, monkeypatch
+):
     before = (finished / "evaluation.json").read_bytes()
     changed = Clips(seed=1)
-    clips.splits, clips.pixel_std = changed.splits, changed.pixel_std  # what `load` gives from here on
+    for name in ("splits", "pixel_std"):
+        monkeypatch.setattr(clips, name, getattr(changed, name))  # what `load` gives from here on
     for again in (lambda: start(config), lambda: evaluate(finished, log=lambda _: None)):
         with pytest.raises(UserError, match=r"found\.pixel_std was .* is now"):
             again()
@@ -151,11 +149,10 @@ def test_a_file_in_place_of_the_folder_is_refused(start, config, tmp_path):
         start(config)
 
 
-def test_a_kill_before_the_configuration_was_written_does_not_block_the_folder(start, changed, tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.partial").write_text("{")
-    start(changed(steps=1, method="erm"))
-    assert (tmp_path / "run" / "evaluation.json").exists()
+def test_a_kill_before_the_configuration_was_written_does_not_block_the_folder(infeasible):
+    folder, _ = infeasible
+    assert (folder / "left.partial").exists(), "the case begins in such a folder"
+    assert (folder / "evaluation.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -193,20 +190,19 @@ def test_evaluating_again_gives_the_same_file(finished, start):
     assert (finished / "evaluation.json").read_bytes() == before
 
 
-def test_the_best_checkpoint_is_the_feasible_one_of_least_loss_or_the_least_infeasible(start, changed, tmp_path):
-    log = start(changed(**{"constraints.alpha": (0.99,)}))
+def test_the_best_checkpoint_is_the_feasible_one_of_least_loss_or_the_least_infeasible(infeasible):
+    folder, log = infeasible
     assert any("no checkpoint was feasible" in line for line in log)
     assert any("NOT feasible" in line for line in log)
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     excess = {row["step"]: row["worst_excess"] for row in rows if row["kind"] == "validation"}
-    found = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    found = json.loads((folder / "evaluation.json").read_text())
     assert found["best_step"] == min(excess, key=excess.__getitem__)
     assert found["feasible"] is False
 
 
-def test_both_methods_run_side_by_side(start, changed, tmp_path):
-    start(changed(method="both", steps=2))
-    found = [json.loads((tmp_path / "run" / name / "evaluation.json").read_text()) for name in ("erm", "constrained")]
+def test_both_methods_run_side_by_side(both):
+    found = [json.loads((both / name / "evaluation.json").read_text()) for name in ("erm", "constrained")]
     assert [one["method"] for one in found] == ["erm", "constrained"]
     assert found[0]["noisy_rmse"] == found[1]["noisy_rmse"]
     assert found[0]["multipliers"] == [0.0, 0.0, 0.0]

@@ -16,15 +16,19 @@ VARIANTS = {
     "plain": {"method": "erm"},
     "pi": {},
     "pi without a reference, layers recomputed": {"constraints.reference": None, "remat": "everything"},
-    "sgd, not normalised, after a warm-up": {
+    "sgd, resilient, not normalised, after a warm-up": {
         "dual.optimizer": "sgd",
         "dual.learning_rate": 0.3,
+        "constraints.resilience": 2.0,
         "constraints.normalise": False,
         "constraints.warmup_steps": 2,
     },
-    "sgd, resilient": {"dual.optimizer": "sgd", "dual.learning_rate": 0.3, "constraints.resilience": 2.0},
-    "adam, one alpha a layer": {"dual.optimizer": "adam", "constraints.alpha": (0.5, 0.6)},
-    "adam, resilient": {"dual.optimizer": "adam", "dual.learning_rate": 0.05, "constraints.resilience": 0.2},
+    "adam, resilient, one alpha a layer": {
+        "dual.optimizer": "adam",
+        "dual.learning_rate": 0.05,
+        "constraints.resilience": 0.2,
+        "constraints.alpha": (0.5, 0.6),
+    },
 }
 
 
@@ -182,14 +186,3 @@ def test_a_step_is_traced_once_for_a_shape(case):
     state, step = init_state(config, task), make_step(config, task._replace(sample_losses=traced))
     for batch in batches:
         state, _ = step(state, batch)
-
-
-def test_everything_but_the_layers_stays_float32_under_bfloat16(case):
-    config, task, batches = case({"model.dtype": "bfloat16"})
-    state, metrics = make_step(config, task)(init_state(config, task), batches[0])
-    for leaf in jax.tree.leaves((state.params, state.dual, metrics)):
-        assert leaf.dtype in (jnp.float32, jnp.int32)
-    wide, wide_task, _ = case("pi")
-    _, reference = make_step(wide, wide_task)(init_state(wide, wide_task), batches[0])
-    np.testing.assert_allclose(metrics.layer_losses, reference.layer_losses, rtol=0.05)
-    assert not np.array_equal(metrics.layer_losses, reference.layer_losses)

@@ -13,13 +13,13 @@ SMALL = [
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("in_memory")
 def test_a_real_search_interrupted_in_training_goes_on_and_ends_like_one_left_alone(
     clips, monkeypatch, capsys, tmp_path
 ):
     from train.video import recipe
 
     tested = []
-    monkeypatch.setattr("train.video.kind.load", lambda config, *, log: clips)
     examples = clips.examples
     monkeypatch.setattr(clips, "examples", lambda split, **options: tested.append(split) or examples(split, **options))
     assert main(["search", "video-ut", *SMALL, "--out", str(tmp_path / "whole")]) == 0
@@ -53,7 +53,6 @@ def test_a_real_search_interrupted_in_training_goes_on_and_ends_like_one_left_al
     steps = {row["trial"]: row["step"] for row in best["trials"]}
     assert json.loads((trial / "evaluation.json").read_text())["best_step"] == steps[0]
     capsys.readouterr()
-    monkeypatch.setattr("train.video.kind.write_report", lambda *arguments, **options: None)
     words = again.removeprefix("again: python -m train ").split()
     assert main([*words, "--out", str(tmp_path / "whole" / best["best"])]) == 0
     assert "finished already" in capsys.readouterr().out, "the command printed is that of the best trial"

@@ -66,27 +66,26 @@ def test_opening_a_study_twice_gives_the_same_one(tmp_path):
     assert len(open_study(tmp_path).trials) == 1
 
 
-@pytest.mark.parametrize("after", [1, 11, 13])
-def test_an_interrupted_search_ends_like_one_left_alone(go, trained, monkeypatch, tmp_path, after):
+def test_an_interrupted_search_ends_like_one_left_alone(go, monkeypatch, tmp_path):
     over, trials = {**RATES, "alpha": "0.05:0.9", "resilience": "none,3,10"}, 13
     whole = go(over, "whole", trials=trials)
-    calls = []
-
-    def interrupted(*arguments, **options):
-        calls.append(arguments)
-        if len(calls) == after:
-            raise KeyboardInterrupt
-        return real(*arguments, **options)
-
     real = trials_module.run_one
-    monkeypatch.setattr("train.search.trials.run_one", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        go(over, "cut", trials=trials)
-    cut = go(over, "cut", trials=trials)
-    assert cut == whole
-    first, second = (json.loads((tmp_path / name / "search.json").read_text()) for name in ("cut", "whole"))
-    assert first == second
-    assert len(calls) == trials + 1
+    for after in (1, 11, 13):
+        calls, name = [], f"cut in trial {after}"
+
+        def interrupted(*arguments, calls=calls, after=after, **options):
+            calls.append(arguments)
+            if len(calls) == after:
+                raise KeyboardInterrupt
+            return real(*arguments, **options)
+
+        monkeypatch.setattr("train.search.trials.run_one", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            go(over, name, trials=trials)
+        assert go(over, name, trials=trials) == whole, name
+        first, second = (json.loads((tmp_path / folder / "search.json").read_text()) for folder in (name, "whole"))
+        assert first == second, name
+        assert len(calls) == trials + 1, name
 
 
 def test_tpe_closes_in_on_the_best_rate(go):

@@ -1,0 +1,26 @@
+"""One program for every rho: its number in a list is traced. Tests that take them by name stand beside its users'."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+
+import unroll_jax as uj
+from unroll_jax.energies.rho import RhoLike, resolve_rho
+
+__all__ = ["of_every_rho"]
+
+
+def of_every_rho(function: Callable, rhos: Sequence[RhoLike] = tuple(uj.RHOS)) -> Callable:
+    """``function(rho, *args)`` compiled once, for each rho in turn; what it returns has an axis of them in front."""
+
+    def of_all(*args):
+        return jax.lax.map(lambda index: function(_numbered(index, rhos), *args), np.arange(len(rhos)))
+
+    return jax.jit(of_all)
+
+
+def _numbered(index: jax.Array, rhos: Sequence[RhoLike]) -> uj.Rho:
+    entries = [resolve_rho(rho) for rho in rhos]
+    fields = ([getattr(entry, field) for entry in entries] for field in ("value", "slope", "log_slope"))
+    return uj.Rho(*(lambda z, of=of: jax.lax.switch(index, of, z) for of in fields))

@@ -1,0 +1,40 @@
+"""Sparse coding in float64 NumPy, token by token; and what the tests of LISTA and DUST draw and compile."""
+
+import jax
+import numpy as np
+
+from tests import reference
+
+N, DIM, ATOMS, RANK = 5, 3, 6, 4
+
+
+def soft(y, threshold):
+    return np.sign(y) * np.maximum(np.abs(y) - threshold, 0.0)
+
+
+def coding_energy(H, D, x, sparsity):
+    """|x - H D|^2 / 2 + lambda |H|_1, token by token."""
+    return sum(0.5 * np.sum((e - h @ D) ** 2) + sparsity * np.sum(np.abs(h)) for h, e in zip(H, x, strict=True))
+
+
+def coding_step(H, D, x, sparsity, c=None):
+    c = np.linalg.norm(D, 2) ** 2 if c is None else c
+    return np.array([soft(h + D @ (e - h @ D) / c, sparsity / c) for h, e in zip(H, x, strict=True)])
+
+
+def mixing_step(H, V, form, *, damping=1.0, graph=None):
+    if form != "plain":
+        return reference.pair_step(H, form=form, W_a=V.T, step_size=damping, graph=graph)
+    weights = np.exp(H @ V.T @ V @ H.T)
+    return (1.0 - damping) * H + damping * weights / weights.sum(axis=1, keepdims=True) @ H
+
+
+def draw(seed, count=()):
+    """Codes, dictionary, V and signal."""
+    rng = np.random.default_rng(seed)
+    return tuple(rng.normal(size=(*count, *shape)) for shape in ((N, ATOMS), (ATOMS, DIM), (RANK, ATOMS), (N, DIM)))
+
+
+def at_once(layers):
+    """Energies and steps of all layers, compiled as one program."""
+    return jax.jit(lambda *a: [(layer.energy(*a), layer.step(*a)) for layer in layers])

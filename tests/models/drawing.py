@@ -1,0 +1,21 @@
+"""Parameters and inputs drawn by NumPy, which compiles nothing."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def normal(*shape, seed=1, dtype=jnp.float64):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape), dtype)
+
+
+def drawn(model, *inputs, scale=0.5, seed=0):
+    """Parameters away from the initial ones, where biases are 0 and norms do nothing; in the model's dtypes."""
+    draw = np.random.default_rng(seed)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), *inputs)
+    return jax.tree.map(lambda leaf: jnp.asarray(scale * draw.normal(size=leaf.shape), leaf.dtype), shapes)
+
+
+def float64(tree):
+    """The same in float64 NumPy."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), tree)
