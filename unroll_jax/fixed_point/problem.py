@@ -22,6 +22,7 @@ __all__ = [
     "Problem",
     "SolveInfo",
     "epsilon_of",
+    "extend",
     "flatten",
     "judge",
     "norm",
@@ -43,8 +44,8 @@ STATUS = (
 )
 # A relative residual under this many epsilons is what rounding the values of a map and of its sums leaves.
 ROUND_OFF = 16.0
-# States may grow to this many times what the iteration started from or moved by before residuals stop being relative to
-# them: beyond, |f(z) - z| is small beside |f(z)| because z is large, as of a map without a fixed point.
+# States may grow to this many times their reach before residuals stop being relative to them: beyond, |f(z) - z| is
+# small beside |f(z)| because z is large, as of a map without a fixed point.
 GROWTH = 1e3
 
 
@@ -143,11 +144,20 @@ def relative(
     Args:
       step: |f(z) - z|.
       size: |f(z)|.
-      reach: the larger of the norm of the first state and of the largest step met.
+      reach: see `extend`.
       epsilon: relative spacing of the numbers f is computed in; an outgrown state is not known any better.
     """
     limit = GROWTH * reach
     return jnp.where(size > limit, ratio(jnp.maximum(step, epsilon * size), limit), ratio(step, size))
+
+
+def extend(reach: Float[Array, " b"], step: Float[Array, " b"], first: Bool[Array, " b"] | bool) -> Float[Array, " b"]:
+    """The size that states of an iteration have by right, after a step |f(z) - z|.
+
+    It is the norm of the first state or of the first step, and grows with later ones, at most twofold each: where an
+    extrapolation has gone far astray, one step says nothing of the size of a fixed point.
+    """
+    return jnp.fmax(reach, jnp.where(first, step, jnp.minimum(step, 2.0 * reach)))
 
 
 def judge(

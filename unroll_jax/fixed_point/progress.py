@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.fixed_point.problem import CONVERGED, MAX_STEPS, NONFINITE, STALLED, per_example, relative
+from unroll_jax.fixed_point.problem import CONVERGED, MAX_STEPS, NONFINITE, STALLED, extend, per_example, relative
 
 __all__ = ["IDLE_AT_THE_CAP", "Progress", "advance", "at_the_cap", "begin"]
 
@@ -21,7 +21,7 @@ class Progress(NamedTuple):
       residual: its relative residual.
       since: steps since it was met.
       status: how the row ended, or -1 while it goes on.
-      reach: the norm of the first state, or of the largest step |f(z) - z| if that is more.
+      reach: see `extend`.
     """
 
     best: Float[Array, "b m"]
@@ -60,7 +60,8 @@ def advance(
     Returns:
       ``(progress, residual)``, the latter relative to ``size``, or see `relative`.
     """
-    reach = jnp.where(progress.going, jnp.fmax(progress.reach, step), progress.reach)
+    reach = extend(progress.reach, step, first=jnp.isinf(progress.residual))
+    reach = jnp.where(progress.going, reach, progress.reach)
     residual = relative(step, size, reach, epsilon)
     better = progress.going & (residual < progress.residual)
     best = per_example(better, z, progress.best)

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.fixed_point.problem import Problem, SolveInfo, judge, norm, per_example, relative
+from unroll_jax.fixed_point.problem import Problem, SolveInfo, extend, judge, norm, per_example, relative
 from unroll_jax.fixed_point.progress import IDLE_AT_THE_CAP, Progress, advance, at_the_cap, begin
 
 __all__ = ["Point", "Solver", "damped", "picard", "run", "unroll_solver"]
@@ -136,7 +136,7 @@ def unroll_solver(
         z, memory, reach = carry
         fz = problem.apply(z)
         step, size = jax.lax.stop_gradient((norm(fz - z), norm(fz)))
-        reach = jnp.fmax(reach, step)
+        reach = extend(reach, step, first=count == 0)
         residual = relative(step, size, reach, problem.epsilon)
         z, memory = solver.update(problem, Point(z, fz, residual, going, count), memory)
         return (z, memory, reach), residual
@@ -152,8 +152,7 @@ def _run_whole(
     problem: Problem, z: Array, whole: Callable[..., Any], tol: float, max_steps: int
 ) -> tuple[Array, SolveInfo]:
     """Runs a loop that is not `run`'s, and measures what it returns as that does its own."""
-    first = norm(z)
-    reach = jnp.fmax(first, norm(problem.apply(z) - z))
+    reach = extend(norm(z), norm(problem.apply(z) - z), first=True)
     z, steps = whole(problem, z, tol, max_steps)
     fz = problem.apply(z)
     residual = relative(norm(fz - z), norm(fz), reach, problem.epsilon)

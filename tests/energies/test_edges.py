@@ -1,0 +1,65 @@
+"""Tokens of any size, weights of 0, and steps that are replaced."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+TOKENS = np.array([[1.0, 2.0, -1.0], [0.5, -3.0, 0.25]])
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-5])
+def test_tokens_of_any_size_are_normalised(epsilon):
+    layer = uj.layer_norm(3, epsilon=epsilon)
+
+    @jax.jit
+    def step_and_slopes(y):
+        return layer.step(None, y), jax.jacobian(lambda y: layer.step(None, y)[0])(y)[:, 0]
+
+    for size in (1e-36, 1e-30, 1e-10, 1e-3, 1.0, 1e10, 1e25, 1e37):  # entries below 1.2e-38 are 0 to compiled code
+        y = (size * TOKENS).astype(np.float32)
+        wide = y.astype(np.float64)
+        centred = wide - wide.mean(-1, keepdims=True)
+        length = np.sqrt(np.mean(centred**2, -1, keepdims=True) + epsilon)
+        normed, slopes = step_and_slopes(y)
+        np.testing.assert_allclose(normed, centred / length, rtol=1e-5, atol=1e-30, err_msg=f"size {size}")
+        u, n = centred[0], length[0]
+        expected = (np.eye(3) - 1 / 3) / n - np.outer(u, u) / (3 * n**3)
+        np.testing.assert_allclose(slopes, expected, rtol=2e-5, atol=max(2e-6 / n[0], 2e-38), err_msg=f"size {size}")
+
+
+@pytest.mark.parametrize("majoriser", ["block", "scalar"])
+def test_heads_without_weight_have_finite_gradients(majoriser):
+    layer = uj.multihead_attention(6, num_heads=2, majoriser=majoriser)
+    params = jax.tree.map(jnp.zeros_like, jax.eval_shape(layer.init, jax.random.key(0)))
+    y = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    gradient = jax.jit(jax.grad(lambda params: jnp.sum(layer.step(params, y) ** 2)))(params)
+    assert np.all(np.isfinite(gradient.W_a))
+
+
+def test_a_replaced_step_or_energy_is_the_one_that_counts():
+    layer = uj.attention(form="softmax")
+    params, y = layer.init(jax.random.key(0)), np.ones((3, 2), np.float32)
+    moved = layer._replace(step=lambda params, y, x=None: y + 1.0)
+    for record in ("energy", None):
+        np.testing.assert_array_equal(uj.unroll(moved, params, y, num_layers=2, record=record)[0], 3.0)
+    measured = layer._replace(energy=lambda params, y, x=None: jnp.float32(7.0))
+    np.testing.assert_array_equal(uj.unroll(measured, params, y, num_layers=2)[1].energy, 7.0)
+    assert isinstance(moved, uj.Descent)
+
+
+def test_what_is_replaced_with_the_step_is_kept():
+    layer = uj.opteq(2, 3, 1)
+    assert layer.factored is not None
+    assert layer.symmetric
+    halved = layer._replace(step=lambda params, y, x: 0.5 * y)
+    assert (halved.factored, halved.symmetric, halved.check) == (None, False, None)
+    both = lambda params, y, x: (y, jnp.zeros(()))  # noqa: E731
+    assert layer._replace(step=halved.step, step_and_energy=both, symmetric=True)[3:6] == (both, None, True)
+    z, info = uj.equilibrium(halved, None, np.ones((1, 2), np.float32), np.zeros((1, 1), np.float32), batch_ndim=1)
+    assert np.all(info.converged)
+    np.testing.assert_allclose(z, 0.0, atol=1e-4)
