@@ -61,10 +61,10 @@ def test_every_shape_equals_a_direct_solve_and_so_does_a_second_solve_with_what_
 
 @pytest.mark.parametrize("width", [120, 300])
 def test_where_the_same_units_are_active_in_all_examples_a_few_steps_are_enough(width):
-    """In all that go on: as many more end at once, whose units are not active."""
+    """In all that go on: as many more end at once, which do not count."""
     W, right = weights(width, 120), np.random.default_rng(1).normal(size=(32, width))
     root = np.repeat(np.asarray(inputs(1, width, seed=2)) * 1e-3 + 0.99, 32, axis=0)
-    root[16:], right[16:] = 0.0, 0.0
+    root[16:], right[16:] = 1.0, 0.0
 
     @jax.jit
     def both(W, root, right):
