@@ -11,6 +11,8 @@ import unroll_jax as uj
 from tests.fixed_point.problems import finish, inputs, relative_error, skew_weights, tanh_step
 from unroll_jax import fixed_point
 from unroll_jax.fixed_point import STATUS, ConvergenceError, ConvergenceWarning
+from unroll_jax.fixed_point.failure import check_outcome
+from unroll_jax.fixed_point.problem import SolveInfo
 
 FORWARD = {"max_steps": 2, "solver": "picard"}
 BACKWARD = {"adjoint_max_steps": 1, "adjoint_tol": 1e-6}
@@ -92,6 +94,34 @@ def test_info_says_which_examples_failed_and_how():
         info = finish(run(with_nan(3)))
     assert info.converged.tolist() == [True, False, True]
     assert STATUS[int(info.status.tolist()[1])] == "met a value that is not finite"
+
+
+def outcome(residual, statuses):
+    status = np.array([STATUS.index(name) for name in statuses], np.int32)
+    info = SolveInfo(np.asarray(residual, np.float32), np.full(len(residual), 7, np.int32), status)
+    check_outcome(info, what="solve", way_out="raise max_steps", tol=1e-5, on_failure="error")
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_who_stalled_at_round_off_has_not_failed():
+    good, stalled, cut = "converged", "stalled at round-off", "reached max_steps"
+    outcome([1e-7, 1e-4, 2e-6], [good, stalled, good])
+    with pytest.raises(ConvergenceError, match=r"1 of 3 examples failed .* example 2 reached max_steps"):
+        outcome([1e-7, 1e-4, 2e-3], [good, stalled, cut])
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("residual", "statuses"),
+    [
+        ([1e-2, 1e-3, 1e-7], ["stalled at round-off", "reached max_steps", "converged"]),
+        ([0.5, np.nan, 0.1], ["reached max_steps", "met a value that is not finite", "reached max_steps"]),
+        ([0.1, 0.5, 1e-7], ["reached max_steps", "reached max_steps", "converged"]),
+    ],
+)
+def test_the_worst_of_those_that_failed_is_named(residual, statuses):
+    with pytest.raises(ConvergenceError, match=f"example 1 {statuses[1]}"):
+        outcome(residual, statuses)
 
 
 def test_a_nan_in_one_example_reaches_no_other():
