@@ -215,6 +215,19 @@ def test_a_split_of_few_texts_is_cut_before_it_is_tokenised(texts, words):
     assert data.num_examples("train") == sum(len(batch.labels) for batch in data.examples("train", batch_size=8)) == 20
 
 
+def test_what_is_kept_of_a_split_is_a_fixed_random_choice(texts, words):
+    def kept():
+        read = texts()
+        read.keep("train", 20)
+        batches = TokenData(read, words, max_length=50, log=lambda line: None).examples("train", batch_size=8)
+        return {number for batch in batches for number in numbers_of(batch, words)}
+
+    once = kept()
+    assert once == kept()
+    assert once < set(range(81))
+    assert once != set(range(20))
+
+
 def test_texts_at_hand_are_a_batch_without_labels():
     words = WordTokenizer(["a", "fine", "film"])
     batch, truncated = token_batch(words, ["a fine film", "film"], max_length=2)

@@ -42,7 +42,8 @@ def test_the_prox_at_another_step_size_solves_its_equation(name):
     """sigma(w) with (1 - t) sigma(w) + t w = y, by a bracketing method of its own; six decades of y."""
     y = np.concatenate([-np.logspace(-3, 3, 15), [0.0], np.logspace(-3, 3, 15)])
     ratios = (1e-3, 0.3, 1.0 + 1e-9, 4.0, 1e3)
-    proxes = jax.jit(lambda y: [ACTIVATIONS[name]().prox(y, ratio) for ratio in ratios])(y[:, None])
+    pair = ACTIVATIONS[name](step_size=0.5)  # what counts is the ratio of the two
+    proxes = jax.jit(lambda y: [pair.prox(y, 0.5 * ratio) for ratio in ratios])(y[:, None])
     for ratio, prox in zip(ratios, proxes, strict=True):
         far = 2.0 * np.max(np.abs(y)) / min(1.0, ratio) + 10.0
         equation = lambda w, y: (1.0 - ratio) * FUNCTIONS[name](w) + ratio * w - y  # noqa: E731, B023

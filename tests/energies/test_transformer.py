@@ -9,7 +9,7 @@ import pytest
 
 import unroll_jax as uj
 from tests import reference
-from unroll_jax.energies import TransformerParams, UnrolledLayerParams, attention, unrolled_layer
+from unroll_jax.energies import TransformerParams, UnrolledLayerParams, attention, examples, unrolled_layer
 from unroll_jax.energies.pairwise import AttentionParams
 
 N, DIM = 5, 3
@@ -164,6 +164,27 @@ def test_the_condition_is_the_library_layers_own():
         return uj.transformer(DIM, rank=2, step_size=0.2).step(params, y, x), jax.nn.relu(mixed @ mixing + 0.2 * x)
 
     np.testing.assert_allclose(*both(*as_arguments(*draw(7))), rtol=1e-12)
+
+
+def test_the_condition_that_the_table_checks_is_the_stated_one():
+    entry, a = uj.DESCENTS["transformer"], examples.TRANSFORMER["step_size"]
+    pair = attention(form="softmax", dim=examples.DIM)
+
+    @jax.jit
+    @jax.vmap
+    def measure(key):
+        layer, y, x = entry.example(key, ())
+        params = layer.init(jax.random.fold_in(key, 0))
+        W_a, symmetric = AttentionParams(params.W_a), (params.W_f + params.W_f.T) / 2
+        left = (pair.step(W_a, y) - y) @ ((1.0 - a) * jnp.eye(examples.DIM) - a * symmetric)
+        error = jnp.linalg.norm(a * jax.grad(pair.energy, 1)(W_a, y) + left)
+        smoothness = examples.TOKENS * jnp.sum(W_a.W_a**2) + jnp.linalg.norm(params.W_f) + 1.0
+        return entry.condition(params, y, x), error / jnp.linalg.norm(layer.step(params, y, x) - y), a * smoothness
+
+    held, share, length = map(np.asarray, measure(jax.random.split(jax.random.key(2), 1000)))
+    assert np.sum((share > 0.51) & (share < 0.99) & (length <= 0.99)) > 10
+    clear = (np.abs(share - 0.5) > 1e-3) & (np.abs(length - 1.0) > 1e-3)
+    np.testing.assert_array_equal(held[clear], ((share <= 0.5) & (length <= 1.0))[clear])
 
 
 def test_bfloat16_tokens_keep_their_dtype_and_energies_are_float32():

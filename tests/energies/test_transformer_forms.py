@@ -232,9 +232,14 @@ def test_only_the_rows_asked_for_are_parameters():
         params = jax.eval_shape(uj.transformer(DIM, **build(form)).init, jax.random.key(0))
         assert (params.row is not None) == (options.get("anchor") == "row"), form
         assert (params.attention_row is not None) == (options.get("attention_anchor") == "row"), form
-    both = jax.jit(uj.transformer(DIM, anchor="row", attention_anchor="row", ridge=1.0).init)(jax.random.key(0))
-    assert both.row.shape == both.attention_row.shape == (1, DIM)
-    assert not np.allclose(both.row, both.attention_row)
+
+
+def test_all_parameters_are_drawn_apart():
+    layer = uj.transformer(8, anchor="row", attention_anchor="row", ridge=1.0)
+    params = jax.tree.map(np.asarray, jax.jit(layer.init)(jax.random.key(0)))
+    assert params.row.shape == params.attention_row.shape == (1, 8)
+    assert not np.allclose(params.row, params.attention_row)
+    assert abs(np.corrcoef(params.W_a.ravel(), params.W_f.ravel())[0, 1]) < 0.5  # both would be one matrix, scaled
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -13,6 +13,7 @@ import unroll_jax as uj
 from tests import reference
 from tests.energies.unit_layer_reference import CONJUGATE, SIGMA, reference_conjugate, reference_energy, reference_step
 from unroll_jax.descent import Anchor
+from unroll_jax.energies import box
 from unroll_jax.energies.unit_layer import UnitLayerParams, unit_layer
 
 N, DIM, WIDTH, INPUT = 5, 3, 6, 2
@@ -230,17 +231,20 @@ def test_at_initialisation_the_layer_contracts():
 
 @pytest.mark.parametrize("energy", ["envelope", "conjugate"])
 def test_absent_tokens_neither_count_nor_move(energy):
-    layer, rng = unit_layer(DIM, None, INPUT, energy=energy, activation="leaky_relu"), np.random.default_rng(12)
-    y, x = (rng.normal(size=(2, N, width)).astype(np.float32) for width in (DIM, INPUT))
-    y[:, 3:], x[:, 3:] = np.nan, np.inf
+    """Where a token of zeros, which stands in for them, has an infinite conjugate energy."""
+    layer, rng = unit_layer(DIM, None, INPUT, energy=energy, activation=box(0.2, 1.0)), np.random.default_rng(12)
+    t, x = rng.uniform(0.25, 0.95, size=(2, N, DIM)).astype(np.float32), rng.normal(size=(2, N, INPUT))
+    x = x.astype(np.float32)
+    t[:, 3:], x[:, 3:] = np.nan, np.inf
 
     @jax.jit
-    def both(y, x):
+    def both(t, x):
         params = layer.init(jax.random.key(0))
-        evaluate = lambda y, x: (layer.energy(params, y, x), layer.step(params, y, x))  # noqa: E731
-        return evaluate(y, Anchor(x, jnp.asarray(np.arange(N) < 3))), evaluate(y[:, :3], x[:, :3])
+        evaluate = lambda t, x: (layer.energy(params, t @ params.W, x), layer.step(params, t @ params.W, x))  # noqa: E731
+        return evaluate(t, Anchor(x, jnp.asarray(np.arange(N) < 3))), evaluate(t[:, :3], x[:, :3])
 
-    found, short = both(y, x)
+    found, short = both(t, x)
+    assert np.all(np.isfinite(short[0]))
     chex.assert_trees_all_close((found[0], found[1][:, :3]), short, rtol=1e-5)
     assert np.all(np.isnan(found[1][:, 3:]))
 

@@ -99,6 +99,7 @@ def test_nan_in_the_parameters_is_an_error_that_says_so():
         (lambda: fp.averaged(smoothness=0.0), "smoothness must be positive"),
         (lambda: fp.averaged(eta=2.0), "eta must be in"),
         (lambda: fp.averaged(p=0.5, c=0.3), r"p \+ 2 c < 1"),
+        (lambda: fp.averaged(p=0.5, c=0.25), r"p \+ 2 c < 1"),
         (lambda: fp.gmres(0), "restart must be at least 1"),
         (lambda: fp.neumann(0), "terms must be at least 1"),
         (lambda: fp.unrolled(0), "num_steps must be at least 1"),

@@ -11,6 +11,8 @@ import unroll_jax as uj
 from tests.fixed_point.problems import finish, inputs, relative_error, skew_weights, tanh_step
 from unroll_jax import fixed_point
 from unroll_jax.fixed_point import STATUS, ConvergenceError, ConvergenceWarning
+from unroll_jax.fixed_point.failure import check_outcome
+from unroll_jax.fixed_point.problem import SolveInfo
 
 FORWARD = {"max_steps": 2, "solver": "picard"}
 BACKWARD = {"adjoint_max_steps": 1, "adjoint_tol": 1e-6}
@@ -94,6 +96,34 @@ def test_info_says_which_examples_failed_and_how():
     assert STATUS[int(info.status.tolist()[1])] == "met a value that is not finite"
 
 
+def outcome(residual, statuses):
+    status = np.array([STATUS.index(name) for name in statuses], np.int32)
+    info = SolveInfo(np.asarray(residual, np.float32), np.full(len(residual), 7, np.int32), status)
+    check_outcome(info, what="solve", way_out="raise max_steps", tol=1e-5, on_failure="error")
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_who_stalled_at_round_off_has_not_failed():
+    good, stalled, cut = "converged", "stalled at round-off", "reached max_steps"
+    outcome([1e-7, 1e-4, 2e-6], [good, stalled, good])
+    with pytest.raises(ConvergenceError, match=r"1 of 3 examples failed .* example 2 reached max_steps"):
+        outcome([1e-7, 1e-4, 2e-3], [good, stalled, cut])
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("residual", "statuses"),
+    [
+        ([1e-2, 1e-3, 1e-7], ["stalled at round-off", "reached max_steps", "converged"]),
+        ([0.5, np.nan, 0.1], ["reached max_steps", "met a value that is not finite", "reached max_steps"]),
+        ([0.1, 0.5, 1e-7], ["reached max_steps", "reached max_steps", "converged"]),
+    ],
+)
+def test_the_worst_of_those_that_failed_is_named(residual, statuses):
+    with pytest.raises(ConvergenceError, match=f"example 1 {statuses[1]}"):
+        outcome(residual, statuses)
+
+
 def test_a_nan_in_one_example_reaches_no_other():
     run = jax.jit(lambda x: gradient(x, on_failure="accept"))
     clean, dirty = np.asarray(run(draw(3))), np.asarray(run(with_nan(3)))
@@ -102,18 +132,26 @@ def test_a_nan_in_one_example_reaches_no_other():
 
 
 def test_the_probe_carries_the_statistics_of_the_backward_solve_out():
-    def loss(probe, x, limit):
-        options = {"solver": "picard", "adjoint_tol": 1e-5, "adjoint_max_steps": limit}
-        return value(x, probe=probe, on_failure="accept", **options)[0]
+    """Of a solve that ends, of one that is cut short, of one to a tolerance of its own, and after one forward step."""
+    cases = [{}, {"adjoint_max_steps": 1}, {"adjoint_tol": 1e-2}, {"max_steps": 1}]
 
-    run = jax.jit(lambda x, probe: [jax.grad(loss)(probe, x, limit) for limit in (200, 1)])
-    good, bad = jax.tree.map(np.asarray, run(draw(4), fixed_point.zero_probe(4)))
-    assert (good.residual <= 1e-5).all()
-    assert good.converged.all()
-    assert (good.steps > 1).all()
-    assert (bad.residual > 1e-5).all()
-    assert not bad.converged.any()
-    assert (bad.steps == 1).all()
+    def loss(probe, x, options):
+        return value(x, probe=probe, on_failure="accept", tol=1e-6, solver="picard", **options)[0]
+
+    run = jax.jit(lambda x, probe: [jax.grad(loss)(probe, x, options) for options in cases])
+    good, cut, loose, brief = jax.tree.map(np.asarray, run(draw(4), fixed_point.zero_probe(4)))
+    for own, bound in (
+        (good, 1e-6),
+        (loose, 1e-2),
+        (brief, 1e-6),
+    ):  # adjoints have 200 steps whatever the forward solve
+        assert (own.residual <= bound).all()
+        assert own.converged.all()
+        assert (own.steps > 1).all()
+    assert (loose.steps < good.steps).all()
+    assert (cut.residual > 1e-6).all()
+    assert not cut.converged.any()
+    assert (cut.steps == 1).all()
 
 
 LOPSIDED = next(text for text in STATUS if text.startswith("has a Jacobian that is not symmetric, which this method"))
@@ -153,7 +191,8 @@ def test_what_is_returned_is_the_best_state_met():
 
 
 def test_an_inexact_adjoint_by_choice_is_no_failure():
-    names = ("neumann", "one_step")
-    run = jax.jit(lambda x: {name: gradient(x, adjoint=name, on_failure="error") for name in names})
+    """Two terms of the series are far from its limit here."""
+    ways = {"neumann": fixed_point.neumann(2), "one_step": "one_step"}
+    run = jax.jit(lambda x: {name: gradient(x, adjoint=way, on_failure="error") for name, way in ways.items()})
     for name, found in finish(run(draw(4))).items():
         assert np.isfinite(found).all(), name

@@ -109,6 +109,24 @@ def test_a_tiny_cotangent_keeps_its_accuracy():
             assert relative_error(np.asarray(gradient, np.float64) / size, full) < 1e-5, (adjoint, size)
 
 
+def test_an_adjoint_rounds_at_the_size_of_its_solution():
+    """1 / (1 - c) = 1e4: sums of w - c w are known to 1e4 round-offs of v, which is no failure."""
+    step = lambda c, z, x: c * z + x  # noqa: E731
+    x, v = np.ones((1, 3), np.float32), np.array([[1.0, 0.3, 0.7]], np.float32)
+
+    def backward(probe, adjoint):
+        options = {"adjoint": adjoint, "batch_ndim": 1, "probe": probe, "on_failure": "accept", "max_steps": 20}
+        return jnp.sum(v * uj.equilibrium(step, 0.9999, 1e4 * x, x, **options)[0])
+
+    adjoints = ("gmres", "bicgstab", "conjugate_gradient")
+    probes = jax.jit(lambda probe: {name: jax.grad(backward)(probe, name) for name in adjoints})(
+        fixed_point.zero_probe(1)
+    )
+    for name, probe in probes.items():
+        assert 1e-5 < probe.residual[0] < 16e4 * np.finfo(np.float32).eps, name
+        assert probe.converged[0] == 1.0, name
+
+
 def test_andersons_ridge_means_the_same_at_every_scale():
     """Scaling the state by 1e-6 or 1e6 changes neither path nor steps, as an absolute ridge would."""
     A, x = skew_weights(norm=0.8, dtype=jnp.float32), np.asarray(inputs(4, 8, dtype=jnp.float32))

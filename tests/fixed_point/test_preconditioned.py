@@ -59,13 +59,16 @@ def test_every_shape_equals_a_direct_solve_and_so_does_a_second_solve_with_what_
         assert fewer.max() <= 2 * steps.max() + 4, active
 
 
-def test_where_the_same_units_are_active_in_all_examples_a_few_steps_are_enough():
-    W, right = weights(120, 120), np.random.default_rng(1).normal(size=(16, 120))
-    root = np.repeat(np.asarray(inputs(1, 120, seed=2)) * 1e-3 + 0.99, 16, axis=0)
+@pytest.mark.parametrize("width", [120, 300])
+def test_where_the_same_units_are_active_in_all_examples_a_few_steps_are_enough(width):
+    """In all that go on: as many more end at once, which do not count."""
+    W, right = weights(width, 120), np.random.default_rng(1).normal(size=(32, width))
+    root = np.repeat(np.asarray(inputs(1, width, seed=2)) * 1e-3 + 0.99, 32, axis=0)
+    root[16:], right[16:] = 1.0, 0.0
 
     @jax.jit
     def both(W, root, right):
-        found = [solve(W, root, right, shared, tol=1e-9, max_steps=1000) for shared in (None, prepare(W, 16))]
+        found = [solve(W, root, right, shared, tol=1e-9, max_steps=1000) for shared in (None, prepare(W, 32))]
         return found[0][1], found[1][1], found[1][2].made
 
     plain, steps, made = both(W, root, right)

@@ -64,6 +64,7 @@ NLI = {"0": "CONTRADICTION", "1": "NEUTRAL", "2": "ENTAILMENT"}
 ORDERS = {
     "the same names": (NLI, ("contradiction", "neutral", "entailment"), [0, 1, 2]),
     "another order": (NLI, ("entailment", "neutral", "contradiction"), [2, 1, 0]),
+    "an order that is not its own inverse": (NLI, ("neutral", "entailment", "contradiction"), [1, 2, 0]),
     "no names": (None, ("entailment", "neutral", "contradiction"), [0, 1, 2]),
     "other names": (NLI, ("good", "bad", "neither"), None),
     "a name twice": (NLI, ("neutral", "Neutral", "entailment"), None),

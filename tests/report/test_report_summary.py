@@ -141,6 +141,14 @@ def test_infeasible_end_is_said_in_plain_words(make_run, tmp_path):
     assert "0 of 1 runs feasible" in text
 
 
+def test_one_infeasible_seed_makes_a_variant_infeasible(make_run, tmp_path):
+    folders = [make_run(method, seed=seed) for method in ("erm", "constrained") for seed in (0, 1)]
+    folders[3] = make_run("constrained", seed=1, name="bad", evaluation={"feasible": False})
+    _, text = _report(folders, tmp_path / "out")
+    assert "1 of 2 runs feasible" in text
+    assert "The constrained model is NOT feasible" in text
+
+
 def test_model_worse_than_its_input_is_named(make_run, tmp_path):
     collapsed = {"rmse": dict.fromkeys(GAMMAS, 69.0)}
     _, text = _report([make_run("erm"), make_run("constrained", evaluation=collapsed)], tmp_path / "out")

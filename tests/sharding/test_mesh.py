@@ -43,6 +43,14 @@ def test_a_process_without_a_device_is_refused():
             make_mesh(text, batch_size=batch_size, devices=devices)
 
 
+def test_without_a_text_devices_are_as_many_as_divide_a_part_of_the_batch(monkeypatch):
+    made = lambda shape, axes, types, devices: SimpleNamespace(shape=shape, devices=np.array(devices))  # noqa: E731
+    monkeypatch.setattr(jax, "make_mesh", made)
+    devices = [SimpleNamespace(process_index=0)] * 8
+    assert make_mesh(None, batch_size=8, devices=devices).shape == (8, 1, 1)
+    assert make_mesh(None, batch_size=8, accumulate=4, devices=devices).shape == (2, 1, 1)
+
+
 def test_one_device_is_a_mesh():
     mesh = make_mesh(None, batch_size=7, devices=jax.devices()[:1])
     assert dict(mesh.shape) == {"data": 1, "fsdp": 1, "tensor": 1}

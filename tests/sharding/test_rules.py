@@ -50,6 +50,13 @@ def test_moments_of_an_optimiser_are_where_optax_says_their_parameters_are(rule)
     assert found.multipliers == whole
 
 
+def test_rows_of_attention_are_over_tensor_and_what_is_computed_with_whole_is_in_all_shares():
+    params = {"layers": {name: np.zeros((3, 8, 8), np.float32) for name in "VWU"}}
+    found = _specs(State(params, (), (), ())).params["layers"]
+    assert found["V"] == PartitionSpec(None, "tensor", "fsdp")
+    assert found["W"] == found["U"] == PartitionSpec(None, ("fsdp", "tensor"), None)
+
+
 def test_an_average_of_parameters_goes_where_they_are_and_what_has_another_shape_is_whole():
     params = _params(up=(8, 4))
     rule = optax.adafactor(1e-3, min_dim_size_to_factor=2)

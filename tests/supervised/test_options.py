@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -17,6 +19,8 @@ from train.metrics import read_metrics
 from train.supervised.config import check_supervised
 from train.supervised.evaluate import make_split_scores
 from train.supervised.kind import IMAGE_FEEDFORWARD
+from train.supervised.objective import confusion, mean_cross_entropy
+from train.supervised.task import Equilibrium
 
 pytestmark = pytest.mark.xdist_group("images")
 
@@ -57,6 +61,23 @@ def test_parts_count_by_their_labels_and_are_augmented_as_the_whole_is():
     config = dataclasses.replace(small("segment-fcn"), augment=True)
     recipes = [recipe_of(dataclasses.replace(config, accumulate=count), "segment-fcn") for count in (2, 1)]
     _assert_close(*(_leaves(recipe, batches) for recipe in recipes), 2e-3)
+
+
+def test_the_loss_of_a_split_is_over_the_labels_that_count_however_they_fall_into_batches():
+    data = Fields()
+    scenes = data.splits["validation"]
+    scenes.labels[:8, 1:] = NOT_COUNTED  # of the first batch of two
+    scenes.labels[0, 1:] = 0
+
+    def measure(params, batch):
+        logits = params * jnp.stack([batch.images[..., 0], batch.images[..., 1]], axis=-1) / 255.0
+        return mean_cross_entropy(logits, batch.labels), confusion(logits, batch.labels), Equilibrium(*[jnp.nan] * 3)
+
+    params = jnp.asarray(np.float32(3.0))
+    found = make_split_scores(SimpleNamespace(measure=measure), data, 8)(params, "validation")
+    loss, matrix, _ = jax.jit(measure)(params, scenes)
+    np.testing.assert_allclose(found.loss, loss, rtol=1e-6)
+    np.testing.assert_array_equal(found.matrix, matrix)
 
 
 def test_an_average_is_what_a_run_is_judged_by(start, stripes, tmp_path):

@@ -2,8 +2,10 @@
 
 import functools
 import json
+from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -51,6 +53,24 @@ def test_rmse_is_that_of_all_pixels_on_the_byte_scale(evaluated, clips):
         assert found["rmse"][str(gamma)] == pytest.approx(rmse, rel=1e-5)
         noisy_rmse = 255 * np.sqrt(np.mean((noisy - clean) ** 2))
         assert found["noisy_rmse"][str(gamma)] == pytest.approx(noisy_rmse, rel=1e-5, abs=1e-9)
+
+
+def test_a_unit_that_one_batch_moves_is_not_dead():
+    """A layer of two units that white pixels move and black ones do not; and one whose second unit black ones move."""
+
+    class Halves:
+        pixel_std = 1.0
+
+        def examples(self, split, *, batch_size):
+            yield from (np.full((3, 2, 2), 255, np.uint8), np.zeros((3, 2, 2), np.uint8))
+
+    def outputs(params, noisy, read):
+        other = jnp.stack([jnp.zeros_like(noisy[..., 0]), 1.0 - noisy[..., 0]], -1)
+        return jax.tree.map(lambda *layers: jnp.stack(layers), read(noisy), read(other))
+
+    found = make_split_losses(SimpleNamespace(outputs=outputs), Halves())(jnp.asarray(np.zeros(1)), "test", 0.0)
+    np.testing.assert_allclose(found.dead, [0.0, 0.5])
+    np.testing.assert_allclose(found.sample_losses[:3, 0], 0.0)
 
 
 def test_layer_losses_are_means_over_the_test_split(evaluated, clips):

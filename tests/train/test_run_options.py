@@ -150,9 +150,17 @@ def test_an_infinite_multiplier_is_one_line_at_the_next_step(recipe, tmp_path):
 
 def test_a_save_in_a_hurry_keeps_what_is_finite(recipe, config, tmp_path, monkeypatch):
     monkeypatch.setattr("train.processes.Stop.at", lambda self, step: step == 1)
-    made = recipe()
+    made, save, written = recipe(), Checkpoints.save, []
+
+    def saved(*arguments, **options):
+        written.append([row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")])
+        return save(*arguments, **options)
+
+    monkeypatch.setattr(Checkpoints, "save", saved)
     with pytest.raises(BaseException, match="asked to end"):
         train(made, tmp_path, log=lambda _: None)
+    assert written == [[1]], "metrics are on disk before the checkpoint that they belong to"
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "interrupted"
     with Checkpoints(tmp_path / "checkpoints", read_only=True) as checkpoints:
         step, _, notes = checkpoints.newest(made.init())
     assert (step, notes["score"]) == (1, UNJUDGED)
