@@ -6,6 +6,34 @@ __all__ = ["FAULTS"]
 
 FAULTS: list[Fault] = [
     Fault(
+        "a violation that is NaN stays in the optimiser for ever",
+        "unroll_jax/constrained/duals.py",
+        "jnp.where(sound, new, old), after, state",
+        "new, after, state",
+        "tests/constrained/test_edges.py",
+    ),
+    Fault(
+        "integer losses cut the shares that are kept to 0",
+        "unroll_jax/constrained/numbers.py",
+        "return array.astype(jnp.promote_types(array.dtype, jnp.float32))",
+        "return array",
+        "tests/constrained/test_edges.py",
+    ),
+    Fault(
+        "known multipliers may be negative",
+        "unroll_jax/constrained/numbers.py",
+        "if known and not np.all(np.asarray(multipliers) >= 0.0):",
+        "if known and np.all(np.asarray(multipliers) < 0.0):",
+        "tests/constrained/test_edges.py",
+    ),
+    Fault(
+        "samples of weight 0 count in a tail",
+        "unroll_jax/constrained/samples.py",
+        ", where=weights > 0.0)",
+        ")",
+        "tests/constrained/test_edges.py",
+    ),
+    Fault(
         "every batch counts as one sample",
         "unroll_jax/constrained/averages.py",
         "samples = mean.samples + num_samples\n    share = jnp.asarray(num_samples, losses.dtype)",
@@ -113,8 +141,8 @@ FAULTS: list[Fault] = [
     Fault(
         "a gradient flows to the multipliers",
         "unroll_jax/constrained/lagrangian.py",
-        "violations, jax.lax.stop_gradient(jnp.asarray(multipliers))",
-        "violations, jnp.asarray(multipliers)",
+        "violations, jax.lax.stop_gradient(as_multipliers(multipliers, violations.shape))",
+        "violations, as_multipliers(multipliers, violations.shape)",
         "tests/constrained/test_lagrangian.py",
     ),
     Fault(

@@ -6,6 +6,27 @@ __all__ = ["FAULTS"]
 
 FAULTS: list[Fault] = [
     Fault(
+        "a replaced step leaves the old step and energy at once",
+        "unroll_jax/descent.py",
+        '"step": {"step_and_energy": None, "factored"',
+        '"step": {"factored"',
+        "tests/energies/test_edges.py",
+    ),
+    Fault(
+        "squares of large tokens leave the dtype's range",
+        "unroll_jax/energies/layer_norm.py",
+        "        wide = wide * down\n",
+        "        down = up = jnp.ones_like(down)\n",
+        "tests/energies/test_edges.py",
+    ),
+    Fault(
+        "the norm of heads without weight has no gradient",
+        "unroll_jax/energies/heads.py",
+        "size = jnp.sqrt(jnp.where(none, 1.0, square))",
+        "size = jnp.where(none, 1.0, jnp.sqrt(square))",
+        "tests/energies/test_edges.py",
+    ),
+    Fault(
         "absent tokens multiplied by 0, so that NaN stays",
         "unroll_jax/descent.py",
         "jnp.where(present[..., None], tokens, 0.0)",
