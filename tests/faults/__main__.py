@@ -1,7 +1,7 @@
 """Applies each fault to a copy of the tree, runs the tests that should see it, and prints which did.
 
     python -m tests.faults                          # all of them
-    python -m tests.faults --only duals --jobs 1    # those whose file or words contain `duals`
+    python -m tests.faults --only duals --jobs 1    # those whose table, file, words or tests contain `duals`
 
 A fault is caught if a test fails or a test file cannot be imported. Run `make test` first: a test that fails without
 any fault would count as one that catches. Exits with 1 if a fault is missed.
@@ -111,14 +111,14 @@ def copies(count: int) -> Iterator[tuple["queue.Queue[Path]", Path]]:
 def main(arguments: list[str] | None = None) -> int:
     """Tries the faults asked for and prints a line for each, then the counts by table."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", metavar="TEXT", help="faults whose table, file or words contain TEXT")
+    parser.add_argument("--only", default="", metavar="TEXT", help="faults whose table, file, words or tests contain TEXT")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="faults tried at once")
     options = parser.parse_args(arguments)
     rows = [
         (table, fault)
         for table, faults in TABLES.items()
         for fault in faults
-        if options.only in f"{table} {fault.file} {fault.what}"
+        if options.only in f"{table} {fault.file} {fault.what} {fault.tests}"
     ]
     if not rows:
         parser.error(f"--only {options.only!r} names no fault")

@@ -88,8 +88,8 @@ def test_bfloat16_that_has_nowhere_to_go_converges():
 
 @pytest.mark.parametrize("adjoint", ["conjugate_gradient", "bicgstab", "anderson"])
 def test_an_adjoint_that_is_cut_off_has_not_stalled(adjoint):
-    """A spread of slopes up to 0.999, in bfloat16, whose round-off is no excuse for two steps in place of many."""
-    slopes = jnp.asarray(np.linspace(0.0, 0.999, 64), jnp.bfloat16)
+    """In bfloat16, whose round-off would explain the residual, but is not what four steps ended at."""
+    slopes = jnp.asarray(np.linspace(0.0, 0.9, 64), jnp.bfloat16)
     step = lambda slopes, z, x: slopes * z + jnp.asarray(1, jnp.bfloat16)  # noqa: E731
     probe = zero_probe(1)
 
@@ -101,14 +101,14 @@ def test_an_adjoint_that_is_cut_off_has_not_stalled(adjoint):
             batch_ndim=1,
             solver="anderson",
             adjoint=adjoint,
-            adjoint_max_steps=2,
+            adjoint_max_steps=4,
             on_failure="accept",
             probe=probe,
         )
         return jnp.sum(z.astype(jnp.float32))
 
     backward = jax.grad(loss, 1)(slopes, probe)
-    assert backward.residual[0] > 1e-5
+    assert 1e-4 < backward.residual[0] < 16 * jnp.finfo(jnp.bfloat16).eps
     assert backward.converged[0] == 0.0
 
 
