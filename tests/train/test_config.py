@@ -114,6 +114,11 @@ def test_differences_name_the_field_and_both_values(config, changed):
     ]
 
 
+def test_a_field_that_one_configuration_lacks_is_a_difference():
+    assert differences({"a": {"b": 1}}, {"a": {"b": 1, "c": 2}}) == ["a.c was None, is now 2"]
+    assert differences({"d": 3}, {}) == ["d was 3, is now None"]
+
+
 def test_every_field_has_a_docstring_which_is_its_help():
     groups = [type(getattr(VideoConfig(), field.name)) for field in dataclasses.fields(VideoConfig)]
     for cls in (VideoConfig, *filter(dataclasses.is_dataclass, groups)):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from unittest.mock import Mock
 
 import pytest
 
@@ -70,6 +71,13 @@ def test_tensorboard_files_are_written(tmp_path):
     files = list((tmp_path / "tensorboard").glob("events.*"))
     assert files
     assert files[0].stat().st_size > 100
+
+
+def test_tensorboard_forgets_the_points_after_the_step_that_a_run_goes_on_from(tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr("tensorboardX.SummaryWriter", lambda folder, **options: opened.append(options) or Mock())
+    _write(tmp_path, range(1, 4), after_step=5)
+    assert opened == [{"purge_step": 6}]
 
 
 def test_write_json_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):

@@ -9,7 +9,11 @@ import pytest
 from tests.train.search.conftest import measured, values_of
 from train.errors import UserError
 from train.lock import locked
+from train.search.outcomes import read_outcome
+from train.search.study import Trial
+from train.tuning import Judgement
 from train.video.config import VideoConfig
+from train.video.kind import VIDEO
 
 RATES = {"primal-rate": "1e-5:1e-1"}
 GRID = {"alpha": "0.1,0.3", "primal-rate": "1e-3:1e-1:3"}
@@ -147,3 +151,14 @@ def test_the_ends_of_a_range_are_checked_before_anything_is_trained(go, trained,
             go(over)
     assert trained[0] == []
     assert not (tmp_path / "search").exists()
+
+
+def test_the_best_checkpoint_of_a_resilient_trial_is_that_of_the_least_loss_with_the_cost_of_slack(tmp_path):
+    judged = {1: Judgement(False, 0.1, 2.0, 5.0), 2: Judgement(False, 0.3, 1.0, 4.0)}
+    (tmp_path / "status.json").write_text('{"state": "finished", "messages": [], "train_seconds": 1.0}')
+    rows = [json.dumps({"kind": "validation", "step": step}) for step in judged]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(rows) + "\n")
+    tuning = VIDEO.tuning._replace(judge=lambda config, row: judged[row["step"]])
+    assert read_outcome(Trial(0, {}), tmp_path, None, tuning).step == 2
+    judged = {step: one._replace(relaxed=None) for step, one in judged.items()}
+    assert read_outcome(Trial(0, {}), tmp_path, None, tuning).step == 1, "without resilience it is the excess"
