@@ -82,7 +82,7 @@ class Descent(_Fields):
 
     __slots__ = ()
 
-    def _replace(self, **changes: Any) -> "Descent":
+    def _replace(self, **changes: Any) -> "Descent":  # pyright: ignore[reportIncompatibleMethodOverride]
         derived = {name: value for field in changes for name, value in DERIVED.get(field, {}).items()}
         return super()._replace(**{**derived, **changes})
 

@@ -178,6 +178,7 @@ def equilibrium(
         arrays = None if small is None else (small.matrix, small.offset, shared)
         y, fz = corrected(rows, backward, operands, z, probe, arrays)
     if solver is None:  # measured where it iterates; said of the step itself
+        assert reach is not None
         residual = relative(norm(fz - z), norm(fz), reach, epsilon)
         info = judge(residual, info.steps, tol, epsilon, idle=info.status <= STALLED)
     check_outcome(info, what="equilibrium", way_out=f"raise max_steps or tol{hint}", tol=tol, on_failure=on_failure)
@@ -210,9 +211,9 @@ def _close(step: Callable[..., Any], params: Params, y: Any, x: Any) -> tuple[Fu
 def _solve_forward(
     rows: Function, operands: Any, start: Array, epsilon: float, solver: Any, small: Any, tol: float, max_steps: int
 ) -> tuple[Array, SolveInfo, Array | None, Shared | None]:
-    shared, reach = None if small is None else prepare(small.matrix, len(start)), None
+    reach, shared = None, None if small is None else prepare(small.matrix, len(start))
     if solver is None:
-        z, info, reach, shared = factored_solve(small, shared, start, tol=tol, max_steps=max_steps)
+        z, info, reach, shared = factored_solve(small, shared, start, tol=tol, max_steps=max_steps)  # pyright: ignore
     else:
         problem = as_problem(rows, jax.lax.stop_gradient(operands), epsilon)
         z, info = run(problem, start, solver, tol=tol, max_steps=max_steps)
