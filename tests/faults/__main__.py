@@ -112,7 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Tries the faults asked for and prints a line for each, then the counts by table."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--only", default="", metavar="TEXT", help="those whose table, file, words or tests contain TEXT"
+        "--only", default="", metavar="TEXT", help="those with TEXT in their table, file, words or tests"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="faults tried at once")
     options = parser.parse_args(arguments)
