@@ -151,7 +151,7 @@ def relative(
     return jnp.where(size > limit, ratio(jnp.maximum(step, epsilon * size), limit), ratio(step, size))
 
 
-def extend(reach: Float[Array, " b"], step: Float[Array, " b"], first: Bool[Array, " b"] | bool) -> Float[Array, " b"]:
+def extend(reach: Float[Array, " b"], step: Float[Array, " b"], first: Bool[Array, "..."] | bool) -> Float[Array, " b"]:
     """The size that states of an iteration have by right, after a step |f(z) - z|.
 
     It is the norm of the first state or of the first step, and grows with later ones, at most twofold each: where an
