@@ -16,7 +16,7 @@ KEYS = 200
 NEED_THEIR_INPUT = {"cross_attention", "lista", "dust"}  # its keys, or its signal
 
 every_system = pytest.mark.parametrize("name", uj.DESCENTS)
-both_dtypes = pytest.mark.parametrize("dtype", ["float32", "float64"])
+both_dtypes = pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 
 
 @functools.cache

@@ -105,11 +105,8 @@ def test_what_the_design_promises_is_importable_from_the_top():
     assert {*types_and_tables, *functions} <= set(unroll_jax.__all__)
 
 
-# Examples run one operation at a time, each compiled; those of models have the most.
-EXAMPLES = [pytest.param(n, marks=[pytest.mark.slow] * n.startswith("unroll_jax.models.")) for n in MODULES]
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.slow  # one operation at a time, each compiled
+@pytest.mark.parametrize("name", MODULES)
 def test_the_examples_in_the_docs_run(name):
     failed, _ = doctest.testmod(importlib.import_module(name))
     assert failed == 0

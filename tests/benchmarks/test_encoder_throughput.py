@@ -31,6 +31,7 @@ def test_tokens_a_second_are_reported_without_peers(capsys, monkeypatch):
     assert "torch eager" not in printed
 
 
+@pytest.mark.slow
 @pytest.mark.peers
 @pytest.mark.usefixtures("small")
 def test_the_peer_has_the_same_logits_and_learns_the_same(capsys, monkeypatch, small):

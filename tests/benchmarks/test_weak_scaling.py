@@ -71,6 +71,7 @@ def eight_devices():
     return on_eight_devices(STEPS)
 
 
+@pytest.mark.slow
 def test_eight_devices_take_the_step_of_one(eight_devices):
     assert eight_devices[-1] == "equal"
 

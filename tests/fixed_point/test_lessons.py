@@ -274,6 +274,7 @@ def in_a_process(code, **environment):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_gradients_are_the_same_under_the_next_custom_vjp():
     in_a_process(
         """
@@ -291,6 +292,7 @@ else:
     )
 
 
+@pytest.mark.slow
 def test_a_batch_sharded_over_eight_devices_gives_the_same_gradient():
     in_a_process(
         """

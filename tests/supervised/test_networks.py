@@ -69,6 +69,7 @@ def share_of_first_layer(network, params, x):
     return relative_error(apply(flax.traverse_util.unflatten_dict(blind)), apply(params))
 
 
+@pytest.mark.slow
 def test_the_first_of_three_layers_sees_the_images(getkey):
     network = SUPERVISED["segment-opteq"].config.network
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype(np.float32))

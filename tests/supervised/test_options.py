@@ -44,7 +44,9 @@ def _assert_close(found, expected, bound):
         np.testing.assert_allclose(one, two, **bounds, err_msg=jax.tree_util.keystr(path))
 
 
-@pytest.mark.parametrize(("name", "remat"), [("image-opteq", "everything"), ("image-dnn", "dots")])
+@pytest.mark.parametrize(
+    ("name", "remat"), [pytest.param("image-opteq", "everything", marks=pytest.mark.slow), ("image-dnn", "dots")]
+)
 def test_four_parts_of_images_and_recomputed_layers_take_the_step_of_one_batch(name, remat):
     config = small(name)
     if name == "image-opteq":

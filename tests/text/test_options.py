@@ -31,6 +31,7 @@ def figures(row):
     return own | {kind: [row[name] for name in row if name.startswith(kind)] for kind in ("slack/", "size/")}
 
 
+@pytest.mark.slow
 def test_a_run_in_parts_takes_the_steps_of_whole_batches(finished, built, experiment):
     folder = finished(experiment).runs["constrained"]
     config, material, task, _ = built(experiment, **MANY | {"remat": "none"})
@@ -46,6 +47,7 @@ def test_a_run_in_parts_takes_the_steps_of_whole_batches(finished, built, experi
     assert np.max(figures(rows[-1])["slack/"]) > 0.0, "no slack moved"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("experiment", "remat"), [("text-encoder", "dots_without_batch"), ("text-ut", "everything")])
 def test_recomputing_changes_no_gradient(built, experiment, remat):
     _, material, kept, params = built(experiment)

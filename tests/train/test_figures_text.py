@@ -209,6 +209,7 @@ def root(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_figures_5_and_6_are_drawn_from_texts(root, capsys):
     small = ("--num-texts", "3", "--steps", "4", "--num-layers", "2", "--only", "5,6")
     places = ("--data.root", str(root), "--data.prepared", str(root / "prepared"), "--out", str(root / "out"))

@@ -43,6 +43,7 @@ def test_the_trace_covers_these_steps_and_ends_with_the_run(monkeypatch, tmp_pat
     assert [event.replace("after end", "at the end") for event in events] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("video-runs")
 def test_a_profiled_run_has_a_trace_and_is_the_same_run(start, config, both, tmp_path):
     log = start(dataclasses.replace(config, profile="2:3"))
