@@ -120,6 +120,20 @@ def test_every_dual_optimiser_raises_the_multipliers_of_what_is_violated(name):
     assert found[-1] == 0.0
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "own"),
+    [
+        ("adam", {"b1": 0.5}, lambda **options: optax.adam(0.1, **options)),
+        ("sgd", {"momentum": 0.9}, lambda **options: optax.sgd(0.1, **options)),
+    ],
+)
+def test_options_of_a_named_optimiser_are_its_own(name, options, own):
+    violations = np.random.default_rng(8).normal(size=10)
+    found = run(uj.dual_optimizer(name, 0.1, **options), violations)
+    np.testing.assert_array_equal(found, run(own(**options), violations))
+    assert np.any(found != run(own(), violations))
+
+
 def test_an_optimiser_may_be_given_by_itself_and_a_rate_may_be_a_schedule():
     violations = np.random.default_rng(7).normal(size=10)
     schedule = optax.linear_schedule(0.1, 0.0, 5)

@@ -78,6 +78,18 @@ def test_a_layer_within_the_tolerance_of_its_bound_is_feasible():
         assert tuple(map(bool, feasible(np.array([[1.0, last]], np.float32)))) == expected, last
 
 
+def test_the_tolerance_is_a_share_of_the_bound_and_a_bound_that_is_just_met_is_met():
+    none, constraints = np.zeros(1, np.float32), uj.descent_constraints(0.5)
+    for losses, tolerance, satisfied in (
+        ([100.0, 52.0], 0.05, True),  # 4% above a bound of 50
+        ([0.1, 0.0625], 0.05, False),  # 25% above one of 0.05
+        ([4.0, 2.0], 0.0, True),
+        ([4.0, 2.125], 0.0625, True),
+    ):
+        report = report_of(np.array([losses], np.float32), none, constraints, tolerance=tolerance)
+        assert bool(report.satisfied[0]) == satisfied, (losses, tolerance)
+
+
 def test_samples_whose_loss_is_zero_already_do_not_spoil_the_ratios():
     losses = np.array([[2.0, 1.0, 0.0], [0.0, 0.0, 0.0], [4.0, 3.0, 0.0]], np.float32)
     report = report_of(losses, np.zeros(2, np.float32), uj.descent_constraints(0.2))

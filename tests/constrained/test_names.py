@@ -21,6 +21,7 @@ def test_there_is_one_name_a_constraint_in_its_order(num_layers, reference):
 
 
 def test_figures_are_named_under_jit_and_absent_ones_left_out():
+    assert uj.constraint_names(2, reference=False) == uj.constraint_names(2) == ["layer 1", "layer 2"]
     names = uj.constraint_names(2, reference=True)
     find = jax.jit(lambda c, m: named_figures(names, violation=c, multiplier=m, slack=None))
     found = find(jnp.array([1.0, 2.0, 3.0]), jnp.array([4.0, 5.0, 6.0]))

@@ -159,7 +159,7 @@ def test_a_bad_option_is_named(options, message):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("start", [-0.1, (1.0, 2.0), float("nan")], ids=str)
+@pytest.mark.parametrize("start", [-0.1, (1.0, 2.0), float("nan"), float("inf")], ids=str)
 def test_a_bad_start_is_named(start):
     with pytest.raises(ValueError, match="start must be finite and at least 0, one number or one for each of 3"):
         uj.dual_ascent(optax.sgd(0.1)).init(3, start)
