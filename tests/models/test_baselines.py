@@ -137,6 +137,16 @@ def test_bfloat16_layers_keep_float32_parameters_and_logits():
     assert 0.0 < relative_error(logits, expected) < 0.02
 
 
+def test_layers_without_a_bias_have_none():
+    x, key = jax.ShapeDtypeStruct((1, 4, 4, 1), jnp.float32), jax.random.key(0)
+    for use_bias in (True, False):
+        model = FeedForwardNetwork(3, widths=(4, 4), features=5, use_bias=use_bias)
+        params = dict(jax.eval_shape(model.init, key, x)["params"])
+        del params["head"]
+        leaves = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(params)]
+        assert sum("bias" in leaf for leaf in leaves) == (3 if use_bias else 0)
+
+
 def test_features_and_head_are_those_of_deep_opteq():
     x, key = jax.ShapeDtypeStruct((1, 4, 4, 1), jnp.float32), jax.random.key(0)
     options = {"num_classes": 3, "features": 5}

@@ -9,6 +9,7 @@ import pytest
 from tests.fixed_point.problems import finish, relative_error
 from tests.models.deep_opteq_by_hand import EXACT, IMAGES, VECTORS, by_hand, images, logits_by_hand, start, vectors
 from unroll_jax import fixed_point as fp
+from unroll_jax.certificates import spectral_normalise
 from unroll_jax.models import DeepOptEq
 
 
@@ -21,6 +22,18 @@ def parameter_count(model, *shape):
 def test_the_networks_for_cifar_10_have_the_published_numbers_of_parameters(widths, published):
     model = DeepOptEq(num_classes=10, channels=32, widths=widths, input_layers=(3, 4, 5), features=32, use_bias=False)
     assert parameter_count(model, 2, 32, 32, 3) == published
+
+
+def test_norms_of_convolutions_are_bounded_for_images_of_their_height_and_width(monkeypatch):
+    told = []
+
+    def watched(params, *, image_shape, **options):
+        told.append(image_shape)
+        return spectral_normalise(params, image_shape=image_shape, **options)
+
+    monkeypatch.setattr("unroll_jax.models.opteq_base.spectral_normalise", watched)
+    parameter_count(DeepOptEq(num_classes=3, channels=2, widths=(2, 2), max_norm=0.9), 1, 4, 6, 1)
+    assert told == [(4, 6)] * 2
 
 
 def run(params, *calls):

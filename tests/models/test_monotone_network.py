@@ -19,6 +19,19 @@ def test_the_single_convolution_for_cifar_10_has_the_published_number_of_paramet
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == 172_218
 
 
+def test_the_splitting_is_told_the_networks_own_margin(monkeypatch):
+    told = []
+
+    def watched(W, x, *, margin, **options):
+        told.append(margin)
+        return fp.monotone_equilibrium(W, x, margin=margin, **options)
+
+    monkeypatch.setattr("unroll_jax.models.monotone_network.monotone_equilibrium", watched)
+    model = MonotoneOperatorNetwork(3, convolutional=False, channels=5, margin=0.6, splitting="forward_backward")
+    jax.eval_shape(model.init, jax.random.key(0), jax.ShapeDtypeStruct((2, 4), jnp.float32))
+    assert told == [0.6]
+
+
 def start(model, x):
     """Drawn parameters, but the scales of A and B at their initial 1."""
     params = drawn(model, x)

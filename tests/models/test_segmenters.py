@@ -132,6 +132,11 @@ def test_bfloat16_states_keep_float32_logits():
     assert logits.dtype == jnp.float32
     assert np.all(info.converged)
     np.testing.assert_allclose(logits, expected, atol=0.05)
+    for model in (narrow, FullyConvolutionalNetwork(**SMALL, dtype=jnp.bfloat16)):
+        kept = jax.eval_shape(
+            lambda model=model: model.init_with_output(jax.random.key(0), x, capture_intermediates=True)
+        )
+        assert kept[1]["intermediates"]["stem"]["__call__"][0].dtype == jnp.bfloat16
 
 
 @pytest.mark.usefixtures("unchecked")

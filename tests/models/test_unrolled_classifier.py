@@ -77,6 +77,17 @@ def test_frozen_embeddings_get_no_gradient_and_all_else_does():
         assert all(moved.values()), frozen
 
 
+def test_frozen_embeddings_leave_the_gradient_of_their_perturbation():
+    model = classifier(frozen=True, max_positions=5)
+    variables, shape = drawn(model, *GIVEN), (*GIVEN[0].shape, model.transformer.dim)
+
+    def loss(perturbation):
+        return jnp.sum(jnp.sin(model.apply(variables, *GIVEN, perturbation=perturbation)))
+
+    gradient = np.asarray(jax.jit(jax.grad(loss))(np.zeros(shape, np.float32)))
+    assert np.all(np.any(gradient != 0.0, axis=-1) == np.asarray(GIVEN[1]))
+
+
 def test_record_sees_the_logits_of_every_layer():
     model, record = classifier(), lambda logits: jnp.max(logits, axis=-1)
     run = jax.jit(lambda variables: (model.apply(variables, *GIVEN, record=record), model.apply(variables, *GIVEN)))
