@@ -118,7 +118,7 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records():
 
 
 def test_bfloat16_inputs_compute_in_bfloat16_and_read_out_in_float32():
-    model, x = UnrolledTransformer(DIM, LAYERS), jnp.asarray(np.asarray(normal(TOKENS, DIM)), jnp.bfloat16)
+    model, x = UnrolledTransformer(DIM, LAYERS), normal(TOKENS, DIM, dtype=jnp.bfloat16)
     outputs = jax.jit(model.apply)(drawn(model, x), x)
     assert outputs.dtype == jnp.float32
     np.testing.assert_array_equal(outputs, np.asarray(outputs, jnp.bfloat16))  # no digits beyond bfloat16's
