@@ -104,7 +104,7 @@ def test_damped_by_name_is_damped():
 
 
 def test_conjugate_gradients_stop_relative_to_their_right_side():
-    A, v = quadratic()
+    A, v = quadratic(40)
     v = np.stack([1e-3 * v, v, 1e3 * v])
     _, info = jax.jit(lambda v: linear.conjugate_gradient(lambda w: w @ A, v, tol=1e-6, max_steps=100))(v)
     assert len(set(info.steps.tolist())) == 1
