@@ -22,18 +22,36 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.faults import constrained, data, energies, fixed_point, train
+from tests.faults import (
+    adjoints,
+    attention,
+    constrained,
+    data,
+    energies,
+    foundations,
+    models,
+    reports,
+    running,
+    solvers,
+    training,
+)
 from tests.faults.fault import Fault
 
 __all__ = ["TABLES", "Outcome", "check", "main", "try_fault"]
 
 ROOT = Path(__file__).parents[2]
 TABLES = {
+    "foundations": foundations.FAULTS,
+    "attention": attention.FAULTS,
     "energies": energies.FAULTS,
-    "fixed points": fixed_point.FAULTS,
-    "constraints and models": constrained.FAULTS,
-    "training": train.FAULTS,
-    "data and reports": data.FAULTS,
+    "solvers": solvers.FAULTS,
+    "adjoints": adjoints.FAULTS,
+    "constrained": constrained.FAULTS,
+    "models": models.FAULTS,
+    "training": training.FAULTS,
+    "running": running.FAULTS,
+    "data": data.FAULTS,
+    "reports": reports.FAULTS,
 }
 NOT_COPIED = shutil.ignore_patterns(".git", ".venv", ".ci", "runs", "__pycache__", ".*_cache")
 LONGEST = 900.0  # seconds; a fault may make a test wait for ever, and then it is seen

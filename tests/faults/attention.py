@@ -1,0 +1,141 @@
+"""Faults of attention and of what it is made of."""
+
+from tests.faults.fault import Fault
+
+__all__ = ["FAULTS"]
+
+FAULTS: list[Fault] = [
+    Fault(
+        "the norm of heads without weight has no gradient",
+        "unroll_jax/energies/heads.py",
+        "size = jnp.sqrt(jnp.where(none, 1.0, square))",
+        "size = jnp.where(none, 1.0, jnp.sqrt(square))",
+        "tests/energies/test_edges.py",
+    ),
+    Fault(
+        "a token that nothing pulls gets NaN shares",
+        "unroll_jax/energies/means.py",
+        "jnp.exp(logs - jnp.where(jnp.isneginf(total), 0.0, total))",
+        "jnp.exp(logs - total)",
+        "tests/energies/test_heads.py tests/energies/test_causal.py",
+    ),
+    Fault(
+        "weight of a token to itself 1 and not rho'(0)",
+        "unroll_jax/energies/pairwise.py",
+        'itself = log_slope(jnp.zeros((), z.dtype)) if form == "softmax" else -jnp.inf',
+        'itself = 0.0 if form == "softmax" else -jnp.inf',
+        "tests/energies/test_pairwise.py",
+    ),
+    Fault(
+        "own weight left out of the anchor's share",
+        "unroll_jax/energies/pairwise.py",
+        "of_anchor = of_others * (ridge / others) if",
+        "of_anchor = of_others if",
+        "tests/energies/test_pairwise.py",
+    ),
+    Fault(
+        "weights bounded in the Jacobi form, where they underflow",
+        "unroll_jax/energies/pairwise.py",
+        'bounded=form == "softmax")',
+        "bounded=True)",
+        "tests/energies/test_pairwise.py",
+    ),
+    Fault(
+        "masked keys forgotten in the energy and not in the step",
+        "unroll_jax/energies/hopfield.py",
+        "jax.nn.logsumexp(query.scores, axis=-1, where=query.seen)",
+        "jax.nn.logsumexp(query.scores, axis=-1)",
+        "tests/energies/test_hopfield.py",
+    ),
+    Fault(
+        "edges to an absent sender counted",
+        "unroll_jax/energies/edge_sums.py",
+        "    return present[..., graph.receivers] & present[..., graph.senders]",
+        "    return present[..., graph.receivers]",
+        "tests/energies/test_graphs.py",
+    ),
+    Fault(
+        "diagonal of a directed mask counts",
+        "unroll_jax/energies/causal.py",
+        "jnp.asarray(table)[u] & (u[:, None] != v)",
+        "jnp.asarray(table)[u]",
+        "tests/energies/test_causal.py",
+    ),
+    Fault(
+        "absent tokens pull in the sweep",
+        "unroll_jax/energies/causal.py",
+        "others & jnp.asarray(table)[u]) & there)[",
+        "others & jnp.asarray(table)[u]))[",
+        "tests/energies/test_causal.py",
+    ),
+    Fault(
+        "largest weight not put back into the exponential energy",
+        "unroll_jax/energies/rectangles.py",
+        "return -(jnp.exp(largest) * degree)[..., 0]",
+        "return -degree[..., 0]",
+        "tests/energies/test_pairs.py tests/energies/test_graphs.py",
+    ),
+    Fault(
+        "derivatives feel that distances are cut at 0",
+        "unroll_jax/energies/rectangles.py",
+        "distances = distances + jax.lax.stop_gradient(jnp.maximum(distances, 0.0) - distances)",
+        "distances = jnp.maximum(distances, 0.0)",
+        "tests/energies/test_pairwise.py",
+    ),
+    Fault(
+        "absent tokens attended to by the fused step",
+        "unroll_jax/energies/fused.py",
+        "        bias = jnp.where(present[..., None], bias, ABSENT)",
+        "        bias = jnp.where(present[..., None], bias, 0.0)",
+        "tests/energies/test_fused.py",
+    ),
+    Fault(
+        "slope of truncated_quadratic 1 at its threshold",
+        "unroll_jax/energies/rho.py",
+        "jnp.where(z >= threshold, 0.0, z - z + 1.0)",
+        "jnp.where(z > threshold, 0.0, z - z + 1.0)",
+        "tests/energies/test_rho.py",
+    ),
+    Fault(
+        "log with shift 1 rounds small distances away",
+        "unroll_jax/energies/rho.py",
+        "value=jnp.log1p if shift == 1.0 else lambda z: jnp.log(z + shift)",
+        "value=lambda z: jnp.log(z + shift)",
+        "tests/energies/test_rho.py",
+    ),
+    Fault(
+        "slope at 0 not checked in the default dtype",
+        "unroll_jax/energies/rho_checks.py",
+        "    _check_slope_at_zero(name, at_zero)\n",
+        "",
+        "tests/energies/test_rho.py",
+    ),
+    Fault(
+        "blocks kept for the backward pass",
+        "unroll_jax/energies/pairs.py",
+        "jax.lax.map(jax.checkpoint(one, prevent_cse=False), inputs",
+        "jax.lax.map(one, inputs",
+        "tests/energies/test_pairs.py",
+    ),
+    Fault(
+        "hubs met a second time by the first leaves of a star",
+        "unroll_jax/energies/graphs.py",
+        "np.where(near.columns < 0, n, near.columns + num_hubs)",
+        "near.columns + num_hubs",
+        "tests/energies/test_graphs.py",
+    ),
+    Fault(
+        "an edge given twice in the two directions accepted",
+        "unroll_jax/energies/graphs.py",
+        "np.unique(ordered, axis=0, return_index=True)",
+        "np.unique(listed, axis=0, return_index=True)",
+        "tests/energies/test_graphs.py",
+    ),
+    Fault(
+        "the block majoriser's systems solved by one step",
+        "unroll_jax/energies/heads.py",
+        "PROXIMAL_STEPS = 3",
+        "PROXIMAL_STEPS = 1",
+        "tests/energies/test_heads.py",
+    ),
+]
