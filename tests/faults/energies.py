@@ -8,8 +8,8 @@ FAULTS: list[Fault] = [
     Fault(
         "squares of large tokens leave the dtype's range",
         "unroll_jax/energies/layer_norm.py",
-        "        wide = wide * down\n",
-        "        down = up = jnp.ones_like(down)\n",
+        "    wide = wide * down\n",
+        "    down = up = jnp.ones_like(down)\n",
         "tests/energies/test_edges.py",
     ),
     Fault(

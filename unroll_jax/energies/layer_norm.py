@@ -62,28 +62,10 @@ def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, s
     if not 0.0 < step_size <= 1.0:
         raise ValueError(f"step_size must be in (0, 1], got {step_size}")
 
-    def split(y: Array) -> tuple[Array, Array, Array, Array]:
-        """Mean of each token, what is left of it and the smoothed norm of that, both times a power of two; its inverse.
-
-        The power brings the larger of the token and of the smoothing near 1: squares neither over- nor underflow.
-        """
-        wide = y.astype(compute_dtype(y))
-        largest = jnp.max(jnp.abs(wide), axis=-1, keepdims=True)
-        down, up = powers_of_two(jnp.maximum(largest, math.sqrt(epsilon)))
-        wide = wide * down
-        mean = jnp.mean(wide, axis=-1, keepdims=True)
-        centred = wide - mean
-        square = jnp.sum(centred**2, axis=-1, keepdims=True)
-        if epsilon > 0.0:
-            square = square + dim * (math.sqrt(epsilon) * down) ** 2
-        # The inner `where` keeps the derivative finite at a token of equal entries.
-        length = jnp.where(square == 0.0, 0.0, jnp.sqrt(jnp.where(square == 0.0, 1.0, square)))
-        return mean * up, centred, length, up
-
     def energy(params: Any, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
         check_tokens(y, x, dim=dim)
         present = as_anchor(x).present
-        mean, _, length, up = split(blank_absent(y, present))
+        mean, _, length, up = _split(blank_absent(y, present), epsilon)
         # |u|^2 / 2 - R sqrt(|u|^2 + c) + R^2 / 2, as a square so that nothing cancels near the sphere.
         centred_part = 0.5 * (length * up - norm) ** 2 - 0.5 * dim * epsilon
         each = 0.5 * dim * mean**2 + centred_part
@@ -92,7 +74,7 @@ def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, s
     def step(params: Any, y: Array, x: Array | Anchor | None = None) -> Array:
         check_tokens(y, x, dim=dim)
         present = as_anchor(x).present
-        _, centred, length, _ = split(blank_absent(y, present))
+        _, centred, length, _ = _split(blank_absent(y, present), epsilon)
         normed = centred * (norm / jnp.where(length == 0.0, 1.0, length))
         stepped = ((1.0 - step_size) * y + step_size * normed).astype(y.dtype)
         return stepped if present is None else jnp.where(present[..., None], stepped, y)
@@ -101,3 +83,21 @@ def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, s
         return None
 
     return Descent(init=init, energy=energy, step=step)
+
+
+def _split(y: Array, epsilon: float) -> tuple[Array, Array, Array, Array]:
+    """Mean of each token; what is left of it and the smoothed norm of that, both times a power of two; its inverse.
+
+    The power brings the larger of the token and of the smoothing near 1: squares neither over- nor underflow.
+    """
+    wide = y.astype(compute_dtype(y))
+    down, up = powers_of_two(jnp.maximum(jnp.max(jnp.abs(wide), axis=-1, keepdims=True), math.sqrt(epsilon)))
+    wide = wide * down
+    mean = jnp.mean(wide, axis=-1, keepdims=True)
+    centred = wide - mean
+    square = jnp.sum(centred**2, axis=-1, keepdims=True)
+    if epsilon > 0.0:  # compiled code would square the power first, and 0 times infinity is not 0
+        square = square + y.shape[-1] * (math.sqrt(epsilon) * down) ** 2
+    # The inner `where` keeps the derivative finite at a token of equal entries.
+    length = jnp.where(square == 0.0, 0.0, jnp.sqrt(jnp.where(square == 0.0, 1.0, square)))
+    return mean * up, centred, length, up

@@ -60,8 +60,7 @@ def factored_solve(
       of `relative`; what the systems shared serves the adjoint's too.
     """
     W, activation = layer.matrix, layer.activation
-    epsilon = float(jnp.finfo(z.dtype).eps)
-    floor = ROUND_OFF * epsilon
+    floor = ROUND_OFF * (epsilon := float(jnp.finfo(z.dtype).eps))
 
     def unfinished(carry: _Carry) -> Array:
         return jnp.any(carry.progress.going) & (carry.number < max_steps)
@@ -86,8 +85,7 @@ def factored_solve(
         going = progress.going
         root = _root_slope(activation, g)
         right = jnp.where(going[:, None], root * moved, 0.0)
-        accuracy = _accuracy(residual, tol)
-        q, inner, shared = solve(W, root, right, carry.shared, tol=accuracy, max_steps=MAX_INNER)
+        q, inner, shared = solve(W, root, right, carry.shared, tol=_accuracy(residual, tol), max_steps=MAX_INNER)
         apply = product(W, shared)
         s = activation(g + moved + apply(root * q))
         worse = ~(residual < carry.last)
