@@ -20,7 +20,8 @@ install: $(STAMP)
 demo: $(STAMP)
 	$(PY) -m train run demo
 
-# ARGS go to pytest, as in: make test ARGS="-k padding". In the order of collection, which has what is slow first; xdist alone would put files of many tests first.
+# ARGS go to pytest, as in: make test ARGS="-k padding".
+# In the order of collection, which has what is slow first; xdist alone would put files of many tests first.
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder --durations 15
 
 test: $(STAMP)

@@ -11,7 +11,7 @@ __all__ = ["as_losses", "as_multipliers"]
 
 
 def as_losses(name: str, value: Any) -> Float[Array, "..."]:
-    """``value`` as a floating array; integers are exact as float32 or wider, and are taken so.
+    """``value`` as a floating array; integers become float32, which holds them exactly up to 2^24.
 
     Raises:
       TypeError: if it does not hold real numbers.
