@@ -1,0 +1,61 @@
+"""A command line meant to break the application, and what must come of it."""
+
+import dataclasses
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from train.cli import main
+
+LONGEST = 120  # seconds; a command that takes longer hangs
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command run in an empty folder.
+
+    Attributes:
+      line: The arguments behind `python -m train`, split at spaces.
+      words: What its one line of error says; of a command that is right, what it prints.
+      given: Files written into the folder beforehand.
+      code: The exit code: 2 for what is refused, 0 for what is right however odd.
+      gone: Paths that must not exist afterwards: what a refused command may not begin.
+    """
+
+    line: str
+    words: tuple[str, ...]
+    given: Callable[[Path], None] | None = None
+    code: int = 2
+    gone: tuple[str, ...] = ()
+
+
+def check(command: Command, folder: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    """Runs a command in a folder: its exit code, its words, one line, no traceback, no hang, nothing left behind."""
+    if command.given:
+        command.given(folder)
+    patch.chdir(folder)
+    before = signal.signal(signal.SIGALRM, _hang)
+    signal.alarm(LONGEST)
+    try:
+        code = main(command.line.split())
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    output = capsys.readouterr()
+    said = output.err if command.code else output.out + output.err
+    assert code == command.code, said
+    assert "Traceback" not in output.out + output.err
+    for word in command.words:
+        assert word in said, said
+    if command.code:
+        last = output.err.splitlines()
+        assert len(last) == 1, output.err
+        assert last[0].startswith("error: ")
+    for path in command.gone:
+        assert not (folder / path).exists(), f"{path} was left behind"
+
+
+def _hang(*_: object) -> None:
+    raise TimeoutError(f"still running after {LONGEST} s")

@@ -1,0 +1,19 @@
+"""Every hostile command is handled rightly or refused in one line: no traceback, no hang, nothing left half done."""
+
+import pytest
+
+from tests.hostile import data, folders, options
+from tests.hostile.command import check
+
+TABLES = {"options": options.COMMANDS, "data": data.COMMANDS, "folders": folders.COMMANDS}
+COMMANDS = [pytest.param(command, id=f"{name}: {command.line}") for name, table in TABLES.items() for command in table]
+
+
+@pytest.fixture(autouse=True)
+def _prepared(monkeypatch, tmp_path_factory):
+    monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path_factory.mktemp("prepared")))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_hostile_command_is_handled_or_refused_in_one_line(command, tmp_path, monkeypatch, capsys):
+    check(command, tmp_path, monkeypatch, capsys)
