@@ -34,18 +34,16 @@ ENTRIES = {"float32": {"video": 5e-4, "encoder": 2e-5}, "float64": dict.fromkeys
 def out(tmp_path_factory):
     """The folder where a process with eight devices, and two with one each, left what they found."""
     folder = tmp_path_factory.mktemp("eight")
-    _said(_started("measure", str(folder), folder=folder, devices=8))
+    _said(_started("measure", str(folder), devices=8))
     coordinator = f"127.0.0.1:{free_port()}"
-    pair = [_started("pair", str(folder), coordinator, str(i), folder=folder, devices=1) for i in (0, 1)]
+    pair = [_started("pair", str(folder), coordinator, str(i), devices=1) for i in (0, 1)]
     for process in pair:
         _said(process)
     return folder
 
 
-def _started(module, *arguments, folder, devices):
+def _started(module, *arguments, devices):
     variables = environment(
-        JAX_COMPILATION_CACHE_DIR=str(folder / "compiled"),  # a step is planned and run
-        JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
         XLA_FLAGS=f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}",
     )
     command = [sys.executable, "-m", f"tests.sharding.{module}", *arguments]

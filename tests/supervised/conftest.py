@@ -10,14 +10,11 @@ import jax
 import numpy as np
 import pytest
 
-from tests.train.conftest import compile_once, compiled
 from train.data.images import ImageBatch
 from train.data.scenes import NOT_COUNTED, SceneBatch
 from train.experiments import EXPERIMENTS
 from train.recipe import Recipe
 from train.runs import run
-
-__all__ = ["compile_once", "compiled"]
 
 SIZES = {"train": 48, "validation": 12, "test": 10}
 

@@ -10,7 +10,6 @@ import jax
 import pytest
 
 from tests.pretrained.conftest import write_folder
-from tests.train.conftest import compile_once, compiled
 from train.checkpoint import Checkpoints
 from train.constrained import ConstraintConfig, DualConfig
 from train.data.text import TextConfig
@@ -22,7 +21,7 @@ from train.text.material import TextMaterial, load_material
 from train.text.recipe import text_recipe
 from train.text.task import Task, text_task
 
-__all__ = ["compile_once", "compiled", "write_folder"]
+__all__ = ["write_folder"]
 
 MODELS = {
     "text-encoder": EncoderOptions(dim=8, num_layers=2, num_heads=2, hidden_dim=12),

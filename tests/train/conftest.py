@@ -15,7 +15,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 from PIL import Image
 
 from tests.started import environment
@@ -99,12 +98,6 @@ def _sequences(generator: np.random.Generator, count: int) -> np.ndarray:
 
 
 @pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where compiled programs are kept for the session."""
-    return tmp_path_factory.mktemp("compiled")
-
-
-@pytest.fixture(scope="session")
 def few_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Ten of the built-in clips as a folder of frames: a tenth of the validation, a twentieth of the test."""
     root = tmp_path_factory.mktemp("clips")
@@ -116,13 +109,9 @@ def few_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def of_processes(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of started processes: they share what is prepared and compiled."""
-    return environment(
-        UNROLL_PREPARED=str(tmp_path_factory.mktemp("prepared")),
-        JAX_COMPILATION_CACHE_DIR=str(compiled),
-        JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0",
-    )
+def of_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of started processes: they share what is prepared."""
+    return environment(UNROLL_PREPARED=str(tmp_path_factory.mktemp("prepared")))
 
 
 @pytest.fixture(scope="session")
@@ -147,20 +136,6 @@ def alone(launched: Callable[..., subprocess.Popen], tmp_path_factory: pytest.Te
     folder = tmp_path_factory.mktemp("alone") / "run"
     assert launched(folder).wait(timeout=300) == 0, folder.with_suffix(".log").read_text()
     return folder
-
-
-@pytest.fixture(autouse=True, scope="module")
-def compile_once(compiled: Path) -> Iterator[None]:
-    """Many tests run the same small training: its programs are compiled once, then read back."""
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = {name: getattr(jax.config, name) for name in names}
-    for name, value in zip(names, (str(compiled), 0.0), strict=True):
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
 
 
 CLIPS = Clips()
