@@ -17,7 +17,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "unroll_jax"
 # Ground first; a file may import from its own theme and from floors below. `descent` holds the types they all share.
 FLOORS = {
+    "arguments": 0,
     "precision": 0,
+    "steps": 0,
+    "conjugate_gradients": 1,
     "descent": 1,
     "spectral": 1,
     "energies": 2,

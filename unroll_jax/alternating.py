@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.descent import Descent, Params, as_anchor
 from unroll_jax.energies.penalty import Proximal, check_positive, penalty_of_present, prox_of_present
 from unroll_jax.energies.proximal import resolve_proximal
+from unroll_jax.steps import vary_like
 
 __all__ = ["alternating"]
 
@@ -17,6 +19,7 @@ Energy = Callable[[Params, Any, Any], Float[Array, "*batch"]]
 Move = Callable[[Params, Any, Any], Any]
 
 
+@typed
 def alternating(
     f: Energy,
     g: Energy,
@@ -95,7 +98,8 @@ def alternating(
 
 
 def _gradient(f: Energy) -> Move:
-    return jax.grad(lambda params, y, x: jnp.sum(f(params, y, x)), argnums=1)
+    slope = jax.grad(lambda params, y, x: jnp.sum(f(params, y, x)), argnums=1)
+    return lambda params, y, x: slope(params, vary_like(y, (params, x)), x)
 
 
 def _move(y: Any, step_size: float, gradient: Any) -> Any:

@@ -19,11 +19,13 @@ __all__ = [
     "as_anchor",
     "blank_absent",
     "broadcasts",
+    "check_array",
     "check_tokens",
     "compute_dtype",
     "linear",
     "look_up",
     "powers_of_two",
+    "square_range",
 ]
 
 Params = Any  # a pytree of arrays
@@ -141,10 +143,14 @@ def check_tokens(y: Any, x: Any = None, *, dim: int | None = None) -> None:
     Values that are known (not traced) must be finite, but for tokens that an `Anchor` says are absent.
 
     Raises:
-      TypeError: if ``y`` or ``x`` is not of a floating dtype, or ``x.present`` not boolean.
-      ValueError: if the ranks or widths do not fit, or a value that is known is not finite.
+      TypeError: if ``y`` or ``x`` is no array of a floating dtype, or ``x.present`` not of booleans.
+      ValueError: if the ranks or widths do not fit, there is no token, or a value that is known is not finite.
     """
     x, present = as_anchor(x)
+    if y is None:
+        raise TypeError("y must be an array, got None")
+    for name, value in (("y", y), ("x", x), ("x.present", present)):
+        check_array(name, value)
     for name, value in (("y", y), ("x", x)):
         if value is not None and not jnp.issubdtype(jnp.result_type(value), jnp.floating):
             raise TypeError(f"{name} must have a floating dtype, got {jnp.result_type(value)}; cast it first")
@@ -153,6 +159,8 @@ def check_tokens(y: Any, x: Any = None, *, dim: int | None = None) -> None:
     shape = jnp.shape(y)
     if len(shape) < 2:
         raise ValueError(f"y must be (*batch, n, d) with at least two axes, got shape {shape}")
+    if 0 in shape[-2:]:
+        raise ValueError(f"y must hold at least one token of at least one number, got shape {shape}")
     if dim is not None and shape[-1] != dim:
         raise ValueError(f"y must have tokens of width dim={dim}, got shape {shape}")
     if x is not None and not broadcasts(jnp.shape(x), shape):
@@ -161,6 +169,17 @@ def check_tokens(y: Any, x: Any = None, *, dim: int | None = None) -> None:
         raise ValueError(f"x.present must broadcast to y's tokens {shape[:-1]}, got shape {jnp.shape(present)}")
     for name, value in (("y", y), ("x", x)):
         _check_finite(name, value, present)
+
+
+def check_array(name: str, value: Any) -> None:
+    """Checks that ``value`` is an array, a number, or None.
+
+    Raises:
+      TypeError: if it is not; JAX takes no lists.
+    """
+    is_array = getattr(getattr(value, "dtype", None), "kind", "O") not in "OSU"
+    if value is not None and not is_array and not isinstance(value, int | float | complex):
+        raise TypeError(f"{name} must be an array, got {type(value).__name__}; jnp.asarray makes one")
 
 
 def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
@@ -202,6 +221,15 @@ def powers_of_two(sizes: Float[Array, "..."]) -> tuple[Float[Array, "..."], Floa
     exponent = jnp.clip(exponent, lowest, -lowest)
     one = jnp.ones((), sizes.dtype)
     return jnp.ldexp(one, -exponent), jnp.ldexp(one, exponent)
+
+
+def square_range(largest: Float[Array, "..."], count: int) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """Powers of two that bring numbers near 1 where sums of ``count`` of their squares overflow, and back; else 1.
+
+    Sums of squares and products, times the second power twice, then overflow to the infinity of their own sign.
+    """
+    room = 0.25 * float(jnp.finfo(largest.dtype).max) ** 0.5 / count**0.5
+    return powers_of_two(jnp.where(largest > room, largest, 1.0))
 
 
 def compute_dtype(*arrays: Any) -> jnp.dtype:

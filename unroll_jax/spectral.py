@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.precision import full_precision
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
 SQUARINGS = 10
 
 
+@typed
 @full_precision()
 def spectral_norm(
     apply: Callable[[Any], Any],
@@ -63,6 +65,7 @@ def spectral_norm(
     return norm(apply(jax.lax.stop_gradient(v)), batch_ndim)
 
 
+@typed
 @full_precision()
 def spectral_radius(
     apply: Callable[[Any], Any],
@@ -103,6 +106,7 @@ def spectral_radius(
     return jnp.exp(jnp.mean(jnp.log(growths[num_steps // 2 :]), axis=0))
 
 
+@typed
 @full_precision()
 def matrix_norm_bound(A: Array, *, num_squarings: int = SQUARINGS) -> Float[Array, "*batch"]:
     r"""An upper bound of the spectral norm of matrices (*batch, h, m), real or complex, without a decomposition.
@@ -111,8 +115,13 @@ def matrix_norm_bound(A: Array, *, num_squarings: int = SQUARINGS) -> Float[Arra
 
     with k = ``num_squarings``, up to rounding. Differentiable.
 
+    Raises:
+      ValueError: if A has fewer than two axes.
+
     Source: Delattre et al. (2023), "Efficient bound of Lipschitz constant for convolutional layers by Gram iteration".
     """
+    if jnp.ndim(A) < 2:
+        raise ValueError(f"A must hold matrices (*batch, h, m), got shape {jnp.shape(A)}")
     adjoint = jnp.swapaxes(A, -1, -2).conj()
     gram = adjoint @ A if A.shape[-1] <= A.shape[-2] else A @ adjoint
     logarithm = jnp.zeros(A.shape[:-2], jnp.real(gram).dtype)  # of the factor taken out of gram so far
@@ -130,6 +139,7 @@ def matrix_norm_bound(A: Array, *, num_squarings: int = SQUARINGS) -> Float[Arra
     return jnp.exp((logarithm + last) / 2 ** (num_squarings + 1))
 
 
+@typed
 def conv_norm_bound(
     kernel: Float[Array, "k l i o"], image_shape: tuple[int, int], *, num_squarings: int = SQUARINGS
 ) -> Float[Array, ""]:
@@ -154,6 +164,7 @@ def conv_norm_bound(
     return jnp.max(matrix_norm_bound(symbol, num_squarings=num_squarings))
 
 
+@typed
 def jacobian_norm(
     step: Callable[[Array], Array],
     z: Float[Array, "..."],
@@ -167,6 +178,7 @@ def jacobian_norm(
     return spectral_norm(push, z, num_steps=num_steps, key=key, batch_ndim=batch_ndim)
 
 
+@typed
 def jacobian_radius(
     step: Callable[[Array], Array],
     z: Float[Array, "..."],
@@ -183,6 +195,7 @@ def jacobian_radius(
     return spectral_radius(lambda v: pull(v)[0], z, num_steps=num_steps, key=key, batch_ndim=batch_ndim)
 
 
+@typed
 def jacobian_penalty(
     step: Callable[[Array], Array],
     z: Float[Array, "..."],

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.descent import Descent, Params
+from unroll_jax.steps import check_state, check_step, settle
 
 __all__ = ["Trace", "unroll"]
 
@@ -25,6 +27,7 @@ class Trace(NamedTuple):
     energy: Float[Array, "layers_and_one *batch"]
 
 
+@typed
 def unroll(
     descent: Descent | Callable[[Params, Any, Any], Any],
     params: Params,
@@ -72,9 +75,12 @@ def unroll(
     step = descent.step if isinstance(descent, Descent) else descent
     measure = _resolve_record(descent, record)
     advance = _step_and_record(descent, step, measure, record)
+    check_state("y", y)
     y = jax.tree.map(jnp.asarray, y)
     _check_layers(params, num_layers, tied)
-    _check_step(step, params if tied else jax.tree.map(lambda leaf: leaf[0], params), y, x)
+    first = params if tied else jax.tree.map(lambda leaf: leaf[0], params)
+    y = settle(lambda y: step(first, y, x), y)
+    check_step(y, jax.eval_shape(step, first, y, x))
 
     def layer(state: Any, layer_params: Params) -> tuple[Any, Any]:
         return advance(params if tied else layer_params, state, x)
@@ -122,18 +128,4 @@ def _check_layers(params: Params, num_layers: int, tied: bool) -> None:
             raise ValueError(
                 f"params{jax.tree_util.keystr(path)} must have a leading axis of num_layers={num_layers} when "
                 f"tied=False, got shape {jnp.shape(leaf)}"
-            )
-
-
-def _check_step(step: Callable[..., Any], params: Params, y: Any, x: Any) -> None:
-    after = jax.eval_shape(step, params, y, x)
-    before = jax.eval_shape(lambda state: state, y)
-    if jax.tree.structure(before) != jax.tree.structure(after):
-        raise ValueError(
-            f"the step must keep the state's structure, {jax.tree.structure(before)} became {jax.tree.structure(after)}"
-        )
-    for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
-        if (old.shape, old.dtype) != (new.shape, new.dtype):
-            raise ValueError(
-                f"the step must keep shape and dtype, {old.dtype}{list(old.shape)} became {new.dtype}{list(new.shape)}"
             )

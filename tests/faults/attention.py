@@ -133,7 +133,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "the block majoriser's systems solved by one step",
-        "unroll_jax/energies/heads.py",
+        "unroll_jax/energies/least_squares.py",
         "PROXIMAL_STEPS = 3",
         "PROXIMAL_STEPS = 1",
         "tests/energies/test_heads.py",

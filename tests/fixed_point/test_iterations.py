@@ -146,7 +146,7 @@ def test_round_off_is_that_of_the_coarsest_dtype():
 def test_a_row_that_is_cut_off_had_stalled_if_nothing_improved_lately():
     rows = [(1e-7, 5, RUNNING), (1e-7, 1, RUNNING), (1e-2, 50, RUNNING), (1e-7, 5, 3)]
     residual, since, status = (np.array(column) for column in zip(*rows, strict=True))
-    ended = at_the_cap(Progress(np.zeros((4, 1)), residual, since, status, np.ones(4)), 1e-6)
+    ended = at_the_cap(Progress(np.zeros((4, 1)), residual, since, status, np.ones(4)), 1e-6, 1e-9)
     assert [STATUS[int(s)] for s in ended] == [
         "stalled at round-off",
         "reached max_steps",

@@ -34,7 +34,7 @@ def test_the_inverse_of_a_matrix_that_is_not_positive_definite_is_not_finite():
 
 @jax.jit
 def twice(W, root, right):
-    q, steps, shared = solve(W, root, right, prepare(W, len(right)), tol=1e-11, max_steps=500)
+    q, steps, shared = solve(W, root, right, prepare(W, right), tol=1e-11, max_steps=500)
     again, fewer, shared = solve(W, root, right, shared, tol=1e-11, max_steps=500)
     return q, again, steps, fewer, product(W, shared)(right)
 
@@ -68,7 +68,7 @@ def test_where_the_same_units_are_active_in_all_examples_a_few_steps_are_enough(
 
     @jax.jit
     def both(W, root, right):
-        found = [solve(W, root, right, shared, tol=1e-9, max_steps=1000) for shared in (None, prepare(W, 32))]
+        found = [solve(W, root, right, shared, tol=1e-9, max_steps=1000) for shared in (None, prepare(W, right))]
         return found[0][1], found[1][1], found[1][2].made
 
     plain, steps, made = both(W, root, right)
@@ -79,7 +79,7 @@ def test_where_the_same_units_are_active_in_all_examples_a_few_steps_are_enough(
 def test_an_example_that_is_indefinite_does_not_spoil_another():
     W, right = weights(20, 20, square=1.5), np.asarray(inputs(2, 20))
     root = np.stack([np.ones(20), np.full(20, 0.8)])
-    run = jax.jit(lambda W, root, right: solve(W, root, right, prepare(W, 2), tol=1e-10, max_steps=200)[0])
+    run = jax.jit(lambda W, root, right: solve(W, root, right, prepare(W, right), tol=1e-10, max_steps=200)[0])
     q = np.asarray(run(W, root, right))
     np.testing.assert_allclose(q[1], np.linalg.solve(np.eye(20) - 0.64 * W @ W.T, right[1]), rtol=1e-7)
     assert np.isfinite(q).all()

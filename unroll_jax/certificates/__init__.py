@@ -1,6 +1,6 @@
 """When a step is guaranteed to descend, when an equilibrium to exist and to be met, and by which numbers."""
 
-from unroll_jax.certificates.certify import Certificate, Outcome, certify
+from unroll_jax.certificates.certify import Certificate, Outcome, certify, certify_alternating
 from unroll_jax.certificates.contraction import (
     check_weight_norms,
     contraction_bound,
@@ -22,6 +22,7 @@ from unroll_jax.certificates.regions import (
     proximal_constant,
 )
 from unroll_jax.certificates.smoothness import pairwise_smoothness, quadratic_smoothness
+from unroll_jax.certificates.steps import StepCertificate, certify_descent
 from unroll_jax.spectral import (
     conv_norm_bound,
     jacobian_norm,
@@ -37,8 +38,11 @@ __all__ = [
     "Certificate",
     "Curvature",
     "Outcome",
+    "StepCertificate",
     "apollonian_ball",
     "certify",
+    "certify_alternating",
+    "certify_descent",
     "check_weight_norms",
     "contraction_bound",
     "conv_norm_bound",

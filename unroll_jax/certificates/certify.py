@@ -1,41 +1,38 @@
 """A forward pass, layer by layer: guaranteed to descend, descended all the same, or rose."""
 
-import enum
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.alternating import alternating
+from unroll_jax.arguments import typed
+from unroll_jax.certificates.outcome import (
+    Energy,
+    Outcome,
+    Smoothness,
+    check_smoothness,
+    evaluate,
+    judge_layers,
+    outcome_of,
+)
 from unroll_jax.certificates.per_example import gradient
-from unroll_jax.descent import Params, as_anchor, blank_absent
+from unroll_jax.certificates.steps import StepCertificate, certify_descent
+from unroll_jax.descent import Descent, Params, as_anchor, blank_absent
 from unroll_jax.energies.penalty import Proximal, prox_of_present
 from unroll_jax.energies.proximal import resolve_proximal
 from unroll_jax.spectral import norm
+from unroll_jax.steps import vary_like
 
-__all__ = ["Certificate", "Outcome", "certify"]
+__all__ = ["Certificate", "Outcome", "certify", "certify_alternating"]
 
-Energy = Callable[[Params, Any, Any], Float[Array, "*batch"]]
 Move = Callable[[Params, Any, Any], Any]
-Smoothness = float | Float[Array, "*batch"] | Energy
-
-
-class Outcome(enum.IntEnum):
-    """What became of the energy in a layer.
-
-    GUARANTEED: it did not rise, and could not. DESCENDED: it did not rise, though nothing here guarantees it. ROSE: it
-    rose, or is not a number.
-    """
-
-    GUARANTEED = 0
-    DESCENDED = 1
-    ROSE = 2
 
 
 class Certificate(NamedTuple):
-    """The verdict of `certify` on each layer and example, and the numbers it rests on.
+    """The verdict of `certify_alternating` on each layer and example, and the numbers it rests on.
 
     Attributes:
       outcome: (num_layers, *batch), values of `Outcome`. A rise counts as one even under a guarantee: it then tells
@@ -63,7 +60,44 @@ class Certificate(NamedTuple):
     smoothness_h: Float[Array, "layers *batch"]
 
 
-def certify(
+@overload
+def certify(descent: Descent, params: Params, y: Any, x: Any = None, /, **options: Any) -> StepCertificate: ...
+
+
+@overload
+def certify(f: Energy, g: Energy, params: Params, y: Any, x: Any = None, /, **options: Any) -> Certificate: ...
+
+
+def certify(*arguments: Any, **options: Any) -> Certificate | StepCertificate:
+    """Runs the layers of a model and says of each whether descent was guaranteed, and whether the energy fell.
+
+    ``certify(descent, params, y, x, ...)`` is `certify_descent`, for any energy and its step;
+    ``certify(f, g, params, y, x, ...)`` is `certify_alternating`, for the alternating steps of a transformer.
+
+    Args:
+      *arguments: those of the one or of the other; the type of the first decides.
+      **options: see there.
+
+    Returns:
+      A `StepCertificate`, or a `Certificate`.
+
+    Raises:
+      TypeError: if arguments are missing.
+      ValueError: see there.
+
+    Example:
+      >>> import jax, unroll_jax
+      >>> layer = unroll_jax.attention()
+      >>> params, tokens = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (8, 5, 3))
+      >>> certify(layer, params, tokens, num_layers=2).energy.shape
+      (3, 8)
+    """
+    of_descent = (bool(arguments) and isinstance(arguments[0], Descent)) or "descent" in options
+    return (certify_descent if of_descent else certify_alternating)(*arguments, **options)
+
+
+@typed
+def certify_alternating(
     f: Energy,
     g: Energy,
     params: Params,
@@ -143,13 +177,15 @@ def certify(
       >>> from unroll_jax.energies import transformer_parts
       >>> parts = transformer_parts(4, step_size=0.05)
       >>> params, y = parts.attention.init(jax.random.key(0)), 5.0 * jax.random.uniform(jax.random.key(1), (8, 6, 4))
-      >>> certificate = certify(
+      >>> certificate = certify_alternating(
       ...     parts.attention.energy, parts.feedforward.energy, params, y, f_step=parts.attention.step, phi=parts.phi,
       ...     g_step_size=parts.step_size, smoothness_f=pairwise_smoothness(), smoothness_g=1.95, num_layers=3)
       >>> certificate.outcome.shape
       (3, 8)
     """
-    _check_options(num_layers, smoothness_f=smoothness_f, smoothness_g=smoothness_g, smoothness_h=smoothness_h)
+    check_smoothness(smoothness_f=smoothness_f, smoothness_g=smoothness_g, smoothness_h=smoothness_h)
+    if num_layers < 1:
+        raise ValueError(f"num_layers must be at least 1, got {num_layers}")
     system = alternating(f, g, g_step_size=g_step_size, f_step_size=f_step_size, f_step=f_step, phi=phi)
     proximal = None if phi is None else resolve_proximal(phi, g_step_size)
     slope_f, slope_g = f_gradient or _gradient(f), g_gradient or _gradient(g)
@@ -167,17 +203,17 @@ def certify(
         after = prox(v)
         before_energy, after_energy = (system.energy(own, state, x) for state in (y, after))
         size = lambda tree: norm(tree, before_energy.ndim)  # noqa: E731
-        L_f, L_g = (_evaluate(value, own, y, x, before_energy) for value in (smoothness_f, smoothness_g))
+        L_f, L_g = (evaluate(value, own, y, x, before_energy) for value in (smoothness_f, smoothness_g))
         reach = size(_add(y, -1.0, prox(_add(y, -g_step_size, of_h))))
         first = _add(u, -1.0, y)
         bound = size(_add(first, g_step_size, of_f)) + g_step_size * L_g * size(first)
         noise, moved = size(_add(_add(v, -1.0, y), g_step_size, of_h)), size(_add(after, -1.0, y))
-        L_h = L_f + L_g if smoothness_h is None else _evaluate(smoothness_h, own, y, x, before_energy)
+        L_h = L_f + L_g if smoothness_h is None else evaluate(smoothness_h, own, y, x, before_energy)
         limit = 1.0 - 0.5 * g_step_size * L_h
         by_theorem = (bound <= reach) & (limit >= 0.5 - 8 * jnp.finfo(limit.dtype).eps)
         by_noise = noise <= limit * moved
         return after, Certificate(
-            outcome=_outcome(before_energy, after_energy, by_theorem | by_noise, tolerance),
+            outcome=outcome_of(before_energy, after_energy, by_theorem | by_noise, tolerance),
             by_theorem=by_theorem,
             by_noise=by_noise,
             energy=before_energy,
@@ -191,13 +227,11 @@ def certify(
 
     # What absent tokens hold, NaN even, must not reach the lengths of steps: they hold 0, and stay there.
     start = jax.tree.map(lambda leaf: blank_absent(jnp.asarray(leaf), present), y)
-    last, found = jax.lax.scan(layer, start, None if tied else params, length=num_layers)
-    final = system.energy(params if tied else jax.tree.map(lambda leaf: leaf[-1], params), last, x)
-    return found._replace(energy=jnp.concatenate([found.energy, final[None]]))
+    return judge_layers(layer, system.energy, params, start, x, num_layers=num_layers, tied=tied)
 
 
 def _gradient(f: Energy) -> Move:
-    return lambda params, y, x: gradient(lambda state: f(params, state, x), y)
+    return lambda params, y, x: gradient(lambda state: f(params, state, x), vary_like(y, (params, x)))
 
 
 def _add(a: Any, factor: float, b: Any) -> Any:
@@ -207,23 +241,3 @@ def _add(a: Any, factor: float, b: Any) -> Any:
 def _ratio(above: Array, below: Array, where_both_vanish: float = 0.0) -> Array:
     safe = jnp.where(below == 0.0, 1.0, below)
     return jnp.where(below == 0.0, jnp.where(above == 0.0, where_both_vanish, jnp.inf), above / safe)
-
-
-def _outcome(before: Array, after: Array, guaranteed: Array, tolerance: float | None) -> Array:
-    share = 16 * jnp.finfo(before.dtype).eps if tolerance is None else tolerance
-    kept = after <= before + share * jnp.where(jnp.isfinite(before), jnp.abs(before), 0.0)
-    held = jnp.where(guaranteed, int(Outcome.GUARANTEED), int(Outcome.DESCENDED))
-    return jnp.where(kept, held, int(Outcome.ROSE)).astype(jnp.int32)
-
-
-def _evaluate(smoothness: Smoothness, params: Params, y: Any, x: Any, like: Array) -> Array:
-    value = smoothness(params, y, x) if callable(smoothness) else smoothness
-    return jnp.broadcast_to(jnp.asarray(value, like.dtype), like.shape)
-
-
-def _check_options(num_layers: int, **smoothness: Smoothness | None) -> None:
-    for name, value in smoothness.items():
-        if isinstance(value, float | int) and not value >= 0.0:
-            raise ValueError(f"{name} must be at least 0, got {value}")
-    if num_layers < 1:
-        raise ValueError(f"num_layers must be at least 1, got {num_layers}")

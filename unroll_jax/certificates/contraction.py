@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.energies.opteq_params import OptEqParams, opteq_linear
 from unroll_jax.spectral import conv_norm_bound, matrix_norm_bound, spectral_norm
 
@@ -22,6 +23,7 @@ __all__ = [
 ImageShape = tuple[int, int]
 
 
+@typed
 def weight_norm(
     W: Float[Array, "..."], image_shape: ImageShape | None = None, *, num_steps: int = 100, key: jax.Array | None = None
 ) -> Float[Array, ""]:
@@ -55,6 +57,7 @@ def weight_norm_bound(W: Float[Array, "..."], image_shape: ImageShape | None = N
     return matrix_norm_bound(W) if W.ndim == 2 else conv_norm_bound(W, (height_width[0], height_width[1]))
 
 
+@typed
 def contraction_bound(
     params: OptEqParams | Sequence[OptEqParams], *, skip: float = 1.0, image_shape: ImageShape | None = None
 ) -> Float[Array, ""]:
@@ -88,6 +91,7 @@ def contraction_bound(
     return jnp.prod(jnp.stack(rates))
 
 
+@typed
 def picard_steps(
     contraction: Float[Array, "..."] | float, residual: Float[Array, "*batch"] | float, tol: float
 ) -> Float[Array, "*batch"]:
@@ -130,6 +134,7 @@ def error_bound(
     return jnp.where(residual == 0.0, 0.0, jnp.where(contracts, bound, jnp.inf))
 
 
+@typed
 def spectral_normalise(
     params: OptEqParams,
     *,
@@ -161,11 +166,14 @@ def spectral_normalise(
     """
     if not bound > 0.0:
         raise ValueError(f"bound must be positive, got {bound}")
+    if not hasattr(params, "W"):
+        raise TypeError(f"params must hold a weight W, as OptEqParams do, got {type(params).__name__}")
     W = params.W
     size = weight_norm_bound(W, image_shape) if certified else weight_norm(W, image_shape, num_steps=num_steps)
     return params._replace(W=W * jnp.where(size > bound, bound / jnp.where(size > bound, size, 1.0), 1.0))
 
 
+@typed
 def check_weight_norms(
     params: OptEqParams | Sequence[OptEqParams], *, bound: float = 1.0, image_shape: ImageShape | None = None
 ) -> None:

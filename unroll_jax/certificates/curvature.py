@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax.scipy.linalg import eigh_tridiagonal
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.certificates.per_example import Energy, batch_rank, gradient, inner, scale
 from unroll_jax.spectral import norm
 
@@ -38,6 +39,7 @@ def hessian_product(f: Energy, y: Any, v: Any) -> Any:
     return jax.vjp(lambda state: gradient(f, state), y)[1](v)[0]
 
 
+@typed
 def curvature(f: Energy, y: Any, *, num_steps: int = 64, key: jax.Array | None = None) -> Curvature:
     r"""Smallest and largest eigenvalue of :math:`\nabla^2 f(y)`, by Lanczos with full reorthogonalisation.
 

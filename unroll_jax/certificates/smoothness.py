@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.certificates.curvature import curvature
 from unroll_jax.descent import Params, as_anchor, blank_absent, compute_dtype
 from unroll_jax.energies.pairs import check_mask, neighbourhood
@@ -19,6 +20,7 @@ SQUARINGS = 12
 Energy = Callable[[Params, Any, Any], Float[Array, "*batch"]]
 
 
+@typed
 def quadratic_smoothness(energy: Energy, *, num_steps: int = 64) -> Energy:
     """The smoothness L of a quadratic energy, from its Hessian at the state given (see `curvature`).
 
@@ -41,6 +43,7 @@ def quadratic_smoothness(energy: Energy, *, num_steps: int = 64) -> Energy:
     return smoothness
 
 
+@typed
 def pairwise_smoothness(*, rho: RhoLike = "softmax", mask: Any = None, ridge: float = 0.0) -> Energy:
     r"""The smoothness of an attention energy as seen from the state Y, by its tangent majoriser.
 

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from unroll_jax.arguments import typed
+
 __all__ = ["LossMean", "add_losses", "empty_mean"]
 
 
@@ -16,6 +18,7 @@ class LossMean(NamedTuple):
     samples: Int[Array, ""]
 
 
+@typed
 def empty_mean(num_layers: int) -> LossMean:
     """The mean over no sample, of a model with ``num_layers`` layers.
 

@@ -5,16 +5,17 @@ from collections.abc import Callable, Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from unroll_jax.constrained.numbers import as_losses
+from unroll_jax.arguments import typed
+from unroll_jax.constrained.numbers import as_losses, as_numbers
 
 __all__ = ["Constraints", "descent_constraints"]
 
 Constraints = Callable[[Float[Array, "*batch layers_and_one"]], Float[Array, "*batch constraints"]]
 
 
+@typed
 def descent_constraints(alpha: float | Sequence[float] | np.ndarray, *, reference: float | None = None) -> Constraints:
     r"""Violations of the layerwise descent constraints.
 
@@ -44,9 +45,7 @@ def descent_constraints(alpha: float | Sequence[float] | np.ndarray, *, referenc
       >>> descent_constraints(0.25, reference=4.0)(jnp.array([4.0, 2.0, 2.0])).tolist()
       [0.0, -1.0, 0.5]
     """
-    if isinstance(alpha, Tracer):
-        raise TypeError("alpha must be known when constraints are made, got a traced value; pass a Python number")
-    schedule = np.asarray(alpha, dtype=float)
+    schedule = as_numbers("alpha", alpha)
     if schedule.ndim > 1 or schedule.size == 0 or not np.all((schedule > 0.0) & (schedule < 1.0)):
         raise ValueError(f"alpha must be in (0, 1), one number or one for each layer, got {alpha}")
     if reference is not None and not (reference > 0.0 and math.isfinite(reference)):

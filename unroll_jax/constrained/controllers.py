@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from unroll_jax.arguments import typed
 from unroll_jax.descent import look_up
 
 __all__ = ["DUAL_OPTIMIZERS", "NuPIState", "dual_optimizer", "nu_pi", "proportional_integral"]
@@ -19,6 +20,7 @@ class NuPIState(NamedTuple):
     smoothed: optax.Params
 
 
+@typed
 def proportional_integral(
     integral_gain: float, proportional_gain: float = 1.0, *, cap: float | None = None
 ) -> optax.GradientTransformation:
@@ -74,6 +76,7 @@ def proportional_integral(
     return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
 
 
+@typed
 def nu_pi(integral_gain: float, proportional_gain: float = 1.0, *, nu: float = 0.0) -> optax.GradientTransformation:
     r"""The controller nu-PI: PI control, its proportional part on a moving average of the violation.
 

@@ -9,6 +9,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
+from unroll_jax.constrained.numbers import as_losses, as_numbers
 from unroll_jax.constrained.schedules import scheduled
 
 __all__ = ["DualAscent", "DualState", "dual_ascent"]
@@ -33,6 +35,7 @@ class DualAscent(NamedTuple):
     update: Callable[[DualState, Float[Array, "constraints"]], DualState]
 
 
+@typed
 def dual_ascent(
     optimizer: optax.GradientTransformation,
     *,
@@ -101,6 +104,7 @@ def dual_ascent(
     )
     highest = _check_cap(cap)
 
+    @typed
     def init(num_constraints: int, start: Any = 0.0) -> DualState:
         if num_constraints < 1:
             raise ValueError(f"num_constraints must be at least 1, got {num_constraints}")
@@ -111,11 +115,14 @@ def dual_ascent(
         return DualState(multipliers, transformation.init(multipliers))
 
     def update(state: DualState, violations: Float[Array, "constraints"]) -> DualState:
-        if jnp.shape(violations) != state.multipliers.shape:
+        if not isinstance(state, DualState):
+            raise TypeError(f"state must be a DualState of init, got {type(state).__name__}")
+        violations = as_losses("violations", violations)
+        if violations.shape != state.multipliers.shape:
             raise ValueError(
-                f"violations must have shape {state.multipliers.shape}, one a multiplier, got {jnp.shape(violations)}"
+                f"violations must have shape {state.multipliers.shape}, one a multiplier, got {violations.shape}"
             )
-        ascent = jax.lax.stop_gradient(jnp.asarray(violations, state.multipliers.dtype))
+        ascent = jax.lax.stop_gradient(violations.astype(state.multipliers.dtype))
         sound = jnp.all(jnp.isfinite(ascent))
         updates, opt_state = transformation.update(-ascent, state.opt_state, state.multipliers)
         raised = optax.projections.projection_non_negative(optax.apply_updates(state.multipliers, updates))
@@ -131,7 +138,7 @@ def dual_ascent(
 def _check_cap(cap: float | Sequence[float] | None) -> np.ndarray | None:
     if cap is None:
         return None
-    highest = np.asarray(cap, dtype=float)
+    highest = as_numbers("cap", cap)
     if highest.ndim > 1 or highest.size == 0 or not np.all((highest > 0.0) & np.isfinite(highest)):
         raise ValueError(f"cap must be positive and finite, one number or one for each constraint, or None, got {cap}")
     return highest
@@ -148,7 +155,7 @@ def _frozen_mask(frozen: Sequence[int] | bool, num_constraints: int) -> np.ndarr
 
 
 def _start_at(start: Any, num_constraints: int) -> Float[Array, "constraints"]:
-    values = np.asarray(start, dtype=float)
+    values = as_numbers("start", start)
     if values.shape not in ((), (num_constraints,)) or not np.all((values >= 0.0) & np.isfinite(values)):
         raise ValueError(
             f"start must be finite and at least 0, one number or one for each of {num_constraints} constraints, "

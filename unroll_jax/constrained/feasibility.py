@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.constrained.constraints import Constraints
 from unroll_jax.constrained.numbers import as_losses, as_multipliers
 from unroll_jax.constrained.resilience import optimal_slacks
@@ -41,6 +42,7 @@ class FeasibilityReport(NamedTuple):
     complementary_slackness: Float[Array, "constraints"]
 
 
+@typed
 def feasibility_report(
     sample_losses: Float[Array, "samples layers_and_one"],
     multipliers: Float[Array, "constraints"],

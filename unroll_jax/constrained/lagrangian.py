@@ -6,12 +6,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.constrained.constraints import Constraints
-from unroll_jax.constrained.numbers import as_losses, as_multipliers
+from unroll_jax.constrained.numbers import as_losses, as_multipliers, check_function
 
 __all__ = ["augmented_lagrangian", "lagrangian", "layer_weights"]
 
 
+@typed
 def lagrangian(
     layer_losses: Float[Array, "*samples layers_and_one"],
     multipliers: Float[Array, "constraints"],
@@ -52,6 +54,7 @@ def lagrangian(
     return value / (1.0 + jnp.sum(fixed)) if normalise else value
 
 
+@typed
 def augmented_lagrangian(
     layer_losses: Float[Array, "*samples layers_and_one"],
     multipliers: Float[Array, "constraints"],
@@ -93,6 +96,7 @@ def augmented_lagrangian(
     return objective + jnp.sum(pulled**2 - fixed**2) / (2.0 * penalty)
 
 
+@typed
 def layer_weights(
     multipliers: Float[Array, "constraints"], constraints: Constraints, num_layers: int
 ) -> Float[Array, "layers_and_one"]:
@@ -107,6 +111,7 @@ def _parts(
     constraints: Constraints,
 ) -> tuple[Float[Array, ""], Float[Array, "constraints"], Float[Array, "constraints"]]:
     """Objective, violations and detached multipliers, one multiplier a violation."""
+    check_function("constraints", constraints, "descent_constraints(0.2)")
     losses = as_losses("layer_losses", layer_losses)
     violations = constraints(losses)
     return jnp.mean(losses[..., -1]), violations, jax.lax.stop_gradient(as_multipliers(multipliers, violations.shape))

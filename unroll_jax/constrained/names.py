@@ -6,9 +6,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
+
 __all__ = ["constraint_names", "named_figures"]
 
 
+@typed
 def constraint_names(num_layers: int, *, reference: bool | float | None = None) -> list[str]:
     """One name a constraint of `descent_constraints`, in its order.
 

@@ -7,7 +7,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-__all__ = ["as_losses", "as_multipliers"]
+__all__ = ["as_losses", "as_multipliers", "as_numbers", "check_function"]
 
 
 def as_losses(name: str, value: Any) -> Float[Array, "..."]:
@@ -25,6 +25,30 @@ def as_losses(name: str, value: Any) -> Float[Array, "..."]:
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise TypeError(f"{name} must hold real numbers, got {array.dtype}")
     return array
+
+
+def as_numbers(name: str, value: Any) -> np.ndarray:
+    """``value``, a number or several that are known, in float64.
+
+    Raises:
+      TypeError: if it is traced, or holds anything else.
+    """
+    if isinstance(value, Tracer):
+        raise TypeError(f"{name} must be known beforehand, got a traced value; pass a Python number")
+    try:
+        return np.asarray(value, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be a number, or several, got {value!r}") from error
+
+
+def check_function(name: str, value: Any, example: str) -> None:
+    """Checks that ``value`` can be called; ``example`` names one that can.
+
+    Raises:
+      TypeError: if it cannot.
+    """
+    if not callable(value):
+        raise TypeError(f"{name} must be a function such as {example}, got {value!r}")
 
 
 def as_multipliers(value: Any, shape: tuple[int, ...]) -> Float[Array, "constraints"]:

@@ -4,9 +4,12 @@ import math
 
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
+
 __all__ = ["check_resilience", "optimal_slacks", "relaxed_violations"]
 
 
+@typed
 def optimal_slacks(multipliers: Float[Array, "constraints"], resilience: float) -> Float[Array, "constraints"]:
     r"""Slacks :math:`s^* = \lambda / \beta`, the best relaxation :math:`c_l \le s_l` at cost :math:`\beta/2 |s|^2`.
 
@@ -16,6 +19,7 @@ def optimal_slacks(multipliers: Float[Array, "constraints"], resilience: float) 
     return multipliers / resilience
 
 
+@typed
 def relaxed_violations(
     violations: Float[Array, "constraints"], multipliers: Float[Array, "constraints"], resilience: float
 ) -> Float[Array, "constraints"]:

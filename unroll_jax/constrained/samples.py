@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.constrained.constraints import Constraints
-from unroll_jax.constrained.numbers import as_losses
+from unroll_jax.constrained.numbers import as_losses, as_numbers, check_function
 
 __all__ = ["Reduction", "mean_of_samples", "positive_part", "sample_constraints", "tail_bound", "tail_mean"]
 
@@ -28,6 +29,7 @@ def sample_constraints(constraints: Constraints, reduction: Reduction) -> Constr
       reduction: ``(N, C) -> (C,)``, such as `tail_mean`, `positive_part` or `mean_of_samples`.
 
     Raises:
+      TypeError: if either is no function.
       ValueError: while tracing, if the losses are not (N, L + 1) with N >= 1.
 
     Example:
@@ -39,6 +41,9 @@ def sample_constraints(constraints: Constraints, reduction: Reduction) -> Constr
       >>> float(unroll_jax.lagrangian(losses, jnp.array([2.0]), sample_constraints(constraints, tail_mean(0.5))))
       3.5
     """
+
+    check_function("constraints", constraints, "descent_constraints(0.2)")
+    check_function("reduction", reduction, "tail_mean(0.5)")
 
     def violations(sample_losses: Float[Array, "samples layers_and_one"]) -> Float[Array, "constraints"]:
         losses = as_losses("sample_losses", sample_losses)
@@ -135,6 +140,7 @@ def tail_bound(
     return bound
 
 
+@typed
 def positive_part(tolerance: float = 0.0) -> Reduction:
     r"""Every sample on its own, under one multiplier a layer: :math:`\frac1N \sum_i [c_i]_+ - \epsilon`.
 
@@ -157,7 +163,7 @@ def positive_part(tolerance: float = 0.0) -> Reduction:
 
 
 def _check_level(level: float | Sequence[float] | np.ndarray) -> np.ndarray:
-    levels = np.asarray(level, dtype=float)
+    levels = as_numbers("level", level)
     if levels.ndim > 1 or levels.size == 0 or not np.all((levels >= 0.0) & (levels < 1.0)):
         raise ValueError(f"level must be in [0, 1), one number or one for each constraint, got {level}")
     return levels

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.constrained.constraints import Constraints
 from unroll_jax.constrained.lagrangian import lagrangian
 from unroll_jax.constrained.resilience import check_resilience
@@ -36,6 +37,7 @@ class SlackDescent(NamedTuple):
     restart: Callable[..., SlackState]
 
 
+@typed
 def resilient_lagrangian(
     layer_losses: Float[Array, "*samples layers_and_one"],
     slacks: Float[Array, "constraints"],

@@ -9,6 +9,7 @@ import numpy as np
 from jax.scipy.special import spence, xlog1py, xlogy
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.descent import compute_dtype
 from unroll_jax.energies.penalty import Proximal, check_positive
 
@@ -20,6 +21,7 @@ Elementwise = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 GRID = np.linspace(-16.0, 16.0, 2049, dtype=np.float32)
 
 
+@typed
 def activation(function: Elementwise, penalty: Elementwise, *, step_size: float = 1.0) -> Proximal:
     r"""The proximal pair whose prox is an elementwise activation.
 
@@ -69,6 +71,7 @@ def activation(function: Elementwise, penalty: Elementwise, *, step_size: float 
     return _pair(function, penalty, step_size)
 
 
+@typed
 def tanh(*, step_size: float = 1.0) -> Proximal:
     """tanh; phi_1 = ((1 + z) log(1 + z) + (1 - z) log(1 - z) - z^2) / 2 on [-1, 1]; see `activation`."""
 
@@ -80,6 +83,7 @@ def tanh(*, step_size: float = 1.0) -> Proximal:
     return _pair(jnp.tanh, penalty, step_size)
 
 
+@typed
 def sigmoid(*, step_size: float = 1.0) -> Proximal:
     """1 / (1 + e^-w); phi_1 = z log z + (1 - z) log(1 - z) - z^2 / 2 on [0, 1]; see `activation`."""
 
@@ -91,6 +95,7 @@ def sigmoid(*, step_size: float = 1.0) -> Proximal:
     return _pair(jax.nn.sigmoid, penalty, step_size)
 
 
+@typed
 def softplus(*, step_size: float = 1.0) -> Proximal:
     """log(1 + e^w); phi_1 = Li_2(e^-z) - pi^2 / 6 on z >= 0, Li_2 the dilogarithm; see `activation`."""
 
@@ -101,6 +106,7 @@ def softplus(*, step_size: float = 1.0) -> Proximal:
     return _pair(jax.nn.softplus, penalty, step_size)
 
 
+@typed
 def softsign(*, step_size: float = 1.0) -> Proximal:
     """w / (1 + |w|); phi_1 = -|z| - log(1 - |z|) - z^2 / 2 on (-1, 1); see `activation`."""
 
@@ -112,6 +118,7 @@ def softsign(*, step_size: float = 1.0) -> Proximal:
     return _pair(jax.nn.soft_sign, penalty, step_size)
 
 
+@typed
 def leaky_relu(slope: float = 0.01, *, step_size: float = 1.0) -> Proximal:
     """w, or slope w where w < 0; phi_1 = (1 / slope - 1) min(z, 0)^2 / 2; see `activation`.
 
@@ -127,6 +134,7 @@ def leaky_relu(slope: float = 0.01, *, step_size: float = 1.0) -> Proximal:
     )
 
 
+@typed
 def elu(alpha: float = 1.0, *, step_size: float = 1.0) -> Proximal:
     """w, or alpha (e^w - 1) where w < 0; phi_1 = (z + alpha) log(1 + z / alpha) - z - z^2 / 2 on [-alpha, 0], 0 above.
 

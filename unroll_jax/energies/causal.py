@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
 from unroll_jax.energies.graphs import EdgeList, Graph
-from unroll_jax.energies.inputs import check_known, check_params, project
+from unroll_jax.energies.inputs import check_known, check_params, guarded, project
 from unroll_jax.energies.means import combine, weighted_mean
 from unroll_jax.energies.pairwise import AttentionParams, attention
 from unroll_jax.energies.rectangles import rectangle_energy, rectangle_sums
@@ -20,6 +21,7 @@ from unroll_jax.energies.rho import Rho, RhoLike, resolve_rho
 __all__ = ["causal_attention", "sweep_attention"]
 
 
+@typed
 def causal_attention(
     *,
     rho: RhoLike = "softmax",
@@ -113,9 +115,10 @@ def causal_attention(
         context = blank_absent(context, present).astype(tokens.dtype)
         return tokens, jnp.broadcast_to(context, tokens.shape), present
 
-    return Descent(init=undirected.init, energy=energy, step=step)
+    return guarded(Descent(init=undirected.init, energy=energy, step=step), AttentionParams)
 
 
+@typed
 def sweep_attention(
     *,
     rho: RhoLike = "softmax",
@@ -187,7 +190,7 @@ def sweep_attention(
         swept = jax.lax.scan(visit, tokens, jnp.arange(n))[0].astype(y.dtype)
         return swept if present is None else jnp.where(present[..., None], swept, y)
 
-    return Descent(init=at_once.init, energy=at_once.energy, step=step)
+    return guarded(Descent(init=at_once.init, energy=at_once.energy, step=step), AttentionParams)
 
 
 def _check_directed(mask: Any) -> np.ndarray | None:

@@ -35,7 +35,12 @@ def _(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Array, Array
 
 
 def _linear(kernel: Array, images: Array) -> Array:
-    """Chosen where the program is compiled for a processor, which need not be the default one where it is traced."""
+    """Chosen where the program is compiled for a processor, which need not be the default one where it is traced.
+
+    On an explicit mesh it is the product everywhere: JAX does not transpose a convolution of images sharded there.
+    """
+    if any(axes is not None for axes in jax.typeof(images).sharding.spec):
+        return _multiply(kernel, images)
     return jax.lax.platform_dependent(kernel, images, cpu=_multiply, default=_convolve)
 
 

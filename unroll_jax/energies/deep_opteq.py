@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.descent import Descent, Params, compute_dtype
+from unroll_jax.energies.inputs import guarded
 
 __all__ = ["deep_opteq", "multi_block", "residual_energy"]
 
@@ -62,11 +63,13 @@ def deep_opteq(layers: Sequence[Descent]) -> Descent:
 
     if rest:
         energy = residual_energy(step, first_energy)
-        return Descent(_init_of(chain), energy, step, check=_check_of(chain, lambda z: (z,) * len(chain)))
+        check = _check_of(chain, lambda z: (z,) * len(chain))
+        return _guarded(Descent(_init_of(chain), energy, step, check=check), len(chain))
     factored = first.factored
     only_factored = None if factored is None else lambda params, x: factored(params[0], x)
     check = _check_of(chain, lambda z: (z,))
-    return Descent(_init_of(chain), first_energy, step, factored=only_factored, symmetric=first.symmetric, check=check)
+    descent = Descent(_init_of(chain), first_energy, step, None, only_factored, first.symmetric, check)
+    return _guarded(descent, len(chain))
 
 
 def multi_block(layers: Sequence[Descent]) -> Descent:
@@ -101,7 +104,8 @@ def multi_block(layers: Sequence[Descent]) -> Descent:
         return tuple(layer.step(own, block, x) for layer, own, block in zip(chain, params, shifted, strict=True))
 
     energy = residual_energy(step, lambda params, z, x: chain[0].energy(params[0], z[0], x))
-    return Descent(init=_init_of(chain), energy=energy, step=step, check=_check_of(chain, lambda blocks: blocks))
+    descent = Descent(_init_of(chain), energy, step, check=_check_of(chain, lambda blocks: blocks))
+    return _guarded(descent, len(chain))
 
 
 def residual_energy(
@@ -119,16 +123,35 @@ def residual_energy(
         dtype = compute_dtype(*jax.tree.leaves(z))
         wide = jax.tree.map(lambda leaf: leaf.astype(dtype), z)
         moved = jax.tree.map(jnp.subtract, step(params, wide, x), wide)
-        squares = [jnp.sum(leaf.reshape(*batch, -1) ** 2, axis=-1) for leaf in jax.tree.leaves(moved)]
+        squares = [jnp.sum(leaf**2, axis=tuple(range(len(batch), leaf.ndim))) for leaf in jax.tree.leaves(moved)]
         return 0.5 * sum(squares, jnp.zeros(batch, dtype))
 
     return energy
 
 
 def _checked(layers: Sequence[Descent]) -> tuple[Descent, ...]:
+    several = isinstance(layers, Sequence) and not isinstance(layers, Descent)
+    if not several or not all(isinstance(layer, Descent) for layer in layers):
+        raise TypeError(f"layers must be a list of Descents, got {layers!r}")
     if len(layers) == 0:
         raise ValueError("layers must hold at least one layer, got none")
     return tuple(layers)
+
+
+def _guarded(descent: Descent, num_layers: int) -> Descent:
+    """``descent`` on a tuple of params, one a layer."""
+
+    def of_all(function: Any) -> Any:
+        def checked(params: Params, *rest: Any) -> Any:
+            if len(params) != num_layers:
+                raise ValueError(
+                    f"params must hold those of {num_layers} layers, got {len(params)}; init(key) makes them"
+                )
+            return function(params, *rest)
+
+        return checked if callable(function) else function
+
+    return guarded(Descent(descent.init, *map(of_all, descent[1:])), tuple)
 
 
 def _check_of(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.descent import Descent
 from unroll_jax.energies.transformer import TransformerParams, transformer
 
@@ -41,6 +42,7 @@ class SymmetricEmbedding(NamedTuple):
     readout: Callable[[Array], Array]
 
 
+@typed
 def symmetric_embedding(
     layers: Sequence[AsymmetricLayer],
     *,

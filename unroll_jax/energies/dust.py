@@ -9,8 +9,9 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy.fft import dct as cosine_transform
 
+from unroll_jax.arguments import typed
 from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
-from unroll_jax.energies.inputs import check_input, sum_present
+from unroll_jax.energies.inputs import check_input, guarded, sum_present
 from unroll_jax.energies.pairwise import FORMS, AttentionParams, attention
 from unroll_jax.energies.penalty import check_positive
 
@@ -30,6 +31,7 @@ class DustParams(NamedTuple):
     V: Float[Array, "rank atoms"]
 
 
+@typed
 def lista(dim: int, num_atoms: int, *, sparsity: float = 0.1, curvature: float | None = None) -> Descent:
     r"""Sparse coding of tokens, each on its own, by iterative soft thresholding.
 
@@ -100,9 +102,10 @@ def lista(dim: int, num_atoms: int, *, sparsity: float = 0.1, curvature: float |
         codes, signal = (blank_absent(a, present).astype(dtype) for a in (y, signal))
         return codes, params.D.astype(dtype), signal, present
 
-    return Descent(init=init, energy=energy, step=step)
+    return guarded(Descent(init=init, energy=energy, step=step), ListaParams)
 
 
+@typed
 def dust(
     dim: int,
     num_atoms: int,
@@ -189,9 +192,10 @@ def dust(
             mixed = pair.step(AttentionParams(params.V.T), y, Anchor(None, present))
         return sparse.step(ListaParams(params.D), mixed, x)
 
-    return Descent(init=init, energy=energy, step=step)
+    return guarded(Descent(init=init, energy=energy, step=step), DustParams)
 
 
+@typed
 def cosine_dictionary(num_atoms: int, dim: int) -> np.ndarray:
     """The cosine dictionary (num_atoms, dim): sampled cosines as atoms, of unit length, lowest frequencies first.
 
@@ -200,8 +204,14 @@ def cosine_dictionary(num_atoms: int, dim: int) -> np.ndarray:
     num_atoms / dim. When ``dim`` is a perfect square it is taken for the pixels of a square patch, row by row, and
     atoms are products of two cosines.
 
+    Raises:
+      ValueError: if a size is below 1.
+
     Source: Porras-Valenzuela et al. (2026), B.2, after Luong et al. (2021).
     """
+    for name, size in (("num_atoms", num_atoms), ("dim", dim)):
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}")
     side, across = math.isqrt(dim), math.isqrt(max(num_atoms - 1, 0)) + 1
     if side * side == dim:
         across = max(across, side)

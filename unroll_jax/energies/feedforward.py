@@ -3,14 +3,24 @@
 import functools
 import math
 import warnings
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype, linear
-from unroll_jax.energies.inputs import check_params
+from unroll_jax.arguments import typed
+from unroll_jax.descent import (
+    Anchor,
+    Descent,
+    as_anchor,
+    blank_absent,
+    check_tokens,
+    compute_dtype,
+    linear,
+    square_range,
+)
+from unroll_jax.energies.inputs import check_params, guarded
 from unroll_jax.energies.penalty import Proximal, check_positive, penalty_of_present
 from unroll_jax.energies.proximal import resolve_proximal
 
@@ -27,6 +37,7 @@ class FeedForwardParams(NamedTuple):
     W_f: Float[Array, "d d"]
 
 
+@typed
 def feedforward(
     dim: int,
     *,
@@ -78,6 +89,8 @@ def feedforward(
     check_positive("step_size", step_size)
     proximal = resolve_proximal(phi, step_size)
     if spectrum is not None:
+        if not isinstance(spectrum, tuple | list) or len(spectrum) != 2:
+            raise TypeError(f"spectrum must be a pair of numbers or None, got {spectrum!r}")
         _check_interval(*spectrum)
         _warn_beyond(step_size, spectrum[1])
 
@@ -95,8 +108,11 @@ def feedforward(
         y, anchor = blank_absent(y, present), blank_absent(anchor, present)
         dtype = compute_dtype(y, params.W_f)
         wide = y.astype(dtype)
-        distance = wide if anchor is None else wide - anchor.astype(dtype)
+        down, up = square_range(jnp.max(jnp.abs(wide), axis=(-2, -1), keepdims=True, initial=0.0), wide.shape[-2] * dim)
+        wide = wide * down
+        distance = wide if anchor is None else wide - anchor.astype(dtype) * down
         quadratic = 0.5 * jnp.sum(linear(wide, matrix(params).astype(dtype)) * wide + distance**2, axis=(-2, -1))
+        quadratic = quadratic * up[..., 0, 0] * up[..., 0, 0]
         return quadratic + penalty_of_present(proximal, y, present)
 
     def step(params: FeedForwardParams, y: Array, x: Array | Anchor | None = None) -> Array:
@@ -113,9 +129,10 @@ def feedforward(
         stepped = proximal.prox(moved, step_size).astype(y.dtype)
         return stepped if present is None else jnp.where(present[..., None], stepped, y)
 
-    return Descent(init=init, energy=energy, step=step)
+    return guarded(Descent(init=init, energy=energy, step=step), FeedForwardParams)
 
 
+@typed
 def clip_spectrum(W_f: Float[Array, "d d"], lower: float = 0.0, upper: float = 0.95) -> Float[Array, "d d"]:
     r"""The symmetric matrix nearest to sym(W_f) whose eigenvalues lie in [lower, upper].
 
@@ -143,6 +160,8 @@ def clip_spectrum(W_f: Float[Array, "d d"], lower: float = 0.0, upper: float = 0
       [0.0, 0.5, 0.949999988079071]
     """
     _check_interval(lower, upper)
+    if jnp.ndim(W_f) != 2 or jnp.shape(W_f)[0] != jnp.shape(W_f)[1]:
+        raise ValueError(f"W_f must be a square matrix, got shape {jnp.shape(W_f)}")
     wide = W_f.astype(compute_dtype(W_f))
     return _clip_eigenvalues(lower, upper, 0.5 * (wide + wide.T)).astype(W_f.dtype)
 
@@ -162,6 +181,7 @@ def feedforward_smoothness(W_f: Float[Array, "d d"]) -> Float[Array, ""]:
     return jnp.maximum(jnp.linalg.eigvalsh(0.5 * (wide + wide.T))[-1], 0.0) + 1.0
 
 
+@typed
 def step_is_guaranteed(W_f: Float[Array, "d d"], step_size: float) -> Bool[Array, ""]:
     """Whether a feed-forward step of this length lowers its energy wherever it is taken: step_size <= 1 / L.
 
@@ -192,7 +212,8 @@ def _(lower: float, upper: float, primals: tuple[Array], tangents: tuple[Array])
     return (basis * clipped) @ basis.T, basis @ (slopes * (basis.T @ tangent @ basis)) @ basis.T
 
 
-def _check_interval(lower: Any, upper: Any) -> None:
+@typed
+def _check_interval(lower: float, upper: float) -> None:
     if not (lower < upper and math.isfinite(lower) and math.isfinite(upper)):
         raise ValueError(f"spectrum must be finite with lower < upper, got lower={lower}, upper={upper}")
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from unroll_jax.arguments import typed
 from unroll_jax.energies.inputs import check_known
 
 __all__ = ["EdgeList", "Graph", "Layout", "band", "block_sparse", "check_mask", "complete", "edges", "star"]
@@ -66,6 +67,7 @@ def complete() -> Graph:
     return Graph("the complete graph", None, lambda u, v: u != v, lambda n, block: [_all_columns(np.arange(n), block)])
 
 
+@typed
 def band(width: int) -> Graph:
     """Tokens at most ``width`` places apart are neighbours: a sliding window, n (2 width + 1) pairs.
 
@@ -88,6 +90,7 @@ def band(width: int) -> Graph:
     return Graph(f"band({width})", None, lambda u, v: abs(u - v) <= width, lambda n, block: [_windows(n, width, block)])
 
 
+@typed
 def star(num_hubs: int, *, width: int = 0) -> Graph:
     """The first ``num_hubs`` tokens are neighbours of all, the others of the hubs, and of each other within a band.
 
@@ -124,6 +127,7 @@ def star(num_hubs: int, *, width: int = 0) -> Graph:
     return Graph(f"star({num_hubs}, width={width})", None, adjacent, layouts)
 
 
+@typed
 def block_sparse(tiles: Any, block: int) -> Graph:
     """Tokens u and v are neighbours if ``tiles[u // block, v // block]``; memory and time as the tiles that are True.
 
@@ -150,6 +154,7 @@ def block_sparse(tiles: Any, block: int) -> Graph:
     return Graph(f"block_sparse of {n} tokens", n, lambda u, v: u != v, layouts)
 
 
+@typed
 def edges(pairs: Sequence[tuple[int, int]] | np.ndarray, num_tokens: int) -> EdgeList:
     """The graph of a list of edges; memory and time as their number, O(m d).
 

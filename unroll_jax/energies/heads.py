@@ -5,22 +5,21 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.sparse.linalg import cg
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
-from unroll_jax.energies.inputs import check_params
+from unroll_jax.energies.inputs import check_params, guarded
+from unroll_jax.energies.least_squares import least_squares
 from unroll_jax.energies.means import combine
 from unroll_jax.energies.pairs import check_mask, neighbourhood, pair_energy
 from unroll_jax.energies.pairwise import FORMS
 from unroll_jax.energies.rho import RhoLike, resolve_rho
+from unroll_jax.steps import vary_like
 
 __all__ = ["MAJORISERS", "HeadsParams", "multihead_attention", "orthonormal_heads"]
 
 MAJORISERS = ("block", "scalar", "orthogonal")
-
-# Proximal steps that solve the block majoriser's systems, see `_solve_block`.
-PROXIMAL_STEPS = 3
 
 
 class HeadsParams(NamedTuple):
@@ -29,6 +28,7 @@ class HeadsParams(NamedTuple):
     W_a: Float[Array, "h d k"]
 
 
+@typed
 def multihead_attention(
     dim: int,
     *,
@@ -162,7 +162,7 @@ def multihead_attention(
         assert tokens is not None
         return tokens, anchor, None if present is None else present[..., None, :], W
 
-    return Descent(init, energy, step, step_and_energy)
+    return guarded(Descent(init, energy, step, step_and_energy), HeadsParams)
 
 
 def orthonormal_heads(W_a: Float[Array, "h d k"]) -> Float[Array, "h d k"]:
@@ -216,43 +216,13 @@ def _solve(
         weights = jnp.exp(log_weights)
         size = jnp.sum(weights[..., 0] * _norm_bound(W)[:, None], axis=-2)[..., None]
         return jnp.einsum("...hnk,hdk->...nd", weights * offset, W) / jnp.where(size == 0.0, 1.0, size)
-    roots = jnp.broadcast_to(jnp.exp(0.5 * log_weights), offset.shape)
-    rows = [jnp.moveaxis(part, -3, -2).reshape(-1, W.shape[0] * W.shape[2]) for part in (roots, offset)]
+    roots, columns = jnp.broadcast_to(jnp.exp(0.5 * log_weights), offset.shape), W.shape[0] * W.shape[2]
+    rows = [jnp.moveaxis(part, -3, -2) for part in (roots, offset)]
+    # One axis at a time: that of the examples may be sharded.
+    rows = [part.reshape(*part.shape[:-2], columns).reshape(-1, columns) for part in rows]
     with jax.default_matmul_precision("highest"):
-        moved = jax.vmap(_solve_block, (None, 0, 0))(_join(W), *rows)
+        moved = least_squares(vary_like(_join(W), offset), *rows)
     return moved.reshape(*offset.shape[:-3], offset.shape[-2], W.shape[1])
-
-
-def _solve_block(W: Float[Array, "d m"], root: Float[Array, " m"], offset: Float[Array, " m"]) -> Float[Array, " d"]:
-    """The x of least sum_i root_i^2 (W^T x - offset)_i^2 nearest to 0, by the smaller of its two linear systems.
-
-    A proximal step solves a system M x = g with M raised by t = sqrt(epsilon) times its trace, for what is left of g:
-    after three of them x = (1 - (t / (M + t))^3) M^+ g. That is never more than M^+ g, so it keeps the step's bound; an
-    eigenvalue of share e of the trace has relative error (sqrt(epsilon) / e)^3; and what round-off says of directions
-    that no head sees is not blown up. Conjugate gradients, not decompositions: those run badly in batches, and on some
-    CPUs lock each other out when two of them run at the same time.
-    """
-    dim, columns = W.shape
-    dual = columns <= dim
-    trace = jax.lax.stop_gradient(jnp.sum(root**2 * jnp.sum(W**2, axis=0)))
-    lift = jnp.where(trace == 0.0, 1.0, jnp.sqrt(jnp.finfo(W.dtype).eps) * trace)
-    if dual:  # x = W S c with S W^T W S c = S offset, S = diag(root)
-        right = root * offset
-        product = lambda c: root * ((root * c) @ W.T @ W)  # noqa: E731
-    else:  # W S^2 W^T x = W S^2 offset
-        right = W @ (root**2 * offset)
-        product = lambda x: W @ (root**2 * (x @ W))  # noqa: E731
-    scale = jax.lax.stop_gradient(jnp.max(jnp.abs(right)))
-    scale = jnp.where(scale == 0.0, 1.0, scale)  # NaN stays NaN, and reaches the result
-    right = right / scale
-
-    def proximal_step(solution: Array, _: None) -> tuple[Array, None]:
-        left = right - product(solution)
-        more, _ = cg(lambda c: product(c) + lift * c, left, tol=1e-6, maxiter=2 * min(dim, columns))
-        return solution + more, None
-
-    solution, _ = jax.lax.scan(proximal_step, jnp.zeros_like(right), length=PROXIMAL_STEPS)
-    return scale * (W @ (root * solution) if dual else solution)
 
 
 def _norm_bound(W: Float[Array, "h d k"]) -> Float[Array, " h"]:

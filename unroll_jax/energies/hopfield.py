@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
-from unroll_jax.energies.inputs import check_input, sum_present
+from unroll_jax.energies.inputs import check_input, guarded, sum_present
 
 __all__ = ["HopfieldParams", "hopfield"]
 
@@ -19,6 +20,7 @@ class HopfieldParams(NamedTuple):
     S: Float[Array, "m d"] | None
 
 
+@typed
 def hopfield(
     dim: int, *, num_patterns: int | None = None, inverse_temperature: float = 1.0, step_size: float = 1.0
 ) -> Descent:
@@ -111,7 +113,7 @@ def hopfield(
         # All keys where all are masked: no -inf then enters the derivatives, and what comes out is not used.
         return _Query(tokens, keys, scores, seen=(present | ~some)[..., None, :], some=some)
 
-    return Descent(init=init, energy=energy, step=step)
+    return guarded(Descent(init=init, energy=energy, step=step), HopfieldParams)
 
 
 class _Query(NamedTuple):

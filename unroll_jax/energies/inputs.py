@@ -1,15 +1,17 @@
 """Checks of what a layer is given: params, masks, and an x that is no anchor (keys, signals, features)."""
 
+import functools
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from unroll_jax.descent import blank_absent, broadcasts, linear
+from unroll_jax.descent import Descent, blank_absent, broadcasts, check_array, linear
 
-__all__ = ["check_input", "check_known", "check_params", "project", "sum_present"]
+__all__ = ["check_input", "check_known", "check_params", "guarded", "project", "sum_present"]
 
 
 def check_input(x: Any, tokens: tuple[int, ...], *, width: int, what: str, present: Any = None) -> None:
@@ -21,6 +23,7 @@ def check_input(x: Any, tokens: tuple[int, ...], *, width: int, what: str, prese
     """
     if x is None:
         raise ValueError(f"x must hold {what}, got None")
+    check_array("x", x)
     if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
         raise TypeError(f"x must have a floating dtype, got {jnp.result_type(x)}; cast it first")
     shape = jnp.shape(x)
@@ -49,6 +52,36 @@ def check_known(name: str, value: Any) -> None:
         )
 
 
+def guarded(descent: Descent, kind: type) -> Descent:
+    """``descent`` with functions that refuse params of another kind than it was made for, and what is no key.
+
+    Args:
+      descent: a layer.
+      kind: type of its params, a NamedTuple of arrays (or of such tuples); None may stand for an array.
+
+    Returns:
+      The same layer; its functions raise a TypeError that names the leaf.
+    """
+
+    def of_params(function: Any) -> Any:
+        if not callable(function):
+            return function
+
+        @functools.wraps(function)
+        def checked(params: Any, *rest: Any) -> Any:
+            _check_kind(params, kind)
+            return function(params, *rest)
+
+        return checked
+
+    def init(key: jax.Array) -> Any:
+        if not any(jnp.issubdtype(getattr(key, "dtype", bool), dtype) for dtype in (jax.dtypes.prng_key, jnp.uint32)):
+            raise TypeError(f"key must be one of jax.random.key, got {key!r}")
+        return descent.init(key)
+
+    return Descent(init, *map(of_params, descent[1:]))
+
+
 def check_params(name: str, array: Any, shape: tuple[int, ...] | None) -> None:
     """Checks that a layer's params are of the shape that it was made for; None stands for no array.
 
@@ -58,6 +91,16 @@ def check_params(name: str, array: Any, shape: tuple[int, ...] | None) -> None:
     if (None if array is None else jnp.shape(array)) != shape:
         got = "None" if array is None else f"shape {jnp.shape(array)}"
         raise ValueError(f"{name} must be {shape}, got {got}; init(key) makes it")
+
+
+def _check_kind(params: Any, kind: type) -> None:
+    if not isinstance(params, kind):
+        raise TypeError(f"params must be {kind.__name__}, got {type(params).__name__}; init(key) makes them")
+    leaves = jax.tree_util.tree_leaves_with_path(params, is_leaf=lambda node: not isinstance(node, tuple))
+    for path, leaf in leaves:
+        if not isinstance(leaf, jax.Array | np.ndarray | None):
+            place = f"params{jax.tree_util.keystr(path)}"
+            raise TypeError(f"{place} must be an array, got {type(leaf).__name__}; jnp.asarray makes one")
 
 
 def project(tokens: Float[Array, "*batch n d"], W_a: Float[Array, "d k"] | None) -> Float[Array, "*batch n k"]:

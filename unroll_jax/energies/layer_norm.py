@@ -7,11 +7,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype, powers_of_two
 
 __all__ = ["layer_norm"]
 
 
+@typed
 def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, step_size: float = 1.0) -> Descent:
     r"""Layer normalisation (without scale and bias) as two gradient steps.
 

@@ -18,9 +18,8 @@ def combine(pulls: list[tuple[Any, Array]]) -> tuple[Float[Array, "*batch n 1"],
         broadcast to it.
     """
     template, _ = pulls[0]
-    logs = jnp.stack(
-        [jnp.broadcast_to(jnp.asarray(log_weight, template.dtype), template.shape) for log_weight, _ in pulls]
-    )
+    # Zeros of the template lend constants their sharding too.
+    logs = jnp.stack([jnp.asarray(log_weight, template.dtype) + jnp.zeros_like(template) for log_weight, _ in pulls])
     total = jax.nn.logsumexp(logs, axis=0)
     shares = jnp.exp(logs - jnp.where(jnp.isneginf(total), 0.0, total))
     # Term by term: points are not copied into one array, and have no axis more than they had.

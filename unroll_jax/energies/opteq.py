@@ -8,10 +8,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.descent import Descent, Factored, broadcasts, compute_dtype
+from unroll_jax.arguments import typed
+from unroll_jax.descent import Descent, Factored, broadcasts, check_array, compute_dtype
+from unroll_jax.energies.inputs import guarded
 from unroll_jax.energies.monotone import Monotone, antiderivative, resolve_monotone
 from unroll_jax.energies.opteq_params import OptEqParams, event_axes, opteq_hidden, opteq_linear, refuse_expansive
 from unroll_jax.spectral import conv_norm_bound, matrix_norm_bound
+from unroll_jax.steps import vary_like
 
 __all__ = ["opteq", "opteq_conv", "opteq_potential"]
 
@@ -21,6 +24,7 @@ INITIAL_NORM = 0.9
 INITIAL_IMAGE = (32, 32)
 
 
+@typed
 def opteq(
     dim: int,
     width: int,
@@ -87,6 +91,7 @@ def opteq(
     return layer._replace(factored=factored)
 
 
+@typed
 def opteq_conv(
     channels: int,
     width: int,
@@ -165,12 +170,14 @@ def _layer(
         if x is not None and input_event[-1] is not None:
             _check("x", x, input_event)
             _check_batch(jnp.shape(z)[: -len(event)], jnp.shape(x)[: -len(event)])
-        return z.astype(compute_dtype(z, params.W))
+        return vary_like(z.astype(compute_dtype(z, params.W)), (params, x))
 
     def energy(params: OptEqParams, z: Array, x: Array | None = None) -> Float[Array, "*batch"]:
         wide = prepare(params, z, x)
         half_square = 0.5 * jnp.sum(wide**2, axis=event_axes(params))
-        return half_square - opteq_potential(params, wide, x, activation=sigma)
+        # Beyond the range of the dtype both are infinite; where |W| <= 1 the first is the larger.
+        gap = half_square - opteq_potential(params, wide, x, activation=sigma)
+        return jnp.where(jnp.isinf(half_square), jnp.inf, gap)
 
     def step(params: OptEqParams, z: Array, x: Array | None = None) -> Array:
         wide = prepare(params, z, x)
@@ -178,7 +185,7 @@ def _layer(
         return (moved if skip == 1.0 else wide + skip * (moved - wide)).astype(z.dtype)
 
     check = None if allow_expansive else refuse_expansive
-    return Descent(init=init, energy=energy, step=step, symmetric=True, check=check)
+    return guarded(Descent(init=init, energy=energy, step=step, symmetric=True, check=check), OptEqParams)
 
 
 def _check_sizes(**sizes: int | None) -> None:
@@ -188,6 +195,7 @@ def _check_sizes(**sizes: int | None) -> None:
 
 
 def _check(name: str, value: Any, event: tuple[int | None, ...]) -> None:
+    check_array(name, value)
     if value is None or not jnp.issubdtype(jnp.result_type(value), jnp.floating):
         raise TypeError(f"{name} must be a floating array, got {None if value is None else jnp.result_type(value)}")
     shape = jnp.shape(value)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.energies.monotone import Monotone, resolve_monotone
 from unroll_jax.energies.opteq import opteq_potential
 from unroll_jax.energies.opteq_params import OptEqParams, event_axes, opteq_hidden, refuse_expansive
@@ -14,6 +15,7 @@ from unroll_jax.energies.opteq_params import OptEqParams, event_axes, opteq_hidd
 __all__ = ["deep_opteq_objective", "opteq_objective", "opteq_preimage"]
 
 
+@typed
 def opteq_objective(
     params: OptEqParams,
     z: Float[Array, "..."],
@@ -106,6 +108,7 @@ def opteq_preimage(
     return w
 
 
+@typed
 def deep_opteq_objective(
     params: Sequence[OptEqParams],
     blocks: Sequence[Float[Array, "..."]],

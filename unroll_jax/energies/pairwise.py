@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
 from unroll_jax.energies.fused import fused_softmax_step, qualifies
 from unroll_jax.energies.graphs import check_mask
-from unroll_jax.energies.inputs import check_params, project
+from unroll_jax.energies.inputs import check_params, guarded, project
 from unroll_jax.energies.pairs import centred, neighbourhood, pair_energy
 from unroll_jax.energies.rho import RhoLike, resolve_rho
 
@@ -26,6 +27,7 @@ class AttentionParams(NamedTuple):
     W_a: Float[Array, "d k"] | None
 
 
+@typed
 def attention(
     *,
     rho: RhoLike = "softmax",
@@ -146,7 +148,7 @@ def attention(
         return _damped(step_size, tokens, stepped, y, present), around.energy + _pull(ridge, params, z, there, anchor)
 
     # The primitive keeps its weights to itself, so that with it there is nothing to share.
-    return Descent(init, energy, step, None if fused else step_and_energy)
+    return guarded(Descent(init, energy, step, None if fused else step_and_energy), AttentionParams)
 
 
 def _check_options(

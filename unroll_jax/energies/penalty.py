@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.descent import blank_absent, compute_dtype
 
 __all__ = ["Proximal", "check_positive", "moreau_envelope", "penalty_of_present", "prox_of_present"]
@@ -25,6 +26,7 @@ class Proximal(NamedTuple):
     prox: Callable[[Float[Array, "*batch n d"], float], Float[Array, "*batch n d"]]
 
 
+@typed
 def moreau_envelope(phi: Proximal, y: Float[Array, "*batch n d"], step_size: float) -> Float[Array, "*batch"]:
     r"""The smoothed penalty :math:`M(y) = \min_z \phi(z) + \frac{1}{2 s} |z - y|_F^2`, with s = step_size.
 

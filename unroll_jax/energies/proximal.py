@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
+from unroll_jax.arguments import typed
 from unroll_jax.descent import compute_dtype, look_up
 from unroll_jax.energies.activations import ACTIVATIONS, elu, leaky_relu, sigmoid, softplus, softsign, tanh
 from unroll_jax.energies.penalty import Proximal
@@ -38,6 +39,7 @@ def relu() -> Proximal:
     return Proximal(penalty=lambda y: _indicator(y, y >= 0.0), prox=lambda y, step_size: jax.nn.relu(y))
 
 
+@typed
 def soft_threshold(threshold: float = 1.0) -> Proximal:
     """phi = threshold |y|_1; prox = sign(y) max(|y| - step_size threshold, 0).
 
@@ -51,6 +53,7 @@ def soft_threshold(threshold: float = 1.0) -> Proximal:
     )
 
 
+@typed
 def nonnegative_soft_threshold(threshold: float = 1.0) -> Proximal:
     """phi = threshold sum(y) where every entry is at least 0, else infinite; prox = max(y - step_size threshold, 0).
 
@@ -64,6 +67,7 @@ def nonnegative_soft_threshold(threshold: float = 1.0) -> Proximal:
     )
 
 
+@typed
 def box(lower: float = 0.0, upper: float = 1.0) -> Proximal:
     """phi = 0 where every entry is in [lower, upper], else infinite; prox clips.
 
@@ -78,6 +82,7 @@ def box(lower: float = 0.0, upper: float = 1.0) -> Proximal:
     )
 
 
+@typed
 def group_shrinkage(threshold: float = 1.0) -> Proximal:
     """phi = threshold sum_i |y_i|_2 over tokens; prox shortens each by step_size threshold, to 0 at the least.
 

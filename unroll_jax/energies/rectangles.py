@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from unroll_jax.descent import square_range
 from unroll_jax.energies.rho import Rho
 
 __all__ = ["rectangle_energy", "rectangle_sums", "square_exponential_sums"]
@@ -113,16 +114,19 @@ def _normalised(degree: Array, total: Array, *, bounded: bool) -> tuple[Array, A
 def _half_square_distances(rows: Array, columns: Array, neighbours: Array) -> Array:
     """Half the squared distance of every pair of neighbours; 1 elsewhere, where rho and its slope may be singular at 0.
 
-    The error is about the machine's epsilon times the squared norm of the tokens, which callers centre for that.
+    The error is about the machine's epsilon times the squared norm of the tokens, which callers centre for that. A
+    distance whose square overflows is infinite.
     """
-    halves = (0.5 * jnp.sum(tokens**2, axis=-1, keepdims=True) for tokens in (rows, columns))
-    of_rows, of_columns = halves
+    largest = (jnp.max(jnp.abs(tokens), axis=(-2, -1), keepdims=True) for tokens in (rows, columns))
+    down, up = square_range(jnp.maximum(*largest), rows.shape[-1])
+    rows, columns = rows * down, columns * down
+    of_rows, of_columns = (0.5 * jnp.sum(tokens**2, axis=-1, keepdims=True) for tokens in (rows, columns))
     # The difference cancels most digits of close tokens, so accelerators must not shorten the products.
     products = jnp.matmul(rows, _transpose(columns), precision=jax.lax.Precision.HIGHEST)
     distances = of_rows + _transpose(of_columns) - products
     # Only round-off makes them negative; the derivatives, which are exact, must not feel its removal.
     distances = distances + jax.lax.stop_gradient(jnp.maximum(distances, 0.0) - distances)
-    return jnp.where(neighbours, distances, 1.0)
+    return jnp.where(neighbours, distances * up * up, 1.0)
 
 
 def _transpose(array: Array) -> Array:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.descent import Descent, Params, compute_dtype
 from unroll_jax.energies.deep_opteq import residual_energy
 
@@ -45,6 +46,7 @@ class Regulariser(NamedTuple):
     couples_examples: bool = False
 
 
+@typed
 def half_square(strength: float = 1.0) -> Regulariser:
     """R = strength / 2 |z|^2; its prox scales the state down.
 
@@ -60,6 +62,7 @@ def half_square(strength: float = 1.0) -> Regulariser:
     )
 
 
+@typed
 def absolute(strength: float = 1.0) -> Regulariser:
     """R = strength |z|_1; its prox is the soft threshold.
 
@@ -75,6 +78,7 @@ def absolute(strength: float = 1.0) -> Regulariser:
     )
 
 
+@typed
 def inverse_square(strength: float = 1.0, *, epsilon: float = 1.0) -> Regulariser:
     """R = strength / (|z|^2 + epsilon), which pushes states away from 0; not convex.
 
@@ -94,6 +98,7 @@ def inverse_square(strength: float = 1.0, *, epsilon: float = 1.0) -> Regularise
     )
 
 
+@typed
 def decorrelation(strength: float = 1.0) -> Regulariser:
     r"""R = strength / 2 |D Z Z^T D - I|_F^2: half the squared correlations between features over a batch; not convex.
 
@@ -127,6 +132,7 @@ REGULARISERS: dict[str, Callable[..., Regulariser]] = {
 }
 
 
+@typed
 def regularised(descent: Descent, regulariser: Regulariser, *, step_size: float = 1.0, form: str = "prox") -> Descent:
     r"""A step with one more layer behind it, made of a regulariser.
 

@@ -7,8 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.descent import Anchor, Descent, as_anchor
 from unroll_jax.energies.feedforward import FeedForwardParams, feedforward
+from unroll_jax.energies.inputs import guarded
 from unroll_jax.energies.layer_norm import layer_norm
 from unroll_jax.energies.pairwise import attention
 from unroll_jax.energies.penalty import Proximal, penalty_of_present
@@ -56,6 +58,7 @@ class TransformerParts(NamedTuple):
     layer_norm: Descent | None = None
 
 
+@typed
 def transformer(
     dim: int,
     *,
@@ -107,7 +110,8 @@ def transformer(
       dim: width d of the tokens.
       rank: columns k of W_a; None means ``dim``.
       rho: a name of `RHOS`, a `Rho`, or a function z -> rho(z), checked to be concave and nondecreasing.
-      phi: a name of `PROXIMALS`, or a `Proximal`. E is infinite where phi is (for "relu", at a negative entry).
+      phi: a name of `PROXIMALS`, or a `Proximal`. E is infinite where phi is: for "relu" at a negative
+        entry, so that the trace of signed tokens starts at inf; ``jax.nn.relu(y)`` starts it at a number.
       form: form of the attention step, "softmax" or "jacobi".
       ridge: r >= 0, weight of the pull to A in the attention half.
       attention_step_size: damping of the attention step, in (0, 1].
@@ -175,9 +179,11 @@ def transformer(
 
     # After layer norm attention sees other tokens than the energy is asked for, and there is nothing to share.
     shared = parts.attention.step_and_energy if parts.layer_norm is None else None
-    return Descent(parts.attention.init, energy, step, None if shared is None else step_and_energy)
+    both = None if shared is None else step_and_energy
+    return guarded(Descent(parts.attention.init, energy, step, both), TransformerParams)
 
 
+@typed
 def transformer_parts(
     dim: int,
     *,
@@ -246,14 +252,12 @@ def transformer_parts(
     def of_norm(function: Callable) -> Callable:
         return lambda params, y, x=None: function(None, y, Anchor(None, as_anchor(x).present))
 
+    both = None if pair.step_and_energy is None else of_pair(pair.step_and_energy)
+    attention_part = Descent(init, of_pair(pair.energy), of_pair(pair.step), both)
+    feedforward_part = Descent(init, of_features(features.energy), of_features(features.step))
     return TransformerParts(
-        attention=Descent(
-            init,
-            of_pair(pair.energy),
-            of_pair(pair.step),
-            None if pair.step_and_energy is None else of_pair(pair.step_and_energy),
-        ),
-        feedforward=Descent(init, of_features(features.energy), of_features(features.step)),
+        attention=guarded(attention_part, TransformerParams),
+        feedforward=guarded(feedforward_part, TransformerParams),
         phi=resolve_proximal(phi, step_size),
         step_size=step_size,
         layer_norm=None if norm is None else Descent(init, of_norm(norm.energy), of_norm(norm.step)),

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
-from unroll_jax.energies.inputs import check_input, sum_present
+from unroll_jax.energies.inputs import check_input, guarded, sum_present
 from unroll_jax.energies.penalty import Proximal, check_positive, moreau_envelope
 from unroll_jax.energies.proximal import resolve_proximal
 
@@ -26,6 +27,7 @@ class UnitLayerParams(NamedTuple):
     b: Float[Array, " width"]
 
 
+@typed
 def unit_layer(
     dim: int,
     width: int | None = None,
@@ -111,7 +113,8 @@ def unit_layer(
         hidden = tokens @ W.T + shift
         half_square = 0.5 * jnp.sum(tokens**2, axis=-1)
         potential = 0.5 * jnp.sum(hidden**2, axis=-1) - _per_token(lambda t: moreau_envelope(sigma, t, 1.0), hidden)
-        return sum_present(half_square - potential / mu, present)
+        # Beyond the range of the dtype both are infinite; where |W|^2 <= mu the first is the larger.
+        return sum_present(jnp.where(jnp.isinf(half_square), jnp.inf, half_square - potential / mu), present)
 
     def conjugate(params: UnitLayerParams, y: Array, x: Any = None) -> Float[Array, "*batch"]:
         (W, shift), tokens, present = _prepare(params, y, x, dim, input_dim)
@@ -131,7 +134,8 @@ def unit_layer(
         stepped = (tokens + skip * (layer - tokens)).astype(y.dtype)
         return stepped if present is None else jnp.where(present[..., None], stepped, y)
 
-    return Descent(init=init, energy=envelope if energy == "envelope" else conjugate, step=step)
+    chosen = envelope if energy == "envelope" else conjugate
+    return guarded(Descent(init=init, energy=chosen, step=step), UnitLayerParams)
 
 
 def _prepare(

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.fixed_point import krylov, linear
 from unroll_jax.fixed_point.problem import Linear, Problem, SolveInfo, norm
 from unroll_jax.fixed_point.quasi_newton import anderson
@@ -52,6 +53,7 @@ def conjugate_gradient() -> Adjoint:
     )
 
 
+@typed
 def gmres(restart: int = 20) -> Adjoint:
     """GMRES, restarted: for any J with I - J invertible; keeps restart + 1 vectors an example.
 
@@ -70,6 +72,7 @@ def bicgstab() -> Adjoint:
     return Adjoint(lambda operator, v, tol, max_steps: linear.bicgstab(operator, v, tol=tol, max_steps=max_steps))
 
 
+@typed
 def anderson_adjoint(window: int = 5, *, ridge: float | None = None) -> Adjoint:
     """Anderson acceleration of w = v + J^T w."""
     solver = anderson(window, ridge=ridge)
@@ -83,6 +86,7 @@ def anderson_adjoint(window: int = 5, *, ridge: float | None = None) -> Adjoint:
     return Adjoint(solve)
 
 
+@typed
 def neumann(terms: int = 10) -> Adjoint:
     """The first ``terms`` terms of sum_k (J^T)^k v, the phantom gradient of a contraction.
 
@@ -110,6 +114,7 @@ def one_step() -> Adjoint:
     return Adjoint(solve, exact=False)
 
 
+@typed
 def unrolled(num_steps: int = 20) -> Unrolled:
     """Steps of the solver differentiated by autodiff, to any order and in both modes; memory grows with the steps.
 

@@ -7,12 +7,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from unroll_jax.arguments import typed
 from unroll_jax.fixed_point.problem import Problem
 from unroll_jax.fixed_point.solvers import Point, Solver
 
 __all__ = ["averaged"]
 
 
+@typed
 def averaged(
     regulariser: Callable[[Float[Array, "..."]], Float[Array, ""]] | None = None,
     *,

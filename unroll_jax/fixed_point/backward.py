@@ -13,7 +13,7 @@ from unroll_jax.fixed_point.adjoints import Adjoint
 from unroll_jax.fixed_point.failure import check_outcome
 from unroll_jax.fixed_point.forward_mode import WAY_OUT, reverse_only
 from unroll_jax.fixed_point.probing import refuse_asymmetric
-from unroll_jax.fixed_point.problem import MAX_STEPS, ROUND_OFF, STALLED, Linear, Problem, SolveInfo, norm
+from unroll_jax.fixed_point.problem import MAX_STEPS, ROUND_OFF, STALLED, Linear, Problem, SolveInfo, filled, norm
 from unroll_jax.precision import full_precision
 
 __all__ = ["Backward", "Probe", "as_problem", "corrected", "differentiable", "zero_probe"]
@@ -79,7 +79,8 @@ def corrected(
 ) -> tuple[Float[Array, "b m"], Float[Array, "b m"]]:
     """f(z) twice: with the cotangent of the equilibrium in place of that of one step, and without any."""
     fz = function(operands, z)
-    probe = zero_probe(z.shape[0]) if probe is None else Probe(*(leaf.reshape(z.shape[0]) for leaf in probe))
+    rows = zero_probe() if probe is None else Probe(*(leaf.reshape(z.shape[0]) for leaf in probe))
+    probe = Probe(*(leaf + filled(z, 0.0) for leaf in rows))
     return _corrected((function, backward), reverse_only(fz), probe, (operands, z, small)), jax.lax.stop_gradient(fz)
 
 
@@ -102,7 +103,7 @@ def _corrected_backward(how: tuple[Function, Backward], kept: Any, cotangent: Ar
     else:
         w, info = _normalised(functools.partial(backward.prepared, small, z), cotangent, backward)
     figures = (info.residual, info.steps, info.converged)
-    return w, Probe(*(a.astype(b.dtype) for a, b in zip(figures, probe, strict=True))), None
+    return w, Probe(*(a.astype(b.dtype) + jnp.zeros_like(b) for a, b in zip(figures, probe, strict=True))), None
 
 
 _corrected.defvjp(_corrected_forward, _corrected_backward)

@@ -9,9 +9,10 @@ import numpy as np
 from jax.core import Tracer
 
 from unroll_jax.descent import Descent
+from unroll_jax.fixed_point.backward import Probe
 from unroll_jax.fixed_point.failure import ON_FAILURE
 
-__all__ = ["check_options", "check_start", "check_step", "resolve_batch_ndim"]
+__all__ = ["check_options", "check_probe", "check_start", "resolve_batch_ndim"]
 
 
 def check_options(
@@ -37,10 +38,8 @@ def check_start(y: Any) -> None:
 
     Raises:
       TypeError: if a leaf is not floating.
-      ValueError: if there is no leaf, or a known value is not finite.
+      ValueError: if a known value is not finite.
     """
-    if not jax.tree.leaves(y):
-        raise ValueError("y0 must hold at least one array, got none")
     for path, leaf in jax.tree_util.tree_leaves_with_path(y):
         name = f"y0{jax.tree_util.keystr(path)}"
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
@@ -50,22 +49,19 @@ def check_start(y: Any) -> None:
             raise ValueError(f"{name} must be finite, but holds NaN or infinity")
 
 
-def check_step(before: Any, after: Any) -> None:
-    """Checks that a step kept structure, shapes and dtypes.
+def check_probe(probe: Any, batch: tuple[int, ...]) -> None:
+    """Checks that a probe, if there is one, has an entry for every example.
 
     Raises:
-      ValueError: saying what became what.
+      TypeError: if it is no `Probe`.
+      ValueError: if its shape is another.
     """
-    if jax.tree.structure(before) != jax.tree.structure(after):
-        raise ValueError(
-            f"the step must keep the state's structure, {jax.tree.structure(before)} became {jax.tree.structure(after)}"
-        )
-    for (path, old), new in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True):
-        if (old.shape, old.dtype) != (new.shape, new.dtype):
-            raise ValueError(
-                f"the step must keep shape and dtype, y{jax.tree_util.keystr(path)} {old.dtype}{list(old.shape)} "
-                f"became {new.dtype}{list(new.shape)}"
-            )
+    if probe is None:
+        return
+    if not isinstance(probe, Probe):
+        raise TypeError(f"probe must be zeros of zero_probe(*batch), got {probe!r}")
+    if any(jnp.shape(leaf) != batch for leaf in probe):
+        raise ValueError(f"probe must have shape {batch}, one entry an example, got {jnp.shape(probe.residual)}")
 
 
 def resolve_batch_ndim(

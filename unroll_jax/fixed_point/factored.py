@@ -101,7 +101,7 @@ def factored_solve(
         )
 
     end = jax.lax.while_loop(unfinished, body, _start(layer, shared, z))
-    info = SolveInfo(end.progress.residual, end.steps, at_the_cap(end.progress, floor))
+    info = SolveInfo(end.progress.residual, end.steps, at_the_cap(end.progress, floor, 0.5 * epsilon))
     return end.progress.best @ W, info, end.progress.reach, end.shared
 
 

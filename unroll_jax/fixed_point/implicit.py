@@ -8,18 +8,30 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array, Bool, Float, Int
 
+from unroll_jax.arguments import typed
 from unroll_jax.descent import Descent, Factored, Params
 from unroll_jax.fixed_point.adjoints import Adjoint, Unrolled
 from unroll_jax.fixed_point.backward import Backward, Function, Probe, as_problem, corrected, differentiable
-from unroll_jax.fixed_point.checks import check_options, check_start, check_step, resolve_batch_ndim
+from unroll_jax.fixed_point.checks import check_options, check_probe, check_start, resolve_batch_ndim
 from unroll_jax.fixed_point.factored import factored_adjoint, factored_solve
-from unroll_jax.fixed_point.failure import check_outcome
+from unroll_jax.fixed_point.failure import check_outcome, check_rows
 from unroll_jax.fixed_point.preconditioned import Shared, prepare
 from unroll_jax.fixed_point.probing import refuse_asymmetric
-from unroll_jax.fixed_point.problem import STALLED, Problem, SolveInfo, epsilon_of, flatten, judge, norm, relative
+from unroll_jax.fixed_point.problem import (
+    STALLED,
+    Problem,
+    SolveInfo,
+    epsilon_of,
+    filled,
+    flatten,
+    judge,
+    norm,
+    relative,
+)
 from unroll_jax.fixed_point.solvers import Solver, run, unroll_solver
 from unroll_jax.fixed_point.tables import resolve_adjoint, resolve_solver
 from unroll_jax.precision import full_precision
+from unroll_jax.steps import check_state, check_step, settle
 
 __all__ = ["EquilibriumInfo", "equilibrium"]
 
@@ -45,6 +57,7 @@ class EquilibriumInfo(NamedTuple):
     converged: Bool[Array, "*batch"]
 
 
+@typed
 @full_precision()
 def equilibrium(
     descent: Descent | Callable[[Params, Any, Any], Any],
@@ -117,7 +130,8 @@ def equilibrium(
       adjoint_tol: relative tolerance of the adjoint solve; None is ``tol``.
       adjoint_max_steps: cap of the adjoint solve; None is ``max_steps``, and 200 at least.
       batch_ndim: how many leading axes of the state are batch axes. None asks the energy of a `Descent`, and is 0 for a
-        step alone: then all of the state is one example.
+        step alone: then all of the state is one example, with a warning where rows of its first axis are far from their
+        own fixed points, as small examples beside large ones would be.
       probe: zeros from `unroll_jax.fixed_point.zero_probe`; its cotangent is the statistics of the backward solve.
       forward_mode: whether derivatives beyond one reverse pass are wanted.
 
@@ -142,16 +156,24 @@ def equilibrium(
     """
     check_options(tol, max_steps, on_failure, adjoint_tol, adjoint_max_steps)
     step = descent.step if isinstance(descent, Descent) else descent
+    if not callable(step):
+        raise TypeError(f"descent must be a Descent or a step (params, y, x) -> y', got {descent!r}")
+    check_state("y0", y0)
     y0 = jax.tree.map(lambda leaf: jax.lax.stop_gradient(jnp.asarray(leaf)), y0)
     check_start(y0)
+    y0 = settle(lambda y: step(params, y, x), y0)
     function, operands = _close(step, params, y0, x)
     hint = _check_params(descent, params, y0)
+    guessed = batch_ndim is None and not isinstance(descent, Descent)
     batch_ndim = resolve_batch_ndim(descent, params, y0, x, batch_ndim)
     batch, epsilon = jax.tree.leaves(y0)[0].shape[:batch_ndim], epsilon_of(y0)
+    check_probe(probe, batch)
     start, restore = flatten(y0, batch_ndim)
     rows = lambda operands, z: flatten(function(operands, restore(z)), batch_ndim)[0]  # noqa: E731
 
     small = _small(descent, params, y0, x, start) if solver is None or adjoint is None else None
+    if small is not None:
+        start = start + filled(small.offset, 0.0)[:, None]  # sharded as the input is
     usual = SYMMETRIC if isinstance(descent, Descent) and descent.symmetric else GENERAL
     way = resolve_adjoint(adjoint or usual[1])
     if probe is not None and (forward_mode or isinstance(way, Unrolled)):
@@ -182,6 +204,8 @@ def equilibrium(
         residual = relative(norm(fz - z), norm(fz), reach, epsilon)
         info = judge(residual, info.steps, tol, epsilon, idle=info.status <= STALLED)
     check_outcome(info, what="equilibrium", way_out=f"raise max_steps or tol{hint}", tol=tol, on_failure=on_failure)
+    if guessed and on_failure != "accept":
+        check_rows(restore(z), restore(fz), tol=tol, epsilon=epsilon)
     return restore(y), _shaped(info, batch)
 
 
@@ -211,7 +235,7 @@ def _close(step: Callable[..., Any], params: Params, y: Any, x: Any) -> tuple[Fu
 def _solve_forward(
     rows: Function, operands: Any, start: Array, epsilon: float, solver: Any, small: Any, tol: float, max_steps: int
 ) -> tuple[Array, SolveInfo, Array | None, Shared | None]:
-    reach, shared = None, None if small is None else prepare(small.matrix, len(start))
+    reach, shared = None, None if small is None else prepare(small.matrix, start)
     if solver is None:
         z, info, reach, shared = factored_solve(small, shared, start, tol=tol, max_steps=max_steps)  # pyright: ignore
     else:

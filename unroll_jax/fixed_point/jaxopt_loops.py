@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.fixed_point.adjoints import Adjoint
 from unroll_jax.fixed_point.linear import linear_info
 from unroll_jax.fixed_point.problem import Linear, Problem, SolveInfo, norm
@@ -24,6 +25,7 @@ def jaxopt_fixed_point() -> Solver:
     return _whole("FixedPointIteration")
 
 
+@typed
 def jaxopt_anderson(window: int = 5, *, ridge: float = 1e-5, mixing: float = 1.0) -> Solver:
     """`jaxopt.AndersonAcceleration`, with one set of weights for the whole batch.
 
@@ -40,6 +42,7 @@ def jaxopt_anderson(window: int = 5, *, ridge: float = 1e-5, mixing: float = 1.0
     return _whole("AndersonAcceleration", history_size=window, ridge=ridge, beta=mixing)
 
 
+@typed
 def jaxopt_adjoint(method: str = "normal_cg") -> Adjoint:
     """A linear solver of `jaxopt.linear_solve`, on the whole batch as one system; it does not count its steps (-1).
 
@@ -55,12 +58,23 @@ def jaxopt_adjoint(method: str = "normal_cg") -> Adjoint:
     linear_solve = getattr(_jaxopt("jaxopt.linear_solve"), f"solve_{method}")
 
     def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
+        _check_one_device(v)
         # It stops by the norm over the batch: a sqrt(b)-th of it is a row's share. Normal equations square sizes.
         share = tol / v.shape[0] ** 0.5 * (0.1 if method == "normal_cg" else 1.0)
         w = linear_solve(lambda w: w - operator(w), v, tol=share, maxiter=max_steps)
         return w, linear_info(operator, v, w, jnp.full(v.shape[0], -1, jnp.int32), tol)
 
     return Adjoint(solve, symmetric=method == "cg")
+
+
+def _check_one_device(z: Array) -> None:
+    """Refuses arrays whose type says how they are sharded: jaxopt's loops and products would end in errors of JAX."""
+    kind = jax.typeof(z)
+    if kind.manual_axis_type.varying or any(axes is not None for axes in kind.sharding.spec):
+        raise ValueError(
+            f"jaxopt's solvers do not take states of type {kind}, sharded by jax.shard_map or an explicit mesh; choose "
+            "another solver or adjoint"
+        )
 
 
 def _jaxopt(module: str) -> Any:
@@ -73,6 +87,7 @@ def _whole(name: str, **options: Any) -> Solver:
     factory: Callable[..., Any] = getattr(_jaxopt("jaxopt"), name)
 
     def whole(problem: Problem, z: Float[Array, "b m"], tol: float, max_steps: int) -> tuple[Array, Array]:
+        _check_one_device(z)
         least = jnp.min(norm(problem.apply(z)))
         # An absolute tolerance is a constant of its loop: the map is scaled instead, so that the least row has size 1.
         scale = jnp.where(least > 0.0, least, 1.0)

@@ -4,22 +4,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
+from unroll_jax.conjugate_gradients import continue_conjugate_gradient
 from unroll_jax.fixed_point.problem import CONVERGED, MAX_STEPS, NONFINITE, Linear, SolveInfo, norm, per_example
 
-__all__ = ["bicgstab", "conjugate_gradient", "continue_conjugate_gradient", "linear_info", "neumann"]
-
-
-class _CG(NamedTuple):
-    number: Int[Array, ""]
-    w: Array
-    residual: Array
-    direction: Array
-    rho: Array
-    square: Array
-    steps: Array
-    sound: Bool[Array, " b"]
+__all__ = ["bicgstab", "conjugate_gradient", "linear_info", "neumann"]
 
 
 def conjugate_gradient(
@@ -31,56 +21,11 @@ def conjugate_gradient(
 
     Source: Hestenes and Stiefel (1952).
     """
+    product = lambda w: w - operator(w)  # noqa: E731
     w, _, steps = continue_conjugate_gradient(
-        operator, jnp.zeros_like(v), v, bound=(tol * norm(v)) ** 2, max_steps=max_steps
+        product, jnp.zeros_like(v), v, bound=(tol * norm(v)) ** 2, max_steps=max_steps
     )
     return w, linear_info(operator, v, w, steps, tol)
-
-
-def continue_conjugate_gradient(
-    operator: Linear,
-    w: Float[Array, "b m"],
-    residual: Float[Array, "b m"],
-    *,
-    bound: Float[Array, " b"],
-    max_steps: int | Int[Array, ""],
-    precondition: Linear | None = None,
-) -> tuple[Float[Array, "b m"], Float[Array, "b m"], Int[Array, " b"]]:
-    """Conjugate gradients from w, whose residual is known, until |residual|^2 <= bound; ``(w, residual, steps)``.
-
-    A row that meets a direction without positive curvature ends there: its I - A is not positive definite. Squares too
-    small for the dtype to divide by end a row as well, whatever the bound.
-    ``precondition`` is a symmetric positive definite approximation of the inverse of I - A.
-    """
-    near = (lambda r: r) if precondition is None else precondition
-    limits = jnp.finfo(residual.dtype)
-    bound = jnp.maximum(bound, limits.tiny / limits.eps)
-    dot = lambda a, b: jnp.sum(a * b, axis=-1)  # noqa: E731
-
-    def unfinished(carry: _CG) -> Array:
-        return jnp.any(carry.sound & (carry.square > bound)) & (carry.number < max_steps)
-
-    def body(carry: _CG) -> _CG:
-        active = carry.sound & (carry.square > bound)
-        image = carry.direction - operator(carry.direction)
-        curvature = dot(carry.direction, image)
-        length = jnp.where(active & (curvature > 0.0), carry.rho / jnp.where(curvature > 0.0, curvature, 1.0), 0.0)
-        w = carry.w + length[:, None] * carry.direction
-        residual = carry.residual - length[:, None] * image
-        square = jnp.where(active, dot(residual, residual), carry.square)
-        toward = near(residual)
-        rho = square if precondition is None else dot(residual, toward)
-        ratio = jnp.where(active, rho / jnp.where(carry.rho > 0.0, carry.rho, 1.0), 0.0)
-        direction = toward + ratio[:, None] * carry.direction
-        sound = carry.sound & ((curvature > 0.0) | ~active)
-        return _CG(carry.number + 1, w, residual, direction, rho, square, carry.steps + active, sound)
-
-    square, toward = dot(residual, residual), near(residual)
-    rho = square if precondition is None else dot(residual, toward)
-    none = jnp.zeros_like(square, jnp.int32)
-    begin = _CG(jnp.zeros((), jnp.int32), w, residual, toward, rho, square, none, square == square)
-    end = jax.lax.while_loop(unfinished, body, begin)
-    return end.w, end.residual, end.steps
 
 
 def neumann(

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
+from unroll_jax.arguments import typed
+
 __all__ = ["MonotoneParams", "monotone_init", "monotone_product", "monotone_resolvent", "monotone_weight"]
 
 
@@ -26,6 +28,7 @@ class MonotoneParams(NamedTuple):
     B_scale: Float[Array, ""]
 
 
+@typed
 def monotone_init(key: jax.Array, size: int, kernel_size: int | None = None) -> MonotoneParams:
     """Random A and B with scales of 1.
 
@@ -46,6 +49,7 @@ def monotone_init(key: jax.Array, size: int, kernel_size: int | None = None) -> 
     return MonotoneParams(A, B, jnp.ones(()), jnp.ones(()))
 
 
+@typed
 def monotone_weight(
     params: MonotoneParams, *, margin: float = 1.0, image_shape: tuple[int, int] | None = None
 ) -> Inexact[Array, "..."]:
@@ -69,6 +73,10 @@ def monotone_weight(
 
     Source: Winston and Kolter (2020), Proposition 1 and Appendix C; the scales are those of their code.
     """
+    if not isinstance(params, MonotoneParams):
+        raise TypeError(
+            f"params must be MonotoneParams, got {type(params).__name__}; monotone_init(key, size) makes them"
+        )
     if not (margin > 0.0 and math.isfinite(margin)):
         raise ValueError(f"margin must be positive and finite, got {margin}")
     A, B = (

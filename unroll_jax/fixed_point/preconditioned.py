@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from unroll_jax.conjugate_gradients import continue_conjugate_gradient
 from unroll_jax.fixed_point.inversion import inverse
-from unroll_jax.fixed_point.linear import continue_conjugate_gradient
 from unroll_jax.fixed_point.problem import norm
+from unroll_jax.steps import vary_like
 
 __all__ = ["Shared", "prepare", "product", "solve"]
 
@@ -36,13 +37,13 @@ class _Round(NamedTuple):
     shared: Shared
 
 
-def prepare(matrix: Float[Array, "h m"], rows: int) -> Shared | None:
-    """What `solve` starts with; None for a single example, which has nobody to share the cost with."""
-    if rows == 1:
+def prepare(matrix: Float[Array, "h m"], states: Float[Array, "b _"]) -> Shared | None:
+    """What `solve` starts with; None for a single example (or none), which has nobody to share the cost with."""
+    if (rows := len(states)) <= 1:
         return None
     side = matrix.shape[0] if _wide(matrix) else matrix.shape[1]
     table = matrix @ matrix.T if _squared(matrix, rows) else jnp.zeros((side, side), matrix.dtype)
-    return Shared(jnp.zeros((), bool), jnp.zeros(matrix.shape[0], matrix.dtype), table)
+    return vary_like(Shared(jnp.zeros((), bool), jnp.zeros(matrix.shape[0], matrix.dtype), table), states)
 
 
 def product(matrix: Float[Array, "h m"], shared: Shared | None) -> Callable[[Float[Array, "b h"]], Float[Array, "b h"]]:
@@ -78,12 +79,12 @@ def solve(
     # Squares of sizes far from 1 leave the range of float32; the barrier keeps XLA from taking them all the same.
     right = jax.lax.optimization_barrier(right / jnp.where(size > 0.0, size, 1.0)[:, None])
     bound, zero = jnp.broadcast_to(jnp.square(tol), size.shape), jnp.zeros_like(right)
-    twice = lambda u: root * (((root * u) @ matrix) @ matrix.T)  # noqa: E731
+    twice = lambda u: u - root * (((root * u) @ matrix) @ matrix.T)  # noqa: E731
     if shared is None:
         q, _, steps = continue_conjugate_gradient(twice, zero, right, bound=bound, max_steps=max_steps)
         return size[:, None] * q, steps, None
     patience, (made, _, gram) = _patience(matrix, len(right)), shared
-    once = lambda u: root * ((root * u) @ gram)  # noqa: E731
+    once = lambda u: u - root * ((root * u) @ gram)  # noqa: E731
     q, residual, steps = continue_conjugate_gradient(
         once if _squared(matrix, len(right)) else twice,
         zero,
@@ -144,7 +145,8 @@ def _invert(matrix: Array, root: Array, going: Array) -> Shared:
     jacobian = scaled @ scaled.T if _wide(matrix) else scaled.T @ scaled
     identity = jnp.eye(len(jacobian), dtype=root.dtype)
     found = inverse(identity - jacobian)
-    return Shared(jnp.ones((), bool), mean, jnp.where(jnp.all(jnp.isfinite(found)), found, identity))
+    made = vary_like(jnp.ones((), bool), root)
+    return Shared(made, mean, jnp.where(jnp.all(jnp.isfinite(found)), found, identity))
 
 
 def _preconditioner(matrix: Array, shared: Shared) -> Callable[[Array], Array]:

@@ -1,5 +1,6 @@
 """Fixed-point problems on flat states: what solvers and adjoints work on, and how they say how it went."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ __all__ = [
     "SolveInfo",
     "epsilon_of",
     "extend",
+    "filled",
     "flatten",
     "judge",
     "norm",
@@ -98,10 +100,8 @@ def flatten(tree: Any, batch_ndim: int) -> tuple[Float[Array, "b m"], Callable[[
     dtype = compute_dtype(*leaves)
     shapes = [leaf.shape for leaf in leaves]
     dtypes = [leaf.dtype for leaf in leaves]
-    rows = 1
-    for size in batch:
-        rows *= size
-    parts = [leaf.reshape(rows, -1).astype(dtype) for leaf in leaves]
+    rows = math.prod(batch)
+    parts = [leaf.reshape(rows, math.prod(leaf.shape[batch_ndim:])).astype(dtype) for leaf in leaves]
     sizes = [part.shape[1] for part in parts]
     flat = parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
 
@@ -167,6 +167,11 @@ def judge(
     status = jnp.where(idle & (residual <= ROUND_OFF * epsilon), STALLED, MAX_STEPS)
     status = jnp.where(residual <= tol, CONVERGED, status)
     return SolveInfo(residual, steps, jnp.where(jnp.isfinite(residual), status, NONFINITE).astype(jnp.int32))
+
+
+def filled(z: Float[Array, "b m"], value: float) -> Float[Array, " b"]:
+    """``value`` for every row; shards as the rows do, which loops ask of what they carry."""
+    return jnp.full_like(jnp.sum(z, axis=-1), value)
 
 
 def put(history: Float[Array, "b w m"], row: Float[Array, "b m"], place: Array | int) -> Float[Array, "b w m"]:

@@ -73,7 +73,11 @@ def advance(
     return Progress(best, lowest, since, status, reach), residual
 
 
-def at_the_cap(progress: Progress, floor: float | Float[Array, " b"]) -> Int[Array, " b"]:
-    """How rows ended once no more steps are taken: one that goes on had stalled, or was cut off."""
-    stalled = (progress.residual <= floor) & (progress.since >= IDLE_AT_THE_CAP)
+def at_the_cap(progress: Progress, floor: float | Float[Array, " b"], rounding: float) -> Int[Array, " b"]:
+    """How rows ended once no more steps are taken: one that goes on had stalled, or was cut off.
+
+    A residual under ``rounding`` is less than rounding the values of the map leaves: more steps say nothing.
+    """
+    idle = (progress.since >= IDLE_AT_THE_CAP) | (progress.residual <= rounding)
+    stalled = (progress.residual <= floor) & idle
     return jnp.where(progress.going, jnp.where(stalled, STALLED, MAX_STEPS), progress.status)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.fixed_point.problem import Problem, norm, put
 from unroll_jax.fixed_point.solvers import Point, Solver
 
@@ -21,6 +22,7 @@ class AndersonMemory(NamedTuple):
     image: Float[Array, "b m"]
 
 
+@typed
 def anderson(window: int = 5, *, ridge: float | None = None, mixing: float = 1.0) -> Solver:
     r"""Anderson acceleration: the combination of the last images whose linearised residual is least.
 
@@ -85,6 +87,7 @@ class BroydenMemory(NamedTuple):
     residual: Float[Array, "b m"]
 
 
+@typed
 def broyden(window: int = 20) -> Solver:
     """Broyden's good method on z - f(z) = 0, with the last ``window`` rank-one updates.
 

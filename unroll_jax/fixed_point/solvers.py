@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from unroll_jax.arguments import typed
 from unroll_jax.fixed_point.problem import Problem, SolveInfo, extend, judge, norm, per_example, relative
 from unroll_jax.fixed_point.progress import IDLE_AT_THE_CAP, Progress, advance, at_the_cap, begin
 
@@ -51,6 +52,7 @@ def picard() -> Solver:
     return damped(1.0)
 
 
+@typed
 def damped(share: float = 0.5) -> Solver:
     """z' = (1 - share) z + share f(z) (Krasnoselskii-Mann): converges for every f that is nonexpansive.
 
@@ -92,7 +94,7 @@ def run(
     if solver.whole is not None:
         return _run_whole(problem, z, solver.whole, tol, max_steps)
 
-    floor = problem.floor if scale is None else jnp.inf
+    floor, rounding = (problem.floor, 0.5 * problem.epsilon) if scale is None else (jnp.inf, 0.0)
 
     def unfinished(carry: _Carry) -> Array:
         return jnp.any(carry.progress.going) & (carry.number < max_steps)
@@ -117,7 +119,7 @@ def run(
     progress = begin(z, norm(z) if scale is None else jnp.full_like(scale, jnp.inf))
     start = _Carry(jnp.zeros((), jnp.int32), z, solver.init(z), progress, jnp.zeros_like(progress.since))
     end = jax.lax.while_loop(unfinished, body, start)
-    return end.progress.best, SolveInfo(end.progress.residual, end.steps, at_the_cap(end.progress, floor))
+    return end.progress.best, SolveInfo(end.progress.residual, end.steps, at_the_cap(end.progress, floor, rounding))
 
 
 def unroll_solver(

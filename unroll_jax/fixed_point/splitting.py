@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
+from unroll_jax.arguments import typed
 from unroll_jax.energies.penalty import Proximal
 from unroll_jax.energies.proximal import resolve_proximal
 from unroll_jax.fixed_point.adjoints import Adjoint, Unrolled
@@ -68,6 +69,7 @@ SPLITTINGS: dict[str, Callable[..., Array]] = {
 }
 
 
+@typed
 def monotone_equilibrium(
     W: Inexact[Array, "..."],
     x: Float[Array, "..."],

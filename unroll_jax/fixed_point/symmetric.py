@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from unroll_jax.arguments import typed
 from unroll_jax.fixed_point.linear import conjugate_gradient
-from unroll_jax.fixed_point.problem import Problem, norm, per_example
+from unroll_jax.fixed_point.problem import Problem, filled, norm, per_example
 from unroll_jax.fixed_point.solvers import Point, Solver
 
 __all__ = ["accelerated_gradient", "newton_cg"]
@@ -27,7 +28,7 @@ def accelerated_gradient() -> Solver:
     """
 
     def init(z: Array) -> _Momentum:
-        return _Momentum(z, jnp.ones(z.shape[0], z.dtype))
+        return _Momentum(z, filled(z, 1.0))
 
     def update(problem: Problem, point: Point, memory: _Momentum) -> tuple[Array, _Momentum]:
         moved = point.fz - memory.previous
@@ -45,6 +46,7 @@ class _Newton(NamedTuple):
     residual: Float[Array, " b"]
 
 
+@typed
 def newton_cg(*, forcing: float = 0.1, max_inner_steps: int = 100) -> Solver:
     r"""Semismooth Newton: (I - J) d = f(z) - z by conjugate gradients, z' = z + d.
 
@@ -67,7 +69,7 @@ def newton_cg(*, forcing: float = 0.1, max_inner_steps: int = 100) -> Solver:
         raise ValueError(f"max_inner_steps must be at least 1, got {max_inner_steps}")
 
     def init(z: Array) -> _Newton:
-        return _Newton(z, jnp.full(z.shape[0], jnp.inf, z.dtype))
+        return _Newton(z, filled(z, jnp.inf))
 
     def update(problem: Problem, point: Point, memory: _Newton) -> tuple[Array, Any]:
         difference = point.fz - point.z

@@ -1,0 +1,116 @@
+"""Every layer, equilibrium and constraint over dtypes and magnitudes, empty batches, single tokens, vmap."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+
+pytestmark = pytest.mark.usefixtures("unchecked")  # NumPy arrays of any dtype, as users pass them
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+MAGNITUDES = (1e-40, 1e-30, 1e-15, 1e-5, 1.0, 1e3, 1e15, 1e30)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", uj.DESCENTS)
+def test_no_finite_state_of_any_dtype_and_magnitude_becomes_a_nan(name, dtype):
+    with jax.enable_x64(dtype == "float64"):
+        descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (2,))
+        params = descent.init(jax.random.key(1))
+        params, y, x = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (params, y, x))
+        limit = float(jnp.finfo(dtype).max)
+        scales = np.array([scale for scale in MAGNITUDES if scale * np.abs(y).max() < limit])
+        states = (scales.reshape(-1, *[1] * y.ndim) * y).astype(dtype)
+        params, x = jax.tree.map(lambda leaf: leaf.astype(dtype), (params, x))
+        stepped, energy = jax.jit(jax.vmap(lambda y: (descent.step(params, y, x), descent.energy(params, y, x))))(
+            states
+        )
+    assert stepped.dtype == states.dtype
+    assert not np.isnan(np.asarray(stepped, np.float64)).any(), "the step"
+    assert not np.isnan(energy).any(), "the energy"
+
+
+@pytest.mark.parametrize("name", uj.DESCENTS)
+def test_an_empty_batch_stays_empty_in_value_and_gradient(name):
+    descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (2,))
+    params = descent.init(jax.random.key(1))
+    y, x = jax.tree.map(lambda leaf: np.asarray(leaf)[:0], (y, x))
+
+    def value(params):
+        stepped, trace = uj.unroll(descent, params, y, x, num_layers=2)
+        return jnp.sum(trace.energy), (stepped, trace)
+
+    (_, (stepped, trace)), gradient = jax.jit(jax.value_and_grad(value, has_aux=True))(params)
+    assert (stepped.shape, trace.energy.shape) == (y.shape, (3, 0))
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
+
+
+@pytest.mark.parametrize("name", [name for name, entry in uj.DESCENTS.items() if entry.event_ndim == 2])
+def test_a_single_token_is_no_special_case(name):
+    descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (2,))
+    params = descent.init(jax.random.key(1))
+    one = lambda leaf: leaf if leaf.shape[-2] != y.shape[-2] else leaf[..., :1, :]  # noqa: E731
+    x = None if x is None else one(x)
+    _, trace = jax.jit(lambda params, y: uj.unroll(descent, params, y, x, num_layers=3))(params, y[..., :1, :])
+    assert np.isfinite(np.asarray(trace.energy)[1:]).all()
+
+
+def contraction(p, z, x):
+    return p * z + x
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_equilibria_of_every_magnitude_are_found_or_refused(dtype):
+    """z = -z / 2 + x has z = 2 x / 3; rows of all magnitudes at once, each judged by itself."""
+    with jax.enable_x64(dtype == "float64"):
+        limits = jnp.finfo(dtype)
+        largest = float(limits.max) / 8
+        x = np.array([[s, -s, s] for s in (1e-36, 1e-20, 1e-6, 1e-2, 1.0, 1e3, 1e15, 1e37)])
+        x = x[(np.abs(x[:, 0]) < largest) & (np.abs(x[:, 0]) > 100 * float(limits.tiny) / float(limits.eps))]
+        x = x.astype(dtype)
+        names = ["picard", "damped", "anderson", "broyden"]
+        solve = jax.jit(
+            lambda x: [
+                uj.equilibrium(contraction, jnp.asarray(-0.5, dtype), jnp.zeros_like(x), x, batch_ndim=1, solver=name)
+                for name in names
+            ]
+        )
+        found = solve(x)
+    for name, (z, info) in zip(names, found, strict=True):
+        assert np.all(info.converged), name
+        expected = 2.0 / 3.0 * x.astype(np.float64)
+        tolerance = max(2e-5, 8 * float(limits.eps))
+        np.testing.assert_allclose(np.asarray(z, np.float64), expected, rtol=tolerance, err_msg=name)
+
+
+LOSSES = np.array([4.0, 2.0, 1.0])
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "int8", "int32", "uint8", "int64"])
+def test_constraints_of_every_dtype_are_those_of_float64(dtype):
+    constraints = uj.descent_constraints(0.2)
+    with jax.enable_x64(dtype in ("float64", "int64")):
+        losses = LOSSES.astype(dtype)
+        violations = constraints(losses)
+        value = uj.lagrangian(losses, np.array([0.5, 2.0], np.float32), constraints)
+    expected = LOSSES[1:] - 0.8 * LOSSES[:-1]
+    tolerance = 1e-6 if not jnp.issubdtype(dtype, jnp.floating) else 4 * float(jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(np.asarray(violations, np.float64), expected, rtol=max(tolerance, 1e-6))
+    np.testing.assert_allclose(float(value), 1.0 + 0.5 * expected[0] + 2.0 * expected[1], rtol=4 * max(tolerance, 1e-6))
+
+
+@pytest.mark.parametrize("scale", [1e-36, 1e-30, 1e-8, 1.0, 1e8, 1e30, 1e38])
+def test_constraints_of_every_magnitude_are_those_of_float64(scale):
+    losses = (scale * LOSSES / 4.0).astype(np.float32)
+    expected = losses[1:].astype(np.float64) - 0.8 * losses[:-1].astype(np.float64)
+    np.testing.assert_allclose(uj.descent_constraints(0.2)(losses), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["attention", "opteq", "transformer", "multihead_attention"])
+def test_vmap_over_params_is_a_loop_over_them(name):
+    descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (2,))
+    keys = jax.random.split(jax.random.key(1), 3)
+    run = lambda key: uj.unroll(descent, descent.init(key), y, x, num_layers=2)[0]  # noqa: E731
+    together, single = jax.jit(lambda keys: (jax.vmap(run)(keys), run(keys[1])))(keys)
+    np.testing.assert_allclose(together[1], single, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,181 @@
+"""Everything traces where shardings are part of types: in `jax.shard_map` that checks them, and on an explicit mesh.
+
+Types are checked as programs are traced, which needs neither devices nor compilation.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+import unroll_jax as uj
+from tests.devices import on_eight_devices
+from unroll_jax import fixed_point as fp
+from unroll_jax.energies.heads import MAJORISERS
+
+ROWS = PartitionSpec("data")
+MANUAL = AbstractMesh((2,), ("data",), axis_types=(AxisType.Auto,))
+EXPLICIT = AbstractMesh((2,), ("data",), axis_types=(AxisType.Explicit,))
+SOLVERS, ADJOINTS = ([name for name in table if "jaxopt" not in name] for table in (fp.SOLVERS, fp.ADJOINTS))
+
+
+def gradient_in_shard_map(value, params, *rows):
+    """The shapes of value and gradient of a sum over examples, each device with rows of its own."""
+    summed = jax.shard_map(
+        lambda *given: jax.lax.psum(value(*given), "data"),
+        mesh=MANUAL,
+        in_specs=(PartitionSpec(), *(ROWS for _ in rows)),
+        out_specs=PartitionSpec(),
+        check_vma=True,
+    )
+    return jax.eval_shape(jax.value_and_grad(summed), params, *rows)
+
+
+def gradient_on_an_explicit_mesh(value, params, *rows):
+    sharding = NamedSharding(EXPLICIT, ROWS)
+    with jax.sharding.use_abstract_mesh(EXPLICIT):
+        sharded = [jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding) for array in rows]
+        return jax.eval_shape(jax.value_and_grad(value), params, *sharded)
+
+
+WAYS = {"shard_map": gradient_in_shard_map, "explicit": gradient_on_an_explicit_mesh}
+
+
+def check(value, params, *rows, way):
+    loss, gradient = WAYS[way](value, params, *rows)
+    assert loss.shape == ()
+    assert jax.tree.map(np.shape, gradient) == jax.tree.map(np.shape, params)
+
+
+def zeros(x, *event):
+    """A state that starts on one device, as users write it."""
+    return jnp.zeros((x.shape[0], *event))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", uj.DESCENTS)
+def test_every_descent_unrolls_and_differentiates(name, way):
+    descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (4,))
+    params = descent.init(jax.random.key(1))
+
+    def value(params, y, x=None):
+        y, trace = uj.unroll(descent, params, y, x, num_layers=2)
+        return jnp.sum(trace.energy) + jnp.sum(y)
+
+    check(value, params, *(rows for rows in (y, x) if rows is not None), way=way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("majoriser", MAJORISERS)
+def test_every_majoriser_of_heads_does(majoriser, way):
+    descent = uj.multihead_attention(4, num_heads=2, majoriser=majoriser, ridge=0.1)
+    params, y = descent.init(jax.random.key(0)), jnp.ones((4, 3, 4))
+    check(lambda params, y: jnp.sum(descent.step(params, y, None)), params, y, way=way)
+
+
+def layer(symmetric):
+    turn = (lambda W: 0.1 * (W + W.T)) if symmetric else jnp.tanh
+    return lambda W, z, x: z @ turn(W) + x
+
+
+def of_equilibrium(symmetric, **options):
+    step = layer(symmetric)
+    return lambda W, x: jnp.sum(uj.equilibrium(step, W, zeros(x, 3), x, batch_ndim=1, **options)[0] ** 2)
+
+
+WEIGHT, INPUT = np.full((3, 3), 0.1, np.float32), np.ones((4, 3), np.float32)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_every_solver_does(solver, way):
+    symmetric = fp.SOLVERS[solver]().symmetric
+    check(of_equilibrium(symmetric, solver=solver), WEIGHT, INPUT, way=way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("adjoint", ADJOINTS)
+def test_every_adjoint_does(adjoint, way):
+    check(of_equilibrium(adjoint == "conjugate_gradient", adjoint=adjoint), WEIGHT, INPUT, way=way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["opteq", "opteq_conv", "deep_opteq", "unit_layer"])
+def test_every_kind_of_equilibrium_does(name, way):
+    descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (4,))
+    params = descent.init(jax.random.key(1))
+    value = lambda params, x: jnp.sum(uj.equilibrium(descent, params, zeros(x, *y.shape[1:]), x)[0] ** 2)  # noqa: E731
+    check(value, params, x, way=way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_forward_mode_and_probes_do(way):
+    check(of_equilibrium(False, forward_mode=True), WEIGHT, INPUT, way=way)
+    step = layer(False)
+
+    def probed(W, x):
+        return jnp.sum(uj.equilibrium(step, W, zeros(x, 3), x, batch_ndim=1, probe=fp.zero_probe(x.shape[0]))[0])
+
+    check(probed, WEIGHT, INPUT, way=way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_splitting_does(way):
+    W = fp.monotone_weight(fp.monotone_init(jax.random.key(0), 3), margin=0.5)
+    check(lambda W, x: jnp.sum(fp.monotone_equilibrium(W, x)[0] ** 2), W, INPUT, way=way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "options", [{"solver": "jaxopt_anderson"}, {"solver": "jaxopt_fixed_point"}, {"adjoint": "jaxopt_gmres"}], ids=str
+)
+def test_a_solver_of_jaxopt_says_that_it_does_not(options, way):
+    with pytest.raises(ValueError, match="jaxopt's solvers do not take states of type float32"):
+        WAYS[way](of_equilibrium(False, **options), WEIGHT, INPUT)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_constrained_losses_do(way):
+    constraints = uj.descent_constraints(0.2)
+
+    def value(multipliers, losses):
+        mean = jnp.mean(losses, axis=0)
+        return jnp.sum(losses) * 0.0 + uj.lagrangian(mean, multipliers, constraints)
+
+    check(value, np.ones(3, np.float32), np.ones((4, 4), np.float32), way=way)
+
+
+PROGRAM = """
+import jax, jax.numpy as jnp, numpy as np, unroll_jax as uj
+from jax.sharding import AxisType, PartitionSpec as P
+descent, y, x = uj.DESCENTS["opteq"].example(jax.random.key(0), (8,))
+params = descent.init(jax.random.key(1))
+step = lambda W, z, x: jnp.tanh(z @ W + x)
+W = 0.1 * jnp.eye(3)
+
+def of_opteq(params, x):
+    return jnp.sum(uj.equilibrium(descent, params, jnp.zeros((x.shape[0], y.shape[-1])), x, tol=1e-6)[0] ** 2)
+
+def of_step(W, x):
+    return jnp.sum(uj.equilibrium(step, W, jnp.zeros(x.shape), x, batch_ndim=1, tol=1e-6)[0] ** 2)
+
+for value, params in ((of_opteq, params), (of_step, W)):
+    alone = jax.jit(jax.grad(value))(params, x)
+    auto, explicit = (jax.make_mesh((8,), ("data",), axis_types=(t,)) for t in (AxisType.Auto, AxisType.Explicit))
+    part = lambda p, x: jax.lax.psum(value(p, x), "data")
+    summed = jax.shard_map(part, mesh=auto, in_specs=(P(), P("data")), out_specs=P())
+    found = [jax.jit(jax.grad(summed))(params, x)]
+    with jax.set_mesh(explicit):
+        placed = jax.tree.map(lambda leaf: jax.device_put(leaf, P()), params)
+        found.append(jax.jit(jax.grad(value))(placed, jax.device_put(x, P("data"))))
+    for tree in found:
+        for a, b in zip(jax.tree.leaves(alone), jax.tree.leaves(tree)):
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    print("equal")
+"""
+
+
+@pytest.mark.slow
+def test_gradients_on_eight_devices_are_those_of_one():
+    assert on_eight_devices(PROGRAM) == ["equal", "equal"]

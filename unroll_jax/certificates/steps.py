@@ -1,0 +1,135 @@
+"""A forward pass of any `Descent`, layer by layer: guaranteed to descend, descended all the same, or rose."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from unroll_jax.arguments import typed
+from unroll_jax.certificates.outcome import Smoothness, check_smoothness, evaluate, judge_layers, outcome_of
+from unroll_jax.certificates.per_example import gradient, inner
+from unroll_jax.descent import Descent, Params, as_anchor, blank_absent
+from unroll_jax.steps import check_step, vary_like
+
+__all__ = ["StepCertificate", "certify_descent"]
+
+
+ROUNDING = 1e-3  # share by which the measured curvature, a difference of slopes, may exceed a smoothness that holds
+
+
+class StepCertificate(NamedTuple):
+    """The verdict of `certify_descent` on each layer and example, and the numbers it rests on.
+
+    Attributes:
+      outcome: (num_layers, *batch), values of `Outcome`; GUARANTEED needs ``smoothness``.
+      by_smoothness: whether ``smoothness <= limit``, so that the energy cannot rise; False where none was given, or
+        where the curvature refutes it.
+      by_curvature: whether ``curvature <= limit``: evidence from the points that were looked at, no proof.
+      energy: (num_layers + 1, *batch), before the first layer and after each.
+      slope: <grad E(y), y' - y>, negative where the step goes downhill.
+      curvature: the largest growth of the slope towards y', over the distance squared, at the points looked at.
+      limit: -2 <grad E(y), y' - y> / |y' - y|^2, the largest smoothness with which descent is sure; infinite at a fixed
+        point.
+    """
+
+    outcome: Int[Array, "layers *batch"]
+    by_smoothness: Bool[Array, "layers *batch"]
+    by_curvature: Bool[Array, "layers *batch"]
+    energy: Float[Array, "layers_and_one *batch"]
+    slope: Float[Array, "layers *batch"]
+    curvature: Float[Array, "layers *batch"]
+    limit: Float[Array, "layers *batch"]
+
+
+@typed
+def certify_descent(
+    descent: Descent,
+    params: Params,
+    y: Any,
+    x: Any = None,
+    *,
+    smoothness: Smoothness | None = None,
+    num_layers: int = 1,
+    tied: bool = True,
+    num_points: int = 8,
+    tolerance: float | None = None,
+) -> StepCertificate:
+    r"""Runs ``num_layers`` steps y' of a descent and says of each whether its energy E had to fall.
+
+    If E grows from y towards y' no faster than a quadratic with constant L, as every L-smooth energy does,
+
+    .. math:: E(y') \le E(y) + \langle \nabla E(y), y' - y \rangle + \tfrac L2 |y' - y|^2 ,
+
+    so that E cannot rise if :math:`L \le -2 \langle \nabla E(y), y' - y \rangle / |y' - y|^2`. Where no L is known, the
+    growth of the slope is measured at points between y and y', which may refute descent and cannot prove it.
+
+    Args:
+      descent: the layer: an energy and a step, which need not come from this library.
+      params: parameters of a layer if ``tied``, else stacked along a leading axis.
+      y: the state before the first layer.
+      x: the input of the layer, or None. Tokens that an `Anchor` says are absent do not count.
+      smoothness: L, a number or one per example, or a function ``(params, y, x) -> (*batch,)`` of the state before the
+        layer; None if it is not known.
+      num_layers: how many steps, at least 1.
+      tied: whether all layers share ``params``.
+      num_points: how many points of each step, y' among them, the slope is measured at, at least 1.
+      tolerance: a rise by less than this share of the energy is put down to rounding; None is 16 machine epsilons.
+
+    Returns:
+      A `StepCertificate`.
+
+    Raises:
+      ValueError: if an option is out of range, or the step changes the state's structure, shapes or dtypes.
+
+    Source: the descent lemma, Nesterov (2018), Lectures on Convex Optimization, Lemma 1.2.3.
+
+    Example:
+      >>> import jax, unroll_jax
+      >>> layer = unroll_jax.attention(form="softmax")
+      >>> params, tokens = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (8, 5, 3))
+      >>> certificate = certify_descent(layer, params, tokens, num_layers=4)
+      >>> certificate.outcome.shape, bool(certificate.by_curvature.all())
+      ((4, 8), True)
+    """
+    if num_layers < 1:
+        raise ValueError(f"num_layers must be at least 1, got {num_layers}")
+    if num_points < 1:
+        raise ValueError(f"num_points must be at least 1, got {num_points}")
+    check_smoothness(smoothness=smoothness)
+    present = as_anchor(x).present
+
+    def layer(y: Any, stacked: Params) -> tuple[Any, StepCertificate]:
+        own = params if tied else stacked
+        after = descent.step(own, y, x)
+        check_step(y, after)
+        before_energy, after_energy = (descent.energy(own, state, x) for state in (y, after))
+        batch_ndim, move = before_energy.ndim, jax.tree.map(jnp.subtract, after, y)
+
+        def slope_at(share: Array) -> Array:
+            point = jax.tree.map(lambda state, change: state + share * change, y, move)
+            return inner(gradient(lambda state: descent.energy(own, state, x), point), move, batch_ndim)
+
+        shares = jnp.linspace(0.0, 1.0, num_points + 1, dtype=before_energy.dtype)
+        slopes = jax.lax.map(slope_at, shares)
+        length = inner(move, move, batch_ndim)
+        still = length == 0.0
+        width = shares[1:].reshape(-1, *(1,) * batch_ndim) * jnp.where(still, 1.0, length)
+        curvature = jnp.max((slopes[1:] - slopes[0]) / width, axis=0)
+        limit = jnp.where(still, jnp.inf, -2.0 * slopes[0] / jnp.where(still, 1.0, length))
+        known = jnp.zeros_like(still)
+        if smoothness is not None:
+            constant = evaluate(smoothness, own, y, x, limit)
+            known = (constant <= limit) & (curvature <= constant * (1.0 + ROUNDING))
+        return after, StepCertificate(
+            outcome=outcome_of(before_energy, after_energy, known, tolerance),
+            by_smoothness=known,
+            by_curvature=curvature <= limit,
+            energy=before_energy,
+            slope=slopes[0],
+            curvature=curvature,
+            limit=limit,
+        )
+
+    start = vary_like(jax.tree.map(lambda leaf: blank_absent(jnp.asarray(leaf), present), y), (params, x))
+    return judge_layers(layer, descent.energy, params, start, x, num_layers=num_layers, tied=tied)

@@ -1,0 +1,70 @@
+"""Conjugate gradients for many systems at once, each row stopping by itself."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+__all__ = ["continue_conjugate_gradient"]
+
+Linear = Callable[[Float[Array, "b m"]], Float[Array, "b m"]]  # a linear map of each row, all rows at once
+
+
+class _CG(NamedTuple):
+    number: Int[Array, ""]
+    w: Array
+    residual: Array
+    direction: Array
+    rho: Array
+    square: Array
+    steps: Array
+    sound: Bool[Array, " b"]
+
+
+def continue_conjugate_gradient(
+    product: Linear,
+    w: Float[Array, "b m"],
+    residual: Float[Array, "b m"],
+    *,
+    bound: Float[Array, " b"],
+    max_steps: int | Int[Array, ""],
+    precondition: Linear | None = None,
+) -> tuple[Float[Array, "b m"], Float[Array, "b m"], Int[Array, " b"]]:
+    """Conjugate gradients from w, whose residual is known, until |residual|^2 <= bound; ``(w, residual, steps)``.
+
+    ``product`` is that with each row's symmetric positive definite matrix. A row that meets a direction without
+    positive curvature ends there: its matrix is not positive definite. Squares too small for the dtype to divide by end
+    a row as well, whatever the bound.
+    ``precondition`` is a symmetric positive definite approximation of the matrix's inverse.
+    """
+    near = (lambda r: r) if precondition is None else precondition
+    limits = jnp.finfo(residual.dtype)
+    bound = jnp.maximum(bound, limits.tiny / limits.eps)
+    dot = lambda a, b: jnp.sum(a * b, axis=-1)  # noqa: E731
+
+    def unfinished(carry: _CG) -> Array:
+        return jnp.any(carry.sound & (carry.square > bound)) & (carry.number < max_steps)
+
+    def body(carry: _CG) -> _CG:
+        active = carry.sound & (carry.square > bound)
+        image = product(carry.direction)
+        curvature = dot(carry.direction, image)
+        length = jnp.where(active & (curvature > 0.0), carry.rho / jnp.where(curvature > 0.0, curvature, 1.0), 0.0)
+        w = carry.w + length[:, None] * carry.direction
+        residual = carry.residual - length[:, None] * image
+        square = jnp.where(active, dot(residual, residual), carry.square)
+        toward = near(residual)
+        rho = square if precondition is None else dot(residual, toward)
+        ratio = jnp.where(active, rho / jnp.where(carry.rho > 0.0, carry.rho, 1.0), 0.0)
+        direction = toward + ratio[:, None] * carry.direction
+        sound = carry.sound & ((curvature > 0.0) | ~active)
+        return _CG(carry.number + 1, w, residual, direction, rho, square, carry.steps + active, sound)
+
+    square, toward = dot(residual, residual), near(residual)
+    rho = square if precondition is None else dot(residual, toward)
+    none = jnp.zeros_like(square, jnp.int32)
+    begin = _CG(jnp.zeros((), jnp.int32), w, residual, toward, rho, square, none, square == square)
+    end = jax.lax.while_loop(unfinished, body, begin)
+    return end.w, end.residual, end.steps

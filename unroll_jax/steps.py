@@ -1,0 +1,83 @@
+"""What loops over a step ask of it: the state keeps its structure, shapes, dtypes, and its place on a mesh."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+__all__ = ["check_state", "check_step", "settle", "vary_like"]
+
+
+def check_state(name: str, y: Any) -> None:
+    """Checks that a state holds arrays, or numbers, and at least one.
+
+    Raises:
+      TypeError: if a leaf is anything else.
+      ValueError: if there is no leaf.
+    """
+    of_numbers = lambda node: isinstance(node, list) and any(isinstance(entry, int | float) for entry in node)  # noqa: E731
+    leaves = jax.tree_util.tree_leaves_with_path(y, is_leaf=of_numbers)
+    if not leaves:
+        raise ValueError(f"{name} must hold at least one array, got {y!r}")
+    for path, leaf in leaves:
+        if not hasattr(leaf, "dtype") and not isinstance(leaf, int | float | complex):
+            place = f"{name}{jax.tree_util.keystr(path)}"
+            raise TypeError(f"{place} must be an array, got {type(leaf).__name__}; jnp.asarray makes one")
+
+
+def check_step(before: Any, after: Any) -> None:
+    """Checks that a step kept structure, shapes and dtypes.
+
+    Args:
+      before: the state, a pytree of arrays or of their shapes and dtypes.
+      after: what the step returns for it.
+
+    Raises:
+      ValueError: saying what became what.
+    """
+    if jax.tree.structure(before) != jax.tree.structure(after):
+        raise ValueError(
+            f"the step must keep the state's structure, {jax.tree.structure(before)} became {jax.tree.structure(after)}"
+        )
+    for (path, old), new in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True):
+        if (old.shape, old.dtype) != (new.shape, new.dtype):
+            raise ValueError(
+                f"the step must keep shape and dtype, y{jax.tree_util.keystr(path)} {old.dtype}{list(old.shape)} "
+                f"became {new.dtype}{list(new.shape)}"
+            )
+
+
+def settle(step: Callable[[Any], Any], y: Any) -> Any:
+    """``y`` on the axes of a mesh where ``step`` leaves it, such as zeros where the step adds an input that is sharded.
+
+    Explicit shardings, and the axes of a `jax.shard_map` that an array varies over, are part of an array's type, which
+    a loop must not change.
+    """
+    if jax.sharding.get_abstract_mesh().empty:
+        return y
+    for _ in range(2):  # a step may move the state further once it has moved
+        placed = jax.make_jaxpr(step)(y).out_avals
+        if len(placed) != len(jax.tree.leaves(y)):
+            return y  # `check_step` has more to say
+        y = jax.tree.unflatten(jax.tree.structure(y), map(_moved, jax.tree.leaves(y), placed))
+    return y
+
+
+def vary_like(tree: Any, like: Any) -> Any:
+    """``tree``, varying over the axes of a `jax.shard_map` that an array in the pytree ``like`` varies over.
+
+    A derivative with respect to what does not vary is summed over the devices, so that whatever is to be differentiated
+    for each device by itself must vary first.
+    """
+    axes = frozenset().union(*(jax.typeof(leaf).manual_axis_type.varying for leaf in jax.tree.leaves(like)))
+    return jax.tree.map(lambda leaf: _vary(leaf, axes), tree)
+
+
+def _vary(leaf: Any, axes: frozenset[str]) -> Any:
+    missing = axes - jax.typeof(leaf).manual_axis_type.varying
+    return jax.lax.pcast(leaf, tuple(sorted(missing)), to="varying") if missing else leaf
+
+
+def _moved(leaf: Any, like: Any) -> Any:
+    leaf = _vary(leaf, like.manual_axis_type.varying)
+    return leaf if like.sharding.spec == jax.typeof(leaf).sharding.spec else jax.sharding.reshard(leaf, like.sharding)
