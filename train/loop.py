@@ -12,6 +12,7 @@ from tqdm import tqdm
 from train.checkpoint import Checkpoints
 from train.environment import environment
 from train.errors import Interrupted, UserError
+from train.memory import require_memory, step_size
 from train.metrics import MetricsWriter, write_json
 from train.processes import Stop, fetch, is_first, stopping
 from train.profile import Profiler, parse_profile, profiling
@@ -21,6 +22,8 @@ from train.sharding import Placed, describe_mesh, place
 __all__ = ["train"]
 
 Log = Callable[[str], None]
+
+_LESS_MEMORY = "raise --accumulate or pass --remat everything; or lower --batch-size, into another --out"
 
 
 class Notes(NamedTuple):
@@ -146,7 +149,9 @@ class _Loop:
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
         if shapes not in self._compiled:
             began = time.perf_counter()
-            self._compiled[shapes] = self._placed.step.lower(state, batch).compile()
+            step = self._placed.step.lower(state, batch).compile()
+            require_memory(step_size(step), "a step", _LESS_MEMORY)
+            self._compiled[shapes] = step
             self._compile_seconds += time.perf_counter() - began
         return self._compiled[shapes]
 
@@ -170,7 +175,7 @@ class _Loop:
         self._save(state, self._notes._replace(train_seconds=train_seconds), UNJUDGED)
 
     def _save(self, state: Any, notes: Notes, score: float) -> None:
-        require_finite_state(state)
+        require_finite_state(state, rates=self._recipe.rates)
         if self._writer is not None:
             self._writer.flush()
         self._saved_step, self._notes = int(state.step), notes

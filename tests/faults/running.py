@@ -57,7 +57,7 @@ FAULTS: list[Fault] = [
     Fault(
         "a state is saved without a look at whether it is finite",
         "train/loop.py",
-        "        require_finite_state(state)\n",
+        "        require_finite_state(state, rates=self._recipe.rates)\n",
         "",
         "tests/train/test_loop.py tests/train/test_run_options.py",
     ),

@@ -4,5 +4,5 @@ from tests.hostile.command import Command
 
 COMMANDS = [
     Command("fly", ("unknown command 'fly'",)),
-    Command("run", ("unknown experiment ''",)),
+    Command("run", ("no experiment given",)),
 ]
