@@ -117,6 +117,7 @@ def evaluate(folder: Path, *, mesh: str | None = None, log: Log = print) -> dict
     experiment, kind, config, data, step, state, notes = best_checkpoint(folder, mesh=mesh, log=log)
     if notes["score"] <= INFEASIBLE:
         log(f"{folder}: no checkpoint was feasible on the validation split; the least infeasible one is evaluated")
+    log(f"{folder}: evaluating the checkpoint of step {step}")
     found = kind.evaluate(config, data, state, folder)
     found = {**found, "experiment": experiment, "best_step": step, "train_seconds": notes["train_seconds"]}
     if is_first():

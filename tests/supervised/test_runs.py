@@ -195,6 +195,6 @@ def test_a_mistake_is_one_line_that_names_it(options, words, start):
 
 def test_a_loss_that_is_not_finite_stops_the_run(start, stripes, tmp_path):
     stripes.std = np.array([0.0])
-    with pytest.raises(UserError, match="loss is not finite at step 1"):
+    with pytest.raises(UserError, match=r"loss is not finite at step 1; .* lower --optimizer.learning-rate"):
         start(small("image-dnn"), "image-dnn")
     assert read(tmp_path / "run", "status.json")["state"] == "failed"
