@@ -22,7 +22,7 @@ from train.arguments import (
     over_hint,
 )
 from train.errors import Interrupted, UserError
-from train.flags import SIMULATED, order_collectives
+from train.flags import SIMULATED, order_collectives, quiet
 from train.parsing import as_typed, given, parse, unknown
 
 __all__ = ["main"]
@@ -71,6 +71,7 @@ def main(arguments: Sequence[str]) -> int:
         member, arguments = _member(arguments)
         if not arguments or arguments[0] not in commands:
             raise unknown("command", arguments, list(commands))
+        quiet()
         order_collectives()
         if member:
             _check_together(arguments[0])
