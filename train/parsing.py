@@ -5,6 +5,7 @@ import collections
 import contextlib
 import difflib
 import io
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ NUMBERS = (
     (re.compile(r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.*)"), "a whole number, as in 1000"),
     (re.compile(r"Error parsing (\S+): could not convert string to float: (.*)"), "a number, as in 0.1 or 1e-3"),
 )
-VALUE = re.compile(r"Error parsing (\S+): .*?(\[.*\])$")
+VALUE = re.compile(r"Error parsing (\S+): .*\[.*\]$")
 # Options of a config's data, as messages have them; commands call them otherwise.
 DATA = re.compile(r"(?<![\w./-])(?:--)?data\.(root|source|prepared|reduction|[a-z]+[_-](?:share|column))\b(=?)")
 SHORTER = {"prepare": {"root": "--from", "source": "source"}, "figures": {"source": "source"}}
@@ -46,7 +47,7 @@ def parse(cls: type[T], arguments: list[str], program: str, default: T | None = 
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        message = _plain(errors.getvalue())
+        message = _plain(errors.getvalue(), arguments)
         if hint and message.startswith("Unrecognized options"):
             message += f"; {hint}"
         raise UserError(f"{message}; see `{program} --help`") from None
@@ -79,6 +80,8 @@ def as_typed(message: str, command: str) -> str:
 
 def _check_words(arguments: Sequence[str]) -> None:
     """Refuses what a parser would take in silence: the last of one option's several values, and empty values."""
+    if "--" in arguments:
+        raise UserError("-- stands before the command of launch alone; leave it out")
     names = [_name(word) for word in arguments if word.startswith("--")]
     twice = [name for name, count in collections.Counter(names).items() if count > 1]
     if twice:
@@ -103,7 +106,7 @@ def _suggestion(word: str, choices: Sequence[str]) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-def _plain(box: str) -> str:
+def _plain(box: str, arguments: Sequence[str]) -> str:
     """The error of one of tyro's boxes in one line, with the name that was meant where it knows one."""
     parts = _parts(box)
     message = " ".join(parts[0]).rstrip(".")
@@ -115,11 +118,19 @@ def _plain(box: str) -> str:
             return f"{found[1]} must be {wanted}, got {found[2]}"
     if found := VALUE.search(message):
         form = next((line for part in parts for line in part if line.startswith(found[1])), found[1])
-        return f"{form.replace(' ', ' must be ', 1)}, got {' '.join(ast.literal_eval(found[2]))}"
+        return f"{form.replace(' ', ' must be ', 1)}, got {_values(arguments, found[1])}"
     near = [
         line.split()[0] for part in parts if part[0].startswith("Perhaps") for line in part if line.startswith("--")
     ]
     return f"{message} (did you mean {near[0].rstrip(',')}?)" if near else message
+
+
+def _values(arguments: Sequence[str], option: str) -> str:
+    """What was given to an option; boxes fold long values."""
+    place = next(place for place, word in enumerate(arguments) if _name(word) == option)
+    value = arguments[place].partition("=")[2:]
+    behind = itertools.takewhile(lambda word: not word.startswith("--"), arguments[place + 1 :])
+    return " ".join([*filter(None, value), *behind])
 
 
 def _parts(box: str) -> list[list[str]]:
