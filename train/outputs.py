@@ -18,5 +18,5 @@ def check_out(out: Path | str | None) -> None:
     path = Path(out).expanduser().absolute()
     nearest = next(place for place in (path, *path.parents) if place.exists())
     if not nearest.is_dir():
-        what = "is no folder" if nearest == path else f"lies in {nearest}, which is no folder"
-        raise UserError(f"--out {out} {what}; pass another")
+        what = "it" if nearest == path else nearest
+        raise UserError(f"cannot write to --out {out}: {what} is no folder; pass another")

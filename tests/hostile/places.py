@@ -12,15 +12,6 @@ def file(folder: Path) -> None:
     (folder / "file").write_text("mine")
 
 
-def notes(folder: Path) -> None:
-    (folder / "notes").mkdir()
-    (folder / "notes" / "mine.txt").write_text("mine")
-
-
-def dangling(folder: Path) -> None:
-    (folder / "link").symlink_to(folder / "nowhere" / "file")
-
-
 COMMANDS = [
     *(
         Command(f"run demo --mesh {mesh}", (FORM, f"got '{mesh}'"))
@@ -96,8 +87,8 @@ COMMANDS = [
         for command in ("run demo", "search demo --method erm", "figures yang2022 --only 1", "report nowhere")
         for out in ("file", "file/run")
     ),
-    Command("run demo --out /dev/null", ("--out /dev/null is no folder; pass another",)),
-    Command("run demo --out /dev/null/run", ("--out /dev/null/run lies in /dev/null, which is no folder",)),
-    Command("export nowhere --out file", ("--out file is no folder",), file),
-    Command("plan demo --out file", ("--out file is no folder",), file),
+    Command("run demo --out /dev/null", ("cannot write to --out /dev/null: it is no folder; pass another",)),
+    Command("run demo --out /dev/null/run", ("cannot write to --out /dev/null/run: /dev/null is no folder",)),
+    Command("export nowhere --out file", ("cannot write to --out file: it is no folder",), file),
+    Command("plan demo --out file", ("cannot write to --out file: it is no folder",), file),
 ]

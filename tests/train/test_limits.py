@@ -2,7 +2,9 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from train.config import with_value
@@ -10,7 +12,8 @@ from train.constrained import fitting_warmup
 from train.errors import UserError
 from train.experiments import EXPERIMENTS
 from train.limits import WHOLE, count_rules, size_rules
-from train.memory import memory_of_devices, require_memory, size_of
+from train.memory import memory_of_devices, require_memory, size_of, step_size
+from train.runs import run_one
 
 
 def whole_numbers(config):
@@ -46,6 +49,23 @@ def test_memory_is_looked_at_before_it_is_taken():
 
 def test_bytes_are_those_of_all_arrays():
     assert size_of({"a": jnp.zeros((3, 5), jnp.float32), "b": [jnp.zeros(7, jnp.int8)]}) == 67
+
+
+def test_a_compiled_step_is_as_large_as_what_it_is_given_and_keeps_for_its_backward_pass():
+    x, layers = np.ones((64, 64), np.float32), 10
+
+    def loss(x):
+        return jnp.sum(jax.lax.scan(lambda y, _: (jnp.tanh(y @ x), None), x, length=layers)[0])
+
+    compiled = jax.jit(jax.grad(loss)).lower(x).compile()
+    assert step_size(compiled) >= jax.local_device_count() * layers * x.nbytes
+
+
+def test_a_state_that_does_not_fit_is_refused_before_it_is_made(monkeypatch, tmp_path):
+    monkeypatch.setattr("train.memory.memory_of_devices", lambda: 100)
+    with pytest.raises(UserError, match=r"the state of training takes .* GB and there are 0.0; choose a smaller model"):
+        run_one(EXPERIMENTS["image-dnn"].config, tmp_path / "run", experiment="image-dnn", log=lambda _: None)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_default_warmup_gives_way_to_a_short_run_with_a_word():
