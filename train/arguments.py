@@ -1,6 +1,7 @@
 """The arguments of commands that have more than an experiment's configuration."""
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Generic, Literal, TypeVar
 
@@ -19,6 +20,7 @@ __all__ = [
     "SearchArguments",
     "TextSource",
     "VideoSource",
+    "over_hint",
 ]
 
 C = TypeVar("C")
@@ -122,6 +124,12 @@ class Over:
     """primal.learning-rate or optimizer.learning-rate, of the parameters."""
     resilience: str | None = None
     """constraints.resilience, beta, the cost of slack; none keeps constraints hard."""
+
+
+def over_hint(arguments: Iterable[str]) -> str:
+    """What a search is over, for one that names something else."""
+    options = (f"--over.{field.name.replace('_', '-')}" for field in dataclasses.fields(Over))
+    return f"a search is over {', '.join(options)}" if any(word.startswith("--over.") for word in arguments) else ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Checkpoints of a whole run: asynchronous, atomic, verified when read."""
 
 import json
+import logging
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,6 +23,9 @@ Log = Callable[[str], None]
 Found = tuple[int, Any, dict[str, Any]]
 
 NEWEST_KEPT = 2
+
+# Orbax logs by absl what it does; what a user can mend comes as an error.
+logging.getLogger("absl").setLevel(logging.ERROR)
 
 
 class Checkpoints:

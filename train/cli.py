@@ -19,15 +19,18 @@ from train.arguments import (
     SceneSource,
     SearchArguments,
     TextSource,
+    over_hint,
 )
 from train.errors import Interrupted, UserError
-from train.flags import SIMULATED, order_collectives
-from train.parsing import parse
+from train.flags import SIMULATED, order_collectives, quiet
+from train.parsing import as_typed, given, parse, unknown
 
 __all__ = ["main"]
 
 HELP = ("-h", "--help")
 TOGETHER = ("run", "plan", "evaluate")  # the commands that many processes run as one
+MEMBERSHIP = ("--coordinator", "--processes", "--process", "--cluster")
+MOST_PROCESSES = 256  # on one machine: each takes some 300 MB
 USAGE = """\
 usage: python -m train [--coordinator HOST:PORT --processes N --process I | --cluster NAME] COMMAND ...
 
@@ -67,8 +70,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         member, arguments = _member(arguments)
         if not arguments or arguments[0] not in commands:
-            found = f"unknown command {arguments[0]!r}" if arguments else "no command"
-            raise UserError(f"{found}; choose from {', '.join(commands)}")
+            raise unknown("command", arguments, list(commands))
+        quiet()
         order_collectives()
         if member:
             _check_together(arguments[0])
@@ -79,7 +82,8 @@ def main(arguments: Sequence[str]) -> int:
     except Interrupted as stop:
         sys.stderr.write(f"{stop}\n")
     except UserError as error:
-        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+        command = next((word for word in arguments if word in commands), "")
+        sys.stderr.write(f"error: {' '.join(as_typed(str(error), command).split())}\n")
         return 2
     except SystemExit:
         return 0  # help was asked for; `parse` turns every other exit into a UserError
@@ -92,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _member(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The options before the command, which say how this process finds the others, and what comes after them."""
+    """The options before the command, by which this process finds the others, and what comes after them."""
     arguments, count = list(arguments), 0
     while count < len(arguments) and arguments[count].startswith("--"):
         count += 1 if "=" in arguments[count] else 2
@@ -100,6 +104,8 @@ def _member(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _check_together(command: str) -> None:
+    if command.startswith("-"):
+        raise UserError(f"launch needs a command behind --, as in `launch --processes 2 -- run demo`, got {command}")
     if command not in TOGETHER:
         raise UserError(f"{command} runs in one process; several are for {', '.join(TOGETHER)}")
 
@@ -109,9 +115,12 @@ def _launch(arguments: list[str]) -> int:
     if not (dashes and command) and not set(HELP) & set(ours):
         raise UserError("launch needs a command behind --, as in `launch --processes 2 -- run video-ut`")
     parsed = parse(LaunchArguments, ours, "python -m train launch")
-    if parsed.processes < 1:
-        raise UserError(f"--processes must be at least 1, got {parsed.processes}")
+    if not 1 <= parsed.processes <= MOST_PROCESSES:
+        raise UserError(f"--processes must be from 1 to {MOST_PROCESSES}, got {parsed.processes}")
     _check_together(command[0])
+    for option in MEMBERSHIP:
+        if given(command, option):
+            raise UserError(f"launch gives each process its {option}; leave it out behind --")
     from train.launch import free_port, launch
 
     coordinator, program = f"127.0.0.1:{free_port()}", [sys.executable, "-m", "train"]
@@ -166,11 +175,12 @@ def _search(arguments: list[str]) -> None:
 
         default = dataclasses.replace(EXPERIMENTS[name].config, out=None)
         whole, program = SearchArguments(config=default), f"python -m train search {name}"
-        parsed = parse(SearchArguments[type(default)], arguments[1:], program, whole)
+        parsed = parse(SearchArguments[type(default)], arguments[1:], program, whole, hint=over_hint(arguments))
         keep_programs()
+        config = _with_warmup(parsed.config, default, arguments)
         over = {option.replace("_", "-"): text for option, text in vars(parsed.over).items()}
         with stopping_at_once():
-            search(parsed.config, experiment=name, over=over, sampler=parsed.sampler, trials=parsed.trials)
+            search(config, experiment=name, over=over, sampler=parsed.sampler, trials=parsed.trials)
 
 
 def _experiment(command: str, arguments: list[str]) -> str | None:
@@ -181,8 +191,10 @@ def _experiment(command: str, arguments: list[str]) -> str | None:
     if name in HELP:
         sys.stdout.write(f"usage: python -m train {command} EXPERIMENT [--option value ...]\nexperiments: {choices}\n")
         return None
+    if name.startswith("-"):
+        raise UserError(f"{command} has its experiment first, as in `{command} demo {name} ...`, got {name}")
     if name not in EXPERIMENTS:
-        raise UserError(f"unknown experiment {name!r}; choose from {choices}")
+        raise unknown("experiment", arguments, list(EXPERIMENTS))
     return name
 
 
@@ -194,7 +206,13 @@ def _configured(command: str, name: str, arguments: list[str]) -> Any:
     default = EXPERIMENTS[name].config
     parsed = parse(type(default), arguments[1:], f"python -m train {command} {name}", default)
     keep_programs()
-    return parsed
+    return _with_warmup(parsed, default, arguments)
+
+
+def _with_warmup(config: Any, default: Any, arguments: list[str]) -> Any:
+    from train.constrained import fitting_warmup
+
+    return fitting_warmup(config, default, chosen=given(arguments, "--constraints.warmup-steps"))
 
 
 def _evaluate(arguments: list[str]) -> None:
@@ -238,13 +256,14 @@ def _figures(arguments: list[str]) -> None:
         sys.stdout.write(f"usage: python -m train figures NAME [--option value ...]\nfigures: {choices}\n")
         return
     if name not in FIGURES:
-        raise UserError(f"unknown figures {name!r}; choose from {choices}")
+        raise unknown("figures", arguments, list(FIGURES))
     config = parse(FiguresConfig, arguments[1:], f"python -m train figures {name}")
     FIGURES[name](config)
 
 
 def _prepare(arguments: list[str]) -> None:
-    parsed = parse(PrepareArguments, arguments, "python -m train prepare")
+    hint = "data.root of a run is --from here" if given(arguments, "--data.root") else ""
+    parsed = parse(PrepareArguments, arguments, "python -m train prepare", hint=hint)
     from train.config import check_used
     from train.data import DataConfig, images, prepare, scenes, text
 
@@ -267,6 +286,9 @@ def _prepare(arguments: list[str]) -> None:
 
 
 def _list(arguments: list[str]) -> None:
+    if arguments and arguments[0] in HELP:
+        sys.stdout.write("usage: python -m train list\n")
+        return
     if arguments:
         raise UserError(f"list takes no arguments, got {' '.join(arguments)}")
     from train.experiments import EXPERIMENTS

@@ -92,8 +92,7 @@ def run_rules(config: Any) -> tuple[Rule, ...]:
     """What `check_fields` is to check of a `RunConfig` that has a batch size; `parse_profile` checks the profile."""
     parts, size = config.accumulate, config.batch_size
     return (
-        ("accumulate", "at least 1", parts >= 1),
-        ("accumulate", f"a divisor of batch-size={size}", parts < 1 or size % parts == 0),
+        ("accumulate", f"a divisor of --batch-size {size}", parts < 1 or size % parts == 0),
         ("average", "in (0, 1), or None", config.average is None or 0.0 < config.average < 1.0),
     )
 

@@ -14,6 +14,7 @@ from train.config import to_json
 from train.environment import environment
 from train.errors import UserError
 from train.metrics import PARTIAL, read_metrics, write_json
+from train.outputs import check_out
 from train.report.files import one_line, read_object
 from train.report.paths import without_folders
 from train.runs import Best, best_checkpoint
@@ -55,6 +56,7 @@ def export(run: Path, out: Path | None = None, *, mesh: str | None = None, log: 
     Raises:
       UserError: if the run has no checkpoint that can be read, or the folder is of something else.
     """
+    check_out(out)
     best = best_checkpoint(run, mesh=mesh, log=log)
     out = run / "export" if out is None else out
     structure, arrays = flatten(jax.device_get(best.state.evaluated))

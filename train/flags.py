@@ -2,12 +2,17 @@
 
 import os
 
-__all__ = ["SIMULATED", "order_collectives"]
+__all__ = ["SIMULATED", "order_collectives", "quiet"]
 
 SIMULATED = "xla_force_host_platform_device_count"
 # XLA for CPUs starts independent collectives in any order, another one on each device: with fewer cores than devices
 # they wait for one another until XLA ends the process, and of many processes Gloo ends them with an error.
 ONE_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
+
+
+def quiet() -> None:
+    """Keeps XLA's own warnings from the terminal, as that it heard SIGTERM; its errors stay, and a user's setting."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 def order_collectives(*, processes: bool = False) -> None:

@@ -13,26 +13,34 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
+
+from train.relay import Relay
 
 __all__ = ["GRACE_SECONDS", "free_port", "launch"]
 
 GRACE_SECONDS = 20.0  # between asking a process to end and ending it
 POLL_SECONDS = 0.1
 REASON_LINES = 3  # of what a dead process wrote last
+LEFT_BEHIND_SECONDS = 2.0  # for what a dead process wrote to be shown
+REFUSED = 2  # the exit code of a mistake of the user, which a process tells in one line
 
 
 class _Child(NamedTuple):
+    """A process, and what it writes to stderr; that of the first one is shown, too."""
+
     number: int
     process: subprocess.Popen
-    errors: IO[bytes] | None
+    errors: IO[bytes]
+    relay: Relay | None
 
 
 def launch(commands: Sequence[Sequence[str]], *, grace: float = GRACE_SECONDS) -> int:
     """Runs commands beside one another until all have ended, or one has failed.
 
     The first one's output goes where ours goes; of the others only what they write to stderr is kept, to say why one
-    died. SIGTERM and SIGINT are passed on to all; so a preempted run saves, and the launcher ends as its processes do.
+    died. Once one has, nothing more is shown of the others: JAX tells at length that it aborts them. SIGTERM and SIGINT
+    are passed on to all; so a preempted run saves, and the launcher ends as its processes do.
 
     Args:
       commands: program and arguments of each process.
@@ -47,9 +55,10 @@ def launch(commands: Sequence[Sequence[str]], *, grace: float = GRACE_SECONDS) -
         failed = _watch(children)
         if failed is None:
             return 0
-        if signal.SIGINT not in passed:  # whoever interrupts knows why they end
-            sys.stderr.write(f"error: {_what_happened(failed, len(children))}\n")
+        failed = _hushed(children, failed)
         _end(children, grace)
+        if signal.SIGINT not in passed:  # whoever interrupts knows why they end
+            sys.stderr.write(_what_happened(failed, len(children)))
         code = failed.process.returncode
         return code if code > 0 else 128 - code
 
@@ -65,11 +74,17 @@ def free_port() -> int:
 def _started(number: int, command: Sequence[str]) -> Iterator[_Child]:
     """A running process, which does not outlive the context."""
     with contextlib.ExitStack() as stack:
-        errors = None if number == 0 else stack.enter_context(tempfile.TemporaryFile())
-        outputs = {} if errors is None else {"stdout": subprocess.DEVNULL, "stderr": errors}
+        errors = stack.enter_context(tempfile.TemporaryFile())
+        relay = Relay(errors) if number == 0 else None
+        outputs: dict[str, Any] = (
+            {"stdout": subprocess.DEVNULL, "stderr": errors} if relay is None else {"stderr": relay.target}
+        )
         process = subprocess.Popen(command, **outputs)
+        if relay is not None:
+            stack.callback(relay.hush, after=LEFT_BEHIND_SECONDS)
+            relay.started()
         try:
-            yield _Child(number, process, errors)
+            yield _Child(number, process, errors, relay)
         finally:
             if process.poll() is None:
                 process.kill()
@@ -112,6 +127,20 @@ def _first(failed: Sequence[_Child]) -> _Child:
     return min(failed, key=lambda child: child.process.returncode == -signal.SIGABRT)
 
 
+def _hushed(children: Sequence[_Child], failed: _Child) -> _Child:
+    """Shows nothing more of the first process but what it wrote as it died; the process to name.
+
+    What one refuses all refuse, and the first one knows best why.
+    """
+    first = children[0]
+    if failed.process.returncode == REFUSED and failed is not first:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            failed = first if first.process.wait(LEFT_BEHIND_SECONDS) == REFUSED else failed
+    if first.relay is not None:
+        first.relay.hush(after=LEFT_BEHIND_SECONDS if failed is first else 0.0)
+    return failed
+
+
 def _end(children: Sequence[_Child], grace: float) -> None:
     """A process that waits for a dead one in a collective does not hear SIGTERM: it is killed after the grace time."""
     for child in children:
@@ -127,13 +156,15 @@ def _end(children: Sequence[_Child], grace: float) -> None:
 
 
 def _what_happened(failed: _Child, count: int) -> str:
-    code = failed.process.returncode
+    code, last = failed.process.returncode, _last_lines(failed.errors)
+    if code == REFUSED and last and last[-1].startswith("error: "):
+        return "" if failed.relay else f"{last[-1]}\n"
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    last = "its output is above" if failed.errors is None else _last_lines(failed.errors)
-    return f"process {failed.number} of {count} (pid {failed.process.pid}) {how}; {last}; the others are ended"
+    wrote = f"it wrote last: {' | '.join(last[-REASON_LINES:])}" if last else "it wrote nothing to stderr"
+    why = "its output is above" if failed.relay else wrote
+    return f"error: process {failed.number} of {count} (pid {failed.process.pid}) {how}; {why}; the others are ended\n"
 
 
-def _last_lines(errors: IO[bytes]) -> str:
+def _last_lines(errors: IO[bytes]) -> list[str]:
     errors.seek(max(0, errors.seek(0, os.SEEK_END) - 4096))
-    lines = [line.strip() for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
-    return f"it wrote last: {' | '.join(lines[-REASON_LINES:])}" if lines else "it wrote nothing to stderr"
+    return [line.strip() for line in errors.read().decode(errors="replace").splitlines() if line.strip()]

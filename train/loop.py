@@ -7,20 +7,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-from tqdm import tqdm
 
 from train.checkpoint import Checkpoints
 from train.environment import environment
 from train.errors import Interrupted, UserError
+from train.memory import require_memory, step_size
 from train.metrics import MetricsWriter, write_json
 from train.processes import Stop, fetch, is_first, stopping
 from train.profile import Profiler, parse_profile, profiling
+from train.progress import Progress
 from train.recipe import UNJUDGED, Recipe, require_finite_state
 from train.sharding import Placed, describe_mesh, place
 
 __all__ = ["train"]
 
 Log = Callable[[str], None]
+
+_LESS_MEMORY = "raise --accumulate or pass --remat everything; or lower --batch-size, into another --out"
 
 
 class Notes(NamedTuple):
@@ -108,15 +111,14 @@ class _Loop:
         recipe, done, pending = self._recipe, self._saved_step, None
         batches = map(self._placed.put, recipe.batches(done))
         batch = next(batches)
-        self._compile(state, batch)
-        self._write_status("running")
-        began = time.perf_counter() - self._notes.train_seconds
-        look = {"unit": "step", "desc": recipe.title, "mininterval": 0.5, "disable": not is_first()}
-        self._profiler.at(done, state)
-        with tqdm(total=recipe.num_steps, initial=done, **look) as bar:
+        with Progress(recipe.title, total=recipe.num_steps, done=done, shown=is_first()) as bar:
+            self._compile(state, batch, bar)
+            self._write_status("running")
+            began = time.perf_counter() - self._notes.train_seconds
+            self._profiler.at(done, state)
             while self._goes_on():
                 compiled_before = self._compile_seconds
-                step = self._compile(state, batch)
+                step = self._compile(state, batch, bar)
                 began += self._compile_seconds - compiled_before
                 state, metrics = step(state, batch)
                 done += 1
@@ -126,7 +128,7 @@ class _Loop:
                 pending = (done, metrics)
                 if done < recipe.num_steps:
                     batch = next(batches)
-                bar.update()
+                bar.step()
                 self._asked = self._stop.at(done)
                 if done % recipe.validate_every == 0 or done == recipe.num_steps:
                     self._record(*pending, bar)
@@ -141,22 +143,26 @@ class _Loop:
                         "the same command goes on from there"
                     )
 
-    def _compile(self, state: Any, batch: Any) -> Callable[[Any, Any], tuple[Any, Any]]:
+    def _compile(self, state: Any, batch: Any, bar: Progress) -> Callable[[Any, Any], tuple[Any, Any]]:
         """The step for batches of these shapes, compiled once for each; that time is no time of training."""
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
         if shapes not in self._compiled:
             began = time.perf_counter()
-            self._compiled[shapes] = self._placed.step.lower(state, batch).compile()
+            with bar.pausing("compiling"):
+                step = self._placed.step.lower(state, batch).compile()
+            require_memory(step_size(step), "a step", _LESS_MEMORY)
+            self._compiled[shapes] = step
             self._compile_seconds += time.perf_counter() - began
         return self._compiled[shapes]
 
-    def _record(self, step: int, metrics: Any, bar: tqdm) -> None:
+    def _record(self, step: int, metrics: Any, bar: Progress) -> None:
         row, words = self._recipe.describe(step, fetch(metrics))
         self._write({"kind": "train", "step": step, **row})
-        bar.set_postfix(words, refresh=False)
+        bar.words(words)
 
-    def _checkpoint(self, state: Any, train_seconds: float, bar: tqdm) -> None:
-        validation, step = self._recipe.validate(state), int(state.step)
+    def _checkpoint(self, state: Any, train_seconds: float, bar: Progress) -> None:
+        with bar.pausing("evaluating"):
+            validation, step = self._recipe.validate(state), int(state.step)
         self._write({"kind": "validation", "step": step, **validation.row})
         messages, collapses = self._notes.messages, 0
         if validation.collapse is not None:
@@ -170,7 +176,7 @@ class _Loop:
         self._save(state, self._notes._replace(train_seconds=train_seconds), UNJUDGED)
 
     def _save(self, state: Any, notes: Notes, score: float) -> None:
-        require_finite_state(state)
+        require_finite_state(state, rates=self._recipe.rates)
         if self._writer is not None:
             self._writer.flush()
         self._saved_step, self._notes = int(state.step), notes

@@ -177,8 +177,8 @@ def _explicit_options(member: Membership) -> dict[str, Any]:
             f"--coordinator, --processes and --process go together, got {coordinator}, {processes} and {process}"
         )
     host, _, port = coordinator.rpartition(":")
-    if not host or not port.isdigit():
-        raise UserError(f"--coordinator must be HOST:PORT, got {coordinator}")
+    if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise UserError(f"--coordinator must be HOST:PORT, with a port from 1 to 65535, got {coordinator}")
     if processes < 1 or not 0 <= process < processes:
         raise UserError(f"--process must be in [0, --processes), got {process} of {processes}")
     return {

@@ -59,6 +59,7 @@ class Recipe(NamedTuple):
         and export, from the seed alone.
       step: ``(state, batch) -> (state, metrics)``; `train.sharding.place` compiles it for the mesh.
       batches: ``start_step -> iterator`` over batches without end; a batch depends on the seed and its step alone.
+      rates: the group of options that the learning rate is in, as in "primal": what to lower where a run diverges.
       describe: ``(step, metrics) -> (row, words)``: the row for metrics.jsonl and a few words for the progress bar.
         It raises `UserError` where a number is not finite.
       validate: ``state -> Validation``.
@@ -73,6 +74,7 @@ class Recipe(NamedTuple):
     init: Callable[[], Any]
     step: Any
     batches: Callable[[int], Iterator[Any]]
+    rates: str
     describe: Callable[[int, Any], tuple[dict[str, Any], dict[str, str]]]
     validate: Callable[[Any], Validation]
     remarks: tuple[str, ...] = ()
@@ -128,13 +130,14 @@ class Experiment(NamedTuple):
     expect: str
 
 
-def require_finite(step: int, values: Any, what: str, *, each: str | None = None) -> None:
+def require_finite(step: int, values: Any, what: str, *, rates: str, each: str | None = None) -> None:
     """Checks that a number, or every one of a list, is finite.
 
     Args:
       step: of the training run, for the message.
       values: the number or the list.
       what: what it is, as in "the loss".
+      rates: the group of options of the learning rate, as `Recipe` has it.
       each: what an entry of the list belongs to, as in "layer"; the first one that is not finite is named.
 
     Raises:
@@ -143,10 +146,10 @@ def require_finite(step: int, values: Any, what: str, *, each: str | None = None
     broken = np.flatnonzero(~np.isfinite(np.asarray(values)))
     if broken.size:
         place = "" if each is None else f", first at {each} {broken[0]}"
-        raise UserError(f"the {what} is not finite at step {step}{place}; {_WAY_OUT}")
+        raise UserError(f"the {what} is not finite at step {step}{place}; {_way_out(rates)}")
 
 
-def require_finite_state(state: Any) -> None:
+def require_finite_state(state: Any, *, rates: str) -> None:
     """Checks that every number of a training state is finite, so that none that is not is ever saved.
 
     Raises:
@@ -159,7 +162,7 @@ def require_finite_state(state: Any) -> None:
     for (path, _), holds in zip(leaves, finite, strict=True):
         if not holds:
             name = jax.tree_util.keystr(path, simple=True, separator="/")
-            raise UserError(f"{name} is not finite after step {int(state.step)}; {_WAY_OUT}")
+            raise UserError(f"{name} is not finite after step {int(state.step)}; {_way_out(rates)}")
 
 
 @jax.jit
@@ -167,6 +170,8 @@ def _are_finite(leaves: list[jax.Array]) -> list[jax.Array]:
     return [jnp.all(jnp.isfinite(leaf)) for leaf in leaves]
 
 
-_WAY_OUT = (
-    "the last good checkpoint is kept; lower --primal.learning-rate or --primal.clip-norm and train into another --out"
-)
+def _way_out(rates: str) -> str:
+    return (
+        f"the last good checkpoint is kept; lower --{rates}.learning-rate or --{rates}.clip-norm and train into "
+        "another --out"
+    )

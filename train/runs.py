@@ -12,15 +12,28 @@ from train.errors import UserError
 from train.experiments import EXPERIMENTS
 from train.lock import locked
 from train.loop import train
+from train.memory import require_memory, size_of
 from train.metrics import PARTIAL, write_json
+from train.outputs import check_out
 from train.plan import describe_plan, make_plan
 from train.processes import first_does, first_only, is_first, wait_for_all
 from train.profile import parse_profile
 from train.recipe import INFEASIBLE, Kind
 from train.report.files import read_object
-from train.sharding import describe_mesh, place
+from train.sharding import describe_mesh, make_mesh, place
 
-__all__ = ["Best", "best_checkpoint", "default_folder", "evaluate", "identity", "plan", "report", "run", "run_one"]
+__all__ = [
+    "Best",
+    "best_checkpoint",
+    "check_first",
+    "default_folder",
+    "evaluate",
+    "identity",
+    "plan",
+    "report",
+    "run",
+    "run_one",
+]
 
 Log = Callable[[str], None]
 
@@ -47,7 +60,7 @@ def run(config: Any, *, experiment: str, log: Log = print) -> list[Path]:
       UserError: whatever the user can mend, in one line.
     """
     kind, log = EXPERIMENTS[experiment].kind, first_only(log)
-    kind.check(config)
+    check_first(kind, config)
     folder = Path(config.out) if config.out else default_folder(config, experiment)
     folders = []
     for name, variant in kind.variants(dataclasses.replace(config, out=None)):
@@ -67,7 +80,8 @@ def run_one(config: Any, folder: Path, *, experiment: str, evaluated: bool = Tru
     kind = EXPERIMENTS[experiment].kind
     data = kind.load(config, log)
     recipe = kind.recipe(config, data)
-    place(recipe)  # refuses parameters that do not divide over the mesh while the folder is not claimed yet
+    # Refuses parameters that do not divide over the mesh, or fit the memory, while the folder is not claimed yet.
+    require_memory(size_of(place(recipe).like), "the state of training", "choose a smaller model, or more devices")
     parse_profile(config.profile, num_steps=recipe.num_steps)
     with contextlib.ExitStack() as held:
 
@@ -103,6 +117,7 @@ def evaluate(folder: Path, *, mesh: str | None = None, log: Log = print) -> dict
     experiment, kind, config, data, step, state, notes = best_checkpoint(folder, mesh=mesh, log=log)
     if notes["score"] <= INFEASIBLE:
         log(f"{folder}: no checkpoint was feasible on the validation split; the least infeasible one is evaluated")
+    log(f"{folder}: evaluating the checkpoint of step {step}")
     found = kind.evaluate(config, data, state, folder)
     found = {**found, "experiment": experiment, "best_step": step, "train_seconds": notes["train_seconds"]}
     if is_first():
@@ -119,6 +134,7 @@ def best_checkpoint(folder: Path, *, mesh: str | None = None, log: Log = print) 
     """
     experiment, kind, config = _read_config(folder)
     config = dataclasses.replace(config, mesh=mesh)
+    check_first(kind, config)
     data = kind.load(config, log)
     _check_same(folder, experiment, config, data)
     recipe = kind.recipe(config, data)
@@ -136,7 +152,7 @@ def plan(config: Any, *, experiment: str, log: Log = print) -> None:
       UserError: whatever the user can mend, in one line.
     """
     kind = EXPERIMENTS[experiment].kind
-    kind.check(config)
+    check_first(kind, config)
     for _, variant in kind.variants(config):
         made = make_plan(kind.recipe(variant, kind.load(variant, log)))
         log(f"{experiment}: {kind.describe(variant)}, {describe_plan(made)}")
@@ -148,6 +164,7 @@ def report(folders: Sequence[Path], out: Path, *, log: Log = print) -> None:
     Raises:
       UserError: if there is no folder, one is no run, or they are of several kinds.
     """
+    check_out(out)
     if not folders:
         raise UserError("report needs at least one run folder")
     kinds = {folder: _read_config(folder)[1] for folder in folders}
@@ -161,6 +178,17 @@ def report(folders: Sequence[Path], out: Path, *, log: Log = print) -> None:
 def default_folder(config: Any, experiment: str) -> Path:
     """runs/EXPERIMENT/..., the same for the same command, so that it finds an interrupted run again."""
     return Path("runs") / experiment / EXPERIMENTS[experiment].kind.label(config)
+
+
+def check_first(kind: Kind, config: Any) -> None:
+    """Refuses what can be refused before data are read.
+
+    Raises:
+      UserError: if an option's value is not allowed, the mesh does not fit the devices, or --out is no folder.
+    """
+    kind.check(config)
+    check_out(config.out)
+    make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
 
 
 def identity(experiment: str, config: Any, data: Any) -> dict[str, Any]:

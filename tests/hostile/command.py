@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hostile.named import strangers
 from train.cli import main
 
 LONGEST = 120  # seconds; a command that takes longer hangs
@@ -53,6 +54,7 @@ def check(command: Command, folder: Path, patch: pytest.MonkeyPatch, capsys: pyt
         last = output.err.splitlines()
         assert len(last) == 1, output.err
         assert last[0].startswith("error: ")
+        assert not strangers(command.line, last[0]), "the message names options that the command does not have"
     for path in command.gone:
         assert not (folder / path).exists(), f"{path} was left behind"
 

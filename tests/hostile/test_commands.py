@@ -2,10 +2,16 @@
 
 import pytest
 
-from tests.hostile import data, folders, options
+from tests.hostile import choices, data, folders, options, places
 from tests.hostile.command import check
 
-TABLES = {"options": options.COMMANDS, "data": data.COMMANDS, "folders": folders.COMMANDS}
+TABLES = {
+    "options": options.COMMANDS,
+    "choices": choices.COMMANDS,
+    "places": places.COMMANDS,
+    "data": data.COMMANDS,
+    "folders": folders.COMMANDS,
+}
 COMMANDS = [pytest.param(command, id=f"{name}: {command.line}") for name, table in TABLES.items() for command in table]
 
 

@@ -75,6 +75,7 @@ def _recipe(config: VideoConfig, task: Any, batches: Any) -> Recipe:
         init=lambda: init_state(config, task),
         step=make_step(config, task),
         batches=lambda start: batches(),
+        rates="primal",
         describe=unused,
         validate=unused,
     )

@@ -107,8 +107,8 @@ def _task(config, data):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"accumulate": 5}, "--accumulate must be a divisor of batch-size=8, got 5"),
-        ({"accumulate": 0}, "--accumulate must be at least 1"),
+        ({"accumulate": 5}, "--accumulate must be a divisor of --batch-size 8, got 5"),
+        ({"accumulate": 0}, "--accumulate must be a whole number from 1"),
         ({"average": 1.0}, "--average must be in"),
         ({"profile": "now"}, "--profile must be STEP:COUNT"),
     ],

@@ -164,5 +164,5 @@ def test_what_an_encoder_lacks_is_said_of_the_option_that_named_it(
     (tmp_path / "snapshot").mkdir()
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *arguments, **options: str(tmp_path / "snapshot"))
     monkeypatch.setattr("huggingface_hub.list_repo_files", lambda *arguments, **options: [])
-    with pytest.raises(UserError, match=rf"^model\.{option}=owner/name holds no config\.json"):
+    with pytest.raises(UserError, match=rf"^--model\.{option}=owner/name holds no config\.json"):
         load_material(on_table(experiment, model=model(**{option: "owner/name"})), quiet)

@@ -97,12 +97,12 @@ def test_an_epoch_that_never_ends_is_refused(built):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"accumulate": 3}, "--accumulate must be a divisor of batch-size=8, got 3"),
+        ({"accumulate": 3}, "--accumulate must be a divisor of --batch-size 8, got 3"),
         ({"dual": DualConfig(start=(0.1, 0.2))}, "--dual.start must be one number, or one for each of 3 constraints"),
         ({"dual": DualConfig(frozen=(3,))}, r"--dual.frozen must be layers in 0\.\.2, got \(3,\)"),
         ({"constraints": ConstraintConfig(slacks="explicit")}, "--constraints.slacks explicit needs a cost of slack"),
         ({"profile": "nine"}, "--profile must be STEP:COUNT"),
-        ({"constraints": ConstraintConfig(warmup_steps=4)}, "--constraints.warmup-steps must be below steps=4, or"),
+        ({"constraints": ConstraintConfig(warmup_steps=4)}, "--constraints.warmup-steps must be below --steps 4, or"),
         ({"model": UnrolledConfig(frozen=False)}, "--model.no-frozen has no effect without --model.embeddings"),
         ({"model": UnrolledConfig(embeddings="x", dim=7)}, "--model.dim 7 has no effect without embeddings that are"),
         ({"model": EncoderOptions(revision="main")}, "--model.revision main has no effect without --model.pretrained"),

@@ -43,7 +43,7 @@ def refused(capsys):
                 "run, plan, search, launch, evaluate, predict, export, report, figures, prepare, list",
             ],
         ),
-        (["run"], ["unknown experiment ''", "demo, video-ut"]),
+        (["run"], ["no experiment given", "demo, video-ut"]),
         (["run", "video-dust"], ["unknown experiment 'video-dust'", "demo, video-ut"]),
         (["run", "video-ut", "--momentum", "3"], ["Unrecognized options", "--momentum", "--help"]),
         (["run", "video-ut", "--model.heads", "3"], ["Unrecognized options", "--model.heads"]),
@@ -56,8 +56,8 @@ def refused(capsys):
         (["run", "video-ut", "--constraints.alpha", "1.5"], ["--constraints.alpha", "(0, 1)", "1.5"]),
         (["run", "video-ut", "--constraints.alpha", "0"], ["--constraints.alpha", "(0, 1)"]),
         (["run", "video-ut", "--constraints.alpha", "0.2", "0.3"], ["--constraints.alpha", "one for each layer"]),
-        (["run", "video-ut", "--steps", "0"], ["--steps", "at least 1", "got 0"]),
-        (["run", "demo", "--batch-size", "0"], ["--batch-size", "at least 1"]),
+        (["run", "video-ut", "--steps", "0"], ["--steps", "from 1 to 1000000000", "got 0"]),
+        (["run", "demo", "--batch-size", "0"], ["--batch-size", "from 1 to 1048576"]),
         (["run", "video-ut", "--train-gamma", "-0.1"], ["--train-gamma", "at least 0"]),
         (["run", "video-ut", "--train-gamma", "0"], ["--train-gamma 0", "erm"]),
         (["evaluate"], ["Missing", "Run folder"]),
@@ -66,22 +66,22 @@ def refused(capsys):
         (["report", "nowhere"], ["nowhere is no run folder"]),
         (["prepare"], ["Missing", "photos,frames,file"]),
         (["prepare", "dvd"], ["'dvd'", "photos"]),
-        (["prepare", "frames"], ["data.root", "frames"]),
+        (["prepare", "frames"], ["source frames needs --from"]),
         (["prepare", "frames", "--from", "nowhere"], ["nowhere does not exist"]),
         (["prepare", "cifar10", "--from", "nowhere"], ["nowhere does not exist", "cifar-10-binary.tar.gz"]),
-        (["prepare", "image_folder"], ["data.source=image_folder needs data.root"]),
+        (["prepare", "image_folder"], ["source image_folder needs --from"]),
         (["prepare", "camvid", "--from", "nowhere"], ["nowhere does not exist", "trainannot"]),
         (["prepare", "shapes", "--validation-share", "0.2"], ["--validation-share 0.2 has no effect without a source"]),
         (
             ["prepare", "photos", "--validation-share", "0.2"],
             ["of images with a class each, or of texts"],
         ),
-        (["prepare", "digits", "--validation-share", "2"], ["data.validation_share must be in (0, 1), got 2"]),
-        (["prepare", "shapes", "--from", "nowhere"], ["data.source=shapes takes no data.root"]),
+        (["prepare", "digits", "--validation-share", "2"], ["--validation-share must be in (0, 1), got 2"]),
+        (["prepare", "shapes", "--from", "nowhere"], ["source shapes takes no --from"]),
         (["run", "video-ut", "--data.source", "frames"], ["data.root"]),
         (["run", "video-ut", "--data.source", "frames", "--data.root", "nowhere"], ["nowhere does not exist"]),
         (["launch", "--processes", "2", "run", "video-ut"], ["needs a command behind --"]),
-        (["launch", "--processes", "0", "--", "run", "video-ut"], ["--processes must be at least 1, got 0"]),
+        (["launch", "--processes", "0", "--", "run", "video-ut"], ["--processes must be from 1 to 256, got 0"]),
         (
             ["launch", "--processes", "2", "--", "export", "runs/x"],
             ["export runs in one process"],
@@ -108,7 +108,7 @@ def test_a_reference_that_no_training_can_reach_is_refused(refused, tmp_path):
 
 @pytest.mark.usefixtures("in_memory")
 def test_a_rank_beyond_the_token_width_is_refused(refused, tmp_path):
-    for rank, words in (("0", "at least 1"), ("17", "between 1 and the token width 16")):
+    for rank, words in (("0", "a whole number from 1 to 16384"), ("17", "between 1 and the token width 16")):
         line = refused("run", "video-ut", *SMALL, "--model.rank", rank, "--out", str(tmp_path / "run"))
         assert f"--model.rank must be {words}, got {rank}" in line
 

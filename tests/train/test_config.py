@@ -140,7 +140,7 @@ def test_the_bound_on_the_input_is_frozen_only_where_there_is_one(changed, refer
 
 
 def test_freezing_before_the_end_of_the_warm_up_is_refused(changed):
-    with pytest.raises(UserError, match=r"--dual.freeze-after must be at least constraints.warmup-steps=3, got 2"):
+    with pytest.raises(UserError, match=r"--dual.freeze-after must be at least --constraints.warmup-steps 3, got 2"):
         check_config(changed(**{"dual.freeze_after": 2, "constraints.warmup_steps": 3}))
 
 
@@ -173,7 +173,7 @@ def test_an_option_without_effect_is_refused_with_what_it_is_for(changed, field,
 def test_multipliers_start_at_most_at_their_cap_but_for_frozen_ones(changed):
     fields = {"dual.cap": 2.0, "dual.start": (0.0, 2.0, 5.0)}
     for refused in (fields, {**fields, "dual.start": (5.0,)}, {**fields, "dual.frozen": (1,)}):
-        with pytest.raises(UserError, match=r"--dual.start must be at most dual.cap=2.0, but for frozen layers, got"):
+        with pytest.raises(UserError, match=r"--dual.start must be at most --dual.cap 2.0, but for frozen layers, got"):
             check_config(changed(**refused))
     check_config(changed(**fields, **{"dual.frozen": (2,)}))
     shifted = {"dual.cap": 2.0, "dual.start": (0.0, 5.0), "constraints.reference": None}

@@ -47,7 +47,7 @@ VARIANTS = {
 }
 
 
-FEW, LATE = "--dual.every must be at most the 3 steps", "--dual.freeze-after must be above constraints.warmup-steps="
+FEW, LATE = "--dual.every must be at most the 3 steps", "--dual.freeze-after must be above --constraints.warmup-steps "
 NEVER = {
     "frozen before the fourth batch": ({"dual.every": 4, "dual.freeze_after": 3}, FEW),
     "warm until the third batch": ({"dual.every": 4, "constraints.warmup_steps": 3}, FEW),

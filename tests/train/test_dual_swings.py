@@ -56,7 +56,7 @@ def test_a_slack_rate_is_refused_exactly_where_slacks_would_swing_for_ever(chang
     if rate < 0.5:
         check_config(config)
         return
-    with pytest.raises(UserError, match=r"--constraints.slack-rate must be below 2 / constraints.resilience=0.5"):
+    with pytest.raises(UserError, match=r"--constraints.slack-rate must be below 0.5, which is 2"):
         check_config(config)
 
 

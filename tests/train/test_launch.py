@@ -52,6 +52,30 @@ def test_one_that_does_not_hear_is_killed_after_the_grace_time(capfd):
     assert "process 0 did not end in 0 s and was killed" in capfd.readouterr().err
 
 
+def test_the_culprits_line_comes_last_and_alone(capfd):
+    """As JAX does, the first process tells at length that it is aborted."""
+    noisy = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit('F1122 aborted\\n' * 17)); "
+    starts = "sys.stderr.write('ready\\n'); sys.stderr.flush(); "
+    assert launch(python(f"{noisy}{starts}time.sleep(60)", f"import time; time.sleep(0.5); {DIES}")) == 137
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0] == "ready"
+    assert len(lines) == 2
+    assert "process 1 of 2" in lines[1]
+
+
+def test_a_mistake_that_all_processes_refuse_is_told_once_in_the_first_ones_words(capfd):
+    refuses = "import sys, time; time.sleep({}); sys.stderr.write('error: {}\\n'); sys.exit(2)"
+    programs = (refuses.format(0.5, "--steps must be above 0"), refuses.format(0.0, "process 0 refused"))
+    assert launch(python(*programs)) == 2
+    assert capfd.readouterr().err == "error: --steps must be above 0\n"
+
+
+def test_a_mistake_of_another_process_is_its_own_line(capfd):
+    refuses = "import sys; sys.stderr.write('error: no such shard\\n'); sys.exit(2)"
+    assert launch(python(SLEEPS, refuses)) == 2
+    assert capfd.readouterr().err == "error: no such shard\n"
+
+
 def test_only_the_first_ones_output_is_shown(capfd):
     assert launch(python("print('zero')", "print('one')")) == 0
     assert capfd.readouterr().out == "zero\n"

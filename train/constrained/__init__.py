@@ -14,6 +14,7 @@ from train.constrained.recipe import describe_step, judge_losses
 from train.constrained.state import Metrics, TrainState, init_state, make_step, plain_slacks
 from train.constrained.task import Task
 from train.constrained.tuning import judgement, tunables, variants
+from train.constrained.warmup import fitting_warmup
 
 __all__ = [
     "RATIO_EDGES",
@@ -30,6 +31,7 @@ __all__ = [
     "describe_step",
     "feasibility",
     "feasibility_words",
+    "fitting_warmup",
     "init_state",
     "judge_losses",
     "judgement",

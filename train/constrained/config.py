@@ -6,6 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from train.config import Rule, check_fields, check_used, nonnegative, positive, run_rules, value_of
 from train.errors import UserError
+from train.limits import count_rules, size_rules
 from train.profile import parse_profile
 from unroll_jax.constrained import DUAL_OPTIMIZERS
 
@@ -94,7 +95,6 @@ def check_training(config: Any, *rules: Rule) -> None:
     warmup, counted = constraints.warmup_steps, counted_steps(config)
     every, still = 1 if dual.every == "epoch" else dual.every, _may_stand_still(config)
     shared = (
-        *((name, "at least 1", value_of(config, name) >= 1) for name in _COUNTS),
         *run_rules(config),
         (
             "dual.optimizer",
@@ -102,7 +102,6 @@ def check_training(config: Any, *rules: Rule) -> None:
             dual.optimizer in DUAL_OPTIMIZERS or ":" in dual.optimizer,
         ),
         *_swing_rules(config),
-        ("dual.every", "at least 1, or epoch", every >= 1),
         (
             "dual.every",
             f"at most the {counted} steps in which multipliers may move, unless some start above 0",
@@ -111,10 +110,10 @@ def check_training(config: Any, *rules: Rule) -> None:
         ("dual.smoothing", "in [0, 1)", 0.0 <= dual.smoothing < 1.0),
         ("dual.nu", "in (-1, 1)", -1.0 < dual.nu < 1.0),
         ("dual.start", "finite and at least 0", all(map(nonnegative, dual.start))),
-        ("dual.freeze-after", f"at least constraints.warmup-steps={warmup}", frozen is None or frozen >= warmup),
+        ("dual.freeze-after", f"at least --constraints.warmup-steps {warmup}", frozen is None or frozen >= warmup),
         (
             "dual.freeze-after",
-            f"above constraints.warmup-steps={warmup}, unless some start above 0",
+            f"above --constraints.warmup-steps {warmup}, unless some start above 0",
             still or frozen is None or frozen > warmup,
         ),
         ("constraints.alpha", "one number or more", len(constraints.alpha) > 0),
@@ -122,14 +121,13 @@ def check_training(config: Any, *rules: Rule) -> None:
         ("test-gammas", "one number or more", len(config.test_gammas) > 0),
         ("test-gammas", "finite and at least 0", all(map(nonnegative, config.test_gammas))),
         *_warmup_rules(config),
-        ("seed", "a whole number in [0, 2**32)", 0 <= config.seed < 2**32),
         *((name, "in [0, 1)", 0.0 <= value_of(config, name) < 1.0) for name in _SHARES),
         *((name, "positive and finite", positive(value_of(config, name))) for name in _POSITIVE),
         *((name, "finite and at least 0", nonnegative(value_of(config, name))) for name in _NONNEGATIVE),
     )
-    check_fields(config, (*rules, *shared))
+    check_fields(config, (*count_rules(config), *rules, *shared, *size_rules(config)))
     check_used(config, _Defaults(), ((field, needed, used(config)) for field, needed, used in _ONLY_WITH))
-    parse_profile(config.profile)
+    parse_profile(config.profile, num_steps=config.steps)
     if constraints.slacks == "explicit" and constraints.resilience is None:
         raise UserError("--constraints.slacks explicit needs a cost of slack; pass --constraints.resilience too")
 
@@ -150,7 +148,7 @@ def check_depth(config: Any, num_layers: int) -> None:
         ("dual.start", f"one number, or one for each of {count} constraints", len(dual.start) in (1, count)),
         (
             "dual.start",
-            f"at most dual.cap={cap}, but for frozen layers",
+            f"at most --dual.cap {cap}, but for frozen layers",
             cap is None or all(at <= cap or first + place in dual.frozen for place, at in enumerate(starts)),
         ),
         ("dual.frozen", f"layers in {first}..{num_layers}", all(first <= layer <= num_layers for layer in dual.frozen)),
@@ -192,8 +190,8 @@ def _may_stand_still(config: Any) -> bool:
 
 def _warmup_rules(config: Any) -> tuple[Rule, ...]:
     warmup, name = config.constraints.warmup_steps, "constraints.warmup-steps"
-    needed = f"below steps={config.steps}, or constraints never count; lower it, or raise --steps"
-    return (name, "at least 0", warmup >= 0), (name, needed, config.method == "erm" or warmup < config.steps)
+    needed = f"below --steps {config.steps}, or constraints never count; lower it, or raise --steps"
+    return ((name, needed, config.method == "erm" or warmup < config.steps),)
 
 
 def _swing_rules(config: Any) -> tuple[Rule, ...]:
@@ -211,7 +209,7 @@ def _swing_rules(config: Any) -> tuple[Rule, ...]:
     # Normalised, it is divided by 1 + sum of multipliers, which is 1 where they start.
     explicit = (
         "constraints.slack-rate",
-        f"below 2 / constraints.resilience={2.0 / beta:g}, or slacks swing for ever",
+        f"below {2.0 / beta:g}, which is 2 / --constraints.resilience, or slacks swing for ever",
         settings.slacks == "implied" or settings.slack_rate * beta < 2.0,
     )
     return implied, explicit
@@ -249,7 +247,6 @@ _ONLY_WITH: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
 )
 
 
-_COUNTS = ("steps", "batch-size", "validate-every")
 _SHARES = ("constraints.margin", "constraints.first-margin", "constraints.level", "primal.warmup-share")
 _POSITIVE = (
     "primal.learning-rate",

@@ -1,9 +1,9 @@
 """What to draw and from what: the options of `python -m train figures`."""
 
 import dataclasses
-import math
 
 from train.errors import UserError
+from train.limits import LARGEST, SMALLEST, WHOLE
 
 __all__ = ["NUMBERS", "FigureData", "FiguresConfig", "check_figures", "chosen"]
 
@@ -81,16 +81,27 @@ def check_figures(config: FiguresConfig) -> None:
     """
     numbers = {name: getattr(config, name) for name in _POSITIVE}
     for name, allowed, holds in (
-        *((name, "at least 1", getattr(config, name) >= 1) for name in _COUNTS),
-        *((name, "positive and finite", value > 0.0 and math.isfinite(value)) for name, value in numbers.items()),
+        *(
+            (name, f"a whole number from {least} to {most}", least <= getattr(config, name) <= most)
+            for name, (least, most) in _RANGES.items()
+        ),
+        *((name, f"from {SMALLEST:g} to {LARGEST:g}", SMALLEST <= value <= LARGEST) for name, value in numbers.items()),
         ("attention_step_size", "in (0, 1]", 0.0 < config.attention_step_size <= 1.0),
-        ("points", "at least 2", config.points >= 2),
-        ("half_steps", "even and at least 2", config.half_steps >= 2 and config.half_steps % 2 == 0),
-        ("seed", "a whole number in [0, 2**32)", 0 <= config.seed < 2**32),
+        ("half_steps", "even", config.half_steps % 2 == 0),
     ):
         if not holds:
             raise UserError(f"--{name.replace('_', '-')} must be {allowed}, got {getattr(config, name)}")
 
 
 _POSITIVE = ("step_size", "learning_rate", "feedforward_step_size")
-_COUNTS = ("embedding_dim", "num_layers", "num_texts", "steps", "tokens", "width")
+_RANGES = {
+    "embedding_dim": WHOLE["dim"],
+    "half_steps": (2, 10**6),
+    "num_layers": WHOLE["num_layers"],
+    "num_texts": WHOLE["test_examples"],
+    "points": (2, 10**4),
+    "seed": WHOLE["seed"],
+    "steps": WHOLE["steps"],
+    "tokens": WHOLE["dim"],
+    "width": WHOLE["dim"],
+}

@@ -101,9 +101,9 @@ def component_picture(title: str, energies: Energies) -> Figure:
         if measured.components["paper"].any():
             paper = ((measured.total + measured.components["paper"]) / words).mean(0)
             axes.plot(layers, paper, "--", color=ORANGE, label="E + ½|Y W$_a$|², as the paper counts")
-        tidy(axes, TITLES[name])
+        # Above the panel: inside, it would lie on curves.
+        tidy(axes, f"{TITLES[name]}\n{_penalty(measured)}")
         axes.set(xlabel=LAYER, xticks=layers)
-        axes.text(0.98, 0.96, _penalty(measured), ha="right", va="top", transform=axes.transAxes)
     panels[0].set_ylabel("mean " + ENERGY)
     handles = {
         label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)

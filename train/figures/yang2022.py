@@ -16,6 +16,7 @@ from train.figures.energies import Stack, init_network, layer_energies, train_ne
 from train.figures.energy_plots import component_picture, energy_picture, layer_numbers, rho_picture
 from train.figures.sentences import Sentence, choose, embed, words_of
 from train.figures.synthetic_plots import Drawing, draw_descent_regions, draw_energy_and_trace, draw_proximal_regions
+from train.outputs import check_out
 
 __all__ = ["DATA_SETS", "OTHER_RHOS", "RECIPE", "draw_yang2022"]
 
@@ -46,6 +47,7 @@ def draw_yang2022(config: FiguresConfig, *, log: Log = print) -> None:
       UserError: if an option, a text or an embedding file cannot be used, or the folder cannot be written.
     """
     check_figures(config)
+    check_out(config.out)
     numbers = chosen(config)
     if {5, 6} & set(numbers) and not config.data.root:
         raise UserError(RECIPE)

@@ -15,6 +15,7 @@ __all__ = ["Parameter", "configured", "distributions", "grid", "read_space", "wo
 
 NONE = "none"
 FORMS = "LOW:HIGH, LOW:HIGH:COUNT, or values with commas between"
+MOST_VALUES = 1000  # of one parameter
 
 Values = Mapping[str, float | None]
 
@@ -133,8 +134,8 @@ def _range(name: str, text: str, tunable: Tunable) -> Parameter:
         raise ValueError(f"the range is searched on a log scale and must lie above 0, but begins at {low:g}")
     if len(parts) == 2:
         return Parameter(name, text, tunable, low, high)
-    if len(parts) > 3 or not parts[2].strip().isdigit() or int(parts[2]) < 2:
-        raise ValueError(f"must be {FORMS}, with a whole COUNT of at least 2")
+    if len(parts) > 3 or not parts[2].strip().isdecimal() or not 2 <= int(parts[2]) <= MOST_VALUES:
+        raise ValueError(f"must be {FORMS}, with a whole COUNT from 2 to {MOST_VALUES}")
     spaced = np.geomspace if tunable.log else np.linspace
     # Six digits: what a name, a table and a command show is the value itself.
     return Parameter(

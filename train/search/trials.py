@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,10 @@ from train.errors import UserError
 from train.experiments import EXPERIMENTS
 from train.lock import locked
 from train.metrics import PARTIAL, write_json
-from train.recipe import Kind
 from train.report.files import read_object
 from train.report.panels import png
 from train.report.tables import as_text
-from train.runs import evaluate, identity, run_one
+from train.runs import check_first, evaluate, identity, run_one
 from train.search.outcomes import (
     Outcome,
     as_csv,
@@ -27,13 +27,14 @@ from train.search.outcomes import (
     to_json_rows,
 )
 from train.search.plot import parallel_coordinates
-from train.search.space import Parameter, configured, grid, read_space, words
+from train.search.space import Parameter, configured, read_space, words
 from train.search.study import Sampler, Trial, done, next_trial, open_study, tell
 from train.tuning import Tuning
 
 __all__ = ["default_folder", "search"]
 
 TRIALS = 20
+MOST_TRIALS = 100_000  # of which Optuna's journal is read as a whole, again and again
 RESULTS = ("metric", "best", "trials")
 
 Log = Callable[[str], None]
@@ -68,15 +69,17 @@ def search(
       UserError: whatever the user can mend, in one line.
     """
     kind = EXPERIMENTS[experiment].kind
+    check_first(kind, config)
     folder = Path(config.out) if config.out else default_folder(config, experiment)
     config = dataclasses.replace(config, out=None)
-    kind.check(config)
     if len(kind.variants(config)) > 1:
         raise UserError("a search trains one variant a trial, and this is several; pass --method constrained or erm")
     parameters = read_space(over, kind.tuning.tunables(config), grid=sampler == "grid")
     total = _count(trials, parameters, sampler)
+    _check_ends(parameters, config, kind.check)
+    _check_corners(parameters, config, kind.check)
     data = kind.load(config, log)
-    _check_ends(kind, config, data, parameters)
+    _check_ends(parameters, config, lambda changed: kind.recipe(changed, data))
     space = {parameter.name: parameter.to_json() for parameter in parameters}
     said = identity(experiment, config, data) | {"sampler": sampler, "over": space}
     _claim(folder, said)
@@ -180,28 +183,32 @@ def _trial_folder(folder: Path, number: int) -> Path:
 
 
 def _count(trials: int | None, parameters: Sequence[Parameter], sampler: Sampler) -> int:
-    if trials is not None and trials < 1:
-        raise UserError(f"--trials must be at least 1, got {trials}")
+    if trials is not None and not 1 <= trials <= MOST_TRIALS:
+        raise UserError(f"--trials must be from 1 to {MOST_TRIALS}, got {trials}")
     if sampler == "tpe":
         return TRIALS if trials is None else trials
-    points = len(grid(parameters))
+    points = math.prod(len(parameter.choices) for parameter in parameters)
+    if points > MOST_TRIALS:
+        raise UserError(f"--sampler grid has {points} combinations, of which {MOST_TRIALS} may be; give fewer values")
     return points if trials is None else min(trials, points)
 
 
-def _check_ends(kind: Kind, config: Any, data: Any, parameters: Sequence[Parameter]) -> None:
-    """Refuses a range whose ends the experiment refuses, alone or together, before anything is trained."""
+def _check_ends(parameters: Sequence[Parameter], config: Any, check: Callable[[Any], object]) -> None:
+    """Refuses a range whose ends the experiment refuses."""
     for parameter in parameters:
         for value in parameter.ends:
-            changed = configured(config, [parameter], {parameter.name: value})
             try:
-                kind.check(changed)
-                kind.recipe(changed, data)
+                check(configured(config, [parameter], {parameter.name: value}))
             except UserError as error:
                 raise UserError(f"--over.{parameter.name} {parameter.text}: {error}") from error
+
+
+def _check_corners(parameters: Sequence[Parameter], config: Any, check: Callable[[Any], object]) -> None:
+    """Refuses ranges whose ends the experiment refuses together."""
     for corner in itertools.product(*map(_extremes, parameters)):
         values = {parameter.name: value for parameter, value in zip(parameters, corner, strict=True)}
         try:
-            kind.check(configured(config, parameters, values))
+            check(configured(config, parameters, values))
         except UserError as error:
             raise UserError(f"a trial with {words(values)} would be refused: {error}") from error
 

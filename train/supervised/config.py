@@ -6,6 +6,7 @@ from typing import Any
 from train.config import RunConfig, check_fields, nonnegative, positive, run_rules
 from train.data.images import ImageConfig
 from train.data.scenes import SceneConfig
+from train.limits import count_rules, size_rules
 from train.profile import parse_profile
 from train.supervised.networks import (
     FcnConfig,
@@ -104,19 +105,18 @@ def check_supervised(config: SupervisedConfig) -> None:
     """
     rates = config.optimizer
     rules = (
-        *((name, "at least 1", getattr(config, name.replace("-", "_")) >= 1) for name in _COUNTS),
+        *count_rules(config),
         *run_rules(config),
         ("augment", "False for digits, which must not be mirrored", not (config.augment and _of_digits(config))),
         ("network.stem", "() for dense layers, which see images as vectors", _stem_fits(config)),
-        ("seed", "a whole number in [0, 2**32)", 0 <= config.seed < 2**32),
         ("optimizer.learning-rate", "positive and finite", positive(rates.learning_rate)),
         ("optimizer.clip-norm", "positive and finite", positive(rates.clip_norm)),
         ("optimizer.warmup-share", "in [0, 1)", 0.0 <= rates.warmup_share < 1.0),
         ("optimizer.decay", "in (0, 1]", 0.0 < rates.decay <= 1.0),
-        ("optimizer.decay-every", "at least 1", rates.decay_every >= 1),
         ("optimizer.power", "positive and finite", positive(rates.power)),
         ("optimizer.momentum", "in [0, 1)", 0.0 <= rates.momentum < 1.0),
         ("optimizer.weight-decay", "finite and at least 0", nonnegative(rates.weight_decay)),
+        *size_rules(config),
     )
     check_fields(config, rules)
     parse_profile(config.profile)
@@ -128,6 +128,3 @@ def _of_digits(config: Any) -> bool:
 
 def _stem_fits(config: Any) -> bool:
     return getattr(config.network, "convolutional", True) or not config.network.stem
-
-
-_COUNTS = ("epochs", "batch-size", "validate-every")

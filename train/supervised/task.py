@@ -1,5 +1,6 @@
 """A supervised task: a network, what it is shown, and what is measured of it."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -108,12 +109,20 @@ def supervised_task(config: SupervisedConfig, data: Any, augment: Augment) -> Ta
     try:
         jax.eval_shape(init, jax.random.key(0))
     except (ValueError, TypeError) as error:
-        raise UserError(f"--network does not fit the data: {error}") from error
+        raise UserError(_named(network, str(error))) from error
 
     def probe(batch: Any) -> Probe | None:
         return adjoint_probe(network, len(batch.images))
 
     return Task(init, logits, draw, rematerialised(loss, config.remat), probe, measure)
+
+
+def _named(network: Any, error: str) -> str:
+    """The error of a module in the words of the command line: its options are the module's attributes."""
+    name = error.split(maxsplit=1)[0]
+    if name in {field.name for field in dataclasses.fields(network)}:
+        return f"--network.{name.replace('_', '-')}{error.removeprefix(name)}"
+    return f"the network does not fit the data: {error}"
 
 
 def adjoint_solve(statistics: Probe | None) -> AdjointSolve:

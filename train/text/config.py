@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from train.config import PrimalConfig, RunConfig, check_used, positive, value_of
+from train.config import PrimalConfig, Rule, RunConfig, check_used, positive
 from train.constrained import ConstraintConfig, DualConfig, check_training
 from train.data.text import TextConfig
 
@@ -131,16 +131,10 @@ def check_text(config: TextEncoderConfig | TextUnrolledConfig) -> None:
       UserError: naming the field, its value and what is allowed.
     """
     model = config.model
-    counts = [name for name in _COUNTS if hasattr(model, name.removeprefix("model.").replace("-", "_"))]
-    rules = [
-        *((name, "at least 1", value_of(config, name) is None or value_of(config, name) >= 1) for name in _OPTIONAL),
-        *((name, "at least 1", value_of(config, name) is None or value_of(config, name) >= 1) for name in counts),
-        ("max-length", "at least 3", config.max_length >= 3),
-        ("min-count", "at least 1", config.min_count >= 1),
-    ]
+    rules: list[Rule] = []
     if isinstance(model, EncoderOptions):
-        divides = model.pretrained is not None or (model.num_heads >= 1 and model.dim % model.num_heads == 0)
-        rules.append(("model.num-heads", f"a divisor of model.dim={model.dim}", divides))
+        divides = model.pretrained is not None or (model.dim % max(model.num_heads, 1) == 0)
+        rules.append(("model.num-heads", f"a divisor of --model.dim {model.dim}", divides))
     else:
         rules.append(("model.mixing", "in [0, 1]", 0.0 <= model.mixing <= 1.0))
         rules.append(("model.attention-scale", "positive and finite", positive(model.attention_scale)))
@@ -162,7 +156,3 @@ def _conditions(config: TextEncoderConfig | TextUnrolledConfig) -> list[tuple[st
     there = model.embeddings is not None
     learned = "embeddings that are learned (--model.embeddings None)"
     return [("model.frozen", "--model.embeddings", there), ("model.dim", learned, not there)]
-
-
-_OPTIONAL = ("train-examples", "validation-examples", "test-examples")
-_COUNTS = ("model.dim", "model.num-layers", "model.num-heads", "model.hidden-dim", "model.rank")

@@ -1,13 +1,14 @@
 """The figures of reports on text, beside those that all constrained training shares."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from train.report.ablation import ablation
-from train.report.groups import Setting
+from train.report.groups import METHOD_NAMES, Setting
 from train.report.panels import (
     COLOURS,
     GUIDE,
@@ -80,10 +81,14 @@ def early_exit(settings: Sequence[Setting]) -> Figure:
             curves = np.stack([_on_grid(one["curve"], grid) for one in found])
             draw_band(axes, grid, curves, variant, style)
             chosen = [[one["mean_depth"] for one in found], [one["accuracy"] for one in found]]
-            axes.plot(*chosen, color=COLOURS[variant.method], marker=MARKERS[variant.method], linestyle="none")
+            look: dict[str, Any] = {
+                "color": COLOURS[variant.method],
+                "marker": MARKERS[variant.method],
+                "linestyle": "none",
+            }
+            axes.plot(*chosen, **look, label=f"{METHOD_NAMES[variant.method]}: threshold chosen on validation data")
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.set(xlabel="mean depth (layers run)")
-    panels[0].plot([], [], color=GUIDE, marker="o", linestyle="none", label="threshold chosen on validation data")
     label_rows(panels, "accuracy on held-out texts")
     shared_legend(figure, panels)
     return figure

@@ -137,7 +137,7 @@ def _given(config: Config, data: TextData, log: Log) -> tuple[Tokenizer, Pretrai
     if isinstance(model, EncoderOptions):
         if model.pretrained is None:
             return _words(data, config.min_count), None, None
-        pretrained = load_pretrained(model.pretrained, revision=model.revision, option="model.pretrained", log=log)
+        pretrained = load_pretrained(model.pretrained, revision=model.revision, option="--model.pretrained", log=log)
         return pretrained.tokenizer, pretrained, _word_table(pretrained)
     if model.embeddings is None:
         return _words(data, config.min_count), None, None
@@ -149,7 +149,7 @@ def _given(config: Config, data: TextData, log: Log) -> tuple[Tokenizer, Pretrai
         log(f"{model.embeddings} has vectors of {known} of {len(words.vocabulary)} words, {vectors.dim} wide")
         return words, None, embedding_table(words, vectors)
     _check_embeddings(model.embeddings)
-    pretrained = load_pretrained(model.embeddings, option="model.embeddings", log=log)
+    pretrained = load_pretrained(model.embeddings, option="--model.embeddings", log=log)
     if config.min_count != 1:  # not refused, as it may be what the experiment has where embeddings are learned
         log(f"--min-count {config.min_count} has no effect: the tokens are those of {model.embeddings}")
     return pretrained.tokenizer, None, _word_table(pretrained)

@@ -72,22 +72,32 @@ def exit_table(settings: Sequence[Setting]) -> Table:
                     f"({number(100 * mean['standard_error'], 2)})",
                     *(number(times[name], 2) for name in _TIMES),
                     f"{times['depth']:.2f}",
-                    f"{times['whole'] / times['early_exit']:.2f}x",
+                    _speed(times["whole"], times["early_exit"]),
                 )
             )
     return Table(
         title="Early exit on the test split, at the noise of training",
         header=(
             "model", "mean depth", "accuracy %", "full depth", "points", "ms whole", "ms by layers", "ms exit",
-            "timed depth", "gain",
+            "timed depth", "exit against whole",
         ),
         rows=tuple(rows),
         note="A text leaves at the first layer whose predicted improvement is under a threshold: the one of least "
         "depth that costs at most half a point on validation data, its standard error included. Points: what that "
         "costs on the test split, and its standard error. Times are of one text at a time, at the depth beside them: "
         "the whole network in one program, which reads every layer; layer by layer to the end; and layer by layer with "
-        "early exit. Gain: whole over exit.",
+        "early exit.",
     )  # fmt: skip
+
+
+def _speed(whole: float, early_exit: float) -> str:
+    """How much faster early exit is than the whole network, or slower."""
+    if not (whole > 0.0 and early_exit > 0.0):
+        return "-"
+    ratio = f"{max(whole, early_exit) / min(whole, early_exit):.2f}"
+    if ratio == "1.00":
+        return "as fast"
+    return f"{ratio}x {'faster' if early_exit < whole else 'slower'}"
 
 
 def _area_row(setting: Setting, own: Variant | None, plain: Variant | None) -> tuple[str, ...]:

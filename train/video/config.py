@@ -5,7 +5,7 @@ from typing import Literal
 
 import jax
 
-from train.config import PrimalConfig, RunConfig, positive, value_of
+from train.config import PrimalConfig, RunConfig, positive
 from train.constrained import ConstraintConfig, DualConfig, check_depth, check_training
 from train.data import DataConfig
 from train.errors import UserError
@@ -73,7 +73,6 @@ def check_config(config: VideoConfig) -> None:
     """
     check_training(
         config,
-        *((name, "at least 1", value_of(config, name) is None or value_of(config, name) >= 1) for name in _COUNTS),
         ("model.dtype", "float32 or bfloat16 unless JAX_ENABLE_X64=1 is set", _computable(config.model.dtype)),
         ("model.mixing", "in [0, 1]", 0.0 <= config.model.mixing <= 1.0),
         ("model.attention-scale", "positive and finite", positive(config.model.attention_scale)),
@@ -87,6 +86,3 @@ def check_config(config: VideoConfig) -> None:
 
 def _computable(dtype: str) -> bool:
     return dtype != "float64" or jax.config.read("jax_enable_x64")
-
-
-_COUNTS = ("model.num-layers", "model.rank")

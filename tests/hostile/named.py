@@ -1,0 +1,37 @@
+"""The options that a message names, and those that a command has."""
+
+import contextlib
+import functools
+import io
+import re
+
+from train.cli import HELP, MEMBERSHIP, main
+
+__all__ = ["OPTION", "options_of", "strangers"]
+
+OPTION = re.compile(r"(?<![\w=-])--([a-z][\w.-]*\w)")
+QUOTED = re.compile(r"`[^`]*`")  # a command to give, which has options of its own
+NAMED = ("run", "plan", "search", "figures")  # commands whose options depend on the word behind them
+
+
+def strangers(line: str, message: str) -> set[str]:
+    """Options that a message names, which neither the command has that showed it nor its user typed."""
+    words = line.split()
+    typed = set(OPTION.findall(line.replace("=", " ")))
+    commands = [
+        word for word in words if word in (*NAMED, "evaluate", "predict", "export", "report", "prepare", "launch")
+    ]
+    known = {option.removeprefix("--") for option in MEMBERSHIP}
+    if commands:
+        behind = words[words.index(commands[-1]) + 1 :]
+        known |= options_of(commands[-1], behind[0] if commands[-1] in NAMED and behind else "")
+    return set(OPTION.findall(QUOTED.sub("", message))) - typed - known - {"help"}
+
+
+@functools.cache
+def options_of(command: str, name: str) -> set[str]:
+    """The options in a command's help."""
+    words = [command, name, HELP[1]] if name else [command, HELP[1]]
+    with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.redirect_stderr(io.StringIO()):
+        main(words)
+    return set(OPTION.findall(shown.getvalue()))

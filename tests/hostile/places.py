@@ -1,0 +1,94 @@
+"""Meshes, processes and folders that cannot be."""
+
+from pathlib import Path
+
+from tests.hostile.command import Command
+
+FORM = "--mesh must be axes of data, fsdp, tensor"
+TOGETHER = "--coordinator, --processes and --process go together"
+
+
+def file(folder: Path) -> None:
+    (folder / "file").write_text("mine")
+
+
+COMMANDS = [
+    *(
+        Command(f"run demo --mesh {mesh}", (FORM, f"got '{mesh}'"))
+        for mesh in (
+            "data=0",
+            "data=-1",
+            "data=3,data=3",
+            "data",
+            "data=",
+            "=2",
+            "foo=2",
+            "2",
+            "data=two",
+            "data=1.5",
+            "data=2;fsdp=2",
+            "data=2,",
+            "DATA=2",
+            "data=¹",
+        )
+    ),
+    Command("run demo --mesh data=4096", ("--mesh data=4096 asks for 4096 devices", "XLA_FLAGS")),
+    Command("run demo --mesh data=999999999999999999999", ("asks for 999999999999999999999 devices",)),
+    Command("run image-opteq --mesh fsdp=4096", ("asks for 4096 devices",)),
+    Command("run text-ut --mesh tensor=4096", ("asks for 4096 devices",)),
+    Command("plan demo --mesh nowhere=2", (FORM,)),
+    Command("search demo --method erm --mesh data=4096", ("asks for 4096 devices",)),
+    Command("evaluate nowhere --mesh data=0", ("nowhere is no run folder",)),
+    Command("launch", ("launch needs a command behind --",)),
+    Command("launch --processes 2", ("launch needs a command behind --",)),
+    Command("launch --processes 2 --", ("launch needs a command behind --",)),
+    Command("launch --processes 2 run demo", ("launch needs a command behind --",)),
+    Command("launch --processes 0 -- run demo", ("--processes must be from 1 to 256, got 0",)),
+    Command("launch --processes -1 -- run demo", ("--processes must be from 1 to 256, got -1",)),
+    Command("launch --processes 100000 -- run demo", ("--processes must be from 1 to 256, got 100000",)),
+    Command("launch --processes two -- run demo", ("--processes must be a whole number",)),
+    Command("launch --processes 2 --processes 3 -- run demo", ("--processes is given more than once",)),
+    Command("launch --proceses 2 -- run demo", ("(did you mean --processes?)",)),
+    Command("launch --processes 2 -- fly", ("fly runs in one process; several are for run, plan, evaluate",)),
+    Command("launch --processes 2 -- list", ("list runs in one process",)),
+    Command("launch --processes 2 -- launch -- run demo", ("launch runs in one process",)),
+    Command("launch --processes 2 -- --processes 2 run demo", ("launch needs a command behind --",)),
+    Command("launch --processes 2 -- run demo --processes 2", ("launch gives each process its --processes",)),
+    Command("launch --processes 2 -- run demo --coordinator=a:1", ("launch gives each process its --coordinator",)),
+    Command("--processes 2 run demo", (TOGETHER,)),
+    Command("--coordinator localhost:1 run demo", (TOGETHER,)),
+    Command("--coordinator localhost:1 --processes 2 run demo", (TOGETHER,)),
+    *(
+        Command(
+            f"--coordinator {place} --processes 2 --process 0 run demo", ("HOST:PORT, with a port from 1 to 65535",)
+        )
+        for place in (
+            "localhost",
+            "localhost:",
+            ":1",
+            "localhost:0",
+            "localhost:99999",
+            "localhost:http",
+            "localhost:-1",
+        )
+    ),
+    Command("--coordinator localhost:1 --processes 2 --process 2 run demo", ("--process must be in", "got 2 of 2")),
+    Command("--coordinator localhost:1 --processes 2 --process -1 run demo", ("--process must be in", "got -1 of 2")),
+    Command("--coordinator localhost:1 --processes 0 --process 0 run demo", ("got 0 of 0",)),
+    Command("--coordinator localhost:1 --processes a --process 0 run demo", ("--processes must be",)),
+    Command("--cluster slurmm run demo", ("--cluster must be one of auto, slurm",)),
+    Command("--cluster auto --processes 2 run demo", ("--cluster finds the processes by itself",)),
+    Command("--cluster auto report runs/x", ("report runs in one process",)),
+    Command("--steps 3 run demo", ("Unrecognized options: --steps",)),
+    Command("--processes", ("no command given",)),
+    # Where nothing can be written.
+    *(
+        Command(f"{command} --out {out}", (f"--out {out}", "no folder"), file)
+        for command in ("run demo", "search demo --method erm", "figures yang2022 --only 1", "report nowhere")
+        for out in ("file", "file/run")
+    ),
+    Command("run demo --out /dev/null", ("cannot write to --out /dev/null: it is no folder; pass another",)),
+    Command("run demo --out /dev/null/run", ("cannot write to --out /dev/null/run: /dev/null is no folder",)),
+    Command("export nowhere --out file", ("cannot write to --out file: it is no folder",), file),
+    Command("plan demo --out file", ("cannot write to --out file: it is no folder",), file),
+]

@@ -1,0 +1,57 @@
+"""Every option that the application names is one of its own."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import train
+from tests.hostile.named import OPTION, options_of, strangers
+
+EXPERIMENTS = (
+    "demo",
+    "image-opteq",
+    "image-mon",
+    "image-ode",
+    "segment-opteq",
+    "segment-fcn",
+    "text-encoder",
+    "text-ut",
+)
+COMMANDS = ("evaluate", "predict", "export", "report", "prepare", "launch")
+FOREIGN = {"logdir", "xla_force_host_platform_device_count", "xla_cpu_enable_concurrency_optimized_scheduler"}
+
+
+def messages(module):
+    """The strings of a module but its docstrings."""
+    told = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+            yield node.value
+
+
+def test_every_option_that_a_message_names_is_one_of_some_command():
+    known = {"help", "coordinator", "processes", "process", "cluster", "option", "over", "data", "network", *FOREIGN}
+    known |= options_of("figures", "yang2022").union(*(options_of(command, "") for command in COMMANDS))
+    known = known.union(*(options_of(command, name) for command in ("run", "search") for name in EXPERIMENTS))
+    found = {
+        (path.name, option)
+        for path in Path(train.__file__).parent.rglob("*.py")
+        for text in messages(ast.parse(path.read_text(encoding="utf-8")))
+        for option in OPTION.findall(text)
+    }
+    assert {place for place in found if place[1] not in known} == set()
+
+
+@pytest.mark.parametrize(
+    ("line", "message", "expected"),
+    [
+        ("run image-opteq", "lower --primal.learning-rate", {"primal.learning-rate"}),
+        ("run demo", "lower --primal.learning-rate", set()),
+        ("prepare frames", "needs --data.root", {"data.root"}),
+        ("prepare frames", "needs --from", set()),
+        ("run demo --stesp 3", "unknown --stesp; see `python -m train run demo --helps`", set()),
+    ],
+)
+def test_what_a_command_does_not_have_is_found(line, message, expected):
+    assert strangers(line, message) == expected
