@@ -9,7 +9,7 @@ from train.data.download import Download, fetch, fingerprint_download
 from train.data.prepared import prepared_root
 from train.errors import UserError
 
-__all__ = ["Log", "Selection", "Source", "fingerprint_source", "open_source", "resolve_source"]
+__all__ = ["Log", "Selection", "Source", "fingerprint_source", "open_source", "origin", "resolve_source"]
 
 Log = Callable[[str], None]
 T = TypeVar("T")
@@ -59,6 +59,11 @@ def resolve_source(sources: Mapping[str, Source[T]], config: Selection) -> tuple
     if config.root and not source.root:
         raise UserError(f"data.source={config.source} takes no data.root, got {config.root}; leave it out")
     return source, Path(config.root).expanduser() if config.root else None
+
+
+def origin(config: Selection) -> str:
+    """What errors call the originals."""
+    return f"data.root={config.root}" if config.root else f"data.source={config.source}"
 
 
 def fingerprint_source(source: Source[T], root: Path | None) -> str:
