@@ -97,6 +97,20 @@ FAULTS: list[Fault] = [
         "tests/data/test_video_file.py",
     ),
     Fault(
+        "images of one class alone are prepared",
+        "train/data/pictures.py",
+        '(2 if split == "train" else 1)',
+        "1",
+        "tests/data/test_image_sources.py tests/data/test_scene_sources.py",
+    ),
+    Fault(
+        "images of one colour are prepared",
+        "train/data/pictures.py",
+        "(np.count_nonzero(counts, axis=-1) < 2).all()",
+        "(np.count_nonzero(counts, axis=-1) < 1).all()",
+        "tests/data/test_image_sources.py",
+    ),
+    Fault(
         "a fingerprint does not see that a file of the same size has changed",
         "train/data/fingerprint.py",
         r"\0{status.st_mtime_ns}\n",
