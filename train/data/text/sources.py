@@ -29,9 +29,9 @@ class TextConfig:
     validation file), the same ones every time, as many of each class as its share in train. A table without test file
     gives as much for that."""
     text_column: str = "text"
-    """Of a table: the column of the text."""
+    """Of a table: the column of the text, by name. A table without a header takes numbers for all columns, from 0."""
     label_column: str = "label"
-    """Of a table: the column of the class, by name or number."""
+    """Of a table: the column of the class, which is a name or a number."""
     second_column: str | None = None
     """Of a table: the column of the second text, where records are pairs."""
 

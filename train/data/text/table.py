@@ -22,11 +22,12 @@ ROOT = (
     "called validation (or dev)"
 )
 NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+FIRST_LINES = (".tsv line 1", ".csv line 1")  # where a header may be read as a row
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")  # a label that is put in order by its value
 
 
 class Columns(NamedTuple):
-    """Names of the columns of the text, the label, and the second text of a pair."""
+    """The columns of the text, the label, and the second text of a pair: by name, or without a header by number."""
 
     text: str = "text"
     label: str = "label"
@@ -48,13 +49,14 @@ def open_table(root: Path, log: Log, columns: Columns = Columns()) -> Iterator[T
     """Reads every file. Classes are the labels of the train file: by value where all are numbers, else by name.
 
     Raises:
-      UserError: for a file that cannot be read or is not UTF-8, a missing column, an empty text or label, and a label
-        that the train file does not have; it names file and line.
+      UserError: for a file that cannot be read or is not UTF-8, a missing column, a header that is read as a row, an
+        empty text or label, and a label that the train file does not have; it names file and line.
     """
     del log  # what is wrong with a table is an error
     found = {
         split: _read(RowFile(str(path), path.suffix, _opener(path)), columns) for split, path in _find(root).items()
     }
+    _refuse_header(found["train"])
     class_names = _class_names({label for *_, label, _ in found["train"]}, root)
     numbers = {name: number for number, name in enumerate(class_names)}
     splits = {split: [_labelled(*record, numbers) for record in records] for split, records in found.items()}
@@ -89,12 +91,22 @@ def _read(file: RowFile, columns: Columns) -> list[tuple[str, str, str, str]]:
     """Place, text, label and second text of every row."""
     wanted = [column for column in (columns.text, columns.label, columns.second) if column is not None]
     records = []
-    for row in read_rows(file, wanted):
+    for row in read_rows(file, wanted, numbered=True):
         second = "" if columns.second is None else _text(row, columns.second)
         records.append((row.where, _text(row, columns.text), _label(row, columns.label), second))
     if not records:
         raise UserError(f"{file.where} holds no rows; give at least one")
     return records
+
+
+def _refuse_header(records: list[tuple[str, str, str, str]]) -> None:
+    """Refuses a first line that was read as a row, as columns are numbers, and has a label that no other row has."""
+    (where, text, first, _), *others = records
+    if where.endswith(FIRST_LINES) and others and all(first != label for _, _, label, _ in others):
+        raise UserError(
+            f"{where} looks like a header: no other row has the label {first!r}; give columns by their names, as "
+            f"{text!r} and {first!r}, or if it is a row move it further down"
+        )
 
 
 def _text(row: Row, column: str) -> str:
