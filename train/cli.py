@@ -23,6 +23,7 @@ from train.arguments import (
 from train.errors import Interrupted, UserError
 from train.flags import SIMULATED, order_collectives
 from train.parsing import parse
+from train.typed import as_typed
 
 __all__ = ["main"]
 
@@ -79,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
     except Interrupted as stop:
         sys.stderr.write(f"{stop}\n")
     except UserError as error:
-        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+        sys.stderr.write(f"error: {' '.join(as_typed(str(error), arguments[0] if arguments else '').split())}\n")
         return 2
     except SystemExit:
         return 0  # help was asked for; `parse` turns every other exit into a UserError

@@ -69,7 +69,7 @@ def refused(capsys):
         (["prepare", "frames"], ["data.root", "frames"]),
         (["prepare", "frames", "--from", "nowhere"], ["nowhere does not exist"]),
         (["prepare", "cifar10", "--from", "nowhere"], ["nowhere does not exist", "cifar-10-binary.tar.gz"]),
-        (["prepare", "image_folder"], ["data.source=image_folder needs data.root"]),
+        (["prepare", "image_folder"], ["prepare image_folder needs --from"]),
         (["prepare", "camvid", "--from", "nowhere"], ["nowhere does not exist", "trainannot"]),
         (["prepare", "shapes", "--validation-share", "0.2"], ["--validation-share 0.2 has no effect without a source"]),
         (
@@ -77,7 +77,7 @@ def refused(capsys):
             ["of images with a class each, or of texts"],
         ),
         (["prepare", "digits", "--validation-share", "2"], ["data.validation_share must be in (0, 1), got 2"]),
-        (["prepare", "shapes", "--from", "nowhere"], ["data.source=shapes takes no data.root"]),
+        (["prepare", "shapes", "--from", "nowhere"], ["prepare shapes takes no --from, got nowhere"]),
         (["run", "video-ut", "--data.source", "frames"], ["data.root"]),
         (["run", "video-ut", "--data.source", "frames", "--data.root", "nowhere"], ["nowhere does not exist"]),
         (["launch", "--processes", "2", "run", "video-ut"], ["needs a command behind --"]),

@@ -165,7 +165,7 @@ def test_a_choice_that_names_no_figure_is_refused(only):
         (["yang2022", "--colour", "red"], ["Unrecognized options", "--colour"]),
         (["yang2022", "--only", "9"], ["--only", "1 to 6", "'9'"]),
         (["yang2022", "--only", "5"], ["--data.root", "glue/SST-2/{train,dev,test}.tsv", "aclImdb"]),
-        (["yang2022", "--only", "6", "--data.root", "nowhere"], ["data.root=nowhere does not exist"]),
+        (["yang2022", "--only", "6", "--data.root", "nowhere"], ["--data.root nowhere does not exist"]),
         (["yang2022", "--half-steps", "7"], ["--half-steps", "even", "7"]),
         (["yang2022", "--tokens", "0"], ["--tokens", "at least 1"]),
         (["yang2022", "--points", "1"], ["--points", "at least 2"]),

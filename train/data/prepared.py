@@ -44,8 +44,16 @@ class LocalBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # 
 
 
 def prepared_root(prepared: str | None) -> Path:
-    """Returns the folder that prepared data live in: the given one, $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
-    return Path(prepared or os.environ.get("UNROLL_PREPARED") or "~/.cache/unroll_jax").expanduser()
+    """Returns the folder that prepared data live in: the given one, $UNROLL_PREPARED, or ~/.cache/unroll_jax.
+
+    Raises:
+      UserError: if it is in the home folder of nobody.
+    """
+    place = prepared or os.environ.get("UNROLL_PREPARED") or "~/.cache/unroll_jax"
+    try:
+        return Path(place).expanduser()
+    except RuntimeError as error:  # ~name of nobody
+        raise UserError(f"data.prepared={place} is in nobody's home folder ({error}); write the path out") from error
 
 
 def prepare_once(builder: LocalBuilder) -> None:

@@ -12,7 +12,7 @@ from train.data.clips import NUM_FRAMES, PATCH_SIZE, SPLITS, Splits, patch_seque
 from train.data.dataset import Dataset, open_prepared, prepare_from
 from train.data.pixels import moments
 from train.data.prepared import LocalBuilder, LocalInfo, Records, prepare_once
-from train.data.source import Log, origin
+from train.data.source import Log, fingerprint_source, origin, reading
 from train.data.sources import DataConfig, resolve
 from train.errors import UserError
 
@@ -127,8 +127,9 @@ def prepare(config: DataConfig, *, log: Log = print) -> Path:
         with source.open(root, log) as splits:
             prepare_once(Video(data_dir=data_dir, splits=splits, origin=origin(config), log=log))
 
-    key = f"{config.source}-{source.fingerprint(root)}"
-    return prepare_from(Video, key, config.prepared, prepare=write, log=log)
+    with reading(config):
+        key = f"{config.source}-{fingerprint_source(source, root)}"
+        return prepare_from(Video, key, config.prepared, prepare=write, log=log)
 
 
 def _read_sequences(records: Records, numbers: list[int]) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
@@ -14,6 +13,7 @@ from train.data.clip_splits import natural, split_clips
 from train.data.clips import FRAME_SIZE, NUM_FRAMES, SPLITS, Clip, ClipSet, Splits, split_sizes
 from train.data.decoding import grey_frames
 from train.data.fingerprint import fingerprint_files
+from train.data.image_files import files_below
 from train.errors import UserError
 
 __all__ = ["fingerprint_video", "video_clips"]
@@ -65,7 +65,7 @@ def _videos(root: Path) -> list[Path]:
     """The video file, or those below a folder."""
     if not root.is_dir():
         return [root]
-    found = [Path(folder, name) for folder, _, names in os.walk(root) for name in names if not name.startswith(".")]
+    found = [path for path in files_below(root) if not path.name.startswith(".")]
     if videos := [path for path in found if path.suffix.lower() in SUFFIXES]:
         return videos
     raise UserError(

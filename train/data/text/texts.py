@@ -11,7 +11,7 @@ import tensorflow_datasets as tfds
 
 from train.data.dataset import Dataset, open_prepared, prepare_from
 from train.data.prepared import LocalBuilder, LocalInfo, Records, prepare_once
-from train.data.source import Log, fingerprint_source, open_source, origin
+from train.data.source import Log, fingerprint_source, open_source, origin, reading
 from train.data.splits import SPLITS, hold_out
 from train.data.text.originals import Labelled, TextSet
 from train.data.text.sources import TextConfig, resolve_text
@@ -121,9 +121,10 @@ def prepare(config: TextConfig, *, log: Log = print) -> Path:
         prepare_once(Texts(data_dir=data_dir, originals=originals))
         _describe(originals, log, test_is_cut="test" not in texts.splits)
 
-    # Records depend on the share; those of the sources with a validation split do not, but that costs nothing.
-    key = f"{config.source}-{fingerprint_source(source, root)}-{config.validation_share:g}"
-    return prepare_from(Texts, key, config.prepared, prepare=write, log=log)
+    with reading(config):
+        # Records depend on the share; those of the sources with a validation split do not, but that costs nothing.
+        key = f"{config.source}-{fingerprint_source(source, root)}-{config.validation_share:g}"
+        return prepare_from(Texts, key, config.prepared, prepare=write, log=log)
 
 
 def _checksum(texts: Iterable[Labelled]) -> int:
