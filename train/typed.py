@@ -4,8 +4,16 @@ import re
 
 __all__ = ["as_typed"]
 
-FIELD = re.compile(r"(?<![\w./-])data\.([a-z_]+)(=?)")
-AT_PREPARE = {"root": "--from", "prepared": "UNROLL_PREPARED"}  # it takes its source by position, and no data.prepared
+DATA = "root|source|prepared|validation_share|reduction|text_column|label_column|second_column"
+FIELD = re.compile(
+    rf"(?<![\w./-])(data\.(?:{DATA})\b|(?:model\.pretrained|model\.embeddings|embeddings|revision)(?==))(=?)"
+)
+# Where a command takes an option by another name than --FIELD.
+NAMES = {
+    "prepare": {"data.root": "--from", "data.prepared": "UNROLL_PREPARED", "data.source": "prepare"},
+    "figures": {"embeddings": "--embeddings"},
+    "": {"embeddings": "--model.embeddings", "revision": "--model.revision"},
+}
 
 
 def as_typed(message: str, command: str) -> str:
@@ -20,10 +28,8 @@ def as_typed(message: str, command: str) -> str:
 
     def option(found: re.Match[str]) -> str:
         field, value = found.groups()
-        name = f"--data.{field.replace('_', '-')}"
-        if command == "prepare":
-            name = "prepare" if field == "source" else AT_PREPARE.get(field, f"--{field.replace('_', '-')}")
+        plain = field.removeprefix("data.") if command == "prepare" else field
+        name = (NAMES[""] | NAMES.get(command, {})).get(field, f"--{plain.replace('_', '-')}")
         return f"{name} " if value else name
 
-    typed = FIELD.sub(option, message)
-    return typed.replace("UNROLL_PREPARED or UNROLL_PREPARED", "UNROLL_PREPARED")
+    return FIELD.sub(option, message).replace("UNROLL_PREPARED or UNROLL_PREPARED", "UNROLL_PREPARED")

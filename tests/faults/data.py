@@ -63,7 +63,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "testing/frames is no split, so its clips are trained on",
-        "train/data/clip_splits.py",
+        "train/data/split_folders.py",
         '"test": ("test", "testing", ',
         '"test": ("test", ',
         "tests/data/test_clip_splits.py",

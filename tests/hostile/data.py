@@ -137,7 +137,9 @@ COMMANDS = [
         ("clip 'a' has 19 frames",),
         both(files(KEEP), folders("d/a/3.png")),
     ),
-    Command(FROM, ("clips: 1 ('a\\nb')", "clips: 1 (b c)"), clips(NEWLINE), code=0),
+    Command(FROM, ("clips: 1 (b c)", "clips: 1 (\u96ea)"), clips({"d/a": 20, "d/b c": 20, "d/\u96ea": 20}), code=0),
+    Command(FROM, ("clips: 1 (b c)", "clips: 1 (\u96ea)"), clips({"d/a": 20, "d/b c": 20, "d/\u96ea": 20}), code=0),
+    Command(FROM, ("the name 'a\\nb/0.png' holds control characters",), clips(NEWLINE)),
     Command(
         FROM,
         ("the name 'caf\\udce9/1.png' is not UTF-8",),

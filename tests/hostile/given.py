@@ -2,8 +2,10 @@
 
 import io
 import os
+import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,14 @@ from PIL import Image
 
 __all__ = [
     "Given",
+    "bomb",
     "both",
     "clips",
     "cut",
     "files",
     "folders",
     "image",
+    "labels",
     "link",
     "named_in_latin_1",
     "pictures",
@@ -72,6 +76,21 @@ def image(seed: int | None = 0, *, mode: str = "L", kind: str = "PNG", side: int
     picture, stream = Image.fromarray(pixels), io.BytesIO()
     picture = picture.convert("L").convert(mode) if mode.startswith(("I", "F")) else picture.convert(mode)
     picture.save(stream, kind)
+    return stream.getvalue()
+
+
+def bomb() -> bytes:
+    """The bytes of a small PNG whose header claims 40,000 x 40,000 pixels."""
+    content = bytearray(image())
+    content[16:24] = struct.pack(">II", 40_000, 40_000)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    return bytes(content)
+
+
+def labels(seed: int) -> bytes:
+    """The bytes of a map of classes 0 to 11."""
+    stream = io.BytesIO()
+    Image.fromarray(np.random.default_rng(seed).integers(0, 12, (SIDE, SIDE), np.uint8)).save(stream, "PNG")
     return stream.getvalue()
 
 

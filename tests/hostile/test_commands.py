@@ -2,10 +2,17 @@
 
 import pytest
 
-from tests.hostile import data, folders, options
+from tests.hostile import data, data_encoders, data_images, data_texts, folders, options
 from tests.hostile.command import check
 
-TABLES = {"options": options.COMMANDS, "data": data.COMMANDS, "folders": folders.COMMANDS}
+TABLES = {
+    "options": options.COMMANDS,
+    "data": data.COMMANDS,
+    "data_encoders": data_encoders.COMMANDS,
+    "data_images": data_images.COMMANDS,
+    "data_texts": data_texts.COMMANDS,
+    "folders": folders.COMMANDS,
+}
 COMMANDS = [pytest.param(command, id=f"{name}: {command.line}") for name, table in TABLES.items() for command in table]
 
 

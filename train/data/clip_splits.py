@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 from train.data.clips import SPLITS, split_sizes
+from train.data.split_folders import KNOWN, looks_like
 from train.errors import UserError
 
 __all__ = ["LAYOUT", "natural", "split_clips", "stated_split"]
@@ -13,19 +14,6 @@ LAYOUT = (
     "ROOT/train/CLIP/001.png, ROOT/test/CLIP/001.png and if there is one ROOT/validation/CLIP/001.png, or one folder a "
     "clip without splits"
 )
-# As published: UCSD has Train and Test; ShanghaiTech and the frames of Ped2 and Avenue that are handed round have
-# training/frames and testing/frames; Avenue itself has training_videos and testing_videos.
-NAMES = {
-    "train": ("train", "training", "train_frames", "training_frames", "train_videos", "training_videos"),
-    "validation": ("validation", "valid", "val", "dev"),
-    "test": ("test", "testing", "test_frames", "testing_frames", "test_videos", "testing_videos"),
-}
-KNOWN = {name: split for split, names in NAMES.items() for name in names}
-# Words of a name that may mean a split, beside all that begin with train or test.
-WORDS = {"trn": "train", "tst": "test"} | dict.fromkeys(
-    ("val", "valid", "validation", "valset", "dev", "eval", "evaluation", "holdout", "heldout"), "validation"
-)
-WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 def split_clips(
@@ -95,7 +83,7 @@ def _as_stated(stated: dict[str, list[PurePosixPath]], root: Path) -> dict[str, 
 
 def _refuse_look_alikes(names: Sequence[PurePosixPath], root: Path, *, unless_all_agree: bool) -> None:
     """Refuses names that may mean splits; where all clips agree, as in the folder of one split, they divide nothing."""
-    looks = {name: _looks_like(name) for name in names}
+    looks = {name: looks_like(name) for name in names}
     if unless_all_agree and len(set(looks.values())) <= 1:
         return
     examples = {split: name for name, split in reversed(looks.items()) if split}
@@ -105,9 +93,3 @@ def _refuse_look_alikes(names: Sequence[PurePosixPath], root: Path, *, unless_al
             f"data.root={root}: folders look like splits, but not as any layout names them: {shown}; lay clips out as "
             f"{LAYOUT}, and rename folders that are no splits"
         )
-
-
-def _looks_like(name: PurePosixPath) -> str | None:
-    words = [word.lower() for part in name.parts for word in WORD.findall(part)]
-    looks = (next((s for s in ("train", "test") if word.startswith(s)), WORDS.get(word)) for word in words)
-    return next((split for split in looks if split), None)

@@ -78,7 +78,6 @@ def patch_sequences(window: np.ndarray) -> np.ndarray:
 
 def some_of(names: Sequence[str]) -> str:
     """A few of the names: all of up to three, else the first two and the last."""
-    names = [name if name.isprintable() else ascii(name) for name in names]
     return "; ".join(names if len(names) <= SHOWN else (*names[: SHOWN - 1], "...", names[-1]))
 
 

@@ -14,6 +14,7 @@ from tensorflow_datasets.core.constants import INCOMPLETE_PREFIX
 from tensorflow_datasets.proto import tf_example_pb2
 
 from train.errors import UserError
+from train.home import expanded
 
 __all__ = ["LocalBuilder", "LocalInfo", "Records", "damaged", "prepare_once", "prepared_root"]
 
@@ -49,11 +50,7 @@ def prepared_root(prepared: str | None) -> Path:
     Raises:
       UserError: if it is in the home folder of nobody.
     """
-    place = prepared or os.environ.get("UNROLL_PREPARED") or "~/.cache/unroll_jax"
-    try:
-        return Path(place).expanduser()
-    except RuntimeError as error:  # ~name of nobody
-        raise UserError(f"data.prepared={place} is in nobody's home folder ({error}); write the path out") from error
+    return expanded(prepared or os.environ.get("UNROLL_PREPARED") or "~/.cache/unroll_jax", "data.prepared")
 
 
 def prepare_once(builder: LocalBuilder) -> None:

@@ -8,6 +8,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from train.data.download import Download, fetch, fingerprint_download
 from train.data.prepared import prepared_root
 from train.errors import UserError
+from train.home import expanded
 
 __all__ = ["Log", "Selection", "Source", "fingerprint_source", "open_source", "origin", "reading", "resolve_source"]
 
@@ -60,10 +61,7 @@ def resolve_source(sources: Mapping[str, Source[T]], config: Selection) -> tuple
         raise UserError("data.root='' is empty; name the originals, or leave it out")
     if config.root and not source.root:
         raise UserError(f"data.source={config.source} takes no data.root, got {config.root}; leave it out")
-    try:
-        return source, Path(config.root).expanduser() if config.root else None
-    except RuntimeError as error:  # ~name of nobody
-        raise UserError(f"data.root={config.root} is in nobody's home folder ({error}); write the path out") from error
+    return source, expanded(config.root, "data.root") if config.root else None
 
 
 def origin(config: Selection) -> str:

@@ -188,6 +188,8 @@ def _header(fields: list[str], columns: Sequence[str], where: str, numbered: boo
     if repeated:
         raise UserError(f"{where} names the column {repeated.pop()!r} twice; rename one")
     way_out = "; where there is no header, give all columns as numbers, from 0" if numbered and not is_row else ""
+    if len(fields) == 1 and len(columns) > 1:
+        way_out = "; the columns of a .csv are separated by commas, those of a .tsv by tabs"
     _require(names, columns, where, way_out)
     return names, is_row
 

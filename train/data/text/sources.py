@@ -59,6 +59,7 @@ def resolve_text(config: TextConfig) -> tuple[Source[TextSet], Path | None]:
                 raise UserError(f"data.{name}_column={value} is for data.source=table; leave it out")
         return source, root
     if len(set(columns)) < len(columns):
-        raise UserError(f"the columns of data.source=table must differ, got {', '.join(map(str, columns))}")
+        names = ", ".join(column for column in columns if column is not None)
+        raise UserError(f"the columns of a table must differ, got {names}")
     fingerprint = functools.partial(table.fingerprint_table, columns=columns)
     return source._replace(fingerprint=fingerprint, open=functools.partial(table.open_table, columns=columns)), root

@@ -6,11 +6,12 @@ import hashlib
 import re
 from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from train.data.fingerprint import fingerprint_files
 from train.data.source import Log
+from train.data.split_folders import looks_like
 from train.data.text.originals import Labelled, TextSet, checked
 from train.data.text.rows import SUFFIXES, Row, RowFile, read_rows
 from train.errors import UserError
@@ -21,7 +22,12 @@ ROOT = (
     "a TSV, CSV or JSONL file, or a folder with one called train, and where there are any with one called test and one "
     "called validation (or dev)"
 )
-NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+NAMES = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing"),
+}
+OTHER_SUFFIXES = (".json", ".parquet", ".txt")  # of tables that are not read
 FIRST_LINES = (".tsv line 1", ".csv line 1")  # where a header may be read as a row
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")  # a label that is put in order by its value
 
@@ -78,9 +84,19 @@ def _find(root: Path) -> dict[str, Path]:
             raise UserError(f"data.root={root} holds {' and '.join(file.name for file in files)}; keep one of them")
         if files:
             found[split] = files[0]
+    _check_others(root, found)
     if "train" not in found:
         raise UserError(f"data.root={root} holds no train.tsv, train.csv or train.jsonl; give {ROOT}")
     return found
+
+
+def _check_others(root: Path, found: dict[str, Path]) -> None:
+    """Refuses files that look like splits and would be left out in silence, their split cut from train."""
+    for file in sorted(root.iterdir()):
+        tabular = file.suffix.lower() in (*SUFFIXES, *OTHER_SUFFIXES) and not file.is_dir()
+        split = looks_like(PurePosixPath(file.name)) if tabular else None
+        if split and split not in found and file not in found.values():
+            raise UserError(f"data.root={root}: '{file.name}' looks like {split}, and cannot be read; give {ROOT}")
 
 
 def _opener(path: Path) -> functools.partial:

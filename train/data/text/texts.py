@@ -156,6 +156,9 @@ def _three_splits(texts: TextSet, share: float, log: Log) -> Mapping[str, Sequen
 def _check_differ(texts: TextSet, where: str) -> None:
     if len({(text, second) for text, _, second in texts.splits["train"]}) < 2:
         raise UserError(f"{where}: all texts of train are the same; give texts that differ")
+    if len(labels := {label for _, label, _ in texts.splits["train"]}) < 2:
+        name = texts.class_names[labels.pop()]
+        raise UserError(f"{where}: train has texts of one class alone ({name}); give at least two")
 
 
 def _describe(texts: TextSet, log: Log, *, test_is_cut: bool) -> None:
