@@ -89,9 +89,15 @@ def files_below(root: Path) -> list[Path]:
     for folder, inside, names in os.walk(root, followlinks=True, onerror=refuse):
         files += [Path(folder, name) for name in names]
         for link in (Path(folder, name) for name in inside):
-            if link.is_symlink() and Path(folder).resolve().is_relative_to(link.resolve()):
+            if link.is_symlink() and _is_above(link.resolve(), Path(folder), root):
                 raise UserError(f"data.root={root}: '{link}' links to a folder above it; take the link away")
     return files
+
+
+def _is_above(place: Path, folder: Path, root: Path) -> bool:
+    """Whether a place is, or holds, one of the folders on the way from the root to a folder, wherever links lead."""
+    way = (folder, *(parent for parent in folder.parents if parent.is_relative_to(root)))
+    return any(each.resolve().is_relative_to(place) for each in way)
 
 
 def _below(root: Path, path: Path) -> PurePosixPath:
