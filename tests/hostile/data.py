@@ -12,6 +12,7 @@ from tests.hostile.given import (
     image,
     link,
     named_in_latin_1,
+    pages,
     tar,
     video,
 )
@@ -131,6 +132,8 @@ COMMANDS = [
     Command(FROM, ("clips: 1 (a)",), spoilt(image(3, mode="RGBA")), code=0),
     Command(FROM, ("clips: 1 (a)",), spoilt(image(3, mode="P")), code=0),
     Command(FROM, ("clips: 1 (a)",), spoilt(image(3, mode="1")), code=0),
+    Command(FROM, ("it holds 3 pictures",), spoilt(pages("TIFF"))),
+    Command(FROM, ("it holds 3 pictures",), spoilt(pages("PNG"))),
     Command(FROM, ("'a/0.png' is 8x8, 'a/3.png' is 9x9",), spoilt(image(3, side=9))),
     Command(
         FROM,

@@ -26,6 +26,7 @@ __all__ = [
     "labels",
     "link",
     "named_in_latin_1",
+    "pages",
     "pictures",
     "spoilt_zip",
     "tar",
@@ -85,6 +86,14 @@ def bomb() -> bytes:
     content[16:24] = struct.pack(">II", 40_000, 40_000)
     content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
     return bytes(content)
+
+
+def pages(kind: str) -> bytes:
+    """The bytes of a file with three images."""
+    first, *others = (Image.open(io.BytesIO(image(seed))) for seed in range(3))
+    stream = io.BytesIO()
+    first.save(stream, kind, save_all=True, append_images=others)
+    return stream.getvalue()
 
 
 def labels(seed: int) -> bytes:

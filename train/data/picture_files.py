@@ -79,6 +79,11 @@ def _decode(file: ImageFile, content: bytes | None, convert: Callable[[ImageFile
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
+            # Pages of a TIFF and pictures of an animated PNG; what a camera's JPEG (MPO) has besides are views of one.
+            if picture.format not in ("JPEG", "MPO") and (pages := getattr(picture, "n_frames", 1)) > 1:
+                raise ValueError(
+                    f"it holds {pages} pictures, of which only the first would be read; save each by itself"
+                )
             return convert(file, picture)
 
 
