@@ -57,6 +57,11 @@ BAD = {
     "header again": ("table", {"t.csv": "text,label\na,x\nb,y\ntext,label\n"}, r"line 4 is the header again; take"),
     "zero bytes": ("table", {"t.csv": "text,label\na,x\nb\0,y\n"}, r"t.csv is no UTF-8 text: .* zero byte in line 3"),
     "UTF-16 without a mark": ("table", {"t.csv": "t\0e\0x\0t\0"}, r"a zero byte in line 1; convert the file"),
+    "a split of another name": (
+        "table",
+        {"train.tsv": f"{HEADER}a\tx\nb\ty\n", "test_set.tsv": HEADER},
+        r"'test_set.tsv' looks like test, and cannot be read; give",
+    ),
     "one text": (
         "table",
         {"t.csv": "text,label\n" + "a,x\na,y\n" * 30},
