@@ -72,7 +72,7 @@ class PrepareArguments:
     validation_share: float = 0.1
     """Of images with a class each, and texts: that of the run, as data are prepared for each share of their own."""
     text_column: str = "text"
-    """Of a table: the column of the text."""
+    """Of a table: the column of the text, by name. A table without a header takes numbers for all columns, from 0."""
     label_column: str = "label"
     """Of a table: the column of the class."""
     second_column: str | None = None

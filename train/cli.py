@@ -23,7 +23,8 @@ from train.arguments import (
 )
 from train.errors import Interrupted, UserError
 from train.flags import SIMULATED, order_collectives, quiet
-from train.parsing import as_typed, given, parse, unknown
+from train.parsing import given, parse, unknown
+from train.typed import as_typed
 
 __all__ = ["main"]
 

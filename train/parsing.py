@@ -14,7 +14,7 @@ import tyro
 
 from train.errors import UserError
 
-__all__ = ["as_typed", "given", "parse", "unknown"]
+__all__ = ["given", "parse", "unknown"]
 
 T = TypeVar("T")
 
@@ -26,9 +26,6 @@ NUMBERS = (
     (re.compile(r"Error parsing (\S+): could not convert string to float: (.*)"), "a number, as in 0.1 or 1e-3"),
 )
 VALUE = re.compile(r"Error parsing (\S+): .*\[.*\]$")
-# Options of a config's data, as messages have them; commands call them otherwise.
-DATA = re.compile(r"(?<![\w./-])(?:--)?data\.(root|source|prepared|reduction|[a-z]+[_-](?:share|column))\b(=?)")
-SHORTER = {"prepare": {"root": "--from", "source": "source"}, "figures": {"source": "source"}}
 
 
 def parse(cls: type[T], arguments: list[str], program: str, default: T | None = None, *, hint: str = "") -> T:
@@ -62,20 +59,6 @@ def unknown(what: str, arguments: Sequence[str], choices: Sequence[str]) -> User
     """The error of a command whose first word is none of the choices, or missing."""
     words = f"unknown {what} {arguments[0]!r}{_suggestion(arguments[0], choices)}" if arguments else f"no {what} given"
     return UserError(f"{words}; choose from {', '.join(choices)}")
-
-
-def as_typed(message: str, command: str) -> str:
-    """A message with the options of data named as at a command: --data.root of run is --from of prepare."""
-    if command not in ("run", "plan", "search", "figures", "prepare") or message.startswith("Unrecognized"):
-        return message  # data are of the run's config.json; or the option is quoted
-    names = SHORTER.get(command, {})
-
-    def typed(found: re.Match[str]) -> str:
-        name, given = found[1].replace("_", "-"), " " if found[2] else ""
-        usual = f"--{name}" if command == "prepare" else f"--data.{name}"
-        return names.get(name, usual) + given
-
-    return DATA.sub(typed, message)
 
 
 def _check_words(arguments: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ __all__ = [
     "Kind",
     "Recipe",
     "Validation",
+    "check_batch_size",
     "require_finite",
     "require_finite_state",
 ]
@@ -128,6 +129,18 @@ class Experiment(NamedTuple):
     summary: str
     paper: str
     expect: str
+
+
+def check_batch_size(batch_size: int, num_examples: int, what: str) -> None:
+    """Refuses a batch larger than the train split, before anything is made of its size.
+
+    Raises:
+      UserError: naming both sizes; ``what`` is what the examples are called.
+    """
+    if batch_size > num_examples:
+        raise UserError(
+            f"--batch-size must be at most the {num_examples:,} {what} of the train split, got {batch_size}"
+        )
 
 
 def require_finite(step: int, values: Any, what: str, *, rates: str, each: str | None = None) -> None:

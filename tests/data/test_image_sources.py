@@ -100,6 +100,13 @@ def mislabel(root):
     (root / "data_batch_3.bin").write_bytes(content)
 
 
+def give_one_class(root):
+    for name in cifar10.SPLITS["train"]:
+        content = bytearray((root / name).read_bytes())
+        content[::3073] = bytes([3] * RECORDS)
+        (root / name).write_bytes(content)
+
+
 def make_python_version(root):
     for number in range(1, 6):
         (root / f"data_batch_{number}.bin").rename(root / f"data_batch_{number}")
@@ -118,6 +125,10 @@ BAD_BATCHES = {
     "an empty file": (shorten("data_batch_1.bin", 61_460), r"data_batch_1.bin has 0 bytes"),
     "a missing file": (lambda root: (root / "data_batch_5.bin").unlink(), r"data_batch_5.bin"),
     "a class beyond the last": (mislabel, r"data_batch_3.bin gives image 7 the class 10; classes run from 0 to 9"),
+    "one class": (
+        give_one_class,
+        r"data.root=.*: labels of train have one class alone \(cat\); give images",
+    ),
     "the Python version": (make_python_version, r"the Python version of CIFAR-10 .* pickles .* cifar-10-binary.tar.gz"),
     "CIFAR-100": (make_cifar100, r"holds no data_batch_1.bin; give cifar-10-binary.tar.gz"),
 }
@@ -187,6 +198,16 @@ def write(name, content):
     return spoil
 
 
+def recolour(split):
+    """Makes all images of a split the same plain one."""
+
+    def spoil(root):
+        for file in (root / split).rglob("*.png"):
+            Image.new("RGB", (6, 5), (1, 2, 3)).save(file)
+
+    return spoil
+
+
 def remove(name):
     return lambda root: shutil.rmtree(root / name)
 
@@ -203,6 +224,8 @@ BAD_FOLDERS = {
     "folders in a class": (write("train/cat/a/1.png", OTHER_SIZE), r"'train/cat/a/1.png' does not lie in the folder"),
     "no image": (write("train/cat/a.png", b"text"), r"image 'train/cat/a.png' cannot be read as an image \(not an im"),
     "16 bits": (write("test/cat/a.png", Image.new("I;16", (6, 5))), r"'test/cat/a.png' .* more than 8 bits"),
+    "one colour": (recolour("train"), r"data.root=.*: all images of train are of one colour; give images that differ"),
+    "one colour in test": (recolour("test"), r": all images of test are of one colour"),
     "an image alone in its class": (write("train/ant/1.png", Image.new("RGB", (6, 5))), r"a class has a single"),
     "two data sets": (write("old/train/cat/1.png", OTHER_SIZE), r"holds several data sets \(\., old\)"),
 }

@@ -166,9 +166,9 @@ def test_palettes_are_resolved(folder, write_images):
 
 def test_the_std_of_a_constant_channel_divides_without_harm(folder, write_images):
     root = write_images(FOLDERS)
-    for path in root.rglob("*.png"):
-        Image.new("RGB", (6, 5), (9, 9, 9)).save(path)
-    np.testing.assert_allclose(folder(root).std, 1 / 255)
+    for number, path in enumerate(root.rglob("*.png")):
+        Image.new("RGB", (6, 5), (number, 9, 9)).save(path)
+    np.testing.assert_allclose(folder(root).std[1:], 1 / 255)
 
 
 def test_a_class_may_be_named_after_a_split(folder, write_images):

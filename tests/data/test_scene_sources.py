@@ -154,6 +154,16 @@ def remove_train(root):
         shutil.rmtree(root / folder / "train")
 
 
+def relabel(split, number):
+    """Gives every pixel of a split one label."""
+
+    def spoil(root):
+        for file in (root / f"{split}annot").iterdir():
+            save(file, np.full(SIZE[::-1], number, np.uint8))
+
+    return spoil
+
+
 def put(name, pixels):
     return lambda root: save(root / name, pixels)
 
@@ -177,6 +187,8 @@ BAD = {
     "label size": ("camvid", put("trainannot/002.png", LABELS[:, 1:]), r"'trainannot/002.png' is 7x6, but"),
     "coloured labels": ("camvid", put("trainannot/002.png", COLOURS), r"one number of 8 bits a pixel, .* mode is RGB"),
     "no image": ("camvid", lambda root: (root / "test/000.png").write_text("text"), r"'test/000.png' cannot be read"),
+    "one class": ("camvid", relabel("train", 3), r"labels of train have one class alone \(road\); give"),
+    "nothing labelled": ("camvid", relabel("test", 11), r"labels of test have no class; give"),
     "two data sets": ("camvid", put("old/train/1.png", COLOURS), r"holds several data sets \(\., old\)"),
     "city without labels": ("cityscapes", remove(AACHEN), r"aachen_000000_.*_leftImg8bit.png' has no labels in gtFine"),
     "no images of val": ("cityscapes", remove("leftImg8bit/val"), r"lindau.*labelIds.png' has no image"),

@@ -269,7 +269,7 @@ def test_the_published_archives_have_checksums_to_download_by(source):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["prepare", "table"], "data.source=table needs data.root"),
+        (["prepare", "table"], "prepare table needs --from"),
         (["prepare", "sst2", "--from", "nowhere"], "nowhere does not exist"),
         (
             ["prepare", "digits", "--label-column", "stars"],

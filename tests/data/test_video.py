@@ -98,14 +98,26 @@ def test_data_are_prepared_once_and_say_so(frames):
     folder = prepare(frames, log=lines.append)
     assert lines[0] == f"preparing frames in {folder} (done once)"
     assert lines[1:4] == [
-        "  train: 300 sequences, clips: 2",
-        "  validation: 100 sequences, clips: 1",
-        "  test: 100 sequences, clips: 1",
+        "  train: 300 sequences, clips: 2 (a; b)",
+        "  validation: 100 sequences, clips: 1 (c)",
+        "  test: 100 sequences, clips: 1 (d)",
     ]
     del lines[:]
     assert prepare(frames, log=lines.append) == folder
     load(frames, log=lines.append)
     assert lines == []
+
+
+@pytest.mark.parametrize("clip", "acd")
+def test_frames_of_one_grey_level_are_refused_and_nothing_is_prepared(frames, clip):
+    for file in (
+        file for name in ("ab" if clip == "a" else clip) for file in (Path(str(frames.root)) / name).iterdir()
+    ):
+        Image.new("L", (160, 160), 7).save(file)
+    split = {"a": "train", "c": "validation", "d": "test"}[clip]
+    with pytest.raises(UserError, match=rf"^data.root=.*: all frames of {split} are of one grey level \(7\)"):
+        load(frames)
+    assert not list(Path(str(frames.prepared)).rglob("*.array_record*"))
 
 
 def test_nothing_is_printed_but_the_log(frames, capfd):

@@ -10,14 +10,15 @@ from train.data.clips import SPLITS
 from train.data.video_file import fingerprint_video, video_clips
 
 
-def write_video(path: Path, num_frames: int, *, codec: str = "ffv1") -> Path:
-    """Writes a lossless video whose n-th frame is of grey level 2n."""
-    with av.open(str(path), "w") as container:
+def write_video(path: Path, num_frames: int, *, codec: str = "ffv1", options: dict[str, str] | None = None) -> Path:
+    """Writes a video, lossless unless its codec is not, whose n-th frame is of grey level 2n."""
+    pixels = "gray" if codec in ("ffv1", "png") else "yuv420p"
+    with av.open(str(path), "w", options=options or {}) as container:
         stream: Any = container.add_stream(codec, rate=25)
-        stream.width, stream.height, stream.pix_fmt = 160, 160, "gray"
+        stream.width, stream.height, stream.pix_fmt = 160, 160, pixels
         for number in range(num_frames):
             frame = av.VideoFrame.from_ndarray(np.full((160, 160), 2 * number, np.uint8), format="gray")
-            container.mux(stream.encode(frame))
+            container.mux(stream.encode(frame.reformat(format=pixels)))
         container.mux(stream.encode())
     return path
 
@@ -81,3 +82,78 @@ def test_frames_that_decode_count_and_not_the_header(tmp_path):
     with video_clips(root, lines.append) as splits:
         assert sum(splits[split].num_clips for split in SPLITS) == 4
     assert lines == ["  grey.avi: the header claims 160 frames, 80 decode; using the 80"]
+
+
+def cut(path: Path, share: float = 0.4) -> Path:
+    """Cuts off the end of a file."""
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("a.avi", {}, "of the 80 that it claims"),
+        ("a.mp4", {"movflags": "faststart"}, "of the 80 that it claims"),
+        ("a.mkv", {}, "s of the 3.2 s that it claims"),
+    ],
+)
+def test_a_truncated_video_is_refused_with_what_could_be_read_of_what_it_claims(tmp_path, name, options, words):
+    root = write_video(tmp_path / name, 80, codec="mpeg4", options=options)
+    assert len(read(root)["train"]) == 2
+    assert_fails(read, cut(root), "is truncated: ", " frames could be read", words, "copy it again")
+
+
+def test_a_truncated_video_that_stops_decoding_says_how_many_frames_it_claims(tmp_path):
+    root = cut(write_video(tmp_path / "a.avi", 80, codec="png"))
+    assert_fails(read, root, " frames of the 80 that it claims")
+
+
+def test_damaged_frames_are_said_to_be(tmp_path):
+    lines: list[str] = []
+    root = cut(write_video(tmp_path / "a.ts", 99, codec="mpeg2video"), 0.8)
+    with video_clips(root, lines.append) as splits:
+        assert splits["train"].num_clips >= 1
+    assert len(lines) == 1
+    assert lines[0].endswith("frames are damaged, and used as they decode")
+
+
+def test_videos_of_a_folder_are_clips_and_its_folders_splits(tmp_path):
+    lengths = {"training_videos/01": 20, "training_videos/02": 45, "testing_videos/01": 20}
+    for name, length in lengths.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write_video(tmp_path / f"{name}.avi", length)
+    fingerprint_video(tmp_path)
+    with video_clips(tmp_path, print) as splits:
+        names = {split: [(clip.name, len(list(clip.frames))) for clip in splits[split].clips] for split in SPLITS}
+    assert names == {
+        "train": [("training_videos/01.avi", 20)],
+        "validation": [("training_videos/02.avi", 45)],
+        "test": [("testing_videos/01.avi", 20)],
+    }
+
+
+def test_the_only_video_of_a_folder_is_cut_in_time(tmp_path):
+    write_video(tmp_path / "only.avi", 95)
+    assert [len(clips) for clips in read(tmp_path).values()] == [2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        (lambda path: write_video(path, 19), ("has 19 frames, fewer than the 20",)),
+        (lambda path: cut(write_video(path, 60, codec="mpeg4")), ("is truncated",)),
+        (lambda path: path.write_bytes(b""), ("not a video that can be read",)),
+    ],
+)
+def test_a_video_of_a_folder_that_cannot_be_used_is_named(tmp_path, last, words):
+    for name in "abcd":
+        write_video(tmp_path / f"{name}.avi", 20)
+    last(tmp_path / "d.avi")
+
+    def whole(root):
+        with video_clips(root, print) as splits:
+            return [list(clip.frames) for split in SPLITS for clip in splits[split].clips]
+
+    assert_fails(whole, tmp_path, "video 'd.avi'", *words)

@@ -30,6 +30,7 @@ from tests.faults import (
     energies,
     foundations,
     models,
+    originals,
     reports,
     running,
     solvers,
@@ -51,6 +52,7 @@ TABLES = {
     "training": training.FAULTS,
     "running": running.FAULTS,
     "data": data.FAULTS,
+    "originals": originals.FAULTS,
     "reports": reports.FAULTS,
 }
 NOT_COPIED = shutil.ignore_patterns(".git", ".venv", ".ci", "runs", "__pycache__", ".*_cache")

@@ -49,14 +49,14 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "frame 10 comes before frame 2",
-        "train/data/frames.py",
+        "train/data/clip_splits.py",
         "[int(part) if part.isdecimal() else part for part in",
         "[part for part in",
         "tests/data/test_frames.py",
     ),
     Fault(
         "the first clips of Train validate, not the last",
-        "train/data/frames.py",
+        "train/data/clip_splits.py",
         '{"train": train[:num_train], "validation": train[num_train:], "test": test}',
         '{"train": train[-num_train:], "validation": train[:-num_train], "test": test}',
         "tests/data/test_frames.py",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.hostile import choices, data, folders, options, places
+from tests.hostile import choices, data, data_encoders, data_images, data_texts, folders, options, places
 from tests.hostile.command import check
 
 TABLES = {
@@ -10,6 +10,9 @@ TABLES = {
     "choices": choices.COMMANDS,
     "places": places.COMMANDS,
     "data": data.COMMANDS,
+    "data_encoders": data_encoders.COMMANDS,
+    "data_images": data_images.COMMANDS,
+    "data_texts": data_texts.COMMANDS,
     "folders": folders.COMMANDS,
 }
 COMMANDS = [pytest.param(command, id=f"{name}: {command.line}") for name, table in TABLES.items() for command in table]

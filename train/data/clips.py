@@ -1,6 +1,6 @@
 """What a source of video hands over: clips of grey square frames in three splits; and how clips become sequences."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ __all__ = [
     "ClipSet",
     "Splits",
     "patch_sequences",
+    "some_of",
     "split_sizes",
     "standard_frame",
     "windows",
@@ -26,6 +27,7 @@ __all__ = [
 FRAME_SIZE = 160  # side of a frame, in pixels
 PATCH_SIZE = 16  # side of a patch, in pixels
 NUM_FRAMES = 20  # frames of a sequence
+SHOWN = 3  # clips of a split that the log names
 
 
 class Clip(NamedTuple):
@@ -72,6 +74,11 @@ def patch_sequences(window: np.ndarray) -> np.ndarray:
     rows, columns = height // PATCH_SIZE, width // PATCH_SIZE
     patches = window.reshape(frames, rows, PATCH_SIZE, columns, PATCH_SIZE)
     return patches.transpose(1, 3, 0, 2, 4).reshape(rows * columns, frames, PATCH_SIZE**2)
+
+
+def some_of(names: Sequence[str]) -> str:
+    """A few of the names: all of up to three, else the first two and the last."""
+    return "; ".join(names if len(names) <= SHOWN else (*names[: SHOWN - 1], "...", names[-1]))
 
 
 def split_sizes(count: int) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Clips from frames: a folder tree or a tar archive, laid out as UCSD Ped2 is or as one folder a clip."""
+"""Clips from frames: a folder tree or a tar archive, with folders of splits as published or as one folder a clip."""
 
 import contextlib
 import re
@@ -8,15 +8,17 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from train.data.clips import NUM_FRAMES, SPLITS, Clip, ClipSet, Splits, split_sizes, standard_frame
+from train.data.clip_splits import LAYOUT, natural, split_clips, stated_split
+from train.data.clips import NUM_FRAMES, SPLITS, Clip, ClipSet, Splits, standard_frame
 from train.data.image_files import ImageFile, fingerprint_images, open_image_files
 from train.data.picture_files import decode_in_order
 from train.errors import UserError
 
-__all__ = ["clip_folders", "fingerprint_frames", "frame_clips", "split_clips"]
+__all__ = ["clip_folders", "fingerprint_frames", "frame_clips"]
 
 Folders = dict[PurePosixPath, list[ImageFile]]
-LAYOUT = "ROOT/Train/Train001/001.png, ROOT/Test/Test001/001.png (for UCSD Ped2, the folder its download unpacks to)"
+HERE = PurePosixPath(".")
+MASKS = re.compile(r"(?:.*[_ -])?(?:gt|masks?|ground_?truth)", re.IGNORECASE)
 
 
 def fingerprint_frames(root: Path) -> str:
@@ -35,11 +37,11 @@ def frame_clips(root: Path, log: Callable[[str], None]) -> Iterator[Splits]:
     Raises:
       UserError: for a root, an archive, a clip or a frame that cannot be used; it names the culprit.
     """
-    del log  # what is wrong with frames is an error
     with open_image_files(root, what="frames") as files:
-        folders = clip_folders(files)
+        folders = clip_folders(files, root=root, log=log)
         _check_lengths(folders, root)
-        names = split_clips(list(folders), root=root)
+        folders = _cut(folders, root)
+        names = split_clips(list(folders), root=root, log=log)
         numbers = {name: number for number, name in enumerate(name for split in SPLITS for name in names[split])}
         clips = {
             split: (Clip(numbers[name], str(name), _read_frames(folders[name], root)) for name in names[split])
@@ -48,54 +50,60 @@ def frame_clips(root: Path, log: Callable[[str], None]) -> Iterator[Splits]:
         yield {split: ClipSet(len(names[split]), clips[split]) for split in SPLITS}
 
 
-def clip_folders(files: list[ImageFile]) -> Folders:
+def clip_folders(files: list[ImageFile], *, root: Path, log: Callable[[str], None] = print) -> Folders:
     """Groups frames by the folder that holds them; folders and frames in natural order (2 before 10).
 
-    Where there are folders called Train or Test, only folders directly below them are clips, and those whose name
-    ends in ``_gt`` are not: UCSD keeps its anomaly masks there.
+    Folders of anomaly masks, which UCSD names with ``_gt``, are no clips, and neither are folders inside of a clip.
+
+    Raises:
+      UserError: if frames lie both in the root and in folders.
     """
     folders: Folders = defaultdict(list)
     for file in files:
         folders[file.path.parent].append(file)
-    if any(_stated_split(folder) for folder in folders):
-        folders = {folder: files for folder, files in folders.items() if _stated_split(folder)}
+    if HERE in folders and len(folders) > 1:
+        raise UserError(
+            f"data.root={root} holds frames beside folders of frames, '{folders[HERE][0].path}' for one; give each "
+            "clip a folder"
+        )
+    passed_over = [folder for folder in folders if _is_no_clip(folder, folders)]
+    if passed_over:
+        count, one = len(passed_over), passed_over[0]
+        log(f"  {count} folder(s) hold masks or lie in a clip and are passed over, '{one}' for one")
+    if len(passed_over) == len(folders):
+        raise UserError(f"data.root={root} holds no clips but masks; the layout is {LAYOUT}")
     return {
-        folder: sorted(folders[folder], key=lambda file: _natural(file.path))
-        for folder in sorted(folders, key=_natural)
+        folder: sorted(folders[folder], key=lambda file: natural(file.path))
+        for folder in sorted(folders.keys() - passed_over, key=natural)
     }
 
 
-def split_clips(names: list[PurePosixPath], *, root: Path) -> dict[str, list[PurePosixPath]]:
-    """Deals clips to the splits: as Train and Test folders say, the last tenth of Train to validation; or 80/10/10."""
-    stated = {split: [name for name in names if _stated_split(name) == split] for split in ("train", "test")}
-    if stated["train"] or stated["test"]:
-        return _split_stated(stated["train"], stated["test"], root)
-    if len(names) < len(SPLITS):
+def _is_no_clip(folder: PurePosixPath, folders: Folders) -> bool:
+    return any(MASKS.fullmatch(part) for part in folder.parts) or any(above in folders for above in folder.parents)
+
+
+def _cut(folders: Folders, root: Path) -> Folders:
+    """Cuts the only clip, or the only one to train on, where validation or test would have to come from it too."""
+    stated = {name: stated_split(name, root=root) for name in folders}
+    splits = list(stated.values())
+    if splits == [None]:
+        return _in_parts(folders, next(iter(folders)), root, num_splits=len(SPLITS))
+    if splits.count("train") == 1 and "test" in splits and "validation" not in splits:
+        return _in_parts(folders, next(name for name in stated if stated[name] == "train"), root, num_splits=2)
+    return folders
+
+
+def _in_parts(folders: Folders, name: PurePosixPath, root: Path, *, num_splits: int) -> Folders:
+    """The clips, one of them as consecutive clips of 20 frames; what follows the last of these is dropped."""
+    frames = folders[name]
+    if len(frames) < num_splits * NUM_FRAMES:
         raise UserError(
-            f"data.root={root} holds {len(names)} clip(s); give at least 3, one for each of {', '.join(SPLITS)}"
+            f"data.root={root}: clip '{name}' serves {num_splits} splits, as there is no other for them, and has "
+            f"{len(frames)} frames; give {num_splits * NUM_FRAMES}, or more clips"
         )
-    sizes = split_sizes(len(names))
-    held_out = sizes["train"] + sizes["validation"]
-    return {"train": names[: sizes["train"]], "validation": names[sizes["train"] : held_out], "test": names[held_out:]}
-
-
-def _split_stated(train: list[PurePosixPath], test: list[PurePosixPath], root: Path) -> dict[str, list[PurePosixPath]]:
-    if len(train) < 2 or not test:
-        raise UserError(
-            f"data.root={root} holds {len(train)} Train and {len(test)} Test clip(s); give at least 2 and 1, "
-            "or one folder a clip without Train and Test"
-        )
-    num_train = len(train) - max(1, round(len(train) / 10))
-    return {"train": train[:num_train], "validation": train[num_train:], "test": test}
-
-
-def _stated_split(folder: PurePosixPath) -> str | None:
-    split = folder.parent.name.lower()
-    return split if split in ("train", "test") and not folder.name.endswith("_gt") else None
-
-
-def _natural(path: PurePosixPath) -> list[str | int]:
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", str(path))]
+    starts = range(0, len(frames) - NUM_FRAMES + 1, NUM_FRAMES)
+    parts = {name / f"frames {at} to {at + NUM_FRAMES - 1}": frames[at : at + NUM_FRAMES] for at in starts}
+    return parts | {other: files for other, files in folders.items() if other != name}
 
 
 def _check_lengths(folders: Folders, root: Path) -> None:

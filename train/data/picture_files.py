@@ -2,6 +2,7 @@
 
 import io
 import struct
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
@@ -16,7 +17,8 @@ __all__ = ["decode_in_order", "levels", "stored_numbers"]
 
 T = TypeVar("T")
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP")
-IMAGE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError)
+BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)  # of more pixels than Pillow trusts
+IMAGE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, *BOMBS)
 GREY_MODES = ("1", "L", "LA")
 NUMBER_MODES = ("L", "P")
 
@@ -74,8 +76,15 @@ def stored_numbers(picture: Image.Image) -> np.ndarray:
 
 def _decode(file: ImageFile, content: bytes | None, convert: Callable[[ImageFile, Image.Image], T]) -> T:
     content = file.read() if content is None else content
-    with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
-        return convert(file, picture)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
+            # Pages of a TIFF and pictures of an animated PNG; what a camera's JPEG (MPO) has besides are views of one.
+            if picture.format not in ("JPEG", "MPO") and (pages := getattr(picture, "n_frames", 1)) > 1:
+                raise ValueError(
+                    f"it holds {pages} pictures, of which only the first would be read; save each by itself"
+                )
+            return convert(file, picture)
 
 
 def _named(read: Callable[[], T], file: ImageFile, root: Path, what: str) -> T:

@@ -12,6 +12,7 @@ from train.data.pixels import count_levels, moments
 from train.data.prepared import LocalBuilder, LocalInfo, prepare_once
 from train.data.source import Log
 from train.data.splits import SPLITS
+from train.errors import UserError
 
 __all__ = ["NOT_COUNTED", "PictureSet", "PictureSplit", "Pictures", "write_pictures"]
 
@@ -49,13 +50,16 @@ class Pictures(LocalBuilder, skip_registration=True):  # pyright: ignore
     Args:
       data_dir: Where TFDS keeps the prepared data.
       originals: The pictures to prepare; None to read data that are prepared.
+      origin: What errors call the originals.
       log: Takes lines of progress.
     """
 
     VERSION = tfds.core.Version("1.0.0")  # of the records: count up when other code makes other ones
 
-    def __init__(self, *, data_dir: Path, originals: PictureSet | None = None, log: Log = print) -> None:
-        self._originals, self._log = originals, log
+    def __init__(
+        self, *, data_dir: Path, originals: PictureSet | None = None, origin: str = "", log: Log = print
+    ) -> None:
+        self._originals, self._origin, self._log = originals, origin, log
         super().__init__(data_dir=str(data_dir))
 
     def _info(self) -> tfds.core.DatasetInfo:
@@ -80,14 +84,28 @@ class Pictures(LocalBuilder, skip_registration=True):  # pyright: ignore
         return {split: self._generate_examples(split) for split in SPLITS}
 
     def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
-        counts, key = np.int64(0), 0
+        counts, present, key = np.zeros((1, 1), np.int64), set(), 0
         for key, (image, label) in enumerate(self._progress(split), start=1):
-            if split == "train":
-                counts = counts + count_levels(image)
+            counts = counts + count_levels(image)
+            present.update(np.flatnonzero(np.bincount(np.ravel(label))).tolist())
             yield key, {"image": image, "label": label}
+        self._check(split, counts, present)
         self._log(f"  {split}: {key} images of {' x '.join(str(side) for side in self.facts['shape'])}")
         if split == "train":
             self.facts["mean"], self.facts["std"] = (values.tolist() for values in moments(counts))
+
+    def _check(self, split: str, counts: np.ndarray, labels: set[int]) -> None:
+        """Refuses a split that nothing can be learnt from, or judged on."""
+        assert self._originals is not None
+        if (np.count_nonzero(counts, axis=-1) < 2).all():
+            raise UserError(f"{self._origin}: all images of {split} are of one colour; give images that differ")
+        classes = labels - ({NOT_COUNTED} if self._originals.label_shape else set())
+        if len(classes) < (2 if split == "train" else 1):
+            names = [self._originals.class_names[number] for number in classes]
+            raise UserError(
+                f"{self._origin}: labels of {split} have {f'one class alone ({names[0]})' if names else 'no class'}; "
+                "give images of several classes"
+            )
 
     def _progress(self, split: str) -> Iterator[Example]:
         assert self._originals is not None
@@ -100,10 +118,11 @@ class Pictures(LocalBuilder, skip_registration=True):  # pyright: ignore
             yield example
 
 
-def write_pictures(originals: PictureSet, data_dir: Path, log: Log) -> None:
-    """Prepares a picture set.
+def write_pictures(originals: PictureSet, data_dir: Path, origin: str, log: Log) -> None:
+    """Prepares a picture set; errors call it ``origin``.
 
     Raises:
-      UserError: if a picture cannot be used, or the folder cannot be written.
+      UserError: if a picture cannot be used, if those of a split are of one colour or have no labels that differ, or
+        the folder cannot be written.
     """
-    prepare_once(Pictures(data_dir=data_dir, originals=originals, log=log))
+    prepare_once(Pictures(data_dir=data_dir, originals=originals, origin=origin, log=log))

@@ -14,6 +14,7 @@ from tensorflow_datasets.core.constants import INCOMPLETE_PREFIX
 from tensorflow_datasets.proto import tf_example_pb2
 
 from train.errors import UserError
+from train.home import expanded
 
 __all__ = ["LocalBuilder", "LocalInfo", "Records", "damaged", "prepare_once", "prepared_root"]
 
@@ -44,8 +45,12 @@ class LocalBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # 
 
 
 def prepared_root(prepared: str | None) -> Path:
-    """Returns the folder that prepared data live in: the given one, $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
-    return Path(prepared or os.environ.get("UNROLL_PREPARED") or "~/.cache/unroll_jax").expanduser()
+    """Returns the folder that prepared data live in: the given one, $UNROLL_PREPARED, or ~/.cache/unroll_jax.
+
+    Raises:
+      UserError: if it is in the home folder of nobody.
+    """
+    return expanded(prepared or os.environ.get("UNROLL_PREPARED") or "~/.cache/unroll_jax", "data.prepared")
 
 
 def prepare_once(builder: LocalBuilder) -> None:

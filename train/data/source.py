@@ -1,15 +1,16 @@
 """What a source of data is, and the choice of one from a table."""
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from train.data.download import Download, fetch, fingerprint_download
 from train.data.prepared import prepared_root
 from train.errors import UserError
+from train.home import expanded
 
-__all__ = ["Log", "Selection", "Source", "fingerprint_source", "open_source", "resolve_source"]
+__all__ = ["Log", "Selection", "Source", "fingerprint_source", "open_source", "origin", "reading", "resolve_source"]
 
 Log = Callable[[str], None]
 T = TypeVar("T")
@@ -49,16 +50,39 @@ def resolve_source(sources: Mapping[str, Source[T]], config: Selection) -> tuple
     """Returns the source that a config names, and its root; None where none is given.
 
     Raises:
-      UserError: if there is no such source, or the root is missing or superfluous.
+      UserError: if there is no such source, or the root is missing, empty or superfluous.
     """
     source = sources.get(config.source)
     if source is None:
         raise UserError(f"data.source={config.source} is unknown; choose one of {', '.join(sources)}")
     if source.root and not config.root and source.download is None:
         raise UserError(f"data.source={config.source} needs data.root: {source.root}")
+    if config.root == "":
+        raise UserError("data.root='' is empty; name the originals, or leave it out")
     if config.root and not source.root:
         raise UserError(f"data.source={config.source} takes no data.root, got {config.root}; leave it out")
-    return source, Path(config.root).expanduser() if config.root else None
+    return source, expanded(config.root, "data.root") if config.root else None
+
+
+def origin(config: Selection) -> str:
+    """What errors call the originals."""
+    return f"data.root={config.root}" if config.root else f"data.source={config.source}"
+
+
+@contextmanager
+def reading(config: Selection) -> Iterator[None]:
+    """Tells in one line what the file system refuses while originals are read.
+
+    Raises:
+      UserError: in place of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        name = f"'{error.filename}': " if error.filename else ""
+        raise UserError(
+            f"{origin(config)} cannot be read ({name}{error.strerror or error}); name a place that can"
+        ) from error
 
 
 def fingerprint_source(source: Source[T], root: Path | None) -> str:

@@ -23,9 +23,10 @@ class DataConfig:
 
     source: Literal["photos", "frames", "file"] = "photos"
     """photos: clips filmed over two photographs, no files needed. frames: a folder tree or tar archive of frames, in
-    the layout of UCSD Ped2 or one folder a clip. file: one video file (AVI, MP4)."""
+    folders of splits as published (UCSD, Avenue, ShanghaiTech), one folder a clip, or one clip. file: one video file
+    (AVI, MP4), or a folder with one a clip."""
     root: str | None = None
-    """Where the original frames or the video file are; photos need none."""
+    """Where the original frames or videos are; photos need none."""
     prepared: str | None = None
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
 
@@ -61,5 +62,5 @@ def _open_photos(_: Path, __: Log) -> Iterator[Splits]:
 SOURCES: dict[str, Source[Splits]] = {
     "photos": Source("", _fingerprint_photos, _open_photos),
     "frames": Source("the folder or tar archive that holds the frames", fingerprint_frames, frame_clips),
-    "file": Source("the video file (AVI, MP4)", fingerprint_video, video_clips),
+    "file": Source("the video file (AVI, MP4), or a folder of them", fingerprint_video, video_clips),
 }

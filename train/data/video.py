@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from train.data.clips import NUM_FRAMES, PATCH_SIZE, SPLITS, Splits, patch_sequences, windows
+from train.data.clips import NUM_FRAMES, PATCH_SIZE, SPLITS, Splits, patch_sequences, some_of, windows
 from train.data.dataset import Dataset, open_prepared, prepare_from
 from train.data.pixels import moments
 from train.data.prepared import LocalBuilder, LocalInfo, Records, prepare_once
-from train.data.source import Log
+from train.data.source import Log, fingerprint_source, origin, reading
 from train.data.sources import DataConfig, resolve
+from train.errors import UserError
 
 __all__ = ["Video", "VideoData", "load", "prepare"]
 
@@ -26,13 +27,14 @@ class Video(LocalBuilder, skip_registration=True):  # pyright: ignore
     Args:
       data_dir: Where TFDS keeps the prepared data.
       splits: The clips to prepare; None to read data that are prepared.
+      origin: What errors call the originals.
       log: Takes lines of progress.
     """
 
-    VERSION = tfds.core.Version("1.0.0")  # of the records: count up when other code makes other ones
+    VERSION = tfds.core.Version("1.1.0")  # of the records: count up when other code makes other ones
 
-    def __init__(self, *, data_dir: Path, splits: Splits | None = None, log: Log = print) -> None:
-        self._clip_sets, self._log = splits or {}, log
+    def __init__(self, *, data_dir: Path, splits: Splits | None = None, origin: str = "", log: Log = print) -> None:
+        self._clip_sets, self._origin, self._log = splits or {}, origin, log
         super().__init__(data_dir=str(data_dir))
 
     def _info(self) -> tfds.core.DatasetInfo:
@@ -53,23 +55,29 @@ class Video(LocalBuilder, skip_registration=True):  # pyright: ignore
 
     def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
         histogram = np.zeros(256, np.int64)
-        key = 0
-        for clip, first_frame, window in self._windows(split):
+        key, names = 0, []
+        for clip, first_frame, window in self._windows(split, names):
             histogram += np.bincount(window.ravel(), minlength=256)
             for position, sequence in enumerate(patch_sequences(window)):
                 yield key, {"sequence": sequence, "clip": clip, "first_frame": first_frame, "position": position}
                 key += 1
-        self._log(f"  {split}: {key} sequences, clips: {self._clip_sets[split].num_clips}")
+        self._log(f"  {split}: {key} sequences, clips: {len(names)} ({some_of(names)})")
+        if np.count_nonzero(histogram) < 2:
+            raise UserError(
+                f"{self._origin}: all frames of {split} are of one grey level ({np.argmax(histogram)}); there is "
+                "nothing to learn or to judge: give other clips"
+            )
         if split == "train":
             self.facts["pixel_std"] = float(moments(histogram)[1])
 
-    def _windows(self, split: str) -> Iterator[tuple[int, int, np.ndarray]]:
+    def _windows(self, split: str, names: list[str]) -> Iterator[tuple[int, int, np.ndarray]]:
         num_clips, clips = self._clip_sets[split]
         spoken = time.monotonic()
         for count, clip in enumerate(clips):
             if time.monotonic() - spoken > SECONDS_BETWEEN_LINES:
                 self._log(f"  {split}: {count} of {num_clips} clips")
                 spoken = time.monotonic()
+            names.append(clip.name)
             for index, window in enumerate(windows(clip.frames)):
                 yield clip.number, index * NUM_FRAMES, window
 
@@ -117,10 +125,11 @@ def prepare(config: DataConfig, *, log: Log = print) -> Path:
 
     def write(data_dir: Path) -> None:
         with source.open(root, log) as splits:
-            prepare_once(Video(data_dir=data_dir, splits=splits, log=log))
+            prepare_once(Video(data_dir=data_dir, splits=splits, origin=origin(config), log=log))
 
-    key = f"{config.source}-{source.fingerprint(root)}"
-    return prepare_from(Video, key, config.prepared, prepare=write, log=log)
+    with reading(config):
+        key = f"{config.source}-{fingerprint_source(source, root)}"
+        return prepare_from(Video, key, config.prepared, prepare=write, log=log)
 
 
 def _read_sequences(records: Records, numbers: list[int]) -> np.ndarray:

@@ -16,6 +16,7 @@ from train.figures.energies import Stack, init_network, layer_energies, train_ne
 from train.figures.energy_plots import component_picture, energy_picture, layer_numbers, rho_picture
 from train.figures.sentences import Sentence, choose, embed, words_of
 from train.figures.synthetic_plots import Drawing, draw_descent_regions, draw_energy_and_trace, draw_proximal_regions
+from train.home import expanded
 from train.outputs import check_out
 
 __all__ = ["DATA_SETS", "OTHER_RHOS", "RECIPE", "draw_yang2022"]
@@ -51,7 +52,7 @@ def draw_yang2022(config: FiguresConfig, *, log: Log = print) -> None:
     numbers = chosen(config)
     if {5, 6} & set(numbers) and not config.data.root:
         raise UserError(RECIPE)
-    out = Path(config.out).expanduser()
+    out = expanded(config.out, "out")
     start = time.monotonic()
     for name, (figure, values) in _drawings(config, numbers, log):
         _save(out, name, figure, values)
@@ -140,7 +141,7 @@ def _corpus(name: Literal["sst2", "imdb"], config: FiguresConfig, numbers: tuple
 def _embeddings(config: FiguresConfig, words: set[str]) -> Embeddings:
     if config.embeddings is None:
         return hashed_embeddings(config.embedding_dim)
-    return glove_embeddings(Path(config.embeddings).expanduser(), words)
+    return glove_embeddings(expanded(config.embeddings, "embeddings"), words)
 
 
 def _facts(corpus: Corpus) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from unroll_jax.models import EncoderConfig
 __all__ = ["ARCHITECTURES", "Architecture", "class_names", "read_architecture", "read_config", "unnamed_classes"]
 
 # What config.json calls an activation, and what we do.
+LARGEST = 2**31  # what a size stays below: indices have 32 bits
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -159,8 +160,9 @@ def read_config(values: Mapping[str, Any], *, where: str) -> EncoderConfig:
     if "token_types" not in numbers:
         numbers["token_types"] = 0
     for field, name in architecture.numbers.items():
-        if field not in ("activation", "norm_epsilon") and type(values[name]) is not int:
-            raise UserError(f"{where} has {name}={values[name]!r}; it must be an integer")
+        number = values[name]
+        if field not in ("activation", "norm_epsilon") and not (type(number) is int and abs(number) < LARGEST):
+            raise UserError(f"{where} has {name}={number!r}; it must be an integer below 2**31")
         if field == "norm_epsilon" and not isinstance(values[name], float | int):
             raise UserError(f"{where} has {name}={values[name]!r}; it must be a number")
     if architecture.positions_after_padding:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import UserError
+from train.home import expanded
 
 __all__ = ["FILES", "find_folder", "may_be_repository", "missing_file", "read_json", "weights_file"]
 
@@ -35,7 +36,7 @@ def find_folder(
       UserError: if there is no such folder, and what is not a folder is no repository, cannot be downloaded, or lacks
         one of the files; if there is one, and a revision.
     """
-    folder = Path(source).expanduser()
+    folder = expanded(source, option)
     if source and folder.is_dir():  # not the folder one happens to be in
         if revision is not None:
             raise UserError(

@@ -99,6 +99,11 @@ def read_weights(
         layers which the configuration does not have, or that hold numbers which are not finite.
     """
     prefix = architecture.prefix if any(name.startswith(architecture.prefix) for name in tensors.names) else ""
+    if config.num_layers > len(tensors.names):  # and be it billions: names of all their tensors would fill the memory
+        raise UserError(
+            f"{tensors.file} does not fit its config.json: num_layers={config.num_layers}, but {len(tensors.names)} "
+            "tensors in all; copy both again"
+        )
     slots = [*_slots(tensors, config, architecture, prefix), *_head_slots(tensors, config, architecture, prefix)]
     problems = _problems(tensors, slots, config, f"{prefix}{architecture.layers}")
     if problems:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from train.metrics import numbers
-from train.recipe import Recipe, Validation, require_finite
+from train.recipe import Recipe, Validation, check_batch_size, require_finite
 from train.sharding import gather_first, make_mesh, own_rows
 from train.supervised.config import SupervisedConfig
 from train.supervised.evaluate import make_split_scores, norms_of
@@ -24,8 +24,9 @@ def supervised_recipe(config: SupervisedConfig, task: Task, data: Any, *, best_b
     """The recipe of one run; ``best_by`` names the one of `Scores` that the best checkpoint is best in.
 
     Raises:
-      UserError: if the mesh does not fit the devices or the batch.
+      UserError: if the batch is larger than the train split, or the mesh does not fit the devices or the batch.
     """
+    check_batch_size(config.batch_size, data.num_examples("train"), "examples")
     epoch = steps_an_epoch(config, data)
     num_steps = config.epochs * epoch
     rule = optimizer(config.optimizer, num_steps=num_steps, steps_an_epoch=epoch)

@@ -3,7 +3,6 @@
 import functools
 import zlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,6 +20,7 @@ from train.data.text import (
     learn_words,
 )
 from train.errors import UserError
+from train.home import expanded
 from train.pretrained import FILES, Pretrained, load_pretrained, may_be_repository
 from train.text.config import EncoderOptions, TextEncoderConfig, TextUnrolledConfig
 
@@ -69,14 +69,21 @@ class TextMaterial:
 
     @functools.cached_property
     def embedding_std(self) -> float:
-        """Standard deviation of an entry of the clean embeddings of train tokens; 1 where these are learned."""
+        """Standard deviation of an entry of the clean embeddings of train tokens; 1 where these are learned.
+
+        Raises:
+          UserError: if it is 0, as noise in its unit would be none.
+        """
         if self.table is None:
             return 1.0  # what learned embeddings start with
         counts = np.zeros(len(self.table))
         for batch in self.tokens.examples("train", batch_size=1024):
             counts += np.bincount(batch.tokens[batch.mask], minlength=len(counts))
         shares, table = counts / counts.sum(), self.table.astype(np.float64)
-        return float(np.sqrt(shares @ np.mean(table**2, axis=1) - (shares @ np.mean(table, axis=1)) ** 2))
+        variance = shares @ np.mean(table**2, axis=1) - (shares @ np.mean(table, axis=1)) ** 2
+        if not variance > 0.0:
+            raise UserError("all given embeddings of train tokens are one number, so noise would be 0; give others")
+        return float(np.sqrt(variance))
 
     def found(self) -> dict[str, Any]:
         """Figures that change when the texts, their labels, the numbers of tokens or the given weights do.
@@ -120,6 +127,8 @@ def load_material(config: Config, log: Log) -> TextMaterial:
     _check_validation(data)
     tokenizer, pretrained, table = _given(config, data, log)
     _check_length(tokenizer, config.max_length, pairs=data.pairs)
+    if table is not None and np.ptp(table) == 0.0:
+        raise UserError("all entries of the given word embeddings are one number, so noise would be 0; give others")
     tokens = TokenData(data, tokenizer, max_length=config.max_length, log=log)
     return TextMaterial(tokens, pairs=data.pairs, pretrained=pretrained, table=table)
 
@@ -141,10 +150,10 @@ def _given(config: Config, data: TextData, log: Log) -> tuple[Tokenizer, Pretrai
         return pretrained.tokenizer, pretrained, _word_table(pretrained)
     if model.embeddings is None:
         return _words(data, config.min_count), None, None
-    if Path(model.embeddings).expanduser().is_file():
+    if (file := expanded(model.embeddings, "model.embeddings")).is_file():
         # Nothing is learned of words whose vectors stay as they are, so those of all splits may be known.
         words = _words(data, config.min_count, splits=SPLITS if model.frozen else ("train",))
-        vectors = glove_embeddings(Path(model.embeddings).expanduser(), words.vocabulary)
+        vectors = glove_embeddings(file, words.vocabulary)
         known = sum(vectors.covers(word) for word in words.vocabulary)
         log(f"{model.embeddings} has vectors of {known} of {len(words.vocabulary)} words, {vectors.dim} wide")
         return words, None, embedding_table(words, vectors)
@@ -158,7 +167,7 @@ def _given(config: Config, data: TextData, log: Log) -> tuple[Tokenizer, Pretrai
 def _check_embeddings(source: str) -> None:
     """Refuses what is no file and no folder where it cannot be a repository either, before the hub is asked for it."""
     is_vectors = source.lower().endswith(VECTOR_FILES) or not may_be_repository(source)
-    if is_vectors and not Path(source).expanduser().is_dir():
+    if is_vectors and not expanded(source, "model.embeddings").is_dir():
         raise UserError(
             f"--model.embeddings {source} is neither a file of word vectors nor an encoder's folder or repository; "
             f"give a file in the format of GloVe, a folder that holds {', '.join(FILES)}, or OWNER/NAME"

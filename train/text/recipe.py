@@ -8,7 +8,7 @@ import numpy as np
 
 from train.constrained import TrainState, describe_step, init_state, judge_losses, make_step
 from train.data.text import TokenBatch
-from train.recipe import Recipe, Validation
+from train.recipe import Recipe, Validation, check_batch_size
 from train.sharding import make_mesh, own_rows
 from train.text.config import TextEncoderConfig, TextUnrolledConfig
 from train.text.material import TextMaterial
@@ -22,8 +22,9 @@ def text_recipe(config: TextEncoderConfig | TextUnrolledConfig, task: Task, mate
     """The recipe of one run, plain or constrained.
 
     Raises:
-      UserError: if the mesh does not fit the devices or the batch.
+      UserError: if the batch is larger than the train split, or the mesh does not fit the devices or the batch.
     """
+    check_batch_size(config.batch_size, material.tokens.num_examples("train"), "texts")
     split_reading = make_split_reading(task, material)
     mesh = make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
     rows = own_rows(mesh, config.batch_size)

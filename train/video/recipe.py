@@ -7,7 +7,7 @@ import numpy as np
 
 from train.constrained import TrainState, describe_step, init_state, judge_losses, make_step
 from train.data import VideoData
-from train.recipe import Recipe, Validation
+from train.recipe import Recipe, Validation, check_batch_size
 from train.sharding import make_mesh, own_rows
 from train.video.config import VideoConfig
 from train.video.evaluate import make_split_losses
@@ -21,8 +21,9 @@ def video_recipe(config: VideoConfig, task: Task, data: VideoData) -> Recipe:
     """The recipe of one run, plain or constrained.
 
     Raises:
-      UserError: if the mesh does not fit the devices or the batch.
+      UserError: if the batch is larger than the train split, or the mesh does not fit the devices or the batch.
     """
+    check_batch_size(config.batch_size, data.num_sequences("train"), "sequences")
     split_losses = make_split_losses(task, data)
     mesh = make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
     reading = {"batch_size": config.batch_size, "seed": config.seed, "rows": own_rows(mesh, config.batch_size)}

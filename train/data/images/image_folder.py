@@ -14,14 +14,14 @@ from train.data.image_files import ImageFile, fingerprint_images, open_image_fil
 from train.data.images.originals import ImageSet, LabelledImages
 from train.data.picture_files import decode_in_order, levels
 from train.data.source import Log
+from train.data.split_folders import KNOWN, looks_like
 from train.errors import UserError
 
 __all__ = ["fingerprint_image_folder", "open_image_folder"]
 
 LAYOUT = "ROOT/train/CLASS/0001.png, ROOT/test/CLASS/0001.png, and if there is one ROOT/validation/CLASS/0001.png"
 # The first folder with the name of a split tells the split; a class may have such a name too.
-SPLIT = re.compile(r"(?:(.*?)/)??(train|test|validation|val)/(.*)", re.IGNORECASE)
-SYNONYMS = {"val": "validation"}
+SPLIT = re.compile(rf"(?:(.*?)/)??({'|'.join(KNOWN)})/(.*)", re.IGNORECASE | re.DOTALL)
 Filed = dict[str, list[ImageFile]]  # the files of each class
 
 
@@ -59,6 +59,7 @@ def _splits(files: list[ImageFile], root: Path, log: Log) -> dict[str, Filed]:
     for file in sorted(files, key=lambda file: file.path):
         found = SPLIT.fullmatch(str(file.path))
         if found is None:
+            _check_no_split(file, root)
             passed_over += 1
             continue
         top, split, rest = found.groups()
@@ -67,7 +68,7 @@ def _splits(files: list[ImageFile], root: Path, log: Log) -> dict[str, Filed]:
                 f"data.root={root}: image '{file.path}' does not lie in the folder of a class; the layout is {LAYOUT}"
             )
         tops.add(top or ".")
-        splits[SYNONYMS.get(split.lower(), split.lower())][rest.split("/")[0]].append(file)
+        splits[KNOWN[split.lower()]][rest.split("/")[0]].append(file)
     if len(tops) > 1:
         raise UserError(f"data.root={root} holds several data sets ({', '.join(sorted(tops))}); give one of them")
     if passed_over:
@@ -76,6 +77,14 @@ def _splits(files: list[ImageFile], root: Path, log: Log) -> dict[str, Filed]:
         if split not in splits:
             raise UserError(f"data.root={root} holds no {split} folder with images; the layout is {LAYOUT}")
     return splits
+
+
+def _check_no_split(file: ImageFile, root: Path) -> None:
+    if split := looks_like(file.path.parent):
+        raise UserError(
+            f"data.root={root}: the folder of '{file.path}' looks like {split}, but not as the layout names it; the "
+            f"layout is {LAYOUT}; rename the folder"
+        )
 
 
 def _class_names(splits: dict[str, Filed], root: Path, log: Log) -> tuple[str, ...]:

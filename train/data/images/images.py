@@ -12,7 +12,7 @@ from train.data.images.sources import IMAGES, ImageConfig
 from train.data.picture_data import PictureData
 from train.data.pictures import Pictures, PictureSet, PictureSplit, write_pictures
 from train.data.prepared import LocalBuilder, Records
-from train.data.source import Log, fingerprint_source, open_source, resolve_source
+from train.data.source import Log, fingerprint_source, open_source, origin, reading, resolve_source
 from train.data.splits import SPLITS, hold_out
 from train.errors import UserError
 
@@ -59,11 +59,12 @@ def prepare(config: ImageConfig, *, log: Log = print) -> Path:
 
     def write(data_dir: Path) -> None:
         with open_source(source, root, config.prepared, log) as images:
-            write_pictures(_pictures(images, config.validation_share), data_dir, log)
+            write_pictures(_pictures(images, config.validation_share), data_dir, origin(config), log)
 
-    # Records depend on the share; those of the digits do not, but that costs nothing.
-    key = f"{config.source}-{fingerprint_source(source, root)}-{config.validation_share:g}"
-    return prepare_from(Pictures, key, config.prepared, prepare=write, log=log)
+    with reading(config):
+        # Records depend on the share; those of the digits do not, but that costs nothing.
+        key = f"{config.source}-{fingerprint_source(source, root)}-{config.validation_share:g}"
+        return prepare_from(Pictures, key, config.prepared, prepare=write, log=log)
 
 
 def _pictures(images: ImageSet, share: float) -> PictureSet:

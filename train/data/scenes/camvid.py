@@ -22,7 +22,7 @@ TABLE = class_table(
     {number: number for number in range(11)}, uncounted=[UNLABELLED], said="0 to 10, and 11 for unlabelled"
 )
 LAYOUT = "ROOT/train/NAME.png with its labels in ROOT/trainannot/NAME.png, and so for val and test"
-FILE = re.compile(r"(?:(.*?)/)?(train|val|test)(annot)?/([^/]+)\.\w+")
+FILE = re.compile(r"(?:(.*?)/)?(train|val|test)(annot)?/([^/]+)\.\w+", re.DOTALL)
 SPLITS = {"train": "train", "validation": "val", "test": "test"}
 Found = dict[tuple[str, str], ImageFile]  # by folder and name without suffix
 
@@ -52,14 +52,18 @@ def open_camvid(root: Path, log: Log) -> Iterator[PictureSet]:
 
 def _found(files: list[ImageFile], root: Path) -> Found:
     found: Found = {}
-    tops = set()
+    tops, twice = set(), []
     for file in files:
         if matched := FILE.fullmatch(str(file.path)):
             top, split, labels, name = matched.groups()
             tops.add(top or ".")
-            found[split + (labels or ""), name] = file
+            other = found.setdefault((split + (labels or ""), name), file)
+            if other is not file:
+                twice.append((other.path, file.path))
     if len(tops) > 1:
         raise UserError(f"data.root={root} holds several data sets ({', '.join(sorted(tops))}); give one of them")
+    if twice:
+        raise UserError(f"data.root={root} holds '{twice[0][0]}' and '{twice[0][1]}'; keep one of them")
     return found
 
 

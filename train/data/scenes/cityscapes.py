@@ -55,8 +55,8 @@ LAYOUT = (
     "ROOT/gtFine/train/CITY/NAME_gtFine_labelIds.png, and so for val"
 )
 # Both downloads may have been unpacked into folders of their own. The labels of the test cities are not published.
-IMAGE = re.compile(r"(?:.*/)?leftImg8bit/(train|val)/([^/]+)/([^/]+)_leftImg8bit\.\w+")
-LABELS = re.compile(r"(?:.*/)?gtFine/(train|val)/([^/]+)/([^/]+)_gtFine_(labelIds|labelTrainIds)\.\w+")
+IMAGE = re.compile(r"(?:.*/)?leftImg8bit/(train|val)/([^/]+)/([^/]+)_leftImg8bit\.\w+", re.DOTALL)
+LABELS = re.compile(r"(?:.*/)?gtFine/(train|val)/([^/]+)/([^/]+)_gtFine_(labelIds|labelTrainIds)\.\w+", re.DOTALL)
 Scene = tuple[str, str, str]  # split as published, city, name
 
 

@@ -12,7 +12,7 @@ from train.data.picture_data import PictureData
 from train.data.pictures import Pictures, PictureSet, PictureSplit, write_pictures
 from train.data.prepared import LocalBuilder, Records
 from train.data.scenes.sources import SCENES, SceneConfig
-from train.data.source import Log, fingerprint_source, open_source, resolve_source
+from train.data.source import Log, fingerprint_source, open_source, origin, reading, resolve_source
 from train.errors import UserError
 
 __all__ = ["SceneBatch", "SceneData", "load", "prepare"]
@@ -61,10 +61,11 @@ def prepare(config: SceneConfig, *, log: Log = print) -> Path:
 
     def write(data_dir: Path) -> None:
         with open_source(source, root, config.prepared, log) as scenes:
-            write_pictures(_reduced(scenes, config.reduction), data_dir, log)
+            write_pictures(_reduced(scenes, config.reduction), data_dir, origin(config), log)
 
-    key = f"{config.source}-{fingerprint_source(source, root)}-{config.reduction}"
-    return prepare_from(Pictures, key, config.prepared, prepare=write, log=log)
+    with reading(config):
+        key = f"{config.source}-{fingerprint_source(source, root)}-{config.reduction}"
+        return prepare_from(Pictures, key, config.prepared, prepare=write, log=log)
 
 
 def _reduced(scenes: PictureSet, factor: int) -> PictureSet:

@@ -79,6 +79,8 @@ def glove_embeddings(path: Path, words: Collection[str]) -> Embeddings:
         raise UserError(
             f"embeddings={path} has none of the {len(wanted)} words; give a file of their language, lower-case"
         )
+    if not any(vector.any() for vector in vectors.values()):
+        raise UserError(f"embeddings={path} has nothing but zeros for the {len(vectors)} words it knows; give others")
     length = math.sqrt(np.mean([np.sum(vector.astype(np.float64) ** 2) for vector in vectors.values()]))
     return Embeddings(dim, vectors, length=length)
 
@@ -91,8 +93,10 @@ def _lines(path: Path) -> Iterator[tuple[str, str, list[bytes]]]:
             where = f"embeddings={path} line {number}"
             dim = dim or len(line.split()) - 1
             # From the right: the word may hold spaces.
-            word, *numbers = line.rstrip().rsplit(b" ", dim) if dim else [line]
-            if not numbers or len(numbers) != dim or _ends_in_number(word):
+            word, *numbers = line.rstrip().rsplit(b" ", max(dim, 1))
+            if not dim:
+                raise UserError(f"{where} has 0 numbers after its word; give a file in the format of GloVe")
+            if len(numbers) != dim or _ends_in_number(word):
                 width = len(line.split()) - 1
                 raise UserError(f"{where} has {width} numbers after its word, the first line has {dim}; mend the file")
             try:
@@ -118,7 +122,8 @@ def _is_number(text: bytes) -> bool:
 
 def _parsed(numbers: list[bytes], where: str) -> np.ndarray:
     try:
-        vector = np.array([float(number) for number in numbers], np.float32)
+        with np.errstate(over="ignore"):  # infinity is told below
+            vector = np.array([float(number) for number in numbers], np.float32)
     except ValueError as error:
         raise UserError(
             f"{where}: {str(error).removeprefix('could not convert string to float: ')} is no number"

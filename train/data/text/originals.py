@@ -36,15 +36,19 @@ def decoded(content: bytes, *, where: str, first_line: int = 1) -> str:
     """The content as UTF-8 text, without a byte order mark.
 
     Raises:
-      UserError: naming ``where`` and the first byte that is not UTF-8.
+      UserError: naming ``where`` and the first byte that is not UTF-8, or is 0, as in UTF-16 and files of no text.
     """
     try:
-        return content.decode("utf-8-sig" if first_line == 1 else "utf-8")
+        text = content.decode("utf-8-sig" if first_line == 1 else "utf-8")
     except UnicodeDecodeError as error:
         line = first_line + content[: error.start].count(b"\n")
         raise UserError(
             f"{where} is not UTF-8: byte {content[error.start]:#04x} in line {line}; convert the file to UTF-8"
         ) from error
+    if "\0" in text:
+        line = first_line + text[: text.index("\0")].count("\n")
+        raise UserError(f"{where} is no UTF-8 text: it holds a zero byte in line {line}; convert the file to UTF-8")
+    return text
 
 
 def checked(text: str, *, where: str) -> str:

@@ -82,15 +82,21 @@ def open_rows(root: Path, place: Place) -> Iterator[dict[str, RowFile]]:
         yield found
 
 
-def read_rows(file: RowFile, columns: Sequence[str]) -> Iterator[Row]:
+def read_rows(file: RowFile, columns: Sequence[str], *, numbered: bool = False) -> Iterator[Row]:
     """Reads a file: TSV and CSV with a header, TSV without quoting; JSONL with an object a line; no blank lines.
+
+    Args:
+      file: The file.
+      columns: Names of the columns that it must have.
+      numbered: Whether TSV and CSV may lack a header: ``columns`` that are all numbers then count from 0, unless
+        they are names of the first line.
 
     Raises:
       UserError: for a file that is damaged or not UTF-8, that lacks one of ``columns``, or that has a line which cannot
         be read; it names file and line.
     """
     lines = _lines(file)
-    return _objects(file, lines, columns) if file.suffix == ".jsonl" else _records(file, lines, columns)
+    return _objects(file, lines, columns) if file.suffix == ".jsonl" else _records(file, lines, columns, numbered)
 
 
 def _folder(root: Path, place: Place) -> Path | None:
@@ -138,18 +144,21 @@ def _lines(file: RowFile) -> Iterator[str]:
         raise UserError(f"{file.where} cannot be read ({error}); copy it again") from error
 
 
-def _records(file: RowFile, lines: Iterator[str], columns: Sequence[str]) -> Iterator[Row]:
+def _records(file: RowFile, lines: Iterator[str], columns: Sequence[str], numbered: bool) -> Iterator[Row]:
     header: list[str] | None = None
     for number, fields in _tabbed(lines) if file.suffix == ".tsv" else _quoted(file, lines):
         if not fields:
             continue
         where = f"{file.where} line {number}"
         if header is None:
-            header = _header(fields, columns, where)
-        elif len(fields) != len(header):
+            header, is_row = _header(fields, columns, where, numbered)
+            if not is_row:
+                continue
+        elif fields == header:
+            raise UserError(f"{where} is the header again; take the line away")
+        if len(fields) != len(header):
             raise UserError(f"{where} has {len(fields)} field(s), the header has {len(header)}; mend the line")
-        else:
-            yield Row(where, dict(zip(header, fields, strict=True)))
+        yield Row(where, dict(zip(header, fields, strict=True)))
     if header is None:
         raise UserError(f"{file.where} is empty; it must begin with a header that has {_listed(columns)}")
 
@@ -171,12 +180,18 @@ def _quoted(file: RowFile, lines: Iterator[str]) -> Iterator[tuple[int, list[str
         raise UserError(f"{file.where} line {number} cannot be read as CSV ({error}); mend the line") from error
 
 
-def _header(names: list[str], columns: Sequence[str], where: str) -> list[str]:
+def _header(fields: list[str], columns: Sequence[str], where: str, numbered: bool) -> tuple[list[str], bool]:
+    """Names of the columns, and whether they are numbers, because the first line is a row."""
+    is_row = numbered and all(column.isdecimal() for column in columns) and not set(columns) <= set(fields)
+    names = [str(number) for number in range(len(fields))] if is_row else fields
     repeated = {name for name in names if names.count(name) > 1} & set(columns)
     if repeated:
         raise UserError(f"{where} names the column {repeated.pop()!r} twice; rename one")
-    _require(names, columns, where)
-    return names
+    way_out = "; where there is no header, give all columns as numbers, from 0" if numbered and not is_row else ""
+    if len(fields) == 1 and len(columns) > 1:
+        way_out = "; the columns of a .csv are separated by commas, those of a .tsv by tabs"
+    _require(names, columns, where, way_out)
+    return names, is_row
 
 
 def _objects(file: RowFile, lines: Iterator[str], columns: Sequence[str]) -> Iterator[Row]:
@@ -197,11 +212,11 @@ def _objects(file: RowFile, lines: Iterator[str], columns: Sequence[str]) -> Ite
         yield Row(where, fields)
 
 
-def _require(names: Any, columns: Sequence[str], where: str) -> None:
+def _require(names: Any, columns: Sequence[str], where: str, way_out: str = "") -> None:
     if missing := [column for column in columns if column not in names]:
         several = "s" if len(missing) > 1 else ""
         shown = f"{_listed(list(names)[:SHOWN])}{' and more' if len(names) > SHOWN else ''}"
-        raise UserError(f"{where} has no column{several} {_listed(missing)}; its columns are {shown}")
+        raise UserError(f"{where} has no column{several} {_listed(missing)}; its columns are {shown}{way_out}")
 
 
 def _listed(names: Any) -> str:

@@ -29,9 +29,9 @@ class TextConfig:
     validation file), the same ones every time, as many of each class as its share in train. A table without test file
     gives as much for that."""
     text_column: str = "text"
-    """Of a table: the column of the text."""
+    """Of a table: the column of the text, by name. A table without a header takes numbers for all columns, from 0."""
     label_column: str = "label"
-    """Of a table: the column of the class, by name or number."""
+    """Of a table: the column of the class, which is a name or a number."""
     second_column: str | None = None
     """Of a table: the column of the second text, where records are pairs."""
 
@@ -59,6 +59,7 @@ def resolve_text(config: TextConfig) -> tuple[Source[TextSet], Path | None]:
                 raise UserError(f"data.{name}_column={value} is for data.source=table; leave it out")
         return source, root
     if len(set(columns)) < len(columns):
-        raise UserError(f"the columns of data.source=table must differ, got {', '.join(map(str, columns))}")
+        names = ", ".join(column for column in columns if column is not None)
+        raise UserError(f"the columns of a table must differ, got {names}")
     fingerprint = functools.partial(table.fingerprint_table, columns=columns)
     return source._replace(fingerprint=fingerprint, open=functools.partial(table.open_table, columns=columns)), root

@@ -6,11 +6,12 @@ import hashlib
 import re
 from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from train.data.fingerprint import fingerprint_files
 from train.data.source import Log
+from train.data.split_folders import looks_like
 from train.data.text.originals import Labelled, TextSet, checked
 from train.data.text.rows import SUFFIXES, Row, RowFile, read_rows
 from train.errors import UserError
@@ -21,12 +22,18 @@ ROOT = (
     "a TSV, CSV or JSONL file, or a folder with one called train, and where there are any with one called test and one "
     "called validation (or dev)"
 )
-NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+NAMES = {
+    "train": ("train", "training"),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test", "testing"),
+}
+OTHER_SUFFIXES = (".json", ".parquet", ".txt")  # of tables that are not read
+FIRST_LINES = (".tsv line 1", ".csv line 1")  # where a header may be read as a row
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")  # a label that is put in order by its value
 
 
 class Columns(NamedTuple):
-    """Names of the columns of the text, the label, and the second text of a pair."""
+    """The columns of the text, the label, and the second text of a pair: by name, or without a header by number."""
 
     text: str = "text"
     label: str = "label"
@@ -48,13 +55,14 @@ def open_table(root: Path, log: Log, columns: Columns = Columns()) -> Iterator[T
     """Reads every file. Classes are the labels of the train file: by value where all are numbers, else by name.
 
     Raises:
-      UserError: for a file that cannot be read or is not UTF-8, a missing column, an empty text or label, and a label
-        that the train file does not have; it names file and line.
+      UserError: for a file that cannot be read or is not UTF-8, a missing column, a header that is read as a row, an
+        empty text or label, and a label that the train file does not have; it names file and line.
     """
     del log  # what is wrong with a table is an error
     found = {
         split: _read(RowFile(str(path), path.suffix, _opener(path)), columns) for split, path in _find(root).items()
     }
+    _refuse_header(found["train"])
     class_names = _class_names({label for *_, label, _ in found["train"]}, root)
     numbers = {name: number for number, name in enumerate(class_names)}
     splits = {split: [_labelled(*record, numbers) for record in records] for split, records in found.items()}
@@ -76,9 +84,19 @@ def _find(root: Path) -> dict[str, Path]:
             raise UserError(f"data.root={root} holds {' and '.join(file.name for file in files)}; keep one of them")
         if files:
             found[split] = files[0]
+    _check_others(root, found)
     if "train" not in found:
         raise UserError(f"data.root={root} holds no train.tsv, train.csv or train.jsonl; give {ROOT}")
     return found
+
+
+def _check_others(root: Path, found: dict[str, Path]) -> None:
+    """Refuses files that look like splits and would be left out in silence, their split cut from train."""
+    for file in sorted(root.iterdir()):
+        tabular = file.suffix.lower() in (*SUFFIXES, *OTHER_SUFFIXES) and not file.is_dir()
+        split = looks_like(PurePosixPath(file.name)) if tabular else None
+        if split and split not in found and file not in found.values():
+            raise UserError(f"data.root={root}: '{file.name}' looks like {split}, and cannot be read; give {ROOT}")
 
 
 def _opener(path: Path) -> functools.partial:
@@ -89,12 +107,22 @@ def _read(file: RowFile, columns: Columns) -> list[tuple[str, str, str, str]]:
     """Place, text, label and second text of every row."""
     wanted = [column for column in (columns.text, columns.label, columns.second) if column is not None]
     records = []
-    for row in read_rows(file, wanted):
+    for row in read_rows(file, wanted, numbered=True):
         second = "" if columns.second is None else _text(row, columns.second)
         records.append((row.where, _text(row, columns.text), _label(row, columns.label), second))
     if not records:
         raise UserError(f"{file.where} holds no rows; give at least one")
     return records
+
+
+def _refuse_header(records: list[tuple[str, str, str, str]]) -> None:
+    """Refuses a first line that was read as a row, as columns are numbers, and has a label that no other row has."""
+    (where, text, first, _), *others = records
+    if where.endswith(FIRST_LINES) and others and all(first != label for _, _, label, _ in others):
+        raise UserError(
+            f"{where} looks like a header: no other row has the label {first!r}; give columns by their names, as "
+            f"{text!r} and {first!r}, or if it is a row move it further down"
+        )
 
 
 def _text(row: Row, column: str) -> str:

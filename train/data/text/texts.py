@@ -11,7 +11,7 @@ import tensorflow_datasets as tfds
 
 from train.data.dataset import Dataset, open_prepared, prepare_from
 from train.data.prepared import LocalBuilder, LocalInfo, Records, prepare_once
-from train.data.source import Log, fingerprint_source, open_source
+from train.data.source import Log, fingerprint_source, open_source, origin, reading
 from train.data.splits import SPLITS, hold_out
 from train.data.text.originals import Labelled, TextSet
 from train.data.text.sources import TextConfig, resolve_text
@@ -117,12 +117,14 @@ def prepare(config: TextConfig, *, log: Log = print) -> Path:
     def write(data_dir: Path) -> None:
         with open_source(source, root, config.prepared, log) as texts:
             originals = texts._replace(splits=_three_splits(texts, config.validation_share, log))
+        _check_differ(originals, origin(config))
         prepare_once(Texts(data_dir=data_dir, originals=originals))
         _describe(originals, log, test_is_cut="test" not in texts.splits)
 
-    # Records depend on the share; those of the sources with a validation split do not, but that costs nothing.
-    key = f"{config.source}-{fingerprint_source(source, root)}-{config.validation_share:g}"
-    return prepare_from(Texts, key, config.prepared, prepare=write, log=log)
+    with reading(config):
+        # Records depend on the share; those of the sources with a validation split do not, but that costs nothing.
+        key = f"{config.source}-{fingerprint_source(source, root)}-{config.validation_share:g}"
+        return prepare_from(Texts, key, config.prepared, prepare=write, log=log)
 
 
 def _checksum(texts: Iterable[Labelled]) -> int:
@@ -149,6 +151,14 @@ def _three_splits(texts: TextSet, share: float, log: Log) -> Mapping[str, Sequen
             log(f"  there is no test file: {len(held_out)} of {len(labels)} texts are held out for it")
         splits |= {name: [splits["train"][i] for i in part] for name, part in (("train", stay), (split, held_out))}
     return splits
+
+
+def _check_differ(texts: TextSet, where: str) -> None:
+    if len({(text, second) for text, _, second in texts.splits["train"]}) < 2:
+        raise UserError(f"{where}: all texts of train are the same; give texts that differ")
+    if len(labels := {label for _, label, _ in texts.splits["train"]}) < 2:
+        name = texts.class_names[labels.pop()]
+        raise UserError(f"{where}: train has texts of one class alone ({name}); give at least two")
 
 
 def _describe(texts: TextSet, log: Log, *, test_is_cut: bool) -> None:

@@ -1,0 +1,99 @@
+"""Faults of how original files are told apart, read and refused."""
+
+from tests.faults.fault import Fault
+
+__all__ = ["FAULTS"]
+
+FAULTS: list[Fault] = [
+    Fault(
+        "testing/frames is no split, so its clips are trained on",
+        "train/data/split_folders.py",
+        '"test": ("test", "testing", ',
+        '"test": ("test", ',
+        "tests/data/test_clip_splits.py",
+    ),
+    Fault(
+        "folders that look like splits are dealt like any others",
+        "train/data/clip_splits.py",
+        "    if examples:\n",
+        "    if not names:\n",
+        "tests/data/test_clip_splits.py",
+    ),
+    Fault(
+        "masks of anomalies are clips",
+        "train/data/frames.py",
+        "any(MASKS.fullmatch(part) for part in folder.parts)",
+        "any(MASKS.fullmatch(part) for part in ())",
+        "tests/data/test_clip_splits.py tests/data/test_frames.py",
+    ),
+    Fault(
+        "frames of one grey level are prepared",
+        "train/data/video.py",
+        "if np.count_nonzero(histogram) < 2:",
+        "if np.count_nonzero(histogram) < 1:",
+        "tests/data/test_video.py",
+    ),
+    Fault(
+        "a truncated video counts as a whole one",
+        "train/data/decoding.py",
+        "if shortfall := _shortfall(path, claim, count, seconds):",
+        "if shortfall := None:",
+        "tests/data/test_video_file.py",
+    ),
+    Fault(
+        "images of one class alone are prepared",
+        "train/data/pictures.py",
+        '(2 if split == "train" else 1)',
+        "1",
+        "tests/data/test_image_sources.py tests/data/test_scene_sources.py",
+    ),
+    Fault(
+        "images of one colour are prepared",
+        "train/data/pictures.py",
+        "(np.count_nonzero(counts, axis=-1) < 2).all()",
+        "(np.count_nonzero(counts, axis=-1) < 1).all()",
+        "tests/data/test_image_sources.py",
+    ),
+    Fault(
+        "the first line of a table without header is lost",
+        "train/data/text/rows.py",
+        "            if not is_row:\n                continue\n",
+        "            continue\n",
+        "tests/data/test_text_bad_rows.py",
+    ),
+    Fault(
+        "a header is a row where columns are numbers",
+        "train/data/text/table.py",
+        '    _refuse_header(found["train"])\n',
+        "",
+        "tests/data/test_text_bad_rows.py",
+    ),
+    Fault(
+        "folders that cannot be read are left out",
+        "train/data/image_files.py",
+        "followlinks=True, onerror=refuse",
+        "followlinks=True",
+        "tests/data/test_originals.py",
+    ),
+    Fault(
+        "links to folders are left out",
+        "train/data/image_files.py",
+        "followlinks=True",
+        "followlinks=False",
+        "tests/data/test_originals.py",
+    ),
+    Fault(
+        "a batch may be larger than the train split",
+        "train/recipe.py",
+        "    if batch_size > num_examples:",
+        "    if batch_size < 0:",
+        "tests/train/test_recipe.py",
+    ),
+    Fault(
+        "tables of splits under other names are left out",
+        "train/data/text/table.py",
+        "    _check_others(root, found)\n",
+        "",
+        "tests/data/test_text_bad_rows.py",
+    ),
+]

@@ -1,0 +1,181 @@
+"""Files for hostile commands: functions that write them into the empty folder of a command."""
+
+import io
+import os
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from PIL import Image
+
+__all__ = [
+    "Given",
+    "bomb",
+    "both",
+    "clips",
+    "cut",
+    "files",
+    "folders",
+    "image",
+    "labels",
+    "link",
+    "named_in_latin_1",
+    "pages",
+    "pictures",
+    "spoilt_zip",
+    "tar",
+    "video",
+]
+
+Given = Callable[[Path], None]
+SIDE = 8  # of images, in pixels
+
+
+def files(contents: Mapping[str, str | bytes]) -> Given:
+    """Texts and bytes by path."""
+
+    def write(folder: Path) -> None:
+        for name, content in contents.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
+
+    return write
+
+
+def folders(*names: str) -> Given:
+    """Empty folders."""
+    return lambda folder: [(folder / name).mkdir(parents=True, exist_ok=True) for name in names] and None
+
+
+def link(name: str, target: str) -> Given:
+    """A symbolic link."""
+
+    def write(folder: Path) -> None:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).symlink_to(target)
+
+    return write
+
+
+def both(*parts: Given) -> Given:
+    """What several write, one after the other."""
+    return lambda folder: [part(folder) for part in parts] and None
+
+
+def image(seed: int | None = 0, *, mode: str = "L", kind: str = "PNG", side: int = SIDE) -> bytes:
+    """The bytes of an image: random, or black where there is no seed."""
+    shape = (side, side, 3)
+    pixels = (
+        np.zeros(shape, np.uint8) if seed is None else np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+    )
+    picture, stream = Image.fromarray(pixels), io.BytesIO()
+    picture = picture.convert("L").convert(mode) if mode.startswith(("I", "F")) else picture.convert(mode)
+    picture.save(stream, kind)
+    return stream.getvalue()
+
+
+def bomb() -> bytes:
+    """The bytes of a small PNG whose header claims 40,000 x 40,000 pixels."""
+    content = bytearray(image())
+    content[16:24] = struct.pack(">II", 40_000, 40_000)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    return bytes(content)
+
+
+def pages(kind: str) -> bytes:
+    """The bytes of a file with three images."""
+    first, *others = (Image.open(io.BytesIO(image(seed))) for seed in range(3))
+    stream = io.BytesIO()
+    first.save(stream, kind, save_all=True, append_images=others)
+    return stream.getvalue()
+
+
+def labels(seed: int) -> bytes:
+    """The bytes of a map of classes 0 to 11."""
+    stream = io.BytesIO()
+    Image.fromarray(np.random.default_rng(seed).integers(0, 12, (SIDE, SIDE), np.uint8)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def clips(lengths: Mapping[str, int], *, black: bool = False) -> Given:
+    """Folders of so many frames."""
+    frames = {f"{name}/{n}.png": image(None if black else n) for name, length in lengths.items() for n in range(length)}
+    return files(frames)
+
+
+def pictures(counts: Mapping[str, int], **options: Any) -> Given:
+    """Folders of so many images."""
+    return files({f"{name}/{n}.png": image(n, **options) for name, count in counts.items() for n in range(count)})
+
+
+def cut(name: str, share: float) -> Given:
+    """A file that is there, cut off."""
+
+    def write(folder: Path) -> None:
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: int(share * len(content))])
+
+    return write
+
+
+def tar(name: str, contents: Mapping[str, bytes], *, kind: bytes = tarfile.REGTYPE, mode: Any = "w") -> Given:
+    """A tar archive of members of one kind; links lead to a file of the system."""
+
+    def write(folder: Path) -> None:
+        with tarfile.open(folder / name, mode) as archive:
+            for path, content in contents.items():
+                member = tarfile.TarInfo(path)
+                member.type, member.linkname = kind, "" if kind == tarfile.REGTYPE else "/etc/hostname"
+                member.size = len(content) if kind == tarfile.REGTYPE else 0
+                archive.addfile(member, io.BytesIO(content))
+
+    return write
+
+
+def spoilt_zip(name: str, contents: Mapping[str, str], at: int) -> Given:
+    """A zip archive with bytes changed from a place on."""
+
+    def write(folder: Path) -> None:
+        with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path, content in contents.items():
+                archive.writestr(path, content)
+        spoilt = bytearray((folder / name).read_bytes())
+        spoilt[at : at + 8] = b"\xff" * 8
+        (folder / name).write_bytes(spoilt)
+
+    return write
+
+
+def named_in_latin_1(name: str, content: bytes) -> Given:
+    """A file below a folder, both in names that are not UTF-8."""
+
+    def write(folder: Path) -> None:
+        path = folder / os.fsdecode(name.encode("latin-1"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+    return write
+
+
+def video(name: str, num_frames: int, *, black: bool = False, codec: str = "mpeg4") -> Given:
+    """A small video."""
+
+    def write(folder: Path) -> None:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        with av.open(str(folder / name), "w") as container:
+            stream: Any = container.add_stream(codec, rate=25)
+            stream.width = stream.height = 32
+            stream.pix_fmt = "yuv420p"
+            for number in range(num_frames):
+                pixels = np.full((32, 32), 0 if black else 10 + 2 * number, np.uint8)
+                frame = av.VideoFrame.from_ndarray(pixels, format="gray").reformat(format="yuv420p")
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode())
+
+    return write
