@@ -196,14 +196,14 @@ def test_remat_keeps_the_gradients_and_saves_memory_as_far_as_its_policy_lets_it
 
 
 BAD_CALLS = [
-    ({"num_layers": 0}, "num_layers must be an integer of at least 1, got 0"),
-    ({"num_layers": 2.5}, "num_layers must be an integer of at least 1, got 2.5"),
+    ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
+    ({"num_layers": 2.5}, "num_layers must be an integer, got 2.5"),
     ({"num_layers": 3, "record": "energies"}, "record must be .* got 'energies'"),
     ({"num_layers": 3, "tied": False}, r"params.W_a must have a leading axis of num_layers=3 .* got shape \(2, 3, 3\)"),
     ({"num_layers": 2, "tied": False, "descent": "step"}, 'record="energy" needs a Descent, got a step alone'),
     (
         {"num_layers": 2, "descent": lambda params, y, x: y[:1], "record": None},
-        r"keep shape and dtype, float32\[4, 3\]",
+        r"keep shape and dtype, y float32\[4, 3\]",
     ),
     (
         {"num_layers": 2, "descent": lambda params, y, x: y.astype("bfloat16"), "record": None},
@@ -218,5 +218,5 @@ BAD_CALLS = [
 def test_a_bad_argument_is_named(layer, options, message):
     params, y = weights(2), tokens()[0]
     chosen = {"step": layer.step}.get(options.get("descent"), options.get("descent", layer))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         uj.unroll(chosen, params, y, **{name: value for name, value in options.items() if name != "descent"})

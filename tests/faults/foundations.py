@@ -126,7 +126,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "tolerance of a rise negative for a negative energy",
-        "unroll_jax/certificates/certify.py",
+        "unroll_jax/certificates/outcome.py",
         "jnp.where(jnp.isfinite(before), jnp.abs(before), 0.0)",
         "jnp.where(jnp.isfinite(before), before, 0.0)",
         "tests/test_certificates.py",

@@ -23,11 +23,11 @@ def halve(params, z, x):
         ({"tol": float("nan")}, "tol must be in"),
         ({"tol": 1.0}, "tol must be in"),
         ({"adjoint_tol": 0.0}, "adjoint_tol must be in"),
-        ({"max_steps": 0}, "max_steps must be an integer of at least 1, got 0"),
+        ({"max_steps": 0}, "max_steps must be at least 1, got 0"),
         ({"max_steps": 2.5}, "max_steps must be an integer"),
-        ({"max_steps": True}, "max_steps must be an integer of at least 1, got True"),
-        ({"adjoint_max_steps": True}, "adjoint_max_steps must be an integer of at least 1, got True"),
-        ({"adjoint_max_steps": -1}, "adjoint_max_steps must be an integer of at least 1, got -1"),
+        ({"max_steps": True}, "max_steps must be an integer, got True"),
+        ({"adjoint_max_steps": True}, "adjoint_max_steps must be an integer or None, got True"),
+        ({"adjoint_max_steps": -1}, "adjoint_max_steps must be at least 1, got -1"),
         ({"on_failure": "ignore"}, "on_failure must be one of .*'error', 'warn', 'accept'.*, got 'ignore'"),
         ({"batch_ndim": 3}, "batch_ndim must be between 0 and 2"),
         ({"batch_ndim": -1}, "batch_ndim must be between 0 and 2"),
@@ -39,7 +39,7 @@ def halve(params, z, x):
     ],
 )
 def test_a_bad_option_is_named(options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         uj.equilibrium(halve, (), Z, **options)
 
 

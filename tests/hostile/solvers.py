@@ -6,7 +6,7 @@ EXPRESSIONS = [
     (
         "uj.unroll(uj.attention(), energies.AttentionParams(None), Y, num_layers=0)",
         ValueError,
-        "num_layers must be an integer of at least 1",
+        "num_layers must be at least 1",
     ),
     (
         'uj.unroll(uj.attention(), energies.AttentionParams(None), Y, num_layers="2")',
@@ -72,7 +72,7 @@ EXPRESSIONS = [
     ('uj.equilibrium(half, None, Z, tol="1e-3")', TypeError, "tol must be a number"),
     ('uj.equilibrium(half, None, Z, tol=float("nan"))', ValueError, "tol must be in (0, 1)"),
     ("uj.equilibrium(half, None, Z, tol=2.0)", ValueError, "tol must be in (0, 1)"),
-    ("uj.equilibrium(half, None, Z, max_steps=0)", ValueError, "max_steps must be an integer of at least 1"),
+    ("uj.equilibrium(half, None, Z, max_steps=0)", ValueError, "max_steps must be at least 1"),
     ("uj.equilibrium(half, None, Z, max_steps=1.5)", TypeError, "max_steps must be an integer"),
     ("uj.equilibrium(half, None, Z, max_steps=True)", TypeError, "max_steps must be an integer"),
     (
@@ -85,7 +85,7 @@ EXPRESSIONS = [
     (
         "uj.equilibrium(half, None, Z, adjoint_max_steps=0)",
         ValueError,
-        "adjoint_max_steps must be an integer of at least 1",
+        "adjoint_max_steps must be at least 1",
     ),
     (
         "uj.equilibrium(half, None, Z, batch_ndim=3)",

@@ -164,8 +164,8 @@ def _check_options(
         raise ValueError(f"dim must be at least 1, got {dim}")
     if rank is not None and (dim is None or not 1 <= rank <= dim):
         raise ValueError(f"rank must be between 1 and dim={dim}, got {rank}; pass dim to learn W_a")
-    if block is not None and (not isinstance(block, int) or block < 1):
-        raise ValueError(f"block must be None or an integer of at least 1, got {block!r}")
+    if block is not None and block < 1:
+        raise ValueError(f"block must be at least 1, or None, got {block!r}")
 
 
 def _check_fused(fused: bool, rho: Any, form: str, ridge: float, mask: Any) -> None:
