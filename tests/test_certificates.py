@@ -232,3 +232,58 @@ def test_options_out_of_range_are_one_clear_error_each(changed, message):
     f = lambda params, y, x: jnp.sum(y**2, (-2, -1))  # noqa: E731
     with pytest.raises(ValueError, match=re.escape(message)):
         certify(f, f, None, jnp.asarray(np.ones((2, 2))), **(OPTIONS | changed))
+
+
+@pytest.mark.parametrize("name", [name for name, entry in uj.DESCENTS.items() if entry.condition is None])
+def test_certify_takes_every_descent_and_finds_that_it_descends(name):
+    descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (3,))
+    params = descent.init(jax.random.key(1))
+    found = jax.jit(lambda params: uj.certify(descent, params, y, x, num_points=2))(params)
+    assert found.outcome.shape == (1, 3)
+    assert not np.any(found.outcome == Outcome.ROSE)
+    assert not np.any(found.by_smoothness), "no smoothness was given"
+    assert np.all(np.diff(found.energy, axis=0) <= 1e-5 * np.abs(found.energy[:-1]))
+
+
+def quartic(rate):
+    """E(y) = sum y^4 / 4 and gradient steps; on [-1, 1] its smoothness is 3."""
+    return uj.Descent(
+        init=lambda key: None,
+        energy=lambda params, y, x: 0.25 * jnp.sum(y**4, axis=-1),
+        step=lambda params, y, x: y - rate * y**3,
+    )
+
+
+def test_a_descent_of_ones_own_is_guaranteed_where_its_smoothness_says_so():
+    y = np.linspace(0.2, 1.0, 9, dtype=np.float32).reshape(3, 3)
+    certified = uj.certify(quartic(0.5), None, y, smoothness=3.0)
+    assert np.all(certified.outcome == Outcome.GUARANTEED)
+    assert np.all(uj.certify(quartic(0.5), None, y).outcome == Outcome.DESCENDED)
+    # y' - y = -r y^3 along which the slope <y^3, y' - y> and the growth of the slope have closed forms.
+    slope = -0.5 * np.sum(y**6, axis=-1)
+    np.testing.assert_allclose(certified.slope[0], slope, rtol=1e-5)
+    np.testing.assert_allclose(certified.limit[0], -2.0 * slope / np.sum((0.5 * y**3) ** 2, axis=-1), rtol=1e-5)
+    assert np.all(certified.curvature[0] < 3.0)
+
+
+def test_a_smoothness_that_the_slopes_refute_guarantees_nothing():
+    y = np.ones((2, 1), np.float32)
+    honest, wrong = (uj.certify(quartic(0.5), None, y, smoothness=L) for L in (3.0, 0.5))
+    assert np.all(honest.by_smoothness)
+    assert np.all(wrong.curvature[0] > 0.5)
+    assert not np.any(wrong.by_smoothness)
+    assert np.all(wrong.outcome == Outcome.DESCENDED)
+
+
+def test_a_step_too_long_is_seen_to_rise():
+    y = np.array([[1.0], [0.1]], np.float32)
+    certified = uj.certify(quartic(4.0), None, y, smoothness=3.0)  # 0.03 at the second
+    assert list(certified.outcome[0]) == [Outcome.ROSE, Outcome.DESCENDED]
+    assert list(np.asarray(certified.by_curvature[0])) == [False, True]
+
+
+def test_a_fixed_point_is_guaranteed():
+    y = np.zeros((1, 3), np.float32)
+    certified = uj.certify(quartic(0.5), None, y, smoothness=1.0)
+    assert np.all(np.isinf(certified.limit))
+    assert np.all(certified.outcome == Outcome.GUARANTEED)

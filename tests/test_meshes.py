@@ -136,6 +136,14 @@ def test_a_solver_of_jaxopt_says_that_it_does_not(options, way):
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_certify_does(way):
+    descent, y, x = uj.DESCENTS["opteq"].example(jax.random.key(0), (4,))
+    params = descent.init(jax.random.key(1))
+    value = lambda params, x: jnp.sum(uj.certify(descent, params, zeros(x, *y.shape[1:]), x).energy)  # noqa: E731
+    check(value, params, x, way=way)
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_constrained_losses_do(way):
     constraints = uj.descent_constraints(0.2)
 

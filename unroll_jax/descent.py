@@ -224,12 +224,14 @@ def powers_of_two(sizes: Float[Array, "..."]) -> tuple[Float[Array, "..."], Floa
 
 
 def square_range(largest: Float[Array, "..."], count: int) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """Powers of two that bring numbers near 1 where sums of ``count`` of their squares overflow, and back; else 1.
+    """Powers of two that make numbers small where sums of ``count`` of their squares overflow, and back; else 1.
 
     Sums of squares and products, times the second power twice, then overflow to the infinity of their own sign.
     """
-    room = 0.25 * float(jnp.finfo(largest.dtype).max) ** 0.5 / count**0.5
-    return powers_of_two(jnp.where(largest > room, largest, 1.0))
+    limits = jnp.finfo(largest.dtype)
+    room = 0.25 * float(limits.max) ** 0.5 / count**0.5
+    most = 2.0 ** (int(limits.maxexp) // 2 - 2)  # compilers multiply the two powers first: their product is finite
+    return powers_of_two(jnp.where(largest > room, jnp.minimum(largest, most), 1.0))
 
 
 def compute_dtype(*arrays: Any) -> jnp.dtype:

@@ -18,7 +18,8 @@ def test_no_finite_state_of_any_dtype_and_magnitude_becomes_a_nan(name, dtype):
     with jax.enable_x64(dtype == "float64"):
         descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (2,))
         params = descent.init(jax.random.key(1))
-        params, y, x = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (params, y, x))
+        params, x = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (params, x))
+        y = np.random.default_rng(0).normal(size=y.shape)  # no two tokens alike: what is left of them would be rounding
         limit = float(jnp.finfo(dtype).max)
         scales = np.array([scale for scale in MAGNITUDES if scale * np.abs(y).max() < limit])
         states = (scales.reshape(-1, *[1] * y.ndim) * y).astype(dtype)
@@ -43,6 +44,22 @@ def test_an_empty_batch_stays_empty_in_value_and_gradient(name):
 
     (_, (stepped, trace)), gradient = jax.jit(jax.value_and_grad(value, has_aux=True))(params)
     assert (stepped.shape, trace.energy.shape) == (y.shape, (3, 0))
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
+
+
+def test_an_empty_batch_has_an_empty_certificate():
+    descent, y, x = uj.DESCENTS["opteq"].example(jax.random.key(0), (0,))
+    assert uj.certify(descent, descent.init(jax.random.key(1)), y, x, num_layers=2).outcome.shape == (2, 0)
+
+
+@pytest.mark.parametrize("solver", ["anderson", "broyden", None])
+def test_an_empty_batch_has_an_empty_equilibrium(solver):
+    descent, y, x = uj.DESCENTS["opteq"].example(jax.random.key(0), (0,))
+    params = descent.init(jax.random.key(1))
+    find = lambda params: uj.equilibrium(descent, params, y, x, solver=solver)  # noqa: E731
+    total = lambda params: jnp.sum(find(params)[0])  # noqa: E731
+    gradient, (z, info) = jax.jit(lambda params: (jax.grad(total)(params), find(params)))(params)
+    assert (z.shape, info.converged.shape) == (y.shape, (0,))
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
 
 
