@@ -18,6 +18,7 @@ __all__ = [
     "UNJUDGED",
     "Experiment",
     "Kind",
+    "NotFiniteError",
     "Recipe",
     "Validation",
     "require_finite",
@@ -30,6 +31,10 @@ Log = Callable[[str], None]
 INFEASIBLE = -1e6
 # Score of a checkpoint that was saved in a hurry: below that of any other.
 UNJUDGED = -1e30
+
+
+class NotFiniteError(UserError):
+    """A number of a training run is not finite; the loop adds what is kept, and the way out."""
 
 
 class Validation(NamedTuple):
@@ -60,9 +65,10 @@ class Recipe(NamedTuple):
       step: ``(state, batch) -> (state, metrics)``; `train.sharding.place` compiles it for the mesh.
       batches: ``start_step -> iterator`` over batches without end; a batch depends on the seed and its step alone.
       describe: ``(step, metrics) -> (row, words)``: the row for metrics.jsonl and a few words for the progress bar.
-        It raises `UserError` where a number is not finite.
+        It raises `NotFiniteError` where a number is not finite.
       validate: ``state -> Validation``.
       remarks: lines to log where the run starts from ``init``, and not from a checkpoint.
+      rates: the options to lower where a number is not finite.
     """
 
     title: str
@@ -76,6 +82,7 @@ class Recipe(NamedTuple):
     describe: Callable[[int, Any], tuple[dict[str, Any], dict[str, str]]]
     validate: Callable[[Any], Validation]
     remarks: tuple[str, ...] = ()
+    rates: str = "--primal.learning-rate or --primal.clip-norm"
 
 
 class Kind(NamedTuple):
@@ -138,19 +145,19 @@ def require_finite(step: int, values: Any, what: str, *, each: str | None = None
       each: what an entry of the list belongs to, as in "layer"; the first one that is not finite is named.
 
     Raises:
-      UserError: if one is not.
+      NotFiniteError: if one is not.
     """
     broken = np.flatnonzero(~np.isfinite(np.asarray(values)))
     if broken.size:
         place = "" if each is None else f", first at {each} {broken[0]}"
-        raise UserError(f"the {what} is not finite at step {step}{place}; {_WAY_OUT}")
+        raise NotFiniteError(f"the {what} is not finite at step {step}{place}")
 
 
 def require_finite_state(state: Any) -> None:
     """Checks that every number of a training state is finite, so that none that is not is ever saved.
 
     Raises:
-      UserError: naming the first array that is not.
+      NotFiniteError: naming the first array that is not.
     """
     leaves = [
         (path, leaf) for path, leaf in jax.tree.leaves_with_path(state) if jnp.issubdtype(leaf.dtype, jnp.inexact)
@@ -159,14 +166,9 @@ def require_finite_state(state: Any) -> None:
     for (path, _), holds in zip(leaves, finite, strict=True):
         if not holds:
             name = jax.tree_util.keystr(path, simple=True, separator="/")
-            raise UserError(f"{name} is not finite after step {int(state.step)}; {_WAY_OUT}")
+            raise NotFiniteError(f"{name} is not finite after step {int(state.step)}")
 
 
 @jax.jit
 def _are_finite(leaves: list[jax.Array]) -> list[jax.Array]:
     return [jnp.all(jnp.isfinite(leaf)) for leaf in leaves]
-
-
-_WAY_OUT = (
-    "the last good checkpoint is kept; lower --primal.learning-rate or --primal.clip-norm and train into another --out"
-)

@@ -112,17 +112,16 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "JSON is written in place and not in one move",
-        "train/metrics.py",
-        '    partial = path.with_suffix(PARTIAL)\n    partial.write_text(text, encoding="utf-8")\n'
-        "    partial.replace(path)\n",
-        '    path.write_text(text, encoding="utf-8")\n',
+        "train/storage.py",
+        "            partials[name].write_bytes(content)\n",
+        "            (folder / name).write_bytes(content)\n            partials[name].write_bytes(content)\n",
         "tests/train/test_metrics.py",
     ),
     Fault(
         "TensorBoard keeps the points after the step that a run goes on from",
         "train/metrics.py",
-        'SummaryWriter(str(folder / "tensorboard"), purge_step=after_step + 1)',
-        'SummaryWriter(str(folder / "tensorboard"))',
+        'Board(folder / "tensorboard", first_step=after_step + 1)',
+        'Board(folder / "tensorboard", first_step=1)',
         "tests/train/test_metrics.py",
     ),
     Fault(

@@ -55,6 +55,7 @@ def supervised_recipe(config: SupervisedConfig, task: Task, data: Any, *, best_b
         batches=lambda start: data.batches("train", start_step=start, **reading),
         describe=_describe,
         validate=validate,
+        rates="--optimizer.learning-rate or --optimizer.clip-norm",
     )
 
 
