@@ -89,7 +89,9 @@ def test_rows_that_somebody_deleted_or_cut_are_counted(tmp_path):
     _write(tmp_path, range(1, 9), after_step=0)
     path = tmp_path / "metrics.jsonl"
     whole = path.read_bytes()
-    for content, step, lost in ((whole, 8, 0), (whole[: len(whole) // 2], 8, 5), (b"", 8, 8), (whole[:-1], 7, 0)):
+    lines = whole.splitlines(keepends=True)
+    cut = b"".join(lines[:3]) + lines[3][:5]
+    for content, step, lost in ((whole, 8, 0), (cut, 8, 5), (b"", 8, 8), (whole[:-1], 7, 0)):
         path.write_bytes(content)
         with MetricsWriter(tmp_path, after_step=step) as writer:
             assert writer.lost == lost
