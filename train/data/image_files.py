@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import io
-import os
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
@@ -11,6 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from train.data.archives import archive_members, member_path, open_archive
 from train.data.fingerprint import fingerprint_files
+from train.data.folders import files_below
 from train.errors import UserError
 
 __all__ = ["ImageFile", "fingerprint_images", "open_image_files"]
@@ -69,7 +69,7 @@ def open_image_files(root: Path, *, what: str) -> Iterator[list[ImageFile]]:
 
 
 def _image_paths(root: Path, what: str) -> list[Path]:
-    paths = [Path(folder, name) for folder, _, names in os.walk(root) for name in names]
+    paths = files_below(root)
     if not paths:
         raise UserError(f"data.root={root} is empty; give the folder or tar archive that holds the {what}")
     return _some_images([path for path in paths if _is_image(_below(root, path))], root, what)

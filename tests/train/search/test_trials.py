@@ -121,7 +121,8 @@ def test_a_journal_is_cut_back_on_a_full_disk_too(tmp_path, monkeypatch):
         open_study(tmp_path)
     content = journal.read_bytes()
     assert content.startswith(whole)
-    assert b'"wor' not in content
+    assert b'"wor\n' not in content
+    assert all(json.loads(line) for line in content.splitlines())
 
 
 def test_a_search_of_failures_alone_says_so(go):
