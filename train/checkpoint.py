@@ -27,6 +27,7 @@ Found = tuple[int, Any, dict[str, Any]]
 
 NEWEST_KEPT = 2
 BESIDE = 1 << 17  # bytes of a checkpoint besides its arrays, with some to spare
+UNREADABLE = float("-inf")  # score of a checkpoint whose notes cannot be read
 UNFINISHED = "*.orbax-checkpoint-tmp*"
 
 
@@ -128,7 +129,11 @@ class Checkpoints:
         Raises:
           UserError: if none can be read.
         """
-        found = next(self._readable(sorted(self._manager.all_steps(), key=self._score, reverse=True), like), None)
+        scores = {step: self._score(step) for step in self._manager.all_steps()}
+        for step in [step for step, score in scores.items() if score == UNREADABLE]:
+            self._log(f"checkpoint {step} cannot be read (its notes are missing or damaged), falling back to another")
+            del scores[step]
+        found = next(self._readable(sorted(scores, key=lambda step: scores[step], reverse=True), like), None)
         if found is None:
             raise UserError(f"{self._folder} holds no checkpoint that can be read; train the run again")
         return found
@@ -165,7 +170,7 @@ class Checkpoints:
                 notes = json.loads((self._folder / str(step) / "notes" / "metadata").read_text(encoding="utf-8"))
                 self._scores[step] = float(notes["score"])
             except (OSError, ValueError, KeyError, TypeError):
-                return float("-inf")
+                return UNREADABLE
         return self._scores[step]
 
     def _set_aside(self, step: int, reason: str) -> None:

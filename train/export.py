@@ -71,6 +71,8 @@ def export(run: Path, out: Path | None = None, *, mesh: str | None = None, log: 
     _write(out, content, described)
     count = sum(array.size for array in arrays.values())
     log(f"{out / MODEL}: {count:,} parameters in {len(arrays)} arrays, {len(content):,} bytes, of step {best.step}")
+    if described["validation"] is None:
+        log(f"metrics.jsonl of {run} has no validation of step {best.step}: whether they are feasible is not known")
     if described["feasible"] is False:
         log("these parameters are NOT feasible on the validation split: no checkpoint of the run was")
     return out

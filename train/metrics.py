@@ -29,8 +29,8 @@ class MetricsWriter:
         kept = [row for row in read_metrics(path) if row["step"] <= after_step]
         self.lost = _lost_steps(kept, after_step)
         write_all(folder, {path.name: "".join(map(_line, kept)).encode()})
-        self._file = path.open("a", encoding="utf-8")
         self._board = Board(folder / "tensorboard", first_step=after_step + 1)
+        self._file = path.open("a", encoding="utf-8")
 
     def __enter__(self) -> "MetricsWriter":
         """Returns itself; leaving the context closes the files."""
