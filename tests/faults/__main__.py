@@ -33,6 +33,7 @@ from tests.faults import (
     reports,
     running,
     solvers,
+    storage,
     training,
 )
 from tests.faults.fault import Fault
@@ -50,6 +51,7 @@ TABLES = {
     "models": models.FAULTS,
     "training": training.FAULTS,
     "running": running.FAULTS,
+    "storage": storage.FAULTS,
     "data": data.FAULTS,
     "reports": reports.FAULTS,
 }

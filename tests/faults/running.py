@@ -169,8 +169,8 @@ FAULTS: list[Fault] = [
     Fault(
         "a mistake of the user ends with exit code 0",
         "train/cli.py",
-        "        return 2\n    except SystemExit:",
-        "        return 0\n    except SystemExit:",
+        "    sys.stderr.write(f\"error: {' '.join(message.split())}\\n\")\n    return 2\n",
+        "    sys.stderr.write(f\"error: {' '.join(message.split())}\\n\")\n    return 0\n",
         "tests/train/test_cli.py",
     ),
     Fault(
