@@ -104,8 +104,8 @@ def _under(fault: str, name: str, folder: Path, disk: Path, seconds: float) -> E
 
 def _alone(name: str, disk: Path) -> tuple[Any, float]:
     """The result of a command that nothing happens to, and the seconds it took, with its programs compiled."""
-    folder = disk / name
-    for _ in range(2):
+    folder, began = disk / name, 0.0
+    for _ in range(2):  # the second time without compiling
         fresh(name, folder, disk / "trained")
         began = time.monotonic()
         ended = _run(name, folder, disk)

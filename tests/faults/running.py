@@ -78,8 +78,8 @@ FAULTS: list[Fault] = [
     Fault(
         "the checkpoint of lowest score is read as the best",
         "train/checkpoint.py",
-        "sorted(self._manager.all_steps(), key=self._score, reverse=True)",
-        "sorted(self._manager.all_steps(), key=self._score)",
+        "sorted(scores, key=lambda step: scores[step], reverse=True)",
+        "sorted(scores, key=lambda step: scores[step])",
         "tests/train/test_checkpoint.py tests/train/test_runs.py",
     ),
     Fault(
@@ -106,8 +106,8 @@ FAULTS: list[Fault] = [
     Fault(
         "reopened metrics lose the row of the checkpoint's own step",
         "train/metrics.py",
-        'if row["step"] <= after_step)',
-        'if row["step"] < after_step)',
+        'if row["step"] <= after_step]',
+        'if row["step"] < after_step]',
         "tests/train/test_metrics.py tests/train/test_runs.py",
     ),
     Fault(
