@@ -94,11 +94,19 @@ def test_a_save_that_a_full_disk_refuses_keeps_the_one_before_and_the_same_comma
 
 def test_a_run_is_not_finished_before_its_last_checkpoint_is_on_the_disk(start, config, tmp_path, monkeypatch):
     """Else the same command would take a run for finished whose last checkpoint is missing."""
+    save, wait, saved = ocp.CheckpointManager.save, ocp.CheckpointManager.wait_until_finished, []
 
-    def refuse(manager):
-        raise ValueError(FULL)
+    def note(manager, step, **options):
+        saved.append(step)
+        return save(manager, step, **options)
 
-    monkeypatch.setattr(ocp.CheckpointManager, "wait_until_finished", refuse)
+    def refuse_the_last(manager):
+        if saved[-1:] == [6]:
+            raise ValueError(FULL)
+        return wait(manager)
+
+    monkeypatch.setattr(ocp.CheckpointManager, "save", note)
+    monkeypatch.setattr(ocp.CheckpointManager, "wait_until_finished", refuse_the_last)
     with pytest.raises(StorageError, match="No space left"):
         start(config)
     assert _status(tmp_path / "run")["state"] == "failed"
