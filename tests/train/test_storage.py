@@ -97,8 +97,9 @@ def test_a_run_is_not_finished_before_its_last_checkpoint_is_on_the_disk(start, 
     save, wait, saved = ocp.CheckpointManager.save, ocp.CheckpointManager.wait_until_finished, []
 
     def note(manager, step, **options):
+        started = save(manager, step, **options)
         saved.append(step)
-        return save(manager, step, **options)
+        return started
 
     def refuse_the_last(manager):
         if saved[-1:] == [6]:
