@@ -15,10 +15,15 @@ def run() -> int:
     """Runs the command that was given; a reader of its output that leaves early ends it in silence."""
     _end_at_second_interrupt()
     from train.cli import main
+    from train.interrupts import HEARD
 
     try:
         code = main(sys.argv[1:])
         sys.stdout.flush()
+        if HEARD and not _is_one_of_many():
+            # What was interrupted may still compute in threads, and crashes where Python is taken down under it.
+            sys.stderr.flush()
+            os._exit(code)
     except BrokenPipeError:
         _discard_output()
         return CLOSED_PIPE
@@ -27,6 +32,12 @@ def run() -> int:
         sys.stderr.write(f"error: cannot write to the standard output ({error.strerror}); send it elsewhere\n")
         return 2
     return code
+
+
+def _is_one_of_many() -> bool:
+    """Whether other processes wait for this one to say that it leaves."""
+    jax = sys.modules.get("jax")
+    return jax is not None and jax.distributed.is_initialized()
 
 
 def _discard_output() -> None:

@@ -3,14 +3,18 @@
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from train.errors import Interrupted
 
-__all__ = ["CTRL_C", "announce", "handling", "stopping_at_once"]
+__all__ = ["CTRL_C", "HEARD", "announce", "handling", "stopping_at_once"]
 
 CTRL_C = 130  # the exit code that shells give to what Ctrl-C ended
+HEARD: set[int] = set()  # signals that this process was asked to end by
+SOON = 0.02  # seconds
 AGAIN = b"\nCtrl-C: ending as soon as what is done is saved; a second one ends at once\n"
 
 
@@ -22,6 +26,7 @@ def handling(number: int, act: Callable[[], None]) -> Iterator[None]:
     """
 
     def handle(*_: object) -> None:
+        HEARD.add(number)
         if number == signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)
         act()
@@ -55,7 +60,46 @@ def stopping_at_once(*, alone: bool = True) -> Iterator[None]:
         if alone:
             handlers.enter_context(handling(signal.SIGTERM, end("asked to end by SIGTERM", 0)))
         handlers.enter_context(handling(signal.SIGINT, end("interrupted by Ctrl-C", CTRL_C)))
+        handlers.enter_context(_raised_again())
         yield
+
+
+@contextlib.contextmanager
+def _raised_again() -> Iterator[None]:
+    """While the context lasts, a request to end that Python drops is raised again, by SIGTERM a moment later.
+
+    A handler runs wherever the program is, also in a finalizer or a callback of the garbage collector, which JAX and
+    Orbax have: what is raised there Python prints and forgets.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before, timers = sys.unraisablehook, list[threading.Timer]()
+
+    def hook(unraisable: Any) -> None:
+        dropped = unraisable.exc_value
+        if not isinstance(dropped, Interrupted):
+            before(unraisable)
+            return
+
+        def again(*_: object) -> None:
+            raise Interrupted(str(dropped), dropped.code)
+
+        signal.signal(signal.SIGTERM, again)
+        timers.append(threading.Timer(SOON, os.kill, (os.getpid(), signal.SIGTERM)))
+        timers[-1].start()
+
+    handler = signal.getsignal(signal.SIGTERM)
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+        for timer in timers:
+            timer.cancel()
+            timer.join()
+        if timers:
+            signal.signal(signal.SIGTERM, handler)
 
 
 def announce() -> None:

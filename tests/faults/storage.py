@@ -70,6 +70,13 @@ FAULTS: list[Fault] = [
         "tests/train/test_interrupts.py",
     ),
     Fault(
+        "a request to end that comes in a finalizer is lost",
+        "train/interrupts.py",
+        "        timers[-1].start()\n",
+        "",
+        "tests/train/test_interrupts.py",
+    ),
+    Fault(
         "a run ends at Ctrl-C with the exit code of a preempted one",
         "train/loop.py",
         ", CTRL_C)\n",

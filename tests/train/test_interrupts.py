@@ -62,6 +62,28 @@ def test_a_second_ctrl_c_is_handled_by_nobody():
     assert signal.getsignal(signal.SIGINT) == before
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_request_that_comes_in_a_finalizer_is_not_lost(number):
+    """Python prints and forgets what is raised there; JAX and Orbax have finalizers, and callbacks of the collector."""
+
+    class Finalized:
+        def __del__(self):
+            signal.raise_signal(number)
+
+    def busy():
+        with stopping_at_once():
+            Finalized()
+            limit = time.monotonic() + 20
+            while time.monotonic() < limit:
+                time.sleep(0.001)
+
+    before = [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
+    with pytest.raises(Interrupted, match="goes on from what is saved") as caught:
+        busy()
+    assert caught.value.code == (130 if number == signal.SIGINT else 0)
+    assert [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)] == before
+
+
 def test_what_the_shell_ignores_stays_ignored():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
