@@ -11,7 +11,7 @@ BENCHMARKS = {
     "attention_energy": "what an attention energy costs as sequences grow",
     "transformer_forward": "what a transformer with its energies costs, against PyTorch",
     "encoder_throughput": "how many tokens a second an encoder takes, against that of transformers",
-    "faults": "what kills at random moments cost a run",
+    "faults": "what signals, disks and damage cost runs, preparations, evaluations and searches",
     "gradients": "what gradients through equilibria cost, against other libraries and unrolling",
     "weak_scaling": "what 8 to 512 devices say to each other, and what that costs",
 }

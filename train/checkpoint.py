@@ -1,5 +1,7 @@
 """Checkpoints of a whole run: asynchronous, atomic, verified when read."""
 
+import contextlib
+import gc
 import json
 import logging
 import shutil
@@ -15,14 +17,19 @@ from jax.sharding import SingleDeviceSharding
 from train.digest import digest
 from train.errors import UserError
 from train.processes import all_of, is_first, wait_for_all
+from train.quiet import quiet_saves
+from train.storage import AGAIN, require_room, unreachable, writing
 
-__all__ = ["Checkpoints"]
+__all__ = ["Checkpoints", "room_for", "steps_in"]
 
 T = TypeVar("T")
 Log = Callable[[str], None]
 Found = tuple[int, Any, dict[str, Any]]
 
 NEWEST_KEPT = 2
+BESIDE = 1 << 17  # bytes of a checkpoint besides its arrays, with some to spare
+UNREADABLE = float("-inf")  # score of a checkpoint whose notes cannot be read
+UNFINISHED = "*.orbax-checkpoint-tmp*"
 
 # Orbax logs by absl what it does; what a user can mend comes as an error.
 logging.getLogger("absl").setLevel(logging.ERROR)
@@ -38,28 +45,72 @@ class Checkpoints:
     def __init__(self, folder: Path, *, read_only: bool = False, log: Log = print):
         """Opens the checkpoints under ``folder``, making it if needed; ``read_only`` changes nothing there."""
         self._folder = folder.absolute()
+        steps_in(folder)  # refuses a file
         self._read_only, self._log = read_only, log
         options = ocp.CheckpointManagerOptions(
             create=not read_only, cleanup_tmp_directories=not read_only, preservation_policy=_NewestAndBest(self._score)
         )
         self._scores: dict[int, float] = {}
-        self._manager = ocp.CheckpointManager(self._folder, options=options)
+        self._quiet = contextlib.ExitStack()
+        with self._writing():
+            self._manager = ocp.CheckpointManager(self._folder, options=options)
 
     def __enter__(self) -> "Checkpoints":
         """Returns itself; leaving the context waits for the last save."""
+        self._quiet.enter_context(quiet_saves())
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type | None, *_: object) -> None:
         """Waits for the last save: without it, an asynchronous save is lost when the process ends."""
-        self._manager.close()
+        with self._quiet, self._writing() if kind is None else contextlib.suppress(Exception):
+            self._manager.close()
 
     def save(self, step: int, state: Any, notes: dict[str, Any], *, score: float) -> None:
-        """Starts writing a checkpoint; the state may be changed or donated as soon as this returns."""
+        """Starts writing a checkpoint; the state may be changed or donated as soon as this returns.
+
+        Raises:
+          StorageError: if the disk has no room for it, or refused the one before.
+        """
+        self.wait()
+        require_room(self._folder, room_for(state, saves=1), f"the checkpoint of step {step}")
         notes = {**notes, "score": score}
         notes["digest"] = digest(state, notes)
         self._scores[step] = score
         arguments = ocp.args.Composite(state=ocp.args.StandardSave(state), notes=ocp.args.JsonSave(notes))
-        self._manager.save(step, args=arguments, force=True)
+        with self._writing():
+            self._manager.save(step, args=arguments, force=True)
+
+    def wait(self) -> None:
+        """Returns when the last save is whole.
+
+        Raises:
+          StorageError: if the disk refused it.
+        """
+        with self._writing():
+            self._manager.wait_until_finished()
+
+    def kept(self) -> int | None:
+        """Step of the newest checkpoint that is whole on the disk, from which a run can go on; None without one.
+
+        For when a run fails: what a failed save left is deleted.
+        """
+        with contextlib.suppress(Exception):
+            self._manager.wait_until_finished()
+        gc.collect()  # what the threads of a failed save hold prints when the process ends
+        if is_first():
+            for left in self._folder.glob(UNFINISHED):
+                shutil.rmtree(left, ignore_errors=True)
+        return next((step for step in reversed(steps_in(self._folder)) if self._is_whole(step)), None)
+
+    def _is_whole(self, step: int) -> bool:
+        try:
+            _read_arrays(self._folder / str(step) / "state")
+            return "digest" in json.loads((self._folder / str(step) / "notes" / "metadata").read_text(encoding="utf-8"))
+        except Exception:  # TensorStore raises many kinds for damaged files
+            return False
+
+    def _writing(self) -> contextlib.AbstractContextManager[None]:
+        return writing(str(self._folder), AGAIN)
 
     def newest(self, like: Any) -> Found | None:
         """The newest checkpoint that can be read, as (step, state, notes); None if there is none.
@@ -82,7 +133,11 @@ class Checkpoints:
         Raises:
           UserError: if none can be read.
         """
-        found = next(self._readable(sorted(self._manager.all_steps(), key=self._score, reverse=True), like), None)
+        scores = {step: self._score(step) for step in self._manager.all_steps()}
+        for step in [step for step, score in scores.items() if score == UNREADABLE]:
+            self._log(f"checkpoint {step} cannot be read (its notes are missing or damaged), falling back to another")
+            del scores[step]
+        found = next(self._readable(sorted(scores, key=lambda step: scores[step], reverse=True), like), None)
         if found is None:
             raise UserError(f"{self._folder} holds no checkpoint that can be read; train the run again")
         return found
@@ -119,7 +174,7 @@ class Checkpoints:
                 notes = json.loads((self._folder / str(step) / "notes" / "metadata").read_text(encoding="utf-8"))
                 self._scores[step] = float(notes["score"])
             except (OSError, ValueError, KeyError, TypeError):
-                return float("-inf")
+                return UNREADABLE
         return self._scores[step]
 
     def _set_aside(self, step: int, reason: str) -> None:
@@ -149,14 +204,33 @@ class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
         return [step in kept for step in steps]
 
 
+def steps_in(folder: Path) -> list[int]:
+    """The steps of the checkpoints in a folder, in their order; one still being written has another name.
+
+    Raises:
+      UserError: if it is a file.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file, not a folder of checkpoints; restore the folder, or move the file away")
+    return sorted(int(path.name) for path in folder.glob("*") if path.name.isdecimal() and path.is_dir())
+
+
+def room_for(like: Any, *, saves: int) -> int:
+    """Bytes on the disk that so many checkpoints of a state take, at most; one is written before another is deleted."""
+    arrays = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(like))
+    return min(saves, NEWEST_KEPT + 2) * (arrays + BESIDE)
+
+
 def _tried(read: Callable[[], T]) -> tuple[T | None, str | None]:
     """What was read, or in every process why one could not."""
     found, reason = None, None
     try:
         found = read()
-    except (MemoryError, PermissionError):
+    except MemoryError:
         raise
     except Exception as error:  # Orbax and TensorStore raise many kinds for damaged files
+        if words := unreachable(error):  # says nothing of what the files hold
+            raise UserError(f"a checkpoint cannot be read ({words}); see to it and give the command again") from error
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
     return found, reason if all_of(reason is None) else reason or "another process cannot read it"
 

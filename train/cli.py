@@ -23,6 +23,7 @@ from train.arguments import (
 )
 from train.errors import Interrupted, UserError
 from train.flags import SIMULATED, order_collectives, quiet
+from train.interrupts import CTRL_C, stopping_at_once
 from train.parsing import given, parse, unknown
 from train.typed import as_typed
 
@@ -51,7 +52,7 @@ usage: python -m train [--coordinator HOST:PORT --processes N --process I | --cl
 
 def main(arguments: Sequence[str]) -> int:
     """Runs a command; returns its exit code: 0, also for a run that SIGTERM ended and that goes on when started again,
-    2 for what the user can mend, 130 when interrupted."""
+    2 for what the user can mend, 130 for what Ctrl-C ended."""
     commands = {
         "run": _run,
         "plan": _plan,
@@ -74,26 +75,34 @@ def main(arguments: Sequence[str]) -> int:
             raise unknown("command", arguments, list(commands))
         quiet()
         order_collectives()
-        if member:
-            _check_together(arguments[0])
-            from train.processes import Membership, join
+        with stopping_at_once(alone=not member):
+            if member:
+                _check_together(arguments[0])
+                from train.processes import Membership, join
 
-            join(parse(Membership, member, "python -m train"))
-        return commands[arguments[0]](list(arguments[1:])) or 0
+                join(parse(Membership, member, "python -m train"))
+            return commands[arguments[0]](list(arguments[1:])) or 0
     except Interrupted as stop:
         sys.stderr.write(f"{stop}\n")
+        return stop.code
     except UserError as error:
-        command = next((word for word in arguments if word in commands), "")
-        sys.stderr.write(f"error: {' '.join(as_typed(str(error), command).split())}\n")
-        return 2
+        return _refuse(str(error), next((word for word in arguments if word in commands), ""))
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # what no command foresaw of files and disks
+        return _refuse(f"{error.filename or 'a file'}: {error.strerror or error}; see to it and give the command again")
     except SystemExit:
         return 0  # help was asked for; `parse` turns every other exit into a UserError
     except KeyboardInterrupt:
         sys.stderr.write(
             "interrupted; a run, or a search, goes on from its last checkpoint when the same command is given again\n"
         )
-        return 130
-    return 0
+        return CTRL_C
+
+
+def _refuse(message: str, command: str = "") -> int:
+    sys.stderr.write(f"error: {' '.join(as_typed(message, command).split())}\n")
+    return 2
 
 
 def _member(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -136,12 +145,9 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str], list[str]]:
 
 def _run(arguments: list[str]) -> None:
     if name := _experiment("run", arguments):
-        from train.processes import stopping_at_once
         from train.runs import run
 
-        config = _configured("run", name, arguments)
-        with stopping_at_once():
-            run(config, experiment=name)
+        run(_configured("run", name, arguments), experiment=name)
 
 
 def _plan(arguments: list[str]) -> None:
@@ -171,7 +177,6 @@ def _search(arguments: list[str]) -> None:
     if name := _experiment("search", arguments):
         from train.compiled import keep_programs
         from train.experiments import EXPERIMENTS
-        from train.processes import stopping_at_once
         from train.search import search
 
         default = dataclasses.replace(EXPERIMENTS[name].config, out=None)
@@ -180,8 +185,7 @@ def _search(arguments: list[str]) -> None:
         keep_programs()
         config = _with_warmup(parsed.config, default, arguments)
         over = {option.replace("_", "-"): text for option, text in vars(parsed.over).items()}
-        with stopping_at_once():
-            search(config, experiment=name, over=over, sampler=parsed.sampler, trials=parsed.trials)
+        search(config, experiment=name, over=over, sampler=parsed.sampler, trials=parsed.trials)
 
 
 def _experiment(command: str, arguments: list[str]) -> str | None:

@@ -5,7 +5,8 @@ import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from train.errors import UserError
 
@@ -106,15 +107,20 @@ def from_json(cls: type[T], values: dict[str, Any], *, source: Path) -> T:
     """The dataclass that `to_json` wrote.
 
     Raises:
-      UserError: naming ``source`` and the field that is missing or unknown.
+      UserError: naming ``source`` and the field that is missing, unknown or of another type.
     """
     hints = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    if not isinstance(values, dict):
+        fields = ", ".join(hints)
+        raise UserError(
+            f"{source} is damaged: {values!r} is of the wrong type in place of {fields}; restore it, or train again"
+        )
     odd = sorted(set(values) ^ set(hints))
     if odd:
         raise UserError(
             f"{source} does not fit this version of the code: field {odd[0]!r} is unknown or missing; train again"
         )
-    built = {}
+    built, types = {}, get_type_hints(cls)
     for name, field in hints.items():
         value = values[name]
         if field.default_factory is not dataclasses.MISSING and dataclasses.is_dataclass(
@@ -122,6 +128,10 @@ def from_json(cls: type[T], values: dict[str, Any], *, source: Path) -> T:
         ):
             value = from_json(type(part), value, source=source)
         built[name] = tuple(value) if isinstance(value, list) else value
+        if not _fits(built[name], types[name]):
+            raise UserError(
+                f"{source} is damaged: {name} is {value!r}, which is of the wrong type; restore it, or train again"
+            )
     return cls(**built)
 
 
@@ -159,6 +169,20 @@ def positive(value: float | None) -> bool:
 def nonnegative(value: float) -> bool:
     """Whether a number is at least 0 and finite."""
     return value >= 0.0 and math.isfinite(value)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type that fields of configurations have."""
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if kind is Literal:
+        return value in parts
+    if kind is tuple:
+        return isinstance(value, tuple) and all(_fits(one, parts[0]) for one in value)
+    if hint is float:
+        return type(value) in (int, float)
+    return isinstance(value, hint) and (hint is bool) == isinstance(value, bool)
 
 
 def _as_typed(field: str, value: Any) -> str:

@@ -1,6 +1,7 @@
 """`python -m train export`: the parameters of a run's best checkpoint as safetensors, and what they are beside them."""
 
 import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,12 +13,13 @@ from safetensors.numpy import save
 
 from train.config import to_json
 from train.environment import environment
-from train.errors import UserError
-from train.metrics import PARTIAL, read_metrics, write_json
+from train.errors import StorageError, UserError
+from train.metrics import read_metrics
 from train.outputs import check_out
 from train.report.files import one_line, read_object
 from train.report.paths import without_folders
-from train.runs import Best, best_checkpoint
+from train.runs import Best, best_checkpoint, read_config
+from train.storage import PARTIAL, require_writable, write_all
 from train.structure import flatten, unflatten
 
 __all__ = ["FORMAT", "Exported", "export", "load_exported"]
@@ -57,8 +59,10 @@ def export(run: Path, out: Path | None = None, *, mesh: str | None = None, log: 
       UserError: if the run has no checkpoint that can be read, or the folder is of something else.
     """
     check_out(out)
-    best = best_checkpoint(run, mesh=mesh, log=log)
     out = run / "export" if out is None else out
+    read_config(run)
+    _claim(out)
+    best = best_checkpoint(run, mesh=mesh, log=log)
     structure, arrays = flatten(jax.device_get(best.state.evaluated))
     content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, {"format": FORMAT})
     described = _describe(best, read_metrics(run / "metrics.jsonl")) | {
@@ -69,23 +73,29 @@ def export(run: Path, out: Path | None = None, *, mesh: str | None = None, log: 
     _write(out, content, described)
     count = sum(array.size for array in arrays.values())
     log(f"{out / MODEL}: {count:,} parameters in {len(arrays)} arrays, {len(content):,} bytes, of step {best.step}")
+    if described["validation"] is None:
+        log(f"metrics.jsonl of {run} has no validation of step {best.step}: whether they are feasible is not known")
     if described["feasible"] is False:
         log("these parameters are NOT feasible on the validation split: no checkpoint of the run was")
     return out
 
 
-def load_exported(folder: Path) -> Exported:
+def load_exported(folder: Path | str) -> Exported:
     """The parameters that `export` wrote, the same pytree bit for bit, and what is said of them.
 
     Raises:
       UserError: if a file is missing or damaged, or the two do not belong together.
     """
+    folder = Path(folder)
     path, config = folder / MODEL, _read_config(folder)
     try:
         if hashlib.sha256(path.read_bytes()).hexdigest() != config["sha256"]:
             raise UserError(f"{path} is damaged, or of another export than {CONFIG} beside it (sha256); {AGAIN}")
-        with safe_open(path, framework="numpy") as file:
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        try:
+            with safe_open(path, framework="numpy") as file:
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        except (SafetensorError, ValueError, TypeError) as error:  # as where it holds what NumPy does not
+            raise UserError(f"{path} is damaged ({one_line(error)}); {AGAIN}") from None
         said = {name: (tuple(array["shape"]), array["dtype"]) for name, array in config["parameters"].items()}
         odd = _first_difference(said, {name: (array.shape, str(array.dtype)) for name, array in arrays.items()})
         if odd is not None:
@@ -93,7 +103,7 @@ def load_exported(folder: Path) -> Exported:
         return Exported(unflatten(config["structure"], arrays), config)
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror}); {AGAIN}") from None
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder / CONFIG} is damaged ({one_line(error)}); {AGAIN}") from None
 
 
@@ -145,17 +155,22 @@ def _is_ours(path: Path) -> bool:
         return False
 
 
+def _claim(out: Path) -> None:
+    """Makes the folder, if it is new or of an earlier export, before anything is computed."""
+    require_writable(out, f"--out {out}", "pass another folder")
+    if not out.exists():
+        return
+    ours = {MODEL, CONFIG, *(str(Path(name).with_suffix(PARTIAL)) for name in (MODEL, CONFIG))}
+    others = sorted(entry.name for entry in out.iterdir() if entry.name not in ours)
+    if others or not _is_ours(out / CONFIG):
+        raise UserError(f"--out {out} holds files that are no export; pass an empty or a new folder")
+
+
 def _write(out: Path, content: bytes, described: dict[str, Any]) -> None:
     """Both files in one move each; config.json last, so that a kill between the two leaves a folder that is refused."""
+    said = json.dumps(described, indent=2, allow_nan=False) + "\n"
     try:
         out.mkdir(parents=True, exist_ok=True)
-        ours = {MODEL, CONFIG, *(str(Path(name).with_suffix(PARTIAL)) for name in (MODEL, CONFIG))}
-        others = sorted(entry.name for entry in out.iterdir() if entry.name not in ours)
-        if others or not _is_ours(out / CONFIG):
-            raise UserError(f"--out {out} holds files that are no export; pass an empty or a new folder")
-        partial = (out / MODEL).with_suffix(PARTIAL)
-        partial.write_bytes(content)
-        partial.replace(out / MODEL)
-        write_json(out / CONFIG, described)
+        write_all(out, {MODEL: content, CONFIG: said.encode()})
     except OSError as error:
-        raise UserError(f"cannot write to --out {out} ({error.strerror}); pass another folder") from error
+        raise StorageError(f"cannot write to --out {out} ({error.strerror}); pass another folder") from error

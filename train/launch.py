@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
+from train.interrupts import CTRL_C
 from train.relay import Relay
 
 __all__ = ["GRACE_SECONDS", "free_port", "launch"]
@@ -39,25 +40,29 @@ def launch(commands: Sequence[Sequence[str]], *, grace: float = GRACE_SECONDS) -
     """Runs commands beside one another until all have ended, or one has failed.
 
     The first one's output goes where ours goes; of the others only what they write to stderr is kept, to say why one
-    died. Once one has, nothing more is shown of the others: JAX tells at length that it aborts them. SIGTERM and SIGINT
-    are passed on to all; so a preempted run saves, and the launcher ends as its processes do.
+    died. Once one has, nothing more is shown of the others: JAX tells at length that it aborts them. SIGTERM and Ctrl-C
+    ask all to end, by SIGTERM; so a run saves. A second Ctrl-C ends them at once.
 
     Args:
       commands: program and arguments of each process.
       grace: seconds the survivors have after one died, between SIGTERM and SIGKILL.
 
     Returns:
-      0 if every process ended with 0, else the exit code of the first that did not, 128 + its number for a signal.
+      0 if every process ended with 0, else the exit code of the first that did not, 128 + its number for a signal; 130
+      after Ctrl-C.
     """
     with contextlib.ExitStack() as stack:
         children = [stack.enter_context(_started(number, command)) for number, command in enumerate(commands)]
         passed = stack.enter_context(_passed_on(children))
         failed = _watch(children)
+        if signal.SIGINT in passed:  # whoever interrupts knows why they end
+            _end(children, grace)
+            return CTRL_C
         if failed is None:
             return 0
         failed = _hushed(children, failed)
         _end(children, grace)
-        if signal.SIGINT not in passed:  # whoever interrupts knows why they end
+        if signal.SIGINT not in passed:
             sys.stderr.write(_what_happened(failed, len(children)))
         code = failed.process.returncode
         return code if code > 0 else 128 - code
@@ -93,14 +98,18 @@ def _started(number: int, command: Sequence[str]) -> Iterator[_Child]:
 
 @contextlib.contextmanager
 def _passed_on(children: Sequence[_Child]) -> Iterator[set[int]]:
-    """While the context lasts, signals that would end us go to the children instead; which did."""
+    """While the context lasts, signals that would end us go to the children instead, as SIGTERM; which did.
+
+    JAX hears no other one. In a terminal Ctrl-C reaches the children by itself as well.
+    """
     passed: set[int] = set()
 
     def pass_on(number: int, _: object) -> None:
+        again = number == signal.SIGINT and number in passed
         passed.add(number)
         for child in children:
             if child.process.poll() is None:
-                child.process.send_signal(number)
+                child.process.send_signal(signal.SIGKILL if again else signal.SIGTERM)
 
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -10,14 +10,16 @@ import jax
 
 from train.checkpoint import Checkpoints
 from train.environment import environment
-from train.errors import Interrupted, UserError
+from train.errors import Interrupted, StorageError
+from train.interrupts import CTRL_C
 from train.memory import require_memory, step_size
 from train.metrics import MetricsWriter, write_json
 from train.processes import Stop, fetch, is_first, stopping
 from train.profile import Profiler, parse_profile, profiling
 from train.progress import Progress
-from train.recipe import UNJUDGED, Recipe, require_finite_state
+from train.recipe import UNJUDGED, NotFiniteError, Recipe, require_finite_state
 from train.sharding import Placed, describe_mesh, place
+from train.storage import AGAIN, writing
 
 __all__ = ["train"]
 
@@ -44,9 +46,10 @@ def train(recipe: Recipe, folder: Path, *, profile: str | None = None, log: Log)
       log: where messages go.
 
     Raises:
-      Interrupted: if SIGTERM asked to end; a checkpoint of the step it came in is saved.
+      Interrupted: if SIGTERM or Ctrl-C asked to end; a checkpoint of the step it came in is saved.
       UserError: if the parameters do not divide over the mesh; if the loss, a gradient, a validation loss or an
-        array of the state is not finite, in which case the last good checkpoint stays; if the run has no such steps.
+        array of the state is not finite, or the disk refuses, in which case the checkpoints before stay; if the run has
+        no such steps.
     """
     placed, profiled = place(recipe), parse_profile(profile, num_steps=recipe.num_steps)
     with stopping() as stop:
@@ -65,9 +68,11 @@ def train(recipe: Recipe, folder: Path, *, profile: str | None = None, log: Log)
                 _writer(folder, int(state.step)) as writer,
                 profiling(profiled, folder / "profile", log) as profiler,
             ):
+                if writer is not None and writer.lost:
+                    notes = _told(notes, writer.lost, int(state.step), folder, log)
                 asked = _Loop(recipe, placed, folder, checkpoints, writer, stop, profiler).run(state, notes)
         if asked or stop.at(recipe.num_steps + 1):  # the last save has been waited for
-            raise Interrupted(f"{folder}: asked to end by SIGTERM, trained to the end; the same command goes on")
+            raise _interrupted(stop, folder, "trained to the end; the same command goes on")
 
 
 class _Loop:
@@ -92,20 +97,35 @@ class _Loop:
         self._asked = False
 
     def run(self, state: Any, notes: Notes) -> bool:
-        """Whether SIGTERM asked to end in the last step."""
+        """Whether SIGTERM or Ctrl-C asked to end in the last step."""
         self._saved_step, self._notes = int(state.step), notes
         try:
-            if self._goes_on():
-                self._steps(state)
-        except UserError as error:
-            self._notes = self._notes._replace(messages=(*self._notes.messages, str(error)))
-            self._write_status("failed")
-            raise
+            with writing(f"run folder {self._folder}", AGAIN):
+                if self._goes_on():
+                    self._steps(state)
+                self._checkpoints.wait()  # a status must not say more than the disk holds
+                self._write_status("stopped" if self._gave_up() else "finished")
         except Interrupted:
+            self._checkpoints.wait()
             self._write_status("interrupted")
             raise
-        self._write_status("stopped" if self._gave_up() else "finished")
+        except Exception as error:
+            raise self._failed(error) from error
         return self._asked
+
+    def _failed(self, error: Exception) -> Exception:
+        """The error, told with what is kept; the status says so too, where the disk takes it."""
+        kept = self._checkpoints.kept()
+        where = "no checkpoint was saved before" if kept is None else f"the checkpoint of step {kept} is kept"
+        if isinstance(error, NotFiniteError):
+            error = NotFiniteError(f"{error}; {where}; lower {self._recipe.rates} and train into another --out")
+        elif isinstance(error, StorageError):
+            error = StorageError(f"{error}; {where}")
+        self._saved_step = kept or 0
+        self._notes = self._notes._replace(messages=(*self._notes.messages, " ".join(str(error).split())))
+        with contextlib.suppress(OSError):
+            self._write_status("failed")
+        return error
 
     def _steps(self, state: Any) -> None:
         recipe, done, pending = self._recipe, self._saved_step, None
@@ -138,9 +158,11 @@ class _Loop:
                     self._record(*pending, bar)
                     self._keep(state, time.perf_counter() - began)
                 if self._asked and self._goes_on():
-                    raise Interrupted(
-                        f"{self._folder}: asked to end by SIGTERM, saved at step {done} of {recipe.num_steps}; "
-                        "the same command goes on from there"
+                    self._checkpoints.wait()
+                    raise _interrupted(
+                        self._stop,
+                        self._folder,
+                        f"saved at step {done} of {recipe.num_steps}; the same command goes on from there",
                     )
 
     def _compile(self, state: Any, batch: Any, bar: Progress) -> Callable[[Any, Any], tuple[Any, Any]]:
@@ -176,7 +198,7 @@ class _Loop:
         self._save(state, self._notes._replace(train_seconds=train_seconds), UNJUDGED)
 
     def _save(self, state: Any, notes: Notes, score: float) -> None:
-        require_finite_state(state, rates=self._recipe.rates)
+        require_finite_state(state)
         if self._writer is not None:
             self._writer.flush()
         self._saved_step, self._notes = int(state.step), notes
@@ -204,6 +226,22 @@ class _Loop:
         }
         if is_first():
             write_json(self._folder / "status.json", status)
+
+
+def _told(notes: Notes, lost: int, step: int, folder: Path, log: Log) -> Notes:
+    """Says, in the log and for good, that rows of metrics are gone; the state does not depend on them."""
+    message = (
+        f"metrics.jsonl lacks {lost} of the {step} steps before the checkpoint that the run goes on from: "
+        "it was deleted or cut; what they recorded is lost"
+    )
+    log(f"{folder}: {message}; restore the file, with the run ended, to have them back")
+    return notes if message in notes.messages else notes._replace(messages=(*notes.messages, message))
+
+
+def _interrupted(stop: Stop, folder: Path, saved: str) -> Interrupted:
+    if stop.by_hand:
+        return Interrupted(f"{folder}: interrupted by Ctrl-C, {saved}", CTRL_C)
+    return Interrupted(f"{folder}: asked to end by SIGTERM, {saved}")
 
 
 def _writer(folder: Path, after_step: int) -> contextlib.AbstractContextManager[MetricsWriter | None]:

@@ -1,42 +1,48 @@
 """Where a run writes what it measures: metrics.jsonl, TensorBoard files and status.json."""
 
+import contextlib
 import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from train.board import Board
 from train.errors import UserError
+from train.storage import write_all
 
-__all__ = ["PARTIAL", "MetricsWriter", "numbers", "read_metrics", "write_json"]
-
-PARTIAL = ".partial"  # suffix of a file that is being written
+__all__ = ["MetricsWriter", "numbers", "read_metrics", "strict_json", "write_json"]
 
 
 class MetricsWriter:
     """Appends to metrics.jsonl and TensorBoard; reopening at a step forgets what came after it.
 
     Lines hold no times, so a run that was interrupted and resumed writes the same file as one that was not.
+
+    Attributes:
+      lost: how many steps of training before that step have no row: somebody deleted or cut the file.
     """
 
     def __init__(self, folder: Path, *, after_step: int):
         """Opens the writers in ``folder``, keeping what was recorded up to ``after_step``."""
-        # It imports torch where that is installed: a second or more, which commands that train nothing need not wait.
-        from tensorboardX import SummaryWriter
-
         path = folder / "metrics.jsonl"
-        _replace(path, "".join(_line(row) for row in read_metrics(path) if row["step"] <= after_step))
+        kept = [row for row in read_metrics(path) if row["step"] <= after_step]
+        self.lost = _lost_steps(kept, after_step)
+        write_all(folder, {path.name: "".join(map(_line, kept)).encode()})
+        self._board = Board(folder / "tensorboard", first_step=after_step + 1)
         self._file = path.open("a", encoding="utf-8")
-        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=after_step + 1)
 
     def __enter__(self) -> "MetricsWriter":
         """Returns itself; leaving the context closes the files."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Closes the files."""
-        self._file.close()
-        self._board.close()
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        """Closes the files; that a disk is full is not told a second time."""
+        with (
+            contextlib.nullcontext() if kind is None else contextlib.suppress(OSError),
+            contextlib.closing(self._board),
+        ):
+            self._file.close()
 
     def write(self, row: dict[str, Any]) -> None:
         """Writes a row ``{"kind", "step", name: number or list, ...}``; TensorBoard gets all but nulls.
@@ -51,7 +57,7 @@ class MetricsWriter:
             entries = {f"{name}/{i}": v for i, v in enumerate(value)} if isinstance(value, list) else {name: value}
             for tag, number in entries.items():
                 if number is not None:
-                    self._board.add_scalar(f"{row['kind']}/{tag}".replace(" ", "_"), float(number), row["step"])
+                    self._board.add(f"{row['kind']}/{tag}".replace(" ", "_"), float(number), row["step"])
 
     def flush(self) -> None:
         """Hands everything to the operating system, so that a killed process loses nothing before this point."""
@@ -76,21 +82,39 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     rows = []
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         try:
-            rows.append(json.loads(line))
+            rows.append(_row(strict_json(line)))
         except ValueError as error:
-            raise UserError(f"{path} is damaged in line {number}; move the run folder away and train again") from error
+            raise UserError(
+                f"{path} is damaged in line {number}; restore it, or move it away: a run goes on without it"
+            ) from error
     return rows
+
+
+def strict_json(content: str | bytes) -> Any:
+    """The value of a JSON text; NaN and infinities, which are no JSON, are a ValueError like other damage."""
+    try:
+        return json.loads(content, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def write_json(path: Path, value: Any) -> None:
     """Writes JSON in one move: a reader sees the old file or the new one, never half of it."""
-    _replace(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+    write_all(path.parent, {path.name: (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()})
 
 
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_suffix(PARTIAL)
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _row(row: Any) -> dict[str, Any]:
+    if not isinstance(row, dict) or not isinstance(row.get("kind"), str) or type(row.get("step")) is not int:
+        raise ValueError("a row must be an object with kind and step")
+    return row
+
+
+def _lost_steps(rows: list[dict[str, Any]], steps: int) -> int:
+    return steps - len({row["step"] for row in rows if row["kind"] == "train"} & set(range(1, steps + 1)))
 
 
 def _line(row: dict[str, Any]) -> str:

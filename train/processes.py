@@ -1,6 +1,7 @@
 """Many processes as one run: who they are, how they find one another, and how they agree to stop."""
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -10,8 +11,9 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from train.errors import Interrupted, UserError
+from train.errors import UserError
 from train.flags import order_collectives
+from train.interrupts import announce, handling
 
 __all__ = [
     "Membership",
@@ -23,7 +25,6 @@ __all__ = [
     "is_first",
     "join",
     "stopping",
-    "stopping_at_once",
     "wait_for_all",
 ]
 
@@ -120,14 +121,28 @@ def fetch(tree: Any) -> Any:
 
 
 class Stop:
-    """Whether the run was asked to end."""
+    """Whether the run was asked to end.
+
+    Attributes:
+      by_hand: whether by Ctrl-C in this process.
+    """
 
     def __init__(self) -> None:
         self._asked = threading.Event()
+        self.by_hand = False
 
     def ask(self) -> None:
         """Asks this process, which is alone, to end after the step it is in."""
         self._asked.set()
+
+    def interrupt(self) -> None:
+        """Asks as Ctrl-C does; of many processes JAX, which hears SIGTERM, asks the others too."""
+        self.by_hand = True
+        announce()
+        if jax.process_count() > 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            self.ask()
 
     def at(self, step: int) -> bool:
         """Whether to end after this step; every process asks after every step and is told the same."""
@@ -138,36 +153,14 @@ class Stop:
 
 @contextlib.contextmanager
 def stopping() -> Iterator[Stop]:
-    """SIGTERM asks to stop while the context lasts; of many processes JAX hears it and lets all stop at one step."""
+    """SIGTERM and Ctrl-C ask to stop while the context lasts; of many processes JAX hears SIGTERM and lets all stop at
+    one step."""
     stop = Stop()
-    if jax.process_count() > 1 or threading.current_thread() is not threading.main_thread():
+    with contextlib.ExitStack() as handlers:
+        if jax.process_count() == 1:
+            handlers.enter_context(handling(signal.SIGTERM, stop.ask))
+        handlers.enter_context(handling(signal.SIGINT, stop.interrupt))
         yield stop
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: stop.ask())
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextlib.contextmanager
-def stopping_at_once() -> Iterator[None]:
-    """SIGTERM raises Interrupted while the context lasts: where nothing is lost by that, outside of training.
-
-    Of many processes JAX hears it, and they go on.
-    """
-
-    def stop(*_: object) -> None:
-        raise Interrupted("asked to end by SIGTERM; the same command goes on from here")
-
-    if jax.distributed.is_initialized() or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _explicit_options(member: Membership) -> dict[str, Any]:

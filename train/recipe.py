@@ -18,6 +18,7 @@ __all__ = [
     "UNJUDGED",
     "Experiment",
     "Kind",
+    "NotFiniteError",
     "Recipe",
     "Validation",
     "check_batch_size",
@@ -31,6 +32,10 @@ Log = Callable[[str], None]
 INFEASIBLE = -1e6
 # Score of a checkpoint that was saved in a hurry: below that of any other.
 UNJUDGED = -1e30
+
+
+class NotFiniteError(UserError):
+    """A number of a training run is not finite; the loop adds what is kept, and the way out."""
 
 
 class Validation(NamedTuple):
@@ -60,11 +65,11 @@ class Recipe(NamedTuple):
         and export, from the seed alone.
       step: ``(state, batch) -> (state, metrics)``; `train.sharding.place` compiles it for the mesh.
       batches: ``start_step -> iterator`` over batches without end; a batch depends on the seed and its step alone.
-      rates: the group of options that the learning rate is in, as in "primal": what to lower where a run diverges.
       describe: ``(step, metrics) -> (row, words)``: the row for metrics.jsonl and a few words for the progress bar.
-        It raises `UserError` where a number is not finite.
+        It raises `NotFiniteError` where a number is not finite.
       validate: ``state -> Validation``.
       remarks: lines to log where the run starts from ``init``, and not from a checkpoint.
+      rates: the options to lower where a number is not finite.
     """
 
     title: str
@@ -75,10 +80,10 @@ class Recipe(NamedTuple):
     init: Callable[[], Any]
     step: Any
     batches: Callable[[int], Iterator[Any]]
-    rates: str
     describe: Callable[[int, Any], tuple[dict[str, Any], dict[str, str]]]
     validate: Callable[[Any], Validation]
     remarks: tuple[str, ...] = ()
+    rates: str = "--primal.learning-rate or --primal.clip-norm"
 
 
 class Kind(NamedTuple):
@@ -143,30 +148,29 @@ def check_batch_size(batch_size: int, num_examples: int, what: str) -> None:
         )
 
 
-def require_finite(step: int, values: Any, what: str, *, rates: str, each: str | None = None) -> None:
+def require_finite(step: int, values: Any, what: str, *, each: str | None = None) -> None:
     """Checks that a number, or every one of a list, is finite.
 
     Args:
       step: of the training run, for the message.
       values: the number or the list.
       what: what it is, as in "the loss".
-      rates: the group of options of the learning rate, as `Recipe` has it.
       each: what an entry of the list belongs to, as in "layer"; the first one that is not finite is named.
 
     Raises:
-      UserError: if one is not.
+      NotFiniteError: if one is not.
     """
     broken = np.flatnonzero(~np.isfinite(np.asarray(values)))
     if broken.size:
         place = "" if each is None else f", first at {each} {broken[0]}"
-        raise UserError(f"the {what} is not finite at step {step}{place}; {_way_out(rates)}")
+        raise NotFiniteError(f"the {what} is not finite at step {step}{place}")
 
 
-def require_finite_state(state: Any, *, rates: str) -> None:
+def require_finite_state(state: Any) -> None:
     """Checks that every number of a training state is finite, so that none that is not is ever saved.
 
     Raises:
-      UserError: naming the first array that is not.
+      NotFiniteError: naming the first array that is not.
     """
     leaves = [
         (path, leaf) for path, leaf in jax.tree.leaves_with_path(state) if jnp.issubdtype(leaf.dtype, jnp.inexact)
@@ -175,16 +179,9 @@ def require_finite_state(state: Any, *, rates: str) -> None:
     for (path, _), holds in zip(leaves, finite, strict=True):
         if not holds:
             name = jax.tree_util.keystr(path, simple=True, separator="/")
-            raise UserError(f"{name} is not finite after step {int(state.step)}; {_way_out(rates)}")
+            raise NotFiniteError(f"{name} is not finite after step {int(state.step)}")
 
 
 @jax.jit
 def _are_finite(leaves: list[jax.Array]) -> list[jax.Array]:
     return [jnp.all(jnp.isfinite(leaf)) for leaf in leaves]
-
-
-def _way_out(rates: str) -> str:
-    return (
-        f"the last good checkpoint is kept; lower --{rates}.learning-rate or --{rates}.clip-norm and train into "
-        "another --out"
-    )

@@ -2,25 +2,27 @@
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from train.checkpoint import Checkpoints
+from train.checkpoint import Checkpoints, room_for, steps_in
 from train.config import differences, from_json, to_json
-from train.errors import UserError
+from train.errors import StorageError, UserError
 from train.experiments import EXPERIMENTS
 from train.lock import locked
 from train.loop import train
 from train.memory import require_memory, size_of
-from train.metrics import PARTIAL, write_json
+from train.metrics import write_json
 from train.outputs import check_out
 from train.plan import describe_plan, make_plan
 from train.processes import first_does, first_only, is_first, wait_for_all
 from train.profile import parse_profile
-from train.recipe import INFEASIBLE, Kind
-from train.report.files import read_object
+from train.recipe import INFEASIBLE, Kind, Recipe
+from train.report.files import WRITTEN, no_run, read_object, way_out
 from train.sharding import describe_mesh, make_mesh, place
+from train.storage import AGAIN, PARTIAL, require_room, require_writable, writing
 
 __all__ = [
     "Best",
@@ -30,12 +32,15 @@ __all__ = [
     "evaluate",
     "identity",
     "plan",
+    "read_config",
     "report",
     "run",
     "run_one",
 ]
 
 Log = Callable[[str], None]
+
+ENDED = ("finished", "stopped")  # states of a run that is not trained any more
 
 
 class Best(NamedTuple):
@@ -80,18 +85,21 @@ def run_one(config: Any, folder: Path, *, experiment: str, evaluated: bool = Tru
     kind = EXPERIMENTS[experiment].kind
     data = kind.load(config, log)
     recipe = kind.recipe(config, data)
+    placed = place(recipe)
     # Refuses parameters that do not divide over the mesh, or fit the memory, while the folder is not claimed yet.
-    require_memory(size_of(place(recipe).like), "the state of training", "choose a smaller model, or more devices")
+    require_memory(size_of(placed.like), "the state of training", "choose a smaller model, or more devices")
     parse_profile(config.profile, num_steps=recipe.num_steps)
     with contextlib.ExitStack() as held:
 
         def take() -> None:
             _claim(folder, experiment, config, data)
             held.enter_context(locked(folder))
+            if _read_status(folder).get("state") not in ENDED:
+                _check_room(folder, recipe, placed.like)
 
         first_does(take)
-        status = read_object(folder / "status.json") if (folder / "status.json").exists() else {}
-        if status.get("state") in ("finished", "stopped"):
+        status = _read_status(folder)
+        if status.get("state") in ENDED:
             log(f"{folder}: {status['state']} already after {status['steps']} steps; pass another --out to train anew")
         else:
             log(f"{folder}: {kind.describe(config)}, on {describe_mesh(recipe.mesh)}")
@@ -114,14 +122,17 @@ def evaluate(folder: Path, *, mesh: str | None = None, log: Log = print) -> dict
     Raises:
       UserError: if the folder is no run, its data are not those it was trained on, or no checkpoint can be read.
     """
+    read_config(folder)
+    first_does(lambda: require_writable(folder, f"run folder {folder}", AGAIN))
     experiment, kind, config, data, step, state, notes = best_checkpoint(folder, mesh=mesh, log=log)
     if notes["score"] <= INFEASIBLE:
         log(f"{folder}: no checkpoint was feasible on the validation split; the least infeasible one is evaluated")
     log(f"{folder}: evaluating the checkpoint of step {step}")
-    found = kind.evaluate(config, data, state, folder)
-    found = {**found, "experiment": experiment, "best_step": step, "train_seconds": notes["train_seconds"]}
-    if is_first():
-        write_json(folder / "evaluation.json", found)
+    with writing(f"run folder {folder}", AGAIN):
+        found = kind.evaluate(config, data, state, folder)
+        found = {**found, "experiment": experiment, "best_step": step, "train_seconds": notes["train_seconds"]}
+        if is_first():
+            write_json(folder / "evaluation.json", found)
     log(f"{folder}: {kind.verdict(found)}")
     return found
 
@@ -132,17 +143,41 @@ def best_checkpoint(folder: Path, *, mesh: str | None = None, log: Log = print) 
     Raises:
       UserError: if the folder is no run, its data are not those it was trained on, or no checkpoint can be read.
     """
-    experiment, kind, config = _read_config(folder)
+    experiment, kind, config = read_config(folder)
     config = dataclasses.replace(config, mesh=mesh)
     check_first(kind, config)
+    if not steps_in(folder / "checkpoints"):
+        raise UserError(f"{folder} has no checkpoints; train it with `python -m train run {experiment} --out {folder}`")
     data = kind.load(config, log)
     _check_same(folder, experiment, config, data)
     recipe = kind.recipe(config, data)
-    if not (folder / "checkpoints").is_dir():
-        raise UserError(f"{folder} has no checkpoints; train it with `python -m train run {experiment} --out {folder}`")
     with Checkpoints(folder / "checkpoints", read_only=True, log=log) as checkpoints:
         found = checkpoints.best(place(recipe).like)
     return Best(experiment, kind, config, data, *found)
+
+
+def read_config(folder: Path) -> tuple[str, Kind, Any]:
+    """The experiment of a run, its kind and its configuration.
+
+    Raises:
+      UserError: if the folder is no run folder, or its config.json is damaged or of another version.
+    """
+    path = folder / "config.json"
+    if not path.is_file():
+        raise UserError(f"{no_run(folder)}; {WRITTEN}")
+    values = read_object(path)
+    if "format" in values:
+        raise UserError(f"{folder} is an export, not a run folder; name the run folder that it was exported from")
+    experiment, _ = values.pop("experiment", ""), values.pop("found", None)
+    if not isinstance(experiment, str) or experiment not in EXPERIMENTS:
+        raise UserError(
+            f"{path} does not fit this version of the code: field 'experiment' is unknown or missing, "
+            f"got {experiment!r}; train again"
+        )
+    kind = EXPERIMENTS[experiment].kind
+    config = from_json(kind.config, values, source=path)
+    kind.check(config)
+    return experiment, kind, config
 
 
 def plan(config: Any, *, experiment: str, log: Log = print) -> None:
@@ -167,7 +202,7 @@ def report(folders: Sequence[Path], out: Path, *, log: Log = print) -> None:
     check_out(out)
     if not folders:
         raise UserError("report needs at least one run folder")
-    kinds = {folder: _read_config(folder)[1] for folder in folders}
+    kinds = {folder: read_config(folder)[1] for folder in folders}
     write = kinds[folders[0]].report
     for folder, kind in kinds.items():
         if kind.report is not write:
@@ -215,30 +250,34 @@ def _claim(folder: Path, experiment: str, config: Any, data: Any) -> None:
             )
         write_json(path, identity(experiment, config, data))
     except OSError as error:
-        raise UserError(f"cannot write to --out {folder} ({error.strerror}); pass another folder") from error
+        raise StorageError(f"cannot write to --out {folder} ({error.strerror}); pass another folder") from error
+
+
+def _check_room(folder: Path, recipe: Recipe, like: Any) -> None:
+    """Refuses, before anything is computed, a disk that takes nothing or has no room for the checkpoints to come."""
+    require_writable(folder, f"run folder {folder}", AGAIN)
+    held = len(steps_in(folder / "checkpoints"))
+    saves = math.ceil(recipe.num_steps / recipe.validate_every)
+    require_room(
+        folder, room_for(like, saves=saves) - held * room_for(like, saves=1), "what a run keeps of checkpoints"
+    )
+
+
+def _read_status(folder: Path) -> dict[str, Any]:
+    """What status.json says of a run; nothing where there is none.
+
+    Raises:
+      UserError: if it is damaged.
+    """
+    path = folder / "status.json"
+    status = read_object(path) if path.exists() else {}
+    whole = {"state": str, "steps": int, "messages": list}
+    if status and not all(isinstance(status.get(name), kind) for name, kind in whole.items()):
+        raise UserError(f"{path} is damaged (state, steps or messages is missing or no such thing); {way_out(path)}")
+    return status
 
 
 def _check_same(folder: Path, experiment: str, config: Any, data: Any) -> None:
     changed = differences(read_object(folder / "config.json"), identity(experiment, config, data))
     if changed:
         raise UserError(f"{folder} was trained with another configuration: {'; '.join(changed)}; pass another --out")
-
-
-def _read_config(folder: Path) -> tuple[str, Kind, Any]:
-    path = folder / "config.json"
-    if not path.exists():
-        raise UserError(f"{folder} is no run folder: it has no config.json")
-    values = read_object(path)
-    experiment, _ = values.pop("experiment", ""), values.pop("found", None)
-    if experiment not in EXPERIMENTS:
-        raise UserError(
-            f"{path} does not fit this version of the code: field 'experiment' is unknown or missing, "
-            f"got {experiment!r}; train again"
-        )
-    kind = EXPERIMENTS[experiment].kind
-    try:
-        config = from_json(kind.config, values, source=path)
-        kind.check(config)
-    except TypeError as error:
-        raise UserError(f"{path} holds a value of the wrong type ({error}); restore it, or train again") from error
-    return experiment, kind, config

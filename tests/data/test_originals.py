@@ -8,7 +8,7 @@ import pytest
 from tests.errors import assert_fails
 from train.data import DataConfig, prepare
 from train.data.fingerprint import fingerprint_files
-from train.data.image_files import files_below
+from train.data.folders import files_below
 from train.data.images import ImageConfig
 from train.data.images import prepare as prepare_images
 from train.data.text import TextConfig

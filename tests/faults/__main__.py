@@ -34,6 +34,7 @@ from tests.faults import (
     reports,
     running,
     solvers,
+    storage,
     training,
 )
 from tests.faults.fault import Fault
@@ -51,6 +52,7 @@ TABLES = {
     "models": models.FAULTS,
     "training": training.FAULTS,
     "running": running.FAULTS,
+    "storage": storage.FAULTS,
     "data": data.FAULTS,
     "originals": originals.FAULTS,
     "reports": reports.FAULTS,

@@ -35,7 +35,7 @@ def test_missing_folder_is_refused(tmp_path):
 
 
 def test_folder_that_is_no_run_is_refused(tmp_path):
-    assert "not a run folder" in _refusal([tmp_path], tmp_path / "out")
+    assert "is no run folder" in _refusal([tmp_path], tmp_path / "out")
 
 
 def test_run_given_twice_is_refused(make_run, tmp_path):

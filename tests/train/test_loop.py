@@ -102,7 +102,7 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_the_run_at_its_last_good_ch
     fifth_batch(value)
     with pytest.raises(UserError) as caught:
         loop(changed(steps=5), poisoned=True)
-    for word in (*words, "checkpoint is kept"):
+    for word in (*words, "the checkpoint of step 4 is kept; lower --primal.learning-rate"):
         assert word in str(caught.value)
     assert "\n" not in str(caught.value)
     assert _saved_steps(tmp_path) == [2, 4]

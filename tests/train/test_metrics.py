@@ -1,11 +1,14 @@
 """metrics.jsonl, TensorBoard files and JSON files."""
 
+import errno
 import json
 import math
-from unittest.mock import Mock
+import os
+from pathlib import Path
 
 import pytest
 
+from tests.train.board import events
 from train.errors import UserError
 from train.metrics import MetricsWriter, numbers, read_metrics, write_json
 
@@ -73,11 +76,73 @@ def test_tensorboard_files_are_written(tmp_path):
     assert files[0].stat().st_size > 100
 
 
-def test_tensorboard_forgets_the_points_after_the_step_that_a_run_goes_on_from(tmp_path, monkeypatch):
-    opened = []
-    monkeypatch.setattr("tensorboardX.SummaryWriter", lambda folder, **options: opened.append(options) or Mock())
-    _write(tmp_path, range(1, 4), after_step=5)
-    assert opened == [{"purge_step": 6}]
+def test_tensorboard_forgets_the_points_after_the_step_that_a_run_goes_on_from(tmp_path):
+    _write(tmp_path, range(1, 9), after_step=0)
+    _write(tmp_path, range(6, 9), after_step=5)
+    first, second = sorted((tmp_path / "tensorboard").glob("events.*"), key=lambda path: path.suffix)
+    assert [event.step for event in events(first) if event.HasField("session_log")] == [1]
+    assert [event.step for event in events(second) if event.HasField("session_log")] == [6]
+    assert [event.step for event in events(first) if event.HasField("summary")] == sorted([*range(1, 9)] * 2)
+
+
+def test_rows_that_somebody_deleted_or_cut_are_counted(tmp_path):
+    _write(tmp_path, range(1, 9), after_step=0)
+    path = tmp_path / "metrics.jsonl"
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    cut = b"".join(lines[:3]) + lines[3][:5]
+    for content, step, lost in ((whole, 8, 0), (cut, 8, 5), (b"", 8, 8), (whole[:-1], 7, 0)):
+        path.write_bytes(content)
+        with MetricsWriter(tmp_path, after_step=step) as writer:
+            assert writer.lost == lost
+    path.unlink()
+    with MetricsWriter(tmp_path, after_step=3) as writer:
+        assert writer.lost == 3
+
+
+@pytest.mark.parametrize("row", ["3", "[]", "{}", '{"kind": "train"}', '{"kind": "train", "step": "1"}', "[" * 10**5])
+def test_a_row_of_something_else_is_damage(tmp_path, row):
+    (tmp_path / "metrics.jsonl").write_text(f"{row}\n")
+    with pytest.raises(UserError, match=r"metrics\.jsonl is damaged in line 1; restore it"):
+        read_metrics(tmp_path / "metrics.jsonl")
+
+
+def test_infinities_and_nan_are_damage(tmp_path):
+    for word in ("NaN", "Infinity", "-Infinity"):
+        (tmp_path / "metrics.jsonl").write_text(f'{{"kind": "train", "step": 1, "loss": {word}}}\n')
+        with pytest.raises(UserError, match="damaged in line 1"):
+            read_metrics(tmp_path / "metrics.jsonl")
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeypatch):
+    write_json(tmp_path / "status.json", {"state": "running"})
+    write = Path.write_bytes
+
+    def full(path, content):
+        write(path, content[:3])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space"):
+        write_json(tmp_path / "status.json", {"state": "failed"})
+    assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
+    assert json.loads((tmp_path / "status.json").read_text()) == {"state": "running"}
+
+
+def test_a_full_disk_under_the_metrics_is_told_once(tmp_path):
+    """/dev/full takes what is buffered, and refuses it when it is handed on."""
+    writer = MetricsWriter(tmp_path, after_step=0)
+    writer._file.close()
+    writer._file = Path("/dev/full").open("a", encoding="utf-8")  # noqa: SIM115 (the writer closes it)
+
+    def fill():
+        with writer:
+            writer.write({"kind": "train", "step": 1})
+            writer.flush()
+
+    with pytest.raises(OSError, match="No space") as caught:
+        fill()
+    assert caught.value.__context__ is None
 
 
 def test_write_json_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):

@@ -6,8 +6,8 @@ import shutil
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tensorboardX.proto.event_pb2 import Event
 
+from tests.train.board import events
 from tests.train.conftest import MANY, traced_losses, traced_recipe, traced_task
 from train.checkpoint import Checkpoints
 from train.constrained.duals import reduction
@@ -50,23 +50,12 @@ def test_constraints_are_logged_by_name_and_layer(many):
     # Sizes are the first losses, and the size of the bound on f_0 that of f_0 itself.
     for row in logged:
         np.testing.assert_allclose([row[f"size/{name}"] for name in names], logged[0]["layer_losses"], rtol=1e-6)
-    (events,) = (many / "tensorboard").glob("events.*")
-    tags = _tags(events)
+    (file,) = (many / "tensorboard").glob("events.*")
+    tags = {value.tag for event in events(file) for value in event.summary.value}
     figures = ["train/violation", "train/multiplier", "train/slack", "train/size", "validation/violation"]
     assert {f"{figure}/{name}" for figure in figures for name in ("f_0", "layer_1", "layer_2")} <= tags
     assert "train/layer_losses/0" in tags
     assert not {tag for tag in tags if tag.startswith(("train/violations", "train/multipliers"))}
-
-
-def _tags(path):
-    """The tags of a TensorBoard file: records of a length of 8 bytes, its checksum of 4, the event, its checksum."""
-    content, place, tags = path.read_bytes(), 0, set()
-    while place < len(content):
-        length = int.from_bytes(content[place : place + 8], "little")
-        event = Event.FromString(content[place + 12 : place + 12 + length])
-        tags |= {value.tag for value in event.summary.value}
-        place += 16 + length
-    return tags
 
 
 BINDS = ("mean", "tail", "positive")
@@ -129,7 +118,7 @@ OVERFLOW = {
 
 def test_multipliers_that_overflow_are_never_saved(recipe, tmp_path):
     # Losses, gradient and validation of the first step are finite, what it leaves behind is not.
-    with pytest.raises(UserError, match=r"dual/multipliers is not finite after step 1; the last good checkpoint"):
+    with pytest.raises(UserError, match=r"dual/multipliers is not finite after step 1; no checkpoint was saved before"):
         train(recipe(**OVERFLOW, validate_every=1), tmp_path, log=lambda _: None)
     assert _saved(tmp_path) == []
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "failed"

@@ -21,10 +21,10 @@ def describe_step(config: Any, step: int, values: Metrics) -> tuple[dict[str, An
     Raises:
       UserError: if a number is not finite.
     """
-    require_finite(step, values.layer_losses, "loss", rates="primal", each="layer")
-    require_finite(step, values.multipliers, "multiplier", rates="primal", each="constraint")
-    require_finite(step, values.lagrangian, "Lagrangian", rates="primal")
-    require_finite(step, values.grad_norm, "gradient", rates="primal")
+    require_finite(step, values.layer_losses, "loss", each="layer")
+    require_finite(step, values.multipliers, "multiplier", each="constraint")
+    require_finite(step, values.lagrangian, "Lagrangian")
+    require_finite(step, values.grad_norm, "gradient")
     count = values.layer_losses.size
     row = {
         "loss": float(values.layer_losses[-1]),
@@ -57,7 +57,7 @@ def judge_losses(
       UserError: if a loss is not finite.
     """
     losses = sample_losses.mean(axis=0)
-    require_finite(int(state.step), losses, "validation loss", rates="primal", each="layer")
+    require_finite(int(state.step), losses, "validation loss", each="layer")
     bound = losses if reduction(config) is None else sample_losses
     violations = np.asarray(stated(config, bounds)(jnp.asarray(bound)))
     # What the means have to stay under, as `feasibility_report` has it, whatever is bound of the samples.

@@ -8,10 +8,11 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from train.data.batches import Batches, in_order, shuffled
-from train.data.prepared import LocalBuilder, Records, damaged, prepared_root
+from train.data.prepared import ELSEWHERE, LocalBuilder, Records, damaged, prepared_root
 from train.data.source import Log
 from train.data.splits import SEED, SPLITS
 from train.errors import UserError
+from train.storage import require_writable
 
 __all__ = ["Dataset", "open_prepared", "prepare_from"]
 
@@ -119,6 +120,8 @@ def prepare_from(
     folder = data_dir / builder.name / str(builder.VERSION)
     if folder.exists():
         return folder
+    root = prepared_root(prepared)
+    require_writable(root, f"the folder of prepared data {root}", ELSEWHERE)
     source, start = key.split("-")[0], time.monotonic()
     log(f"preparing {source} in {folder} (done once)")
     prepare(data_dir)

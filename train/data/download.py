@@ -11,6 +11,7 @@ from tensorflow_datasets.core import utils
 from tensorflow_datasets.core.download import checksums, downloader
 
 from train.errors import UserError
+from train.storage import require_room, require_writable
 
 __all__ = ["Download", "fetch", "fingerprint_download"]
 
@@ -48,6 +49,8 @@ def fetch(download: Download, folder: Path, log: Callable[[str], None]) -> Path:
     kept = folder / str(info.filename)
     if kept.exists():
         return kept
+    require_writable(folder, f"the folder of downloads {folder}", "name another place with UNROLL_PREPARED")
+    require_room(folder, int(info.size), f"{info.filename}")
     log(f"  downloading {download.url} ({info.size})")
     try:
         urllib.request.urlopen(_head(download.url), timeout=SECONDS_TO_ANSWER).close()

@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import io
-import os
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
@@ -11,9 +10,10 @@ from typing import NamedTuple, TypeVar
 
 from train.data.archives import archive_members, member_path, open_archive
 from train.data.fingerprint import check_name, fingerprint_files
+from train.data.folders import files_below
 from train.errors import UserError
 
-__all__ = ["ImageFile", "files_below", "fingerprint_images", "open_image_files"]
+__all__ = ["ImageFile", "fingerprint_images", "open_image_files"]
 
 T = TypeVar("T")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
@@ -73,31 +73,6 @@ def _image_paths(root: Path, what: str) -> list[Path]:
     if not paths:
         raise UserError(f"data.root={root} is empty; give the folder or tar archive that holds the {what}")
     return _some_images([path for path in paths if _is_image(_below(root, path))], root, what)
-
-
-def files_below(root: Path) -> list[Path]:
-    """All files below a folder; links to folders are followed.
-
-    Raises:
-      UserError: for a folder that cannot be read, or that links to one above it.
-    """
-
-    def refuse(error: OSError) -> None:
-        raise UserError(f"data.root={root}: folder '{error.filename}' cannot be read ({error.strerror})") from error
-
-    files = []
-    for folder, inside, names in os.walk(root, followlinks=True, onerror=refuse):
-        files += [Path(folder, name) for name in names]
-        for link in (Path(folder, name) for name in inside):
-            if link.is_symlink() and _is_above(link.resolve(), Path(folder), root):
-                raise UserError(f"data.root={root}: '{link}' links to a folder above it; take the link away")
-    return files
-
-
-def _is_above(place: Path, folder: Path, root: Path) -> bool:
-    """Whether a place is, or holds, one of the folders on the way from the root to a folder, wherever links lead."""
-    way = (folder, *(parent for parent in folder.parents if parent.is_relative_to(root)))
-    return any(each.resolve().is_relative_to(place) for each in way)
 
 
 def _below(root: Path, path: Path) -> PurePosixPath:

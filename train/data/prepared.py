@@ -13,11 +13,14 @@ from google.protobuf.message import DecodeError
 from tensorflow_datasets.core.constants import INCOMPLETE_PREFIX
 from tensorflow_datasets.proto import tf_example_pb2
 
-from train.errors import UserError
+from train.errors import StorageError, UserError
 from train.home import expanded
+from train.storage import refusal
 
-__all__ = ["LocalBuilder", "LocalInfo", "Records", "damaged", "prepare_once", "prepared_root"]
+__all__ = ["ELSEWHERE", "LocalBuilder", "LocalInfo", "Records", "damaged", "prepare_once", "prepared_root"]
 
+# The way out where prepared data cannot be written.
+ELSEWHERE = "name another place with data.prepared or UNROLL_PREPARED"
 TOGETHER = 1024  # records fetched in one call, which takes a third of the time of one call each
 
 
@@ -69,11 +72,11 @@ def prepare_once(builder: LocalBuilder) -> None:
         with _lock(folder.parent / ".lock"):
             _sweep(folder.parent)
             builder.download_and_prepare(file_format="array_record")
-    except OSError as error:
-        raise UserError(
-            f"cannot write prepared data to {folder.parent} ({error.strerror or error}); "
-            "name another place with data.prepared or UNROLL_PREPARED"
-        ) from error
+    except Exception as error:  # array_record quotes the system in a RuntimeError
+        words = error.strerror if isinstance(error, OSError) else refusal(error)
+        if words is None:
+            raise
+        raise StorageError(f"cannot write prepared data to {folder.parent} ({words}); {ELSEWHERE}") from error
 
 
 class Records:

@@ -13,7 +13,7 @@ from train.data.clip_splits import natural, split_clips
 from train.data.clips import FRAME_SIZE, NUM_FRAMES, SPLITS, Clip, ClipSet, Splits, split_sizes
 from train.data.decoding import grey_frames
 from train.data.fingerprint import fingerprint_files
-from train.data.image_files import files_below
+from train.data.folders import files_below
 from train.errors import UserError
 
 __all__ = ["fingerprint_video", "video_clips"]

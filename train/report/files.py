@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from train.errors import UserError
-from train.metrics import write_json
+from train.errors import StorageError, UserError
+from train.metrics import strict_json
+from train.storage import write_all
 
-__all__ = ["WRITTEN", "check_folders", "flat", "one_line", "read_object", "way_out", "write_files"]
+__all__ = ["WRITTEN", "check_folders", "flat", "no_run", "one_line", "read_object", "way_out", "write_files"]
 
+SHOWN = 5  # run folders in one line
 WRITTEN = "give a folder that `python -m train run` wrote"
 
 
@@ -30,9 +32,22 @@ def check_folders(folders: Sequence[Path]) -> None:
         if not folder.is_dir():
             raise UserError(f"run folder {folder} does not exist; {WRITTEN}")
         if not (folder / "config.json").is_file():
-            raise UserError(f"{folder} is not a run folder (no config.json); {WRITTEN}")
+            raise UserError(f"{no_run(folder)}; {WRITTEN}")
         if not (folder / "evaluation.json").is_file():
             raise UserError(f"run {folder} has no evaluation.json; run `python -m train evaluate {folder}` first")
+
+
+def no_run(folder: Path) -> str:
+    """Says that a folder without config.json is no run folder, and which it holds."""
+    said = f"{folder} is no run folder: it has no config.json"
+    if (folder / "search.json").is_file():
+        best = read_object(folder / "search.json").get("best")
+        return f"{said}; it is a search" + (f", and its best run is {folder / str(best)}" if best else "")
+    held = sorted(str(path.parent) for depth in ("*", "*/*") for path in folder.glob(f"{depth}/config.json"))
+    if not held:
+        return said
+    more = f" and {len(held) - SHOWN} more" if len(held) > SHOWN else ""
+    return f"{said}; it holds the run folders {', '.join(held[:SHOWN])}{more}"
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -42,7 +57,7 @@ def read_object(path: Path) -> dict[str, Any]:
       UserError: naming the file and the way out, if it is missing or damaged.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = strict_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"run {path.parent} has no {path.name}; {WRITTEN}") from None
     except (OSError, ValueError) as error:
@@ -56,6 +71,8 @@ def way_out(path: Path) -> str:
     """How to mend a damaged file of a run folder."""
     if path.name == "evaluation.json":
         return f"run `python -m train evaluate {path.parent}` again"
+    if path.name == "status.json":
+        return "restore it, or delete it and give the command of the run again: it goes on from its checkpoints"
     return "restore it, or move the run folder away and train again"
 
 
@@ -80,11 +97,10 @@ def write_files(out: Path, *, pictures: dict[str, bytes], page: str, summary: di
     Raises:
       UserError: if it cannot be written there.
     """
+    said = json.dumps(summary, indent=2, allow_nan=False) + "\n"
+    files = {f"{name}.png": picture for name, picture in pictures.items()}
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for name, picture in pictures.items():
-            (out / f"{name}.png").write_bytes(picture)
-        (out / "index.html").write_text(page, encoding="utf-8")
-        write_json(out / "summary.json", summary)
+        write_all(out, files | {"index.html": page.encode(), "summary.json": said.encode()})
     except OSError as error:
-        raise UserError(f"cannot write the report to {out} ({error.strerror}); choose another folder") from None
+        raise StorageError(f"cannot write the report to {out} ({error.strerror}); choose another folder") from None

@@ -3,6 +3,7 @@
 The journal of a file takes no snapshots, which are the only thing that Optuna would pickle.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -85,5 +86,5 @@ def done(study: optuna.Study) -> list[Trial]:
 def _cut_half_a_line(path: Path) -> None:
     """Drops what a kill left of the last line: Optuna would append the next one to it."""
     content = path.read_bytes() if path.exists() else b""
-    if not content.endswith(b"\n"):
-        path.write_bytes(content[: content.rfind(b"\n") + 1])
+    if content and not content.endswith(b"\n"):
+        os.truncate(path, content.rfind(b"\n") + 1)  # which a full disk does not refuse

@@ -2,16 +2,17 @@
 
 import dataclasses
 import itertools
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from train.config import differences
-from train.errors import UserError
+from train.errors import StorageError, UserError
 from train.experiments import EXPERIMENTS
 from train.lock import locked
-from train.metrics import PARTIAL, write_json
+from train.metrics import write_json
 from train.report.files import read_object
 from train.report.panels import png
 from train.report.tables import as_text
@@ -29,6 +30,7 @@ from train.search.outcomes import (
 from train.search.plot import parallel_coordinates
 from train.search.space import Parameter, configured, read_space, words
 from train.search.study import Sampler, Trial, done, next_trial, open_study, tell
+from train.storage import AGAIN, PARTIAL, require_writable, write_all, writing
 from train.tuning import Tuning
 
 __all__ = ["default_folder", "search"]
@@ -83,7 +85,8 @@ def search(
     space = {parameter.name: parameter.to_json() for parameter in parameters}
     said = identity(experiment, config, data) | {"sampler": sampler, "over": space}
     _claim(folder, said)
-    with locked(folder):
+    with locked(folder), writing(f"--out {folder}", AGAIN):
+        require_writable(folder, f"--out {folder}", AGAIN)
         log(f"{folder}: {total} trials ({sampler}) over " + ", ".join(f"{one.name} {one.text}" for one in parameters))
         outcomes = _Search(folder, experiment, config, parameters, said, log).run(sampler, total)
         _conclude(folder, experiment, config, parameters, outcomes, log)
@@ -132,6 +135,8 @@ class _Search:
         config = configured(self._config, self._parameters, trial.values)
         try:
             run_one(config, folder, experiment=self._experiment, evaluated=False, log=self._log)
+        except StorageError:  # says nothing of what the trial tried
+            raise
         except UserError as error:
             status = read_object(folder / "status.json") if (folder / "status.json").exists() else {}
             if status.get("state") != "failed" or str(error) not in status["messages"]:
@@ -149,9 +154,13 @@ class _Search:
             "best": best and str(_trial_folder(Path(), best.number)),
             "trials": to_json_rows(outcomes),
         }
-        write_json(self._folder / "search.json", self._said | results)
-        (self._folder / "table.csv").write_text(as_csv(outcomes), encoding="utf-8")
-        (self._folder / "parallel_coordinates.png").write_bytes(_picture(outcomes, self._parameters, self._tuning))
+        said = json.dumps(self._said | results, indent=2, allow_nan=False) + "\n"
+        files = {
+            "search.json": said.encode(),
+            "table.csv": as_csv(outcomes).encode(),
+            "parallel_coordinates.png": _picture(outcomes, self._parameters, self._tuning),
+        }
+        write_all(self._folder, files)
 
 
 def _picture(outcomes: Sequence[Outcome], parameters: Sequence[Parameter], tuning: Tuning) -> bytes:
@@ -236,4 +245,4 @@ def _claim(folder: Path, said: dict[str, Any]) -> None:
             )
         write_json(path, said)
     except OSError as error:
-        raise UserError(f"cannot write to --out {folder} ({error.strerror}); pass another folder") from error
+        raise StorageError(f"cannot write to --out {folder} ({error.strerror}); pass another folder") from error

@@ -38,7 +38,7 @@ def supervised_recipe(config: SupervisedConfig, task: Task, data: Any, *, best_b
 
     def validate(state: State) -> Validation:
         found = split_scores(state.evaluated, "validation")
-        require_finite(int(state.step), found.loss, "validation loss", rates="optimizer")
+        require_finite(int(state.step), found.loss, "validation loss")
         row = {"loss": found.loss, **found.scores._asdict(), **_figures(found.equilibrium)}
         norms = norms_of(config, data, state.evaluated)
         if norms:
@@ -54,15 +54,15 @@ def supervised_recipe(config: SupervisedConfig, task: Task, data: Any, *, best_b
         init=lambda: init_state(config, task, rule),
         step=make_step(config, task, rule),
         batches=lambda start: data.batches("train", start_step=start, **reading),
-        rates="optimizer",
         describe=_describe,
         validate=validate,
+        rates="--optimizer.learning-rate or --optimizer.clip-norm",
     )
 
 
 def _describe(step: int, values: Metrics) -> tuple[dict[str, Any], dict[str, str]]:
-    require_finite(step, values.loss, "loss", rates="optimizer")
-    require_finite(step, values.grad_norm, "gradient", rates="optimizer")
+    require_finite(step, values.loss, "loss")
+    require_finite(step, values.grad_norm, "gradient")
     accuracy = scores(values.matrix).accuracy
     row = {
         "loss": float(values.loss),

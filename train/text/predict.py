@@ -11,7 +11,7 @@ from train.data.text import TokenBatch, check_texts, token_batch
 from train.data.text.originals import decoded
 from train.errors import UserError
 from train.report.tables import Table, as_text
-from train.runs import best_checkpoint
+from train.runs import best_checkpoint, read_config
 from train.text.config import TextRunConfig
 from train.text.material import TextMaterial
 from train.text.task import text_task
@@ -21,6 +21,8 @@ __all__ = ["Prediction", "predict", "read_texts"]
 Log = Callable[[str], None]
 # Texts a batch.
 TOGETHER = 32
+SEEDS = 2**32
+LARGEST = 1 << 26  # bytes of a --file; more is taken for a file without end
 
 
 class Prediction(NamedTuple):
@@ -61,9 +63,12 @@ def predict(
     """
     if not (gamma >= 0.0 and np.isfinite(gamma)):
         raise UserError(f"--gamma must be finite and at least 0, got {gamma}")
+    if not 0 <= seed < SEEDS:
+        raise UserError(f"--seed must be a whole number in [0, 2**32), got {seed}")
+    experiment, _, config = read_config(run)
+    if not isinstance(config, TextRunConfig):
+        raise UserError(f"{run} is a run of {experiment}, which classifies no text; give one of a text experiment")
     best = best_checkpoint(run, log=log)
-    if not isinstance(best.config, TextRunConfig):
-        raise UserError(f"{run} is a run of {best.experiment}, which classifies no text; give one of a text experiment")
     material: TextMaterial = best.data
     _check_count(texts, seconds, pairs=material.pairs)
     probabilities, truncated = _probabilities(best.config, material, best.state.evaluated, texts, seconds, gamma, seed)
@@ -107,9 +112,13 @@ def read_texts(
 
 def _lines(path: Path) -> list[str]:
     try:
-        content = decoded(path.read_bytes(), where=f"--file {path}")
+        with path.open("rb") as file:  # no more than that of a file without end
+            content = file.read(LARGEST + 1)
     except OSError as error:
         raise UserError(f"--file {path} cannot be read ({error.strerror}); give a file with a text a line") from error
+    if len(content) > LARGEST:
+        raise UserError(f"--file {path} holds more than {LARGEST >> 20} MiB; give a file with a text a line, in parts")
+    content = decoded(content, where=f"--file {path}")
     lines = content.replace("\r\n", "\n").removesuffix("\n").split("\n")
     empty = [number for number, line in enumerate(lines, start=1) if not line.strip()]
     if empty:

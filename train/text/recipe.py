@@ -50,7 +50,6 @@ def text_recipe(config: TextEncoderConfig | TextUnrolledConfig, task: Task, mate
         init=lambda: init_state(config, task),
         step=make_step(config, task),
         batches=batches,
-        rates="primal",
         describe=functools.partial(describe_step, config),
         validate=validate,
         remarks=task.model.remarks,

@@ -41,7 +41,6 @@ def video_recipe(config: VideoConfig, task: Task, data: VideoData) -> Recipe:
         init=lambda: init_state(config, task),
         step=make_step(config, task),
         batches=lambda start: data.batches("train", start_step=start, **reading),
-        rates="primal",
         describe=functools.partial(describe_step, config),
         validate=validate,
     )

@@ -2,15 +2,18 @@
 
 import csv
 import dataclasses
+import errno
 import json
+import os
 
 import pytest
 
 from tests.train.search.conftest import measured, values_of
-from train.errors import UserError
+from train.errors import StorageError, UserError
 from train.lock import locked
+from train.metrics import write_json
 from train.search.outcomes import read_outcome
-from train.search.study import Trial
+from train.search.study import Trial, open_study
 from train.tuning import Judgement
 from train.video.config import VideoConfig
 from train.video.kind import VIDEO
@@ -86,6 +89,40 @@ def test_what_is_wrong_with_the_data_ends_the_search_and_a_loss_that_diverges_do
     monkeypatch.setattr("train.search.trials.run_one", broken)
     with pytest.raises(UserError, match="the disk is full"):
         go(RATES, "other", trials=2)
+
+
+def test_a_full_disk_is_no_outcome_of_a_trial(go, trained, monkeypatch):
+    """The trial is tried again, else its values would count as bad ones."""
+
+    def full(config, folder, **options):
+        folder.mkdir(parents=True)
+        write_json(folder / "status.json", {"state": "failed", "train_seconds": 1.0, "messages": ["the disk is full"]})
+        raise StorageError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("train.search.trials.run_one", full)
+        with pytest.raises(StorageError, match="the disk is full"):
+            go({"primal-rate": "1e-3,0.01"}, sampler="grid")
+    outcomes = go({"primal-rate": "1e-3,0.01"}, sampler="grid")
+    assert sorted((one.number, one.state) for one in outcomes) == [(0, "finished"), (1, "finished")]
+
+
+def test_a_journal_is_cut_back_on_a_full_disk_too(tmp_path, monkeypatch):
+    open_study(tmp_path)
+    journal = tmp_path / "journal.jsonl"
+    whole = journal.read_bytes()
+    journal.write_bytes(whole + b'{"op_code": 4, "wor')
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.write_bytes", full)
+        open_study(tmp_path)
+    content = journal.read_bytes()
+    assert content.startswith(whole)
+    assert b'"wor\n' not in content
+    assert all(json.loads(line) for line in content.splitlines())
 
 
 def test_a_search_of_failures_alone_says_so(go):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from train.data.archives import archive_members, open_archive, read_member
 from train.data.download import Download
 from train.data.fingerprint import fingerprint_files
+from train.data.folders import require_listable
 from train.data.source import Log
 from train.data.text.originals import Labelled, TextSet, checked, decoded
 from train.errors import UserError
@@ -85,8 +86,12 @@ def _find(root: Path) -> Path:
     if root.is_file():
         return root
     for folder in (root / place for place in FOLDERS):
-        if any((folder / split / name).is_dir() for split in SPLITS for name in STARS):
+        classes = [folder / split / name for split in SPLITS for name in STARS]
+        if any(path.is_dir() for path in classes):
+            for path in filter(Path.is_dir, classes):
+                require_listable(path)
             return folder
+    require_listable(root)
     for folder in (root, root / "imdb"):
         archives = sorted({file for pattern in ARCHIVES for file in folder.glob(pattern)})
         if len(archives) > 1:

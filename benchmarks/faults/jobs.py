@@ -1,0 +1,106 @@
+"""The commands that faults come over: how each is started, when it is in the middle, and what must come of it."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.faults.kills import arguments, figures_without_times, newest, outcome
+from train.data import DataConfig, load
+from train.data.clips import SPLITS
+
+__all__ = ["JOBS", "Job", "fresh"]
+
+SHORT = {"steps": 60}
+SEARCH = {"over.alpha": "0.4,0.6", "sampler": "grid", "steps": 40}
+
+
+class Job(NamedTuple):
+    """One command, which works in one folder.
+
+    Attributes:
+      words: ``folder -> `` the arguments behind `python -m train`.
+      begun: whether it is in the middle of its work; None where no file says so.
+      result: what must be the same with and without a fault.
+      damage: cuts a file as a disk might; None where nothing of the kind is read again.
+    """
+
+    words: Callable[[Path], list[str]]
+    begun: Callable[[Path], bool] | None
+    result: Callable[[Path], Any]
+    damage: Callable[[Path], None] | None
+
+
+def _halve(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def _halve_newest_checkpoint(folder: Path) -> None:
+    files = (folder / "checkpoints" / str(newest(folder)) / "state").rglob("*")
+    _halve(max((path for path in files if path.is_file()), key=lambda path: path.stat().st_size))
+
+
+def _prepared(folder: Path) -> str:
+    """A checksum of the clips; how their records are packed differs from time to time."""
+    data, found = load(DataConfig(prepared=str(folder))), hashlib.sha256()
+    for split in SPLITS:
+        for clips in data.examples(split, batch_size=500):
+            found.update(clips.tobytes())
+    return found.hexdigest()
+
+
+def _evaluated(folder: Path) -> Any:
+    return figures_without_times(json.loads((folder / "evaluation.json").read_text(encoding="utf-8")))
+
+
+def _searched(folder: Path) -> Any:
+    said = json.loads((folder / "search.json").read_text(encoding="utf-8"))
+    return [{name: value for name, value in row.items() if name != "train_seconds"} for row in said["trials"]]
+
+
+def _half_a_line(folder: Path) -> None:
+    with (folder / "journal.jsonl").open("ab") as file:
+        file.write(b'{"op_code": 5, "trial_')
+
+
+def _run(folder: Path) -> list[str]:
+    return [*arguments(folder), *_options(SHORT)]
+
+
+def _search(folder: Path) -> list[str]:
+    _, name, *rest = arguments(folder)
+    return ["search", name, *rest, *_options(SEARCH)]
+
+
+def _options(values: dict[str, Any]) -> list[str]:
+    """Of an option that is given twice the last value counts."""
+    return [part for name, value in values.items() for part in (f"--{name}", str(value))]
+
+
+JOBS: dict[str, Job] = {
+    "run": Job(_run, lambda folder: newest(folder) > 0, outcome, _halve_newest_checkpoint),
+    "prepare": Job(
+        lambda folder: ["prepare", "photos"],
+        lambda folder: any(folder.rglob("incomplete.*")),
+        _prepared,
+        None,
+    ),
+    "evaluate": Job(
+        lambda folder: ["evaluate", str(folder)],
+        None,
+        _evaluated,
+        lambda folder: _halve(folder / "evaluation.json"),
+    ),
+    "search": Job(_search, lambda folder: newest(folder / "trials" / "0001") > 0, _searched, _half_a_line),
+}
+
+
+def fresh(job: str, folder: Path, trained: Path | None) -> None:
+    """The folder as it is before the command: what is evaluated is trained."""
+    shutil.rmtree(folder, ignore_errors=True)
+    if job == "evaluate":
+        assert trained is not None
+        shutil.copytree(trained, folder)

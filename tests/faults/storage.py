@@ -1,0 +1,114 @@
+"""Faults of disks, signals and damaged run folders."""
+
+from tests.faults.fault import Fault
+
+__all__ = ["FAULTS"]
+
+FAULTS: list[Fault] = [
+    Fault(
+        "a run is finished before its last checkpoint is on the disk",
+        "train/loop.py",
+        "                self._checkpoints.wait()  # a status must not say more than the disk holds\n",
+        "",
+        "tests/train/test_storage.py",
+    ),
+    Fault(
+        "what a failed save left stays",
+        "train/checkpoint.py",
+        "                shutil.rmtree(left, ignore_errors=True)\n",
+        "                pass\n",
+        "tests/train/test_storage.py",
+    ),
+    Fault(
+        "a checkpoint that is not there is said to be kept",
+        "train/loop.py",
+        'where = "no checkpoint was saved before" if kept is None else',
+        'where = "the checkpoint of step 0 is kept" if kept is None else',
+        "tests/train/test_run_options.py",
+    ),
+    Fault(
+        "room on the disk is not looked at",
+        "train/storage.py",
+        "if disk.total and disk.free < size:",
+        "if False:",
+        "tests/train/test_storage.py",
+    ),
+    Fault(
+        "an evaluation reads its data before it looks at its folder",
+        "train/runs.py",
+        '    first_does(lambda: require_writable(folder, f"run folder {folder}", AGAIN))\n',
+        "",
+        "tests/train/test_storage.py",
+    ),
+    Fault(
+        "a trial that a full disk ended counts as a bad one",
+        "train/search/trials.py",
+        "        except StorageError:  # says nothing of what the trial tried\n            raise\n",
+        "",
+        "tests/train/search/test_trials.py",
+    ),
+    Fault(
+        "a report is half an old one and half a new one on a full disk",
+        "train/storage.py",
+        "            partials[name].write_bytes(content)\n",
+        "            partials[name].write_bytes(content)\n            partials[name].replace(folder / name)\n"
+        "            partials[name].write_bytes(content)\n",
+        "tests/train/test_storage.py",
+    ),
+    Fault(
+        "a request to end is an error like another, and a checkpoint being read is taken for damaged",
+        "train/errors.py",
+        "class Interrupted(BaseException):",
+        "class Interrupted(Exception):",
+        "tests/train/test_interrupts.py",
+    ),
+    Fault(
+        "a second Ctrl-C is handled like the first",
+        "train/interrupts.py",
+        "            signal.signal(number, signal.SIG_DFL)\n",
+        "            pass\n",
+        "tests/train/test_interrupts.py",
+    ),
+    Fault(
+        "a request to end that comes in a finalizer is lost",
+        "train/interrupts.py",
+        "        timers[-1].start()\n",
+        "",
+        "tests/train/test_interrupts.py",
+    ),
+    Fault(
+        "a run ends at Ctrl-C with the exit code of a preempted one",
+        "train/loop.py",
+        ", CTRL_C)\n",
+        ")\n",
+        "tests/train/test_interrupts.py",
+    ),
+    Fault(
+        "rows of metrics that are gone are not counted",
+        "train/metrics.py",
+        "        self.lost = _lost_steps(kept, after_step)\n",
+        "        self.lost = 0\n",
+        "tests/train/test_metrics.py",
+    ),
+    Fault(
+        "a checkpoint without notes is passed over in silence",
+        "train/checkpoint.py",
+        "for step in [step for step, score in scores.items() if score == UNREADABLE]:\n            self._log(",
+        "for step in [step for step, score in scores.items() if score == UNREADABLE]:\n            str(",
+        "tests/hostile/test_runs.py",
+    ),
+    Fault(
+        "a switch stands for a number in a configuration",
+        "train/config.py",
+        "    return isinstance(value, hint) and (hint is bool) == isinstance(value, bool)\n",
+        "    return isinstance(value, hint)\n",
+        "tests/hostile/test_commands.py",
+    ),
+    Fault(
+        "a folder below that may not be listed is taken for empty",
+        "train/data/folders.py",
+        "os.walk(root, onerror=_refuse)",
+        "os.walk(root)",
+        "tests/data/test_folders.py",
+    ),
+]

@@ -1,0 +1,158 @@
+"""SIGTERM and Ctrl-C: what is done is saved, a second Ctrl-C ends at once, and nothing is taken for damage."""
+
+import json
+import signal
+import time
+
+import pytest
+
+from tests.train.test_processes import newest
+from train.cli import main
+from train.data.pictures import Pictures
+from train.errors import Interrupted
+from train.interrupts import handling, stopping_at_once
+
+pytestmark = pytest.mark.xdist_group("video-runs")
+
+
+def _files(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+@pytest.fixture
+def at_batch(clips, monkeypatch):
+    """``at_batch(number, do)``: does something as a batch is read."""
+    ordinary = clips.batches
+
+    def set_to(number, do):
+        def batches(split, **options):
+            for step, batch in enumerate(ordinary(split, **options), start=options["start_step"] + 1):
+                if step == number:
+                    do()
+                yield batch
+
+        monkeypatch.setattr(clips, "batches", batches)
+
+    return set_to
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "words"),
+    [(signal.SIGINT, 130, "interrupted by Ctrl-C"), (signal.SIGTERM, 0, "asked to end by SIGTERM")],
+)
+def test_a_run_saves_the_step_it_is_in_and_goes_on(both, start, config, tmp_path, at_batch, number, code, words):
+    at_batch(4, lambda: signal.raise_signal(number))
+    with pytest.raises(Interrupted, match=f"{words}, saved at step 3 of 6; the same command goes on") as caught:
+        start(config)
+    assert caught.value.code == code
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert (status["state"], status["steps"]) == ("interrupted", 3)
+    at_batch(None, None)
+    assert "going on from the checkpoint of step 3" in start(config)
+    metrics = (both / "constrained" / "metrics.jsonl").read_text()
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == metrics
+
+
+def test_a_second_ctrl_c_is_handled_by_nobody():
+    before, acts = signal.getsignal(signal.SIGINT), []
+    with handling(signal.SIGINT, lambda: acts.append(1)):
+        signal.raise_signal(signal.SIGINT)
+        assert acts == [1]
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL, "the system ends the process, without a traceback"
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_request_that_comes_in_a_finalizer_is_not_lost(number):
+    """Python prints and forgets what is raised there; JAX and Orbax have finalizers, and callbacks of the collector."""
+
+    class Finalized:
+        def __del__(self):
+            signal.raise_signal(number)
+
+    def busy():
+        with stopping_at_once():
+            Finalized()
+            limit = time.monotonic() + 20
+            while time.monotonic() < limit:
+                time.sleep(0.001)
+
+    before = [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
+    with pytest.raises(Interrupted, match="goes on from what is saved") as caught:
+        busy()
+    assert caught.value.code == (130 if number == signal.SIGINT else 0)
+    assert [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)] == before
+
+
+def test_what_the_shell_ignores_stays_ignored():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with stopping_at_once():
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+@pytest.mark.parametrize("command", ["evaluate", "export", "run"])
+def test_commands_end_in_one_line_and_change_nothing(finished, config, monkeypatch, capsys, command, number, code):
+    monkeypatch.setattr("train.video.kind.load", lambda *_, **__: signal.raise_signal(number))
+    before = _files(finished)
+    words = ["run", "video-ut", "--out", str(finished / "new")] if command == "run" else [command, str(finished)]
+    assert main(words) == code
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1
+    assert "the same command goes on from what is saved, or begins again" in said
+    assert _files(finished) == before
+
+
+@pytest.mark.usefixtures("in_memory")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_a_checkpoint_is_read_is_not_taken_for_damage(finished, monkeypatch, capsys, number):
+    """What falls back to another checkpoint would evaluate that one, without a word of why."""
+    monkeypatch.setattr("train.checkpoint._read_arrays", lambda folder: signal.raise_signal(number))
+    before = _files(finished)
+    main(["evaluate", str(finished)])
+    output = capsys.readouterr()
+    assert "falling back" not in output.out + output.err
+    assert _files(finished) == before
+
+
+def test_a_preparation_that_is_interrupted_leaves_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
+
+    def interrupted(builder, split):
+        yield next(examples(builder, split))
+        signal.raise_signal(signal.SIGINT)
+
+    examples = Pictures._generate_examples
+    monkeypatch.setattr(Pictures, "_generate_examples", interrupted)
+    assert main(["prepare", "digits"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+    assert not [path for path in (tmp_path / "prepared").rglob("*") if path.is_file() and path.name != ".lock"]
+
+
+@pytest.mark.slow
+def test_two_ctrl_c_end_a_real_process_at_once_and_it_goes_on(launched, tmp_path):
+    folder = tmp_path / "run"
+    process = launched(folder, steps=100_000)
+    while newest(folder) < 20:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    assert process.wait(timeout=60) in (130, -signal.SIGINT)
+    assert time.monotonic() - began < 5
+    assert "Traceback" not in folder.with_suffix(".log").read_text()
+    process = launched(folder, steps=100_000)
+    while "going on from" not in folder.with_suffix(".log").read_text():
+        assert process.poll() is None
+        time.sleep(0.1)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    said = folder.with_suffix(".log").read_text()
+    assert "saved at step" in said.splitlines()[-1]
+    assert "Traceback" not in said
+    assert json.loads((folder / "status.json").read_text())["state"] == "interrupted"

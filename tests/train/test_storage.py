@@ -1,0 +1,220 @@
+"""Disks that are full, read-only or forbidden: one line, looked at first, nothing lost, nothing half written."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections import namedtuple
+from pathlib import Path
+
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+
+from tests.train.conftest import OF_PROCESSES
+from train import storage
+from train.checkpoint import room_for
+from train.errors import StorageError, UserError
+from train.export import export
+from train.report.files import write_files
+from train.runs import evaluate
+from train.storage import refusal, require_room, require_writable, write_all
+
+pytestmark = pytest.mark.xdist_group("video-runs")
+
+FULL = "RESOURCE_EXHAUSTED: Failed writing: Failed to write 607 bytes: No space left on device [os_error_code='28']"
+Disk = namedtuple("Disk", "total used free")
+
+
+def _status(folder):
+    return json.loads((folder / "status.json").read_text())
+
+
+def _files(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+@pytest.fixture
+def read_only(monkeypatch):
+    """``read_only(folder)``: no file in the folder itself can be written any more."""
+    write = Path.write_bytes
+
+    def make(folder, number=errno.EROFS):
+        def refuse(path, content):
+            if path.parent == folder:
+                raise OSError(number, os.strerror(number))
+            return write(path, content)
+
+        monkeypatch.setattr(Path, "write_bytes", refuse)
+
+    return make
+
+
+@pytest.fixture
+def fails_to_save(monkeypatch):
+    """``fails_to_save(step)``: Orbax raises what TensorStore says on a full disk, and leaves half a checkpoint."""
+    save = ocp.CheckpointManager.save
+
+    def at(step):
+        def fail(manager, number, **options):
+            if number == step:
+                (Path(manager.directory) / f"{step}.orbax-checkpoint-tmp").mkdir()
+                raise ValueError(FULL)
+            return save(manager, number, **options)
+
+        monkeypatch.setattr(ocp.CheckpointManager, "save", fail)
+
+    return at
+
+
+def test_the_systems_words_are_found_in_the_errors_of_libraries():
+    assert refusal(ValueError(FULL)) == refusal(OSError(errno.ENOSPC, "No space left on device"))
+    assert refusal(RuntimeError("write() failed: Read-only file system; at byte 3")) == "Read-only file system"
+    assert refusal(FileNotFoundError(errno.ENOENT, "No such file or directory")) is None
+    assert refusal(ValueError("shapes differ")) is None
+    assert refusal(UserError("No space left on device")) is None
+
+
+def test_a_save_that_a_full_disk_refuses_keeps_the_one_before_and_the_same_command_goes_on(
+    both, start, config, tmp_path, fails_to_save
+):
+    fails_to_save(4)
+    with pytest.raises(StorageError, match=r"No space left on device.*the checkpoint of step 2 is kept") as caught:
+        start(config)
+    status = _status(tmp_path / "run")
+    assert (status["state"], status["steps"], status["messages"]) == ("failed", 2, [str(caught.value)])
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["2"], "nothing half written is left"
+    fails_to_save(None)
+    assert "going on from the checkpoint of step 2" in start(config)
+    metrics = (both / "constrained" / "metrics.jsonl").read_text()
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == metrics
+    assert _status(tmp_path / "run")["state"] == "finished"
+
+
+def test_a_run_is_not_finished_before_its_last_checkpoint_is_on_the_disk(start, config, tmp_path, monkeypatch):
+    """Else the same command would take a run for finished whose last checkpoint is missing."""
+    save, wait, saved = ocp.CheckpointManager.save, ocp.CheckpointManager.wait_until_finished, []
+
+    def note(manager, step, **options):
+        started = save(manager, step, **options)
+        saved.append(step)
+        return started
+
+    def refuse_the_last(manager):
+        if saved[-1:] == [6]:
+            raise ValueError(FULL)
+        return wait(manager)
+
+    monkeypatch.setattr(ocp.CheckpointManager, "save", note)
+    monkeypatch.setattr(ocp.CheckpointManager, "wait_until_finished", refuse_the_last)
+    with pytest.raises(StorageError, match="No space left"):
+        start(config)
+    assert _status(tmp_path / "run")["state"] == "failed"
+
+
+def test_a_disk_without_room_for_the_checkpoints_is_refused_before_the_first_step(start, config, tmp_path, monkeypatch):
+    monkeypatch.setattr(storage.shutil, "disk_usage", lambda path: Disk(10**9, 10**9 - 10**5, 10**5))
+    with pytest.raises(StorageError, match=r"what a run keeps of checkpoints takes 0\.\d MB, 0\.1 MB are free"):
+        start(config)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert not (tmp_path / "run" / "status.json").exists()
+
+
+def test_room_is_for_what_is_kept_and_one_more():
+    like = [np.zeros(1000, np.float32)]
+    one = room_for(like, saves=1)
+    assert one > 4000
+    assert [room_for(like, saves=saves) // one for saves in (2, 4, 100)] == [2, 4, 4]
+
+
+def test_a_system_that_says_nothing_of_its_disk_refuses_nothing(monkeypatch, tmp_path):
+    monkeypatch.setattr(storage.shutil, "disk_usage", lambda path: Disk(0, 0, 0))
+    require_room(tmp_path, 10**12, "everything")
+
+
+def test_a_folder_that_is_to_be_made_is_tried_where_it_will_be(tmp_path):
+    require_writable(tmp_path / "a" / "b", "--out", "pass another")
+    assert list(tmp_path.iterdir()) == [], "looking leaves nothing behind"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"cannot write to --out \(Not a directory\); pass another"):
+        require_writable(tmp_path / "file" / "b", "--out", "pass another")
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC])
+def test_a_run_folder_that_cannot_be_written_is_refused_before_data_are_read(finished, read_only, monkeypatch, number):
+    def loaded(*_, **__):
+        raise AssertionError("data were read first")
+
+    monkeypatch.setattr("train.video.kind.load", loaded)
+    before = _files(finished)
+    read_only(finished, number)
+    with pytest.raises(StorageError, match=f"cannot write to run folder .* \\({os.strerror(number)}\\)"):
+        evaluate(finished, log=lambda _: None)
+    with pytest.raises(StorageError, match=f"cannot write to --out .* \\({os.strerror(number)}\\)"):
+        export(finished, log=lambda _: None)
+    assert _files(finished) == before
+
+
+def test_a_run_does_not_go_on_in_a_folder_that_is_read_only(finished, start, config, read_only):
+    status = _status(finished)
+    (finished / "status.json").write_text(json.dumps({**status, "state": "interrupted"}))
+    before = _files(finished)
+    read_only(finished)
+    with pytest.raises(StorageError, match="Read-only file system"):
+        start(config)
+    assert _files(finished) == before
+
+
+def test_an_evaluation_that_cannot_be_written_keeps_the_one_before(in_memory, finished, monkeypatch):
+    before = _files(finished)
+
+    def refuse(path, content):
+        if path.name.startswith("evaluation"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return len(content)
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    with pytest.raises(StorageError, match="No space left on device"):
+        evaluate(finished, log=lambda _: None)
+    assert _files(finished) == before
+
+
+def test_a_report_is_written_whole_or_not_at_all(tmp_path, read_only, monkeypatch):
+    write_files(tmp_path, pictures={"a": b"1", "b": b"1"}, page="1", summary={"is": 1})
+    before = _files(tmp_path)
+    write = Path.write_bytes
+
+    def refuse(path, content):
+        if path.name.startswith("index"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    with pytest.raises(StorageError, match="cannot write the report"):
+        write_files(tmp_path, pictures={"a": b"2", "b": b"2"}, page="2", summary={"is": 2})
+    assert _files(tmp_path) == before
+
+
+def test_files_of_one_stem_do_not_share_what_is_being_written(tmp_path):
+    write_all(tmp_path, {"a.json": b"1", "a.png": b"2"})
+    assert _files(tmp_path) == {tmp_path / "a.json": b"1", tmp_path / "a.png": b"2"}
+
+
+@pytest.mark.slow
+def test_a_file_too_large_for_the_system_is_one_line_from_a_real_process(of_processes, few_clips, tmp_path):
+    """RLIMIT_FSIZE refuses what TensorStore's threads write, as a quota does."""
+    folder = tmp_path / "run"
+    options = OF_PROCESSES | {"data.source": "frames", "data.root": few_clips, "out": folder, "model.rank": 64}
+    words = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    command = [sys.executable, "-m", "train", "run", "video-ut", *words]
+    limited = ["sh", "-c", 'ulimit -f 200 && exec "$@"', "sh", *command]
+    environment = of_processes | {"JAX_COMPILATION_CACHE_DIR": ""}
+    subprocess.run([*command[:3], "prepare", "frames", "--from", str(few_clips)], env=of_processes, check=True)
+    ended = subprocess.run(limited, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 2, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "Exception ignored" not in ended.stderr
+    assert "(File too large)" in ended.stderr.splitlines()[-1]
+    assert "no checkpoint was saved before" in ended.stderr.splitlines()[-1]
+    assert _status(folder)["state"] == "failed"

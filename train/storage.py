@@ -1,0 +1,133 @@
+"""Disks that are full, read-only or forbidden: looked at before the work, and told in one line when met in it."""
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from train.errors import StorageError, UserError
+
+__all__ = ["AGAIN", "PARTIAL", "refusal", "require_room", "require_writable", "unreachable", "write_all", "writing"]
+
+# How systems refuse to write; Orbax, TensorStore and array_record quote these words in errors of their own.
+REFUSALS = tuple(
+    map(
+        os.strerror,
+        (
+            errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
+            errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE, errno.ESTALE,
+        ),
+    )
+)  # fmt: skip
+# Of these, what says nothing of a file's contents.
+UNREACHABLE = tuple(
+    map(os.strerror, (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ESTALE, errno.ENOSPC, errno.EROFS))
+)
+AGAIN = "see to that disk and give the same command again"
+PARTIAL = ".partial"  # suffix of a file that is being written
+PROBE = 1 << 16  # bytes; a disk without room for so many has room for nothing
+
+
+def refusal(error: BaseException) -> str | None:
+    """The words in which the system refused to write or read; None for an error of another kind."""
+    if isinstance(error, OSError) and error.strerror in REFUSALS:
+        return error.strerror
+    if isinstance(error, UserError):
+        return None
+    text = str(error)
+    return next((words for words in REFUSALS if words in text), None)
+
+
+def unreachable(error: BaseException) -> str | None:
+    """The same, but only where it says nothing of whether a file is damaged."""
+    words = refusal(error)
+    return words if words in UNREACHABLE else None
+
+
+@contextlib.contextmanager
+def writing(target: str, way_out: str) -> Iterator[None]:
+    """What the system refuses to write while the context lasts becomes one line.
+
+    Raises:
+      StorageError: naming the target, the system's words and the way out.
+    """
+    try:
+        yield
+    except Exception as error:
+        words = refusal(error)
+        if words is None:
+            raise
+        raise StorageError(f"cannot write to {target} ({words}); {way_out}") from error
+
+
+def require_writable(folder: Path, name: str, way_out: str) -> None:
+    """Tries to write a little into a folder, or where it will be made.
+
+    Args:
+      folder: to be written to.
+      name: what it is called in messages, as in "--out runs/a".
+      way_out: what to do where it cannot be.
+
+    Raises:
+      StorageError: if it cannot be written to.
+    """
+    probe = _nearest(folder) / f".probe-{os.getpid()}"
+    try:
+        try:
+            probe.write_bytes(bytes(PROBE))
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot write to {name} ({error.strerror}); {way_out}") from error
+
+
+def require_room(folder: Path, size: int, what: str) -> None:
+    """Checks that a disk has room, as far as the system says how much it has.
+
+    Args:
+      folder: on the disk.
+      size: bytes that will be written.
+      what: what they are, as the subject of "takes".
+
+    Raises:
+      StorageError: if there is less.
+    """
+    disk = shutil.disk_usage(_nearest(folder))
+    if disk.total and disk.free < size:
+        raise StorageError(
+            f"the disk of {folder} is full: {what} takes {_megabytes(size)}, {_megabytes(disk.free)} are free; {AGAIN}"
+        )
+
+
+def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Writes files by their names, all or none, and each in one move: a reader sees an old file or a new one.
+
+    Moves come in the order of the files, and need no room: what a full disk refuses leaves the old ones as they were.
+
+    Raises:
+      OSError: if the system refuses.
+    """
+    partials = {name: (folder / name).with_suffix(PARTIAL) for name in files}
+    if len(set(partials.values())) < len(files):
+        partials = {name: folder / f"{name}{PARTIAL}" for name in files}
+    try:
+        for name, content in files.items():
+            partials[name].write_bytes(content)
+        for name, partial in partials.items():
+            partial.replace(folder / name)
+    except OSError:
+        for partial in partials.values():
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+        raise
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the nearest above it that there is."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
