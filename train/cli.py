@@ -121,8 +121,9 @@ def _check_together(command: str) -> None:
 
 
 def _launch(arguments: list[str]) -> int:
-    ours, dashes, command = _split(arguments)
-    if not (dashes and command) and not set(HELP) & set(ours):
+    place = arguments.index("--") if "--" in arguments else len(arguments)
+    ours, command = arguments[:place], arguments[place + 1 :]
+    if not command and not set(HELP) & set(ours):
         raise UserError("launch needs a command behind --, as in `launch --processes 2 -- run video-ut`")
     parsed = parse(LaunchArguments, ours, "python -m train launch")
     if not 1 <= parsed.processes <= MOST_PROCESSES:
@@ -136,11 +137,6 @@ def _launch(arguments: list[str]) -> int:
     coordinator, program = f"127.0.0.1:{free_port()}", [sys.executable, "-m", "train"]
     shared = ["--coordinator", coordinator, "--processes", str(parsed.processes)]
     return launch([[*program, *shared, "--process", str(i), *command] for i in range(parsed.processes)])
-
-
-def _split(arguments: list[str]) -> tuple[list[str], list[str], list[str]]:
-    place = arguments.index("--") if "--" in arguments else len(arguments)
-    return arguments[:place], arguments[place : place + 1], arguments[place + 1 :]
 
 
 def _run(arguments: list[str]) -> None:

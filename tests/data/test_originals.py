@@ -47,7 +47,7 @@ def test_a_folder_without_permission_is_no_empty_folder(monkeypatch, tmp_path):
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", forbidden)
-    assert_fails(files_below, tmp_path, "Test' cannot be read (Permission denied)")
+    assert_fails(files_below, tmp_path, "Test cannot be listed (Permission denied)")
 
 
 def test_links_to_folders_are_followed_and_those_to_a_folder_above_refused(tmp_path):

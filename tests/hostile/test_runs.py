@@ -7,10 +7,8 @@ import pytest
 
 from tests.hostile import runs
 from tests.hostile.command import check
-from tests.train.conftest import clips_in_memory, compile_once, compiled
+from tests.train.conftest import clips_in_memory
 from train.cli import main
-
-__all__ = ["compile_once", "compiled"]
 
 pytestmark = pytest.mark.xdist_group("hostile-runs")
 

@@ -16,11 +16,8 @@ def files_below(root: Path) -> list[Path]:
       UserError: for a folder that cannot be read, or that links to one above it.
     """
 
-    def refuse(error: OSError) -> None:
-        raise UserError(f"data.root={root}: folder '{error.filename}' cannot be read ({error.strerror})") from error
-
     files = []
-    for folder, inside, names in os.walk(root, followlinks=True, onerror=refuse):
+    for folder, inside, names in os.walk(root, followlinks=True, onerror=_refuse):
         files += [Path(folder, name) for name in names]
         for link in (Path(folder, name) for name in inside):
             if link.is_symlink() and _is_above(link.resolve(), Path(folder), root):
