@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -149,7 +150,7 @@ def best_checkpoint(folder: Path, *, mesh: str | None = None, log: Log = print) 
     if not steps_in(folder / "checkpoints"):
         raise UserError(f"{folder} has no checkpoints; train it with `python -m train run {experiment} --out {folder}`")
     data = kind.load(config, log)
-    _check_same(folder, experiment, config, data)
+    _check_same(folder, experiment, config, data, "put its data and config.json back")
     recipe = kind.recipe(config, data)
     with Checkpoints(folder / "checkpoints", read_only=True, log=log) as checkpoints:
         found = checkpoints.best(place(recipe).like)
@@ -176,7 +177,11 @@ def read_config(folder: Path) -> tuple[str, Kind, Any]:
         )
     kind = EXPERIMENTS[experiment].kind
     config = from_json(kind.config, values, source=path)
-    kind.check(config)
+    try:
+        kind.check(config)
+    except UserError as error:  # of options, which are fields here
+        fields = re.sub(r"--([a-z][\w.-]*)", lambda option: f"field {option[1].replace('-', '_')!r}", str(error))
+        raise UserError(f"{path} was changed: {fields}; put the value back, or train again") from error
     return experiment, kind, config
 
 
@@ -240,7 +245,7 @@ def _claim(folder: Path, experiment: str, config: Any, data: Any) -> None:
     """Makes the folder this configuration's, or checks that it is."""
     path = folder / "config.json"
     if path.exists():
-        _check_same(folder, experiment, config, data)
+        _check_same(folder, experiment, config, data, "pass another --out")
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -277,7 +282,7 @@ def _read_status(folder: Path) -> dict[str, Any]:
     return status
 
 
-def _check_same(folder: Path, experiment: str, config: Any, data: Any) -> None:
+def _check_same(folder: Path, experiment: str, config: Any, data: Any, way_out: str) -> None:
     changed = differences(read_object(folder / "config.json"), identity(experiment, config, data))
     if changed:
-        raise UserError(f"{folder} was trained with another configuration: {'; '.join(changed)}; pass another --out")
+        raise UserError(f"{folder} was trained with another configuration: {'; '.join(changed)}; {way_out}")

@@ -6,7 +6,7 @@ __all__ = ["as_typed"]
 
 DATA = "root|source|prepared|validation_share|reduction|text_column|label_column|second_column"
 FIELD = re.compile(
-    rf"(?<![\w./-])(data\.(?:{DATA})\b|(?:model\.pretrained|model\.embeddings|embeddings|revision)(?==))(=?)"
+    rf"(?<![\w./-])(?:--)?(data\.(?:{DATA})\b|(?:model\.pretrained|model\.embeddings|embeddings|revision)(?==))(=?)"
 )
 COMMANDS = ("run", "plan", "search", "figures", "prepare")  # those that take options of data
 # Where a command takes an option by another name than --FIELD.

@@ -6,6 +6,41 @@ __all__ = ["FAULTS"]
 
 FAULTS: list[Fault] = [
     Fault(
+        "arguments of any kind are let through",
+        "unroll_jax/arguments.py",
+        "if not any(_is(kind, value) for kind in kinds):",
+        "if False:",
+        "tests/hostile/test_library.py",
+    ),
+    Fault(
+        "a smoothness that the slopes refute guarantees all the same",
+        "unroll_jax/certificates/steps.py",
+        "known = (constant <= limit) & (curvature <= constant * (1.0 + ROUNDING))",
+        "known = constant <= limit",
+        "tests/test_certificates.py",
+    ),
+    Fault(
+        "a start state stays where it was made",
+        "unroll_jax/steps.py",
+        "if jax.sharding.get_abstract_mesh().empty:",
+        "if True:",
+        "tests/test_meshes.py",
+    ),
+    Fault(
+        "squares beyond the range of the dtype are not brought back",
+        "unroll_jax/descent.py",
+        "jnp.where(largest > room, jnp.minimum(largest, most), 1.0)",
+        "jnp.where(largest > room, 1.0, 1.0)",
+        "tests/hostile/test_numbers.py",
+    ),
+    Fault(
+        "rows that a forgotten batch_ndim left far away are not told",
+        "unroll_jax/fixed_point/failure.py",
+        "jnp.where(far, MAX_STEPS, CONVERGED)",
+        "jnp.where(far, CONVERGED, CONVERGED)",
+        "tests/fixed_point/test_edges.py",
+    ),
+    Fault(
         "a replaced step leaves the old step and energy at once",
         "unroll_jax/descent.py",
         '"step": {"step_and_energy": None, "factored"',

@@ -125,3 +125,31 @@ def test_an_equilibrium_of_the_largest_floats_is_found():
     z, info = uj.equilibrium(step, None, np.zeros((1, 3), np.float32), batch_ndim=1, solver="picard")
     assert np.all(info.converged)
     np.testing.assert_allclose(z, 1e38, rtol=1e-4)
+
+
+def slowly(p, z, x):
+    """Rows at their own rates p, and far apart in size."""
+    return p * z + (1.0 - p) * x
+
+
+RATES, TARGETS = np.array([[0.1], [0.99]], np.float32), np.array([[1e6] * 3, [0.1] * 3], np.float32)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
+def test_a_forgotten_batch_ndim_is_told_where_rows_are_far_from_their_fixed_points(transform):
+    solve = transform(lambda x: uj.equilibrium(slowly, RATES, jnp.zeros_like(x), x, solver="picard"))
+
+    def wait():
+        jax.block_until_ready(solve(TARGETS))
+        jax.effects_barrier()
+
+    with pytest.warns(uj.fixed_point.ConvergenceWarning, match="batch_ndim was not given.* 1 of its 2 rows"):
+        wait()
+
+
+@pytest.mark.parametrize(
+    "options", [{"batch_ndim": 0}, {"batch_ndim": 1, "max_steps": 3000}, {"on_failure": "accept"}], ids=str
+)
+def test_a_batch_ndim_that_is_given_says_nothing(options):
+    """Warnings are errors here."""
+    uj.equilibrium(slowly, RATES, np.zeros_like(TARGETS), TARGETS, solver="picard", **options)

@@ -116,8 +116,8 @@ COMMANDS = [
         both(clips({"d/a": 20, "d/b": 20}), clips({"d/c": 20}, black=True)),
     ),
     Command(
-        RUN + " --batch-size 100000000",
-        ("--batch-size must be at most the 100 sequences of the train split", "got 100000000"),
+        RUN + " --batch-size 1000000",
+        ("--batch-size must be at most the 100 sequences of the train split", "got 1000000"),
         clips(THREE),
         gone=("runs",),
     ),
@@ -227,7 +227,7 @@ COMMANDS = [
     Command("run video-ut --data.source webcam --out runs/x", ("webcam",), gone=("runs",)),
     Command(
         RUN + " --data.prepared p",
-        ("cannot write prepared data to p/", "--data.prepared or UNROLL_PREPARED"),
+        ("cannot write to the folder of prepared data p (Not a directory)", "--data.prepared or UNROLL_PREPARED"),
         both(clips(THREE), files({"p": "a file"})),
         gone=("runs",),
     ),

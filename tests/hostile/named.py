@@ -23,8 +23,9 @@ def strangers(line: str, message: str) -> set[str]:
     ]
     known = {option.removeprefix("--") for option in MEMBERSHIP}
     if commands:
-        behind = words[words.index(commands[-1]) + 1 :]
-        known |= options_of(commands[-1], behind[0] if commands[-1] in NAMED and behind else "")
+        command = commands[-1] if commands[0] == "launch" else commands[0]  # behind it, words may name folders
+        behind = words[words.index(command) + 1 :]
+        known |= options_of(command, behind[0] if command in NAMED and behind else "")
     return set(OPTION.findall(QUOTED.sub("", message))) - typed - known - {"help"}
 
 

@@ -182,8 +182,8 @@ RESUMED = [
     Command(RUN, ("steps was 7, is now 6",), given=_values("config.json", steps=7)),
     Command(RUN, ("run was trained with another configuration", "pixel_std"), given=_values("config.json", found={})),
     Command(RUN + " --seed 1", ("seed was 0, is now 1; pass another --out",)),
-    Command(RUN + " --out run/config.json", ("cannot write to --out run/config.json",)),
-    Command(RUN + " --out /proc/run", ("cannot write to --out /proc/run",)),
+    Command(RUN.replace("--out run", "--out run/config.json"), ("cannot write to --out run/config.json",)),
+    Command(RUN.replace("--out run", "--out /proc/run"), ("cannot write to --out /proc/run",)),
 ]  # fmt: skip
 SEARCH = " ".join(["search video-ut --out search --sampler grid --over.alpha 0.1,0.2", *RUN.split()[4:]])
 
