@@ -78,14 +78,14 @@ FAULTS: list[Fault] = [
     Fault(
         "a row that stalled at round-off counts as failed",
         "unroll_jax/fixed_point/failure.py",
-        "failed = status > STALLED",
-        "failed = status >= STALLED",
+        "failed = ends > STALLED",
+        "failed = ends >= STALLED",
         "tests/fixed_point/test_failure.py tests/fixed_point/test_lessons.py",
     ),
     Fault(
         "the example named in a failure is one that did not fail",
         "unroll_jax/fixed_point/failure.py",
-        "worst = int(np.argmax(np.where(failed, np.nan_to_num(residual, nan=np.inf), -1.0)))",
+        "worst = int(np.argmax(np.where(failed, np.nan_to_num(sizes, nan=np.inf), -1.0)))",
         "worst = int(np.argmax(np.nan_to_num(residual, nan=-1.0)))",
         "tests/fixed_point/test_failure.py",
     ),
@@ -147,7 +147,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "a row without positive curvature runs to the cap",
-        "unroll_jax/fixed_point/linear.py",
+        "unroll_jax/conjugate_gradients.py",
         "sound = carry.sound & ((curvature > 0.0) | ~active)",
         "sound = carry.sound",
         "tests/fixed_point/test_linear.py tests/fixed_point/test_factored.py",

@@ -85,15 +85,15 @@ FAULTS: list[Fault] = [
     Fault(
         "violations are not detached",
         "unroll_jax/constrained/duals.py",
-        "ascent = jax.lax.stop_gradient(jnp.asarray(violations, state.multipliers.dtype))",
-        "ascent = jnp.asarray(violations, state.multipliers.dtype)",
+        "ascent = jax.lax.stop_gradient(violations.astype(state.multipliers.dtype))",
+        "ascent = violations.astype(state.multipliers.dtype)",
         "tests/constrained/test_duals.py",
     ),
     Fault(
         "violations keep their low precision",
         "unroll_jax/constrained/duals.py",
-        "jnp.asarray(violations, state.multipliers.dtype)",
-        "jnp.asarray(violations)",
+        "violations.astype(state.multipliers.dtype)",
+        "violations",
         "tests/constrained/test_duals.py",
     ),
     Fault(

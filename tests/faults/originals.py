@@ -70,14 +70,14 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "folders that cannot be read are left out",
-        "train/data/image_files.py",
-        "followlinks=True, onerror=refuse",
+        "train/data/folders.py",
+        "followlinks=True, onerror=_refuse",
         "followlinks=True",
         "tests/data/test_originals.py",
     ),
     Fault(
         "links to folders are left out",
-        "train/data/image_files.py",
+        "train/data/folders.py",
         "followlinks=True",
         "followlinks=False",
         "tests/data/test_originals.py",

@@ -57,7 +57,7 @@ FAULTS: list[Fault] = [
     Fault(
         "a state is saved without a look at whether it is finite",
         "train/loop.py",
-        "        require_finite_state(state, rates=self._recipe.rates)\n",
+        "        require_finite_state(state)\n",
         "",
         "tests/train/test_loop.py tests/train/test_run_options.py",
     ),
@@ -134,8 +134,8 @@ FAULTS: list[Fault] = [
     Fault(
         "a run is evaluated on data that it was not trained on",
         "train/runs.py",
-        "    data = kind.load(config, log)\n    _check_same(folder, experiment, config, data)\n",
-        "    data = kind.load(config, log)\n",
+        '    _check_same(folder, experiment, config, data, "put its data and config.json back")\n',
+        "",
         "tests/train/test_runs.py",
     ),
     Fault(
@@ -169,8 +169,8 @@ FAULTS: list[Fault] = [
     Fault(
         "a mistake of the user ends with exit code 0",
         "train/cli.py",
-        "    sys.stderr.write(f\"error: {' '.join(message.split())}\\n\")\n    return 2\n",
-        "    sys.stderr.write(f\"error: {' '.join(message.split())}\\n\")\n    return 0\n",
+        "    sys.stderr.write(f\"error: {' '.join(as_typed(message, command).split())}\\n\")\n    return 2\n",
+        "    sys.stderr.write(f\"error: {' '.join(as_typed(message, command).split())}\\n\")\n    return 0\n",
         "tests/train/test_cli.py",
     ),
     Fault(
@@ -252,9 +252,9 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "prepare names the options of run",
-        "train/parsing.py",
-        'SHORTER = {"prepare": {"root": "--from", ',
-        'SHORTER = {"prepare": {',
+        "train/typed.py",
+        '"prepare": {"data.root": "--from", ',
+        '"prepare": {',
         "tests/hostile/test_commands.py tests/train/test_cli.py",
     ),
     Fault(

@@ -21,7 +21,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "a step may change the dtype of the state",
-        "unroll_jax/fixed_point/checks.py",
+        "unroll_jax/steps.py",
         "if (old.shape, old.dtype) != (new.shape, new.dtype):",
         "if old.shape != new.shape:",
         "tests/fixed_point/test_bad_input.py",
@@ -128,14 +128,14 @@ FAULTS: list[Fault] = [
     Fault(
         "a row at round-off when the cap is met counts as failed",
         "unroll_jax/fixed_point/progress.py",
-        "stalled = (progress.residual <= floor) & (progress.since >= IDLE_AT_THE_CAP)",
+        "stalled = (progress.residual <= floor) & idle",
         "stalled = progress.since < 0",
         "tests/fixed_point/test_iterations.py tests/fixed_point/test_lessons.py tests/fixed_point/test_failure.py",
     ),
     Fault(
         "a row that is cut off while it improves counts as stalled",
         "unroll_jax/fixed_point/progress.py",
-        "(progress.residual <= floor) & (progress.since >= IDLE_AT_THE_CAP)",
+        "(progress.residual <= floor) & idle",
         "progress.residual <= floor",
         "tests/fixed_point/test_edges.py",
     ),

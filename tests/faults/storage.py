@@ -104,11 +104,4 @@ FAULTS: list[Fault] = [
         "    return isinstance(value, hint)\n",
         "tests/hostile/test_commands.py",
     ),
-    Fault(
-        "a folder below that may not be listed is taken for empty",
-        "train/data/folders.py",
-        "os.walk(root, onerror=_refuse)",
-        "os.walk(root)",
-        "tests/data/test_folders.py",
-    ),
 ]
