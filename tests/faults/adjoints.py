@@ -86,7 +86,7 @@ FAULTS: list[Fault] = [
         "the example named in a failure is one that did not fail",
         "unroll_jax/fixed_point/failure.py",
         "worst = int(np.argmax(np.where(failed, np.nan_to_num(sizes, nan=np.inf), -1.0)))",
-        "worst = int(np.argmax(np.nan_to_num(residual, nan=-1.0)))",
+        "worst = int(np.argmax(np.nan_to_num(sizes, nan=-1.0)))",
         "tests/fixed_point/test_failure.py",
     ),
     Fault(
