@@ -53,6 +53,7 @@ def zeros(x, *event):
     return jnp.zeros((x.shape[0], *event))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_every_descent_unrolls_and_differentiates(name, way):

@@ -10,6 +10,7 @@ import pytest
 
 from unroll_jax.certificates import Outcome
 
+pytestmark = pytest.mark.slow
 TEXT = (Path(__file__).resolve().parents[1] / "docs" / "your_model.md").read_text()
 
 

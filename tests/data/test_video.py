@@ -153,7 +153,7 @@ def test_an_error_of_the_source_leaves_nothing_prepared(frames):
 
 def test_a_folder_that_cannot_be_written_is_an_error(frames, tmp_path):
     (tmp_path / "taken").write_text("a file, not a folder")
-    with pytest.raises(UserError, match=r"cannot write prepared data to .*taken.*UNROLL_PREPARED"):
+    with pytest.raises(UserError, match=r"cannot write to the folder of prepared data .*taken.*UNROLL_PREPARED"):
         load(DataConfig("frames", frames.root, str(tmp_path / "taken")))
 
 

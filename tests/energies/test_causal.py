@@ -275,7 +275,7 @@ BAD = [
     ({"form": "gauss"}, "form must be one of"),
     ({"step_size": 1.5}, r"step_size must be in \(0, 1\], got 1.5"),
     ({"mask": np.ones((3, 3))}, "mask must be a boolean .* got float64"),
-    ({"block": 0}, "block must be .* at least 1, got 0"),
+    ({"block": 0}, "block must be at least 1, or None, got 0"),
     ({"mask": np.ones((3, 2), bool)}, r"mask must be .* shape \(3, 2\)"),
 ]
 

@@ -15,7 +15,12 @@ TABLES = {
     "data_texts": data_texts.COMMANDS,
     "folders": folders.COMMANDS,
 }
-COMMANDS = [pytest.param(command, id=f"{name}: {command.line}") for name, table in TABLES.items() for command in table]
+QUICK = ("options", "choices", "places", "folders")  # make test runs these; data are read by the others
+COMMANDS = [
+    pytest.param(command, id=f"{name}: {command.line}", marks=[] if name in QUICK else [pytest.mark.slow])
+    for name, table in TABLES.items()
+    for command in table
+]
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,11 @@ import unroll_jax as uj
 
 pytestmark = pytest.mark.usefixtures("unchecked")  # NumPy arrays of any dtype, as users pass them
 DTYPES = ("float16", "bfloat16", "float32", "float64")
+SLOW = [pytest.param(dtype, marks=pytest.mark.slow) for dtype in DTYPES if dtype != "float32"]
 MAGNITUDES = (1e-40, 1e-30, 1e-15, 1e-5, 1.0, 1e3, 1e15, 1e30)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ["float32", *SLOW])
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_no_finite_state_of_any_dtype_and_magnitude_becomes_a_nan(name, dtype):
     with jax.enable_x64(dtype == "float64"):
@@ -32,6 +33,7 @@ def test_no_finite_state_of_any_dtype_and_magnitude_becomes_a_nan(name, dtype):
     assert not np.isnan(energy).any(), "the energy"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", uj.DESCENTS)
 def test_an_empty_batch_stays_empty_in_value_and_gradient(name):
     descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (2,))
@@ -63,6 +65,7 @@ def test_an_empty_batch_has_an_empty_equilibrium(solver):
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(gradient))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, entry in uj.DESCENTS.items() if entry.event_ndim == 2])
 def test_a_single_token_is_no_special_case(name):
     descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (2,))
@@ -124,6 +127,7 @@ def test_constraints_of_every_magnitude_are_those_of_float64(scale):
     np.testing.assert_allclose(uj.descent_constraints(0.2)(losses), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["attention", "opteq", "transformer", "multihead_attention"])
 def test_vmap_over_params_is_a_loop_over_them(name):
     descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (2,))

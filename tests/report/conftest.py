@@ -64,7 +64,8 @@ def write_run(folder: Path, method: str, num_layers: int, seed: int, steps: int,
     for file, value in (("evaluation", evaluation), ("config", config), ("status", status)):
         (folder / f"{file}.json").write_text(json.dumps(value))
     records = _metrics(np.array(evaluation["layer_losses"], float), method, steps, rng)
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    lines = (json.dumps(record).replace("NaN", "null") + "\n" for record in records)  # what runs write is JSON
+    (folder / "metrics.jsonl").write_text("".join(lines))
     return folder
 
 
