@@ -36,7 +36,10 @@ def as_numbers(name: str, value: Any) -> np.ndarray:
     if isinstance(value, Tracer):
         raise TypeError(f"{name} must be known beforehand, got a traced value; pass a Python number")
     try:
-        return np.asarray(value, dtype=float)
+        given = np.asarray(value)
+        if given.dtype.kind not in "iuf" and value is not None:
+            raise TypeError(given.dtype)
+        return given.astype(float)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{name} must be a number, or several, got {value!r}") from error
 

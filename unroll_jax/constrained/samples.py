@@ -88,6 +88,7 @@ def tail_mean(level: float | Sequence[float] | np.ndarray) -> Reduction:
     levels = _check_level(level)
 
     def reduce(violations: Float[Array, "samples constraints"]) -> Float[Array, "constraints"]:
+        violations = as_losses("violations", violations)
         mass = violations.shape[0] * (1.0 - _fit(levels, violations))
         rank = np.arange(violations.shape[0])[:, None]
         weights = np.clip(mass - rank, 0.0, 1.0) / mass
@@ -134,6 +135,7 @@ def tail_bound(
     def bound(
         violations: Float[Array, "samples constraints"], thresholds: Float[Array, "constraints"]
     ) -> Float[Array, "constraints"]:
+        violations = as_losses("violations", violations)
         share = (1.0 - _fit(levels, violations)).astype(violations.dtype)
         return thresholds + jnp.mean(jax.nn.relu(violations - thresholds), axis=0) / share
 

@@ -142,12 +142,12 @@ def _guarded(descent: Descent, num_layers: int) -> Descent:
     """``descent`` on a tuple of params, one a layer."""
 
     def of_all(function: Any) -> Any:
-        def checked(params: Params, *rest: Any) -> Any:
+        def checked(params: Params, *rest: Any, **named: Any) -> Any:
             if len(params) != num_layers:
                 raise ValueError(
                     f"params must hold those of {num_layers} layers, got {len(params)}; init(key) makes them"
                 )
-            return function(params, *rest)
+            return function(params, *rest, **named)
 
         return checked if callable(function) else function
 

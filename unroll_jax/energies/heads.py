@@ -197,7 +197,9 @@ def _project(tokens: Array, W: Float[Array, "h d k"]) -> Float[Array, "*batch h 
 
 def _pull(ridge: float, W: Float[Array, "h d k"], z: Array, tokens: Array, anchor: Array | None) -> Array:
     """The ridge's energy (*batch,), with z the projected tokens."""
-    pulled = z if anchor is None or ridge == 0.0 else _project(tokens - anchor, W)
+    if ridge == 0.0:
+        return jnp.zeros(z.shape[:-3], z.dtype)
+    pulled = z if anchor is None else _project(tokens - anchor, W)
     return 0.5 * ridge * jnp.sum(pulled**2, axis=(-3, -2, -1))
 
 

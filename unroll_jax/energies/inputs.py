@@ -68,9 +68,9 @@ def guarded(descent: Descent, kind: type) -> Descent:
             return function
 
         @functools.wraps(function)
-        def checked(params: Any, *rest: Any) -> Any:
+        def checked(params: Any, *rest: Any, **named: Any) -> Any:
             _check_kind(params, kind)
-            return function(params, *rest)
+            return function(params, *rest, **named)
 
         return checked
 
