@@ -58,8 +58,7 @@ def export(run: Path, out: Path | None = None, *, mesh: str | None = None, log: 
     Raises:
       UserError: if the run has no checkpoint that can be read, or the folder is of something else.
     """
-    check_out(out)
-    out = run / "export" if out is None else out
+    out = run / "export" if out is None else check_out(out)
     read_config(run)
     _claim(out)
     best = best_checkpoint(run, mesh=mesh, log=log)

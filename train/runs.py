@@ -67,7 +67,7 @@ def run(config: Any, *, experiment: str, log: Log = print) -> list[Path]:
     """
     kind, log = EXPERIMENTS[experiment].kind, first_only(log)
     check_first(kind, config)
-    folder = Path(config.out) if config.out else default_folder(config, experiment)
+    folder = check_out(config.out) if config.out else default_folder(config, experiment)
     folders = []
     for name, variant in kind.variants(dataclasses.replace(config, out=None)):
         folders.append(folder / name)
@@ -204,7 +204,7 @@ def report(folders: Sequence[Path], out: Path, *, log: Log = print) -> None:
     Raises:
       UserError: if there is no folder, one is no run, or they are of several kinds.
     """
-    check_out(out)
+    out = check_out(out)
     if not folders:
         raise UserError("report needs at least one run folder")
     kinds = {folder: read_config(folder)[1] for folder in folders}
@@ -227,7 +227,8 @@ def check_first(kind: Kind, config: Any) -> None:
       UserError: if an option's value is not allowed, the mesh does not fit the devices, or --out is no folder.
     """
     kind.check(config)
-    check_out(config.out)
+    if config.out:
+        check_out(config.out)
     make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
 
 
