@@ -228,7 +228,7 @@ class _Loop:
             "environment": environment(),
         }
         if is_first():
-            write_json(self._folder / "status.json", status)
+            write_json(self._folder / "status.json", status, or_in_place=state == "failed")
 
 
 def _told(notes: Notes, lost: int, step: int, folder: Path, log: Log) -> Notes:

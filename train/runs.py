@@ -93,10 +93,13 @@ def run_one(config: Any, folder: Path, *, experiment: str, evaluated: bool = Tru
     with contextlib.ExitStack() as held:
 
         def take() -> None:
+            new = not (folder / "config.json").exists()
+            if new:  # a refusal leaves nothing behind
+                _check_room(folder, recipe, placed.like, f"--out {folder}", "pass another folder")
             _claim(folder, experiment, config, data)
             held.enter_context(locked(folder))
-            if _read_status(folder).get("state") not in ENDED:
-                _check_room(folder, recipe, placed.like)
+            if not new and _read_status(folder).get("state") not in ENDED:
+                _check_room(folder, recipe, placed.like, f"run folder {folder}", AGAIN)
 
         first_does(take)
         status = _read_status(folder)
@@ -259,9 +262,9 @@ def _claim(folder: Path, experiment: str, config: Any, data: Any) -> None:
         raise StorageError(f"cannot write to --out {folder} ({error.strerror}); pass another folder") from error
 
 
-def _check_room(folder: Path, recipe: Recipe, like: Any) -> None:
+def _check_room(folder: Path, recipe: Recipe, like: Any, name: str, way_out: str) -> None:
     """Refuses, before anything is computed, a disk that takes nothing or has no room for the checkpoints to come."""
-    require_writable(folder, f"run folder {folder}", AGAIN)
+    require_writable(folder, name, way_out)
     held = len(steps_in(folder / "checkpoints"))
     saves = math.ceil(recipe.num_steps / recipe.validate_every)
     require_room(

@@ -9,7 +9,17 @@ from pathlib import Path
 
 from train.errors import StorageError, UserError
 
-__all__ = ["AGAIN", "PARTIAL", "refusal", "require_room", "require_writable", "unreachable", "write_all", "writing"]
+__all__ = [
+    "AGAIN",
+    "PARTIAL",
+    "overwrite",
+    "refusal",
+    "require_room",
+    "require_writable",
+    "unreachable",
+    "write_all",
+    "writing",
+]
 
 # How systems refuse to write; Orbax, TensorStore and array_record quote these words in errors of their own.
 REFUSALS = tuple(
@@ -122,6 +132,25 @@ def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
         raise
+
+
+def overwrite(path: Path, content: bytes) -> None:
+    """Writes over a file's own bytes, for which a full disk has room; where it has not, the old ones are put back.
+
+    Raises:
+      OSError: if there is no such file, or the system refuses.
+    """
+    old = path.read_bytes()
+    with path.open("r+b", buffering=0) as file:
+        try:
+            if file.write(content) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            file.truncate()
+        except OSError:
+            file.seek(0)
+            file.write(old)
+            file.truncate()
+            raise
 
 
 def _nearest(folder: Path) -> Path:
