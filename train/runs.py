@@ -151,7 +151,10 @@ def best_checkpoint(folder: Path, *, mesh: str | None = None, log: Log = print) 
     config = dataclasses.replace(config, mesh=mesh)
     check_first(kind, config)
     if not steps_in(folder / "checkpoints"):
-        raise UserError(f"{folder} has no checkpoints; train it with `python -m train run {experiment} --out {folder}`")
+        ended = _read_status(folder).get("state") in ENDED  # and is not trained again
+        train_it = f"train it with `python -m train run {experiment} --out {folder}`"
+        ways = "they are gone: restore them, or train into another folder" if ended else train_it
+        raise UserError(f"{folder} has no checkpoints; {ways}")
     data = kind.load(config, log)
     _check_same(folder, experiment, config, data, "put its data and config.json back")
     recipe = kind.recipe(config, data)

@@ -132,7 +132,7 @@ READERS = [
         ("run", ("field 'steps' is unknown or missing",), config(steps="gone")),
         ("run", ("steps is '6', which is of the wrong type",), config(steps="6")),
         ("run", ("checkpoints is a file, not a folder of checkpoints",), _checkpoints("file")),
-        ("run", ("run has no checkpoints; train it with",), _checkpoints("gone")),
+        ("run", ("run has no checkpoints; they are gone: restore them",), _checkpoints("gone")),
         ("run", ("run has no checkpoints",), _checkpoints("unfinished")),
     ]
 ]

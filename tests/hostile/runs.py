@@ -142,7 +142,7 @@ READS = [
     Command("export run", ("parameters in", "feasible is not known"), given=_gone("metrics.jsonl"), code=0),
     Command("export run", ("metrics.jsonl is damaged in line 1",), given=_text("metrics.jsonl", "{\n")),
     Command("export run", ("metrics.jsonl is damaged in line 1",), given=_lines(lambda rows: [b"[]\n", *rows])),
-    Command("report run", ("run has no metrics.jsonl",), given=_gone("metrics.jsonl")),
+    Command("report run", ("run has no metrics.jsonl; restore it",), given=_gone("metrics.jsonl")),
     Command("report run", ("status.json is damaged", "delete it"), given=_text("status.json", "{")),
     Command("report run", ("evaluation.json is damaged", "evaluate run` again"), given=_halved("evaluation.json")),
     Command("report run", ("method 'sgd' is unknown",), given=_values("evaluation.json", method="sgd")),
@@ -155,6 +155,8 @@ READS = [
 RESUMED = [
     Command(RUN, ("finished already after 6 steps",), code=0),
     Command(RUN, ("finished already after 6 steps", *EVALUATED), given=_gone("evaluation.json"), code=0),
+    Command(RUN, ("run has no checkpoints; they are gone: restore them, or train into another folder",),
+            given=_all(_gone("evaluation.json"), _gone("checkpoints"))),
     Command(RUN, (ON, *EVALUATED), given=CUT, code=0),
     Command(RUN, (ON, *EVALUATED), given=_all(CUT, _gone("status.json")), code=0),
     Command(RUN, (ON, *EVALUATED), given=_all(CUT, _other_files), code=0),

@@ -188,7 +188,7 @@ def test_a_kill_before_the_configuration_was_written_does_not_block_the_folder(i
         ('{"steps": 3}', "field .* is unknown or missing"),
         (("steps", "abc"), "wrong type"),
         (("model", 3), "wrong type"),
-        (("steps", -4), "--steps must be a whole number from 1"),
+        (("steps", -4), "field 'steps' must be a whole number from 1"),
     ],
 )
 def test_a_damaged_configuration_is_one_clear_line(finished, start, content, words):
@@ -205,7 +205,7 @@ def test_evaluating_needs_a_run_with_checkpoints(finished, start, tmp_path):
     with pytest.raises(UserError, match="is no run folder"):
         evaluate(tmp_path / "nowhere", log=lambda _: None)
     shutil.rmtree(finished / "checkpoints")
-    with pytest.raises(UserError, match="has no checkpoints"):
+    with pytest.raises(UserError, match="has no checkpoints; they are gone: restore them"):
         evaluate(finished, log=lambda _: None)
 
 
