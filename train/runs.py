@@ -208,7 +208,7 @@ def report(folders: Sequence[Path], out: Path, *, log: Log = print) -> None:
     """Compares runs of one kind of experiment.
 
     Raises:
-      UserError: if there is no folder, one is no run, or they are of several kinds.
+      UserError: if there is no folder, one is no run, they are of several kinds, or ``out`` is one or not writable.
     """
     out = check_out(out)
     if not folders:
@@ -218,6 +218,9 @@ def report(folders: Sequence[Path], out: Path, *, log: Log = print) -> None:
     for folder, kind in kinds.items():
         if kind.report is not write:
             raise UserError(f"{folders[0]} and {folder} are of different kinds of experiments; report them separately")
+    if (out / "config.json").exists():
+        raise UserError(f"--out {out} holds files that are no report; pass an empty or a new folder")
+    require_writable(out, f"--out {out}", "pass another folder")
     write(folders, out, log)
 
 

@@ -115,6 +115,7 @@ def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
     """Writes files by their names, all or none, and each in one move: a reader sees an old file or a new one.
 
     Moves come in the order of the files, and need no room: what a full disk refuses leaves the old ones as they were.
+    The folder is made where it is missing, and is not left behind empty.
 
     Raises:
       OSError: if the system refuses.
@@ -122,7 +123,9 @@ def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
     partials = {name: (folder / name).with_suffix(PARTIAL) for name in files}
     if len(set(partials.values())) < len(files):
         partials = {name: folder / f"{name}{PARTIAL}" for name in files}
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             partials[name].write_bytes(content)
         for name, partial in partials.items():
@@ -131,6 +134,9 @@ def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
         for partial in partials.values():
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
+        for path in made:
+            with contextlib.suppress(OSError):
+                path.rmdir()
         raise
 
 

@@ -188,6 +188,8 @@ OUTS = [
     Command("export run --out out", ("--out out holds files that are no export",), given=_out("mine")),
     Command("export run --out out", ("--out out holds files that are no export",), given=_out("config")),
     Command("export run --out run", ("--out run holds files that are no export",), given=run),
+    Command("report run --out run", ("--out run holds files that are no report",), given=run, gone=("run/index.html",)),
+    Command("report run --out /proc/out", ("cannot write to --out /proc/out",), given=run),
     Command("export run --out /proc/out", ("cannot write to --out /proc/out",), given=run),
     Command("export nowhere --out out", ("nowhere is no run folder",), gone=("out",)),
     Command("export run --out out", ("run has no checkpoints",), given=_checkpoints("empty"), gone=("out",)),

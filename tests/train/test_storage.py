@@ -231,6 +231,13 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path, read_only, monkeypatc
     assert _files(tmp_path) == before
 
 
+def test_a_folder_that_was_made_for_files_is_not_left_behind_empty(tmp_path, read_only):
+    read_only(tmp_path / "a" / "b")
+    with pytest.raises(OSError, match="Read-only"):
+        write_all(tmp_path / "a" / "b", {"a.json": b"1"})
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_files_of_one_stem_do_not_share_what_is_being_written(tmp_path):
     write_all(tmp_path, {"a.json": b"1", "a.png": b"2"})
     assert _files(tmp_path) == {tmp_path / "a.json": b"1", tmp_path / "a.png": b"2"}

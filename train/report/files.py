@@ -100,7 +100,6 @@ def write_files(out: Path, *, pictures: dict[str, bytes], page: str, summary: di
     said = json.dumps(summary, indent=2, allow_nan=False) + "\n"
     files = {f"{name}.png": picture for name, picture in pictures.items()}
     try:
-        out.mkdir(parents=True, exist_ok=True)
         write_all(out, files | {"index.html": page.encode(), "summary.json": said.encode()})
     except OSError as error:
         raise StorageError(f"cannot write the report to {out} ({error.strerror}); choose another folder") from None
