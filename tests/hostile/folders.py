@@ -121,7 +121,8 @@ READERS = [
     for command in ("evaluate", "export")
     for rest, words, given in [
         ("here", ("here is no run folder",), None),
-        ("run", (NO_RUN,), _file),
+        ("run", ("run is a file, not a run folder",), _file),
+        ("run/config.json", ("run/config.json is a file, not a run folder; give a folder",), run),
         ("run", (NO_RUN,), _moved_link),
         ("run", (NO_RUN,), content(CONFIG, None)),
         ("run", (NO_RUN,), content(CONFIG, "/")),

@@ -38,7 +38,9 @@ def check_folders(folders: Sequence[Path]) -> None:
 
 
 def no_run(folder: Path) -> str:
-    """Says that a folder without config.json is no run folder, and which it holds."""
+    """Says that what has no config.json is no run folder, and which it holds."""
+    if folder.is_file():
+        return f"{folder} is a file, not a run folder"
     said = f"{folder} is no run folder: it has no config.json"
     if (folder / "search.json").is_file():
         best = read_object(folder / "search.json").get("best")
