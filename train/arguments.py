@@ -20,6 +20,7 @@ __all__ = [
     "SearchArguments",
     "TextSource",
     "VideoSource",
+    "elsewhere",
     "over_hint",
 ]
 
@@ -52,6 +53,25 @@ class ReportArguments:
     """Run folders."""
     out: Path = Path("runs/report")
     """Where the report goes."""
+
+
+# Options of other commands, by what they are called at this one.
+ELSEWHERE = {
+    "prepare": {
+        "--data.root": "data.root of a run is --from here",
+        "--root": "what is read is --from here",
+        "--data.prepared": "the folder of prepared data is named by UNROLL_PREPARED here",
+        "--prepared": "the folder of prepared data is named by UNROLL_PREPARED here",
+        "--data.source": "the source is the word behind prepare",
+    },
+    **{name: {"--from": "--from of prepare is --data.root here"} for name in ("run", "plan")},
+}
+
+
+def elsewhere(command: str, arguments: Iterable[str]) -> str:
+    """What a command has in place of an option of another command; nothing where none is given."""
+    names = [word.partition("=")[0] for word in arguments]
+    return next((hint for name, hint in ELSEWHERE.get(command, {}).items() if name in names), "")
 
 
 # What the tables of sources hold, repeated here because those import more than it takes to say what is wrong.

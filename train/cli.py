@@ -19,6 +19,7 @@ from train.arguments import (
     SceneSource,
     SearchArguments,
     TextSource,
+    elsewhere,
     over_hint,
 )
 from train.errors import Interrupted, UserError
@@ -205,7 +206,8 @@ def _configured(command: str, name: str, arguments: list[str]) -> Any:
     from train.experiments import EXPERIMENTS
 
     default = EXPERIMENTS[name].config
-    parsed = parse(type(default), arguments[1:], f"python -m train {command} {name}", default)
+    program, hint = f"python -m train {command} {name}", elsewhere(command, arguments)
+    parsed = parse(type(default), arguments[1:], program, default, hint=hint)
     keep_programs()
     return _with_warmup(parsed, default, arguments)
 
@@ -258,13 +260,11 @@ def _figures(arguments: list[str]) -> None:
         return
     if name not in FIGURES:
         raise unknown("figures", arguments, list(FIGURES))
-    config = parse(FiguresConfig, arguments[1:], f"python -m train figures {name}")
-    FIGURES[name](config)
+    FIGURES[name](parse(FiguresConfig, arguments[1:], f"python -m train figures {name}"))
 
 
 def _prepare(arguments: list[str]) -> None:
-    hint = "data.root of a run is --from here" if given(arguments, "--data.root") else ""
-    parsed = parse(PrepareArguments, arguments, "python -m train prepare", hint=hint)
+    parsed = parse(PrepareArguments, arguments, "python -m train prepare", hint=elsewhere("prepare", arguments))
     from train.config import check_used
     from train.data import DataConfig, images, prepare, scenes, text
 

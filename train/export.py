@@ -58,8 +58,7 @@ def export(run: Path, out: Path | None = None, *, mesh: str | None = None, log: 
     Raises:
       UserError: if the run has no checkpoint that can be read, or the folder is of something else.
     """
-    check_out(out)
-    out = run / "export" if out is None else out
+    out = run / "export" if out is None else check_out(out)
     read_config(run)
     _claim(out)
     best = best_checkpoint(run, mesh=mesh, log=log)
@@ -170,7 +169,6 @@ def _write(out: Path, content: bytes, described: dict[str, Any]) -> None:
     """Both files in one move each; config.json last, so that a kill between the two leaves a folder that is refused."""
     said = json.dumps(described, indent=2, allow_nan=False) + "\n"
     try:
-        out.mkdir(parents=True, exist_ok=True)
         write_all(out, {MODEL: content, CONFIG: said.encode()})
     except OSError as error:
         raise StorageError(f"cannot write to --out {out} ({error.strerror}); pass another folder") from error

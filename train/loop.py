@@ -27,6 +27,8 @@ Log = Callable[[str], None]
 
 _LESS_MEMORY = "raise --accumulate or pass --remat everything; or lower --batch-size, into another --out"
 
+_LOST = "metrics.jsonl lacks"  # how the message that rows of it are gone begins
+
 
 class Notes(NamedTuple):
     """What a checkpoint says beside the state."""
@@ -68,7 +70,7 @@ def train(recipe: Recipe, folder: Path, *, profile: str | None = None, log: Log)
                 _writer(folder, int(state.step)) as writer,
                 profiling(profiled, folder / "profile", log) as profiler,
             ):
-                if writer is not None and writer.lost:
+                if writer is not None:
                     notes = _told(notes, writer.lost, int(state.step), folder, log)
                 asked = _Loop(recipe, placed, folder, checkpoints, writer, stop, profiler).run(state, notes)
         if asked or stop.at(recipe.num_steps + 1):  # the last save has been waited for
@@ -148,7 +150,6 @@ class _Loop:
                 pending = (done, metrics)
                 if done < recipe.num_steps:
                     batch = next(batches)
-                bar.step()
                 self._asked = self._stop.at(done)
                 if done % recipe.validate_every == 0 or done == recipe.num_steps:
                     self._record(*pending, bar)
@@ -178,9 +179,11 @@ class _Loop:
         return self._compiled[shapes]
 
     def _record(self, step: int, metrics: Any, bar: Progress) -> None:
+        """Writes a step's figures, which are there once it is done, and counts it: both are shown together."""
         row, words = self._recipe.describe(step, fetch(metrics))
         self._write({"kind": "train", "step": step, **row})
         bar.words(words)
+        bar.step()
 
     def _checkpoint(self, state: Any, train_seconds: float, bar: Progress) -> None:
         with bar.pausing("evaluating"):
@@ -225,17 +228,25 @@ class _Loop:
             "environment": environment(),
         }
         if is_first():
-            write_json(self._folder / "status.json", status)
+            write_json(self._folder / "status.json", status, or_in_place=state == "failed")
 
 
 def _told(notes: Notes, lost: int, step: int, folder: Path, log: Log) -> Notes:
-    """Says, in the log and for good, that rows of metrics are gone; the state does not depend on them."""
-    message = (
-        f"metrics.jsonl lacks {lost} of the {step} steps before the checkpoint that the run goes on from: "
-        "it was deleted or cut; what they recorded is lost"
+    """Says, in the log and for good, that rows of metrics are gone; the state does not depend on them.
+
+    What was told when an earlier process went on is not told again; where more is lost, or less, that takes its place.
+    """
+    message = f"{_LOST} {lost} of the rows of training: it was deleted or cut; what they recorded is lost"
+    if message in notes.messages:
+        return notes
+    others = tuple(known for known in notes.messages if not known.startswith(_LOST))
+    if not lost:
+        return notes._replace(messages=others)
+    log(
+        f"{folder}: {message} (the checkpoint that the run goes on from is of step {step}); "
+        "restore the file, with the run ended, to have them back"
     )
-    log(f"{folder}: {message}; restore the file, with the run ended, to have them back")
-    return notes if message in notes.messages else notes._replace(messages=(*notes.messages, message))
+    return notes._replace(messages=(*others, message))
 
 
 def _interrupted(stop: Stop, folder: Path, saved: str) -> Interrupted:

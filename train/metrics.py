@@ -9,7 +9,7 @@ from typing import Any
 
 from train.board import Board
 from train.errors import UserError
-from train.storage import write_all
+from train.storage import overwrite, write_all
 
 __all__ = ["MetricsWriter", "numbers", "read_metrics", "strict_json", "write_json"]
 
@@ -98,9 +98,21 @@ def strict_json(content: str | bytes) -> Any:
         raise ValueError("nested too deeply") from None
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Writes JSON in one move: a reader sees the old file or the new one, never half of it."""
-    write_all(path.parent, {path.name: (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()})
+def write_json(path: Path, value: Any, *, or_in_place: bool = False) -> None:
+    """Writes JSON in one move: a reader sees the old file or the new one, never half of it.
+
+    Args:
+      path: of the file.
+      value: to be written.
+      or_in_place: whether, where the system refuses a new file, as a full disk does, the old one is written over.
+    """
+    content = (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
+    try:
+        write_all(path.parent, {path.name: content})
+    except OSError:
+        if not or_in_place:
+            raise
+        overwrite(path, content)
 
 
 def _refuse_constant(name: str) -> None:

@@ -44,9 +44,7 @@ def parse(cls: type[T], arguments: list[str], program: str, default: T | None = 
     except SystemExit as stop:
         if stop.code in (0, None):
             raise
-        message = _plain(errors.getvalue(), arguments)
-        if hint and message.startswith("Unrecognized options"):
-            message += f"; {hint}"
+        message = _plain(errors.getvalue(), arguments, hint)
         raise UserError(f"{message}; see `{program} --help`") from None
 
 
@@ -89,8 +87,8 @@ def _suggestion(word: str, choices: Sequence[str]) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-def _plain(box: str, arguments: Sequence[str]) -> str:
-    """The error of one of tyro's boxes in one line, with the name that was meant where it knows one."""
+def _plain(box: str, arguments: Sequence[str], hint: str) -> str:
+    """The error of one of tyro's boxes in one line; an unknown option's with the hint, or else the nearest name."""
     parts = _parts(box)
     message = " ".join(parts[0]).rstrip(".")
     if found := CHOICE.search(message):
@@ -102,10 +100,30 @@ def _plain(box: str, arguments: Sequence[str]) -> str:
     if found := VALUE.search(message):
         form = next((line for part in parts for line in part if line.startswith(found[1])), found[1])
         return f"{form.replace(' ', ' must be ', 1)}, got {_values(arguments, found[1])}"
+    if hint and message.startswith("Unrecognized options"):
+        return f"{message}; {hint}"
     near = [
-        line.split()[0] for part in parts if part[0].startswith("Perhaps") for line in part if line.startswith("--")
+        line.split()[0].rstrip(",")
+        for part in parts
+        if part[0].startswith("Perhaps")
+        for line in part
+        if line.startswith("--")
     ]
-    return f"{message} (did you mean {near[0].rstrip(',')}?)" if near else message
+    return f"{message} (did you mean {_nearest(message, near)}?)" if near else message
+
+
+def _nearest(message: str, options: Sequence[str]) -> str:
+    """The option most like the first one that a message quotes, by its whole name or the part behind its last dot."""
+    word = next((part.rstrip(",") for part in message.split() if part.startswith("--")), "")
+
+    def bare(name: str) -> str:
+        return name.lstrip("-").rpartition(".")[2]
+
+    def likeness(option: str) -> tuple[float, float]:
+        whole = difflib.SequenceMatcher(None, word, option).ratio()
+        return max(whole, difflib.SequenceMatcher(None, bare(word), bare(option)).ratio()), whole
+
+    return max(options, key=likeness)
 
 
 def _values(arguments: Sequence[str], option: str) -> str:

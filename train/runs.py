@@ -67,7 +67,7 @@ def run(config: Any, *, experiment: str, log: Log = print) -> list[Path]:
     """
     kind, log = EXPERIMENTS[experiment].kind, first_only(log)
     check_first(kind, config)
-    folder = Path(config.out) if config.out else default_folder(config, experiment)
+    folder = check_out(config.out) if config.out else default_folder(config, experiment)
     folders = []
     for name, variant in kind.variants(dataclasses.replace(config, out=None)):
         folders.append(folder / name)
@@ -93,10 +93,13 @@ def run_one(config: Any, folder: Path, *, experiment: str, evaluated: bool = Tru
     with contextlib.ExitStack() as held:
 
         def take() -> None:
+            new = not (folder / "config.json").exists()
+            if new:  # a refusal leaves nothing behind
+                _check_room(folder, recipe, placed.like, f"--out {folder}", "pass another folder")
             _claim(folder, experiment, config, data)
             held.enter_context(locked(folder))
-            if _read_status(folder).get("state") not in ENDED:
-                _check_room(folder, recipe, placed.like)
+            if not new and _read_status(folder).get("state") not in ENDED:
+                _check_room(folder, recipe, placed.like, f"run folder {folder}", AGAIN)
 
         first_does(take)
         status = _read_status(folder)
@@ -148,7 +151,10 @@ def best_checkpoint(folder: Path, *, mesh: str | None = None, log: Log = print) 
     config = dataclasses.replace(config, mesh=mesh)
     check_first(kind, config)
     if not steps_in(folder / "checkpoints"):
-        raise UserError(f"{folder} has no checkpoints; train it with `python -m train run {experiment} --out {folder}`")
+        ended = _read_status(folder).get("state") in ENDED  # and is not trained again
+        train_it = f"train it with `python -m train run {experiment} --out {folder}`"
+        ways = "they are gone: restore them, or train into another folder" if ended else train_it
+        raise UserError(f"{folder} has no checkpoints; {ways}")
     data = kind.load(config, log)
     _check_same(folder, experiment, config, data, "put its data and config.json back")
     recipe = kind.recipe(config, data)
@@ -202,9 +208,9 @@ def report(folders: Sequence[Path], out: Path, *, log: Log = print) -> None:
     """Compares runs of one kind of experiment.
 
     Raises:
-      UserError: if there is no folder, one is no run, or they are of several kinds.
+      UserError: if there is no folder, one is no run, they are of several kinds, or ``out`` is one or not writable.
     """
-    check_out(out)
+    out = check_out(out)
     if not folders:
         raise UserError("report needs at least one run folder")
     kinds = {folder: read_config(folder)[1] for folder in folders}
@@ -212,6 +218,9 @@ def report(folders: Sequence[Path], out: Path, *, log: Log = print) -> None:
     for folder, kind in kinds.items():
         if kind.report is not write:
             raise UserError(f"{folders[0]} and {folder} are of different kinds of experiments; report them separately")
+    if (out / "config.json").exists():
+        raise UserError(f"--out {out} holds files that are no report; pass an empty or a new folder")
+    require_writable(out, f"--out {out}", "pass another folder")
     write(folders, out, log)
 
 
@@ -227,7 +236,8 @@ def check_first(kind: Kind, config: Any) -> None:
       UserError: if an option's value is not allowed, the mesh does not fit the devices, or --out is no folder.
     """
     kind.check(config)
-    check_out(config.out)
+    if config.out:
+        check_out(config.out)
     make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
 
 
@@ -258,9 +268,9 @@ def _claim(folder: Path, experiment: str, config: Any, data: Any) -> None:
         raise StorageError(f"cannot write to --out {folder} ({error.strerror}); pass another folder") from error
 
 
-def _check_room(folder: Path, recipe: Recipe, like: Any) -> None:
+def _check_room(folder: Path, recipe: Recipe, like: Any, name: str, way_out: str) -> None:
     """Refuses, before anything is computed, a disk that takes nothing or has no room for the checkpoints to come."""
-    require_writable(folder, f"run folder {folder}", AGAIN)
+    require_writable(folder, name, way_out)
     held = len(steps_in(folder / "checkpoints"))
     saves = math.ceil(recipe.num_steps / recipe.validate_every)
     require_room(

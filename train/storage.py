@@ -9,7 +9,17 @@ from pathlib import Path
 
 from train.errors import StorageError, UserError
 
-__all__ = ["AGAIN", "PARTIAL", "refusal", "require_room", "require_writable", "unreachable", "write_all", "writing"]
+__all__ = [
+    "AGAIN",
+    "PARTIAL",
+    "overwrite",
+    "refusal",
+    "require_room",
+    "require_writable",
+    "unreachable",
+    "write_all",
+    "writing",
+]
 
 # How systems refuse to write; Orbax, TensorStore and array_record quote these words in errors of their own.
 REFUSALS = tuple(
@@ -105,6 +115,7 @@ def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
     """Writes files by their names, all or none, and each in one move: a reader sees an old file or a new one.
 
     Moves come in the order of the files, and need no room: what a full disk refuses leaves the old ones as they were.
+    The folder is made where it is missing, and is not left behind empty.
 
     Raises:
       OSError: if the system refuses.
@@ -112,7 +123,9 @@ def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
     partials = {name: (folder / name).with_suffix(PARTIAL) for name in files}
     if len(set(partials.values())) < len(files):
         partials = {name: folder / f"{name}{PARTIAL}" for name in files}
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             partials[name].write_bytes(content)
         for name, partial in partials.items():
@@ -121,7 +134,29 @@ def write_all(folder: Path, files: Mapping[str, bytes]) -> None:
         for partial in partials.values():
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
+        for path in made:
+            with contextlib.suppress(OSError):
+                path.rmdir()
         raise
+
+
+def overwrite(path: Path, content: bytes) -> None:
+    """Writes over a file's own bytes, for which a full disk has room; where it has not, the old ones are put back.
+
+    Raises:
+      OSError: if there is no such file, or the system refuses.
+    """
+    old = path.read_bytes()
+    with path.open("r+b", buffering=0) as file:
+        try:
+            if file.write(content) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            file.truncate()
+        except OSError:
+            file.seek(0)
+            file.write(old)
+            file.truncate()
+            raise
 
 
 def _nearest(folder: Path) -> Path:

@@ -28,7 +28,8 @@ def as_typed(message: str, command: str) -> str:
     """
 
     if command not in COMMANDS or message.startswith("Unrecognized"):
-        return message  # data are those of a run's config.json; or the option is quoted
+        # Data are those of a run's config.json; or the option is quoted.
+        return message.replace("data.prepared or UNROLL_PREPARED", "UNROLL_PREPARED")
 
     def option(found: re.Match[str]) -> str:
         field, value = found.groups()

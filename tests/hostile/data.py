@@ -177,7 +177,7 @@ COMMANDS = [
     Command("prepare frames --from t.zip", ("nor a whole tar archive",), files({"t.zip": b"PK\x03\x04" + bytes(40)})),
     Command("prepare file --from v.avi", ("--from v.avi does not exist",)),
     Command("prepare file", ("needs --from: the video file",)),
-    Command("prepare file --from v.avi", ("not a video that can be read",), files({"v.avi": b""})),
+    Command("prepare file --from v.avi", ("not a video that can be read (Invalid data",), files({"v.avi": b""})),
     Command("prepare file --from v.avi", ("not a video that can be read",), files({"v.avi": b"RIFF" + bytes(100)})),
     Command("prepare file --from v.png", ("has 1 frames",), files({"v.png": image()})),
     Command("prepare file --from v.avi", ("folder without videos",), folders("v.avi")),

@@ -121,7 +121,8 @@ READERS = [
     for command in ("evaluate", "export")
     for rest, words, given in [
         ("here", ("here is no run folder",), None),
-        ("run", (NO_RUN,), _file),
+        ("run", ("run is a file, not a run folder",), _file),
+        ("run/config.json", ("run/config.json is a file, not a run folder; give a folder",), run),
         ("run", (NO_RUN,), _moved_link),
         ("run", (NO_RUN,), content(CONFIG, None)),
         ("run", (NO_RUN,), content(CONFIG, "/")),
@@ -132,7 +133,7 @@ READERS = [
         ("run", ("field 'steps' is unknown or missing",), config(steps="gone")),
         ("run", ("steps is '6', which is of the wrong type",), config(steps="6")),
         ("run", ("checkpoints is a file, not a folder of checkpoints",), _checkpoints("file")),
-        ("run", ("run has no checkpoints; train it with",), _checkpoints("gone")),
+        ("run", ("run has no checkpoints; they are gone: restore them",), _checkpoints("gone")),
         ("run", ("run has no checkpoints",), _checkpoints("unfinished")),
     ]
 ]
@@ -188,6 +189,8 @@ OUTS = [
     Command("export run --out out", ("--out out holds files that are no export",), given=_out("mine")),
     Command("export run --out out", ("--out out holds files that are no export",), given=_out("config")),
     Command("export run --out run", ("--out run holds files that are no export",), given=run),
+    Command("report run --out run", ("--out run holds files that are no report",), given=run, gone=("run/index.html",)),
+    Command("report run --out /proc/out", ("cannot write to --out /proc/out",), given=run),
     Command("export run --out /proc/out", ("cannot write to --out /proc/out",), given=run),
     Command("export nowhere --out out", ("nowhere is no run folder",), gone=("out",)),
     Command("export run --out out", ("run has no checkpoints",), given=_checkpoints("empty"), gone=("out",)),

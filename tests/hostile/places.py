@@ -38,6 +38,10 @@ COMMANDS = [
     Command("run text-ut --mesh tensor=4096", ("asks for 4096 devices",)),
     Command("plan demo --mesh nowhere=2", (FORM,)),
     Command("search demo --method erm --mesh data=4096", ("asks for 4096 devices",)),
+    *(
+        Command(f"{line} --out=~nobody0/e", ("--out=~nobody0/e is in nobody's home folder; write the path out",))
+        for line in ("run demo", "plan demo", "search demo", "export run", "report run", "figures yang2022 --only 1")
+    ),
     Command("evaluate nowhere --mesh data=0", ("nowhere is no run folder",)),
     Command("launch", ("launch needs a command behind --",)),
     Command("launch --processes 2", ("launch needs a command behind --",)),

@@ -19,6 +19,17 @@ def _files(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
 
 
+@pytest.fixture(autouse=True)
+def heard():
+    """Ctrl-C is heard, also where a shell began the tests in its background, with SIGINT ignored.
+
+    What is ignored is inherited by started processes; what is handled is at its default in them.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def at_batch(clips, monkeypatch):
     """``at_batch(number, do)``: does something as a batch is read."""

@@ -191,3 +191,29 @@ def test_runs_without_noise_or_reference_end_well(loop, changed, tmp_path, field
     for row in read_metrics(tmp_path / "metrics.jsonl"):
         assert len(row["violations"]) == 3
         assert (row["violations"][0] is None) == ("constraints.reference" in fields)
+
+
+def test_a_log_file_shows_a_step_with_its_own_figures(loop, config, tmp_path, capsys):
+    loop(config)
+    last = [line for line in capsys.readouterr().err.splitlines() if "step 6 of 6" in line]
+    losses = [row["loss"] for row in read_metrics(tmp_path / "metrics.jsonl") if row["kind"] == "train"]
+    assert len(last) == 1
+    assert f"loss {losses[-1]:.3f}" in last[0]
+
+
+def test_rows_that_are_lost_are_told_once_and_anew_where_more_are(loop, changed, tmp_path):
+    def go(steps):
+        return [line for line in loop(changed(steps=steps)) if "metrics.jsonl lacks" in line]
+
+    def cut(count):
+        rows = (tmp_path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+        (tmp_path / "metrics.jsonl").write_bytes(b"".join(rows[count:]))
+
+    loop(changed(steps=2))
+    cut(1)
+    assert len(go(4)) == 1
+    assert go(6) == []
+    assert len(_status(tmp_path)["messages"]) == 1
+    cut(1)
+    assert "lacks 2 of the rows of training" in go(8)[0]
+    assert ["lacks 2 of" in message for message in _status(tmp_path)["messages"]] == [True]

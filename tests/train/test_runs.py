@@ -10,11 +10,14 @@ import pytest
 
 from tests.train.conftest import Clips
 from train.checkpoint import Checkpoints
+from train.cli import main
 from train.constrained import init_state
 from train.errors import UserError
+from train.experiments import EXPERIMENTS
 from train.lock import locked
 from train.metrics import read_metrics
-from train.runs import evaluate
+from train.outputs import check_out
+from train.runs import evaluate, run
 from train.video.task import video_task
 
 pytestmark = pytest.mark.xdist_group("video-runs")
@@ -143,6 +146,28 @@ def test_a_folder_of_something_else_is_refused(start, config, tmp_path):
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
 
 
+@pytest.mark.parametrize("command", ["run", "search", "export", "report", "figures yang2022"])
+def test_out_is_looked_at_and_written_in_the_same_home_folder(monkeypatch, tmp_path, capsys, command):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "file").write_text("mine")
+    given = {"run": ["demo"], "search": ["demo"], "export": ["nowhere"], "report": ["nowhere"]}.get(command, [])
+    assert main([*command.split(), *given, "--out=~/file"]) == 2
+    assert "cannot write to --out" in capsys.readouterr().err
+    assert check_out("~/new") == tmp_path / "home" / "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+def test_a_run_is_written_to_the_home_folder_that_it_names(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("train.runs.run_one", lambda *_, **__: None)
+    kind = EXPERIMENTS["demo"].kind
+    monkeypatch.setitem(EXPERIMENTS, "demo", EXPERIMENTS["demo"]._replace(kind=kind._replace(report=lambda *_: None)))
+    config = dataclasses.replace(EXPERIMENTS["demo"].config, out="~/run", method="erm")
+    assert run(config, experiment="demo") == [tmp_path / "run"]
+
+
 def test_a_file_in_place_of_the_folder_is_refused(start, config, tmp_path):
     (tmp_path / "run").write_text("dear")
     with pytest.raises(UserError, match="cannot write to --out"):
@@ -163,7 +188,7 @@ def test_a_kill_before_the_configuration_was_written_does_not_block_the_folder(i
         ('{"steps": 3}', "field .* is unknown or missing"),
         (("steps", "abc"), "wrong type"),
         (("model", 3), "wrong type"),
-        (("steps", -4), "--steps must be a whole number from 1"),
+        (("steps", -4), "field 'steps' must be a whole number from 1"),
     ],
 )
 def test_a_damaged_configuration_is_one_clear_line(finished, start, content, words):
@@ -180,7 +205,7 @@ def test_evaluating_needs_a_run_with_checkpoints(finished, start, tmp_path):
     with pytest.raises(UserError, match="is no run folder"):
         evaluate(tmp_path / "nowhere", log=lambda _: None)
     shutil.rmtree(finished / "checkpoints")
-    with pytest.raises(UserError, match="has no checkpoints"):
+    with pytest.raises(UserError, match="has no checkpoints; they are gone: restore them"):
         evaluate(finished, log=lambda _: None)
 
 

@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 from collections import namedtuple
@@ -19,7 +21,7 @@ from train.errors import StorageError, UserError
 from train.export import export
 from train.report.files import write_files
 from train.runs import evaluate
-from train.storage import refusal, require_room, require_writable, write_all
+from train.storage import overwrite, refusal, require_room, require_writable, write_all
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 
@@ -92,6 +94,40 @@ def test_a_save_that_a_full_disk_refuses_keeps_the_one_before_and_the_same_comma
     assert _status(tmp_path / "run")["state"] == "finished"
 
 
+def test_the_status_of_a_failed_run_says_so_on_a_disk_that_takes_no_new_file(
+    start, config, tmp_path, fails_to_save, monkeypatch
+):
+    status, write = tmp_path / "run" / "status.json", Path.write_bytes
+
+    def refuse(path, content):
+        if path.name == "status.partial" and status.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    fails_to_save(4)
+    with pytest.raises(StorageError, match="No space left on device"):
+        start(config)
+    assert (_status(tmp_path / "run")["state"], _status(tmp_path / "run")["steps"]) == ("failed", 2)
+
+
+def test_a_file_that_cannot_be_written_over_keeps_its_bytes(tmp_path):
+    path = tmp_path / "status.json"
+    path.write_bytes(b"old and long")
+    overwrite(path, b"new")
+    assert path.read_bytes() == b"new"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8, limits[1]))
+        with pytest.raises(OSError, match="No space left"):
+            overwrite(path, bytes(16))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert path.read_bytes() == b"new"
+
+
 def test_a_run_is_not_finished_before_its_last_checkpoint_is_on_the_disk(start, config, tmp_path, monkeypatch):
     """Else the same command would take a run for finished whose last checkpoint is missing."""
     save, wait, saved = ocp.CheckpointManager.save, ocp.CheckpointManager.wait_until_finished, []
@@ -117,8 +153,7 @@ def test_a_disk_without_room_for_the_checkpoints_is_refused_before_the_first_ste
     monkeypatch.setattr(storage.shutil, "disk_usage", lambda path: Disk(10**9, 10**9 - 10**5, 10**5))
     with pytest.raises(StorageError, match=r"what a run keeps of checkpoints takes 0\.\d MB, 0\.1 MB are free"):
         start(config)
-    assert not (tmp_path / "run" / "checkpoints").exists()
-    assert not (tmp_path / "run" / "status.json").exists()
+    assert not (tmp_path / "run").exists(), "a refused run leaves nothing behind"
 
 
 def test_room_is_for_what_is_kept_and_one_more():
@@ -194,6 +229,13 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path, read_only, monkeypatc
     with pytest.raises(StorageError, match="cannot write the report"):
         write_files(tmp_path, pictures={"a": b"2", "b": b"2"}, page="2", summary={"is": 2})
     assert _files(tmp_path) == before
+
+
+def test_a_folder_that_was_made_for_files_is_not_left_behind_empty(tmp_path, read_only):
+    read_only(tmp_path / "a" / "b")
+    with pytest.raises(OSError, match="Read-only"):
+        write_all(tmp_path / "a" / "b", {"a.json": b"1"})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_files_of_one_stem_do_not_share_what_is_being_written(tmp_path):

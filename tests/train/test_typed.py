@@ -16,6 +16,7 @@ from train.typed import as_typed
         ("prepare", "data.validation_share=2 is", "--validation-share 2 is"),
         ("run", "with data.prepared or UNROLL_PREPARED", "with --data.prepared or UNROLL_PREPARED"),
         ("prepare", "with data.prepared or UNROLL_PREPARED", "with UNROLL_PREPARED"),
+        ("evaluate", "with data.prepared or UNROLL_PREPARED", "with UNROLL_PREPARED"),
         ("run", "embeddings=v.txt is empty", "--model.embeddings v.txt is empty"),
         ("figures", "embeddings=v.txt is empty", "--embeddings v.txt is empty"),
         ("run", "model.pretrained=e is a file", "--model.pretrained e is a file"),

@@ -50,8 +50,9 @@ def grey_frames(path: Path, *, where: str, log: Callable[[str], None]) -> Iterat
                 yield standard_frame(frame.to_image())
         except (FFmpegError, OSError) as error:
             of_claimed = f" of the {claim.frames} that it claims" if claim.frames else ""
+            why = error.strerror or error
             raise UserError(
-                f"{where} cannot be decoded after {count} frames{of_claimed} ({error}); give a whole video file"
+                f"{where} cannot be decoded after {count} frames{of_claimed} ({why}); give a whole video file"
             ) from error
     if shortfall := _shortfall(path, claim, count, seconds):
         raise UserError(f"{where} is truncated: {shortfall}; copy it again")
@@ -65,7 +66,9 @@ def _open(path: Path, where: str) -> InputContainer:
     try:
         container = av.open(str(path))
     except (FFmpegError, OSError) as error:
-        raise UserError(f"{where} is not a video that can be read ({error}); give a whole AVI or MP4 file") from error
+        raise UserError(
+            f"{where} is not a video that can be read ({error.strerror or error}); give a whole AVI or MP4 file"
+        ) from error
     if not container.streams.video:
         container.close()
         raise UserError(f"{where} holds no video stream; give an AVI or MP4 file")

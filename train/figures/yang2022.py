@@ -48,11 +48,10 @@ def draw_yang2022(config: FiguresConfig, *, log: Log = print) -> None:
       UserError: if an option, a text or an embedding file cannot be used, or the folder cannot be written.
     """
     check_figures(config)
-    check_out(config.out)
+    out = check_out(config.out)
     numbers = chosen(config)
     if {5, 6} & set(numbers) and not config.data.root:
         raise UserError(RECIPE)
-    out = expanded(config.out, "out")
     start = time.monotonic()
     for name, (figure, values) in _drawings(config, numbers, log):
         _save(out, name, figure, values)

@@ -38,7 +38,9 @@ def check_folders(folders: Sequence[Path]) -> None:
 
 
 def no_run(folder: Path) -> str:
-    """Says that a folder without config.json is no run folder, and which it holds."""
+    """Says that what has no config.json is no run folder, and which it holds."""
+    if folder.is_file():
+        return f"{folder} is a file, not a run folder"
     said = f"{folder} is no run folder: it has no config.json"
     if (folder / "search.json").is_file():
         best = read_object(folder / "search.json").get("best")
@@ -100,7 +102,6 @@ def write_files(out: Path, *, pictures: dict[str, bytes], page: str, summary: di
     said = json.dumps(summary, indent=2, allow_nan=False) + "\n"
     files = {f"{name}.png": picture for name, picture in pictures.items()}
     try:
-        out.mkdir(parents=True, exist_ok=True)
         write_all(out, files | {"index.html": page.encode(), "summary.json": said.encode()})
     except OSError as error:
         raise StorageError(f"cannot write the report to {out} ({error.strerror}); choose another folder") from None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from train.errors import UserError
 from train.metrics import read_metrics
-from train.report.files import WRITTEN, check_folders, one_line, read_object, way_out
+from train.report.files import check_folders, one_line, read_object, way_out
 from train.report.scores import SCORES, Score
 
 __all__ = ["METHODS", "Curves", "Run", "check_comparable", "read_run", "read_runs"]
@@ -209,7 +209,7 @@ def _check_shapes(evaluation: dict[str, Any]) -> None:
 
 def _read_curves(path: Path, num_layers: int) -> Curves:
     if not path.is_file():
-        raise UserError(f"run {path.parent} has no metrics.jsonl; {WRITTEN}")
+        raise UserError(f"run {path.parent} has no metrics.jsonl; restore it: without it there are no curves")
     train: dict[int, tuple[list[Any], list[Any], list[Any]]] = {}
     validation: dict[int, Any] = {}
     for number, record in enumerate(read_metrics(path), start=1):

@@ -13,6 +13,7 @@ from train.errors import StorageError, UserError
 from train.experiments import EXPERIMENTS
 from train.lock import locked
 from train.metrics import write_json
+from train.outputs import check_out
 from train.report.files import read_object
 from train.report.panels import png
 from train.report.tables import as_text
@@ -72,7 +73,7 @@ def search(
     """
     kind = EXPERIMENTS[experiment].kind
     check_first(kind, config)
-    folder = Path(config.out) if config.out else default_folder(config, experiment)
+    folder = check_out(config.out) if config.out else default_folder(config, experiment)
     config = dataclasses.replace(config, out=None)
     if len(kind.variants(config)) > 1:
         raise UserError("a search trains one variant a trial, and this is several; pass --method constrained or erm")
