@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, ParamSpec, TypeVar, get_args
 
 import numpy as np
+from jax.core import Tracer
 
 __all__ = ["typed"]
 
@@ -57,6 +58,8 @@ def _rule(position: int, parameter: inspect.Parameter) -> _Rule | None:
 
 
 def _check(name: str, value: Any, kinds: tuple[type, ...]) -> None:
+    if isinstance(value, Tracer):
+        raise TypeError(f"{name} must be known beforehand, got a traced value; pass a Python value")
     if not any(_is(kind, value) for kind in kinds):
         wanted = " or ".join(NAMES[kind] for kind in kinds)
         raise TypeError(f"{name} must be {wanted}, got {value!r}")
@@ -65,7 +68,7 @@ def _check(name: str, value: Any, kinds: tuple[type, ...]) -> None:
 def _is_integer(value: Any) -> bool:
     try:
         operator.index(value)
-    except TypeError:  # JAX's error for a traced array is one
+    except TypeError:
         return False
     return not isinstance(value, bool)
 
@@ -74,7 +77,9 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, bool | np.bool_ | str | bytes):
         return False
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-    return shape == () if dtype is not None else isinstance(value, int | float)
+    if dtype is None:
+        return isinstance(value, int | float)
+    return shape == () and getattr(dtype, "kind", "O") in "iufV"  # V: bfloat16, as NumPy sees it
 
 
 def _is(kind: type, value: Any) -> bool:

@@ -81,3 +81,15 @@ def test_losses_stacked_by_a_scan_are_reported_by_their_axis():
     jax.tree.map(np.testing.assert_array_equal, plain, stacked)
     with pytest.raises(ValueError, match="layer_axis must be -1 or 0, got 2"):
         uj.feasibility_report(samples, np.ones(2, np.float32), CONSTRAINTS, layer_axis=2)
+
+
+def test_tails_of_integers_are_those_of_numbers():
+    np.testing.assert_allclose(uj.tail_mean(0.5)(jnp.array([[1], [2], [4]])), [10.0 / 3.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["attention", "opteq", "transformer", "lista", "deep_opteq"])
+def test_arguments_of_a_layer_may_be_given_by_name(name):
+    descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (2,))
+    params = descent.init(jax.random.key(1))
+    state = "z" if "opteq" in name else "y"
+    np.testing.assert_array_equal(descent.step(params, **{state: y}, x=x), descent.step(params, y, x))

@@ -220,7 +220,7 @@ COMMANDS = [
     ),
     Command(
         "run segment-fcn --data.source camvid --data.root d --data.reduction 0 --out r",
-        ("--data.reduction must be at least 1",),
+        ("--data.reduction must be a whole number from 1 to",),
         segnet(),
         gone=("r",),
     ),

@@ -1,6 +1,9 @@
 """Constraints, multipliers and models given what they cannot take: expression, error, its words."""
 
 EXPRESSIONS = [
+    ("jax.jit(lambda a: uj.attention(step_size=a))(0.5)", TypeError, "step_size must be known beforehand"),
+    ('uj.descent_constraints("0.2")', TypeError, "alpha must be a number, or several"),
+    ('uj.tail_mean("0.5")', TypeError, "level must be a number, or several"),
     ('uj.descent_constraints("a")', TypeError, "alpha must be a number, or several"),
     ("uj.descent_constraints(None)", ValueError, "alpha must be in (0, 1), one number or one for each layer"),
     ("uj.descent_constraints(0.0)", ValueError, "alpha must be in (0, 1), one number or one for each layer"),

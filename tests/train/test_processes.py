@@ -113,7 +113,7 @@ def test_what_one_process_would_refuse_ends_both_at_once(launched, tmp_path):
     ("member", "words"),
     [
         (Membership("localhost:1", 2), "--coordinator, --processes and --process go together"),
-        (Membership("localhost", 2, 0), "--coordinator must be HOST:PORT, got localhost"),
+        (Membership("localhost", 2, 0), "--coordinator must be HOST:PORT, with a port from 1 to 65535, got localhost"),
         (Membership("localhost:1", 2, 2), "--process must be in"),
         (Membership(cluster="fleet"), "--cluster must be one of auto"),
         (Membership(process=0, cluster="slurm"), "finds the processes by itself"),

@@ -226,7 +226,7 @@ def certify_alternating(
         )
 
     # What absent tokens hold, NaN even, must not reach the lengths of steps: they hold 0, and stay there.
-    start = jax.tree.map(lambda leaf: blank_absent(jnp.asarray(leaf), present), y)
+    start = vary_like(jax.tree.map(lambda leaf: blank_absent(jnp.asarray(leaf), present), y), (params, x))
     return judge_layers(layer, system.energy, params, start, x, num_layers=num_layers, tied=tied)
 
 

@@ -10,7 +10,7 @@ from unroll_jax.arguments import typed
 from unroll_jax.certificates.outcome import Smoothness, check_smoothness, evaluate, judge_layers, outcome_of
 from unroll_jax.certificates.per_example import gradient, inner
 from unroll_jax.descent import Descent, Params, as_anchor, blank_absent
-from unroll_jax.steps import check_step, vary_like
+from unroll_jax.steps import check_step, settle, vary_like
 
 __all__ = ["StepCertificate", "certify_descent"]
 
@@ -120,7 +120,7 @@ def certify_descent(
         known = jnp.zeros_like(still)
         if smoothness is not None:
             constant = evaluate(smoothness, own, y, x, limit)
-            known = (constant <= limit) & (curvature <= constant * (1.0 + ROUNDING))
+            known = (slopes[0] <= 0.0) & (constant <= limit) & (curvature <= constant * (1.0 + ROUNDING))
         return after, StepCertificate(
             outcome=outcome_of(before_energy, after_energy, known, tolerance),
             by_smoothness=known,
@@ -132,4 +132,6 @@ def certify_descent(
         )
 
     start = vary_like(jax.tree.map(lambda leaf: blank_absent(jnp.asarray(leaf), present), y), (params, x))
+    first = params if tied else jax.tree.map(lambda leaf: leaf[0], params)
+    start = settle(lambda y: descent.step(first, y, x), start)
     return judge_layers(layer, descent.energy, params, start, x, num_layers=num_layers, tied=tied)

@@ -45,7 +45,7 @@ class EquilibriumInfo(NamedTuple):
 
     Attributes:
       residual: relative, |f(z) - z| / |f(z)| at the z that the state returned is f of; where |f(z)| has grown to more
-        than 1000 times the sizes of the first state and of the steps met, relative to that.
+        than 30 times the sizes of the first state and of the steps met, relative to that.
       steps: evaluations of the step until the example ended.
       status: how it ended, an index into `unroll_jax.fixed_point.STATUS`.
       converged: whether it met the tolerance or stalled at round-off.

@@ -48,7 +48,7 @@ STATUS = (
 ROUND_OFF = 16.0
 # States may grow to this many times their reach before residuals stop being relative to them: beyond, |f(z) - z| is
 # small beside |f(z)| because z is large, as of a map without a fixed point.
-GROWTH = 1e3
+GROWTH = 30.0
 
 
 Linear = Callable[[Float[Array, "b m"]], Float[Array, "b m"]]  # a linear map of each row, all rows at once
