@@ -55,22 +55,22 @@ class ReportArguments:
     """Where the report goes."""
 
 
-# Options of other commands, by what they are called at this one.
+# Options of other commands, without their dashes, and what they are called at this one.
 ELSEWHERE = {
     "prepare": {
-        "--data.root": "data.root of a run is --from here",
-        "--root": "what is read is --from here",
-        "--data.prepared": "the folder of prepared data is named by UNROLL_PREPARED here",
-        "--prepared": "the folder of prepared data is named by UNROLL_PREPARED here",
-        "--data.source": "the source is the word behind prepare",
+        "data.root": "data.root of a run is --from here",
+        "root": "what is read is --from here",
+        "data.prepared": "the folder of prepared data is named by UNROLL_PREPARED here",
+        "prepared": "the folder of prepared data is named by UNROLL_PREPARED here",
+        "data.source": "the source is the word behind prepare",
     },
-    **{name: {"--from": "--from of prepare is --data.root here"} for name in ("run", "plan")},
+    **{name: {"from": "--from of prepare is --data.root here"} for name in ("run", "plan")},
 }
 
 
 def elsewhere(command: str, arguments: Iterable[str]) -> str:
     """What a command has in place of an option of another command; nothing where none is given."""
-    names = [word.partition("=")[0] for word in arguments]
+    names = [word.partition("=")[0].removeprefix("--") for word in arguments if word.startswith("--")]
     return next((hint for name, hint in ELSEWHERE.get(command, {}).items() if name in names), "")
 
 

@@ -23,10 +23,11 @@ def drifting(p, z, x):
 
 @pytest.mark.parametrize("solver", ["anderson", "broyden", "picard", "damped"])
 def test_a_map_without_a_fixed_point_does_not_converge(solver):
-    solve = jax.jit(lambda z: uj.equilibrium(drifting, 0.1, z, batch_ndim=1, solver=solver, on_failure="accept")[1])
-    for start in (0.0, 3.0):
-        info = solve(np.full((2, 3), start, np.float32))
-        assert not np.any(info.converged), (solver, start)
+    options = {"batch_ndim": 1, "solver": solver, "on_failure": "accept"}
+    solve = jax.jit(lambda drift, z: uj.equilibrium(drifting, drift, z, **options)[1])
+    for drift, start in ((0.1, 0.0), (0.1, 3.0), (0.005, 0.0), (0.001, 0.0)):
+        info = solve(drift, np.full((2, 3), start, np.float32))
+        assert not np.any(info.converged), (solver, drift, start)
         assert np.all(info.residual > 1e-5)
 
 
