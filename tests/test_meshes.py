@@ -42,7 +42,7 @@ def gradient_on_an_explicit_mesh(value, params, *rows):
 WAYS = {"shard_map": gradient_in_shard_map, "explicit": gradient_on_an_explicit_mesh}
 
 
-def check(value, params, *rows, way):
+def assert_differentiates(value, params, *rows, way):
     loss, gradient = WAYS[way](value, params, *rows)
     assert loss.shape == ()
     assert jax.tree.map(np.shape, gradient) == jax.tree.map(np.shape, params)
@@ -64,7 +64,7 @@ def test_every_descent_unrolls_and_differentiates(name, way):
         y, trace = uj.unroll(descent, params, y, x, num_layers=2)
         return jnp.sum(trace.energy) + jnp.sum(y)
 
-    check(value, params, *(rows for rows in (y, x) if rows is not None), way=way)
+    assert_differentiates(value, params, *(rows for rows in (y, x) if rows is not None), way=way)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -72,7 +72,7 @@ def test_every_descent_unrolls_and_differentiates(name, way):
 def test_every_majoriser_of_heads_does(majoriser, way):
     descent = uj.multihead_attention(4, num_heads=2, majoriser=majoriser, ridge=0.1)
     params, y = descent.init(jax.random.key(0)), jnp.ones((4, 3, 4))
-    check(lambda params, y: jnp.sum(descent.step(params, y, None)), params, y, way=way)
+    assert_differentiates(lambda params, y: jnp.sum(descent.step(params, y, None)), params, y, way=way)
 
 
 def layer(symmetric):
@@ -92,13 +92,13 @@ WEIGHT, INPUT = np.full((3, 3), 0.1, np.float32), np.ones((4, 3), np.float32)
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_every_solver_does(solver, way):
     symmetric = fp.SOLVERS[solver]().symmetric
-    check(of_equilibrium(symmetric, solver=solver), WEIGHT, INPUT, way=way)
+    assert_differentiates(of_equilibrium(symmetric, solver=solver), WEIGHT, INPUT, way=way)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("adjoint", ADJOINTS)
 def test_every_adjoint_does(adjoint, way):
-    check(of_equilibrium(adjoint == "conjugate_gradient", adjoint=adjoint), WEIGHT, INPUT, way=way)
+    assert_differentiates(of_equilibrium(adjoint == "conjugate_gradient", adjoint=adjoint), WEIGHT, INPUT, way=way)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -107,24 +107,24 @@ def test_every_kind_of_equilibrium_does(name, way):
     descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (4,))
     params = descent.init(jax.random.key(1))
     value = lambda params, x: jnp.sum(uj.equilibrium(descent, params, zeros(x, *y.shape[1:]), x)[0] ** 2)  # noqa: E731
-    check(value, params, x, way=way)
+    assert_differentiates(value, params, x, way=way)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_forward_mode_and_probes_do(way):
-    check(of_equilibrium(False, forward_mode=True), WEIGHT, INPUT, way=way)
+    assert_differentiates(of_equilibrium(False, forward_mode=True), WEIGHT, INPUT, way=way)
     step = layer(False)
 
     def probed(W, x):
         return jnp.sum(uj.equilibrium(step, W, zeros(x, 3), x, batch_ndim=1, probe=fp.zero_probe(x.shape[0]))[0])
 
-    check(probed, WEIGHT, INPUT, way=way)
+    assert_differentiates(probed, WEIGHT, INPUT, way=way)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_splitting_does(way):
     W = fp.monotone_weight(fp.monotone_init(jax.random.key(0), 3), margin=0.5)
-    check(lambda W, x: jnp.sum(fp.monotone_equilibrium(W, x)[0] ** 2), W, INPUT, way=way)
+    assert_differentiates(lambda W, x: jnp.sum(fp.monotone_equilibrium(W, x)[0] ** 2), W, INPUT, way=way)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -141,7 +141,7 @@ def test_certify_does(way):
     descent, y, x = uj.DESCENTS["opteq"].example(jax.random.key(0), (4,))
     params = descent.init(jax.random.key(1))
     value = lambda params, x: jnp.sum(uj.certify(descent, params, zeros(x, *y.shape[1:]), x).energy)  # noqa: E731
-    check(value, params, x, way=way)
+    assert_differentiates(value, params, x, way=way)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -152,7 +152,7 @@ def test_constrained_losses_do(way):
         mean = jnp.mean(losses, axis=0)
         return jnp.sum(losses) * 0.0 + uj.lagrangian(mean, multipliers, constraints)
 
-    check(value, np.ones(3, np.float32), np.ones((4, 4), np.float32), way=way)
+    assert_differentiates(value, np.ones(3, np.float32), np.ones((4, 4), np.float32), way=way)
 
 
 PROGRAM = """

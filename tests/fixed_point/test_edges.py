@@ -1,5 +1,7 @@
 """Where numbers were wrong without a word: no fixed point, slow progress in few digits, and the largest floats."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -152,5 +154,6 @@ def test_a_forgotten_batch_ndim_is_told_where_rows_are_far_from_their_fixed_poin
     "options", [{"batch_ndim": 0}, {"batch_ndim": 1, "max_steps": 3000}, {"on_failure": "accept"}], ids=str
 )
 def test_a_batch_ndim_that_is_given_says_nothing(options):
-    """Warnings are errors here."""
-    uj.equilibrium(slowly, RATES, np.zeros_like(TARGETS), TARGETS, solver="picard", **options)
+    with warnings.catch_warnings(record=True) as told:
+        uj.equilibrium(slowly, RATES, np.zeros_like(TARGETS), TARGETS, solver="picard", **options)
+    assert not told

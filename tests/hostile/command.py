@@ -32,7 +32,7 @@ class Command:
     gone: tuple[str, ...] = ()
 
 
-def check(command: Command, folder: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+def assert_handled(command: Command, folder: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     """Runs a command in a folder: its exit code, its words, one line, no traceback, no hang, nothing left behind."""
     if command.given:
         command.given(folder)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.hostile import choices, data, data_encoders, data_images, data_texts, folders, options, places
-from tests.hostile.command import check
+from tests.hostile.command import assert_handled
 
 TABLES = {
     "options": options.COMMANDS,
@@ -30,4 +30,4 @@ def _prepared(monkeypatch, tmp_path_factory):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_hostile_command_is_handled_or_refused_in_one_line(command, tmp_path, monkeypatch, capsys):
-    check(command, tmp_path, monkeypatch, capsys)
+    assert_handled(command, tmp_path, monkeypatch, capsys)

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from tests.hostile import runs
-from tests.hostile.command import check
+from tests.hostile.command import assert_handled
 from tests.train.conftest import clips_in_memory
 from train.cli import main
 
@@ -31,4 +31,4 @@ def test_a_damaged_run_is_handled_or_refused_in_one_line(command, trained, tmp_p
     shutil.copytree(trained, tmp_path / "run")
     reads_data = not command.line.startswith("report")
     with clips_in_memory() if reads_data else contextlib.nullcontext():
-        check(command, tmp_path, monkeypatch, capsys)
+        assert_handled(command, tmp_path, monkeypatch, capsys)

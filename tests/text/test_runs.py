@@ -153,31 +153,6 @@ def draw_only(monkeypatch, name):
     monkeypatch.setattr("train.text.report.draw_text", lambda settings: empty | {name: draw_text(settings)[name]})
 
 
-@pytest.fixture
-def family(finished, tmp_path):
-    """Run folders made of one run, with other areas, seeds and configurations written into them."""
-    first = finished("text-ut").runs["constrained"]
-
-    def make(name, *, area, **fields):
-        folder = tmp_path / name
-        shutil.copytree(first, folder, ignore=shutil.ignore_patterns("checkpoints"))
-        for file in ("evaluation.json", "config.json"):
-            values = read(folder, file)
-            for field, value in fields.items():
-                outer, _, inner = field.rpartition("__")
-                target = values.get(outer, {}) if outer else values
-                if inner in target:
-                    target[inner] = value
-                if field == "train_gamma" and file == "evaluation.json":
-                    values["accuracy"][str(value)] = values["accuracy"].pop("0.6")
-            if file == "evaluation.json":
-                values["area"] = area
-            (folder / file).write_text(json.dumps(values))
-        return folder
-
-    return make
-
-
 def test_areas_stand_as_in_the_papers_table(family):
     folders = [
         family("a", method="erm", seed=0, area=1.6),
@@ -298,25 +273,3 @@ def test_every_experiment_has_a_folder_of_its_own_and_the_bounds_of_the_paper():
         EXPERIMENTS[name].kind.check(config)
         assert config.data.source == name.rpartition("-")[2]
         assert dataclasses.replace(config, method="erm").constraints.resilience == 10.0
-
-
-def test_early_exit_is_marked_as_its_legend_says(family):
-    """Every mark in the panel is in the legend, in its colour and shape."""
-    settings = group(read_runs([family("constrained", area=1.5), family("plain", area=1.4, method="erm")]))
-    axes = draw_text(settings)["early_exit"].axes[0]
-    marked = {(line.get_color(), line.get_marker()) for line in axes.lines if line.get_linestyle() == "None"}
-    handles, labels = axes.get_legend_handles_labels()
-    legend = {(one.get_color(), one.get_marker()) for one, words in zip(handles, labels, strict=True) if ":" in words}
-    assert len(marked) == 2
-    assert legend == marked
-
-
-@pytest.mark.parametrize(
-    ("whole", "early_exit", "words"),
-    [(3.0, 2.0, "1.50x faster"), (2.0, 3.0, "1.50x slower"), (2.0, 2.004, "as fast"), (2.0, 0.0, "-")],
-)
-def test_a_slowdown_is_not_called_a_gain(family, whole, early_exit, words):
-    times = {"whole": whole, "by_layers": 1.0, "early_exit": early_exit, "depth": 1.0}
-    table = exit_table(group(read_runs([family("run", area=1.5, early_exit__milliseconds=times)])))
-    assert table.rows[0][-1] == words
-    assert "gain" not in (*table.header, *table.note.lower().split())

@@ -61,11 +61,13 @@ class Certificate(NamedTuple):
 
 
 @overload
-def certify(descent: Descent, params: Params, y: Any, x: Any = None, /, **options: Any) -> StepCertificate: ...
+def certify(descent: Descent, params: Params, y: Any, x: Any = None, /, **options: Any) -> StepCertificate:
+    """See `certify_descent`."""
 
 
 @overload
-def certify(f: Energy, g: Energy, params: Params, y: Any, x: Any = None, /, **options: Any) -> Certificate: ...
+def certify(f: Energy, g: Energy, params: Params, y: Any, x: Any = None, /, **options: Any) -> Certificate:
+    """See `certify_alternating`."""
 
 
 def certify(*arguments: Any, **options: Any) -> Certificate | StepCertificate:

@@ -3,7 +3,7 @@
 import functools
 import math
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -89,10 +89,7 @@ def feedforward(
     check_positive("step_size", step_size)
     proximal = resolve_proximal(phi, step_size)
     if spectrum is not None:
-        if not isinstance(spectrum, tuple | list) or len(spectrum) != 2:
-            raise TypeError(f"spectrum must be a pair of numbers or None, got {spectrum!r}")
-        _check_interval(*spectrum)
-        _warn_beyond(step_size, spectrum[1])
+        _check_spectrum(spectrum, step_size)
 
     def matrix(params: FeedForwardParams) -> Array:
         check_params("W_f", params.W_f, (dim, dim))
@@ -218,11 +215,18 @@ def _check_interval(lower: float, upper: float) -> None:
         raise ValueError(f"spectrum must be finite with lower < upper, got lower={lower}, upper={upper}")
 
 
+def _check_spectrum(spectrum: Any, step_size: float) -> None:
+    if not isinstance(spectrum, tuple | list) or len(spectrum) != 2:
+        raise TypeError(f"spectrum must be a pair of numbers or None, got {spectrum!r}")
+    _check_interval(*spectrum)
+    _warn_beyond(step_size, spectrum[1])
+
+
 def _warn_beyond(step_size: float, upper: float) -> None:
     smoothness = max(0.0, upper) + 1.0
     if step_size * smoothness > 1.0:
         warnings.warn(
             f"step_size={step_size} is beyond 1/L = {1.0 / smoothness:.3g} for eigenvalues up to {upper}: the "
             "feed-forward step may raise its energy",
-            stacklevel=3,
+            stacklevel=5,
         )

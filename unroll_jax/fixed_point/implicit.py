@@ -155,13 +155,7 @@ def equilibrium(
       (True, True)
     """
     check_options(tol, max_steps, on_failure, adjoint_tol, adjoint_max_steps)
-    step = descent.step if isinstance(descent, Descent) else descent
-    if not callable(step):
-        raise TypeError(f"descent must be a Descent or a step (params, y, x) -> y', got {descent!r}")
-    check_state("y0", y0)
-    y0 = jax.tree.map(lambda leaf: jax.lax.stop_gradient(jnp.asarray(leaf)), y0)
-    check_start(y0)
-    y0 = settle(lambda y: step(params, y, x), y0)
+    step, y0 = _begin(descent, params, y0, x)
     function, operands = _close(step, params, y0, x)
     hint = _check_params(descent, params, y0)
     guessed = batch_ndim is None and not isinstance(descent, Descent)
@@ -179,9 +173,7 @@ def equilibrium(
     if probe is not None and (forward_mode or isinstance(way, Unrolled)):
         raise ValueError('probe needs the reverse mode: drop it, or forward_mode and adjoint="unrolled"')
     if isinstance(way, Unrolled):
-        chosen = resolve_solver(solver or "picard")
-        y, info = unroll_solver(as_problem(rows, operands, epsilon), start, chosen, num_steps=way.num_steps, tol=tol)
-        info = _probed(chosen, as_problem(rows, jax.lax.stop_gradient(operands), epsilon), y, info)
+        y, info = _solve_unrolled(rows, operands, start, epsilon, resolve_solver(solver or "picard"), way, tol)
         way_out = f"raise num_steps{hint}"
         check_outcome(info, what="unrolled equilibrium", way_out=way_out, tol=tol, on_failure=on_failure)
         return restore(y), _shaped(info, batch)
@@ -207,6 +199,17 @@ def equilibrium(
     if guessed and on_failure != "accept":
         check_rows(restore(z), restore(fz), tol=tol, epsilon=epsilon)
     return restore(y), _shaped(info, batch)
+
+
+def _begin(descent: Any, params: Params, y0: Any, x: Any) -> tuple[Callable[..., Any], Any]:
+    """The step, and the initial state where the step leaves it."""
+    step = descent.step if isinstance(descent, Descent) else descent
+    if not callable(step):
+        raise TypeError(f"descent must be a Descent or a step (params, y, x) -> y', got {descent!r}")
+    check_state("y0", y0)
+    y0 = jax.tree.map(lambda leaf: jax.lax.stop_gradient(jnp.asarray(leaf)), y0)
+    check_start(y0)
+    return step, settle(lambda y: step(params, y, x), y0)
 
 
 def _check_params(descent: Any, params: Params, y: Any) -> str:
@@ -243,6 +246,14 @@ def _solve_forward(
         z, info = run(problem, start, solver, tol=tol, max_steps=max_steps)
         info = _probed(solver, problem, z, info)
     return jax.lax.stop_gradient((z, info, reach, shared))
+
+
+def _solve_unrolled(
+    rows: Function, operands: Any, start: Array, epsilon: float, solver: Solver, way: Unrolled, tol: float
+) -> tuple[Array, SolveInfo]:
+    problem = as_problem(rows, operands, epsilon)
+    y, info = unroll_solver(problem, start, solver, num_steps=way.num_steps, tol=tol)
+    return y, _probed(solver, as_problem(rows, jax.lax.stop_gradient(operands), epsilon), y, info)
 
 
 def _probed(solver: Solver, problem: Problem, z: Array, info: SolveInfo) -> SolveInfo:
