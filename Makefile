@@ -35,7 +35,7 @@ test-all: $(STAMP)
 	$(PY) $(PYTEST) $(ARGS)
 
 coverage: $(STAMP)
-	$(PY) $(PYTEST) -m "not slow" --cov unroll_jax --cov train --cov-report term:skip-covered
+	$(PY) $(PYTEST) -m "not slow" --cov unroll_jax --cov train --cov papers --cov-report term:skip-covered
 
 lint: $(STAMP)
 	$(PY) -m ruff check .

@@ -16,9 +16,9 @@ import optax
 
 from benchmarks import torch_peer
 from benchmarks.timing import interleaved, matmul_rate, table
-from train.pretrained.architectures import read_architecture, read_config
-from train.pretrained.folders import read_json
-from train.pretrained.weights import Tensors, read_weights
+from train.data.pretrained import read_json
+from train.data.pretrained_architectures import read_architecture, read_config
+from train.data.pretrained_weights import open_tensors, read_weights
 from unroll_jax.models import Classifier, Encoder, EncoderConfig
 
 __all__ = ["main"]
@@ -160,7 +160,7 @@ def _same_weights(model: Classifier) -> tuple[Any, Any]:
         peer.save_pretrained(folder)
         values = read_json(Path(folder) / "config.json")
         architecture = read_architecture(values, where=folder)
-        with Tensors(Path(folder) / "model.safetensors") as tensors:
+        with open_tensors(Path(folder) / "model.safetensors") as tensors:
             encoder, head = read_weights(tensors, read_config(values, where=folder), architecture)
     return jax.tree.map(jnp.asarray, {"params": {"encoder": encoder, "head": head}}), peer
 

@@ -1,15 +1,17 @@
 """The video training step that benchmarks measure, on random frames."""
 
-from typing import Any, NamedTuple
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from train.constrained import TrainState, init_state, make_step
-from train.video.config import ModelConfig, VideoConfig
-from train.video.task import video_task
+from train.config.video import ModelConfig, VideoConfig
+from train.step import TrainState, init_state, jit_step
+from train.tasks.video import VideoTask
 
-__all__ = ["FRAMES", "compiled_step", "matmul_flops", "random_batch", "training_step"]
+__all__ = ["FRAMES", "Frames", "compiled_step", "matmul_flops", "random_batch", "training_step"]
 
 
 class Frames(NamedTuple):
@@ -20,19 +22,32 @@ class Frames(NamedTuple):
     token_dim: int = 256
 
     def num_sequences(self, split: str) -> int:
-        """As many as make every step an epoch: nothing that is measured depends on it."""
+        """More than any batch: nothing that is measured depends on it."""
         del split
-        return 1
+        return 1 << 20
+
+    def batches(
+        self, split: str, *, batch_size: int, seed: int, start_step: int = 0, rows: np.ndarray | None = None
+    ) -> Iterator[np.ndarray]:
+        """The same random frames in every step."""
+        del split, seed, start_step
+        batch = random_batch(batch_size)
+        return itertools.repeat(batch if rows is None else batch[rows])
+
+    def examples(self, split: str, *, batch_size: int) -> Iterator[np.ndarray]:
+        """None: nothing is evaluated."""
+        del split, batch_size
+        return iter(())
 
 
 FRAMES = Frames()
 
 
-def training_step(method: str, num_layers: int) -> tuple[Any, TrainState, np.ndarray]:
+def training_step(method: str, num_layers: int) -> tuple[jax.stages.Wrapped, TrainState, np.ndarray]:
     """The jitted training step of a method at a depth, its first state and a batch."""
-    config = VideoConfig(method=method, model=ModelConfig(num_layers=num_layers))  # type: ignore[arg-type]
-    task = video_task(config, FRAMES)
-    return make_step(config, task), init_state(config, task), random_batch(config.batch_size)
+    config = VideoConfig(method=method, mesh="data=1", model=ModelConfig(num_layers=num_layers))  # type: ignore[arg-type]
+    task = VideoTask(config, FRAMES)
+    return jit_step(task), init_state(task), next(task.batches(0, None))
 
 
 def compiled_step(method: str, num_layers: int) -> tuple[jax.stages.Compiled, TrainState, np.ndarray]:

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 from scipy.optimize import minimize
 
-from unroll_jax.energies.opteq import opteq
-from unroll_jax.energies.opteq_params import OptEqParams
+from unroll_jax.energies.equilibrium.opteq import opteq
+from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 
 M, I = 4, 3  # noqa: E741 (state and input widths)
 

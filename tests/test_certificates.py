@@ -14,7 +14,7 @@ from unroll_jax import certificates as certified
 from unroll_jax.certificates import Outcome, certify
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import transformer_parts
-from unroll_jax.energies.transformer import TransformerParams
+from unroll_jax.energies.transformer_parts import TransformerParams
 
 
 def quadratic(A, b: Any = 0.0):

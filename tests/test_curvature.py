@@ -12,7 +12,7 @@ from unroll_jax import certificates as certified
 from unroll_jax.certificates.curvature import FAILURE_PROBABILITY
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams, FeedForwardParams, band, edges
-from unroll_jax.energies.heads import HeadsParams
+from unroll_jax.energies.attention.heads import HeadsParams
 
 
 def symmetric(rng, *shape):

@@ -12,7 +12,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 import unroll_jax as uj
 from tests.devices import on_eight_devices
 from unroll_jax import fixed_point as fp
-from unroll_jax.energies.heads import MAJORISERS
+from unroll_jax.energies.attention.heads import MAJORISERS
 
 ROWS = PartitionSpec("data")
 MANUAL = AbstractMesh((2,), ("data",), axis_types=(AxisType.Auto,))

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unroll_jax.energies.deep_opteq import deep_opteq
-from unroll_jax.energies.monotone import Monotone
-from unroll_jax.energies.opteq import opteq
-from unroll_jax.energies.opteq_params import OptEqParams
-from unroll_jax.energies.regularisers import Regulariser, half_square
-from unroll_jax.fixed_point.averaging import averaged
+from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
+from unroll_jax.energies.equilibrium.monotone import Monotone
+from unroll_jax.energies.equilibrium.opteq import opteq
+from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
+from unroll_jax.energies.equilibrium.regularisers import Regulariser, half_square
 from unroll_jax.fixed_point.implicit import equilibrium
+from unroll_jax.fixed_point.solvers import averaged
 
 pytestmark = pytest.mark.usefixtures("x64")
 M = 5

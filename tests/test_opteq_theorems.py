@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tests.opteq_solutions import I, M, blocks_of, draw, layers_of, newton, smooth_minimum
-from unroll_jax.energies.deep_opteq import deep_opteq, multi_block
-from unroll_jax.energies.opteq import opteq
-from unroll_jax.energies.opteq_objective import deep_opteq_objective, opteq_objective, opteq_preimage
-from unroll_jax.energies.regularisers import absolute, half_square, regularised
+from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq, multi_block
+from unroll_jax.energies.equilibrium.opteq import opteq
+from unroll_jax.energies.equilibrium.opteq_objective import deep_opteq_objective, opteq_objective, opteq_preimage
+from unroll_jax.energies.equilibrium.regularisers import absolute, half_square, regularised
 from unroll_jax.fixed_point.implicit import equilibrium
 
 pytestmark = pytest.mark.usefixtures("x64")

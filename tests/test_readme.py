@@ -1,9 +1,12 @@
 """The README's claims that can be run."""
 
+import inspect
 import re
 from pathlib import Path
 
 import jax.numpy as jnp
+
+import train
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
@@ -19,6 +22,15 @@ def test_python_of_the_readme_runs_and_does_what_it_says():
     assert names["state"].multipliers.shape == (3,)
 
 
+def test_names_of_the_application_in_the_readme_are_those_of_its_face():
+    (block,) = re.findall(r"```py\n(.*?)```", README, flags=re.DOTALL)
+    names = re.search(r"from unroll_jax.train import (.*)", block)
+    assert names
+    assert set(names[1].split(", ")) <= set(train.__all__)
+    assert [inspect.getdoc(getattr(train, name)) for name in train.__all__ if name != "EXPERIMENTS"]
+    compile(block, "README.md", "exec")
+
+
 def test_files_that_the_readme_links_exist():
     links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if not link.startswith("https://")]
     assert links
@@ -30,7 +42,8 @@ def test_commands_of_the_readme_name_experiments_and_benchmarks_that_exist():
     from benchmarks.__main__ import BENCHMARKS
     from train.experiments import EXPERIMENTS
 
-    runs = re.findall(r"python -m train run ([\w-]+)(\$?)", README)  # a dollar: the name goes on in a shell variable
+    # A dollar: the name goes on in a shell variable.
+    runs = re.findall(r"python -m train run (?!runs/)([\w-]+)(\$?)", README)
     benchmarks = re.findall(r"python -m benchmarks (\w+)", README)
     assert runs
     assert benchmarks

@@ -8,9 +8,9 @@ import pytest
 from tests.energies import opteq_reference as reference
 from tests.energies.opteq_layers import H, I, M, dense
 from unroll_jax import certificates, spectral
-from unroll_jax.energies.deep_opteq import deep_opteq
-from unroll_jax.energies.opteq import opteq, opteq_conv
-from unroll_jax.energies.opteq_params import OptEqParams
+from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
+from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
+from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 
 IMAGE = (6, 5)
 

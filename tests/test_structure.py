@@ -7,6 +7,7 @@ import inspect
 import pkgutil
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,9 @@ import unroll_jax
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "unroll_jax"
-# Ground first; a file may import from its own theme and from floors below. `descent` holds the types they all share.
+# Ground first; a file may import from floors below. `descent` holds the types they all share.
 FLOORS = {
     "arguments": 0,
-    "precision": 0,
     "steps": 0,
     "conjugate_gradients": 1,
     "descent": 1,
@@ -33,6 +33,75 @@ FLOORS = {
     "train": 6,
     "benchmarks": 7,
 }
+# The same inside of rooms. A file that is not named here, such as a new energy, is on the top floor.
+TOP = 9
+FLOORS_OF_ROOMS = {
+    "constrained": {
+        "losses": 0,
+        "controllers": 0,
+        "constraints": 1,
+        "lagrangian": 2,
+        "samples": 2,
+        "schedules": 2,
+        "duals": 3,
+        "feasibility": 3,
+        "slacks": 3,
+    },
+    "energies": {
+        "examples": 0,
+        "inputs": 0,
+        "proximal": 1,
+        "attention": 2,
+        "equilibrium": 2,
+        "feedforward": 2,
+        "hopfield": 2,
+        "layer_norm": 2,
+        "unrolled_layer": 2,
+        "dust": 3,
+        "transformer_parts": 3,
+        "transformer": 4,
+        "double_width": 5,
+    },
+    "energies.attention": {
+        "graphs": 0,
+        "fused": 0,
+        "least_squares": 0,
+        "rho_checks": 0,
+        "rho": 1,
+        "sums": 2,
+        "pairs": 3,
+        "pairwise": 4,
+        "causal": 5,
+        "heads": 5,
+    },
+    "energies.equilibrium": {
+        "convolution": 0,
+        "monotone": 0,
+        "unit_layer": 0,
+        "opteq_params": 1,
+        "opteq": 2,
+        "deep_opteq": 3,
+        "opteq_objective": 3,
+        "regularisers": 4,
+    },
+    "energies.proximal": {"penalty": 0, "activations": 1, "operators": 2},
+    "fixed_point": {
+        "monotone_operator": 0,
+        "problem": 0,
+        "checks": 1,
+        "iteration": 1,
+        "jaxopt_loops": 1,
+        "linear": 1,
+        "preconditioned": 1,
+        "quasi_newton": 1,
+        "adjoints": 2,
+        "backward": 2,
+        "factored": 2,
+        "solvers": 2,
+        "implicit": 3,
+        "splitting": 4,
+    },
+}
 FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = ["unroll_jax", *(module.name for module in pkgutil.walk_packages([str(PACKAGE)], "unroll_jax."))]
 
@@ -43,12 +112,14 @@ def imports(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative import"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            assert node.level == 0 or PACKAGE not in path.parents, f"{path}: relative import"
+            folders = path.relative_to(ROOT).parts[: -node.level] if node.level else ()
+            module = ".".join([*folders, *([node.module] if node.module else [])])
+            yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
 def theme(parts):
-    """The room a dotted name lies in: `energies` for unroll_jax.energies.rho, `train` for train.loop."""
+    """The room a dotted name lies in: `energies` for unroll_jax.energies.attention.rho, `train` for train.loop."""
     return parts[1] if parts[0] == "unroll_jax" and len(parts) > 1 else parts[0]
 
 
@@ -63,6 +134,41 @@ def test_a_floor_imports_only_from_floors_below(path):
             assert not name.startswith("unroll_jax") or room == own, f"{name} is on no floor: add it to FLOORS"
             continue
         assert FLOORS[room] < FLOORS[own], f"{own} (floor {FLOORS[own]}) imports {name} (floor {FLOORS[room]})"
+
+
+@pytest.mark.parametrize("room", FLOORS_OF_ROOMS)
+def test_a_file_of_a_room_imports_only_from_floors_below(room):
+    floors, package, folder = FLOORS_OF_ROOMS[room], f"unroll_jax.{room}.", PACKAGE / room.replace(".", "/")
+    assert set(floors) <= {path.stem for path in folder.iterdir()}
+    for path in set(folder.rglob("*.py")) - {folder / "__init__.py"}:
+        own = path.relative_to(folder).with_suffix("").parts[0]
+        for name in imports(path):
+            other = name.removeprefix(package).split(".")[0]
+            if name.startswith(package) and other != own:
+                low, high = floors.get(other, TOP), floors.get(own, TOP)
+                assert low < high, f"{path.relative_to(ROOT)} (floor {high}) imports {name} (floor {low})"
+
+
+def test_no_imports_run_in_a_circle():
+    paths = [path for package in ("unroll_jax", "train", "benchmarks") for path in (ROOT / package).rglob("*.py")]
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+
+    def imported(path):
+        """The modules that a file imports; of a package's name alone, the package."""
+        for name in imports(path):
+            yield name if name in modules else name.rpartition(".")[0]
+
+    graph = {name: {other for other in imported(path) if other in modules} for name, path in modules.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("name", unroll_jax.DESCENTS)
+def test_a_system_its_example_and_its_condition_stand_in_one_file(name):
+    factory, example, condition, _ = unroll_jax.DESCENTS[name]
+    assert {function.__module__ for function in (factory, example, condition) if function} == {factory.__module__}
 
 
 def test_importing_the_library_imports_neither_models_nor_what_only_they_need():
@@ -83,6 +189,10 @@ def test_everything_public_is_documented_and_listed(name):
         value = getattr(module, public)
         if inspect.isfunction(value) or inspect.isclass(value):
             assert inspect.getdoc(value), f"{name}.{public} has no docstring"
+
+
+def test_type_checkers_of_users_read_the_annotations():
+    assert (PACKAGE / "py.typed").exists()
 
 
 def test_what_the_design_promises_is_importable_from_the_top():

@@ -1,22 +1,77 @@
-"""`python -m train`."""
+"""`python -m train`: the commands, and how they end."""
 
 import os
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
+
+from . import main as commands
+from .config.errors import Interrupted, UserError
+from .parsing import PROGRAM, as_typed, parse, unknown
+from .system.interrupts import CTRL_C, HEARD, stopping_at_once
+from .system.machine import hush_xla, order_collectives
 
 CLOSED_PIPE = 141  # what shells say of a program whose reader, such as `head`, has gone: 128 and SIGPIPE
-CTRL_C = 130
 LATE = 0.5  # seconds after a second Ctrl-C that nothing answered, as where XLA compiles
+USAGE = """\
+usage: python -m train [--coordinator HOST:PORT --processes N --process I | --cluster NAME] COMMAND ...
+
+  run EXPERIMENT [--option value ...]   train and evaluate; goes on where an interrupted run stopped (--help: options)
+  plan EXPERIMENT [--option value ...]  where arrays would live and what a step would communicate, without running one
+  search EXPERIMENT [--option value ..] search over its rates and bounds; feasible first, then the validation metric
+  launch --processes N -- COMMAND ...   the same command in N processes on this machine, watched
+  evaluate RUN                          evaluate the best checkpoint of a run folder again
+  predict RUN --text TEXT [TEXT ...]    classify texts with a text run, layer by layer (--file LINES, --gamma NOISE)
+  export RUN [--out FOLDER]             write the best checkpoint's parameters as safetensors, with their configuration
+  report RUN [RUN ...] [--out FOLDER]   compare runs: tables, figures, an HTML page, summary.json
+  figures NAME [--option value ...]     draw the figures of a paper (yang2022) with the numbers beside them
+  prepare SOURCE --from PATH            prepare a data source ahead of its first use
+  list                                  the experiments
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs a command; returns its exit code: 0, also for a run that SIGTERM ended and that goes on when started again,
+    2 for what the user can mend, 130 for what Ctrl-C ended."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        sys.stdout.write(USAGE.replace("python -m train", PROGRAM))
+        return 0 if arguments else 2
+    try:
+        member, arguments = _member(arguments)
+        if not arguments or arguments[0] not in COMMANDS:
+            raise unknown("command", arguments, list(COMMANDS))
+        hush_xla()
+        order_collectives()
+        with stopping_at_once(alone=not member):
+            if member:
+                commands.check_together(arguments[0])
+                from .system.distributed import Membership, join
+
+                join(parse(Membership, member, "python -m train"))
+            return COMMANDS[arguments[0]](list(arguments[1:])) or 0
+    except Interrupted as stop:
+        sys.stderr.write(f"{stop}\n")
+        return stop.code
+    except UserError as error:
+        return _refuse(str(error), next((word for word in arguments if word in COMMANDS), ""))
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # what no command foresaw of files and disks
+        return _refuse(f"{error.filename or 'a file'}: {error.strerror or error}; see to it and give the command again")
+    except SystemExit:
+        return 0  # help was asked for; `parse` turns every other exit into a UserError
+    except KeyboardInterrupt:
+        sys.stderr.write(
+            "interrupted; a run, or a search, goes on from its last checkpoint when the same command is given again\n"
+        )
+        return CTRL_C
 
 
 def run() -> int:
     """Runs the command that was given; a reader of its output that leaves early ends it in silence."""
     _end_at_second_interrupt()
-    from train.cli import main
-    from train.interrupts import HEARD
-
     try:
         code = main(sys.argv[1:])
         sys.stdout.flush()
@@ -32,6 +87,52 @@ def run() -> int:
         sys.stderr.write(f"error: cannot write to the standard output ({error.strerror}); send it elsewhere\n")
         return 2
     return code
+
+
+def _search(arguments: list[str]) -> None:
+    from .search import command
+
+    command(arguments)
+
+
+def _predict(arguments: list[str]) -> None:
+    from .predict import command
+
+    command(arguments)
+
+
+def _export(arguments: list[str]) -> None:
+    from .export import command
+
+    command(arguments)
+
+
+COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
+    "run": commands.run,
+    "plan": commands.plan,
+    "search": _search,
+    "launch": commands.launch,
+    "evaluate": commands.evaluate_again,
+    "predict": _predict,
+    "export": _export,
+    "report": commands.report,
+    "figures": commands.figures,
+    "prepare": commands.prepare,
+    "list": commands.show,
+}
+
+
+def _refuse(message: str, command: str = "") -> int:
+    sys.stderr.write(f"error: {' '.join(as_typed(message, command).split())}\n")
+    return 2
+
+
+def _member(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The options before the command, by which this process finds the others, and what comes after them."""
+    arguments, count = list(arguments), 0
+    while count < len(arguments) and arguments[count].startswith("--"):
+        count += 1 if "=" in arguments[count] else 2
+    return arguments[:count], arguments[count:]
 
 
 def _is_one_of_many() -> bool:

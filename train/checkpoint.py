@@ -4,23 +4,24 @@ import contextlib
 import gc
 import json
 import logging
+import math
 import shutil
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 import tensorstore
 from jax.sharding import SingleDeviceSharding
+from jaxtyping import Array, UInt32
 
-from train.digest import digest
-from train.errors import UserError
-from train.processes import all_of, is_first, wait_for_all
-from train.quiet import quiet_saves
-from train.storage import AGAIN, require_room, unreachable, writing
-
-__all__ = ["Checkpoints", "room_for", "steps_in"]
+from .config.errors import UserError
+from .system.distributed import all_of, fetch, is_first, wait_for_all
+from .system.machine import quiet_saves
+from .system.storage import AGAIN, require_room, require_writable, steps_in, unreachable, writing
 
 T = TypeVar("T")
 Log = Callable[[str], None]
@@ -30,6 +31,7 @@ NEWEST_KEPT = 2
 BESIDE = 1 << 17  # bytes of a checkpoint besides its arrays, with some to spare
 UNREADABLE = float("-inf")  # score of a checkpoint whose notes cannot be read
 UNFINISHED = "*.orbax-checkpoint-tmp*"
+ODD = 2654435769  # 2^32 over the golden ratio: consecutive multiples of it look random
 
 # Orbax logs by absl what it does; what a user can mend comes as an error.
 logging.getLogger("absl").setLevel(logging.ERROR)
@@ -204,15 +206,12 @@ class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
         return [step in kept for step in steps]
 
 
-def steps_in(folder: Path) -> list[int]:
-    """The steps of the checkpoints in a folder, in their order; one still being written has another name.
-
-    Raises:
-      UserError: if it is a file.
-    """
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file, not a folder of checkpoints; restore the folder, or move the file away")
-    return sorted(int(path.name) for path in folder.glob("*") if path.name.isdecimal() and path.is_dir())
+def check_room(folder: Path, like: Any, saves: int, name: str, way_out: str) -> None:
+    """Refuses, before anything is computed, a disk that takes nothing or has no room for the checkpoints to come."""
+    require_writable(folder, name, way_out)
+    held = len(steps_in(folder / "checkpoints"))
+    size = room_for(like, saves=saves) - held * room_for(like, saves=1)
+    require_room(folder, size, "what a run keeps of checkpoints")
 
 
 def room_for(like: Any, *, saves: int) -> int:
@@ -262,3 +261,33 @@ def _unused(path: Path) -> Path:
         number += 1
         free = path.with_name(f"{path.name}.{number}")
     return free
+
+
+def digest(state: Any, notes: dict[str, Any]) -> list[int]:
+    """Checksums of a state's arrays, in tree order, and of notes but for the checksum itself.
+
+    Any change of one element changes the first: sums are modulo 2^32, and an element's factor is odd. Sums do not
+    depend on their order, so each device adds up its own part.
+    """
+    said = {name: value for name, value in notes.items() if name != "digest"}
+    return [int(fetch(_of_arrays(jax.tree.leaves(state)))), zlib.crc32(json.dumps(said, sort_keys=True).encode())]
+
+
+@jax.jit
+def _of_arrays(leaves: list[Array]) -> UInt32[Array, ""]:
+    total = jnp.zeros((), jnp.uint32)
+    for leaf in leaves:
+        total = total * jnp.uint32(ODD) + _of_array(leaf)
+    return total
+
+
+def _of_array(leaf: Array) -> UInt32[Array, ""]:
+    if leaf.dtype == bool:
+        leaf = leaf.astype(jnp.uint8)
+    width = min(leaf.dtype.itemsize, 4)
+    bits = jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{8 * width}")).astype(jnp.uint32)
+    place = jnp.zeros(bits.shape, jnp.uint32)
+    for axis in range(bits.ndim):
+        stride = jnp.uint32(math.prod(bits.shape[axis + 1 :]) % 2**32)
+        place = place + stride * jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
+    return jnp.sum(bits * (place * jnp.uint32(2 * ODD % 2**32) + jnp.uint32(1)), dtype=jnp.uint32)

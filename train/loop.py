@@ -1,33 +1,46 @@
 """The training loop of one run: resumable at any moment, metrics one step late, verified before every save."""
 
 import contextlib
+import dataclasses
+import functools
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
-from train.checkpoint import Checkpoints
-from train.environment import environment
-from train.errors import Interrupted, StorageError
-from train.interrupts import CTRL_C
-from train.memory import require_memory, step_size
-from train.metrics import MetricsWriter, write_json
-from train.processes import Stop, fetch, is_first, stopping
-from train.profile import Profiler, parse_profile, profiling
-from train.progress import Progress
-from train.recipe import UNJUDGED, NotFiniteError, Recipe, require_finite_state
-from train.sharding import Placed, describe_mesh, place
-from train.storage import AGAIN, writing
+from .checkpoint import Checkpoints, check_room
+from .config.errors import Interrupted, StorageError
+from .config.run import parse_profile
+from .metrics import MetricsWriter, tell_lost
+from .numbers import NotFiniteError
+from .runs import ENDED, FACTS, claim, clear, identity, read_status
+from .sharding.mesh import describe_mesh, own_rows, put
+from .step import (
+    Metrics,
+    TrainState,
+    describe_step,
+    init_state,
+    jit_step,
+    require_finite_state,
+    state_like,
+    validate,
+)
+from .system.distributed import Stop, fetch, first_does, is_first, stopping, wait_for_all
+from .system.interrupts import CTRL_C
+from .system.machine import environment, require_memory, size_of, step_size
+from .system.profile import Profiler, profiling
+from .system.run_files import write_json
+from .system.storage import AGAIN, locked, writing
+from .system.terminal import Progress
+from .task import Batch, Log, Row, Task
+from .trackers import TRACKERS, Callbacks
 
-__all__ = ["train"]
-
-Log = Callable[[str], None]
-
-_LESS_MEMORY = "raise --accumulate or pass --remat everything; or lower --batch-size, into another --out"
-
-_LOST = "metrics.jsonl lacks"  # how the message that rows of it are gone begins
+UNJUDGED = -1e30  # score of a checkpoint that was saved in a hurry: below that of any other
+LESS_MEMORY = "raise --accumulate or pass --remat everything; or lower --batch-size, into another --out"
+Step = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
 
 class Notes(NamedTuple):
@@ -38,223 +51,249 @@ class Notes(NamedTuple):
     messages: tuple[str, ...] = ()
 
 
-def train(recipe: Recipe, folder: Path, *, profile: str | None = None, log: Log) -> None:
-    """Trains, or goes on with, the run in ``folder``, until its last step or a collapse; writes status.json.
+def train_run(
+    task: Task, folder: Path, *, experiment: str, callbacks: Sequence[Callbacks] = (), log: Log = print
+) -> None:
+    """Trains one run in its folder, or goes on with it; one that has ended is not trained again.
 
-    Args:
-      recipe: what to train.
-      folder: of the run.
-      profile: STEP:COUNT, which steps to write a trace of into the folder; steps that are done already leave none.
-      log: where messages go.
+    The folder is claimed and locked; parameters that do not divide over the mesh, and memory and a disk that would not
+    hold the run, are refused before.
+    """
+    config, like = task.config, state_like(task)
+    saves = math.ceil(task.training.num_steps / task.training.validate_every)
+    require_memory(size_of(like), "the state of training", "choose a smaller model, or more devices")
+    parse_profile(config.profile, num_steps=task.training.num_steps)
+    with contextlib.ExitStack() as held:
+
+        def take() -> None:
+            if config.overwrite:
+                clear(folder)
+            new = not (folder / "config.json").exists()
+            if new:  # a refusal leaves nothing behind
+                check_room(folder, like, saves, f"--out {folder}", "pass another folder")
+            claim(folder, identity(experiment, config, task.found()))
+            held.enter_context(locked(folder))
+            if not new and read_status(folder).get("state") not in ENDED:
+                check_room(folder, like, saves, f"run folder {folder}", AGAIN)
+            if not (folder / FACTS).exists():
+                with writing(f"run folder {folder}", AGAIN):
+                    write_json(folder / FACTS, task.facts())
+
+        first_does(take)
+        status = read_status(folder)
+        if status.get("state") in ENDED:
+            log(f"{folder}: {status['state']} already after {status['steps']} steps; pass another --out to train anew")
+        else:
+            log(f"{folder}: {config.describe()}, on {describe_mesh(task.training.mesh)}")
+            if is_first():
+                (folder / "evaluation.json").unlink(missing_ok=True)
+            train(task, folder, callbacks=callbacks, log=log)
+        wait_for_all(f"{folder} is trained")
+
+
+def train(task: Task, folder: Path, *, callbacks: Sequence[Callbacks] = (), log: Log) -> None:
+    """Restores, steps, validates and saves, until the last step or a collapse; writes status.json.
 
     Raises:
       Interrupted: if SIGTERM or Ctrl-C asked to end; a checkpoint of the step it came in is saved.
-      UserError: if the parameters do not divide over the mesh; if the loss, a gradient, a validation loss or an
-        array of the state is not finite, or the disk refuses, in which case the checkpoints before stay; if the run has
-        no such steps.
+      UserError: if the loss, a gradient, a validation loss or an array of the state is not finite, or the disk refuses,
+        in which case the checkpoints before stay.
     """
-    placed, profiled = place(recipe), parse_profile(profile, num_steps=recipe.num_steps)
+    num_steps = task.training.num_steps
+    profiled = parse_profile(task.config.profile, num_steps=num_steps)
     with stopping() as stop:
         with Checkpoints(folder / "checkpoints", log=log) as checkpoints:
-            newest = checkpoints.newest(placed.like)
+            newest = checkpoints.newest(state_like(task))
             if newest is None:
-                for remark in recipe.remarks:
+                for remark in task.remarks:
                     log(remark)
-                state, notes = placed.init(), Notes()
+                state, notes = init_state(task), Notes()
             else:
                 step, state, found = newest
                 notes = Notes(found["train_seconds"], found["collapses"], tuple(found["messages"]))
-                if step < recipe.num_steps:
+                if step < num_steps:
                     log(f"going on from the checkpoint of step {step}")
             with (
-                _writer(folder, int(state.step)) as writer,
+                _writer(task, folder, int(state.step)) as writer,
                 profiling(profiled, folder / "profile", log) as profiler,
             ):
                 if writer is not None:
-                    notes = _told(notes, writer.lost, int(state.step), folder, log)
-                asked = _Loop(recipe, placed, folder, checkpoints, writer, stop, profiler).run(state, notes)
-        if asked or stop.at(recipe.num_steps + 1):  # the last save has been waited for
-            raise _interrupted(stop, folder, "trained to the end; the same command goes on")
+                    told = tell_lost(notes.messages, writer.lost, int(state.step), folder, log)
+                    notes = notes._replace(messages=told)
+                loop = _Loop(task, folder, checkpoints, writer, stop, profiler, callbacks)
+                asked = loop.run(state, notes)
+        if asked or stop.at(num_steps + 1):  # the last save has been waited for
+            raise _interrupted(stop, task, folder, "trained to the end", "goes on")
+    for callback in callbacks:
+        callback.on_end(folder)
 
 
+@dataclasses.dataclass
 class _Loop:
     """The moving parts of one call of `train`."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        placed: Placed,
-        folder: Path,
-        checkpoints: Checkpoints,
-        writer: MetricsWriter | None,
-        stop: Stop,
-        profiler: Profiler,
-    ):
-        self._recipe, self._placed, self._folder = recipe, placed, folder
-        self._checkpoints, self._writer, self._stop, self._profiler = checkpoints, writer, stop, profiler
-        # As of the last checkpoint.
-        self._saved_step, self._notes, self._compile_seconds = 0, Notes(), 0.0
-        # By the shapes of a batch: those of text come in several lengths.
-        self._compiled: dict[Any, Callable[[Any, Any], tuple[Any, Any]]] = {}
-        self._asked = False
+    task: Task
+    folder: Path
+    checkpoints: Checkpoints
+    writer: MetricsWriter | None
+    stop: Stop
+    profiler: Profiler
+    callbacks: Sequence[Callbacks]
+    # As of the last checkpoint.
+    saved_step: int = 0
+    notes: Notes = dataclasses.field(default_factory=Notes)
+    compile_seconds: float = 0.0
+    asked: bool = False
 
-    def run(self, state: Any, notes: Notes) -> bool:
+    def __post_init__(self) -> None:
+        self.training, self.step = self.task.training, jit_step(self.task)
+        # By the shapes of a batch: those of text come in several lengths.
+        self.compiled: dict[Any, Step] = {}
+
+    def run(self, state: TrainState, notes: Notes) -> bool:
         """Whether SIGTERM or Ctrl-C asked to end in the last step."""
-        self._saved_step, self._notes = int(state.step), notes
+        self.saved_step, self.notes = int(state.step), notes
         try:
-            with writing(f"run folder {self._folder}", AGAIN):
+            with writing(f"run folder {self.folder}", AGAIN):
                 if self._goes_on():
                     self._steps(state)
-                self._checkpoints.wait()  # a status must not say more than the disk holds
+                self.checkpoints.wait()  # a status must not say more than the disk holds
                 self._write_status("stopped" if self._gave_up() else "finished")
         except Interrupted:
-            self._checkpoints.wait()
+            self.checkpoints.wait()
             self._write_status("interrupted")
             raise
         except Exception as error:
             raise self._failed(error) from error
-        return self._asked
+        return self.asked
 
     def _failed(self, error: Exception) -> Exception:
         """The error, told with what is kept; the status says so too, where the disk takes it."""
-        kept = self._checkpoints.kept()
+        kept = self.checkpoints.kept()
         where = "no checkpoint was saved before" if kept is None else f"the checkpoint of step {kept} is kept"
         if isinstance(error, NotFiniteError):
-            error = NotFiniteError(f"{error}; {where}; lower {self._recipe.rates} and train into another --out")
+            error = NotFiniteError(f"{error}; {where}; lower {self.task.config.rates} and train into another --out")
         elif isinstance(error, StorageError):
             error = StorageError(f"{error}; {where}")
-        self._saved_step = kept or 0
-        self._notes = self._notes._replace(messages=(*self._notes.messages, " ".join(str(error).split())))
+        self.saved_step = kept or 0
+        self.notes = self.notes._replace(messages=(*self.notes.messages, " ".join(str(error).split())))
         with contextlib.suppress(OSError):
             self._write_status("failed")
         return error
 
-    def _steps(self, state: Any) -> None:
-        recipe, done, pending = self._recipe, self._saved_step, None
-        batches = map(self._placed.put, recipe.batches(done))
-        batch = next(batches)
-        with Progress(recipe.title, total=recipe.num_steps, done=done, shown=is_first()) as bar:
+    def _steps(self, state: TrainState) -> None:
+        training, config, done, pending = self.training, self.task.config, self.saved_step, None
+        batches = self.task.batches(done, own_rows(training.mesh, config.batch_size))
+        batch = put(next(batches), training.mesh)
+        with Progress(config.title, total=training.num_steps, done=done, shown=is_first()) as bar:
             self._compile(state, batch, bar)
             self._write_status("running")
-            began = time.perf_counter() - self._notes.train_seconds
-            self._profiler.at(done, state)
+            began = time.perf_counter() - self.notes.train_seconds
+            self.profiler.at(done, state)
             while self._goes_on():
-                compiled_before = self._compile_seconds
+                compiled_before = self.compile_seconds
                 step = self._compile(state, batch, bar)
-                began += self._compile_seconds - compiled_before
+                began += self.compile_seconds - compiled_before
                 state, metrics = step(state, batch)
                 done += 1
-                self._profiler.at(done, state)
+                self.profiler.at(done, state)
                 if pending is not None:
                     self._record(*pending, bar)
                 pending = (done, metrics)
-                if done < recipe.num_steps:
-                    batch = next(batches)
-                self._asked = self._stop.at(done)
-                if done % recipe.validate_every == 0 or done == recipe.num_steps:
+                if done < training.num_steps:
+                    batch = put(next(batches), training.mesh)
+                self.asked = self.stop.at(done)
+                if done % training.validate_every == 0 or done == training.num_steps:
                     self._record(*pending, bar)
                     pending = None
                     self._checkpoint(state, time.perf_counter() - began, bar)
-                elif self._asked:
+                elif self.asked:
                     self._record(*pending, bar)
                     self._keep(state, time.perf_counter() - began)
-                if self._asked and self._goes_on():
-                    self._checkpoints.wait()
-                    raise _interrupted(
-                        self._stop,
-                        self._folder,
-                        f"saved at step {done} of {recipe.num_steps}; the same command goes on from there",
-                    )
+                if self.asked and self._goes_on():
+                    self.checkpoints.wait()
+                    saved = f"saved at step {done} of {training.num_steps}"
+                    raise _interrupted(self.stop, self.task, self.folder, saved, "goes on from there")
 
-    def _compile(self, state: Any, batch: Any, bar: Progress) -> Callable[[Any, Any], tuple[Any, Any]]:
+    def _compile(self, state: TrainState, batch: Batch, bar: Progress) -> Step:
         """The step for batches of these shapes, compiled once for each; that time is no time of training."""
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
-        if shapes not in self._compiled:
+        if shapes not in self.compiled:
             began = time.perf_counter()
             with bar.pausing("compiling"):
-                step = self._placed.step.lower(state, batch).compile()
-            require_memory(step_size(step), "a step", _LESS_MEMORY)
-            self._compiled[shapes] = step
-            self._compile_seconds += time.perf_counter() - began
-        return self._compiled[shapes]
+                step = self.step.lower(state, batch).compile()
+            require_memory(step_size(step), "a step", LESS_MEMORY)
+            self.compiled[shapes] = step
+            self.compile_seconds += time.perf_counter() - began
+        return self.compiled[shapes]
 
-    def _record(self, step: int, metrics: Any, bar: Progress) -> None:
+    def _record(self, step: int, metrics: Metrics, bar: Progress) -> None:
         """Writes a step's figures, which are there once it is done, and counts it: both are shown together."""
-        row, words = self._recipe.describe(step, fetch(metrics))
+        row, words = describe_step(self.task, step, fetch(metrics))
         self._write({"kind": "train", "step": step, **row})
         bar.words(words)
         bar.step()
+        for callback in self.callbacks:
+            callback.on_step({"step": step, **row})
 
-    def _checkpoint(self, state: Any, train_seconds: float, bar: Progress) -> None:
+    def _checkpoint(self, state: TrainState, train_seconds: float, bar: Progress) -> None:
         with bar.pausing("evaluating"):
-            validation, step = self._recipe.validate(state), int(state.step)
-        self._write({"kind": "validation", "step": step, **validation.row})
-        messages, collapses = self._notes.messages, 0
-        if validation.collapse is not None:
-            messages = (*messages, f"step {step}: {validation.collapse}")
-            collapses = self._notes.collapses + 1
+            (row, score, collapse), step = validate(self.task, state), int(state.step)
+        self._write({"kind": "validation", "step": step, **row})
+        messages, collapses = self.notes.messages, 0
+        if collapse is not None:
+            messages = (*messages, f"step {step}: {collapse}")
+            collapses = self.notes.collapses + 1
             bar.write(messages[-1])
-        self._save(state, Notes(train_seconds, collapses, messages), validation.score)
+        self._save(state, Notes(train_seconds, collapses, messages), score)
+        for callback in self.callbacks:
+            callback.on_validation({"step": step, **row})
 
-    def _keep(self, state: Any, train_seconds: float) -> None:
+    def _keep(self, state: TrainState, train_seconds: float) -> None:
         """A checkpoint to go on from, which is never the best."""
-        self._save(state, self._notes._replace(train_seconds=train_seconds), UNJUDGED)
+        self._save(state, self.notes._replace(train_seconds=train_seconds), UNJUDGED)
 
-    def _save(self, state: Any, notes: Notes, score: float) -> None:
+    def _save(self, state: TrainState, notes: Notes, score: float) -> None:
         require_finite_state(state)
-        if self._writer is not None:
-            self._writer.flush()
-        self._saved_step, self._notes = int(state.step), notes
-        self._checkpoints.save(self._saved_step, state, notes._asdict(), score=score)
+        if self.writer is not None:
+            self.writer.flush()
+        self.saved_step, self.notes = int(state.step), notes
+        self.checkpoints.save(self.saved_step, state, notes._asdict(), score=score)
 
-    def _write(self, row: dict[str, Any]) -> None:
-        if self._writer is not None:
-            self._writer.write(row)
+    def _write(self, row: Row) -> None:
+        if self.writer is not None:
+            self.writer.write(row)
 
     def _goes_on(self) -> bool:
-        return self._saved_step < self._recipe.num_steps and not self._gave_up()
+        return self.saved_step < self.training.num_steps and not self._gave_up()
 
     def _gave_up(self) -> bool:
-        return self._recipe.stop_on_collapse and self._notes.collapses >= 2
+        return self.training.stop_on_collapse and self.notes.collapses >= 2
 
     def _write_status(self, state: str) -> None:
         status = {
             "state": state,
-            "steps": self._saved_step,
-            "mesh": describe_mesh(self._recipe.mesh),
-            "train_seconds": self._notes.train_seconds,
-            "compile_seconds": self._compile_seconds,
-            "messages": list(self._notes.messages),
+            "steps": self.saved_step,
+            "mesh": describe_mesh(self.training.mesh),
+            "train_seconds": self.notes.train_seconds,
+            "compile_seconds": self.compile_seconds,
+            "messages": list(self.notes.messages),
             "environment": environment(),
         }
         if is_first():
-            write_json(self._folder / "status.json", status, or_in_place=state == "failed")
+            write_json(self.folder / "status.json", status, or_in_place=state == "failed")
 
 
-def _told(notes: Notes, lost: int, step: int, folder: Path, log: Log) -> Notes:
-    """Says, in the log and for good, that rows of metrics are gone; the state does not depend on them.
-
-    What was told when an earlier process went on is not told again; where more is lost, or less, that takes its place.
-    """
-    message = f"{_LOST} {lost} of the rows of training: it was deleted or cut; what they recorded is lost"
-    if message in notes.messages:
-        return notes
-    others = tuple(known for known in notes.messages if not known.startswith(_LOST))
-    if not lost:
-        return notes._replace(messages=others)
-    log(
-        f"{folder}: {message} (the checkpoint that the run goes on from is of step {step}); "
-        "restore the file, with the run ended, to have them back"
-    )
-    return notes._replace(messages=(*others, message))
-
-
-def _interrupted(stop: Stop, folder: Path, saved: str) -> Interrupted:
+def _interrupted(stop: Stop, task: Task, folder: Path, saved: str, goes_on: str) -> Interrupted:
+    again = "the same command without --overwrite" if task.config.overwrite else "the same command"
     if stop.by_hand:
-        return Interrupted(f"{folder}: interrupted by Ctrl-C, {saved}", CTRL_C)
-    return Interrupted(f"{folder}: asked to end by SIGTERM, {saved}")
+        return Interrupted(f"{folder}: interrupted by Ctrl-C, {saved}; {again} {goes_on}", CTRL_C)
+    return Interrupted(f"{folder}: asked to end by SIGTERM, {saved}; {again} {goes_on}")
 
 
-def _writer(folder: Path, after_step: int) -> contextlib.AbstractContextManager[MetricsWriter | None]:
+def _writer(task: Task, folder: Path, step: int) -> contextlib.AbstractContextManager[MetricsWriter | None]:
     """The first process writes for all."""
-    return MetricsWriter(folder, after_step=after_step) if is_first() else contextlib.nullcontext()
+    if not is_first():
+        return contextlib.nullcontext()
+    trackers = [functools.partial(TRACKERS[name], folder, first_step=step + 1) for name in task.config.track]
+    return MetricsWriter(folder, after_step=step, trackers=trackers)

@@ -2,20 +2,23 @@
 
 import contextlib
 import json
-import math
-from collections.abc import Iterable
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from train.board import Board
-from train.errors import UserError
-from train.storage import overwrite, write_all
+import numpy as np
 
-__all__ = ["MetricsWriter", "numbers", "read_metrics", "strict_json", "write_json"]
+from .config.errors import UserError
+from .system.run_files import strict_json
+from .system.storage import write_all
+from .trackers import Tracker
+
+LOST = "metrics.jsonl lacks"  # how the message that rows of it are gone begins
 
 
 class MetricsWriter:
-    """Appends to metrics.jsonl and TensorBoard; reopening at a step forgets what came after it.
+    """Appends to metrics.jsonl and to trackers; reopening at a step forgets what came after it.
 
     Lines hold no times, so a run that was interrupted and resumed writes the same file as one that was not.
 
@@ -23,14 +26,18 @@ class MetricsWriter:
       lost: how many steps of training before that step have no row: somebody deleted or cut the file.
     """
 
-    def __init__(self, folder: Path, *, after_step: int):
-        """Opens the writers in ``folder``, keeping what was recorded up to ``after_step``."""
+    def __init__(self, folder: Path, *, after_step: int, trackers: Sequence[Callable[[], Tracker]] = ()):
+        """Opens metrics.jsonl in ``folder``, keeping what was recorded up to ``after_step``; then the trackers."""
         path = folder / "metrics.jsonl"
         kept = [row for row in read_metrics(path) if row["step"] <= after_step]
         self.lost = _lost_steps(kept, after_step)
         write_all(folder, {path.name: "".join(map(_line, kept)).encode()})
-        self._board = Board(folder / "tensorboard", first_step=after_step + 1)
-        self._file = path.open("a", encoding="utf-8")
+        self._file, self._trackers = path.open("a", encoding="utf-8"), list[Tracker]()
+        with contextlib.ExitStack() as opened:
+            opened.push(self)  # closes the others where one cannot be opened
+            for tracker in trackers:
+                self._trackers.append(tracker())
+            opened.pop_all()
 
     def __enter__(self) -> "MetricsWriter":
         """Returns itself; leaving the context closes the files."""
@@ -38,37 +45,47 @@ class MetricsWriter:
 
     def __exit__(self, kind: type | None, *_: object) -> None:
         """Closes the files; that a disk is full is not told a second time."""
-        with (
-            contextlib.nullcontext() if kind is None else contextlib.suppress(OSError),
-            contextlib.closing(self._board),
-        ):
+        told = contextlib.nullcontext() if kind is None else contextlib.suppress(OSError)
+        with told, contextlib.ExitStack() as closed:
+            for tracker in self._trackers:
+                closed.callback(tracker.close)
             self._file.close()
 
     def write(self, row: dict[str, Any]) -> None:
-        """Writes a row ``{"kind", "step", name: number or list, ...}``; TensorBoard gets all but nulls.
+        """Writes a row ``{"kind", "step", name: number or list, ...}``; trackers get all but nulls.
 
         A list such as violations whose entries the row has by name too (violation/layer 1) is not shown there twice.
         """
         self._file.write(_line(row))
-        named = {name.partition("/")[0] + "s" for name in row if "/" in name}
-        for name, value in row.items():
-            if name in ("kind", "step", *named):
-                continue
-            entries = {f"{name}/{i}": v for i, v in enumerate(value)} if isinstance(value, list) else {name: value}
-            for tag, number in entries.items():
-                if number is not None:
-                    self._board.add(f"{row['kind']}/{tag}".replace(" ", "_"), float(number), row["step"])
+        numbers = {f"{row['kind']}/{name}": number for name, number in _curves(row)}
+        for tracker in self._trackers:
+            tracker.add(numbers, row["step"])
 
     def flush(self) -> None:
         """Hands everything to the operating system, so that a killed process loses nothing before this point."""
         self._file.flush()
-        self._board.flush()
+        for tracker in self._trackers:
+            tracker.flush()
 
 
-def numbers(values: Iterable[float], *, length: int = 0) -> list[float | None]:
-    """Numbers as JSON has them: null for what is not finite, and nulls in front to make up ``length``."""
-    found = [value if math.isfinite(value) else None for value in map(float, values)]
-    return [None] * (length - len(found)) + found
+def tell_lost(
+    messages: tuple[str, ...], lost: int, step: int, folder: Path, log: Callable[[str], None]
+) -> tuple[str, ...]:
+    """The messages of a run, with one that rows of metrics are gone where they are: the state does not depend on them.
+
+    What was told when an earlier process went on is not told again; where more is lost, or less, that takes its place.
+    """
+    message = f"{LOST} {lost} of the rows of training: it was deleted or cut; what they recorded is lost"
+    if message in messages:
+        return messages
+    others = tuple(known for known in messages if not known.startswith(LOST))
+    if not lost:
+        return others
+    log(
+        f"{folder}: {message} (the checkpoint that the run goes on from is of step {step}); "
+        "restore the file, with the run ended, to have them back"
+    )
+    return (*others, message)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -90,39 +107,18 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def strict_json(content: str | bytes) -> Any:
-    """The value of a JSON text; NaN and infinities, which are no JSON, are a ValueError like other damage."""
-    try:
-        return json.loads(content, parse_constant=_refuse_constant)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-
-
-def write_json(path: Path, value: Any, *, or_in_place: bool = False) -> None:
-    """Writes JSON in one move: a reader sees the old file or the new one, never half of it.
-
-    Args:
-      path: of the file.
-      value: to be written.
-      or_in_place: whether, where the system refuses a new file, as a full disk does, the old one is written over.
-    """
-    content = (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
-    try:
-        write_all(path.parent, {path.name: content})
-    except OSError:
-        if not or_in_place:
-            raise
-        overwrite(path, content)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
-
-
 def _row(row: Any) -> dict[str, Any]:
     if not isinstance(row, dict) or not isinstance(row.get("kind"), str) or type(row.get("step")) is not int:
         raise ValueError("a row must be an object with kind and step")
     return row
+
+
+def _curves(row: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    named = {name.partition("/")[0] + "s" for name in row if "/" in name}
+    for name, value in row.items():
+        if name not in ("kind", "step", *named):
+            entries = {f"{name}/{i}": v for i, v in enumerate(value)} if isinstance(value, list) else {name: value}
+            yield from ((tag, float(number)) for tag, number in entries.items() if number is not None)
 
 
 def _lost_steps(rows: list[dict[str, Any]], steps: int) -> int:
@@ -131,3 +127,31 @@ def _lost_steps(rows: list[dict[str, Any]], steps: int) -> int:
 
 def _line(row: dict[str, Any]) -> str:
     return json.dumps(row, allow_nan=False) + "\n"
+
+
+PREDICTIONS = "predictions.npz"
+
+
+class Predictions(NamedTuple):
+    """Some scenes (scenes, height, width, 3) and the classes of their pixels, all uint8: labels and predictions."""
+
+    images: np.ndarray
+    labels: np.ndarray
+    predicted: np.ndarray
+
+
+def write_predictions(folder: Path, found: Predictions) -> None:
+    """Keeps predictions in a run folder."""
+    np.savez_compressed(folder / PREDICTIONS, allow_pickle=False, **found._asdict())
+
+
+def read_predictions(folder: Path) -> Predictions:
+    """The predictions that `write_predictions` kept."""
+    path, again = folder / PREDICTIONS, f"run `python -m train evaluate {folder}` again"
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return Predictions(*(file[name] for name in Predictions._fields))
+    except FileNotFoundError:
+        raise UserError(f"run {folder} has no {PREDICTIONS}; {again}") from None
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path} is damaged ({error}); {again}") from None

@@ -1,51 +1,55 @@
-"""Options from words: tyro's parser, whose errors become one line with the nearest name that there is."""
+"""Options from words: tyro's parser, whose refusals become one line with the nearest name that there is."""
 
-import ast
 import collections
-import contextlib
+import dataclasses
 import difflib
-import io
 import itertools
 import re
-from collections.abc import Iterable, Sequence
+import typing
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import tyro
+from tyro import _errors as refusals  # the structured errors; pinned, as tyro promises nothing of them
 
-from train.errors import UserError
+from .config.errors import UserError
 
-__all__ = ["given", "parse", "unknown"]
+# How the application is started: from a clone, or installed with the library.
+PROGRAM = "python -m train" if __name__.startswith("train.") else "unroll-jax"
 
 T = TypeVar("T")
 
-CHOICE = re.compile(
-    r"invalid choice (?P<word>'.*'|\".*\") for argument '(?P<option>.*)'\. Expected one of (?P<all>\(.*\))"
+KINDS = {int: "a whole number, as in 1000", float: "a number, as in 0.1 or 1e-3"}
+# Options in messages of the readers of data, who know them as fields of a configuration.
+DATA = "root|source|prepared|validation_share|reduction|text_column|label_column|second_column"
+FIELD = re.compile(
+    rf"(?<![\w./-])(?:--)?(data\.(?:{DATA})\b|(?:model\.pretrained|model\.embeddings|embeddings|revision)(?==))(=?)"
 )
-NUMBERS = (
-    (re.compile(r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.*)"), "a whole number, as in 1000"),
-    (re.compile(r"Error parsing (\S+): could not convert string to float: (.*)"), "a number, as in 0.1 or 1e-3"),
-)
-VALUE = re.compile(r"Error parsing (\S+): .*\[.*\]$")
+WITH_DATA = ("run", "plan", "search", "figures", "prepare")  # those that take options of data
+# Where a command takes an option by another name than --FIELD.
+NAMES = {
+    "prepare": {"data.root": "--from", "data.prepared": "UNROLL_PREPARED", "data.source": "prepare"},
+    "figures": {"embeddings": "--embeddings"},
+    "": {"embeddings": "--model.embeddings", "revision": "--model.revision"},
+}
+MAY_BE_EMPTY = ("--text", "--second")  # texts of predict, which has words of its own for those
 
 
 def parse(cls: type[T], arguments: list[str], program: str, default: T | None = None, *, hint: str = "") -> T:
     """A ``cls`` from a command's options; ``hint`` is the way out where one is unknown, beside the command's help.
 
-    Raises:
-      UserError: for an unknown or malformed option, or one that is given twice or empty, in one line.
-      SystemExit: where help was asked for, once it is printed.
+    An unknown or malformed option, or one that is given twice or empty, is refused in one line. Where help was asked
+    for, it is printed, and `SystemExit` raised.
     """
-    errors = io.StringIO()
-    options: dict[str, Any] = {} if default is None else {"default": default}
     _check_words(arguments)
-    try:
-        with contextlib.redirect_stderr(errors):
-            return tyro.cli(cls, args=arguments, prog=program, **options)
-    except SystemExit as stop:
-        if stop.code in (0, None):
-            raise
-        message = _plain(errors.getvalue(), arguments, hint)
-        raise UserError(f"{message}; see `{program} --help`") from None
+
+    def refuse(event: refusals.ParseErrorEvent) -> None:
+        message = _message(event, arguments, hint, list(_options(cls, default)))
+        raise UserError(f"{message}; see `{program} --help`")
+
+    options: dict[str, Any] = {} if default is None else {"default": default}
+    with refusals.on_parse_error(refuse):
+        return tyro.cli(cls, args=arguments, prog=program.replace("python -m train", PROGRAM), **options)
 
 
 def given(arguments: Iterable[str], option: str) -> bool:
@@ -57,6 +61,29 @@ def unknown(what: str, arguments: Sequence[str], choices: Sequence[str]) -> User
     """The error of a command whose first word is none of the choices, or missing."""
     words = f"unknown {what} {arguments[0]!r}{_suggestion(arguments[0], choices)}" if arguments else f"no {what} given"
     return UserError(f"{words}; choose from {', '.join(choices)}")
+
+
+def as_typed(message: str, command: str) -> str:
+    """A message with data.FIELD=VALUE as ``command`` takes it, and commands as this installation has them.
+
+    Example:
+      >>> as_typed("data.root=clips is empty; see data.source=file", "run")
+      '--data.root clips is empty; see --data.source file'
+      >>> as_typed("data.root=clips is empty; see data.source=file", "prepare")
+      '--from clips is empty; see prepare file'
+    """
+    message = message.replace("python -m train", PROGRAM)
+    if command not in WITH_DATA or message.startswith("Unrecognized"):
+        # Data are those of a run's config.json; or the option is quoted.
+        return message.replace("data.prepared or UNROLL_PREPARED", "UNROLL_PREPARED")
+
+    def option(found: re.Match[str]) -> str:
+        field, value = found.groups()
+        plain = field.removeprefix("data.") if command == "prepare" else field
+        name = (NAMES[""] | NAMES.get(command, {})).get(field, f"--{plain.replace('_', '-')}")
+        return f"{name} " if value else name
+
+    return FIELD.sub(option, message).replace("UNROLL_PREPARED or UNROLL_PREPARED", "UNROLL_PREPARED")
 
 
 def _check_words(arguments: Sequence[str]) -> None:
@@ -72,7 +99,7 @@ def _check_words(arguments: Sequence[str]) -> None:
         is_option = word.startswith("--")
         option = word.partition("=")[0] if is_option else option
         value = word.partition("=")[2] if is_option and "=" in word else word
-        if not value.strip() and option not in _MAY_BE_EMPTY:
+        if not value.strip() and option not in MAY_BE_EMPTY:
             raise UserError(f"{option} is empty; give it a value, or leave it out")
 
 
@@ -87,34 +114,48 @@ def _suggestion(word: str, choices: Sequence[str]) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
-def _plain(box: str, arguments: Sequence[str], hint: str) -> str:
-    """The error of one of tyro's boxes in one line; an unknown option's with the hint, or else the nearest name."""
-    parts = _parts(box)
-    message = " ".join(parts[0]).rstrip(".")
-    if found := CHOICE.search(message):
-        word, choices = ast.literal_eval(found["word"]), ast.literal_eval(found["all"])
-        return f"{found['option']} must be one of {', '.join(choices)}, got {word!r}{_suggestion(word, choices)}"
-    for pattern, wanted in NUMBERS:
-        if found := pattern.search(message):
-            return f"{found[1]} must be {wanted}, got {found[2]}"
-    if found := VALUE.search(message):
-        form = next((line for part in parts for line in part if line.startswith(found[1])), found[1])
-        return f"{form.replace(' ', ' must be ', 1)}, got {_values(arguments, found[1])}"
-    if hint and message.startswith("Unrecognized options"):
-        return f"{message}; {hint}"
-    near = [
-        line.split()[0].rstrip(",")
-        for part in parts
-        if part[0].startswith("Perhaps")
-        for line in part
-        if line.startswith("--")
-    ]
-    return f"{message} (did you mean {_nearest(message, near)}?)" if near else message
+def _message(event: refusals.ParseErrorEvent, arguments: Sequence[str], hint: str, options: Sequence[str]) -> str:
+    """A refusal in one line; an unknown option's with the hint, or else the nearest name."""
+    if isinstance(event, refusals.UnrecognizedArgs):
+        message = f"Unrecognized options: {', '.join(event.tokens)}"
+        near = hint or _nearest(event.tokens, options)
+        return f"{message}; {hint}" if hint else f"{message} (did you mean {near}?)" if near else message
+    if isinstance(event, refusals.InvalidChoice):
+        name, choices = event.argument.display_name(), event.choices
+        return f"{name} must be one of {', '.join(choices)}, got {event.value!r}{_suggestion(event.value, choices)}"
+    if isinstance(event, refusals.BadValue):
+        return f"Missing value for argument '{event.argument.display_name()}'"
+    if isinstance(event, refusals.MissingArgs):
+        missing = [one.arg for one in event.missing_arguments]
+        words = (f"{arg.display_name()} ({_help(arg)}){_choices(arg.lowered.choices)}" for arg in missing)
+        return f"Missing from {event.prog}: {', '.join(words)}"
+    if isinstance(event, refusals.InstantiationFailure) and event.argument is not None:
+        name, kind = event.argument.display_name(), event.argument.field.type_stripped
+        value = _values(arguments, name)
+        wanted = KINDS.get(kind)
+        return f"{name} must be {wanted}, got {value!r}" if wanted else f"{name} must be {_form(event)}, got {value}"
+    return " ".join(str(getattr(event, "message", type(event).__name__)).split())
 
 
-def _nearest(message: str, options: Sequence[str]) -> str:
-    """The option most like the first one that a message quotes, by its whole name or the part behind its last dot."""
-    word = next((part.rstrip(",") for part in message.split() if part.startswith("--")), "")
+def _help(argument: Any) -> str:
+    """The words that its dataclass has for an argument, which tyro looks up when they are asked for."""
+    told = argument.field.helptext
+    return str(told() if callable(told) else told).strip().rstrip(".")
+
+
+def _form(event: refusals.InstantiationFailure) -> str:
+    return str(event.argument.lowered.metavar) if event.argument else ""
+
+
+def _choices(choices: Sequence[str] | None) -> str:
+    return f", one of {','.join(choices)}" if choices else ""
+
+
+def _nearest(tokens: Sequence[str], options: Sequence[str]) -> str | None:
+    """The option most like the first one of the tokens, by its whole name or the part behind its last dot."""
+    word = next((_name(token) for token in tokens if token.startswith("--")), None)
+    if word is None:
+        return None
 
     def bare(name: str) -> str:
         return name.lstrip("-").rpartition(".")[2]
@@ -123,27 +164,29 @@ def _nearest(message: str, options: Sequence[str]) -> str:
         whole = difflib.SequenceMatcher(None, word, option).ratio()
         return max(whole, difflib.SequenceMatcher(None, bare(word), bare(option)).ratio()), whole
 
-    return max(options, key=likeness)
+    near = max(options, key=likeness, default="")
+    return near if near and likeness(near)[0] >= 0.7 else None
 
 
 def _values(arguments: Sequence[str], option: str) -> str:
-    """What was given to an option; boxes fold long values."""
+    """What was given to an option."""
     place = next(place for place, word in enumerate(arguments) if _name(word) == option)
     value = arguments[place].partition("=")[2:]
     behind = itertools.takewhile(lambda word: not word.startswith("--"), arguments[place + 1 :])
     return " ".join([*filter(None, value), *behind])
 
 
-def _parts(box: str) -> list[list[str]]:
-    """The lines of a box behind its title, parted at its rules."""
-    parts: list[list[str]] = [[]]
-    for line in box.splitlines()[1:]:
-        text = line.strip(" │|")
-        if text.strip("─-╰╯+"):
-            parts[-1].append(text)
+def _options(cls: Any, default: Any = None, prefix: str = "") -> Iterator[str]:
+    """The options of a dataclass, or a named tuple, as they are typed."""
+    cls = typing.get_origin(cls) or cls  # of a generic one
+    hints = typing.get_type_hints(cls, include_extras=True)
+    names = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else cls._fields
+    for name in names:
+        told = [getattr(extra, "name", None) for extra in getattr(hints[name], "__metadata__", ())]
+        shown = next((one for one in told if isinstance(one, str)), name.replace("_", "-"))
+        value = getattr(default, name, None)
+        path = ".".join(filter(None, (prefix, shown)))
+        if dataclasses.is_dataclass(value):
+            yield from _options(type(value), value, path)
         else:
-            parts.append([])
-    return [part for part in parts if part] or [[]]
-
-
-_MAY_BE_EMPTY = ("--text", "--second")  # texts of predict, which has words of its own for those
+            yield f"--{path}"

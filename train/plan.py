@@ -1,16 +1,20 @@
 """Where every array of a run would live and what a step would communicate, found without running one."""
 
+import contextlib
 import math
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 
-from train.recipe import Recipe
-from train.report.tables import Table, as_text
-from train.sharding import Collective, collectives, describe_mesh, path_name, place
-
-__all__ = ["Plan", "Row", "describe_plan", "make_plan"]
+from .sharding.collectives import Collective, collectives
+from .sharding.mesh import describe_mesh, own_rows, parse_mesh, put
+from .sharding.rules import path_name
+from .step import jit_step, state_like
+from .system.machine import SIMULATED
+from .system.terminal import Table, as_text
+from .task import Task
 
 
 class Row(NamedTuple):
@@ -43,21 +47,27 @@ class Plan(NamedTuple):
     collectives: list[Collective]
 
 
-def make_plan(recipe: Recipe) -> Plan:
-    """Compiles the step of a recipe for its mesh; no array is made but one batch, whose shape nothing else knows.
+def simulate(mesh: str | None) -> None:
+    """Devices for a plan, which runs no step: CPUs may be as many as its mesh asks for."""
+    said = SIMULATED in os.environ.get("XLA_FLAGS", "")
+    if mesh is None or said or jax.distributed.is_initialized():
+        return
+    # Too late where this process has computed before: there, the mesh has to fit the devices that there are.
+    with contextlib.suppress(RuntimeError):
+        jax.config.update("jax_num_cpu_devices", math.prod(parse_mesh(mesh).values()))
 
-    Raises:
-      UserError: if the parameters do not divide over the mesh.
-    """
-    placed = place(recipe)
-    batch = placed.put(next(recipe.batches(0)))
-    compiled = placed.step.lower(placed.like, batch).compile()
+
+def make_plan(task: Task) -> Plan:
+    """Compiles the step of a task for its mesh; no array is made but one batch, whose shape nothing else knows."""
+    mesh, like = task.training.mesh, state_like(task)
+    batch = put(next(task.batches(0, own_rows(mesh, task.config.batch_size))), mesh)
+    compiled = jit_step(task).lower(like, batch).compile()
     analysis: Any = compiled.memory_analysis()
     return Plan(
-        mesh=describe_mesh(recipe.mesh),
-        state=_rows(placed.like),
+        mesh=describe_mesh(mesh),
+        state=_rows(like),
         batch=_rows(batch),
-        whole_bytes=sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(placed.like)),
+        whole_bytes=sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(like)),
         memory={
             "state and batch": analysis.argument_size_in_bytes,
             "activations and other temporaries": analysis.temp_size_in_bytes,

@@ -55,7 +55,7 @@ from unroll_jax.energies import (
 from unroll_jax.fixed_point import ADJOINTS, SOLVERS, EquilibriumInfo, anderson, equilibrium
 from unroll_jax.unrolling import Trace, unroll
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ADJOINTS",

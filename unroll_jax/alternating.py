@@ -9,8 +9,8 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import typed
 from unroll_jax.descent import Descent, Params, as_anchor
-from unroll_jax.energies.penalty import Proximal, check_positive, penalty_of_present, prox_of_present
-from unroll_jax.energies.proximal import resolve_proximal
+from unroll_jax.energies.proximal.operators import resolve_proximal
+from unroll_jax.energies.proximal.penalty import Proximal, check_positive, penalty_of_present, prox_of_present
 from unroll_jax.steps import vary_like
 
 __all__ = ["alternating"]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import typed
-from unroll_jax.precision import full_precision
+from unroll_jax.steps import full_precision
 
 __all__ = [
     "conv_norm_bound",

@@ -1,11 +1,12 @@
-"""What loops over a step ask of it: the state keeps its structure, shapes, dtypes, and its place on a mesh."""
+"""What loops over a step need: a state that keeps its type and place on a mesh, and products in full precision."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 
-__all__ = ["check_state", "check_step", "settle", "vary_like"]
+__all__ = ["check_state", "check_step", "full_precision", "settle", "vary_like"]
 
 
 def check_state(name: str, y: Any) -> None:
@@ -71,6 +72,16 @@ def vary_like(tree: Any, like: Any) -> Any:
     """
     axes = frozenset().union(*(jax.typeof(leaf).manual_axis_type.varying for leaf in jax.tree.leaves(like)))
     return jax.tree.map(lambda leaf: _vary(leaf, axes), tree)
+
+
+@contextlib.contextmanager
+def full_precision() -> Iterator[None]:
+    """Takes products of float32 in full, as GPUs and TPUs do not by default, unless the user has set a precision."""
+    if jax.default_matmul_precision.value is None:
+        with jax.default_matmul_precision("highest"):
+            yield
+    else:
+        yield
 
 
 def _vary(leaf: Any, axes: frozenset[str]) -> Any:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.faults.kills import arguments, figures_without_times, newest, outcome
-from train.data import DataConfig, load
-from train.data.clips import SPLITS
+from train.config.data import DataConfig
+from train.data.splits import SPLITS
+from train.data.video import load
 
 __all__ = ["JOBS", "Job", "fresh"]
 
@@ -67,17 +68,11 @@ def _half_a_line(folder: Path) -> None:
 
 
 def _run(folder: Path) -> list[str]:
-    return [*arguments(folder), *_options(SHORT)]
+    return arguments(folder, **SHORT)
 
 
 def _search(folder: Path) -> list[str]:
-    _, name, *rest = arguments(folder)
-    return ["search", name, *rest, *_options(SEARCH)]
-
-
-def _options(values: dict[str, Any]) -> list[str]:
-    """Of an option that is given twice the last value counts."""
-    return [part for name, value in values.items() for part in (f"--{name}", str(value))]
+    return ["search", *arguments(folder, **SEARCH)[1:]]
 
 
 JOBS: dict[str, Job] = {

@@ -191,9 +191,9 @@ def outcome(folder: Path) -> dict[str, Any]:
     return {"checkpoints": notes, "metrics": metrics, "evaluation": figures_without_times(evaluation)}
 
 
-def arguments(folder: Path) -> list[str]:
-    """The words of the command that trains there."""
-    options = [part for name, value in OPTIONS.items() for part in (f"--{name}", str(value))]
+def arguments(folder: Path, **others: Any) -> list[str]:
+    """The words of the command that trains there, with other options."""
+    options = [part for name, value in (OPTIONS | others).items() for part in (f"--{name}", str(value))]
     return ["run", "video-ut", *options, "--out", str(folder)]
 
 

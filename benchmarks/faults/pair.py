@@ -5,7 +5,7 @@ They are started and watched as `python -m train launch` does it: the one that i
 
 import sys
 
-from train.launch import free_port, launch
+from train.system.launch import free_port, launch
 
 __all__ = ["PROCESSES"]
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from train import cli
+from train import __main__ as train
 from train.checkpoint import Checkpoints
-from train.processes import Stop
+from train.system.distributed import Stop
 
 __all__ = ["PHASES"]
 
@@ -41,7 +41,7 @@ def main(phase: str, seconds: float, file: Path, arguments: list[str]) -> int:
     owner, method = PHASES[phase]
     _before(owner, method, lambda *_, **__: None if clock.is_alive() else clock.start())
     _before(Stop, "at", count)
-    return cli.main(arguments)
+    return train.main(arguments)
 
 
 def _before(owner: type, method: str, do: Callable[..., None]) -> None:

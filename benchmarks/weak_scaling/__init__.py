@@ -5,14 +5,8 @@ from typing import Any
 from benchmarks.timing import table
 from benchmarks.weak_scaling.lowering import lowered_bytes
 from benchmarks.weak_scaling.model import ACCELERATORS, flops_a_device, formula_bytes, num_params, step_time
-from benchmarks.weak_scaling.program import (
-    EIGHT_BILLION,
-    Compiled,
-    DecoderSizes,
-    Setting,
-    compile_apart,
-    tpu_compiler,
-)
+from benchmarks.weak_scaling.program import compile_apart, tpu_compiler
+from benchmarks.weak_scaling.setting import EIGHT_BILLION, Compiled, DecoderSizes, Setting
 
 __all__ = ["main"]
 

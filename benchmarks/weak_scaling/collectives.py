@@ -1,6 +1,6 @@
 """What a collective of a compiled program sends."""
 
-from train.sharding import Collective
+from train.sharding.collectives import Collective
 
 __all__ = ["bytes_sent"]
 

@@ -15,8 +15,8 @@ from jaxtyping import Array
 
 from benchmarks.language_model import LanguageModel, Read, cross_entropy
 from benchmarks.weak_scaling.collectives import bytes_sent
-from benchmarks.weak_scaling.program import TOPOLOGIES, Compiled, Setting
-from train.sharding import collectives
+from benchmarks.weak_scaling.setting import TOPOLOGIES, Compiled, Setting
+from train.sharding.collectives import collectives
 from unroll_jax.constrained import DualState, descent_constraints, dual_ascent, lagrangian
 
 __all__ = ["compiled", "lowered", "lowered_bytes"]

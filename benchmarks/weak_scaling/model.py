@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from benchmarks.language_model import LanguageModel, matmul_flops_a_token
-from benchmarks.weak_scaling.program import DecoderSizes, Setting
+from benchmarks.weak_scaling.setting import DecoderSizes, Setting
 
 __all__ = ["ACCELERATORS", "Accelerator", "StepTime", "flops_a_device", "formula_bytes", "num_params", "step_time"]
 

@@ -10,8 +10,8 @@ import pytest
 from benchmarks import __main__ as benchmarks
 from benchmarks import compile_time
 from benchmarks.video import FRAMES, compiled_step, matmul_flops, random_batch
-from train.video.config import VideoConfig
-from train.video.task import video_task
+from train.config.video import VideoConfig
+from train.tasks.video import VideoTask
 
 
 def test_an_unknown_benchmark_is_one_line_and_exit_code_2(capsys):
@@ -61,7 +61,7 @@ def test_random_frames_are_the_same_every_time():
 
 def test_operations_are_counted_from_the_shapes_of_the_layers():
     config = VideoConfig()
-    params = jax.eval_shape(video_task(config, FRAMES).init, jax.random.key(0))["params"]["layers"]
+    params = jax.eval_shape(VideoTask(config, FRAMES).init, jax.random.key(0))["params"]["layers"]
     per_token = sum(math.prod(leaf.shape) for leaf in params) / config.model.num_layers
     attention = 2 * FRAMES.num_tokens * FRAMES.token_dim
     forward = 2 * 5 * FRAMES.num_tokens * (per_token + attention)

@@ -1,12 +1,15 @@
-"""Descent constraints."""
+"""Descent constraints, constraints of one size, and the names they have in logs."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import unroll_jax as uj
 from tests import reference
+from tests.convex_problem import ALPHA, REFERENCE, known_solution, layer_losses
+from unroll_jax.constrained import initial_sizes, named_figures
 
 LOSSES = np.array([4.7, 3.0, 3.5, 1.2])
 
@@ -76,3 +79,96 @@ def test_losses_that_do_not_fit_are_named():
         uj.descent_constraints((0.1, 0.2))(jnp.asarray(LOSSES))
     with pytest.raises(ValueError, match=r"layer_losses must hold f_0..f_L with L >= 1, got shape \(1,\)"):
         uj.descent_constraints(0.1)(jnp.ones(1))
+
+
+UNEQUAL_LOSSES = np.array([400.0, 30.0, 0.0, 0.02])
+
+
+@pytest.mark.parametrize("reference_value", [None, 350.0])
+def test_sizes_are_those_of_the_bounded_losses(reference_value):
+    plain = uj.descent_constraints(0.2, reference=reference_value)
+    expected = [30.0, 1.0, 0.02] if reference_value is None else [400.0, 30.0, 1.0, 0.02]
+    for losses in (UNEQUAL_LOSSES, -UNEQUAL_LOSSES):  # as logarithms of losses may be
+        np.testing.assert_allclose(initial_sizes(jnp.asarray(losses), plain), expected, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_every_violation_is_divided_by_its_size_at_any_rank(getkey, batch):
+    losses, sizes = jax.random.uniform(getkey(), (*batch, 4)), jnp.array([2.0, 0.1, 5.0])
+    plain = uj.descent_constraints(0.3)
+    found = jax.jit(lambda losses, sizes: uj.scaled_constraints(plain, sizes)(losses))(losses, sizes)
+    np.testing.assert_allclose(found, np.asarray(plain(losses)) / np.array([2.0, 0.1, 5.0]), rtol=1e-14)
+
+
+@pytest.mark.usefixtures("x64")
+def test_one_dual_rate_fits_losses_of_any_unit():
+    """The same problem in units 1000 times as large: the same path of x, and of the scaled multipliers."""
+
+    def train(unit):
+        losses = lambda x: unit * layer_losses(x)  # noqa: E731
+        plain = uj.descent_constraints(ALPHA, reference=unit * REFERENCE)
+        constraints = uj.scaled_constraints(plain, initial_sizes(losses(jnp.zeros(2)), plain))
+        dual = uj.dual_ascent(optax.sgd(0.02))
+
+        def step(carry, _):
+            x, duals = carry
+            gradient = jax.grad(lambda x: uj.lagrangian(losses(x), unit * duals.multipliers, constraints))(x)
+            x = x - 0.05 / unit * gradient
+            return (x, dual.update(duals, constraints(losses(x)))), None
+
+        (x, duals), _ = jax.jit(lambda start: jax.lax.scan(step, start, length=20_000))((jnp.zeros(2), dual.init(4)))
+        return x, duals.multipliers
+
+    x, multipliers = train(1.0)
+    for ours, theirs in zip(train(1000.0), (x, multipliers), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9)
+    solution, expected, _ = known_solution(None)
+    sizes = initial_sizes(layer_losses(jnp.zeros(2)), uj.descent_constraints(ALPHA, reference=REFERENCE))
+    np.testing.assert_allclose(x, solution, atol=1e-3)
+    np.testing.assert_allclose(multipliers / sizes, expected, atol=1e-3)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_bad_sizes_are_named():
+    plain = uj.descent_constraints(0.2)
+    for sizes in (jnp.array([1.0, 0.0]), jnp.array([1.0, jnp.inf])):
+        with pytest.raises(ValueError, match="sizes must be positive and finite"):
+            uj.scaled_constraints(plain, sizes)
+    with pytest.raises(ValueError, match=r"sizes must have shape \(3,\), one a constraint, got \(2,\)"):
+        uj.scaled_constraints(plain, jnp.ones(2))(jnp.ones(4))
+
+
+@pytest.mark.parametrize("reference", [None, 5.0])
+@pytest.mark.parametrize("num_layers", [1, 4])
+def test_there_is_one_name_a_constraint_in_its_order(num_layers, reference):
+    names = uj.constraint_names(num_layers, reference=reference)
+    # Only the constraint of the last layer is violated.
+    losses = jnp.array([4.0 * 0.5**layer for layer in range(num_layers)] + [100.0])
+    violations = uj.descent_constraints(0.2, reference=reference)(losses)
+    assert len(names) == len(set(names)) == violations.size
+    assert names[int(jnp.argmax(violations))] == f"layer {num_layers}"
+    assert (names[0] == "f_0") is (reference is not None)
+
+
+def test_figures_are_named_under_jit_and_absent_ones_left_out():
+    assert uj.constraint_names(2, reference=False) == uj.constraint_names(2) == ["layer 1", "layer 2"]
+    names = uj.constraint_names(2, reference=True)
+    find = jax.jit(lambda c, m: named_figures(names, violation=c, multiplier=m, slack=None))
+    found = find(jnp.array([1.0, 2.0, 3.0]), jnp.array([4.0, 5.0, 6.0]))
+    assert {name: float(value) for name, value in found.items()} == {
+        "violation/f_0": 1.0,
+        "violation/layer 1": 2.0,
+        "violation/layer 2": 3.0,
+        "multiplier/f_0": 4.0,
+        "multiplier/layer 1": 5.0,
+        "multiplier/layer 2": 6.0,
+    }
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_figures_that_do_not_fit_are_named():
+    with pytest.raises(ValueError, match=r"slack must have shape \(2,\), one a name, got \(3,\)"):
+        named_figures(["layer 1", "layer 2"], slack=jnp.zeros(3))
+    with pytest.raises(ValueError, match="num_layers must be at least 1, got 0"):
+        uj.constraint_names(0)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from train.data import DataConfig, VideoData, load
+from train.config.data import DataConfig
+from train.data.video import VideoData, load
 
 WriteClips = Callable[..., Path]
 

@@ -3,9 +3,11 @@ import numpy as np
 import pytest
 
 from train.data import images, scenes
+from train.data.augmentation import normalise
 
 SHIFT = 4
-augment = jax.jit(images.augment)
+LABELS = np.arange(64)
+augment = jax.jit(lambda key, batch: images.augment(key, batch, LABELS)[0])
 
 
 @pytest.fixture
@@ -35,6 +37,7 @@ def found(result, image, shift):
 def test_every_image_is_a_shifted_and_perhaps_mirrored_copy_of_itself(batch, getkey):
     result = np.asarray(augment(getkey(), batch))
     assert (result.shape, result.dtype) == (batch.shape, np.uint8)
+    assert images.augment(getkey(), batch, LABELS)[1] is LABELS
     places = [found(r, image, SHIFT) for r, image in zip(result, batch, strict=True)]
     rows, columns, mirrored = zip(*places, strict=True)
     # 64 draws of 9: each end is missed with probability (8/9)^64 = 0.0005; the key is fixed.
@@ -44,7 +47,7 @@ def test_every_image_is_a_shifted_and_perhaps_mirrored_copy_of_itself(batch, get
 
 
 def test_flips_and_shifts_can_be_left_out(batch, getkey):
-    shifted = jax.jit(lambda key: [images.augment(key, batch, flip=False, shift=shift) for shift in (1, 0)])
+    shifted = jax.jit(lambda key: [images.augment(key, batch, LABELS, flip=False, shift=shift)[0] for shift in (1, 0)])
     result, same = map(np.asarray, shifted(getkey()))
     assert not any(found(r, image, 1)[2] for r, image in zip(result, batch, strict=True))
     np.testing.assert_array_equal(same, batch)
@@ -85,13 +88,13 @@ def test_a_crop_that_does_not_fit_is_refused(batch, getkey, crop):
 
 def test_a_negative_shift_is_refused(batch, getkey):
     with pytest.raises(ValueError, match="shift must be at least 0, got -1"):
-        images.augment(getkey(), batch, shift=-1)
+        images.augment(getkey(), batch, LABELS, shift=-1)
 
 
 def test_normalised_train_pixels_have_mean_0_and_variance_1(batch):
     pixels = batch / 255.0
     mean, std = pixels.mean((0, 1, 2)), pixels.std((0, 1, 2))
-    result = np.asarray(jax.jit(images.normalise)(batch, mean, std))
+    result = np.asarray(jax.jit(normalise)(batch, mean, std))
     assert result.dtype == np.float32
     np.testing.assert_allclose(result, (pixels - mean) / std, atol=1e-5)
     np.testing.assert_allclose(result.mean((0, 1, 2)), 0.0, atol=1e-4)

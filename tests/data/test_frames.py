@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from tests.errors import assert_fails
-from train.data.clip_splits import split_clips
-from train.data.clips import SPLITS
+from train.data.clips import split_clips
 from train.data.frames import clip_folders, fingerprint_frames, frame_clips
-from train.data.image_files import open_image_files
+from train.data.pictures import open_image_files
+from train.data.splits import SPLITS
 
 UCSD = {"Train/Train001": 20, "Train/Train002": 25, "Train/Train010": 20, "Test/Test001": 20}
 

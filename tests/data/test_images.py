@@ -7,9 +7,10 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from train.data.images import ImageConfig, ImageData, load, prepare
+from train.config.data import ImageConfig
+from train.config.errors import UserError
+from train.data.images import ImageData, load, prepare
 from train.data.splits import SPLITS, hold_out
-from train.errors import UserError
 
 FOLDERS = {"train/cat": 20, "train/dog": 30, "test/cat": 3, "test/dog": 4}
 

@@ -1,12 +1,17 @@
+import subprocess
+import sys
 import typing
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from train.config.data import DataConfig
+from train.config.errors import UserError
 from train.data import photos
-from train.data.clips import SPLITS
-from train.data.sources import SOURCES, DataConfig, resolve
-from train.errors import UserError
+from train.data.prepare import resolve_source
+from train.data.splits import SPLITS
+from train.data.video import SOURCES
 
 
 def test_the_config_offers_exactly_the_sources_of_the_table():
@@ -16,22 +21,22 @@ def test_the_config_offers_exactly_the_sources_of_the_table():
 @pytest.mark.parametrize("source", ["frames", "file"])
 def test_a_source_of_files_needs_a_root(source):
     with pytest.raises(UserError, match=f"data.source={source} needs data.root: the "):
-        resolve(DataConfig(source=source))
+        resolve_source(SOURCES, DataConfig(source=source))
 
 
 def test_photos_take_no_root():
     with pytest.raises(UserError, match=r"data.source=photos takes no data.root, got /somewhere"):
-        resolve(DataConfig(root="/somewhere"))
+        resolve_source(SOURCES, DataConfig(root="/somewhere"))
 
 
 def test_an_unknown_source_is_an_error_that_lists_the_known_ones():
     with pytest.raises(UserError, match=r"data.source=radio is unknown; choose one of photos, frames, file"):
-        resolve(DataConfig(source="radio"))  # pyright: ignore (what an edited config file may hold)
+        resolve_source(SOURCES, DataConfig(source="radio"))  # pyright: ignore (what an edited config file may hold)
 
 
 def test_a_tilde_in_the_root_is_the_home_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert resolve(DataConfig(source="frames", root="~/clips"))[1] == tmp_path / "clips"
+    assert resolve_source(SOURCES, DataConfig(source="frames", root="~/clips"))[1] == tmp_path / "clips"
 
 
 def test_photo_regions_share_no_pixel():
@@ -56,8 +61,15 @@ def test_photo_clips_are_the_same_every_time_and_move():
 
 
 def test_photo_clips_have_numbers_of_their_own():
-    source, root = resolve(DataConfig())
-    with source.open(root, print) as splits:
+    source, root = resolve_source(SOURCES, DataConfig())
+    with source.open(root or Path(), print) as splits:
         numbers = [next(splits[split].clips).number for split in SPLITS]
         assert [splits[split].num_clips for split in SPLITS] == [80, 12, 20]
     assert numbers == [0, 80, 92]
+
+
+def test_the_options_of_data_are_known_without_what_reads_them():
+    code = (
+        "import sys, train.config.data; print(sorted({'numpy', 'jax', 'tensorflow_datasets', 'av'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from train.config.data import TextConfig
+from train.config.errors import UserError
 from train.data.splits import SPLITS
-from train.data.text import TextConfig, tokenise
 from train.data.text import load as load_texts
-from train.errors import UserError
+from train.data.words import tokenise
 
 SENTENCES = {
     "train": [("a gripping film .", 1), ("dull", 0), ('"unbalanced quote', 0), ("a\u2028line separator", 1)],
@@ -218,7 +219,7 @@ BAD = {
     "no end": ("imdb", drop_end, r"nor a whole tar archive \(it has no end mark\)"),
     "two archives": ("imdb", second_archive, r"holds 2 archives \(aclImdb_v1\.tar\.gz, more\.tar\)"),
     "no archive": ("imdb", lambda root: pack(root).write_bytes(b"text"), r"nor a whole tar archive"),
-    "link": ("imdb", link, r"'aclImdb/train/neg/0_3\.txt' is not a whole plain file"),
+    "link": ("imdb", link, r"'aclImdb/train/neg/0_3\.txt' is not a plain file; make the archive anew"),
 }
 
 

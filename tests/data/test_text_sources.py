@@ -8,11 +8,12 @@ import zipfile
 import numpy as np
 import pytest
 
-from train.cli import TextSource, main
-from train.data.download import fingerprint_download
+from train.__main__ import main
+from train.config.data import TextConfig, TextSource
+from train.config.errors import UserError
+from train.data.published_texts import IMDB_DOWNLOAD
 from train.data.splits import SPLITS
-from train.data.text import TEXTS, TextConfig, imdb, load
-from train.errors import UserError
+from train.data.text import TEXTS, load
 
 ROWS = [('warm, "dry" and\tcalm', "sun"), ("a gale", "wind"), ("heavy showers", "rain")] * 12
 PAIRS = [("It rains.", "It is wet.", "entailment"), ("It rains.", "It is dry.", "contradiction")] * 10
@@ -262,8 +263,8 @@ def test_a_choice_that_cannot_be_is_told_in_one_line(opened, options, message):
 def test_the_published_archives_have_checksums_to_download_by(source):
     download = TEXTS[source].download
     assert download is not None
-    assert re.fullmatch("[0-9a-f]{12}", fingerprint_download(download))
-    assert imdb.DOWNLOAD.known is not None  # TFDS's own list of known files lacks it
+    assert re.fullmatch("[0-9a-f]{12}", download.fingerprint)
+    assert IMDB_DOWNLOAD.known is not None  # TFDS's own list of known files lacks it
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ import pytest
 from PIL import Image
 
 from tests.data.conftest import write_frames
-from train.data import DataConfig, VideoData, load, prepare
-from train.data.clips import SPLITS, patch_sequences, standard_frame, windows
+from train.config.data import DataConfig
+from train.config.errors import UserError
+from train.data.clips import standard_frame
 from train.data.frames import frame_clips
-from train.errors import UserError
+from train.data.splits import SPLITS
+from train.data.video import VideoData, load, patch_sequences, prepare, windows
 
 FLAT = {"a": 20, "b": 45, "c": 20, "d": 20}
 
@@ -200,7 +202,8 @@ def test_records_that_change_under_a_reader_are_an_error(frames):
 # Prepares what another process prepares too, reads it, and is killed while it prepares more.
 PROGRAM = """
 import os, signal, sys
-from train.data import DataConfig, load, prepare
+from train.config.data import DataConfig
+from train.data.video import load, prepare
 root, shared, own = sys.argv[1:]
 data = load(DataConfig("frames", root, shared), log=lambda line: None)
 next(data.batches("train", batch_size=4, seed=0))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.errors import assert_fails
-from train.data.clips import SPLITS
+from train.data.splits import SPLITS
 from train.data.video_file import fingerprint_video, video_clips
 
 

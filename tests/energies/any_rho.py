@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 import unroll_jax as uj
-from unroll_jax.energies.rho import RhoLike, resolve_rho
+from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
 
 __all__ = ["of_every_rho"]
 

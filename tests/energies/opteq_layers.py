@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from tests.energies import opteq_reference as reference
-from unroll_jax.energies.opteq import opteq, opteq_conv
-from unroll_jax.energies.opteq_params import OptEqParams
+from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
+from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 
 M, H, I = 4, 6, 3  # noqa: E741 (state, hidden and input widths)
 IMAGE = (5, 4)

@@ -11,7 +11,7 @@ from scipy.special import spence
 import unroll_jax as uj
 from tests import reference
 from unroll_jax.energies import FeedForwardParams, clip_spectrum, feedforward_smoothness, step_is_guaranteed
-from unroll_jax.energies.activations import ACTIVATIONS
+from unroll_jax.energies.proximal.activations import ACTIVATIONS
 
 PROXES = {
     "identity": lambda y, step_size: y,

@@ -5,7 +5,7 @@ import pytest
 
 import unroll_jax as uj
 from unroll_jax.energies import AttentionParams, FeedForwardParams
-from unroll_jax.energies.heads import MAJORISERS, HeadsParams
+from unroll_jax.energies.attention.heads import MAJORISERS, HeadsParams
 
 CASES = [
     *((uj.multihead_attention(4, num_heads=2, majoriser=m), HeadsParams, "W_a", (2, 4, 2)) for m in MAJORISERS),

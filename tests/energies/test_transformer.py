@@ -10,7 +10,8 @@ import pytest
 import unroll_jax as uj
 from tests import reference
 from unroll_jax.energies import TransformerParams, UnrolledLayerParams, attention, examples, unrolled_layer
-from unroll_jax.energies.pairwise import AttentionParams
+from unroll_jax.energies.attention.pairwise import AttentionParams
+from unroll_jax.energies.transformer import EXAMPLE
 
 N, DIM = 5, 3
 DRAWS = 4000
@@ -167,7 +168,7 @@ def test_the_condition_is_the_library_layers_own():
 
 
 def test_the_condition_that_the_table_checks_is_the_stated_one():
-    entry, a = uj.DESCENTS["transformer"], examples.TRANSFORMER["step_size"]
+    entry, a = uj.DESCENTS["transformer"], EXAMPLE["step_size"]
     pair = attention(form="softmax", dim=examples.DIM)
 
     @jax.jit

@@ -14,14 +14,14 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "integer losses cut the shares that are kept to 0",
-        "unroll_jax/constrained/numbers.py",
+        "unroll_jax/constrained/losses.py",
         "return array.astype(jnp.promote_types(array.dtype, jnp.float32))",
         "return array",
         "tests/constrained/test_edges.py",
     ),
     Fault(
         "known multipliers may be negative",
-        "unroll_jax/constrained/numbers.py",
+        "unroll_jax/constrained/losses.py",
         "if known and not np.all(np.asarray(multipliers) >= 0.0):",
         "if known and np.all(np.asarray(multipliers) < 0.0):",
         "tests/constrained/test_edges.py",
@@ -35,10 +35,10 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "every batch counts as one sample",
-        "unroll_jax/constrained/averages.py",
+        "unroll_jax/constrained/losses.py",
         "samples = mean.samples + num_samples\n    share = jnp.asarray(num_samples, losses.dtype)",
         "samples = mean.samples + 1\n    share = jnp.asarray(1, losses.dtype)",
-        "tests/constrained/test_averages.py",
+        "tests/constrained/test_losses.py",
     ),
     Fault(
         "the constraint of the embedding comes last",
@@ -154,21 +154,21 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "a reference of False counts as one",
-        "unroll_jax/constrained/names.py",
+        "unroll_jax/constrained/constraints.py",
         "[] if reference is None or reference is False else",
         "[] if reference is None else",
-        "tests/constrained/test_names.py",
+        "tests/constrained/test_constraints.py",
     ),
     Fault(
         "resilience raises multipliers in place of letting them decay",
-        "unroll_jax/constrained/resilience.py",
+        "unroll_jax/constrained/constraints.py",
         "return violations - optimal_slacks(multipliers, resilience)",
         "return violations + optimal_slacks(multipliers, resilience)",
         "tests/constrained/test_feasibility.py tests/constrained/test_duals.py",
     ),
     Fault(
         "an infinite resilience is let through",
-        "unroll_jax/constrained/resilience.py",
+        "unroll_jax/constrained/constraints.py",
         "if not (resilience > 0.0 and math.isfinite(resilience)):",
         "if not resilience > 0.0:",
         "tests/constrained/test_feasibility.py tests/constrained/test_slacks.py tests/constrained/test_duals.py",
@@ -196,10 +196,10 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "the size of a negative loss is 1",
-        "unroll_jax/constrained/scaling.py",
+        "unroll_jax/constrained/constraints.py",
         "sizes = jnp.abs(losses[losses.size - constraints(losses).size :])",
         "sizes = losses[losses.size - constraints(losses).size :]",
-        "tests/constrained/test_scaling.py",
+        "tests/constrained/test_constraints.py",
     ),
     Fault(
         "smoothing keeps the bias of its start at 0",

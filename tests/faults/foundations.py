@@ -35,7 +35,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "rows that a forgotten batch_ndim left far away are not told",
-        "unroll_jax/fixed_point/failure.py",
+        "unroll_jax/fixed_point/checks.py",
         "jnp.where(far, MAX_STEPS, CONVERGED)",
         "jnp.where(far, CONVERGED, CONVERGED)",
         "tests/fixed_point/test_edges.py",
@@ -59,7 +59,7 @@ FAULTS: list[Fault] = [
         "unroll_jax/descent.py",
         "return jnp.promote_types(jnp.result_type(*(a for a in arrays if a is not None)), jnp.float32)",
         "return jnp.result_type(*(a for a in arrays if a is not None))",
-        "tests/energies/test_pairwise.py",
+        "tests/energies/attention/test_pairwise.py",
     ),
     Fault(
         "gradient of g taken at y and not after f's step",
@@ -122,11 +122,11 @@ FAULTS: list[Fault] = [
         "unroll_jax/spectral.py",
         "return jnp.where(square == 0.0, 0.0, jnp.sqrt(jnp.where(square == 0.0, 1.0, square)))",
         "return jnp.sqrt(square)",
-        "tests/test_spectral.py tests/energies/test_proximal.py",
+        "tests/test_spectral.py tests/energies/proximal/test_proximal.py",
     ),
     Fault(
         "a precision that the user has set overruled",
-        "unroll_jax/precision.py",
+        "unroll_jax/steps.py",
         "if jax.default_matmul_precision.value is None:",
         "if jax.default_matmul_precision is not None:",
         "tests/fixed_point/test_factored.py",

@@ -8,7 +8,7 @@ import pytest
 import unroll_jax as uj
 from tests.fixed_point.problems import inputs, skew_weights, tanh_step
 from unroll_jax import fixed_point as fp
-from unroll_jax.energies.regularisers import decorrelation
+from unroll_jax.energies.equilibrium.regularisers import decorrelation
 
 pytestmark = pytest.mark.usefixtures("x64")
 

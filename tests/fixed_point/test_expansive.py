@@ -10,8 +10,8 @@ import pytest
 import unroll_jax as uj
 from tests.energies.opteq_layers import convolutional, dense
 from tests.energies.opteq_reference import conv_matrix
-from unroll_jax.energies.opteq_objective import deep_opteq_objective, opteq_objective
-from unroll_jax.energies.regularisers import half_square, regularised
+from unroll_jax.energies.equilibrium.opteq_objective import deep_opteq_objective, opteq_objective
+from unroll_jax.energies.equilibrium.regularisers import half_square, regularised
 from unroll_jax.fixed_point import unrolled
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -11,7 +11,7 @@ import unroll_jax as uj
 from tests.fixed_point.problems import finish, inputs, relative_error, skew_weights, tanh_step
 from unroll_jax import fixed_point
 from unroll_jax.fixed_point import STATUS, ConvergenceError, ConvergenceWarning
-from unroll_jax.fixed_point.failure import check_outcome
+from unroll_jax.fixed_point.checks import check_outcome
 from unroll_jax.fixed_point.problem import SolveInfo
 
 FORWARD = {"max_steps": 2, "solver": "picard"}

@@ -10,10 +10,9 @@ from tests.fixed_point.problems import symmetric_weights
 from unroll_jax import fixed_point as fp
 from unroll_jax.fixed_point import STATUS, linear
 from unroll_jax.fixed_point.backward import as_problem
-from unroll_jax.fixed_point.probing import refuse_asymmetric
-from unroll_jax.fixed_point.problem import SolveInfo, epsilon_of
-from unroll_jax.fixed_point.progress import RUNNING, Progress, at_the_cap
-from unroll_jax.fixed_point.solvers import Point
+from unroll_jax.fixed_point.checks import refuse_asymmetric
+from unroll_jax.fixed_point.iteration import RUNNING, Progress, at_the_cap
+from unroll_jax.fixed_point.problem import Point, SolveInfo, epsilon_of
 
 pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.usefixtures("unchecked")]
 

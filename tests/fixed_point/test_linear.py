@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unroll_jax.fixed_point import ADJOINTS, krylov, linear
+from unroll_jax.fixed_point import ADJOINTS, linear
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -59,7 +59,7 @@ def test_every_exact_adjoint_equals_a_direct_solve(symmetric):
 def test_gmres_is_exact_within_as_many_steps_as_dimensions_and_with_any_restart():
     J, v = systems(symmetric=False, norm=0.6)
     options = {"tol": 1e-10, "max_steps": 400}
-    calls = {str(k): lambda o, v, k=k: krylov.gmres(o, v, restart=k, **options) for k in (1, 3, 12, 30)}
+    calls = {str(k): lambda o, v, k=k: linear.gmres(o, v, restart=k, **options) for k in (1, 3, 12, 30)}
     for restart, (w, info) in solved(J, v, **calls).items():
         np.testing.assert_allclose(w, direct(J, v), rtol=1e-8, atol=1e-8, err_msg=restart)
         assert info.converged.all(), restart
@@ -70,7 +70,7 @@ def test_gmres_is_exact_within_as_many_steps_as_dimensions_and_with_any_restart(
 def test_gmres_ends_where_its_space_is_complete():
     """v is an eigenvector: one step, and the zero columns after it get no weight."""
     J, v = 0.5 * np.eye(4)[None], np.eye(4)[:1]
-    w, info = solved(J, v, gmres=lambda o, v: krylov.gmres(o, v, tol=1e-12, max_steps=20))["gmres"]
+    w, info = solved(J, v, gmres=lambda o, v: linear.gmres(o, v, tol=1e-12, max_steps=20))["gmres"]
     np.testing.assert_allclose(w, 2.0 * v, rtol=1e-14)
     assert info.steps.tolist() == [1]
 
@@ -78,7 +78,7 @@ def test_gmres_ends_where_its_space_is_complete():
 def test_gmres_that_stagnates_ends_and_says_so():
     """I - J is a cyclic shift, on which GMRES does not move before it has every dimension."""
     J, v = (np.eye(8) - np.roll(np.eye(8), 1, 0))[None], np.eye(8)[:1]
-    _, info = solved(J, v, gmres=lambda o, v: krylov.gmres(o, v, tol=1e-8, max_steps=400, restart=4))["gmres"]
+    _, info = solved(J, v, gmres=lambda o, v: linear.gmres(o, v, tol=1e-8, max_steps=400, restart=4))["gmres"]
     assert not info.converged.any()
     assert info.steps.tolist() == [4]
 
@@ -87,7 +87,7 @@ def test_rows_stop_by_themselves_and_a_row_of_zeros_costs_nothing():
     J, v = systems(symmetric=True)
     J[1] *= 0.01
     v[0] = 0.0
-    solvers = {"cg": linear.conjugate_gradient, "bicgstab": linear.bicgstab, "gmres": krylov.gmres}
+    solvers = {"cg": linear.conjugate_gradient, "bicgstab": linear.bicgstab, "gmres": linear.gmres}
     calls = {name: lambda o, v, f=f: f(o, v, tol=1e-8, max_steps=400) for name, f in solvers.items()}
     for name, (w, info) in solved(J, v, **calls).items():
         assert not w[0].any(), name

@@ -7,8 +7,7 @@ import pytest
 
 import unroll_jax as uj
 from tests.fixed_point.problems import inputs, relative_error
-from unroll_jax.fixed_point.inversion import inverse
-from unroll_jax.fixed_point.preconditioned import prepare, product, solve
+from unroll_jax.fixed_point.preconditioned import inverse, prepare, product, solve
 
 pytestmark = pytest.mark.usefixtures("x64")
 

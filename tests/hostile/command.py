@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.hostile.named import strangers
-from train.cli import main
+from train.__main__ import main
 
 LONGEST = 120  # seconds; a command that takes longer hangs
 

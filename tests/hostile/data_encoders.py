@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from tests.data.pretrained.conftest import CONFIG, WORDS, bert_tensors, word_tokenizer
 from tests.hostile.command import Command
 from tests.hostile.given import Given, both, cut, files, folders, link
-from tests.pretrained.conftest import CONFIG, WORDS, bert_tensors, word_tokenizer
 
 TABLE = {"t.csv": "text,label\n" + "".join(f"film {n},{'ab'[n % 2]}\n" for n in range(40))}
 OF_TABLE = "--data.source table --data.root t.csv --out runs/x"

@@ -5,7 +5,9 @@ import functools
 import io
 import re
 
-from train.cli import HELP, MEMBERSHIP, main
+from train.__main__ import main
+from train.main import MEMBERSHIP
+from train.options import HELP
 
 __all__ = ["OPTION", "options_of", "strangers"]
 

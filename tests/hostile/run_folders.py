@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from train.config import to_json
 from train.experiments import EXPERIMENTS
+from train.runs import identity
 
 __all__ = ["STATUS", "changed", "config", "content", "deep", "run", "together"]
 
@@ -18,8 +18,7 @@ def run(folder: Path, experiment: str = "video-ut") -> None:
     """A finished run of an experiment with its default options in ``folder / "run"``, but for arrays."""
     root = folder / "run"
     (root / "checkpoints" / "6").mkdir(parents=True)
-    values = {"experiment": experiment, **to_json(EXPERIMENTS[experiment].config), "found": {}}
-    (root / "config.json").write_text(json.dumps(values))
+    (root / "config.json").write_text(json.dumps(identity(experiment, EXPERIMENTS[experiment].config, {})))
     (root / "status.json").write_text(json.dumps(STATUS))
     (root / "metrics.jsonl").write_text("")
 

@@ -9,7 +9,7 @@ from tests.energies import opteq_reference as reference
 from tests.fixed_point.problems import relative_error
 from tests.models.deep_opteq_by_hand import EXACT, VECTORS, by_hand, logits_by_hand, start, vectors
 from unroll_jax import fixed_point as fp
-from unroll_jax.energies.regularisers import decorrelation, half_square
+from unroll_jax.energies.equilibrium.regularisers import decorrelation, half_square
 from unroll_jax.models import DeepOptEq
 
 

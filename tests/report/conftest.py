@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,9 @@ def make_run(tmp_path: Path) -> RunMaker:
 @pytest.fixture
 def without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Empty figures instead of drawn ones, for tests that are about words and numbers."""
-    empty = {name: Figure(figsize=(0.1, 0.1)) for name in ("ood_curve", "layer_losses", "ratios")}
-    monkeypatch.setattr("train.report.draw_all", lambda settings: empty)
+    empty = dict.fromkeys(("score_curve", "layer_losses", "ratios"), lambda *_: Figure(figsize=(0.1, 0.1)))
+    absent = dict.fromkeys(("ablation", "multipliers", "training_loss"), lambda *_: None)
+    monkeypatch.setattr("train.report.constrained.figures", SimpleNamespace(**empty, **absent))
 
 
 def write_run(folder: Path, method: str, num_layers: int, seed: int, steps: int, **overrides: Any) -> Path:

@@ -5,15 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from train.errors import UserError
-from train.report import write_report
+from train.config.errors import UserError
+from train.report import write
+from train.report.constrained import video
 
 pytestmark = pytest.mark.usefixtures("without_drawing")
 
 
 def _refusal(folders, out) -> str:
     with pytest.raises(UserError) as caught:
-        write_report(folders, out, log=lambda _: None)
+        write(video, folders, out, log=lambda _: None)
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -104,7 +105,7 @@ def test_unfinished_last_line_of_a_killed_run_is_left_out(make_run, tmp_path):
     for unfinished in ("", '{"kind": "train", "step": 61, "lo'):
         with (folder / "metrics.jsonl").open("a") as file:
             file.write(unfinished)
-        write_report([folder], tmp_path / "out", log=lambda _: None)
+        write(video, [folder], tmp_path / "out", log=lambda _: None)
         pages.append((tmp_path / "out" / "index.html").read_bytes())
     assert pages[0] == pages[1]
 

@@ -13,12 +13,13 @@ import pytest
 from matplotlib.patches import StepPatch
 
 from tests.report.conftest import write_run
-from train.environment import environment
-from train.report import write_report
+from train.report import write
+from train.report.constrained import video
+from train.report.figures import layer_losses, multipliers, ratios, score_curve, training_loss
 from train.report.groups import group
 from train.report.panels import COLOURS
-from train.report.plots import layer_losses, multipliers, ood_curve, ratios, training_loss
 from train.report.read import read_runs
+from train.system.machine import environment
 
 FIGURES = ["layer_losses", "multipliers", "ood_curve", "ratios", "training_loss"]
 
@@ -81,7 +82,7 @@ def reported(tmp_path_factory):
         write_run(root / "erm", "erm", 3, 0, 60),
         write_run(root / "constrained", "constrained", 3, 0, 60, status=status),
     ]
-    write_report(runs, root / "a" / "out", log=lines.append)
+    write(video, runs, root / "a" / "out", log=lines.append)
     text = (root / "a" / "out" / "index.html").read_text(encoding="utf-8")
     return Reported(root, root / "a" / "out", text, _Page(text), "\n".join(lines))
 
@@ -121,7 +122,7 @@ def test_environment_recorded_by_a_run_is_shown_beside_the_report_own(reported):
 
 def test_ood_curve_draws_both_methods_noisy_input_and_training_gamma(make_run):
     settings = _settings(make_run, layers=(3, 7), seeds=(0, 1))
-    figure = ood_curve(settings)
+    figure = score_curve(settings)
     assert len(figure.axes) == 2
     for axes, setting in zip(figure.axes, settings, strict=True):
         lines = _lines(axes)
@@ -163,7 +164,7 @@ def test_ratio_figure_draws_shares_and_names_mean_and_descent(make_run):
     (axes,) = ratios(settings).axes
     labels = axes.get_legend_handles_labels()[1]
     for variant in settings[0].variants:
-        share, mean = variant.scalar("share_descending"), variant.scalar("mean_ratio_all")
+        share, mean = variant.mean("share_descending"), variant.mean("mean_ratio_all")
         assert f"{variant.title}: mean {mean:.2f},\n{share:.1%} of steps descend" in labels
     assert len(_steps(axes)) == 4
     for values, _, _ in _steps(axes):
@@ -180,8 +181,8 @@ def test_an_open_last_histogram_bin_is_drawn_as_wide_as_its_neighbour(make_run):
 def test_runs_without_training_metrics_are_reported_without_training_figures(make_run, monkeypatch, tmp_path):
     monkeypatch.setattr("train.report.panels.DPI", 40)
     folder = make_run("constrained", steps=0)
-    write_report([folder], tmp_path / "out", log=lambda _: None)
-    assert training_loss(group(read_runs([folder]))) is None
+    write(video, [folder], tmp_path / "out", log=lambda _: None)
+    assert training_loss(group(read_runs([folder])), "loss") is None
     assert "The runs hold no training metrics." in (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     assert not (tmp_path / "out" / "multipliers.png").exists()
 
@@ -191,7 +192,7 @@ def test_figures_survive_values_that_are_not_numbers(make_run, monkeypatch, tmp_
     nothing = {"layer_losses": [None] * 4, "bounds": [None] * 4, "rmse": dict.fromkeys(["0.0", "0.15"])}
     noisy = {"noisy_rmse": {"0.0": 0.0, "0.15": 48.8}}
     folder = make_run("constrained", steps=0, evaluation=nothing | noisy)
-    write_report([folder], tmp_path / "out", log=lambda _: None)
+    write(video, [folder], tmp_path / "out", log=lambda _: None)
     assert (tmp_path / "out" / "ood_curve.png").exists()
 
 
@@ -205,7 +206,7 @@ def test_figures_survive_values_that_are_not_numbers(make_run, monkeypatch, tmp_
 )
 @pytest.mark.usefixtures("without_drawing")
 def test_title_and_words_are_of_the_methods_present(make_run, tmp_path, methods, title, absent):
-    write_report([make_run(method) for method in methods], tmp_path / "out", log=lambda _: None)
+    write(video, [make_run(method) for method in methods], tmp_path / "out", log=lambda _: None)
     page = _Page((tmp_path / "out" / "index.html").read_text(encoding="utf-8"))
     assert page.text.startswith(f"{title} {title} ")
     for words in absent:

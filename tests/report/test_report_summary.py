@@ -6,7 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from train.report import write_report
+from train.report import write
+from train.report.constrained import video
 
 pytestmark = pytest.mark.usefixtures("without_drawing")
 GAMMAS = ["0.0", "0.09", "0.15", "0.2", "0.3", "0.5"]
@@ -18,7 +19,7 @@ def _evaluations(folders):
 
 def _report(folders, out):
     lines = []
-    summary = write_report(folders, out, log=lines.append)
+    summary = write(video, folders, out, log=lines.append)
     return summary, "\n".join(lines)
 
 

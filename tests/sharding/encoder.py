@@ -1,73 +1,66 @@
 """A small encoder with an embedding, a readout and a loss at every layer: what a mesh must not change."""
 
-from collections.abc import Iterator
+import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from train.constrained import Bounds
-from train.sharding import keep_rows
-from train.video.task import Task
-from unroll_jax.constrained import descent_constraints
+from train.config.constraints import ConstraintConfig
+from train.config.own import OwnConfig
+from train.sharding.mesh import keep_rows
+from train.tasks.own import OwnTask
 
 LAYERS, VOCABULARY, TOKENS, DIM, HIDDEN, HEADS, CLASSES, BATCH = 6, 64, 12, 32, 64, 4, 8, 32
+STEPS_AN_EPOCH = 4
+SHAPES = {
+    "query": (DIM, DIM),
+    "key": (DIM, DIM),
+    "value": (DIM, DIM),
+    "output": (DIM, DIM),
+    "up": (DIM, HIDDEN),
+    "down": (HIDDEN, DIM),
+}
 
 
-def encoder_task(dtype: str) -> Task:
+def encoder_task(dtype: str, constraints: ConstraintConfig | None = None, **options: Any) -> OwnTask:
     """Classification of token sequences; every layer is read out by one head, and must lower the cross entropy."""
-    constraints = descent_constraints([0.05] * LAYERS, reference=2.0)
-
-    def init(key: jax.Array) -> Any:
-        shapes = {
-            "query": (DIM, DIM),
-            "key": (DIM, DIM),
-            "value": (DIM, DIM),
-            "output": (DIM, DIM),
-            "up": (DIM, HIDDEN),
-            "down": (HIDDEN, DIM),
-        }
-        keys = iter(jax.random.split(key, len(shapes) + 2))
-        draw = lambda shape: jax.random.normal(next(keys), shape, dtype) / shape[-2] ** 0.5  # noqa: E731
-        layers = {name: {"kernel": draw((LAYERS, *shape))} for name, shape in shapes.items()}
-        layers["up"]["bias"] = jnp.zeros((LAYERS, HIDDEN), dtype)
-        return {"embedding": draw((VOCABULARY, DIM)), "layers": layers, "readout": {"kernel": draw((DIM, CLASSES))}}
-
-    def outputs(params: Any, tokens: jax.Array, record: Any) -> Any:
-        start = keep_rows(params["embedding"][tokens])
-
-        def advance(y: jax.Array, layer: Any) -> tuple[jax.Array, Any]:
-            y = keep_rows(_layer(layer, y))
-            return y, record(y)
-
-        _, recorded = jax.lax.scan(advance, start, params["layers"])
-        return jnp.concatenate([record(start)[None], recorded])
-
-    def sample_losses(params: Any, batch: Any) -> jax.Array:
-        tokens, labels = batch
-
-        def loss(y: jax.Array) -> jax.Array:
-            logits = jax.nn.log_softmax(jnp.mean(y, axis=1) @ params["readout"]["kernel"])
-            return -jnp.take_along_axis(logits, labels[:, None], axis=-1)[:, 0]
-
-        return outputs(params, tokens, loss).T
-
-    return Task(
-        init=init,
-        outputs=outputs,
-        draw=lambda batch, key: batch,  # nothing is random here
-        sample_losses=sample_losses,
-        bounds=Bounds(constraints, constraints, LAYERS + 1),
-    )
+    bounds = {"alpha": (0.05,), "reference": 2.0, "margin": 0.0, "first_margin": 0.0}
+    constraints = dataclasses.replace(constraints or ConstraintConfig(), **bounds)
+    config = OwnConfig(constraints=constraints, batch_size=BATCH, **options)
+    train, held_out = (_texts(seed) for seed in (0, 1))
+    return OwnTask(lambda key: _init(key, dtype), _losses, train=train, validation=held_out, config=config)
 
 
-def encoder_batches() -> Iterator[Any]:
+def _texts(seed: int) -> dict[str, np.ndarray]:
     """Random tokens, and the class of the first of them."""
-    rng = np.random.default_rng(0)
-    while True:
-        tokens = rng.integers(0, VOCABULARY, (BATCH, TOKENS), dtype=np.int32)
-        yield tokens, tokens[:, 0] % CLASSES
+    size = (STEPS_AN_EPOCH * BATCH, TOKENS)
+    tokens = np.random.default_rng(seed).integers(0, VOCABULARY, size, dtype=np.int32)
+    return {"tokens": tokens, "labels": tokens[:, 0] % CLASSES}
+
+
+def _init(key: jax.Array, dtype: str) -> Any:
+    keys = iter(jax.random.split(key, len(SHAPES) + 2))
+    draw = lambda shape: jax.random.normal(next(keys), shape, dtype) / shape[-2] ** 0.5  # noqa: E731
+    layers = {name: {"kernel": draw((LAYERS, *shape))} for name, shape in SHAPES.items()}
+    layers["up"]["bias"] = jnp.zeros((LAYERS, HIDDEN), dtype)
+    return {"embedding": draw((VOCABULARY, DIM)), "layers": layers, "readout": {"kernel": draw((DIM, CLASSES))}}
+
+
+def _losses(params: Any, batch: dict[str, jax.Array]) -> jax.Array:
+    start = keep_rows(params["embedding"][batch["tokens"]])
+
+    def loss(y: jax.Array) -> jax.Array:
+        logits = jax.nn.log_softmax(jnp.mean(y, axis=1) @ params["readout"]["kernel"])
+        return -jnp.take_along_axis(logits, batch["labels"][:, None], axis=-1)[:, 0]
+
+    def advance(y: jax.Array, layer: Any) -> tuple[jax.Array, Any]:
+        y = keep_rows(_layer(layer, y))
+        return y, loss(y)
+
+    _, losses = jax.lax.scan(advance, start, params["layers"])
+    return jnp.concatenate([loss(start)[None], losses]).T
 
 
 def _layer(layer: Any, y: jax.Array) -> jax.Array:

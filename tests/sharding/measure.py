@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -11,50 +12,65 @@ from unittest import mock
 import jax
 import numpy as np
 
-from benchmarks.video import FRAMES
-from tests.sharding.encoder import BATCH, encoder_batches, encoder_task
+from benchmarks.video import Frames
+from tests.sharding.encoder import encoder_task
 from tests.supervised.conftest import Stripes
 from tests.supervised.test_runs import small
 from tests.train.conftest import Clips
 from train.checkpoint import Checkpoints
-from train.constrained import ConstraintConfig, DualConfig, init_state, make_step
-from train.data.text import TextConfig
-from train.errors import UserError
+from train.config.constraints import ConstraintConfig, DualConfig
+from train.config.data import TextConfig
+from train.config.errors import UserError
+from train.config.text import EncoderOptions, TextEncoderConfig
+from train.config.video import ModelConfig, VideoConfig
+from train.evaluate import evaluate
 from train.experiments import EXPERIMENTS
-from train.flags import order_collectives
+from train.main import fit
 from train.plan import make_plan
-from train.processes import fetch
-from train.recipe import Recipe
-from train.runs import evaluate, run
-from train.sharding import describe_mesh, make_mesh, own_rows, path_name, place
-from train.text.config import EncoderOptions, TextEncoderConfig
-from train.video.config import ModelConfig, VideoConfig
-from train.video.task import video_task
+from train.sharding.mesh import describe_mesh, make_mesh, own_rows, put
+from train.sharding.rules import path_name
+from train.step import init_state, jit_step, state_like
+from train.system.distributed import fetch
+from train.system.machine import order_collectives
+from train.task import Task
+from train.tasks.table import open_run
+from train.tasks.video import VideoTask
 
 MESHES = {"one": "data=1", "data": "data=8", "fsdp": "fsdp=8", "mixed": "data=2,fsdp=2,tensor=2"}
 STEPS = 5
 VIDEO_BATCH = 16
 
 
-def video(mesh: str, dtype: Any = "float32") -> Recipe:
+class Drifting(Frames):
+    """Sequences that drift over a gradient, which a model can learn to denoise; the same at every call."""
+
+    def batches(
+        self, split: str, *, batch_size: int, seed: int, start_step: int = 0, rows: np.ndarray | None = None
+    ) -> Iterator[np.ndarray]:
+        rng = np.random.default_rng(0)
+        while True:
+            place, slope, light = rng.uniform(0, 1, (3, batch_size, 1, 1))
+            time, pixel = np.arange(self.num_tokens)[:, None] / 20, np.arange(self.token_dim) / 256
+            batch = (255 * np.clip(light * (place + slope * time + (1 - place) * pixel), 0, 1)).astype(np.uint8)
+            yield batch if rows is None else batch[rows]
+
+
+def video(mesh: str, dtype: Any = "float32") -> Task:
     """The experiment video-ut on frames like those of its data."""
     config = VideoConfig(mesh=mesh, steps=STEPS, batch_size=VIDEO_BATCH, model=ModelConfig(dtype=dtype))
-    return _recipe(config, video_task(config, FRAMES), _frames)
+    return VideoTask(config, Drifting())
 
 
-def encoder(mesh: str, dtype: Any = "float32") -> Recipe:
+def encoder(mesh: str, dtype: Any = "float32") -> Task:
     """The encoder of the tests, trained as the experiment is."""
-    config = VideoConfig(mesh=mesh, steps=STEPS, batch_size=BATCH)
-    return _recipe(config, encoder_task(dtype), encoder_batches)
+    return encoder_task(dtype, mesh=mesh, steps=STEPS)
 
 
-def options(mesh: str, dtype: Any = "float32") -> Recipe:
+def options(mesh: str, dtype: Any = "float32") -> Task:
     """The encoder with all that options add to a step and its state; tails are no means over parts or devices."""
     constraints = ConstraintConfig(bind="tail", slacks="explicit", resilience=5.0, scale=True)
     dual = DualConfig(optimizer="nu_pi", learning_rate=0.1, every=2, smoothing=0.5)
-    run = {"steps": STEPS, "batch_size": BATCH, "accumulate": 2, "average": 0.9}
-    config = VideoConfig(mesh=mesh, dual=dual, constraints=constraints, **run)
-    return _recipe(config, encoder_task(dtype)._replace(steps_an_epoch=4), encoder_batches)
+    return encoder_task(dtype, constraints, mesh=mesh, dual=dual, steps=STEPS, accumulate=2, average=0.9)
 
 
 MODELS = {"video": video, "encoder": encoder}
@@ -62,42 +78,12 @@ MODELS = {"video": video, "encoder": encoder}
 DOUBLE = {"video": [key for key in MESHES if key != "data"], "options": list(MESHES)}
 
 
-def _recipe(config: VideoConfig, task: Any, batches: Any) -> Recipe:
-    def unused(*_: Any) -> Any:
-        raise AssertionError
-
-    return Recipe(
-        title="test",
-        mesh=make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate),
-        num_steps=STEPS,
-        validate_every=STEPS,
-        stop_on_collapse=False,
-        init=lambda: init_state(config, task),
-        step=make_step(config, task),
-        batches=lambda start: batches(),
-        rates="primal",
-        describe=unused,
-        validate=unused,
-    )
-
-
-def _frames() -> Any:
-    """Sequences that drift over a gradient, which a model can learn to denoise; the same at every call."""
-    rng = np.random.default_rng(0)
-    while True:
-        place, slope, light = rng.uniform(0, 1, (3, VIDEO_BATCH, 1, 1))
-        time, pixel = np.arange(FRAMES.num_tokens)[:, None] / 20, np.arange(FRAMES.token_dim) / 256
-        yield (255 * np.clip(light * (place + slope * time + (1 - place) * pixel), 0, 1)).astype(np.uint8)
-
-
-def trained(recipe: Recipe) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
+def trained(task: Task) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
     """The state and the metrics after five steps, and the shape of one device's part of every array of the state."""
-    placed = place(recipe)
-    state, batches, found = placed.init(), recipe.batches(0), {}
+    mesh, state, advance, found = task.training.mesh, init_state(task), jit_step(task), {}
+    batches = task.batches(0, own_rows(mesh, task.config.batch_size))
     for step in range(STEPS):
-        own = own_rows(recipe.mesh, len(jax.tree.leaves(batch := next(batches))[0]))
-        batch = batch if own is None else jax.tree.map(lambda part: part[own], batch)  # noqa: B023 (called at once)
-        state, metrics = placed.step(state, placed.put(batch))
+        state, metrics = advance(state, put(next(batches), mesh))
         found |= {f"{step}/{path}": leaf for path, leaf in _named(metrics).items()}
     return found | _named(state), _parts(state)
 
@@ -127,14 +113,14 @@ def texts(folder: Path) -> TextEncoderConfig:
 
 def moved(folder: Path) -> dict[str, Any]:
     """A state saved on one mesh and read on the others: whether it is the same, and how it is shared out."""
-    state = place(video(MESHES["mixed"])).init()
+    state = init_state(video(MESHES["mixed"]))
     expected = _named(state)
     with Checkpoints(folder) as checkpoints:
         checkpoints.save(0, state, {}, score=0.0)
     found = {}
     for key, mesh in MESHES.items():
         with Checkpoints(folder, read_only=True, log=_fail) as checkpoints:
-            _, restored, _ = checkpoints.best(place(video(mesh)).like)
+            _, restored, _ = checkpoints.best(state_like(video(mesh)))
         same = all(np.array_equal(leaf, expected[path]) for path, leaf in _named(restored).items())
         found[key] = {"same": same, "parts": _parts(restored)}
     return found
@@ -149,14 +135,12 @@ def runs(folder: Path) -> dict[str, list[str]]:
     log: dict[str, list[str]] = {}
 
     def go(config: Any, experiment: str, name: str, mesh: str) -> None:
-        config = dataclasses.replace(config, mesh=mesh, out=str(folder / name))
-        run(config, experiment=experiment, log=log.setdefault(name, []).append)
+        config = dataclasses.replace(config, mesh=mesh)
+        fit(config, out=folder / name, experiment=experiment, log=log.setdefault(name, []).append)
 
     with (
-        mock.patch("train.video.kind.load", return_value=Clips()),
-        mock.patch("train.video.kind.write_report"),
-        mock.patch("train.supervised.kind.write_supervised_report"),
-        mock.patch("train.text.kind.write_text_report"),
+        mock.patch("train.tasks.video.load", return_value=Clips()),
+        mock.patch("train.report.kinds.write_report"),
         mock.patch("train.data.images.load", return_value=Stripes()),
     ):
         for name, mesh in (("video-one", MESHES["one"]), ("video-mesh", MESHES["mixed"])):
@@ -166,7 +150,8 @@ def runs(folder: Path) -> dict[str, list[str]]:
         for name in ("status.json", "evaluation.json"):
             (folder / "video-moved" / name).unlink()
         go(config, "video-ut", "video-moved", MESHES["one"])
-        evaluate(folder / "video-one", mesh=MESHES["data"], log=log["video-one"].append)
+        experiment, task = open_run(folder / "video-one", mesh=MESHES["data"], log=log["video-one"].append)
+        evaluate(task, folder / "video-one", experiment=experiment, log=log["video-one"].append)
         for name, mesh in (("image-one", MESHES["one"]), ("image-mesh", "data=2,fsdp=2")):
             go(images, "image-opteq", name, mesh)
         for name, mesh in (("text-one", MESHES["one"]), ("text-mesh", MESHES["mixed"])):
@@ -188,10 +173,10 @@ def main(out: Path) -> None:
     arrays, parts, plans = {}, {}, {}
     for name, model in MODELS.items():
         for key, mesh in MESHES.items():
-            recipe = model(mesh)
-            wide, parts[f"{name}/{key}"] = trained(recipe)
+            task = model(mesh)
+            wide, parts[f"{name}/{key}"] = trained(task)
             arrays |= {f"{name}/{key}/float32/{path}": leaf for path, leaf in wide.items()}
-            plans[f"{name}/{key}"] = make_plan(recipe)._asdict()
+            plans[f"{name}/{key}"] = make_plan(task)._asdict()
     for name, keys in DOUBLE.items():
         for key in keys:
             with jax.enable_x64(True):

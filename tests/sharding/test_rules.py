@@ -8,9 +8,9 @@ import optax
 import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 
-from train.errors import UserError
-from train.sharding import shardings
+from train.config.errors import UserError
 from train.sharding.mesh import AXES
+from train.sharding.rules import shardings
 
 MIXED = AbstractMesh((2, 2, 2), AXES)
 

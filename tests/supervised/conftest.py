@@ -1,20 +1,19 @@
 """Small images and scenes in memory, and runs on them that take a second."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import pytest
 
-from train.data.images import ImageBatch
-from train.data.scenes import NOT_COUNTED, SceneBatch
-from train.experiments import EXPERIMENTS
-from train.recipe import Recipe
-from train.runs import run
+from train.config.images import SceneTaskConfig, SupervisedConfig
+from train.data.pictures import NOT_COUNTED, PictureBatch
+from train.main import fit
+from train.step import first_state, jit_step
+from train.tasks.images import ImageTask
 
 SIZES = {"train": 48, "validation": 12, "test": 10}
 
@@ -32,7 +31,7 @@ class Stripes:
     def draw(self, rng: np.random.Generator, count: int) -> Any:
         labels = rng.integers(0, 2, count).astype(np.int32)
         bright = np.arange(4)[None, None, :, None] // 2 == labels[:, None, None, None]
-        return ImageBatch((rng.integers(0, 156, (count, 4, 4, 1)) + 100 * bright).astype(np.uint8), labels)
+        return PictureBatch((rng.integers(0, 156, (count, 4, 4, 1)) + 100 * bright).astype(np.uint8), labels)
 
     def num_examples(self, split: str) -> int:
         return len(self.splits[split].images)
@@ -64,14 +63,22 @@ class Fields(Stripes):
         labels = quarters.repeat(4, axis=1).repeat(4, axis=2).astype(np.uint8)
         images = rng.integers(0, 156, (count, 8, 8, 3)) + 100 * labels[..., None]
         labels[:, 0] = NOT_COUNTED
-        return SceneBatch(images.astype(np.uint8), labels)
+        return PictureBatch(images.astype(np.uint8), labels)
+
+
+class Traced(NamedTuple):
+    """A task with the programs of its first state and its step."""
+
+    task: ImageTask
+    init: Callable[[], Any]
+    step: Callable[..., Any]
 
 
 @functools.cache
-def recipe_of(config: Any, experiment: str) -> Recipe:
-    """The recipe of a configuration on images or scenes in memory; tests of one worker share its compiled programs."""
-    recipe = EXPERIMENTS[experiment].kind.recipe(config, Fields() if experiment.startswith("segment") else Stripes())
-    return recipe._replace(init=jax.jit(recipe.init))
+def traced(config: SupervisedConfig) -> Traced:
+    """The task of a configuration on images or scenes in memory; tests of one worker share its compiled programs."""
+    task = ImageTask(config, Fields() if isinstance(config, SceneTaskConfig) else Stripes())
+    return Traced(task, jax.jit(lambda: first_state(task)), jit_step(task))
 
 
 @pytest.fixture
@@ -96,7 +103,7 @@ def start(tmp_path: Path) -> Callable[..., list[str]]:
 
     def go(config: Any, experiment: str, name: str = "run") -> list[str]:
         log: list[str] = []
-        run(dataclasses.replace(config, out=str(tmp_path / name)), experiment=experiment, log=log.append)
+        fit(config, out=tmp_path / name, experiment=experiment, log=log.append)
         return log
 
     return go

@@ -12,11 +12,11 @@ import pytest
 
 from tests.energies.opteq_reference import conv_matrix
 from tests.fixed_point.problems import relative_error
-from train.sharding import shardings
+from train.experiments.images import CIFAR10, PUBLISHED, SUPERVISED
 from train.sharding.mesh import AXES
-from train.supervised.evaluate import weight_norms
-from train.supervised.experiments import CIFAR10, PUBLISHED, SUPERVISED
-from train.supervised.networks import build, sees_vectors
+from train.sharding.rules import shardings
+from train.tasks.networks import build, sees_vectors
+from train.tasks.scores import weight_norms
 from unroll_jax.fixed_point import EquilibriumInfo
 
 

@@ -7,7 +7,7 @@ from scipy.special import softmax
 from sklearn import metrics
 
 from train.data.pictures import NOT_COUNTED
-from train.supervised.objective import confusion, mean_cross_entropy, scores
+from train.tasks.scores import confusion, mean_cross_entropy, scores
 
 CLASSES = 5
 

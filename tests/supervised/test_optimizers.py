@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train.supervised.optimizers import OptimizerConfig, learning_rates, optimizer
+from train.config.run import OptimizerConfig
+from train.step import learning_rates, make_optimizer
 
 STEPS, EPOCH = 100, 5
 
@@ -39,7 +40,7 @@ def test_a_warm_up_rises_in_a_line_and_the_rest_is_what_it_was():
 
 
 def update(gradient, weight, **options):
-    rule = optimizer(
+    rule = make_optimizer(
         OptimizerConfig(learning_rate=0.1, schedule="constant", **options), num_steps=STEPS, steps_an_epoch=EPOCH
     )
     gradient, weight = jnp.asarray(gradient), jnp.asarray(weight)
@@ -54,7 +55,7 @@ def test_sgd_adds_the_decay_to_the_gradient_and_adam_takes_it_apart():
 
 
 def test_momentum_gathers_gradients():
-    rule = optimizer(
+    rule = make_optimizer(
         OptimizerConfig(name="sgd", learning_rate=1.0, schedule="constant", momentum=0.5),
         num_steps=STEPS,
         steps_an_epoch=EPOCH,

@@ -6,9 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from tests.supervised.conftest import recipe_of
+from tests.supervised.conftest import traced
 from tests.supervised.test_runs import small
-from train.supervised.networks import adjoint_probe
+from train.step import describe_step, validate
+from train.tasks.networks import adjoint_probe
 from unroll_jax.fixed_point import equilibrium
 
 pytestmark = pytest.mark.xdist_group("images")
@@ -16,18 +17,18 @@ pytestmark = pytest.mark.xdist_group("images")
 ADJOINT = ("adjoint_residual", "adjoint_iterations", "adjoint_converged")
 
 
-def train_row(config, experiment):
+def train_row(config):
     """The row of the first step."""
-    recipe = recipe_of(config, experiment)
-    _, metrics = recipe.step(recipe.init(), next(recipe.batches(0)))
-    return recipe.describe(1, jax.device_get(metrics))[0]
+    task, init, step = traced(config)
+    _, metrics = step(init(), next(task.batches(0, None)))
+    return describe_step(task, 1, jax.device_get(metrics))[0]
 
 
-def validation_row(config, experiment):
+def validation_row(config):
     """The row of a validation before the first step, and the parameters validated."""
-    recipe = recipe_of(config, experiment)
-    state = recipe.init()
-    return recipe.validate(state).row, state.params
+    task, init, _ = traced(config)
+    state = init()
+    return validate(task, state)[0], state.params
 
 
 def network_of(config, **options):
@@ -35,7 +36,7 @@ def network_of(config, **options):
 
 
 def test_rows_hold_the_residuals_and_iterations_of_both_solves():
-    row = train_row(network_of(small("image-opteq"), tol=1e-5), "image-opteq")
+    row = train_row(network_of(small("image-opteq"), tol=1e-5))
     for residual, iterations, converged in (("residual", "iterations", "converged"), ADJOINT):
         assert 0.0 < row[residual] <= 1e-5, residual
         assert row[iterations] >= 1.0, iterations
@@ -47,7 +48,7 @@ def test_an_adjoint_that_is_cut_short_is_seen_in_the_rows(monkeypatch):
         return equilibrium(*arguments, **options, adjoint_max_steps=1, adjoint_tol=1e-6)
 
     monkeypatch.setattr("unroll_jax.models.opteq_base.equilibrium", hasty)
-    row = train_row(network_of(small("image-opteq"), tol=2e-3), "image-opteq")  # of no other test
+    row = train_row(network_of(small("image-opteq"), tol=2e-3))  # of no other test
     assert row["adjoint_residual"] > 1e-6
     assert row["adjoint_iterations"] <= 1.0
     assert row["adjoint_converged"] < 1.0
@@ -55,7 +56,7 @@ def test_an_adjoint_that_is_cut_short_is_seen_in_the_rows(monkeypatch):
 
 def test_where_no_adjoint_system_is_solved_there_is_no_figure():
     config = network_of(small("image-opteq"), num_steps=3, way="unrolled")
-    row = train_row(config, "image-opteq")
+    row = train_row(config)
     assert [row[name] for name in ADJOINT] == [None] * 3
     assert row["residual"] is not None
     for way in ("unrolled", "averaged"):
@@ -64,22 +65,22 @@ def test_where_no_adjoint_system_is_solved_there_is_no_figure():
 
 def test_a_batch_that_is_one_equilibrium_has_one_adjoint():
     options = {"regulariser": "decorrelation", "regulariser_step": 1e-3, "tol": 1e-2}
-    row = train_row(network_of(small("image-opteq"), **options), "image-opteq")
+    row = train_row(network_of(small("image-opteq"), **options))
     assert row["adjoint_converged"] == row["converged"] == 1.0
     for residual in ("residual", "adjoint_residual"):
         assert 0.0 < row[residual] <= 1e-2, residual
 
 
 def test_validation_rows_hold_the_norms_of_the_weights_in_the_order_of_the_layers():
-    row, params = validation_row(network_of(small("image-opteq"), tol=1e-5), "image-opteq")
+    row, params = validation_row(network_of(small("image-opteq"), tol=1e-5))
     layers = [params["params"][name]["W"] for name in ("layer_1", "layer_2")]
     assert 0.0 < row["residual"] <= 1e-5
     np.testing.assert_allclose(row["weight_norms"], [np.linalg.norm(W, 2) for W in layers], rtol=1e-3)
-    assert "weight_norms" not in validation_row(small("image-dnn"), "image-dnn")[0]
+    assert "weight_norms" not in validation_row(small("image-dnn"))[0]
 
 
 def test_scenes_have_the_same_figures_of_the_adjoint():
-    row = train_row(small("segment-opteq"), "segment-opteq")
+    row = train_row(small("segment-opteq"))
     assert row["adjoint_converged"] == 1.0
     assert row["adjoint_iterations"] >= 1.0
     assert row["adjoint_residual"] <= 1e-3

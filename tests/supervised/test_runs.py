@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from tests.supervised.conftest import Fields, Stripes
+from train.config.errors import UserError
 from train.data.pictures import NOT_COUNTED
-from train.errors import UserError
+from train.evaluate import evaluate
 from train.experiments import EXPERIMENTS
-from train.metrics import read_metrics
-from train.runs import evaluate, report, run
-from train.supervised.experiments import QUICK
-from train.supervised.pictures import draw_predictions, read_predictions
+from train.experiments.images import QUICK
+from train.main import fit, report
+from train.metrics import read_metrics, read_predictions
+from train.report.supervised import draw_predictions
+from train.tasks.table import open_run
 
 pytestmark = pytest.mark.xdist_group("supervised-runs")
 
@@ -53,8 +55,7 @@ def trained(tmp_path_factory):
         @functools.cache
         def go(experiment, seed=0):
             folder, log = root / f"{experiment}-{seed}", []
-            config = dataclasses.replace(small(experiment, seed=seed), out=str(folder))
-            run(config, experiment=experiment, log=log.append)
+            fit(small(experiment, seed=seed), out=folder, experiment=experiment, log=log.append)
             return folder, log
 
         yield go
@@ -97,10 +98,9 @@ def test_a_run_that_was_cut_back_ends_like_the_whole_one(trained, start, tmp_pat
 
 
 @pytest.mark.slow
-def test_runs_that_differ_by_the_seed_are_one_row(trained, tmp_path):
+def test_runs_that_differ_by_the_seed_are_one_row(trained, capsys, tmp_path):
     folders = [trained("image-dnn")[0], trained("image-dnn", 1)[0], trained("image-opteq")[0]]
-    lines = []
-    report(folders, tmp_path / "report", log=lines.append)
+    report([*map(str, folders), "--out", str(tmp_path / "report")])
     summary = read(tmp_path / "report", "summary.json")
     assert list(summary) == ["image-dnn", "image-opteq"]
     assert summary["image-dnn"]["seeds"] == [0, 1]
@@ -109,7 +109,7 @@ def test_runs_that_differ_by_the_seed_are_one_row(trained, tmp_path):
     assert summary["image-dnn"]["accuracy_range"] == [min(accuracies), max(accuracies)]
     assert summary["image-dnn"]["iterations"] is None
     assert summary["image-opteq"]["iterations"] is not None
-    assert "image-dnn" in lines[0]
+    assert any(line.startswith("image-dnn") for line in capsys.readouterr().out.splitlines())
     assert "<table>" in (tmp_path / "report" / "index.html").read_text()
 
 
@@ -127,14 +127,14 @@ def test_runs_of_different_tests_or_on_different_data_are_not_compared(trained, 
     fields = {name: {**values[name], **value} if isinstance(value, dict) else value for name, value in fields.items()}
     (other / file).write_text(json.dumps({**values, **fields}))
     with pytest.raises(UserError, match=words):
-        report([folder, other], tmp_path / "report", log=lambda _: None)
+        report([str(folder), str(other), "--out", str(tmp_path / "report")])
 
 
 @pytest.mark.slow
 def test_predictions_of_all_networks_are_one_picture(trained, tmp_path):
     names = ("segment-opteq", "segment-fcn")
     folders = [shutil.copytree(trained(name)[0], tmp_path / name) for name in names]
-    report(folders, tmp_path / "report", log=lambda _: None)
+    report([*map(str, folders), "--out", str(tmp_path / "report")])
     found = {folder.name: read_predictions(folder) for folder in folders}
     figure = draw_predictions(found, ("dark", "bright"))
     titles = [axes.get_title() for axes in figure.axes[:4]]
@@ -148,20 +148,21 @@ def test_predictions_of_all_networks_are_one_picture(trained, tmp_path):
         assert (len(np.unique(picture.reshape(-1, 3), axis=0))) == len(np.unique(guess))
     np.savez(folders[1] / "predictions.npz", **found["segment-fcn"]._replace(images=255 - first.images)._asdict())
     with pytest.raises(UserError, match="segment-opteq and segment-fcn were tested on other scenes"):
-        report(folders, tmp_path / "report", log=lambda _: None)
+        report([*map(str, folders), "--out", str(tmp_path / "report")])
     (folders[1] / "predictions.npz").write_bytes(b"half")
     with pytest.raises(UserError, match=r"predictions\.npz is damaged .*train evaluate"):
-        report(folders, tmp_path / "report", log=lambda _: None)
+        report([*map(str, folders), "--out", str(tmp_path / "report")])
     (folders[1] / "predictions.npz").unlink()
     with pytest.raises(UserError, match=r"has no predictions\.npz; run .*train evaluate"):
-        report(folders, tmp_path / "report", log=lambda _: None)
+        report([*map(str, folders), "--out", str(tmp_path / "report")])
 
 
 def test_changed_data_are_refused(trained, stripes, tmp_path):
     folder = shutil.copytree(trained("image-dnn")[0], tmp_path / "run")
     stripes.mean = np.array([0.4])
+    experiment, task = open_run(folder, log=lambda _: None)
     with pytest.raises(UserError, match=r"found\.mean was"):
-        evaluate(folder, log=lambda _: None)
+        evaluate(task, folder, experiment=experiment, log=lambda _: None)
 
 
 @pytest.mark.usefixtures("stripes")

@@ -11,17 +11,15 @@ from typing import Any, NamedTuple
 import jax
 import pytest
 
-from tests.pretrained.conftest import write_folder
+from tests.data.pretrained.conftest import write_folder
 from train.checkpoint import Checkpoints
-from train.constrained import ConstraintConfig, DualConfig
-from train.data.text import TextConfig
+from train.config.constraints import ConstraintConfig, DualConfig
+from train.config.data import TextConfig
+from train.config.text import EncoderOptions, UnrolledConfig
 from train.experiments import EXPERIMENTS
-from train.runs import run
-from train.sharding import place
-from train.text.config import EncoderOptions, TextRunConfig, UnrolledConfig
-from train.text.material import TextMaterial, load_material
-from train.text.recipe import text_recipe
-from train.text.task import Task, text_task
+from train.main import fit
+from train.step import TrainState, state_like
+from train.tasks.text import TextTask, open_text
 
 __all__ = ["write_folder"]
 
@@ -67,7 +65,7 @@ def small(prepared: Path) -> Callable[..., Any]:
         default = EXPERIMENTS[experiment].config
         usual["constraints"] = dataclasses.replace(default.constraints, warmup_steps=0)
         config = dataclasses.replace(default, **{**usual, **fields})
-        EXPERIMENTS[experiment].kind.check(config)
+        config.check()
         return config
 
     return make
@@ -86,18 +84,17 @@ def finished(small: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
         methods = ("erm", "constrained") if experiment == "text-ut" else ("constrained",)
         method = "both" if len(methods) == 2 else methods[0]
         config = small(experiment, method=method, accumulate=PARTS[experiment], **MANY)
-        run(dataclasses.replace(config, out=str(folder)), experiment=experiment, log=log.append)
+        fit(config, out=folder, experiment=experiment, log=log.append)
         runs = {name: folder / name if method == "both" else folder for name in methods}
         return Finished(runs, folder / "report", log)
 
     return train
 
 
-def newest_state(folder: Path, config: Any, material: TextMaterial) -> Any:
+def newest_state(folder: Path, task: TextTask) -> TrainState:
     """The training state in the newest checkpoint of a run."""
-    like = place(text_recipe(config, text_task(config, material), material)).like
     with Checkpoints(folder / "checkpoints", read_only=True) as checkpoints:
-        found = checkpoints.newest(like)
+        found = checkpoints.newest(state_like(task))
     assert found is not None
     return jax.device_get(found[1])
 
@@ -125,14 +122,12 @@ def write_pairs(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture
-def built(small: Callable[..., Any]) -> Callable[..., tuple[TextRunConfig, TextMaterial, Task, Any]]:
-    """Configuration, material, task and fresh parameters of an experiment."""
+def built(small: Callable[..., Any]) -> Callable[..., tuple[TextTask, Any]]:
+    """Task and fresh parameters of an experiment."""
 
-    def build(experiment: str, **fields: Any) -> tuple[Any, TextMaterial, Task, Any]:
-        config = small(experiment, **fields)
-        material = load_material(config, lambda line: None)
-        task = text_task(config, material)
-        return config, material, task, jax.jit(task.init)(jax.random.key(3))
+    def build(experiment: str, **fields: Any) -> tuple[TextTask, Any]:
+        task = open_text(small(experiment, **fields), lambda line: None)
+        return task, jax.jit(task.init)(jax.random.key(3))
 
     return build
 

@@ -6,7 +6,7 @@ import pytest
 import scipy.stats
 
 from tests.text.test_task import jnp_batch
-from train.text.early_exit import (
+from train.tasks.early_exit import (
     calibrate,
     calibrate_crosswise,
     choose_threshold,
@@ -15,8 +15,7 @@ from train.text.early_exit import (
     exit_layers,
     layer_runner,
 )
-from train.text.reading import make_split_reading
-from train.text.task import draw_noise
+from train.tasks.reading import draw_noise
 
 RNG = np.random.default_rng(0)
 ENTROPIES = RNG.uniform(0.0, 0.7, (3000, 3))
@@ -98,11 +97,10 @@ def test_no_text_is_predicted_by_itself():
 
 
 def test_exits_are_calibrated_and_chosen_on_validation_data_alone(built):
-    config, material, task, params = built("text-ut")
-    read = make_split_reading(task, material)
-    validation, test = (read(params, split, 0.6) for split in ("validation", "test"))
+    task, params = built("text-ut")
+    validation, test = (task.split_reading(params, split, 0.6) for split in ("validation", "test"))
     other = test._replace(labels=1 - test.labels, losses=test.losses[:, ::-1])
-    one, two = (evaluate_exits(config, task, material, params, validation, each) for each in (test, other))
+    one, two = (evaluate_exits(validation, each, lambda predictor, threshold: {}) for each in (test, other))
     for name in ("threshold", "calibration", "mean_depth"):
         assert one[name] == two[name]
     predictor = calibrate(validation.losses, validation.entropies)
@@ -112,9 +110,8 @@ def test_exits_are_calibrated_and_chosen_on_validation_data_alone(built):
 
 
 def test_texts_leave_one_by_one_where_they_leave_in_a_split(built, experiment):
-    _, material, task, params = built(experiment)
-    read = make_split_reading(task, material)
-    validation, test = (read(params, split, 0.0) for split in ("validation", "test"))
+    task, params = built(experiment)
+    validation, test = (task.split_reading(params, split, 0.0) for split in ("validation", "test"))
     predictor = calibrate(validation.losses, validation.entropies)
     predicted = predictor.all(test.entropies)
     levels = np.unique(predicted)
@@ -122,21 +119,21 @@ def test_texts_leave_one_by_one_where_they_leave_in_a_split(built, experiment):
     threshold = max(between, key=lambda threshold: len(set(exit_layers(predicted, threshold).tolist())))
     expected = exit_layers(predicted, threshold)
     assert len(set(expected.tolist())) > 1
-    run, found = layer_runner(task, params), []
-    for batch in material.tokens.examples("test", batch_size=1):
+    run, found = layer_runner(task.model.layerwise, params), []
+    for batch in task.material.tokens.examples("test", batch_size=1):
         found.append(run(jnp_batch(batch), None, lambda layer, entropy: predictor(layer, entropy) < threshold))
     assert [layer for layer, _ in found] == expected.tolist()
     assert [label for _, label in found] == test.predictions[np.arange(len(expected)), expected].tolist()
 
 
 def test_layers_one_by_one_are_the_network(built, experiment):
-    _, material, task, params = built(experiment)
-    batch = jnp_batch(material.tokens.batch("test", batch_size=1, seed=0, step=0))
+    task, params = built(experiment)
+    batch = jnp_batch(task.material.tokens.batch("test", batch_size=1, seed=0, step=0))
     noise = draw_noise(jax.random.key(0), batch, task.model.dim, 0.3)
     logits = jax.jit(lambda params: task.outputs(params, batch, noise, lambda logits: logits))(params)[:, 0]
     shares = np.exp(np.asarray(logits, np.float64))
     shares /= shares.sum(axis=1, keepdims=True)
-    asked, run = [], layer_runner(task, params)
+    asked, run = [], layer_runner(task.model.layerwise, params)
     assert run(batch, noise, lambda layer, entropy: asked.append((layer, entropy))) == (2, int(np.argmax(logits[-1])))
     assert [layer for layer, _ in asked] == [0, 1]
     np.testing.assert_allclose([entropy for _, entropy in asked], -(shares * np.log(shares)).sum(1)[:2], rtol=1e-4)

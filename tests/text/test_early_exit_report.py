@@ -2,10 +2,10 @@
 
 import pytest
 
+from train.report.figures import early_exit
 from train.report.groups import group
 from train.report.read import read_runs
-from train.text.figures import draw_text
-from train.text.tables import exit_table
+from train.report.tables import exit_table
 
 pytestmark = pytest.mark.xdist_group("text-runs")
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.xdist_group("text-runs")
 def test_early_exit_is_marked_as_its_legend_says(family):
     """Every mark in the panel is in the legend, in its colour and shape."""
     settings = group(read_runs([family("constrained", area=1.5), family("plain", area=1.4, method="erm")]))
-    axes = draw_text(settings)["early_exit"].axes[0]
+    axes = early_exit(settings).axes[0]
     marked = {(line.get_color(), line.get_marker()) for line in axes.lines if line.get_linestyle() == "None"}
     handles, labels = axes.get_legend_handles_labels()
     legend = {(one.get_color(), one.get_marker()) for one, words in zip(handles, labels, strict=True) if ":" in words}

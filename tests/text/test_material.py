@@ -5,14 +5,18 @@ import re
 import numpy as np
 import pytest
 
-from tests.pretrained.conftest import WORDS, bert_tensors
-from train.config import differences
-from train.data.text import TextConfig, WordTokenizer
-from train.errors import UserError
-from train.runs import evaluate, run_one
-from train.text.config import EncoderOptions, UnrolledConfig
-from train.text.material import load_material
-from train.text.predict import predict
+from tests.data.pretrained.conftest import WORDS, bert_tensors
+from train.config.data import TextConfig
+from train.config.errors import UserError
+from train.config.fields import differences
+from train.config.text import EncoderOptions, UnrolledConfig
+from train.data.words import WordTokenizer
+from train.evaluate import best_checkpoint
+from train.loop import train_run
+from train.predict import load
+from train.tasks.material import load_material
+from train.tasks.table import open_run
+from train.tasks.text import open_text
 
 # "fine" comes before "dull" by number, as it is more frequent by one.
 ROWS = [("a fine film", "good"), ("a dull film", "bad")] * 12 + [("fine fine", "good"), ("dull plot", "bad")]
@@ -52,17 +56,20 @@ def on_table(small, write_table):
 def test_a_run_is_not_read_with_words_that_changed_places(on_table, write_table, tmp_path):
     folder = tmp_path / "run"
     config = on_table(steps=2, method="erm")
-    before = load_material(config, quiet)
-    run_one(config, folder, experiment="text-ut", evaluated=False, log=quiet)
-    assert predict(folder, ["dull"], log=quiet)
+    task = open_text(config, quiet)
+    before = task.material
+    train_run(task, folder, experiment="text-ut", log=quiet)
+    (said,) = load(folder, log=quiet).predict(["dull"])
     write_table([*ROWS[:-2], ("dull dull", "good"), ("dull plot", "bad")])
     after = load_material(config, quiet)
     assert after.vocabulary_size == before.vocabulary_size
     number_of = lambda material, word: material.tokens.tokenizer.encode([word], max_length=8).tokens[0]  # noqa: E731
     assert number_of(after, "dull") == number_of(before, "fine")
-    for read in (lambda: predict(folder, ["dull"], log=quiet), lambda: evaluate(folder, log=quiet)):
-        with pytest.raises(UserError, match=r"was trained with another configuration: .*found\.tokenizer_checksum was"):
-            read()
+    experiment, edited = open_run(folder, log=quiet)
+    with pytest.raises(UserError, match=r"was trained with another configuration: .*found\.tokenizer_checksum was"):
+        best_checkpoint(edited, folder, experiment=experiment, log=quiet)
+    (again,) = load(folder, log=quiet).predict(["dull"])  # knows words as they were
+    np.testing.assert_array_equal(again.probabilities, said.probabilities)
 
 
 def changed(found, expected):

@@ -7,16 +7,22 @@ import pytest
 
 from tests.text.conftest import MANY, newest_state
 from tests.text.test_task import first_batch, jnp_batch
-from train.constrained import ConstraintConfig, DualConfig, init_state
-from train.errors import UserError
-from train.export import export, load_exported
+from train.config.constraints import ConstraintConfig, DualConfig
+from train.config.errors import UserError
+from train.config.text import EncoderOptions, UnrolledConfig
+from train.evaluate import best_checkpoint
+from train.export import export
 from train.metrics import read_metrics
-from train.runs import best_checkpoint
-from train.text.config import EncoderOptions, UnrolledConfig
-from train.text.recipe import text_recipe
-from train.text.task import Drawn
+from train.predict import load
+from train.step import describe_step, init_state, jit_step
+from train.tasks.table import open_run
+from train.tasks.text import Perturbed
 
 pytestmark = pytest.mark.xdist_group("text-runs")
+
+
+def quiet(line):
+    pass
 
 
 def close(found, expected, tolerance):
@@ -34,27 +40,26 @@ def figures(row):
 @pytest.mark.slow
 def test_a_run_in_parts_takes_the_steps_of_whole_batches(finished, built, experiment):
     folder = finished(experiment).runs["constrained"]
-    config, material, task, _ = built(experiment, **MANY | {"remat": "none"})
-    recipe, rows = text_recipe(config, task, material), []
-    state = recipe.init()
-    for number, batch in zip(range(config.steps), recipe.batches(0), strict=False):
-        state, metrics = recipe.step(state, batch)
-        rows.append(recipe.describe(number + 1, metrics)[0])
+    task, _ = built(experiment, **MANY | {"remat": "none"})
+    state, step, rows = init_state(task), jit_step(task), []
+    for number, batch in zip(range(task.config.steps), task.batches(0, None), strict=False):
+        state, metrics = step(state, batch)
+        rows.append(describe_step(task, number + 1, jax.device_get(metrics))[0])
     found = [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "train"]
     close([figures(row) for row in found], [figures(row) for row in rows], 1e-4)
-    close(newest_state(folder, config, material).dual.multipliers, state.dual.multipliers, 1e-4)
-    assert np.max(state.multipliers) > 0.01, "no multiplier moved"
+    close(newest_state(folder, task).moving.dual.multipliers, state.moving.dual.multipliers, 1e-4)
+    assert np.max(state.moving.multipliers) > 0.01, "no multiplier moved"
     assert np.max(figures(rows[-1])["slack/"]) > 0.0, "no slack moved"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("experiment", "remat"), [("text-encoder", "dots_without_batch"), ("text-ut", "everything")])
 def test_recomputing_changes_no_gradient(built, experiment, remat):
-    _, material, kept, params = built(experiment)
-    recomputed = built(experiment, remat=remat)[2]
+    kept, params = built(experiment)
+    recomputed, _ = built(experiment, remat=remat)
     noise = np.random.default_rng(0).normal(size=(8, 8, 8)).astype(np.float32)
-    drawn = Drawn(first_batch(material), jnp.asarray(noise))
-    total = lambda params, task: jnp.sum(task.sample_losses(params, drawn) ** 2)  # noqa: E731
+    drawn = Perturbed(first_batch(kept), jnp.asarray(noise))
+    total = lambda params, task: jnp.sum(task.losses(params, drawn, None)[0] ** 2)  # noqa: E731
     slopes = [lambda params, task=task: jax.value_and_grad(total)(params, task) for task in (kept, recomputed)]
     one, other = jax.jit(lambda params: [slope(params) for slope in slopes])(params)
     close(other, one, 1e-5)
@@ -64,15 +69,15 @@ def test_recomputing_changes_no_gradient(built, experiment, remat):
 
 def test_violations_are_those_of_the_worst_texts(finished, built):
     rows = read_metrics(finished("text-ut").runs["constrained"] / "metrics.jsonl")
-    config, material, task, _ = built("text-ut", **MANY)
-    batch = jnp_batch(next(text_recipe(config, task, material).batches(0)))
+    task, _ = built("text-ut", **MANY)
+    batch = jnp_batch(next(task.batches(0, None)))
 
     @jax.jit
     def sample_losses(state):
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), 0)
-        return task.sample_losses(state.params, task.draw(batch, key))
+        return task.losses(state.params, task.draw(batch, key), None)[0]
 
-    losses = np.asarray(sample_losses(init_state(config, task)), np.float64)
+    losses = np.asarray(sample_losses(init_state(task)), np.float64)
     each = np.column_stack([losses[:, 0] - 0.7, losses[:, 1:] - 0.9 * losses[:, :-1]])
     expected = np.sort(each, axis=0)[4:].mean(axis=0)
     np.testing.assert_allclose(rows[0]["violations"], expected, rtol=1e-4, atol=1e-6)
@@ -80,8 +85,9 @@ def test_violations_are_those_of_the_worst_texts(finished, built):
 
 def test_the_average_is_what_is_judged_and_exported(finished, tmp_path):
     folder = finished("text-ut").runs["erm"]
-    state = best_checkpoint(folder, log=lambda line: None).state
-    exported = load_exported(export(folder, tmp_path / "export", log=lambda line: None)).params
+    experiment, task = open_run(folder, log=quiet)
+    state = best_checkpoint(task, folder, experiment=experiment, log=quiet).state
+    exported = load(export(folder, tmp_path / "export", log=quiet), log=quiet).params
     for one, averaged, plain in zip(*map(jax.tree.leaves, (exported, state.average, state.params)), strict=True):
         np.testing.assert_array_equal(one, averaged)
         assert not np.array_equal(averaged, plain) or not np.any(plain)
@@ -91,7 +97,8 @@ def test_an_epoch_that_never_ends_is_refused(built):
     message = r"--dual.every epoch moves no multiplier: an epoch has 6 steps, multipliers may move in 4"
     with pytest.raises(UserError, match=message):
         built("text-ut", dual=DualConfig(every="epoch"))
-    assert built("text-ut", dual=DualConfig(every="epoch"), steps=6)[2].steps_an_epoch == 6
+    task, _ = built("text-ut", dual=DualConfig(every="epoch"), steps=6)
+    assert task.material.tokens.steps_an_epoch("train", batch_size=8) == 6
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from train.cli import main
-from train.errors import UserError
-from train.runs import best_checkpoint, run_one
-from train.text.models import build_model
-from train.text.predict import predict, read_texts
+from train.__main__ import main
+from train.config.errors import UserError
+from train.evaluate import best_checkpoint
+from train.loop import train_run
+from train.predict import load, read_texts
+from train.tasks.table import open_run
+from train.tasks.text import open_text
 
 TEXTS = ["the plot was dull .", "although the music seemed fresh , the plot was not clever .", "the cast felt tender ."]
 pytestmark = pytest.mark.xdist_group("text-runs")
@@ -31,11 +33,17 @@ def trained(finished):
     return lambda experiment: finished(experiment).runs["constrained"]
 
 
+@pytest.fixture(scope="module")
+def opened():
+    """The model of a folder, read once."""
+    return functools.cache(functools.partial(load, log=quiet))
+
+
 def layers_of(folder, texts, seconds=None, noise=None):
     """The probabilities of every layer by the network itself; the noise is of as many tokens as any text has."""
-    best = best_checkpoint(folder, log=quiet)
-    module = build_model(best.config, best.data).module
-    encoded = best.data.tokens.tokenizer.encode(texts, seconds, max_length=8)
+    experiment, task = open_run(folder, log=quiet)
+    best = best_checkpoint(task, folder, experiment=experiment, log=quiet)
+    encoded = task.material.tokens.tokenizer.encode(texts, seconds, max_length=8)
 
     @jax.jit
     def each(params):
@@ -43,34 +51,45 @@ def layers_of(folder, texts, seconds=None, noise=None):
         for tokens in map(np.asarray, encoded.tokens):
             own = None if noise is None else jnp.asarray(noise[None, : len(tokens)])
             mask = jnp.ones((1, len(tokens)), bool)
-            found.append(module.apply(params, jnp.asarray(tokens)[None], mask, perturbation=own)[:, 0])
+            found.append(task.model.module.apply(params, jnp.asarray(tokens)[None], mask, perturbation=own)[:, 0])
         return found
 
     return [softmax(logits, axis=-1) for logits in map(np.asarray, each(best.state.evaluated))]
 
 
-def test_predictions_are_the_networks_whatever_the_texts_beside_them(trained, experiment):
-    folder, log = trained(experiment), []
-    found = predict(folder, TEXTS, log=log.append)
-    (alone,) = predict(folder, TEXTS[:1], log=quiet)
+def tables(out):
+    """The table of every text: a title, the head and its rule, a row for each of three layers, the note."""
+    lines = out[out.index("1. ") :].splitlines()
+    return [lines[start : start + 7] for start in range(0, len(lines), 7)]
+
+
+def test_predictions_are_the_networks_whatever_the_texts_beside_them(trained, opened, capsys, experiment):
+    folder = trained(experiment)
+    found = opened(folder).predict(TEXTS, log=quiet)
+    (alone,) = opened(folder).predict(TEXTS[:1])
     np.testing.assert_allclose(found[0].probabilities, alone.probabilities, rtol=1e-4)
-    expected = layers_of(folder, TEXTS)
-    for shares, prediction, told in zip(expected, found, log[-3:], strict=True):
+    assert main(["predict", str(folder), "--text", *TEXTS]) == 0
+    told = tables(capsys.readouterr().out)
+    for shares, prediction, table in zip(layers_of(folder, TEXTS), found, told, strict=True):
         assert prediction.probabilities.shape == (3, 2)
         np.testing.assert_allclose(prediction.probabilities, shares, rtol=1e-4)
         assert prediction.label == ("negative", "positive")[int(np.argmax(shares[-1]))]
-        assert prediction.label in told
-        assert len(told.splitlines()) == 3 + 3 + 1  # a title, the head and its rule, a row for each layer, the note
+        assert prediction.label in table[0]
 
 
 @pytest.mark.parametrize("last", [0, 1])
-def test_the_table_of_a_text_has_the_shares_of_every_layer_and_the_loss_of_the_last_class(trained, last):
-    folder = trained("text-ut")
+def test_the_table_of_a_text_has_the_shares_of_every_layer_and_the_loss_of_the_last_class(
+    trained, opened, capsys, tmp_path, last
+):
+    folder, file = trained("text-ut"), tmp_path / "lines.txt"
     names, texts = ("negative", "positive"), [" ".join(words) for words in itertools.permutations(WORDS, 3)]
-    log = []
-    found = predict(folder, texts, log=log.append)
+    file.write_text("\n".join(texts))
+    found = opened(folder).predict(texts)
+    assert main(["predict", str(folder), "--file", str(file)]) == 0
     place = next(place for place, one in enumerate(found) if one.label == names[last])
-    shares, lines = found[place].probabilities, log[place].splitlines()
+    told = tables(capsys.readouterr().out)
+    assert len(told) == len(texts)
+    shares, lines = found[place].probabilities, told[place]
     assert lines[0] == f"{place + 1}. {names[last]} ({shares[-1, last]:.1%}): {texts[place]}"
     assert lines[1].split() == ["layer", "class", "p(negative)", "p(positive)", "loss"]
     for layer, line in enumerate(lines[3:6]):
@@ -79,48 +98,44 @@ def test_the_table_of_a_text_has_the_shares_of_every_layer_and_the_loss_of_the_l
         np.testing.assert_allclose(list(map(float, figures)), [*shares[layer], -np.log(shares[layer, last])], atol=6e-4)
 
 
-def test_noise_changes_predictions_and_is_that_of_its_seed(trained):
+def test_noise_changes_predictions_and_is_that_of_its_seed(trained, opened):
     folder = trained("text-ut")
+    model = opened(folder)
     clean, one, again, other = (
-        predict(folder, TEXTS, gamma=gamma, seed=seed, log=quiet)[0].probabilities
+        model.predict(TEXTS, gamma=gamma, seed=seed, log=quiet)[0].probabilities
         for gamma, seed in ((0.0, 0), (0.5, 0), (0.5, 0), (0.5, 1))
     )
     np.testing.assert_array_equal(one, again)
     assert not np.allclose(one, clean)
     assert not np.allclose(one, other)
     draw = jax.jit(lambda: jax.random.normal(jax.random.fold_in(jax.random.key(0), 0), (8, 8)))  # 8 tokens of width 8
-    strong = 0.5 * best_checkpoint(folder, log=quiet).data.embedding_std * np.asarray(draw())
+    strong = 0.5 * model.task.material.embedding_std * np.asarray(draw())
     np.testing.assert_allclose(one, layers_of(folder, TEXTS[:1], noise=strong)[0], rtol=1e-4)
-    shown = predict(folder, TEXTS[:1], gamma=0.5, seed=0, log=quiet)[0].probabilities
+    shown = model.predict(TEXTS[:1], gamma=0.5, seed=0)[0].probabilities
     np.testing.assert_allclose(shown, one, rtol=1e-5)  # nor does it depend on the texts beside
-    found = predict(folder, [TEXTS[0]] * 34, gamma=0.5, log=quiet)  # 32 are one batch
+    found = model.predict([TEXTS[0]] * 34, gamma=0.5)  # 32 are one batch
     for place in (1, 32, 33):
         assert not np.allclose(found[place].probabilities, found[0].probabilities), "every text has noise of its own"
 
 
-def test_long_texts_are_truncated_and_counted(trained):
+def test_long_texts_are_truncated_and_counted(trained, opened):
     log = []
     long = " ".join(["the plot was dull ."] * 10)
-    predict(trained("text-ut"), [TEXTS[0], long], log=log.append)
-    assert "1 of 2 texts are longer than 8 tokens; their ends are left out" in log
+    opened(trained("text-ut")).predict([TEXTS[0], long], log=log.append)
+    assert log == ["1 of 2 texts are longer than 8 tokens; their ends are left out"]
 
 
 def test_pairs_take_their_second_text(small, write_pairs, tmp_path):
     folder, seconds = tmp_path / "run", ("an animal moves", "men speak")
     config = small("text-ut", steps=2, method="erm", **write_pairs(PAIRS))
-    run_one(config, folder, experiment="text-ut", evaluated=False, log=quiet)
-    found = predict(folder, ["a dog runs"] * 2, seconds, log=quiet)
+    train_run(open_text(config, quiet), folder, experiment="text-ut", log=quiet)
+    model = load(folder, log=quiet)
+    found = model.predict(["a dog runs"] * 2, seconds=seconds)
     for prediction, shares in zip(found, layers_of(folder, ["a dog runs"] * 2, seconds), strict=True):
         np.testing.assert_allclose(prediction.probabilities, shares, rtol=1e-4)
     assert not np.allclose(found[0].probabilities, found[1].probabilities, rtol=1e-2)
     with pytest.raises(UserError, match="classifies pairs of texts; give the second with --second"):
-        predict(folder, ["a dog runs"], log=quiet)
-
-
-@pytest.fixture(scope="module")
-def opened():
-    """The best checkpoint of a folder, read once."""
-    return functools.cache(functools.partial(best_checkpoint, log=quiet))
+        model.predict(["a dog runs"])
 
 
 @pytest.mark.parametrize(
@@ -137,11 +152,9 @@ def opened():
     ],
     ids=["none", "empty", "late", "invalid", "gamma", "nan", "second", "seconds"],
 )
-def test_texts_that_cannot_be_classified_are_named(trained, opened, monkeypatch, texts, options, message):
-    monkeypatch.setattr("train.text.predict.best_checkpoint", lambda run, log: opened(run))
-    seconds, others = options.get("seconds"), {name: value for name, value in options.items() if name != "seconds"}
+def test_texts_that_cannot_be_classified_are_named(trained, opened, texts, options, message):
     with pytest.raises(UserError, match=message):
-        predict(trained("text-ut"), texts, seconds, log=quiet, **others)
+        opened(trained("text-ut")).predict(texts, **options)
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,15 @@ import jax
 import numpy as np
 import pytest
 
-from tests.pretrained.conftest import bert_tensors
-from train.runs import run_one
-from train.text.config import EncoderOptions
-from train.text.material import load_material
-from train.text.models import build_model
-from train.text.predict import predict
+from tests.data.pretrained.conftest import bert_tensors
+from train.config.text import EncoderOptions
+from train.evaluate import best_checkpoint
+from train.loop import train_run
+from train.predict import load
+from train.tasks.encoders import build_model
+from train.tasks.material import load_material
+from train.tasks.table import open_run
+from train.tasks.text import open_text
 
 TENSORS = bert_tensors() | {name: bert_tensors()[name][:2] for name in ("classifier.weight", "classifier.bias")}
 DRAWN = (
@@ -66,10 +69,12 @@ def test_no_option_keeps_logits_of_other_classes(model_of, encoder):
 def test_drawn_logits_are_told_once_and_not_where_a_trained_head_is_read(small, encoder, capsys, tmp_path):
     options = EncoderOptions(pretrained=encoder("negative", "positive"))
     config, folder, said = small("text-encoder", model=options, steps=2, method="erm"), tmp_path / "run", []
-    run_one(config, folder, experiment="text-encoder", evaluated=False, log=said.append)
+    train_run(open_text(config, said.append), folder, experiment="text-encoder", log=said.append)
     assert said.count(f"{DRAWN}; --model.hidden keeps them") == 1
     lines = []
-    run_one(config, folder, experiment="text-encoder", evaluated=False, log=lines.append)
-    predict(folder, ["dull"], log=lines.append)  # reads the best checkpoint, as evaluation does
+    train_run(open_text(config, lines.append), folder, experiment="text-encoder", log=lines.append)
+    load(folder, log=lines.append).predict(["dull"], log=lines.append)
+    experiment, task = open_run(folder, log=lines.append)
+    best_checkpoint(task, folder, experiment=experiment, log=lines.append)
     assert not any("pretrained logits" in line for line in lines)
     assert "pretrained logits" not in capsys.readouterr().out

@@ -1,7 +1,7 @@
 """Text runs from the first step to the report."""
 
 import dataclasses
-import functools
+import itertools
 import json
 import shutil
 
@@ -9,26 +9,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from tests.text.conftest import MANY, PARTS, newest_state
-from train.errors import UserError
+from train.config.errors import UserError
+from train.config.text import UnrolledConfig
 from train.experiments import EXPERIMENTS
-from train.loop import train
+from train.loop import train, train_run
+from train.main import fit, report
 from train.metrics import read_metrics
+from train.report import constrained, figures
 from train.report.groups import group
 from train.report.read import read_runs
-from train.report.verdict import notes
-from train.runs import default_folder, report, run_one
-from train.text.config import UnrolledConfig
-from train.text.evaluate import area_under
-from train.text.figures import draw_text
-from train.text.kind import TEXT_UNROLLED
-from train.text.material import load_material
-from train.text.reading import make_split_reading
-from train.text.recipe import text_recipe
-from train.text.report import compare
-from train.text.tables import area_table, exit_table
+from train.report.tables import area_table, exit_table
+from train.report.words import compare, notes
+from train.runs import default_folder
+from train.step import init_state, validate
+from train.tasks.text import area_under, open_text
 
 pytestmark = pytest.mark.xdist_group("text-runs")
 
@@ -73,7 +69,7 @@ def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(small
         (again / name).unlink()
     shutil.rmtree(again / "checkpoints" / "4")
     config = small("text-ut", method="constrained", accumulate=PARTS["text-ut"], **MANY)
-    run_one(config, again, experiment="text-ut", log=log.append)
+    fit(config, out=again, experiment="text-ut", log=log.append)
     assert "going on from the checkpoint of step 2" in log
     assert (whole / "metrics.jsonl").read_bytes() == (again / "metrics.jsonl").read_bytes()
     one, other = (read(folder, "evaluation.json") for folder in (whole, again))
@@ -90,40 +86,40 @@ def test_a_run_with_frozen_embeddings_goes_on_as_if_it_had_not_been_interrupted(
     folder, log = str(write_folder(config={"vocab_size": 20})), []
     config = small("text-ut", model=UnrolledConfig(num_layers=2, embeddings=folder, dim=64), steps=2, validate_every=1)
     whole, again = tmp_path / "whole", tmp_path / "run"
-    train_it = functools.partial(run_one, config, experiment="text-ut", evaluated=False, log=log.append)
-    train_it(whole)
+    task = open_text(config, log.append)
+    train_run(task, whole, experiment="text-ut", log=log.append)
     shutil.copytree(whole, again)
     shutil.rmtree(again / "checkpoints" / "2")
     (again / "status.json").unlink()
-    train_it(again)
+    train_run(open_text(config, log.append), again, experiment="text-ut", log=log.append)
     assert "going on from the checkpoint of step 1" in log
     assert (whole / "metrics.jsonl").read_bytes() == (again / "metrics.jsonl").read_bytes()
-    material = load_material(config, log.append)
-    one, other = (newest_state(folder, config, material) for folder in (whole, again))
+    one, other = (jax.device_get(newest_state(folder, task)) for folder in (whole, again))
     assert one.step == 2
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-def test_the_loop_compiles_once_for_each_length_of_batch(built, tmp_path):
+def test_the_loop_compiles_once_for_each_length_of_batch(built, monkeypatch, tmp_path):
     steps = {"steps": 5, "validate_every": 5}
-    config, material, task, _ = built("text-ut", **steps, max_length=32, batch_size=2, method="erm")
-    recipe, traced = text_recipe(config, task, material), []
-    lengths = [batch.tokens.shape[1] for _, batch in zip(range(5), recipe.batches(0), strict=False)]
+    task, _ = built("text-ut", **steps, max_length=32, batch_size=2, method="erm")
+    lengths, traced = [batch.tokens.shape[1] for batch in itertools.islice(task.batches(0, None), 5)], []
     assert 1 < len(set(lengths)) < len(lengths)
+    draw = task.draw
 
-    def counted(state, batch):
+    def counted(batch, key):
         traced.append(batch.tokens.shape[1])
-        return recipe.step(state, batch)
+        return draw(batch, key)
 
-    train(recipe._replace(step=counted), tmp_path, log=lambda line: None)
+    monkeypatch.setattr(task, "draw", counted)
+    train(task, tmp_path, log=lambda line: None)
     assert sorted(traced) == sorted(set(lengths))
     assert read(tmp_path, "status.json")["state"] == "finished"
 
 
 def test_readings_of_a_split_do_not_depend_on_how_it_is_padded(built, experiment):
-    _, material, task, params = built(experiment, max_length=16)
-    found = make_split_reading(task, material)(params, "test", 0.0)
-    texts = list(material.tokens.examples("test", batch_size=1))
+    task, params = built(experiment, max_length=16)
+    found = task.split_reading(params, "test", 0.0)
+    texts = list(task.material.tokens.examples("test", batch_size=1))
     assert found.losses.shape == found.entropies.shape == found.predictions.shape == (len(texts), 3)
     assert found.labels.tolist() == [int(batch.labels[0]) for batch in texts]
     lengths = [batch.tokens.shape[1] for batch in texts]
@@ -144,13 +140,14 @@ def test_the_area_is_that_of_trapezoids():
     assert area_under({0.5: 0.9}) is None
 
 
-FIGURES = ("accuracy_curve", "layer_losses", "error_rates", "ratios", "early_exit")  # of every report
-
-
 def draw_only(monkeypatch, name):
-    """Draws one figure of a report; those that every page has beside it are left empty."""
-    empty = {other: Figure(figsize=(0.1, 0.1)) for other in FIGURES if other != name}
-    monkeypatch.setattr("train.text.report.draw_text", lambda settings: empty | {name: draw_text(settings)[name]})
+    """Draws one figure of a report; the others are left out."""
+    real = constrained._picture
+
+    def picture(other, figure, caption):
+        return real(other, figure if other == name else None, caption)
+
+    monkeypatch.setattr("train.report.constrained._picture", picture)
 
 
 def test_areas_stand_as_in_the_papers_table(family):
@@ -189,20 +186,19 @@ def test_methods_are_compared_where_their_configurations_agree(family, order):
 
 
 @pytest.mark.parametrize("stored", [0.0, None], ids=["an earlier version's", "none"])
-def test_under_one_gamma_there_is_no_area(family, monkeypatch, tmp_path, stored):
+def test_under_one_gamma_there_is_no_area(built, family, monkeypatch, capsys, tmp_path, stored):
     draw_only(monkeypatch, "accuracy_curve")
     one = {"test_gammas": [2.0], "area": stored}
     folders = [family("plain", method="erm", **one), family("own", **one), family("more", seed=1, **one)]
-    log = []
-    report(folders, tmp_path / "report", log=log.append)
-    said = " ".join(log)
+    report([*map(str, folders), "--out", str(tmp_path / "report")])
+    said = capsys.readouterr().out
     assert "area" not in said.replace("Area under the accuracy over test gamma 2 alone", "")
     assert "Constrained against plain: at gamma 0 0.00 points of accuracy." in said
     assert [row[1:4] for row in area_table(group(read_runs(folders))).rows] == [("-", "-", "-")]
     summary = read(tmp_path / "report", "summary.json")
     assert [variant["area"] for variant in summary["groups"][0]["variants"]] == [None, None]
     found = read(folders[0], "evaluation.json")
-    assert "area" not in TEXT_UNROLLED.verdict(found | {"area": area_under({2.0: 0.5})})
+    assert "area" not in built("text-ut")[0].verdict(found | {"area": area_under({2.0: 0.5})})
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -220,7 +216,7 @@ def test_where_no_configuration_agrees_it_is_said_which_was_compared_with(family
 def test_an_ablation_over_alpha_is_drawn_and_summarised(family, monkeypatch, tmp_path):
     draw_only(monkeypatch, "ablation")
     folders = [family(f"alpha{alpha}", area=1.5 + alpha, constraints__alpha=[alpha]) for alpha in (0.05, 0.1, 0.2)]
-    report(folders, tmp_path / "report", log=lambda line: None)
+    report([*map(str, folders), "--out", str(tmp_path / "report")])
     assert (tmp_path / "report" / "ablation.png").stat().st_size > 10_000
     summary = read(tmp_path / "report", "summary.json")
     assert [variant["area"] for variant in summary["groups"][0]["variants"]] == pytest.approx([1.55, 1.6, 1.7])
@@ -229,8 +225,8 @@ def test_an_ablation_over_alpha_is_drawn_and_summarised(family, monkeypatch, tmp
 def test_ratios_stand_side_by_side_with_and_without_resilience(family):
     folders = [family("soft", area=1.5), family("hard", area=1.4, constraints__resilience=None)]
     settings = group(read_runs(folders))
-    share = f"{settings[0].variants[0].scalar('share_descending'):.1%} of steps descend"
-    _, labels = draw_text(settings)["ratios"].axes[0].get_legend_handles_labels()
+    share = f"{settings[0].variants[0].mean('share_descending'):.1%} of steps descend"
+    _, labels = figures.ratios(settings).axes[0].get_legend_handles_labels()
     for title in ("constrained (resilience 2.0)", "constrained (resilience None)"):
         assert any(label.startswith(title) and label.endswith(share) for label in labels)
     assert [row[0] for row in area_table(settings).rows] == ["2, 0.6, resilience 2.0", "2, 0.6, resilience None"]
@@ -239,23 +235,22 @@ def test_ratios_stand_side_by_side_with_and_without_resilience(family):
 def test_runs_tested_on_other_texts_are_not_compared(family, tmp_path):
     folders = [family("a", area=1.0, num_examples=20), family("b", area=1.0, num_examples=30)]
     with pytest.raises(UserError, match="differ in number of test examples"):
-        report(folders, tmp_path / "report", log=lambda line: None)
+        report([*map(str, folders), "--out", str(tmp_path / "report")])
 
 
 def test_runs_that_mean_something_else_by_gamma_are_not_compared(family, tmp_path):
     folders = [family("a", area=1.0, method="erm"), family("b", area=1.0, noise="variance")]
     with pytest.raises(UserError, match=r"differ in the meaning of gamma \(--noise\): .* deviation, .* variance;"):
-        report(folders, tmp_path / "report", log=lambda line: None)
+        report([*map(str, folders), "--out", str(tmp_path / "report")])
 
 
 def test_a_model_that_gives_every_text_one_class_is_said_to_have_collapsed(built):
-    config, material, task, _ = built("text-ut", method="erm")
-    recipe = text_recipe(config, task, material)
-    state = recipe.init()
+    task, _ = built("text-ut", method="erm")
+    state = init_state(task)
     head = jax.device_get(state.params["params"]["head"]["logits"])
     blind = {"kernel": jnp.asarray(0.0 * head["kernel"]), "bias": jnp.asarray(np.eye(2, dtype=np.float32)[1])}
     dead = {**state.params["params"], "head": {"logits": blind}}
-    said = recipe.validate(state._replace(params={"params": dead})).collapse
+    _, _, said = validate(task, state._replace(params={"params": dead}))
     assert said is not None
     assert "it gives every text the class positive" in said
 
@@ -270,6 +265,6 @@ def test_every_experiment_has_a_folder_of_its_own_and_the_bounds_of_the_paper():
     assert kept["text-ut-imdb"] == pytest.approx((0.9, 3.45))
     assert kept["text-ut-mnli"] == pytest.approx((0.9, 1.98))
     for name, config in configs.items():
-        EXPERIMENTS[name].kind.check(config)
+        config.check()
         assert config.data.source == name.rpartition("-")[2]
         assert dataclasses.replace(config, method="erm").constraints.resilience == 10.0

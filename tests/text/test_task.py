@@ -8,23 +8,25 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from tests.pretrained.conftest import WORDS
+from tests.data.pretrained.conftest import WORDS
 from tests.text.conftest import MODELS
-from train.constrained import init_state, make_step
-from train.data.text import TokenBatch, WordTokenizer
-from train.errors import UserError
-from train.text.config import EncoderOptions, UnrolledConfig
-from train.text.early_exit import layer_runner
-from train.text.reading import BATCH_SIZE, NOISE_SEED, make_split_reading
-from train.text.task import draw_noise, text_task
+from train.config.errors import UserError
+from train.config.text import EncoderOptions, UnrolledConfig
+from train.data.tokens import TokenBatch
+from train.data.words import WordTokenizer
+from train.step import init_state, jit_step
+from train.tasks.common import NOISE_SEED
+from train.tasks.early_exit import layer_runner
+from train.tasks.reading import draw_noise
+from train.tasks.text import BATCH_SIZE, TextTask
 
 
 def jnp_batch(batch):
     return TokenBatch(*map(jnp.asarray, batch))
 
 
-def first_batch(material, **options):
-    return jnp_batch(material.tokens.batch("train", **{"batch_size": 8, "seed": 0, "step": 0, **options}))
+def first_batch(task, **options):
+    return jnp_batch(task.material.tokens.batch("train", **{"batch_size": 8, "seed": 0, "step": 0, **options}))
 
 
 def cross_entropies(logits, labels):
@@ -34,15 +36,15 @@ def cross_entropies(logits, labels):
 
 
 def test_losses_of_samples_are_cross_entropies_of_the_perturbed_texts(built, experiment):
-    _, material, task, params = built(experiment, train_gamma=0.6)
-    clean = text_task(built(experiment, train_gamma=0.0)[0], material)
-    batch, key = first_batch(material), jax.random.key(1)
+    task, params = built(experiment, train_gamma=0.6)
+    clean = TextTask(dataclasses.replace(task.config, train_gamma=0.0), task.material)
+    batch, key = first_batch(task), jax.random.key(1)
 
     @jax.jit
     def run(params, gamma):
-        noise = draw_noise(key, batch, task.model.dim, (gamma * material.embedding_std) ** 2)
+        noise = draw_noise(key, batch, task.model.dim, (gamma * task.material.embedding_std) ** 2)
         own = {"token_types": batch.token_types, "perturbation": noise}
-        losses = {each: one.sample_losses(params, one.draw(batch, key)) for each, one in ((0.6, task), (0.0, clean))}
+        losses = {each: one.losses(params, one.draw(batch, key), None)[0] for each, one in ((0.6, task), (0.0, clean))}
         return losses, task.model.module.apply(params, batch.tokens, batch.mask, **own)
 
     for gamma in (0.0, 0.6):
@@ -52,13 +54,13 @@ def test_losses_of_samples_are_cross_entropies_of_the_perturbed_texts(built, exp
 
 
 def test_longer_padding_leaves_losses_and_gradients_as_they_are(built, experiment):
-    _, material, task, params = built(experiment, train_gamma=0.0, max_length=32)
-    batches = (first_batch(material, step=step) for step in range(6))
+    task, params = built(experiment, train_gamma=0.0, max_length=32)
+    batches = (first_batch(task, step=step) for step in range(6))
     batch = min(batches, key=lambda batch: batch.tokens.shape[1])
     more = lambda part, fill: np.pad(part, ((0, 0), (0, 32 - part.shape[1])), constant_values=fill)  # noqa: E731
     longer = jnp_batch((more(batch.tokens, 5), more(batch.mask, False), more(batch.token_types, 1), batch.labels))
     assert longer.tokens.shape[1] > batch.tokens.shape[1]
-    total = lambda params, batch: jnp.sum(task.sample_losses(params, task.draw(batch, None)))  # noqa: E731
+    total = lambda params, batch: jnp.sum(task.losses(params, task.draw(batch, None), None)[0])  # noqa: E731
     both = jax.jit(lambda params: [jax.value_and_grad(total)(params, each) for each in (batch, longer)])
     (loss, gradient), (found, found_gradient) = both(params)
     np.testing.assert_allclose(found, loss, rtol=1e-5)
@@ -67,8 +69,8 @@ def test_longer_padding_leaves_losses_and_gradients_as_they_are(built, experimen
 
 
 def test_noise_has_the_stated_variance_and_grows_with_gamma(built):
-    _, material, task, _ = built("text-ut")
-    batch = first_batch(material)
+    task, _ = built("text-ut")
+    batch = first_batch(task)
     draw = jax.jit(lambda key, variance: draw_noise(key, batch, 400, variance))
     for gamma in (0.0, 0.3, 0.6, 1.2):
         noise = draw(jax.random.key(0), task.variance(gamma))
@@ -78,16 +80,17 @@ def test_noise_has_the_stated_variance_and_grows_with_gamma(built):
 
 @pytest.mark.parametrize(("noise", "power"), [("deviation", 2), ("variance", 1)])
 def test_gamma_times_the_std_is_the_deviation_or_the_variance_of_noise(built, noise, power):
-    _, material, task, _ = built("text-ut", noise=noise)
+    task, _ = built("text-ut", noise=noise)
     for gamma in (0.0, 0.5, 2.0):
-        assert task.variance(gamma) == pytest.approx((gamma * material.embedding_std) ** power)
+        assert task.variance(gamma) == pytest.approx((gamma * task.material.embedding_std) ** power)
 
 
 def test_the_std_is_that_of_the_embeddings_of_all_train_tokens(built, tmp_path):
     rng = np.random.default_rng(0)
     lines = [f"{word} {' '.join(f'{value:.4f}' for value in rng.normal(0.3, 0.5, 5))}" for word in ("the", "plot", ".")]
     (tmp_path / "vectors.txt").write_text("\n".join(lines) + "\n")
-    _, material, task, params = built("text-ut", model=UnrolledConfig(embeddings=str(tmp_path / "vectors.txt")))
+    task, params = built("text-ut", model=UnrolledConfig(embeddings=str(tmp_path / "vectors.txt")))
+    material = task.material
     np.testing.assert_array_equal(params["params"]["embeddings"]["word"]["embedding"], material.table)
     tokens = np.concatenate([batch.tokens[batch.mask] for batch in material.tokens.examples("train", batch_size=7)])
     assert material.embedding_std == pytest.approx(np.std(material.table[tokens].astype(np.float64)), rel=1e-9)
@@ -99,31 +102,33 @@ def test_given_embeddings_stay_as_they_are_where_they_are_frozen(built, write_fo
     folder = str(write_folder(config={"vocab_size": 20}))
     if given == "text-encoder":
         model, place = EncoderOptions(pretrained=folder, frozen=frozen), ("encoder", "embeddings", "word", "embedding")
-        assert built(given, model=dataclasses.replace(model, frozen=False))[2].trained is None, "all is trained"
+        task, params = built(given, model=dataclasses.replace(model, frozen=False))
+        assert task.trained(params) is None, "all is trained"
     else:
         model, place = UnrolledConfig(embeddings=folder, frozen=frozen), ("embeddings", "word", "embedding")
-    config, material, task, _ = built(given, model=model, method="erm")
-    state, step = init_state(config, task), make_step(config, task)
+    task, _ = built(given, model=model, method="erm")
+    table, state, step = task.material.table, init_state(task), jit_step(task)
     before = jax.tree.map(np.array, state.params)
     for number in range(2):  # the first has a rate of almost nothing
-        state, _ = step(state, first_batch(material, step=number))
+        state, _ = step(state, first_batch(task, step=number))
 
     def at_place(params):
         for name in ("params", *place):
             params = params[name]
         return params
 
-    np.testing.assert_array_equal(at_place(before), material.table)
-    assert np.array_equal(at_place(state.params), material.table) == frozen
+    np.testing.assert_array_equal(at_place(before), table)
+    assert np.array_equal(at_place(state.params), table) == frozen
     both = zip(jax.tree.leaves(before), jax.tree.leaves(state.params), strict=True)
     changed = [not np.array_equal(one, other) for one, other in both]
     assert sum(changed) >= len(changed) - 3  # token types and positions that no text has aside
-    kept = sum(leaf.shape == material.table.shape for leaf in jax.tree.leaves(state.opt_state))
+    kept = sum(leaf.shape == table.shape for leaf in jax.tree.leaves(state.opt_state))
     assert kept == (0 if frozen else 2), "the moments of Adam, of what is trained alone"
 
 
 def test_a_pretrained_encoder_starts_with_its_weights_and_its_own_words(built, write_folder):
-    _, material, task, params = built("text-encoder", model=EncoderOptions(pretrained=str(write_folder())))
+    task, params = built("text-encoder", model=EncoderOptions(pretrained=str(write_folder())))
+    material = task.material
     assert not isinstance(material.tokens.tokenizer, WordTokenizer)
     assert (task.model.num_layers, task.model.dim, material.vocabulary_size) == (2, 8, 20)
     assert len(WORDS) <= material.vocabulary_size
@@ -136,8 +141,8 @@ def test_a_pretrained_encoder_starts_with_its_weights_and_its_own_words(built, w
 def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder, write_pairs):
     rows = [("a film that ends", "good", "x"), ("good", "a long film", "y"), ("bad and long", "never ends", "x")]
     model = EncoderOptions(pretrained=str(write_folder()))
-    _, material, task, params = built("text-encoder", model=model, max_length=12, train_gamma=0.0, **write_pairs(rows))
-    batch = first_batch(material, batch_size=3)
+    task, params = built("text-encoder", model=model, max_length=12, train_gamma=0.0, **write_pairs(rows))
+    batch = first_batch(task, batch_size=3)
     ends = batch.tokens == WORDS.index("[SEP]")
     kinds = jnp.where(batch.mask & (jnp.cumsum(ends, axis=1) - ends > 0), 1, 0)  # all behind the first separator
 
@@ -147,9 +152,9 @@ def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder,
 
     logits = apply(kinds)
     assert not np.allclose(logits, apply(0 * kinds), rtol=1e-2)
-    losses = jax.jit(task.sample_losses)(params, task.draw(batch, None))
+    losses, _ = jax.jit(task.losses)(params, task.draw(batch, None), None)
     np.testing.assert_allclose(losses, cross_entropies(logits, batch.labels), rtol=1e-4)
-    run, found = layer_runner(task, params), []
+    run, found = layer_runner(task.model.layerwise, params), []
     for row in range(3):
         run(TokenBatch(*(part[row : row + 1] for part in batch)), None, lambda _, entropy: found.append(entropy))
     logs = log_softmax(np.asarray(logits, np.float64), axis=-1)
@@ -202,32 +207,31 @@ def test_texts_longer_than_an_encoder_can_take_are_refused_by_the_option(built, 
 
 
 def test_evaluations_add_the_same_noise_to_every_model_scaled_by_gamma(built, experiment):
-    _, material, task, params = built(experiment)
-    read = make_split_reading(task, material)
-    (batch,) = map(jnp_batch, material.tokens.examples("test", batch_size=BATCH_SIZE))
+    task, params = built(experiment)
+    (batch,) = map(jnp_batch, task.material.tokens.examples("test", batch_size=BATCH_SIZE))
 
     @jax.jit
     def perturbed(params, gamma):
         shape = (*batch.tokens.shape, task.model.dim)
         unit = jax.random.normal(jax.random.fold_in(jax.random.key(NOISE_SEED), 0), shape)
-        own = {"token_types": batch.token_types, "perturbation": gamma * material.embedding_std * unit}
+        own = {"token_types": batch.token_types, "perturbation": gamma * task.material.embedding_std * unit}
         return task.model.module.apply(params, batch.tokens, batch.mask, **own)
 
     for gamma in (0.5, 1.0):
         expected = cross_entropies(perturbed(params, gamma), batch.labels)
-        np.testing.assert_allclose(read(params, "test", gamma).losses, expected, rtol=1e-4)
+        np.testing.assert_allclose(task.split_reading(params, "test", gamma).losses, expected, rtol=1e-4)
 
 
 def test_bfloat16_is_near_float32_and_keeps_parameters_and_layer_0_wide(built, experiment):
     narrow = dataclasses.replace(MODELS[experiment], dtype="bfloat16")
-    (_, material, task, params), (_, _, other, same) = built(experiment), built(experiment, model=narrow)
+    (task, params), (other, same) = built(experiment), built(experiment, model=narrow)
     assert {leaf.dtype for leaf in jax.tree.leaves(same)} == {jnp.dtype(jnp.float32)}
-    batch = first_batch(material)
-    text = jnp_batch(material.tokens.batch("test", batch_size=1, seed=0, step=0))
+    batch = first_batch(task)
+    text = jnp_batch(task.material.tokens.batch("test", batch_size=1, seed=0, step=0))
 
     @jax.jit
     def run(params):
-        losses = [one.sample_losses(params, one.draw(batch, jax.random.key(0))) for one in (task, other)]
+        losses = [one.losses(params, one.draw(batch, jax.random.key(0)), None)[0] for one in (task, other)]
         return losses, other.outputs(params, text, None, lambda logits: logits)
 
     (wide, found), logits = jax.tree.map(np.asarray, run(params))
@@ -235,5 +239,5 @@ def test_bfloat16_is_near_float32_and_keeps_parameters_and_layer_0_wide(built, e
     np.testing.assert_allclose(found, wide, rtol=0.05, atol=0.02)
     assert not np.array_equal(found[:, 1:], wide[:, 1:])
     entropies, logs = [], log_softmax(np.asarray(logits[0, 0], np.float64))
-    layer_runner(other, params)(text, None, lambda layer, entropy: entropies.append(entropy))
+    layer_runner(other.model.layerwise, params)(text, None, lambda layer, entropy: entropies.append(entropy))
     np.testing.assert_allclose(entropies[0], -np.sum(np.exp(logs) * logs), rtol=1e-5)

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import functools
-import os
+import json
 import shutil
 import subprocess
 import sys
@@ -12,20 +12,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from PIL import Image
 
 from tests.started import environment
+from train.config.video import ModelConfig, VideoConfig
 from train.data.clips import FRAME_SIZE, NUM_FRAMES
 from train.data.photos import photo_clips
-from train.recipe import Recipe
-from train.runs import run
-from train.video.config import ModelConfig, VideoConfig
-from train.video.evaluate import make_split_losses
-from train.video.recipe import video_recipe
-from train.video.task import Task, video_task
+from train.main import evaluate_again, fit
+from train.step import jit_step, state_like
+from train.tasks.video import VideoTask
 
 # An epoch of 5 steps: what goes on from step 4 has a sum of one violation, and slacks that start anew after step 5.
 MANY = {
@@ -65,7 +62,7 @@ SIZES = {"train": 64, "validation": 12, "test": 10}
 
 
 class Clips:
-    """Stands in for `train.data.VideoData`: sequences of 4 frames of 4 x 4 pixels that drift over a gradient."""
+    """Stands in for `train.data.video.VideoData`: sequences of 4 frames of 4 x 4 pixels that drift over a gradient."""
 
     num_tokens, token_dim = 4, 16
 
@@ -169,35 +166,36 @@ def changed(config: VideoConfig) -> Callable[..., VideoConfig]:
     return change
 
 
-# Half of a small run is tracing: tasks, recipes and evaluations of a configuration are made once in a process.
-traced_task = functools.cache(video_task)
-traced_losses = functools.cache(make_split_losses)
-
-
-@functools.cache
-def traced_recipe(config: VideoConfig, task: Task, data: Clips) -> Recipe:
-    made = video_recipe(config, task, data)
-    return made._replace(init=jax.jit(made.init))
+# Half of a small run is tracing: a configuration's task, its step and its state's shapes are made once in a process.
+traced_task = functools.cache(VideoTask)
+traced_step = functools.cache(jit_step)
+traced_state = functools.cache(state_like)
 
 
 @contextlib.contextmanager
 def clips_in_memory() -> Iterator[None]:
     """Commands find `CLIPS` in place of a data set, and write no report."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("train.video.kind.load", lambda config, *, log: CLIPS)
-        patch.setattr("train.video.kind.write_report", lambda *arguments, **options: None)
-        patch.setattr("train.video.kind.video_task", traced_task)
-        patch.setattr("train.video.kind.video_recipe", traced_recipe)
-        for module in ("recipe", "evaluate"):
-            patch.setattr(f"train.video.{module}.make_split_losses", traced_losses)
+        patch.setattr("train.tasks.video.load", lambda config, *, log: CLIPS)
+        patch.setattr("train.tasks.video.VideoTask", traced_task)
+        patch.setattr("train.loop.jit_step", traced_step)
+        for module in ("loop", "step", "evaluate"):
+            patch.setattr(f"train.{module}.state_like", traced_state)
+        patch.setattr("train.report.kinds.write_report", lambda *arguments, **options: None)
         yield
 
 
 def logged(config: VideoConfig, folder: Path) -> list[str]:
     """Runs a configuration as the command line does; returns its log."""
     log: list[str] = []
-    run(dataclasses.replace(config, out=str(folder)), experiment="video-ut", log=log.append)
+    fit(dataclasses.replace(config, out=str(folder)), experiment="video-ut", log=log.append)
     return log
+
+
+def evaluated_again(folder: Path) -> dict[str, Any]:
+    """Evaluates a run as the command line does; returns its evaluation.json."""
+    evaluate_again([str(folder)])
+    return json.loads((folder / "evaluation.json").read_text())
 
 
 @pytest.fixture
@@ -244,11 +242,3 @@ def infeasible(changed: Callable[..., VideoConfig], tmp_path_factory: pytest.Tem
 def finished(both: Path, tmp_path: Path) -> Path:
     """A copy of the constrained run at ``tmp_path / "run"``."""
     return shutil.copytree(both / "constrained", tmp_path / "run")
-
-
-@pytest.fixture
-def real_data() -> Path:
-    """The folder of real data files."""
-    if "UNROLL_DATA" not in os.environ:
-        pytest.skip("UNROLL_DATA does not name the folder of real data")
-    return Path(os.environ["UNROLL_DATA"])

@@ -1,40 +1,42 @@
 """A task of eight numbers in place of a network: steps under many options are branches of one small program."""
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from train.constrained import init_state, make_step
-from train.constrained.bounds import descent_bounds
-from train.video.task import Task
+from train.step import first_state, train_step
+from train.task import Task
+from train.tasks.common import constrained_training
 
-__all__ = ["batches", "ladder", "train"]
+__all__ = ["Ladder", "batches", "train"]
 
 WIDTH, LAYERS = 4, 2
 
 
-def ladder(config: Any, dtype: Any = "float32") -> Task:
+class Ladder(Task):
     """Layer l multiplies its input by w_l, entry by entry; f_l is half the squared norm. An epoch has two steps."""
 
-    def sample_losses(params: Any, y: jax.Array) -> jax.Array:
-        outputs = [y]
+    num_layers = LAYERS
+
+    def __init__(self, config: Any, dtype: Any = "float32"):
+        self._config, self._dtype = config, dtype
+        self.training = constrained_training(config, num_layers=LAYERS, steps_an_epoch=2)
+
+    @property
+    def config(self) -> Any:
+        return self._config
+
+    def init(self, key: jax.Array) -> jax.Array:
+        return jax.random.uniform(key, (LAYERS, WIDTH), self._dtype, 0.8, 1.2)
+
+    def losses(self, params: jax.Array, batch: jax.Array, probe: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+        outputs = [batch]
         for w in params:
             outputs.append(outputs[-1] * w)
-        return jnp.stack([0.5 * jnp.sum(y**2, axis=-1) for y in outputs], axis=-1)
-
-    def unused(*_: Any) -> Any:
-        raise AssertionError
-
-    return Task(
-        init=lambda key: jax.random.uniform(key, (LAYERS, WIDTH), dtype, 0.8, 1.2),
-        outputs=unused,
-        draw=lambda batch, key: batch,
-        sample_losses=sample_losses,
-        bounds=descent_bounds(config.constraints, LAYERS),
-        steps_an_epoch=2,
-    )
+        return jnp.stack([0.5 * jnp.sum(y**2, axis=-1) for y in outputs], axis=-1), {}
 
 
 def batches(count: int, size: int, dtype: Any = "float32") -> np.ndarray:
@@ -44,5 +46,5 @@ def batches(count: int, size: int, dtype: Any = "float32") -> np.ndarray:
 
 def train(config: Any, data: Any, dtype: Any = "float32") -> Any:
     """The state after a step on each batch, and the metrics of the steps, stacked; to be called under `jax.jit`."""
-    task = ladder(config, dtype)
-    return jax.lax.scan(make_step(config, task), init_state(config, task), jnp.asarray(data))
+    task = Ladder(config, dtype)
+    return jax.lax.scan(functools.partial(train_step, task), first_state(task), jnp.asarray(data))

@@ -5,12 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.train.conftest import MANY, traced_losses, traced_task
-from train.average import first_average, next_average
+from tests.train.conftest import MANY, traced_task
+from tests.train.ladder import Ladder
 from train.checkpoint import Checkpoints
-from train.constrained import init_state
-from train.export import export, load_exported
+from train.export import export
 from train.metrics import read_metrics
+from train.step import first_state, next_average, state_like
+from train.weights import named_arrays, read_export
 
 
 @pytest.mark.parametrize("decay", [0.3, 0.999, 0.99999])
@@ -23,7 +24,7 @@ def test_the_average_is_the_weighted_mean_written_out(decay):
             average = next_average(average, {"w": values[step]}, step, decay)
             return average, average["w"]
 
-        return jax.lax.scan(move, first_average({"w": jnp.full(3, 7.0)}, decay), jnp.arange(40))[1]
+        return jax.lax.scan(move, {"w": jnp.full(3, 7.0)}, jnp.arange(40))[1]
 
     for step, found in enumerate(np.asarray(averages(values))):
         weights = decay ** np.arange(step, -1, -1, dtype=np.float64)
@@ -31,8 +32,8 @@ def test_the_average_is_the_weighted_mean_written_out(decay):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5, err_msg=f"step {step}")
 
 
-def test_without_a_decay_there_is_none():
-    assert first_average({"w": np.ones(2)}, None) is None
+def test_without_a_decay_there_is_none(config):
+    assert first_state(Ladder(config)).average is None
     assert next_average(None, {"w": np.ones(2)}, np.zeros((), np.int32), None) is None
 
 
@@ -42,9 +43,9 @@ def test_validation_evaluation_and_export_use_the_average(many, changed, clips, 
     config = changed(**MANY)
     task = traced_task(config, clips)
     with Checkpoints(many / "checkpoints", read_only=True) as checkpoints:
-        step, state, _ = checkpoints.best(jax.eval_shape(lambda: init_state(config, task)))
+        step, state, _ = checkpoints.best(state_like(task))
     losses = {
-        name: traced_losses(task, clips)(params, "validation", config.train_gamma).sample_losses.mean(axis=0)
+        name: task.split_losses(params, "validation", config.train_gamma).samples.mean(axis=0)
         for name, params in (("average", state.average), ("last", state.params))
     }
     rows = read_metrics(many / "metrics.jsonl")
@@ -52,6 +53,8 @@ def test_validation_evaluation_and_export_use_the_average(many, changed, clips, 
     np.testing.assert_allclose(row["layer_losses"], losses["average"], rtol=1e-6)
     assert not np.allclose(losses["average"], losses["last"], rtol=1e-3), "the case tells the two apart"
 
-    exported = load_exported(export(many, tmp_path / "export", log=lambda _: None))
-    for found, expected in zip(jax.tree.leaves(exported.params), jax.tree.leaves(state.average), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    exported = read_export(export(many, tmp_path / "export", log=lambda _: None)).arrays
+    average = named_arrays(jax.device_get(state.average))
+    assert exported.keys() == average.keys()
+    for name, found in exported.items():
+        np.testing.assert_array_equal(found, average[name])

@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from tests.started import WITHOUT_TORCH, environment
-from train.cli import main
+from train.__main__ import main
 from train.data import images, text
-from train.video.task import video_task
+from train.tasks.video import VideoTask
 
 SMALL = ("--steps", "4", "--batch-size", "4", "--model.num-layers", "2", "--validate-every", "2", "--test-gammas", "0")
 
@@ -127,11 +127,13 @@ def test_a_resume_with_a_changed_option_names_it_and_both_values(refused, capsys
 
 @pytest.mark.usefixtures("in_memory")
 def test_a_loss_that_is_not_finite_is_one_line_with_step_and_layer(capsys, monkeypatch, tmp_path):
-    def poisoned(config, data):
-        task = video_task(config, data)
-        return task._replace(sample_losses=lambda *arguments: task.sample_losses(*arguments).at[:, 1].mul(jnp.nan))
+    def losses(self, params, batch, probe):
+        samples, figures = ordinary(self, params, batch, probe)
+        return samples.at[:, 1].mul(jnp.nan), figures
 
-    monkeypatch.setattr("train.video.kind.video_task", poisoned)
+    ordinary = VideoTask.losses
+    monkeypatch.setattr(VideoTask, "losses", losses)
+    monkeypatch.setattr("train.tasks.video.VideoTask", VideoTask)
     assert main(["run", "video-ut", *SMALL, "--out", str(tmp_path / "run")]) == 2
     lines = capsys.readouterr().err.splitlines()
     errors = [line for line in lines if line.startswith("error: ")]
@@ -175,7 +177,7 @@ def test_an_interrupt_is_no_traceback(capsys, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("train.video.kind.load", interrupted)
+    monkeypatch.setattr("train.tasks.video.load", interrupted)
     assert main(["run", "video-ut"]) == 130
     assert "goes on from its last checkpoint" in capsys.readouterr().err
 
@@ -237,10 +239,10 @@ def test_the_program_lists_refuses_and_never_imports_tensorflow(tmp_path):
 
     program = """
 import sys
-from train.cli import main
+from train.__main__ import main
 main(["list"])
 print(main(["run", "video-ut", "--constraints.alpha", "2"]))
-import train.runs, train.data, train.report
+import train.runs, train.data.video, train.report
 print("tensorflow" in sys.modules)
 """
     command = [sys.executable, "-W", "error", "-c", program]

@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from train.compiled import keep_programs
+from train.system.machine import ONE_ORDER, keep_programs
 
 NAME = "jax_compilation_cache_dir"
 
@@ -30,3 +30,13 @@ def test_programs_are_kept_in_the_home_unless_jax_was_told_otherwise(folder, tmp
     assert folder(None) == str(tmp_path / ".cache" / "unroll_jax" / "compiled")
     assert folder("elsewhere") == "elsewhere"
     assert folder(None, "") is None
+
+
+def test_programs_of_many_devices_on_cpus_are_compiled_anew(folder, monkeypatch):
+    before = jax.config.jax_enable_compilation_cache
+    monkeypatch.setenv("XLA_FLAGS", ONE_ORDER)
+    try:
+        folder(None)
+        assert not jax.config.jax_enable_compilation_cache
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)

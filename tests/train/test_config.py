@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from train.config import differences, from_json, to_json
-from train.errors import UserError
+from train.config.errors import UserError
+from train.config.fields import differences, from_json, to_json
+from train.config.video import VideoConfig
 from train.experiments import EXPERIMENTS
-from train.video.config import VideoConfig, check_config
+from train.runs import CONFIGS
 
 BAD_VALUES = {
     "steps": [0, -1],
@@ -55,7 +56,7 @@ BAD_VALUES = {
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field in BAD_VALUES for value in BAD_VALUES[field]])
 def test_a_bad_value_is_refused_by_its_option_and_value(changed, field, value):
     with pytest.raises(UserError) as caught:
-        check_config(changed(**{field: value}))
+        changed(**{field: value}).check()
     message = str(caught.value)
     assert f"--{field.replace('_', '-')}" in message
     assert str(value) in message
@@ -64,20 +65,20 @@ def test_a_bad_value_is_refused_by_its_option_and_value(changed, field, value):
 
 def test_every_experiment_has_a_valid_configuration():
     for experiment in EXPERIMENTS.values():
-        assert isinstance(experiment.config, experiment.kind.config)
-        experiment.kind.check(experiment.config)
+        assert type(experiment.config) is CONFIGS[experiment.config.task]
+        experiment.config.check()
 
 
 def test_no_noise_is_for_plain_training_alone(changed):
-    check_config(changed(train_gamma=0.0, method="erm"))
+    changed(train_gamma=0.0, method="erm").check()
     with pytest.raises(UserError, match="--train-gamma 0"):
-        check_config(changed(train_gamma=0.0, method="both"))
+        changed(train_gamma=0.0, method="both").check()
 
 
 def test_one_alpha_a_layer_is_allowed(changed):
-    check_config(changed(**{"constraints.alpha": (0.2, 0.3)}))
+    changed(**{"constraints.alpha": (0.2, 0.3)}).check()
     with pytest.raises(UserError, match=r"--constraints\.alpha"):
-        check_config(changed(**{"constraints.alpha": (0.2, 0.3, 0.4)}))
+        changed(**{"constraints.alpha": (0.2, 0.3, 0.4)}).check()
 
 
 def test_json_gives_back_the_configuration(changed):
@@ -90,8 +91,8 @@ def test_json_gives_back_the_configuration(changed):
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_json_gives_back_every_default(experiment):
-    kind, config = EXPERIMENTS[experiment].kind, EXPERIMENTS[experiment].config
-    assert from_json(kind.config, to_json(config), source=Path("config.json")) == config
+    config = EXPERIMENTS[experiment].config
+    assert from_json(type(config), to_json(config), source=Path("config.json")) == config
 
 
 def test_json_of_another_version_names_the_file_and_the_field(config):
@@ -134,20 +135,20 @@ def test_every_field_has_a_docstring_which_is_its_help():
 @pytest.mark.parametrize(("reference", "layer"), [(8.0, 0), (None, 1)])
 def test_the_bound_on_the_input_is_frozen_only_where_there_is_one(changed, reference, layer):
     change = {"constraints.reference": reference, "dual.frozen": (layer,)}
-    check_config(changed(**change))
+    changed(**change).check()
     with pytest.raises(UserError, match=r"--dual.frozen must be layers in"):
-        check_config(changed(**{**change, "dual.frozen": (layer - 1,)}))
+        changed(**{**change, "dual.frozen": (layer - 1,)}).check()
 
 
 def test_freezing_before_the_end_of_the_warm_up_is_refused(changed):
     with pytest.raises(UserError, match=r"--dual.freeze-after must be at least --constraints.warmup-steps 3, got 2"):
-        check_config(changed(**{"dual.freeze_after": 2, "constraints.warmup_steps": 3}))
+        changed(**{"dual.freeze_after": 2, "constraints.warmup_steps": 3}).check()
 
 
 def test_explicit_slacks_need_a_cost(changed):
-    check_config(changed(**{"constraints.slacks": "explicit", "constraints.resilience": 1.0}))
+    changed(**{"constraints.slacks": "explicit", "constraints.resilience": 1.0}).check()
     with pytest.raises(UserError, match=r"--constraints.slacks explicit .* --constraints.resilience"):
-        check_config(changed(**{"constraints.slacks": "explicit"}))
+        changed(**{"constraints.slacks": "explicit"}).check()
 
 
 USED = {
@@ -162,26 +163,26 @@ USED = {
 
 @pytest.mark.parametrize(("field", "value"), USED, ids=str)
 def test_an_option_without_effect_is_refused_with_what_it_is_for(changed, field, value):
-    check_config(changed(**{field: value}, **USED[field, value]))
+    changed(**{field: value}, **USED[field, value]).check()
     unused = {"dual.optimizer": "adam"}
     name, (other, choice) = field.replace("_", "-"), next(iter(USED[field, value].items()))
     option = "--constraints.no-slack-restarts" if value is False else f"--{name} {value}"
     with pytest.raises(UserError, match=f"{option} has no effect without --{other} {choice}.*; leave it out"):
-        check_config(changed(**{field: value}, **unused))
+        changed(**{field: value}, **unused).check()
 
 
 def test_multipliers_start_at_most_at_their_cap_but_for_frozen_ones(changed):
     fields = {"dual.cap": 2.0, "dual.start": (0.0, 2.0, 5.0)}
     for refused in (fields, {**fields, "dual.start": (5.0,)}, {**fields, "dual.frozen": (1,)}):
         with pytest.raises(UserError, match=r"--dual.start must be at most --dual.cap 2.0, but for frozen layers, got"):
-            check_config(changed(**refused))
-    check_config(changed(**fields, **{"dual.frozen": (2,)}))
+            changed(**refused).check()
+    changed(**fields, **{"dual.frozen": (2,)}).check()
     shifted = {"dual.cap": 2.0, "dual.start": (0.0, 5.0), "constraints.reference": None}
-    check_config(changed(**shifted, **{"dual.frozen": (2,)}))
+    changed(**shifted, **{"dual.frozen": (2,)}).check()
 
 
 def test_one_start_a_constraint_is_allowed(changed):
-    check_config(changed(**{"dual.start": (0.0, 1.0, 2.0)}))
-    check_config(changed(**{"dual.start": (1.0, 2.0), "constraints.reference": None}))
+    changed(**{"dual.start": (0.0, 1.0, 2.0)}).check()
+    changed(**{"dual.start": (1.0, 2.0), "constraints.reference": None}).check()
     with pytest.raises(UserError, match=r"--dual\.start"):
-        check_config(changed(**{"dual.start": (1.0, 2.0)}))
+        changed(**{"dual.start": (1.0, 2.0)}).check()

@@ -7,12 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.train.ladder import batches, ladder, train
-from train.constrained import init_state, make_step
-from train.errors import UserError
-from train.video.config import check_config
-from train.video.recipe import video_recipe
-from train.video.task import video_task
+from tests.train.ladder import Ladder, batches, train
+from train.config.errors import UserError
+from train.step import first_state, init_state, jit_step, state_like, train_step
+from train.tasks.video import VideoTask
 
 STEPS, EPOCH, RATE = 9, 2, 0.3
 TIGHT = {"constraints.reference": 0.4, "constraints.alpha": (0.6,), "primal.learning_rate": 0.02}
@@ -86,7 +84,7 @@ def _replay(config, rows):
     beta, explicit = settings.resilience, settings.slacks == "explicit"
     waiting, average, number, before = [], 0.0, 0, 0.0
     found = []
-    for step, violations in enumerate(rows.violations.astype(np.float64)):
+    for step, violations in enumerate(rows.objective.violations.astype(np.float64)):
         shown = slack if explicit else lam / beta if beta else None
         found.append((lam / sizes, None if shown is None else shown * sizes))
         unmet = violations / sizes - (slack if explicit else 0.0)
@@ -121,14 +119,14 @@ def _replay(config, rows):
 def test_multipliers_and_slacks_are_those_of_the_options_written_out(runs, name):
     config, rows, _ = runs[name]
     for step, (multipliers, slacks) in enumerate(_replay(config, rows)):
-        np.testing.assert_allclose(rows.multipliers[step], multipliers, rtol=2e-4, atol=1e-5)
+        np.testing.assert_allclose(rows.objective.multipliers[step], multipliers, rtol=2e-4, atol=1e-5)
         if slacks is None:
-            assert rows.slacks is None
+            assert rows.objective.slacks is None
         else:
-            np.testing.assert_allclose(rows.slacks[step], slacks, rtol=2e-4, atol=1e-5)
-    assert np.max(rows.multipliers[:, 1]) > 0.2, "the case never raised a multiplier"
+            np.testing.assert_allclose(rows.objective.slacks[step], slacks, rtol=2e-4, atol=1e-5)
+    assert np.max(rows.objective.multipliers[:, 1]) > 0.2, "the case never raised a multiplier"
     if config.constraints.slacks == "explicit":
-        assert np.max(rows.slacks) > 1e-3, "the case never moved a slack"
+        assert np.max(rows.objective.slacks) > 1e-3, "the case never moved a slack"
 
 
 BINDS = {"mean": {}, "tail": {"constraints.level": 0.7}, "positive": {"constraints.leeway": 0.01}}
@@ -142,10 +140,9 @@ def samples(changed):
     configs = {bind: changed(**fields, **one, **{"constraints.bind": bind}) for bind, one in BINDS.items()}
 
     def found(config):
-        task = ladder(config)
-        state = init_state(config, task)
-        losses = [of(task.sample_losses)(state.params, data) for of in (lambda function: function, jax.jacrev)]
-        return (*losses, make_step(config, task)(state, data)[1])
+        task = Ladder(config)
+        state, losses = first_state(task), lambda params: task.losses(params, data, None)[0]
+        return losses(state.params), jax.jacrev(losses)(state.params), train_step(task, state, data)[1]
 
     return jax.device_get(jax.jit(lambda: {bind: found(config) for bind, config in configs.items()})())
 
@@ -169,7 +166,7 @@ def test_violations_are_those_of_the_samples_in_numpy(samples, bind):
         "tail": (worst[0] + worst[1] + 0.4 * worst[2]) / 2.4,
         "positive": np.maximum(each, 0).mean(axis=0) - 0.01,
     }[bind]
-    np.testing.assert_allclose(metrics.violations, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(metrics.objective.violations, expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(metrics.layer_losses, f.mean(axis=0), rtol=1e-5)
 
 
@@ -195,40 +192,41 @@ def test_the_warm_up_is_plain_risk_also_where_multipliers_start_above_0(runs):
     (_, rows, _), (_, plain, _) = runs["started, warm"], runs["erm"]
     np.testing.assert_allclose(rows.layer_losses[:4], plain.layer_losses[:4], rtol=1e-6)  # after three steps as well
     np.testing.assert_allclose(rows.grad_norm[:3], plain.grad_norm[:3], rtol=1e-6)
-    np.testing.assert_array_equal(rows.multipliers[:4], np.full((4, 3), 2.0))
-    np.testing.assert_allclose(rows.lagrangian[:3], rows.layer_losses[:3, -1], rtol=1e-6)
-    assert np.all(rows.multipliers[4] != 2.0)
+    np.testing.assert_array_equal(rows.objective.multipliers[:4], np.full((4, 3), 2.0))
+    np.testing.assert_allclose(rows.value[:3], rows.layer_losses[:3, -1], rtol=1e-6)
+    assert np.all(rows.objective.multipliers[4] != 2.0)
 
 
 def test_an_epoch_that_never_ends_is_refused(changed, clips):
-    assert video_task(changed(batch_size=30), clips).steps_an_epoch == 2
+    with pytest.raises(UserError, match=r"--dual.every epoch moves no multiplier: an epoch has 2 steps"):
+        VideoTask(changed(batch_size=30, steps=1, **{"dual.every": "epoch"}), clips)
     with pytest.raises(UserError, match=r"--dual.every epoch moves no multiplier: an epoch has 16 steps"):
-        video_task(changed(**{"dual.every": "epoch"}), clips)
-    video_task(changed(**{"dual.every": "epoch"}, steps=16), clips)
+        VideoTask(changed(**{"dual.every": "epoch"}), clips)
+    VideoTask(changed(**{"dual.every": "epoch"}, steps=16), clips)
     with pytest.raises(UserError, match=r"an epoch has 16 steps, multipliers may move in 15 .*--dual.freeze-after"):
-        video_task(changed(**{"dual.every": "epoch", "dual.freeze_after": 15}, steps=16), clips)
-    video_task(changed(**{"dual.every": "epoch", "dual.freeze_after": 15, "dual.start": (1.0,)}, steps=16), clips)
+        VideoTask(changed(**{"dual.every": "epoch", "dual.freeze_after": 15}, steps=16), clips)
+    VideoTask(changed(**{"dual.every": "epoch", "dual.freeze_after": 15, "dual.start": (1.0,)}, steps=16), clips)
 
 
 @pytest.mark.parametrize("name", NEVER)
 def test_multipliers_that_start_at_0_and_never_move_are_refused(runs, changed, name):
     fields, words = NEVER[name]
     with pytest.raises(UserError, match=words):
-        check_config(changed(**fields))
-    assert not np.any(runs[name][2].multipliers), "the case does move one"
+        changed(**fields).check()
+    assert not np.any(runs[name][2].moving.multipliers), "the case does move one"
     for allowed in ({"dual.start": (0.5,)}, {"method": "erm"}):
-        check_config(changed(**fields, **allowed))
+        changed(**fields, **allowed).check()
 
 
 def test_a_step_an_epoch_on_tails_takes_the_mean_of_the_batches_tails_as_its_help_says(runs):
     config, rows, _ = runs["tails, every epoch"]
-    mean = np.mean(rows.violations[:EPOCH], axis=0)
-    np.testing.assert_allclose(rows.multipliers[EPOCH], np.maximum(RATE * mean, 0.0), rtol=1e-4, atol=1e-6)
+    mean = np.mean(rows.objective.violations[:EPOCH], axis=0)
+    np.testing.assert_allclose(rows.objective.multipliers[EPOCH], np.maximum(RATE * mean, 0.0), rtol=1e-4, atol=1e-6)
     assert "mean of the batches' tails" in inspect.getsource(type(config.dual))
 
 
 def test_an_optimizer_may_be_any_factory_of_a_transformation(runs):
-    named, made, another = (runs[name][2].multipliers for name in ("sgd", "optax:sgd", "optax:rmsprop"))
+    named, made, another = (runs[name][2].moving.multipliers for name in ("sgd", "optax:sgd", "optax:rmsprop"))
     assert np.any(named > 0.0)
     np.testing.assert_array_equal(made, named)
     assert np.any(another != named)
@@ -246,41 +244,40 @@ def test_an_optimizer_may_be_any_factory_of_a_transformation(runs):
 )
 def test_a_path_that_makes_no_optimizer_is_one_line(changed, clips, path, words):
     config = changed(**{"dual.optimizer": path})
-    check_config(config)
+    config.check()
     with pytest.raises(UserError, match=f"--dual.optimizer {path}.*({words})") as caught:
-        video_recipe(config, video_task(config, clips), clips)
+        state_like(VideoTask(config, clips))
     assert "\n" not in str(caught.value)
 
 
 def test_restarts_that_would_keep_slacks_at_0_are_refused(changed, clips):
     fields = {"constraints.slacks": "explicit", "constraints.resilience": 2.0, "dual.start": (1.0,), "batch_size": 33}
     with pytest.raises(UserError, match=r"slack-restarts sets explicit slacks to 0 in every step: .*no-slack-restarts"):
-        video_task(changed(**fields), clips)
+        VideoTask(changed(**fields), clips)
     for allowed in ({"batch_size": 32}, {"constraints.slack_restarts": False}, {"method": "erm"}):
-        video_task(changed(**{**fields, **allowed}), clips)
+        VideoTask(changed(**{**fields, **allowed}), clips)
 
 
 def test_layers_are_frozen_by_their_number_also_without_a_bound_on_the_input(runs):
     rows = runs["no reference"][1]
-    np.testing.assert_array_equal(rows.multipliers[:, 1], np.full(STEPS, 0.25, np.float32))
-    assert np.all(rows.multipliers[1:, 0] != 0.5)
+    np.testing.assert_array_equal(rows.objective.multipliers[:, 1], np.full(STEPS, 0.25, np.float32))
+    assert np.all(rows.objective.multipliers[1:, 0] != 0.5)
 
 
 def test_without_a_frozen_or_capped_multiplier_nothing_differs_from_the_defaults(runs):
     (_, plain, last), (_, said, other) = runs["defaults"], runs["defaults said"]
-    np.testing.assert_array_equal(plain.multipliers, said.multipliers)
+    np.testing.assert_array_equal(plain.objective.multipliers, said.objective.multipliers)
     np.testing.assert_array_equal(plain.layer_losses, said.layer_losses)
     np.testing.assert_array_equal(last.params, other.params)
-    assert (last.slacks, last.sizes, last.average) == (None, None, None)
+    assert (last.moving.slacks, last.moving.sizes, last.average) == (None, None, None)
 
 
 def test_everything_but_the_layers_stays_float32_where_these_compute_in_bfloat16(changed, clips):
     fields = {**VARIANTS["scaled, explicit slacks, tails"], **TIGHT, "average": 0.5, "batch_size": 32}
     ends = {}
     for dtype in ("bfloat16", "float32"):
-        config = changed(**fields, **{"model.dtype": dtype})
-        task = video_task(config, clips)
-        state, step = init_state(config, task), make_step(config, task)
+        task = VideoTask(changed(**fields, **{"model.dtype": dtype}), clips)
+        state, step = init_state(task), jit_step(task)
         for _, batch in zip(range(4), clips.batches("train", batch_size=32, seed=0), strict=False):
             state, ends[dtype] = step(state, batch)
         for leaf in jax.tree.leaves((state, ends[dtype])):
@@ -288,5 +285,5 @@ def test_everything_but_the_layers_stays_float32_where_these_compute_in_bfloat16
             assert np.all(np.isfinite(leaf))
     narrow, wide = ends["bfloat16"], ends["float32"]
     np.testing.assert_allclose(narrow.layer_losses, wide.layer_losses, rtol=0.05)
-    np.testing.assert_allclose(narrow.multipliers, wide.multipliers, rtol=0.1, atol=0.02)
+    np.testing.assert_allclose(narrow.objective.multipliers, wide.objective.multipliers, rtol=0.1, atol=0.02)
     assert not np.array_equal(narrow.layer_losses, wide.layer_losses)

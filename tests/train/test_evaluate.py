@@ -2,30 +2,32 @@
 
 import functools
 import json
-from types import SimpleNamespace
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.train.conftest import traced_recipe, traced_task
-from train.constrained import noise_levels
-from train.video.evaluate import NOISE_SEED, evaluate_video, make_split_losses
-from train.video.task import add_noise, to_unit
+from tests.train.conftest import traced_task
+from train.step import init_state
+from train.tasks.common import NOISE_SEED
+from train.tasks.video import add_noise, to_unit
 
 
 @functools.cache
 def _evaluated(config, data):
     task = traced_task(config, data)
-    state = traced_recipe(config, task, data).init()
-    multipliers = np.arange(task.bounds.number, dtype=np.float32)
-    return config, task, state.params, evaluate_video(config, task, data, state.params, multipliers)
+    objective, state = task.training.objective, init_state(task)
+    multipliers = jnp.asarray(np.arange(objective.number, dtype=np.float32))
+    moving = state.moving._replace(dual=state.moving.dual._replace(multipliers=multipliers))
+    figures, losses = task.evaluate(state.params, Path("unused"))
+    return config, task, state.params, figures | objective.report(losses, moving)
 
 
 @pytest.fixture
 def evaluated(in_memory, changed, clips):
-    """``evaluated(**fields)``: configuration, task, params and what `evaluate_video` says of the untrained model."""
+    """``evaluated(**fields)``: configuration, task, params and what an evaluation says of the untrained model."""
     return lambda **fields: _evaluated(changed(**fields), clips)
 
 
@@ -55,24 +57,6 @@ def test_rmse_is_that_of_all_pixels_on_the_byte_scale(evaluated, clips):
         assert found["noisy_rmse"][str(gamma)] == pytest.approx(noisy_rmse, rel=1e-5, abs=1e-9)
 
 
-def test_a_unit_that_one_batch_moves_is_not_dead():
-    """A layer of two units that white pixels move and black ones do not; and one whose second unit black ones move."""
-
-    class Halves:
-        pixel_std = 1.0
-
-        def examples(self, split, *, batch_size):
-            yield from (np.full((3, 2, 2), 255, np.uint8), np.zeros((3, 2, 2), np.uint8))
-
-    def outputs(params, noisy, read):
-        other = jnp.stack([jnp.zeros_like(noisy[..., 0]), 1.0 - noisy[..., 0]], -1)
-        return jax.tree.map(lambda *layers: jnp.stack(layers), read(noisy), read(other))
-
-    found = make_split_losses(SimpleNamespace(outputs=outputs), Halves())(jnp.asarray(np.zeros(1)), "test", 0.0)
-    np.testing.assert_allclose(found.dead, [0.0, 0.5])
-    np.testing.assert_allclose(found.sample_losses[:3, 0], 0.0)
-
-
 def test_layer_losses_are_means_over_the_test_split(evaluated, clips):
     _, task, params, found = evaluated()
     clean, noisy = _noisy(clips, "test", 0.15)
@@ -96,9 +80,9 @@ def test_bounds_are_the_stated_ones_not_the_tightened(evaluated):
 
 def test_a_split_larger_than_a_batch_is_measured_whole(evaluated, clips, monkeypatch):
     _, task, params, _ = evaluated()
-    monkeypatch.setattr("train.video.evaluate.BATCH_SIZE", 7)
-    found = make_split_losses(task, clips)(params, "validation", 0.15)
-    assert found.sample_losses.shape == (12, 3)
+    monkeypatch.setattr("train.tasks.video.BATCH_SIZE", 7)
+    found = task.split_losses(params, "validation", 0.15)
+    assert found.samples.shape == (12, 3)
     batch = clips.splits["validation"]
     parts = [
         [np.asarray(pixels) for pixels in _clean_and_noisy(part, 0.15 * clips.pixel_std, index)]
@@ -106,7 +90,7 @@ def test_a_split_larger_than_a_batch_is_measured_whole(evaluated, clips, monkeyp
     ]
     clean, noisy = (np.concatenate(pixels) for pixels in zip(*parts, strict=True))
     losses = 0.5 * np.sum((noisy - clean) ** 2, axis=-1).mean(axis=-1)
-    np.testing.assert_allclose(found.sample_losses[:, 0], losses, rtol=1e-5)
+    np.testing.assert_allclose(found.samples[:, 0], losses, rtol=1e-5)
 
 
 def test_noise_has_the_variance_it_names(clips):
@@ -132,8 +116,8 @@ def test_every_ratio_is_counted_once(evaluated):
 
 
 def test_the_training_level_is_always_tested(changed):
-    assert noise_levels(changed(test_gammas=(0.5, 0.0), train_gamma=0.15)) == [0.0, 0.15, 0.5]
-    assert noise_levels(changed(test_gammas=(0.15, 0.3), train_gamma=0.15)) == [0.15, 0.3]
+    assert changed(test_gammas=(0.5, 0.0), train_gamma=0.15).noise_levels == [0.0, 0.15, 0.5]
+    assert changed(test_gammas=(0.15, 0.3), train_gamma=0.15).noise_levels == [0.15, 0.3]
 
 
 @pytest.mark.parametrize(

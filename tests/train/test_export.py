@@ -1,9 +1,6 @@
 """Exported runs: the same parameters bit for bit, and one clear error for whatever does not belong together."""
 
-import dataclasses
-import importlib
 import json
-import pkgutil
 from collections import OrderedDict
 
 import jax
@@ -12,19 +9,18 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-import unroll_jax
+from tests.train.conftest import traced_state, traced_task
+from train.__main__ import main
 from train.checkpoint import Checkpoints
-from train.cli import main
-from train.config import to_json
-from train.constrained import init_state
-from train.errors import UserError
-from train.export import Exported, export, load_exported
+from train.config.errors import UserError
+from train.config.fields import to_json
+from train.config.run import Judgement
+from train.evaluate import Best
+from train.export import export, named_arrays
 from train.metrics import read_metrics
-from train.runs import best_checkpoint
-from train.structure import PARAMETER_TYPES, flatten
-from train.tuning import Judgement
-from train.video.task import video_task
-from unroll_jax.energies.transformer import TransformerParams
+from train.predict import load
+from train.weights import Export, is_export, read_export, restored
+from unroll_jax.energies.transformer_parts import TransformerParams
 
 pytestmark = [pytest.mark.xdist_group("video-runs"), pytest.mark.usefixtures("in_memory")]
 
@@ -40,29 +36,33 @@ def exported(run):
     return export(run, log=lambda _: None)
 
 
-def _best(run, config, clips):
-    like = jax.eval_shape(lambda: init_state(config, video_task(config, clips)))
+@pytest.fixture
+def best(run, config, clips):
+    """The best checkpoint of the run."""
     with Checkpoints(run / "checkpoints", read_only=True) as checkpoints:
-        return checkpoints.best(like)
+        return Best(*checkpoints.best(traced_state(traced_task(config, clips))))
 
 
-def test_parameters_and_outputs_come_back_bit_for_bit(run, exported, config, clips):
-    step, state, _ = _best(run, config, clips)
-    found = load_exported(exported)
-    assert found.config["step"] == step
-    assert jax.tree.structure(found.params) == jax.tree.structure(jax.device_get(state.params))
-    for leaf, other in zip(jax.tree.leaves(found.params), jax.tree.leaves(state.params), strict=True):
-        assert leaf.dtype == other.dtype
-        assert leaf.tobytes() == np.asarray(other).tobytes()
-    task = video_task(config, clips)
+def assert_same(found, params):
+    """The two are the same pytree, bit for bit."""
+    assert jax.tree.structure(found) == jax.tree.structure(params)
+    for leaf, other in zip(jax.tree.leaves(found), jax.tree.leaves(params), strict=True):
+        assert (leaf.dtype, leaf.shape) == (np.asarray(other).dtype, np.shape(other))
+        assert np.asarray(leaf).tobytes() == np.asarray(other).tobytes()
+
+
+def test_parameters_and_outputs_come_back_bit_for_bit(best, exported, config, clips):
+    found = load(exported)
+    assert found.card["step"] == best.step
+    assert_same(found.params, best.state.params)
+    task = traced_task(config, clips)
     noisy = np.random.default_rng(0).uniform(size=clips.splits["test"].shape).astype(np.float32)
     outputs = jax.jit(lambda params: task.outputs(params, jnp.asarray(noisy), lambda y: y))
-    assert np.asarray(outputs(found.params)).tobytes() == np.asarray(outputs(state.params)).tobytes()
+    assert np.asarray(outputs(found.params)).tobytes() == np.asarray(outputs(best.state.params)).tobytes()
 
 
-def test_names_are_keys_joined_by_dots_and_any_reader_finds_the_arrays(run, exported, config, clips):
-    params = jax.device_get(_best(run, config, clips)[1].params)
-    layers = params["params"]["layers"]
+def test_names_are_keys_joined_by_dots_and_any_reader_finds_the_arrays(best, exported):
+    layers = jax.device_get(best.state.params)["params"]["layers"]
     expected = {"params.layers.V": layers.V, "params.layers.W": layers.W, "params.layers.U": layers.U}
     with safe_open(exported / "model.safetensors", framework="numpy") as file:
         assert set(file.keys()) == set(expected)
@@ -70,13 +70,13 @@ def test_names_are_keys_joined_by_dots_and_any_reader_finds_the_arrays(run, expo
             np.testing.assert_array_equal(file.get_tensor(name), array)
 
 
-def test_config_json_says_what_the_run_was_and_what_its_multipliers_are(run, exported, config, clips):
-    step, state, _ = _best(run, config, clips)
+def test_config_json_says_what_the_run_was_and_what_its_multipliers_are(run, best, exported, config):
     found = json.loads((exported / "config.json").read_text())
     assert found["experiment"] == "video-ut"
     assert found["config"] == to_json(config)
-    assert found["multipliers"] == np.asarray(state.dual.multipliers).tolist()
-    rows = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "validation" and row["step"] == step]
+    assert found["multipliers"] == np.asarray(best.state.moving.multipliers).tolist()
+    validations = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "validation"]
+    rows = [row for row in validations if row["step"] == best.step]
     assert [found["validation"]] == rows
     assert found["feasible"] == rows[0]["feasible"]
     assert found["parameters"]["params.layers.V"] == {"shape": [2, 4, 16], "dtype": "float32"}
@@ -85,21 +85,51 @@ def test_config_json_says_what_the_run_was_and_what_its_multipliers_are(run, exp
 
 def test_an_infeasible_run_says_so_and_a_plain_one_has_no_multipliers(infeasible, both, tmp_path):
     log = []
-    found = load_exported(export(infeasible[0], tmp_path / "steep", log=log.append)).config
+    found = read_export(export(infeasible[0], tmp_path / "steep", log=log.append)).card
     assert found["feasible"] is False
     assert any("NOT feasible" in line for line in log)
-    found = load_exported(export(both / "erm", tmp_path / "plain", log=lambda _: None)).config
+    found = read_export(export(both / "erm", tmp_path / "plain", log=lambda _: None)).card
     assert (found["feasible"], found["multipliers"]) == (None, None)
 
 
+def test_the_model_card_tells_task_data_constraints_and_figures(run, exported, infeasible, both, tmp_path):
+    said = (exported / "README.md").read_text()
+    evaluation = json.loads((run / "evaluation.json").read_text())
+    for words in (
+        "# video-ut, step",
+        "task: video, 1,152 parameters",
+        "data: photos",
+        "feasible on the validation split",
+        f"RMSE {evaluation['rmse']['0.15']:.1f}",
+        "from unroll_jax.train import load",
+    ):
+        assert words in said
+    assert (
+        "NOT feasible on the validation split"
+        in (export(infeasible[0], tmp_path / "steep", log=print) / "README.md").read_text()
+    )
+    assert "- constraints: none\n" in (export(both / "erm", tmp_path / "plain", log=print) / "README.md").read_text()
+    (run / "metrics.jsonl").write_text("")
+    (run / "evaluation.json").unlink()
+    log = []
+    unknown = (export(run, log=log.append) / "README.md").read_text()
+    assert "not known to be feasible" in unknown
+    assert "test split: not evaluated" in unknown
+    assert any("whether they are feasible is not known" in line for line in log)
+
+
+def test_an_export_says_nothing_of_the_devices_it_was_read_onto(run, config, tmp_path):
+    found = read_export(export(run, tmp_path / "model", mesh="data=1", log=lambda _: None))
+    assert found.config == config
+
+
 @pytest.fixture
-def exported_params(run, monkeypatch, tmp_path):
+def exported_params(run, best, monkeypatch, tmp_path):
     """Exports parameters of one's own in place of those of the run."""
-    best = best_checkpoint(run, log=lambda _: None)
 
     def go(params):
         found = best._replace(state=best.state._replace(params=params))
-        monkeypatch.setattr("train.export.best_checkpoint", lambda folder, *, mesh, log: found)
+        monkeypatch.setattr("train.export.best_checkpoint", lambda task, folder, *, experiment, log: found)
         return export(run, tmp_path / "own", log=lambda _: None)
 
     return go
@@ -117,41 +147,40 @@ def test_every_dtype_and_shape_survives(exported_params):
         },
         "turned": np.arange(12.0, dtype=np.float64).reshape(3, 4).T,
         "flags": np.array([True, False]),
-        "several": [np.ones(2, np.float32), (np.zeros(1, np.int8), None)],
+        "several": [np.ones(2, np.float32), (np.zeros(1, np.int8), None), {}],
+        "dotted.key": {"": np.zeros(2), "ordered": OrderedDict(b=np.ones(3), a=np.zeros(1))},
+        "whole": {3: np.ones(2), 20: np.zeros(2)},
         "layer": TransformerParams(W_a=np.ones((2, 3), np.float32), W_f=np.eye(2, dtype=np.float32)),
         "odd": np.array([np.nan, -0.0, np.inf], np.float32),
     }
-    found = load_exported(exported_params(params)).params
-    assert jax.tree.structure(found) == jax.tree.structure(params)
-    for leaf, other in zip(jax.tree.leaves(found), jax.tree.leaves(params), strict=True):
-        assert (leaf.dtype, leaf.shape) == (other.dtype, other.shape)
-        assert leaf.tobytes() == np.asarray(other).tobytes()
+
+    class Own:
+        def init(self, key):
+            return jax.tree.map(jnp.zeros_like, params)
+
+    with jax.enable_x64(True):
+        assert_same(restored(Own(), read_export(exported_params(params)).arrays), params)
 
 
 @pytest.mark.parametrize(
-    ("params", "words"),
+    "params",
     [
-        ({"a.b": np.ones(2)}, "key 'a.b' in the whole is no name without dots"),
-        ({"a": {"": np.ones(2)}}, "key '' in a is no name"),
-        ({"a": {3: np.ones(2)}}, "key 3 in a is no name"),
-        ({"a": {"b": 1.5}}, "a.b is a float"),
-        ({"a": OrderedDict(b=np.ones(2))}, "a is a OrderedDict"),
-        ({"a": Judgement(np.ones(2), None, 1.0)}, "a is a Judgement"),
-        (np.ones(2), "the whole is a ndarray"),
+        {"a.b": np.ones(2), "a": {"b": np.zeros(2)}},
+        {"a": [np.ones(2)], "a.0": np.ones(2)},
+        {"a": Judgement(np.ones(2), None, 1.0), "a.feasible": np.ones(2)},
     ],
+    ids=["dots", "places", "fields"],
 )
-def test_what_could_not_be_built_again_is_refused_by_its_name(params, words):
-    with pytest.raises(UserError) as caught:
-        flatten(params)
-    assert words in str(caught.value)
+def test_two_arrays_of_one_name_are_refused(params):
+    with pytest.raises(UserError, match=r"two arrays of the parameters would be called a\.\w+; "):
+        named_arrays(params)
 
 
-def test_every_type_of_parameters_can_be_exported():
-    found = set()
-    for module in pkgutil.walk_packages(unroll_jax.__path__, "unroll_jax."):
-        values = vars(importlib.import_module(module.name)).values()
-        found |= {value for value in values if isinstance(value, type) and value.__name__.endswith("Params")}
-    assert {cls for cls in found if hasattr(cls, "_fields")} == set(PARAMETER_TYPES.values())
+def test_parameters_of_another_model_are_refused_by_name(exported_params, exported):
+    V, W = np.zeros((2, 4, 16), np.float32), np.zeros((2, 4, 4), np.float32)
+    for layers, name in (({"V": V}, "params.layers.U"), ({"V": W, "W": W, "U": W}, "params.layers.U")):
+        with pytest.raises(UserError, match=rf"do not fit the model that .*config\.json describes, first {name}"):
+            load(exported_params({"params": {"layers": layers}}))
 
 
 def _edit(path, change):
@@ -188,12 +217,15 @@ DAMAGE = {
     "one less": (_config(lambda c: c["parameters"].pop("params.V")), r"params\.V"),
     "no parameters": (_config(lambda c: c.pop("parameters")), "missing 'parameters'"),
     "odd parameters": (_config(lambda c: c.update(parameters=[3])), "is damaged"),
-    "no structure": (_config(lambda c: c.pop("structure")), "missing 'structure'"),
-    "odd structure": (_config(lambda c: c.update(structure=[1])), "its structure is none"),
-    "structure of another": (_config(lambda c: c.update(structure="params.T")), r"no array is called params\.T"),
-    "unknown type": (_config(lambda c: c["structure"].update(type="os.system")), "has a os.system of params"),
+    "no facts": (_config(lambda c: c.pop("facts")), "missing 'facts'"),
+    "no task": (_config(lambda c: c.pop("task")), "missing 'task'"),
+    "unknown task": (_config(lambda c: c.update(task="os.system")), "missing 'os.system'"),
+    "a field more": (_config(lambda c: c["config"].update(more=1)), "field 'more' is unknown"),
+    "a field of another type": (_config(lambda c: c["config"].update(steps="6")), "steps is '6'"),
+    "a value that no run has": (_config(lambda c: c["config"].update(steps=0)), r"was changed: field 'steps' must be"),
     "no sum": (_config(lambda c: c.pop("sha256")), "missing 'sha256'"),
     "another format": (_config(lambda c: c.update(format="2")), "format must be"),
+    "of version 0.1": (_config(lambda c: c.update(format="unroll_jax 1")), "format must be .*export the run again"),
 }
 
 
@@ -202,10 +234,11 @@ def test_damage_is_one_clear_line_with_the_way_out(exported_params, damage):
     V = np.random.default_rng(0).normal(size=(2, 4, 16)).astype(np.float32)
     out = exported_params({"params": {"V": V, "W": np.ones((3, 3), np.float32)}})
     change, words = DAMAGE[damage]
-    assert isinstance(load_exported(out), Exported)
+    assert isinstance(read_export(out), Export)
     change(out)
+    assert is_export(out) or damage == "another format"
     with pytest.raises(UserError, match=words) as caught:
-        load_exported(out)
+        read_export(out)
     message = str(caught.value)
     assert "\n" not in message
     assert "export" in message
@@ -216,10 +249,10 @@ def test_files_of_two_exports_do_not_pass_for_one(exported_params, tmp_path):
     out = exported_params({"W": np.ones(3, np.float32)})
     before = (out / "config.json").read_bytes()
     exported_params({"W": np.zeros(3, np.float32)})  # over the first one
-    assert load_exported(out).params["W"].tolist() == [0.0, 0.0, 0.0]
+    assert read_export(out).arrays["W"].tolist() == [0.0, 0.0, 0.0]
     (out / "config.json").write_bytes(before)  # what a kill between the two files leaves
     with pytest.raises(UserError, match="sha256"):
-        load_exported(out)
+        read_export(out)
 
 
 def test_a_folder_of_something_else_is_left_alone(run, config, tmp_path):
@@ -239,8 +272,12 @@ def test_a_folder_of_something_else_is_left_alone(run, config, tmp_path):
 def test_the_command_exports_and_names_what_is_no_run(run, capsys, tmp_path):
     assert main(["export", str(run), "--out", str(tmp_path / "model")]) == 0
     assert "parameters in 3 arrays" in capsys.readouterr().out
-    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["config.json", "model.safetensors"]
-    assert load_exported(tmp_path / "model").config["experiment"] == "video-ut"
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    ]
+    assert read_export(tmp_path / "model").card["experiment"] == "video-ut"
     assert main(["export", str(tmp_path / "nowhere")]) == 2
     assert "nowhere is no run folder" in capsys.readouterr().err
     assert main(["export"]) == 2
@@ -249,5 +286,5 @@ def test_the_command_exports_and_names_what_is_no_run(run, capsys, tmp_path):
 
 def test_an_export_beside_the_run_does_not_keep_it_from_being_used(run, exported, start, config):
     assert exported == run / "export"
-    log = start(dataclasses.replace(config))
+    log = start(config)
     assert any("finished already" in line for line in log)

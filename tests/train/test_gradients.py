@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tests.train.conftest import Clips
-from tests.train.ladder import batches, ladder, train
-from train.constrained import init_state, make_step
-from train.gradients import POLICIES, in_parts, loss_gradient, rematerialised, whole
-from train.video.task import video_task
+from tests.train.ladder import Ladder, batches, train
+from train.sharding.parts import POLICIES, in_parts, loss_gradient, rematerialised, whole
+from train.step import first_state, init_state, jit_step, state_like, train_step
+from train.tasks.video import VideoTask
 
 BINDS = {
     "mean": {"constraints.reference": None},
@@ -67,8 +67,12 @@ def test_four_parts_take_the_step_of_one_up_to_rounding_in_float32(whole_and_par
 
 def test_the_gradient_in_parts_is_autodiffs():
     rng = np.random.default_rng(0)
+    probe = lambda rows: jnp.zeros((rows, 4))  # noqa: E731 (added to the samples' losses)
     weights, rows = (jnp.asarray(rng.normal(size=size).astype(np.float32)) for size in ((3, 4), (12, 3)))
-    losses = lambda weights, rows: jnp.tanh(rows @ weights) ** 2  # noqa: E731
+
+    def losses(weights, rows, shift):
+        samples = jnp.tanh(rows @ weights) ** 2
+        return samples + shift, {"largest": jnp.max(samples, axis=1)}
 
     def objective(samples, affine):
         means = jnp.mean(samples, axis=0)
@@ -81,19 +85,31 @@ def test_the_gradient_in_parts_is_autodiffs():
         for parts, affine, traced in itertools.product((1, 3, 12), (False, True), (False, True)):
             known = jnp.array(affine) if traced else affine
             bound = functools.partial(objective, affine=affine)
-            found[parts, affine, traced] = loss_gradient(losses, bound, weights, rows, parts=parts, affine=known)
+            options = {"parts": parts, "affine": known}
+            found[parts, affine, traced] = loss_gradient(losses, bound, weights, rows, probe, **options)
         expected = [
-            jax.value_and_grad(lambda weights, affine=affine: objective(losses(weights, rows), affine)[0])(weights)
+            jax.value_and_grad(lambda *at, affine=affine: objective(losses(at[0], rows, at[1])[0], affine)[0], (0, 1))(
+                weights, probe(12)
+            )
             for affine in (False, True)
         ]
-        return found, expected, jnp.mean(losses(weights, rows), axis=0)
+        return found, expected, losses(weights, rows, probe(12))
 
-    found, expected, mean = jax.device_get(gradients(weights, rows))
-    for (parts, affine, traced), ((value, means), gradient) in found.items():
+    found, expected, (samples, figures) = jax.device_get(gradients(weights, rows))
+    for (parts, affine, traced), ((value, means, seen, others), (gradient, probed)) in found.items():
         case = f"{parts} parts, affine={affine}, traced={traced}"
-        np.testing.assert_allclose(value, expected[affine][0], rtol=1e-5, err_msg=case)
-        np.testing.assert_allclose(gradient, expected[affine][1], rtol=1e-4, atol=1e-6, err_msg=case)
-        np.testing.assert_allclose(means, mean, rtol=1e-5, err_msg=case)
+        value_expected, (gradient_expected, probed_expected) = expected[affine]
+        np.testing.assert_allclose(value, value_expected, rtol=1e-5, err_msg=case)
+        np.testing.assert_allclose(gradient, gradient_expected, rtol=1e-4, atol=1e-6, err_msg=case)
+        np.testing.assert_allclose(_stacked(probed, parts), probed_expected, rtol=1e-4, atol=1e-6, err_msg=case)
+        np.testing.assert_allclose(means, np.mean(samples, axis=0), rtol=1e-5, err_msg=case)
+        np.testing.assert_allclose(seen, samples, rtol=1e-5, err_msg=case)
+        np.testing.assert_allclose(others["largest"], figures["largest"], rtol=1e-5, err_msg=case)
+
+
+def _stacked(probed, parts):
+    """Part i has the rows i, i + parts, ..."""
+    return probed if parts == 1 else np.swapaxes(probed, 0, 1).reshape(-1, probed.shape[-1])
 
 
 PASSES = {
@@ -109,19 +125,20 @@ PASSES = {
 
 
 def test_parts_take_a_first_pass_only_in_steps_whose_weights_need_it(changed):
-    calls, states, steps = [], {}, {}
+    calls, tasks = [], {}
     for name, (fields, _) in PASSES.items():
         config = changed(**{"batch_size": 16, "accumulate": 4, **fields})
-        task = ladder(config)
+        tasks[name] = task = Ladder(config)
 
-        def counted(params, drawn, name=name, task=task):
+        def counted(params, batch, probe, name=name, losses=task.losses):
             jax.debug.callback(lambda: calls.append(name))
-            return task.sample_losses(params, drawn)
+            return losses(params, batch, probe)
 
-        states[name] = functools.partial(init_state, config, task)
-        steps[name] = make_step(config, task._replace(sample_losses=counted))
-    step = jax.jit(lambda states, batch: {name: steps[name](state, batch)[0] for name, state in states.items()})
-    found, states = [], jax.jit(lambda: {name: init() for name, init in states.items()})()
+        task.losses = counted
+    step = jax.jit(
+        lambda states, batch: {name: train_step(tasks[name], state, batch)[0] for name, state in states.items()}
+    )
+    found, states = [], jax.jit(lambda: {name: first_state(task) for name, task in tasks.items()})()
     for batch in batches(3, 16):
         calls.clear()
         states = jax.block_until_ready(step(states, batch))
@@ -138,20 +155,20 @@ def test_parts_take_every_so_manyth_row_and_make_up_the_batch_again():
         np.testing.assert_array_equal(one, two)
 
 
-def _compiled(config, task, batch):
-    state = jax.eval_shape(functools.partial(init_state, config, task))
-    return make_step(config, task).lower(state, batch).compile()
+def _compiled(task, batch):
+    return jit_step(task).lower(state_like(task), batch).compile()
 
 
 def _memory(compiled):
     return compiled.memory_analysis().temp_size_in_bytes
 
 
-def test_parts_take_less_memory(changed, clips):
+def test_parts_take_less_memory(changed, clips, monkeypatch):
+    monkeypatch.setattr(clips, "num_sequences", lambda split: 512)
     batch, found = np.zeros((512, 4, 16), np.uint8), {}
     for bind, parts in (("mean", 1), ("mean", 8), ("tail", 8)):
         config = changed(**{"constraints.bind": bind, "batch_size": 512, "accumulate": parts, "model.num_layers": 8})
-        found[bind, parts] = _memory(_compiled(config, video_task(config, clips), batch))
+        found[bind, parts] = _memory(_compiled(VideoTask(config, clips), batch))
     for bind in ("mean", "tail"):
         assert found[bind, 8] < 0.5 * found["mean", 1], bind
 
@@ -163,11 +180,11 @@ def test_recomputing_changes_no_step_and_takes_less_memory(changed):
     batch = np.random.default_rng(0).integers(0, 256, (64, 4, 256)).astype(np.uint8)
     for name in POLICIES:
         config = changed(**{"remat": name, "batch_size": 64, "model.num_layers": 8, "model.rank": None})
-        task = video_task(config, data)
-        compiled = _compiled(config, task, batch)
-        state, metrics = compiled(init_state(config, task), batch)
+        task = VideoTask(config, data)
+        compiled = _compiled(task, batch)
+        state, metrics = compiled(init_state(task), batch)
         memory[name] = _memory(compiled)
-        ends[name] = jax.tree.leaves_with_path((metrics, state.params, state.dual))
+        ends[name] = jax.tree.leaves_with_path((metrics, state.params, state.moving))
         _assert_close(ends[name], ends["none"], 1e-5, name)
     for name, share in (("everything", 0.65), ("dots_without_batch", 0.85)):
         assert memory[name] < share * memory["none"], name

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train.video.health import describe_collapse, layer_health
+from train.tasks.video import VideoFacts, VideoTask, describe_collapse
 
 GOOD = {
     "dead": np.array([0.0, 0.02, 0.0, 0.0]),
@@ -63,13 +63,50 @@ def test_a_constant_output_is_a_collapse_even_where_it_is_better_than_the_noise(
     assert "constant output" in sentence
 
 
-def test_health_counts_units_that_no_sample_moves():
-    output = jax.random.uniform(jax.random.key(0), (8, 3, 10), minval=0.1).at[:, :, 4:].set(0.0)
-    output = output.at[2, 1, 9].set(0.5)  # one sample is enough
-    assert float(layer_health(output).dead) == pytest.approx(0.5)
+class Batches(VideoFacts):
+    """Splits of given batches."""
+
+    given = ()
+
+    def examples(self, split, *, batch_size):
+        yield from self.given
 
 
-def test_health_measures_the_spread_over_samples():
-    output = jax.random.normal(jax.random.key(0), (50, 3, 10))
-    np.testing.assert_allclose(layer_health(output).spread, np.std(np.asarray(output), axis=0).mean(), rtol=1e-5)
-    assert float(layer_health(jnp.broadcast_to(output[:1], output.shape)).spread) < 1e-6
+@pytest.fixture
+def measured(changed):
+    """``measured(batches, layer)``: what the task measures on them of a layer with the output ``layer(input)``."""
+
+    def measure(batches, layer):
+        class OneLayer(VideoTask):
+            def outputs(self, params, noisy, record):
+                return jax.tree.map(lambda *layers: jnp.stack(layers), record(noisy), record(layer(noisy)))
+
+        data = Batches(1.0, *batches[0].shape[1:])
+        data.given = batches
+        task = OneLayer(changed(**{"model.rank": None, "train_gamma": 0.01}), data)
+        return task.split_losses(jnp.zeros(1), "test", 0.0)
+
+    return measure
+
+
+def test_a_unit_that_one_batch_moves_is_not_dead(measured):
+    """A layer of two units: the first is 0, black pixels move the second and white ones do not."""
+    batches = [np.full((3, 2, 2), 255, np.uint8), np.zeros((3, 2, 2), np.uint8)]
+    found = measured(batches, lambda pixels: jnp.stack([jnp.zeros_like(pixels[..., 0]), 1.0 - pixels[..., 0]], -1))
+    np.testing.assert_allclose(found.dead, [0.0, 0.5])
+    np.testing.assert_allclose(found.samples[:3, 0], 0.0)
+
+
+def test_health_counts_units_that_no_sample_moves(measured):
+    output = np.random.default_rng(0).uniform(0.1, 1.0, (8, 3, 10)).astype(np.float32)
+    output[:, :, 4:] = 0.0
+    output[2, 1, 9] = 0.5  # one sample is enough
+    assert measured([np.zeros(output.shape, np.uint8)], lambda _: output).dead[1] == pytest.approx(0.5)
+
+
+def test_health_measures_the_spread_over_samples(measured):
+    output = np.random.default_rng(0).normal(size=(50, 3, 10)).astype(np.float32)
+    black = [np.zeros(output.shape, np.uint8)]
+    spread = measured(black, lambda _: output).spread[1]
+    np.testing.assert_allclose(spread, np.std(output, axis=0).mean(), rtol=1e-5)
+    assert measured(black, lambda _: np.broadcast_to(output[:1], output.shape)).spread[1] < 1e-6

@@ -1,16 +1,18 @@
 """SIGTERM and Ctrl-C: what is done is saved, a second Ctrl-C ends at once, and nothing is taken for damage."""
 
+import importlib
 import json
 import signal
+import sys
 import time
 
 import pytest
 
 from tests.train.test_processes import newest
-from train.cli import main
-from train.data.pictures import Pictures
-from train.errors import Interrupted
-from train.interrupts import handling, stopping_at_once
+from train.__main__ import main
+from train.config.errors import Interrupted
+from train.data.prepare import Builder
+from train.system.interrupts import handling, stopping_at_once
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 
@@ -95,11 +97,33 @@ def test_a_request_that_comes_in_a_finalizer_is_not_lost(number):
     assert [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)] == before
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_request_that_comes_in_an_import_waits_for_its_end(tmp_path, monkeypatch, number):
+    """Extensions take what is raised as they are imported for a failure of their own, or abort the process."""
+    name, imported = f"raises_{number.name}", []
+    (tmp_path / f"{name}.py").write_text(f"import signal\nsignal.raise_signal({number.value})\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+
+    def busy():
+        with stopping_at_once():
+            imported.append(importlib.import_module(name))
+            time.sleep(20)
+
+    before = [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
+    with pytest.raises(Interrupted, match="goes on from what is saved") as caught:
+        busy()
+    assert [module.__name__ for module in imported] == [name]
+    assert caught.value.code == (130 if number == signal.SIGINT else 0)
+    assert [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)] == before
+
+
 def test_what_the_shell_ignores_stays_ignored():
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with stopping_at_once():
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
             signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -107,7 +131,7 @@ def test_what_the_shell_ignores_stays_ignored():
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 @pytest.mark.parametrize("command", ["evaluate", "export", "run"])
 def test_commands_end_in_one_line_and_change_nothing(finished, config, monkeypatch, capsys, command, number, code):
-    monkeypatch.setattr("train.video.kind.load", lambda *_, **__: signal.raise_signal(number))
+    monkeypatch.setattr("train.tasks.video.load", lambda *_, **__: signal.raise_signal(number))
     before = _files(finished)
     words = ["run", "video-ut", "--out", str(finished / "new")] if command == "run" else [command, str(finished)]
     assert main(words) == code
@@ -136,8 +160,8 @@ def test_a_preparation_that_is_interrupted_leaves_nothing(tmp_path, monkeypatch,
         yield next(examples(builder, split))
         signal.raise_signal(signal.SIGINT)
 
-    examples = Pictures._generate_examples
-    monkeypatch.setattr(Pictures, "_generate_examples", interrupted)
+    examples = Builder._generate_examples
+    monkeypatch.setattr(Builder, "_generate_examples", interrupted)
     assert main(["prepare", "digits"]) == 130
     assert "Traceback" not in capsys.readouterr().err
     assert not [path for path in (tmp_path / "prepared").rglob("*") if path.is_file() and path.name != ".lock"]

@@ -4,9 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train.constrained import init_state, judge_losses, judgement
-from train.recipe import INFEASIBLE
-from train.video.task import video_task
+from train.constraints import INFEASIBLE, DescentConstraints
 
 # Means at layers 0..2 of two samples; alpha is 0.5 and the reference 1.
 FEASIBLE, EARLY, LATE = (
@@ -16,15 +14,15 @@ EARLY, LATE = EARLY + np.array([0.0, -0.3, 0.2]), LATE + np.array([0.0, 0.4, 0.0
 
 
 @pytest.fixture
-def judged(changed, clips):
+def judged(changed):
     def judge(losses, **fields):
         options = {"constraints.alpha": (0.5,), "constraints.reference": 1.0, "train_gamma": 0.01, **fields}
         config = changed(**options)
-        task = video_task(config, clips)
-        state = init_state(config, task)
+        objective = DescentConstraints(config, num_layers=2, steps_an_epoch=16)
+        moving = objective.init()
         if config.constraints.scale:
-            state = state._replace(sizes=jnp.array([1.0, 2.0, 4.0]))
-        return config, *judge_losses(config, task.bounds, losses, state)
+            moving = moving._replace(sizes=jnp.array([1.0, 2.0, 4.0]))
+        return config, *objective.judge(0, losses, moving)
 
     return judge
 
@@ -62,7 +60,7 @@ def test_resilience_ranks_by_the_loss_with_the_cost_of_slack(judged, scale):
         relaxed = losses[:, -1].mean() + np.sum((np.maximum(_violations(losses), 0.0) / sizes) ** 2)
         assert row["relaxed_loss"] == pytest.approx(relaxed, rel=1e-5)
         assert score == pytest.approx(INFEASIBLE - relaxed)
-        assert judgement(config, row).relaxed == row["relaxed_loss"]
+        assert config.judge(row).relaxed == row["relaxed_loss"]
         scores.append(score)
     assert scores[1] > scores[0]
 

@@ -7,13 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train.config import with_value
-from train.constrained import fitting_warmup
-from train.errors import UserError
+from train.config.errors import UserError
+from train.config.fields import WHOLE, check_fields, with_value
 from train.experiments import EXPERIMENTS
-from train.limits import WHOLE, count_rules, size_rules
-from train.memory import memory_of_devices, require_memory, size_of, step_size
-from train.runs import run_one
+from train.main import fit
+from train.system.machine import memory_of_devices, require_memory, size_of, step_size
 
 
 def whole_numbers(config):
@@ -31,13 +29,14 @@ def test_every_whole_number_has_a_range_and_every_experiment_is_within_its_range
     config = EXPERIMENTS[name].config
     # Layers whose multipliers are frozen are those of the network.
     assert set(whole_numbers(config)) - {"frozen"} <= set(WHOLE)
-    assert all(holds for _, _, holds in (*count_rules(config), *size_rules(config)))
+    check_fields(config, ())
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1e10, 1e10, 1e-16, -1e-300])
 def test_a_number_that_float32_cannot_work_with_is_refused(value):
     config = with_value(EXPERIMENTS["demo"].config, "dual.cap", value)
-    assert [name for name, _, holds in size_rules(config) if not holds] == ["dual.cap"]
+    with pytest.raises(UserError, match=f"^--dual.cap must be finite, and 0 or of a size from .*, got {value}$"):
+        check_fields(config, ())
 
 
 def test_memory_is_looked_at_before_it_is_taken():
@@ -62,9 +61,9 @@ def test_a_compiled_step_is_as_large_as_what_it_is_given_and_keeps_for_its_backw
 
 
 def test_a_state_that_does_not_fit_is_refused_before_it_is_made(monkeypatch, tmp_path):
-    monkeypatch.setattr("train.memory.memory_of_devices", lambda: 100)
+    monkeypatch.setattr("train.system.machine.memory_of_devices", lambda: 100)
     with pytest.raises(UserError, match=r"the state of training takes .* GB and there are 0.0; choose a smaller model"):
-        run_one(EXPERIMENTS["image-dnn"].config, tmp_path / "run", experiment="image-dnn", log=lambda _: None)
+        fit("image-dnn", out=tmp_path / "run", log=lambda _: None)
     assert not (tmp_path / "run").exists()
 
 
@@ -72,7 +71,7 @@ def test_a_default_warmup_gives_way_to_a_short_run_with_a_word():
     usual, log = EXPERIMENTS["text-ut"].config, []
     assert (usual.constraints.warmup_steps, usual.steps) == (300, 800)
     short = dataclasses.replace(usual, steps=80)
-    assert fitting_warmup(short, usual, chosen=False, log=log.append).constraints.warmup_steps == 30
+    assert short.fitting(usual, chosen=False, log=log.append).constraints.warmup_steps == 30
     assert log == ["--constraints.warmup-steps is 30 here: the default, 300, does not fit --steps 80"]
 
 
@@ -80,4 +79,4 @@ def test_a_warmup_that_fits_or_was_chosen_stays_as_it_is():
     usual = EXPERIMENTS["text-ut"].config
     short = dataclasses.replace(usual, steps=80)
     for config, chosen in ((usual, False), (short, True), (EXPERIMENTS["image-opteq"].config, False)):
-        assert fitting_warmup(config, usual, chosen=chosen, log=pytest.fail) is config
+        assert config.fitting(usual, chosen=chosen, log=pytest.fail) is config

@@ -5,18 +5,17 @@ import itertools
 import json
 from types import SimpleNamespace
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.train.conftest import traced_recipe, traced_task
+from tests.train.conftest import traced_task
 from train.checkpoint import Checkpoints
-from train.constrained import init_state
-from train.errors import UserError
+from train.config.errors import UserError
 from train.loop import train
 from train.metrics import read_metrics
-from train.video.task import to_unit
+from train.step import state_like
+from train.tasks.video import VideoTask, to_unit
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 
@@ -24,20 +23,20 @@ pytestmark = pytest.mark.xdist_group("video-runs")
 BLACK = (0, 1, 2)  # the batch that a poison answers to has this value in all pixels
 
 
-@functools.cache
-def _poisoned(config, data):
-    """The recipe with losses that are NaN at layer 1 on a batch of 0, infinite at layer 2 on one of 1, and on one of 2
-    as they are, but for their slope, which is not finite."""
-    task = traced_task(config, data)
+class _Poisoned(VideoTask):
+    """Losses that are NaN at layer 1 on a batch of 0, infinite at layer 2 on one of 1, and on one of 2 as they are, but
+    for their slope, which is not finite."""
 
-    def sample_losses(params, drawn):
-        first, second, _ = (jnp.all(drawn.clean == to_unit(jnp.uint8(value))) for value in BLACK)
+    def losses(self, params, batch, probe):
+        first, second, _ = (jnp.all(batch.clean == to_unit(jnp.uint8(value))) for value in BLACK)
         poison = jnp.stack([0.0, jnp.where(first, jnp.nan, 0.0), jnp.where(second, jnp.inf, 0.0)])
-        away = jnp.mean((drawn.clean - to_unit(jnp.uint8(2))) ** 2)
+        away = jnp.mean((batch.clean - to_unit(jnp.uint8(2))) ** 2)
         root = jnp.sqrt(1e-12 * away * jnp.sum(params["params"]["layers"].U ** 2))
-        return task.sample_losses(params, drawn) + poison + root
+        samples, figures = super().losses(params, batch, probe)
+        return samples + poison + root, figures
 
-    return traced_recipe(config, task._replace(sample_losses=sample_losses), data)
+
+_poisoned = functools.cache(_Poisoned)
 
 
 @pytest.fixture
@@ -46,8 +45,7 @@ def loop(in_memory, clips, tmp_path):
 
     def go(config, poisoned=False):
         log = []
-        recipe = _poisoned(config, clips) if poisoned else traced_recipe(config, traced_task(config, clips), clips)
-        train(recipe, tmp_path, log=log.append)
+        train((_poisoned if poisoned else traced_task)(config, clips), tmp_path, log=log.append)
         return log
 
     return go
@@ -79,9 +77,8 @@ def _saved_steps(folder):
 def test_a_validation_row_is_of_the_state_saved_with_it(both, config, clips):
     folder = both / "constrained"
     last = read_metrics(folder / "metrics.jsonl")[-1]
-    like = jax.eval_shape(lambda: init_state(config, traced_task(config, clips)))
     with Checkpoints(folder / "checkpoints", read_only=True) as checkpoints:
-        step, state, notes = checkpoints.newest(like)
+        step, state, notes = checkpoints.newest(state_like(traced_task(config, clips)))
     assert step == last["step"] == int(state.step) == 6
     outputs_loss = last["layer_losses"][-1]
     assert notes["score"] == pytest.approx(-outputs_loss) if last["feasible"] else notes["score"] <= -1e6
@@ -171,7 +168,7 @@ def test_a_run_that_collapses_stops_after_two_validations_and_says_why(loop, cha
 def test_two_collapses_in_a_row_stop_a_run(loop, changed, tmp_path, monkeypatch, collapsed, on_collapse, state, steps):
     validations = iter(range(2, 100, 2))
     monkeypatch.setattr(
-        "train.video.recipe.describe_collapse",
+        "train.tasks.video.describe_collapse",
         lambda *_: "the model has collapsed" if next(validations) in collapsed else None,
     )
     loop(changed(on_collapse=on_collapse))

@@ -1,4 +1,4 @@
-"""metrics.jsonl, TensorBoard files and JSON files."""
+"""metrics.jsonl and JSON files."""
 
 import errno
 import json
@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.train.board import events
-from train.errors import UserError
-from train.metrics import MetricsWriter, numbers, read_metrics, write_json
+from train.config.errors import UserError
+from train.metrics import MetricsWriter, read_metrics
+from train.numbers import numbers
+from train.system.run_files import write_json
 
 
 def _write(folder, steps, *, after_step):
@@ -67,22 +68,6 @@ def test_a_kill_while_reopening_loses_nothing(tmp_path, monkeypatch):
 def test_rows_that_are_no_json_are_never_written(tmp_path):
     with MetricsWriter(tmp_path, after_step=0) as writer, pytest.raises(ValueError, match="JSON"):
         writer.write({"kind": "train", "step": 1, "loss": math.nan})
-
-
-def test_tensorboard_files_are_written(tmp_path):
-    _write(tmp_path, range(1, 4), after_step=0)
-    files = list((tmp_path / "tensorboard").glob("events.*"))
-    assert files
-    assert files[0].stat().st_size > 100
-
-
-def test_tensorboard_forgets_the_points_after_the_step_that_a_run_goes_on_from(tmp_path):
-    _write(tmp_path, range(1, 9), after_step=0)
-    _write(tmp_path, range(6, 9), after_step=5)
-    first, second = sorted((tmp_path / "tensorboard").glob("events.*"), key=lambda path: path.suffix)
-    assert [event.step for event in events(first) if event.HasField("session_log")] == [1]
-    assert [event.step for event in events(second) if event.HasField("session_log")] == [6]
-    assert [event.step for event in events(first) if event.HasField("summary")] == sorted([*range(1, 9)] * 2)
 
 
 def test_rows_that_somebody_deleted_or_cut_are_counted(tmp_path):

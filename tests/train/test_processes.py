@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tests.train.conftest import OF_PROCESSES
-from train.errors import UserError
+from train.config.errors import UserError
 from train.metrics import read_metrics
-from train.processes import Membership, join
-from train.report.files import read_object
+from train.system.distributed import Membership, join
+from train.system.run_files import read_object
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 

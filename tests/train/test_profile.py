@@ -5,8 +5,9 @@ import json
 
 import pytest
 
-from train.errors import UserError
-from train.profile import Profile, Profiler, parse_profile
+from train.config.errors import UserError
+from train.config.run import parse_profile
+from train.system.profile import Profile, Profiler
 
 
 @pytest.mark.parametrize("text", ["5", "0:1", "3:0", "a:b", "-1:2", "1:2:3", ""])

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from train.progress import Progress
+from train.system.terminal import Progress
 
 
 class Terminal(io.StringIO):

@@ -1,9 +1,9 @@
-"""What every recipe refuses before it makes anything of a batch's size."""
+"""What every task refuses before it makes anything of a batch's size."""
 
 import pytest
 
-from train.errors import UserError
-from train.recipe import check_batch_size
+from train.config.errors import UserError
+from train.tasks.common import check_batch_size
 
 
 def test_a_batch_larger_than_the_train_split_is_refused_with_both_sizes():

@@ -9,35 +9,21 @@ import pytest
 
 from tests.train.conftest import OF_PROCESSES
 from train.checkpoint import Checkpoints
-from train.config import from_json
-from train.constrained import init_state
 from train.metrics import read_metrics
-from train.report.files import read_object
-from train.video.config import VideoConfig
-from train.video.task import video_task
+from train.runs import FACTS, read_config
+from train.step import state_like
+from train.system.run_files import read_object
+from train.tasks.video import VideoFacts, VideoTask
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 
 STEPS, EVERY = OF_PROCESSES["steps"], OF_PROCESSES["validate-every"]
 
 
-class Shape:
-    """The shape of the video data."""
-
-    pixel_std, num_tokens, token_dim = 0.25, 20, 256
-
-    def num_sequences(self, split):
-        return 1000
-
-
 def _last_state(folder):
-    values = read_object(folder / "config.json")
-    config = from_json(
-        VideoConfig, {k: v for k, v in values.items() if k not in ("experiment", "found")}, source=folder
-    )
-    like = jax.eval_shape(lambda: init_state(config, video_task(config, Shape())))
+    task = VideoTask(read_config(folder)[1], VideoFacts(**read_object(folder / FACTS)))
     with Checkpoints(folder / "checkpoints", read_only=True) as checkpoints:
-        step, state, _ = checkpoints.newest(like)
+        step, state, _ = checkpoints.newest(state_like(task))
     assert step == STEPS
     return state
 

@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 
 from tests.train.board import events
-from tests.train.conftest import MANY, traced_losses, traced_recipe, traced_task
+from tests.train.conftest import MANY, evaluated_again, traced_task
 from train.checkpoint import Checkpoints
-from train.constrained.duals import reduction
-from train.errors import UserError
-from train.loop import train
+from train.config.errors import UserError
+from train.constraints import DescentConstraints
+from train.loop import UNJUDGED, train
 from train.metrics import read_metrics
-from train.recipe import UNJUDGED
-from train.runs import evaluate
-from train.video.evaluate import evaluate_video
+from train.step import init_state, state_like, validate
 from unroll_jax.constrained import feasibility_report
 
 pytestmark = [pytest.mark.xdist_group("video-runs"), pytest.mark.usefixtures("in_memory")]
@@ -63,31 +61,30 @@ BINDS = ("mean", "tail", "positive")
 
 def test_feasibility_is_judged_by_what_is_bound(changed, clips, many, tmp_path):
     fields = {"constraints.alpha": (0.05,), "constraints.reference": None, "train_gamma": 0.5}
-    task = traced_task(changed(**fields), clips)
-    state, worst = traced_recipe(changed(**fields), task, clips).init(), {}
+    task, worst = traced_task(changed(**fields), clips), {}
+    state = init_state(task)
+    _, losses = task.evaluate(state.params, tmp_path)
     for bind in BINDS:
         config = changed(**{"constraints.bind": bind, "constraints.level": 0.9 if bind == "tail" else 0.7, **fields})
-        found = evaluate_video(config, task, clips, state.params, state.multipliers)
-        worst[bind] = np.array(found["violations"][1:], float)
+        objective = DescentConstraints(config, num_layers=2, steps_an_epoch=16)
+        worst[bind] = np.array(objective.report(losses, state.moving)["violations"][1:], float)
     assert np.all(worst["tail"] > worst["mean"])
     assert np.all(worst["positive"] >= 0.0)
     before = json.loads((many / "evaluation.json").read_text())
-    again = evaluate(shutil.copytree(many, tmp_path / "tail"), log=lambda _: None)
+    again = evaluated_again(shutil.copytree(many, tmp_path / "tail"))
     assert (again["bind"], again["violations"]) == ("tail", before["violations"])
 
 
 def test_validation_judges_as_the_report_on_the_same_samples_does(changed, clips):
-    task = traced_task(changed(**{"constraints.alpha": (0.3,)}), clips)
     for bind in BINDS:
         fields = {"constraints.bind": bind, "constraints.level": 0.9 if bind == "tail" else 0.7}
-        config = changed(**fields, **{"constraints.alpha": (0.3,)})
-        recipe = traced_recipe(config, task, clips)
-        state = recipe.init()
-        found = traced_losses(task, clips)(state.params, "validation", config.train_gamma)
+        task = traced_task(changed(**fields, **{"constraints.alpha": (0.3,)}), clips)
+        state, objective = init_state(task), task.training.objective
+        found = task.split_losses(state.params, "validation", task.config.train_gamma)
         report = feasibility_report(
-            jnp.asarray(found.sample_losses), state.multipliers, task.bounds.stated, reduction=reduction(config)
+            jnp.asarray(found.samples), state.moving.multipliers, objective.stated, reduction=objective.reduction
         )
-        row = recipe.validate(state).row
+        row, _, _ = validate(task, state)
         excess = np.max(np.asarray(report.violations) / np.asarray(report.bounds))
         np.testing.assert_allclose(row["worst_excess"], excess, rtol=1e-5, err_msg=bind)
         assert row["feasible"] == report.feasible, bind
@@ -95,12 +92,8 @@ def test_validation_judges_as_the_report_on_the_same_samples_does(changed, clips
 
 
 @pytest.fixture
-def recipe(changed, clips):
-    def build(**fields):
-        config = changed(**fields)
-        return traced_recipe(config, traced_task(config, clips), clips)
-
-    return build
+def task(changed, clips):
+    return lambda **fields: traced_task(changed(**fields), clips)
 
 
 def _saved(folder):
@@ -116,30 +109,30 @@ OVERFLOW = {
 }
 
 
-def test_multipliers_that_overflow_are_never_saved(recipe, tmp_path):
+def test_multipliers_that_overflow_are_never_saved(task, tmp_path):
     # Losses, gradient and validation of the first step are finite, what it leaves behind is not.
     with pytest.raises(UserError, match=r"dual/multipliers is not finite after step 1; no checkpoint was saved before"):
-        train(recipe(**OVERFLOW, validate_every=1), tmp_path, log=lambda _: None)
+        train(task(**OVERFLOW, validate_every=1), tmp_path, log=lambda _: None)
     assert _saved(tmp_path) == []
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "failed"
 
 
-def test_what_is_not_finite_is_not_saved_in_a_hurry_either(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr("train.processes.Stop.at", lambda self, step: step == 1)
+def test_what_is_not_finite_is_not_saved_in_a_hurry_either(task, tmp_path, monkeypatch):
+    monkeypatch.setattr("train.system.distributed.Stop.at", lambda self, step: step == 1)
     with pytest.raises(UserError, match="dual/multipliers is not finite after step 1"):
-        train(recipe(**OVERFLOW), tmp_path, log=lambda _: None)
+        train(task(**OVERFLOW), tmp_path, log=lambda _: None)
     assert _saved(tmp_path) == []
 
 
-def test_an_infinite_multiplier_is_one_line_at_the_next_step(recipe, tmp_path):
+def test_an_infinite_multiplier_is_one_line_at_the_next_step(task, tmp_path):
     with pytest.raises(UserError, match=r"multiplier is not finite at step 2, first at constraint \d") as caught:
-        train(recipe(**OVERFLOW), tmp_path, log=lambda _: None)
+        train(task(**OVERFLOW), tmp_path, log=lambda _: None)
     assert "\n" not in str(caught.value)
 
 
-def test_a_save_in_a_hurry_keeps_what_is_finite(recipe, config, tmp_path, monkeypatch):
-    monkeypatch.setattr("train.processes.Stop.at", lambda self, step: step == 1)
-    made, save, written = recipe(), Checkpoints.save, []
+def test_a_save_in_a_hurry_keeps_what_is_finite(task, tmp_path, monkeypatch):
+    monkeypatch.setattr("train.system.distributed.Stop.at", lambda self, step: step == 1)
+    made, save, written = task(), Checkpoints.save, []
 
     def saved(*arguments, **options):
         written.append([row["step"] for row in read_metrics(tmp_path / "metrics.jsonl")])
@@ -151,5 +144,5 @@ def test_a_save_in_a_hurry_keeps_what_is_finite(recipe, config, tmp_path, monkey
     assert written == [[1]], "metrics are on disk before the checkpoint that they belong to"
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "interrupted"
     with Checkpoints(tmp_path / "checkpoints", read_only=True) as checkpoints:
-        step, _, notes = checkpoints.newest(made.init())
+        step, _, notes = checkpoints.newest(state_like(made))
     assert (step, notes["score"]) == (1, UNJUDGED)

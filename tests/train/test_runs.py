@@ -8,17 +8,15 @@ import jax
 import numpy as np
 import pytest
 
-from tests.train.conftest import Clips
+from tests.train.conftest import Clips, evaluated_again, traced_task
+from train.__main__ import main
 from train.checkpoint import Checkpoints
-from train.cli import main
-from train.constrained import init_state
-from train.errors import UserError
+from train.config.errors import UserError
 from train.experiments import EXPERIMENTS
-from train.lock import locked
+from train.main import fit
 from train.metrics import read_metrics
-from train.outputs import check_out
-from train.runs import evaluate, run
-from train.video.task import video_task
+from train.step import state_like
+from train.system.storage import check_out, locked
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 
@@ -30,9 +28,8 @@ def whole(both):
 
 
 def _state(folder, config, clips, step=None):
-    like = jax.eval_shape(lambda: init_state(config, video_task(config, clips)))
     with Checkpoints(folder / "checkpoints", read_only=True) as checkpoints:
-        found = checkpoints.newest(like)
+        found = checkpoints.newest(state_like(traced_task(config, clips)))
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(found[1])]
 
 
@@ -126,15 +123,17 @@ def test_changed_data_are_refused_when_training_goes_on_and_when_evaluating(
     changed = Clips(seed=1)
     for name in ("splits", "pixel_std"):
         monkeypatch.setattr(clips, name, getattr(changed, name))  # what `load` gives from here on
-    for again in (lambda: start(config), lambda: evaluate(finished, log=lambda _: None)):
+    for again in (lambda: start(config), lambda: evaluated_again(finished)):
         with pytest.raises(UserError, match=r"found\.pixel_std was .* is now"):
             again()
     assert (finished / "evaluation.json").read_bytes() == before
 
 
 def test_a_second_process_is_refused(finished, start, config, tmp_path):
+    (finished / "model.json").unlink()
     with locked(finished), pytest.raises(UserError, match="another process is training"):
         start(config)
+    assert not (finished / "model.json").exists(), "nothing is written beside the other"
     start(config)
 
 
@@ -159,13 +158,13 @@ def test_out_is_looked_at_and_written_in_the_same_home_folder(monkeypatch, tmp_p
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
 
 
+@pytest.mark.usefixtures("in_memory")
 def test_a_run_is_written_to_the_home_folder_that_it_names(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("train.runs.run_one", lambda *_, **__: None)
-    kind = EXPERIMENTS["demo"].kind
-    monkeypatch.setitem(EXPERIMENTS, "demo", EXPERIMENTS["demo"]._replace(kind=kind._replace(report=lambda *_: None)))
+    for work in ("train.loop.train_run", "train.evaluate.evaluate"):
+        monkeypatch.setattr(work, lambda *_, **__: None)
     config = dataclasses.replace(EXPERIMENTS["demo"].config, out="~/run", method="erm")
-    assert run(config, experiment="demo") == [tmp_path / "run"]
+    assert fit(config, experiment="demo") == [tmp_path / "run"]
 
 
 def test_a_file_in_place_of_the_folder_is_refused(start, config, tmp_path):
@@ -185,7 +184,10 @@ def test_a_kill_before_the_configuration_was_written_does_not_block_the_folder(i
     [
         ("{", r"config\.json is damaged"),
         ("[1]", r"config\.json is damaged"),
-        ('{"steps": 3}', "field .* is unknown or missing"),
+        ('{"steps": 3}', r"was written by version 0\.1 of unroll_jax, this is .*; use that one, or train again"),
+        (("version", "9.9"), r"was written by version 9\.9 of unroll_jax"),
+        (("momentum", 3), "field 'momentum' is unknown or missing"),
+        (("task", "cooking"), "field 'task' is unknown or missing, got 'cooking'"),
         (("steps", "abc"), "wrong type"),
         (("model", 3), "wrong type"),
         (("steps", -4), "field 'steps' must be a whole number from 1"),
@@ -197,21 +199,21 @@ def test_a_damaged_configuration_is_one_clear_line(finished, start, content, wor
         content = json.dumps({**json.loads(path.read_text()), content[0]: content[1]})
     path.write_text(content)
     with pytest.raises(UserError, match=words) as caught:
-        evaluate(finished, log=lambda _: None)
+        evaluated_again(finished)
     assert "\n" not in str(caught.value)
 
 
 def test_evaluating_needs_a_run_with_checkpoints(finished, start, tmp_path):
     with pytest.raises(UserError, match="is no run folder"):
-        evaluate(tmp_path / "nowhere", log=lambda _: None)
+        evaluated_again(tmp_path / "nowhere")
     shutil.rmtree(finished / "checkpoints")
     with pytest.raises(UserError, match="has no checkpoints; they are gone: restore them"):
-        evaluate(finished, log=lambda _: None)
+        evaluated_again(finished)
 
 
 def test_evaluating_again_gives_the_same_file(finished, start):
     before = (finished / "evaluation.json").read_bytes()
-    evaluate(finished, log=lambda _: None)
+    evaluated_again(finished)
     assert (finished / "evaluation.json").read_bytes() == before
 
 

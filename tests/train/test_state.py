@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train.constrained import init_state, make_step
-from train.video.task import video_task
+from train.step import init_state, jit_step
+from train.tasks.video import VideoTask
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 REFERENCE = 0.4
@@ -34,7 +34,7 @@ VARIANTS = {
 
 @pytest.fixture
 def case(changed, clips):
-    """``case(name)``: configuration, task and the batches of a run of 5 steps."""
+    """``case(name)``: task and the batches of a run of 5 steps."""
 
     def build(name_or_fields):
         fields = VARIANTS.get(name_or_fields, {}) if isinstance(name_or_fields, str) else name_or_fields
@@ -42,7 +42,7 @@ def case(changed, clips):
         tight = {"constraints.reference": REFERENCE, "constraints.alpha": (0.6,), "primal.clip_norm": 0.05}
         config = changed(**{"steps": 5, "primal.learning_rate": 0.02, **tight, **fields})
         batches = clips.batches("train", batch_size=4, seed=0)
-        return config, video_task(config, clips), [next(batches) for _ in range(5)]
+        return VideoTask(config, clips), [next(batches) for _ in range(5)]
 
     return build
 
@@ -140,17 +140,17 @@ def _zeros(params):
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_steps_are_those_of_the_algorithm_written_out(case, clips, name):
-    config, task, batches = case(name)
-    state, step = init_state(config, task), make_step(config, task)
+    task, batches = case(name)
+    config, state, step = task.config, init_state(task), jit_step(task)
     params, noise_key = state.params["params"]["layers"], jax.random.wrap_key_data(state.key)
     params, noise_key = jax.tree.map(jnp.copy, params), jax.random.clone(noise_key)
     rows, last = _by_hand(config, clips, params, noise_key, batches)
     for batch, (losses, violations, multipliers, value) in zip(batches, rows, strict=True):
         state, metrics = step(state, batch)
         np.testing.assert_allclose(metrics.layer_losses, losses, rtol=2e-4)
-        np.testing.assert_allclose(metrics.violations, violations, rtol=1e-3, atol=1e-4)
-        np.testing.assert_allclose(metrics.multipliers, multipliers, rtol=2e-3, atol=1e-4)
-        np.testing.assert_allclose(metrics.lagrangian, value, rtol=5e-4)
+        np.testing.assert_allclose(metrics.objective.violations, violations, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(metrics.objective.multipliers, multipliers, rtol=2e-3, atol=1e-4)
+        np.testing.assert_allclose(metrics.value, value, rtol=5e-4)
     # Adam divides by the size of a gradient, so rounding shows where a gradient is nearly 0: 0.02 is a whole step.
     chex.assert_trees_all_close(state.params["params"]["layers"], last, atol=1e-3)
     if config.method != "erm":
@@ -158,8 +158,8 @@ def test_steps_are_those_of_the_algorithm_written_out(case, clips, name):
 
 
 def test_equal_states_do_the_same_and_seed_and_step_draw_the_noise(case):
-    config, task, batches = case("pi")
-    start, step = jax.device_get(init_state(config, task)), make_step(config, task)
+    task, batches = case("pi")
+    start, step = jax.device_get(init_state(task)), jit_step(task)
     first, second = (step(jax.device_put(start), batches[0]) for _ in range(2))
     chex.assert_trees_all_equal(first, second)
     for other in (start._replace(step=np.int32(1)), start._replace(key=start.key + np.uint32(1))):
@@ -168,21 +168,21 @@ def test_equal_states_do_the_same_and_seed_and_step_draw_the_noise(case):
 
 
 def test_the_seed_sets_the_noise(case):
-    keys = [init_state(*case({"seed": seed})[:2]).key for seed in (0, 1)]
+    keys = [init_state(case({"seed": seed})[0]).key for seed in (0, 1)]
     assert not np.array_equal(*keys)
 
 
 def test_a_step_consumes_its_state(case):
-    config, task, batches = case("pi")
-    state = init_state(config, task)
-    new, _ = make_step(config, task)(state, batches[0])
+    task, batches = case("pi")
+    state = init_state(task)
+    new, _ = jit_step(task)(state, batches[0])
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state.params))
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(new))
 
 
 def test_a_step_is_traced_once_for_a_shape(case):
-    config, task, batches = case("pi")
-    traced = chex.assert_max_traces(task.sample_losses, n=1)
-    state, step = init_state(config, task), make_step(config, task._replace(sample_losses=traced))
+    task, batches = case("pi")
+    task.losses = chex.assert_max_traces(task.losses, n=1)
+    state, step = init_state(task), jit_step(task)
     for batch in batches:
         state, _ = step(state, batch)

@@ -14,14 +14,13 @@ import numpy as np
 import orbax.checkpoint as ocp
 import pytest
 
-from tests.train.conftest import OF_PROCESSES
-from train import storage
+from tests.train.conftest import OF_PROCESSES, evaluated_again
 from train.checkpoint import room_for
-from train.errors import StorageError, UserError
+from train.config.errors import StorageError, UserError
 from train.export import export
-from train.report.files import write_files
-from train.runs import evaluate
-from train.storage import overwrite, refusal, require_room, require_writable, write_all
+from train.report import Picture, Report, write_files
+from train.system import storage
+from train.system.storage import overwrite, refusal, require_room, require_writable, write_all
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 
@@ -164,8 +163,13 @@ def test_room_is_for_what_is_kept_and_one_more():
 
 
 def test_a_system_that_says_nothing_of_its_disk_refuses_nothing(monkeypatch, tmp_path):
-    monkeypatch.setattr(storage.shutil, "disk_usage", lambda path: Disk(0, 0, 0))
+    said = Disk(0, 0, 0)
+    monkeypatch.setattr(storage.shutil, "disk_usage", lambda path: said)
     require_room(tmp_path, 10**12, "everything")
+    said = Disk(10, 10, 0)
+    with pytest.raises(StorageError) as caught:
+        require_room(tmp_path, 10**12, "everything")
+    assert "everything takes" in str(caught.value)
 
 
 def test_a_folder_that_is_to_be_made_is_tried_where_it_will_be(tmp_path):
@@ -181,11 +185,11 @@ def test_a_run_folder_that_cannot_be_written_is_refused_before_data_are_read(fin
     def loaded(*_, **__):
         raise AssertionError("data were read first")
 
-    monkeypatch.setattr("train.video.kind.load", loaded)
+    monkeypatch.setattr("train.tasks.video.load", loaded)
     before = _files(finished)
     read_only(finished, number)
     with pytest.raises(StorageError, match=f"cannot write to run folder .* \\({os.strerror(number)}\\)"):
-        evaluate(finished, log=lambda _: None)
+        evaluated_again(finished)
     with pytest.raises(StorageError, match=f"cannot write to --out .* \\({os.strerror(number)}\\)"):
         export(finished, log=lambda _: None)
     assert _files(finished) == before
@@ -211,12 +215,17 @@ def test_an_evaluation_that_cannot_be_written_keeps_the_one_before(in_memory, fi
 
     monkeypatch.setattr(Path, "write_bytes", refuse)
     with pytest.raises(StorageError, match="No space left on device"):
-        evaluate(finished, log=lambda _: None)
+        evaluated_again(finished)
     assert _files(finished) == before
 
 
+def _report(content):
+    pictures = [Picture(name, "", content) for name in ("a", "b")]
+    return Report(content.decode(), [("", pictures)], {"is": content.decode()}, [])
+
+
 def test_a_report_is_written_whole_or_not_at_all(tmp_path, read_only, monkeypatch):
-    write_files(tmp_path, pictures={"a": b"1", "b": b"1"}, page="1", summary={"is": 1})
+    write_files(tmp_path, _report(b"1"))
     before = _files(tmp_path)
     write = Path.write_bytes
 
@@ -227,7 +236,7 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path, read_only, monkeypatc
 
     monkeypatch.setattr(Path, "write_bytes", refuse)
     with pytest.raises(StorageError, match="cannot write the report"):
-        write_files(tmp_path, pictures={"a": b"2", "b": b"2"}, page="2", summary={"is": 2})
+        write_files(tmp_path, _report(b"2"))
     assert _files(tmp_path) == before
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from train.typed import as_typed
+from train.parsing import as_typed
 
 
 @pytest.mark.parametrize(

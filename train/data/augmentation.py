@@ -5,40 +5,27 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PRNGKeyArray, UInt8
 
-__all__ = ["flip_and_crop", "flip_and_shift", "normalise"]
-
 
 def normalise(
     images: UInt8[Array, "*batch height width channels"],
     mean: Float[ArrayLike, " channels"],
     std: Float[ArrayLike, " channels"],
 ) -> Float[Array, "*batch height width channels"]:
-    """Pixels as ``(p / 255 - mean) / std``, float32.
-
-    Args:
-      images: Pixels in 0..255.
-      mean: Of each channel, in [0, 1].
-      std: Of each channel, positive.
-    """
+    """Pixels as ``(p / 255 - mean) / std``, float32; ``mean`` and ``std`` of each channel are in unit scale too."""
     return (images.astype(jnp.float32) / 255.0 - jnp.asarray(mean)) / jnp.asarray(std)
 
 
 def flip_and_shift(
-    key: PRNGKeyArray, images: UInt8[Array, "batch height width channels"], *, flip: bool = True, shift: int = 4
-) -> UInt8[Array, "batch height width channels"]:
+    key: PRNGKeyArray,
+    images: UInt8[Array, "batch height width channels"],
+    labels: Array,
+    *,
+    flip: bool = True,
+    shift: int = 4,
+) -> tuple[UInt8[Array, "batch height width channels"], Array]:
     """Mirrors every other image, left to right, and moves each by up to ``shift`` pixels along both axes, black behind.
 
-    Args:
-      key: Random key; an image's fate depends on it and on the image's place in the batch.
-      images: The batch.
-      flip: Whether to mirror; digits and letters must not be.
-      shift: Longest move, in pixels; for CIFAR-10 it is 4 (He et al.).
-
-    Returns:
-      As many images of the same size.
-
-    Raises:
-      ValueError: if ``shift`` is negative.
+    An image's fate depends on the key and on its place in the batch. Digits and letters must not be mirrored.
 
     Source: He et al., Deep Residual Learning (2016), Section 4.2: 4 pixels are padded on each side, and a 32 x 32 crop
       is taken from the padded image or its mirror image.
@@ -47,7 +34,7 @@ def flip_and_shift(
         raise ValueError(f"shift must be at least 0, got {shift}")
     padded = jnp.pad(images, ((0, 0), (shift, shift), (shift, shift), (0, 0)))
     (cropped,) = _flipped_crops(key, (padded,), images.shape[1:3], flip=flip)
-    return cropped
+    return cropped, labels
 
 
 def flip_and_crop(
@@ -60,18 +47,7 @@ def flip_and_crop(
 ) -> tuple[UInt8[Array, "batch rows columns 3"], UInt8[Array, "batch rows columns"]]:
     """Mirrors every other scene, left to right, and cuts a window from each, the same from its map of labels.
 
-    Args:
-      key: Random key; a scene's fate depends on it and on the scene's place in the batch.
-      images: The batch.
-      labels: Its maps of classes.
-      crop: Rows and columns of the window; None keeps the whole.
-      flip: Whether to mirror.
-
-    Returns:
-      The windows of images and labels.
-
-    Raises:
-      ValueError: if the window is empty or larger than the scenes.
+    A scene's fate depends on the key and on its place in the batch. Without a ``crop`` scenes stay whole.
     """
     size = images.shape[1:3]
     window = size if crop is None else crop

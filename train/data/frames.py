@@ -1,62 +1,46 @@
 """Clips from frames: a folder tree or a tar archive, with folders of splits as published or as one folder a clip."""
 
 import contextlib
+import functools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from train.data.clip_splits import LAYOUT, natural, split_clips, stated_split
-from train.data.clips import NUM_FRAMES, SPLITS, Clip, ClipSet, Splits, standard_frame
-from train.data.image_files import ImageFile, fingerprint_images, open_image_files
-from train.data.picture_files import decode_in_order
-from train.errors import UserError
+from ..config.errors import UserError
+from .clips import LAYOUT, NUM_FRAMES, Splits, natural, numbered, split_clips, standard_frame, stated_split
+from .files import Log, OriginalFile
+from .pictures import decode_in_order, fingerprint_images, open_image_files
+from .prepare import Source
+from .splits import SPLITS
 
-__all__ = ["clip_folders", "fingerprint_frames", "frame_clips"]
-
-Folders = dict[PurePosixPath, list[ImageFile]]
+Folders = dict[PurePosixPath, list[OriginalFile]]
 HERE = PurePosixPath(".")
 MASKS = re.compile(r"(?:.*[_ -])?(?:gt|masks?|ground_?truth)", re.IGNORECASE)
 
 
-def fingerprint_frames(root: Path) -> str:
-    """Fingerprints a folder's frames, or an archive.
-
-    Raises:
-      UserError: if the root is missing, empty or holds no frames.
-    """
-    return fingerprint_images(root, what="frames", layout=LAYOUT)
-
-
 @contextlib.contextmanager
-def frame_clips(root: Path, log: Callable[[str], None]) -> Iterator[Splits]:
-    """Opens the clips below a root; they can be read while the context lasts.
-
-    Raises:
-      UserError: for a root, an archive, a clip or a frame that cannot be used; it names the culprit.
-    """
+def frame_clips(root: Path, log: Log) -> Iterator[Splits]:
+    """Opens the clips below a root; they can be read while the context lasts."""
     with open_image_files(root, what="frames") as files:
         folders = clip_folders(files, root=root, log=log)
-        _check_lengths(folders, root)
+        for name, frames in folders.items():
+            if len(frames) < NUM_FRAMES:
+                raise UserError(
+                    f"data.root={root}: clip '{name}' has {len(frames)} frames, fewer than the {NUM_FRAMES} of a "
+                    "sequence; give it more frames or take it away"
+                )
         folders = _cut(folders, root)
         names = split_clips(list(folders), root=root, log=log)
-        numbers = {name: number for number, name in enumerate(name for split in SPLITS for name in names[split])}
-        clips = {
-            split: (Clip(numbers[name], str(name), _read_frames(folders[name], root)) for name in names[split])
-            for split in SPLITS
-        }
-        yield {split: ClipSet(len(names[split]), clips[split]) for split in SPLITS}
+        yield numbered({split: [(str(name), _read(folders[name], root)) for name in names[split]] for split in SPLITS})
 
 
-def clip_folders(files: list[ImageFile], *, root: Path, log: Callable[[str], None] = print) -> Folders:
+def clip_folders(files: list[OriginalFile], *, root: Path, log: Log = print) -> Folders:
     """Groups frames by the folder that holds them; folders and frames in natural order (2 before 10).
 
     Folders of anomaly masks, which UCSD names with ``_gt``, are no clips, and neither are folders inside of a clip.
-
-    Raises:
-      UserError: if frames lie both in the root and in folders.
     """
     folders: Folders = defaultdict(list)
     for file in files:
@@ -106,16 +90,7 @@ def _in_parts(folders: Folders, name: PurePosixPath, root: Path, *, num_splits: 
     return parts | {other: files for other, files in folders.items() if other != name}
 
 
-def _check_lengths(folders: Folders, root: Path) -> None:
-    for name, files in folders.items():
-        if len(files) < NUM_FRAMES:
-            raise UserError(
-                f"data.root={root}: clip '{name}' has {len(files)} frames, fewer than the {NUM_FRAMES} of a sequence; "
-                "give it more frames or take it away"
-            )
-
-
-def _read_frames(files: list[ImageFile], root: Path) -> Iterator[np.ndarray]:
+def _read(files: list[OriginalFile], root: Path) -> Iterator[np.ndarray]:
     """Reads a clip's frames from the first to the last, and checks that they have one size."""
     sizes: dict[tuple[int, int], PurePosixPath] = {}
     frames = decode_in_order(files, lambda _, picture: (standard_frame(picture), picture.size), root=root, what="frame")
@@ -128,3 +103,7 @@ def _read_frames(files: list[ImageFile], root: Path) -> Iterator[np.ndarray]:
                 f"'{second}' is {other[0]}x{other[1]}; bring them to one size"
             )
         yield frame
+
+
+fingerprint_frames = functools.partial(fingerprint_images, what="frames", layout=LAYOUT)
+SOURCE = Source(fingerprint_frames, frame_clips, "the folder or tar archive that holds the frames")

@@ -1,11 +1,17 @@
 """Clips from a moving, zooming camera over the two photographs that scikit-learn ships."""
 
+import contextlib
+import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-__all__ = ["TILES", "photo_clips"]
+from .clips import FRAME_SIZE, NUM_FRAMES, Splits, numbered
+from .files import Log, fingerprint_program
+from .prepare import Source
+from .splits import SPLITS
 
 # Each 427 x 640 photograph is cut into two rows of four tiles, and a tile belongs to one split, so splits share no
 # pixel. Tiles (row, column) were dealt, photograph by photograph, so that the splits are about equally bright.
@@ -20,6 +26,14 @@ SEEDS = {"train": 1, "validation": 2, "test": 3}
 SMALLEST_VIEW, LARGEST_VIEW = 80.0, 150.0  # side of the square the camera sees, in pixels of the photograph
 
 
+@contextlib.contextmanager
+def open_photos(_: Path, __: Log) -> Iterator[Splits]:
+    """The three splits, the same clips every time."""
+    numbers = itertools.count()
+    films = {split: photo_clips(split, num_frames=NUM_FRAMES, frame_size=FRAME_SIZE) for split in SPLITS}
+    yield numbered({split: [(f"photo clip {next(numbers)}", film) for film in films[split]] for split in SPLITS})
+
+
 def photo_clips(split: str, *, num_frames: int, frame_size: int) -> Iterator[np.ndarray]:
     """Yields the clips of a split, uint8 (num_frames, frame_size, frame_size), the same ones every time.
 
@@ -29,14 +43,10 @@ def photo_clips(split: str, *, num_frames: int, frame_size: int) -> Iterator[np.
     from sklearn.datasets import load_sample_images  # takes a second, and is needed only to prepare
 
     generator = np.random.default_rng(SEEDS[split])
-    photos = [_grey(photo) for photo in load_sample_images().images]
+    photos = [np.asarray(Image.fromarray(photo).convert("L")) for photo in load_sample_images().images]
     tiles = [_tile(photo, *place) for photo, places in zip(photos, TILES[split], strict=True) for place in places]
     for index in range(CLIPS[split]):
         yield _film(tiles[index % len(tiles)], generator, num_frames=num_frames, frame_size=frame_size)
-
-
-def _grey(photo: np.ndarray) -> np.ndarray:
-    return np.asarray(Image.fromarray(photo).convert("L"))
 
 
 def _tile(photo: np.ndarray, row: int, column: int) -> np.ndarray:
@@ -49,8 +59,7 @@ def _film(tile: np.ndarray, generator: np.random.Generator, *, num_frames: int, 
     # At most a third of the way to the second view: a pan of about two pixels a frame, as a hand-held camera makes.
     fractions = np.linspace(0.0, 1.0 / 3.0, num_frames)
     picture = Image.fromarray(tile)
-    frames = [_look(picture, start + fraction * (stop - start), frame_size) for fraction in fractions]
-    return np.stack(frames)
+    return np.stack([_look(picture, start + fraction * (stop - start), frame_size) for fraction in fractions])
 
 
 def _random_view(shape: tuple[int, ...], generator: np.random.Generator) -> np.ndarray:
@@ -63,3 +72,7 @@ def _look(picture: Image.Image, view: np.ndarray, frame_size: int) -> np.ndarray
     top, left, side = view
     box = (left, top, left + side, top + side)
     return np.asarray(picture.resize((frame_size, frame_size), Image.Resampling.BILINEAR, box=box))
+
+
+# The photographs come from scikit-learn and are resized by Pillow.
+SOURCE = Source(fingerprint_program(__file__, "scikit-learn", "pillow"), open_photos)

@@ -1,128 +1,284 @@
-"""Pictures with labels prepared once: TFDS records of an image and what it shows, a class or a map of classes."""
+"""Pictures of images, scenes and frames: found and decoded where they lie, prepared with labels, read in batches."""
 
-import time
-from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+import contextlib
+import io
+import struct
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow_datasets as tfds
+from PIL import Image, UnidentifiedImageError
 
-from train.data.pixels import count_levels, moments
-from train.data.prepared import LocalBuilder, LocalInfo, prepare_once
-from train.data.source import Log
-from train.data.splits import SPLITS
-from train.errors import UserError
+from ..config.errors import UserError
+from .files import Log, OriginalFile, files_below, fingerprint_files, open_tar
+from .prepare import Kind, Originals, Record, telling
+from .reader import Dataset, Records
+from .splits import SPLITS
 
-__all__ = ["NOT_COUNTED", "PictureSet", "PictureSplit", "Pictures", "write_pictures"]
-
+PICTURES = Kind("pictures", "1.0.0")
 NOT_COUNTED = 255  # in a map of classes: a pixel that neither trains nor counts
-SECONDS_BETWEEN_LINES = 5.0  # of progress, while a split is prepared
-Example = tuple[np.ndarray, int | np.ndarray]
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
+FORMATS = ("PNG", "JPEG", "TIFF", "BMP")
+BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)  # of more pixels than Pillow trusts
+IMAGE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, *BOMBS)
+CHANNELS = (1, 2, 3, 4)  # of arrays: grey, or red, green and blue; each with transparency or without
+GREY_MODES = ("1", "L", "LA")
+NUMBER_MODES = ("L", "P")
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 
-class PictureSplit(NamedTuple):
-    """The examples of one split, read one after the other, and how many there are."""
+class LabelledImages(NamedTuple):
+    """Images of a split: the class of each, and what reads those of given numbers, ascending, one after the other."""
+
+    labels: np.ndarray
+    read: Callable[[np.ndarray], Iterable[np.ndarray]]
+
+
+class Examples(NamedTuple):
+    """Examples of a split: how many there are, and each image with its class or map of classes."""
 
     num_examples: int
-    examples: Iterable[Example]
+    examples: Iterable[tuple[np.ndarray, int | np.ndarray]]
 
 
-class PictureSet(NamedTuple):
-    """What a source hands over.
+class PictureSet(NamedTuple, Generic[S]):
+    """What a source of pictures hands over: uint8 images of one shape (height, width, channels), and their splits.
 
-    Attributes:
-      class_names: Names of the classes, in the order of the labels.
-      shape: Of every image, uint8: height, width, channels.
-      label_shape: () where a label is the number of a class, (height, width) where it is a map of them, uint8.
-      splits: The three splits.
+    The ``label_shape`` is () where a label is the number of a class, (height, width) where it is a map of them, uint8.
     """
 
     class_names: tuple[str, ...]
     shape: tuple[int, int, int]
-    label_shape: tuple[int, ...]
-    splits: Mapping[str, PictureSplit]
+    splits: Mapping[str, S]
+    label_shape: tuple[int, ...] = ()
 
 
-class Pictures(LocalBuilder, skip_registration=True):  # pyright: ignore
-    """Images and their labels as TFDS records; names, shape and statistics are kept beside them.
+class PictureBatch(NamedTuple):
+    """Images, uint8 (batch, height, width, channels), and what they show.
 
-    Args:
-      data_dir: Where TFDS keeps the prepared data.
-      originals: The pictures to prepare; None to read data that are prepared.
-      origin: What errors call the originals.
-      log: Takes lines of progress.
+    Labels are classes, int32 (batch,), or of each pixel, uint8 (batch, height, width), where 255 does not count.
     """
 
-    VERSION = tfds.core.Version("1.0.0")  # of the records: count up when other code makes other ones
+    images: np.ndarray
+    labels: np.ndarray
 
-    def __init__(
-        self, *, data_dir: Path, originals: PictureSet | None = None, origin: str = "", log: Log = print
-    ) -> None:
-        self._originals, self._origin, self._log = originals, origin, log
-        super().__init__(data_dir=str(data_dir))
 
-    def _info(self) -> tfds.core.DatasetInfo:
-        # Those who read know the shapes from the facts: they take the bytes as they are.
-        shape, label_shape = self._originals[1:3] if self._originals else ((None, None, None), ())
-        label = tfds.features.Tensor(shape=label_shape, dtype=np.uint8, encoding="bytes") if label_shape else np.int64
-        # Stored as bytes: TFDS would widen uint8 to 64-bit integers.
-        image = tfds.features.Tensor(shape=shape, dtype=np.uint8, encoding="bytes")
-        return LocalInfo(
-            builder=self,
-            description="Images and what they show.",
-            features=tfds.features.FeaturesDict({"image": image, "label": label}),
-            disable_shuffling=True,  # batches are shuffled when read
-            metadata=tfds.core.MetadataDict(),
+class PictureData(Dataset[PictureBatch]):
+    """Prepared pictures: their shape, names of classes, and mean and standard deviation of each channel, in [0, 1].
+
+    The statistics are of the train split. The deviation of a channel that never changes counts as one grey level.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        height, width, channels = self.facts["shape"]
+        self.shape: tuple[int, int, int] = (height, width, channels)
+        self.class_names: tuple[str, ...] = tuple(self.facts["class_names"])
+        self.mean = np.array(self.facts["mean"], np.float32)
+        self.std = np.maximum(np.array(self.facts["std"], np.float32), np.float32(1 / 255))
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are."""
+        return len(self.class_names)
+
+    def _read(self, records: Records, numbers: list[int]) -> PictureBatch:
+        images, labels = zip(*records.read(numbers, "image", "label"), strict=True)
+        pixels = np.frombuffer(b"".join(images), np.uint8).reshape(-1, *self.shape)
+        if isinstance(labels[0], int):
+            return PictureBatch(pixels, np.array(labels, np.int32))
+        return PictureBatch(pixels, np.frombuffer(b"".join(labels), np.uint8).reshape(-1, *self.shape[:2]))
+
+
+def fingerprint_images(root: Path, *, what: str, layout: str) -> str:
+    """Fingerprints a folder's image files, or an archive; errors call the images ``what`` and tell the layout."""
+    if not root.exists():
+        raise UserError(
+            f"data.root={root} does not exist; give the folder or tar archive that holds the {what}, as in {layout}"
         )
-
-    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
-        del dl_manager  # the original files are at hand
-        assert self._originals is not None
-        self.facts["class_names"] = list(self._originals.class_names)
-        self.facts["shape"] = list(self._originals.shape)
-        return {split: self._generate_examples(split) for split in SPLITS}
-
-    def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
-        counts, present, key = np.zeros((1, 1), np.int64), set(), 0
-        for key, (image, label) in enumerate(self._progress(split), start=1):
-            counts = counts + count_levels(image)
-            present.update(np.flatnonzero(np.bincount(np.ravel(label))).tolist())
-            yield key, {"image": image, "label": label}
-        self._check(split, counts, present)
-        self._log(f"  {split}: {key} images of {' x '.join(str(side) for side in self.facts['shape'])}")
-        if split == "train":
-            self.facts["mean"], self.facts["std"] = (values.tolist() for values in moments(counts))
-
-    def _check(self, split: str, counts: np.ndarray, labels: set[int]) -> None:
-        """Refuses a split that nothing can be learnt from, or judged on."""
-        assert self._originals is not None
-        if (np.count_nonzero(counts, axis=-1) < 2).all():
-            raise UserError(f"{self._origin}: all images of {split} are of one colour; give images that differ")
-        classes = labels - ({NOT_COUNTED} if self._originals.label_shape else set())
-        if len(classes) < (2 if split == "train" else 1):
-            names = [self._originals.class_names[number] for number in classes]
-            raise UserError(
-                f"{self._origin}: labels of {split} have {f'one class alone ({names[0]})' if names else 'no class'}; "
-                "give images of several classes"
-            )
-
-    def _progress(self, split: str) -> Iterator[Example]:
-        assert self._originals is not None
-        num_examples, examples = self._originals.splits[split]
-        spoken = time.monotonic()
-        for count, example in enumerate(examples):
-            if time.monotonic() - spoken > SECONDS_BETWEEN_LINES:
-                self._log(f"  {split}: {count} of {num_examples} images")
-                spoken = time.monotonic()
-            yield example
+    return fingerprint_files(_image_paths(root, what) if root.is_dir() else [root], root=root)
 
 
-def write_pictures(originals: PictureSet, data_dir: Path, origin: str, log: Log) -> None:
-    """Prepares a picture set; errors call it ``origin``.
+@contextlib.contextmanager
+def open_image_files(root: Path, *, what: str) -> Iterator[list[OriginalFile]]:
+    """Lists the image files of a folder or a tar archive, in no order; they can be read while the context lasts."""
+    if root.is_dir():
+        yield [OriginalFile(_below(root, path), 0, path.read_bytes) for path in _image_paths(root, what)]
+        return
+    with open_tar(root, _is_image) as files:
+        yield _some(files, root, what)
 
-    Raises:
-      UserError: if a picture cannot be used, if those of a split are of one colour or have no labels that differ, or
-        the folder cannot be written.
+
+def check_one_data_set(tops: Collection[str], root: Path) -> None:
+    """Refuses images whose layout begins in more than one folder below the root."""
+    if len(tops) > 1:
+        raise UserError(f"data.root={root} holds several data sets ({', '.join(sorted(tops))}); give one of them")
+
+
+def decode_in_order(
+    files: Sequence[OriginalFile], convert: Callable[[OriginalFile, Image.Image], T], *, root: Path, what: str
+) -> Iterator[T]:
+    """Decodes files in the order given, reading an archive forward; a ValueError of ``convert`` refuses a picture."""
+    contents: dict[PurePosixPath, bytes] = {}
+    places = [file.place for file in files]
+    if places != sorted(places):
+        # Going back in a compressed archive means decompressing it again: read forward, keep, then put in order.
+        for file in sorted(files, key=lambda file: file.place):
+            contents[file.path] = _named(file.read, file, root, what)
+    for file in files:
+        kept = contents.pop(file.path, None)
+        yield _named(lambda file=file, kept=kept: _decode(file, kept, convert), file, root, what)
+
+
+def levels(picture: Image.Image) -> np.ndarray:
+    """A picture's grey levels, uint8 (height, width, 1), or its red, green and blue, (height, width, 3).
+
+    Palettes are resolved, and transparency is dropped.
     """
-    prepare_once(Pictures(data_dir=data_dir, originals=originals, origin=origin, log=log))
+    check_depth(picture)
+    if picture.mode in GREY_MODES:
+        return np.asarray(picture.convert("L"))[..., None]
+    return np.asarray(picture.convert("RGB"))
+
+
+def check_depth(picture: Image.Image) -> None:
+    """Refuses a picture whose pixels have more than 8 bits."""
+    if picture.mode.startswith(("I", "F")):
+        raise ValueError(f"its pixels have more than 8 bits (mode {picture.mode})")
+
+
+def picture_of(source: Path | str | np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
+    """A picture at hand, a file or a uint8 array, brought to a size and number of channels."""
+    height, width, channels = shape
+    if not isinstance(source, Path | str):
+        pixels = pixels_of(source)
+        if pixels.ndim != 2 and (pixels.ndim != 3 or pixels.shape[-1] not in CHANNELS):
+            raise UserError(
+                f"a picture must be uint8 (height, width) or (height, width, channels), these {CHANNELS}, got shape "
+                f"{pixels.shape}"
+            )
+        picture = Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
+    else:
+        path = Path(source)
+        try:
+            with Image.open(path, formats=FORMATS) as opened:
+                check_depth(opened)
+                picture = opened.copy()
+        except IMAGE_ERRORS as error:
+            raise UserError(f"{path} cannot be read as an image ({error}); give a PNG, JPEG, TIFF or BMP") from error
+    picture = picture.convert("L" if channels == 1 else "RGB")
+    if picture.size != (width, height):
+        picture = picture.resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(picture).reshape(shape)
+
+
+def pixels_of(source: Any) -> np.ndarray:
+    """Pixels at hand, of a picture or several, which must be uint8."""
+    try:
+        pixels = np.asarray(source)
+    except ValueError:  # of rows or pictures of several sizes
+        pixels = np.array(None)
+    if pixels.dtype != np.uint8 or 0 in pixels.shape:
+        said = f"{pixels.dtype} {pixels.shape}" if isinstance(source, np.ndarray) else type(source).__name__
+        raise UserError(f"pixels must be an array of uint8, from 0 to 255, that is not empty, got {said}")
+    return pixels
+
+
+def stored_numbers(picture: Image.Image) -> np.ndarray:
+    """The number of each pixel as stored, uint8 (height, width): a palette's entries are not looked up."""
+    if picture.mode not in NUMBER_MODES:
+        raise ValueError(f"it must hold one number of 8 bits a pixel, but its mode is {picture.mode}")
+    return np.asarray(picture)
+
+
+def picture_records(pictures: PictureSet[Examples], where: str, log: Log) -> Originals:
+    """The records of a picture set, with names, shape and statistics; splits that teach nothing are refused."""
+    # Stored as bytes: TFDS would widen uint8 to 64-bit integers.
+    image = tfds.features.Tensor(shape=pictures.shape, dtype=np.uint8, encoding="bytes")
+    label_map = tfds.features.Tensor(shape=pictures.label_shape, dtype=np.uint8, encoding="bytes")
+    features = {"image": image, "label": label_map if pictures.label_shape else np.int64}
+    facts = {"class_names": list(pictures.class_names), "shape": list(pictures.shape)}
+    return Originals(features, {split: _records(pictures, split, facts, where, log) for split in SPLITS}, facts)
+
+
+def moments(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation, in [0, 1], of pixels counted by level, (..., 256) to (...); exact for any number."""
+    levels, total = np.arange(256) / 255.0, counts.sum(-1)
+    mean = (counts * levels).sum(-1) / total
+    deviations = (levels - mean[..., None]) ** 2
+    return mean, np.sqrt((counts * deviations).sum(-1) / total)
+
+
+def _image_paths(root: Path, what: str) -> list[Path]:
+    paths = files_below(root)
+    if not paths:
+        raise UserError(f"data.root={root} is empty; give the folder or tar archive that holds the {what}")
+    return _some([path for path in paths if _is_image(_below(root, path))], root, what)
+
+
+def _below(root: Path, path: Path) -> PurePosixPath:
+    return PurePosixPath(path.relative_to(root).as_posix())
+
+
+def _is_image(path: PurePosixPath) -> bool:
+    """Whether a name is an image's; hidden files and the shadow files of macOS archives are not."""
+    hidden = any((part.startswith(".") and part != "..") or part == "__MACOSX" for part in path.parts)
+    return path.suffix.lower() in IMAGE_SUFFIXES and not hidden
+
+
+def _some(images: list[T], root: Path, what: str) -> list[T]:
+    if not images:
+        raise UserError(f"data.root={root} holds no {what}; give one with {', '.join(IMAGE_SUFFIXES)} files")
+    return images
+
+
+def _decode(file: OriginalFile, content: bytes | None, convert: Callable[[OriginalFile, Image.Image], T]) -> T:
+    content = file.read() if content is None else content
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
+            # Pages of a TIFF and pictures of an animated PNG; what a camera's JPEG (MPO) has besides are views of one.
+            if picture.format not in ("JPEG", "MPO") and (pages := getattr(picture, "n_frames", 1)) > 1:
+                raise ValueError(
+                    f"it holds {pages} pictures, of which only the first would be read; save each by itself"
+                )
+            return convert(file, picture)
+
+
+def _named(read: Callable[[], T], file: OriginalFile, root: Path, what: str) -> T:
+    try:
+        return read()
+    except IMAGE_ERRORS as error:
+        reason = "not an image of a known kind" if isinstance(error, UnidentifiedImageError) else error
+        raise UserError(
+            f"data.root={root}: {what} '{file.path}' cannot be read as an image ({reason}); replace it or take it away"
+        ) from error
+
+
+def _records(pictures: PictureSet[Examples], split: str, facts: Record, where: str, log: Log) -> Iterator[Record]:
+    num_examples, examples = pictures.splits[split]
+    counts, classes, count = np.zeros((1, 1), np.int64), set(), 0
+    shown = telling(examples, num_examples, f"  {split}: {{}} images", log)
+    for image, label in shown:
+        count += 1
+        channels = image.reshape(-1, image.shape[-1]).T
+        counts = counts + np.stack([np.bincount(channel, minlength=256) for channel in channels])
+        classes.update(np.flatnonzero(np.bincount(np.ravel(label))).tolist())
+        yield {"image": image, "label": label}
+    if (np.count_nonzero(counts, axis=-1) < 2).all():
+        raise UserError(f"{where}: all images of {split} are of one colour; give images that differ")
+    classes -= {NOT_COUNTED} if pictures.label_shape else set()
+    if len(classes) < (2 if split == "train" else 1):
+        names = [pictures.class_names[number] for number in classes]
+        raise UserError(
+            f"{where}: labels of {split} have {f'one class alone ({names[0]})' if names else 'no class'}; "
+            "give images of several classes"
+        )
+    log(f"  {split}: {count} images of {' x '.join(map(str, pictures.shape))}")
+    if split == "train":
+        facts["mean"], facts["std"] = (values.tolist() for values in moments(counts))

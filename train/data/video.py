@@ -1,100 +1,37 @@
 """Video as the papers use it: a sequence is one 16 x 16 patch position through 20 frames of a grey 160 x 160 clip."""
 
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
 
-from train.data.clips import NUM_FRAMES, PATCH_SIZE, SPLITS, Splits, patch_sequences, some_of, windows
-from train.data.dataset import Dataset, open_prepared, prepare_from
-from train.data.pixels import moments
-from train.data.prepared import LocalBuilder, LocalInfo, Records, prepare_once
-from train.data.source import Log, fingerprint_source, origin, reading
-from train.data.sources import DataConfig, resolve
-from train.errors import UserError
+from ..config.data import DataConfig
+from ..config.errors import UserError
+from . import frames, photos, video_file
+from .clips import FRAME_SIZE, NUM_FRAMES, ClipSet, Splits
+from .files import Log
+from .pictures import CHANNELS, IMAGE_SUFFIXES, moments, picture_of, pixels_of
+from .prepare import Kind, Originals, Record, Source, origin, prepare_from, telling
+from .reader import Dataset, Records, open_prepared
+from .splits import SPLITS
 
-__all__ = ["Video", "VideoData", "load", "prepare"]
-
-SECONDS_BETWEEN_LINES = 5.0  # of progress, while a split is prepared
-
-
-class Video(LocalBuilder, skip_registration=True):  # pyright: ignore
-    """Patch sequences as TFDS records: uint8 (20, 256), with clip, first frame and patch position.
-
-    Args:
-      data_dir: Where TFDS keeps the prepared data.
-      splits: The clips to prepare; None to read data that are prepared.
-      origin: What errors call the originals.
-      log: Takes lines of progress.
-    """
-
-    VERSION = tfds.core.Version("1.1.0")  # of the records: count up when other code makes other ones
-
-    def __init__(self, *, data_dir: Path, splits: Splits | None = None, origin: str = "", log: Log = print) -> None:
-        self._clip_sets, self._origin, self._log = splits or {}, origin, log
-        super().__init__(data_dir=str(data_dir))
-
-    def _info(self) -> tfds.core.DatasetInfo:
-        # Stored as bytes: TFDS would widen uint8 to 64-bit integers.
-        sequence = tfds.features.Tensor(shape=(NUM_FRAMES, PATCH_SIZE**2), dtype=np.uint8, encoding="bytes")
-        features = {"sequence": sequence, "clip": np.int32, "first_frame": np.int32, "position": np.int32}
-        return LocalInfo(
-            builder=self,
-            description="Patch positions of grey video followed through 20 frames.",
-            features=tfds.features.FeaturesDict(features),
-            disable_shuffling=True,  # batches are shuffled when read
-            metadata=tfds.core.MetadataDict(),
-        )
-
-    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
-        del dl_manager  # the original files are at hand
-        return {split: self._generate_examples(split) for split in SPLITS}
-
-    def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
-        histogram = np.zeros(256, np.int64)
-        key, names = 0, []
-        for clip, first_frame, window in self._windows(split, names):
-            histogram += np.bincount(window.ravel(), minlength=256)
-            for position, sequence in enumerate(patch_sequences(window)):
-                yield key, {"sequence": sequence, "clip": clip, "first_frame": first_frame, "position": position}
-                key += 1
-        self._log(f"  {split}: {key} sequences, clips: {len(names)} ({some_of(names)})")
-        if np.count_nonzero(histogram) < 2:
-            raise UserError(
-                f"{self._origin}: all frames of {split} are of one grey level ({np.argmax(histogram)}); there is "
-                "nothing to learn or to judge: give other clips"
-            )
-        if split == "train":
-            self.facts["pixel_std"] = float(moments(histogram)[1])
-
-    def _windows(self, split: str, names: list[str]) -> Iterator[tuple[int, int, np.ndarray]]:
-        num_clips, clips = self._clip_sets[split]
-        spoken = time.monotonic()
-        for count, clip in enumerate(clips):
-            if time.monotonic() - spoken > SECONDS_BETWEEN_LINES:
-                self._log(f"  {split}: {count} of {num_clips} clips")
-                spoken = time.monotonic()
-            names.append(clip.name)
-            for index, window in enumerate(windows(clip.frames)):
-                yield clip.number, index * NUM_FRAMES, window
+SOURCES: dict[str, Source[Splits]] = {"photos": photos.SOURCE, "frames": frames.SOURCE, "file": video_file.SOURCE}
+VIDEO = Kind("video", "1.1.0")
+PATCH_SIZE = 16  # side of a patch, in pixels
+SHOWN = 3  # clips of a split that the log names
 
 
 class VideoData(Dataset[np.ndarray]):
-    """Prepared video, read in batches of uint8 (batch, 20, 256) sequences.
-
-    Attributes:
-      pixel_std: Standard deviation of the clean train pixels, in [0, 1].
-    """
+    """Prepared video: uint8 (batch, 20, 256) sequences, and the standard deviation of clean train pixels, in [0, 1]."""
 
     num_tokens = NUM_FRAMES
     token_dim = PATCH_SIZE**2
 
-    def __init__(self, builder: LocalBuilder) -> None:
-        self.pixel_std: float = builder.facts["pixel_std"]
-        super().__init__(builder, _read_sequences)
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.pixel_std: float = self.facts["pixel_std"]
 
     def num_sequences(self, split: str) -> int:
         """Returns how many sequences a split has."""
@@ -103,35 +40,100 @@ class VideoData(Dataset[np.ndarray]):
     def clips(self, split: str) -> np.ndarray:
         """Returns the clip that each sequence of a split comes from, int (num_sequences,); no splits share a clip."""
         records = self._split(split)
-        return np.array(records.integers_of("clip", range(len(records))))
+        return np.array([clip for (clip,) in records.read(range(len(records)), "clip")])
+
+    def _read(self, records: Records, numbers: list[int]) -> np.ndarray:
+        pixels = b"".join(sequence for (sequence,) in records.read(numbers, "sequence"))
+        return np.frombuffer(pixels, np.uint8).reshape(-1, NUM_FRAMES, PATCH_SIZE**2)
 
 
 def load(config: DataConfig, *, log: Log = print) -> VideoData:
-    """Opens the data that a config names, preparing them on first use.
-
-    Raises:
-      UserError: if the original files cannot be used, or the prepared data are damaged.
-    """
-    return open_prepared(prepare(config, log=log), lambda data_dir: VideoData(Video(data_dir=data_dir)))
+    """Opens the data that a config names, preparing them on first use."""
+    return open_prepared(prepare(config, log=log), VideoData)
 
 
 def prepare(config: DataConfig, *, log: Log = print) -> Path:
-    """Prepares the data that a config names, unless that is done, and returns the folder that holds them.
+    """Prepares the data that a config names, unless that is done, and returns the folder that holds them."""
+    return prepare_from(SOURCES, config, VIDEO, _sequences, log=log)
 
-    Raises:
-      UserError: if the original files cannot be used, or the folder cannot be written.
+
+def windows(frames: Iterable[np.ndarray], *, length: int = NUM_FRAMES) -> Iterator[np.ndarray]:
+    """Cuts frames into consecutive windows (length, 160, 160) without overlap; an incomplete last one is dropped."""
+    frames = iter(frames)
+    while len(window := list(islice(frames, length))) == length:
+        yield np.stack(window)
+
+
+def patch_sequences(window: np.ndarray, *, side: int = PATCH_SIZE) -> np.ndarray:
+    """Returns one sequence for each patch position: (frames, height, width) to (positions, frames, side^2).
+
+    Positions run row by row over the frame, pixels row by row over the patch.
     """
-    source, root = resolve(config)
-
-    def write(data_dir: Path) -> None:
-        with source.open(root, log) as splits:
-            prepare_once(Video(data_dir=data_dir, splits=splits, origin=origin(config), log=log))
-
-    with reading(config):
-        key = f"{config.source}-{fingerprint_source(source, root)}"
-        return prepare_from(Video, key, config.prepared, prepare=write, log=log)
+    frames, height, width = window.shape
+    rows, columns = height // side, width // side
+    patches = window.reshape(frames, rows, side, columns, side)
+    return patches.transpose(1, 3, 0, 2, 4).reshape(rows * columns, frames, side**2)
 
 
-def _read_sequences(records: Records, numbers: list[int]) -> np.ndarray:
-    pixels = b"".join(records.bytes_of("sequence", numbers))
-    return np.frombuffer(pixels, np.uint8).reshape(-1, NUM_FRAMES, PATCH_SIZE**2)
+def frames_from(sequences: np.ndarray, size: tuple[int, int], *, side: int = PATCH_SIZE) -> np.ndarray:
+    """The frames (frames, height, width) that `patch_sequences` cut, from (positions, frames, side^2)."""
+    rows, columns, frames = size[0] // side, size[1] // side, sequences.shape[1]
+    patches = sequences.reshape(rows, columns, frames, side, side)
+    return patches.transpose(2, 0, 3, 1, 4).reshape(frames, rows * side, columns * side)
+
+
+def frames_of(source: Path | str | np.ndarray) -> tuple[np.ndarray, bool]:
+    """The grey frames, uint8 (frames, 160, 160), of a picture or a video that is at hand; and whether it is a picture.
+
+    It is a file, or an array uint8 (height, width), (frames, height, width) or these with channels behind.
+    """
+    shape = (FRAME_SIZE, FRAME_SIZE, 1)
+    if isinstance(source, Path | str):
+        path = Path(source)
+        if path.suffix.lower() in IMAGE_SUFFIXES:
+            return picture_of(path, shape)[None, ..., 0], True
+        if not path.is_file():
+            raise UserError(f"{path} is no file; give a picture, a video, or an array of frames")
+        if frames := list(video_file.grey_frames(path, where=str(path), log=print)):
+            return np.stack(frames), False
+        raise UserError(f"{path} holds no frame; give a whole video file")
+    pixels = pixels_of(source)
+    if pixels.ndim not in (2, 3, 4):
+        raise UserError(f"a video must be uint8 (frames, height, width) or one of colours, got shape {pixels.shape}")
+    still = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[-1] in CHANNELS)
+    return np.stack([picture_of(frame, shape)[..., 0] for frame in (pixels[None] if still else pixels)]), still
+
+
+def some_of(names: Sequence[str]) -> str:
+    """A few of the names: all of up to three, else the first two and the last."""
+    return "; ".join(names if len(names) <= SHOWN else (*names[: SHOWN - 1], "...", names[-1]))
+
+
+def _sequences(splits: Splits, config: DataConfig, log: Log) -> Originals:
+    # Stored as bytes: TFDS would widen uint8 to 64-bit integers.
+    sequence = tfds.features.Tensor(shape=(NUM_FRAMES, PATCH_SIZE**2), dtype=np.uint8, encoding="bytes")
+    features = {"sequence": sequence, "clip": np.int32, "first_frame": np.int32, "position": np.int32}
+    facts: Record = {}
+    return Originals(
+        features, {split: _records(splits[split], split, facts, origin(config), log) for split in SPLITS}, facts
+    )
+
+
+def _records(clip_set: ClipSet, split: str, facts: Record, where: str, log: Log) -> Iterator[Record]:
+    histogram, count, names = np.zeros(256, np.int64), 0, []
+    for clip in telling(clip_set.clips, clip_set.num_clips, f"  {split}: {{}} clips", log):
+        names.append(clip.name)
+        for index, window in enumerate(windows(clip.frames)):
+            histogram += np.bincount(window.ravel(), minlength=256)
+            place = {"clip": clip.number, "first_frame": index * NUM_FRAMES}
+            for position, sequence in enumerate(patch_sequences(window)):
+                yield {"sequence": sequence, **place, "position": position}
+                count += 1
+    log(f"  {split}: {count} sequences, clips: {len(names)} ({some_of(names)})")
+    if np.count_nonzero(histogram) < 2:
+        raise UserError(
+            f"{where}: all frames of {split} are of one grey level ({np.argmax(histogram)}); there is "
+            "nothing to learn or to judge: give other clips"
+        )
+    if split == "train":
+        facts["pixel_std"] = float(moments(histogram)[1])

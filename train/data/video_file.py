@@ -3,37 +3,43 @@
 import contextlib
 import math
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, NamedTuple
 
+import av
 import numpy as np
+from av.container import InputContainer
+from av.error import FFmpegError
 
-from train.data.clip_splits import natural, split_clips
-from train.data.clips import FRAME_SIZE, NUM_FRAMES, SPLITS, Clip, ClipSet, Splits, split_sizes
-from train.data.decoding import grey_frames
-from train.data.fingerprint import fingerprint_files
-from train.data.folders import files_below
-from train.errors import UserError
-
-__all__ = ["fingerprint_video", "video_clips"]
+from ..config.errors import UserError
+from .clips import FRAME_SIZE, NUM_FRAMES, Splits, natural, numbered, split_clips, split_sizes, standard_frame
+from .files import Log, files_below, fingerprint_files
+from .prepare import Source
+from .splits import SPLITS
 
 FRAMES_BETWEEN_LINES = 1000  # of progress
 SUFFIXES = (".avi", ".mp4", ".m4v", ".mkv", ".mov", ".mpg", ".mpeg", ".webm", ".wmv", ".ts")
-Log = Callable[[str], None]
+SHAPE = (NUM_FRAMES, FRAME_SIZE, FRAME_SIZE)  # of a clip
+# Of a container that claims a duration and no number of frames: sound may last longer than pictures.
+LEAST_SHARE, SLACK = 0.95, 1.0  # seconds
+RIFF_HEADER = 8  # bytes: its name, and the length of what follows
+
+
+class Claim(NamedTuple):
+    """What a container says of its pictures: frames and seconds, 0 where it does not say."""
+
+    frames: int
+    seconds: float
 
 
 def fingerprint_video(root: Path) -> str:
-    """Fingerprints a video file, or those of a folder.
-
-    Raises:
-      UserError: if there is none at the root.
-    """
+    """Fingerprints a video file, or those of a folder."""
     if not root.exists():
         raise UserError(
             f"data.root={root} does not exist; give a video file, or use data.source=frames for a folder of frames"
         )
-    return fingerprint_files(_videos(root), root=root if root.is_dir() else root.parent)
+    return fingerprint_files(_videos(root), root=root)
 
 
 @contextlib.contextmanager
@@ -43,22 +49,61 @@ def video_clips(root: Path, log: Log) -> Iterator[Splits]:
     The frames that decode count, whatever the header of a whole file claims. They are decoded once, into a temporary
     file that goes with the context. Of a folder with several videos each is a clip, decoded when it is read, and
     folders of splits count as they do for frames.
-
-    Raises:
-      UserError: if a file is no video, stops decoding or is truncated, or there are too few clips or frames.
     """
     videos = _videos(root)
     if len(videos) > 1:
-        yield _of_folder(videos, root, log)
+        paths = sorted((PurePosixPath(video.relative_to(root).as_posix()) for video in videos), key=natural)
+        names = split_clips(paths, root=root, log=log)
+        yield numbered({split: [(str(name), _whole(name, root, log)) for name in names[split]] for split in SPLITS})
         return
     with tempfile.TemporaryFile() as spool:
-        sizes = _split_sizes(_decode_into(spool, videos[0], log), videos[0])
-        first, splits = 0, {}
-        for split in SPLITS:
-            numbers = range(first, first + sizes[split])
-            splits[split] = ClipSet(sizes[split], _read_clips(spool, videos[0].name, numbers))
-            first += sizes[split]
-        yield splits
+        count = _decode_into(spool, videos[0], log)
+        if count < NUM_FRAMES * len(SPLITS):
+            raise UserError(
+                f"data.root={videos[0]} has {count} frames; a sequence needs {NUM_FRAMES} and the splits at least "
+                f"{NUM_FRAMES * len(SPLITS)}: give a longer video"
+            )
+        starts = iter(range(0, count, NUM_FRAMES))
+        sizes = split_sizes(count // NUM_FRAMES)
+        parts = {split: [next(starts) for _ in range(sizes[split])] for split in SPLITS}
+        name = f"{videos[0].name}, frames"
+        yield numbered(
+            {
+                split: [(f"{name} {start} to {start + NUM_FRAMES - 1}", _part(spool, start)) for start in parts[split]]
+                for split in SPLITS
+            }
+        )
+
+
+def grey_frames(path: Path, *, where: str, log: Log) -> Iterator[np.ndarray]:
+    """Decodes a video into grey frames, uint8 (160, 160), as far as it can be; a truncated one is an error.
+
+    Errors call it ``where``. The log takes a line where the header claims more frames than a whole file has, and where
+    frames are damaged.
+    """
+    with _open(path, where) as container:
+        stream = container.streams.video[0]
+        claim = Claim(stream.frames, _claimed_seconds(container))
+        count = damaged = 0
+        seconds = 0.0
+        try:
+            for frame in container.decode(video=0):
+                count += 1
+                damaged += bool(frame.is_corrupt)
+                seconds = max(seconds, _end(frame, stream))
+                yield standard_frame(frame.to_image())
+        except (FFmpegError, OSError) as error:
+            of_claimed = f" of the {claim.frames} that it claims" if claim.frames else ""
+            why = error.strerror or error
+            raise UserError(
+                f"{where} cannot be decoded after {count} frames{of_claimed} ({why}); give a whole video file"
+            ) from error
+    if shortfall := _shortfall(path, claim, count, seconds):
+        raise UserError(f"{where} is truncated: {shortfall}; copy it again")
+    if claim.frames not in (0, count):
+        log(f"  {path.name}: the header claims {claim.frames} frames, {count} decode; using the {count}")
+    if damaged:
+        log(f"  {path.name}: {damaged} of {count} frames are damaged, and used as they decode")
 
 
 def _videos(root: Path) -> list[Path]:
@@ -74,21 +119,9 @@ def _videos(root: Path) -> list[Path]:
     )
 
 
-def _of_folder(videos: list[Path], root: Path, log: Log) -> Splits:
-    paths = sorted((PurePosixPath(video.relative_to(root).as_posix()) for video in videos), key=natural)
-    names = split_clips(paths, root=root, log=log)
-    numbers = {name: number for number, name in enumerate(name for split in SPLITS for name in names[split])}
-
-    def clips(split: str) -> Iterator[Clip]:
-        for name in names[split]:
-            yield Clip(numbers[name], str(name), _whole_clip(root / name, f"data.root={root}: video '{name}'", log))
-
-    return {split: ClipSet(len(names[split]), clips(split)) for split in SPLITS}
-
-
-def _whole_clip(path: Path, where: str, log: Log) -> Iterator[np.ndarray]:
-    count = 0
-    for frame in grey_frames(path, where=where, log=log):
+def _whole(name: PurePosixPath, root: Path, log: Log) -> Iterator[np.ndarray]:
+    where, count = f"data.root={root}: video '{name}'", 0
+    for frame in grey_frames(root / name, where=where, log=log):
         count += 1
         yield frame
     if count < NUM_FRAMES:
@@ -107,19 +140,65 @@ def _decode_into(spool: IO[bytes], path: Path, log: Log) -> int:
     return count
 
 
-def _split_sizes(num_frames: int, root: Path) -> dict[str, int]:
-    if num_frames < NUM_FRAMES * len(SPLITS):
+def _part(spool: IO[bytes], start: int) -> Iterator[np.ndarray]:
+    spool.seek(start * FRAME_SIZE**2)
+    yield from np.frombuffer(spool.read(math.prod(SHAPE)), np.uint8).reshape(SHAPE)
+
+
+def _open(path: Path, where: str) -> InputContainer:
+    try:
+        container = av.open(str(path))
+    except (FFmpegError, OSError) as error:
         raise UserError(
-            f"data.root={root} has {num_frames} frames; a sequence needs {NUM_FRAMES} and the splits at least "
-            f"{NUM_FRAMES * len(SPLITS)}: give a longer video"
-        )
-    return split_sizes(num_frames // NUM_FRAMES)
+            f"{where} is not a video that can be read ({error.strerror or error}); give a whole AVI or MP4 file"
+        ) from error
+    if not container.streams.video:
+        container.close()
+        raise UserError(f"{where} holds no video stream; give an AVI or MP4 file")
+    return container
 
 
-def _read_clips(spool: IO[bytes], name: str, numbers: range) -> Iterator[Clip]:
-    shape = (NUM_FRAMES, FRAME_SIZE, FRAME_SIZE)
-    for number in numbers:
-        start = number * NUM_FRAMES
-        spool.seek(number * math.prod(shape))
-        frames = np.frombuffer(spool.read(math.prod(shape)), np.uint8).reshape(shape)
-        yield Clip(number, f"{name}, frames {start} to {start + NUM_FRAMES - 1}", frames)
+def _claimed_seconds(container: InputContainer) -> float:
+    stream = container.streams.video[0]
+    if stream.duration and stream.time_base:
+        return float(stream.duration * stream.time_base)
+    return (container.duration or 0) / av.time_base
+
+
+def _end(frame: av.VideoFrame, stream: av.VideoStream) -> float:
+    """Seconds from the start of the stream to the end of a frame; 0 where its time is not known."""
+    if frame.pts is None or not stream.time_base:
+        return 0.0
+    length = 1.0 / stream.average_rate if stream.average_rate else 0.0
+    return float((frame.pts - (stream.start_time or 0)) * stream.time_base + length)
+
+
+def _shortfall(path: Path, claim: Claim, count: int, seconds: float) -> str | None:
+    """How much of a truncated file could be read, in words; None for a whole one.
+
+    Of an AVI file its chunks tell: headers of whole ones are known to claim twice their frames. Of others the frames
+    that it claims, where the last that decodes is not the end; and where none are claimed, the time.
+    """
+    riff = _cut_riff(path)
+    missing = claim.frames > count and (seconds < claim.seconds - 1e-3 or not claim.seconds)
+    if riff or (riff is None and missing):
+        return f"{count} frames could be read" + (f" of the {claim.frames} that it claims" if claim.frames else "")
+    if riff is None and not claim.frames and 0.0 < seconds < LEAST_SHARE * claim.seconds - SLACK:
+        return f"{count} frames could be read, {seconds:.1f} s of the {claim.seconds:.1f} s that it claims"
+    return None
+
+
+def _cut_riff(path: Path) -> bool | None:
+    """Whether the last chunk of an AVI file reaches beyond its end; None for a file of another kind."""
+    size, place = path.stat().st_size, 0
+    with path.open("rb") as file:
+        while place < size:
+            file.seek(place)
+            header = file.read(RIFF_HEADER)
+            if header[:4] != b"RIFF":
+                return False if place else None
+            place += RIFF_HEADER + int.from_bytes(header[4:], "little")
+    return place > size
+
+
+SOURCE = Source(fingerprint_video, video_clips, "the video file (AVI, MP4), or a folder of them")

@@ -1,39 +1,86 @@
-"""The report: figures, a self-contained page, strict-JSON summary and terminal tables from evaluated run folders."""
+"""Reports on evaluated run folders: pictures, one page, a strict-JSON summary, and tables and words for the terminal.
 
-from collections.abc import Callable, Iterator, Sequence
+What a report on one kind of experiment says is in `constrained` (video, text) and `supervised` (images, scenes).
+"""
+
+import base64
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from train.report.groups import Setting
-from train.report.page import render
-from train.report.plots import draw_all
-from train.report.publish import publish
-from train.report.read import Run
-from train.report.tables import Table, cost_table, feasibility_table, rmse_table
-from train.report.verdict import compare, notes, run_verdict
+import jinja2
 
-__all__ = ["write_report"]
+from ..config.errors import StorageError
+from ..system.storage import write_all
+from ..system.terminal import Table
 
 
-def write_report(run_folders: Sequence[Path], out: Path, *, log: Callable[[str], None] = print) -> dict[str, Any]:
-    """Compares evaluated runs on video, as `train.report.publish.publish` says.
+class Picture(NamedTuple):
+    """A picture as PNG, which is also written as a file of that name, and the words under it."""
 
-    Returns:
-      The summary, as in summary.json. Its ``methods`` and ``noisy_input`` describe the headline setting: the first
-      in the order of ``run_folders`` that holds both methods (else the first), its first constrained variant and
-      the plain one that this is compared with.
-    """
-    return publish(run_folders, out, draw=draw_all, render=render, tables=_tables, verdicts=_verdicts, log=log)
+    name: str
+    caption: str
+    data: bytes
 
-
-def _tables(settings: Sequence[Setting]) -> Iterator[Table]:
-    for setting in settings:
-        yield rmse_table(setting)
-        yield from (feasibility_table(setting, variant) for variant in setting.variants)
-    cost = cost_table(settings)
-    if cost and len(cost.rows) > 1:
-        yield cost
+    @property
+    def base64(self) -> str:
+        """The picture as the page holds it."""
+        return base64.b64encode(self.data).decode()
 
 
-def _verdicts(settings: Sequence[Setting], runs: Sequence[Run]) -> list[str]:
-    return [*map(run_verdict, runs), *map(compare, settings), *notes(settings)]
+class Fold(NamedTuple):
+    """What the page shows once its summary is opened: paragraphs and tables, or text as it is."""
+
+    summary: str
+    blocks: Sequence[str | Table] = ()
+    text: str = ""
+
+
+Block = str | Picture | Table | Fold  # a string is a paragraph
+Sections = Sequence[tuple[str, Sequence[Block]]]  # headings, "" for none, and what stands below each
+
+
+class Report(NamedTuple):
+    """All that a report says: on its page, in JSON, and as ``said`` on the terminal."""
+
+    title: str
+    sections: Sections
+    summary: dict[str, Any]
+    said: Sequence[str]
+    opening: str = ""
+    verdicts: Sequence[str] = ()
+    warnings: Sequence[str] | None = None  # None where none are looked for
+
+
+def write(
+    kind: Callable[[Sequence[Path]], Report], folders: Sequence[Path], out: Path, *, log: Callable[[str], None] = print
+) -> dict[str, Any]:
+    """Writes a kind's report as ``index.html``, ``NAME.png`` and ``summary.json`` into ``out``; returns the summary."""
+    report = kind([Path(folder) for folder in folders])
+    write_files(out, report)
+    for words in report.said:
+        log(words)
+    log(f"report: {out / 'index.html'}")
+    return report.summary
+
+
+def write_files(out: Path, report: Report) -> None:
+    """Writes the files of a report, all or none."""
+    pictures = [block for _, blocks in report.sections for block in blocks if isinstance(block, Picture)]
+    summary = json.dumps(report.summary, indent=2, allow_nan=False) + "\n"
+    files = {f"{picture.name}.png": picture.data for picture in pictures}
+    try:
+        write_all(out, files | {"index.html": page(report).encode(), "summary.json": summary.encode()})
+    except OSError as error:
+        raise StorageError(f"cannot write the report to {out} ({error.strerror}); choose another folder") from None
+
+
+def page(report: Report) -> str:
+    """One HTML file with its pictures inside, no script, nothing loaded from elsewhere."""
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    strict = jinja2.StrictUndefined
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=strict, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template("page.html").render(report=report)

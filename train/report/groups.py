@@ -5,13 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from train.report.files import flat
-from train.report.paths import without_folders
-from train.report.read import METHODS, Run
-
-__all__ = ["METHOD_NAMES", "Setting", "Variant", "group", "headline", "identity", "is_number", "unlike"]
+from ..system.run_files import without_folders
+from .read import METHODS, Array, Run, Score, flat
 
 METHOD_NAMES = {"erm": "plain", "constrained": "constrained"}
 # Where a run lies and which seed it had do not make it another variant.
@@ -19,8 +15,6 @@ NOT_A_VARIANT = frozenset({"seed", "name", "run", "runs", "folder", "out", "outp
 # What only the constrained method uses, and how a run computes: two methods are compared whatever these are.
 CONSTRAINTS = ("dual", "constraints")
 COMPUTING = ("accumulate", "remat", "mesh", "profile")
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -36,26 +30,27 @@ class Variant:
         """Method, and the config fields that set this variant apart."""
         return METHOD_NAMES[self.method] + (f" ({self.label})" if self.label else "")
 
-    @property
-    def gammas(self) -> list[str]:
-        """Test gammas in rising order."""
-        return self.runs[0].gammas
-
     def stack(self, key: str) -> Array:
-        """A list of evaluation.json for every seed, shape (seeds, length)."""
-        return np.stack([run.array(key) for run in self.runs])
+        """What evaluation.json has under a key for every seed, shape (seeds, ...)."""
+        return np.stack([run.values(key) for run in self.runs])
 
     def mean(self, key: str) -> Array:
         """Mean of `stack` over the seeds."""
         return self.stack(key).mean(0)
 
-    def scalar(self, key: str) -> float:
-        """Mean of a number of evaluation.json over the seeds."""
-        return float(np.mean([run.scalar(key) for run in self.runs]))
-
     def scores(self) -> Array:
         """The score at every test gamma, shape (seeds, gammas)."""
-        return np.stack([run.scores() for run in self.runs])
+        return self.stack(self.runs[0].score.name)
+
+    def areas(self) -> Array:
+        """The area under the accuracy of every seed; NaN where one gamma was tested, over which there is none."""
+        tested = [len(run.evaluation["test_gammas"]) > 1 for run in self.runs]
+        return np.where(tested, self.stack("area"), np.nan)
+
+    def mean_exit(self, *names: str) -> dict[str, float]:
+        """Means over the seeds of numbers of early exit."""
+        exits = [run.evaluation["early_exit"] for run in self.runs]
+        return {name: float(np.mean([{**one["milliseconds"], **one}[name] for one in exits])) for name in names}
 
     @property
     def bind(self) -> str:
@@ -103,9 +98,19 @@ class Setting:
         return f"{self.num_layers} layer{'s' * (self.num_layers > 1)}, training gamma {self.train_gamma:g}"
 
     @property
-    def gammas(self) -> list[str]:
+    def first(self) -> Run:
+        """Any run: what all of them share is read from it."""
+        return self.variants[0].runs[0]
+
+    @property
+    def score(self) -> Score:
+        """What the runs are scored by."""
+        return self.first.score
+
+    @property
+    def gammas(self) -> Array:
         """Test gammas in rising order."""
-        return self.variants[0].gammas
+        return np.array([float(gamma) for gamma in self.first.gammas])
 
     def of(self, method: str) -> list[Variant]:
         """Variants of one method, in the order given."""
@@ -128,37 +133,50 @@ class Setting:
         """Those of `pairs` that hold both methods, constrained first."""
         return [(own, other) for own, other in self.pairs() if own and other]
 
-    def noisy_rmse(self) -> Array:
-        """RMSE (0-255) of the noisy input itself, mean over the runs, at each test gamma."""
-        return np.mean([run.by_gamma("noisy_rmse") for variant in self.variants for run in variant.runs], axis=0)
+    def of_input(self) -> Array:
+        """The score of the noisy input itself, mean over the runs, at each test gamma."""
+        return np.mean([run.values(str(run.score.baseline)) for one in self.variants for run in one.runs], axis=0)
 
     @property
     def training_index(self) -> int:
         """Index of the test gamma that is the training gamma, or lies nearest to it."""
-        return int(np.argmin([abs(float(gamma) - self.train_gamma) for gamma in self.gammas]))
+        return int(np.argmin(np.abs(self.gammas - self.train_gamma)))
+
+
+@dataclass(frozen=True)
+class Series:
+    """Variants that differ in one field only, by rising ``values`` of it; ``label`` tells what they share."""
+
+    label: str
+    values: Array
+    variants: tuple[Variant, ...]
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """One numeric config field, by dotted name, that was varied within a setting."""
+
+    setting: Setting
+    field: str
+    series: tuple[Series, ...]
 
 
 def group(runs: Sequence[Run]) -> list[Setting]:
     """Settings in the order in which the runs were given; within one, plain before constrained."""
     cells: dict[tuple[int, float], list[Run]] = {}
     for run in runs:
-        cells.setdefault((run.evaluation["num_layers"], run.scalar("train_gamma")), []).append(run)
+        cells.setdefault((run.evaluation["num_layers"], float(run.values("train_gamma"))), []).append(run)
     return [
         Setting(layers, gamma, tuple(v for method in METHODS for v in _variants(method, members)))
         for (layers, gamma), members in cells.items()
     ]
 
 
-def headline(settings: Sequence[Setting]) -> Setting:
-    """The setting that stands for the report: the first given that holds both methods, else the first given."""
-    both = [setting for setting in settings if all(setting.of(method) for method in METHODS)]
-    return (both or list(settings))[0]
-
-
 def identity(run: Run) -> dict[str, Any]:
     """The run's config by dotted names, without what does not make a variant; a list of one number is that number."""
     kept = {key: value for key, value in flat(run.config).items() if key.split(".")[-1] not in NOT_A_VARIANT}
-    return {key: value[0] if _is_one_number(value) else value for key, value in kept.items()}
+    alone = {key: value[0] for key, value in kept.items() if isinstance(value, list) and len(value) == 1}
+    return kept | {key: value for key, value in alone.items() if _is_number(value)}
 
 
 def unlike(one: Variant, other: Variant) -> dict[str, tuple[str, str]]:
@@ -169,9 +187,35 @@ def unlike(one: Variant, other: Variant) -> dict[str, tuple[str, str]]:
     return {field: both for field, both in values.items() if both[0] != both[1]}
 
 
-def is_number(value: Any) -> bool:
-    """Whether a config value is a number; true and false are none."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def find_ablations(settings: Sequence[Setting]) -> list[Ablation]:
+    """Every numeric field that alone sets two or more constrained variants of a setting apart."""
+    found = []
+    for setting in settings:
+        variants = setting.of("constrained")
+        configs = [identity(variant.runs[0]) for variant in variants]
+        for field in sorted({key for config in configs for key in config}):
+            if series := _series(field, variants, configs):
+                found.append(Ablation(setting, field, series))
+    return found
+
+
+def _series(field: str, variants: Sequence[Variant], configs: Sequence[dict]) -> tuple[Series, ...]:
+    """Variants that are equal but for ``field``, where they hold two different numbers or more."""
+    cells: dict[tuple, list[tuple[float, int]]] = {}
+    for index, config in enumerate(configs):
+        if _is_number(config.get(field)):
+            shared = tuple(sorted((key, str(value)) for key, value in config.items() if key != field))
+            cells.setdefault(shared, []).append((float(config[field]), index))
+    kept = {shared: sorted(cell) for shared, cell in cells.items() if len({value for value, _ in cell}) > 1}
+    varying = {entry for shared in kept for entry in shared if not all(entry in other for other in kept)}
+    return tuple(
+        Series(
+            label=", ".join(f"{key.split('.')[-1]} {value}" for key, value in shared if (key, value) in varying),
+            values=np.array([value for value, _ in cell]),
+            variants=tuple(variants[index] for _, index in cell),
+        )
+        for shared, cell in kept.items()
+    )
 
 
 def _variants(method: str, runs: Sequence[Run]) -> list[Variant]:
@@ -185,10 +229,6 @@ def _variants(method: str, runs: Sequence[Run]) -> list[Variant]:
     return [Variant(method, label, tuple(cell)) for label, cell in cells.items()]
 
 
-def _is_one_number(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 1 and is_number(value[0])
-
-
 def _short(field: str, fields: Sequence[str]) -> str:
     """The field's last name, unless another field ends in the same."""
     last = field.split(".")[-1]
@@ -197,3 +237,8 @@ def _short(field: str, fields: Sequence[str]) -> str:
 
 def _text(config: dict[str, Any], key: str) -> str:
     return str(without_folders(config.get(key, "not set")))
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a config value is a number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

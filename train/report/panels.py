@@ -7,30 +7,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentFormatter
 from numpy.typing import NDArray
 
-from train.report.groups import Setting, Variant
-
-__all__ = [
-    "COLOURS",
-    "DPI",
-    "GUIDE",
-    "LOG_RATIO",
-    "MARKERS",
-    "NOISY",
-    "WIDTH",
-    "draw_band",
-    "label_rows",
-    "log_if_wide",
-    "log_ticks",
-    "padded",
-    "png",
-    "setting_panels",
-    "shared_legend",
-    "styled",
-    "tidy",
-]
+from .groups import Setting, Variant
+from .read import Array
 
 # Okabe-Ito: told apart with every common colour blindness.
 COLOURS = {"erm": "#D55E00", "constrained": "#0072B2"}
@@ -41,10 +22,7 @@ NOISY, GUIDE = "#6E6E6E", "#222222"
 WIDTH, DPI = 9.0, 160
 MOST_COLUMNS = 3
 LETTERS_PER_INCH = 11
-# A log axis once the largest value is this many times the smallest.
-LOG_RATIO = 4.0
-
-Array = NDArray[np.float64]
+LOG_RATIO = 4.0  # a log axis once the largest value is this many times the smallest
 
 
 def png(figure: Figure) -> bytes:
@@ -55,27 +33,26 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def setting_panels(settings: Sequence[Setting], *, share_y: bool, height: float = 3.9) -> tuple[Figure, list[Axes]]:
-    """A figure of the page's width with one titled panel per setting."""
+def setting_panels(
+    settings: Sequence[Setting], x: str, y: str, *, percent: bool = False, height: float = 3.9
+) -> tuple[Figure, list[Axes]]:
+    """A figure of the page's width with one titled panel per setting; the y label is beside the first of every row."""
     columns = min(len(settings), MOST_COLUMNS)
     rows = -(-len(settings) // columns)
     figure = Figure(figsize=(WIDTH, height * rows + 0.4), layout="constrained")
-    grid = list(figure.subplots(rows, columns, sharey=share_y, squeeze=False).flat)
+    grid = list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat)
     for axes in grid[len(settings) :]:
         axes.remove()
-    for axes, setting in zip(grid, settings, strict=False):
+    for place, (axes, setting) in enumerate(zip(grid, settings, strict=False)):
         tidy(axes, setting.title)
+        axes.set(xlabel=x, ylabel="" if place % columns else y)
+        if percent:
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     return figure, grid[: len(settings)]
 
 
-def label_rows(panels: Sequence[Axes], label: str) -> None:
-    """Put the y label beside the first panel of every row."""
-    for axes in panels[:: min(len(panels), MOST_COLUMNS)]:
-        axes.set_ylabel(label)
-
-
 def log_if_wide(panels: Sequence[Axes], values: Sequence[Array]) -> None:
-    """Make the y axes logarithmic where the values are positive and span more than `LOG_RATIO`."""
+    """Makes the y axes logarithmic where the values are positive and span more than `LOG_RATIO`."""
     finite = np.concatenate([np.ravel(value) for value in values]) if values else np.array([])
     finite = finite[np.isfinite(finite)]
     if not len(finite) or finite.min() <= 0 or finite.max() < LOG_RATIO * finite.min():
@@ -88,8 +65,13 @@ def log_if_wide(panels: Sequence[Axes], values: Sequence[Array]) -> None:
 def log_ticks(axis: Axis) -> None:
     """Ticks at 1, 2 and 5 of every decade of a log axis, as plain numbers."""
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    plain_ticks(axis)
     axis.set_minor_formatter(NullFormatter())
+
+
+def plain_ticks(axis: Axis) -> None:
+    """Ticks as plain numbers, without powers of ten."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def shared_legend(figure: Figure, panels: Sequence[Axes]) -> None:
@@ -122,9 +104,9 @@ def styled(setting: Setting) -> list[tuple[Variant, str]]:
     return [(v, LINE_STYLES[setting.of(v.method).index(v) % len(LINE_STYLES)]) for v in setting.variants]
 
 
-def draw_band(axes: Axes, x: NDArray, values: Array, variant: Variant, style: str, *, marker: str = "") -> None:
+def draw_band(axes: Axes, x: NDArray, values: Array, variant: Variant, style: str, *, marked: bool = False) -> None:
     """Mean over the first axis as a line; smallest to largest as a band where there are several seeds."""
-    colour = COLOURS[variant.method]
+    colour, marker = COLOURS[variant.method], MARKERS[variant.method] if marked else ""
     axes.plot(x, values.mean(0), color=colour, linestyle=style, marker=marker, markersize=5, label=variant.title)
     if len(values) > 1:
         axes.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)

@@ -1,19 +1,16 @@
-"""Run folders as the report sees them: read, checked, and refused with one clear line when they do not fit."""
+"""Run folders as reports and commands read them; what does not fit is refused in one line that names the file."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from train.errors import UserError
-from train.metrics import read_metrics
-from train.report.files import check_folders, one_line, read_object, way_out
-from train.report.scores import SCORES, Score
-
-__all__ = ["METHODS", "Curves", "Run", "check_comparable", "read_run", "read_runs"]
+from ..config.errors import UserError
+from ..metrics import read_metrics
+from ..system.run_files import WRITTEN, no_run, one_line, read_object, way_out
 
 METHODS = ("erm", "constrained")
 PER_LAYER = ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness")
@@ -24,6 +21,21 @@ OTHERS = ("experiment", "method", "num_layers", "seed", "feasible", "test_gammas
 NOISY_RTOL, NOISY_ATOL = 0.02, 0.05
 
 Array = NDArray[np.float64]
+
+
+class Score(NamedTuple):
+    """What runs are scored by at every test gamma: its key in evaluation.json, and that of how many were tested."""
+
+    name: str
+    label: str
+    tested: str
+    unit: str
+    baseline: str | None = None  # the key of the same score of the input itself
+
+
+RMSE = Score("rmse", "RMSE (0-255 scale)", "num_sequences", "sequences", "noisy_rmse")
+ACCURACY = Score("accuracy", "accuracy", "num_examples", "examples")
+LOSS = Score("loss", "loss of the last layer", "num_examples", "examples")  # of a task of the user's own
 
 
 @dataclass(frozen=True)
@@ -40,7 +52,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Run:
-    """One evaluated run; ``evaluation`` has passed `read_run`'s checks."""
+    """One evaluated run, checked by `read_run`."""
 
     folder: Path
     config: dict[str, Any]
@@ -59,43 +71,50 @@ class Run:
         return self.evaluation["method"]
 
     @property
-    def score_name(self) -> str:
-        """Which of `SCORES` the run has."""
-        return _score_name(self.evaluation)
-
-    @property
     def score(self) -> Score:
-        """What that is."""
-        return SCORES[self.score_name]
+        """`RMSE`, `ACCURACY` or `LOSS`."""
+        return _score(self.evaluation)
 
     @property
     def gammas(self) -> list[str]:
         """Test gammas as written in the file, in rising order; that of training is among them."""
-        return sorted(self.evaluation[self.score_name], key=float)
+        return sorted(self.evaluation[self.score.name], key=float)
 
-    def array(self, key: str) -> Array:
-        """A per-layer or per-step list of evaluation.json as floats; null becomes NaN."""
-        return _floats(self.evaluation[key])
+    def values(self, key: str) -> Array:
+        """A number or list of evaluation.json, or its number at each of `gammas`; null becomes NaN."""
+        value = self.evaluation[key]
+        return _floats([value[gamma] for gamma in self.gammas] if isinstance(value, dict) else value)
 
-    def scalar(self, key: str) -> float:
-        """A number of evaluation.json; null becomes NaN."""
-        return float(_floats([self.evaluation[key]])[0])
 
-    def scores(self) -> Array:
-        """The score at each of `gammas`."""
-        return self.by_gamma(self.score_name)
+def check_folders(folders: Sequence[Path]) -> None:
+    """Refuses folders that are not those of evaluated runs, or given twice."""
+    if not folders:
+        raise UserError("report needs at least one run folder, got none; give folders such as runs/NAME")
+    seen: set[Path] = set()
+    for folder in folders:
+        if folder.resolve() in seen:
+            raise UserError(f"run folder {folder} is given twice; give each run once")
+        seen.add(folder.resolve())
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(f"run folder {folder} does not exist; {WRITTEN}")
+        if not (folder / "config.json").is_file():
+            raise UserError(f"{no_run(folder)}; {WRITTEN}")
+        if not (folder / "evaluation.json").is_file():
+            raise UserError(f"run {folder} has no evaluation.json; run `python -m train evaluate {folder}` first")
 
-    def by_gamma(self, key: str) -> Array:
-        """A mapping of evaluation.json from gammas to numbers, at each of `gammas`."""
-        return _floats([self.evaluation[key][gamma] for gamma in self.gammas])
+
+def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested config as one dict with dotted names."""
+    items: dict[str, Any] = {}
+    for key, value in config.items():
+        nested = isinstance(value, dict) and value
+        items.update(flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value})
+    return items
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """Read every folder and check that the runs can be compared.
-
-    Raises:
-      UserError: if there is no folder, one is given twice, unreadable, not evaluated, or does not fit the others.
-    """
+    """The runs of constrained training in folders, which must be comparable with each other."""
     check_folders(folders)
     runs = [read_run(folder) for folder in folders]
     check_comparable(runs)
@@ -103,28 +122,15 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
 
 
 def read_run(folder: Path) -> Run:
-    """Read one run folder.
-
-    Raises:
-      UserError: if a file is missing, damaged, or lacks a key the report needs.
-    """
+    """The run in a folder."""
     evaluation = read_object(folder / "evaluation.json")
-    _check_evaluation(evaluation, folder)
-    return Run(
-        folder=folder,
-        config=read_object(folder / "config.json"),
-        status=read_object(folder / "status.json"),
-        evaluation=evaluation,
-        curves=_read_curves(folder / "metrics.jsonl", evaluation["num_layers"]),
-    )
+    _check_evaluation(evaluation, folder / "evaluation.json")
+    config, status = (read_object(folder / name) for name in ("config.json", "status.json"))
+    return Run(folder, config, status, evaluation, _read_curves(folder / "metrics.jsonl", evaluation["num_layers"]))
 
 
 def check_comparable(runs: Sequence[Run]) -> None:
-    """Refuse runs of mixed experiments, data sources, test sets or noise: one table of them would mislead.
-
-    Raises:
-      UserError: naming the first run that does not fit, in what, and the way out.
-    """
+    """Refuses runs of mixed experiments, data sources, test sets or noise: one table of them would mislead."""
     apart, again = "report them separately", "evaluate both again with the same settings"
     checks: tuple[tuple[str, Callable[[Run], Any], str], ...] = (
         ("experiment", lambda run: run.evaluation["experiment"], apart),
@@ -149,7 +155,7 @@ def check_comparable(runs: Sequence[Run]) -> None:
 
 
 def _same_noise(run: Run, other: Run) -> bool:
-    """Whether what the score was without the model agrees, at the levels that both were tested at."""
+    """Whether the scores of the input itself agree, at the levels that both were tested at."""
     before = run.score.baseline
     if before is None:
         return True
@@ -166,27 +172,25 @@ def _data_source(run: Run) -> str:
     return f"{data.get('source', 'unknown')}" + (f" ({Path(str(root)).name})" if root else "")
 
 
-def _score_name(evaluation: dict[str, Any]) -> str:
-    """The first of `SCORES` that is there; where none is, the first."""
-    return next((name for name in SCORES if name in evaluation), next(iter(SCORES)))
+def _score(evaluation: dict[str, Any]) -> Score:
+    return next((score for score in (RMSE, ACCURACY, LOSS) if score.name in evaluation), RMSE)
 
 
-def _check_evaluation(evaluation: dict[str, Any], folder: Path) -> None:
-    path = folder / "evaluation.json"
-    name = _score_name(evaluation)
-    own = [name, SCORES[name].tested, *filter(None, [SCORES[name].baseline])]
+def _check_evaluation(evaluation: dict[str, Any], path: Path) -> None:
+    score = _score(evaluation)
+    own = (score.name, score.tested, *filter(None, [score.baseline]))
     for key in (*OTHERS, *own, *PER_LAYER, *PER_STEP, *SCALARS, "ratio_histogram"):
         if key not in evaluation:
             raise UserError(f"{path} lacks {key!r}; {way_out(path)}")
     if evaluation["method"] not in METHODS:
         raise UserError(f"{path}: method {evaluation['method']!r} is unknown, must be one of {', '.join(METHODS)}")
     try:
-        _check_shapes(evaluation)
+        _check_shapes(evaluation, score)
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({one_line(error)}); {way_out(path)}") from None
 
 
-def _check_shapes(evaluation: dict[str, Any]) -> None:
+def _check_shapes(evaluation: dict[str, Any], score: Score) -> None:
     layers = evaluation["num_layers"]
     if not isinstance(layers, int) or layers < 1:
         raise ValueError(f"num_layers must be a positive integer, got {layers!r}")
@@ -195,14 +199,12 @@ def _check_shapes(evaluation: dict[str, Any]) -> None:
             if _floats(evaluation[key]).shape != (length,):
                 raise ValueError(f"{key} must hold {length} numbers for {layers} layers, got {len(evaluation[key])}")
     _floats([evaluation[key] for key in SCALARS])
-    name = _score_name(evaluation)
-    scores = evaluation[name]
-    before = evaluation[SCORES[name].baseline or name]
-    if not scores or set(scores) != set(before):
-        raise ValueError(f"{name} and {SCORES[name].baseline or name} must hold the same test gammas, at least one")
-    _floats([*scores.values(), *before.values(), *map(float, scores)])
-    edges = _floats(evaluation["ratio_histogram"]["edges"])
-    counts = _floats(evaluation["ratio_histogram"]["counts"])
+    before = score.baseline or score.name
+    scores, inputs = evaluation[score.name], evaluation[before]
+    if not scores or set(scores) != set(inputs):
+        raise ValueError(f"{score.name} and {before} must hold the same test gammas, at least one")
+    _floats([*scores.values(), *inputs.values(), *map(float, scores)])
+    edges, counts = (_floats(evaluation["ratio_histogram"][name]) for name in ("edges", "counts"))
     if edges.ndim != 1 or len(edges) < 3 or counts.shape != (layers, len(edges) - 1):
         raise ValueError(f"ratio_histogram must hold {layers} rows of one count less than edges, two at least")
 
@@ -210,30 +212,28 @@ def _check_shapes(evaluation: dict[str, Any]) -> None:
 def _read_curves(path: Path, num_layers: int) -> Curves:
     if not path.is_file():
         raise UserError(f"run {path.parent} has no metrics.jsonl; restore it: without it there are no curves")
-    train: dict[int, tuple[list[Any], list[Any], list[Any]]] = {}
+    train: dict[int, tuple[float, list[Any], list[Any]]] = {}
     validation: dict[int, Any] = {}
     for number, record in enumerate(read_metrics(path), start=1):
         try:
             if record["kind"] == "train":
-                values = ([record["loss"]], record["violations"], record["multipliers"])
-                if [_floats(value).shape for value in values] != [(1,), (num_layers + 1,), (num_layers + 1,)]:
+                values = (record["loss"], record["violations"], record["multipliers"])
+                if [_floats(value).shape for value in values] != [(), (num_layers + 1,), (num_layers + 1,)]:
                     raise ValueError(f"violations and multipliers must hold {num_layers + 1} numbers each")
                 train[int(record["step"])] = values
             elif record["kind"] == "validation":
                 validation[int(record["step"])] = record["layer_losses"][-1]
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise UserError(f"{path} is damaged in line {number} ({one_line(error)}); train the run again") from None
+    loss, violations, multipliers = (_floats([values[i] for values in train.values()]) for i in range(3))
+    layers = (-1, num_layers + 1)
     return Curves(
-        steps=np.asarray(list(train), np.int64),
-        loss=_floats([loss[0] for loss, _, _ in train.values()]),
-        violations=_floats([row for _, row, _ in train.values()]).reshape(-1, num_layers + 1),
-        multipliers=_floats([row for _, _, row in train.values()]).reshape(-1, num_layers + 1),
-        validation_steps=np.asarray(list(validation), np.int64),
-        validation_loss=_floats(list(validation.values())),
-    )
+        np.asarray(list(train), np.int64), loss, violations.reshape(layers), multipliers.reshape(layers),
+        np.asarray(list(validation), np.int64), _floats(list(validation.values())),
+    )  # fmt: skip
 
 
-def _floats(values: Sequence[Any]) -> Array:
-    """Floats of a list or list of lists; what is not a finite number (None, inf) becomes NaN."""
+def _floats(values: Any) -> Array:
+    """A number, a list, or a list of lists as floats; what is not a finite number (None, inf) becomes NaN."""
     numbers = np.asarray(values, dtype=np.float64)
     return np.where(np.isfinite(numbers), numbers, np.nan)

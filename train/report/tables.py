@@ -1,24 +1,16 @@
-"""The report's tables, as rows of text that the terminal and the page share."""
+"""The tables of reports on constrained training, as rows of text that the terminal and the page share."""
 
+import json
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from train.report.groups import METHOD_NAMES, Setting, Variant
-
-__all__ = ["Table", "as_text", "cost_table", "feasibility_table", "number", "rmse_table", "set_apart", "with_seeds"]
-
-
-@dataclass(frozen=True)
-class Table:
-    """A title, column names, rows as long as the header, and a note for under the table."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str = ""
-
+from ..system.run_files import without_folders
+from ..system.terminal import Table
+from .groups import METHOD_NAMES, Setting, Variant
+from .read import LOSS, RMSE, Array, Run, flat
 
 ENFORCED = (
     " Multipliers and slacks are those of the checkpoint's step; mult. x viol.: of the tightened bounds that training "
@@ -29,102 +21,168 @@ BOUND = {
     "tail": " Violations and margins are of the mean over the worst samples.",
     "positive": " Violations and margins are of the mean over samples of what exceeds the bound, less the leeway.",
 }
+PLAIN, CONSTRAINED = METHOD_NAMES.values()
 
 
-def as_text(table: Table) -> str:
-    """The table for a terminal: first column left, the others right aligned."""
-    cells = (table.header, *table.rows)
-    widths = [max(len(row[column]) for row in cells) for column in range(len(table.header))]
-    lines = [_line(row, widths) for row in cells]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(filter(None, [table.title, *lines, table.note]))
-
-
-def rmse_table(setting: Setting) -> Table:
-    """RMSE against test gamma for the noisy input and every variant; mean and range where there are several seeds."""
-    columns = [_rmse_column(variant) for variant in setting.variants]
-    rows = []
-    for index, (gamma, noisy) in enumerate(zip(setting.gammas, setting.noisy_rmse(), strict=True)):
-        mark = " *" if float(gamma) == setting.train_gamma else ""
-        rows.append((f"{float(gamma):g}{mark}", number(noisy, 2), *(column[index] for column in columns)))
-    several = any(len(variant.runs) > 1 for variant in setting.variants)
-    note = "RMSE on the 0-255 scale, lower is better. * training gamma."
-    note += " plain: method erm, no constraints." if setting.of("erm") else ""
-    return Table(
-        title=f"RMSE against test gamma, {setting.title}",
-        header=("test gamma", "noisy input", *(with_seeds(variant) for variant in setting.variants)),
-        rows=tuple(rows),
-        note=note + (" Mean over the seeds, smallest and largest in brackets." if several else ""),
-    )
+def score_table(setting: Setting) -> Table:
+    """RMSE beside that of the noisy input, accuracy and the area below it, or the loss, for every variant."""
+    if setting.score is LOSS:
+        scores = [(variant.title, f"{variant.scores().mean():.4g}") for variant in setting.variants]
+        return Table(f"Loss of the last layer, test split, {setting.title}", ("method", "loss"), tuple(scores))
+    return _rmse_table(setting) if setting.score is RMSE else _accuracy_table(setting)
 
 
 def feasibility_table(setting: Setting, variant: Variant) -> Table:
     """Every layer of a variant on held-out data: loss, bound, violation, margin, multiplier, slack, descent."""
-    margins = variant.margins()
-    columns = (
-        [number(value, 3) for value in variant.mean("layer_losses")],
-        [number(value, 3) for value in variant.mean("bounds")],
-        [number(value, 3, sign=True) for value in variant.mean("violations")],
-        [number(100 * value, 1, sign=True) for value in margins.mean(0)],
-        *([[number(100 * value, 1, sign=True) for value in margins.min(0)]] if len(variant.runs) > 1 else []),
-        [number(value, 3) for value in variant.mean("multipliers")],
-        [number(value, 3) for value in variant.mean("slacks")],
-        [number(value, 4, sign=True) for value in variant.mean("complementary_slackness")],
-        ["-", *(number(100 * value, 1) for value in variant.mean("descend_share"))],
-    )
-    worst = ("worst margin %",) if len(variant.runs) > 1 else ()
-    header = ("layer", "loss", "bound", "violation", "margin %", *worst, "multiplier", "slack", "mult. x viol.")
-    layers = [str(layer) for layer in range(setting.num_layers + 1)]
+    margins, several = 100 * variant.margins(), len(variant.runs) > 1
+    columns: dict[str, list[str]] = {
+        "layer": [str(layer) for layer in range(setting.num_layers + 1)],
+        "loss": _numbers(variant.mean("layer_losses"), 3),
+        "bound": _numbers(variant.mean("bounds"), 3),
+        "violation": _numbers(variant.mean("violations"), 3, sign=True),
+        "margin %": _numbers(margins.mean(0), 1, sign=True),
+        **({"worst margin %": _numbers(margins.min(0), 1, sign=True)} if several else {}),
+        "multiplier": _numbers(variant.mean("multipliers"), 3),
+        "slack": _numbers(variant.mean("slacks"), 3),
+        "mult. x viol.": _numbers(variant.mean("complementary_slackness"), 4, sign=True),
+        "descends %": ["-", *_numbers(100 * variant.mean("descend_share"), 1)],
+    }
     constrained = variant.method == "constrained"
     enforced = "" if constrained else " (bounds not enforced)"
-    tightened = (ENFORCED if constrained else "") + BOUND.get(variant.bind, "")
-    verdict = f"{variant.feasible_runs} of {len(variant.runs)} runs feasible"
     return Table(
         title=f"Feasibility on held-out data, {with_seeds(variant)}{enforced}, {setting.title}",
-        header=(*header, "descends %"),
-        rows=tuple(zip(layers, *columns, strict=True)),
-        note=f"{verdict} (tolerance {variant.scalar('tolerance'):.0%} of the bound; positive margin: room left). "
-        f"Layer 0: bound is the reference loss.{tightened}",
+        header=tuple(columns),
+        rows=tuple(zip(*columns.values(), strict=True)),
+        note=f"{_feasible(variant)} runs feasible (tolerance {variant.mean('tolerance'):.0%} of the bound; positive "
+        f"margin: room left). Layer 0: bound is the reference loss.{ENFORCED if constrained else ''}"
+        + BOUND.get(variant.bind, ""),
     )
 
 
-def cost_table(settings: Sequence[Setting]) -> Table | None:
-    """What feasibility costs in RMSE at the training gamma, one row per constrained variant; None without a pair."""
+def cost_table(settings: Sequence[Setting]) -> list[Table]:
+    """What feasibility costs in RMSE at the training gamma, one row per constrained variant; nothing without a pair."""
     rows = []
     for setting in settings:
-        for variant, other in setting.duels():
+        for own, plain in setting.duels():
             index = setting.training_index
-            plain, own = (one.scores().mean(0)[index] for one in (other, variant))
-            rows.append(
-                (
-                    setting.title + set_apart(variant, other),
-                    number(setting.noisy_rmse()[index], 2),
-                    number(plain, 2),
-                    number(own, 2),
-                    number(100 * (own - plain) / plain if plain else np.nan, 1, sign=True),
-                    f"{variant.feasible_runs} of {len(variant.runs)}",
-                    number(100 * variant.worst()[2], 1, sign=True),
-                    " / ".join(number(one.scalar("train_seconds"), 0) for one in (other, variant)),
-                )
-            )
-    if not rows:
-        return None
-    return Table(
-        title="What feasibility costs",
-        header=(
-            "setting",
-            "noisy input",
-            METHOD_NAMES["erm"],
-            METHOD_NAMES["constrained"],
-            "cost %",
-            "feasible",
-            "worst margin %",
-            "seconds",
-        ),
-        rows=tuple(rows),
-        note="RMSE (0-255) at the training gamma, mean over seeds; cost: constrained over plain. "
+            reached, usual = (float(one.scores().mean(0)[index]) for one in (own, plain))
+            rows.append((
+                setting.title + _set_apart(own, plain),
+                number(setting.of_input()[index], 2),
+                number(usual, 2),
+                number(reached, 2),
+                number(100 * (reached - usual) / usual if usual else np.nan, 1, sign=True),
+                _feasible(own),
+                number(100 * own.worst()[2], 1, sign=True),
+                " / ".join(number(float(one.mean("train_seconds")), 0) for one in (plain, own)),
+            ))  # fmt: skip
+    table = Table(
+        "What feasibility costs",
+        ("setting", "noisy input", PLAIN, CONSTRAINED, "cost %", "feasible", "worst margin %", "seconds"),
+        tuple(rows),
+        "RMSE (0-255) at the training gamma, mean over seeds; cost: constrained over plain. "
         "Seconds of training: plain / constrained.",
     )
+    return [table] if rows else []
+
+
+def area_table(settings: Sequence[Setting]) -> Table:
+    """Areas under the accuracy of both methods by depth and training gamma, as in the paper's Table 4."""
+    rows = []
+    for setting in settings:
+        for own, plain in setting.pairs():
+            difference = cost = np.nan
+            if own and plain:
+                difference = own.areas().mean() - plain.areas().mean()
+                cost = 100 * (own.scores().mean(0)[0] - plain.scores().mean(0)[0])
+            rows.append((
+                f"{setting.num_layers}, {setting.train_gamma:g}{_set_apart(own, plain)}",
+                *(ranged(one.areas(), 3) if one else "-" for one in (own, plain)),
+                number(difference, 3, sign=True),
+                number(cost, 2, sign=True),
+                _feasible(own) if own else "-",
+            ))  # fmt: skip
+    points = f"points at gamma {settings[0].gammas[0]:g}"
+    return Table(
+        f"Area under the accuracy over test gamma {_span(settings[0])}",
+        ("layers, training gamma", CONSTRAINED, PLAIN, "difference", points, "feasible"),
+        tuple(rows),
+        "Difference: constrained less plain, of means over seeds. Points: the same of the accuracy in percent. "
+        "Of several plain models, the one whose configuration differs least is compared with.",
+    )
+
+
+def exit_table(settings: Sequence[Setting]) -> Table:
+    """Early exit at the threshold chosen on validation data, one row a variant, means over seeds."""
+    rows, times = [], ("whole", "by_layers", "early_exit")
+    for setting in settings:
+        for variant in setting.variants:
+            mean = variant.mean_exit("mean_depth", "accuracy", "full_accuracy", "standard_error", *times, "depth")
+            lost = number(100 * (mean["accuracy"] - mean["full_accuracy"]), 2, sign=True)
+            rows.append((
+                f"{variant.title}, {setting.title}",
+                f"{mean['mean_depth']:.2f} of {setting.num_layers}",
+                number(100 * mean["accuracy"], 2),
+                number(100 * mean["full_accuracy"], 2),
+                f"{lost} ({number(100 * mean['standard_error'], 2)})",
+                *(number(mean[name], 2) for name in times),
+                f"{mean['depth']:.2f}",
+                _speed(mean["whole"], mean["early_exit"]),
+            ))  # fmt: skip
+    return Table(
+        title="Early exit on the test split, at the noise of training",
+        header=(
+            "model", "mean depth", "accuracy %", "full depth", "points", "ms whole", "ms by layers", "ms exit",
+            "timed depth", "exit against whole",
+        ),
+        rows=tuple(rows),
+        note="A text leaves at the first layer whose predicted improvement is under a threshold: the one of least "
+        "depth that costs at most half a point on validation data, its standard error included. Points: what that "
+        "costs on the test split, and its standard error. Times are of one text at a time, at the depth beside them: "
+        "the whole network in one program, which reads every layer; layer by layer to the end; and layer by layer with "
+        "early exit.",
+    )  # fmt: skip
+
+
+def runs_table(runs: Sequence[Run]) -> Table:
+    """A row per run with the config fields in which they differ; what is not the most common value is marked."""
+
+    def text(value: Any) -> str:
+        return value if isinstance(value, str) else json.dumps(value)
+
+    configs = [{key: text(value) for key, value in flat(without_folders(run.config)).items()} for run in runs]
+    fields = list(dict.fromkeys(key for config in configs for key in config))
+    values = {field: [config.get(field, "not set") for config in configs] for field in fields}
+    values = {field: column for field, column in values.items() if len(set(column)) > 1}
+    usual = {field: Counter(column).most_common(1)[0][0] for field, column in values.items()}
+    header = ("run", "state", "steps", "reported step", "feasible")
+    rows = []
+    for place, run in enumerate(runs):
+        counts = (
+            "-" if step is None else str(step) for step in (run.status.get("steps"), run.evaluation.get("best_step"))
+        )
+        state, feasible = str(run.status.get("state", "unknown")), "yes" if run.evaluation["feasible"] else "no"
+        rows.append((run.name, state, *counts, feasible, *(column[place] for column in values.values())))
+    marked = {
+        (place, len(header) + column)
+        for column, field in enumerate(values)
+        for place in range(len(runs))
+        if values[field][place] != usual[field]
+    }
+    title = "Runs and the config fields in which they differ (marked: not the most common value)"
+    return Table(title, (*header, *values), tuple(rows), words=True, marked=frozenset(marked))
+
+
+def environment_table(runs: Sequence[Run], own: dict[str, str]) -> Table:
+    """This report's own environment, and beside it every other environment that the runs recorded."""
+    columns = {"this report": own}
+    for run in runs:
+        recorded = run.status.get("environment")
+        if isinstance(recorded, dict) and recorded not in columns.values():
+            columns[f"trained: {run.name}"] = recorded
+    names = list(dict.fromkeys(name for column in columns.values() for name in column))
+    rows = tuple((name, *(str(column.get(name, "-")) for column in columns.values())) for name in names)
+    return Table("Versions and machine", ("", *columns), rows, words=True)
 
 
 def number(value: float, digits: int, *, sign: bool = False) -> str:
@@ -135,13 +193,12 @@ def number(value: float, digits: int, *, sign: bool = False) -> str:
     return text.lstrip("+-") if float(text) == 0 else text
 
 
-def _rmse_column(variant: Variant) -> list[str]:
-    rmse = variant.scores()
-    means = [number(value, 2) for value in rmse.mean(0)]
-    if len(variant.runs) == 1:
-        return means
-    ranges = zip(means, rmse.min(0), rmse.max(0), strict=True)
-    return [f"{mean} [{number(low, 2)}, {number(high, 2)}]" for mean, low, high in ranges]
+def ranged(values: Array, digits: int) -> str:
+    """The mean over seeds and, where there are several, the smallest and the largest."""
+    mean = number(values.mean(), digits)
+    if len(values) == 1 or not np.isfinite(values).all():
+        return mean
+    return f"{mean} [{number(values.min(), digits)}, {number(values.max(), digits)}]"
 
 
 def with_seeds(variant: Variant) -> str:
@@ -150,7 +207,36 @@ def with_seeds(variant: Variant) -> str:
     return variant.title + (f", {seeds} seeds" if seeds > 1 else "")
 
 
-def set_apart(own: Variant | None, plain: Variant | None) -> str:
+def _rmse_table(setting: Setting) -> Table:
+    columns = {"noisy input": _numbers(setting.of_input(), 2)}
+    columns |= {with_seeds(one): [ranged(column, 2) for column in one.scores().T] for one in setting.variants}
+    plain = " plain: method erm, no constraints." if setting.of("erm") else ""
+    several = any(len(variant.runs) > 1 for variant in setting.variants)
+    return Table(
+        title=f"RMSE against test gamma, {setting.title}",
+        header=("test gamma", *columns),
+        rows=tuple(zip(_gammas(setting), *columns.values(), strict=True)),
+        note=f"RMSE on the 0-255 scale, lower is better. * training gamma.{plain}"
+        + (" Mean over the seeds, smallest and largest in brackets." if several else ""),
+    )
+
+
+def _accuracy_table(setting: Setting) -> Table:
+    columns = {with_seeds(one): [ranged(100 * column, 2) for column in one.scores().T] for one in setting.variants}
+    rows, area = list(zip(_gammas(setting), *columns.values(), strict=True)), ""
+    if len(_tested(setting)) > 1:
+        rows.append(("area", *(ranged(variant.areas(), 3) for variant in setting.variants)))
+        span = _span(setting)
+        area = f" Area: under the accuracy over test gamma {span}, by trapezoids, not divided by the range."
+    note = f"* training gamma.{area} Several seeds: mean [smallest, largest]."
+    return Table(f"Accuracy (%) against test gamma, {setting.title}", ("test gamma", *columns), tuple(rows), note)
+
+
+def _gammas(setting: Setting) -> list[str]:
+    return [f"{gamma:g}" + (" *" if gamma == setting.train_gamma else "") for gamma in setting.gammas]
+
+
+def _set_apart(own: Variant | None, plain: Variant | None) -> str:
     """What sets a row of two variants apart from others of the setting; nothing where there are no others."""
     if own is None:
         return f", {plain.title}" if plain and plain.label else ""
@@ -158,7 +244,29 @@ def set_apart(own: Variant | None, plain: Variant | None) -> str:
     return words + (f" against {plain.title}" if plain and plain.label else "")
 
 
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    cells = [f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)]
-    cells[0] = f"{row[0]:<{widths[0]}}"
-    return "  ".join(cells).rstrip()
+def _numbers(values: Array, digits: int, *, sign: bool = False) -> list[str]:
+    return [number(value, digits, sign=sign) for value in values]
+
+
+def _feasible(variant: Variant) -> str:
+    return f"{variant.feasible_runs} of {len(variant.runs)}"
+
+
+def _speed(whole: float, early_exit: float) -> str:
+    """How much faster early exit is than the whole network, or slower."""
+    if not (whole > 0.0 and early_exit > 0.0):
+        return "-"
+    ratio = f"{max(whole, early_exit) / min(whole, early_exit):.2f}"
+    if ratio == "1.00":
+        return "as fast"
+    return f"{ratio}x {'faster' if early_exit < whole else 'slower'}"
+
+
+def _tested(setting: Setting) -> list[float]:
+    """The gammas that areas are over; that of training is tested too, and need not be one of them."""
+    return setting.first.evaluation["test_gammas"]
+
+
+def _span(setting: Setting) -> str:
+    gammas = _tested(setting)
+    return f"{gammas[0]:g} to {gammas[-1]:g}" if len(gammas) > 1 else f"{gammas[0]:g} alone"

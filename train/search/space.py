@@ -1,36 +1,29 @@
 """What a search varies: ranges and choices as the command line has them, and configurations with values put in."""
 
+import itertools
 import math
+import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
-from train.config import value_of, with_value
-from train.errors import UserError
-from train.tuning import Tunable
-
-__all__ = ["Parameter", "configured", "distributions", "grid", "read_space", "words"]
+from ..config.errors import UserError
+from ..config.fields import to_json, value_of, with_value
+from ..config.run import RunConfig, Tunable
+from ..report.read import flat
 
 NONE = "none"
 FORMS = "LOW:HIGH, LOW:HIGH:COUNT, or values with commas between"
 MOST_VALUES = 1000  # of one parameter
 
+C = TypeVar("C", bound=RunConfig)
 Values = Mapping[str, float | None]
 
 
 class Parameter(NamedTuple):
-    """One number that a search varies: within a range, or where there are choices, among them.
-
-    Attributes:
-      name: on the command line.
-      text: as it was given there.
-      tunable: the field it stands for.
-      low: lower end of the range.
-      high: upper end.
-      choices: the values; empty for a range.
-    """
+    """One number that a search varies, by its name and as it was given: in a range, or among its choices."""
 
     name: str
     text: str
@@ -44,6 +37,18 @@ class Parameter(NamedTuple):
         """Values that a configuration must accept for all of them to be worth trying."""
         return self.choices or (self.low, self.high)
 
+    @property
+    def extremes(self) -> tuple[float | None, ...]:
+        """The ends of the range, and none where it is a choice."""
+        return (self.low, self.high, None) if None in self.choices else (self.low, self.high)
+
+    @property
+    def distribution(self) -> BaseDistribution:
+        """The parameter as Optuna has it."""
+        if self.choices:
+            return CategoricalDistribution(self.choices)
+        return FloatDistribution(self.low, self.high, log=self.tunable.log)
+
     def to_json(self) -> dict[str, Any]:
         """As search.json has it."""
         over = {"choices": list(self.choices)} if self.choices else {"low": self.low, "high": self.high}
@@ -51,16 +56,7 @@ class Parameter(NamedTuple):
 
 
 def read_space(given: Mapping[str, str | None], tunables: Mapping[str, Tunable], *, grid: bool) -> list[Parameter]:
-    """The parameters of a search; where none is given, all those that have a default.
-
-    Args:
-      given: range or choices by name; None where nothing was said.
-      tunables: what the experiment has.
-      grid: whether the search is over a grid, which needs choices.
-
-    Raises:
-      UserError: naming the option that is not of this experiment, or that cannot be read.
-    """
+    """The parameters given, or where none is, all those that have a default; a grid needs choices."""
     said = {name: text for name, text in given.items() if text is not None}
     for name, text in said.items():
         if name not in tunables:
@@ -78,31 +74,35 @@ def read_space(given: Mapping[str, str | None], tunables: Mapping[str, Tunable],
     return parameters
 
 
-def distributions(parameters: Sequence[Parameter]) -> dict[str, BaseDistribution]:
-    """The parameters as Optuna has them."""
-    return {
-        one.name: CategoricalDistribution(one.choices)
-        if one.choices
-        else FloatDistribution(one.low, one.high, log=one.tunable.log)
-        for one in parameters
-    }
-
-
 def grid(parameters: Sequence[Parameter]) -> list[dict[str, float | None]]:
     """Every combination of the choices, the last parameter changing fastest."""
-    points: list[dict[str, float | None]] = [{}]
-    for parameter in parameters:
-        points = [{**point, parameter.name: value} for point in points for value in parameter.choices]
-    return points
+    names = [parameter.name for parameter in parameters]
+    points = itertools.product(*(parameter.choices for parameter in parameters))
+    return [dict(zip(names, point, strict=True)) for point in points]
 
 
-def configured(config: Any, parameters: Sequence[Parameter], values: Values) -> Any:
+def configured(config: C, parameters: Sequence[Parameter], values: Values) -> C:
     """The configuration with the values in their fields; a field of one number a layer gets one for all layers."""
     for parameter in parameters:
         if parameter.name in values:
             field, value = parameter.tunable.field, values[parameter.name]
             config = with_value(config, field, (value,) if isinstance(value_of(config, field), tuple) else value)
     return config
+
+
+def as_options(config: Any, default: Any) -> str:
+    """The options of the command line that make a configuration of the experiment's own."""
+    usual, parts = flat(to_json(default)), []
+    for name, value in flat(to_json(config)).items():
+        group, dot, field = name.replace("_", "-").rpartition(".")
+        if name == "out" or value == usual.get(name):
+            continue
+        if isinstance(value, bool):
+            parts.append(f"--{group}{dot}{field}" if value else f"--{group}{dot}no-{field}")
+        else:
+            values = value if isinstance(value, list) else [value]
+            parts.append(" ".join([f"--{group}{dot}{field}", *(shlex.quote(str(one)) for one in values)]))
+    return " ".join(parts)
 
 
 def words(values: Values) -> str:
@@ -136,11 +136,9 @@ def _range(name: str, text: str, tunable: Tunable) -> Parameter:
         return Parameter(name, text, tunable, low, high)
     if len(parts) > 3 or not parts[2].strip().isdecimal() or not 2 <= int(parts[2]) <= MOST_VALUES:
         raise ValueError(f"must be {FORMS}, with a whole COUNT from 2 to {MOST_VALUES}")
-    spaced = np.geomspace if tunable.log else np.linspace
+    spaced = (np.geomspace if tunable.log else np.linspace)(low, high, int(parts[2]))
     # Six digits: what a name, a table and a command show is the value itself.
-    return Parameter(
-        name, text, tunable, low, high, tuple(float(f"{value:.6g}") for value in spaced(low, high, int(parts[2])))
-    )
+    return Parameter(name, text, tunable, low, high, tuple(float(f"{value:.6g}") for value in spaced))
 
 
 def _value(text: str, tunable: Tunable) -> float | None:

@@ -5,8 +5,6 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["Collective", "collectives"]
-
 
 class Collective(NamedTuple):
     """One collective instruction.

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from train.errors import UserError
-
-__all__ = ["AXES", "BATCH", "describe_mesh", "keep_rows", "make_mesh", "parse_mesh", "replicated", "rows"]
+from ..config.errors import UserError
 
 # data: copies of the model, each sees its share of a batch. fsdp: the same, but they share the parameters out and
 # gather a layer's when it is its turn. tensor: the devices that compute one layer together.
@@ -110,3 +109,47 @@ def keep_rows(y: jax.Array, *, axis: int = 0) -> jax.Array:
     if jax.sharding.get_abstract_mesh().empty:
         return y
     return jax.lax.with_sharding_constraint(y, PartitionSpec(*[None] * axis, BATCH))
+
+
+def put(batch: Any, mesh: Mesh) -> Any:
+    """A batch on the devices, its rows over data and fsdp; each process gives its own."""
+    return jax.tree.map(lambda part: jax.make_array_from_process_local_data(rows(mesh), part), batch)
+
+
+def own_rows(mesh: Mesh, batch_size: int) -> np.ndarray | None:
+    """Which rows of a batch this process's devices hold; None for all of them."""
+    parts = rows(mesh).addressable_devices_indices_map((batch_size,)).values()
+    found = np.unique(np.concatenate([np.arange(batch_size)[part] for part in parts]))
+    return None if len(found) == batch_size else found
+
+
+def put_beside(params: Any, examples: Any) -> Any:
+    """Examples put on the mesh of the parameters; each device gets some rows where they divide, else all of them.
+
+    Every process gives all examples. Parameters that are on no mesh leave the examples as they are.
+    """
+    found = jax.tree.leaves(params)[0].sharding
+    if not isinstance(found, NamedSharding):
+        return examples
+    mesh = found.mesh
+    assert isinstance(mesh, Mesh)
+    ways = mesh.shape[BATCH[0]] * mesh.shape[BATCH[1]]
+    divide = all(np.shape(part)[0] % ways == 0 for part in jax.tree.leaves(examples))
+    where = rows(mesh) if divide else replicated(mesh)
+
+    def put(part: Any) -> jax.Array:
+        # device_put would compare the arrays of all processes.
+        whole = np.asarray(part)
+        return jax.make_array_from_callback(whole.shape, where, lambda index: whole[index])
+
+    return jax.tree.map(put, examples)
+
+
+def gathered(params: Any) -> Any:
+    """Parameters whole on every device: of networks whose layers are applied many times a step."""
+    if not jax.sharding.get_abstract_mesh().empty:
+        return jax.lax.with_sharding_constraint(params, PartitionSpec())
+    where = jax.tree.leaves(params)[0].sharding
+    if not isinstance(where, NamedSharding):
+        return params
+    return jax.device_put(params, NamedSharding(where.mesh, PartitionSpec()))

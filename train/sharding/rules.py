@@ -2,16 +2,13 @@
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from train.errors import UserError
-from train.sharding.mesh import replicated
-
-__all__ = ["RULES", "gather_first", "path_name", "shardings"]
+from ..config.errors import UserError
 
 Axes = str | tuple[str, ...] | None
 Rules = Sequence[tuple[str, tuple[Axes, ...]]]
@@ -66,15 +63,6 @@ def shardings(state: Any, mesh: Mesh, *, rules: Rules = RULES) -> Any:
         return NamedSharding(mesh, spec)
 
     return jax.tree.map_with_path(place, state)
-
-
-def gather_first(function: Callable[..., Any], mesh: Mesh) -> Callable[..., Any]:
-    """``function(params, ...)`` on gathered parameters: for networks whose layers are applied many times a step."""
-
-    def gathered(params: Any, *rest: Any) -> Any:
-        return function(jax.lax.with_sharding_constraint(params, replicated(mesh)), *rest)
-
-    return gathered
 
 
 def path_name(path: Any) -> str:

@@ -21,8 +21,8 @@ from unroll_jax.certificates.outcome import (
 from unroll_jax.certificates.per_example import gradient
 from unroll_jax.certificates.steps import StepCertificate, certify_descent
 from unroll_jax.descent import Descent, Params, as_anchor, blank_absent
-from unroll_jax.energies.penalty import Proximal, prox_of_present
-from unroll_jax.energies.proximal import resolve_proximal
+from unroll_jax.energies.proximal.operators import resolve_proximal
+from unroll_jax.energies.proximal.penalty import Proximal, prox_of_present
 from unroll_jax.spectral import norm
 from unroll_jax.steps import vary_like
 

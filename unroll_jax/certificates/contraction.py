@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import typed
-from unroll_jax.energies.opteq_params import OptEqParams, opteq_linear
+from unroll_jax.energies.equilibrium.opteq_params import OptEqParams, opteq_linear
 from unroll_jax.spectral import conv_norm_bound, matrix_norm_bound, spectral_norm
 
 __all__ = [

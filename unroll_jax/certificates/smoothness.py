@@ -9,8 +9,9 @@ from jaxtyping import Array, Float
 from unroll_jax.arguments import typed
 from unroll_jax.certificates.curvature import curvature
 from unroll_jax.descent import Params, as_anchor, blank_absent, compute_dtype
-from unroll_jax.energies.pairs import check_mask, neighbourhood
-from unroll_jax.energies.rho import RhoLike, resolve_rho
+from unroll_jax.energies.attention.graphs import check_mask
+from unroll_jax.energies.attention.pairs import neighbourhood
+from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
 
 __all__ = ["pairwise_smoothness", "quadratic_smoothness"]
 

@@ -1,19 +1,20 @@
 """Training under constraints: violations, Lagrangian, multipliers, resilience and the report on held-out data."""
 
-from unroll_jax.constrained.averages import LossMean, add_losses, empty_mean
-from unroll_jax.constrained.constraints import Constraints, descent_constraints
-from unroll_jax.constrained.controllers import (
-    DUAL_OPTIMIZERS,
-    NuPIState,
-    dual_optimizer,
-    nu_pi,
-    proportional_integral,
+from unroll_jax.constrained.constraints import (
+    Constraints,
+    constraint_names,
+    descent_constraints,
+    initial_sizes,
+    named_figures,
+    optimal_slacks,
+    relaxed_violations,
+    scaled_constraints,
 )
+from unroll_jax.constrained.controllers import DUAL_OPTIMIZERS, NuPIState, dual_optimizer, nu_pi, proportional_integral
 from unroll_jax.constrained.duals import DualAscent, DualState, dual_ascent
 from unroll_jax.constrained.feasibility import FeasibilityReport, feasibility_report
 from unroll_jax.constrained.lagrangian import augmented_lagrangian, lagrangian, layer_weights
-from unroll_jax.constrained.names import constraint_names, named_figures
-from unroll_jax.constrained.resilience import optimal_slacks, relaxed_violations
+from unroll_jax.constrained.losses import LossMean, add_losses, empty_mean
 from unroll_jax.constrained.samples import (
     Reduction,
     mean_of_samples,
@@ -22,7 +23,6 @@ from unroll_jax.constrained.samples import (
     tail_bound,
     tail_mean,
 )
-from unroll_jax.constrained.scaling import initial_sizes, scaled_constraints
 from unroll_jax.constrained.slacks import SlackDescent, SlackState, resilient_lagrangian, slack_descent
 
 __all__ = [

@@ -1,16 +1,28 @@
-"""Descent constraints: every layer must lower the loss by a given factor."""
+"""Constraints on layer losses: descent of every layer; constraints of one size, relaxed ones, and their names."""
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import typed
-from unroll_jax.constrained.numbers import as_losses, as_numbers
+from unroll_jax.constrained.losses import as_losses, as_numbers
 
-__all__ = ["Constraints", "descent_constraints"]
+__all__ = [
+    "Constraints",
+    "check_resilience",
+    "constraint_names",
+    "descent_constraints",
+    "initial_sizes",
+    "named_figures",
+    "optimal_slacks",
+    "relaxed_violations",
+    "scaled_constraints",
+]
 
 Constraints = Callable[[Float[Array, "*batch layers_and_one"]], Float[Array, "*batch constraints"]]
 
@@ -63,3 +75,124 @@ def descent_constraints(alpha: float | Sequence[float] | np.ndarray, *, referenc
         return jnp.concatenate([losses[..., :1] - float(reference), descent], axis=-1)
 
     return violations
+
+
+def initial_sizes(
+    layer_losses: Float[Array, "layers_and_one"], constraints: Constraints
+) -> Float[Array, "constraints"]:
+    """The size of the loss that each constraint bounds: |f_l| for c_l and |f_0| for c_0; 1 for a loss of 0.
+
+    Take it once, from the losses at the start of training, and keep it with the state of the run.
+
+    Example:
+      >>> import jax.numpy as jnp, unroll_jax
+      >>> initial_sizes(jnp.array([4.0, 2.0, 0.5]), unroll_jax.descent_constraints(0.25)).tolist()
+      [2.0, 0.5]
+    """
+    losses = as_losses("layer_losses", layer_losses)
+    sizes = jnp.abs(losses[losses.size - constraints(losses).size :])
+    return jnp.where(sizes > 0.0, sizes, 1.0)
+
+
+def scaled_constraints(constraints: Constraints, sizes: Float[Array, "constraints"]) -> Constraints:
+    """The same constraints with every violation divided by a size; what satisfies one satisfies the other.
+
+    A multiplier of the scaled constraint is that of the plain one times its size, so report with the plain constraints
+    and ``multipliers / sizes``. Under resilience the slack of a scaled constraint is a share of its size.
+
+    Args:
+      constraints: ``layer_losses -> violations``, also of every sample's losses (`sample_constraints`).
+      sizes: one for each constraint, positive and finite, as `initial_sizes` gives them.
+
+    Raises:
+      ValueError: if sizes are known (not traced) and not all positive and finite; while tracing, if there is not one
+        for each constraint.
+
+    Example:
+      >>> import jax.numpy as jnp, unroll_jax
+      >>> plain = unroll_jax.descent_constraints(0.25)
+      >>> losses = jnp.array([400.0, 200.0, 0.5])
+      >>> scaled_constraints(plain, initial_sizes(losses, plain))(losses).tolist()
+      [-0.5, -299.0]
+    """
+    if not isinstance(sizes, Tracer) and not np.all((np.asarray(sizes) > 0.0) & np.isfinite(sizes)):
+        raise ValueError(f"sizes must be positive and finite, got {sizes}")
+
+    def violations(layer_losses: Float[Array, "*batch layers_and_one"]) -> Float[Array, "*fewer constraints"]:
+        plain = constraints(layer_losses)
+        if jnp.shape(sizes) != plain.shape[-1:]:
+            raise ValueError(f"sizes must have shape {plain.shape[-1:]}, one a constraint, got {jnp.shape(sizes)}")
+        return plain / jnp.asarray(sizes, plain.dtype)
+
+    return violations
+
+
+@typed
+def optimal_slacks(multipliers: Float[Array, "constraints"], resilience: float) -> Float[Array, "constraints"]:
+    r"""Slacks :math:`s^* = \lambda / \beta`, the best relaxation :math:`c_l \le s_l` at cost :math:`\beta/2 |s|^2`.
+
+    Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 34 to 37.
+    """
+    check_resilience(resilience)
+    return multipliers / resilience
+
+
+@typed
+def relaxed_violations(
+    violations: Float[Array, "constraints"], multipliers: Float[Array, "constraints"], resilience: float
+) -> Float[Array, "constraints"]:
+    r"""Gradient of the resilient dual function, :math:`c - \lambda / \beta`: ascent along it decays the multipliers.
+
+    Source: Porras-Valenzuela, Hadou, Ribeiro, eq. 38.
+    """
+    return violations - optimal_slacks(multipliers, resilience)
+
+
+def check_resilience(resilience: float) -> None:
+    """Raises ValueError unless beta is positive and finite."""
+    if not (resilience > 0.0 and math.isfinite(resilience)):
+        raise ValueError(f"resilience (beta, the cost of slack) must be positive and finite, or None, got {resilience}")
+
+
+@typed
+def constraint_names(num_layers: int, *, reference: bool | float | None = None) -> list[str]:
+    """One name a constraint of `descent_constraints`, in its order.
+
+    Args:
+      num_layers: L.
+      reference: whether c_0 is there; the reference itself will do.
+
+    Raises:
+      ValueError: if num_layers < 1.
+
+    Example:
+      >>> constraint_names(2, reference=4.0), constraint_names(2)
+      (['f_0', 'layer 1', 'layer 2'], ['layer 1', 'layer 2'])
+    """
+    if num_layers < 1:
+        raise ValueError(f"num_layers must be at least 1, got {num_layers}")
+    first = [] if reference is None or reference is False else ["f_0"]
+    return [*first, *(f"layer {layer}" for layer in range(1, num_layers + 1))]
+
+
+def named_figures(names: Sequence[str], **figures: Float[Array | np.ndarray, "constraints"] | None) -> dict[str, Any]:
+    """Figures of every constraint as scalars under ``figure/constraint``; those that are None are left out.
+
+    Args:
+      names: of the constraints, as `constraint_names` gives them.
+      **figures: violations, multipliers, slacks, ..., each (C,), on a device or fetched from it.
+
+    Raises:
+      ValueError: if a figure has not one value for each name.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> figures = named_figures(["f_0", "layer 1"], multiplier=jnp.array([0.0, 2.0]), slack=None)
+      >>> {name: float(value) for name, value in figures.items()}
+      {'multiplier/f_0': 0.0, 'multiplier/layer 1': 2.0}
+    """
+    found = {figure: values for figure, values in figures.items() if values is not None}
+    for figure, values in found.items():
+        if values.shape != (len(names),):
+            raise ValueError(f"{figure} must have shape ({len(names)},), one a name, got {values.shape}")
+    return {f"{figure}/{name}": values[i] for figure, values in found.items() for i, name in enumerate(names)}

@@ -10,7 +10,7 @@ import optax
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import typed
-from unroll_jax.constrained.numbers import as_losses, as_numbers
+from unroll_jax.constrained.losses import as_losses, as_numbers
 from unroll_jax.constrained.schedules import scheduled
 
 __all__ = ["DualAscent", "DualState", "dual_ascent"]

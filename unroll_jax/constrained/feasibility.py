@@ -6,9 +6,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from unroll_jax.arguments import typed
-from unroll_jax.constrained.constraints import Constraints
-from unroll_jax.constrained.numbers import as_losses, as_multipliers
-from unroll_jax.constrained.resilience import optimal_slacks
+from unroll_jax.constrained.constraints import Constraints, optimal_slacks
+from unroll_jax.constrained.losses import as_losses, as_multipliers
 from unroll_jax.constrained.samples import Reduction
 
 __all__ = ["FeasibilityReport", "feasibility_report"]

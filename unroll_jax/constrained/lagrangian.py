@@ -8,7 +8,7 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import typed
 from unroll_jax.constrained.constraints import Constraints
-from unroll_jax.constrained.numbers import as_losses, as_multipliers, check_function
+from unroll_jax.constrained.losses import as_losses, as_multipliers, check_function
 
 __all__ = ["augmented_lagrangian", "lagrangian", "layer_weights"]
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import typed
 from unroll_jax.constrained.constraints import Constraints
-from unroll_jax.constrained.numbers import as_losses, as_numbers, check_function
+from unroll_jax.constrained.losses import as_losses, as_numbers, check_function
 
 __all__ = ["Reduction", "mean_of_samples", "positive_part", "sample_constraints", "tail_bound", "tail_mean"]
 

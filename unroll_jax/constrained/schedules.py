@@ -7,7 +7,7 @@ from typing import Any
 
 import optax
 
-from unroll_jax.constrained.resilience import check_resilience, relaxed_violations
+from unroll_jax.constrained.constraints import check_resilience, relaxed_violations
 
 __all__ = ["averaged", "between", "relaxed", "scheduled", "smoothed"]
 

@@ -9,9 +9,8 @@ import optax
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import typed
-from unroll_jax.constrained.constraints import Constraints
+from unroll_jax.constrained.constraints import Constraints, check_resilience
 from unroll_jax.constrained.lagrangian import lagrangian
-from unroll_jax.constrained.resilience import check_resilience
 
 __all__ = ["SlackDescent", "SlackState", "resilient_lagrangian", "slack_descent"]
 

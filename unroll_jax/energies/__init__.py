@@ -1,50 +1,103 @@
-"""Energies and the steps that lower them; `DESCENTS` names every system."""
+"""Energies and the steps that lower them; `DESCENTS` names every system.
+
+A new system is one file and one row. The file holds its factory, an example ``(key, batch) -> (descent, y, x)`` of the
+sizes in `examples`, and, unless every step descends, the condition under which one does; the row is its `Entry`. The
+conformance test then covers it, as it does all of the table.
+"""
 
 from unroll_jax.descent import Entry
-from unroll_jax.energies import examples
-from unroll_jax.energies.activations import activation, elu, leaky_relu, sigmoid, softplus, softsign, tanh
-from unroll_jax.energies.causal import causal_attention, sweep_attention
-from unroll_jax.energies.deep_opteq import deep_opteq, multi_block
+from unroll_jax.energies.attention import (
+    RHOS,
+    AttentionParams,
+    HeadsParams,
+    Rho,
+    attention,
+    attention_example,
+    band,
+    block_sparse,
+    causal_attention,
+    causal_attention_example,
+    edges,
+    multihead_attention,
+    multihead_attention_example,
+    orthonormal_heads,
+    softmax_attention_example,
+    star,
+    sweep_attention,
+    sweep_attention_example,
+)
 from unroll_jax.energies.double_width import AsymmetricLayer, SymmetricEmbedding, symmetric_embedding
-from unroll_jax.energies.dust import DustParams, ListaParams, cosine_dictionary, dust, lista
+from unroll_jax.energies.dust import (
+    DustParams,
+    ListaParams,
+    cosine_dictionary,
+    dust,
+    dust_descends,
+    dust_example,
+    lista,
+    lista_example,
+)
+from unroll_jax.energies.equilibrium import (
+    MONOTONES,
+    REGULARISERS,
+    Monotone,
+    OptEqParams,
+    Regulariser,
+    UnitLayerParams,
+    absolute,
+    decorrelation,
+    deep_opteq,
+    deep_opteq_example,
+    deep_opteq_objective,
+    half_square,
+    inverse_square,
+    multi_block,
+    opteq,
+    opteq_conv,
+    opteq_conv_example,
+    opteq_example,
+    opteq_objective,
+    opteq_potential,
+    regularised,
+    unit_layer,
+    unit_layer_example,
+)
 from unroll_jax.energies.feedforward import (
     FeedForwardParams,
     clip_spectrum,
     feedforward,
+    feedforward_example,
     feedforward_smoothness,
     step_is_guaranteed,
 )
-from unroll_jax.energies.graphs import band, block_sparse, edges, star
-from unroll_jax.energies.heads import HeadsParams, multihead_attention, orthonormal_heads
-from unroll_jax.energies.hopfield import HopfieldParams, hopfield
-from unroll_jax.energies.layer_norm import layer_norm
-from unroll_jax.energies.monotone import MONOTONES, Monotone
-from unroll_jax.energies.opteq import opteq, opteq_conv, opteq_potential
-from unroll_jax.energies.opteq_objective import deep_opteq_objective, opteq_objective
-from unroll_jax.energies.opteq_params import OptEqParams
-from unroll_jax.energies.pairwise import AttentionParams, attention
-from unroll_jax.energies.penalty import Proximal, moreau_envelope
+from unroll_jax.energies.hopfield import HopfieldParams, cross_attention_example, hopfield, hopfield_example
+from unroll_jax.energies.layer_norm import layer_norm, layer_norm_example
 from unroll_jax.energies.proximal import (
     PROXIMALS,
+    Proximal,
+    activation,
     box,
+    elu,
     group_shrinkage,
     identity,
+    leaky_relu,
+    moreau_envelope,
     nonnegative_soft_threshold,
     relu,
+    sigmoid,
     soft_threshold,
+    softplus,
+    softsign,
+    tanh,
 )
-from unroll_jax.energies.regularisers import (
-    REGULARISERS,
-    Regulariser,
-    absolute,
-    decorrelation,
-    half_square,
-    inverse_square,
-    regularised,
+from unroll_jax.energies.transformer import (
+    residual_transformer_descends,
+    residual_transformer_example,
+    transformer,
+    transformer_descends,
+    transformer_example,
 )
-from unroll_jax.energies.rho import RHOS, Rho
-from unroll_jax.energies.transformer import TransformerParams, TransformerParts, transformer, transformer_parts
-from unroll_jax.energies.unit_layer import UnitLayerParams, unit_layer
+from unroll_jax.energies.transformer_parts import TransformerParams, TransformerParts, transformer_parts
 from unroll_jax.energies.unrolled_layer import UnrolledLayerParams, unrolled_layer
 
 __all__ = [
@@ -122,23 +175,21 @@ __all__ = [
 ]
 
 DESCENTS: dict[str, Entry] = {
-    "attention": Entry(attention, examples.attention_example),
-    "softmax_attention": Entry(attention, examples.softmax_attention_example),
-    "multihead_attention": Entry(multihead_attention, examples.multihead_attention_example),
-    "causal_attention": Entry(causal_attention, examples.causal_attention_example),
-    "sweep_attention": Entry(sweep_attention, examples.sweep_attention_example),
-    "feedforward": Entry(feedforward, examples.feedforward_example),
-    "layer_norm": Entry(layer_norm, examples.layer_norm_example),
-    "transformer": Entry(transformer, examples.transformer_example, examples.transformer_descends),
-    "residual_transformer": Entry(
-        transformer, examples.residual_transformer_example, examples.residual_transformer_descends
-    ),
-    "hopfield": Entry(hopfield, examples.hopfield_example),
-    "cross_attention": Entry(hopfield, examples.cross_attention_example),
-    "unit_layer": Entry(unit_layer, examples.unit_layer_example),
-    "lista": Entry(lista, examples.lista_example),
-    "dust": Entry(dust, examples.dust_example, examples.dust_descends),
-    "opteq": Entry(opteq, examples.opteq_example, event_ndim=1),
-    "opteq_conv": Entry(opteq_conv, examples.opteq_conv_example, event_ndim=3),
-    "deep_opteq": Entry(deep_opteq, examples.deep_opteq_example, event_ndim=1),
+    "attention": Entry(attention, attention_example),
+    "softmax_attention": Entry(attention, softmax_attention_example),
+    "multihead_attention": Entry(multihead_attention, multihead_attention_example),
+    "causal_attention": Entry(causal_attention, causal_attention_example),
+    "sweep_attention": Entry(sweep_attention, sweep_attention_example),
+    "feedforward": Entry(feedforward, feedforward_example),
+    "layer_norm": Entry(layer_norm, layer_norm_example),
+    "transformer": Entry(transformer, transformer_example, transformer_descends),
+    "residual_transformer": Entry(transformer, residual_transformer_example, residual_transformer_descends),
+    "hopfield": Entry(hopfield, hopfield_example),
+    "cross_attention": Entry(hopfield, cross_attention_example),
+    "unit_layer": Entry(unit_layer, unit_layer_example),
+    "lista": Entry(lista, lista_example),
+    "dust": Entry(dust, dust_example, dust_descends),
+    "opteq": Entry(opteq, opteq_example, event_ndim=1),
+    "opteq_conv": Entry(opteq_conv, opteq_conv_example, event_ndim=3),
+    "deep_opteq": Entry(deep_opteq, deep_opteq_example, event_ndim=1),
 }

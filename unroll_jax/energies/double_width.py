@@ -11,7 +11,8 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import typed
 from unroll_jax.descent import Descent
-from unroll_jax.energies.transformer import TransformerParams, transformer
+from unroll_jax.energies.transformer import transformer
+from unroll_jax.energies.transformer_parts import TransformerParams
 
 __all__ = ["AsymmetricLayer", "SymmetricEmbedding", "symmetric_embedding"]
 

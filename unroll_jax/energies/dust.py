@@ -6,16 +6,30 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 from scipy.fft import dct as cosine_transform
 
 from unroll_jax.arguments import typed
 from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
+from unroll_jax.energies.attention.pairwise import FORMS, AttentionParams, attention
+from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
 from unroll_jax.energies.inputs import check_input, guarded, sum_present
-from unroll_jax.energies.pairwise import FORMS, AttentionParams, attention
-from unroll_jax.energies.penalty import check_positive
+from unroll_jax.energies.proximal.penalty import check_positive
 
-__all__ = ["DustParams", "ListaParams", "cosine_dictionary", "dust", "lista"]
+__all__ = [
+    "DustParams",
+    "ListaParams",
+    "cosine_dictionary",
+    "dust",
+    "dust_descends",
+    "dust_example",
+    "lista",
+    "lista_example",
+]
+
+ATOMS = 6
+# L of this layer is about 7: |D|_2^2 is below 2.3, and n |V|_2^2 is 5.
+EXAMPLE: dict[str, Any] = {"curvature": 8.0}
 
 
 class ListaParams(NamedTuple):
@@ -221,6 +235,35 @@ def cosine_dictionary(num_atoms: int, dim: int) -> np.ndarray:
     else:
         atoms = _cosines(max(num_atoms, dim), dim)
     return atoms[:num_atoms]
+
+
+def lista_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """Sparse coding of single tokens; its condition holds for every D."""
+    key_y, key_x = jax.random.split(key)
+    y = jax.random.normal(key_y, (*batch, TOKENS, ATOMS))
+    return lista(DIM, ATOMS), y, normal(key_x, 1, batch)[0]
+
+
+def dust_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """Sparse coding of a sequence: codes that spread about a consensus, and a signal they do not explain."""
+    key_consensus, key_spread, key_y, key_x = jax.random.split(key, 4)
+    spread = 10.0 ** jax.random.uniform(key_spread, (*batch, 1, 1), minval=-3.0, maxval=0.0)
+    y = jax.random.normal(key_consensus, (*batch, 1, ATOMS))
+    y = y + spread * jax.random.normal(key_y, (*batch, TOKENS, ATOMS))
+    return dust(DIM, ATOMS, **EXAMPLE), y, 10.0 * normal(key_x, 1, batch)[0]
+
+
+def dust_descends(params: DustParams, y: Array, x: Array | None) -> Bool[Array, "*batch"]:
+    """The condition of `dust` for `dust_example`."""
+    pair, W_a, c = attention(form="softmax", dim=ATOMS), AttentionParams(params.V.T), EXAMPLE["curvature"]
+    gradient = jax.grad(lambda y: jnp.sum(pair.energy(W_a, y, None)))(y)
+    left = (pair.step(W_a, y, None) - y) @ (jnp.eye(ATOMS, dtype=y.dtype) - params.D @ params.D.T / c)
+    error = jnp.linalg.norm(gradient / c + left, axis=(-2, -1))
+    # |M|_2^2 is at most |M|_1 |M|_inf, which needs no decomposition.
+    bounds = [jnp.linalg.norm(M, 1) * jnp.linalg.norm(M, jnp.inf) for M in (params.D, params.V)]
+    room = 1.0 - (bounds[0] + y.shape[-2] * bounds[1]) / (2.0 * c)
+    moved = jnp.linalg.norm(dust(DIM, ATOMS, **EXAMPLE).step(params, y, x) - y, axis=(-2, -1))
+    return error <= room * moved
 
 
 def _cosines(count: int, samples: int) -> np.ndarray:

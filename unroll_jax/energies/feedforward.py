@@ -20,11 +20,19 @@ from unroll_jax.descent import (
     linear,
     square_range,
 )
+from unroll_jax.energies.examples import DIM, Example, normal
 from unroll_jax.energies.inputs import check_params, guarded
-from unroll_jax.energies.penalty import Proximal, check_positive, penalty_of_present
-from unroll_jax.energies.proximal import resolve_proximal
+from unroll_jax.energies.proximal.operators import resolve_proximal
+from unroll_jax.energies.proximal.penalty import Proximal, check_positive, penalty_of_present
 
-__all__ = ["FeedForwardParams", "clip_spectrum", "feedforward", "feedforward_smoothness", "step_is_guaranteed"]
+__all__ = [
+    "FeedForwardParams",
+    "clip_spectrum",
+    "feedforward",
+    "feedforward_example",
+    "feedforward_smoothness",
+    "step_is_guaranteed",
+]
 
 # Spectral norm of W_f at initialisation: sym(W_f) then has no eigenvalue above it, the upper end of the interval
 # that the paper's experiments clip to.
@@ -190,6 +198,12 @@ def step_is_guaranteed(W_f: Float[Array, "d d"], step_size: float) -> Bool[Array
       One boolean, for the health report of a run or an assertion after training.
     """
     return step_size * feedforward_smoothness(W_f) <= 1.0
+
+
+def feedforward_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """The feed-forward layer; its condition holds for every ``init``."""
+    y, x = normal(key, 2, batch)
+    return feedforward(DIM), y, x
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))

@@ -9,9 +9,10 @@ from jaxtyping import Array, Bool, Float
 
 from unroll_jax.arguments import typed
 from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
+from unroll_jax.energies.examples import DIM, Example, normal
 from unroll_jax.energies.inputs import check_input, guarded, sum_present
 
-__all__ = ["HopfieldParams", "hopfield"]
+__all__ = ["HopfieldParams", "cross_attention_example", "hopfield", "hopfield_example"]
 
 
 class HopfieldParams(NamedTuple):
@@ -126,6 +127,18 @@ class _Query(NamedTuple):
     some: Bool[Array, "*keys 1"] | None = None  # whether any does
     anchor: Float[Array, "..."] | None = None
     present: Bool[Array, "..."] | None = None  # tokens that are there
+
+
+def hopfield_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """Learned patterns, and an anchor."""
+    y, x = normal(key, 2, batch)
+    return hopfield(DIM, num_patterns=3, inverse_temperature=2.0), y, x
+
+
+def cross_attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """The same with the input for patterns, damped."""
+    y, x = normal(key, 2, batch)
+    return hopfield(DIM, step_size=0.7), y, x[..., :3, :]
 
 
 def _products(tokens: Float[Array, "*batch n d"], keys: Float[Array, "*#batch m d"]) -> Float[Array, "*batch n m"]:

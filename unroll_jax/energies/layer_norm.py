@@ -9,8 +9,9 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import typed
 from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype, powers_of_two
+from unroll_jax.energies.examples import DIM, Example, normal
 
-__all__ = ["layer_norm"]
+__all__ = ["layer_norm", "layer_norm_example"]
 
 
 @typed
@@ -85,6 +86,11 @@ def layer_norm(dim: int, *, radius: float | None = None, epsilon: float = 0.0, s
         return None
 
     return Descent(init=init, energy=energy, step=step)
+
+
+def layer_norm_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """Layer normalisation."""
+    return layer_norm(DIM), normal(key, 1, batch)[0], None
 
 
 def _split(y: Array, epsilon: float) -> tuple[Array, Array, Array, Array]:

@@ -1,61 +1,39 @@
 """A whole transformer layer: alternating descent on a pairwise and a feed-forward energy."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from unroll_jax.arguments import typed
 from unroll_jax.descent import Anchor, Descent, as_anchor
-from unroll_jax.energies.feedforward import FeedForwardParams, feedforward
+from unroll_jax.energies.attention.pairwise import attention
+from unroll_jax.energies.attention.rho import RhoLike
+from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
 from unroll_jax.energies.inputs import guarded
-from unroll_jax.energies.layer_norm import layer_norm
-from unroll_jax.energies.pairwise import attention
-from unroll_jax.energies.penalty import Proximal, penalty_of_present
-from unroll_jax.energies.proximal import resolve_proximal
-from unroll_jax.energies.rho import RhoLike
+from unroll_jax.energies.proximal.penalty import Proximal, penalty_of_present
+from unroll_jax.energies.transformer_parts import AnchorRule, TransformerParams, TransformerParts, transformer_parts
 
 __all__ = [
-    "TransformerParams",
-    "TransformerParts",
+    "residual_transformer_descends",
+    "residual_transformer_example",
     "transformer",
-    "transformer_parts",
+    "transformer_descends",
+    "transformer_example",
 ]
 
-AnchorRule = Callable[[Any], Any]  # of the input x
-
-
-class TransformerParams(NamedTuple):
-    """W_a (d, k) of the attention energy, W_f (d, d) of the feed-forward one, and learnable anchors (1, d), if any."""
-
-    W_a: Float[Array, "*heads d k"]
-    W_f: Float[Array, "d d"]
-    row: Float[Array, "1 d"] | None = None
-    attention_row: Float[Array, "1 d"] | None = None
-
-
-class TransformerParts(NamedTuple):
-    r"""The terms of a `transformer`'s energy, each a function of the layer's own ``(params, y, x)``.
-
-    The layer's energy is the sum of the parts', and its step is
-    ``phi.prox(feedforward.step(params, attention.step(params, N, x), x), step_size)`` with
-    ``N = layer_norm.step(params, y, x)``, or y itself where layer_norm is None.
-
-    Attributes:
-      attention: f, the pairwise energy with its ridge, and its step.
-      feedforward: g, the quadratic energy without phi, and its plain gradient step of length ``step_size``.
-      phi: the penalty and its prox.
-      step_size: a2.
-      layer_norm: the energy that layer normalisation lowers, and its step; or None.
-    """
-
-    attention: Descent
-    feedforward: Descent
-    phi: Proximal
-    step_size: float
-    layer_norm: Descent | None = None
+# 1 / L of these layers is about 0.04: L is n |W_a|_2^2 (about 20) and a little.
+EXAMPLE: dict[str, Any] = {"step_size": 0.02}
+RESIDUAL_EXAMPLE: dict[str, Any] = {
+    "step_size": 0.02,
+    "attention_step_size": 0.5,
+    "form": "jacobi",
+    "ridge": 0.5,
+    "anchor": "row",
+    "phi": "tanh",
+}
 
 
 @typed
@@ -183,98 +161,45 @@ def transformer(
     return guarded(Descent(parts.attention.init, energy, step, both), TransformerParams)
 
 
-@typed
-def transformer_parts(
-    dim: int,
-    *,
-    rank: int | None = None,
-    phi: str | Proximal = "relu",
-    form: str = "softmax",
-    ridge: float = 0.0,
-    attention_step_size: float = 1.0,
-    step_size: float = 0.5,
-    anchor: str | AnchorRule = "input",
-    attention_anchor: str | AnchorRule = "input",
-    norm_radius: float | None = None,
-    spectrum: tuple[float, float] | None = None,
-    attention_factory: Callable[..., Descent] = attention,
-    **attention_options: Any,
-) -> TransformerParts:
-    """The terms of ``transformer(dim, ...)``, for certificates and for the energy of each component.
-
-    Args:
-      dim: as in `transformer`, and so are all other arguments; ``rho`` and ``mask`` are among the attention_options.
-      rank: see `transformer`.
-      phi: see `transformer`.
-      form: see `transformer`.
-      ridge: see `transformer`.
-      attention_step_size: see `transformer`.
-      step_size: see `transformer`.
-      anchor: see `transformer`.
-      attention_anchor: see `transformer`.
-      norm_radius: see `transformer`.
-      spectrum: see `transformer`.
-      attention_factory: see `transformer`.
-      **attention_options: further keywords of the attention half.
-
-    Returns:
-      `TransformerParts`, whose functions take the layer's `TransformerParams`.
-
-    Raises:
-      ValueError: as `transformer`.
-    """
-    if not 0.0 < attention_step_size <= 1.0:
-        raise ValueError(f"attention_step_size must be in (0, 1], got {attention_step_size}")
-    if ridge == 0.0 and attention_anchor != "input":
-        raise ValueError(f"attention_anchor must be 'input' while ridge is 0, got {attention_anchor!r}")
-    options = {"form": form, "ridge": ridge, "step_size": attention_step_size, "dim": dim, "rank": rank}
-    pair = attention_factory(**options, **attention_options)
-    pair_params = type(jax.eval_shape(pair.init, jax.random.key(0)))
-    features = feedforward(dim, step_size=step_size, spectrum=spectrum)
-    norm = None if norm_radius is None else layer_norm(dim, radius=norm_radius)
-    find_B = _resolve_anchor("anchor", anchor)
-    find_A = _resolve_anchor("attention_anchor", attention_anchor)
-
-    def init(key: jax.Array) -> TransformerParams:
-        key_a, key_f = jax.random.split(key)
-        rows = [
-            jax.nn.initializers.xavier_normal()(jax.random.fold_in(key, place), (1, dim)) if kind == "row" else None
-            for place, kind in enumerate((anchor, attention_anchor))
-        ]
-        return TransformerParams(pair.init(key_a).W_a, features.init(key_f).W_f, *rows)
-
-    def of_pair(function: Callable) -> Callable:
-        return lambda params, y, x=None: function(pair_params(params.W_a), y, find_A(params.attention_row, x))
-
-    def of_features(function: Callable) -> Callable:
-        return lambda params, y, x=None: function(FeedForwardParams(params.W_f), y, find_B(params.row, x))
-
-    def of_norm(function: Callable) -> Callable:
-        return lambda params, y, x=None: function(None, y, Anchor(None, as_anchor(x).present))
-
-    both = None if pair.step_and_energy is None else of_pair(pair.step_and_energy)
-    attention_part = Descent(init, of_pair(pair.energy), of_pair(pair.step), both)
-    feedforward_part = Descent(init, of_features(features.energy), of_features(features.step))
-    return TransformerParts(
-        attention=guarded(attention_part, TransformerParams),
-        feedforward=guarded(feedforward_part, TransformerParams),
-        phi=resolve_proximal(phi, step_size),
-        step_size=step_size,
-        layer_norm=None if norm is None else Descent(init, of_norm(norm.energy), of_norm(norm.step)),
-    )
+def transformer_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """The whole layer on nonnegative tokens that spread about a consensus, over three orders of magnitude."""
+    y, x = _spread(key, batch)
+    return transformer(DIM, **EXAMPLE), jnp.abs(y), x
 
 
-def _resolve_anchor(name: str, anchor: str | AnchorRule) -> Callable[[Any, Any], Anchor]:
-    """A function of (learnable row, input x) that gives the anchor, for the tokens that x says are there."""
-    if not (anchor in ("input", "row") or callable(anchor)):
-        raise ValueError(f"{name} must be 'input', 'row' or a function of x, got {anchor!r}")
+def transformer_descends(params: TransformerParams, y: Array, x: Array | None) -> Bool[Array, "*batch"]:
+    """The condition of `transformer` for `transformer_example`."""
+    return _descends(transformer_parts(DIM, **EXAMPLE), params, y, x, ridge=0.0)
 
-    def find(row: Any, x: Any) -> Anchor:
-        value, present = as_anchor(x)
-        if anchor == "row":
-            return Anchor(row, present)
-        if value is None or isinstance(anchor, str):
-            return Anchor(value, present)
-        return Anchor(anchor(value), present)
 
-    return find
+def residual_transformer_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """The whole layer, damped, anchored in both halves and with a smooth activation."""
+    y, x = _spread(key, batch)
+    return transformer(DIM, **RESIDUAL_EXAMPLE), jnp.tanh(y), x
+
+
+def residual_transformer_descends(params: TransformerParams, y: Array, x: Array | None) -> Bool[Array, "*batch"]:
+    """The condition of `transformer` for `residual_transformer_example`, and that tokens lie where phi is finite."""
+    inside = jnp.all(jnp.abs(y) <= 1.0, axis=(-2, -1))
+    return inside & _descends(transformer_parts(DIM, **RESIDUAL_EXAMPLE), params, y, x, ridge=RESIDUAL_EXAMPLE["ridge"])
+
+
+def _spread(key: jax.Array, batch: tuple[int, ...]) -> tuple[Array, Array]:
+    """Tokens about a consensus, and anchors elsewhere; attention then has little to do, or much."""
+    key_y, key_spread, key_tokens, key_x = jax.random.split(key, 4)
+    consensus = 2.0 + jax.random.uniform(key_y, (*batch, 1, DIM))
+    spread = 10.0 ** jax.random.uniform(key_spread, (*batch, 1, 1), minval=-3.0, maxval=0.0)
+    y = consensus + spread * normal(key_tokens, 1, batch)[0]
+    return y, jax.random.uniform(key_x, (*batch, TOKENS, DIM))
+
+
+def _descends(parts: TransformerParts, params: TransformerParams, y: Array, x: Array | None, *, ridge: float) -> Array:
+    """Norms are bounded by Frobenius's, which needs no decomposition."""
+    W_a, W_f, step_size = params.W_a, params.W_f, parts.step_size
+    smoothness = (y.shape[-2] + ridge) * jnp.sum(W_a**2) + jnp.linalg.norm(W_f) + 1.0
+    gradient = jax.grad(lambda y: jnp.sum(parts.attention.energy(params, y, x)))(y)
+    attended = parts.attention.step(params, y, x)
+    mixing = (1.0 - step_size) * jnp.eye(W_f.shape[0], dtype=y.dtype) - step_size * 0.5 * (W_f + W_f.T)
+    stepped = parts.phi.prox(parts.feedforward.step(params, attended, x), step_size)
+    error = jnp.linalg.norm(step_size * gradient + (attended - y) @ mixing, axis=(-2, -1))
+    return (step_size * smoothness <= 1.0) & (error <= 0.5 * jnp.linalg.norm(stepped - y, axis=(-2, -1)))

@@ -1,8 +1,7 @@
 """Fixed points of steps: solvers, adjoints, and the equilibrium they make differentiable."""
 
 from unroll_jax.fixed_point.adjoints import (
-    Adjoint,
-    Unrolled,
+    ADJOINTS,
     anderson_adjoint,
     bicgstab,
     conjugate_gradient,
@@ -11,9 +10,8 @@ from unroll_jax.fixed_point.adjoints import (
     one_step,
     unrolled,
 )
-from unroll_jax.fixed_point.averaging import averaged
 from unroll_jax.fixed_point.backward import Probe, zero_probe
-from unroll_jax.fixed_point.failure import ON_FAILURE, ConvergenceError, ConvergenceWarning
+from unroll_jax.fixed_point.checks import ON_FAILURE, ConvergenceError, ConvergenceWarning
 from unroll_jax.fixed_point.implicit import EquilibriumInfo, equilibrium
 from unroll_jax.fixed_point.jaxopt_loops import jaxopt_adjoint, jaxopt_anderson, jaxopt_fixed_point
 from unroll_jax.fixed_point.monotone_operator import (
@@ -23,12 +21,10 @@ from unroll_jax.fixed_point.monotone_operator import (
     monotone_resolvent,
     monotone_weight,
 )
-from unroll_jax.fixed_point.problem import STATUS, Problem, SolveInfo
+from unroll_jax.fixed_point.problem import STATUS, Adjoint, Point, Problem, SolveInfo, Solver, Unrolled
 from unroll_jax.fixed_point.quasi_newton import anderson, broyden
-from unroll_jax.fixed_point.solvers import Point, Solver, damped, picard
+from unroll_jax.fixed_point.solvers import SOLVERS, accelerated_gradient, averaged, damped, newton_cg, picard
 from unroll_jax.fixed_point.splitting import SPLITTINGS, forward_backward, monotone_equilibrium, peaceman_rachford
-from unroll_jax.fixed_point.symmetric import accelerated_gradient, newton_cg
-from unroll_jax.fixed_point.tables import ADJOINTS, SOLVERS
 
 __all__ = [
     "ADJOINTS",

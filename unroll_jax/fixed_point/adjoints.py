@@ -1,48 +1,29 @@
-"""How the gradient of a fixed point is found: linear solves with the transposed Jacobian, or differentiating a loop."""
+"""How the gradient of a fixed point is found, by name: linear solves with J^T, or differentiating a loop."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
 from unroll_jax.arguments import typed
-from unroll_jax.fixed_point import krylov, linear
-from unroll_jax.fixed_point.problem import Linear, Problem, SolveInfo, norm
+from unroll_jax.descent import look_up
+from unroll_jax.fixed_point import linear
+from unroll_jax.fixed_point.iteration import run
+from unroll_jax.fixed_point.jaxopt_loops import jaxopt_adjoint
+from unroll_jax.fixed_point.problem import Adjoint, Linear, Problem, SolveInfo, Unrolled, norm
 from unroll_jax.fixed_point.quasi_newton import anderson
-from unroll_jax.fixed_point.solvers import run
 
 __all__ = [
-    "Adjoint",
-    "Unrolled",
+    "ADJOINTS",
     "anderson_adjoint",
     "bicgstab",
     "conjugate_gradient",
     "gmres",
     "neumann",
     "one_step",
+    "resolve_adjoint",
     "unrolled",
 ]
-
-
-class Adjoint(NamedTuple):
-    """A solver of w - J^T w = v, for cotangents v of about unit norm in every row.
-
-    Attributes:
-      solve: ``(operator, v, tol, max_steps) -> (w, SolveInfo)``; ``operator`` is w -> J^T w.
-      symmetric: whether it needs J symmetric.
-      exact: whether it solves the system to ``tol``; an inexact one never counts as failed.
-    """
-
-    solve: Callable[[Linear, Float[Array, "b m"], float, int], tuple[Float[Array, "b m"], SolveInfo]]
-    symmetric: bool = False
-    exact: bool = True
-
-
-class Unrolled(NamedTuple):
-    """No adjoint system: ``num_steps`` steps of the solver in a scan, differentiated by autodiff."""
-
-    num_steps: int
 
 
 def conjugate_gradient() -> Adjoint:
@@ -63,7 +44,7 @@ def gmres(restart: int = 20) -> Adjoint:
     if restart < 1:
         raise ValueError(f"restart must be at least 1, got {restart}")
     return Adjoint(
-        lambda operator, v, tol, max_steps: krylov.gmres(operator, v, tol=tol, max_steps=max_steps, restart=restart)
+        lambda operator, v, tol, max_steps: linear.gmres(operator, v, tol=tol, max_steps=max_steps, restart=restart)
     )
 
 
@@ -126,3 +107,29 @@ def unrolled(num_steps: int = 20) -> Unrolled:
     if num_steps < 1:
         raise ValueError(f"num_steps must be at least 1, got {num_steps}")
     return Unrolled(num_steps)
+
+
+ADJOINTS: dict[str, Callable[..., Adjoint | Unrolled]] = {
+    "conjugate_gradient": conjugate_gradient,
+    "gmres": gmres,
+    "bicgstab": bicgstab,
+    "anderson": anderson_adjoint,
+    "neumann": neumann,
+    "one_step": one_step,
+    "unrolled": unrolled,
+    "jaxopt_normal_cg": lambda: jaxopt_adjoint("normal_cg"),
+    "jaxopt_cg": lambda: jaxopt_adjoint("cg"),
+    "jaxopt_gmres": lambda: jaxopt_adjoint("gmres"),
+    "jaxopt_bicgstab": lambda: jaxopt_adjoint("bicgstab"),
+}
+
+
+def resolve_adjoint(adjoint: str | Adjoint | Unrolled) -> Adjoint | Unrolled:
+    """The `Adjoint` or `Unrolled` that a name of `ADJOINTS` or either of them stands for.
+
+    Raises:
+      ValueError: if the name is not in `ADJOINTS`.
+      TypeError: if it is none of these.
+    """
+    found = look_up("adjoint", adjoint, ADJOINTS, Adjoint, Unrolled)
+    return found if isinstance(found, Adjoint | Unrolled) else found()

@@ -2,21 +2,42 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Float
 
-from unroll_jax.fixed_point.adjoints import Adjoint
-from unroll_jax.fixed_point.failure import check_outcome
-from unroll_jax.fixed_point.forward_mode import WAY_OUT, reverse_only
-from unroll_jax.fixed_point.probing import refuse_asymmetric
-from unroll_jax.fixed_point.problem import MAX_STEPS, ROUND_OFF, STALLED, Linear, Problem, SolveInfo, filled, norm
-from unroll_jax.precision import full_precision
+from unroll_jax.fixed_point.checks import check_outcome, refuse_asymmetric
+from unroll_jax.fixed_point.problem import (
+    MAX_STEPS,
+    ROUND_OFF,
+    STALLED,
+    Adjoint,
+    Linear,
+    Problem,
+    SolveInfo,
+    filled,
+    norm,
+)
+from unroll_jax.steps import full_precision
 
-__all__ = ["Backward", "Probe", "as_problem", "corrected", "differentiable", "zero_probe"]
+__all__ = [
+    "WAY_OUT",
+    "Backward",
+    "Probe",
+    "as_problem",
+    "check_probe",
+    "corrected",
+    "differentiable",
+    "reverse_only",
+    "zero_probe",
+]
+
+WAY_OUT = 'pass forward_mode=True for derivatives of any order, or adjoint="unrolled"'
 
 Function = Callable[[Any, Float[Array, "b m"]], Float[Array, "b m"]]
 
@@ -147,6 +168,48 @@ def differentiable(
         return z, jax.lax.custom_linear_solve(matvec, moved, solve, None if symmetric else solve, symmetric=symmetric)
 
     return root(operands, fz)
+
+
+def check_probe(probe: Any, batch: tuple[int, ...]) -> None:
+    """Checks that a probe, if there is one, has an entry for every example.
+
+    Raises:
+      TypeError: if it is no `Probe`.
+      ValueError: if its shape is another.
+    """
+    if probe is None:
+        return
+    if not isinstance(probe, Probe):
+        raise TypeError(f"probe must be zeros of zero_probe(*batch), got {probe!r}")
+    if any(jnp.shape(leaf) != batch for leaf in probe):
+        raise ValueError(f"probe must have shape {batch}, one entry an example, got {jnp.shape(probe.residual)}")
+
+
+@jax.custom_jvp
+def reverse_only(y: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The identity. Reverse mode transposes its tangents and never computes one; computing one is an error.
+
+    The `custom_vjp` behind it would refuse as well, but with a message that knows of no way out, and under
+    `jax.jacfwd` of a missing rule. In programs compiled before they are differentiated its message may come first.
+    """
+    return y
+
+
+@reverse_only.defjvp
+def _(primals: tuple[Array], tangents: tuple[Any]) -> tuple[Array, Any]:
+    return reverse_only(primals[0]), _tangent.bind(tangents[0])
+
+
+def _refuse_forward_mode(*args: Any, **params: Any) -> NoReturn:
+    raise TypeError(f"an equilibrium was differentiated in forward mode, which it does where it is asked to; {WAY_OUT}")
+
+
+_tangent = Primitive("tangent_of_equilibrium")
+_tangent.def_abstract_eval(lambda tangent: tangent)
+_tangent.def_impl(_refuse_forward_mode)
+mlir.register_lowering(_tangent, _refuse_forward_mode)
+ad.deflinear2(_tangent, lambda cotangent, tangent: [cotangent])
+batching.defvectorized(_tangent)
 
 
 def _solve(operator: Linear, v: Array, backward: Backward) -> tuple[Array, SolveInfo]:

@@ -1,17 +1,56 @@
-"""What `equilibrium` asks of its arguments."""
+"""What `equilibrium` checks: its arguments, symmetry where a method needs it, and whether a solve converged."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
+from jaxtyping import Array, Float, Int
 
 from unroll_jax.descent import Descent
-from unroll_jax.fixed_point.backward import Probe
-from unroll_jax.fixed_point.failure import ON_FAILURE
+from unroll_jax.fixed_point.problem import (
+    CONVERGED,
+    MAX_STEPS,
+    NONSYMMETRIC,
+    ROUND_OFF,
+    STALLED,
+    STATUS,
+    Linear,
+    SolveInfo,
+    flatten,
+    norm,
+    ratio,
+)
 
-__all__ = ["check_options", "check_probe", "check_start", "resolve_batch_ndim"]
+__all__ = [
+    "ON_FAILURE",
+    "ConvergenceError",
+    "ConvergenceWarning",
+    "asymmetry",
+    "check_options",
+    "check_outcome",
+    "check_rows",
+    "check_start",
+    "refuse_asymmetric",
+    "resolve_batch_ndim",
+]
+
+ON_FAILURE = ("error", "warn", "accept")
+FAR = 100.0  # times the tolerance, beyond which a row by itself is not what the whole was solved to
+
+# Of a random pair of vectors, above which a Jacobian is not taken for symmetric; far above round-off and rare to miss.
+ASYMMETRY = 1e-2
+
+
+class ConvergenceError(RuntimeError):
+    """A fixed-point or adjoint solve did not converge."""
+
+
+class ConvergenceWarning(UserWarning):
+    """A fixed-point or adjoint solve did not converge; its best state was used."""
 
 
 def check_options(
@@ -48,21 +87,6 @@ def check_start(y: Any) -> None:
             raise ValueError(f"{name} must be finite, but holds NaN or infinity")
 
 
-def check_probe(probe: Any, batch: tuple[int, ...]) -> None:
-    """Checks that a probe, if there is one, has an entry for every example.
-
-    Raises:
-      TypeError: if it is no `Probe`.
-      ValueError: if its shape is another.
-    """
-    if probe is None:
-        return
-    if not isinstance(probe, Probe):
-        raise TypeError(f"probe must be zeros of zero_probe(*batch), got {probe!r}")
-    if any(jnp.shape(leaf) != batch for leaf in probe):
-        raise ValueError(f"probe must have shape {batch}, one entry an example, got {jnp.shape(probe.residual)}")
-
-
 def resolve_batch_ndim(
     descent: Descent | Callable[..., Any], params: Any, y: Any, x: Any, batch_ndim: int | None
 ) -> int:
@@ -79,3 +103,115 @@ def resolve_batch_ndim(
     if len({leaf.shape[:batch_ndim] for leaf in jax.tree.leaves(y)}) > 1:
         raise ValueError(f"the leaves of y0 must share their first batch_ndim={batch_ndim} axes")
     return batch_ndim
+
+
+def check_outcome(info: SolveInfo, *, what: str, way_out: str, tol: float, on_failure: str) -> None:
+    """Reports the rows that failed.
+
+    Outside of transformations the error is raised, or the warning given, before this returns. Inside compiled code a
+    callback does it while the program runs: the error then reaches the caller as ``jax.errors.JaxRuntimeError`` with
+    this message in it, when the results are first waited for (`jax.block_until_ready`), and the warning is sure to
+    have been given after `jax.effects_barrier`. Under vmap the examples of all calls are reported together, once.
+    """
+    if on_failure == "accept":
+        return
+
+    def report(failed: np.ndarray, worst: int, residual: float, status: int) -> None:
+        message = (
+            f"{what}: {int(failed.sum())} of {failed.size} examples failed at tol={tol:g}; example {worst} "
+            f'{STATUS[status]} at relative residual {residual:.3g}; {way_out}, or pass on_failure="accept"'
+        )
+        if on_failure == "error":
+            raise ConvergenceError(message)
+        warnings.warn(message, ConvergenceWarning, stacklevel=2)
+
+    _when_failed(info.residual, info.status, report)
+
+
+def check_rows(y: Any, fy: Any, *, tol: float, epsilon: float) -> None:
+    """Warns where a state judged as one example holds rows of its first axis that are far from their own fixed points.
+
+    Args:
+      y: the state, a pytree of arrays.
+      fy: the step's value there.
+      tol: relative tolerance that the state as a whole was solved to.
+      epsilon: relative spacing of the state's dtype.
+    """
+    leaves = jax.tree.leaves(y)
+    if any(leaf.ndim < 2 or leaf.shape[0] != leaves[0].shape[0] for leaf in leaves):
+        return
+    (z, _), (fz, _) = flatten(y, 1), flatten(fy, 1)
+    residual = ratio(norm(fz - z), norm(fz))
+
+    def report(failed: np.ndarray, worst: int, residual: float, _: int) -> None:
+        warnings.warn(
+            f"equilibrium: batch_ndim was not given, so all of the state was judged as one example; {failed.sum()} of "
+            f"its {failed.size} rows are by themselves not at tol={tol:g}: row {worst} is at relative residual "
+            f"{residual:.3g}; pass batch_ndim=1 where rows are examples, batch_ndim=0 where they are not",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+
+    far = residual > max(FAR * tol, ROUND_OFF * epsilon)
+    _when_failed(residual, jnp.where(far, MAX_STEPS, CONVERGED), report)
+
+
+def refuse_asymmetric(info: SolveInfo, operator: Linear, like: Float[Array, "b m"], epsilon: float) -> SolveInfo:
+    """``info`` with a status of its own for the rows whose Jacobian is not symmetric, at two products a solve.
+
+    Args:
+      info: how the solve went.
+      operator: w -> J^T w where it ended.
+      like: an array of the shape and dtype of w.
+      epsilon: relative spacing of the dtype that J is computed in.
+    """
+    lopsided = asymmetry(operator, like) > max(ASYMMETRY, ROUND_OFF * epsilon)
+    return info._replace(status=jnp.where(lopsided, NONSYMMETRIC, info.status))
+
+
+def asymmetry(operator: Linear, like: Float[Array, "b m"]) -> Float[Array, " b"]:
+    """|<p, J^T q> - <q, J^T p>| / (|J^T p| |q| + |J^T q| |p|) for two random vectors: about 0 where J is symmetric."""
+    keys = jax.random.split(jax.random.key(0))
+    # Zeros of ``like`` lend their sharding, which where it is explicit must be that of the map's own.
+    p, q = (jax.random.normal(key, like.shape, like.dtype) + jnp.zeros_like(like) for key in keys)
+    image_p, image_q = operator(p), operator(q)
+    scale = norm(image_p) * norm(q) + norm(image_q) * norm(p)
+    # Random vectors are nearly orthogonal to random images; sqrt(m) brings the figure to the order of |J - J^T| / |J|.
+    width = like.shape[-1] ** 0.5
+    return width * jnp.abs(jnp.sum(p * image_q - q * image_p, -1)) / jnp.where(scale > 0.0, scale, 1.0)
+
+
+def _when_failed(
+    residual: Float[Array, " b"], status: Int[Array, " b"], report: Callable[[np.ndarray, int, float, int], None]
+) -> None:
+    """Calls ``report(failed, worst, its residual, its status)`` if a row failed, from compiled code by a callback."""
+
+    def call(residual: Array, status: Array) -> None:
+        sizes, ends = np.asarray(residual), np.asarray(status)
+        failed = ends > STALLED
+        if failed.any():
+            worst = int(np.argmax(np.where(failed, np.nan_to_num(sizes, nan=np.inf), -1.0)))
+            report(failed, worst, float(sizes[worst]), int(ends[worst]))
+
+    @jax.custom_batching.custom_vmap
+    def watch(residual: Float[Array, " b"], status: Int[Array, " b"]) -> tuple[()]:
+        jax.lax.cond(
+            jnp.any(status > STALLED),
+            lambda residual, status: jax.debug.callback(call, residual, status),
+            lambda residual, status: None,
+            residual,
+            status,
+        )
+        return ()
+
+    # The rule that vmap has for callbacks calls back once an example; this one joins the examples first.
+    @watch.def_vmap
+    def _(size: int, batched: list[bool], residual: Array, status: Array) -> tuple[tuple[()], tuple[()]]:
+        pair = zip((residual, status), batched, strict=True)
+        watch(*(jnp.broadcast_to(a if is_batched else a[None], (size, a.shape[-1])).ravel() for a, is_batched in pair))
+        return (), ()
+
+    if isinstance(residual, Tracer) or isinstance(status, Tracer):
+        watch(jax.lax.stop_gradient(residual), status)
+    else:
+        call(residual, status)

@@ -1,18 +1,18 @@
 """Equilibria of factored layers f(z) = W^T sigma(W z + c), solved where they are small."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from unroll_jax.descent import Factored
+from unroll_jax.descent import Descent, Factored, Params
+from unroll_jax.fixed_point.iteration import Progress, advance, at_the_cap, begin
 from unroll_jax.fixed_point.preconditioned import Shared, product, solve
 from unroll_jax.fixed_point.problem import ROUND_OFF, SolveInfo, judge, norm, per_example, powers
-from unroll_jax.fixed_point.progress import Progress, advance, at_the_cap, begin
 
-__all__ = ["factored_adjoint", "factored_solve"]
+__all__ = ["factored_adjoint", "factored_form", "factored_solve", "prepared_adjoint"]
 
 FORCING = 0.1  # inner solves need not be better than this while the active set still changes
 MAX_INNER = 400
@@ -32,6 +32,17 @@ class _Carry(NamedTuple):
     progress: Progress
     steps: Array
     shared: Shared | None
+
+
+def factored_form(descent: Any, params: Params, y: Any, x: Any, start: Array) -> Factored | None:
+    """The factored form of a layer that has one, for the rows of ``start``, which is ``y`` as a matrix."""
+    factored = descent.factored if isinstance(descent, Descent) else None
+    layer = None if factored is None else factored(*jax.lax.stop_gradient((params, x)))
+    if layer is None or layer.matrix.shape[1] != start.shape[1]:  # or other axes than its own were named batch axes
+        return None
+    matrix, offset = layer.matrix.astype(start.dtype), layer.offset.astype(start.dtype)
+    width = offset.shape[-1]
+    return layer._replace(matrix=matrix, offset=jnp.broadcast_to(offset, (*y.shape[:-1], width)).reshape(-1, width))
 
 
 def factored_solve(
@@ -130,6 +141,17 @@ def factored_adjoint(
     left = norm(right - t + root * apply(root * t)) / jnp.where(size > 0.0, size, 1.0)
     w = v + (root * t) @ W
     return w / layer.share, judge(left, steps, tol, float(jnp.finfo(z.dtype).eps), idle=steps < max_steps)
+
+
+def prepared_adjoint(small: Factored) -> Callable[..., tuple[Array, SolveInfo]]:
+    """`factored_adjoint` as `Backward.prepared`, of the arrays that the forward pass kept."""
+
+    def solve(arrays: Any, z: Array, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
+        matrix, offset, shared = arrays
+        layer = small._replace(matrix=matrix, offset=offset)
+        return factored_adjoint(layer, shared, z, v, tol=tol, max_steps=max_steps)
+
+    return solve
 
 
 def _start(layer: Factored, shared: Shared | None, z: Float[Array, "b m"]) -> _Carry:

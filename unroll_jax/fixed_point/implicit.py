@@ -9,29 +9,43 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jaxtyping import Array, Bool, Float, Int
 
 from unroll_jax.arguments import typed
-from unroll_jax.descent import Descent, Factored, Params
-from unroll_jax.fixed_point.adjoints import Adjoint, Unrolled
-from unroll_jax.fixed_point.backward import Backward, Function, Probe, as_problem, corrected, differentiable
-from unroll_jax.fixed_point.checks import check_options, check_probe, check_start, resolve_batch_ndim
-from unroll_jax.fixed_point.factored import factored_adjoint, factored_solve
-from unroll_jax.fixed_point.failure import check_outcome, check_rows
+from unroll_jax.descent import Descent, Params
+from unroll_jax.fixed_point.adjoints import resolve_adjoint
+from unroll_jax.fixed_point.backward import (
+    Backward,
+    Function,
+    Probe,
+    as_problem,
+    check_probe,
+    corrected,
+    differentiable,
+)
+from unroll_jax.fixed_point.checks import (
+    check_options,
+    check_outcome,
+    check_rows,
+    check_start,
+    refuse_asymmetric,
+    resolve_batch_ndim,
+)
+from unroll_jax.fixed_point.factored import factored_form, factored_solve, prepared_adjoint
+from unroll_jax.fixed_point.iteration import relative, run, unroll_solver
 from unroll_jax.fixed_point.preconditioned import Shared, prepare
-from unroll_jax.fixed_point.probing import refuse_asymmetric
 from unroll_jax.fixed_point.problem import (
     STALLED,
+    Adjoint,
     Problem,
     SolveInfo,
+    Solver,
+    Unrolled,
     epsilon_of,
     filled,
     flatten,
     judge,
     norm,
-    relative,
 )
-from unroll_jax.fixed_point.solvers import Solver, run, unroll_solver
-from unroll_jax.fixed_point.tables import resolve_adjoint, resolve_solver
-from unroll_jax.precision import full_precision
-from unroll_jax.steps import check_state, check_step, settle
+from unroll_jax.fixed_point.solvers import resolve_solver
+from unroll_jax.steps import check_state, check_step, full_precision, settle
 
 __all__ = ["EquilibriumInfo", "equilibrium"]
 
@@ -165,7 +179,7 @@ def equilibrium(
     start, restore = flatten(y0, batch_ndim)
     rows = lambda operands, z: flatten(function(operands, restore(z)), batch_ndim)[0]  # noqa: E731
 
-    small = _small(descent, params, y0, x, start) if solver is None or adjoint is None else None
+    small = factored_form(descent, params, y0, x, start) if solver is None or adjoint is None else None
     if small is not None:
         start = start + filled(small.offset, 0.0)[:, None]  # sharded as the input is
     usual = SYMMETRIC if isinstance(descent, Descent) and descent.symmetric else GENERAL
@@ -188,7 +202,7 @@ def equilibrium(
         fz = jax.lax.stop_gradient(y)
     else:
         if adjoint is None and small is not None:
-            backward = backward._replace(prepared=_prepared_adjoint(small))
+            backward = backward._replace(prepared=prepared_adjoint(small))
         arrays = None if small is None else (small.matrix, small.offset, shared)
         y, fz = corrected(rows, backward, operands, z, probe, arrays)
     if solver is None:  # measured where it iterates; said of the step itself
@@ -259,26 +273,6 @@ def _solve_unrolled(
 def _probed(solver: Solver, problem: Problem, z: Array, info: SolveInfo) -> SolveInfo:
     z = jax.lax.stop_gradient(z)
     return refuse_asymmetric(info, problem.pull(z), z, problem.epsilon) if solver.symmetric else info
-
-
-def _small(descent: Any, params: Params, y: Any, x: Any, start: Array) -> Factored | None:
-    """The factored form of a layer that has one, for the rows of ``start``, which is ``y`` as a matrix."""
-    factored = descent.factored if isinstance(descent, Descent) else None
-    layer = None if factored is None else factored(*jax.lax.stop_gradient((params, x)))
-    if layer is None or layer.matrix.shape[1] != start.shape[1]:  # or other axes than its own were named batch axes
-        return None
-    matrix, offset = layer.matrix.astype(start.dtype), layer.offset.astype(start.dtype)
-    width = offset.shape[-1]
-    return layer._replace(matrix=matrix, offset=jnp.broadcast_to(offset, (*y.shape[:-1], width)).reshape(-1, width))
-
-
-def _prepared_adjoint(small: Factored) -> Callable[..., tuple[Array, SolveInfo]]:
-    def solve(arrays: Any, z: Array, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
-        matrix, offset, shared = arrays
-        layer = small._replace(matrix=matrix, offset=offset)
-        return factored_adjoint(layer, shared, z, v, tol=tol, max_steps=max_steps)
-
-    return solve
 
 
 def _shaped(info: SolveInfo, batch: tuple[int, ...]) -> EquilibriumInfo:

@@ -10,10 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import typed
-from unroll_jax.fixed_point.adjoints import Adjoint
-from unroll_jax.fixed_point.linear import linear_info
-from unroll_jax.fixed_point.problem import Linear, Problem, SolveInfo, norm
-from unroll_jax.fixed_point.solvers import Solver
+from unroll_jax.fixed_point.problem import Adjoint, Linear, Problem, SolveInfo, Solver, linear_info, norm
 
 __all__ = ["jaxopt_adjoint", "jaxopt_anderson", "jaxopt_fixed_point"]
 

@@ -7,9 +7,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from unroll_jax.conjugate_gradients import continue_conjugate_gradient
-from unroll_jax.fixed_point.problem import CONVERGED, MAX_STEPS, NONFINITE, Linear, SolveInfo, norm, per_example
+from unroll_jax.fixed_point.problem import Linear, SolveInfo, linear_info, norm, per_example, put
 
-__all__ = ["bicgstab", "conjugate_gradient", "linear_info", "neumann"]
+__all__ = ["bicgstab", "conjugate_gradient", "gmres", "neumann"]
+
+# A restarted cycle that leaves more than this share of the residual will not end: the next ones are much like it.
+STAGNANT = 0.999
 
 
 def conjugate_gradient(
@@ -104,9 +107,125 @@ def bicgstab(
     return end.best, linear_info(operator, v, end.best, end.steps, tol)
 
 
-def linear_info(operator: Linear, v: Array, w: Array, steps: Array, tol: float | Array) -> SolveInfo:
-    """The true residual, not the recurrence's, and what it means."""
-    size = norm(v)
-    residual = norm(v - (w - operator(w))) / jnp.where(size > 0.0, size, 1.0)
-    status = jnp.where(residual <= tol, CONVERGED, MAX_STEPS)
-    return SolveInfo(residual, steps, jnp.where(jnp.isfinite(residual), status, NONFINITE).astype(jnp.int32))
+class _Cycles(NamedTuple):
+    number: Int[Array, ""]
+    w: Array
+    residual: Array
+    going: Array
+    steps: Array
+
+
+def gmres(
+    operator: Linear, v: Float[Array, "b m"], *, tol: float, max_steps: int, restart: int = 20
+) -> tuple[Float[Array, "b m"], SolveInfo]:
+    """Solves w - A w = v for any A with I - A invertible: least residual over a Krylov space, restarted.
+
+    Memory is ``restart`` + 1 vectors a row. A row ends when it meets |residual| <= tol |v| or stagnates. Steps are
+    products with A.
+
+    Source: Saad and Schultz (1986).
+    """
+    bound = tol * norm(v)
+
+    def unfinished(carry: _Cycles) -> Array:
+        return jnp.any(carry.going) & (carry.number < max_steps)
+
+    def cycle(carry: _Cycles) -> _Cycles:
+        limit = jnp.minimum(restart, max_steps - carry.number)
+        change, steps, taken = _krylov(operator, carry.residual, carry.going, bound, restart, limit)
+        w = carry.w + change
+        residual = v - (w - operator(w))
+        before, after = norm(carry.residual), norm(residual)
+        better = carry.going & (after < before)
+        w, residual = per_example(better, (w, residual), (carry.w, carry.residual))
+        going = carry.going & (after > bound) & (after < STAGNANT * before)
+        return _Cycles(carry.number + taken, w, residual, going, carry.steps + steps)
+
+    none = jnp.zeros_like(bound, jnp.int32)
+    begin = _Cycles(jnp.zeros((), jnp.int32), jnp.zeros_like(v), v, norm(v) > bound, none)
+    end = jax.lax.while_loop(unfinished, cycle, begin)
+    return end.w, linear_info(operator, v, end.w, end.steps, tol)
+
+
+class _Arnoldi(NamedTuple):
+    """An orthonormal basis V with (I - A) V_k = V_{k+1} H_k, and H = Q^T R built up by Givens rotations."""
+
+    k: Int[Array, ""]
+    basis: Float[Array, "b r1 m"]
+    rotation: Float[Array, "b r1 r1"]
+    triangle: Float[Array, "b r1 r"]
+    estimate: Float[Array, " b"]
+    steps: Int[Array, " b"]
+
+
+def _krylov(
+    operator: Linear, residual: Array, going: Array, bound: Array, restart: int, limit: Array
+) -> tuple[Array, Array, Array]:
+    """The correction of least residual in a Krylov space of up to ``restart`` dimensions; steps of each row, of all."""
+    dtype, beta, places = residual.dtype, norm(residual), jnp.arange(restart + 1)
+    zeros = jnp.zeros_like(beta)
+    first = residual / jnp.where(beta > 0.0, beta, 1.0)[:, None]
+
+    def unfinished(carry: _Arnoldi) -> Array:
+        return jnp.any(going & (carry.estimate > bound)) & (carry.k < limit)
+
+    def grow(carry: _Arnoldi) -> _Arnoldi:
+        k = carry.k
+        active = going & (carry.estimate > bound)
+        vector = carry.basis[:, k] - operator(carry.basis[:, k])
+        column = zeros[:, None] + jnp.zeros(restart + 1, dtype)
+        for _ in range(2):  # twice is enough for orthogonality to round-off
+            shares = jnp.einsum("bim,bm->bi", carry.basis, vector)
+            vector, column = vector - jnp.einsum("bi,bim->bm", shares, carry.basis), column + shares
+        length = norm(vector)
+        # Nothing but round-off left: the space is complete, and the next vector is none.
+        length = jnp.where(length > 4.0 * jnp.finfo(dtype).eps * norm(column), length, 0.0)
+        following = jnp.where(length > 0.0, 1.0, 0.0)[:, None] * vector / jnp.where(length > 0.0, length, 1.0)[:, None]
+        column = jnp.einsum("bij,bj->bi", carry.rotation, jnp.where(places == k + 1, length[:, None], column))
+        rotation, triangle = _rotate(carry.rotation, column, k)
+        return _Arnoldi(
+            k + 1,
+            put(carry.basis, following, k + 1),
+            rotation,
+            jax.lax.dynamic_update_index_in_dim(carry.triangle, triangle[:, :, None], k, axis=2),
+            beta * jnp.abs(rotation[:, k + 1, 0]),
+            carry.steps + active,
+        )
+
+    begin = _Arnoldi(
+        k=jnp.zeros((), jnp.int32),
+        basis=put(jnp.repeat(jnp.zeros_like(residual)[:, None], restart + 1, axis=1), first, 0),
+        rotation=zeros[:, None, None] + jnp.eye(restart + 1, dtype=dtype),
+        triangle=zeros[:, None, None] + jnp.zeros((restart + 1, restart), dtype),
+        estimate=beta,
+        steps=jnp.zeros_like(beta, jnp.int32),
+    )
+    end = jax.lax.while_loop(unfinished, grow, begin)
+    weights = _back_substitute(end.triangle[:, :restart], beta[:, None] * end.rotation[:, :restart, 0])
+    return jnp.einsum("bi,bim->bm", weights, end.basis[:, :restart]), end.steps, end.k
+
+
+def _rotate(rotation: Array, column: Array, k: Array) -> tuple[Array, Array]:
+    """The Givens rotation that clears entry k + 1 of a column, applied to the rotations so far and to the column."""
+    above, below = column[:, k], column[:, k + 1]
+    size = jnp.hypot(above, below)
+    cosine = jnp.where(size > 0.0, above / jnp.where(size > 0.0, size, 1.0), 1.0)[:, None]
+    sine = jnp.where(size > 0.0, below / jnp.where(size > 0.0, size, 1.0), 0.0)[:, None]
+    upper, lower = rotation[:, k], rotation[:, k + 1]
+    rotation = put(put(rotation, cosine * upper + sine * lower, k), cosine * lower - sine * upper, k + 1)
+    places = jnp.arange(column.shape[1])
+    return rotation, jnp.where(places == k, size[:, None], jnp.where(places == k + 1, 0.0, column))
+
+
+def _back_substitute(triangle: Float[Array, "b r r"], right: Float[Array, "b r"]) -> Float[Array, "b r"]:
+    """Solves upper triangular systems; a column that is not there, 0 on the diagonal, gets no weight."""
+    size = right.shape[1]
+
+    def solve(step: Array, solution: Array) -> Array:
+        i = size - 1 - step
+        diagonal = triangle[:, i, i]
+        value = right[:, i] - jnp.einsum("bj,bj->b", triangle[:, i], solution)
+        weight = jnp.where(diagonal == 0.0, 0.0, value / jnp.where(diagonal == 0.0, 1.0, diagonal))
+        return jnp.where(jnp.arange(size) == i, weight[:, None], solution)
+
+    return jax.lax.fori_loop(0, size, solve, jnp.zeros_like(right))

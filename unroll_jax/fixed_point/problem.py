@@ -1,4 +1,4 @@
-"""Fixed-point problems on flat states: what solvers and adjoints work on, and how they say how it went."""
+"""Fixed-point problems on flat states: maps, solvers and adjoints as types, and how they say how it went."""
 
 import math
 from collections.abc import Callable
@@ -12,27 +12,29 @@ from unroll_jax.descent import compute_dtype, powers_of_two
 
 __all__ = [
     "CONVERGED",
-    "GROWTH",
     "MAX_STEPS",
     "NONFINITE",
     "NONSYMMETRIC",
     "ROUND_OFF",
     "STALLED",
     "STATUS",
+    "Adjoint",
     "Linear",
+    "Point",
     "Problem",
     "SolveInfo",
+    "Solver",
+    "Unrolled",
     "epsilon_of",
-    "extend",
     "filled",
     "flatten",
     "judge",
+    "linear_info",
     "norm",
     "per_example",
     "powers",
     "put",
     "ratio",
-    "relative",
 ]
 
 # How a solve of one example ended.
@@ -46,10 +48,6 @@ STATUS = (
 )
 # A relative residual under this many epsilons is what rounding the values of a map and of its sums leaves.
 ROUND_OFF = 16.0
-# States may grow to this many times their reach before residuals stop being relative to them: beyond, |f(z) - z| is
-# small beside |f(z)| because z is large, as of a map without a fixed point.
-GROWTH = 30.0
-
 
 Linear = Callable[[Float[Array, "b m"]], Float[Array, "b m"]]  # a linear map of each row, all rows at once
 
@@ -91,6 +89,57 @@ class SolveInfo(NamedTuple):
     def converged(self) -> Bool[Array, "*batch"]:
         """Whether the tolerance was met, or the residual is as small as round-off lets it be."""
         return self.status <= STALLED
+
+
+class Point(NamedTuple):
+    """Where an iteration stands: z, f(z), relative residual and whether it goes on of each row, steps taken so far."""
+
+    z: Float[Array, "b m"]
+    fz: Float[Array, "b m"]
+    residual: Float[Array, " b"]
+    going: Bool[Array, " b"]
+    number: Int[Array, ""]
+
+
+class Solver(NamedTuple):
+    """A fixed-point iteration on states (b, m), as pure functions.
+
+    Attributes:
+      init: ``z -> memory``, a pytree whose leaves lead with the example axis.
+      update: ``(problem, point, memory) -> (z', memory')``.
+      symmetric: whether it needs a map whose Jacobian is symmetric.
+      unrollable: whether reverse-mode autodiff can go through ``update``.
+      whole: ``(problem, z, tol, max_steps) -> (z, steps)`` in place of the two, for loops that are not ours and those
+        that do not stop on a residual; steps unrolled for autodiff are ``update`` all the same.
+    """
+
+    init: Callable[[Float[Array, "b m"]], Any]
+    update: Callable[[Problem, Point, Any], tuple[Float[Array, "b m"], Any]]
+    symmetric: bool = False
+    unrollable: bool = True
+    whole: Callable[[Problem, Float[Array, "b m"], float, int], tuple[Float[Array, "b m"], Int[Array, " b"]]] | None = (
+        None
+    )
+
+
+class Adjoint(NamedTuple):
+    """A solver of w - J^T w = v, for cotangents v of about unit norm in every row.
+
+    Attributes:
+      solve: ``(operator, v, tol, max_steps) -> (w, SolveInfo)``; ``operator`` is w -> J^T w.
+      symmetric: whether it needs J symmetric.
+      exact: whether it solves the system to ``tol``; an inexact one never counts as failed.
+    """
+
+    solve: Callable[[Linear, Float[Array, "b m"], float, int], tuple[Float[Array, "b m"], SolveInfo]]
+    symmetric: bool = False
+    exact: bool = True
+
+
+class Unrolled(NamedTuple):
+    """No adjoint system: ``num_steps`` steps of the solver in a scan, differentiated by autodiff."""
+
+    num_steps: int
 
 
 def flatten(tree: Any, batch_ndim: int) -> tuple[Float[Array, "b m"], Callable[[Array], Any]]:
@@ -136,36 +185,20 @@ def ratio(above: Float[Array, " b"], below: Float[Array, " b"]) -> Float[Array, 
     return jnp.where(above == 0.0, 0.0, above / jnp.where(below == 0.0, jnp.finfo(above.dtype).tiny, below))
 
 
-def relative(
-    step: Float[Array, " b"], size: Float[Array, " b"], reach: Float[Array, " b"], epsilon: float
-) -> Float[Array, " b"]:
-    """The residual |f(z) - z| relative to |f(z)|, or to `GROWTH` times ``reach`` where |f(z)| has outgrown that.
-
-    Args:
-      step: |f(z) - z|.
-      size: |f(z)|.
-      reach: see `extend`.
-      epsilon: relative spacing of the numbers f is computed in; an outgrown state is not known any better.
-    """
-    limit = GROWTH * reach
-    return jnp.where(size > limit, ratio(jnp.maximum(step, epsilon * size), limit), ratio(step, size))
-
-
-def extend(reach: Float[Array, " b"], step: Float[Array, " b"], first: Bool[Array, "..."] | bool) -> Float[Array, " b"]:
-    """The size that states of an iteration have by right, after a step |f(z) - z|.
-
-    It is the norm of the first state or of the first step, and grows with later ones, at most twofold each: where an
-    extrapolation has gone far astray, one step says nothing of the size of a fixed point.
-    """
-    return jnp.fmax(reach, jnp.where(first, step, jnp.minimum(step, 2.0 * reach)))
-
-
 def judge(
     residual: Float[Array, " b"], steps: Int[Array, " b"], tol: float, epsilon: float, idle: Bool[Array, " b"]
 ) -> SolveInfo:
     """What the residuals say of solves that have ended; ``idle`` where nothing had improved lately."""
     status = jnp.where(idle & (residual <= ROUND_OFF * epsilon), STALLED, MAX_STEPS)
     status = jnp.where(residual <= tol, CONVERGED, status)
+    return SolveInfo(residual, steps, jnp.where(jnp.isfinite(residual), status, NONFINITE).astype(jnp.int32))
+
+
+def linear_info(operator: Linear, v: Array, w: Array, steps: Array, tol: float | Array) -> SolveInfo:
+    """The true residual, not the recurrence's, and what it means."""
+    size = norm(v)
+    residual = norm(v - (w - operator(w))) / jnp.where(size > 0.0, size, 1.0)
+    status = jnp.where(residual <= tol, CONVERGED, MAX_STEPS)
     return SolveInfo(residual, steps, jnp.where(jnp.isfinite(residual), status, NONFINITE).astype(jnp.int32))
 
 

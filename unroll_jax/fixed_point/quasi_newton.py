@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import typed
-from unroll_jax.fixed_point.problem import Problem, norm, put
-from unroll_jax.fixed_point.solvers import Point, Solver
+from unroll_jax.fixed_point.problem import Point, Problem, Solver, norm, put
 
 __all__ = ["anderson", "broyden"]
 

@@ -1,50 +1,20 @@
-"""Fixed-point iterations, and the loop that runs one until every example has converged."""
+"""Fixed-point iterations by name: plain steps, steps that average, and those for symmetric Jacobians."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from unroll_jax.arguments import typed
-from unroll_jax.fixed_point.problem import Problem, SolveInfo, extend, judge, norm, per_example, relative
-from unroll_jax.fixed_point.progress import IDLE_AT_THE_CAP, Progress, advance, at_the_cap, begin
+from unroll_jax.descent import look_up
+from unroll_jax.fixed_point.jaxopt_loops import jaxopt_anderson, jaxopt_fixed_point
+from unroll_jax.fixed_point.linear import conjugate_gradient
+from unroll_jax.fixed_point.problem import Point, Problem, Solver, filled, norm, per_example
+from unroll_jax.fixed_point.quasi_newton import anderson, broyden
 
-__all__ = ["Point", "Solver", "damped", "picard", "run", "unroll_solver"]
-
-STALL_PATIENCE = 10  # steps without a better residual, near round-off, after which there is none to be had
-
-
-class Point(NamedTuple):
-    """Where an iteration stands: z, f(z), relative residual and whether it goes on of each row, steps taken so far."""
-
-    z: Float[Array, "b m"]
-    fz: Float[Array, "b m"]
-    residual: Float[Array, " b"]
-    going: Bool[Array, " b"]
-    number: Int[Array, ""]
-
-
-class Solver(NamedTuple):
-    """A fixed-point iteration on states (b, m), as pure functions.
-
-    Attributes:
-      init: ``z -> memory``, a pytree whose leaves lead with the example axis.
-      update: ``(problem, point, memory) -> (z', memory')``.
-      symmetric: whether it needs a map whose Jacobian is symmetric.
-      unrollable: whether reverse-mode autodiff can go through ``update``.
-      whole: ``(problem, z, tol, max_steps) -> (z, steps)`` in place of the two, for loops that are not ours and those
-        that do not stop on a residual; steps unrolled for autodiff are ``update`` all the same.
-    """
-
-    init: Callable[[Float[Array, "b m"]], Any]
-    update: Callable[[Problem, Point, Any], tuple[Float[Array, "b m"], Any]]
-    symmetric: bool = False
-    unrollable: bool = True
-    whole: Callable[[Problem, Float[Array, "b m"], float, int], tuple[Float[Array, "b m"], Int[Array, " b"]]] | None = (
-        None
-    )
+__all__ = ["SOLVERS", "accelerated_gradient", "averaged", "damped", "newton_cg", "picard", "resolve_solver"]
 
 
 def picard() -> Solver:
@@ -68,94 +38,158 @@ def damped(share: float = 0.5) -> Solver:
     return Solver(init=lambda z: (), update=update)
 
 
-class _Carry(NamedTuple):
-    number: Int[Array, ""]
-    z: Array
-    memory: Any
-    progress: Progress
-    steps: Array
-
-
-def run(
-    problem: Problem,
-    z: Float[Array, "b m"],
-    solver: Solver,
+@typed
+def averaged(
+    regulariser: Callable[[Float[Array, "..."]], Float[Array, ""]] | None = None,
     *,
-    tol: float,
-    max_steps: int,
-    scale: Float[Array, " b"] | None = None,
-) -> tuple[Float[Array, "b m"], SolveInfo]:
-    """Iterates until every row has |f(z) - z| <= tol |f(z)|, has stalled at round-off, or max_steps are taken.
+    smoothness: float = 1.0,
+    eta: float = 1.0,
+    p: float = 0.5,
+    c: float = 0.2,
+    couples_examples: bool = False,
+) -> Solver:
+    r"""Modified SAM: averages the map with shrinking steps on a regulariser R.
 
-    A row that has ended is frozen. What is returned is the best state met and its residual. With ``scale``, residuals
-    are relative to it in place of |f(z)|, as of a linear map, whose values may be large and round at their own size;
-    a row that improves no more then ends whatever its residual is.
-    """
-    if solver.whole is not None:
-        return _run_whole(problem, z, solver.whole, tol, max_steps)
+    .. math:: z^k = \beta_k S_{\lambda_k}(z^{k-1}) + (1 - \beta_k) T(z^{k-1}) , \quad
+              S_\lambda(z) = (1 - \gamma \lambda) z - \gamma \nabla R(z) , \quad
+              \beta_k = \eta / k^p , \; \lambda_k = \eta / k^c , \; \gamma = 1 / (2 L_R) .
 
-    floor, rounding = (problem.floor, 0.5 * problem.epsilon) if scale is None else (jnp.inf, 0.0)
+    For T nonexpansive and R convex with L_R-Lipschitz gradient it converges to the fixed point of least R. It converges
+    slowly (the weights fall as powers of k): its use is a T with many fixed points. It takes all of ``max_steps``,
+    wherever it starts: that a state is a fixed point does not say that it is the one of least R.
 
-    def unfinished(carry: _Carry) -> Array:
-        return jnp.any(carry.progress.going) & (carry.number < max_steps)
-
-    def body(carry: _Carry) -> _Carry:
-        fz = problem.apply(carry.z)
-        steps = carry.steps + carry.progress.going
-        progress, residual = advance(
-            carry.progress,
-            carry.z,
-            norm(fz - carry.z),
-            norm(fz) if scale is None else jnp.where(scale > 0.0, scale, 1.0),
-            tol=tol,
-            epsilon=problem.epsilon,
-            floor=floor,
-            patience=STALL_PATIENCE,
-        )
-        z, memory = solver.update(problem, Point(carry.z, fz, residual, progress.going, carry.number), carry.memory)
-        z, memory = per_example(progress.going, (z, memory), (carry.z, carry.memory))
-        return _Carry(carry.number + 1, z, memory, progress, steps)
-
-    progress = begin(z, norm(z) if scale is None else jnp.full_like(scale, jnp.inf))
-    start = _Carry(jnp.zeros((), jnp.int32), z, solver.init(z), progress, jnp.zeros_like(progress.since))
-    end = jax.lax.while_loop(unfinished, body, start)
-    return end.progress.best, SolveInfo(end.progress.residual, end.steps, at_the_cap(end.progress, floor, rounding))
-
-
-def unroll_solver(
-    problem: Problem, z: Float[Array, "b m"], solver: Solver, *, num_steps: int, tol: float
-) -> tuple[Float[Array, "b m"], SolveInfo]:
-    """``num_steps`` steps in a scan that autodiff can go through; the residual is that of the last evaluation.
+    Args:
+      regulariser: R of one state as a vector; None is |z|^2 / 2.
+      smoothness: L_R > 0, Lipschitz constant of R's gradient.
+      eta: scale of both schedules, in (0, 1].
+      p: exponent of beta, positive.
+      c: exponent of lambda, positive, with p + 2 c < 1.
+      couples_examples: whether R is of all states at once, a matrix (b, m), an example a row.
 
     Raises:
-      ValueError: if the solver has no steps that autodiff can go through.
+      ValueError: if an argument is outside what is stated here.
+
+    Source: Xie et al. (2021), eq. 10 and Theorem 4.
     """
-    if not solver.unrollable:
-        raise ValueError('adjoint="unrolled" needs a solver whose steps can be differentiated, such as "picard"')
-    going = jnp.ones(z.shape[0], bool)
+    if not smoothness > 0.0:
+        raise ValueError(f"smoothness must be positive, got {smoothness}")
+    if not 0.0 < eta <= 1.0:
+        raise ValueError(f"eta must be in (0, 1], got {eta}")
+    if not (p > 0.0 and c > 0.0 and p + 2.0 * c < 1.0):
+        raise ValueError(f"p and c must be positive with p + 2 c < 1, got p={p}, c={c}")
+    gamma = 0.5 / smoothness
 
-    def body(carry: tuple[Array, Any, Array], count: Array) -> tuple[tuple[Array, Any, Array], Array]:
-        z, memory, reach = carry
-        fz = problem.apply(z)
-        step, size = jax.lax.stop_gradient((norm(fz - z), norm(fz)))
-        reach = extend(reach, step, first=count == 0)
-        residual = relative(step, size, reach, problem.epsilon)
-        z, memory = solver.update(problem, Point(z, fz, residual, going, count), memory)
-        return (z, memory, reach), residual
+    def slope(z: Float[Array, "b m"]) -> Float[Array, "b m"]:
+        if regulariser is None:
+            return z
+        return jax.grad(regulariser)(z) if couples_examples else jax.vmap(jax.grad(regulariser))(z)
 
-    begin = (z, solver.init(z), jax.lax.stop_gradient(norm(z)))
-    (z, _, _), residuals = jax.lax.scan(body, begin, jnp.arange(num_steps, dtype=jnp.int32))
-    steps = jnp.full(z.shape[0], num_steps, jnp.int32)
-    idle = num_steps - 1 - jnp.argmin(residuals, axis=0) >= IDLE_AT_THE_CAP
-    return z, judge(residuals[-1], steps, tol, problem.epsilon, idle)
+    def average(z: Array, fz: Array, number: Int[Array, ""]) -> Array:
+        k = (number + 1).astype(z.dtype)
+        beta, weight = eta / k**p, eta / k**c
+        return beta * ((1.0 - gamma * weight) * z - gamma * slope(z)) + (1.0 - beta) * fz
+
+    def update(problem: Problem, point: Point, memory: Any) -> tuple[Array, Any]:
+        return average(point.z, point.fz, point.number), memory
+
+    def whole(problem: Problem, z: Array, tol: float, max_steps: int) -> tuple[Array, Int[Array, " b"]]:
+        end = jax.lax.fori_loop(0, max_steps, lambda k, z: average(z, problem.apply(z), jnp.asarray(k)), z)
+        return end, jnp.full(z.shape[0], max_steps, jnp.int32)
+
+    return Solver(init=lambda z: (), update=update, whole=whole)
 
 
-def _run_whole(
-    problem: Problem, z: Array, whole: Callable[..., Any], tol: float, max_steps: int
-) -> tuple[Array, SolveInfo]:
-    """Runs a loop that is not `run`'s, and measures what it returns as that does its own."""
-    reach = extend(norm(z), norm(problem.apply(z) - z), first=True)
-    z, steps = whole(problem, z, tol, max_steps)
-    fz = problem.apply(z)
-    residual = relative(norm(fz - z), norm(fz), reach, problem.epsilon)
-    return z, judge(residual, steps, tol, problem.epsilon, idle=steps < max_steps)
+class _Momentum(NamedTuple):
+    previous: Float[Array, "b m"]
+    weight: Float[Array, " b"]
+
+
+def accelerated_gradient() -> Solver:
+    r"""Nesterov's accelerated gradient on the convex h with grad h(z) = z - f(z), with restarts.
+
+    Needs J symmetric with spectrum in [0, 1] (every OptEq layer), so that h is convex and 1-smooth. With spectral
+    radius c it needs about sqrt(1 / (1 - c)) steps a digit where Picard needs 1 / (1 - c), and no c is asked for.
+
+    Source: Nesterov (1983); O'Donoghue and Candes (2015), gradient restart.
+    """
+
+    def init(z: Array) -> _Momentum:
+        return _Momentum(z, filled(z, 1.0))
+
+    def update(problem: Problem, point: Point, memory: _Momentum) -> tuple[Array, _Momentum]:
+        moved = point.fz - memory.previous
+        uphill = jnp.sum((point.z - point.fz) * moved, axis=-1) > 0.0
+        weight = jnp.where(uphill, 1.0, memory.weight)
+        following = 0.5 * (1.0 + jnp.sqrt(1.0 + 4.0 * weight**2))
+        share = jnp.where(uphill, 0.0, (weight - 1.0) / following)
+        return point.fz + share[:, None] * moved, _Momentum(point.fz, following)
+
+    return Solver(init=init, update=update, symmetric=True)
+
+
+class _Newton(NamedTuple):
+    fallback: Float[Array, "b m"]
+    residual: Float[Array, " b"]
+
+
+@typed
+def newton_cg(*, forcing: float = 0.1, max_inner_steps: int = 100) -> Solver:
+    r"""Semismooth Newton: (I - J) d = f(z) - z by conjugate gradients, z' = z + d.
+
+    Needs J symmetric with spectrum in [0, 1). The inner tolerance is min(forcing, residual), which keeps convergence
+    quadratic; a step that raises the residual is taken back and a Picard step put in its place. It counts evaluations
+    of f, not the products of the inner solves.
+
+    Args:
+      forcing: largest relative tolerance of the inner solve, in (0, 1).
+      max_inner_steps: cap of the inner solve, at least 1.
+
+    Raises:
+      ValueError: if an argument is outside what is stated here.
+
+    Source: Qi and Sun (1993); Dembo, Eisenstat, Steihaug (1982) for the inner tolerance.
+    """
+    if not 0.0 < forcing < 1.0:
+        raise ValueError(f"forcing must be in (0, 1), got {forcing}")
+    if max_inner_steps < 1:
+        raise ValueError(f"max_inner_steps must be at least 1, got {max_inner_steps}")
+
+    def init(z: Array) -> _Newton:
+        return _Newton(z, filled(z, jnp.inf))
+
+    def update(problem: Problem, point: Point, memory: _Newton) -> tuple[Array, Any]:
+        difference = point.fz - point.z
+        size = norm(difference)
+        tolerance = jnp.minimum(forcing, point.residual)
+        wanted = point.going & (size > 0.0)
+        scaled = jnp.where(wanted[:, None], difference / jnp.where(wanted, size, 1.0)[:, None], 0.0)
+        direction, _ = conjugate_gradient(problem.pull(point.z), scaled, tol=tolerance, max_steps=max_inner_steps)
+        worse = ~(size < memory.residual)
+        z = per_example(worse, memory.fallback, point.z + size[:, None] * direction)
+        return z, _Newton(point.fz, jnp.where(worse, jnp.inf, size))
+
+    return Solver(init=init, update=update, symmetric=True, unrollable=False)
+
+
+SOLVERS: dict[str, Callable[..., Solver]] = {
+    "picard": picard,
+    "damped": damped,
+    "anderson": anderson,
+    "broyden": broyden,
+    "averaged": averaged,
+    "accelerated_gradient": accelerated_gradient,
+    "newton_cg": newton_cg,
+    "jaxopt_fixed_point": jaxopt_fixed_point,
+    "jaxopt_anderson": jaxopt_anderson,
+}
+
+
+def resolve_solver(solver: str | Solver) -> Solver:
+    """The `Solver` that a name of `SOLVERS` or a `Solver` stands for.
+
+    Raises:
+      ValueError: if the name is not in `SOLVERS`.
+      TypeError: if it is neither a name nor a `Solver`.
+    """
+    found = look_up("solver", solver, SOLVERS, Solver)
+    return found if isinstance(found, Solver) else found()

@@ -9,12 +9,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Inexact
 
 from unroll_jax.arguments import typed
-from unroll_jax.energies.penalty import Proximal
-from unroll_jax.energies.proximal import resolve_proximal
-from unroll_jax.fixed_point.adjoints import Adjoint, Unrolled
+from unroll_jax.energies.proximal.operators import resolve_proximal
+from unroll_jax.energies.proximal.penalty import Proximal
 from unroll_jax.fixed_point.implicit import EquilibriumInfo, equilibrium
 from unroll_jax.fixed_point.monotone_operator import monotone_product, monotone_resolvent
-from unroll_jax.fixed_point.solvers import Solver
+from unroll_jax.fixed_point.problem import Adjoint, Solver, Unrolled
 from unroll_jax.spectral import matrix_norm_bound
 
 __all__ = ["SPLITTINGS", "forward_backward", "monotone_equilibrium", "peaceman_rachford"]

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.energies.monotone import Monotone
+from unroll_jax.energies.equilibrium.monotone import Monotone
 from unroll_jax.models.parts import ClassifierHead, Features, check_array, check_sizes
 
 __all__ = ["FeedForwardNetwork"]

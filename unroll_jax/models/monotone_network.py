@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.energies.penalty import Proximal
+from unroll_jax.energies.proximal.penalty import Proximal
 from unroll_jax.fixed_point import Adjoint, EquilibriumInfo, Solver, Unrolled
 from unroll_jax.fixed_point.monotone_operator import MonotoneParams, monotone_init, monotone_weight
 from unroll_jax.fixed_point.splitting import monotone_equilibrium

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.energies.monotone import Monotone
-from unroll_jax.energies.opteq_params import opteq_linear
+from unroll_jax.energies.equilibrium.monotone import Monotone
+from unroll_jax.energies.equilibrium.opteq_params import opteq_linear
 from unroll_jax.models.parts import ClassifierHead, Features, activate, check_array, check_sizes
 
 __all__ = ["NeuralODE", "integrate", "vector_field"]

@@ -9,11 +9,11 @@ from jaxtyping import Array, Float
 
 from unroll_jax.certificates.contraction import spectral_normalise
 from unroll_jax.descent import Descent, look_up
-from unroll_jax.energies.deep_opteq import deep_opteq
-from unroll_jax.energies.monotone import Monotone
-from unroll_jax.energies.opteq import opteq, opteq_conv
-from unroll_jax.energies.opteq_params import OptEqParams, absorb_input
-from unroll_jax.energies.regularisers import REGULARISERS, Regulariser, regularised
+from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
+from unroll_jax.energies.equilibrium.monotone import Monotone
+from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
+from unroll_jax.energies.equilibrium.opteq_params import OptEqParams, absorb_input
+from unroll_jax.energies.equilibrium.regularisers import REGULARISERS, Regulariser, regularised
 from unroll_jax.fixed_point import Adjoint, EquilibriumInfo, Probe, Solver, Unrolled, averaged, equilibrium, unrolled
 from unroll_jax.models.parts import check_sizes, event_ndim
 

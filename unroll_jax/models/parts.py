@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.energies.monotone import Monotone, resolve_monotone
+from unroll_jax.energies.equilibrium.monotone import Monotone, resolve_monotone
 
 __all__ = [
     "BehindStem",

@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.energies.monotone import Monotone
+from unroll_jax.energies.equilibrium.monotone import Monotone
 from unroll_jax.fixed_point import EquilibriumInfo, Probe
 from unroll_jax.models.opteq_base import OptEqBase
 from unroll_jax.models.parts import Features, SegmenterHead, Stem, check_array, check_sizes

@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from train.errors import UserError
-from train.metrics import write_json
+from train.config.errors import UserError
+from train.config.video import VideoConfig
 from train.search import search
-from train.video.config import VideoConfig
+from train.system.run_files import write_json
 
 
 def measured(config):
@@ -21,11 +21,11 @@ def measured(config):
 
 @pytest.fixture
 def trained(monkeypatch, clips):
-    """Runs are not trained but take a moment; the list holds the folders that were, and those then evaluated."""
-    folders, tested = [], []
+    """Runs are not trained but take a moment; the lists hold the folders that were, and those then evaluated."""
+    configs, folders, tested = {}, [], []
 
-    def run_one(config, folder, *, experiment, evaluated, log):
-        assert not evaluated
+    def train_run(task, folder, *, experiment, log):
+        config = configs[folder] = task.config
         folders.append(folder)
         folder.mkdir(parents=True, exist_ok=True)
         loss, excess = measured(config)
@@ -48,15 +48,16 @@ def trained(monkeypatch, clips):
         if failed:
             raise UserError("the loss is not finite")
 
-    monkeypatch.setattr("train.video.kind.load", lambda config, *, log: clips)
-    monkeypatch.setattr("train.search.trials.run_one", run_one)
-    monkeypatch.setattr("train.search.trials._picture", lambda *arguments: b"")
+    monkeypatch.setattr("train.tasks.video.load", lambda config, *, log: clips)
+    monkeypatch.setattr("train.search.train_run", train_run)
+    monkeypatch.setattr("train.search.parallel_coordinates", lambda *arguments: None)
+    monkeypatch.setattr("train.search.png", lambda figure: b"")
 
-    def evaluate(folder, *, mesh, log):
-        assert mesh is None  # as trained
+    def evaluate(task, folder, *, experiment, log):
+        assert task.config == configs[folder]  # as trained
         tested.append(folder)
 
-    monkeypatch.setattr("train.search.trials.evaluate", evaluate)
+    monkeypatch.setattr("train.search.evaluate", evaluate)
     return folders, tested
 
 
@@ -72,4 +73,4 @@ def go(trained, tmp_path):
 
 
 def values_of(outcomes):
-    return [dict(one.values) for one in sorted(outcomes, key=lambda one: one.number)]
+    return [dict(one.values) for one in sorted(outcomes, key=lambda one: one.trial)]

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from train.cli import main
+import train.loop
+from train.__main__ import main
 
 SMALL = [
     *("--steps", "4", "--batch-size", "4", "--validate-every", "2", "--test-gammas", "0"),
@@ -17,8 +18,6 @@ SMALL = [
 def test_a_real_search_interrupted_in_training_goes_on_and_ends_like_one_left_alone(
     clips, monkeypatch, capsys, tmp_path
 ):
-    from train.video import recipe
-
     tested = []
     examples = clips.examples
     monkeypatch.setattr(clips, "examples", lambda split, **options: tested.append(split) or examples(split, **options))
@@ -30,15 +29,15 @@ def test_a_real_search_interrupted_in_training_goes_on_and_ends_like_one_left_al
     assert tested[-2:] == ["test", "test"], "the best trial at two noise levels, at the end"
     assert "test" not in tested[:-2]
 
-    calls, judge = [], recipe._judge
+    calls, validate = [], train.loop.validate
 
     def interrupted(*arguments):
         calls.append(1)
         if len(calls) == 4:  # the last validation of the second trial
             raise KeyboardInterrupt
-        return judge(*arguments)
+        return validate(*arguments)
 
-    monkeypatch.setattr(recipe, "_judge", interrupted)
+    monkeypatch.setattr("train.loop.validate", interrupted)
     command = ["search", "video-ut", *SMALL, "--out", str(tmp_path / "cut")]
     assert main(command) == 130
     assert "the same command" in capsys.readouterr().err
@@ -68,6 +67,7 @@ def test_a_real_search_interrupted_in_training_goes_on_and_ends_like_one_left_al
         (["video-ut", "--steps", "0"], ["--steps must be a whole number from 1"]),
         (["video-ut", "--sampler", "grid"], ["--sampler grid needs values", "--over.f-ref"]),
         (["demo"], ["one variant", "--method"]),
+        (["video-ut", "--track", "mlflow"], ["--track mlflow"]),
         (["image-dnn", "--over.alpha", "0.1:0.2"], ["--over.alpha 0.1:0.2", "no alpha", "primal-rate"]),
         (["video-ut", "--method", "erm", "--over.dual-rate", "1:2"], ["no dual-rate", "primal-rate"]),
     ],
@@ -78,6 +78,17 @@ def test_a_mistake_on_the_command_line_is_one_line_that_names_it(capsys, argumen
     assert len(lines) == 1
     for word in words:
         assert word in lines[0], lines[0]
+
+
+def test_the_options_of_a_file_count_in_a_search(monkeypatch, tmp_path):
+    (tmp_path / "small.yaml").write_text("steps: 7\nconstraints:\n  alpha: 0.3\n")
+    found = []
+    monkeypatch.setattr("train.search.search", lambda config, **options: found.append((config, options)))
+    assert main(["search", "video-ut", "--config", str(tmp_path / "small.yaml"), "--batch-size", "4"]) == 0
+    assert main(["search", "video-ut", "--config", str(tmp_path / "nowhere.yaml")]) == 2
+    ((config, options),) = found
+    assert (config.steps, config.constraints.alpha, config.batch_size) == (7, (0.3,), 4)
+    assert options["experiment"] == "video-ut"
 
 
 def test_help_names_the_options_of_the_search_and_of_the_experiment(capsys):

@@ -2,22 +2,20 @@
 
 import dataclasses
 import itertools
+import shlex
 
 import numpy as np
 import pytest
 
-from train.cli import main
-from train.config import value_of
-from train.errors import UserError
+from train.__main__ import main
+from train.config.errors import UserError
+from train.config.fields import value_of
+from train.config.video import VideoConfig
 from train.experiments import EXPERIMENTS
-from train.search.outcomes import Outcome, as_options, as_table, ranked
-from train.search.plot import parallel_coordinates
-from train.search.space import configured, grid, read_space
-from train.tuning import Judgement
-from train.video.config import VideoConfig
-from train.video.kind import VIDEO
+from train.search.results import Outcome, as_table, parallel_coordinates, ranked
+from train.search.space import as_options, configured, grid, read_space
 
-TUNABLES = VIDEO.tuning.tunables(VideoConfig())
+TUNABLES = VideoConfig().tunables()
 
 
 def _read(**given):
@@ -74,14 +72,14 @@ def test_a_grid_over_a_range_is_refused_with_the_way_out():
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment_can_be_searched_without_saying_over_what(experiment):
-    kind, config = EXPERIMENTS[experiment].kind, EXPERIMENTS[experiment].config
-    tunables = kind.tuning.tunables(config)
+    config = EXPERIMENTS[experiment].config
+    tunables = config.tunables()
     parameters = read_space({}, tunables, grid=False)
     assert parameters
     for parameter in parameters:
         for value in parameter.ends:
             changed = configured(config, [parameter], {parameter.name: value})
-            kind.check(changed)
+            changed.check()
             assert changed != config or _is_set(config, tunables[parameter.name].field, value)
 
 
@@ -114,34 +112,32 @@ def test_options_make_the_configuration_again(monkeypatch):
         constraints=dataclasses.replace(default.constraints, normalise=False, reference=None, alpha=(0.1, 0.2, 0.3)),
     )
     found = []
-    monkeypatch.setattr("train.runs.run", lambda config, *, experiment: found.append(config))
-    import shlex
-
+    monkeypatch.setattr("train.main.fit", lambda config, *, experiment: found.append(config))
     assert main(["run", "video-ut", *shlex.split(as_options(config, default))]) == 0
     assert found == [config]
 
 
 def _outcomes():
-    judgements = [Judgement(True, -0.2, 2.0), Judgement(True, 0.01, 1.5), Judgement(False, 0.4, 1.0), None]
+    figures = [(True, -0.2, 2.0, 4), (True, 0.01, 1.5, 4), (False, 0.4, 1.0, 4), (None, None, None, None)]
     outcomes = []
-    for number, judgement in enumerate(judgements):
+    for number, found in enumerate(figures):
         values = {
             "alpha": 0.1 + 0.05 * number,
             "primal-rate": 10.0 ** -(number + 1),
             "resilience": (None, 1.0)[number % 2],
         }
-        state = "finished" if judgement else "failed"
-        outcomes.append(Outcome(number, values, state, judgement, 4 if judgement else None, 1.0, ""))
-    return ranked(outcomes, VIDEO.tuning)
+        state = "finished" if found[-1] else "failed"
+        outcomes.append(Outcome(number, values, *found, state, 1.0, ""))
+    return ranked(outcomes, VideoConfig())
 
 
 def _figure(outcomes):
     parameters = _read(alpha="0.1:0.3", primal_rate="1e-4:1e-1", resilience="none,1")
-    return parallel_coordinates(outcomes, parameters, VIDEO.tuning)
+    return parallel_coordinates(outcomes, parameters, VideoConfig())
 
 
 def test_the_table_ranks_and_says_what_is_feasible():
-    table = as_table(_outcomes(), VIDEO.tuning)
+    table = as_table(_outcomes(), VideoConfig())
     assert [row[1] for row in table.rows] == ["1", "0", "2", "3"]
     place = table.header.index("feasible")
     assert [row[place] for row in table.rows] == ["yes", "yes", "no", "-"]
@@ -160,7 +156,7 @@ def test_the_picture_tells_feasible_infeasible_and_failed_trials_apart():
     assert len(lines["not feasible (1)"].get_xdata()) == 5
 
 
-def test_every_axis_has_its_name_scale_and_unit_and_lines_pass_at_theirvalues_of():
+def test_every_axis_has_its_name_scale_and_unit_and_lines_pass_at_their_values():
     figure = _figure(_outcomes())
     axes = figure.axes[0]
     labels = [label.get_text() for label in axes.get_xticklabels()]
@@ -184,7 +180,7 @@ def test_every_axis_has_its_name_scale_and_unit_and_lines_pass_at_theirvalues_of
 
 def test_a_collapsed_trial_does_not_squeeze_the_others_and_one_trial_is_a_picture():
     first = _outcomes()
-    collapsed = first[2]._replace(judgement=Judgement(False, 1e18, 500.0))
+    collapsed = first[2]._replace(feasible=False, worst_excess=1e18, metric=500.0)
     axes = _figure([*first[:2], collapsed]).axes[0]
     texts = [text.get_text() for text in axes.texts]
     assert "≥ 1000" in texts

@@ -9,14 +9,13 @@ import os
 import pytest
 
 from tests.train.search.conftest import measured, values_of
-from train.errors import StorageError, UserError
-from train.lock import locked
-from train.metrics import write_json
-from train.search.outcomes import read_outcome
-from train.search.study import Trial, open_study
-from train.tuning import Judgement
-from train.video.config import VideoConfig
-from train.video.kind import VIDEO
+from train.config.errors import StorageError, UserError
+from train.config.run import Judgement
+from train.config.video import VideoConfig
+from train.search import open_study
+from train.search.results import read_outcome
+from train.system.run_files import write_json
+from train.system.storage import locked
 
 RATES = {"primal-rate": "1e-5:1e-1"}
 GRID = {"alpha": "0.1,0.3", "primal-rate": "1e-3:1e-1:3"}
@@ -31,9 +30,7 @@ def test_a_grid_tries_every_combination_once(go, trained, tmp_path):
 
 def test_feasible_trials_come_first_then_the_metric_then_the_excess_then_what_failed(go):
     outcomes = go({"alpha": "0.1,0.9", "primal-rate": "1e-3,8e-3,5e-2,0.1"}, sampler="grid")
-    found = [
-        (one.values["alpha"], one.values["primal-rate"], one.judgement and one.judgement.feasible) for one in outcomes
-    ]
+    found = [(one.values["alpha"], one.values["primal-rate"], one.feasible) for one in outcomes]
     assert found == [
         (0.1, 1e-3, True),  # equal to the next: the earlier one
         (0.9, 1e-3, True),
@@ -49,16 +46,16 @@ def test_feasible_trials_come_first_then_the_metric_then_the_excess_then_what_fa
         config = dataclasses.replace(
             config, primal=dataclasses.replace(config.primal, learning_rate=one.values["primal-rate"])
         )
-        assert one.judgement.metric == pytest.approx(measured(config)[0])
+        assert one.metric == pytest.approx(measured(config)[0])
         assert one.step == 2
-    assert outcomes[5].judgement.excess == pytest.approx(10 * 0.9 * 5e-2 - 0.1)
+    assert outcomes[5].worst_excess == pytest.approx(10 * 0.9 * 5e-2 - 0.1)
 
 
 def test_of_infeasible_trials_the_least_infeasible_is_the_best_and_that_is_said(go):
     log = []
     outcomes = go({"alpha": "0.5,0.9", "primal-rate": "5e-2,8e-2"}, sampler="grid", log=log)
-    assert [one.judgement.feasible for one in outcomes] == [False] * 4
-    excesses = [one.judgement.excess for one in outcomes]
+    assert [one.feasible for one in outcomes] == [False] * 4
+    excesses = [one.worst_excess for one in outcomes]
     assert excesses == sorted(excesses)
     assert any(
         "no trial is feasible on the validation split: the best is over a bound by 15.0%" in line for line in log
@@ -75,7 +72,7 @@ def test_a_search_is_extended_by_more_trials_and_not_done_again(go, trained):
 
 def test_only_the_best_trial_is_evaluated_on_the_test_split(go, trained, tmp_path):
     outcomes = go(GRID, sampler="grid")
-    assert trained[1] == [tmp_path / "search" / "trials" / f"{outcomes[0].number:04d}"]
+    assert trained[1] == [tmp_path / "search" / "trials" / f"{outcomes[0].trial:04d}"]
 
 
 def test_what_is_wrong_with_the_data_ends_the_search_and_a_loss_that_diverges_does_not(go, trained, monkeypatch):
@@ -86,7 +83,7 @@ def test_what_is_wrong_with_the_data_ends_the_search_and_a_loss_that_diverges_do
     def broken(*arguments, **options):
         raise UserError("the disk is full")
 
-    monkeypatch.setattr("train.search.trials.run_one", broken)
+    monkeypatch.setattr("train.search.train_run", broken)
     with pytest.raises(UserError, match="the disk is full"):
         go(RATES, "other", trials=2)
 
@@ -94,17 +91,17 @@ def test_what_is_wrong_with_the_data_ends_the_search_and_a_loss_that_diverges_do
 def test_a_full_disk_is_no_outcome_of_a_trial(go, trained, monkeypatch):
     """The trial is tried again, else its values would count as bad ones."""
 
-    def full(config, folder, **options):
+    def full(task, folder, **options):
         folder.mkdir(parents=True)
         write_json(folder / "status.json", {"state": "failed", "train_seconds": 1.0, "messages": ["the disk is full"]})
         raise StorageError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("train.search.trials.run_one", full)
+        patch.setattr("train.search.train_run", full)
         with pytest.raises(StorageError, match="the disk is full"):
             go({"primal-rate": "1e-3,0.01"}, sampler="grid")
     outcomes = go({"primal-rate": "1e-3,0.01"}, sampler="grid")
-    assert sorted((one.number, one.state) for one in outcomes) == [(0, "finished"), (1, "finished")]
+    assert sorted((one.trial, one.state) for one in outcomes) == [(0, "finished"), (1, "finished")]
 
 
 def test_a_journal_is_cut_back_on_a_full_disk_too(tmp_path, monkeypatch):
@@ -135,9 +132,9 @@ def test_the_files_tell_what_was_found(go, tmp_path):
     folder = tmp_path / "search"
     found = json.loads((folder / "search.json").read_text())
     assert found["experiment"] == "video-ut"
-    assert found["best"] == f"trials/{outcomes[0].number:04d}"
+    assert found["best"] == f"trials/{outcomes[0].trial:04d}"
     assert found["over"]["alpha"] == {"field": "constraints.alpha", "log": False, "choices": [0.1, 0.3]}
-    assert [row["trial"] for row in found["trials"]] == [one.number for one in outcomes]
+    assert [row["trial"] for row in found["trials"]] == [one.trial for one in outcomes]
     with (folder / "table.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [float(row["alpha"]) for row in rows] == [row["values"]["alpha"] for row in found["trials"]]
@@ -163,6 +160,20 @@ def test_another_search_in_the_folder_is_refused_with_what_differs(go, tmp_path)
     ):
         with pytest.raises(UserError, match=rf"holds another search: .*{words}.*another --out"):
             go(over, **options)
+
+
+def test_overwrite_begins_a_search_anew_and_deletes_nothing_else(go, trained, tmp_path):
+    go(RATES, trials=2)
+    outcomes = go({"alpha": "0.1,0.3"}, sampler="grid", config=VideoConfig(overwrite=True))
+    assert values_of(outcomes) == [{"alpha": 0.1}, {"alpha": 0.3}]
+    assert len(trained[0]) == 4
+    with pytest.raises(UserError, match=r"--constraints\.alpha must be in"):
+        go({"alpha": "0.1,1.3"}, sampler="grid", config=VideoConfig(overwrite=True))
+    assert go({"alpha": "0.1,0.3"}, sampler="grid") == outcomes
+    assert len(trained[0]) == 4, "what is refused deletes nothing, and without --overwrite a search goes on"
+    write_json(tmp_path / "mine" / "search.json", {"dear": 1})
+    with pytest.raises(UserError, match="for --overwrite to delete"):
+        go(RATES, "mine", config=VideoConfig(overwrite=True))
 
 
 def test_a_folder_of_something_else_and_a_second_process_are_refused(go, tmp_path):
@@ -195,7 +206,11 @@ def test_the_best_checkpoint_of_a_resilient_trial_is_that_of_the_least_loss_with
     (tmp_path / "status.json").write_text('{"state": "finished", "messages": [], "train_seconds": 1.0}')
     rows = [json.dumps({"kind": "validation", "step": step}) for step in judged]
     (tmp_path / "metrics.jsonl").write_text("\n".join(rows) + "\n")
-    tuning = VIDEO.tuning._replace(judge=lambda config, row: judged[row["step"]])
-    assert read_outcome(Trial(0, {}), tmp_path, None, tuning).step == 2
+
+    class Judged(VideoConfig):
+        def judge(self, row):
+            return judged[row["step"]]
+
+    assert read_outcome(0, {}, tmp_path, Judged()).step == 2
     judged = {step: one._replace(relaxed=None) for step, one in judged.items()}
-    assert read_outcome(Trial(0, {}), tmp_path, None, tuning).step == 1, "without resilience it is the excess"
+    assert read_outcome(0, {}, tmp_path, Judged()).step == 1, "without resilience it is the excess"

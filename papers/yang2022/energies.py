@@ -1,0 +1,198 @@
+"""The transformer of Figs. 5 and 6: its energy by component at every layer, and its training."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from papers.yang2022.sentences import Sentence, bucket, pad
+from train.config.errors import UserError
+from unroll_jax import Descent, transformer, unroll
+from unroll_jax.descent import Anchor
+from unroll_jax.energies import TransformerParams, clip_spectrum
+from unroll_jax.energies.transformer import transformer_parts
+
+# What the energies of a text are split into. `paper` is what the paper's E_1 adds to the energy that the step lowers.
+COMPONENTS = ("pairs", "residual", "features", "paper")
+SPECTRUM = (0.0, 0.95)  # of W_f, as in the paper's experiments
+
+
+class Stack(NamedTuple):
+    """One layer, repeated.
+
+    Attributes:
+      dim: width of the tokens.
+      num_layers: how often the layer is repeated.
+      residual: whether the attention energy is anchored at the text itself, r/2 |(Y - X) W_a|^2 with r = 1.
+      rho: a name of `RHOS`.
+      attention_step_size: see `transformer`.
+      step_size: a2 of the feed-forward step. Up to 1 / 1.95 = 1 / L that half descends, whatever W_f of `SPECTRUM`; the
+        paper's code takes 1, which is too long.
+    """
+
+    dim: int
+    num_layers: int = 12
+    residual: bool = False
+    rho: str = "softmax"
+    attention_step_size: float = 1.0
+    step_size: float = 0.5
+
+    def options(self) -> dict[str, Any]:
+        """The keywords of `transformer` that all parts of the energy share."""
+        lengths = {"attention_step_size": self.attention_step_size, "step_size": self.step_size}
+        return {"rho": self.rho, "anchor": "row", **lengths}
+
+    def layer(self) -> Descent:
+        """The layer; the text is the anchor of its attention, a learnable row that of its feed-forward energy."""
+        return transformer(self.dim, **self.options(), ridge=float(self.residual))
+
+
+class Classifier(NamedTuple):
+    """Mean-pooled tokens @ weights + bias are the logits."""
+
+    weights: Float[Array, "d classes"]
+    bias: Float[Array, " classes"]
+
+
+class Network(NamedTuple):
+    """One tied layer and the classifier that it is trained under."""
+
+    layer: TransformerParams
+    classifier: Classifier
+
+
+class LayerEnergies(NamedTuple):
+    """Energies of texts after every layer; entry 0 is the text itself.
+
+    Attributes:
+      components: name of `COMPONENTS` to (texts, layers + 1).
+      infinite: (texts, layers + 1), whether the penalty of ReLU is infinite: some entry of Y is negative.
+      lengths: (texts,), words of each.
+      logits: (texts, classes).
+      labels: (texts,).
+    """
+
+    components: dict[str, np.ndarray]
+    infinite: np.ndarray
+    lengths: np.ndarray
+    logits: np.ndarray
+    labels: np.ndarray
+
+    @property
+    def total(self) -> np.ndarray:
+        """The smooth part of the energy that the layer's two steps lower, (texts, layers + 1)."""
+        return self.components["pairs"] + self.components["residual"] + self.components["features"]
+
+
+def init_network(stack: Stack, num_classes: int, *, seed: int) -> Network:
+    """Xavier-normal W_a, W_f, B and classifier; W_f becomes W_f W_f^T with its eigenvalues clipped to `SPECTRUM`."""
+    key_layer, key_f, key_classifier = jax.random.split(jax.random.key(seed), 3)
+    xavier = jax.nn.initializers.xavier_normal()
+    W_f = xavier(key_f, (stack.dim, stack.dim))
+    layer = stack.layer().init(key_layer)._replace(W_f=clip_spectrum(W_f @ W_f.T, *SPECTRUM))
+    return Network(layer, Classifier(xavier(key_classifier, (stack.dim, num_classes)), jnp.zeros(num_classes)))
+
+
+def layer_energies(stack: Stack, network: Network, sentences: Sequence[Sentence]) -> LayerEnergies:
+    """Runs every text through the layers, one at a time, at its full length.
+
+    In float64, since after a few layers an energy falls by less than float32 can tell.
+    """
+    with jax.enable_x64(True):
+        exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), network)
+        forward = _forward(stack)
+        results = jax.device_get([forward(exact, *_padded(text, np.float64)) for text in sentences])
+    traces, logits = jax.tree.map(lambda *leaves: np.stack(leaves), *results)
+    infinite = traces.pop("infinite")
+    lengths, labels = np.array([[len(text.vectors), text.label] for text in sentences]).T
+    return LayerEnergies(traces, infinite, lengths, logits, labels)
+
+
+def train_network(
+    stack: Stack, network: Network, sentences: Sequence[Sentence], *, learning_rate: float
+) -> tuple[Network, np.ndarray]:
+    """Gradient descent on the cross-entropy of one text after the other; word vectors stay as they are.
+
+    After each step sym(W_f) is projected on the matrices with spectrum in `SPECTRUM`, so that the feed-forward step
+    stays one that descends.
+
+    Returns:
+      The trained network and the loss at each step.
+
+    Raises:
+      UserError: if the loss ceases to be finite.
+    """
+    step, losses = _training_step(stack, learning_rate), []
+    for text in sentences:
+        network, value = step(network, *_padded(text, np.float32), text.label)
+        losses.append(value)
+    values = np.array(jax.device_get(losses))
+    if not np.isfinite(values).all():
+        number = int(np.argmin(np.isfinite(values)))
+        raise UserError(f"the loss was not finite at training step {number}; lower --learning-rate {learning_rate}")
+    return network, values
+
+
+# Cached, so that two data sets share what is compiled for a length.
+@functools.cache
+def _forward(stack: Stack) -> Callable[..., tuple[Any, Array]]:
+    layer, record = stack.layer(), _record(stack)
+
+    def forward(network: Network, tokens: Array, present: Array) -> tuple[Any, Array]:
+        x = Anchor(tokens, present)
+        y, trace = unroll(layer, network.layer, tokens, x, num_layers=stack.num_layers, record=record)
+        return trace, _logits(network.classifier, y, present)
+
+    return jax.jit(forward)
+
+
+@functools.cache
+def _training_step(stack: Stack, learning_rate: float) -> Callable[..., tuple[Network, Array]]:
+    layer = stack.layer()
+
+    def loss(network: Network, tokens: Array, present: Array, label: Array) -> Array:
+        x = Anchor(tokens, present)
+        y, _ = unroll(layer, network.layer, tokens, x, num_layers=stack.num_layers, record=None, remat=True)
+        return -jax.nn.log_softmax(_logits(network.classifier, y, present))[label]
+
+    def step(network: Network, tokens: Array, present: Array, label: Array) -> tuple[Network, Array]:
+        value, slope = jax.value_and_grad(loss)(network, tokens, present, label)
+        moved = jax.tree.map(lambda leaf, g: leaf - learning_rate * g, network, slope)
+        W_f = clip_spectrum(moved.layer.W_f, *SPECTRUM)
+        return moved._replace(layer=moved.layer._replace(W_f=W_f)), value
+
+    return jax.jit(step)
+
+
+def _record(stack: Stack) -> Callable[[TransformerParams, Array, Anchor], dict[str, Array]]:
+    """The energies of `COMPONENTS`, and whether ReLU's penalty is infinite."""
+    parts = transformer_parts(stack.dim, **stack.options())
+
+    def record(params: TransformerParams, y: Array, x: Anchor) -> dict[str, Array]:
+        assert x.value is not None
+        present = jnp.expand_dims(jnp.asarray(x.present), -1)
+        # From the text it is the residual term, from 0 the paper's.
+        distance = jnp.where(present, y - x.value if stack.residual else y, 0.0) @ params.W_a
+        pull = 0.5 * jnp.sum(distance**2)
+        return {
+            "pairs": parts.attention.energy(params, y, x),
+            "residual": pull * stack.residual,
+            "features": parts.feedforward.energy(params, y, x),
+            "paper": pull * (not stack.residual),
+            "infinite": jnp.any((y < 0.0) & present),
+        }
+
+    return record
+
+
+def _padded(text: Sentence, dtype: type) -> tuple[np.ndarray, np.ndarray]:
+    return pad(text.vectors.astype(dtype), bucket(len(text.vectors)))
+
+
+def _logits(classifier: Classifier, y: Float[Array, "n d"], present: Bool[Array, " n"]) -> Float[Array, " classes"]:
+    pooled = jnp.sum(jnp.where(present[:, None], y, 0.0), axis=0) / jnp.sum(present)
+    return pooled @ classifier.weights + classifier.bias

@@ -1,0 +1,235 @@
+"""Weights out of a folder: read as they are, or refused in one line that names all that is wrong."""
+
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from tests.data.pretrained.conftest import DIM, ROBERTA_WORDS, WORDS, bert_tensors
+from tests.errors import assert_fails
+from train.data.pretrained import load_pretrained
+from unroll_jax.models import Encoder, EncoderConfig
+
+load = functools.partial(load_pretrained, log=lambda line: None)
+
+
+def reads(folder):
+    return load(str(folder))
+
+
+def query_of(pretrained, layer):
+    return pretrained.params["layers"]["query_key_value"]["kernel"][layer, :, :DIM]
+
+
+def test_the_tensors_of_a_file_become_the_parameters(write_folder):
+    pretrained, tensors = reads(write_folder()), bert_tensors()
+    assert pretrained.config == EncoderConfig(20, 8, 2, 2, 12, 16, norm_epsilon=1e-12)
+    shapes = jax.eval_shape(Encoder(pretrained.config).init, jax.random.key(0), jnp.ones((1, 1), int))["params"]
+    assert jax.tree.map(np.shape, pretrained.params) == jax.tree.map(np.shape, shapes)
+    layer = "bert.encoder.layer.1."
+    np.testing.assert_array_equal(query_of(pretrained, 1), tensors[f"{layer}attention.self.query.weight"].T)
+    own = jax.tree.map(lambda leaf: leaf[1], pretrained.params["layers"])
+    np.testing.assert_array_equal(
+        own["query_key_value"]["kernel"][:, -DIM:], tensors[f"{layer}attention.self.value.weight"].T
+    )
+    np.testing.assert_array_equal(own["output"]["kernel"], tensors[f"{layer}output.dense.weight"].T)
+    np.testing.assert_array_equal(own["output_norm"]["scale"], tensors[f"{layer}output.LayerNorm.weight"])
+    np.testing.assert_array_equal(pretrained.head["hidden"]["kernel"], tensors["bert.pooler.dense.weight"].T)
+    np.testing.assert_array_equal(pretrained.head["logits"]["bias"], tensors["classifier.bias"])
+    assert (pretrained.hidden, pretrained.classes) == ("tanh", ("bad", "good", "neither"))
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [bert_tensors(""), bert_tensors(weight="gamma", bias="beta")],
+    ids=["a bare encoder", "the names of old norms"],
+)
+def test_other_names_of_the_same_tensors_are_known(write_folder, tensors):
+    found = reads(write_folder(tensors=tensors))
+    expected = next(iter(tensors.values()))
+    np.testing.assert_array_equal(found.params["embeddings"]["word"]["embedding"], expected)
+    assert sorted(found.head) == ["hidden", "logits"]
+
+
+DISTILBERT = {
+    "bert.embeddings": "distilbert.embeddings",
+    "bert.encoder.layer": "distilbert.transformer.layer",
+    "attention.self.query": "attention.q_lin",
+    "attention.self.key": "attention.k_lin",
+    "attention.self.value": "attention.v_lin",
+    "attention.output.dense": "attention.out_lin",
+    "attention.output.LayerNorm": "sa_layer_norm",
+    "intermediate.dense": "ffn.lin1",
+    "output.dense": "ffn.lin2",
+    "output.LayerNorm": "output_layer_norm",
+    "bert.pooler.dense": "pre_classifier",
+}
+ROBERTA = {"bert.pooler.dense": "classifier.dense", "classifier.weight": "classifier.out_proj.weight"}
+ROBERTA |= {"classifier.bias": "classifier.out_proj.bias", "bert.": "roberta."}
+SIZES = {"dim": DIM, "n_layers": 2, "n_heads": 2, "hidden_dim": 12}
+OTHERS = {"distilbert": (DISTILBERT, SIZES, "relu", 16), "roberta": (ROBERTA, {"pad_token_id": 1}, "tanh", 14)}
+
+
+def renamed(name, names):
+    for old, new in names.items():
+        name = name.replace(old, new)
+    return name
+
+
+@pytest.mark.parametrize("bare", [False, True])
+@pytest.mark.parametrize("kind", OTHERS)
+def test_folders_of_the_other_architectures_are_read_with_and_without_their_prefix(write_folder, kind, bare):
+    names, config, hidden, positions = OTHERS[kind]
+    tensors = {renamed(name, names): tensor for name, tensor in bert_tensors().items()}
+    if bare:  # as the encoder alone is written
+        tensors = {name.removeprefix(f"{kind}."): each for name, each in tensors.items() if "classifier" not in name}
+    words = ROBERTA_WORDS if kind == "roberta" else WORDS
+    folder = write_folder(config=config | {"model_type": kind}, tensors=tensors, words=words)
+    found, base = reads(folder), bert_tensors()
+    np.testing.assert_array_equal(query_of(found, 1), base["bert.encoder.layer.1.attention.self.query.weight"].T)
+    np.testing.assert_array_equal(
+        found.params["layers"]["output_norm"]["bias"][0], base["bert.encoder.layer.0.output.LayerNorm.bias"]
+    )
+    assert (found.config.max_positions, found.hidden) == (positions, hidden)
+    assert sorted(found.head) == ([] if bare else ["hidden", "logits"])
+    if not bare:
+        np.testing.assert_array_equal(found.head["hidden"]["kernel"], base["bert.pooler.dense.weight"].T)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
+def test_weights_of_any_floating_dtype_become_float32(write_folder, dtype):
+    narrow = {name: tensor.astype(dtype) for name, tensor in bert_tensors().items()}
+    found = reads(write_folder(tensors=narrow))
+    assert {leaf.dtype for leaf in jax.tree.leaves(found.params)} == {np.dtype(np.float32)}
+    expected = narrow["bert.encoder.layer.0.attention.self.query.weight"].T.astype(np.float32)
+    np.testing.assert_array_equal(query_of(found, 0), expected)
+
+
+def test_all_tensors_that_do_not_fit_are_named_at_once(write_folder):
+    tensors = bert_tensors()
+    for gone in ("bert.embeddings.LayerNorm.bias", "bert.encoder.layer.1.output.dense.weight"):
+        del tensors[gone]
+    tensors["bert.encoder.layer.0.intermediate.dense.weight"] = np.zeros((DIM, 12), np.float32)
+    tensors["bert.embeddings.word_embeddings.weight"] = np.zeros((19, DIM), np.float32)
+    tensors["bert.encoder.layer.0.output.dense.bias"] = np.zeros(DIM, np.int8)
+    for layer in (9, 10):
+        tensors[f"bert.encoder.layer.{layer}.output.dense.bias"] = np.zeros(DIM, np.float32)
+    assert_fails(
+        reads,
+        write_folder(tensors=tensors),
+        "2 tensor(s) missing: bert.embeddings.LayerNorm.bias, bert.encoder.layer.1.output.dense.weight",
+        "2 of another shape: ",
+        "bert.encoder.layer.0.intermediate.dense.weight is (8, 12), not (12, 8)",
+        "bert.embeddings.word_embeddings.weight is (19, 8), not (20, 8)",
+        "1 not of F16, BF16, F32, F64: bert.encoder.layer.0.output.dense.bias is I8",
+        "2 layer(s) beyond num_layers=2: bert.encoder.layer.9, bert.encoder.layer.10",
+    )
+
+
+def test_numbers_that_are_not_finite_are_named(write_folder):
+    tensors = bert_tensors()
+    names = ("bert.embeddings.LayerNorm.bias", "bert.encoder.layer.1.output.dense.weight", "bert.pooler.dense.bias")
+    for name, bad in zip((*names, "classifier.weight"), (np.nan, np.inf, -np.inf, np.nan), strict=True):
+        tensors[name].flat[3] = bad
+    words = (f"not finite in {', '.join(names)}, classifier.weight; copy it again",)
+    assert_fails(reads, write_folder(tensors=tensors), *words)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"model_type": "gpt2"}, ["model_type='gpt2'", "bert, distilbert, roberta"]),
+        ({"model_type": None}, ["model_type=None"]),
+        ({"hidden_size": None, "vocab_size": None}, ["lacks vocab_size, hidden_size"]),
+        ({"hidden_size": "8"}, ["hidden_size='8'; it must be an integer"]),
+        ({"num_attention_heads": 3}, ["num_heads must divide dim=8, got 3", "num_heads is num_attention_heads"]),
+        ({"hidden_act": "mish"}, ["hidden_act='mish'", "gelu_new"]),
+        ({"position_embedding_type": "relative_key"}, ["position_embedding_type='relative_key'", "'absolute'"]),
+        ({"is_decoder": True}, ["is_decoder=True"]),
+        ({"model_type": ["bert"]}, ["model_type=['bert']"]),
+        ({"hidden_act": ["gelu"]}, ["hidden_act=['gelu']"]),
+        ({"layer_norm_eps": "tiny"}, ["layer_norm_eps='tiny'; it must be a number"]),
+        ({"id2label": ["bad", "good"]}, ["id2label=['bad', 'good']; it must be an object"]),
+        ({"id2label": "bad"}, ["id2label='bad'"]),
+    ],
+    ids=lambda value: "" if isinstance(value, list) else ",".join(f"{name}={value[name]}" for name in value),
+)
+def test_a_configuration_that_is_not_supported_is_named(write_folder, config, words):
+    assert_fails(reads, write_folder(config=config), "config.json", *words)
+
+
+def test_fields_that_old_configurations_leave_out_have_their_defaults(write_folder):
+    left_out = dict.fromkeys(("type_vocab_size", "hidden_act", "layer_norm_eps", "pad_token_id", "id2label"))
+    found = reads(write_folder(config=left_out))
+    assert found.config == EncoderConfig(20, 8, 2, 2, 12, 16)
+    assert found.classes == ("LABEL_0", "LABEL_1", "LABEL_2")
+
+
+def test_null_stands_for_what_is_left_out(write_folder):
+    folder = write_folder()
+    values = json.loads((folder / "config.json").read_text())
+    nulls = dict.fromkeys(("type_vocab_size", "hidden_act", "is_decoder", "position_embedding_type", "id2label"))
+    (folder / "config.json").write_text(json.dumps(values | nulls))
+    found = reads(folder)
+    assert found.config == EncoderConfig(20, 8, 2, 2, 12, 16)
+    assert found.classes == ("LABEL_0", "LABEL_1", "LABEL_2")
+
+
+def test_pickled_weights_are_refused_unread(write_folder):
+    folder = write_folder()
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'false'\ntR.")
+    assert_fails(
+        reads, folder, "no model.safetensors but pytorch_model.bin", "pickles", "save the weights as safetensors"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("config.json", None, ["holds no config.json; it must hold"]),
+        ("config.json", b"{", ["config.json is no JSON"]),
+        ("config.json", b"\xff", ["config.json is no JSON"]),
+        ("config.json", b"[]", ["holds a list instead of an object"]),
+        ("config.json", b"[" * 100_000, ["config.json is no JSON"]),
+        ("model.safetensors", None, ["holds no model.safetensors; it must hold"]),
+        ("model.safetensors", b"junk", ["cannot be read as safetensors", "copy it again"]),
+        (
+            "tokenizer.json",
+            None,
+            ["holds no tokenizer.json", "AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER)"],
+        ),
+        ("tokenizer.json", b"{}", ["cannot be used as a tokenizer", "copy it again"]),
+    ],
+)
+def test_a_file_that_is_missing_or_damaged_is_named(write_folder, name, content, words):
+    folder = write_folder()
+    (folder / name).unlink() if content is None else (folder / name).write_bytes(content)
+    assert_fails(reads, folder, *words)
+
+
+def test_weights_in_many_files_are_refused(write_folder):
+    folder = write_folder()
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {}}))
+    assert_fails(reads, folder, "split over many files")
+
+
+def test_what_was_read_is_said_in_one_line(write_folder):
+    lines = []
+    words = [*WORDS, *(f"more{number}" for number in range(20 - len(WORDS)))]
+    load_pretrained(str(write_folder(words=words)), log=lines.append)
+    assert lines == ["bert of 2 layers, 8 wide, 20 tokens; of a head it brings hidden and logits"]
+
+
+def test_a_truncated_file_is_refused(write_folder):
+    folder = write_folder()
+    save_file(bert_tensors(), folder / "model.safetensors")
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+    assert_fails(reads, folder, "cannot be read as safetensors")

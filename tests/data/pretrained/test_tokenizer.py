@@ -1,0 +1,189 @@
+"""Texts as tokens: cut, counted and padded, by a tokenizer that fits the weights."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.data.pretrained.conftest import WORDS, word_tokenizer
+from tests.errors import assert_fails
+from train.config.errors import UserError
+from train.data.pretrained import EncoderTokenizer, load_tokenizer
+from train.data.tokens import token_batch
+from unroll_jax.models import EncoderConfig
+
+CONFIG = EncoderConfig(20, 8, 2, 2, 12, max_positions=8)
+CLS, SEP = 2, 3
+
+
+@pytest.fixture
+def tokenizer():
+    return EncoderTokenizer(word_tokenizer(WORDS), CONFIG)
+
+
+def numbers(text):
+    return [WORDS.index(word) for word in text.split()]
+
+
+def test_texts_become_tokens_as_long_as_they_are(tokenizer):
+    found = tokenizer.encode(["a good film", "bad"])
+    assert [each.tolist() for each in found.tokens] == [
+        [CLS, *numbers("a good film"), SEP],
+        [CLS, *numbers("bad"), SEP],
+    ]
+    assert found.tokens[0].dtype == np.int32
+    assert found.truncated == 0
+
+
+def test_pairs_have_two_kinds_of_token_where_the_encoder_knows_them(tokenizer):
+    found = tokenizer.encode(["a film"], ["good"])
+    assert found.tokens[0].tolist() == [CLS, *numbers("a film"), SEP, *numbers("good"), SEP]
+    assert found.token_types[0].tolist() == [0, 0, 0, 0, 1, 1]
+    single = EncoderTokenizer(word_tokenizer(WORDS), EncoderConfig(20, 8, 2, 2, 12, 8, token_types=0))
+    assert single.encode(["a film"], ["good"]).token_types[0].tolist() == [0] * 6
+
+
+def test_texts_that_are_too_long_lose_their_end_and_are_counted(tokenizer):
+    found = tokenizer.encode(["a film that is long and never ends", "bad", "a good film that never ends"])
+    assert found.tokens[0].tolist() == [CLS, *numbers("a film that is long and"), SEP]
+    assert [len(each) for each in found.tokens] == [8, 3, 8]
+    assert found.truncated == 1
+    assert [len(each) for each in tokenizer.encode(["a good film", "bad"], max_length=4).tokens] == [4, 3]
+    # What one call allows is not left over for the next.
+    assert len(tokenizer.encode(["a good film"]).tokens[0]) == 5
+
+
+def test_of_pairs_that_are_too_long_the_longer_text_loses_its_end(tokenizer):
+    found = tokenizer.encode(["a film that is long and never ends"], ["good"])
+    assert found.tokens[0].tolist() == [CLS, *numbers("a film that is"), SEP, *numbers("good"), SEP]
+    assert found.truncated == 1
+
+
+def test_batches_are_padded_with_the_encoders_own_token(tokenizer):
+    batch, truncated = token_batch(tokenizer, ["a good film", "bad"], max_length=8)
+    rest = [0] * 3
+    assert batch.tokens.tolist() == [
+        [CLS, *numbers("a good film"), SEP, *rest],
+        [CLS, *numbers("bad"), SEP, 0, 0, *rest],
+    ]
+    assert batch.mask.sum(axis=1).tolist() == [5, 3]
+    assert truncated == 0
+    roberta = EncoderTokenizer(
+        word_tokenizer(WORDS), EncoderConfig(20, 8, 2, 2, 12, 8, position_offset=2, padding_token=1)
+    )
+    assert token_batch(roberta, ["bad"], max_length=8)[0].tokens[0, 3:].tolist() == [1] * 5
+
+
+def test_empty_texts_are_counted_and_numbered(tokenizer):
+    with pytest.raises(UserError, match=r"3 texts without a word, number 2, 3, 4; leave them out, or mend them"):
+        tokenizer.encode(["bad", "", " \n", "<BR />"])
+    with pytest.raises(UserError, match="1 second texts without a word, number 1"):
+        tokenizer.encode(["bad"], [""])
+
+
+def test_halves_of_characters_are_numbered(tokenizer):
+    with pytest.raises(UserError, match="1 texts that are no valid UTF-8, number 2; leave them out, or mend them"):
+        tokenizer.encode(["bad", "a \udc80 film"])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "max_length", "message"),
+    [
+        (None, 2, r"in \[3, 8\], as 2 tokens are added to each text .*got 2"),
+        (None, 9, r"in \[3, 8\].*got 9"),
+        (["good"], 4, r"in \[5, 8\], as 3 tokens are added to each pair .*got 4"),
+    ],
+)
+def test_a_length_that_cannot_be_is_refused(tokenizer, seconds, max_length, message):
+    with pytest.raises(ValueError, match=f"max_length must be {message}"):
+        tokenizer.encode(["bad"], seconds, max_length=max_length)
+
+
+def test_the_least_length_leaves_a_token_of_every_text(tokenizer):
+    found = tokenizer.encode(["a film that is long"], ["good and long"], max_length=5)
+    assert found.tokens[0].tolist() == [CLS, *numbers("a"), SEP, *numbers("good"), SEP]
+    short = EncoderTokenizer(word_tokenizer(WORDS), EncoderConfig(20, 8, 2, 2, 12, max_positions=4))
+    assert short.encode(["a film that is long"]).tokens[0].tolist() == [CLS, *numbers("a film"), SEP]
+    with pytest.raises(ValueError, match=r"max_length must be in \[5, 4\].* the encoder has 4 positions, got None"):
+        short.encode(["bad"], ["good"])
+
+
+def test_pairs_of_different_number_are_refused(tokenizer):
+    with pytest.raises(ValueError, match="seconds must be as many as texts, 2, got 1"):
+        tokenizer.encode(["bad", "good"], ["film"])
+
+
+def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused(tmp_path):
+    words = [*WORDS, *(f"more{number}" for number in range(9))]
+    word_tokenizer(words).save(str(tmp_path / "tokenizer.json"))
+    number = len(words) - 1
+    problem = f"{number - 19} of its tokens, as 'more8' with number {number}, have no row in the embedding table of 20"
+    assert_fails(lambda folder: load_tokenizer(folder, CONFIG), tmp_path, "does not fit the vocabulary", problem)
+
+
+ROBERTA = EncoderConfig(20, 8, 2, 2, 12, 8, position_offset=2, padding_token=1)
+
+
+def test_a_tokenizer_that_pads_with_another_token_is_refused(tmp_path):
+    word_tokenizer(WORDS).save(str(tmp_path / "tokenizer.json"))
+    problem = "its padding token '[PAD]' has number 0, config.json has pad_token_id=1; take the tokenizer that came"
+    assert_fails(lambda folder: load_tokenizer(folder, ROBERTA), tmp_path, problem)
+
+
+@pytest.mark.parametrize("name", ["[PAD]", "<pad>", "<filler>"])
+def test_the_padding_token_goes_by_its_usual_names_or_its_own(tmp_path, name):
+    tokenizer = word_tokenizer([name, *WORDS[1:]])
+    tokenizer.enable_padding(pad_token=name) if name == "<filler>" else tokenizer.no_padding()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert load_tokenizer(tmp_path, CONFIG).padding_token == 0
+    assert_fails(lambda folder: load_tokenizer(folder, ROBERTA), tmp_path, f"its padding token {name!r} has number 0")
+
+
+def test_a_tokenizer_without_a_padding_token_is_given_the_encoders(tmp_path):
+    tokenizer = word_tokenizer(["zero", *WORDS[1:]])
+    tokenizer.enable_padding(pad_token="[PAD]")
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert load_tokenizer(tmp_path, ROBERTA).padding_token == 1
+
+
+@pytest.mark.parametrize(("rows", "said"), [(len(WORDS), False), (len(WORDS) + 1, False), (len(WORDS) + 2, True)])
+def test_it_is_said_when_much_of_the_table_has_no_token(tmp_path, rows, said):
+    word_tokenizer(WORDS).save(str(tmp_path / "tokenizer.json"))
+    lines = []
+    load_tokenizer(tmp_path, EncoderConfig(rows, 8, 2, 2, 12, 8), log=lines.append)
+    line = f"{tmp_path / 'tokenizer.json'} has 14 tokens for an embedding table of {rows} rows: make sure that"
+    assert [each.startswith(line) for each in lines] == [True] * said
+
+
+def test_added_tokens_count_as_tokens(tmp_path):
+    tokenizer = word_tokenizer(WORDS)
+    tokenizer.add_special_tokens([f"[extra{number}]" for number in range(20)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert_fails(lambda folder: load_tokenizer(folder, CONFIG), tmp_path, "'[extra19]'")
+
+
+def no_special(found):
+    found["post_processor"]["special_tokens"] = {}
+
+
+def special_beyond(found):
+    found["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [99]
+
+
+def no_unknown(found):
+    found["model"]["unk_token"] = "[NONE]"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (special_beyond, ["1 of its tokens, as '[SEP]' with number 99, have no row in the embedding table of 20"]),
+        (no_unknown, ["cannot be used as a tokenizer (WordLevel error: Missing [UNK] token"]),
+        (no_special, ["cannot be used as a tokenizer (no entry found for key); copy it again"]),
+    ],
+)
+def test_a_tokenizer_that_fails_over_some_text_is_refused_when_it_is_read(tmp_path, spoil, words):
+    found = json.loads(word_tokenizer(WORDS).to_str())
+    spoil(found)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(found))
+    assert_fails(lambda folder: load_tokenizer(folder, CONFIG), tmp_path, *words)

@@ -1,0 +1,108 @@
+"""Original files in folders: those that cannot be reached, or lie under odd names and links, are told in one line."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.errors import assert_fails
+from train.config.data import DataConfig, ImageConfig, TextConfig
+from train.config.errors import UserError
+from train.data.files import files_below, fingerprint_files, require_listable
+from train.data.frames import fingerprint_frames
+from train.data.images import prepare as prepare_images
+from train.data.published_texts import fingerprint_imdb
+from train.data.text import prepare as prepare_texts
+from train.data.video import prepare
+
+CONFIGS = {
+    "frames": (prepare, DataConfig("frames", "there")),
+    "file": (prepare, DataConfig("file", "there")),
+    "image_folder": (prepare_images, ImageConfig("image_folder", "there")),
+    "cifar10": (prepare_images, ImageConfig("cifar10", "there")),
+    "table": (prepare_texts, TextConfig("table", "there")),
+    "imdb": (prepare_texts, TextConfig("imdb", "there")),
+}
+
+
+@pytest.mark.parametrize("source", CONFIGS)
+def test_a_root_without_permission_is_told_in_one_line(source, monkeypatch):
+    # Tests may run as root, whom nothing is forbidden.
+    def forbidden(path, **_):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", forbidden)
+    read, config = CONFIGS[source]
+    with pytest.raises(UserError, match=r"^data.root=there cannot be read \('there.*': Permission denied\); name a pl"):
+        read(config)
+
+
+def test_a_folder_without_permission_is_no_empty_folder(monkeypatch, tmp_path):
+    (tmp_path / "Test").mkdir()
+    scan = os.scandir
+
+    def forbidden(path):
+        if str(path).endswith("Test"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", forbidden)
+    assert_fails(files_below, tmp_path, "Test cannot be listed (Permission denied)")
+
+
+def test_links_to_folders_are_followed_and_those_to_a_folder_above_refused(tmp_path):
+    for name in ("root/a", "elsewhere"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "1.png").write_text("")
+    (tmp_path / "root/b").symlink_to(tmp_path / "elsewhere")
+    assert [path.relative_to(tmp_path / "root") for path in sorted(files_below(tmp_path / "root"))] == [
+        Path("a/1.png"),
+        Path("b/1.png"),
+    ]
+    (tmp_path / "elsewhere/up").symlink_to(tmp_path / "root")
+    assert_fails(files_below, tmp_path / "root", "links to a folder above it")
+
+
+@pytest.mark.parametrize(("name", "words"), [("a\udce9", "is not UTF-8"), ("a\nb", "control characters")])
+def test_names_that_cannot_be_shown_are_refused(tmp_path, name, words):
+    (tmp_path / name).write_text("")
+    assert_fails(lambda root: fingerprint_files([root / name], root=root), tmp_path, ascii(name), words)
+
+
+@pytest.fixture
+def forbidden(monkeypatch):
+    """``forbidden(folder)``: the folder may not be listed, which permissions alone do not tell a test run by root."""
+    scan = os.scandir
+
+    def forbid(folder):
+        def refuse(path="."):
+            if Path(path) == folder:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            return scan(path)
+
+        monkeypatch.setattr(os, "scandir", refuse)
+
+    return forbid
+
+
+@pytest.mark.parametrize("place", [".", "clip1"])
+def test_frames_that_may_not_be_listed_are_not_taken_for_none(tmp_path, forbidden, place):
+    for name in ("clip0", "clip1"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "001.png").write_bytes(b"1")
+    assert len(files_below(tmp_path)) == 2
+    forbidden(tmp_path / place)
+    with pytest.raises(UserError, match=r"cannot be listed \(Permission denied\); it needs permission"):
+        fingerprint_frames(tmp_path)
+
+
+@pytest.mark.parametrize("place", [".", "train/neg"])
+def test_reviews_that_may_not_be_listed_are_not_taken_for_none(tmp_path, forbidden, place):
+    if place != ".":
+        (tmp_path / "train" / "neg").mkdir(parents=True)
+        (tmp_path / "train" / "neg" / "0_3.txt").write_text("bad")
+    require_listable(tmp_path)
+    forbidden(tmp_path / place)
+    with pytest.raises(UserError, match=r"cannot be listed \(Permission denied\)"):
+        fingerprint_imdb(tmp_path)

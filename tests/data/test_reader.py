@@ -1,0 +1,80 @@
+import itertools
+import time
+
+import numpy as np
+import pytest
+
+from train.data.reader import in_order, read_ahead, shuffled
+
+
+def identity(numbers: np.ndarray) -> np.ndarray:
+    return numbers
+
+
+def take(num_records: int, count: int, *, start: int = 0, batch_size: int = 4, seed: int = 0) -> np.ndarray:
+    """The numbers of some batches in a row."""
+    batches = shuffled(num_records, identity, batch_size=batch_size, seed=seed)
+    return np.array(list(itertools.islice(read_ahead(batches, start), count)))
+
+
+def test_every_epoch_visits_each_record_once_though_batches_span_epochs():
+    numbers = take(10, 15).ravel()  # 60 numbers: six epochs of ten
+    for epoch in numbers.reshape(6, 10):
+        assert sorted(epoch) == list(range(10))
+
+
+def test_every_epoch_has_an_order_of_its_own():
+    epochs = take(40, 30).reshape(3, 40)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_batches_depend_on_seed_and_step_alone():
+    np.testing.assert_array_equal(take(100, 50, seed=3), take(100, 50, seed=3))
+    assert (take(100, 50, seed=3) != take(100, 50, seed=4)).any()
+
+
+@pytest.mark.parametrize("start", [0, 1, 7, 24, 1000])
+def test_iterators_start_at_any_step_and_agree_with_random_access(start):
+    batches = shuffled(10, identity, batch_size=4, seed=5)
+    from_iterator = itertools.islice(read_ahead(batches, start), 10)  # four epochs
+    for step, batch in enumerate(from_iterator, start=start):
+        np.testing.assert_array_equal(batch, batches[step])
+
+
+def test_batches_may_be_larger_than_the_data():
+    assert take(3, 2, batch_size=8).shape == (2, 8)
+
+
+def test_in_order_gives_each_record_once_and_a_short_last_batch():
+    batches = list(read_ahead(in_order(10, identity, batch_size=4)))
+    assert [batch.tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_batches_are_read_ahead_of_their_use():
+    seen: list[int] = []
+
+    def read(numbers: np.ndarray) -> np.ndarray:
+        seen.append(len(numbers))
+        return numbers
+
+    iterator = read_ahead(shuffled(10, read, batch_size=4, seed=0))
+    next(iterator)
+    deadline = time.monotonic() + 10.0
+    while len(seen) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(seen) >= 4
+
+
+def test_errors_of_the_reader_reach_the_caller():
+    def read(numbers: np.ndarray) -> np.ndarray:
+        raise ZeroDivisionError("one line")
+
+    with pytest.raises(ZeroDivisionError, match="one line") as caught:
+        next(read_ahead(shuffled(10, read, batch_size=4, seed=0)))
+    assert str(caught.value) == "one line"
+
+
+@pytest.mark.parametrize(("batch_size", "seed", "name"), [(0, 0, "batch_size"), (4, -1, "seed"), (4, 2**32, "seed")])
+def test_arguments_out_of_range_are_named(batch_size, seed, name):
+    with pytest.raises(ValueError, match=f"{name} must be"):
+        shuffled(10, identity, batch_size=batch_size, seed=seed)

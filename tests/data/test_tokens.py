@@ -1,0 +1,261 @@
+"""Texts as batches of tokens: words, pairs, truncation, buckets, and batches by number."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from train.config.data import TextConfig
+from train.config.errors import UserError
+from train.data import tokens
+from train.data import words as words_module
+from train.data.text import load
+from train.data.tokens import TokenBatch, TokenData, bucket_lengths, group, token_batch
+from train.data.words import Encoded, WordTokenizer, learn_words
+
+LENGTHS = [3, 5, 8, 9, 14, 20, 30, 40, 70] * 9
+SHAPES = {8, 12, 16, 24, 32, 48, 50}  # of texts of at most 50 tokens
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """81 texts to train, of many lengths, each of which begins with a word of its own."""
+    root = tmp_path_factory.mktemp("texts")
+    lines = [" ".join([f"w{number}", *["and"] * (length - 1)]) for number, length in enumerate(LENGTHS)]
+    for name, rows in (("train", lines), ("dev", lines[:12]), ("test", lines[:20])):
+        rows = [f"{line}\t{number % 3}" for number, line in enumerate(rows)]
+        (root / f"{name}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    config = TextConfig("table", str(root), str(root / "prepared"))
+    return lambda: load(config, log=lambda line: None)
+
+
+@pytest.fixture(scope="module")
+def words(texts):
+    return learn_words(texts())
+
+
+@pytest.fixture
+def data(texts, words):
+    return TokenData(texts(), words, max_length=50, log=lambda line: None)
+
+
+def numbers_of(batch: TokenBatch, words) -> list[int]:
+    """Which texts a batch holds, from the words they begin with."""
+    return [int(words.vocabulary[token].removeprefix("w")) for token in batch.tokens[:, 0]]
+
+
+def test_tokens_are_the_numbers_of_words_and_unknown_words_are_one(words):
+    assert words.vocabulary[:4] == ("<padding>", "<unknown>", "<separator>", "and")
+    found = words.encode(["w7 and W3", "never seen and"])
+    assert [[words.vocabulary[token] for token in tokens] for tokens in found.tokens] == [
+        ["w7", "and", "w3"],
+        ["<unknown>", "<unknown>", "and"],
+    ]
+    assert (found.truncated, found.tokens[0].dtype) == (0, np.int32)
+
+
+def test_words_are_learned_most_frequent_first_from_the_splits_that_count(texts):
+    assert len(learn_words(texts()).vocabulary) == 3 + 1 + len(LENGTHS)
+    assert learn_words(texts(), at_least=2).vocabulary[3:] == ("and",)
+    assert len(learn_words(texts(), splits=("test",)).vocabulary) == 3 + 1 + 20
+    with pytest.raises(ValueError, match=r"at_least=10000 leaves no word"):
+        learn_words(texts(), at_least=10_000)
+
+
+def test_buckets_are_few_and_waste_less_than_a_third():
+    assert bucket_lengths(100) == (8, 12, 16, 24, 32, 48, 64, 96, 100)
+    assert bucket_lengths(64) == (8, 12, 16, 24, 32, 48, 64)
+    assert bucket_lengths(12) == (8, 12)
+    assert bucket_lengths(5) == (5,)
+    with pytest.raises(ValueError, match="max_length must be at least 1, got 0"):
+        bucket_lengths(0)
+
+
+def test_batches_hold_the_texts_as_they_are_and_nothing_else(data, texts, words):
+    read = texts()
+    for batch in itertools.islice(data.batches("train", batch_size=8, seed=1), 20):
+        assert batch.tokens.dtype == batch.token_types.dtype == batch.labels.dtype == np.int32
+        for row, number in enumerate(numbers_of(batch, words)):
+            (text,), (label,), _ = read.read("train", [number])
+            expected = [words.vocabulary.index(word) for word in text.split()][:50]
+            assert batch.tokens[row][batch.mask[row]].tolist() == expected
+            assert batch.mask[row].tolist() == [True] * len(expected) + [False] * (
+                batch.tokens.shape[1] - len(expected)
+            )
+            assert not batch.tokens[row][~batch.mask[row]].any()
+            assert batch.labels[row] == label == number % 3
+        assert not batch.token_types.any()
+
+
+def test_every_epoch_shows_each_text_once_but_for_a_random_rest(data, words):
+    batches = data.batches("train", batch_size=8, seed=0)
+    assert data.steps_an_epoch("train", batch_size=8) == 10
+    epochs = [
+        [number for batch in itertools.islice(batches, 10) for number in numbers_of(batch, words)] for _ in range(12)
+    ]
+    assert all(len(set(epoch)) == len(epoch) == 80 for epoch in epochs)
+    left = [next(iter({*range(81)} - {*epoch})) for epoch in epochs]
+    assert len({LENGTHS[number] for number in left}) > 3, "what is left over does not depend on its length"
+    assert len({tuple(epoch) for epoch in epochs}) == 12
+
+
+def test_batches_have_few_shapes_and_are_short_where_their_texts_are(data):
+    found = list(itertools.islice(data.batches("train", batch_size=8, seed=0), 10))
+    assert {batch.tokens.shape for batch in found} == {(8, length) for length in SHAPES}
+    filled = sum(batch.mask.sum() for batch in found) / sum(batch.mask.size for batch in found)
+    one_length = sum(batch.mask.sum() for batch in found) / (80 * 50)
+    assert filled > 0.7 > 0.5 > one_length
+    lengths = [batch.tokens.shape[1] for batch in found]
+    assert lengths != sorted(lengths), "lengths come in random order"
+
+
+@pytest.mark.parametrize("start", [0, 3, 9, 10, 25])
+def test_batches_depend_on_seed_and_step_alone(data, texts, words, start):
+    again = TokenData(texts(), words, max_length=50, log=lambda line: None)
+    resumed = itertools.islice(again.batches("train", batch_size=8, seed=3, start_step=start), 12)
+    for step, batch in enumerate(resumed, start=start):
+        expected = data.batch("train", batch_size=8, seed=3, step=step)
+        for found, wanted in zip(batch, expected, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+    first, other = (data.batch("train", batch_size=8, seed=seed, step=0) for seed in (3, 4))
+    assert numbers_of(first, words) != numbers_of(other, words)
+
+
+def test_more_texts_a_batch_than_there_are_show_each_equally_often_or_once_more(data, words):
+    batch = data.batch("validation", batch_size=30, seed=0, step=5)
+    counts = np.bincount(numbers_of(batch, words), minlength=12)
+    assert sorted(counts) == [2] * 6 + [3] * 6
+    assert data.steps_an_epoch("validation", batch_size=30) == 1
+
+
+def test_examples_are_each_text_once_in_the_order_that_is_said(data, words):
+    batches = list(data.examples("test", batch_size=8))
+    assert [len(batch.labels) for batch in batches] == [8, 8, 4]
+    order = data.order("test", batch_size=8)
+    assert [numbers_of(batch, words) for batch in batches] == [numbers.tolist() for numbers in order]
+    assert sorted(np.concatenate(order)) == list(range(20))
+    lengths = [batch.tokens.shape[1] for batch in batches]
+    assert lengths == sorted(lengths)
+
+
+def test_groups_are_full_and_of_one_length_but_where_one_ends():
+    lengths = np.array([8] * 5 + [16] * 7 + [32] * 3)
+    order = np.random.default_rng(0).permutation(15)
+    batches = group(lengths, order, 4)
+    assert [sorted(lengths[batch]) for batch in batches] == [[8] * 4, [8, 16, 16, 16], [16] * 4, [32] * 3]
+    assert sorted(np.concatenate(batches)) == list(range(15))
+
+
+def test_truncation_is_counted_and_said_once_a_split(texts, words):
+    lines: list[str] = []
+    data = TokenData(texts(), words, max_length=25, log=lines.append)
+    assert lines == []
+    for _ in range(2):
+        batches = list(data.examples("train", batch_size=16))
+    assert lines == ["  train: 27 of 81 texts have more than 25 tokens and lose their end"]
+    assert max(batch.tokens.shape[1] for batch in batches) == 25
+    quiet: list[str] = []
+    list(TokenData(texts(), words, max_length=70, log=quiet.append).examples("train", batch_size=16))
+    assert quiet == []
+
+
+def test_a_split_of_few_texts_is_cut_before_it_is_tokenised(texts, words):
+    read = texts()
+    read.keep("train", 20)
+    data = TokenData(read, words, max_length=50)
+    assert data.num_examples("train") == sum(len(batch.labels) for batch in data.examples("train", batch_size=8)) == 20
+
+
+def test_what_is_kept_of_a_split_is_a_fixed_random_choice(texts, words):
+    def kept():
+        read = texts()
+        read.keep("train", 20)
+        batches = TokenData(read, words, max_length=50, log=lambda line: None).examples("train", batch_size=8)
+        return {number for batch in batches for number in numbers_of(batch, words)}
+
+    once = kept()
+    assert once == kept()
+    assert once < set(range(81))
+    assert once != set(range(20))
+
+
+def test_texts_at_hand_are_a_batch_without_labels():
+    words = WordTokenizer(["a", "fine", "film"])
+    batch, truncated = token_batch(words, ["a fine film", "film"], max_length=2)
+    np.testing.assert_array_equal(batch.tokens, [[3, 4], [5, 0]])
+    np.testing.assert_array_equal(batch.mask, [[True, True], [True, False]])
+    assert (batch.labels.tolist(), truncated) == ([-1, -1], 1)
+
+
+class Letters:
+    """Another tokenizer, with another padding."""
+
+    padding_token, checksum = 9, 0
+
+    def encode(self, texts, seconds=None, *, max_length=None):
+        assert seconds is not None
+        tokens = [
+            np.frombuffer((a + b).encode(), np.uint8).astype(np.int32)[:max_length]
+            for a, b in zip(texts, seconds, strict=True)
+        ]
+        return Encoded(tokens, [np.ones_like(each) for each in tokens], 0)
+
+
+def test_any_tokenizer_will_do_and_padding_is_its_own(tmp_path):
+    rows = [f'{{"text": "{"a" * (1 + n % 5)}", "second": "b", "label": {n % 2}}}' for n in range(40)]
+    (tmp_path / "t.jsonl").write_text("\n".join(rows))
+    config = TextConfig("table", str(tmp_path / "t.jsonl"), str(tmp_path / "prepared"), second_column="second")
+    data = TokenData(load(config, log=lambda line: None), Letters(), max_length=20)
+    for batch in data.examples("train", batch_size=32):
+        assert {*np.unique(batch.tokens)} == {9, ord("a"), ord("b")}
+        np.testing.assert_array_equal(batch.mask, batch.tokens != 9)
+        np.testing.assert_array_equal(batch.token_types, batch.mask)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda data: data.batches("train", batch_size=0, seed=0), "batch_size must be at least 1, got 0"),
+        (lambda data: data.batches("train", batch_size=1, seed=-1), r"seed must be in \[0, 2\*\*32\), got -1"),
+        (lambda data: data.batches("train", batch_size=1, seed=0, start_step=-1), "start_step must be at least 0"),
+        (lambda data: data.batch("train", batch_size=1, seed=0, step=-1), "step must be at least 0, got -1"),
+        (lambda data: data.batch("dev", batch_size=1, seed=0, step=0), "split must be one of train, validation, test"),
+        (lambda data: data.examples("train", batch_size=0), "batch_size must be at least 1, got 0"),
+        (lambda data: data.tokenizer.encode(["a"], ["b"], max_length=2), "max_length must be at least 3, got 2"),
+        (lambda data: data.tokenizer.encode(["a"], ["b", "c"]), "seconds must be as many as texts, 1, got 2"),
+        (lambda data: WordTokenizer(["a", "b", "a"]), "words must differ, got 'a' more than once"),
+        (lambda data: learn_words(data, at_least=0), "at_least must be at least 1, got 0"),
+    ],
+)
+def test_arguments_out_of_range_are_named(data, call, message):
+    with pytest.raises(ValueError, match=message):
+        call(data)
+
+
+@pytest.mark.parametrize("column", [0, 1])
+def test_a_text_without_words_is_told(column):
+    pair = [["fine", "dull"], ["fine", "dull"]]
+    pair[column][1] = " <br /> "
+    with pytest.raises(UserError, match=f"1 {'second ' * column}texts without a word, number 2; leave them out"):
+        WordTokenizer(["fine"]).encode(*pair)
+
+
+def test_every_text_is_checked_once(monkeypatch, data):
+    checked = []
+    monkeypatch.setattr(words_module, "is_whole", lambda text: not checked.append(text))
+    fresh = TokenData(data._data, data.tokenizer, max_length=50)
+    list(fresh.examples("train", batch_size=8))
+    assert len(checked) == data.num_examples("train") == 81
+
+
+def test_a_text_that_cannot_be_used_is_told_by_its_number_in_the_split(monkeypatch, data):
+    monkeypatch.setattr(tokens, "ENCODED_TOGETHER", 8)
+    read = data._data.examples
+
+    def examples(split, *, batch_size):
+        for place, batch in enumerate(read(split, batch_size=batch_size)):
+            yield batch._replace(texts=[*batch.texts[:2], "<Br>", *batch.texts[3:]]) if place == 1 else batch
+
+    monkeypatch.setattr(data._data, "examples", examples)
+    with pytest.raises(UserError, match="1 validation texts without a word, number 11; leave them out"):
+        data.examples("validation", batch_size=8)

@@ -1,0 +1,298 @@
+"""Attention to predecessors, what it lowers and what it does not, and the sweep that lowers the whole."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+from tests import reference
+from tests.energies.any_rho import of_every_rho
+from unroll_jax.descent import Anchor
+from unroll_jax.energies import AttentionParams
+from unroll_jax.energies.attention.causal import causal_attention, sweep_attention
+
+NO_WEIGHT = AttentionParams(None)
+MASKS = {
+    "causal": None,
+    "causal window": np.tri(6, k=-1, dtype=bool) & ~np.tri(6, k=-3, dtype=bool),
+    "prefix": np.tri(6, dtype=bool) | (np.arange(6) < 3),
+    "any": np.random.default_rng(7).random((6, 6)) < 0.4,
+}
+every_form = pytest.mark.parametrize("form", ["jacobi", "softmax"])
+every_rho = pytest.mark.parametrize("rho", list(uj.RHOS))
+both_dtypes = pytest.mark.parametrize("dtype", ["float32", "float64"])
+
+
+def tokens(seed, shape=(6, 3), scale=1.0):
+    return scale * np.random.default_rng(seed).normal(size=shape)
+
+
+def draws(dtype):
+    """200 states and contexts over six orders of magnitude of scale."""
+    scales = np.repeat(np.logspace(-3, 3, 20), 10)[:, None, None]
+    return [(scales * tokens(seed, (200, 6, 3))).astype(dtype) for seed in (0, 1)]
+
+
+def rounding(energy, y, dtype):
+    """Of the energy's value, and of its distances (which are rounded to the tokens' squares) times slopes up to 4/3."""
+    squares = np.max(np.sum(y**2, -1), -1)
+    return 50.0 * jnp.finfo(dtype).eps * (np.abs(energy) + 36.0 * (1.0 + np.minimum(squares, 1e3)))
+
+
+def both(layer, *args):
+    return layer.energy(*args), layer.step(*args)
+
+
+@pytest.mark.usefixtures("x64")
+@every_rho
+def test_energy_and_step_equal_the_reference(rho):
+    """Every mask in either form; weights and step sizes, and whether there is a context, go round."""
+    y, c, W_a, row = tokens(0), tokens(1), tokens(2, (3, 2)), list(uj.RHOS).index(rho)
+    table = [
+        (mask, form, *((None, 1.0), (W_a, 0.3))[(m + f + row) % 2], (c, None)[(m + row // 2) % 2])
+        for (m, mask), (f, form) in itertools.product(enumerate(MASKS), enumerate(("jacobi", "softmax")))
+    ]
+
+    @jax.jit
+    def all_of(W_a, y, c):
+        found = []
+        for mask, form, weight, step_size, context in table:
+            dim, rank = (None, None) if weight is None else (3, 2)
+            layer = causal_attention(rho=rho, form=form, step_size=step_size, mask=MASKS[mask], dim=dim, rank=rank)
+            args = AttentionParams(None if weight is None else W_a), y, None if context is None else c
+            found.append(both(layer, *args))
+        return found
+
+    for (*entry, weight, step_size, context), (energy, stepped) in zip(table, all_of(W_a, y, c), strict=True):
+        held, system = y if context is None else context, {"rho": rho, "graph": MASKS[entry[0]], "W_a": weight}
+        message = f"{entry}, step_size={step_size}, context={context is not None}"
+        expected = np.sum(reference.causal_energy(y, held, **system))
+        np.testing.assert_allclose(energy, expected, rtol=1e-12, atol=1e-12, err_msg=message)
+        expected = reference.causal_step(y, held, form=entry[1], step_size=step_size, **system)
+        np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-12, err_msg=message)
+
+
+@pytest.mark.usefixtures("x64")
+@every_form
+def test_gradients_equal_finite_differences_of_the_reference(form):
+    points = {"W_a": tokens(2, (3, 2)), "y": tokens(0), "x": tokens(1)}
+    weight = tokens(4)
+    layer = causal_attention(form=form, rho="log", dim=3, rank=2)
+
+    def ours(W_a, y, x):
+        energy, stepped = both(layer, AttentionParams(W_a), y, x)
+        return energy + jnp.sum(weight * stepped)
+
+    def expected(W_a, y, x):
+        energy = np.sum(reference.causal_energy(y, x, rho="log", W_a=W_a))
+        return energy + np.sum(weight * reference.causal_step(y, x, rho="log", form=form, W_a=W_a))
+
+    gradients = jax.jit(jax.grad(ours, (0, 1, 2)))(*points.values())
+    for place, (name, point) in enumerate(points.items()):
+        direction = tokens(5, point.shape)
+        by_differences = reference.directional_derivative(lambda p: expected(**{**points, name: p}), point, direction)  # noqa: B023
+        np.testing.assert_allclose(np.sum(gradients[place] * direction), by_differences, rtol=1e-8)
+
+
+@every_form
+@both_dtypes
+def test_no_step_raises_the_energy_to_a_context_that_is_held(form, dtype):
+    """For every rho and layer, with a context of its own and with the state as context."""
+    options = [(1.0, None), (0.3, MASKS["any"])]
+
+    def energies(rho, y, context):
+        found = []
+        for (step_size, mask), (held, x) in itertools.product(options, ((context, context), (y, None))):
+            layer = causal_attention(rho=rho, form=form, step_size=step_size, mask=mask)
+            states = jnp.stack([y, layer.step(NO_WEIGHT, y, x)])
+            found.append(layer.energy(NO_WEIGHT, states, held))
+        return jnp.stack(found)
+
+    with jax.enable_x64(dtype == "float64"):
+        y, context = draws(dtype)
+        found = of_every_rho(energies)(y, context)
+        assert found.dtype == dtype
+    for rho, of_cases in zip(uj.RHOS, np.asarray(found, np.float64), strict=True):
+        for case, (before, after) in enumerate(of_cases):
+            assert np.all(after <= before + rounding(before, y, dtype)), (rho, options[case // 2], case % 2)
+            assert np.mean(after < before) > 0.3, (rho, options[case // 2], case % 2)
+
+
+@pytest.mark.usefixtures("x64")
+@every_form
+def test_no_token_loses_by_its_step_while_its_predecessors_are_held(form):
+    y, context = (np.stack([tokens(seed + start) for seed in range(20)]) for start in (0, 100))
+    layers = {rho: causal_attention(rho=rho, form=form) for rho in ("softmax", "student")}
+    steps = jax.jit(lambda *args: {rho: layer.step(NO_WEIGHT, *args) for rho, layer in layers.items()})(y, context)
+    for rho, seed in itertools.product(layers, range(20)):
+        states = y[seed], np.asarray(steps[rho][seed])
+        before, after = (reference.causal_energy(state, context[seed], rho=rho) for state in states)
+        assert np.all(after <= before + 1e-12), (rho, seed)
+
+
+@both_dtypes
+def test_a_layer_may_raise_the_pair_energy_which_the_sweep_and_the_undirected_step_lower(dtype):
+    """One token leaves a crowd for the first token: its successors, who came to it, are left behind."""
+    y = np.asarray([[0.0], *[[1.0]] * 8], dtype)
+    factories = {"causal": causal_attention, "sweep": sweep_attention, "undirected": uj.attention}
+    layers = {name: factory(rho="power") for name, factory in factories.items()}  # sqrt(z + 1)
+
+    @jax.jit
+    def pair_energies(y):
+        states = {"before": y} | {name: layer.step(NO_WEIGHT, y) for name, layer in layers.items()}
+        return {name: layers["undirected"].energy(NO_WEIGHT, state) for name, state in states.items()}
+
+    with jax.enable_x64(dtype == "float64"):
+        found = {name: float(energy) for name, energy in pair_energies(y).items()}
+    # The same by hand: token 1 goes to 0, token k >= 2 to the mean of 0 and k - 1 ones, weighted by their slopes.
+    expected = reference.pair_energy(reference.causal_step(np.float64(y), np.float64(y), rho="power"), rho="power")
+    assert found["causal"] == pytest.approx(expected, rel=1e-5)
+    assert found["causal"] > found["before"] + 0.4
+    assert max(found["sweep"], found["undirected"]) < found["before"] - 0.5
+
+
+def test_the_energy_of_a_state_as_its_own_context_is_the_pair_energy():
+    energy, pairs = causal_attention().energy, uj.attention().energy
+    all_of = jax.jit(lambda y: (energy(NO_WEIGHT, y), energy(NO_WEIGHT, y, y), pairs(NO_WEIGHT, y)))
+    *found, expected = all_of(np.float32(tokens(0, (2, 6, 3))))
+    for energy in found:
+        np.testing.assert_allclose(energy, expected, rtol=1e-5)
+
+
+def test_the_softmax_form_is_causal_softmax_attention():
+    """Against the fused primitive, with the bias -|z_v|^2 / 2 of its keys; without a weight and with one."""
+    y, W_a = np.float32(tokens(0, (2, 6, 3))), np.float32(tokens(1, (3, 2)))
+
+    @jax.jit
+    def both_ways(W_a, y):
+        def one(weight):
+            dim, rank = (None, None) if weight is None else (3, 2)
+            z = y if weight is None else y @ weight
+            bias = -0.5 * jnp.sum(z**2, axis=-1)[:, None, None, :]
+            key = jnp.pad(z, ((0, 0), (0, 0), (0, 3 - z.shape[-1])))[:, :, None]  # the primitive wants equal widths
+            attended = jax.nn.dot_product_attention(key, key, y[:, :, None], bias=bias, scale=1.0, is_causal=True)
+            stepped = causal_attention(form="softmax", dim=dim, rank=rank).step(AttentionParams(weight), y)
+            return stepped, attended[:, :, 0]
+
+        return one(None), one(W_a)
+
+    for stepped, expected in both_ways(W_a, y):
+        np.testing.assert_allclose(stepped, expected, rtol=1e-5, atol=1e-6)
+
+
+@every_form
+def test_no_token_sees_what_comes_after_it(form):
+    y, other = np.float32(tokens(0, (2, 6, 3)))
+    step = jax.jit(causal_attention(form=form).step)
+    stepped, changed = step(NO_WEIGHT, y), step(NO_WEIGHT, np.concatenate([y[:4], other[4:]]))
+    np.testing.assert_allclose(stepped[:4], changed[:4], rtol=1e-5)
+    np.testing.assert_array_equal(stepped[0], y[0])  # the first has no predecessor
+
+
+@pytest.mark.usefixtures("x64")
+@every_form
+def test_the_fixed_points_of_a_layer_are_tokens_like_the_first(form):
+    y, layer = tokens(0, (5, 2)), causal_attention(form=form, rho="cauchy")
+    consensus = np.broadcast_to(y[:1], y.shape)
+
+    @jax.jit
+    def all_of(y, consensus):
+        last, _ = uj.unroll(layer, NO_WEIGHT, y, num_layers=2000)
+        # To a context that is held the fixed points are the stationary ones instead.
+        held, trace = uj.unroll(layer, NO_WEIGHT, y, y, num_layers=2000)
+        return layer.step(NO_WEIGHT, consensus), last, trace.energy, jax.grad(layer.energy, 1)(NO_WEIGHT, held, y)
+
+    stepped, last, energies, gradient = all_of(y, consensus)
+    np.testing.assert_allclose(stepped, consensus, rtol=1e-14)
+    np.testing.assert_allclose(last, consensus, atol=1e-6)
+    assert np.all(np.diff(energies) <= 1e-12)
+    np.testing.assert_allclose(gradient, 0.0, atol=1e-8)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_sweep_is_the_jacobi_step_taken_token_by_token():
+    """Against the reference's step on one token at a time."""
+    y, x, W_a, graph = tokens(0), tokens(1), tokens(2, (3, 2)), reference.random_graph(np.random.default_rng(3), 6)
+    table = list(itertools.product(uj.RHOS, ((0.0, None, 1.0), (0.7, W_a, 0.3))))
+
+    @jax.jit
+    def all_of(W_a, y, x):
+        found = []
+        for rho, (ridge, weight, step_size) in table:
+            dim, rank = (None, None) if weight is None else (3, 2)
+            layer = sweep_attention(rho=rho, ridge=ridge, step_size=step_size, mask=graph, dim=dim, rank=rank)
+            found.append(layer.step(AttentionParams(None if weight is None else W_a), y, x))
+        return found
+
+    for (rho, (ridge, weight, step_size)), stepped in zip(table, all_of(W_a, y, x), strict=True):
+        expected = y.copy()
+        for u in range(6):
+            system = {"rho": rho, "graph": graph, "ridge": ridge, "anchor": x, "W_a": weight}
+            expected[u] = reference.pair_step(expected, step_size=step_size, **system)[u]
+        np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-12, err_msg=f"{rho}, ridge={ridge}")
+
+
+@both_dtypes
+def test_no_sweep_raises_the_pair_energy(dtype):
+    options = [(0.0, 1.0), (0.1, 0.3)]
+
+    def energies(rho, y, x):
+        layers = [sweep_attention(rho=rho, ridge=ridge, step_size=size) for ridge, size in options]
+        return jnp.stack([la.energy(NO_WEIGHT, jnp.stack([y, la.step(NO_WEIGHT, y, x)]), x) for la in layers])
+
+    with jax.enable_x64(dtype == "float64"):
+        y, x = draws(dtype)
+        found = of_every_rho(energies)(y, x)
+        assert found.dtype == dtype
+    pull = 20.0 * jnp.finfo(dtype).eps * 0.1 * np.sum((y - x) ** 2, axis=(-2, -1))
+    for rho, of_options in zip(uj.RHOS, np.asarray(found, np.float64), strict=True):
+        for option, (before, after) in zip(options, of_options, strict=True):
+            assert np.all(after <= before + rounding(before, y, dtype) + pull), (rho, option)
+
+
+@pytest.mark.parametrize("factory", [causal_attention, sweep_attention])
+def test_absent_tokens_are_as_if_left_out(factory):
+    y, x = np.float32(tokens(0, (2, 2, 6, 3)))
+    there = np.arange(6) < np.array([[4], [6]])
+    layer = factory() if factory is causal_attention else factory(ridge=0.5)
+
+    @jax.jit
+    def all_of(y, padded, x, there):
+        alone = [both(layer, NO_WEIGHT, y[i, :length], x[i, :length]) for i, length in enumerate((4, 6))]
+        return both(layer, NO_WEIGHT, padded, Anchor(x, there)), alone
+
+    (energy, stepped), alone = all_of(y, np.where(there[..., None], y, np.nan), x, there)
+    for example, (expected, moved) in enumerate(alone):
+        np.testing.assert_allclose(stepped[example, : len(moved)], moved, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(energy[example], expected, rtol=1e-5)
+    assert np.all(np.isnan(stepped[0, 4:]))
+
+
+BAD = [
+    ({"form": "gauss"}, "form must be one of"),
+    ({"step_size": 1.5}, r"step_size must be in \(0, 1\], got 1.5"),
+    ({"mask": np.ones((3, 3))}, "mask must be a boolean .* got float64"),
+    ({"block": 0}, "block must be at least 1, or None, got 0"),
+    ({"mask": np.ones((3, 2), bool)}, r"mask must be .* shape \(3, 2\)"),
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("options", "message"), BAD)
+def test_a_bad_option_is_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        causal_attention(**options)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_bad_input_is_named():
+    y = jnp.asarray(np.ones((6, 3), np.float32))
+    with pytest.raises(ValueError, match=r"mask is \(3, 3\), but y has n=6 tokens"):
+        causal_attention(mask=np.tri(3, dtype=bool)).step(NO_WEIGHT, y)
+    with pytest.raises(ValueError, match=r"x must broadcast to y's shape \(6, 3\)"):
+        causal_attention().step(NO_WEIGHT, y, y[:5])
+    with pytest.raises(ValueError, match="mask must be symmetric"):
+        sweep_attention(mask=np.tri(6, dtype=bool))

@@ -1,0 +1,67 @@
+"""Attention to predecessors in blocks of tokens, and masks that they cannot take."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.energies.attention.test_causal import MASKS, NO_WEIGHT, tokens
+from unroll_jax.descent import Anchor
+from unroll_jax.energies import AttentionParams
+from unroll_jax.energies.attention.causal import causal_attention, sweep_attention
+from unroll_jax.energies.attention.graphs import band, block_sparse, edges, star
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("form", "mask"), [("jacobi", "causal"), ("softmax", "any")])
+def test_tokens_in_blocks_are_the_same_as_all_at_once(form, mask):
+    """Blocks of four do not divide six tokens, and some of those are absent."""
+    there = jnp.asarray(np.arange(6) != np.array([[2], [5]]))
+    y, x, W_a = tokens(0, (2, 6, 3)), tokens(1), AttentionParams(tokens(2, (3, 2)))
+
+    def found(block, *args):
+        layer = causal_attention(form=form, rho="log", mask=MASKS[mask], dim=3, rank=2, block=block)
+
+        def both(W_a, y, x):
+            args = W_a, y, Anchor(x, there)
+            energy, stepped = layer.energy(*args), layer.step(*args)
+            return jnp.sum(energy) + jnp.sum(stepped**3), (energy, stepped)
+
+        return jax.value_and_grad(both, (0, 1, 2), has_aux=True)(*args)
+
+    expected, *others = jax.jit(lambda *args: [found(block, *args) for block in (None, 4, 1)])(W_a, y, x)
+    for block, other in zip((4, 1), others, strict=True):
+        chex.assert_trees_all_close(other, expected, rtol=1e-12, atol=1e-12, custom_message=f"block={block}")
+
+
+def test_blocks_hold_no_array_of_all_pairs_and_no_constant_is_one():
+    """What the compiled gradient needs beside its inputs and outputs, and what the traced program carries along."""
+    n = 2048
+    y = jax.ShapeDtypeStruct((n, 4), jnp.float32)
+
+    def compiled(layer):
+        return jax.jit(jax.grad(lambda y: jnp.sum(layer.step(NO_WEIGHT, y)) + layer.energy(NO_WEIGHT, y))).lower(y)
+
+    at_once, blocks = (compiled(causal_attention(block=b)).compile().memory_analysis() for b in (None, 64))
+    assert at_once.temp_size_in_bytes > 4 * n * n
+    assert blocks.temp_size_in_bytes < 4 * n * n // 4
+    for layer in (causal_attention(), sweep_attention()):
+        constants = jax.make_jaxpr(lambda y: layer.step(NO_WEIGHT, y))(y).consts  # noqa: B023
+        assert sum(np.size(constant) for constant in constants) < 10 * n
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("factory", [causal_attention, sweep_attention])
+def test_a_mask_that_cannot_be_is_named(factory):
+    tiles = block_sparse(np.eye(3, dtype=bool), 2)
+    for graph in (band(1), star(2), tiles, edges([(0, 1)], 3)):
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            factory(mask=graph)
+        assert str(caught.value).startswith(f"mask must be a boolean (n, n) array, got the graph {graph.name}, which")
+    with pytest.raises(ValueError, match=r"mask must be known .*, got a traced array of shape \(6, 6\)"):
+        jax.jit(lambda mask: factory(mask=mask).step(NO_WEIGHT, jnp.asarray(np.ones((6, 3), np.float32))))(
+            np.ones((6, 6), bool)
+        )
+    with pytest.raises(ValueError, match=r"mask is \(3, 3\), but y has n=6 tokens"):
+        factory(mask=np.ones((3, 3), bool)).step(NO_WEIGHT, jnp.asarray(np.ones((6, 3), np.float32)))

@@ -1,0 +1,272 @@
+"""Attention with several heads, and every choice of its majoriser."""
+
+import itertools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import softmax
+
+import unroll_jax as uj
+from tests import reference
+from unroll_jax.descent import Anchor
+from unroll_jax.energies import AttentionParams
+from unroll_jax.energies.attention.heads import MAJORISERS, HeadsParams, multihead_attention, orthonormal_heads
+
+GRAPH = reference.random_graph(np.random.default_rng(7), 6)
+# Heads and rank for tokens of width 4: fewer columns than the width, as many, and more.
+SHAPES = {"narrow": (2, 1), "square": (2, 2), "one": (1, 4), "wide": (3, 2)}
+CHOICES = [(m, s) for m, s in itertools.product(MAJORISERS, SHAPES) if (m, s) != ("orthogonal", "wide")]
+every_choice = pytest.mark.parametrize(("majoriser", "shape"), CHOICES)
+every_majoriser = pytest.mark.parametrize("majoriser", MAJORISERS)
+every_form = pytest.mark.parametrize("form", ["jacobi", "softmax"])
+
+
+def tokens(seed, shape=(6, 4), scale=1.0):
+    return scale * np.random.default_rng(seed).normal(size=shape)
+
+
+def weights(shape, majoriser, seed=2):
+    """Raw heads, and those that the energy is taken with: Gram-Schmidt's, written out, for orthogonal ones."""
+    num_heads, rank = SHAPES[shape]
+    raw = tokens(seed, (num_heads, 4, rank))
+    if majoriser != "orthogonal":
+        return raw, raw
+    columns = []
+    for column in np.concatenate(list(raw), axis=1).T:
+        rest = column - sum((column @ other) * other for other in columns)
+        columns.append(rest / np.linalg.norm(rest))
+    return raw, np.stack(np.split(np.stack(columns, axis=1), num_heads, axis=1))
+
+
+def build(majoriser, shape, **options):
+    num_heads, rank = SHAPES[shape]
+    return multihead_attention(4, num_heads=num_heads, rank=rank, majoriser=majoriser, **options)
+
+
+def both(layer, *args):
+    return layer.energy(*args), layer.step(*args)
+
+
+@pytest.mark.usefixtures("x64")
+@every_choice
+def test_energy_and_step_equal_the_reference(majoriser, shape):
+    """Rhos and forms in turn; "block" with a ridge, far from singular, and without, where it need not be."""
+    y, x = tokens(0), tokens(1)
+    raw, W_a = weights(shape, majoriser)
+    joined, place = np.concatenate(list(W_a), axis=1), CHOICES.index((majoriser, shape))
+    entries = []
+    for i, (ridge, step_size, graph) in enumerate(((0.7, 1.0, None), (0.0, 0.3, GRAPH))):
+        if majoriser == "block" or (place + i) % 2 == 0:
+            form = ("jacobi", "softmax")[(place // 2 + i) % 2]
+            rho = list(uj.RHOS)[(3 * place + 2 * i) % len(uj.RHOS)]
+            entries.append({"rho": rho, "form": form, "ridge": ridge, "step_size": step_size, "mask": graph})
+    layers = [build(majoriser, shape, **entry) for entry in entries]
+    all_of = jax.jit(lambda W_a, y, x: [both(layer, HeadsParams(W_a), y, x) for layer in layers])
+    for entry, (energy, stepped) in zip(entries, all_of(raw, y, x), strict=True):
+        system = {"rho": entry["rho"], "graph": entry["mask"], "ridge": entry["ridge"], "anchor": x}
+        expected = reference.heads_energy(y, W_a, **system)
+        np.testing.assert_allclose(energy, expected, rtol=1e-12, err_msg=str(entry))
+        system |= {"majoriser": majoriser, "form": entry["form"], "step_size": entry["step_size"]}
+        expected = reference.heads_step(y, W_a, **system)
+        tolerance = 1e-12 if entry["ridge"] > 0.0 or entry["form"] == "softmax" or majoriser != "block" else 1e-9
+        np.testing.assert_allclose(stepped, expected, rtol=tolerance, atol=tolerance, err_msg=str(entry))
+        unseen = np.eye(4) - joined @ np.linalg.pinv(joined)
+        np.testing.assert_allclose(stepped @ unseen, y @ unseen, atol=1e-12)  # what no head sees stays
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("majoriser", "shape"), [choice for choice in CHOICES if choice[1] != "one"])
+def test_gradients_equal_finite_differences_of_the_reference(majoriser, shape):
+    raw, _ = weights(shape, majoriser)
+    points = {"W_a": raw, "y": tokens(0), "x": tokens(1)}
+    weight, options = tokens(4), {"rho": "student", "ridge": 0.7}
+    layer = build(majoriser, shape, **options)
+
+    def ours(W_a, y, x):
+        energy, stepped = both(layer, HeadsParams(W_a), y, x)
+        return energy + jnp.sum(weight * stepped)
+
+    def expected(W_a, y, x):
+        if majoriser == "orthogonal":
+            joined, _ = np.linalg.qr(np.concatenate(list(W_a), axis=1))
+            W_a = np.stack(np.split(joined, len(W_a), axis=1))
+        stepped = reference.heads_step(y, W_a, majoriser=majoriser, anchor=x, **options)
+        return reference.heads_energy(y, W_a, anchor=x, **options) + np.sum(weight * stepped)
+
+    gradients = jax.jit(jax.grad(ours, (0, 1, 2)))(*points.values())
+    for place, (name, point) in enumerate(points.items()):
+        direction = tokens(5, point.shape)
+        along = lambda p, name=name: expected(**{**points, name: p})  # noqa: E731
+        by_differences = reference.directional_derivative(along, point, direction)
+        np.testing.assert_allclose(np.sum(gradients[place] * direction), by_differences, rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("shape", ["narrow", "square", "one"])
+def test_orthogonal_heads_in_softmax_form_are_standard_multi_head_attention(shape):
+    """W_h as query, key and value weights, W_h^T as output weights; the fused primitive works in float32."""
+    raw, W_a = weights(shape, "orthogonal")
+    y = tokens(0)
+    z = np.einsum("nd,hdk->nhk", y, W_a)
+    bias = -0.5 * np.sum(z**2, axis=-1).T[:, None, :]
+    unseen = np.eye(4) - np.einsum("hdk,hek->de", W_a, W_a)
+    layer = build("orthogonal", shape, form="softmax")
+
+    @jax.jit
+    def all_of(raw, y, z, bias):
+        return layer.step(HeadsParams(raw), y), jax.nn.dot_product_attention(z, z, z, bias=bias, scale=1.0)
+
+    stepped, fused = all_of(raw, y, z, bias)
+    written = np.stack([softmax(z[:, h] @ z[:, h].T + bias[h], axis=-1) @ z[:, h] for h in range(len(W_a))], axis=1)
+    for attended, tolerance in ((fused, 1e-5), (written, 1e-12)):
+        expected = np.einsum("nhk,hdk->nd", attended, W_a) + y @ unseen
+        np.testing.assert_allclose(stepped, expected, rtol=tolerance, atol=tolerance)
+    if shape != "narrow":
+        np.testing.assert_allclose(unseen, 0.0, atol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("shape", ["narrow", "square", "one"])
+def test_orthogonal_heads_step_as_the_block_majoriser_does_on_them(shape):
+    raw, W_a = weights(shape, "orthogonal")
+    orthogonal, block = (build(majoriser, shape, ridge=0.7) for majoriser in ("orthogonal", "block"))
+
+    @jax.jit
+    def all_of(raw, W_a, y, x):
+        return both(orthogonal, HeadsParams(raw), y, x), both(block, HeadsParams(W_a), y, x)
+
+    (energy, stepped), (expected, moved) = all_of(raw, W_a, tokens(0), tokens(1))
+    np.testing.assert_allclose(stepped, moved, rtol=1e-11, atol=1e-11)
+    np.testing.assert_allclose(energy, expected, rtol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@every_form
+def test_one_head_has_the_energy_of_attention_and_moves_what_it_sees_alike(form):
+    y, x, W_a = tokens(0), tokens(1), tokens(2, (4, 4))
+    options = {"form": form, "ridge": 0.7, "step_size": 0.6, "rho": "log"}
+
+    @jax.jit
+    def all_of(W_a, y, x):
+        def one(rank):
+            layer, W = multihead_attention(4, num_heads=1, rank=rank, **options), W_a[:, :rank]
+            single = uj.attention(dim=4, rank=rank, **options)
+            return both(layer, HeadsParams(W[None]), y, x), both(single, AttentionParams(W), y, x)
+
+        return {rank: one(rank) for rank in (2, 4)}
+
+    for rank, ((energy, moved), (expected, averaged)) in all_of(W_a, y, x).items():
+        W = W_a[:, :rank]
+        np.testing.assert_allclose(energy, expected, rtol=1e-13)
+        np.testing.assert_allclose(moved @ W, averaged @ W, rtol=1e-11, atol=1e-11)
+        unseen = np.eye(4) - W @ np.linalg.pinv(W)
+        np.testing.assert_allclose(moved @ unseen, y @ unseen, atol=1e-12)
+        assert rank == 4 or np.max(np.abs((averaged - y) @ unseen)) > 0.1
+
+
+def test_heads_of_independent_columns_all_get_their_means():
+    layer, single = multihead_attention(4, num_heads=2, form="softmax"), uj.attention(form="softmax")
+    W_a, y = np.float32(tokens(2, (2, 4, 2))), np.float32(tokens(0))
+    z = np.einsum("nd,hdk->hnk", y, W_a)
+    stepped, alone = jax.jit(
+        lambda W_a, y, z: (layer.step(HeadsParams(W_a), y), single.step(AttentionParams(None), z))
+    )(W_a, y, z)
+    np.testing.assert_allclose(np.einsum("nd,hdk->hnk", stepped, W_a), alone, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("majoriser", "form"),
+    [("block", "jacobi"), ("block", "softmax"), ("scalar", "softmax"), ("orthogonal", "jacobi")],
+)
+def test_tokens_far_apart_keep_step_and_gradients_finite(majoriser, form):
+    layer = build(majoriser, "square", form=form)
+    raw, y = np.float32(tokens(2, (2, 4, 2))), np.float32(1e8 * np.arange(12.0).reshape(3, 4))
+    loss = lambda W_a, y: 1e-8 * jnp.sum(layer.step(HeadsParams(W_a), y))  # noqa: E731
+    chex.assert_tree_all_finite(jax.jit(jax.value_and_grad(loss, (0, 1)))(raw, y))
+
+
+@every_majoriser
+def test_tokens_alone_stay_with_finite_gradients_and_a_nan_is_not_hidden(majoriser):
+    layer = build(majoriser, "square", rho="truncated_quadratic")
+    raw, y = np.float32(tokens(2, (2, 4, 2))), np.float32([[0.0] * 4, [0.1] * 4, [50.0, 80.0, -70.0, 90.0]])
+
+    @jax.jit
+    def all_of(W_a, y):
+        step = lambda *args: (layer.step(HeadsParams(args[0]), args[1]),) * 2  # noqa: E731
+        return jax.jacobian(step, (0, 1), has_aux=True)(W_a, y)
+
+    slopes, stepped = all_of(raw, y)
+    np.testing.assert_allclose(stepped[2], y[2], rtol=1e-6)
+    chex.assert_tree_all_finite(slopes)
+    y[0, 0] = np.nan
+    assert np.all(np.any(np.isnan(all_of(raw, y)[1]), axis=-1))
+
+
+@every_majoriser
+def test_absent_tokens_are_as_if_left_out(majoriser):
+    y, x = np.float32(tokens(0)), np.float32(tokens(1))
+    there, padded = np.arange(6) < 4, np.where((np.arange(6) < 4)[:, None], y, np.nan)
+    layer, raw = build(majoriser, "square", ridge=0.5), np.float32(tokens(2, (2, 4, 2)))
+
+    @jax.jit
+    def all_of(W_a, y, padded, x, there):
+        params = HeadsParams(W_a)
+        return both(layer, params, padded, Anchor(x, there)), both(layer, params, y[:4], x[:4])
+
+    (energy, stepped), (expected, moved) = all_of(raw, y, padded, x, there)
+    np.testing.assert_allclose(stepped[:4], moved, rtol=1e-4, atol=1e-4)
+    assert np.all(np.isnan(stepped[4:]))
+    np.testing.assert_allclose(energy, expected, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("x64")
+@every_form
+def test_step_and_energy_at_once_and_in_blocks_are_the_same(form):
+    y, x, W_a = tokens(0), tokens(1), tokens(2, (2, 4, 2))
+    layers = [build("block", "square", ridge=0.7, form=form, block=block) for block in (None, 4)]
+
+    @jax.jit
+    def all_of(W_a, y, x):
+        args = HeadsParams(W_a), y, x
+        return [(*layer.step_and_energy(*args), layer.energy(*args)) for layer in layers]
+
+    for stepped, *energies in all_of(W_a, y, x):
+        for energy in energies:
+            np.testing.assert_allclose(energy, reference.heads_energy(y, W_a, ridge=0.7, anchor=x), rtol=1e-12)
+        expected = reference.heads_step(y, W_a, majoriser="block", ridge=0.7, anchor=x, form=form)
+        np.testing.assert_allclose(stepped, expected, rtol=1e-11, atol=1e-11)
+
+
+def test_init_draws_heads_of_the_stated_shape(getkey):
+    shape = lambda **options: jax.eval_shape(multihead_attention(6, **options).init, getkey()).W_a.shape  # noqa: E731
+    assert shape(num_heads=2) == (2, 6, 3)
+    assert shape(num_heads=4, rank=5) == (4, 6, 5)
+    W_a = multihead_attention(6, num_heads=2, majoriser="orthogonal").init(getkey()).W_a
+    for heads in (W_a, jax.jit(orthonormal_heads)(np.float32(3.0 * tokens(2, (2, 6, 3))))):
+        gram = np.einsum("gdj,hdk->gjhk", heads, heads).reshape(6, 6)
+        np.testing.assert_allclose(gram, np.eye(6), atol=1e-5)
+
+
+BAD = [
+    ({"dim": 0, "num_heads": 1}, "dim must be at least 1, got 0"),
+    ({"num_heads": 0}, "num_heads must be at least 1, .* got 0"),
+    ({"num_heads": 5}, "num_heads must be .* at most dim=4 unless rank is given, got 5"),
+    ({"rank": 5}, "rank must be between 1 and dim=4, got 5"),
+    ({"majoriser": "diagonal"}, "majoriser must be one of .*'diagonal'"),
+    ({"majoriser": "orthogonal", "rank": 3}, "rank must be at most dim // num_heads = 2 for orthogonal heads, got 3"),
+    ({"form": "gauss"}, "form must be one of .*'gauss'"),
+    ({"ridge": -1.0}, "ridge .* got -1.0"),
+    ({"step_size": 0.0}, r"step_size must be in \(0, 1\], got 0.0"),
+    ({"rho": jnp.square}, "rho 'square' must be concave"),
+    ({"mask": np.tri(4, dtype=bool)}, "mask must be symmetric"),
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("options", "message"), BAD)
+def test_a_bad_option_is_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        multihead_attention(**{"dim": 4, "num_heads": 2, **options})

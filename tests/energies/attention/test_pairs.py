@@ -1,0 +1,145 @@
+"""Sums over pairs: in blocks as all at once, and in the memory of a block."""
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.test_util import check_grads
+
+import unroll_jax as uj
+from unroll_jax.energies import AttentionParams
+from unroll_jax.energies.attention.pairs import neighbourhood, pair_energy
+from unroll_jax.energies.attention.rho import resolve_rho, softmax
+
+NO_WEIGHT = AttentionParams(None)
+PLAIN = softmax()._replace(exponential=False)  # the same function, as any other rho
+RHOS = {"softmax": softmax(), "plain softmax": resolve_rho(PLAIN), "log": resolve_rho("log")}
+N, DIM = 11, 3
+
+
+def draw(*batch, n=N, dtype=None):
+    z, values = np.random.default_rng(0).normal(size=(2, *batch, n, DIM))
+    return z.astype(dtype or z.dtype), values.astype(dtype or z.dtype)
+
+
+def total(rho, z, values, **options):
+    """A number that everything the sums return goes into."""
+    around = neighbourhood(rho, z, values, None, **options)
+    weight = np.cos(np.arange(values.size)).reshape(values.shape).astype(z.dtype)
+    return jnp.sum(around.energy) + jnp.sum(jnp.sin(around.log_degree)) + jnp.sum(weight * around.mean)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(
+    ("name", "bounded"), [("softmax", False), ("softmax", True), ("plain softmax", True), ("log", False)]
+)
+def test_blocks_give_what_all_at_once_gives(name, bounded):
+    """Values, gradients and second derivatives, for blocks that do and do not divide n, in and out of a batch."""
+    rho, (z, values) = RHOS[name], draw(2)
+
+    @functools.partial(jax.jit, static_argnums=2)
+    def all_of(z, values, block):
+        options = {"block": block, "bounded": bounded}
+        first = jax.grad(lambda *a: total(rho, *a, **options), (0, 1))
+
+        def curvature(z):
+            slopes = first(z, values)
+            return jnp.sum(jnp.cos(slopes[0])), slopes
+
+        second, slopes = jax.grad(curvature, has_aux=True)(z)
+        around = neighbourhood(rho, z, values, None, **options)
+        return around, pair_energy(rho, z, None, block=block), slopes, second
+
+    expected, found = all_of(z, values, N), all_of(z, values, 4 if bounded else 1)
+    chex.assert_trees_all_close(expected[0].energy, expected[1], rtol=1e-13)
+    chex.assert_trees_all_close(found[:2], expected[:2], rtol=1e-12, atol=1e-13)
+    chex.assert_trees_all_close(found[2:], expected[2:], rtol=1e-10, atol=1e-11)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("block", [None, 4])
+def test_the_softmax_sums_know_what_any_rho_would_compute(block):
+    """The derivative written out for rho = -exp(-z) is the one autodiff finds for the same function."""
+    z, values = draw()
+    found, expected = (
+        jax.jit(jax.value_and_grad(functools.partial(total, rho, block=block, bounded=True), (0, 1)))(z, values)
+        for rho in (RHOS["softmax"], RHOS["plain softmax"])
+    )
+    chex.assert_trees_all_close(found, expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("block", "order"), [(None, 2), (4, 1)])
+def test_derivatives_equal_finite_differences_in_both_modes(block, order):
+    """Second ones where the first are written out by hand; those of blocks are compared with them above."""
+    function = jax.jit(functools.partial(total, RHOS["softmax"], block=block, bounded=True))
+    check_grads(function, draw(n=6), order=order, modes=("fwd", "rev"), atol=1e-4, rtol=1e-4)
+
+
+def test_batches_in_blocks_and_maps_of_them_equal_examples_alone():
+    z, values = draw(2, 3, dtype="float32")
+    summed = functools.partial(neighbourhood, RHOS["softmax"], graph=None, block=4, bounded=True)
+    mapped = jax.vmap(jax.vmap(summed))
+    found = jax.jit(lambda *args: (summed(*args), mapped(*args), summed(*(array[0, 0] for array in args))))
+    whole, in_maps, alone = found(z, values)
+    assert whole.energy.shape == (2, 3)
+    chex.assert_trees_all_close(in_maps, whole, rtol=1e-5, atol=1e-6)
+    corner = jax.tree.map(lambda leaf: np.asarray(leaf)[0, 0], whole)
+    chex.assert_trees_all_close(corner, alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["jacobi", "softmax"])
+def test_attention_in_blocks_unrolls_to_the_same_layers_and_gradients(form):
+    layers = [uj.attention(form=form, ridge=0.2, block=block) for block in (None, 3)]
+
+    def loss(y, layer):
+        last, trace = uj.unroll(layer, NO_WEIGHT, y, num_layers=3)
+        return jnp.sum(last**2) + jnp.sum(trace.energy), trace.energy
+
+    y, _ = draw(2, dtype="float32")
+    found = jax.jit(lambda y: [jax.grad(loss, has_aux=True)(y, layer) for layer in layers])(y)
+    chex.assert_trees_all_close(*found, rtol=1e-4, atol=1e-5)
+
+
+def temporary_bytes(layer, n, *batch):
+    """Of step, energy and the gradient of both."""
+
+    def loss(y):
+        stepped, energy = layer.step_and_energy(NO_WEIGHT, y, None)
+        return jnp.sum(stepped**2) + jnp.sum(energy) + jnp.sum(layer.energy(NO_WEIGHT, y, None))
+
+    shape = jax.ShapeDtypeStruct((*batch, n, DIM), jnp.float32)
+    return jax.jit(jax.grad(loss)).lower(shape).compile().memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize(("rho", "form"), [("softmax", "softmax"), ("log", "jacobi")])
+def test_memory_is_that_of_a_block(rho, form):
+    layer = uj.attention(rho=rho, form=form, block=16)
+    memory = {n: temporary_bytes(layer, n) for n in (1024, 4096)}
+    assert memory[4096] < 5 * memory[1024]  # 16 for the square
+    assert memory[4096] < 4 * 4096**2 / 8
+    assert temporary_bytes(layer, 1024, 3) < 3.5 * memory[1024]
+
+
+def test_long_sequences_are_taken_in_blocks_unasked():
+    layer = uj.attention(form="softmax")
+    assert temporary_bytes(layer, 8192) < 4 * 8192**2 / 2
+    assert temporary_bytes(layer, 1024, 32) < 4 * 32 * 1024**2 / 2
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_bound_costs_nothing_where_a_token_counts_itself():
+    """Far tokens: weights underflow beside that of the token itself, which has all of it anyway."""
+    y = 1e3 * draw()[0]
+    bounded = jax.jit(uj.attention(form="softmax").step)(NO_WEIGHT, y, None)
+    np.testing.assert_allclose(bounded, y, rtol=1e-15)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("block", [0, -3, 2.5, "all"])
+def test_a_bad_block_is_named(block):
+    with pytest.raises((ValueError, TypeError), match=f"block must be .*, got {block!r}"):
+        uj.attention(block=block)

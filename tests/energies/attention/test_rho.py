@@ -1,0 +1,290 @@
+"""The functions of distance that attention weights come from."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import unroll_jax as uj
+from tests import reference
+from unroll_jax.energies import AttentionParams
+from unroll_jax.energies.attention import rho as table
+from unroll_jax.energies.attention.rho import resolve_rho
+
+DISTANCES = np.concatenate([[0.0], np.logspace(-12, 12, 97)])
+
+OPTIONS = {
+    "log": {"shift": 0.3},
+    "cauchy": {"scale": 0.3},
+    "student": {"degrees": 0.5},
+    "geman_mcclure": {"scale": 0.3},
+    "power": {"exponent": 0.3, "shift": 1e-3},
+    "truncated_quadratic": {"threshold": 0.3},
+}
+# The same numbers in the formulas of the docstrings, differently arranged where that is possible.
+FORMULAS = {
+    "log": (lambda z: np.log(z + 0.3), lambda z: 1 / (z + 0.3)),
+    "cauchy": (lambda z: 0.3 * np.log1p(z / 0.3), lambda z: 0.3 / (0.3 + z)),
+    "student": (lambda z: 0.75 * np.log1p(4 * z), lambda z: 1.5 / (0.5 + 2 * z)),
+    "geman_mcclure": (lambda z: 0.3 * z / (0.3 + z), lambda z: (0.3 / (0.3 + z)) ** 2),
+    "power": (lambda z: np.exp(0.3 * np.log(z + 1e-3)), lambda z: 0.3 * np.exp(-0.7 * np.log(z + 1e-3))),
+    "truncated_quadratic": (lambda z: np.where(z < 0.3, z, 0.3), lambda z: np.where(z < 0.3, 1.0, 0.0)),
+}
+
+
+def values_and_slopes(rho):
+    """Of a rho, or of each of a dict of them, by one program."""
+    rhos = {name: resolve_rho(entry) for name, entry in rho.items()}
+    return jax.jit(lambda z: {name: (r.value(z), r.slope(z), r.log_slope(z)) for name, r in rhos.items()})
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_values_and_slopes_equal_the_reference_over_24_orders_of_magnitude(dtype):
+    z, eps = DISTANCES.astype(dtype), jnp.finfo(dtype).eps
+    exact = np.float64(z)
+    with jax.enable_x64(dtype == "float64"):
+        found = values_and_slopes({name: name for name in uj.RHOS})(z)
+    for name, (value, slope, log_slope) in found.items():
+        np.testing.assert_allclose(value, reference.RHO_VALUES[name](exact), rtol=8 * eps, atol=1e-30, err_msg=name)
+        # No table entry is below the smallest normal number here but softmax, whose slope underflows.
+        expected = reference.RHO_SLOPES[name](exact)
+        np.testing.assert_allclose(slope, expected, rtol=1e2 * eps, atol=1e-37, err_msg=name)
+        with np.errstate(divide="ignore"):
+            logarithms = -exact if name == "softmax" else np.log(expected)
+        np.testing.assert_allclose(log_slope, logarithms, rtol=8 * eps, atol=4 * eps, err_msg=name)
+
+
+@pytest.mark.usefixtures("x64")
+def test_numbers_given_to_a_factory_count():
+    found = values_and_slopes({name: uj.RHOS[name](**options) for name, options in OPTIONS.items()})(DISTANCES)
+    for name, formulas in FORMULAS.items():
+        value, slope = (formula(DISTANCES) for formula in formulas)
+        with np.errstate(divide="ignore"):
+            expected = value, slope, np.log(slope)
+        for array, exact, tolerance in zip(found[name], expected, (0.0, 0.0, 1e-14), strict=True):
+            np.testing.assert_allclose(array, exact, rtol=1e-12, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_given_slope_is_the_derivative_of_the_value():
+    # At 1 the truncated quadratic has a kink; further out autodiff cancels digits.
+    z = DISTANCES[(DISTANCES < 1e2) & (DISTANCES != 1.0)]
+    named = {name: name for name in uj.RHOS}
+    derived = {f"{name} by autodiff": resolve_rho(name).value for name in uj.RHOS}
+    found = values_and_slopes(named | derived)(z)
+    for name in uj.RHOS:
+        (_, given, logarithm), (_, slope, log_slope) = found[name], found[f"{name} by autodiff"]
+        np.testing.assert_allclose(given, slope, rtol=1e-11, err_msg=name)
+        np.testing.assert_allclose(logarithm, log_slope, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_every_rho_is_concave_and_nondecreasing(dtype):
+    """Every pair of points, not only neighbours: the tangent at one lies above the value at the other."""
+    z, eps = DISTANCES.astype(dtype), jnp.finfo(dtype).eps
+    with jax.enable_x64(dtype == "float64"):
+        found = values_and_slopes({name: name for name in uj.RHOS})(z)
+    for name, arrays in found.items():
+        value, slope, _ = (np.asarray(array) for array in arrays)
+        assert value.dtype == slope.dtype == dtype, name
+        assert np.all(slope >= 0.0), name
+        assert np.all(np.diff(slope) <= 0.0), name
+        tangents = value[:, None] + slope[:, None] * (z[None, :] - z[:, None])
+        rounding = 16 * eps * (np.abs(value)[:, None] + slope[:, None] * (z[None, :] + z[:, None]))
+        assert np.all(value[None, :] <= tangents + rounding), name
+
+
+def test_every_rho_has_finite_derivatives_and_keeps_a_nan():
+    rhos = {name: resolve_rho(name) for name in uj.RHOS}
+
+    @jax.jit
+    def all_of(z, nan):
+        functions = {
+            (name, field): getattr(rho, field) for name, rho in rhos.items() for field in ("value", "log_slope")
+        }
+        return [(jax.vmap(jax.grad(f))(z), f(nan)) for f in functions.values()]
+
+    places = itertools.product(rhos, ("value", "log_slope"))
+    found = all_of(np.float32(DISTANCES), np.full(1, np.nan, np.float32))
+    for place, (derivative, of_nan) in zip(places, found, strict=True):
+        assert np.all(np.isfinite(derivative)), place
+        assert np.isnan(of_nan[0]), place
+
+
+@pytest.mark.usefixtures("x64")
+def test_log_with_shift_1_gives_the_weights_of_unit_norm_tokens():
+    """Yang et al. (2022), Section 7: 1 / (2 - y_i . y_j) belongs to log(z + 1), not to log(z + 2)."""
+    u, v = (np.array(w) / np.linalg.norm(w) for w in ([1.0, 2.0, 2.0], [3.0, -1.0, 0.5]))
+    found = values_and_slopes({shift: table.log(float(shift)) for shift in (1, 2)})(
+        0.5 * np.sum((u - v) ** 2, keepdims=True)
+    )
+    for shift, (_, slope, _) in found.items():
+        np.testing.assert_allclose(slope, 1.0 / (1.0 + shift - u @ v), rtol=1e-12, err_msg=f"{shift=}")
+
+
+@pytest.mark.usefixtures("x64")
+def test_one_degree_of_freedom_is_the_density_of_cauchy():
+    distances = np.linspace(0.0, 5.0, 21)
+    for degrees, density in ((1.0, stats.cauchy), (4.0, stats.t(4.0))):
+        value = table.student(degrees).value(jnp.asarray(0.5 * distances**2))
+        np.testing.assert_allclose(value, density.logpdf(0.0) - density.logpdf(distances), rtol=1e-12, atol=1e-14)
+
+
+def test_a_slope_of_zero_has_finite_derivatives():
+    """Flat beyond 1: such pairs drop out of the step, without a NaN in its gradient."""
+    by_hand = uj.Rho(value=lambda z: jnp.minimum(z, 1.0), slope=lambda z: jnp.where(z < 1.0, 1.0, 0.0))
+    rhos = {"by hand": resolve_rho(by_hand), "by name": resolve_rho("truncated_quadratic")}
+    layers = {name: uj.attention(rho=rho) for name, rho in rhos.items()}
+
+    @jax.jit
+    def all_of(y, z):
+        def one(name):
+            step = lambda y: layers[name].step(AttentionParams(None), y)  # noqa: E731
+            return rhos[name].log_slope(z), step(y), jax.jacobian(step)(y)
+
+        return {name: one(name) for name in rhos}
+
+    for name, (log_slope, stepped, slopes) in all_of(np.float32([[0.0], [0.5], [9.0]]), np.float32([0.5, 2.0])).items():
+        assert log_slope.tolist() == [0.0, -np.inf], name
+        np.testing.assert_allclose(stepped, [[0.5], [0.0], [9.0]], rtol=1e-6, err_msg=name)
+        assert np.all(np.isfinite(slopes)), name
+
+
+GOOD = {
+    "sqrt": lambda z: jnp.sqrt(z + 1e-6),
+    "linear": lambda z: z,
+    "constant": lambda z: 0.0 * z,
+    "steep": lambda z: -jnp.exp(-1e3 * z),
+    "saturating": jnp.tanh,
+    "cancelling": lambda z: 1.0 - 1.0 / (1.0 + z),
+    "kinked": lambda z: jnp.minimum(z, 3.0),
+    "partial": functools.partial(lambda exponent, z: (z + 0.1) ** exponent, 0.25),
+}
+
+
+def test_a_function_of_ones_own_is_a_rho():
+    layers = {name: (uj.attention(rho=uj.Rho(rho)), uj.attention(rho=rho)) for name, rho in GOOD.items()}
+
+    @jax.jit
+    def all_of(y):
+        def one(layer, same):
+            stepped = layer.step(AttentionParams(None), y)
+            before, after = (layer.energy(AttentionParams(None), state) for state in (y, stepped))
+            return before, after, stepped, same.step(AttentionParams(None), y)
+
+        return {name: one(*pair) for name, pair in layers.items()}
+
+    for name, (before, after, stepped, same) in all_of(
+        np.float32(np.random.default_rng(0).normal(size=(5, 2)))
+    ).items():
+        assert float(after) <= float(before), name
+        np.testing.assert_array_equal(same, stepped, err_msg=name)
+
+
+def test_a_rho_with_a_learned_number_passes_while_it_is_traced():
+    y = np.float32(np.random.default_rng(0).normal(size=(5, 2)))
+    pairs = 0.5 * np.sum((y[:, None] - y[None]) ** 2, axis=-1)
+
+    def energy(shift, y):
+        return uj.attention(rho=lambda z: jnp.log(z + shift)).energy(AttentionParams(None), y)
+
+    by_formula = 0.5 * np.sum((1 - np.eye(5)) / (pairs + 0.7))
+    np.testing.assert_allclose(jax.jit(jax.grad(energy))(0.7, y), by_formula, rtol=1e-5)
+
+
+BAD = {
+    "convex": (
+        jnp.square,
+        r"rho 'square' must be concave, but its mean slope rises from .* between z=.* and z=1.99526",
+    ),
+    "a bump": (lambda z: -jnp.exp(-z * z), r"rho '<lambda>' must be concave, but .* between z=0 and z="),
+    "convex far out": (
+        lambda z: z + 0.01 * jnp.maximum(z - 100.0, 0.0) ** 2,
+        r"concave, but .* from 1 to .* z=112.202",
+    ),
+    "decreasing": (jnp.negative, r"must be nondecreasing, but falls from -0 to -1e-06 between z=0 and z=1e-06"),
+    "turning": (lambda z: z * jnp.exp(-z), r"must be nondecreasing, but falls from .* between z=1 and z=1.12202"),
+    "singular": (jnp.log, r"rho 'log' must be finite on \[0, inf\), but at z=0 it is -inf"),
+    "overflowing": (jnp.exp, r"must be finite on \[0, inf\), but at z=794.328 it is inf"),
+    "a sum": (jnp.sum, r"must be elementwise, but its value turns shape \(242,\) into \(\)"),
+    "a share": (lambda z: z / jnp.sum(z), r"must be elementwise, but its value at z=.* is .* or .*, depending"),
+    "running": (jnp.cumsum, r"must be elementwise, but its value at z=0 is 0 or .*, depending"),
+    "a foreign slope": (
+        uj.Rho(jnp.sqrt, lambda z: 1.0 / (1.0 + z)),
+        r"derivative of its value as slope, but .* z=1e-06",
+    ),
+    "a doubled slope": (uj.Rho(lambda z: z, lambda z: 2.0 + 0.0 * z), r"rises by 1 per unit and the slope goes from 2"),
+    "a broken slope": (uj.Rho(jnp.sqrt, lambda z: 0.5 / jnp.sqrt(z - 1.0)), r"finite slope beyond z=0, but at z=1e-06"),
+    "infinite at 0": (
+        jnp.sqrt,
+        r"rho 'sqrt' must have a finite slope at z=0, .* inf in float64; .* use sqrt\(z \+ eps\)",
+    ),
+    "not a number at 0": (lambda z: (z * z) ** 0.125, r"must have a finite slope at z=0, .* nan in float64"),
+    "infinite in float32": (lambda z: jnp.sqrt(z + 1e-60), r"must have a finite slope at z=0, .* inf in float32"),
+    "a foreign log_slope": (uj.Rho(jnp.log1p, None, jnp.negative), r"log\(slope\) as log_slope, but at z=0.00"),
+}
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("jitted", [False, True])
+@pytest.mark.parametrize("name", BAD)
+def test_what_attention_cannot_use_is_named_with_the_place(name, jitted):
+    rho, message = BAD[name]
+
+    def build(y):
+        uj.attention(rho=rho)
+        return y
+
+    with pytest.raises(ValueError, match=message):
+        (jax.jit(build) if jitted else build)(np.ones((2, 2), np.float32))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_rho_that_is_not_concave_would_raise_the_energy(dtype, monkeypatch):
+    """What the check protects from: rho(z) = z^3 and four tokens on a line."""
+    monkeypatch.setattr(table, "check_rho", lambda *functions: None)
+    layer, params = uj.attention(rho=lambda z: z**3), AttentionParams(None)
+    energies = jax.jit(lambda y: (layer.energy(params, y), layer.energy(params, layer.step(params, y))))
+    with jax.enable_x64(dtype == "float64"):
+        before, after = energies(np.arange(4.0, dtype=dtype)[:, None])
+    assert float(before) == pytest.approx(107.5)
+    assert float(after) == pytest.approx(152.6207, rel=1e-6)
+
+
+def test_every_kind_of_attention_asks_for_a_finite_slope_at_zero():
+    several = functools.partial(uj.multihead_attention, 2, num_heads=1)
+    for factory in (uj.attention, uj.causal_attention, uj.sweep_attention, several):
+        with pytest.raises(ValueError, match="must have a finite slope at z=0"):
+            factory(rho=jnp.sqrt)
+        factory(rho="truncated_quadratic")
+
+
+BAD_NUMBERS = [
+    (table.log, "shift", (0.0, -1.0, float("inf"), float("nan"))),
+    (table.cauchy, "scale", (0.0, float("nan"))),
+    (table.student, "degrees", (0.0, -2.0)),
+    (table.geman_mcclure, "scale", (0.0, float("inf"))),
+    (table.power, "exponent", (0.0, 1.5, float("nan"))),
+    (table.power, "shift", (0.0, -1.0)),
+    (table.truncated_quadratic, "threshold", (0.0, float("inf"))),
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("factory", "argument", "values"), BAD_NUMBERS)
+def test_a_bad_number_is_named(factory, argument, values):
+    for value in values:
+        with pytest.raises(ValueError, match=rf"{argument} must be .*, got {value}"):
+            factory(**{argument: value})
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_is_no_rho_is_named():
+    with pytest.raises(TypeError, match=r"rho must be one of .*, a Rho or a function, got int"):
+        resolve_rho(3)
+    with pytest.raises(ValueError, match=r"rho must be one of .*, a Rho or a function, got 'gauss'"):
+        resolve_rho("gauss")

@@ -1,0 +1,128 @@
+"""The convolution against its matrix, and its derivatives where loops and memory matter."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.energies.opteq_reference import conv_matrix
+from tests.reference import directional_derivative
+from unroll_jax.energies.equilibrium.convolution import convolve
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def as_on(platform):
+    """`jax.lax.platform_dependent` as it is on ``platform``; the ways of all platforms run here."""
+    return lambda *operands, default, **ways: ways.get(platform, default)(*operands)
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def backend(request, monkeypatch):
+    """Both ways to take derivatives."""
+    monkeypatch.setattr(jax.lax, "platform_dependent", as_on(request.param))
+
+
+@pytest.mark.usefixtures("x64", "backend")
+@pytest.mark.parametrize("sides", [(3, 3), (1, 5)])
+def test_values_and_derivatives_are_those_of_the_matrix(sides):
+    kernel, images, weight = draw(*sides, 2, 3), draw(4, 5, 6, 2, seed=1), draw(4, 5, 6, 3, seed=2)
+    matrix = conv_matrix(kernel, (5, 6))
+
+    @jax.jit
+    def both(kernel, images, weight):
+        moved, pull = jax.vjp(convolve, kernel, images)
+        return moved, *pull(weight)
+
+    moved, by_kernel, by_images = map(np.asarray, both(kernel, images, weight))
+    np.testing.assert_allclose(moved.reshape(4, -1), images.reshape(4, -1) @ matrix.T, atol=1e-12)
+    np.testing.assert_allclose(by_images.reshape(4, -1), weight.reshape(4, -1) @ matrix, atol=1e-12)
+    for place in [(0, 0, 0, 0), (sides[0] - 1, sides[1] - 1, 1, 2)]:
+        unit = np.zeros(kernel.shape)
+        unit[place] = 1.0
+        one = images.reshape(4, -1) @ conv_matrix(unit, (5, 6)).T
+        np.testing.assert_allclose(by_kernel[place], np.sum(one * weight.reshape(4, -1)), atol=1e-12)
+
+
+@pytest.mark.usefixtures("x64", "backend")
+def test_derivatives_of_second_order_in_both_modes():
+    """Forward and backward over backward and forward, against central differences."""
+    point, ways = (draw(3, 3, 1, 2), draw(1, 3, 3, 1, seed=1)), (draw(3, 3, 1, 2, seed=2), draw(1, 3, 3, 1, seed=3))
+    weight = draw(1, 3, 3, 2, seed=4)
+
+    def twice(kernel, images):
+        return jnp.sum(weight * jnp.sin(convolve(kernel, jnp.tanh(convolve(kernel[..., :1], images)))))
+
+    def along(function, *inputs):
+        return jax.jvp(function, inputs, ways)[1]
+
+    def against(function, *inputs):
+        return sum(jnp.sum(a * b) for a, b in zip(jax.grad(function, (0, 1))(*inputs), ways, strict=True))
+
+    @jax.jit
+    def derivatives(kernel, images):
+        first = [partial(mode, twice) for mode in (along, against)]
+        return (
+            twice(kernel, images),
+            [one(kernel, images) for one in first],
+            [mode(one, kernel, images) for mode in (along, against) for one in first],
+        )
+
+    moved = lambda t: derivatives(*(a + t * way for a, way in zip(point, ways, strict=True)))  # noqa: E731
+    at = {k: moved(1e-3 * k) for k in (-3, -2, -1, 0, 1, 2, 3)}
+    difference = lambda value: directional_derivative(lambda t: value(at[round(t / 1e-3)]), 0.0, 1.0)  # noqa: E731
+    _, first, second = at[0]
+    np.testing.assert_allclose(first, difference(lambda found: float(found[0])), rtol=1e-9)
+    np.testing.assert_allclose(second, difference(lambda found: float(found[1][0])), rtol=1e-9)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("taps", [2, 3, 4])
+def test_both_backends_agree_for_kernels_of_any_side(taps, monkeypatch):
+    kernel, images = draw(taps, 3, 2, 2), draw(2, 5, 4, 2, seed=1)
+
+    @jax.jit
+    def both(kernel, images):
+        found = []
+        for name in ("cpu", "cuda"):
+            monkeypatch.setattr(jax.lax, "platform_dependent", as_on(name))
+            found.append(jax.grad(lambda k, z: jnp.sum(jnp.sin(convolve(k, z))), (0, 1))(kernel, images))
+        return found
+
+    for ours, theirs in zip(*both(kernel, images), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-12)
+
+
+def test_the_way_is_that_of_the_platform_compiled_for_and_not_of_the_default_one():
+    """Of the derivative in the image, inside of a loop and under vmap: one product on CPU, a convolution elsewhere."""
+    kernel, images = np.ones((3, 3, 2, 2), np.float32), np.ones((4, 1, 5, 5, 2), np.float32)
+
+    def gradient(images):
+        looped = lambda z: jax.lax.scan(lambda z, _: (jnp.tanh(convolve(kernel, z)), None), z, length=3)[0]  # noqa: E731
+        return jax.vmap(jax.grad(lambda z: jnp.sum(looped(z))))(images)
+
+    def operations(platform):
+        text = jax.jit(gradient).trace(images).lower(lowering_platforms=(platform,)).as_text()
+        return text.count("stablehlo.dot_general"), text.count("stablehlo.convolution")
+
+    (products, convolutions), elsewhere = operations("cpu"), operations("cuda")
+    assert products > 0
+    assert elsewhere == (0, products + convolutions)
+
+
+def test_the_backward_pass_keeps_images_and_not_their_shifts():
+    """Of ten steps in a scan: what autodiff of the plain convolution keeps, and one set of shifts beside."""
+    kernel, images = draw(3, 3, 4, 4).astype(np.float32), draw(16, 16, 16, 4).astype(np.float32)
+
+    def plain(k, z):
+        return jax.lax.conv_general_dilated(z, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    def memory(apply):
+        loss = lambda k: jnp.sum(jax.lax.scan(lambda z, _: (jnp.tanh(apply(k, z)), None), images, length=40)[0])  # noqa: E731
+        return jax.jit(jax.grad(loss)).lower(kernel).compile().memory_analysis().temp_size_in_bytes
+
+    assert memory(convolve) < memory(plain) + 4 * 9 * images.nbytes

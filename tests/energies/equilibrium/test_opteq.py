@@ -1,0 +1,277 @@
+"""OptEq, dense and convolutional, against loops written from the paper's equations."""
+
+import itertools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+from tests.energies import opteq_reference as reference
+from tests.energies.opteq_layers import IMAGE, H, M, convolutional, dense
+from unroll_jax.certificates.contraction import weight_norm_bound
+from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq, multi_block
+from unroll_jax.energies.equilibrium.monotone import MONOTONES, Monotone, antiderivative, resolve_monotone
+from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
+from unroll_jax.energies.equilibrium.opteq_params import OptEqParams, opteq_linear
+
+CASES = [("dense", name, 1.0, (2, 3)) for name in MONOTONES]
+CASES += [(kind, *case) for kind in ("dense", "conv") for case in [("relu", 0.3, ()), ("tanh", 0.7, (3,))]]
+CASES += [("conv", "relu", 1.0, (2, 3))]
+KINDS = {"dense": (dense, reference.dense_matrix), "conv": (convolutional, reference.conv_matrix)}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@pytest.mark.usefixtures("x64")
+def test_step_and_energy_equal_loops():
+    made = [KINDS[kind][0](batch, activation=name, skip=skip) for kind, name, skip, batch in CASES]
+    layers, inputs = [case[0] for case in made], [case[1:] for case in made]
+    both = lambda layer, a: (layer.step(*a), layer.energy(*a))  # noqa: E731
+    found = jax.jit(lambda inputs: [both(*pair) for pair in zip(layers, inputs, strict=True)])(inputs)
+    for case, (params, z, x), results in zip(CASES, inputs, found, strict=True):
+        kind, activation, skip, batch = case
+        z, x, stepped, energy = map(np.asarray, (z, x, *results))
+        W, U = (KINDS[kind][1](kernel, IMAGE) for kernel in (params.W, params.U))
+        b = np.tile(params.b, W.shape[0] // len(params.b))
+        assert stepped.shape == z.shape
+        assert energy.shape == batch
+        for place in itertools.product(*map(range, batch)):
+            vector, signal = np.ravel(z[place]), np.ravel(x[place])
+            expected = reference.step(vector, W, U, b, signal, activation=activation, skip=skip)
+            np.testing.assert_allclose(np.ravel(stepped[place]), expected, rtol=1e-12, atol=1e-12, err_msg=str(case))
+            expected = reference.energy(vector, W, U, b, signal, activation=activation)
+            np.testing.assert_allclose(energy[place], expected, rtol=1e-12, err_msg=str(case))
+
+
+@pytest.mark.usefixtures("x64")
+@every_kind
+def test_the_step_is_a_gradient_step_and_never_raises_the_energy_whatever_the_norm(kind):
+    skips = (1.0, 0.4)
+    (layer, params, z, x), (other, *_) = (KINDS[kind][0]((200,), skip=skip) for skip in skips)
+
+    @jax.jit
+    def measure(norm):
+        own, start = params._replace(W=params.W * (norm / 0.9)), 3.0 * z
+        gradient = jax.grad(lambda z: jnp.sum(layer.energy(own, z, x)))(start)
+        steps = [one.step(own, start, x) for one in (layer, other)]
+        return gradient, layer.energy(own, start, x), [(s, layer.energy(own, s, x)) for s in steps]
+
+    for norm in (0.9, 1.0, 3.0):
+        gradient, before, steps = jax.tree.map(np.asarray, measure(norm))
+        for skip, (stepped, after) in zip(skips, steps, strict=True):
+            np.testing.assert_allclose(stepped, 3.0 * np.asarray(z) - skip * gradient, atol=1e-12)
+            fall = skip * (1.0 - skip / 2.0) * np.sum(gradient.reshape(200, -1) ** 2, axis=1)
+            assert np.all(after <= before - fall + 1e-12 * (1.0 + np.abs(before)))
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_energy_is_convex_where_the_norm_is_at_most_1_and_not_above():
+    layer, params, u, x = dense((500,))
+    v = 10.0 * np.random.default_rng(5).normal(size=u.shape)
+    size = np.linalg.norm(params.W, 2)
+
+    @jax.jit
+    def chords(norm, v):
+        own = params._replace(W=params.W * norm / size)
+        first, last, middle = (layer.energy(own, z, x) for z in (u, v, 0.5 * (u + v)))
+        return middle - 0.5 * (first + last)
+
+    assert np.all(chords(1.0, v) <= 1e-10)
+    assert np.any(chords(1.5, v) > 1e-3)
+
+
+@pytest.mark.usefixtures("x64")
+@every_kind
+def test_initial_weights_contract(kind):
+    init = KINDS[kind][0]()[0].init
+
+    @jax.jit
+    def drawn(key):
+        params = init(key)
+        return params, weight_norm_bound(params.W, (32, 32))
+
+    params, bound = drawn(jax.random.key(20, impl="rbg"))
+    assert 0.5 < np.linalg.norm(KINDS[kind][1](params.W, IMAGE), 2) <= 0.9 + 1e-6
+    assert float(bound) == pytest.approx(0.9, abs=1e-6)
+
+
+@every_kind
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+def test_states_keep_their_dtype_and_energies_are_float32(kind, dtype):
+    layer, params, z, x = KINDS[kind][0]((2,), dtype)
+    assert jax.eval_shape(layer.step, params, z, x).dtype == dtype
+    assert jax.eval_shape(layer.energy, params, z, x).dtype == jnp.float32
+
+
+@every_kind
+def test_an_input_left_out_is_zero_and_one_for_all_examples_broadcasts(kind):
+    layer, params, z, x = KINDS[kind][0]((3,), jnp.float32)
+
+    @jax.jit
+    def pairs(z, x):
+        shared = jnp.broadcast_to(x[0], x.shape)
+        return (layer.step(params, z), layer.step(params, z, jnp.zeros_like(x))), (
+            layer.step(params, z, x[0]),
+            layer.step(params, z, shared),
+        )
+
+    for found, expected in pairs(z, x):
+        chex.assert_trees_all_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_layer_without_an_input_does_not_see_it():
+    blind = opteq(M, H)
+    assert jax.eval_shape(blind.init, jax.random.key(0)).U is None
+
+    @jax.jit
+    def steps(z, x):
+        params = blind.init(jax.random.key(0))
+        return blind.step(params, z, x), blind.step(params, z)
+
+    chex.assert_trees_all_close(*steps(np.ones((3, M), np.float32), np.ones(7, np.float32)))
+
+
+@pytest.mark.usefixtures("x64")
+def test_activations_are_monotone_1_lipschitz_and_have_their_antiderivative_and_conjugate():
+    t, grid = np.append(np.linspace(-8.0, 8.0, 4001), 0.0), np.linspace(-1.5, 1.5, 41)
+
+    @jax.jit
+    def tables(t, grid):
+        found = {}
+        for name, sigma in MONOTONES.items():
+            slope, integral = jax.grad(sigma.value), antiderivative(sigma)
+            ends = sigma.value(jnp.array([-jnp.inf, jnp.inf]))
+            found[name] = {
+                "values": sigma.value(t), "integrals": sigma.integral(t), "at_0": sigma.integral(jnp.zeros(())),
+                "first": jax.vmap(jax.grad(integral))(t), "second": jax.vmap(jax.grad(jax.grad(integral)))(t),
+                "slopes": jax.vmap(slope)(t), "conjugate": sigma.conjugate(sigma.value(t)),
+                "on_grid": sigma.conjugate(grid), "ends": ends, "at_ends": sigma.conjugate(ends),
+                "outside": sigma.conjugate(ends + jnp.array([-1e-6, 1e-6])),
+                "pulls": jax.vmap(jax.grad(sigma.conjugate))(jnp.array([0.3, 0.7, 1.5, -1.5])),
+            }  # fmt: skip
+        return found
+
+    for name, at in jax.tree.map(np.asarray, tables(t, grid)).items():
+        values, integrals = at["values"], at["integrals"]
+        slopes = np.diff(values[:-1]) / np.diff(t[:-1])
+        assert np.all((slopes >= 0.0) & (slopes <= 1.0 + 1e-9)), name
+        np.testing.assert_allclose(values, reference.SIGMA[name](t), atol=1e-14, err_msg=name)
+        np.testing.assert_allclose(integrals, reference.ANTIDERIVATIVE[name](t), atol=1e-13, err_msg=name)
+        assert at["at_0"] == 0.0, name
+        np.testing.assert_array_equal(at["first"], values, err_msg=name)
+        np.testing.assert_array_equal(at["second"], at["slopes"], err_msg=name)
+        # Fenchel: s*(sigma(w)) = w sigma(w) - s(w), and s*(t) >= t w - s(w) for any t.
+        np.testing.assert_allclose(at["conjugate"], t * values - integrals, atol=1e-9, err_msg=name)
+        assert np.all(at["on_grid"][:, None] >= grid[:, None] * t - integrals - 1e-12), name
+        finite = np.isfinite(at["ends"])
+        assert np.all(np.isinf(at["outside"][finite])), name
+        assert np.all(np.isfinite(at["at_ends"][finite])), name
+        assert np.all(np.isfinite(at["pulls"])), name
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_users_own_activation_serves_a_layer():
+    softplus = Monotone(jax.nn.softplus, lambda t: jnp.zeros_like(t))  # an integral that autodiff must not touch
+    layer, params, z, x = dense((2,), activation=softplus)
+    W, U, b = map(np.asarray, params)
+    expected = np.logaddexp(0.0, np.asarray(z) @ W.T + np.asarray(x) @ U.T + b) @ W
+    np.testing.assert_allclose(jax.jit(layer.step)(params, z, x), expected, rtol=1e-12)
+    assert resolve_monotone(softplus) is softplus
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("skip", [1.0, 0.3])
+def test_the_factored_form_is_the_layer(skip):
+    layer, params, z, x = dense((2, 3), activation="tanh", skip=skip)
+
+    def compose(params, z, signal):
+        form = layer.factored(params, signal)
+        composed = form.activation(z @ form.matrix.T + form.offset) @ form.matrix
+        return form.share * composed + (1.0 - form.share) * z, layer.step(params, z, signal)
+
+    for pair in jax.jit(lambda *a: (compose(*a), compose(*a[:2], None)))(params, z, x):
+        chex.assert_trees_all_close(*pair, rtol=1e-12)
+    assert opteq_conv(2, 3).factored is None
+
+
+@pytest.mark.usefixtures("x64")
+@every_kind
+def test_jit_grad_vmap_and_scan_work(kind):
+    layer, params, z, x = KINDS[kind][0]((3,), activation="tanh", skip=0.5)
+
+    def loss(params, z, x):
+        last, energies = jax.lax.scan(lambda z, _: (layer.step(params, z, x), layer.energy(params, z, x)), z, length=3)
+        return jnp.sum(last**2) + jnp.sum(energies)
+
+    @jax.jit
+    def measure(params, z, x):
+        moved = lambda t: loss(jax.tree.map(lambda leaf: leaf + t, params), z, x)  # noqa: E731
+        losses = jax.lax.map(moved, 1e-4 * jnp.array([-2.0, -1.0, 1.0, 2.0]))
+        steps = jax.vmap(layer.step, (None, 0, 0))(params, z, x), layer.step(params, z, x)
+        return jax.grad(loss, (0, 1, 2))(params, z, x), losses, steps
+
+    gradients, losses, steps = jax.tree.map(np.asarray, measure(params, z, x))
+    assert all(np.any(leaf != 0.0) and np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(gradients))
+    chex.assert_trees_all_close(*steps, rtol=1e-12)
+    slope = sum(np.sum(leaf) for leaf in jax.tree.leaves(gradients[0]))
+    at = dict(zip(np.round(1e-4 * np.array([-2.0, -1.0, 1.0, 2.0]), 6), losses, strict=True))
+    measured = reference.directional(lambda t: at[np.round(t, 6)])
+    assert slope == pytest.approx(measured, rel=1e-6)
+
+
+BAD_OPTIONS = [
+    (lambda: opteq(0, 2), ValueError, "dim must be at least 1, got 0"),
+    (lambda: opteq(2, 0), ValueError, "width must be at least 1, got 0"),
+    (lambda: opteq(2, 2, 0), ValueError, "input_dim must be at least 1, got 0"),
+    (lambda: opteq_conv(2, 2, 0), ValueError, "input_channels must be at least 1, got 0"),
+    (lambda: opteq_conv(2, 2, kernel_size=2), ValueError, "kernel_size must be odd and positive, got 2"),
+    (lambda: opteq(2, 2, skip=0.0), ValueError, r"skip must be in \(0, 1\], got 0.0"),
+    (lambda: opteq(2, 2, skip=float("nan")), ValueError, "skip must be .* got nan"),
+    (lambda: opteq(2, 2, activation="gelu"), ValueError, "activation must be one of .*'relu'.* got 'gelu'"),
+    (lambda: opteq(2, 2, activation=3), TypeError, "activation must be one of .* got int"),
+    (lambda: deep_opteq([]), ValueError, "layers must hold at least one layer"),
+    (lambda: multi_block([]), ValueError, "layers must hold at least one layer"),
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("call", "error", "message"), BAD_OPTIONS, ids=[row[2] for row in BAD_OPTIONS])
+def test_a_bad_option_is_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+BAD_ARRAYS = [
+    (lambda z, x: (z[..., :2], x), ValueError, r"z must be \(\*batch, 4\), got shape \(3, 2\)"),
+    (lambda z, x: (z, x[..., :2]), ValueError, r"x must be \(\*batch, 3\), got shape \(3, 2\)"),
+    (lambda z, x: (z, x[:2]), ValueError, r"x must have the batch axes \(3,\) of z .* got \(2,\)"),
+    (lambda z, x: (z[0], x), ValueError, r"x must have the batch axes \(\) of z .* got \(3,\)"),
+    (lambda z, x: (z.astype(int), x), TypeError, "z must be a floating array, got int32"),
+    (lambda z, x: (None, x), TypeError, "z must be a floating array, got None"),
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("part", ["step", "energy"])
+@pytest.mark.parametrize(("change", "error", "message"), BAD_ARRAYS, ids=[row[2] for row in BAD_ARRAYS])
+def test_a_bad_state_or_input_is_named(part, change, error, message):
+    layer, params, z, x = dense((3,), jnp.float32)
+    with pytest.raises(error, match=message):
+        jax.eval_shape(lambda z, x: getattr(layer, part)(params, *change(z, x)), z, x)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_an_image_of_the_wrong_rank_is_named():
+    layer, params, z, x = convolutional((), jnp.float32)
+    with pytest.raises(ValueError, match=r"z must be \(\*batch, height, width, 2\), got shape \(4, 2\)"):
+        jax.eval_shape(lambda z: layer.step(params, z[0], x), z)
+
+
+def test_params_of_both_kinds_are_one_type():
+    key = jax.random.key(0)
+    assert isinstance(jax.eval_shape(opteq(2, 3, 4).init, key), OptEqParams)
+    assert jax.eval_shape(opteq_conv(2, 3, 4).init, key).W.shape == (3, 3, 2, 3)
+    assert jax.eval_shape(opteq_linear, np.ones((3, 2)), np.ones((5, 2))).shape == (5, 3)
+    assert isinstance(opteq(2, 3), uj.Descent)

@@ -1,0 +1,199 @@
+"""Regularisers of equilibria and the layer each appends."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq, multi_block
+from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv
+from unroll_jax.energies.equilibrium.opteq_objective import deep_opteq_objective, opteq_objective, opteq_preimage
+from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
+from unroll_jax.energies.equilibrium.regularisers import (
+    REGULARISERS,
+    absolute,
+    decorrelation,
+    half_square,
+    inverse_square,
+    regularised,
+)
+
+
+def correlations(Z):
+    """|D Z Z^T D - I|_F^2 / 2 written out, Z with a row per feature."""
+    D = np.diag(1.0 / np.linalg.norm(Z, axis=1))
+    return 0.5 * np.linalg.norm(D @ Z @ Z.T @ D - np.eye(len(Z))) ** 2
+
+
+VALUES = {
+    "half_square": (half_square(0.7), lambda z: 0.35 * np.sum(z**2)),
+    "absolute": (absolute(0.7), lambda z: 0.7 * np.sum(np.abs(z))),
+    "inverse_square": (inverse_square(0.7, epsilon=0.5), lambda z: 0.7 / (np.sum(z**2) + 0.5)),
+    "decorrelation": (decorrelation(0.7), lambda z: 0.7 * correlations(z.T)),
+}
+
+
+def test_every_regulariser_is_tested():
+    assert VALUES.keys() == REGULARISERS.keys()
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", VALUES)
+def test_values_equal_their_definitions_and_smoothness_bounds_the_curvature(name):
+    regulariser, expected = VALUES[name]
+    rng = np.random.default_rng(0)
+    value, curvature = jax.jit(regulariser.value), jax.jit(jax.hessian(lambda z: regulariser.value(z.reshape(6, 4))))
+    lowest = np.inf
+    for size in (0.0, 0.1, 1.0, 3.0):
+        z = size * rng.normal(size=(6, 4)) + (1e-9 if name == "decorrelation" and size == 0.0 else 0.0)
+        np.testing.assert_allclose(value(jnp.asarray(z)), expected(z), rtol=1e-12)
+        spectrum = np.linalg.eigvalsh(curvature(jnp.asarray(z).ravel()))
+        lowest = min(lowest, spectrum[0])
+        if regulariser.smoothness is not None:
+            assert np.max(np.abs(spectrum)) <= regulariser.smoothness * (1.0 + 1e-12)
+            if size == 0.0:
+                assert np.max(np.abs(spectrum)) == pytest.approx(regulariser.smoothness)
+    assert (lowest >= -1e-12) == regulariser.convex
+
+
+@pytest.mark.usefixtures("x64")
+def test_features_that_are_0_in_the_whole_batch_do_no_harm():
+    z = np.random.default_rng(0).normal(size=(6, 4)) * np.array([1.0, 1.0, 0.0, 1.0])
+    value, gradient = jax.jit(jax.value_and_grad(decorrelation().value))(z)
+    np.testing.assert_allclose(value, correlations(z[:, [0, 1, 3]].T), rtol=1e-12)
+    assert np.all(np.isfinite(gradient))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", ["half_square", "absolute"])
+def test_prox_is_the_numerical_minimiser(name):
+    (regulariser, value), points, step_sizes = VALUES[name], np.random.default_rng(1).normal(size=(5, 2)), (0.3, 2.0)
+    proxes = jax.jit(lambda z: [jax.vmap(lambda z, s=s: regulariser.prox(z, s))(z) for s in step_sizes])(points)
+    for step_size, prox in zip(step_sizes, proxes, strict=True):
+        for z, found in zip(points, prox, strict=True):
+            objective = lambda u, z=z: value(u) + np.sum((u - z) ** 2) / (2.0 * step_size)  # noqa: E731, B023
+            options = {"xatol": 1e-11, "fatol": 1e-15}
+            best = minimize(objective, z, method="Nelder-Mead", options=options)
+            np.testing.assert_allclose(found, best.x, atol=1e-6, err_msg=str(step_size))
+
+
+def system(kind, batch):
+    """A layer, parameters with |W| below 1, states, inputs and the shape of one state."""
+    layer, event, widths = (
+        (opteq(4, 6, 3), (4,), (4, 6)) if kind == "dense" else (opteq_conv(2, 3, 3), (3, 4, 2), (2, 3))
+    )
+    rng = np.random.default_rng(2)
+    if kind == "dense":
+        W, U = rng.normal(size=(6, 4)), rng.normal(size=(6, 3))
+        W *= 0.9 / np.linalg.norm(W, 2)
+    else:
+        W, U = 0.1 * rng.normal(size=(3, 3, *widths)), rng.normal(size=(3, 3, 3, 3))
+    params = OptEqParams(W, U, 0.3 * rng.normal(size=W.shape[0 if kind == "dense" else -1]))
+    return layer, params, rng.normal(size=(*batch, *event)), rng.normal(size=(*batch, *event[:-1], 3)), event
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("kind", "batch"), [("dense", ()), ("dense", (5,)), ("dense", (2, 3)), ("conv", (2, 3))])
+def test_an_appended_layer_is_the_prox_or_the_gradient_step_of_every_example(kind, batch):
+    layer, params, z, x, event = system(kind, batch)
+    coupled = regularised(layer, decorrelation(), step_size=0.4, form="gradient")
+
+    @jax.jit
+    def pairs(params, z, x):
+        plain, found = layer.step(params, z, x), {}
+        for name in ("half_square", "absolute"):
+            wrapped = regularised(layer, VALUES[name][0], step_size=0.4)
+            found[f"prox {name}"] = wrapped.step(params, z, x), VALUES[name][0].prox(plain, 0.4)
+        for name in ("half_square", "inverse_square"):
+            value = VALUES[name][0].value
+            stepped = regularised(layer, VALUES[name][0], step_size=0.4, form="gradient").step(params, z, x)
+            slopes = [jax.grad(value)(plain[place]) for place in np.ndindex(batch)]
+            found[f"gradient {name}"] = stepped, plain - 0.4 * jnp.stack(slopes).reshape(plain.shape)
+        slope = jax.grad(lambda z: decorrelation().value(z.reshape(max(1, z.size // int(np.prod(event))), -1)))(plain)
+        return found | {"decorrelation": (coupled.step(params, z, x), plain - 0.4 * slope)}
+
+    for name, (found, expected) in pairs(params, z, x).items():
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15, err_msg=name)
+    assert jax.eval_shape(coupled.energy, params, z, x).shape == batch
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("form", ["prox", "gradient"])
+def test_no_step_with_a_convex_regulariser_raises_the_residual(form):
+    layer, params, z, x, _ = system("dense", (100,))
+    wrapped = regularised(layer, half_square(), step_size=1.9, form=form)
+    energies = jax.jit(lambda p, z, x: (wrapped.energy(p, z, x), wrapped.energy(p, wrapped.step(p, z, x), x)))
+    before, after = map(np.asarray, energies(params, z, x))
+    assert before.shape == (100,)
+    assert np.all(after <= before)
+    assert np.mean(after < before) > 0.9
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_regulariser_that_is_not_convex_can_raise_the_residual():
+    layer = opteq(4, 4, activation="identity")
+    wrapped = regularised(layer, inverse_square(epsilon=0.1), step_size=1.0, form="gradient")
+    energies = jax.jit(lambda p, z: (wrapped.energy(p, z), wrapped.energy(p, wrapped.step(p, z))))
+    before, after = energies(OptEqParams(np.eye(4), None, np.zeros(4)), np.full(4, 1e-3))
+    assert float(after) > float(before)
+
+
+LAYER, PARAMS, STATE = opteq(4, 6, 3), OptEqParams(*(np.full(s, 0.1) for s in ((6, 4), (6, 3), (6,)))), np.ones(4)
+BAD_OPTIONS = [
+    (lambda: half_square(0.0), "strength must be positive and finite, got 0.0"),
+    (lambda: absolute(float("inf")), "strength must be positive and finite, got inf"),
+    (lambda: inverse_square(epsilon=0.0), "epsilon must be positive and finite, got 0.0"),
+    (lambda: decorrelation(-1.0), "strength must be positive and finite, got -1.0"),
+    (lambda: regularised(LAYER, half_square(), step_size=0.0), "step_size must be positive and finite, got 0.0"),
+    (lambda: regularised(LAYER, half_square(), form="newton"), 'form must be "prox" or "gradient", got \'newton\''),
+    (
+        lambda: regularised(LAYER, decorrelation()),
+        "form must be \"gradient\" for a regulariser without a prox, got 'prox'",
+    ),
+    (
+        lambda: regularised(LAYER, half_square(), step_size=2.1, form="gradient"),
+        r"step_size must be at most 2 / smoothness .* got step_size=2.1 and smoothness=1.0",
+    ),
+    (lambda: regularised(LAYER, absolute(), form="gradient"), "got step_size=1.0 and smoothness=None"),
+    (lambda: opteq_objective(PARAMS, STATE), r"W must be a square matrix .* \(6, 4\)"),
+    (
+        lambda: opteq_objective(PARAMS, STATE, skip=1.5),
+        r"skip must be in \(0, 1\], got 1.5",
+    ),
+    (
+        lambda: opteq_preimage(PARAMS, STATE, skip=1.0),
+        r"skip must be in \(0, 1\), got 1.0",
+    ),
+    (lambda: deep_opteq_objective((), (STATE,)), "blocks must be as many as layers, 0, got 1"),
+    (
+        lambda: multi_block([LAYER]).step((PARAMS,), (STATE, STATE)),
+        "z must be a tuple of 1 blocks, got tuple of 2",
+    ),
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("call", "message"), BAD_OPTIONS, ids=[row[1] for row in BAD_OPTIONS])
+def test_a_bad_option_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_objective_of_a_convolution_is_that_of_its_matrix():
+    """Images of one pixel: a convolution is then a matrix, its kernel's middle."""
+    rng = np.random.default_rng(4)
+    params = OptEqParams(0.1 * rng.normal(size=(3, 3, 2, 3)), None, np.zeros(3))
+    z = rng.normal(size=(5, 1, 1, 2))
+
+    @jax.jit
+    def objectives(params, z):
+        as_matrix = params._replace(W=params.W[1, 1].T)
+        images, pixels = opteq_objective(params, z, skip=0.5), opteq_objective(as_matrix, z[:, 0, 0], skip=0.5)
+        return images, pixels, deep_opteq_objective((params, params), (z, z), skip=0.5)
+
+    images, pixels, deep = map(np.asarray, objectives(params, z))
+    np.testing.assert_allclose(images, pixels, rtol=1e-12)
+    np.testing.assert_allclose(deep, 2.0 * images, rtol=1e-12)
+    assert jax.eval_shape(deep_opteq([opteq_conv(2, 3)]).energy, (params,), z).shape == (5,)

@@ -1,0 +1,155 @@
+"""Elementwise activations as proximal operators."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+
+import unroll_jax as uj
+from unroll_jax import energies
+from unroll_jax.energies.proximal.activations import ACTIVATIONS
+from unroll_jax.energies.proximal.operators import resolve_proximal
+
+# The activations, in NumPy.
+FUNCTIONS = {
+    "elu": lambda w: np.where(w > 0.0, w, np.expm1(np.minimum(w, 0.0))),
+    "leaky_relu": lambda w: np.where(w > 0.0, w, 0.01 * w),
+    "sigmoid": lambda w: 1.0 / (1.0 + np.exp(-w)),
+    "softplus": lambda w: np.logaddexp(0.0, w),
+    "softsign": lambda w: w / (1.0 + np.abs(w)),
+    "tanh": np.tanh,
+}
+
+
+def test_every_activation_is_tested():
+    assert FUNCTIONS.keys() == ACTIVATIONS.keys()
+    assert ACTIVATIONS.items() <= uj.PROXIMALS.items()
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_prox_at_its_own_step_size_is_the_activation():
+    y, sizes = np.linspace(-8.0, 8.0, 40).reshape(10, 4), (0.1, 1.0, 3.0)
+    proxes = jax.jit(lambda y: {n: [make(step_size=s).prox(y, s) for s in sizes] for n, make in ACTIVATIONS.items()})
+    for name, found in proxes(y).items():
+        for prox in found:
+            np.testing.assert_allclose(prox, FUNCTIONS[name](y), rtol=1e-12, err_msg=name)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_the_prox_at_another_step_size_solves_its_equation(name):
+    """sigma(w) with (1 - t) sigma(w) + t w = y, by a bracketing method of its own; six decades of y."""
+    y = np.concatenate([-np.logspace(-3, 3, 15), [0.0], np.logspace(-3, 3, 15)])
+    ratios = (1e-3, 0.3, 1.0 + 1e-9, 4.0, 1e3)
+    pair = ACTIVATIONS[name](step_size=0.5)  # what counts is the ratio of the two
+    proxes = jax.jit(lambda y: [pair.prox(y, 0.5 * ratio) for ratio in ratios])(y[:, None])
+    for ratio, prox in zip(ratios, proxes, strict=True):
+        far = 2.0 * np.max(np.abs(y)) / min(1.0, ratio) + 10.0
+        equation = lambda w, y: (1.0 - ratio) * FUNCTIONS[name](w) + ratio * w - y  # noqa: E731, B023
+        limits = {"rtol": 1e-9, "atol": 1e-12 * max(1.0, 1.0 / ratio)}
+        with np.errstate(over="ignore"):
+            roots = np.array([brentq(equation, -far, far, args=(value,), xtol=1e-14, rtol=1e-14) for value in y])
+            np.testing.assert_allclose(np.ravel(prox), FUNCTIONS[name](roots), **limits, err_msg=str(ratio))
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_solved_prox_is_differentiable_twice():
+    points, width = np.linspace(-3.0, 3.0, 8), 1e-5
+    points = np.stack([points, points + width, points - width])
+
+    def derivatives(proximal):
+        prox = lambda y: jnp.sum(proximal.prox(y[None, None], 2.5))  # noqa: E731
+        first = jax.value_and_grad(prox)
+        return jax.vmap(jax.vmap(lambda y: (*first(y), jax.grad(lambda y: first(y)[1])(y))))
+
+    found = jax.jit(lambda y: {name: derivatives(make())(y) for name, make in ACTIVATIONS.items()})(points)
+    for name, (value, first, second) in jax.tree.map(np.asarray, found).items():
+        for function, derivative in ((value, first), (first, second)):
+            slopes = (function[1] - function[2]) / (2.0 * width)
+            np.testing.assert_allclose(derivative[0], slopes, rtol=1e-6, atol=1e-8, err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_the_solved_prox_is_right_in_low_precision(dtype):
+    y = np.linspace(-5.0, 5.0, 64).astype(dtype)[:, None]
+    solve = jax.jit(lambda y: {name: make().prox(y, 3.0) for name, make in ACTIVATIONS.items()})
+    found = solve(y)
+    with jax.enable_x64(True):
+        exact = solve(y.astype(np.float64))
+    for name, prox in found.items():
+        assert prox.dtype == dtype
+        atol = 30.0 * float(jnp.finfo(dtype).eps)
+        np.testing.assert_allclose(np.asarray(prox, np.float64), exact[name], atol=atol, err_msg=name)
+
+
+def test_by_name_a_layer_applies_the_activation_itself():
+    """And the energy that its step lowers has the penalty of that step size."""
+    y = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+
+    @jax.jit
+    def measure(y):
+        plain, found = uj.feedforward(4, step_size=0.3), {}
+        params = plain.init(jax.random.key(0))
+        for name, make in ACTIVATIONS.items():
+            layer = uj.feedforward(4, step_size=0.3, phi=name)
+            inside = layer.step(params, y)
+            of_layer = layer.energy(params, inside) - plain.energy(params, inside)
+            found[name] = inside, of_layer, make().penalty(inside) / 0.3, resolve_proximal(name, 0.3).prox(y, 0.3)
+        return plain.step(params, y), found
+
+    stepped, found = measure(y)
+    for name, (inside, of_layer, penalty, prox) in found.items():
+        expected = FUNCTIONS[name](np.asarray(stepped, np.float64))
+        np.testing.assert_allclose(inside, expected, rtol=1e-5, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(of_layer, penalty, rtol=1e-4, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(prox, FUNCTIONS[name](y), rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_an_activation_of_ones_own_serves_a_layer():
+    arctan = energies.activation(jnp.arctan, lambda z: -jnp.log(jnp.cos(z)) - 0.5 * z**2, step_size=0.4)
+    layer, y = uj.feedforward(4, step_size=0.4, phi=arctan), np.random.default_rng(1).uniform(size=(200, 5, 4))
+
+    @jax.jit
+    def measure(y):
+        params = layer.init(jax.random.key(0))
+        return layer.energy(params, layer.step(params, y)), layer.energy(params, y)
+
+    after, before = map(np.asarray, measure(y.astype(np.float32)))
+    assert np.all(after < before)
+
+
+@pytest.mark.parametrize("function", [jax.nn.gelu, jax.nn.silu, jax.nn.mish], ids=["gelu", "silu", "mish"])
+def test_an_activation_that_falls_is_refused_because_no_prox_does(function):
+    """For u < v with f(u) > f(v), each image is nearer to the other's point: no penalty makes both of them minimal."""
+    u, v = -2.0, -1.2
+    images = float(function(u)), float(function(v))
+    assert images[0] > images[1]
+    cost = lambda point, image: 0.5 * (image - point) ** 2  # noqa: E731
+    kept, swapped = cost(u, images[0]) + cost(v, images[1]), cost(u, images[1]) + cost(v, images[0])
+    assert swapped < kept  # whatever phi adds to both images is the same in both sums
+    with pytest.raises(ValueError, match=r"slopes in \[0, 1\] to be a proximal operator, got slope -0.\d+ at -"):
+        energies.activation(function, lambda z: z)
+
+
+BAD_OPTIONS = [
+    (lambda: energies.activation(lambda w: 2.0 * w, lambda z: z), r"slopes in \[0, 1\] .* got slope 2 at"),
+    (lambda: energies.activation(jnp.tanh, lambda z: z, step_size=0.0), "step_size must be positive .* got 0.0"),
+    (lambda: energies.tanh(step_size=float("inf")), "step_size must be positive and finite, got inf"),
+    (lambda: energies.leaky_relu(0.0), r"slope must be in \(0, 1\], got 0.0"),
+    (lambda: energies.leaky_relu(1.5), r"slope must be in \(0, 1\], got 1.5"),
+    (lambda: energies.elu(2.0), r"alpha must be in \(0, 1\], got 2.0"),
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("call", "message"), BAD_OPTIONS, ids=[row[1] for row in BAD_OPTIONS])
+def test_a_bad_option_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_an_activation_can_be_made_inside_a_compiled_function():
+    penalty = lambda z: -jnp.log(jnp.cos(z)) - 0.5 * z**2  # noqa: E731
+    found = jax.jit(lambda y: energies.activation(jnp.arctan, penalty).prox(y, 1.0))(np.ones((1, 1), np.float32))
+    assert found.item() == pytest.approx(np.pi / 4.0)

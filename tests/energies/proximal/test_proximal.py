@@ -1,0 +1,289 @@
+"""Penalties and their proximal operators."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import minimize, minimize_scalar
+from scipy.special import spence
+
+import unroll_jax as uj
+from unroll_jax import energies
+from unroll_jax.energies.proximal.operators import resolve_proximal
+
+
+def conjugate_less_square(antiderivative):
+    """phi_1(z) = max_w z w - psi(w) - z^2 / 2 by numerical maximisation, psi the activation's antiderivative."""
+
+    def phi(z):
+        found = minimize_scalar(
+            lambda w: antiderivative(w) - z * w, bounds=(-60.0, 60.0), method="bounded", options={"xatol": 1e-10}
+        )
+        return -found.fun - 0.5 * z**2
+
+    return phi
+
+
+ANTIDERIVATIVES = {
+    "tanh": lambda w: np.logaddexp(w, -w) - np.log(2.0),
+    "sigmoid": lambda w: np.logaddexp(0.0, w),
+    "softplus": lambda w: -spence(1.0 + np.exp(w)),
+    "softsign": lambda w: abs(w) - np.log1p(abs(w)),
+    "leaky_relu": lambda w: 0.5 * w**2 * (1.0 if w > 0.0 else 0.2),
+    "elu": lambda w: 0.5 * w**2 if w > 0.0 else 0.7 * (np.expm1(w) - w),
+}
+ACTIVATION_STEP = 0.4  # the step size at which the prox is the activation: phi is phi_1 / 0.4
+
+
+def scaled(name):
+    phi = conjugate_less_square(ANTIDERIVATIVES[name])
+    return lambda z: phi(z) / ACTIVATION_STEP
+
+
+# phi of one entry, from its definition, and the interval on which it is finite.
+EVERYWHERE, NONNEGATIVE = (-50.0, 50.0), (0.0, 50.0)
+CASES = {
+    "identity": (energies.identity(), lambda z: 0.0, EVERYWHERE),
+    "relu": (energies.relu(), lambda z: 0.0, NONNEGATIVE),
+    "soft_threshold": (energies.soft_threshold(0.7), lambda z: 0.7 * abs(z), EVERYWHERE),
+    "nonnegative_soft_threshold": (energies.nonnegative_soft_threshold(0.7), lambda z: 0.7 * z, NONNEGATIVE),
+    "box": (energies.box(-0.5, 1.5), lambda z: 0.0, (-0.5, 1.5)),
+    "tanh": (energies.tanh(step_size=ACTIVATION_STEP), scaled("tanh"), (-1.0, 1.0)),
+    "sigmoid": (energies.sigmoid(step_size=ACTIVATION_STEP), scaled("sigmoid"), (0.0, 1.0)),
+    "softplus": (energies.softplus(step_size=ACTIVATION_STEP), scaled("softplus"), NONNEGATIVE),
+    "softsign": (energies.softsign(step_size=ACTIVATION_STEP), scaled("softsign"), (-1.0, 1.0)),
+    "leaky_relu": (energies.leaky_relu(0.2, step_size=ACTIVATION_STEP), scaled("leaky_relu"), EVERYWHERE),
+    "elu": (energies.elu(0.7, step_size=ACTIVATION_STEP), scaled("elu"), (-0.7, 50.0)),
+}
+
+
+def test_every_proximal_is_tested():
+    assert {*CASES, "group_shrinkage"} == set(uj.PROXIMALS)
+
+
+def lowest(function, lower, upper):
+    """Golden-section search: where a convex function of arrays is least between bounds, to 1e-9, and its value."""
+    share = 0.5 * (np.sqrt(5.0) - 1.0)
+    for _ in range(54):
+        left, right = upper - share * (upper - lower), lower + share * (upper - lower)
+        goes_left = function(left) <= function(right)
+        lower, upper = np.where(goes_left, lower, left), np.where(goes_left, right, upper)
+    middle = 0.5 * (lower + upper)
+    return middle, function(middle)
+
+
+@pytest.mark.usefixtures("x64")
+def test_prox_is_the_numerical_minimiser_and_the_envelope_the_minimum():
+    step_sizes = np.array([0.1, 1.0, 3.0])
+    points = np.random.default_rng(0).uniform(-4.0, 4.0, size=12)
+
+    @jax.jit
+    def proxes_and_envelopes(y):
+        both = lambda proximal, s: (proximal.prox(y, s), energies.moreau_envelope(proximal, y, s))  # noqa: E731
+        return [[both(proximal, float(s)) for s in step_sizes] for proximal, _, _ in CASES.values()]
+
+    @jax.jit  # the penalty is itself tested against its definition below
+    def penalties(z):
+        return jnp.stack([case[0].penalty(own[..., None, None]) for case, own in zip(CASES.values(), z, strict=True)])
+
+    def objective(z):
+        return np.asarray(penalties(z)) + (z - points) ** 2 / (2.0 * step_sizes[:, None])
+
+    pairs = [zip(*case, strict=True) for case in proxes_and_envelopes(points[:, None, None])]
+    proxes, envelopes = (np.reshape(part, (len(CASES), 3, 12)) for part in zip(*pairs, strict=True))
+    domains = np.array([case[2] for case in CASES.values()])
+    lower, upper = (np.broadcast_to(end[:, None, None], proxes.shape) for end in domains.T)
+    best, least = lowest(objective, lower, upper)
+    reached = objective(proxes)
+    for i, name in enumerate(CASES):
+        np.testing.assert_allclose(proxes[i], best[i], rtol=0.0, atol=1e-6, err_msg=name)
+        assert np.all((lower[i] <= proxes[i]) & (proxes[i] <= upper[i])), name
+        assert np.all(reached[i] <= least[i] + 1e-12), name
+        # The search stops short of the ends of the domain.
+        assert np.all((least[i] - 1e-5 <= envelopes[i]) & (envelopes[i] <= least[i] + 1e-12)), name
+
+
+@pytest.mark.usefixtures("x64")
+def test_penalty_is_the_sum_over_entries_of_each_example_and_infinite_outside():
+    points, outside = {}, {}
+    for name, (_, _, domain) in CASES.items():
+        points[name] = np.clip(np.random.default_rng(1).normal(size=(2, 3, 4, 3)), *(0.95 * np.array(domain)))
+        for end in domain:
+            if abs(end) < 50.0:
+                y = points[name].copy()
+                y[..., 2, 1] = end + np.copysign(1e-9, end - np.mean(domain))
+                outside[name, end] = y
+    ends = list(outside)
+
+    @jax.jit
+    def penalties(points, outside):
+        each = {}
+        for name, y in points.items():
+            penalty = CASES[name][0].penalty
+            each[name] = penalty(y), jax.vmap(penalty)(y), jax.vmap(jax.vmap(penalty))(y)
+        return each, [CASES[name][0].penalty(y) for (name, _), y in zip(ends, outside, strict=True)]
+
+    each, beyond = penalties(points, list(outside.values()))
+    for name, of_ranks in each.items():
+        expected = np.vectorize(CASES[name][1])(points[name]).sum(axis=(-2, -1))
+        for penalty in of_ranks:  # of a batch of rank 2, and of its examples in batches of ranks 1 and 0
+            # The maximum in the definition of an activation's phi is found to about 1e-10.
+            limits = {"rtol": 1e-12, "atol": 1e-8 if name in ANTIDERIVATIVES else 0.0}
+            np.testing.assert_allclose(penalty, expected, **limits, err_msg=name)
+    for (name, end), penalty in zip(ends, beyond, strict=True):
+        assert penalty.shape == (2, 3)
+        assert np.all(np.isinf(penalty)), (name, end)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_prox_keeps_shape_and_dtype_and_penalty_is_float32_at_least(dtype):
+    y = np.random.default_rng(2).normal(size=(2, 4, 3)).astype(dtype)
+
+    @jax.jit
+    def measure(y):
+        found = {}
+        for name, factory in uj.PROXIMALS.items():
+            stepped = factory().prox(y, 0.5)
+            found[name] = stepped, factory().penalty(stepped)
+        return found
+
+    for name, (stepped, penalty) in measure(y).items():
+        assert (stepped.shape, stepped.dtype) == (y.shape, y.dtype), name
+        assert penalty.dtype == jnp.float32, name
+        assert np.all(np.isfinite(penalty)), name
+
+
+def test_prox_is_firmly_nonexpansive():
+    """|prox(u) - prox(v)|^2 <= <prox(u) - prox(v), u - v>, which holds for the prox of a convex phi and of no other."""
+    pair = 3.0 * np.random.default_rng(4).normal(size=(2, 500, 1, 4)).astype(np.float32)
+    step_sizes = (0.7, 1.0)  # an activation's is the activation at 1, and solved for at 0.7
+    proxes = jax.jit(lambda y: {n: [make().prox(y, s) for s in step_sizes] for n, make in uj.PROXIMALS.items()})(pair)
+    for name, moved in proxes.items():
+        for prox, step_size in zip(moved, step_sizes, strict=True):
+            difference = np.asarray(prox[0] - prox[1], np.float64)
+            product = np.sum(difference * (pair[0] - pair[1]), -1)
+            assert np.all(np.sum(difference**2, -1) <= product + 1e-5), (name, step_size)
+
+
+@pytest.mark.usefixtures("x64")
+def test_penalty_is_convex_on_its_domain():
+    rng = np.random.default_rng(5)
+    pair, shares = 3.0 * rng.normal(size=(2, 500, 2, 3)), rng.uniform(size=500)
+
+    @jax.jit
+    def measure(pair, shares):
+        found = {}
+        for name, factory in uj.PROXIMALS.items():
+            u, v = factory().prox(pair, 1.0)
+            three = jnp.stack([u, v, u + shares[:, None, None] * (v - u)])
+            found[name] = factory().penalty(three)
+        return found
+
+    for name, (first, last, between) in measure(pair, shares).items():
+        chord = (1.0 - shares) * first + shares * last
+        assert np.all(np.isfinite(chord)), name
+        assert np.all(between <= chord + 1e-12 * (1.0 + np.abs(chord))), name
+
+
+@pytest.mark.usefixtures("x64")
+def test_the_gradient_of_the_envelope_is_what_the_prox_takes_away():
+    """Against finite differences of its value, and also far out where the prox meets the edge of phi's domain."""
+    step_size, width = 0.6, 1e-5
+    y, direction = np.random.default_rng(6).normal(size=(2, 20, 3, 2))
+    y = 2.0 * y
+    points = np.stack([y, y + width * direction, y - width * direction, 1e3 * y])
+
+    @jax.jit
+    def measure(points):
+        found = {}
+        for name, factory in uj.PROXIMALS.items():
+            prox, penalty = factory().prox(points, step_size), factory().penalty(points[0])
+            value, pull = jax.vjp(lambda y, pair=factory: energies.moreau_envelope(pair(), y, step_size), points)
+            found[name] = value, *pull(jnp.ones_like(value)), prox, penalty
+        return found
+
+    for name, (value, gradient, prox, penalty) in jax.tree.map(np.asarray, measure(points)).items():
+        slope = np.sum(gradient[0] * direction, (-2, -1))
+        np.testing.assert_allclose(slope, (value[1] - value[2]) / (2.0 * width), rtol=1e-4, atol=1e-4, err_msg=name)
+        np.testing.assert_allclose(gradient, (points - prox) / step_size, rtol=1e-12, err_msg=name)
+        assert np.all(np.isfinite(gradient)), name
+        assert np.all(value[0] <= penalty + 1e-12), name
+
+
+@pytest.mark.usefixtures("x64")
+def test_group_shrinkage_is_the_numerical_minimiser():
+    rng = np.random.default_rng(3)
+    y = rng.normal(size=(5, 4)) * np.array([[2.0], [1.0], [0.3], [3.0], [0.0]])
+    shrinkage, step_sizes = energies.group_shrinkage(0.7), (0.2, 2.0)
+
+    def objective(z, token, step_size):
+        return 0.7 * np.linalg.norm(z) + np.sum((z - token) ** 2) / (2.0 * step_size)
+
+    @jax.jit
+    def measure(y):
+        both = lambda y, s: jnp.sum(shrinkage.prox(y, s)) + shrinkage.penalty(y)  # noqa: E731
+        return shrinkage.penalty(y), [(shrinkage.prox(y, s), jax.grad(both)(y, s)) for s in step_sizes]
+
+    penalty, steps = jax.tree.map(np.asarray, measure(y))
+    np.testing.assert_allclose(penalty, 0.7 * np.linalg.norm(y, axis=1).sum(), rtol=1e-12)
+    for step_size, (found, gradient) in zip(step_sizes, steps, strict=True):
+        for token, prox in zip(y, found, strict=True):
+            given = {"args": (token, step_size), "method": "Nelder-Mead", "options": {"fatol": 1e-13}}
+            best = minimize(objective, token + 0.1, **given)
+            assert objective(prox, token, step_size) <= best.fun + 1e-12
+            np.testing.assert_allclose(prox, best.x, atol=1e-3)
+        assert np.all(found[0.7 * step_size >= np.linalg.norm(y, axis=1)] == 0.0)
+        assert np.all(np.isfinite(gradient))  # at a token of zeros too
+
+
+def test_an_entry_that_is_nan_is_outside_every_domain():
+    bounded = [name for name in uj.PROXIMALS if name != "identity"]
+    pair = lambda proximal, y: (proximal.penalty(y), proximal.prox(y, 1.0))  # noqa: E731
+    found = jax.jit(lambda y: [pair(uj.PROXIMALS[name](), y) for name in bounded])(np.full((2, 2), np.nan, np.float32))
+    for name, (penalty, prox) in zip(bounded, found, strict=True):
+        assert not np.isfinite(penalty), name
+        assert np.all(np.isnan(prox)), name
+
+
+BAD_OPTIONS = [
+    (lambda: energies.soft_threshold(-1.0), ValueError, "threshold must be finite and at least 0, got -1.0"),
+    (lambda: energies.nonnegative_soft_threshold(float("inf")), ValueError, "threshold .* got inf"),
+    (lambda: energies.box(1.0, 1.0), ValueError, "lower must be below upper, got lower=1.0, upper=1.0"),
+    (lambda: energies.box(float("nan"), 1.0), ValueError, "lower=nan"),
+    (lambda: energies.group_shrinkage(-1.0), ValueError, "threshold must be finite and at least 0, got -1.0"),
+    (
+        lambda: energies.moreau_envelope(energies.relu(), jnp.asarray(np.ones((2, 2))), 0.0),
+        ValueError,
+        "step_size must be positive and finite, got 0.0",
+    ),
+    (
+        lambda: resolve_proximal("gelu"),
+        ValueError,
+        r"phi must be one of \[.*'relu'.*\] or a Proximal, got 'gelu', which falls",
+    ),
+    (lambda: resolve_proximal("cube"), ValueError, r"phi must be one of \[.*'relu'.*\] or a Proximal, got 'cube'$"),
+    (lambda: resolve_proximal(3), TypeError, "phi must be one of .* or a Proximal, got int"),
+]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("call", "error", "message"), BAD_OPTIONS, ids=[row[2] for row in BAD_OPTIONS])
+def test_a_bad_option_is_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_a_users_own_proximal_serves_a_layer():
+    shrink = uj.Proximal(penalty=lambda y: 0.5 * jnp.sum(y**2, (-2, -1)), prox=lambda y, step_size: y / (1 + step_size))
+    layer, y = uj.feedforward(3, phi=shrink), np.random.default_rng(7).normal(size=(5, 3)).astype(np.float32)
+
+    @jax.jit
+    def measure(y):
+        params = layer.init(jax.random.key(0))
+        before, after = layer.energy(params, y), layer.energy(params, layer.step(params, y))
+        return before, after, jax.grad(layer.energy, 1)(params, jnp.zeros_like(y))
+
+    before, after, gradient = measure(y)
+    assert resolve_proximal(shrink) is shrink
+    assert float(after) < float(before)
+    np.testing.assert_allclose(gradient, 0.0)

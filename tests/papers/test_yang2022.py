@@ -1,0 +1,223 @@
+"""The command `figures`, and Figs. 1 to 4 against the equations in NumPy."""
+
+import ast
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from papers.yang2022 import FiguresConfig, draw
+from papers.yang2022.config import chosen
+from papers.yang2022.synthetic import KAPPAS, MINIMISER_F, MINIMISER_H, RATIOS, principal_plane
+from train.__main__ import main
+from train.config.errors import UserError
+
+TOKENS, WIDTH, HALF_STEPS, SEED, POINTS = 6, 4, 10, 3, 21
+SMALL = FiguresConfig(tokens=TOKENS, width=WIDTH, half_steps=HALF_STEPS, seed=SEED, points=POINTS)
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """Numbers of Figs. 1 to 4 at small sizes, by name, and the folder that holds them."""
+    out = tmp_path_factory.mktemp("figures")
+    lines: list[str] = []
+    draw(dataclasses.replace(SMALL, out=str(out)), log=lines.append)
+    return out, {file.stem: json.loads(file.read_text()) for file in out.glob("*.json")}, lines
+
+
+def problem():
+    """S, W, B_1, B_2 and Y(0) of Figs. 2 and 3."""
+    generator = np.random.default_rng(SEED)
+    S, W = (0.1 * generator.normal(size=(side, side)) for side in (TOKENS, WIDTH))
+    B_1, B_2 = generator.random((2, TOKENS, WIDTH))
+    return S, W, B_1, B_2, 2.0 * generator.random((TOKENS, WIDTH))
+
+
+def gradients(Y):
+    S, W, B_1, B_2, _ = problem()
+    return 2.0 * (S.T @ S @ Y + Y - B_1), 2.0 * (Y @ W @ W.T + Y - B_2)
+
+
+def height(Y):
+    """h(Y) = |S Y|^2 + |Y - B_1|^2 + |Y W|^2 + |Y - B_2|^2."""
+    S, W, B_1, B_2, _ = problem()
+    return sum(np.sum(term**2) for term in (S @ Y, Y - B_1, Y @ W, Y - B_2))
+
+
+def half_steps(step_size):
+    states = [problem()[-1]]
+    for number in range(HALF_STEPS):
+        states.append(states[-1] - step_size * gradients(states[-1])[number % 2])
+    return states
+
+
+def test_without_texts_four_figures_are_drawn_and_one_line_tells_how_to_get_the_others(drawn):
+    out, numbers, lines = drawn
+    assert set(numbers) == {"fig1", "fig2", "fig3", "fig4"}
+    for name in numbers:
+        assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    recipes = [line for line in lines if "--data.root" in line]
+    assert len(recipes) == 1
+    assert "FOLDER/glue/SST-2/{train,dev,test}.tsv" in recipes[0]
+    assert "FOLDER/imdb/aclImdb_v1.tar.gz" in recipes[0]
+
+
+def test_figure_1_fills_the_points_of_lemma_4_3(drawn):
+    numbers = drawn[1]["fig1"]
+    ticks = np.linspace(-3.5, 3.5, POINTS)
+    f, h = np.array(MINIMISER_F), np.array(MINIMISER_H)
+    for panel, ratio in zip(numbers["panels"], RATIOS, strict=True):
+        inside = [np.hypot(a - f[0], b - f[1]) <= ratio * np.hypot(a - h[0], b - h[1]) for a in ticks for b in ticks]
+        assert panel["share_of_window"] == pytest.approx(np.mean(inside), abs=1e-12)
+        np.testing.assert_allclose(panel["ball"]["centre"], (f - ratio**2 * h) / (1 - ratio**2), rtol=1e-5)
+        expected = ratio * np.linalg.norm(f - h) / abs(1 - ratio**2)
+        assert panel["ball"]["radius"] == pytest.approx(expected, rel=1e-5)
+        assert panel["ball"]["region_is_inside"] == (ratio < 1)
+
+
+@pytest.mark.parametrize("kind", ["paper", "longest"])
+def test_figure_2_shows_h_after_each_gradient_step(drawn, kind):
+    numbers = drawn[1]["fig2"]
+    S, W, *_ = problem()
+    hessian_f = 2.0 * (np.kron(S.T @ S, np.eye(WIDTH)) + np.eye(TOKENS * WIDTH))
+    hessian_g = 2.0 * (np.kron(np.eye(TOKENS), W @ W.T) + np.eye(TOKENS * WIDTH))
+    largest = {name: np.linalg.eigvalsh(H)[-1] for name, H in zip("fg", (hessian_f, hessian_g), strict=True)}
+    largest["h"] = np.linalg.eigvalsh(hessian_f + hessian_g)[-1]
+    assert numbers["smoothness"] == pytest.approx(largest, rel=1e-9)
+    step_size = 0.05 if kind == "paper" else 1.0 / largest["h"]
+    run = numbers[kind]
+    assert run["step_size"] == pytest.approx(step_size)
+    states = half_steps(step_size)
+    np.testing.assert_allclose(run["h"], [height(Y) for Y in states], rtol=1e-5)
+    assert run["constant"] == pytest.approx(1.0 / (step_size * largest["g"]), rel=1e-5)
+    pairs = [gradients(Y) for Y in states[::2]]
+    ratios = [np.linalg.norm(f) / np.linalg.norm(f + g) for f, g in pairs]
+    np.testing.assert_allclose(run["gradient_ratio"], ratios, rtol=1e-4)
+    heights = [height(Y) for Y in states[::2]]
+    assert run["share_of_full_steps_that_descend"] == np.mean(np.diff(heights) <= 0)
+
+
+def test_figure_2_starts_from_the_exact_minimum(drawn):
+    S, W, B_1, B_2, _ = problem()
+    hessian = np.kron(S.T @ S, np.eye(WIDTH)) + np.kron(np.eye(TOKENS), W @ W.T) + 2.0 * np.eye(TOKENS * WIDTH)
+    minimiser = np.linalg.solve(hessian, (B_1 + B_2).ravel()).reshape(TOKENS, WIDTH)
+    assert drawn[1]["fig2"]["minimum"] == pytest.approx(height(minimiser), rel=1e-5)
+
+
+def test_figure_3_shows_the_states_in_their_principal_plane(drawn):
+    states = np.stack([Y.ravel() for Y in half_steps(0.05)])
+    centred = states - states.mean(0)
+    axes = np.linalg.svd(centred)[2][:2]
+    expected = centred @ axes.T
+    points = np.array(drawn[1]["fig3"]["points"])
+    np.testing.assert_allclose(np.abs(points), np.abs(expected), atol=1e-4)
+    assert (points[0] <= 0).all()
+    np.testing.assert_allclose(points @ points.T, expected @ expected.T, atol=1e-3)
+
+
+def test_further_points_are_projected_as_the_states_are():
+    states = np.random.default_rng(0).normal(size=(7, 3, 2))
+    points, again = principal_plane(states, states[4])
+    np.testing.assert_allclose(again, points[4], atol=1e-12)
+
+
+def test_figure_4_fills_the_points_of_theorem_5_1(drawn):
+    numbers = drawn[1]["fig4"]
+    generator = np.random.default_rng(SEED)
+    W, b = generator.normal(size=(2, 2)), generator.normal(size=2)
+    step_size = 1.0 / np.linalg.eigvalsh(2.0 * (W.T @ W + np.eye(2)))[-1]
+    ticks = np.linspace(-5.0, 5.0, POINTS)
+    alignment = []
+    for y in (np.array([a, c]) for a in ticks for c in ticks):
+        p = step_size * 2.0 * (W.T @ W @ y + y - b)
+        alignment.append(sum(min(y[i] ** 2 - p[i] ** 2, 0.0) for i in range(2)) / np.sum(p**2))
+    for kappa in KAPPAS:
+        assert numbers["share_of_window"][str(kappa)] == pytest.approx(np.mean(np.array(alignment) >= -kappa))
+    np.testing.assert_allclose((W.T @ W + np.eye(2)) @ numbers["minimiser_h"], b, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("root", "only", "expected"),
+    [
+        (None, "", (1, 2, 3, 4)),
+        ("data", "", (1, 2, 3, 4, 5, 6)),
+        (None, "3", (3,)),
+        ("data", "6, 1", (1, 6)),
+        (None, "2,2", (2,)),
+    ],
+)
+def test_the_choice_of_figures(root, only, expected):
+    config = dataclasses.replace(SMALL, only=only, data=dataclasses.replace(SMALL.data, root=root))
+    assert chosen(config) == expected
+
+
+@pytest.mark.parametrize("only", ["0", "7", "two", ",", "1;2"])
+def test_a_choice_that_names_no_figure_is_refused(only):
+    with pytest.raises(UserError, match="--only must be numbers from 1 to 6"):
+        chosen(dataclasses.replace(SMALL, only=only))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ["no figures given", "yang2022"]),
+        (["xie2021"], ["unknown figures 'xie2021'", "yang2022"]),
+        (["yang2022", "--colour", "red"], ["Unrecognized options", "--colour"]),
+        (["yang2022", "--only", "9"], ["--only", "1 to 6", "'9'"]),
+        (["yang2022", "--only", "5"], ["--data.root", "glue/SST-2/{train,dev,test}.tsv", "aclImdb"]),
+        (["yang2022", "--only", "6", "--data.root", "nowhere"], ["--data.root nowhere does not exist"]),
+        (["yang2022", "--half-steps", "7"], ["--half-steps", "even", "7"]),
+        (["yang2022", "--tokens", "0"], ["--tokens", "from 1 to 16384"]),
+        (["yang2022", "--points", "1"], ["--points", "from 2 to 10000"]),
+        (["yang2022", "--seed", "-1"], ["--seed", "from 0 to 4294967295"]),
+        (["yang2022", "--step-size", "nan"], ["--step-size", "from 1e-15 to 1e+09"]),
+        (["yang2022", "--attention-step-size", "1.5"], ["--attention-step-size", "(0, 1]"]),
+        (["yang2022", "--learning-rate", "0"], ["--learning-rate", "from 1e-15"]),
+    ],
+)
+def test_what_the_user_can_mend_is_told_in_one_line(capsys, arguments, words):
+    assert main(["figures", *arguments]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    for word in words:
+        assert word in lines[0]
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert main(["figures", "yang2022", "--only", "1", "--points", "5", "--out", str(tmp_path / "file")]) == 2
+    assert "it is no folder" in capsys.readouterr().err
+
+
+def test_help_names_the_figures_and_their_options(capsys):
+    assert main(["figures", "--help"]) == 0
+    assert "yang2022" in capsys.readouterr().out
+    assert main(["figures", "yang2022", "--help"]) == 0
+    assert "--data.root" in capsys.readouterr().out
+
+
+def test_a_paper_has_a_command_of_its_own():
+    root = Path(__file__).resolve().parents[2]
+    command = [sys.executable, "-m", "papers.yang2022", "--only", "9"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: --only must be numbers from 1 to 6")
+
+
+def test_the_application_imports_no_paper():
+    for path in (Path(__file__).resolve().parents[2] / "train").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not any(name.partition(".")[0] == "papers" for name in names), path
+
+
+def test_without_the_papers_the_command_says_where_they_are(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "papers", None)
+    assert main(["figures", "yang2022"]) == 2
+    assert "drawn from a clone" in capsys.readouterr().err

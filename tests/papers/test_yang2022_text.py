@@ -1,0 +1,268 @@
+"""Figs. 5 and 6: the energies of a text against the equations in NumPy, and the pipeline on a few made-up sentences."""
+
+import functools
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from papers.yang2022.energies import COMPONENTS, LayerEnergies, Stack, init_network, layer_energies, train_network
+from papers.yang2022.energy_plots import layer_numbers, moves
+from papers.yang2022.sentences import Sentence, bucket, choose, embed, pad, words_of
+from train.__main__ import main
+from train.config.errors import UserError
+from train.data.text import TextBatch, TextConfig, load
+from train.data.words import hashed_embeddings
+from unroll_jax import transformer, unroll
+from unroll_jax.energies.transformer import transformer_parts
+
+DIM, LAYERS = 4, 3
+STACKS = {
+    "plain": Stack(DIM, LAYERS),
+    "residual": Stack(DIM, LAYERS, residual=True),
+    "damped": Stack(DIM, LAYERS, residual=True, attention_step_size=0.3, step_size=0.2),
+}
+
+
+def sentences(*lengths):
+    generator = np.random.default_rng(0)
+    return [Sentence(generator.normal(size=(n, DIM)).astype(np.float32), i % 2) for i, n in enumerate(lengths)]
+
+
+@functools.cache
+def started(stack, seed=0):
+    """`init_network` as one program."""
+    return jax.jit(lambda: init_network(stack, 2, seed=seed))()
+
+
+def weights_of(network):
+    return [np.asarray(leaf, np.float64) for leaf in (network.layer.W_a, network.layer.W_f, network.layer.row)]
+
+
+def energies_of(Y, X, network, *, residual):
+    """The components of the energy, from the equations, pair by pair."""
+    W_a, W_f, B = weights_of(network)
+    pull = 0.5 * np.sum(((Y - X if residual else Y) @ W_a) ** 2)
+    return {
+        "pairs": sum(-similarity(Y, u, v, W_a) for u in range(len(Y)) for v in range(u)),
+        "residual": pull * residual,
+        "features": 0.5 * np.trace(Y @ W_f @ Y.T) + 0.5 * np.sum((Y - B) ** 2),
+        "paper": pull * (not residual),
+    }
+
+
+def similarity(Y, u, v, W_a):
+    return np.exp(-0.5 * np.sum((W_a.T @ (Y[u] - Y[v])) ** 2))
+
+
+def states_of(X, network, stack):
+    """The tokens at every layer: softmax attention with the anchor X, token by token, then the feed-forward step."""
+    W_a, W_f, B = weights_of(network)
+    ridge, a_1, a_2 = float(stack.residual), stack.attention_step_size, stack.step_size
+    states = [X]
+    for _ in range(stack.num_layers):
+        Y = states[-1]
+        U = np.empty_like(Y)
+        for u in range(len(Y)):
+            weights = [similarity(Y, u, v, W_a) for v in range(len(Y))]
+            mean = (sum(w * Y[v] for v, w in enumerate(weights)) + ridge * X[u]) / (sum(weights) + ridge)
+            U[u] = (1 - a_1) * Y[u] + a_1 * mean
+        states.append(np.maximum(U - a_2 * (U @ (W_f + W_f.T) / 2 + U - B), 0.0))
+    return states
+
+
+@pytest.mark.parametrize(
+    ("name", "lengths"), [("plain", (1, 2, 9, 16, 17)), ("residual", (1, 2, 16)), ("damped", (1, 9, 16))]
+)
+def test_energies_are_those_of_the_equations_at_every_layer_and_length(name, lengths):
+    stack = STACKS[name]
+    network, texts = started(stack), sentences(*lengths)
+    measured = layer_energies(stack, network, texts)
+    for number, text in enumerate(texts):
+        X = text.vectors.astype(np.float64)
+        states = states_of(X, network, stack)
+        for layer, Y in enumerate(states):
+            expected = energies_of(Y, X, network, residual=stack.residual)
+            for name in COMPONENTS:
+                found = measured.components[name][number, layer]
+                assert found == pytest.approx(expected[name], rel=1e-10, abs=1e-10), (name, number, layer)
+            total = sum(expected[name] for name in ("pairs", "residual", "features"))
+            assert measured.total[number, layer] == pytest.approx(total, rel=1e-10)
+            assert measured.infinite[number, layer] == (Y < 0).any()
+        logits = states[-1].mean(0) @ np.asarray(network.classifier.weights) + np.asarray(network.classifier.bias)
+        np.testing.assert_allclose(measured.logits[number], logits, rtol=1e-9)
+    assert measured.lengths.tolist() == list(lengths)
+
+
+def test_a_padded_text_has_the_energies_that_it_has_without_padding():
+    stack = STACKS["plain"]
+    network, texts = started(stack, 1), sentences(5, 19)
+    measured = layer_energies(stack, network, texts)
+    layer, parts = transformer(DIM, anchor="row"), transformer_parts(DIM, anchor="row")
+
+    def energy(params, y, x):
+        return parts.attention.energy(params, y, x) + parts.feedforward.energy(params, y, x)
+
+    unpadded = jax.jit(lambda y: unroll(layer, network.layer, y, num_layers=LAYERS, record=energy)[1])
+    for number, text in enumerate(texts):
+        np.testing.assert_allclose(measured.total[number], unpadded(text.vectors), rtol=1e-5)
+
+
+def test_the_layer_keeps_the_conditions_of_its_steps():
+    drawn = jax.jit(jax.vmap(lambda seed: init_network(STACKS["plain"], 2, seed=seed).layer.W_f))
+    for W_f in np.asarray(drawn(np.arange(5, dtype=np.uint32))):
+        np.testing.assert_allclose(W_f, W_f.T, atol=1e-6)
+        values = np.linalg.eigvalsh(W_f)
+        assert values[0] >= -1e-6
+        assert values[-1] <= 0.95 + 1e-6
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_training_lowers_the_loss_and_keeps_the_spectrum(residual):
+    stack = Stack(DIM, 2, residual=residual)
+    first = started(stack)
+    network, losses = train_network(stack, first, sentences(6) * 40, learning_rate=0.5)
+    assert losses[-1] < 0.1 * losses[0]
+    values = np.linalg.eigvalsh(np.asarray(network.layer.W_f))
+    assert values[0] >= -1e-5
+    assert values[-1] <= 0.95 + 1e-5
+    for before, after in zip(first.layer[:3], network.layer[:3], strict=True):
+        assert not np.array_equal(before, after)
+
+
+def test_the_first_loss_is_the_cross_entropy_and_its_step_follows_the_slope():
+    stack, texts = Stack(DIM, 2), sentences(7)
+    network = started(stack)
+    logits = layer_energies(stack, network, texts).logits[0]
+    trained, losses = train_network(stack, network, texts, learning_rate=0.5)
+    chances = np.exp(logits) / np.exp(logits).sum()
+    assert losses[0] == pytest.approx(-np.log(chances[0]), rel=1e-5)
+    slope = chances - np.array([1.0, 0.0])
+    np.testing.assert_allclose(trained.classifier.bias, -0.5 * slope, rtol=1e-4)
+
+
+def test_a_loss_that_is_not_finite_is_told():
+    texts = sentences(3) * 3
+    texts[1] = texts[1]._replace(vectors=np.full((3, DIM), np.inf, np.float32))
+    with pytest.raises(UserError, match=r"not finite at training step 1; lower --learning-rate 0\.5"):
+        train_network(Stack(DIM, 2), started(Stack(DIM, 2)), texts, learning_rate=0.5)
+
+
+def test_every_step_falls_stands_or_rises():
+    features = np.array([[10.0, 5.0, 5.0, 6.0], [1e4, 1e4 + 5e-10, 1e4 - 1e-8, 1e4]])
+    nothing = np.zeros_like(features)
+    components = {"pairs": nothing, "residual": nothing, "features": features, "paper": nothing}
+    measured = LayerEnergies(components, nothing > 0, np.array([2, 5]), np.eye(2), np.array([0, 0]))
+    outcome = moves(measured)
+    assert outcome["falls"].tolist() == [[True, False, False], [False, True, False]]
+    assert outcome["stands"].tolist() == [[False, True, False], [True, False, False]]
+    assert outcome["rises"].tolist() == [[False, False, True], [False, False, True]]
+    numbers = layer_numbers(measured)
+    assert numbers["share_of_text_layer_pairs"] == pytest.approx({"falls": 2 / 6, "stands": 2 / 6, "rises": 2 / 6})
+    assert numbers["mean_energy_per_word"][0] == (10.0 / 2 + 1e4 / 5) / 2
+    assert numbers["share_of_labels_predicted"] == 0.5
+
+
+def test_lengths_are_padded_to_few_sizes_and_by_half_at_most():
+    sizes = [bucket(length) for length in range(1, 4097)]
+    assert all(length <= size <= max(16, 1.5 * length) for length, size in enumerate(sizes, start=1))
+    assert len(set(sizes)) == 17
+    tokens, present = pad(np.ones((3, 2)), 16)
+    assert tokens.sum() == 6
+    assert present.tolist() == [True] * 3 + [False] * 13
+
+
+def test_texts_are_chosen_once_each_while_there_are_others():
+    assert len(set(choose(10, 7, seed=0).tolist())) == 7
+    assert sorted(choose(3, 6, seed=0).tolist()) == [0, 0, 1, 1, 2, 2]
+    assert choose(10, 0, seed=0).tolist() == []
+    np.testing.assert_array_equal(choose(50, 5, seed=1), choose(50, 5, seed=1))
+    assert not np.array_equal(choose(50, 5, seed=1), choose(50, 5, seed=2))
+
+
+def test_every_word_of_a_text_has_its_vector():
+    batch = TextBatch(["A fine film.", "Dull"], np.array([1, 0]))
+    assert words_of([batch]) == {"a", "fine", "film", ".", "dull"}
+    embeddings = hashed_embeddings(3)
+    first, second = embed(batch, embeddings)
+    np.testing.assert_array_equal(first.vectors, embeddings(["a", "fine", "film", "."]))
+    assert (first.label, second.label, second.vectors.shape) == (1, 0, (1, 3))
+
+
+@pytest.fixture
+def root(tmp_path):
+    """Twenty texts of each data set, and a file of embeddings."""
+    words = ["a", "dull", "fine", "slow", "film", "story", "and", "."]
+    generator = np.random.default_rng(0)
+    texts = [" ".join(generator.choice(words, size)) for size in (3, 5, 8, 12, 4) * 4]
+    for split in ("train", "dev", "test"):
+        file = tmp_path / "glue" / "SST-2" / f"{split}.tsv"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("sentence\tlabel\n" + "".join(f"{text}\t{i % 2}\n" for i, text in enumerate(texts)))
+    for split in ("train", "test"):
+        for i, text in enumerate(texts):
+            file = tmp_path / "imdb" / "aclImdb" / split / ("neg", "pos")[i % 2] / f"{i}_{(1, 9)[i % 2]}.txt"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+    lines = [f"{word} {' '.join(map(str, generator.normal(size=DIM)))}" for word in words[:-1]]
+    (tmp_path / "vectors.txt").write_text("\n".join(lines))
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_figures_5_and_6_are_drawn_from_texts(root, capsys):
+    small = ("--num-texts", "3", "--steps", "4", "--num-layers", "2", "--only", "5,6")
+    places = ("--data.root", str(root), "--data.prepared", str(root / "prepared"), "--out", str(root / "out"))
+    assert main(["figures", "yang2022", *small, *places, "--embeddings", str(root / "vectors.txt")]) == 0
+    assert "4 training steps" in capsys.readouterr().out
+    pictures = [
+        "fig5",
+        "fig5_components",
+        "fig5_rhos",
+        "fig6",
+        "fig6_components",
+        "fig6_plain",
+        "fig6_plain_components",
+    ]
+    assert sorted(file.stem for file in (root / "out").glob("*.png")) == pictures
+    numbers = {name: json.loads((root / "out" / f"{name}.json").read_text()) for name in pictures}
+    for name in ("fig5", "fig6", "fig6_plain"):
+        for values in numbers[name].values():
+            assert np.array(values["energy"]).shape == (3, 3)
+            parts = [np.array(values["components"][part]) for part in ("pairs", "residual", "features")]
+            np.testing.assert_allclose(values["energy"], sum(parts), rtol=1e-6)
+            assert values["dim"] == DIM
+            assert 0.5 < values["share_of_words_in_embedding_file"] < 1.0
+            assert np.array(values["components"]["residual"]).any() == (name == "fig6")
+    for values in numbers["fig6"].values():
+        assert len(values["loss"]) == 4
+    assert {rho for values in numbers["fig5_rhos"].values() for rho in values} == {
+        "log",
+        "power",
+        "truncated_quadratic",
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [("a 1 2\nb 1\n", "line 2 has 1 numbers"), ("zebra 1 2\n", "has none of the"), (None, "is not a file")],
+)
+def test_a_bad_embedding_file_is_told_in_one_line(root, capsys, content, words):
+    if content is not None:
+        (root / "bad.txt").write_text(content)
+    places = ("--data.root", str(root), "--data.prepared", str(root / "prepared"), "--out", str(root / "out"))
+    assert main(["figures", "yang2022", "--only", "5", *places, "--embeddings", str(root / "bad.txt")]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert words in lines[0]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", ["sst2", "imdb"])
+def test_the_energy_of_real_texts_falls_at_every_layer(name, real_data, tmp_path):
+    data = load(TextConfig(name, str(real_data), str(tmp_path)), log=lambda line: None)
+    texts = embed(data.read("test", choose(data.num_examples("test"), 8, seed=0)), hashed_embeddings(50))
+    stack = Stack(50, 4)
+    measured = layer_energies(stack, init_network(stack, 2, seed=0), texts)
+    assert moves(measured)["falls"].all()

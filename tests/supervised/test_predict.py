@@ -1,0 +1,131 @@
+"""Images and scenes through models that were loaded without their data."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.supervised.conftest import Fields, Stripes
+from tests.supervised.test_runs import small
+from train import load
+from train.config.errors import UserError
+from train.data.pictures import NOT_COUNTED
+from train.export import export
+from train.main import fit
+
+pytestmark = pytest.mark.xdist_group("supervised-runs")
+DATA = {"image-opteq": Stripes(), "segment-fcn": Fields()}
+
+
+def quiet(line):
+    pass
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Run folders and exports by experiment, of runs of one epoch."""
+    root, folders = tmp_path_factory.mktemp("predict"), {}
+    for experiment, data in DATA.items():
+        with pytest.MonkeyPatch.context() as patch:
+            for module in ("images", "scenes"):
+                patch.setattr(f"train.data.{module}.load", lambda config, *, log, data=data: data)
+            patch.setattr("train.report.kinds.write_report", lambda *arguments, **options: None)
+            config = small(experiment, epochs=2, average=0.5)
+            (run,) = fit(config, out=root / experiment, experiment=experiment, log=quiet)
+            folders[experiment] = {"run": run, "export": export(run, log=quiet)}
+    return folders
+
+
+@pytest.fixture
+def model(trained, monkeypatch):
+    """``model(experiment, which)``: loaded where no data can be read."""
+
+    def refuse(*arguments, **options):
+        raise AssertionError("data are read")
+
+    for module in ("images", "scenes"):
+        monkeypatch.setattr(f"train.data.{module}.load", refuse)
+    return lambda experiment, which="export": load(trained[experiment][which], log=quiet)
+
+
+@pytest.mark.parametrize("which", ["run", "export"])
+@pytest.mark.parametrize("experiment", DATA)
+def test_a_loaded_model_is_right_where_the_evaluation_says_it_is(model, trained, experiment, which):
+    said = json.loads((trained[experiment]["run"] / "evaluation.json").read_text())
+    pictures, labels = DATA[experiment].splits["test"]
+    loaded = model(experiment, which)
+    found = loaded.predict(list(pictures))
+    assert loaded.card["step"] == said["best_step"]
+    if experiment.startswith("image"):
+        shares = np.stack([one.probabilities for one in found])
+        np.testing.assert_allclose(shares.sum(axis=1), 1.0, rtol=1e-5)
+        assert -np.log(shares[np.arange(len(labels)), labels]).mean() == pytest.approx(said["loss"], rel=1e-4)
+        predicted = np.array([said["class_names"].index(one.label) for one in found])
+    else:
+        predicted = np.stack(found)
+        assert (predicted.shape, predicted.dtype) == (labels.shape, np.uint8)
+    confusion = np.zeros((2, 2), int)
+    np.add.at(confusion, (labels[labels != NOT_COUNTED], predicted[labels != NOT_COUNTED]), 1)
+    assert confusion.tolist() == said["confusion"]
+
+
+@pytest.mark.parametrize("experiment", DATA)
+def test_pictures_of_any_size_and_colour_are_brought_to_those_of_training(model, experiment, tmp_path):
+    loaded, picture = model(experiment), Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8))
+    height, width, channels = DATA[experiment].shape
+    mode = "L" if channels == 1 else "RGB"
+    files = [tmp_path / f"{mode}.png" for mode in ("L", "RGB", "RGBA", "P")]
+    for file in files:
+        picture.convert(file.stem).save(file)
+    assert isinstance(loaded.predict(files), list)
+    for file in files:
+        with Image.open(file) as opened:
+            standard = opened.convert(mode).resize((width, height), Image.Resampling.BILINEAR)
+        expected = loaded.predict(np.asarray(standard))
+        alone, inside = loaded.predict(str(file)), loaded.predict([file])[0]
+        for found in (alone, inside):
+            np.testing.assert_allclose(np.asarray(found[-1]), np.asarray(expected[-1]), rtol=1e-5)
+    grey = np.asarray(picture.convert("L"))
+    assert str(loaded.predict(grey)) == str(loaded.predict(grey[..., None]))
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("no.png", r"no\.png cannot be read as an image .*; give a PNG, JPEG"),
+        ([], "predict needs images"),
+        (np.zeros((4, 4, 1)), r"uint8, from 0 to 255, .*got float64"),
+        (np.zeros((2, 4, 4, 1), np.uint8), r"must be uint8 \(height, width\) or .*got shape \(2, 4, 4, 1\)"),
+        (np.zeros((4, 4, 7), np.uint8), "got shape"),
+        (np.zeros((0, 4), np.uint8), "not empty"),
+        (None, "got NoneType"),
+    ],
+    ids=["file", "none", "floats", "batch", "channels", "empty", "nothing"],
+)
+def test_what_is_no_picture_is_refused_in_a_line(model, source, words):
+    for given in (source, [source] if isinstance(source, np.ndarray) else source):
+        with pytest.raises(UserError, match=words) as caught:
+            model("image-opteq").predict(given)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda said: said.pop("mean"), r"is damaged \(missing 'mean'\)"),
+        (lambda said: said.update(shape=[4, 4]), "is damaged"),
+        (lambda said: said.update(shape="wide"), "is damaged"),
+        (lambda said: said.update(shape=[8, 8, 3]), "do not fit the model"),
+        (lambda said: said.update(class_names=["one", "two", "three"]), "do not fit the model"),
+    ],
+)
+def test_damaged_facts_are_refused_in_a_line(model, trained, tmp_path, change, words):
+    folder = shutil.copytree(trained["image-opteq"]["export"], tmp_path / "model")
+    said = json.loads((folder / "config.json").read_text())
+    change(said["facts"])
+    (folder / "config.json").write_text(json.dumps(said))
+    with pytest.raises(UserError, match=words) as caught:
+        load(folder)
+    assert "\n" not in str(caught.value)

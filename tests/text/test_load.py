@@ -1,0 +1,123 @@
+"""Text models that were loaded without texts, word vectors or encoder: the same probabilities at every layer."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from train import load
+from train.config.data import TextConfig
+from train.config.errors import UserError
+from train.config.text import EncoderOptions, UnrolledConfig
+from train.evaluate import best_checkpoint
+from train.export import export
+from train.loop import train_run
+from train.tasks.text import open_text
+
+WORDS = ("a", "film", "that", "is", "good", "bad", "long", "and", "never", "ends")
+TRAIN = [(f"a {word} film", ("bad", "good")[word == "good"]) for word in WORDS] * 3
+TEST = [("that is good", "good"), ("a long film never ends", "bad"), ("a strange film", "bad"), ("bad", "good")]
+PAIRS = [("a good film", "that is bad", "0"), ("long", "never ends and ends", "1"), ("a bad film", "a film", "0")]
+
+
+def quiet(line):
+    pass
+
+
+def write_vectors(path):
+    """Vectors of all words but one, 4 wide."""
+    vectors = np.random.default_rng(0).normal(size=(len(WORDS) - 1, 4))
+    lines = [" ".join([word, *map(str, vector)]) for word, vector in zip(WORDS, vectors, strict=False)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def on_table(small, tmp_path):
+    """A small configuration on a table of single texts, which lies in the folder data."""
+
+    def make(experiment, **fields):
+        root = tmp_path / "data" / "table"
+        root.mkdir(parents=True)
+        for name, rows in {"train": TRAIN, "validation": TRAIN[:4], "test": TEST}.items():
+            (root / f"{name}.tsv").write_text("\n".join(["text\tlabel", *("\t".join(row) for row in rows)]) + "\n")
+        data = TextConfig("table", str(root), str(tmp_path / "data" / "prepared"))
+        whole = dict.fromkeys(("train_examples", "validation_examples", "test_examples"))
+        return small(experiment, steps=2, method="erm", data=data, **whole, **fields)
+
+    return make
+
+
+def given(name, tmp_path, write_folder):
+    """The model of a case: what it is given lies in the folder data."""
+    if name == "words":
+        return "text-encoder", EncoderOptions(dim=8, num_layers=2, num_heads=2, hidden_dim=12)
+    if name == "vectors":
+        return "text-ut", UnrolledConfig(num_layers=2, embeddings=str(write_vectors(tmp_path / "vectors.txt")))
+    folder = str(write_folder())
+    if name == "encoder's words":
+        return "text-ut", UnrolledConfig(num_layers=2, embeddings=folder, frozen=False)
+    return "text-encoder", EncoderOptions(pretrained=folder, hidden=True)
+
+
+def in_order(losses):
+    """Rows by their last loss: the batches of the evaluation are by length."""
+    return losses[np.argsort(losses[:, -1])]
+
+
+@pytest.mark.parametrize("name", ["words", "vectors", "encoder", "encoder's words"])
+def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(on_table, write_folder, tmp_path, name):
+    experiment, model = given(name, tmp_path, write_folder)
+    config = on_table(experiment, model=model)
+    task, run = open_text(config, quiet), tmp_path / "run"
+    train_run(task, run, experiment=experiment, log=quiet)
+    params = best_checkpoint(task, run, experiment=experiment, log=quiet).state.evaluated
+    reading = task.split_reading(params, "test", 0.0)
+    folders = run, export(run, tmp_path / "model", log=quiet)
+    for path in ("data", "vectors.txt", "bert"):
+        shutil.rmtree(tmp_path / path) if (tmp_path / path).is_dir() else (tmp_path / path).unlink(missing_ok=True)
+    for folder in folders:
+        found = load(folder, log=quiet)
+        predictions = found.predict([text for text, _ in TEST], log=quiet)
+        labels = [found.task.material.class_names.index(label) for _, label in TEST]
+        shares = np.stack([one.probabilities for one in predictions])[np.arange(len(TEST)), :, labels]
+        np.testing.assert_allclose(in_order(-np.log(shares)), in_order(reading.losses), rtol=1e-4)
+        right = np.mean([one.label == label for one, (_, label) in zip(predictions, TEST, strict=True)])
+        assert right == pytest.approx(reading.accuracies()[-1])
+        assert found.task.material.embedding_std == task.material.embedding_std, "noise has the unit of training"
+
+
+def test_pairs_come_back_without_their_data(small, write_pairs, tmp_path):
+    config = small("text-ut", steps=2, method="erm", **write_pairs(PAIRS))
+    run, seconds = tmp_path / "run", ["that is bad", "never ends and ends"]
+    train_run(open_text(config, quiet), run, experiment="text-ut", log=quiet)
+    out = export(run, tmp_path / "model", log=quiet)
+    for name in ("pairs", "kept"):
+        shutil.rmtree(tmp_path / name)
+    one, two = (load(folder, log=quiet).predict(["a good film", "long"], seconds=seconds) for folder in (run, out))
+    for found, other in zip(one, two, strict=True):
+        np.testing.assert_array_equal(found.probabilities, other.probabilities)
+    with pytest.raises(UserError, match="classifies pairs of texts"):
+        load(out).predict(["long"])
+
+
+@pytest.mark.xdist_group("text-runs")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda said: said.pop("class_names"),
+        lambda said: said.update(words=None),
+        lambda said: said.update(words=None, tokenizer="{", encoder={}),
+        lambda said: said.update(words=3),
+    ],
+    ids=["no classes", "no tokenizer", "half a tokenizer", "odd words"],
+)
+def test_damaged_facts_are_refused_in_a_line(finished, tmp_path, change):
+    folder = shutil.copytree(finished("text-ut").runs["erm"], tmp_path / "run")
+    said = json.loads((folder / "model.json").read_text())
+    change(said)
+    (folder / "model.json").write_text(json.dumps(said))
+    with pytest.raises(UserError, match=r"model\.json is damaged") as caught:
+        load(folder, log=quiet)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,258 @@
+"""`fit` from Python: a task of one's own in under twenty lines, constrained, heard of, gone on with, reported."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from train.config.constraints import ConstraintConfig
+from train.config.errors import UserError
+from train.config.fields import check_fields
+from train.config.own import OwnConfig
+from train.config.run import RunConfig, run_rules
+from train.evaluate import best_checkpoint
+from train.loop import Callbacks
+from train.main import fit
+from train.metrics import read_metrics
+from train.runs import read_config
+from train.sharding.mesh import make_mesh
+from train.task import PlainRisk, Task, Training, Validation
+from train.tasks.own import OwnTask
+
+# What a user writes; `train` and `validation` are arrays by name.
+NOTEBOOK = """\
+import flax.linen as nn, jax.numpy as jnp
+from train import Callbacks, ConstraintConfig, OwnConfig, OwnTask, PrimalConfig, fit
+class Denoiser(nn.Module):
+    @nn.compact
+    def __call__(self, y):
+        outputs = [y]
+        for _ in range(2):
+            outputs.append(nn.Dense(8, kernel_init=nn.initializers.constant(0.1))(outputs[-1]))
+        return jnp.stack(outputs)
+def layer_losses(params, batch):
+    return jnp.mean((Denoiser().apply(params, batch["noisy"]) - batch["clean"]) ** 2, -1).T
+class Heard(Callbacks):
+    def on_validation(self, row):
+        print("worst:", row["worst_excess"])
+bounds = ConstraintConfig(alpha=(0.05,), reference=None)
+config = OwnConfig(steps=100, validate_every=50, batch_size=16, constraints=bounds, primal=PrimalConfig(0.02))
+init = lambda key: Denoiser().init(key, train["noisy"])
+task = OwnTask(init, layer_losses, train=train, validation=validation, config=config)
+(run,) = fit(task, out=out, callbacks=[Heard()])
+"""
+
+
+def arrays(count, seed):
+    """Constant signals, and the same with noise."""
+    generator = np.random.default_rng(seed)
+    clean = generator.normal(size=(count, 1)).astype(np.float32) * np.ones(8, np.float32)
+    return {"clean": clean, "noisy": clean + generator.normal(size=clean.shape).astype(np.float32)}
+
+
+TRAIN, VALIDATION = arrays(64, 0), arrays(16, 1)
+
+
+def layer_losses(params, batch):
+    """Of one linear layer, and of its input."""
+    outputs = [batch["noisy"], batch["noisy"] @ params["w"]]
+    return jnp.stack([jnp.mean((output - batch["clean"]) ** 2, -1) for output in outputs], -1)
+
+
+def linear(*, init=lambda key: {"w": jnp.full((8, 8), 0.1)}, losses=layer_losses, train=TRAIN, **options):
+    """A task of one layer, quick to compile."""
+    constraints = ConstraintConfig(alpha=(0.1,), reference=None)
+    config = OwnConfig(**{"steps": 6, "validate_every": 2, "batch_size": 8, "constraints": constraints, **options})
+    return OwnTask(init, losses, train=train, validation=VALIDATION, config=config)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The finished run of `linear`."""
+    return fit(linear(), out=tmp_path_factory.mktemp("fit") / "run", log=lambda _: None)[0]
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+def test_a_task_of_ones_own_takes_under_twenty_lines(tmp_path, capsys):
+    assert len(NOTEBOOK.splitlines()) < 20
+    said = {"train": TRAIN, "validation": VALIDATION, "out": tmp_path / "run"}
+    exec(NOTEBOOK, said)
+    found = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert found["feasible"]
+    assert len(found["layer_losses"]) == 3
+    assert found["layer_losses"][2] < 0.7 * found["layer_losses"][0]
+    rows = read_metrics(said["run"] / "metrics.jsonl")
+    heard = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines() if line.startswith("worst:")]
+    assert heard == [row["worst_excess"] for row in rows if row["kind"] == "validation"]
+    assert json.loads((said["run"] / "report" / "summary.json").read_text())["methods"]["constrained"]["feasible"]
+
+
+def test_callbacks_hear_of_every_step_every_validation_and_the_end(tmp_path):
+    heard = []
+
+    class Ear(Callbacks):
+        def on_step(self, row):
+            heard.append(("train", row))
+
+        def on_validation(self, row):
+            heard.append(("validation", row))
+
+        def on_end(self, folder):
+            heard.append(("end", folder))
+
+    class Deaf(Callbacks):
+        pass
+
+    (folder,) = fit(linear(steps=3), out=tmp_path / "run", callbacks=[Deaf(), Ear()], log=lambda _: None)
+    rows = read_metrics(folder / "metrics.jsonl")
+    assert [(kind, {"kind": kind, **row}) for kind, row in heard[:-1]] == [(row["kind"], row) for row in rows]
+    assert heard[-1] == ("end", folder)
+
+
+def test_a_task_of_ones_own_goes_on_where_it_was_ended_and_ends_the_same(run, trained):
+    shutil.rmtree(run / "checkpoints" / "6")
+    (run / "evaluation.json").unlink()
+    status = json.loads((run / "status.json").read_text())
+    (run / "status.json").write_text(json.dumps({**status, "state": "running", "steps": 4}))
+    log = []
+    assert fit(linear(), out=run, log=log.append) == [run]
+    assert "going on from the checkpoint of step 4" in log
+    assert (run / "metrics.jsonl").read_bytes() == (trained / "metrics.jsonl").read_bytes()
+
+
+def test_a_run_that_has_ended_is_not_trained_again(run):
+    log = []
+    fit(linear(), out=run, log=log.append)
+    assert f"{run}: finished already after 6 steps; pass another --out to train anew" in log
+
+
+def test_the_parameters_of_the_best_checkpoint_are_at_hand(run):
+    task = linear()
+    best = best_checkpoint(task, run, experiment="own")
+    losses = task.predict(best.state.evaluated, VALIDATION)
+    found = json.loads((run / "evaluation.json").read_text())
+    assert found["best_step"] == best.step
+    assert losses.mean(axis=0) == pytest.approx(found["layer_losses"])
+
+
+def test_other_arrays_are_other_data(run):
+    other = linear(train={**TRAIN, "noisy": TRAIN["noisy"] + 1})
+    with pytest.raises(UserError, match=r"was trained with another configuration: found\.train was \d+, is now \d+"):
+        fit(other, out=run)
+
+
+def test_both_methods_are_trained_and_compared(tmp_path):
+    folders = fit(linear(method="both", steps=2), out=tmp_path, log=lambda _: None)
+    assert folders == [tmp_path / "erm", tmp_path / "constrained"]
+    assert set(json.loads((tmp_path / "report" / "summary.json").read_text())["methods"]) == {"erm", "constrained"}
+    methods = [json.loads((folder / "config.json").read_text())["method"] for folder in folders]
+    assert methods == ["erm", "constrained"]
+
+
+def test_overwrite_begins_anew_from_python_too(run):
+    fit(linear(steps=4, overwrite=True), out=run, log=lambda _: None)
+    assert json.loads((run / "status.json").read_text())["steps"] == 4
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"losses": lambda params, batch: batch["noisy"][:, 0]}, "layer_losses must be of shape (samples, L + 1)"),
+        ({"losses": lambda params, batch: batch["noisy"][:, :1]}, "with L >= 1, got (2, 1)"),
+        ({"train": {**TRAIN, "clean": TRAIN["clean"][1:]}}, "arrays of train must have the same number of rows"),
+        ({"train": {}}, "arrays of train must have the same number of rows, at least 1, got {}"),
+        ({"batch_size": 65}, "--batch-size must be at most the 64 samples of the train split, got 65"),
+        ({"constraints": ConstraintConfig(alpha=(0.1, 0.1), reference=None)}, "--constraints.alpha must be one number"),
+        ({"steps": 0}, "--steps must be a whole number from 1"),
+        ({"mesh": "data=4096"}, "--mesh data=4096 asks for 4096 devices"),
+    ],
+)
+def test_a_task_that_cannot_be_is_refused_in_one_line(changed, words, tmp_path):
+    with pytest.raises(UserError) as caught:
+        fit(linear(**changed), out=tmp_path / "run")
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_experiment_that_is_unknown_is_refused_with_the_nearest_name():
+    with pytest.raises(UserError, match=r"unknown experiment 'dmo' \(did you mean demo\?\)"):
+        fit("dmo")
+
+
+@dataclasses.dataclass(frozen=True)
+class MeanConfig(RunConfig):
+    """Its options are those of every run."""
+
+    task: ClassVar[str] = "mean"
+    metric: ClassVar[str] = "squared error"
+
+    def check(self):
+        check_fields(self, run_rules(self))
+
+    def label(self):
+        return f"seed{self.seed}"
+
+    def describe(self):
+        return "a mean"
+
+
+class Mean(Task):
+    """A task of any make, without layers and constraints."""
+
+    def __init__(self):
+        self.training = Training(PlainRisk(), optax.sgd(0.1), 20, 10, make_mesh(None, batch_size=64, accumulate=1))
+        self.num_layers = 0
+
+    @property
+    def config(self):
+        return MeanConfig()
+
+    def init(self, key):
+        return jnp.zeros(())
+
+    def batches(self, start_step, rows):
+        while True:
+            yield np.ones(64, np.float32)
+
+    def losses(self, params, batch, probe):
+        return (params - batch)[:, None] ** 2, {}
+
+    def validate(self, params, multipliers):
+        return Validation(np.asarray((params - np.ones((1, 1))) ** 2), {})
+
+    def evaluate(self, params, folder):
+        return {"mean": float(params)}, None
+
+    def found(self):
+        return {}
+
+    def facts(self):
+        return {}
+
+    def verdict(self, found):
+        return f"the mean is {found['mean']:.1f}"
+
+
+def test_a_task_of_any_make_is_trained_and_evaluated(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (folder,) = fit(Mean(), log=lambda _: None)
+    assert folder == Path("runs/mean/seed0")
+    found = json.loads((folder / "evaluation.json").read_text())
+    assert found["mean"] == pytest.approx(1.0 - 0.8**20)
+    assert found["best_step"] == 20
+    assert [row["loss"] for row in read_metrics(folder / "metrics.jsonl")][:2] == pytest.approx([1.0, 0.64])
+    assert not (folder / "report").exists()
+    with pytest.raises(UserError, match="field 'task' is unknown or missing, got 'mean'"):
+        read_config(folder)

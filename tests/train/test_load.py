@@ -1,0 +1,245 @@
+"""The way back from a run or an export: the model without its data, and pictures and videos through it."""
+
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.data.test_video_file import write_video
+from tests.train.conftest import CLIPS, clips_in_memory, traced_task
+from tests.train.test_fit import VALIDATION, linear
+from train import load
+from train.__main__ import main
+from train.config.errors import UserError
+from train.export import export
+from train.main import fit
+from train.runs import read_config
+
+pytestmark = pytest.mark.xdist_group("video-runs")
+SIDE, LENGTH = 4, 4  # of the patches and sequences of `tests.train.conftest.Clips`
+
+
+def quiet(line):
+    pass
+
+
+@pytest.fixture(scope="module")
+def exported(both, tmp_path_factory):
+    """The export of the constrained run."""
+    with clips_in_memory():
+        return export(both / "constrained", tmp_path_factory.mktemp("export") / "model", log=quiet)
+
+
+@pytest.fixture(scope="module")
+def model(exported):
+    """The model of the export."""
+    return load(exported)
+
+
+@pytest.fixture
+def without_data(monkeypatch):
+    """No data can be read."""
+
+    def refuse(*arguments, **options):
+        raise AssertionError("data are read")
+
+    monkeypatch.setattr("train.tasks.video.load", refuse)
+
+
+@pytest.fixture
+def edited(finished, exported, tmp_path):
+    """A copy of the run or the export, with a JSON file of it as ``change`` leaves it; None cuts it."""
+
+    def make(which, name, change):
+        folder = finished if which == "run" else shutil.copytree(exported, tmp_path / "model")
+        values = json.loads((folder / name).read_text())
+        if change is not None:
+            change(values)
+        (folder / name).write_text("{" if change is None else json.dumps(values))
+        return folder
+
+    return make
+
+
+def denoised(config, params, frames):
+    """What the network makes of the patches of frames (160, 160), window by window; the last frame is repeated."""
+    outputs = jax.jit(lambda noisy: traced_task(config, CLIPS).outputs(params, noisy, lambda y: y)[-1])
+    places = [slice(start, start + SIDE) for start in range(0, 160, SIDE)]
+    padded = np.concatenate([frames, *[frames[-1:]] * (-len(frames) % LENGTH)])
+    found = np.zeros(padded.shape)
+    for window in (slice(start, start + LENGTH) for start in range(0, len(padded), LENGTH)):
+        cut = np.stack([padded[window, row, column].reshape(LENGTH, -1) for row in places for column in places])
+        ways = iter(np.asarray(outputs(jnp.asarray(cut / 255.0, jnp.float32))))
+        for row in places:
+            for column in places:
+                found[window, row, column] = next(ways).reshape(LENGTH, SIDE, SIDE)
+    return np.clip(255.0 * found[: len(frames)], 0, 255)
+
+
+@pytest.mark.usefixtures("without_data")
+@pytest.mark.parametrize("which", ["run", "export"])
+def test_a_model_comes_back_without_its_data_and_is_worth_the_same(both, exported, config, which, tmp_path):
+    folder = both / "constrained"
+    found = load(folder if which == "run" else exported, log=quiet)
+    said = json.loads((folder / "evaluation.json").read_text())
+    assert found.config == read_config(folder)[1] == config
+    assert (found.card["experiment"], found.card["step"]) == ("video-ut", said["best_step"])
+    figures, _ = traced_task(config, CLIPS).evaluate(found.params, tmp_path)
+    assert {name: figures[name] for name in ("rmse", "noisy_rmse", "parameters")} == {
+        name: said[name] for name in ("rmse", "noisy_rmse", "parameters")
+    }
+
+
+def test_frames_come_back_as_the_network_makes_them_however_many_there_are(model, config):
+    time, place = np.arange(6)[:, None, None], np.arange(160)
+    frames = (120 + 8 * time + 0.5 * place[None, :, None] - 0.3 * place).astype(np.uint8)
+    found = model.predict(frames)
+    assert (found.shape, found.dtype) == (frames.shape, np.uint8)
+    expected = denoised(config, model.params, frames)
+    np.testing.assert_allclose(found, expected, atol=0.51)
+    assert np.ptp(expected) > 30, "the case tells places apart"
+
+
+def test_noise_is_that_of_its_seed_and_another_in_every_window(model):
+    frames = np.full((8, 160, 160), 128, np.uint8)
+    clean, one, again, other = (
+        model.predict(frames, gamma=gamma, seed=seed).astype(int)
+        for gamma, seed in ((0, 0), (0.3, 0), (0.3, 0), (0.3, 1))
+    )
+    np.testing.assert_array_equal(one, again)
+    for noisy in (one, other):
+        assert np.abs(noisy - clean).mean() > 1
+    assert np.abs(one - other).mean() > 1
+    assert np.abs(one[:4] - one[4:]).mean() > 1
+    for options, words in (({"gamma": -1.0}, "--gamma must be"), ({"gamma": 0.1, "seed": -1}, "--seed must be")):
+        with pytest.raises(UserError, match=words):
+            model.predict(frames, **options)
+
+
+PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8)).resize((90, 60))
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "P", "1", "CMYK"])
+def test_a_picture_of_any_size_and_colour_is_brought_to_grey(model, mode, tmp_path):
+    picture = PICTURE.convert(mode)
+    expected = model.predict(np.asarray(picture.convert("L").resize((160, 160), Image.Resampling.BILINEAR)))
+    assert (expected.shape, expected.dtype) == ((160, 160), np.uint8)
+    path = tmp_path / ("Picture.TIFF" if mode == "CMYK" else "Picture.PNG")
+    picture.save(path)
+    for source in (path, str(path)):
+        np.testing.assert_array_equal(model.predict(source), expected)
+    if mode in ("L", "LA", "RGB", "RGBA"):
+        np.testing.assert_array_equal(model.predict(np.asarray(picture)), expected)
+        np.testing.assert_array_equal(model.predict(np.asarray(picture)[None])[0], expected)
+    if mode == "L":
+        np.testing.assert_array_equal(model.predict(np.asarray(picture)[..., None]), expected)
+        np.testing.assert_array_equal(model.predict(jnp.asarray(np.asarray(picture))), expected)
+
+
+def test_a_video_file_comes_back_frame_by_frame_as_its_frames_do(model, tmp_path):
+    path = write_video(tmp_path / "grey.avi", 6)
+    frames = np.broadcast_to(2 * np.arange(6, dtype=np.uint8)[:, None, None], (6, 160, 160))
+    found = model.predict(path)
+    assert found.shape == (6, 160, 160)
+    np.testing.assert_array_equal(found, model.predict(frames))
+    coloured = np.broadcast_to(frames[:, ::2, ::4, None], (6, 80, 40, 3))
+    np.testing.assert_array_equal(found, model.predict(coloured))
+    np.testing.assert_array_equal(found, model.predict(list(frames)))
+
+
+REFUSED = {
+    "no picture": (lambda folder: folder / "no.png", r"no\.png cannot be read as an image"),
+    "no video": (lambda folder: folder / "no.avi", r"no\.avi is no file; give a picture, a video"),
+    "a folder": (lambda folder: folder, "is no file"),
+    "no image": (lambda folder: folder / "text.png", r"text\.png cannot be read as an image"),
+    "half an image": (lambda folder: folder / "half.png", r"half\.png cannot be read as an image"),
+    "deep": (lambda folder: folder / "deep.png", "more than 8 bits"),
+    "text": (lambda folder: folder / "text.txt", r"text\.txt is not a video that can be read"),
+    "floats": (lambda folder: np.zeros((160, 160)), r"uint8, from 0 to 255, .*got float64 \(160, 160\)"),
+    "nothing": (lambda folder: np.zeros((0, 160, 160), np.uint8), "not empty"),
+    "no pixel": (lambda folder: np.zeros((160, 0), np.uint8), "not empty"),
+    "a row": (lambda folder: np.zeros(160, np.uint8), r"must be uint8 \(frames, height, width\)"),
+    "five axes": (lambda folder: np.zeros((1, 2, 4, 4, 3), np.uint8), "must be uint8"),
+    "five channels": (lambda folder: np.zeros((2, 4, 4, 5), np.uint8), r"these \(1, 2, 3, 4\), got shape \(4, 4, 5\)"),
+    "several sizes": (lambda folder: [np.zeros((4, 4), np.uint8), np.zeros((5, 4), np.uint8)], "got list"),
+    "none": (lambda folder: None, "got NoneType"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_picture_and_no_video_is_refused_in_a_line(model, tmp_path, case):
+    (tmp_path / "text.txt").write_text("dear")
+    (tmp_path / "text.png").write_text("dear")
+    Image.fromarray(np.zeros((9, 9), np.uint16)).save(tmp_path / "deep.png")
+    PICTURE.save(tmp_path / "whole.png")
+    (tmp_path / "half.png").write_bytes((tmp_path / "whole.png").read_bytes()[:1000])
+    source, words = REFUSED[case]
+    with pytest.raises(UserError, match=words) as caught:
+        model.predict(source(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+DAMAGE = {
+    "half the facts": ("run", "model.json", None, r"model\.json is damaged"),
+    "a fact less": ("run", "model.json", lambda said: said.pop("token_dim"), r"model\.json is damaged .*token_dim"),
+    "a fact more": ("run", "model.json", lambda said: said.update(more=1), r"model\.json is damaged"),
+    "another fact": ("run", "model.json", lambda said: said.update(token_dim="wide"), r"model\.json is damaged"),
+    "of 0.1": ("run", "config.json", lambda said: said.pop("version"), "was written by version 0.1 of unroll_jax"),
+    "later": ("run", "config.json", lambda said: said.update(version="9.1"), "was written by version 9.1 of"),
+    "another task": ("run", "config.json", lambda said: said.update(task="chess"), "'task' is unknown or missing"),
+    "exported facts": ("export", "config.json", lambda said: said["facts"].clear(), r"config\.json is damaged .*again"),
+    "of another": (
+        "export", "config.json", lambda said: said["facts"].update(token_dim=25),
+        r"do not fit the model that .*config\.json describes",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_a_damaged_folder_is_refused_in_a_line_that_names_it(edited, case):
+    which, name, change, words = DAMAGE[case]
+    folder = edited(which, name, change)
+    with pytest.raises(UserError, match=words) as caught:
+        load(folder, log=quiet)
+    assert "\n" not in str(caught.value)
+    assert str(folder) in str(caught.value)
+
+
+def test_a_folder_without_a_model_is_refused_in_a_line(finished, both, exported, tmp_path):
+    without_facts = shutil.copytree(finished, tmp_path / "copy")
+    (without_facts / "model.json").unlink()
+    shutil.rmtree(finished / "checkpoints")
+    (tmp_path / "file").write_text("dear")
+    for folder, words in (
+        (finished, "has no checkpoints"),
+        (without_facts, r"has no model\.json"),
+        (both, "is no run folder: .*it holds the run folders"),
+        (tmp_path / "nowhere", "nowhere is no run folder"),
+        (tmp_path / "file", "is a file, not a run folder"),
+    ):
+        with pytest.raises(UserError, match=words) as caught:
+            load(folder, log=quiet)
+        assert "\n" not in str(caught.value)
+
+
+def test_the_command_refuses_a_model_of_pictures(both, exported, capsys):
+    for folder in (both / "constrained", exported):
+        assert main(["predict", str(folder), "--text", "fine"]) == 2
+        said = capsys.readouterr().err
+        assert "is a run of video-ut, which classifies no text" in said
+        assert said.count("\n") == 1
+
+
+def test_a_task_of_ones_own_comes_back_with_the_task(tmp_path):
+    (run,) = fit(linear(steps=2), out=tmp_path / "run", log=quiet)
+    losses = json.loads((run / "evaluation.json").read_text())["layer_losses"]
+    out = export(run, tmp_path / "model", task=linear(steps=2), log=quiet)
+    for folder in (run, out):
+        found = load(folder, task=linear(steps=2), log=quiet).predict(VALIDATION)
+        assert found.mean(axis=0) == pytest.approx(losses)
+        with pytest.raises(UserError, match="known to Python alone; pass the task itself"):
+            load(folder, log=quiet)

@@ -1,0 +1,293 @@
+"""What a command means beside its options: a file of options, a run folder in the experiment's place, --overwrite."""
+
+import json
+
+import pytest
+
+from tests.hostile import runs
+from tests.hostile.named import OPTION
+from tests.train.conftest import CLIPS
+from train.__main__ import main
+from train.config.fields import differences, to_json
+from train.experiments import EXPERIMENTS
+from train.main import MEMBERSHIP
+from train.options import configured
+from train.runs import read_config
+from train.system.storage import locked
+
+RUN = runs.RUN.split()
+GROUPS = """\
+steps: 40
+batch-size: 8
+test_gammas: [0, 0.3]
+model:
+  num_layers: 2
+primal: {learning_rate: 1e-3}
+constraints:
+  alpha: 0.1
+  normalise: false
+dual.every: epoch
+"""
+TYPED = (
+    "--steps 40 --batch-size 8 --test-gammas 0 0.3 --model.num-layers 2 --primal.learning-rate 1e-3"
+    " --constraints.alpha 0.1 --constraints.no-normalise --dual.every epoch"
+)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+
+def meant(*options, of="video-ut"):
+    """What a command's options change of an experiment, in the words of `differences`."""
+    name, config = configured("run", [of, *options])
+    assert name == of
+    return [line for line in differences(to_json(EXPERIMENTS[of].config), to_json(config)) if "config was" not in line]
+
+
+def refused(capsys, *arguments):
+    """The one line of a command that must fail."""
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+    return said.err
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("options.yaml", GROUPS),
+        ("options", GROUPS),
+        (
+            "options.json",
+            '{"steps": 40, "batch_size": 8, "test_gammas": [0, 0.3], "model": {"num_layers": 2}, "dual.every": "epoch",'
+            ' "primal": {"learning-rate": 1e-3}, "constraints": {"alpha": [0.1], "normalise": false}}',
+        ),
+    ],
+)
+def test_a_file_of_options_means_what_the_same_options_mean_when_they_are_typed(name, text, tmp_path):
+    (tmp_path / name).write_text(text)
+    typed = meant(*TYPED.split())
+    assert len(typed) == 8
+    assert meant("--config", name) == typed
+    assert meant(f"--config={name}") == typed
+
+
+def test_options_that_are_typed_beside_a_file_count(tmp_path):
+    (tmp_path / "options.yaml").write_text(GROUPS)
+    beside = meant("--steps", "50", "--config", "options.yaml", "--dual.every", "1", "--constraints.normalise")
+    assert "steps was 1500, is now 50" in beside
+    assert not any(line.startswith(("dual", "constraints.normalise")) for line in beside)
+
+
+def test_the_config_of_a_run_is_a_file_of_options(both):
+    path = both / "constrained" / "config.json"
+    _, config = configured("run", ["video-ut", "--config", str(path), "--seed", "3"])
+    _, trained = read_config(path.parent)
+    assert differences(to_json(trained), to_json(config)) == [f"config was None, is now {path}", "seed was 0, is now 3"]
+
+
+def test_a_warm_up_that_a_file_names_is_chosen(tmp_path):
+    (tmp_path / "options.yaml").write_text("constraints.warmup-steps: 50\n")
+    short = ["--config", "options.yaml", "--steps", "40"]
+    assert main(["run", "text-ut", *short]) == 2
+    assert "constraints.warmup_steps was 300, is now 15" in meant("--steps", "40", of="text-ut")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "cannot be read (No such file or directory)"),
+        (b"\xff\xfe\x00", "cannot be read ("),
+        (b"steps: [1, 2", "cannot be read ("),
+        (b"steps: !!python/object:os.system 1", "cannot be read ("),
+        (b"[" * 100_000, "cannot be read ("),
+        (b"", "holds no options by name"),
+        (b"- steps", "holds no options by name"),
+        (b"stesp: 4", "stesp is no option of this experiment; leave it out"),
+        (b"model: {heads: 4}", "model.heads is no option of this experiment"),
+        (b"model.heads: 4", "model.heads is no option of this experiment"),
+        (b"steps.model: 4", "steps is {'model': 4}, which is of the wrong type"),
+        (b"4: 4", "4 is no option of this experiment"),
+        (b"steps: ten", "steps is 'ten', which is of the wrong type; mend it"),
+        (b"steps: 10.5", "steps is 10.5, which is of the wrong type"),
+        (b"steps: true", "steps is True, which is of the wrong type"),
+        (b"steps: {a: 4}", "steps is {'a': 4}, which is of the wrong type"),
+        (b"model: 4", "4 is of the wrong type in place of num_layers, rank,"),
+        (b"method: sgd", "method is 'sgd', which is of the wrong type"),
+        (b"constraints.alpha: [0.1, b]", "alpha is [0.1, 'b'], which is of the wrong type"),
+        (b"steps: 0", "--steps must be a whole number from 1 to 1000000000, got 0"),
+        (b"train-gamma: .nan", "--train-gamma"),
+    ],
+)
+def test_a_file_that_holds_something_else_is_refused_in_one_line(text, words, tmp_path, capsys):
+    if text is not None:
+        (tmp_path / "options.yaml").write_bytes(text)
+    said = refused(capsys, "run", "video-ut", "--config", "options.yaml")
+    assert words in said
+    assert "--config options.yaml" in said or "must be" in said
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"steps": 1e400}', "[" * 100_000])
+def test_json_that_is_none_is_refused_in_one_line(text, tmp_path, capsys):
+    (tmp_path / "options.json").write_text(text)
+    assert "--config options.json" in refused(capsys, "run", "video-ut", "--config", "options.json")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--config"], "Missing value for argument '--config'"),
+        (["--config", "--steps", "3"], "Missing value for argument '--config'"),
+        (["--config="], "--config is empty"),
+        (["--config", "a", "--config", "b"], "--config"),
+        (["--config", "."], "--config . cannot be read (Is a directory)"),
+        (["--config=~nobody0/a"], "is in nobody's home folder"),
+    ],
+)
+def test_a_file_that_is_not_named_is_refused_in_one_line(options, words, capsys):
+    assert words in refused(capsys, "run", "video-ut", *options)
+
+
+@pytest.fixture
+def trained(in_memory, tmp_path):
+    """A finished run of the command `RUN`."""
+    assert main(RUN) == 0
+    return tmp_path / "run"
+
+
+def test_a_run_goes_on_by_the_name_of_its_folder(trained, tmp_path, capsys):
+    assert main(["run", "run"]) == 0
+    assert "run: finished already after 6 steps" in capsys.readouterr().out
+    whole = (trained / "metrics.jsonl").read_text()
+    (trained / "evaluation.json").unlink()
+    for name in ("checkpoints/6", "status.json"):
+        (trained / name).rename(tmp_path / name.replace("/", "-"))
+    assert main(["run", "run/"]) == 0
+    assert "going on from the checkpoint of step 4" in capsys.readouterr().out
+    assert (trained / "metrics.jsonl").read_text() == whole
+    assert "steps was 6, is now 7" in refused(capsys, "run", "run", "--steps", "7")
+    assert main(["run", "run", "--seed", "1", "--out", "again"]) == 0
+    assert read_config(tmp_path / "again")[1].seed == 1
+    assert (trained / "metrics.jsonl").read_text() == whole
+
+
+def test_an_experiment_is_meant_where_a_folder_has_its_name(trained):
+    trained.rename(trained.parent / "demo")
+    assert configured("run", ["demo"]) is not None
+    with pytest.MonkeyPatch.context() as patch:
+        asked = []
+        patch.setattr("train.main.fit", lambda config, *, experiment: asked.append((experiment, config.method)))
+        assert main(["run", "demo"]) == 0
+    assert asked == [("demo", "both")]
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ("./empty", "empty is no run folder: it has no config.json"),
+        ("./several", "it holds the run folders several/erm"),
+        ("empty", "unknown experiment 'empty'"),
+        ("./nowhere", "there is no run folder ./nowhere"),
+    ],
+)
+def test_a_folder_that_is_no_run_is_refused_in_one_line(named, words, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "several" / "erm").mkdir(parents=True)
+    (tmp_path / "several" / "erm" / "config.json").write_text("{}")
+    assert words in refused(capsys, "run", named)
+
+
+def test_overwrite_begins_anew(trained, capsys):
+    (trained / "notes.txt").write_text("of the old run")
+    assert "seed was 0, is now 1" in refused(capsys, *RUN, "--seed", "1")
+    assert main([*RUN, "--seed", "1", "--overwrite"]) == 0
+    assert "finished already" not in capsys.readouterr().out
+    assert read_config(trained)[1].seed == 1
+    assert not (trained / "notes.txt").exists()
+    assert json.loads((trained / "status.json").read_text())["steps"] == 6
+    assert main([*RUN, "--seed", "1"]) == 0
+    assert "finished already" in capsys.readouterr().out
+
+
+def test_overwrite_deletes_a_run_of_an_earlier_version_also_behind_a_link(trained, tmp_path):
+    values = json.loads((trained / "config.json").read_text())
+    del values["version"]
+    trained.rename(tmp_path / "disk")
+    trained.symlink_to(tmp_path / "disk")
+    (trained / "config.json").write_text(json.dumps(values))
+    assert main([*RUN, "--overwrite"]) == 0
+    assert read_config(tmp_path / "disk")[0] == "video-ut"
+
+
+def test_overwrite_of_nothing_is_a_run_like_another(in_memory, tmp_path):
+    assert main([*RUN, "--overwrite"]) == 0
+    assert (tmp_path / "run" / "evaluation.json").exists()
+
+
+def test_overwrite_deletes_nothing_that_a_command_is_refused_for(trained, monkeypatch, capsys):
+    kept = sorted(trained.rglob("*"))
+    assert "--seed" in refused(capsys, *RUN, "--overwrite", "--seed", "-1")
+    assert "--model.rank must be between 1 and" in refused(capsys, *RUN[:-1], "99", "--overwrite")
+    monkeypatch.setattr(CLIPS, "splits", {**CLIPS.splits, "train": CLIPS.splits["train"][:2]})
+    assert "--batch-size must be at most the 2" in refused(capsys, *RUN, "--seed", "2", "--overwrite")
+    assert sorted(trained.rglob("*")) == kept
+
+
+def test_overwrite_is_refused_while_another_process_trains(trained, capsys):
+    kept = sorted(trained.rglob("*"))
+    with locked(trained):
+        assert "another process is training run" in refused(capsys, *RUN, "--overwrite")
+    assert sorted(trained.rglob("*")) == kept
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("thesis.tex", "", "run holds files but no config.json"),
+        ("config.json", '{"architectures": ["BertModel"]}', "run holds no run for --overwrite to delete"),
+        ("config.json", '{"format": "unroll_jax 2", "experiment": "a", "found": {}}', "run holds no run"),
+        ("config.json", "{", "config.json is damaged"),
+    ],
+)
+def test_overwrite_leaves_folders_of_others(name, text, words, in_memory, tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).write_text(text)
+    assert words in refused(capsys, *RUN, "--overwrite")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [name]
+    assert (tmp_path / "run" / name).read_text() == text
+
+
+def test_the_help_of_run_says_how_the_options_of_an_experiment_are_shown(capsys):
+    assert main(["run", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "python -m train run EXPERIMENT --help" in shown
+    assert all(name in shown for name in EXPERIMENTS)
+
+
+def test_the_help_of_an_experiment_begins_with_its_basic_options(capsys):
+    assert main(["run", "demo", "--help"]) == 0
+    basic, _, everything = capsys.readouterr().out.partition("usage: ")
+    assert basic.startswith("basic options")
+    assert len(basic.splitlines()) < 15
+    assert set(OPTION.findall(basic)) - set(OPTION.findall(everything)) == {"epochs", "network"}
+    assert {"method", "steps", "data.source", "constraints.alpha", "config", "overwrite"} <= set(OPTION.findall(basic))
+    assert not set(MEMBERSHIP) & set(basic.split())
+
+
+def test_an_interrupted_run_that_overwrites_says_how_it_goes_on(in_memory, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("train.system.distributed.Stop.at", lambda stop, step: step >= 2)
+    assert main([*RUN, "--overwrite"]) == 0
+    assert "the same command without --overwrite goes on from there" in capsys.readouterr().err
+    monkeypatch.undo()
+
+
+def test_a_folder_that_is_not_there_is_told_to_be_no_run(in_memory, capsys):
+    assert "there is no run folder runs/nothere" in refused(capsys, "run", "runs/nothere")
+
+
+def test_no_comment_of_the_code_is_help(capsys):
+    assert main(["run", "demo", "--help"]) == 0
+    assert "The paper's UT" not in capsys.readouterr().out

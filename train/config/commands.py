@@ -1,0 +1,144 @@
+"""The arguments of commands that have more than an experiment's configuration."""
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Generic, Literal, TypeVar
+
+import tyro
+
+from .data import ImageSource, SceneSource, TextSource, VideoSource
+
+C = TypeVar("C")
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateArguments:
+    """Evaluate the best checkpoint of a run folder again."""
+
+    run: tyro.conf.Positional[Path]
+    """Run folder."""
+    mesh: str | None = None
+    """Devices by axis, as in data=2,fsdp=4; None means data over all that divide the batch."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LaunchArguments:
+    """The same command in many processes on this machine, watched: one that dies ends them all, and is named."""
+
+    processes: int = 2
+    """How many."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportArguments:
+    """Compare runs: tables, figures, an HTML page, summary.json."""
+
+    runs: tyro.conf.Positional[tuple[Path, ...]]
+    """Run folders."""
+    out: Path = Path("runs/report")
+    """Where the report goes."""
+
+
+# Options of other commands, without their dashes, and what they are called at this one.
+ELSEWHERE = {
+    "prepare": {
+        "data.root": "data.root of a run is --from here",
+        "root": "what is read is --from here",
+        "data.prepared": "the folder of prepared data is named by UNROLL_PREPARED here",
+        "prepared": "the folder of prepared data is named by UNROLL_PREPARED here",
+        "data.source": "the source is the word behind prepare",
+    },
+    **{name: {"from": "--from of prepare is --data.root here"} for name in ("run", "plan")},
+}
+
+
+def elsewhere(command: str, arguments: Iterable[str]) -> str:
+    """What a command has in place of an option of another command; nothing where none is given."""
+    names = [word.partition("=")[0].removeprefix("--") for word in arguments if word.startswith("--")]
+    return next((hint for name, hint in ELSEWHERE.get(command, {}).items() if name in names), "")
+
+
+@dataclasses.dataclass(frozen=True)
+class PrepareArguments:
+    """Prepare a data source ahead of its first use."""
+
+    source: tyro.conf.Positional[Literal[VideoSource, ImageSource, SceneSource, TextSource]]
+    """Kind of data: video, images with a class each, scenes with a map of classes, or texts with a class each."""
+    root: Annotated[str | None, tyro.conf.arg(name="from")] = None
+    """The folder, archive, video file or table to read."""
+    validation_share: float = 0.1
+    """Of images with a class each, and texts: that of the run, as data are prepared for each share of their own."""
+    text_column: str = "text"
+    """Of a table: the column of the text, by name. A table without a header takes numbers for all columns, from 0."""
+    label_column: str = "label"
+    """Of a table: the column of the class."""
+    second_column: str | None = None
+    """Of a table: the column of the second text, where records are pairs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictArguments:
+    """Classify texts with the best checkpoint of a text run: class, probabilities and loss at every layer."""
+
+    run: tyro.conf.Positional[Path]
+    """Run folder."""
+    text: tuple[str, ...] = ()
+    """Texts."""
+    second: tuple[str, ...] = ()
+    """The second text of each, where the run is of pairs."""
+    file: Path | None = None
+    """A UTF-8 file with a text a line in place of --text; of pairs, with a tab between the two."""
+    gamma: float = 0.0
+    """Strength of noise on the embeddings, as in training."""
+    seed: int = 0
+    """Of the noise."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportArguments:
+    """Write the parameters of a run's best checkpoint as model.safetensors, and config.json beside it."""
+
+    run: tyro.conf.Positional[Path]
+    """Run folder."""
+    out: Path | None = None
+    """Where to; None means the folder export in the run's."""
+    mesh: str | None = None
+    """Devices by axis, as in fsdp=8, where one cannot hold the parameters; None means data over all of them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Over:
+    """What is searched over: LOW:HIGH, a range; LOW:HIGH:COUNT, as many values in it; 1,2,5 or none,1,5, these values.
+    Rates and beta are spaced by ratio. Without any of these, all that the experiment has, in ranges around its own."""
+
+    f_ref: str | None = None
+    """constraints.reference, bound on the loss at the embedded input."""
+    alpha: str | None = None
+    """constraints.alpha, share of the loss each layer must remove; every trial is judged by its own."""
+    dual_rate: str | None = None
+    """dual.learning-rate, of the multipliers."""
+    primal_rate: str | None = None
+    """primal.learning-rate or optimizer.learning-rate, of the parameters."""
+    resilience: str | None = None
+    """constraints.resilience, beta, the cost of slack; none keeps constraints hard."""
+
+
+def over_hint(arguments: Iterable[str]) -> str:
+    """What a search is over, for one that names something else."""
+    options = (f"--over.{field.name.replace('_', '-')}" for field in dataclasses.fields(Over))
+    return f"a search is over {', '.join(options)}" if any(word.startswith("--over.") for word in arguments) else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchArguments(Generic[C]):
+    """Search for the configuration that is best on the validation split: feasible first, then by the metric. Every
+    trial is a run folder. The same command goes on with a search that was interrupted; more --trials extend it."""
+
+    config: Annotated[C, tyro.conf.arg(name="")]
+    """What all trials share; --out is the folder of the search, --seed that of every run and of the sampler."""
+    trials: int | None = None
+    """How many trials in all; None means 20, or the whole grid."""
+    sampler: Literal["tpe", "grid"] = "tpe"
+    """tpe: Optuna's tree-structured Parzen estimator, 10 random trials first. grid: every combination of values."""
+    over: Over = dataclasses.field(default_factory=Over)

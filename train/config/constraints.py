@@ -1,0 +1,162 @@
+"""Training under descent constraints: what every task with layer losses is configured by."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Self
+
+from .fields import with_value
+from .run import Judgement, PrimalConfig, RunConfig, Tunable
+
+Method = Literal["erm", "constrained", "both"]
+
+
+@dataclasses.dataclass(frozen=True)
+class DualConfig:
+    """Projected ascent on the multipliers."""
+
+    optimizer: str = "pi"
+    """sgd: rate x violation a step; pi: sgd plus a part proportional to the violation, which damps swings; nu_pi: the
+    same on a moving average; adam: about its learning rate a step, whatever the violation (the paper's). Any other:
+    MODULE:FACTORY, as in optax:rmsprop, which makes an optax chain of the rate; it is fed minus the violations."""
+    learning_rate: float = 5e-3
+    """Rate of the ascent; for pi and nu_pi, the integral gain."""
+    proportional_gain: float = 1.0
+    """Multiplier per unit of violation, for pi and nu_pi alone."""
+    nu: float = 0.0
+    """Decay in (-1, 1) of the moving average of nu_pi."""
+    every: int | Literal["epoch"] = 1
+    """Batches whose violations are averaged for one step of the multipliers; epoch: as many as fit into a pass over the
+    data, counted from the end of the warm-up on. Where batches do not divide the data they run over into the next
+    pass. Of tails it is the mean of the batches' tails, which is lower than the tail over the pass."""
+    smoothing: float = 0.0
+    """Decay in [0, 1) of a moving average that takes the place of the violations; 0 for none."""
+    start: tuple[float, ...] = (0.0,)
+    """Where multipliers start: one number, or one for each; under --constraints.scale, of the scaled constraints."""
+    cap: float | None = None
+    """Largest multiplier; None for no bound. Under --constraints.scale, of the scaled constraint."""
+    frozen: tuple[int, ...] = ()
+    """Layers whose multipliers stay where they start and weigh a fixed penalty; 0 is the bound on the input's loss."""
+    freeze_after: int | None = None
+    """Steps after which all multipliers stay as they are; None for never."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ConstraintConfig:
+    """What every layer must do."""
+
+    alpha: tuple[float, ...] = (0.22,)
+    """Share of the loss each layer must remove, in (0, 1): one number, or one a layer."""
+    reference: float | None = 8.0
+    """f_ref, bound on the loss at the embedded input; None drops that constraint."""
+    resilience: float | None = None
+    """beta, cost of slack; None keeps the constraints hard. Implied slacks decay multipliers by 1 / beta, which pi and
+    nu_pi answer at once: too small a beta makes them swing for ever, and is refused."""
+    slacks: Literal["implied", "explicit"] = "implied"
+    """Under resilience. implied: multiplier / beta, which decays the multipliers; explicit: variables that descend
+    beside the parameters."""
+    slack_rate: float = 0.01
+    """Rate of the descent of explicit slacks."""
+    slack_restarts: bool = True
+    """Set explicit slacks to 0 after every pass over the data, as the paper does."""
+    bind: Literal["mean", "tail", "positive"] = "mean"
+    """What of the samples a constraint binds. mean: their mean; tail: the mean over the worst share 1 - level (CVaR);
+    positive: the mean of the violations above 0, so every sample. The last two are beyond the paper."""
+    level: float = 0.7
+    """Of tail, in [0, 1): 0 is the mean, towards 1 the worst sample."""
+    leeway: float = 0.0
+    """What the mean of positive may exceed 0 by, in units of the loss; without any, no model is strictly feasible."""
+    scale: bool = False
+    """Divide every constraint by the size of the loss it bounds at the first step, so that one rate fits all; with
+    slacks, too, a share of that. What is reported stays in plain units, the sizes beside it."""
+    margin: float = 0.05
+    """Share by which training tightens the bounds of layers 2 and on, so that the stated ones hold on held-out data."""
+    first_margin: float = 0.2
+    """The same for layer 1, whose loss carries over to held-out data least well."""
+    warmup_steps: int = 0
+    """Steps of plain risk before the constraints count, whatever multipliers start at."""
+    normalise: bool = True
+    """Divide the Lagrangian by 1 + sum of multipliers, so that growing multipliers do not grow the gradient."""
+    tolerance: float = 0.05
+    """Relative excess over a bound that still counts as feasible."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ConstrainedConfig(RunConfig):
+    """Train a model whose every layer has a loss, plainly or under descent constraints."""
+
+    unit: ClassVar[str] = ""
+    """Of losses, for the labels of axes."""
+    ranges: ClassVar[Mapping[str, str]] = {"primal": "1e-4:5e-3", "dual": "5e-4:5e-2", "alpha": "0.05:0.3"}
+    """What a search varies rates and alpha in, where nothing is said."""
+
+    method: Method = "constrained"
+    """Plain risk, descent constraints, or one run of each and a report that compares them."""
+    steps: int = 1500
+    """Training steps."""
+    train_gamma: float = 0.0
+    """Strength of the noise of training."""
+    test_gammas: tuple[float, ...] = (0.0,)
+    """Strengths of noise of the evaluation; that of training is added when missing."""
+    validate_every: int = 250
+    """Steps between validations; each writes a checkpoint."""
+    on_collapse: Literal["stop", "warn"] = "stop"
+    """What to do when two validations in a row show a collapsed model."""
+    primal: PrimalConfig = dataclasses.field(default_factory=PrimalConfig)
+    dual: DualConfig = dataclasses.field(default_factory=DualConfig)
+    constraints: ConstraintConfig = dataclasses.field(default_factory=ConstraintConfig)
+
+    @property
+    def title(self) -> str:
+        """The method."""
+        return self.method
+
+    @property
+    def noise_levels(self) -> list[float]:
+        """Those of the evaluation in rising order, the training level among them."""
+        return sorted({float(gamma) for gamma in (*self.test_gammas, self.train_gamma)})
+
+    def variants(self) -> Sequence[tuple[str, Self]]:
+        """One run, or with method "both" one of each."""
+        if self.method != "both":
+            return [("", self)]
+        return [(method, dataclasses.replace(self, method=method)) for method in ("erm", "constrained")]
+
+    def describe(self) -> str:
+        """Method, noise and steps."""
+        return f"{self.method}, train gamma {self.train_gamma}, {self.steps} steps"
+
+    def tunables(self) -> dict[str, Tunable]:
+        """Rates, bounds and the cost of slack; plain risk has but the rate of the parameters."""
+        rate = Tunable("primal.learning_rate", self.ranges["primal"], log=True)
+        if self.method == "erm":
+            return {"primal-rate": rate}
+        reference = self.constraints.reference
+        # From where it is: a lower one may be below a loss that nothing can lower.
+        bounds = None if reference is None else f"{reference:g}:{1.5 * reference:g}"
+        return {
+            "f-ref": Tunable("constraints.reference", bounds, optional=True, unit=self.unit),
+            "alpha": Tunable("constraints.alpha", self.ranges["alpha"]),
+            "dual-rate": Tunable("dual.learning_rate", self.ranges["dual"], log=True),
+            "primal-rate": rate,
+            "resilience": Tunable("constraints.resilience", "none,3,10,100", log=True, optional=True),
+        }
+
+    def judge(self, row: Mapping[str, Any]) -> Judgement:
+        """The metric is the loss of the last layer, of either method."""
+        loss = row["layer_losses"][-1]
+        if self.method == "erm":
+            return Judgement(True, None, loss)
+        return Judgement(row["feasible"], row["worst_excess"], loss, row.get("relaxed_loss"))
+
+    def fitting(self, usual: "RunConfig", *, chosen: bool, log: Callable[[str], None]) -> Self:
+        """With a default warm-up that fits the steps; one that was chosen and does not is refused by `check`.
+
+        A default as long as the run, or longer, becomes as large a share of it as the ``usual`` configuration has.
+        """
+        assert isinstance(usual, ConstrainedConfig)
+        warmup = self.constraints.warmup_steps
+        if chosen or warmup != usual.constraints.warmup_steps or not 1 <= self.steps <= warmup:
+            return self
+        fits = self.steps * usual.constraints.warmup_steps // usual.steps
+        log(f"--constraints.warmup-steps is {fits} here: the default, {warmup}, does not fit --steps {self.steps}")
+        return with_value(self, "constraints.warmup_steps", fits)

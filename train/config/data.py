@@ -1,0 +1,78 @@
+"""Which data a run trains and is tested on, and where they are kept once prepared."""
+
+import dataclasses
+from typing import Literal
+
+VideoSource = Literal["photos", "frames", "file"]
+ImageSource = Literal["digits", "cifar10", "image_folder"]
+SceneSource = Literal["shapes", "camvid", "cityscapes"]
+TextSource = Literal["verdicts", "imdb", "sst2", "mnli", "table"]
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """Which data to train and test on, and where they are kept once prepared."""
+
+    source: VideoSource = "photos"
+    """photos: clips filmed over two photographs, no files needed. frames: a folder tree or tar archive of frames, in
+    folders of splits as published (UCSD, Avenue, ShanghaiTech), one folder a clip, or one clip. file: one video file
+    (AVI, MP4), or a folder with one a clip."""
+    root: str | None = None
+    """Where the original frames or videos are; photos need none."""
+    prepared: str | None = None
+    """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageConfig:
+    """Which images to classify, and where they are kept once prepared."""
+
+    source: ImageSource = "digits"
+    """digits: 8x8 grey digits, no files needed. cifar10: the binary version, as archive or folder; downloaded where no
+    root is given. image_folder: a folder or tar archive with train/CLASS/NAME.png and test/CLASS/NAME.png (or jpg)."""
+    root: str | None = None
+    """Where the original files are; digits need none."""
+    prepared: str | None = None
+    """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
+    validation_share: float = 0.1
+    """Share of the train images held out for validation, the same ones every time, as many of each class as its share
+    in train; digits, and a folder with a validation split, keep their own."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SceneConfig:
+    """Which scenes to segment, and where they are kept once prepared."""
+
+    source: SceneSource = "shapes"
+    """shapes: scenes drawn by the program, no files needed. camvid: the layout of SegNet (train, trainannot, val, ...).
+    cityscapes: leftImg8bit and gtFine as published."""
+    root: str | None = None
+    """The folder or tar archive of the originals; shapes need none."""
+    prepared: str | None = None
+    """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
+    reduction: int = 1
+    """Divides both sides of the originals: images by averaging, labels by keeping one pixel of each block. At 1,
+    Cityscapes has 29 GB of pixels."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TextConfig:
+    """Which texts to classify, and where they are kept once prepared."""
+
+    source: TextSource = "verdicts"
+    """verdicts: made-up sentences, no files needed. imdb, sst2, mnli: the published files, as folder or archive;
+    downloaded where no root is given. table: a TSV, CSV or JSONL of your own."""
+    root: str | None = None
+    """Where the original files are; verdicts need none."""
+    prepared: str | None = None
+    """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
+    validation_share: float = 0.1
+    """Share of the train texts held out for validation where the data come without it (imdb, mnli, a table without
+    validation file), the same ones every time, as many of each class as its share in train. A table without test file
+    gives as much for that."""
+    text_column: str = "text"
+    """Of a table: the column of the text, by name. A table without a header takes numbers for all columns, from 0."""
+    label_column: str = "label"
+    """Of a table: the column of the class, which is a name or a number."""
+    second_column: str | None = None
+    """Of a table: the column of the second text, where records are pairs."""

@@ -1,0 +1,163 @@
+"""Classification of images and labelling of scenes: what is trained, on what, and how."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from .data import ImageConfig, SceneConfig
+from .fields import changes, check_fields, nonnegative, positive
+from .networks import (
+    FcnConfig,
+    FeedForwardConfig,
+    MonConfig,
+    OdeConfig,
+    OptEqConfig,
+    SegmenterConfig,
+)
+from .run import FREE, Judgement, OptimizerConfig, RunConfig, Tunable, parse_profile, run_rules
+
+Network = OptEqConfig | MonConfig | OdeConfig | FeedForwardConfig | SegmenterConfig | FcnConfig
+# Named otherwise, or what a run may go on with another value of.
+_UNNAMED = ("seed", "data", *FREE)
+
+
+@dataclasses.dataclass(frozen=True)
+class SupervisedConfig(RunConfig):
+    """Train a network on labelled images by cross entropy."""
+
+    best_by: ClassVar[str] = "accuracy"
+    """The score that the best checkpoint is best in."""
+    larger_is_better: ClassVar[bool] = True
+    rates: ClassVar[str] = "--optimizer.learning-rate or --optimizer.clip-norm"
+
+    epochs: int = 30
+    """Passes over the train split."""
+    batch_size: int = 64
+    """Images a step."""
+    train_examples: int | None = None
+    """How many examples of the train split to train on, a fixed random choice; None means all."""
+    validate_every: int = 2
+    """Epochs between validations; each writes a checkpoint."""
+    augment: bool = False
+    """Flip images at random, and shift or crop them."""
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    data: ImageConfig | SceneConfig = dataclasses.field(default_factory=ImageConfig)
+    network: Network = dataclasses.field(default_factory=OptEqConfig)
+
+    def check(self) -> None:
+        """Checks every number against what the tasks allow; networks check their own when they are built."""
+        rates, network = self.optimizer, self.network
+        vectors = not getattr(network, "convolutional", True)
+        mirrored = self.augment and self.data.source == "digits"
+        rules = (
+            *run_rules(self),
+            ("augment", "False for digits, which must not be mirrored", not mirrored),
+            ("network.stem", "() for dense layers, which see images as vectors", not (vectors and network.stem)),
+            ("optimizer.learning-rate", "positive and finite", positive(rates.learning_rate)),
+            ("optimizer.clip-norm", "positive and finite", positive(rates.clip_norm)),
+            ("optimizer.warmup-share", "in [0, 1)", 0.0 <= rates.warmup_share < 1.0),
+            ("optimizer.decay", "in (0, 1]", 0.0 < rates.decay <= 1.0),
+            ("optimizer.power", "positive and finite", positive(rates.power)),
+            ("optimizer.momentum", "in [0, 1)", 0.0 <= rates.momentum < 1.0),
+            ("optimizer.weight-decay", "finite and at least 0", nonnegative(rates.weight_decay)),
+        )
+        check_fields(self, rules)
+        parse_profile(self.profile)
+
+    def label(self) -> str:
+        """The source, and every option of the run that is not the task's own, shortened."""
+        joined = (
+            (name, "x".join(map(str, value)) if isinstance(value, tuple) else value)
+            for name, value in changes(self, type(self)(), but=_UNNAMED)
+        )
+        changed = [f"{name}{value}" for name, value in joined]
+        return "-".join([self.data.source, *changed, f"seed{self.seed}"]).replace("/", "_")
+
+    @property
+    def title(self) -> str:
+        """The kind of network."""
+        return type(self.network).__name__.removesuffix("Config")
+
+    def describe(self) -> str:
+        """Network and epochs."""
+        return f"{self.title}, {self.epochs} epochs"
+
+    def tunables(self) -> dict[str, Tunable]:
+        """The learning rate."""
+        rate = self.optimizer.learning_rate
+        return {"primal-rate": Tunable("optimizer.learning_rate", f"{rate / 10:g}:{rate * 10:g}", log=True)}
+
+    def judge(self, row: Mapping[str, Any]) -> Judgement:
+        """Without constraints; the metric in percent."""
+        return Judgement(True, None, 100.0 * row[self.best_by])
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageTaskConfig(SupervisedConfig):
+    """Classify images."""
+
+    metric: ClassVar[str] = "validation accuracy %"
+    data: ImageConfig = dataclasses.field(default_factory=ImageConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class SceneTaskConfig(SupervisedConfig):
+    """Label every pixel of scenes."""
+
+    metric: ClassVar[str] = "validation mIoU %"
+    best_by: ClassVar[str] = "intersection_over_union"
+    data: SceneConfig = dataclasses.field(default_factory=SceneConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageOptEqConfig(ImageTaskConfig):
+    """Classify images with deep OptEq (Xie et al., Section 5.1)."""
+
+    task: ClassVar[str] = "image-opteq"
+
+    network: OptEqConfig = dataclasses.field(default_factory=OptEqConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageMonConfig(ImageTaskConfig):
+    """Classify images with a monotone operator network."""
+
+    task: ClassVar[str] = "image-mon"
+
+    network: MonConfig = dataclasses.field(default_factory=MonConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageOdeConfig(ImageTaskConfig):
+    """Classify images with a neural ODE, augmented or not."""
+
+    task: ClassVar[str] = "image-ode"
+
+    network: OdeConfig = dataclasses.field(default_factory=OdeConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class ImageFeedForwardConfig(ImageTaskConfig):
+    """Classify images with a plain network."""
+
+    task: ClassVar[str] = "image-dnn"
+
+    network: FeedForwardConfig = dataclasses.field(default_factory=FeedForwardConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class SceneOptEqConfig(SceneTaskConfig):
+    """Label every pixel of a scene with deep OptEq (Xie et al., Section 5.2)."""
+
+    task: ClassVar[str] = "segment-opteq"
+
+    network: SegmenterConfig = dataclasses.field(default_factory=SegmenterConfig)
+
+
+@dataclasses.dataclass(frozen=True)
+class SceneFcnConfig(SceneTaskConfig):
+    """Label every pixel of a scene with a fully convolutional network."""
+
+    task: ClassVar[str] = "segment-fcn"
+
+    network: FcnConfig = dataclasses.field(default_factory=FcnConfig)

@@ -1,0 +1,132 @@
+"""The networks of images and scenes: an option for every choice."""
+
+import dataclasses
+from typing import Literal
+
+
+@dataclasses.dataclass(frozen=True)
+class EquilibriumConfig:
+    """Deep OptEq, whatever is before and behind it."""
+
+    channels: int = 16
+    """Channels of the state."""
+    widths: tuple[int, ...] = (16, 32)
+    """Hidden channels of each layer."""
+    input_layers: tuple[int, ...] | None = None
+    """Which layers see the input, counted from 1; None means all."""
+    use_bias: bool = True
+    """Whether layers have biases."""
+    activation: str = "relu"
+    """A name of unroll_jax.energies.MONOTONES."""
+    skip: float = 1.0
+    """a in (0, 1]: share of the layer in each step; 1 has no skip connection."""
+    way: Literal["implicit", "unrolled", "averaged"] = "implicit"
+    """How the equilibrium is found and differentiated: implicit function theorem, K steps, or K steps of SAM."""
+    num_steps: int = 20
+    """K of unrolled and averaged."""
+    regulariser: str | None = None
+    """A name of unroll_jax.energies.REGULARISERS: a layer appended to the network, or what SAM regularises by."""
+    regulariser_step: float = 1.0
+    """Step size g of the appended layer, prox_(g R) or I - g grad R."""
+    regulariser_smoothness: float | None = None
+    """L_R of averaged, whose step size is 1 / (2 L_R), for a regulariser without one (decorrelation, absolute)."""
+    max_norm: float | None = 0.9
+    """Spectral norm that every W is kept to; None leaves them free (then nothing promises an equilibrium)."""
+    norm_steps: int | None = None
+    """None divides by a certified upper bound of the norm; else power iteration of so many steps."""
+    tol: float = 1e-3
+    """Relative tolerance of the equilibrium and of the adjoint."""
+    max_steps: int = 100
+    """Cap of the solver; every metrics row says how many steps it took and how many examples converged."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OptEqConfig(EquilibriumConfig):
+    """Deep OptEq behind a feature extractor."""
+
+    convolutional: bool = True
+    """Convolutions; else dense layers on flattened images."""
+    stem: tuple[int, ...] = ()
+    """Channels of convolutions of stride 2 before all else: each halves the images."""
+    features: int | None = 16
+    """Channels of the feature extractor before the equilibrium."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmenterConfig(EquilibriumConfig):
+    """Deep OptEq between a strided stem and a head that is enlarged to the image."""
+
+    channels: int = 32
+    widths: tuple[int, ...] = (32, 64, 64)
+    stem: tuple[int, ...] = (16, 32)
+    """Channels of the convolutions of stride 2 before the equilibrium."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MonConfig:
+    """One monotone operator layer (Winston and Kolter, 2020)."""
+
+    convolutional: bool = True
+    """Convolutions; else dense layers on flattened images."""
+    stem: tuple[int, ...] = ()
+    """Channels of convolutions of stride 2 before all else: each halves the images."""
+    channels: int = 16
+    """Channels of the state."""
+    margin: float = 1.0
+    """m > 0: how strongly monotone I - W is kept."""
+    splitting: Literal["peaceman_rachford", "forward_backward"] = "peaceman_rachford"
+    """How the equilibrium is found."""
+    step_size: float | None = None
+    """Of the splitting; None takes its usual one."""
+    pool: int | None = 4
+    """Side of the windows that are averaged before the head; None averages over the whole image."""
+    tol: float = 1e-3
+    """Relative tolerance of the equilibrium."""
+    max_steps: int = 200
+    """Cap of the splitting."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OdeConfig:
+    """A neural ODE, integrated by diffrax from time 0 to 1."""
+
+    convolutional: bool = True
+    """Convolutions; else dense layers on flattened images."""
+    stem: tuple[int, ...] = ()
+    """Channels of convolutions of stride 2 before all else: each halves the images."""
+    widths: tuple[int, ...] = (32,)
+    """Hidden channels of the vector field."""
+    features: int | None = 16
+    """Channels of the feature extractor, which are those of the state."""
+    augment: int = 0
+    """Channels of zeros appended to the state: an augmented neural ODE."""
+    tol: float = 1e-3
+    """Relative and absolute tolerance of the integrator."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FeedForwardConfig:
+    """A plain network of the same layers, each applied once."""
+
+    convolutional: bool = True
+    """Convolutions; else dense layers on flattened images."""
+    stem: tuple[int, ...] = ()
+    """Channels of convolutions of stride 2 before all else: each halves the images."""
+    widths: tuple[int, ...] = (16, 32)
+    """Channels of each layer."""
+    features: int | None = 16
+    """Channels of the feature extractor before them."""
+    activation: str = "relu"
+    """A name of unroll_jax.energies.MONOTONES."""
+
+
+@dataclasses.dataclass(frozen=True)
+class FcnConfig:
+    """A fully convolutional network: the segmenter's stem and head around plain convolutions."""
+
+    widths: tuple[int, ...] = (32, 64, 64)
+    """Channels of each layer."""
+    stem: tuple[int, ...] = (16, 32)
+    """Channels of the convolutions of stride 2 before them."""
+    activation: str = "relu"
+    """A name of unroll_jax.energies.MONOTONES."""

@@ -1,0 +1,24 @@
+"""The options of a task of your own, which `train.tasks.own` makes of functions and arrays."""
+
+import dataclasses
+from typing import ClassVar
+
+from .checks import check_training
+from .constraints import ConstrainedConfig, ConstraintConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnConfig(ConstrainedConfig):
+    """How a task of your own is trained; no noise is added to it, and its constraints have no reference by default."""
+
+    task: ClassVar[str] = "own"
+    metric: ClassVar[str] = "validation loss"
+    constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: ConstraintConfig(reference=None))
+
+    def check(self) -> None:
+        """Checks every number; what depends on the depth is checked with the task."""
+        check_training(self)
+
+    def label(self) -> str:
+        """Method and seed."""
+        return f"{self.method}-seed{self.seed}"

@@ -1,0 +1,222 @@
+"""What every run is configured by: seed, batch, devices, parts, trackers; its optimiser; what a search may vary."""
+
+import abc
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+from .errors import UserError
+from .fields import Rule
+
+Remat = Literal["none", "everything", "dots", "dots_without_batch"]
+Tracking = Literal["tensorboard", "wandb", "mlflow"]
+
+# What a run may go on, and be evaluated, with another value of: devices, the parts that a batch is computed in, what is
+# recomputed and traced, where curves are shown, how it was named. The step stays as it is.
+FREE: dict[str, Any] = {
+    "mesh": None,
+    "accumulate": 1,
+    "remat": "none",
+    "profile": None,
+    "track": ("tensorboard",),
+    "overwrite": False,
+    "config": None,
+    "out": None,
+}
+
+
+class Tunable(NamedTuple):
+    """A number of a configuration that a search may vary.
+
+    Attributes:
+      field: its dotted name in the configuration.
+      default: what is searched over where nothing is said, as in "1e-4:1e-2"; None leaves it as it is.
+      log: whether equal ratios are equal steps, as for rates.
+      optional: whether it may be none.
+      unit: for the labels of axes; "" for shares and other plain numbers.
+    """
+
+    field: str
+    default: str | None
+    log: bool = False
+    optional: bool = False
+    unit: str = ""
+
+
+class Judgement(NamedTuple):
+    """What one validation says of a model.
+
+    Attributes:
+      feasible: whether it meets its constraints; True where it has none.
+      excess: by which share of a bound it exceeds it, where that is largest; None without constraints.
+      metric: the number that feasible models are ranked by.
+      relaxed: what a run chooses among its own checkpoints by where none is feasible, smallest first; None: the excess.
+    """
+
+    feasible: bool
+    excess: float | None
+    metric: float
+    relaxed: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PrimalConfig:
+    """Adam on the parameters: linear warm-up, then a schedule."""
+
+    learning_rate: float = 5e-4
+    """Peak learning rate."""
+    warmup_share: float = 0.1
+    """Share of the steps over which the learning rate rises from 0."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """After the warm-up: cosine and linear fall to 0 at the last step."""
+    clip_norm: float | None = 1.0
+    """Largest global norm of a gradient; None for no bound."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """Adam or SGD, with a schedule over the run."""
+
+    name: Literal["adam", "sgd"] = "adam"
+    """adam, or sgd with momentum."""
+    learning_rate: float = 3e-3
+    """Peak learning rate."""
+    schedule: Literal["cosine", "linear", "staircase", "polynomial", "constant"] = "cosine"
+    """cosine, linear and polynomial fall to 0 at the last step; staircase multiplies by `decay` every `decay_every`
+    epochs."""
+    warmup_share: float = 0.0
+    """Share of the steps over which the learning rate rises from 0."""
+    decay: float = 0.5
+    """Factor of the staircase."""
+    decay_every: int = 30
+    """Epochs between two stairs."""
+    power: float = 0.9
+    """Power of the polynomial, (1 - step / steps)^power."""
+    momentum: float = 0.9
+    """Of sgd."""
+    weight_decay: float = 0.0
+    """Added to the gradient as this times the weights for sgd; decoupled for adam."""
+    clip_norm: float | None = None
+    """Largest global norm of a gradient."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig(abc.ABC):
+    """How a run computes, whatever it trains."""
+
+    task: ClassVar[str]
+    """What is trained, by its name in `train.tasks`."""
+    metric: ClassVar[str]
+    """What a search ranks feasible models by on the validation split, with its unit."""
+    larger_is_better: ClassVar[bool] = False
+    rates: ClassVar[str] = "--primal.learning-rate or --primal.clip-norm"
+    """The options to lower where a number is not finite."""
+
+    seed: int = 0
+    """Seed of initialisation, batch order, and of noise or augmentation."""
+    batch_size: int = 64
+    """Examples a step."""
+    accumulate: int = 1
+    """Parts that a batch is computed in, one after the other: less memory, the same step."""
+    average: float | None = None
+    """Decay in (0, 1) of a moving average of the parameters, which validation, evaluation and export then use in their
+    place; None for none."""
+    remat: Remat = "none"
+    """What the backward pass recomputes in place of storing it: none; everything; dots, everything but matrix products,
+    which saves little where layers are narrow; dots_without_batch, everything but products with weights. Of each layer
+    for video and text, else of the whole network."""
+    mesh: str | None = None
+    """Devices by axis, as in data=2,fsdp=4 (data, fsdp, tensor); None means data over all that divide the batch."""
+    profile: str | None = None
+    """STEP:COUNT writes a trace of COUNT steps from step STEP on into the run folder, for TensorBoard or Perfetto."""
+    track: tuple[Tracking, ...] = ("tensorboard",)
+    """Where curves are shown beside metrics.jsonl: tensorboard files in the run folder; wandb and mlflow, where these
+    are installed and set up."""
+    out: str | None = None
+    """Run folder; None makes one under runs/ named after the experiment."""
+    overwrite: bool = False
+    """Delete a run that is in the folder, and begin anew."""
+    config: str | None = None
+    """FILE of options as YAML or JSON, or the config.json of a run; options that are typed beside it count."""
+
+    @property
+    def title(self) -> str:
+        """What the progress bar is called."""
+        return self.task
+
+    @abc.abstractmethod
+    def check(self) -> None:
+        """Refuses what cannot be, before anything is read or computed."""
+
+    def fitting(self, usual: "RunConfig", *, chosen: bool, log: Callable[[str], None]) -> Self:
+        """With defaults that fit what was given; ``chosen`` says whether the constraints' warm-up was."""
+        del usual, chosen, log
+        return self
+
+    def variants(self) -> Sequence[tuple[str, Self]]:
+        """The runs of one command by subfolder; "" is the run folder itself."""
+        return [("", self)]
+
+    @abc.abstractmethod
+    def label(self) -> str:
+        """The name of the run folder where none is given; the same for the same command."""
+
+    @abc.abstractmethod
+    def describe(self) -> str:
+        """The words that the log begins a run with."""
+
+    def tunables(self) -> Mapping[str, Tunable]:
+        """What a search may vary, by its name on the command line; nothing, where a task does not say."""
+        return {}
+
+    def judge(self, row: Mapping[str, Any]) -> Judgement:
+        """What a validation row of metrics.jsonl says, in the order of the scores of checkpoints: its loss."""
+        return Judgement(True, None, row["loss"])
+
+
+class Experiment(NamedTuple):
+    """One row of the table of experiments: what it shows.
+
+    Attributes:
+      config: the defaults, which command-line options override.
+      summary: one line for `python -m train list`.
+      paper: where it comes from.
+      expect: what a run should end with, and how long it takes.
+    """
+
+    config: RunConfig
+    summary: str
+    paper: str
+    expect: str
+
+
+class Profile(NamedTuple):
+    """Which steps are traced, counted from 1 as in metrics.jsonl."""
+
+    first: int
+    last: int
+
+
+def parse_profile(text: str | None, *, num_steps: int | None = None) -> Profile | None:
+    """The steps of a text STEP:COUNT, as in 100:5, which is steps 100 to 104; None for None."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+):(\d+)", text)
+    first, count = map(int, found.groups()) if found else (0, 0)
+    if first < 1 or count < 1:
+        raise UserError(f"--profile must be STEP:COUNT, both at least 1, as in 100:5, got {text}")
+    last = first + count - 1
+    if num_steps is not None and last > num_steps:
+        raise UserError(f"--profile {text} asks for steps {first} to {last}, but the run has {num_steps}")
+    return Profile(first, last)
+
+
+def run_rules(config: RunConfig) -> tuple[Rule, ...]:
+    """What `check_fields` is to check of what every run has."""
+    parts, size = config.accumulate, config.batch_size
+    return (
+        ("accumulate", f"a divisor of --batch-size {size}", parts < 1 or size % parts == 0),
+        ("average", "in (0, 1), or None", config.average is None or 0.0 < config.average < 1.0),
+        ("track", "each of them once", len(set(config.track)) == len(config.track)),
+    )

@@ -1,0 +1,299 @@
+"""Descent constraints as an objective of the step, by all options of a run: their bounds, multipliers and slacks."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Bool, Float
+
+from unroll_jax import constrained
+
+from .config.constraints import ConstrainedConfig
+from .config.errors import UserError
+from .numbers import numbers, ratio_figures, require_finite
+from .system.machine import made_by
+from .task import Row, SampleLosses
+
+# Below any score of a checkpoint that may be reported without a warning.
+INFEASIBLE = -1e6
+
+
+class Moving(NamedTuple):
+    """What moves beside the parameters.
+
+    Attributes:
+      dual: multipliers and the state of their optimiser; of the scaled constraints where they are scaled.
+      slacks: explicit ones, and the state of their optimiser; None without.
+      sizes: (constraints,) what constraints are divided by, from the first step on; None where they are not scaled.
+    """
+
+    dual: constrained.DualState
+    slacks: constrained.SlackState | None = None
+    sizes: Float[Array, "constraints"] | None = None
+
+    @property
+    def multipliers(self) -> Float[Array, "constraints"]:
+        """Of the constraints in plain units."""
+        return self.dual.multipliers if self.sizes is None else self.dual.multipliers / self.sizes
+
+
+class Figures(NamedTuple):
+    """Of one step, before its update, in plain units; violations are of the tightened bounds that training enforces."""
+
+    violations: Float[Array, "constraints"]
+    multipliers: Float[Array, "constraints"]
+    slacks: Float[Array, "constraints"] | None
+    sizes: Float[Array, "constraints"] | None
+
+
+class DescentConstraints:
+    """The constraints of a run. Method "erm" descends plain risk and only watches them.
+
+    Attributes:
+      stated: ``layer_losses -> violations``, as stated to the user: validation and reports judge by these.
+      tightened: the same with every descent bound lowered by the margin: what training enforces.
+      number: how many violations there are.
+    """
+
+    def __init__(self, config: ConstrainedConfig, *, num_layers: int, steps_an_epoch: int):
+        self._config, self._settings = config, config.constraints
+        self._steps_an_epoch, self._enforced = steps_an_epoch, config.method != "erm"
+        settings = self._settings
+        alphas = settings.alpha if len(settings.alpha) == num_layers else settings.alpha * num_layers
+        margins = (settings.first_margin, *[settings.margin] * (num_layers - 1))
+        tight = [1.0 - (1.0 - alpha) * (1.0 - margin) for alpha, margin in zip(alphas, margins, strict=True)]
+        self.stated = constrained.descent_constraints(alphas, reference=settings.reference)
+        self.tightened = constrained.descent_constraints(tight, reference=settings.reference)
+        self.number = num_layers + (settings.reference is not None)
+        self._names = constrained.constraint_names(num_layers, reference=settings.reference)
+        self._scaled = settings.scale and self._enforced
+        self._slack_rule = constrained.slack_descent(optax.sgd(settings.slack_rate))
+
+    @functools.cached_property
+    def ascent(self) -> constrained.DualAscent:
+        """How the multipliers move; once an epoch, it is on the mean violation (or tail) of its batches."""
+        dual, settings = self._config.dual, self._settings
+        first = 0 if settings.reference is not None else 1
+        return constrained.dual_ascent(
+            dual_rule(self._config),
+            resilience=settings.resilience if settings.slacks == "implied" else None,
+            every=self._steps_an_epoch if dual.every == "epoch" else dual.every,
+            smoothing=dual.smoothing,
+            warmup=settings.warmup_steps,
+            freeze_after=dual.freeze_after,
+            frozen=[layer - first for layer in dual.frozen],
+            cap=dual.cap,
+        )
+
+    @property
+    def reduction(self) -> constrained.Reduction | None:
+        """What the constraints bind of the samples' violations; None: they bind the means, and need no samples."""
+        settings = self._settings
+        if settings.bind == "mean":
+            return None
+        return (
+            constrained.tail_mean(settings.level)
+            if settings.bind == "tail"
+            else constrained.positive_part(settings.leeway)
+        )
+
+    def init(self) -> Moving:
+        """Multipliers at their start, slacks at 0, sizes at 1."""
+        start = self._config.dual.start
+        explicit = self._enforced and self._settings.slacks == "explicit"
+        return Moving(
+            dual=self.ascent.init(self.number, start[0] if len(start) == 1 else start),
+            slacks=self._slack_rule.init(self.number) if explicit else None,
+            sizes=jnp.ones(self.number) if self._scaled else None,
+        )
+
+    def is_affine(self, moving: Moving, step: Array) -> bool | Bool[Array, ""]:
+        """Whether the weights of losses in the Lagrangian are known without the losses.
+
+        Sizes are those of the first step's losses: they weigh nothing there if no multiplier does.
+        """
+        weighed = self._scaled and any(self._config.dual.start) and self._settings.warmup_steps == 0
+        return self.reduction is None and (step > 0 if weighed else True)
+
+    def value(self, samples: SampleLosses, means: Array, moving: Moving, step: Array) -> Float[Array, ""]:
+        """The Lagrangian, or plain risk."""
+        enforced = self.enforced(self._sizes(means, moving, step))
+        return self._value(self._bound(samples, means), self._pressing(moving, step), _slacks(moving), enforced)
+
+    def advance(self, samples: SampleLosses, means: Array, moving: Moving, step: Array) -> tuple[Moving, Figures]:
+        """Multipliers after a step on the violations, slacks after one on the Lagrangian; and figures of before."""
+        losses, sizes, slacks = self._bound(samples, means), self._sizes(means, moving, step), _slacks(moving)
+        violations = self.enforced(sizes)(losses)
+        unmet = violations if slacks is None else violations - slacks
+        before = moving._replace(sizes=sizes)
+        new = Moving(
+            dual=self.ascent.update(moving.dual, unmet) if self._enforced else moving.dual,
+            slacks=self._moved_slacks(losses, moving, sizes, step),
+            sizes=sizes,
+        )
+        return new, Figures(_times(violations, sizes), before.multipliers, self.plain_slacks(before), sizes)
+
+    def describe(self, step: int, value: Any, means: Any, figures: Figures) -> tuple[Row, dict[str, str]]:
+        """Losses, violations and multipliers by layer and by name."""
+        require_finite(step, figures.multipliers, "multiplier", each="constraint")
+        require_finite(step, value, "Lagrangian")
+        row = {
+            "loss": float(means[-1]),
+            "lagrangian": float(value),
+            "layer_losses": means.tolist(),
+            "violations": numbers(figures.violations, length=means.size),
+            "multipliers": numbers(figures.multipliers, length=means.size),
+            **self._named(
+                violation=figures.violations, multiplier=figures.multipliers, slack=figures.slacks, size=figures.sizes
+            ),
+        }
+        return row, {"loss": f"{means[-1]:.3f}", "worst_violation": f"{figures.violations.max():+.3f}"}
+
+    def judge(self, step: int, samples: np.ndarray, moving: Moving) -> tuple[Row, float]:
+        """Feasible first, then by loss.
+
+        Checkpoints that are not feasible go by their worst excess over a bound where constraints are hard. Resilience
+        lets every bound be exceeded at a cost, so there they go by the last layer's loss with that cost.
+        """
+        losses = samples.mean(axis=0)
+        violations = np.asarray(self._reduced(self.stated)(jnp.asarray(self._bound(samples, losses))))
+        # What the means have to stay under, as `feasibility_report` has it, whatever is bound of the samples.
+        allowed = losses[losses.size - violations.size :] - np.asarray(self.stated(jnp.asarray(losses)))
+        # A bound may be 0: that on layer 1 is where an input has no loss.
+        excess = float(np.max(violations / np.maximum(allowed, 1e-9)))
+        feasible = excess <= self._settings.tolerance
+        relaxed = self._relaxed_loss(losses, violations, moving)
+        score = -float(losses[-1])
+        if not feasible and self._enforced:
+            score = INFEASIBLE - (excess if relaxed is None else relaxed)
+        row = {
+            "layer_losses": losses.tolist(),
+            "violations": numbers(violations, length=losses.size),
+            "worst_excess": excess,
+            "feasible": feasible,
+            **({} if relaxed is None else {"relaxed_loss": relaxed}),
+            **self._named(violation=violations),
+        }
+        return row, score
+
+    def report(self, samples: np.ndarray, moving: Moving) -> Row:
+        """Losses, bounds, violations, multipliers and slacks by layer, and how samples descend, on held-out data.
+
+        Bounds and violations are those stated; complementary slackness is of the tightened ones, which the multipliers
+        of training enforced. Layer 0 has null where there is no reference.
+        """
+        settings, reduction = self._settings, self.reduction
+        report = constrained.feasibility_report(
+            jnp.asarray(samples),
+            jnp.asarray(moving.multipliers),
+            self.stated,
+            tolerance=settings.tolerance,
+            resilience=settings.resilience,
+            reduction=reduction,
+        )
+        bound = report.layer_losses if reduction is None else jnp.asarray(samples)
+        slacks = self.plain_slacks(moving)
+        slacks = report.slacks if slacks is None else jnp.asarray(slacks)
+        slackness = report.multipliers * (self.enforced(None)(bound) - slacks)
+        report = report._replace(slacks=slacks, complementary_slackness=slackness)
+        names = ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness")
+        return {
+            "tolerance": settings.tolerance,
+            "bind": settings.bind,
+            **{name: numbers(getattr(report, name), length=len(report.layer_losses)) for name in names},
+            "feasible": bool(report.feasible),
+            "descend_share": numbers(report.descending),
+            "mean_ratio": numbers(report.ratios),
+            **ratio_figures(samples),
+        }
+
+    def enforced(self, sizes: Float[Array, "constraints"] | None) -> constrained.Constraints:
+        """The tightened constraints that training enforces, divided by ``sizes`` if there are some."""
+        found = self._reduced(self.tightened)
+        return found if sizes is None else constrained.scaled_constraints(found, sizes)
+
+    def plain_slacks(self, moving: Moving) -> Float[Array, "constraints"] | None:
+        """Slacks in units of the losses, explicit or implied by the multipliers; None where constraints are hard."""
+        if self._settings.resilience is None:
+            return None
+        slacks = _slacks(moving)
+        implied = constrained.optimal_slacks(moving.dual.multipliers, self._settings.resilience)
+        return _times(implied if slacks is None else slacks, moving.sizes)
+
+    def _reduced(self, constraints: constrained.Constraints) -> constrained.Constraints:
+        reduction = self.reduction
+        return constraints if reduction is None else constrained.sample_constraints(constraints, reduction)
+
+    def _bound(self, samples: Any, means: Any) -> Any:
+        """What the constraints are of: mean losses, or every sample's."""
+        return means if self.reduction is None else samples
+
+    def _value(
+        self, losses: Array, multipliers: Array, slacks: Any, constraints: constrained.Constraints
+    ) -> Float[Array, ""]:
+        if not self._enforced:
+            return jnp.mean(losses[..., -1])
+        settings = self._settings
+        if slacks is None:
+            return constrained.lagrangian(losses, multipliers, constraints, normalise=settings.normalise)
+        assert settings.resilience is not None, "check_training"
+        return constrained.resilient_lagrangian(
+            losses, slacks, multipliers, constraints, resilience=settings.resilience, normalise=settings.normalise
+        )
+
+    def _pressing(self, moving: Moving, step: Array) -> Array:
+        """The multipliers that count in this step: none in the warm-up, also where they start above 0."""
+        return jnp.where(step < self._settings.warmup_steps, 0.0, moving.dual.multipliers)
+
+    def _sizes(self, means: Array, moving: Moving, step: Array) -> Any:
+        if moving.sizes is None:
+            return None
+        found = constrained.initial_sizes(jax.lax.stop_gradient(means), self.tightened)
+        return jnp.where(step == 0, found.astype(moving.sizes.dtype), moving.sizes)
+
+    def _moved_slacks(self, losses: Array, moving: Moving, sizes: Any, step: Array) -> constrained.SlackState | None:
+        if moving.slacks is None:
+            return None
+        gradient = jax.grad(self._value, argnums=2)(
+            losses, self._pressing(moving, step), moving.slacks.slacks, self.enforced(sizes)
+        )
+        moved = self._slack_rule.update(moving.slacks, gradient)
+        over = (step + 1) % self._steps_an_epoch == 0
+        return self._slack_rule.restart(moved, over) if self._settings.slack_restarts else moved
+
+    def _relaxed_loss(self, losses: np.ndarray, violations: np.ndarray, moving: Moving) -> float | None:
+        """f_L + beta/2 |[c]_+|^2: the least that the relaxed problem can give these losses; None without resilience."""
+        if self._settings.resilience is None:
+            return None
+        slacks = np.maximum(violations, 0.0) / (1.0 if moving.sizes is None else np.asarray(moving.sizes))
+        return float(losses[-1] + 0.5 * self._settings.resilience * np.sum(slacks**2))
+
+    def _named(self, **figures: Any) -> dict[str, float | None]:
+        found = constrained.named_figures(self._names, **figures)
+        return dict(zip(found, numbers(map(float, found.values())), strict=True))
+
+
+def dual_rule(config: ConstrainedConfig) -> optax.GradientTransformation:
+    """The optimiser that raises the multipliers: one by name, or what a factory of the user's makes of the rate."""
+    dual = config.dual
+    if ":" in dual.optimizer:
+        made = made_by(dual.optimizer, dual.learning_rate, "--dual.optimizer")
+        if isinstance(made, optax.GradientTransformation):
+            return made
+        raise UserError(f"--dual.optimizer {dual.optimizer} made {made!r}, which is no optax gradient transformation")
+    options: dict[str, dict[str, Any]] = {
+        "pi": {"proportional_gain": dual.proportional_gain, "cap": dual.cap},
+        "nu_pi": {"proportional_gain": dual.proportional_gain, "nu": dual.nu},
+    }
+    return constrained.dual_optimizer(dual.optimizer, dual.learning_rate, **options.get(dual.optimizer, {}))
+
+
+def _slacks(moving: Moving) -> Any:
+    return None if moving.slacks is None else moving.slacks.slacks
+
+
+def _times(values: Any, sizes: Any) -> Any:
+    return values if sizes is None else values * sizes

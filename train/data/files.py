@@ -1,0 +1,213 @@
+"""Original files: in folders, and in tar archives that are read in place; their fingerprints, and those fetched."""
+
+import contextlib
+import functools
+import hashlib
+import io
+import lzma
+import os
+import re
+import tarfile
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple, NoReturn
+
+import tensorflow_datasets as tfds
+from tensorflow_datasets.core import utils
+from tensorflow_datasets.core.download import checksums, downloader
+
+from ..config.errors import UserError
+from ..system.storage import require_room, require_writable
+
+Log = Callable[[str], None]
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+ARCHIVE_ERRORS = (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError)
+SECONDS_TO_ANSWER = 10.0  # after which a server counts as out of reach
+RETRIES = 2  # of a server that was reached; TFDS's own 10 take minutes
+
+
+class OriginalFile(NamedTuple):
+    """A file below a root, its place in the order that reads fastest (0 where any does), and its contents."""
+
+    path: PurePosixPath
+    place: int
+    read: Callable[[], bytes]
+
+
+class Download(NamedTuple):
+    """A file to fetch for a source: ``known`` has size in bytes, SHA-256 and name where TFDS does not know them."""
+
+    url: str
+    source: str
+    known: tuple[int, str, str] | None = None
+
+    @property
+    def info(self) -> checksums.UrlInfo:
+        """Size, checksum and name of the file."""
+        if self.known is None:
+            return checksums.get_all_url_infos()[self.url]
+        size, checksum, filename = self.known
+        return checksums.UrlInfo(utils.Size(size), checksum, filename)
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the file, known before it is fetched."""
+        return self.info.checksum[:12]
+
+
+def fingerprint_files(files: Iterable[Path], *, root: Path) -> str:
+    """Hashes names below the root, sizes and times of change: quick on any amount of data, and moving the root is free.
+
+    A root that is a file has its name alone. Prepared data are keyed by the twelve digits, so changed originals are
+    prepared afresh.
+    """
+    root = root.parent if root.is_file() else root
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        name = file.relative_to(root).as_posix()
+        status = file.stat() if file.exists() else file.lstat()  # a link that leads nowhere fails when it is read
+        check_name(name, root)
+        digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:12]
+
+
+def fingerprint_program(file: str, *packages: str) -> Callable[[Path], str]:
+    """Fingerprints data that a program makes, whatever the root: by its file, and the versions of what it uses."""
+
+    def fingerprint(_: Path) -> str:
+        versions = " ".join(metadata.version(package) for package in packages)
+        return hashlib.sha256(versions.encode() + Path(file).read_bytes()).hexdigest()[:12]
+
+    return fingerprint
+
+
+def check_name(name: str, root: Path) -> None:
+    """Refuses a name that is not UTF-8 or holds line breaks and the like: logs and reports show names."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"data.root={root}: the name {name!a} is not UTF-8; rename the file or folder") from None
+    if CONTROL.search(name):
+        raise UserError(f"data.root={root}: the name {name!a} holds control characters; rename the file or folder")
+
+
+def files_below(root: Path) -> list[Path]:
+    """Lists all files below a folder, following links; folders that cannot be read are refused, not empty."""
+    files = []
+    for folder, inside, names in os.walk(root, followlinks=True, onerror=_refuse):
+        files += [Path(folder, name) for name in names]
+        for link in (Path(folder, name) for name in inside):
+            if link.is_symlink() and _is_above(link.resolve(), Path(folder), root):
+                raise UserError(f"data.root={root}: '{link}' links to a folder above it; take the link away")
+    return files
+
+
+def require_listable(folder: Path) -> None:
+    """Refuses a folder that may not be listed, which `Path.glob` takes for an empty one."""
+    try:
+        os.scandir(folder).close()
+    except OSError as error:
+        _refuse(error)
+
+
+@contextlib.contextmanager
+def open_tar(root: Path, wanted: Callable[[PurePosixPath], bool]) -> Iterator[list[OriginalFile]]:
+    """Lists the wanted files of a tar archive, compressed or not; nothing is extracted, and all must be whole."""
+    try:
+        archive = tarfile.open(root)  # noqa: SIM115 (closed below; errors of the caller's are not the archive's)
+    except ARCHIVE_ERRORS as error:
+        raise _damaged(root, error) from error
+    with archive:
+        # The last of several members of one name counts, as it does when an archive is unpacked.
+        members = {PurePosixPath(member.name): member for member in _members(archive, root)}
+        # Going back in a compressed archive means decompressing it again from its start.
+        compressed = not isinstance(archive.fileobj, io.BufferedReader)
+        yield [
+            OriginalFile(path, member.offset if compressed else 0, functools.partial(_read, archive, member, root))
+            for path, member in members.items()
+            if wanted(path) and _is_safe(member, root)
+        ]
+
+
+def fetch(download: Download, folder: Path, log: Log) -> Path:
+    """Downloads a file into a folder through TFDS, unless it is there; a server out of reach is told at once."""
+    info = download.info
+    kept = folder / str(info.filename)
+    if kept.exists():
+        return kept
+    require_writable(folder, f"the folder of downloads {folder}", "name another place with UNROLL_PREPARED")
+    require_room(folder, int(info.size), f"{info.filename}")
+    log(f"  downloading {download.url} ({info.size})")
+    try:
+        head = urllib.request.Request(download.url, method="HEAD")
+        urllib.request.urlopen(head, timeout=SECONDS_TO_ANSWER).close()
+        # TFDS gives the file a name of its own and sets it in place when its checksum is right.
+        downloader.MAX_RETRIES = RETRIES
+        tfds.disable_progress_bar()
+        known = {download.url: info}
+        manager = tfds.download.DownloadManager(download_dir=folder, url_infos=known, force_checksums_validation=True)
+        return Path(str(manager.download(download.url))).rename(kept)
+    except Exception as error:  # of requests, urllib, TFDS and promise, which share no base
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"cannot download {download.url} ({reason}); where there is no network, copy {info.filename} here from "
+            f"elsewhere and name it: data.source={download.source} with data.root=PATH/{info.filename}"
+        ) from error
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise UserError(
+        f"data.root={error.filename} cannot be listed ({error.strerror}); it needs permission to read and to enter"
+    ) from error
+
+
+def _is_above(place: Path, folder: Path, root: Path) -> bool:
+    """Whether a place is, or holds, one of the folders on the way from the root to a folder, wherever links lead."""
+    way = (folder, *(parent for parent in folder.parents if parent.is_relative_to(root)))
+    return any(each.resolve().is_relative_to(place) for each in way)
+
+
+def _members(archive: tarfile.TarFile, root: Path) -> Iterator[tarfile.TarInfo]:
+    try:
+        yield from archive
+        # tarfile takes an archive that stops between two members, or inside a header, for a whole one.
+        # A whole one ends in blocks of zeros.
+        assert archive.fileobj is not None
+        archive.fileobj.seek(archive.offset)
+        ending = archive.fileobj.read(tarfile.BLOCKSIZE)
+    except ARCHIVE_ERRORS as error:
+        raise _damaged(root, error) from error
+    if ending != bytes(tarfile.BLOCKSIZE):
+        raise _damaged(root, "it has no end mark")
+
+
+def _is_safe(member: tarfile.TarInfo, root: Path) -> bool:
+    inside = PurePosixPath(member.name)
+    if inside.is_absolute() or ".." in inside.parts:
+        raise UserError(f"data.root={root}: member {member.name!r} points outside the archive; make it anew")
+    if not member.isreg():
+        raise UserError(f"data.root={root}: member {member.name!r} is not a plain file; make the archive anew")
+    check_name(member.name, root)
+    return True
+
+
+def _read(archive: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> bytes:
+    try:
+        opened = archive.extractfile(member)
+        content = b"" if opened is None else opened.read()
+    except ARCHIVE_ERRORS as error:
+        raise _damaged(root, error) from error
+    if len(content) != member.size:
+        raise _damaged(root, f"member {member.name!r} is not a whole plain file")
+    return content
+
+
+def _damaged(root: Path, error: Exception | str) -> UserError:
+    reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(":")
+    return UserError(
+        f"data.root={root} is neither a folder nor a whole tar archive ({reason}); if it was truncated, copy it again"
+    )

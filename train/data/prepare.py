@@ -1,0 +1,197 @@
+"""Originals prepared once: written by one TFDS builder as array_record, whole or not at all, keyed by fingerprint."""
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import filelock
+import tensorflow_datasets as tfds
+from tensorflow_datasets.core.constants import INCOMPLETE_PREFIX
+
+from ..config.data import DataConfig, ImageConfig, SceneConfig, TextConfig
+from ..config.errors import StorageError, UserError
+from ..system.storage import expanded, refusal, require_writable
+from .files import Download, Log, fetch
+from .splits import SPLITS
+
+# The way out where prepared data cannot be written.
+ELSEWHERE = "name another place with data.prepared or UNROLL_PREPARED"
+SECONDS_BETWEEN_LINES = 5.0  # of progress, while a split is prepared
+
+T = TypeVar("T")
+Config = DataConfig | ImageConfig | SceneConfig | TextConfig
+C = TypeVar("C", bound=Config)
+Record = dict[str, Any]
+
+
+class Source(NamedTuple, Generic[T]):
+    """A source of data: what it opens for as long as a context lasts, from a root and a log of progress.
+
+    ``fingerprint`` changes when the original files do. ``wanted`` says what the root must be, and is empty for a source
+    that takes none. With a ``download`` the root may be left out.
+    """
+
+    fingerprint: Callable[[Path], str]
+    open: Callable[[Path, Log], AbstractContextManager[T]]
+    wanted: str = ""
+    download: Download | None = None
+
+
+class Originals(NamedTuple):
+    """What is to be prepared: TFDS features, the records of the splits, and facts, complete when these are read."""
+
+    features: Mapping[str, Any]
+    splits: Mapping[str, Iterable[Record]]
+    facts: dict[str, Any]
+
+
+class Kind(NamedTuple):
+    """Prepared data of one kind: their name, and the version of their records; other records need another version."""
+
+    name: str
+    version: str
+
+
+class _Info(tfds.core.DatasetInfo):
+    """A `DatasetInfo` that never looks for copies elsewhere (TFDS leaves a temporary folder behind at each look)."""
+
+    def initialize_from_bucket(self) -> None:
+        pass
+
+
+class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # pyright: ignore
+    """Writes `Originals` of any kind; TFDS says nothing of downloads."""
+
+    def __init__(self, data_dir: Path, kind: Kind, originals: Originals) -> None:
+        self.name = kind.name  # pyright: ignore (the usual name is that of a class)
+        self.VERSION, self._originals = tfds.core.Version(kind.version), originals
+        super().__init__(data_dir=str(data_dir))
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        return _Info(
+            builder=self,
+            features=tfds.features.FeaturesDict(self._originals.features),
+            disable_shuffling=True,  # batches are shuffled when read
+            metadata=tfds.core.MetadataDict(),
+        )
+
+    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+        del dl_manager  # the original files are at hand
+        return {split: self._generate_examples(split) for split in SPLITS}
+
+    def _generate_examples(self, split: str) -> Iterator[tuple[int, Record]]:
+        yield from enumerate(self._originals.splits[split])
+        self.info.metadata.update(self._originals.facts)  # pyright: ignore (the mapping of `_info`)
+
+    def _log_download_bytes(self) -> None:
+        pass
+
+    def _log_download_done(self) -> None:
+        pass
+
+
+def prepare_from(
+    sources: Mapping[str, Source[T]],
+    config: C,
+    kind: Kind,
+    convert: Callable[[T, C, Log], Originals],
+    *,
+    options: Iterable[str] = (),
+    log: Log,
+) -> Path:
+    """Prepares the data that a config names unless that is done, and returns the folder that holds them.
+
+    The folder is named after the source, its fingerprint, and the ``options`` that the records depend on.
+    """
+    source, root = resolve_source(sources, config)
+    with _reading(config):
+        if root is None and source.download is not None:
+            fingerprint = source.download.fingerprint
+        else:
+            fingerprint = source.fingerprint(root or Path())
+        prepared = prepared_root(config.prepared)
+        data_dir = prepared / "-".join([config.source, fingerprint, *options])
+        folder = data_dir / kind.name / kind.version
+        if folder.exists():
+            return folder
+        require_writable(prepared, f"the folder of prepared data {prepared}", ELSEWHERE)
+        start = time.monotonic()
+        log(f"preparing {config.source} in {folder} (done once)")
+        if root is None and source.download is not None:
+            root = fetch(source.download, prepared / "downloads", log)
+        with source.open(root or Path(), log) as opened:
+            _write(Builder(data_dir, kind, convert(opened, config, log)))
+        log(f"prepared {config.source} in {time.monotonic() - start:.1f} s")
+        return folder
+
+
+def resolve_source(sources: Mapping[str, Source[T]], config: Config) -> tuple[Source[T], Path | None]:
+    """Returns the source that a config names, and its root; None where none is given."""
+    source = sources.get(config.source)
+    if source is None:
+        raise UserError(f"data.source={config.source} is unknown; choose one of {', '.join(sources)}")
+    if source.wanted and not config.root and source.download is None:
+        raise UserError(f"data.source={config.source} needs data.root: {source.wanted}")
+    if config.root == "":
+        raise UserError("data.root='' is empty; name the originals, or leave it out")
+    if config.root and not source.wanted:
+        raise UserError(f"data.source={config.source} takes no data.root, got {config.root}; leave it out")
+    return source, expanded(config.root, "data.root") if config.root else None
+
+
+def prepared_root(prepared: str | None) -> Path:
+    """Returns the folder that prepared data live in: the given one, $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
+    return expanded(prepared or os.environ.get("UNROLL_PREPARED") or "~/.cache/unroll_jax", "data.prepared")
+
+
+def origin(config: Config) -> str:
+    """What errors call the originals."""
+    return f"data.root={config.root}" if config.root else f"data.source={config.source}"
+
+
+def telling(items: Iterable[T], count: int, what: str, log: Log) -> Iterator[T]:
+    """Iterates, and now and then logs how many of ``count`` were handed out."""
+    spoken = time.monotonic()
+    for number, item in enumerate(items):
+        if time.monotonic() - spoken > SECONDS_BETWEEN_LINES:
+            log(what.format(f"{number} of {count}"))
+            spoken = time.monotonic()
+        yield item
+
+
+@contextlib.contextmanager
+def _reading(config: Config) -> Iterator[None]:
+    """Tells in one line what the file system refuses while originals are read."""
+    try:
+        yield
+    except OSError as error:
+        name = f"'{error.filename}': " if error.filename else ""
+        raise UserError(
+            f"{origin(config)} cannot be read ({name}{error.strerror or error}); name a place that can"
+        ) from error
+
+
+def _write(builder: Builder) -> None:
+    """Writes a builder's data, unless they are there.
+
+    TFDS writes beside the final folder and renames at the end, so a killed preparation leaves nothing that could be
+    read. Of two processes that prepare the same data at once, the second waits and finds the work done.
+    """
+    folder = Path(builder.data_dir).parent
+    tfds.disable_progress_bar()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(folder / ".lock"):  # the system takes it back from a process that dies
+            for leftover in folder.glob(f"{INCOMPLETE_PREFIX}*"):  # of killed preparations: none is under way
+                shutil.rmtree(leftover)
+            builder.download_and_prepare(file_format="array_record")
+    except Exception as error:  # array_record quotes the system in a RuntimeError
+        words = error.strerror if isinstance(error, OSError) else refusal(error)
+        if words is None:
+            raise
+        raise StorageError(f"cannot write prepared data to {folder} ({words}); {ELSEWHERE}") from error

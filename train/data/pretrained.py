@@ -1,0 +1,296 @@
+"""Pretrained encoders: weights and tokenizer from a folder as Hugging Face lays it out, or from its hub."""
+
+import contextlib
+import json
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from unroll_jax.models import Classifier, EncoderConfig
+
+from ..config.errors import UserError
+from ..system.storage import expanded
+from .files import Log
+from .pretrained_architectures import class_names, read_architecture, read_config, unnamed_classes
+from .pretrained_weights import open_tensors, read_weights
+from .words import Encoded, check_pairs
+
+FILES = ("config.json", "model.safetensors", "tokenizer.json")
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+INDEX = "model.safetensors.index.json"
+TOKENIZER_WAY_OUT = "transformers.AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER) writes it"
+
+UNKNOWN_WORDS = "a \U0010ffff"  # a word that some know, and a sign that none does
+PADDING = ("[PAD]", "<pad>")  # what BERT and RoBERTa call it
+FILLED = 0.9  # share of an embedding table that tokens have; some tables are rounded up to multiples of 64
+# The owner may be missing: the hub's oldest models have none.
+REPOSITORY = re.compile(r"[\w-][\w.-]*(?:/[\w-][\w.-]*)?")
+
+
+class EncoderTokenizer:
+    """A tokenizer of the package ``tokenizers`` that fits an encoder, without its own padding and truncation."""
+
+    def __init__(self, tokenizer: Any, config: EncoderConfig) -> None:
+        self.config, self.padding_token, self._tokenizer = config, config.padding_token, tokenizer
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        self.checksum = zlib.crc32(tokenizer.to_str().encode())
+
+    def encode(
+        self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, max_length: int | None = None
+    ) -> Encoded:
+        """Turns texts, or pairs of texts, into tokens: at most ``max_length``, or as many as the encoder can take.
+
+        Those added at the ends count. Longer texts lose their end, of pairs the longer one does first.
+        """
+        limit = self._limit(max_length, pairs=seconds is not None)
+        check_pairs(texts, seconds)
+        self._tokenizer.enable_truncation(limit)
+        inputs: Any = list(texts) if seconds is None else list(zip(texts, seconds, strict=True))
+        found = self._tokenizer.encode_batch(inputs)
+        types = [np.array(each.type_ids, np.int32) for each in found]
+        return Encoded(
+            tokens=[np.array(each.ids, np.int32) for each in found],
+            token_types=types if self.config.token_types > 1 else [np.zeros_like(each) for each in types],
+            truncated=sum(bool(each.overflowing) for each in found),
+        )
+
+    def to_json(self) -> str:
+        """What `tokenizers.Tokenizer.from_str` makes the same tokenizer of."""
+        self._tokenizer.no_truncation()
+        return self._tokenizer.to_str()
+
+    def _limit(self, max_length: int | None, *, pairs: bool) -> int:
+        limit, added = self.config.max_positions, self._tokenizer.num_special_tokens_to_add(pairs)
+        found, least = limit if max_length is None else max_length, added + (2 if pairs else 1)
+        if not least <= found <= limit:
+            raise ValueError(
+                f"max_length must be in [{least}, {limit}], as {added} tokens are added to each "
+                f"{'pair' if pairs else 'text'} and the encoder has {limit} positions, got {max_length}"
+            )
+        return found
+
+
+class Pretrained(NamedTuple):
+    """What a folder holds."""
+
+    config: EncoderConfig
+    params: dict[str, Any]  # of `unroll_jax.models.Encoder`, NumPy float32
+    head: dict[str, Any]  # those of `unroll_jax.models.Head` that the file has: ``hidden``, ``logits``, both or none
+    hidden: str  # activation of the architecture's hidden layer, "tanh" or "relu"
+    classes: tuple[str, ...]  # names of the classes, where there are ``logits``; else empty
+    tokenizer: EncoderTokenizer
+
+
+def load_pretrained(
+    source: str, *, revision: str | None = None, option: str = "pretrained", log: Log = print
+) -> Pretrained:
+    """Reads encoder, head and tokenizer of a BERT, DistilBERT, RoBERTa or MiniLM, from a folder or the hub.
+
+    Errors call the source by its option. Weights that are pickles are refused.
+    """
+    folder = find_folder(source, revision=revision, option=option, log=log)
+    values, where = read_json(folder / "config.json"), str(folder / "config.json")
+    architecture, config = read_architecture(values, where=where), read_config(values, where=where)
+    tokenizer = load_tokenizer(folder, config, log=log)
+    with open_tensors(_weights_file(folder)) as tensors:
+        params, head = read_weights(tensors, config, architecture)
+    if "hidden" not in head:
+        head = {}  # logits without the layer before them are those of another task, as of single tokens
+    classes = class_names(values, len(head["logits"]["bias"]), where=where) if "logits" in head else ()
+    log(
+        f"{values['model_type']} of {config.num_layers} layers, {config.dim} wide, {config.vocabulary_size} tokens; "
+        f"of a head it brings {' and '.join(head) or 'nothing'}"
+    )
+    return Pretrained(config, params, head, architecture.hidden[1], classes, tokenizer)
+
+
+def start_from(pretrained: Pretrained, model: Classifier, key: jax.Array, *, class_names: Sequence[str]) -> Any:
+    """The variables of a classifier: the encoder's are the pretrained ones, the head's where they fit, else new.
+
+    A pretrained hidden layer is taken where the classifier has the same activation, pretrained logits where
+    `keeps_logits` says so, each to the class of its name.
+    """
+    if model.encoder.config != pretrained.config:
+        raise UserError(f"the classifier's encoder is {model.encoder.config}, the pretrained one {pretrained.config}")
+    if len(class_names) != model.num_classes:
+        raise ValueError(f"class_names must be as many as classes, {model.num_classes}, got {len(class_names)}")
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    head = dict(jax.jit(lambda key: model.init(key, tokens)["params"]["head"])(key))
+    if model.hidden == pretrained.hidden and "hidden" in pretrained.head:
+        head["hidden"] = pretrained.head["hidden"]
+    if keeps_logits(pretrained, model, class_names):
+        order = _order_of_classes(pretrained, class_names)
+        head["logits"] = {name: leaf[..., order] for name, leaf in pretrained.head["logits"].items()}
+    narrow = lambda leaf: jnp.asarray(leaf, model.encoder.param_dtype)  # noqa: E731
+    return {"params": jax.tree.map(narrow, {"encoder": pretrained.params, "head": head})}
+
+
+def keeps_logits(pretrained: Pretrained, model: Classifier, class_names: Sequence[str]) -> bool:
+    """Whether there are pretrained logits that a classifier can take.
+
+    They are of the first token behind the pretrained hidden layer, and the classes must have the same names but for
+    capitals, in any order; classes that the checkpoint calls LABEL_0, LABEL_1 and so on are known by number.
+    """
+    if "logits" not in pretrained.head or model.hidden != pretrained.hidden or model.pooling != "first":
+        return False
+    return _order_of_classes(pretrained, class_names) is not None
+
+
+def find_folder(source: str, *, revision: str | None = None, option: str = "pretrained", log: Log = print) -> Path:
+    """The folder that holds `FILES`: one at hand, or a repository OWNER/NAME of the hub, which is downloaded once."""
+    folder = expanded(source, option)
+    if source and folder.is_dir():  # not the folder one happens to be in
+        if revision is not None:
+            raise UserError(
+                f"revision={revision} is of a repository of the hub, but {source} is a folder; leave it out"
+            )
+        return folder
+    if source and folder.exists():
+        raise UserError(f"{option}={source} is a file; give the folder that holds {', '.join(FILES)}")
+    if not may_be_repository(source):
+        raise UserError(
+            f"{option}={source} is neither a folder nor a repository of the hub; give a folder that holds "
+            f"{', '.join(FILES)}, or OWNER/NAME"
+        )
+    log(f"looking for {source} on the Hugging Face hub")
+    from huggingface_hub import snapshot_download  # here, as what is at hand needs no hub
+
+    try:
+        folder = Path(snapshot_download(source, revision=revision, allow_patterns=list(FILES)))
+    except Exception as error:  # of huggingface_hub, its http client and the file system, which share no base
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"{option}={source} is no folder here, and cannot be had from the Hugging Face hub ({reason}); where "
+            f"there is no network, copy {', '.join(FILES)} into a folder and name that"
+        ) from error
+    if missing := [name for name in FILES if not (folder / name).is_file()]:
+        raise _missing_file(f"{option}={source}", missing[0], _listed(source, revision))
+    return folder
+
+
+def may_be_repository(source: str) -> bool:
+    """Whether something has the form of a repository of the hub, OWNER/NAME or NAME."""
+    return REPOSITORY.fullmatch(source) is not None
+
+
+def _weights_file(folder: Path) -> Path:
+    """The file of weights in a folder; pickles, and weights split over many files, are not read."""
+    file = folder / "model.safetensors"
+    if file.is_file():
+        return file
+    raise _missing_file(str(folder), file.name, [found.name for found in folder.iterdir()])
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Reads a JSON object."""
+    if not file.is_file():
+        raise _missing_file(str(file.parent), file.name, [])
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise UserError(f"{file} is no JSON ({error}); copy it again") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{file} holds a {type(found).__name__} instead of an object; copy it again")
+    return found
+
+
+def load_tokenizer(folder: Path, config: EncoderConfig, *, log: Log = print) -> EncoderTokenizer:
+    """Reads tokenizer.json of a folder, which must fit the encoder: its numbers of tokens, and its padding."""
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise _missing_file(str(folder), file.name, [])
+    import tokenizers  # here, as only runs that start from an encoder need it
+
+    with _usable(file):
+        tokenizer: Any = tokenizers.Tokenizer.from_file(str(file))
+    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
+    if not vocabulary:
+        raise UserError(f"{file} has no tokens; copy it again")
+    # The tokens that are put around texts have numbers of their own, which an unknown text and a pair of them show.
+    with _usable(file):
+        tokenizer.no_truncation()
+        tried = [tokenizer.encode(*texts) for texts in ((UNKNOWN_WORDS,), (UNKNOWN_WORDS, UNKNOWN_WORDS))]
+    numbers = {number: token for token, number in vocabulary.items()}
+    numbers |= {number: token for each in tried for number, token in zip(each.ids, each.tokens, strict=True)}
+    if (last := max(numbers)) >= config.vocabulary_size:
+        count = sum(number >= config.vocabulary_size for number in numbers)
+        raise UserError(
+            f"{file} does not fit the vocabulary: {count} of its tokens, as {numbers[last]!r} with number {last}, have "
+            f"no row in the embedding table of {config.vocabulary_size}; take the tokenizer that came with the weights"
+        )
+    _check_padding(file, tokenizer, config)
+    if len(numbers) < FILLED * config.vocabulary_size:
+        log(
+            f"{file} has {len(numbers)} tokens for an embedding table of {config.vocabulary_size} rows: make sure that "
+            "it came with the weights"
+        )
+    return EncoderTokenizer(tokenizer, config)
+
+
+def _order_of_classes(pretrained: Pretrained, class_names: Sequence[str]) -> list[int] | None:
+    """Which pretrained class each of the classes is; None where they are others."""
+    theirs, ours = ([name.casefold() for name in names] for names in (pretrained.classes, class_names))
+    count = len(ours)
+    if len(theirs) != count:
+        return None
+    if theirs == [name.casefold() for name in unnamed_classes(count)]:
+        return list(range(count))
+    if set(theirs) != set(ours) or len(set(ours)) < count:
+        return None
+    return [theirs.index(name) for name in ours]
+
+
+def _listed(repository: str, revision: str | None) -> list[str]:
+    """Names of all files of a repository; none where the hub cannot be asked."""
+    from huggingface_hub import list_repo_files
+
+    try:
+        return list_repo_files(repository, revision=revision)
+    except Exception:  # as above; what is missing can be told without
+        return []
+
+
+def _missing_file(where: str, name: str, present: Sequence[str]) -> UserError:
+    """What is said of a folder or repository without one of `FILES`, by what it has in its place."""
+    if name == "tokenizer.json":
+        return UserError(f"{where} holds no {name}; {TOKENIZER_WAY_OUT}")
+    if name == "model.safetensors" and INDEX in present:
+        return UserError(f"{where} holds weights split over many files; save them as one, {name}")
+    pickles = sorted(found for found in present if found.endswith(PICKLES))
+    if name == "model.safetensors" and pickles:
+        return UserError(
+            f"{where} holds no {name} but {', '.join(pickles)}: pickles can run any program when they are read, so "
+            "they are refused; save the weights as safetensors where you trust them"
+        )
+    return UserError(f"{where} holds no {name}; it must hold {', '.join(FILES)}")
+
+
+def _check_padding(file: Path, tokenizer: Any, config: EncoderConfig) -> None:
+    """Refuses a padding token of another number than the encoder's: such a tokenizer is that of another encoder."""
+    own = (tokenizer.padding or {}).get("pad_token")
+    found = [(name, tokenizer.token_to_id(name)) for name in (own, *PADDING) if name is not None]
+    name, number = next((each for each in found if each[1] is not None), (None, config.padding_token))
+    if number != config.padding_token:
+        raise UserError(
+            f"{file} does not fit the weights: its padding token {name!r} has number {number}, config.json has "
+            f"pad_token_id={config.padding_token}; take the tokenizer that came with the weights, or if this one did, "
+            f"copy the folder and make it {number} there"
+        )
+
+
+@contextlib.contextmanager
+def _usable(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # tokenizers raises nothing special, and where Rust panics no Exception
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"{file} cannot be used as a tokenizer ({reason}); copy it again") from error

@@ -1,0 +1,153 @@
+"""Weights of a pretrained encoder and its head out of a safetensors file; what does not fit is found before reading."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import traverse_util
+from safetensors import SafetensorError, safe_open
+
+from unroll_jax.models import Encoder, EncoderConfig
+
+from ..config.errors import UserError
+from .pretrained_architectures import Architecture
+
+FLOATS = ("F16", "BF16", "F32", "F64")
+# What our leaves are called in files; the first checkpoints of BERT call a norm's weights gamma and beta.
+SUFFIXES = {"kernel": ("weight",), "embedding": ("weight",), "scale": ("weight", "gamma"), "bias": ("bias", "beta")}
+
+
+class Tensors(NamedTuple):
+    """An open safetensors file, and the names of its tensors."""
+
+    file: Path
+    opened: Any
+    names: frozenset[str]
+
+    def found(self, name: str, leaf: str) -> str:
+        """What the file calls a leaf of ours; its usual name where the file lacks it."""
+        names = [f"{name}.{suffix}" for suffix in SUFFIXES[leaf]]
+        return next((name for name in names if name in self.names), names[0])
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor that is there."""
+        return tuple(self.opened.get_slice(name).get_shape())
+
+    def kind(self, name: str) -> str:
+        """The dtype of a tensor that is there, as safetensors has it."""
+        return str(self.opened.get_slice(name).get_dtype())
+
+    def read(self, name: str) -> np.ndarray:
+        """A tensor as float32."""
+        return np.asarray(self.opened.get_tensor(name), dtype=np.float32)
+
+
+class Slot(NamedTuple):
+    """A leaf of our parameters, and the tensors that make it."""
+
+    path: tuple[str, ...]  # keys of the leaf
+    rows: list[list[str]]  # names of tensors: those of one row are concatenated, the rows are stacked
+    shape: tuple[int, ...]  # of each tensor
+    stacked: bool = False  # whether the leaf has an axis of layers
+
+    @property
+    def names(self) -> list[str]:
+        """Of all its tensors."""
+        return [name for row in self.rows for name in row]
+
+
+@contextlib.contextmanager
+def open_tensors(file: Path) -> Iterator[Tensors]:
+    """Opens a safetensors file."""
+    try:
+        opened: Any = safe_open(file, framework="numpy")
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{file} cannot be read as safetensors ({error}); copy it again") from error
+    with opened:
+        yield Tensors(file, opened, frozenset(opened.keys()))
+
+
+def read_weights(
+    tensors: Tensors, config: EncoderConfig, architecture: Architecture
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The parameters of an `Encoder`, and those of a `Head` that the file has, float32; all that is wrong is told.
+
+    A layer of the head is there if its weight or its bias is: then both must be, and fit.
+    """
+    prefix = architecture.prefix if any(name.startswith(architecture.prefix) for name in tensors.names) else ""
+    if config.num_layers > len(tensors.names):  # and be it billions: names of all their tensors would fill the memory
+        raise UserError(
+            f"{tensors.file} does not fit its config.json: num_layers={config.num_layers}, but {len(tensors.names)} "
+            "tensors in all; copy both again"
+        )
+    slots = [*_slots(tensors, config, architecture, prefix), *_head_slots(tensors, config, architecture, prefix)]
+    problems = _problems(tensors, slots, config, f"{prefix}{architecture.layers}")
+    if problems:
+        raise UserError(f"{tensors.file} does not fit its config.json: {'; '.join(problems)}")
+    leaves = {slot.path: _joined(tensors, slot) for slot in slots}
+    suspects = [name for slot in slots if not np.isfinite(leaves[slot.path]).all() for name in slot.names]
+    if infinite := [name for name in suspects if not np.isfinite(tensors.read(name)).all()]:
+        raise UserError(f"{tensors.file} holds numbers that are not finite in {', '.join(infinite)}; copy it again")
+    params = traverse_util.unflatten_dict(leaves)
+    head = params.pop("head", {})
+    return params, head
+
+
+def _slots(tensors: Tensors, config: EncoderConfig, architecture: Architecture, prefix: str) -> Iterator[Slot]:
+    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), tokens)["params"]
+    for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
+        part, module, kind = (key.key for key in path)
+        if part == "embeddings":
+            name = tensors.found(prefix + architecture.embeddings[module], kind)
+            yield Slot((part, module, kind), [[name]], leaf.shape)
+            continue
+        pieces = architecture.layer[module]
+        stem = f"{prefix}{architecture.layers}"
+        rows = [
+            [tensors.found(f"{stem}.{layer}.{piece}", kind) for piece in pieces] for layer in range(config.num_layers)
+        ]
+        shape = (*leaf.shape[1:-1], leaf.shape[-1] // len(pieces))
+        yield Slot((part, module, kind), rows, shape[::-1], stacked=True)  # files have (out, in)
+
+
+def _head_slots(tensors: Tensors, config: EncoderConfig, architecture: Architecture, prefix: str) -> Iterator[Slot]:
+    # A bare BERT is written without the prefix, and with the pooler that heads are put on.
+    hidden = architecture.hidden[0] if prefix else architecture.hidden[0].removeprefix(architecture.prefix)
+    for part, name in {"hidden": hidden, "logits": architecture.logits}.items():
+        present = [tensor for tensor in (f"{name}.weight", f"{name}.bias") if tensor in tensors.names]
+        if not present:
+            continue
+        # As many logits as there are classes; a tensor without any, or without axes, is of another shape than (1, ...).
+        rows = config.dim if part == "hidden" else max(*tensors.shape(present[0])[:1], 1, 1)
+        yield Slot(("head", part, "kernel"), [[f"{name}.weight"]], (rows, config.dim))
+        yield Slot(("head", part, "bias"), [[f"{name}.bias"]], (rows,))
+
+
+def _problems(tensors: Tensors, slots: list[Slot], config: EncoderConfig, stem: str) -> list[str]:
+    places = [(name, slot.shape) for slot in slots for name in slot.names]
+    missing = [name for name, _ in places if name not in tensors.names]
+    present = [(name, shape) for name, shape in places if name in tensors.names]
+    wrong = [f"{name} is {found}, not {shape}" for name, shape in present if (found := tensors.shape(name)) != shape]
+    kinds = [f"{name} is {kind}" for name, _ in present if (kind := tensors.kind(name)) not in FLOATS]
+    layers = {int(found[1]) for name in tensors.names if (found := re.match(rf"{re.escape(stem)}\.(\d+)\.", name))}
+    beyond = [f"{stem}.{layer}" for layer in sorted(layers) if layer >= config.num_layers]
+    titles = {
+        f"{len(missing)} tensor(s) missing": missing,
+        f"{len(wrong)} of another shape": wrong,
+        f"{len(kinds)} not of {', '.join(FLOATS)}": kinds,
+        f"{len(beyond)} layer(s) beyond num_layers={config.num_layers}": beyond,
+    }
+    return [f"{title}: {', '.join(names)}" for title, names in titles.items() if names]
+
+
+def _joined(tensors: Tensors, slot: Slot) -> np.ndarray:
+    rows = [np.concatenate([tensors.read(name) for name in row]) for row in slot.rows]
+    if slot.path[-1] == "kernel":
+        rows = [row.T for row in rows]  # files have (out, in)
+    return np.ascontiguousarray(np.stack(rows)) if slot.stacked else rows[0]

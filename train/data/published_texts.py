@@ -1,0 +1,258 @@
+"""Texts as published: IMDB reviews, SST-2 as GLUE lays it out, and MultiNLI; in a folder or an archive."""
+
+import contextlib
+import functools
+import re
+import zipfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from ..config.errors import UserError
+from .files import Download, Log, OriginalFile, fingerprint_files, open_tar, require_listable
+from .prepare import Source
+from .rows import Labelled, Row, RowFile, TextSet, checked, decoded, is_empty, read_rows
+
+SENTIMENTS = ("negative", "positive")
+
+# IMDB: aclImdb/{train,test}/{neg,pos}/ID_STARS.txt.
+# The size and checksum are those that TFDS lists, but does not count among those it knows.
+IMDB_DOWNLOAD = Download(
+    "http://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",
+    "imdb",
+    (84_125_825, "c40f74a18d3b61f90feba1e17730e0d38e8b97c05fde7008942e91923d1658fe", "aclImdb_v1.tar.gz"),
+)
+IMDB_WANTED = "the folder aclImdb of the reviews as published, or a tar archive of it such as aclImdb_v1.tar.gz"
+IMDB_SPLITS = ("train", "test")
+IMDB_FOLDERS = (".", "aclImdb", "imdb/aclImdb")
+# Folder of each class, and the stars its reviews give; reviews of 5 and 6 stars were left out.
+STARS = {"neg": range(1, 5), "pos": range(7, 11)}
+ARCHIVES = ("*.tar.gz", "*.tgz", "*.tar")
+# Beside the two classes lie reviews without a label, in unsup.
+REVIEW = re.compile(r"(?:.*/)?aclImdb/(train|test)/(?!unsup/)([^/.][^/]*)/(\d+)_(\d+)\.txt")
+
+Review = tuple[str, int, int, str]  # split, label, number, text: the keys they are put in order with
+
+SST2_DOWNLOAD = Download("https://dl.fbaipublicfiles.com/glue/data/SST-2.zip", "sst2")
+SST2_FILES = {"train": "train.tsv", "validation": "dev.tsv", "test": "test.tsv"}
+MNLI_CLASSES = ("entailment", "neutral", "contradiction")
+MNLI_DOWNLOAD = Download("https://cims.nyu.edu/~sbowman/multinli/multinli_1.0.zip", "mnli")
+# The labels of the published test files are kept back, so the matched dev file is the test split.
+MNLI_FILES = {"train": "multinli_1.0_train.jsonl", "test": "multinli_1.0_dev_matched.jsonl"}
+MNLI_COLUMNS = ("sentence1", "sentence2", "gold_label")
+UNDECIDED = "-"  # the gold label of MultiNLI where the annotators did not agree
+
+
+class Place(NamedTuple):
+    """Where published files lie: their names, the folders they may lie in (the first with any counts), and in words.
+
+    In a zip archive they lie anywhere.
+    """
+
+    names: tuple[str, ...]
+    folders: tuple[str, ...]
+    wanted: str
+
+
+SST2_PLACE = Place(
+    tuple(SST2_FILES.values()),
+    (".", "SST-2", "glue/SST-2"),
+    "the folder of SST-2's train.tsv, dev.tsv and test.tsv, or SST-2.zip, both as GLUE has them",
+)
+MNLI_PLACE = Place(
+    tuple(MNLI_FILES.values()),
+    (".", "multinli_1.0", "mnli"),
+    f"the folder of {' and '.join(MNLI_FILES.values())}, or multinli_1.0.zip, which holds both",
+)
+
+
+def fingerprint_imdb(root: Path) -> str:
+    """Fingerprints the reviews of the unpacked folder, or the archive."""
+    found = _find_reviews(root)
+    folders = [found / split / name for split in IMDB_SPLITS for name in STARS]
+    reviews = [file for folder in folders for file in folder.glob("*.txt")]
+    return fingerprint_files([found] if found.is_file() else reviews, root=found)
+
+
+@contextlib.contextmanager
+def open_imdb(root: Path, _: Log) -> Iterator[TextSet]:
+    """Reads both splits, negative reviews first, each class by number."""
+    found = _find_reviews(root)
+    if found.is_dir():
+        names = ((file, PurePosixPath("aclImdb", file.relative_to(found))) for file in found.glob("*/*/*.txt"))
+        reviews = sorted(_reviews((OriginalFile(name, 0, file.read_bytes) for file, name in names), root))
+    else:
+        with open_tar(found, lambda path: REVIEW.fullmatch(str(path)) is not None) as files:
+            reviews = sorted(_reviews(files, root))
+    present = {(split, label) for split, label, *_ in reviews}
+    for split in IMDB_SPLITS:
+        for label, name in enumerate(STARS):
+            if (split, label) not in present:
+                raise UserError(f"data.root={root} holds no reviews aclImdb/{split}/{name}/ID_STARS.txt; copy it again")
+    labelled = {
+        split: [Labelled(text, label) for where, label, _, text in reviews if where == split] for split in IMDB_SPLITS
+    }
+    yield TextSet(SENTIMENTS, labelled)
+
+
+@contextlib.contextmanager
+def open_sst2(root: Path, log: Log) -> Iterator[TextSet]:
+    """Reads every split. GLUE keeps its test labels back: dev is the test split then, and train gives validation."""
+    with _open_rows(root, SST2_PLACE) as files:
+        splits = {split: _sentences(files[SST2_FILES[split]]) for split in ("train", "validation")}
+        test = files[SST2_FILES["test"]]
+        first = next(read_rows(test, ("sentence",)), None)
+        if first is None or "label" in first.fields:
+            splits["test"] = _sentences(test)
+        else:
+            log("  test.tsv has no labels, as GLUE gives it out: dev.tsv is the test split, train gives validation")
+            splits["test"] = splits.pop("validation")
+    yield TextSet(SENTIMENTS, splits)
+
+
+@contextlib.contextmanager
+def open_mnli(root: Path, log: Log) -> Iterator[TextSet]:
+    """Reads train, and the matched dev file as the test split; says how many records count for nothing, and why."""
+    with _open_rows(root, MNLI_PLACE) as files:
+        splits = {split: _pairs(files[name], split, log) for split, name in MNLI_FILES.items()}
+    yield TextSet(MNLI_CLASSES, splits, pairs=True)
+
+
+def fingerprint_rows(root: Path, *, place: Place) -> str:
+    """Fingerprints those of the files that are there, or the zip archive that holds them."""
+    found = _folder(root, place) or root
+    files = [path for name in place.names if (path := found / name).exists()]
+    return fingerprint_files([found] if found.is_file() else files, root=found)
+
+
+def _find_reviews(root: Path) -> Path:
+    """The folder of both splits, or the archive."""
+    if not root.exists():
+        raise UserError(f"data.root={root} does not exist; give {IMDB_WANTED}")
+    if root.is_file():
+        return root
+    for folder in (root / place for place in IMDB_FOLDERS):
+        classes = [folder / split / name for split in IMDB_SPLITS for name in STARS]
+        if any(path.is_dir() for path in classes):
+            for path in filter(Path.is_dir, classes):
+                require_listable(path)
+            return folder
+    require_listable(root)
+    for folder in (root, root / "imdb"):
+        archives = sorted({file for pattern in ARCHIVES for file in folder.glob(pattern)})
+        if len(archives) > 1:
+            names = ", ".join(archive.name for archive in archives)
+            raise UserError(f"data.root={folder} holds {len(archives)} archives ({names}); name the one to be read")
+        if archives:
+            return archives[0]
+    raise UserError(
+        f"data.root={root} holds neither aclImdb/train/neg/0_3.txt and so on nor an archive; give {IMDB_WANTED}"
+    )
+
+
+def _reviews(files: Iterable[OriginalFile], root: Path) -> Iterator[Review]:
+    for file in files:
+        if not (found := REVIEW.fullmatch(str(file.path))):
+            continue
+        split, name, number, stars = found[1], found[2], int(found[3]), int(found[4])
+        where = f"data.root={root}: {file.path}"
+        if name not in STARS:
+            raise UserError(f"{where} lies in no class; the folders are {', '.join(STARS)}")
+        if stars not in STARS[name]:
+            raise UserError(f"{where} has {stars} stars, which are not those of {name}; copy the original again")
+        try:
+            content = file.read()
+        except OSError as error:  # a link that leads nowhere, a folder with the name of a review
+            raise UserError(f"{where} cannot be read ({error.strerror}); copy the original again") from error
+        yield split, list(STARS).index(name), number, checked(decoded(content, where=where), where=where)
+
+
+@contextlib.contextmanager
+def _open_rows(root: Path, place: Place) -> Iterator[dict[str, RowFile]]:
+    """Finds the files, each by its name; they can be read while the context lasts."""
+    folder = _folder(root, place)
+    with contextlib.ExitStack() as stack:
+        if folder is not None:
+            paths = [folder / name for name in place.names if (folder / name).exists()]
+            found = {path.name: RowFile(str(path), path.suffix, functools.partial(path.open, "rb")) for path in paths}
+        else:
+            archive = stack.enter_context(_open_zip(root, place))
+            found = {name: file for name in place.names if (file := _packed(archive, name, root))}
+        for name in place.names:
+            if name not in found:
+                raise UserError(f"data.root={folder or root} holds no {name}; give {place.wanted}")
+        yield found
+
+
+def _folder(root: Path, place: Place) -> Path | None:
+    """The folder that holds the files; None where the root is a file."""
+    if not root.exists():
+        raise UserError(f"data.root={root} does not exist; give {place.wanted}")
+    if root.is_file():
+        return None
+    for folder in (root / name for name in place.folders):
+        if any((folder / name).exists() for name in place.names):
+            return folder
+    raise UserError(f"data.root={root} holds no {place.names[0]}; give {place.wanted}")
+
+
+def _open_zip(root: Path, place: Place) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(root)
+    except (zipfile.BadZipFile, OSError) as error:
+        raise UserError(
+            f"data.root={root} is neither a folder nor a whole zip archive ({error}); if it was truncated, copy it "
+            f"again; give {place.wanted}"
+        ) from error
+
+
+def _packed(archive: zipfile.ZipFile, name: str, root: Path) -> RowFile | None:
+    members = [member for member in archive.namelist() if PurePosixPath(member).name == name]
+    if not members:
+        return None
+    member = min(members, key=lambda path: path.count("/"))
+    return RowFile(f"{root}: {member}", PurePosixPath(name).suffix, lambda: archive.open(member))
+
+
+def _sentences(file: RowFile) -> list[Labelled]:
+    sentences = []
+    for row in read_rows(file, ("sentence", "label")):
+        text = checked(row.fields["sentence"], where=row.where)
+        if (label := row.fields["label"]) not in ("0", "1"):
+            raise UserError(f"{row.where} has label {label!r}; a label must be 0 (negative) or 1 (positive)")
+        sentences.append(Labelled(text, int(label)))
+    if not sentences:
+        raise UserError(f"{file.where} holds no sentences; copy the original again")
+    return sentences
+
+
+def _pairs(file: RowFile, split: str, log: Log) -> list[Labelled]:
+    pairs, dropped = [], Counter()
+    for row in read_rows(file, MNLI_COLUMNS):
+        premise, hypothesis, label = (row.fields[column] for column in MNLI_COLUMNS)
+        if label == UNDECIDED:
+            dropped["have no gold label ('-')"] += 1
+        elif not (isinstance(premise, str) and isinstance(hypothesis, str)):
+            raise UserError(f"{row.where}: sentence1 and sentence2 must be texts; mend the line")
+        elif is_empty(premise) or is_empty(hypothesis):
+            dropped["have an empty sentence"] += 1
+        else:
+            pairs.append(Labelled(premise, _gold(row), hypothesis))
+    for reason, count in dropped.items():
+        log(f"  {split}: {count} record(s) {reason} and are left out")
+    if not pairs:
+        raise UserError(f"{file.where} holds no labelled records; copy the original again")
+    return pairs
+
+
+def _gold(row: Row) -> int:
+    label = row.fields["gold_label"]
+    if label not in MNLI_CLASSES:
+        raise UserError(f"{row.where} has gold_label {label!r}; it must be one of {', '.join(MNLI_CLASSES)}")
+    return MNLI_CLASSES.index(label)
+
+
+IMDB = Source(fingerprint_imdb, open_imdb, IMDB_WANTED, IMDB_DOWNLOAD)
+SST2 = Source(functools.partial(fingerprint_rows, place=SST2_PLACE), open_sst2, SST2_PLACE.wanted, SST2_DOWNLOAD)
+MNLI = Source(functools.partial(fingerprint_rows, place=MNLI_PLACE), open_mnli, MNLI_PLACE.wanted, MNLI_DOWNLOAD)

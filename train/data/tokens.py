@@ -1,0 +1,175 @@
+"""Batches of tokens, grouped by length so that little of them is padding, and few shapes are compiled."""
+
+import bisect
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from ..config.errors import UserError
+from .files import Log
+from .reader import Batches, by_step, check_batches, read_ahead
+from .text import TextData
+from .words import Encoded, Tokenizer, check_texts
+
+SHORTEST_BUCKET = 8  # a quarter of the phrases of SST-2 are no longer
+ENCODED_TOGETHER = 1024  # texts; tokenizers of parts of words share them among threads
+UNLABELLED = -1
+
+
+class TokenBatch(NamedTuple):
+    """Tokens padded to one length: numbers, which of them are the text's, types, all (batch, length); and labels.
+
+    The types are 0 where there is nothing.
+    """
+
+    tokens: np.ndarray
+    mask: np.ndarray
+    token_types: np.ndarray
+    labels: np.ndarray
+
+
+class TokenData:
+    """Texts as batches of tokens, of which longer ones than ``max_length`` lose their end; it is said how many did.
+
+    A split is tokenised once, when it is first used; one that `TextData.keep` cuts must be cut before. Every batch has
+    one of `bucket_lengths`, so a compiled function of a batch is compiled once for each of them.
+    """
+
+    def __init__(self, data: TextData, tokenizer: Tokenizer, *, max_length: int, log: Log = print) -> None:
+        self.class_names, self.tokenizer, self.max_length = data.class_names, tokenizer, max_length
+        self.checksums = data.checksums
+        self._buckets = bucket_lengths(max_length)
+        self._data, self._log = data, log
+        self._split = functools.lru_cache(maxsize=None)(self._encoded)
+        self._shuffled = functools.lru_cache(maxsize=8)(self._epochs)
+
+    def num_examples(self, split: str) -> int:
+        """Returns how many examples a split has."""
+        return self._data.num_examples(split)
+
+    def steps_an_epoch(self, split: str, *, batch_size: int) -> int:
+        """Returns how many batches `batches` cuts an epoch into."""
+        return max(self.num_examples(split) // batch_size, 1)
+
+    def batches(self, split: str, *, batch_size: int, seed: int, start_step: int = 0) -> Iterator[TokenBatch]:
+        """Iterates over shuffled batches without end, from any step on, reading ahead in a thread.
+
+        Batch ``step`` depends on (seed, step) alone. An epoch is a permutation of its own, cut into batches of about
+        equal length, which come in random order. It shows each example once, but for a rest that is smaller than a
+        batch; with fewer examples than a batch has, every batch shows each as often as others, or once more.
+        """
+        check_batches(batch_size, seed, start_step=start_step)
+        return read_ahead(self._by_step(split, batch_size, seed), start_step)
+
+    def batch(self, split: str, *, batch_size: int, seed: int, step: int) -> TokenBatch:
+        """Returns the batch that `batches` yields at a step."""
+        check_batches(batch_size, seed, step=step)
+        return cast(TokenBatch, self._by_step(split, batch_size, seed)[step])
+
+    def examples(self, split: str, *, batch_size: int) -> Iterator[TokenBatch]:
+        """Iterates over a whole split once, short texts first, the same way every time; the last batch may be short."""
+        numbers = self.order(split, batch_size=batch_size)
+        return read_ahead(by_step(lambda step: self._read(split, numbers[step]), len(numbers)))
+
+    def order(self, split: str, *, batch_size: int) -> list[np.ndarray]:
+        """Returns the numbers of the examples, as the split has them, in each batch of `examples`."""
+        check_batches(batch_size)
+        return group(self._lengths(split), np.arange(self.num_examples(split)), batch_size)
+
+    def _by_step(self, split: str, batch_size: int, seed: int) -> Batches[TokenBatch]:
+        epoch_of, length = self._shuffled(split, batch_size, seed), self.steps_an_epoch(split, batch_size=batch_size)
+        return by_step(lambda step: self._read(split, epoch_of(step // length)[step % length]))
+
+    def _epochs(self, split: str, batch_size: int, seed: int) -> Callable[[int], list[np.ndarray]]:
+        lengths = self._lengths(split)
+
+        @functools.lru_cache(maxsize=2)  # reading ahead crosses from one epoch to the next
+        def numbers(epoch: int) -> list[np.ndarray]:
+            generator = np.random.default_rng((seed, epoch))
+            order = generator.permutation(len(lengths))
+            # Which examples are left over must not depend on their lengths: they go before lengths are looked at.
+            size = max(len(order) // batch_size, 1) * batch_size
+            batches = group(lengths, np.resize(order, size), batch_size)
+            return [batches[number] for number in generator.permutation(len(batches))]
+
+        return numbers
+
+    def _lengths(self, split: str) -> np.ndarray:
+        """The bucket that holds each example."""
+        found = [len(tokens) for tokens in self._split(split)[0].tokens]
+        return np.array(self._buckets)[np.searchsorted(self._buckets, found)]
+
+    def _read(self, split: str, numbers: np.ndarray) -> TokenBatch:
+        encoded, labels = self._split(split)
+        chosen = Encoded([encoded.tokens[i] for i in numbers], [encoded.token_types[i] for i in numbers], 0)
+        return pad_tokens(chosen, labels[numbers], self._buckets, padding_token=self.tokenizer.padding_token)
+
+    def _encoded(self, split: str) -> tuple[Encoded, np.ndarray]:
+        tokens, types, labels, truncated = [], [], [], 0
+        for batch in self._data.examples(split, batch_size=ENCODED_TOGETHER):
+            try:
+                found = self.tokenizer.encode(batch.texts, batch.seconds, max_length=self.max_length)
+            except UserError:
+                # It was checked; here it is known which text of which split it is.
+                check_texts(batch.texts, what=f"{split} texts", first=len(tokens) + 1)
+                check_texts(batch.seconds or (), what=f"{split} second texts", first=len(tokens) + 1)
+                raise
+            tokens += found.tokens
+            types += found.token_types
+            labels.append(batch.labels)
+            truncated += found.truncated
+        if truncated:
+            share = f"{truncated} of {len(tokens)} texts"
+            self._log(f"  {split}: {share} have more than {self.max_length} tokens and lose their end")
+        return Encoded(tokens, types, truncated), np.concatenate(labels)
+
+
+def bucket_lengths(max_length: int) -> tuple[int, ...]:
+    """The lengths that batches have: 8, 12, 16, 24, 32, 48, ... and ``max_length``.
+
+    Powers of two and one and a half times each: fewer positions are padding than with powers alone.
+    """
+    if max_length < 1:
+        raise ValueError(f"max_length must be at least 1, got {max_length}")
+    lengths, length = [], SHORTEST_BUCKET
+    while length < max_length:
+        lengths.append(length)
+        is_power = length & (length - 1) == 0
+        length = length * 3 // 2 if is_power else length * 4 // 3
+    return (*lengths, max_length)
+
+
+def group(lengths: np.ndarray, order: np.ndarray, batch_size: int) -> list[np.ndarray]:
+    """Cuts examples into batches of one length each, as far as that goes, short ones first.
+
+    What is left over of one length goes into the first batch of the next one, so all batches but the last are full.
+    Those of one length are taken in the given order.
+    """
+    in_order = order[np.argsort(lengths[order], kind="stable")]
+    return [in_order[start : start + batch_size] for start in range(0, len(in_order), batch_size)]
+
+
+def pad_tokens(encoded: Encoded, labels: np.ndarray, buckets: Sequence[int], *, padding_token: int) -> TokenBatch:
+    """Pads texts on the right to the least bucket that holds all of them."""
+    longest = max(len(tokens) for tokens in encoded.tokens)
+    shape = len(encoded.tokens), buckets[bisect.bisect_left(buckets, longest)]
+    batch = TokenBatch(
+        np.full(shape, padding_token, np.int32), np.zeros(shape, bool), np.zeros(shape, np.int32), np.asarray(labels)
+    )
+    for row, (tokens, types) in enumerate(zip(encoded.tokens, encoded.token_types, strict=True)):
+        batch.tokens[row, : len(tokens)] = tokens
+        batch.mask[row, : len(tokens)] = True
+        batch.token_types[row, : len(types)] = types
+    return batch
+
+
+def token_batch(
+    tokenizer: Tokenizer, texts: Sequence[str], seconds: Sequence[str] | None = None, *, max_length: int
+) -> tuple[TokenBatch, int]:
+    """One batch of texts at hand, to predict their classes, with -1 for labels; and how many of them were truncated."""
+    encoded = tokenizer.encode(texts, seconds, max_length=max_length)
+    labels = np.full(len(texts), UNLABELLED, np.int32)
+    buckets = bucket_lengths(max_length)
+    return pad_tokens(encoded, labels, buckets, padding_token=tokenizer.padding_token), encoded.truncated

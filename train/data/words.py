@@ -1,0 +1,283 @@
+"""Texts as words: split as GloVe's vectors are named, by number, and by vector."""
+
+import hashlib
+import math
+import re
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from scipy.special import ndtri
+
+from ..config.errors import UserError
+from .rows import is_empty, is_whole, without_breaks
+from .text import TextData
+
+PADDING, UNKNOWN, SEPARATOR = "<padding>", "<unknown>", "<separator>"
+SPECIAL = (PADDING, UNKNOWN, SEPARATOR)  # the first numbers; `tokenise` makes no such words
+FEWEST_WITH_PAIRS = 3  # tokens: a word, the separator, a word
+CLITIC = re.compile(r"(?<=\w)(n't|'(?:s|m|d|re|ve|ll))\b")
+WORD = re.compile(
+    r"""-[lr][rcs]b- | `` | '' | \.{3} | --  # brackets and other signs of more than one letter
+      | (?:[^\W\d_]\.){2,}        # initials: u.s.
+      | n't\b | '(?:s|m|d|re|ve|ll)\b  # what was split off a word
+      | \d+(?:[.,:]\d+)+             # numbers: 3.5, 1,000, 10:30
+      | \w+(?:[-']\w+)*              # words: well-made, o'brien
+      | [^\w\s]                      # any other sign by itself""",
+    re.VERBOSE,
+)
+
+
+class Encoded(NamedTuple):
+    """Texts as numbers of tokens and their types, int32 arrays as long as each text, and how many were truncated.
+
+    The type of a token is 0 in the first text and 1 in the second.
+    """
+
+    tokens: list[np.ndarray]
+    token_types: list[np.ndarray]
+    truncated: int
+
+
+class Tokenizer(Protocol):
+    """What batches of tokens need of a tokenizer, of words or of parts of words."""
+
+    @property
+    def padding_token(self) -> int:
+        """The number that stands where a text has ended."""
+        ...
+
+    @property
+    def checksum(self) -> int:
+        """CRC-32 of what it knows: another one may give texts other numbers."""
+        ...
+
+    def encode(self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, max_length: int | None) -> Encoded:
+        """Turns texts, or pairs of texts, into no more than ``max_length`` tokens each."""
+        ...
+
+
+def tokenise(text: str) -> list[str]:
+    """Splits a text into lower-case words.
+
+    Signs stand alone and clitics are split off, as in the Penn Treebank, whose words GloVe's vectors are named after
+    and SST-2 is already split into. The line breaks of HTML, of which IMDB is full, are left out.
+
+    Example:
+      >>> tokenise("It's well-made, but I don't care.<br /><br />3.5 stars...")
+      ['it', "'s", 'well-made', ',', 'but', 'i', 'do', "n't", 'care', '.', '3.5', 'stars', '...']
+    """
+    # SST-2 has the slash behind a backslash, as the treebank does.
+    plain = without_breaks(text.lower()).replace("’", "'").replace("\\/", " / ")
+    return WORD.findall(CLITIC.sub(r" \1", plain))
+
+
+def check_texts(texts: Sequence[str], *, what: str = "texts", first: int = 1) -> None:
+    """Refuses texts that hold nothing but white space and line breaks of HTML, or halves of characters, by number."""
+    problems = {
+        "without a word": [is_empty(text) for text in texts],
+        "that are no valid UTF-8": [not is_whole(text) for text in texts],
+    }
+    for problem, bad in problems.items():
+        places = [str(place) for place, found in enumerate(bad, start=first) if found]
+        if places:
+            shown = f"{', '.join(places[:10])}{' and more' if len(places) > 10 else ''}"
+            raise UserError(f"{len(places)} {what} {problem}, number {shown}; leave them out, or mend them")
+
+
+def check_pairs(texts: Sequence[str], seconds: Sequence[str] | None) -> None:
+    """Checks texts, or the texts of pairs, before they are turned into tokens."""
+    if seconds is not None and len(seconds) != len(texts):
+        raise ValueError(f"seconds must be as many as texts, {len(texts)}, got {len(seconds)}")
+    check_texts(texts)
+    check_texts(seconds or (), what="second texts")
+
+
+class WordTokenizer:
+    """Tokens that are words, as `tokenise` splits them; all words it does not know are one token.
+
+    The two texts of a pair stand behind each other with a separator between. The first three tokens of the vocabulary
+    are padding, unknown and separator; the checksum is that of the vocabulary in its order.
+    """
+
+    padding_token = 0
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self.vocabulary = (*SPECIAL, *words)
+        self._numbers = {word: number for number, word in enumerate(self.vocabulary)}
+        if len(self._numbers) < len(self.vocabulary):
+            repeated = next(word for word, count in Counter(self.vocabulary).items() if count > 1)
+            raise ValueError(f"words must differ, got {repeated!r} more than once")
+        self.checksum = zlib.crc32("\n".join(self.vocabulary).encode())
+
+    def encode(
+        self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, max_length: int | None = None
+    ) -> Encoded:
+        """Turns texts, or pairs of texts, into no more than ``max_length`` tokens each.
+
+        Longer texts lose their end; of a pair the longer text does, until both are as long.
+        """
+        fewest = 1 if seconds is None else FEWEST_WITH_PAIRS
+        if max_length is not None and max_length < fewest:
+            raise ValueError(f"max_length must be at least {fewest}, got {max_length}")
+        check_pairs(texts, seconds)
+        firsts = [self._column(text) for text in texts]
+        others = [None if seconds is None else self._column(text) for text in seconds or texts]
+        cut = [self._joined(first, second, max_length) for first, second in zip(firsts, others, strict=True)]
+        whole = [
+            len(first) + (0 if second is None else 1 + len(second))
+            for first, second in zip(firsts, others, strict=True)
+        ]
+        truncated = sum(len(tokens) < length for (tokens, _), length in zip(cut, whole, strict=True))
+        return Encoded([tokens for tokens, _ in cut], [types for _, types in cut], truncated)
+
+    def _column(self, text: str) -> np.ndarray:
+        unknown = self._numbers[UNKNOWN]
+        return np.array([self._numbers.get(word, unknown) for word in tokenise(text)], np.int32)
+
+    def _joined(
+        self, first: np.ndarray, second: np.ndarray | None, max_length: int | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers of tokens and their types."""
+        if second is None:
+            return first[:max_length], np.zeros_like(first[:max_length])
+        if max_length is not None:
+            room = max_length - 1
+            kept = min(len(first), max(room - len(second), (room + 1) // 2))
+            first, second = first[:kept], second[: room - kept]
+        tokens = np.concatenate([first, np.array([self._numbers[SEPARATOR]], np.int32), second])
+        return tokens, (np.arange(len(tokens)) > len(first)).astype(np.int32)
+
+
+def learn_words(data: TextData, *, splits: Sequence[str] = ("train",), at_least: int = 1) -> WordTokenizer:
+    """A tokenizer of the words that occur ``at_least`` so often in a data set, the most frequent first.
+
+    With fixed word vectors from a file, words of the other ``splits`` may be taken in too, as nothing is learned of
+    them; with learned vectors they would stay as they were drawn.
+    """
+    if at_least < 1:
+        raise ValueError(f"at_least must be at least 1, got {at_least}")
+    counts: Counter[str] = Counter()
+    for split in splits:
+        for batch in data.examples(split, batch_size=256):
+            for text in (*batch.texts, *(batch.seconds or ())):
+                counts.update(tokenise(text))
+    words = sorted((word for word in counts if counts[word] >= at_least), key=lambda word: (-counts[word], word))
+    if not words:
+        raise ValueError(f"at_least={at_least} leaves no word; the most frequent occurs {max(counts.values())} times")
+    return WordTokenizer(words)
+
+
+class Embeddings:
+    """A vector ``dim`` wide for every word: the file's where it has one, else a `hashed_vector` of a given length."""
+
+    def __init__(self, dim: int, vectors: Mapping[str, np.ndarray], *, length: float) -> None:
+        self.dim, self._vectors, self._length = dim, dict(vectors), length
+        self._drawn: dict[str, np.ndarray] = {}
+
+    def __call__(self, words: Sequence[str]) -> np.ndarray:
+        """The vectors of words, float32 (words, dim)."""
+        return np.stack([self._vector(word) for word in words])
+
+    def covers(self, word: str) -> bool:
+        """Whether the vector of a word comes from the file."""
+        return word in self._vectors
+
+    def _vector(self, word: str) -> np.ndarray:
+        if word in self._vectors:
+            return self._vectors[word]
+        if word not in self._drawn:
+            self._drawn[word] = hashed_vector(word, self.dim, length=self._length)
+        return self._drawn[word]
+
+
+def hashed_vector(word: str, dim: int, *, length: float = 1.0) -> np.ndarray:
+    """A Gaussian vector that is a function of the word alone, the same in every run and on every machine.
+
+    Its entries are independent, of mean 0 and variance length^2 / dim: the bytes of SHAKE-256 of the word, read as
+    uniform numbers and put through the inverse of the normal distribution. Different words are thus about
+    length sqrt(2) apart, whatever they mean.
+    """
+    bits = np.frombuffer(hashlib.shake_256(word.encode()).digest(4 * dim), "<u4")
+    return (length / math.sqrt(dim) * ndtri((bits + 0.5) / 2.0**32)).astype(np.float32)
+
+
+def hashed_embeddings(dim: int, *, length: float = 1.0) -> Embeddings:
+    """Embeddings without a file: every vector is a `hashed_vector`."""
+    return Embeddings(dim, {}, length=length)
+
+
+def glove_embeddings(path: Path, words: Collection[str]) -> Embeddings:
+    """Reads the vectors of words from a file in the format of GloVe: a word and its numbers on each line.
+
+    Files of any width will do, and words may hold spaces, as some of GloVe's largest file do. Only the wanted vectors
+    are kept. Words that the file lacks get a `hashed_vector` of the root mean square length of those it has.
+    """
+    if not path.is_file():
+        raise UserError(f"embeddings={path} is not a file; give one in the format of GloVe: a word and numbers a line")
+    wanted, vectors, dim = set(words), {}, 0
+    for where, word, numbers in _lines(path):
+        dim = dim or len(numbers)
+        if word in wanted and word not in vectors:
+            vectors[word] = _parsed(numbers, where)
+    if not vectors:
+        raise UserError(
+            f"embeddings={path} has none of the {len(wanted)} words; give a file of their language, lower-case"
+        )
+    if not any(vector.any() for vector in vectors.values()):
+        raise UserError(f"embeddings={path} has nothing but zeros for the {len(vectors)} words it knows; give others")
+    length = math.sqrt(np.mean([np.sum(vector.astype(np.float64) ** 2) for vector in vectors.values()]))
+    return Embeddings(dim, vectors, length=length)
+
+
+def embedding_table(tokenizer: WordTokenizer, embeddings: Embeddings) -> np.ndarray:
+    """The vector of every token, float32 (tokens, dim); that of padding is 0."""
+    table = embeddings(tokenizer.vocabulary)
+    table[tokenizer.padding_token] = 0.0
+    return table
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str, list[bytes]]]:
+    """What to call each line, its word and its numbers as they stand."""
+    dim = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            where = f"embeddings={path} line {number}"
+            dim = dim or len(line.split()) - 1
+            # From the right: the word may hold spaces.
+            word, *numbers = line.rstrip().rsplit(b" ", max(dim, 1))
+            if not dim:
+                raise UserError(f"{where} has 0 numbers after its word; give a file in the format of GloVe")
+            if len(numbers) != dim or _ends_in_number(word):
+                width = len(line.split()) - 1
+                raise UserError(f"{where} has {width} numbers after its word, the first line has {dim}; mend the file")
+            try:
+                yield where, word.decode(), numbers
+            except UnicodeDecodeError as error:
+                raise UserError(f"{where} is not UTF-8; convert the file to UTF-8") from error
+    if not dim:
+        raise UserError(f"embeddings={path} is empty; give a file in the format of GloVe: a word and numbers a line")
+
+
+def _ends_in_number(word: bytes) -> bool:
+    """Whether a word with spaces swallowed a number of its line."""
+    try:
+        return b" " in word and float(word.rsplit(b" ", 1)[1]) is not None
+    except ValueError:
+        return False
+
+
+def _parsed(numbers: list[bytes], where: str) -> np.ndarray:
+    try:
+        with np.errstate(over="ignore"):  # infinity is told below
+            vector = np.array([float(number) for number in numbers], np.float32)
+    except ValueError as error:
+        raise UserError(
+            f"{where}: {str(error).removeprefix('could not convert string to float: ')} is no number"
+        ) from error
+    if not np.isfinite(vector).all():
+        raise UserError(f"{where} holds a number that is not finite; mend the file")
+    return vector

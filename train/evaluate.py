@@ -1,0 +1,47 @@
+"""The best checkpoint of a run, and what it is worth on the test split."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .checkpoint import Checkpoints
+from .constraints import INFEASIBLE
+from .runs import check_same, identity, require_checkpoints, require_place
+from .step import TrainState, state_like
+from .system.distributed import is_first
+from .system.run_files import write_json
+from .system.storage import AGAIN, writing
+from .task import Log, Row, Task
+
+
+class Best(NamedTuple):
+    """The checkpoint of a run that its validations call the best."""
+
+    step: int
+    state: TrainState
+    notes: dict[str, Any]
+
+
+def best_checkpoint(task: Task, folder: Path, *, experiment: str, log: Log = print) -> Best:
+    """The best checkpoint, on the mesh of the task; a run whose data or configuration are others now is refused."""
+    check_same(folder, identity(experiment, task.config, task.found()), "put its data and config.json back")
+    with Checkpoints(folder / "checkpoints", read_only=True, log=log) as checkpoints:
+        return Best(*checkpoints.best(state_like(task)))
+
+
+def evaluate(task: Task, folder: Path, *, experiment: str, log: Log = print) -> Row:
+    """Evaluates the best checkpoint of a run on its test split and writes evaluation.json."""
+    require_checkpoints(folder, experiment)
+    require_place(folder)
+    step, state, notes = best_checkpoint(task, folder, experiment=experiment, log=log)
+    if notes["score"] <= INFEASIBLE:
+        log(f"{folder}: no checkpoint was feasible on the validation split; the least infeasible one is evaluated")
+    log(f"{folder}: evaluating the checkpoint of step {step}")
+    with writing(f"run folder {folder}", AGAIN):
+        figures, losses = task.evaluate(state.evaluated, folder)
+        layers = {} if losses is None else task.training.objective.report(losses, state.moving)
+        about = {"experiment": experiment, "best_step": step, "train_seconds": notes["train_seconds"]}
+        found = {**figures, **layers, **about}
+        if is_first():
+            write_json(folder / "evaluation.json", found)
+    log(f"{folder}: {task.verdict(found)}")
+    return found

@@ -1,0 +1,245 @@
+"""The commands: run, plan, evaluate, report, prepare, launch, list; and `fit`, which trains from Python."""
+
+import dataclasses
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from .config.commands import (
+    EvaluateArguments,
+    LaunchArguments,
+    PrepareArguments,
+    ReportArguments,
+    elsewhere,
+)
+from .config.data import DataConfig, ImageConfig, ImageSource, SceneConfig, SceneSource, TextConfig, TextSource
+from .config.errors import UserError
+from .config.fields import check_used
+from .config.run import RunConfig
+from .experiments import EXPERIMENTS
+from .options import HELP, configured
+from .parsing import given, parse, unknown
+from .system.machine import keep_programs
+from .system.storage import check_out, require_writable
+
+if TYPE_CHECKING:
+    from .loop import Callbacks
+    from .task import Task
+
+# What takes seconds to import (JAX, Orbax, TFDS) is imported by commands that need it, once their options are right.
+TOGETHER = ("run", "plan", "evaluate")  # the commands that many processes run as one
+MEMBERSHIP = ("--coordinator", "--processes", "--process", "--cluster")
+MOST_PROCESSES = 256  # on one machine: each takes some 300 MB
+Log = Callable[[str], None]
+
+
+def fit(
+    what: "str | RunConfig | Task",
+    *,
+    out: Path | str | None = None,
+    experiment: str | None = None,
+    callbacks: "Sequence[Callbacks]" = (),
+    log: Log = print,
+) -> list[Path]:
+    """Trains, evaluates and reports; what was interrupted goes on, what has ended is not trained again.
+
+    Args:
+      what: the name of an experiment, a configuration, or a task of your own (`train.task.Task`).
+      out: run folder; None makes one under runs/.
+      experiment: what the run is called in reports; None takes the name of the experiment or the task.
+      callbacks: hear of every step, validation and end (`train.loop.Callbacks`).
+      log: where messages go.
+
+    Returns:
+      The run folders: one, or one of each method with ``method="both"``.
+
+    Raises:
+      UserError: whatever you can mend, in one line.
+    """
+    if isinstance(what, str):
+        if what not in EXPERIMENTS:
+            raise unknown("experiment", [what], list(EXPERIMENTS))
+        experiment, what = experiment or what, EXPERIMENTS[what].config
+    config = what if isinstance(what, RunConfig) else what.config
+    config.check()  # before what takes seconds to import
+    from .evaluate import evaluate
+    from .loop import train_run
+    from .report.kinds import write_report
+    from .runs import check_first, default_folder
+    from .system.distributed import first_only, is_first
+    from .tasks.table import open_task
+
+    experiment, log = experiment or config.task, first_only(log)
+    check_first(config)
+    given_out = out or config.out
+    folder = check_out(given_out) if given_out else default_folder(config, experiment)
+    folders = []
+    for name, variant in config.variants():
+        folders.append(folder / name)
+        if isinstance(what, RunConfig):
+            task = open_task(dataclasses.replace(variant, out=None), log)
+        else:
+            task = what if variant is config else what.again(variant)
+        train_run(task, folders[-1], experiment=experiment, callbacks=callbacks, log=log)
+        if not (folders[-1] / "evaluation.json").exists():
+            evaluate(task, folders[-1], experiment=experiment, log=log)
+    if is_first():
+        write_report([config] * len(folders), folders, folder / "report", log=log)
+    return folders
+
+
+def run(arguments: list[str]) -> None:
+    """`python -m train run EXPERIMENT [--option value ...]`."""
+    if chosen := configured("run", arguments, _of_run(arguments)):
+        experiment, config = chosen
+        keep_programs()
+        fit(config, experiment=experiment)
+
+
+def plan(arguments: list[str]) -> None:
+    """Says where every array of a run would live and what a step would communicate, without running one."""
+    if chosen := configured("plan", arguments, _of_run(arguments)):
+        experiment, config = chosen
+        config.check()  # before what takes seconds to import
+        from .plan import describe_plan, make_plan, simulate
+        from .runs import check_first
+        from .tasks.table import open_task
+
+        keep_programs()
+        simulate(config.mesh)
+        check_first(config)
+        for _, variant in config.variants():
+            made = make_plan(open_task(variant, print))
+            sys.stdout.write(f"{experiment}: {variant.describe()}, {describe_plan(made)}\n")
+
+
+def evaluate_again(arguments: list[str]) -> None:
+    """`python -m train evaluate RUN`: the best checkpoint again."""
+    parsed = parse(EvaluateArguments, arguments, "python -m train evaluate")
+    from .evaluate import evaluate
+    from .system.distributed import first_only
+    from .tasks.table import open_run
+
+    keep_programs()
+    log = first_only(print)
+    experiment, task = open_run(parsed.run, mesh=parsed.mesh, log=log, writes=True)
+    evaluate(task, parsed.run, experiment=experiment, log=log)
+
+
+def report(arguments: list[str]) -> None:
+    """`python -m train report RUN ...`: compares runs of one kind of task."""
+    parsed = parse(ReportArguments, arguments, "python -m train report")
+    from .report.kinds import write_report
+    from .runs import read_config
+
+    out = check_out(parsed.out)
+    if not parsed.runs:
+        raise UserError("report needs at least one run folder")
+    configs = [read_config(folder)[1] for folder in parsed.runs]
+    if (out / "config.json").exists():
+        raise UserError(f"--out {out} holds files that are no report; pass an empty or a new folder")
+    require_writable(out, f"--out {out}", "pass another folder")
+    write_report(configs, parsed.runs, out)
+
+
+def prepare(arguments: list[str]) -> None:
+    """`python -m train prepare SOURCE --from PATH`: data ahead of their first use."""
+    parsed = parse(PrepareArguments, arguments, "python -m train prepare", hint=elsewhere("prepare", arguments))
+    source: Any = parsed.source  # of one of four kinds, which the type checker cannot tell apart
+    columns = {name: getattr(parsed, name) for name in ("text_column", "label_column", "second_column")}
+    share = parsed.validation_share
+    if source in get_args(TextSource):
+        from .data import text
+
+        text.prepare(TextConfig(source=source, root=parsed.root, validation_share=share, **columns), log=print)
+        return
+    usual = PrepareArguments(source)
+    check_used(parsed, usual, ((name.replace("_", "-"), "the source table", False) for name in columns))
+    if source in get_args(ImageSource):
+        from .data import images
+
+        images.prepare(ImageConfig(source=source, root=parsed.root, validation_share=share), log=print)
+        return
+    check_used(parsed, usual, [("validation-share", "a source of images with a class each, or of texts", False)])
+    if source in get_args(SceneSource):
+        from .data import scenes
+
+        scenes.prepare(SceneConfig(source=source, root=parsed.root), log=print)
+    else:
+        from .data import video
+
+        video.prepare(DataConfig(source=source, root=parsed.root), log=print)
+
+
+def launch(arguments: list[str]) -> int:
+    """`python -m train launch --processes N -- COMMAND ...`: the same command in many processes, watched."""
+    place = arguments.index("--") if "--" in arguments else len(arguments)
+    ours, command = arguments[:place], arguments[place + 1 :]
+    if not command and not set(HELP) & set(ours):
+        raise UserError("launch needs a command behind --, as in `launch --processes 2 -- run video-ut`")
+    parsed = parse(LaunchArguments, ours, "python -m train launch")
+    if not 1 <= parsed.processes <= MOST_PROCESSES:
+        raise UserError(f"--processes must be from 1 to {MOST_PROCESSES}, got {parsed.processes}")
+    check_together(command[0])
+    for option in MEMBERSHIP:
+        if given(command, option):
+            raise UserError(f"launch gives each process its {option}; leave it out behind --")
+    from .system.launch import free_port, launch
+
+    coordinator, program = f"127.0.0.1:{free_port()}", [sys.executable, "-m", __package__ or "train"]
+    shared = ["--coordinator", coordinator, "--processes", str(parsed.processes)]
+    return launch([[*program, *shared, "--process", str(i), *command] for i in range(parsed.processes)])
+
+
+def check_together(command: str) -> None:
+    """Refuses a command that many processes cannot run as one."""
+    if command.startswith("-"):
+        raise UserError(f"launch needs a command behind --, as in `launch --processes 2 -- run demo`, got {command}")
+    if command not in TOGETHER:
+        raise UserError(f"{command} runs in one process; several are for {', '.join(TOGETHER)}")
+
+
+def figures(arguments: list[str]) -> None:
+    """`python -m train figures NAME`: of a paper, whose package lies beside this one in a clone."""
+    try:
+        papers: Any = importlib.import_module("papers")
+    except ModuleNotFoundError:
+        raise UserError("the figures of papers are drawn from a clone of the repository; there is none here") from None
+    name = arguments[0] if arguments else ""
+    if name in HELP:
+        choices = ", ".join(papers.NAMES)
+        sys.stdout.write(f"usage: python -m train figures NAME [--option value ...]\nfigures: {choices}\n")
+        return
+    if name not in papers.NAMES:
+        raise unknown("figures", arguments, list(papers.NAMES))
+    paper: Any = importlib.import_module(f"papers.{name}")
+    paper.draw(parse(paper.FiguresConfig, arguments[1:], f"python -m train figures {name}"))
+
+
+def show(arguments: list[str]) -> None:
+    """`python -m train list`: the experiments."""
+    if arguments and arguments[0] in HELP:
+        sys.stdout.write("usage: python -m train list\n")
+        return
+    if arguments:
+        raise UserError(f"list takes no arguments, got {' '.join(arguments)}")
+    for name, experiment in EXPERIMENTS.items():
+        sys.stdout.write(
+            f"{name}\n  {experiment.summary}\n  source: {experiment.paper}\n  expect: {experiment.expect}\n"
+        )
+
+
+def _of_run(arguments: list[str]) -> tuple[str, RunConfig] | None:
+    """What a run folder that is named in place of an experiment was trained with."""
+    named = arguments[0] if arguments else ""
+    folder = Path(named)
+    is_one = folder.is_dir() and (os.sep in named or (folder / "config.json").is_file())
+    if named in EXPERIMENTS or not is_one:
+        return None
+    from .runs import read_config
+
+    name, config = read_config(folder)
+    return name, dataclasses.replace(config, out=str(folder))

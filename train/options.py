@@ -1,0 +1,124 @@
+"""The configuration that a command line means: an experiment's, a run's or a file's, and the options behind it."""
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from .config.commands import elsewhere
+from .config.errors import UserError
+from .config.fields import from_json, to_json
+from .config.run import RunConfig
+from .experiments import EXPERIMENTS
+from .parsing import given, parse, unknown
+from .system.storage import expanded
+
+HELP = ("-h", "--help")
+EXPONENT = re.compile(r"[-+]?[0-9]*\.?[0-9]+[eE][-+]?[0-9]+$")  # 1e-3, which YAML 1.1 takes for a text
+BASIC = """\
+basic options (all below):
+  --method erm|constrained|both   where layers have losses: plain risk, descent constraints, or one run of each
+  --steps N  or  --epochs N       how long
+  --batch-size N  --seed N        a step's examples; initialisation, batch order and noise
+  --data.source NAME              where data come from; --data.root PATH where they lie
+  --model.num-layers N            depth (video, text); --network.* for images and scenes
+  --constraints.alpha SHARE       of its loss that each layer must remove
+  --config FILE                   options as YAML or JSON, or a run's config.json; those typed beside it count
+  --out FOLDER                    of the run; the same command goes on with it, --overwrite begins anew
+"""
+
+
+def configured(
+    command: str, arguments: list[str], known: tuple[str, RunConfig] | None = None
+) -> tuple[str, RunConfig] | None:
+    """The experiment and its configuration, with the options behind its name; None for help.
+
+    ``known`` are those of a run that is named in the experiment's place.
+    """
+    options, found = arguments[1:], known
+    if found is None:
+        name = experiment_named(command, arguments)
+        if name is None:
+            return None
+        found = name, EXPERIMENTS[name].config
+    name, usual = found
+    if set(HELP) & set(options):
+        sys.stdout.write(BASIC)
+    default = from_file(options, usual)
+    program, hint = f"python -m train {command} {arguments[0]}", elsewhere(command, arguments)
+    parsed = parse(type(default), options, program, default, hint=hint)
+    config = parsed.fitting(usual, chosen=given(options, "--constraints.warmup-steps"), log=print)
+    config.check()  # before what takes seconds to import
+    return name, config
+
+
+def experiment_named(command: str, arguments: list[str]) -> str | None:
+    """The experiment that a command names; None where only help was asked for."""
+    name = arguments[0] if arguments else ""
+    if name in HELP:
+        sys.stdout.write(
+            f"usage: python -m train {command} EXPERIMENT [--option value ...]\n"
+            f"experiments: {', '.join(EXPERIMENTS)}\n"
+            f"options: python -m train {command} EXPERIMENT --help shows those of one, as in `{command} demo --help`\n"
+        )
+        return None
+    if name.startswith("-"):
+        raise UserError(f"{command} has its experiment first, as in `{command} demo {name} ...`, got {name}")
+    if os.sep in name:
+        raise UserError(f"there is no run folder {name}; give that of a run, or the name of an experiment")
+    if name not in EXPERIMENTS:
+        raise unknown("experiment", arguments, list(EXPERIMENTS))
+    return name
+
+
+def from_file(options: list[str], default: RunConfig) -> RunConfig:
+    """The configuration with the options of a --config FILE, by the names that are typed, or in groups."""
+    place = next((i for i, word in enumerate(options) if word.partition("=")[0] == "--config"), None)
+    value = "" if place is None else options[place].partition("=")[2] or "".join(options[place + 1 : place + 2])
+    if not value or value.startswith("--"):  # none, which `parse` refuses
+        return default
+    source = f"--config {value}"
+    values = _read(expanded(value, "--config"), source)
+    if not isinstance(values, dict):
+        raise UserError(f"{source} holds no options by name; give a YAML or JSON file of options")
+    values = {name: value for name, value in values.items() if name not in ("version", "experiment", "task", "found")}
+    return from_json(type(default), _merged(to_json(default), values, source), source=source, typed=True)
+
+
+def _read(path: Path, source: str) -> Any:
+    import yaml  # a few milliseconds, which only those wait for who give a file
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".json":
+            return json.loads(text)
+        loader = type("Loader", (yaml.SafeLoader,), {})
+        loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+0123456789."))
+        return yaml.load(text, Loader=loader)
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        words = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
+        raise UserError(f"{source} cannot be read ({words}); give a YAML or JSON file of options") from error
+
+
+def _merged(values: dict[str, Any], others: dict[str, Any], source: str, prefix: str = "") -> dict[str, Any]:
+    """The values with others in their places."""
+    for typed, value in others.items():
+        name, _, rest = str(typed).replace("-", "_").partition(".")
+        if name not in values:
+            raise UserError(f"{source}: {prefix}{typed} is no option of this experiment; leave it out")
+        value, old = {rest: value} if rest else value, values[name]
+        if isinstance(old, dict) and isinstance(value, dict):
+            values[name] = _merged(old, value, source, f"{prefix}{name}.")
+        else:
+            values[name] = _like(old, value)
+    return values
+
+
+def _like(old: Any, value: Any) -> Any:
+    """The value as a command line gives it: one number serves where there may be several, 1 is 1.0."""
+    if isinstance(old, list):
+        several = value if isinstance(value, list) else [value]
+        return [_like(old[0], one) for one in several] if old else several
+    return float(value) if isinstance(old, float) and type(value) is int else value

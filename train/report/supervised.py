@@ -1,0 +1,210 @@
+"""Reports on supervised runs: one table of networks, curves of training, and predictions for scenes beside labels."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from ..config.errors import UserError
+from ..data.pictures import NOT_COUNTED
+from ..metrics import Predictions, read_metrics, read_predictions
+from ..system.run_files import read_object
+from ..system.terminal import Table, as_text
+from . import Block, Picture, Report
+from .panels import MARKERS, WIDTH, png, tidy
+from .read import check_folders, flat
+
+UNCOUNTED = (0.0, 0.0, 0.0)
+
+
+class Measure(NamedTuple):
+    """A share of evaluation.json, and what the table calls it."""
+
+    name: str
+    title: str
+
+
+class Run(NamedTuple):
+    """One evaluated run."""
+
+    folder: Path
+    config: dict[str, Any]
+    evaluation: dict[str, Any]
+    metrics: list[dict[str, Any]]
+
+    def rows(self, kind: str) -> list[dict[str, Any]]:
+        """Rows of metrics.jsonl of one kind: train or validation."""
+        return [row for row in self.metrics if row["kind"] == kind]
+
+
+Rows = Mapping[str, Sequence[Run]]  # of the table, by name: runs that differ by the seed alone
+
+
+def supervised(measures: Sequence[Measure], *, pictured: bool = False) -> Callable[[Sequence[Path]], Report]:
+    """The reports of a kind whose table shows these measures, curves being of the first one.
+
+    With ``pictured``, runs keep `Predictions`: those of each row's first run are drawn beside the labels.
+    """
+    return functools.partial(_report, measures=measures, pictured=pictured)
+
+
+def draw_predictions(found: Mapping[str, Predictions], class_names: Sequence[str]) -> Figure:
+    """Scenes, their labels, and a column of predictions of each network by its name; one colour a class."""
+    scenes = next(iter(found.values()))
+    columns = {"scene": scenes.images, "labels (black: not counted)": _coloured(scenes.labels)}
+    columns |= {name: _coloured(predictions.predicted) for name, predictions in found.items()}
+    rows, height, width = scenes.labels.shape
+    figure = Figure(figsize=(WIDTH, WIDTH / len(columns) * height / width * rows + 0.9), layout="constrained")
+    grid = figure.subplots(rows, len(columns), squeeze=False)
+    for axes, (title, pictures) in zip(grid.T, columns.items(), strict=True):
+        axes[0].set_title(title, fontsize="medium")
+        for place, picture in zip(axes, pictures, strict=True):
+            place.imshow(picture, interpolation="nearest")
+            place.set_axis_off()
+    patches = [Patch(color=_colour(place), label=name) for place, name in enumerate(class_names)]
+    figure.legend(handles=patches, loc="outside lower center", ncols=6, fontsize="small")
+    return figure
+
+
+def _report(folders: Sequence[Path], *, measures: Sequence[Measure], pictured: bool) -> Report:
+    check_folders(folders)
+    runs = [_read(folder) for folder in folders]
+    _check_comparable(runs)
+    rows = _grouped(runs)
+    summary = {name: _summarise(group, measures) for name, group in rows.items()}
+    table = _table(summary, measures, runs[0].evaluation["num_examples"])
+    how = f"{measures[0].title} on the validation split, and how long the equilibrium took, against training steps."
+    blocks: list[Block] = [Picture("curves", how, png(_curves(rows, measures[0]))), table]
+    if pictured:
+        scenes = "Scenes of the test split, their labels, and predictions."
+        blocks.append(Picture("predictions", scenes, png(_predictions(rows))))
+    title = ", ".join(dict.fromkeys(run.config["experiment"] for run in runs))
+    return Report(title, [("", blocks)], summary, [as_text(table)])
+
+
+def _read(folder: Path) -> Run:
+    config, evaluation = (read_object(folder / name) for name in ("config.json", "evaluation.json"))
+    return Run(folder, config, evaluation, read_metrics(folder / "metrics.jsonl"))
+
+
+def _check_comparable(runs: Sequence[Run]) -> None:
+    first = runs[0]
+    for run in runs[1:]:
+        pair = f"{first.folder} and {run.folder} differ in"
+        for what in ("num_examples", "class_names"):
+            if run.evaluation[what] != first.evaluation[what]:
+                raise UserError(f"{pair} {what} of their tests; report them apart")
+        for what in ("source", "reduction"):
+            one, other = (each.config["data"].get(what) for each in (first, run))
+            if one != other:
+                raise UserError(f"{pair} data.{what}, {one} and {other}; report them apart")
+
+
+def _grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Runs by what their configurations say but for the seed; named by experiment and what tells them apart."""
+    found: dict[str, list[Run]] = {}
+    configs = [{**flat(run.config), "seed": None, "out": None} for run in runs]
+    for run, config in zip(runs, configs, strict=True):
+        others = [other for other in configs if other["experiment"] == config["experiment"]]
+        keys = {key for other in others for key in (*other, *config) if other.get(key) != config.get(key)}
+        told = [f"{key.rpartition('.')[2]}={config.get(key)}" for key in sorted(keys)]
+        found.setdefault(" ".join([config["experiment"], *told]), []).append(run)
+    return found
+
+
+def _summarise(group: Sequence[Run], measures: Sequence[Measure]) -> dict[str, Any]:
+    shares = [measure.name for measure in measures]
+    others = ("loss", "residual", "iterations", "converged", "seconds_an_example", "train_seconds")
+    values = {name: [run.evaluation[name] for run in group] for name in (*shares, *others)}
+    known = {name: [value for value in column if value is not None] for name, column in values.items()}
+    return {
+        **{name: float(np.mean(column)) if column else None for name, column in known.items()},
+        **{f"{name}_range": [min(values[name]), max(values[name])] for name in shares},
+        "parameters": group[0].evaluation["parameters"],
+        "largest_weight_norm": max(
+            (norm for run in group for norm in run.evaluation["weight_norms"].values()), default=None
+        ),
+        "seeds": [run.evaluation["seed"] for run in group],
+    }
+
+
+def _table(summary: Mapping[str, dict[str, Any]], measures: Sequence[Measure], tested: int) -> Table:
+    columns = (
+        ("loss", "loss", ".3f", 1.0), ("residual", "residual", ".1e", 1.0), ("iterations", "iterations", ".1f", 1.0),
+        ("largest |W|", "largest_weight_norm", ".2f", 1.0), ("ms an example", "seconds_an_example", ".2f", 1e3),
+        ("train s", "train_seconds", ".0f", 1.0),
+    )  # fmt: skip
+    rows = []
+    for name, found in summary.items():
+        shares = [_percent(found[one.name], *found[f"{one.name}_range"]) for one in measures]
+        numbers = ["-" if found[key] is None else format(scale * found[key], form) for _, key, form, scale in columns]
+        rows.append((name, f"{found['parameters']:,}", str(len(found["seeds"])), *shares, *numbers))
+    titles = (*(measure.title for measure in measures), *(title for title, *_ in columns))
+    return Table(
+        title=f"Test split, {tested:,} examples",
+        header=("run", "parameters", "seeds", *titles),
+        rows=tuple(rows),
+        note="Means over seeds, smallest and largest in brackets. Loss in nats. Residual is relative, iterations are "
+        "evaluations of the step, |W| is the largest spectral norm before max_norm scales it. Train s is on the clock.",
+    )
+
+
+def _curves(rows: Rows, measure: Measure) -> Figure:
+    solved = [
+        [[row for row in run.rows("train") if row["iterations"] is not None] for run in group]
+        for group in rows.values()
+    ]
+    panelled = any(any(group) for group in solved)
+    figure = Figure(figsize=(WIDTH, 3.8), layout="constrained")
+    panels = figure.subplots(1, 2 if panelled else 1, squeeze=False)[0]
+    tidy(panels[0], "Validation")
+    panels[0].set_ylabel(measure.title)
+    for place, (name, group) in enumerate(rows.items()):
+        style = {"color": f"C{place}", "marker": list(MARKERS.values())[place % 2], "markersize": 3, "linewidth": 1.2}
+        for number, run in enumerate(group):
+            steps, shares = _curve(run.rows("validation"), measure.name)
+            panels[0].plot(steps, [100 * share for share in shares], label=name if number == 0 else None, **style)
+    if panelled:
+        tidy(panels[1], "Iterations of the equilibrium, training")
+        panels[1].set_ylabel("evaluations of the step, mean of the batch")
+        for place, group in enumerate(solved):
+            for train in group:
+                panels[1].plot(*_curve(train, "iterations"), color=f"C{place}", lw=0.8)
+    for axes in panels:
+        axes.set_xlabel("training step")
+    figure.legend(loc="outside lower center", ncols=1 if max(map(len, rows)) > 50 else 3, fontsize="small")
+    return figure
+
+
+def _curve(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:
+    return [row["step"] for row in rows], [row[name] for row in rows]
+
+
+def _predictions(rows: Rows) -> Figure:
+    found = {name: read_predictions(group[0].folder) for name, group in rows.items()}
+    (name, first), *others = found.items()
+    for other, predictions in others:
+        if not np.array_equal(predictions.images, first.images):
+            raise UserError(f"{name} and {other} were tested on other scenes; report them apart")
+    return draw_predictions(found, next(iter(rows.values()))[0].evaluation["class_names"])
+
+
+def _percent(mean: float, low: float, high: float) -> str:
+    return f"{100 * mean:.2f}" + (f" [{100 * low:.2f}, {100 * high:.2f}]" if low != high else "")
+
+
+def _colour(place: int) -> tuple[float, float, float]:
+    """Of tab20, which has pairs of a strong and a pale colour: the ten strong ones first."""
+    return colormaps["tab20"](2 * place % 20 + place // 10 % 2)[:3]
+
+
+def _coloured(labels: np.ndarray) -> np.ndarray:
+    colours = np.zeros((NOT_COUNTED + 1, 3))
+    colours[:NOT_COUNTED] = [_colour(place) for place in range(NOT_COUNTED)]
+    colours[NOT_COUNTED] = UNCOUNTED
+    return colours[labels]

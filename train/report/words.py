@@ -1,0 +1,221 @@
+"""What the figures say, in plain words: feasible or not, and which method is better where."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from .groups import METHOD_NAMES, Setting, Variant, group, unlike
+from .read import ACCURACY, LOSS, METHODS, RMSE, Array, Run
+from .tables import number
+
+# Differences of mean RMSE below this fraction are called equal: less than the step between two evaluations.
+EQUAL = 0.01
+TRAINED = {
+    "erm": "plainly (erm: only the last layer's loss counts)",
+    "constrained": "with descent constraints (every layer must lower the loss by a given fraction)",
+}
+
+
+def methods_of(runs: Sequence[Run]) -> list[str]:
+    """The methods that are there, plain first."""
+    return [method for method in METHODS if any(run.method == method for run in runs)]
+
+
+def opening(settings: Sequence[Setting], runs: Sequence[Run]) -> str:
+    """What was compared, and on video what the words mean."""
+    first, methods = runs[0], methods_of(runs)
+    data = first.config.get("data")
+    source = data.get("source") if isinstance(data, dict) else None
+    tested = first.evaluation[first.score.tested]
+    if first.score is LOSS:
+        return f"A task of your own, tested on {tested} examples."
+    if first.score is not RMSE:
+        return (
+            f"Text classification ({source or 'unknown'}), {' and '.join(METHOD_NAMES[name] for name in methods)}, "
+            f"tested on {tested} held-out texts whose embeddings are perturbed more and less than in training."
+        )
+    several = len(runs) > 1
+    network, heading = ("the same unrolled network", "Compared") if several else ("an unrolled network", "Setting")
+    return (
+        f"Experiment {first.evaluation['experiment']}{f' (data source: {source})' if source else ''}: {network}, "
+        f"trained {' and '.join(TRAINED[name] for name in methods)}, tested on {tested} held-out sequences with more "
+        f"and less noise than in training. {heading}: {'; '.join(setting.title for setting in settings)}. A model is "
+        f"called feasible if every layer's loss on the held-out data is within {first.values('tolerance'):.0%} of its "
+        "bound."
+    )
+
+
+def compare(setting: Setting) -> str:
+    """Verdict on one setting: is the constrained model feasible, then who is better in and out of distribution."""
+    plain, constrained, rmse = setting.of("erm"), setting.of("constrained"), setting.score is RMSE
+    sentences = [f"The {variant.title} model is {state_words(variant)}." for variant in constrained]
+    if plain and rmse:
+        kept = "keeps them without being asked" if all(one.feasible for one in plain) else "breaks them"
+        sentences.append(f"Plain training, which does not enforce the bounds, {kept}.")
+    if not plain or not constrained:
+        sentences.append(f"No run of method {'constrained' if plain else 'erm'} was given here to compare with.")
+    else:
+        compared = {RMSE: _by_noise, LOSS: _by_loss}.get(setting.score, _by_area)
+        sentences += [compared(setting, other, own) for own, other in setting.duels()]
+        alone = (
+            [] if setting.score is not ACCURACY else [other for own, other in setting.pairs() if other and own is None]
+        )
+        sentences += [f"Compared with none: {one.title}, area {number(one.areas().mean(), 3)}." for one in alone]
+        if all(len(variant.runs) == 1 for variant in setting.variants):
+            sentences.append("One seed each: how much of this is chance is not known.")
+    if rmse:
+        sentences += filter(None, (_no_gain(setting, variant) for variant in setting.variants))
+    return f"{_capital(setting.title)}: " + " ".join(sentences)
+
+
+def run_verdict(run: Run) -> str:
+    """One line on one run: feasible or not, and its score at the training noise."""
+    (setting,) = group([run])
+    (variant,), index = setting.variants, setting.training_index
+    score = run.values(run.score.name)[index]
+    if run.score is RMSE:
+        noisy = setting.of_input()[index]
+        change = f"{(score - noisy) / noisy:+.0%}" if np.isfinite(score) else "not comparable"
+        found = f"RMSE {_rmse(score)} at test gamma {setting.gammas[index]}"
+        found += f" ({change} against the noisy input)" if noisy > 0 else ""
+    elif run.score is LOSS:
+        found = f"loss {score:.4g}"
+    else:
+        area = variant.areas()[0]
+        found = f"accuracy {score:.1%} at test gamma {setting.gammas[index]}"
+        found += f", area {area:.3f}" if np.isfinite(area) else ""
+    seed = run.evaluation["seed"]
+    return f"{run.name}: {run.method}, {setting.title}, seed {seed}: {state_words(variant)}; {found}"
+
+
+def _by_loss(setting: Setting, plain: Variant, constrained: Variant) -> str:
+    own, other = constrained.scores().mean(), plain.scores().mean()
+    return f"Loss of the last layer: {own:.4g} {constrained.title}, {other:.4g} {plain.title}."
+
+
+def notes(settings: Sequence[Setting]) -> list[str]:
+    """What weakens a comparison: unfinished runs, unequal steps, seeds or configurations, infeasible ends."""
+    found = []
+    for run in (run for setting in settings for variant in setting.variants for run in variant.runs):
+        state = run.status.get("state", "unknown")
+        if state != "finished":
+            found.append(f"{run.name} is not finished (state: {state}, {run.status.get('steps', '?')} steps).")
+    for setting in settings:
+        title = _capital(setting.title)
+        members = [run for variant in setting.variants for run in variant.runs]
+        steps = sorted({run.status["steps"] for run in members if "steps" in run.status})
+        if len(steps) > 1:
+            found.append(f"{title}: runs were trained for unequal steps ({_joined(steps)}).")
+        seeds = {tuple(sorted(run.evaluation["seed"] for run in variant.runs)) for variant in setting.variants}
+        if len(seeds) > 1:
+            found.append(f"{title}: the variants do not share the same seeds.")
+        if any(len(set(s)) < len(s) for s in seeds):
+            found.append(f"{title}: two runs share config and seed; both count as a seed.")
+        if setting.train_gamma not in setting.gammas:
+            nearest = setting.gammas[setting.training_index]
+            found.append(f"{title} was not tested at its training gamma; {nearest} stands for it.")
+        found += [f"{title}: {words}" for words in _beyond_constraints(setting)]
+    return found
+
+
+def state_words(variant: Variant) -> str:
+    """Feasible or not, for how many seeds, and the layer that is furthest out or has the least room."""
+    count, failed = len(variant.runs), len(variant.runs) - variant.feasible_runs
+    enforced = variant.method == "constrained"
+    verdict = ("NOT feasible" if enforced else "not feasible, which was not asked of it") if failed else "feasible"
+    if count > 1:
+        verdict += f" for {failed} of {count} seeds" if failed else f" for all {count} seeds"
+    seed, layer, margin = variant.worst()
+    if not np.isfinite(margin):
+        return verdict
+    where = f"{'worst' if margin < 0 else 'tightest'}: layer {layer}" + (
+        f" of seed {variant.runs[seed].evaluation['seed']}" if count > 1 else ""
+    )
+    room = f"{-margin:.1%} over its bound" if margin < 0 else f"{margin:.1%} below its bound"
+    return f"{verdict} ({where}, {room})"
+
+
+def _beyond_constraints(setting: Setting) -> Iterator[str]:
+    """In what compared models differ besides constraints; a sentence for all that differ in the same."""
+    titles: dict[tuple[str, str], list[str]] = {}
+    for own, plain in setting.duels():
+        if fields := unlike(own, plain):
+            words = ", ".join(f"{name} {value} (plain: {other})" for name, (value, other) in fields.items())
+            titles.setdefault((plain.title, words), []).append(own.title)
+    for (plain, words), own in titles.items():
+        yield f"{_joined(own)} and {plain} differ in more than constraints: {words}."
+
+
+def _by_noise(setting: Setting, plain: Variant, constrained: Variant) -> str:
+    """RMSE of the two variants at the training noise and averaged over stronger and over weaker noise."""
+    gammas, index = setting.gammas, setting.training_index
+    ranges = (
+        (f"At the training noise (gamma {gammas[index]:g})", np.arange(len(gammas)) == index),
+        ("On stronger noise than in training", gammas > gammas[index]),
+        ("On weaker noise", gammas < gammas[index]),
+    )
+    sentences = []
+    for where, chosen in ranges:
+        if chosen.any():
+            averaged = int(chosen.sum()) > 1
+            span = f" (gamma {gammas[chosen].min():g} to {gammas[chosen].max():g})" if averaged else ""
+            scores = plain.scores()[:, chosen].mean(1), constrained.scores()[:, chosen].mean(1)
+            titles = plain.title, constrained.title
+            sentences.append(f"{where}{span}: {_better(scores, titles, averaged=averaged)}")
+    return " ".join(sentences)
+
+
+def _better(scores: tuple[Array, Array], titles: tuple[str, str], *, averaged: bool) -> str:
+    """Which of two variants is better, plain first, and by how much."""
+    plain, constrained = scores
+    first, second = float(plain.mean()), float(constrained.mean())
+    several = len(plain) > 1 and len(constrained) > 1
+    name = "mean RMSE" if averaged or several else "RMSE"
+    figures = f"{name} {_rmse(second)} {titles[1]}, {_rmse(first)} {titles[0]}"
+    if not np.isfinite([first, second]).all():
+        return f"{figures}; not comparable."
+    worse = max(first, second)
+    difference = (worse - min(first, second)) / worse if worse > 0 else 0.0
+    if difference < EQUAL:
+        return f"{figures}; practically equal."
+    winner = titles[0] if first < second else titles[1]
+    return f"{figures}; the {winner} model is better by {difference:.1%}{_doubt(plain, constrained)}."
+
+
+def _by_area(setting: Setting, plain: Variant, constrained: Variant) -> str:
+    """The areas under the accuracy of the two variants, and their accuracies at the weakest noise."""
+    own, other = constrained.areas(), plain.areas()
+    clean = 100 * (constrained.scores().mean(0)[0] - plain.scores().mean(0)[0])
+    points = f"at gamma {setting.gammas[0]:g} {number(clean, 2, sign=True)} points of accuracy"
+    if not np.isfinite([*own, *other]).all():
+        return f"{constrained.title.capitalize()} against {plain.title}: {points}."
+    return (
+        f"Area under the accuracy: {own.mean():.3f} {constrained.title}, {other.mean():.3f} {plain.title} "
+        f"({number(own.mean() - other.mean(), 3, sign=True)}{_doubt(own, other)}); {points}."
+    )
+
+
+def _doubt(one: Array, other: Array) -> str:
+    overlap = len(one) > 1 and len(other) > 1 and one.min() <= other.max() and other.min() <= one.max()
+    return ", but the seeds' ranges overlap" if overlap else ""
+
+
+def _no_gain(setting: Setting, variant: Variant) -> str:
+    index = setting.training_index
+    noisy, rmse = setting.of_input()[index], variant.scores().mean(0)[index]
+    if noisy > 0 and not rmse < noisy:
+        figures = f"RMSE {_rmse(rmse)}, noisy input {_rmse(noisy)}"
+        return f"The {variant.title} model does not clean its input: {figures}."
+    return ""
+
+
+def _rmse(value: float) -> str:
+    return f"{value:.1f}" if np.isfinite(value) else "not a number"
+
+
+def _joined(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values))
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,115 @@
+"""Gradients of a batch in parts, where its activations do not fit; and what the backward pass recomputes, by name."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from ..config.run import Remat
+from .mesh import keep_rows
+
+SampleLosses = Float[Array, "samples layers_and_one"]
+# (params, batch, probe) -> (losses of every sample, other figures of the samples), a row a sample
+Losses = Callable[[Any, Any, Any], tuple[SampleLosses, Mapping[str, Array]]]
+
+# What the backward pass finds stored; all else it computes again. None: nothing is computed again.
+POLICIES: dict[Remat, Callable[..., Any] | None] = {
+    "none": None,
+    "everything": jax.checkpoint_policies.nothing_saveable,
+    "dots": jax.checkpoint_policies.dots_saveable,
+    "dots_without_batch": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+
+
+def rematerialised(function: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
+    """The function, whose backward pass recomputes what a name of `POLICIES` says."""
+    policy = POLICIES[remat]
+    return function if policy is None else jax.checkpoint(function, policy=policy)
+
+
+def loss_gradient(
+    losses: Losses,
+    objective: Callable[[SampleLosses], tuple[Array, Any]],
+    params: Any,
+    batch: Any,
+    probe: Callable[[int], Any],
+    *,
+    parts: int = 1,
+    affine: bool | Bool[Array, ""] = False,
+) -> tuple[tuple[Array, Any, SampleLosses, Mapping[str, Array]], tuple[Any, Any]]:
+    r"""Value and extras of an objective of losses; the samples' losses and figures; gradients in parameters and probe.
+
+    In parts it is exact for any objective, also one that is nonlinear over the batch, as a tail of the samples is:
+
+    .. math:: \nabla_\theta J(F(\theta)) = \sum_i \frac{\partial J}{\partial F_i} \nabla_\theta F_i(\theta) .
+
+    The weights dJ/dF come from the losses of the whole batch, found by a forward pass over all parts first; then each
+    part has its backward pass, and the weighted gradients are added up. An affine objective has the same weights
+    whatever the losses, and needs no first pass.
+
+    Args:
+      losses: each row a function of its row of the batch alone.
+      objective: ``losses of the whole batch -> (scalar, extras)``.
+      params: what the gradient is in.
+      batch: arrays with a row a sample. What is random in a step must have been drawn: parts draw nothing.
+      probe: zeros for so many rows; the gradients of several parts in it are stacked.
+      parts: how many the batch is computed in; must divide its rows (and rows / parts those of a mesh).
+      affine: whether the objective is affine in the losses; it may be traced, where that changes as training goes.
+    """
+    rows = jax.tree.leaves(batch)[0].shape[0]
+    probed = probe(rows // parts)
+    if parts == 1:
+
+        def whole_batch(params: Any, probed: Any) -> tuple[Array, tuple[Any, Array, Mapping[str, Array]]]:
+            samples, figures = losses(params, batch, probed)
+            value, extras = objective(samples)
+            return value, (extras, samples, figures)
+
+        (value, seen), gradients = jax.value_and_grad(whole_batch, (0, 1), has_aux=True)(params, probed)
+        return (value, *seen), gradients
+    divided = in_parts(batch, parts)
+    weights, _ = jax.grad(objective, has_aux=True)(_losses_so_far(losses, params, divided, probed, rows, affine))
+
+    def add(gradient: Any, part: tuple[Any, Array]) -> tuple[Any, tuple[Array, Mapping[str, Array], Any]]:
+        own = lambda params, probed: losses(params, part[0], probed)  # noqa: E731
+        samples, pull, figures = jax.vjp(own, params, probed, has_aux=True)
+        found, in_probe = pull(part[1])
+        return jax.tree.map(jnp.add, gradient, found), (samples, figures, in_probe)
+
+    zero = jax.tree.map(jnp.zeros_like, params)
+    gradient, (samples, figures, in_probe) = jax.lax.scan(add, zero, (divided, in_parts(weights, parts)))
+    samples, figures = whole(samples), whole(figures)
+    return (*objective(samples), samples, figures), (gradient, in_probe)
+
+
+def in_parts(batch: Any, parts: int) -> Any:
+    """A batch as (parts, rows / parts, ...): part i has the rows i, i + parts, ...
+
+    So every device has its share of every part among the rows that it holds, and none is moved.
+    """
+
+    def divide(rows: Array) -> Array:
+        strided = jnp.reshape(rows, (-1, parts, *rows.shape[1:]))
+        return keep_rows(jnp.swapaxes(strided, 0, 1), axis=1)
+
+    return jax.tree.map(divide, batch)
+
+
+def whole(divided: Any) -> Any:
+    """The batch that `in_parts` divided."""
+    return jax.tree.map(lambda part: jnp.reshape(jnp.swapaxes(part, 0, 1), (-1, *part.shape[2:])), divided)
+
+
+def _losses_so_far(
+    losses: Losses, params: Any, divided: Any, probed: Any, rows: int, affine: bool | Bool[Array, ""]
+) -> Array:
+    """What the objective's weights are taken at: the losses, or zeros where they do not matter."""
+    only = lambda part: losses(params, part, probed)[0]  # noqa: E731
+    shape = jax.eval_shape(only, jax.tree.map(lambda part: part[0], divided))
+    unseen = lambda: jnp.zeros((rows, *shape.shape[1:]), shape.dtype)  # noqa: E731
+    first_pass = lambda: whole(jax.lax.map(only, divided))  # noqa: E731
+    if isinstance(affine, bool):
+        return unseen() if affine else first_pass()
+    return jax.lax.cond(affine, unseen, first_pass)

@@ -1,0 +1,242 @@
+"""THE step of training: plain or constrained, whole or in parts, on one device or many."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, UInt32
+
+from .config.run import OptimizerConfig, PrimalConfig
+from .numbers import NotFiniteError, require_finite
+from .sharding.mesh import replicated, rows
+from .sharding.parts import loss_gradient
+from .sharding.rules import shardings
+from .system.distributed import fetch
+from .task import Batch, Params, Row, SampleLosses, Task
+
+
+class TrainState(NamedTuple):
+    """Everything a run needs to go on: two runs with equal states do the same from there on.
+
+    Attributes:
+      step: steps done; the next batch and its noise are functions of it.
+      key: (2,) raw key that noise and augmentation are folded from.
+      params: of the model.
+      opt_state: of the optimiser.
+      moving: what moves beside the parameters, such as multipliers; None for nothing.
+      average: moving average of the parameters; None without.
+    """
+
+    step: Int[Array, ""]
+    key: UInt32[Array, "2"]
+    params: Params
+    opt_state: optax.OptState
+    moving: Any = None
+    average: Params = None
+
+    @property
+    def evaluated(self) -> Params:
+        """The parameters that validation, evaluation and export use."""
+        return self.params if self.average is None else self.average
+
+
+class Metrics(NamedTuple):
+    """Of one step, before its update.
+
+    Attributes:
+      value: of the objective.
+      layer_losses: f_0 to f_L, means over the batch.
+      grad_norm: of the gradient in the parameters.
+      objective: figures of the objective's own, such as violations.
+      task: figures of the task's own, such as accuracy or iterations.
+    """
+
+    value: Float[Array, ""]
+    layer_losses: Float[Array, "layers_and_one"]
+    grad_norm: Float[Array, ""]
+    objective: Any
+    task: Mapping[str, Array]
+
+
+def train_step(task: Task, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    """One step: the gradient of the objective of all samples' layer losses, one update, and what moves beside it.
+
+    A constrained objective is the Lagrangian, and its multipliers move on the violations of the same batch, after the
+    parameters (Porras-Valenzuela et al., Algorithm 1); explicit slacks move with the parameters.
+    """
+    objective, optimizer, config = task.training.objective, task.training.optimizer, task.config
+    batch = task.draw(batch, jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step))
+    counts = task.counts(batch)
+
+    def value_of(samples: SampleLosses) -> tuple[Float[Array, ""], Array]:
+        means = _means(samples, counts)
+        return objective.value(samples, means, state.moving, state.step), means
+
+    # The means come out of there: taken again, they would be reduced over the devices twice.
+    (value, means, samples, figures), (gradient, probed) = loss_gradient(
+        task.losses,
+        value_of,
+        state.params,
+        batch,
+        task.probe,
+        parts=config.accumulate,
+        affine=objective.is_affine(state.moving, state.step),
+    )
+    updates, opt_state = optimizer.update(gradient, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    moving, moved = objective.advance(samples, means, state.moving, state.step)
+    new = TrainState(
+        step=state.step + 1,
+        key=state.key,
+        params=params,
+        opt_state=opt_state,
+        moving=moving,
+        average=next_average(state.average, params, state.step, config.average),
+    )
+    seen = task.summarise(figures, counts, probed)
+    return new, Metrics(value, means, optax.tree.norm(gradient), moved, seen)
+
+
+def first_state(task: Task) -> TrainState:
+    """The state before the first step, from the seed alone; `init_state` makes it where its arrays live."""
+    params_key, noise_key = jax.random.split(jax.random.key(task.config.seed))
+    params = task.init(params_key)
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        key=jax.random.key_data(noise_key),
+        params=params,
+        opt_state=task.training.optimizer.init(params),
+        moving=task.training.objective.init(),
+        average=None if task.config.average is None else jax.tree.map(jnp.copy, params),
+    )
+
+
+def state_like(task: Task) -> TrainState:
+    """Shapes and dtypes of the state with their shardings: what a checkpoint is restored as.
+
+    Parameters that do not divide over the mesh are refused.
+    """
+    shapes = jax.eval_shape(lambda: first_state(task))
+    placed = shardings(shapes, task.training.mesh)
+    return jax.tree.map(lambda leaf, where: leaf.update(sharding=where), shapes, placed)
+
+
+def init_state(task: Task) -> TrainState:
+    """The state before the first step, every array made where it lives, none of them whole on one device first."""
+    where = jax.tree.map(lambda leaf: leaf.sharding, state_like(task))
+    return jax.jit(lambda: first_state(task), out_shardings=where)()
+
+
+def jit_step(task: Task) -> jax.stages.Wrapped:
+    """`train_step` on the mesh of the task, ``(state, batch) -> (state, metrics)``; it consumes (donates) its state."""
+    mesh = task.training.mesh
+    where = jax.tree.map(lambda leaf: leaf.sharding, state_like(task))
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return train_step(task, state, batch)
+
+    return jax.jit(step, in_shardings=(where, rows(mesh)), out_shardings=(where, replicated(mesh)), donate_argnums=0)
+
+
+def describe_step(task: Task, step: int, values: Metrics) -> tuple[Row, dict[str, str]]:
+    """The row of a step for metrics.jsonl, and a few words for the progress bar; what is not finite is refused."""
+    require_finite(step, values.layer_losses, "loss", each="layer" if task.num_layers else None)
+    row, words = task.training.objective.describe(step, values.value, values.layer_losses, values.objective)
+    require_finite(step, values.grad_norm, "gradient")
+    own, said = task.describe(values.task)
+    return {**row, **own, "grad_norm": float(values.grad_norm)}, words | said
+
+
+def validate(task: Task, state: TrainState) -> tuple[Row, float, str | None]:
+    """The row of a validation, the score of its checkpoint, and that the model has collapsed, if it has."""
+    multipliers = getattr(state.moving, "multipliers", None)
+    found = task.validate(state.evaluated, None if multipliers is None else np.asarray(multipliers))
+    means = found.losses.mean(axis=0)
+    require_finite(int(state.step), means, "validation loss", each="layer" if task.num_layers else None)
+    row, score = task.training.objective.judge(int(state.step), found.losses, state.moving)
+    return row | found.row, score if found.score is None else found.score, found.collapse
+
+
+def next_average(average: Params, params: Params, step: Int[Array, ""], decay: float | None) -> Params:
+    r"""The average with the parameters :math:`p_t` after one more step, free of the bias of its start:
+
+    .. math:: a_t = \frac{\sum_{i=1}^t d^{t-i} p_i}{\sum_{i=1}^t d^{t-i}}
+        = a_{t-1} + \frac{1 - d}{1 - d^t} (p_t - a_{t-1}) .
+
+    ``step`` is t - 1, ``decay`` is d; None for no average. The first update overwrites the initial average.
+    """
+    if decay is None:
+        return None
+    # 1 - d^t loses all its digits for d close to 1.
+    share = (1.0 - decay) / -jnp.expm1((step + 1) * math.log(decay))
+    return jax.tree.map(lambda old, new: old + share.astype(old.dtype) * (new - old), average, params)
+
+
+def make_optimizer(
+    config: PrimalConfig | OptimizerConfig, *, num_steps: int, steps_an_epoch: int = 1, trained: Any = None
+) -> optax.GradientTransformation:
+    """Clipping, weight decay and the rule, in the order that each rule's paper has them, with a warm-up and a schedule.
+
+    What is not ``trained`` (``params -> bool`` for each) keeps no state: its gradient has to be 0.
+    """
+    rates = learning_rates(config, num_steps=num_steps, steps_an_epoch=steps_an_epoch)
+    clip = optax.identity() if config.clip_norm is None else optax.clip_by_global_norm(config.clip_norm)
+    if isinstance(config, PrimalConfig):
+        chain = optax.chain(clip, optax.adam(rates))
+    elif config.name == "adam":
+        chain = optax.chain(clip, optax.adamw(rates, weight_decay=config.weight_decay))
+    else:
+        chain = optax.chain(clip, optax.add_decayed_weights(config.weight_decay), optax.sgd(rates, config.momentum))
+    return chain if trained is None else optax.masked(chain, trained)
+
+
+def learning_rates(
+    config: PrimalConfig | OptimizerConfig, *, num_steps: int, steps_an_epoch: int = 1
+) -> optax.Schedule:
+    """The learning rate by step."""
+    rate, warmup = config.learning_rate, round(config.warmup_share * num_steps)
+    left = max(num_steps - warmup, 1)
+    if config.schedule == "cosine":
+        after = optax.cosine_decay_schedule(rate, left)
+    elif config.schedule == "linear":
+        after = optax.linear_schedule(rate, 0.0, left)
+    elif config.schedule == "constant":
+        after = optax.constant_schedule(rate)
+    elif isinstance(config, PrimalConfig):
+        raise ValueError(f"schedule must be cosine, linear or constant, got {config.schedule}")
+    elif config.schedule == "polynomial":
+        after = optax.polynomial_schedule(rate, 0.0, config.power, left)
+    else:
+        after = optax.exponential_decay(rate, config.decay_every * steps_an_epoch, config.decay, staircase=True)
+    if warmup == 0:
+        return after
+    return optax.join_schedules([optax.linear_schedule(rate / warmup, rate, warmup), after], [warmup])
+
+
+def require_finite_state(state: TrainState) -> None:
+    """Refuses a state with a number that is not finite, so that none is ever saved; the first such array is named."""
+    leaves = [
+        (path, leaf) for path, leaf in jax.tree.leaves_with_path(state) if jnp.issubdtype(leaf.dtype, jnp.inexact)
+    ]
+    finite = fetch(_are_finite([leaf for _, leaf in leaves]))
+    for (path, _), holds in zip(leaves, finite, strict=True):
+        if not holds:
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            raise NotFiniteError(f"{name} is not finite after step {int(state.step)}")
+
+
+@jax.jit
+def _are_finite(leaves: list[jax.Array]) -> list[jax.Array]:
+    return [jnp.all(jnp.isfinite(leaf)) for leaf in leaves]
+
+
+def _means(samples: SampleLosses, counts: Array | None) -> Float[Array, "layers_and_one"]:
+    """f_0 to f_L of a batch."""
+    if counts is None:
+        return jnp.mean(samples, axis=0)
+    return jnp.sum(samples, axis=0) / jnp.maximum(jnp.sum(counts), 1)

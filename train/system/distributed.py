@@ -1,0 +1,190 @@
+"""Many processes as one run: who they are, how they find one another, and how they agree to stop."""
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from ..config.errors import UserError
+from .interrupts import announce, handling
+from .machine import order_collectives
+
+__all__ = [
+    "Membership",
+    "Stop",
+    "all_of",
+    "fetch",
+    "first_does",
+    "first_only",
+    "is_first",
+    "join",
+    "stopping",
+    "wait_for_all",
+]
+
+# A dead peer is noticed after this long; JAX's own default is 100 s.
+HEARTBEAT_SECONDS = 10
+CLUSTERS = ("auto", "slurm", "ompi", "k8s", "gke_tpu", "gce_tpu", "mpi4py")  # auto: whichever JAX finds
+
+
+class Membership(NamedTuple):
+    """How this process finds the others; all None: it is alone.
+
+    Attributes:
+      coordinator: HOST:PORT of process 0.
+      processes: how many there are.
+      process: which one this is, from 0.
+      cluster: a name of JAX's cluster detection in place of the three, or "auto".
+    """
+
+    coordinator: str | None = None
+    processes: int | None = None
+    process: int | None = None
+    cluster: str | None = None
+
+
+def join(member: Membership) -> None:
+    """Joins the other processes, before anything asks for a device.
+
+    Raises:
+      UserError: if the membership is incomplete or contradicts itself, or the others do not come.
+    """
+    explicit = (member.coordinator, member.processes, member.process)
+    if member.cluster is None and all(value is None for value in explicit):
+        return
+    order_collectives(processes=True)
+    options = _cluster_options(member) if member.cluster is not None else _explicit_options(member)
+    try:
+        jax.distributed.initialize(heartbeat_timeout_seconds=HEARTBEAT_SECONDS, **options)
+    except (RuntimeError, ValueError, KeyError, ImportError) as error:
+        reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+        raise UserError(
+            f"the processes did not come together ({reason}); check --coordinator, --processes and --process, "
+            "or --cluster"
+        ) from error
+
+
+def is_first() -> bool:
+    """Whether this process writes logs, metrics and reports."""
+    return jax.process_index() == 0
+
+
+def first_only(log: Callable[[str], None]) -> Callable[[str], None]:
+    """The log, of which the other processes' lines are left out."""
+    return log if is_first() else lambda _: None
+
+
+def wait_for_all(where: str) -> None:
+    """Returns when every process has come here."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(where)
+
+
+def all_of(holds: bool) -> bool:
+    """Whether it holds in every process."""
+    if jax.process_count() == 1:
+        return holds
+    return bool(np.all(multihost_utils.process_allgather(np.array(holds))))
+
+
+def first_does(act: Callable[[], None]) -> None:
+    """Process 0 acts; what it refuses, all processes refuse, so that none of them waits for it.
+
+    Raises:
+      UserError: if process 0 did, with its message there.
+    """
+    error: UserError | None = None
+    if is_first():
+        try:
+            act()
+        except UserError as caught:
+            error = caught
+    if not all_of(error is None):
+        raise error or UserError("process 0 refused, and says why")
+
+
+def fetch(tree: Any) -> Any:
+    """Arrays as NumPy has them, whole in every process, whichever of them hold the parts."""
+
+    def whole(leaf: Any) -> Any:
+        if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
+            return leaf
+        return multihost_utils.process_allgather(leaf, tiled=True)
+
+    return jax.device_get(jax.tree.map(whole, tree))
+
+
+class Stop:
+    """Whether the run was asked to end.
+
+    Attributes:
+      by_hand: whether by Ctrl-C in this process.
+    """
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self.by_hand = False
+
+    def ask(self) -> None:
+        """Asks this process, which is alone, to end after the step it is in."""
+        self._asked.set()
+
+    def interrupt(self) -> None:
+        """Asks as Ctrl-C does; of many processes JAX, which hears SIGTERM, asks the others too."""
+        self.by_hand = True
+        announce()
+        if jax.process_count() > 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            self.ask()
+
+    def at(self, step: int) -> bool:
+        """Whether to end after this step; every process asks after every step and is told the same."""
+        if jax.process_count() > 1:
+            return multihost_utils.reached_preemption_sync_point(step)
+        return self._asked.is_set()
+
+
+@contextlib.contextmanager
+def stopping() -> Iterator[Stop]:
+    """SIGTERM and Ctrl-C ask to stop while the context lasts; of many processes JAX hears SIGTERM and lets all stop at
+    one step."""
+    stop = Stop()
+    with contextlib.ExitStack() as handlers:
+        if jax.process_count() == 1:
+            handlers.enter_context(handling(signal.SIGTERM, stop.ask))
+        handlers.enter_context(handling(signal.SIGINT, stop.interrupt))
+        yield stop
+
+
+def _explicit_options(member: Membership) -> dict[str, Any]:
+    coordinator, processes, process, _ = member
+    if coordinator is None or processes is None or process is None:
+        raise UserError(
+            f"--coordinator, --processes and --process go together, got {coordinator}, {processes} and {process}"
+        )
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise UserError(f"--coordinator must be HOST:PORT, with a port from 1 to 65535, got {coordinator}")
+    if processes < 1 or not 0 <= process < processes:
+        raise UserError(f"--process must be in [0, --processes), got {process} of {processes}")
+    return {
+        "coordinator_address": coordinator,
+        "num_processes": processes,
+        "process_id": process,
+        "cluster_detection_method": "deactivate",
+    }
+
+
+def _cluster_options(member: Membership) -> dict[str, Any]:
+    if member.cluster not in CLUSTERS:
+        raise UserError(f"--cluster must be one of {', '.join(CLUSTERS)}, got {member.cluster}")
+    if member[:3] != (None, None, None):
+        raise UserError("--cluster finds the processes by itself; drop it, or --coordinator, --processes and --process")
+    return {"cluster_detection_method": None if member.cluster == "auto" else member.cluster}

@@ -1,0 +1,166 @@
+"""What the machine is and has: versions and hardware, memory, where programs are kept, what XLA is told.
+
+JAX is imported where it is asked, so that a command line that is refused does not wait for it.
+"""
+
+import contextlib
+import importlib
+import logging
+import math
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..config.errors import UserError
+
+if TYPE_CHECKING:
+    from jax.stages import Compiled
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+SIMULATED = "xla_force_host_platform_device_count"
+# XLA for CPUs starts independent collectives in any order, another one on each device: with fewer cores than devices
+# they wait for one another until XLA ends the process, and of many processes Gloo ends them with an error.
+ONE_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
+LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container; says "max" where there is none
+CLOSED = "Event loop is closed"  # TensorStore, of each array of it that comes late
+
+
+def hush_xla() -> None:
+    """Keeps XLA's own warnings from the terminal, as that it heard SIGTERM; its errors stay, and a user's setting."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def order_collectives(*, processes: bool = False) -> None:
+    """Has collectives on CPUs run in one order, if there are simulated devices or many processes.
+
+    Comes before anything asks for a device; what the user said of it stays.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if (processes or SIMULATED in flags) and ONE_ORDER.partition("=")[0] not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {ONE_ORDER}".strip()
+
+
+def keep_programs() -> None:
+    """Keeps programs that took a second or more to compile under ~/.cache/unroll_jax/compiled.
+
+    JAX's own setting comes first: JAX_COMPILATION_CACHE_DIR names another folder, or "" for none. Programs of many
+    devices on CPUs are compiled anew: those that come from a cache have lost the order of their collectives.
+    """
+    import jax
+
+    if ONE_ORDER in os.environ.get("XLA_FLAGS", ""):
+        jax.config.update("jax_enable_compilation_cache", False)
+        return
+
+    setting = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue] (made at run time)
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ and setting is None:
+        folder = Path("~/.cache/unroll_jax/compiled").expanduser()
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
+def environment() -> dict[str, str]:
+    """Versions of Python and of the packages that decide a result, and the names of CPU and accelerator.
+
+    By name only: no host name, no path.
+    """
+    import jax
+
+    versions = {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+    device = jax.devices()[0]
+    accelerator = "none" if device.platform == "cpu" else f"{len(jax.devices())} x {device.device_kind}"
+    return versions | {
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cpu": f"{_cpu_name()}, {os.cpu_count()} logical cores",
+        "accelerator": accelerator,
+    }
+
+
+def size_of(like: Any) -> int:
+    """Bytes that this process's devices hold of arrays with shardings."""
+    import jax
+
+    return sum(_bytes(leaf) * len(leaf.sharding.addressable_devices) for leaf in jax.tree.leaves(like))
+
+
+def step_size(compiled: "Compiled") -> int:
+    """Bytes that this process's devices hold while a step runs, as XLA counts them; 0 where it does not."""
+    import jax
+
+    analysis: Any = compiled.memory_analysis()
+    if analysis is None:
+        return 0
+    return (analysis.argument_size_in_bytes + analysis.temp_size_in_bytes) * jax.local_device_count()
+
+
+def require_memory(needed: int, what: str, way_out: str) -> None:
+    """Refuses what takes more bytes than this process's devices have between them."""
+    there = memory_of_devices()
+    if needed > there:
+        raise UserError(f"{what} takes {needed / 1e9:,.1f} GB and there are {there / 1e9:,.1f}; {way_out}")
+
+
+def memory_of_devices() -> int:
+    """Bytes of this process's devices; CPUs, simulated ones too, share the machine's."""
+    import jax
+
+    limits = [(device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices()]
+    if all(limits):
+        return sum(limits)
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = LIMIT.read_text(encoding="utf-8").strip() if LIMIT.exists() else ""
+    return min(there, int(limit)) if limit.isdecimal() else there
+
+
+@contextlib.contextmanager
+def quiet_saves() -> Iterator[None]:
+    """While the context lasts, a failed save prints no tracebacks from Orbax's and TensorStore's threads.
+
+    `CheckpointManager` raises the error where the save is waited for.
+    """
+
+    def speaks(record: logging.LogRecord) -> bool:
+        return record.levelno < logging.ERROR or "orbax" not in record.pathname
+
+    def hook(unraisable: Any) -> None:
+        if CLOSED not in str(unraisable.exc_value):
+            before(unraisable)
+
+    logger, before = logging.getLogger("absl"), sys.unraisablehook
+    logger.addFilter(speaks)
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+        logger.removeFilter(speaks)
+
+
+def made_by(path: str, argument: Any, option: str) -> Any:
+    """What the factory MODULE:FACTORY makes of an argument; ``option`` is where its path was given."""
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)(argument)
+    except Exception as error:  # what a module or a factory of the user's raises can be anything
+        raise UserError(f"{option} {path}: cannot make it ({error!r}); pass MODULE:FACTORY") from error
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _cpu_name() -> str:
+    table = Path("/proc/cpuinfo")
+    lines = table.read_text(encoding="utf-8", errors="replace").splitlines() if table.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _bytes(leaf: Any) -> int:
+    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize

@@ -1,0 +1,76 @@
+"""What tasks share: how constrained ones are trained, and how a split is run through a model."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from ..config.checks import check_epochs
+from ..config.constraints import ConstrainedConfig
+from ..config.errors import UserError
+from ..constraints import DescentConstraints
+from ..sharding.mesh import make_mesh, put_beside
+from ..step import make_optimizer
+from ..system.distributed import fetch
+from ..task import Row, Training
+
+# The noise of the evaluation is the same for every run, method and level (scaled), so that runs compare like with like.
+NOISE_SEED = 20260101
+# What "feasible on held-out data" is said of where constraints bind something else than means over samples.
+BOUND = {"tail": " in the mean over the worst samples", "positive": " in every sample, but for the leeway"}
+
+
+def constrained_training(
+    config: ConstrainedConfig, *, num_layers: int, steps_an_epoch: int, trained: Any = None
+) -> Training:
+    """Training by a configuration with constraints, plain or under them."""
+    check_epochs(config, steps_an_epoch)
+    return Training(
+        objective=DescentConstraints(config, num_layers=num_layers, steps_an_epoch=steps_an_epoch),
+        optimizer=make_optimizer(config.primal, num_steps=config.steps, trained=trained),
+        num_steps=config.steps,
+        validate_every=config.validate_every,
+        mesh=make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate),
+        stop_on_collapse=config.on_collapse == "stop",
+    )
+
+
+def check_batch_size(batch_size: int, num_examples: int, what: str) -> None:
+    """Refuses a batch larger than the train split, before anything is made of its size; ``what`` are the examples."""
+    if batch_size > num_examples:
+        raise UserError(
+            f"--batch-size must be at most the {num_examples:,} {what} of the train split, got {batch_size}"
+        )
+
+
+def check_noise(gamma: float, seed: int) -> None:
+    """Refuses noise that a prediction cannot have."""
+    if not (gamma >= 0.0 and math.isfinite(gamma)):
+        raise UserError(f"--gamma must be finite and at least 0, got {gamma}")
+    if not 0 <= seed < 2**32:
+        raise UserError(f"--seed must be a whole number in [0, 2**32), got {seed}")
+
+
+def on_batches(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``(params, batch, *others) -> arrays of NumPy``, jitted; batches are put on the mesh of the parameters."""
+    compiled = jax.jit(function)
+    return lambda params, batch, *others: fetch(compiled(params, put_beside(params, batch), *others))
+
+
+def noise_figures(config: ConstrainedConfig) -> Row:
+    """The noise of training and that of the evaluation, which alone has to be the same for runs to compare."""
+    return {"train_gamma": config.train_gamma, "test_gammas": sorted({float(gamma) for gamma in config.test_gammas})}
+
+
+def feasibility_words(found: Row) -> str:
+    """What an evaluation says of feasibility, in words."""
+    if found["method"] == "erm":
+        return "unconstrained"
+    words = "feasible on held-out data" if found["feasible"] else "NOT feasible on held-out data"
+    return words + BOUND.get(found["bind"], "")
+
+
+def num_parameters(params: Any) -> int:
+    """How many numbers a pytree holds."""
+    return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -1,0 +1,206 @@
+"""Early exit: a text leaves at the first layer after which little improvement is predicted.
+
+How much the layers behind layer l take off a text's loss, f_l - f_L, is predicted from the entropy of what layer l says
+of it: an isotonic regression, layer by layer, on validation data. Where every layer lowers the loss, what is predicted
+falls with depth, and a text that leaves is one that the layers behind would not have changed.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from scipy.optimize import isotonic_regression
+
+from ..data.tokens import TokenBatch
+from ..numbers import numbers
+from ..system.distributed import fetch
+from .encoders import Layerwise
+from .reading import SplitReading, read_sample
+
+# Accuracy that the chosen threshold may cost on validation data, with the standard error of that: half a point.
+TOLERATED = 0.005
+NUM_THRESHOLDS = 40
+# How often the time of a text is taken.
+REPEATS = 5
+
+
+class Predictor(NamedTuple):
+    """Predicts the improvement still to come from the entropy of a layer's prediction.
+
+    Attributes:
+      entropies: for each of layers 0..L-1, rising entropies.
+      improvements: the nats predicted at these; between them it is interpolated.
+    """
+
+    entropies: tuple[np.ndarray, ...]
+    improvements: tuple[np.ndarray, ...]
+
+    def __call__(self, layer: int, entropies: Any) -> Any:
+        """The improvement predicted at a layer; the last has none to come."""
+        return np.interp(entropies, self.entropies[layer], self.improvements[layer])
+
+    def all(self, entropies: np.ndarray) -> np.ndarray:
+        """That of texts at all layers but the last, (N, L), from entropies (N, L + 1)."""
+        return np.stack([self(layer, entropies[:, layer]) for layer in range(len(self.entropies))], axis=1)
+
+
+def calibrate(losses: np.ndarray, entropies: np.ndarray) -> Predictor:
+    """Fits the predictor of every layer.
+
+    Args:
+      losses: of validation texts at every layer, (N, L + 1).
+      entropies: of the predictions likewise.
+    """
+    knots = [_fit(entropies[:, layer], losses[:, layer] - losses[:, -1]) for layer in range(losses.shape[1] - 1)]
+    return Predictor(*zip(*knots, strict=True))
+
+
+def exit_layers(predicted: np.ndarray, threshold: float) -> np.ndarray:
+    """The first layer of each text whose predicted improvement (N, L) is under the threshold, else the last, L."""
+    under = predicted < threshold
+    return np.where(under.any(axis=1), under.argmax(axis=1), predicted.shape[1])
+
+
+def exit_curve(predicted: np.ndarray, correct: np.ndarray, thresholds: Sequence[float]) -> dict[str, list[float]]:
+    """Mean depth and accuracy at every threshold, from predicted improvements (N, L) and correct ones (N, L + 1)."""
+    depths, accuracies = [], []
+    for threshold in thresholds:
+        layers = exit_layers(predicted, threshold)
+        depths.append(float(layers.mean()))
+        accuracies.append(float(np.mean(correct[np.arange(len(layers)), layers])))
+    return {"thresholds": list(map(float, thresholds)), "mean_depths": depths, "accuracies": accuracies}
+
+
+def calibrate_crosswise(losses: np.ndarray, entropies: np.ndarray) -> np.ndarray:
+    """What the predictor of one half of the texts predicts for the other, (N, L): no text is predicted by itself."""
+    predicted = np.empty(losses[:, :-1].shape)
+    for own, other in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
+        predicted[own] = calibrate(losses[other], entropies[other]).all(entropies[own])
+    return predicted
+
+
+def cost_of_exit(layers: np.ndarray, correct: np.ndarray) -> tuple[float, float]:
+    """What leaving at these layers (N,) costs of the accuracy, and its standard error; ``correct`` is (N, L + 1)."""
+    lost = correct[:, -1].astype(float) - correct[np.arange(len(layers)), layers]
+    return float(lost.mean()), float(lost.std() / np.sqrt(len(lost)))
+
+
+def choose_threshold(predicted: np.ndarray, correct: np.ndarray, thresholds: Sequence[float]) -> float:
+    """The threshold of least depth whose cost, with its standard error, is `TOLERATED` at most."""
+    layers = [exit_layers(predicted, threshold) for threshold in thresholds]
+    kept = [place for place, own in enumerate(layers) if sum(cost_of_exit(own, correct)) <= TOLERATED]
+    # A threshold below all predictions lets none leave, and costs nothing.
+    return float(thresholds[min(kept, key=lambda place: layers[place].mean())])
+
+
+def evaluate_exits(
+    validation: SplitReading, test: SplitReading, times: Callable[[Predictor, float], dict[str, float]]
+) -> dict[str, Any]:
+    """Early exit on the test split, calibrated and its threshold chosen on the validation split; JSON values.
+
+    Depths count layers that were run, of L; ``times`` are `exit_times` by a predictor and a threshold.
+    """
+    predictor = calibrate(validation.losses, validation.entropies)
+    unseen = calibrate_crosswise(validation.losses, validation.entropies)
+    thresholds = _thresholds(np.concatenate([unseen.ravel(), *predictor.improvements]))
+    correct = [reading.predictions == reading.labels[:, None] for reading in (validation, test)]
+    chosen = choose_threshold(unseen, correct[0], thresholds)
+    met = predictor.all(test.entropies)
+    layers = exit_layers(met, chosen)
+    cost, error = cost_of_exit(layers, correct[1])
+    full = float(np.mean(correct[1][:, -1]))
+    return {
+        "curve": exit_curve(met, correct[1], thresholds),
+        "full_accuracy": full,
+        "threshold": chosen,
+        "mean_depth": float(layers.mean()),
+        "accuracy": full - cost,
+        "standard_error": error,
+        "calibration": [
+            {"entropies": numbers(entropies), "improvements": numbers(improvements)}
+            for entropies, improvements in zip(*predictor, strict=True)
+        ],
+        "milliseconds": times(predictor, chosen),
+    }
+
+
+def _fit(entropies: np.ndarray, improvements: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of the steps of the isotonic regression; texts of equal entropy are one point."""
+    values, where, counts = np.unique(entropies.astype(np.float64), return_inverse=True, return_counts=True)
+    means = np.bincount(where, improvements.astype(np.float64)) / counts
+    fitted = np.asarray(isotonic_regression(means, weights=counts).x)
+    step = np.diff(fitted) != 0.0
+    ends = np.concatenate([[True], step]) | np.concatenate([step, [True]])
+    return values[ends], fitted[ends]
+
+
+def _thresholds(predicted: np.ndarray) -> list[float]:
+    """From none leaves to all leave at layer 0."""
+    levels = np.unique(np.quantile(predicted, np.linspace(0.0, 1.0, NUM_THRESHOLDS)))
+    return [float(levels[0]), *levels[1:].tolist(), float(np.nextafter(levels[-1], np.inf))]
+
+
+def exit_times(
+    whole: Callable[[Any, TokenBatch, Any], jax.Array],
+    layerwise: Layerwise,
+    params: Any,
+    texts: Sequence[tuple[TokenBatch, Any]],
+    predictor: Predictor,
+    threshold: float,
+) -> dict[str, float]:
+    """Milliseconds of a text by the whole network at once, by layers to the end, and by layers with early exit.
+
+    Means over texts, which come one by one with their noise; beside them the mean depth at which they leave.
+    """
+    params = jax.device_put(fetch(params))
+    whole, by_layers = jax.jit(whole), layer_runner(layerwise, params)
+    ways = {
+        "whole": lambda batch, noise: whole(params, batch, noise).block_until_ready(),
+        "by_layers": lambda batch, noise: by_layers(batch, noise, lambda layer, entropy: False),
+        "early_exit": lambda batch, noise: by_layers(
+            batch, noise, lambda layer, entropy: predictor(layer, entropy) < threshold
+        ),
+    }
+    taken, depths = {name: [] for name in ways}, []
+    for batch, noise in texts:
+        depths.append(ways["early_exit"](batch, noise)[0])
+        for name, way in ways.items():
+            way(batch, noise)  # compiles for lengths that are new
+            taken[name].append(np.median([_seconds(way, batch, noise) for _ in range(REPEATS)]))
+    return {name: 1e3 * float(np.mean(seconds)) for name, seconds in taken.items()} | {"depth": float(np.mean(depths))}
+
+
+def layer_runner(parts: Layerwise, params: Any) -> Any:
+    """A function ``(batch of one, noise, leaves) -> (layer, predicted class)`` that runs layers until one may leave.
+
+    ``leaves`` is asked ``(layer, entropy)`` after every layer but the last, from layer 0 on.
+    """
+    layers = parts.layers(params)
+
+    @jax.jit
+    def begin(params: Any, batch: Any, noise: Any) -> Any:
+        y = parts.embed(params, batch, noise)
+        return y, read_sample(parts.read(params, y, batch.mask), batch.labels)
+
+    @jax.jit
+    def advance(own: Any, shared: Any, y: Any, batch: Any) -> Any:
+        y = parts.layer(own, y, batch.mask)
+        return y, read_sample(parts.read(shared, y, batch.mask), batch.labels)
+
+    def run(batch: Any, noise: Any, leaves: Any) -> tuple[int, int]:
+        y, reading = begin(params, batch, noise)
+        for layer, own in enumerate(layers):
+            if leaves(layer, float(reading.entropies[0])):
+                return layer, int(reading.predictions[0])
+            y, reading = advance(own, params, y, batch)
+        return len(layers), int(reading.predictions[0])
+
+    return run
+
+
+def _seconds(way: Any, batch: Any, noise: Any) -> float:
+    began = time.perf_counter()
+    way(batch, noise)
+    return time.perf_counter() - began

@@ -1,0 +1,147 @@
+"""A task of your own: how parameters are made, what every layer of a sample loses, and arrays to train on."""
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..config.checks import check_depth
+from ..config.errors import UserError
+from ..config.own import OwnConfig
+from ..data.reader import in_order, read_ahead, shuffled
+from ..task import Batch, Params, Row, SampleLosses, Task, Validation
+from .common import (
+    check_batch_size,
+    constrained_training,
+    feasibility_words,
+    noise_figures,
+    num_parameters,
+    on_batches,
+)
+
+Arrays = Mapping[str, np.ndarray]  # with a row a sample
+LayerLosses = Callable[[Params, Batch], SampleLosses]
+
+
+class OwnTask(Task):
+    """A model of any library, trained plainly or under descent constraints.
+
+    Args:
+      init: ``key -> params``, as a Flax module's ``init`` with its inputs given.
+      layer_losses: ``(params, batch) -> (samples, L + 1)``: what layers 0 to L lose on every sample, each a function of
+        its row of the batch alone.
+      train: arrays to train on, by name, with a row a sample; a batch is a dict of some of their rows.
+      validation: the same to validate on.
+      test: the same to evaluate on; None takes those of the validation.
+      config: how.
+
+    Raises:
+      UserError: if arrays have different numbers of rows, losses are of another shape, or a number is not allowed.
+    """
+
+    def __init__(
+        self,
+        init: Callable[[jax.Array], Params],
+        layer_losses: LayerLosses,
+        *,
+        train: Arrays,
+        validation: Arrays,
+        test: Arrays | None = None,
+        config: OwnConfig | None = None,
+    ):
+        self._config, self._init, self._losses = config or OwnConfig(), init, layer_losses
+        self._splits = {"train": train, "validation": validation, "test": validation if test is None else test}
+        sizes = {split: _rows(split, arrays) for split, arrays in self._splits.items()}
+        check_batch_size(self.config.batch_size, sizes["train"], "samples")
+        two = {name: jax.ShapeDtypeStruct((2, *array.shape[1:]), array.dtype) for name, array in train.items()}
+        shape = jax.eval_shape(lambda batch: layer_losses(init(jax.random.key(0)), batch), two).shape
+        if len(shape) != 2 or shape[0] != 2 or shape[1] < 2:
+            raise UserError(f"layer_losses must be of shape (samples, L + 1) with L >= 1, got {shape} for 2 samples")
+        self.num_layers, self._sizes = shape[1] - 1, sizes
+        check_depth(self.config, self.num_layers)
+        steps_an_epoch = max(sizes["train"] // self.config.batch_size, 1)
+        self.training = constrained_training(self.config, num_layers=self.num_layers, steps_an_epoch=steps_an_epoch)
+        self._read = on_batches(layer_losses)
+
+    @property
+    def config(self) -> OwnConfig:
+        """All options."""
+        return self._config
+
+    def again(self, config: OwnConfig) -> "OwnTask":
+        """The same by another configuration, on the same data."""
+        return OwnTask(self._init, self._losses, config=config, **self._splits)
+
+    def init(self, key: jax.Array) -> Params:
+        """Parameters, from the key alone."""
+        return self._init(key)
+
+    def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[Batch]:
+        """Rows of the train arrays."""
+        arrays, size, seed = self._splits["train"], self.config.batch_size, self.config.seed
+        read = lambda numbers: {name: array[np.asarray(numbers)] for name, array in arrays.items()}  # noqa: E731
+        return read_ahead(shuffled(self._sizes["train"], read, batch_size=size, seed=seed, rows=rows), start_step)
+
+    def losses(self, params: Params, batch: Batch, probe: Any) -> tuple[SampleLosses, Mapping[str, Any]]:
+        """Of every sample at every layer."""
+        del probe
+        return self._losses(params, batch), {}
+
+    def split_losses(self, params: Params, split: str) -> np.ndarray:
+        """Of every sample of a split at every layer, (N, L + 1)."""
+        arrays, size = self._splits[split], self.config.batch_size
+        read = lambda numbers: {name: array[np.asarray(numbers)] for name, array in arrays.items()}  # noqa: E731
+        batches = read_ahead(in_order(self._sizes[split], read, batch_size=size))
+        return np.concatenate([self._read(params, batch) for batch in batches])
+
+    def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
+        """Losses of the validation split."""
+        del multipliers
+        return Validation(self.split_losses(params, "validation"), {})
+
+    def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
+        """Losses of the test split."""
+        losses, config = self.split_losses(params, "test"), self.config
+        figures = {
+            "method": config.method,
+            **noise_figures(config),
+            "num_layers": self.num_layers,
+            "seed": config.seed,
+            "num_examples": len(losses),
+            "loss": {str(float(config.train_gamma)): float(losses[:, -1].mean())},
+            "parameters": num_parameters(params),
+        }
+        return figures, losses
+
+    def found(self) -> Row:
+        """Checksums of the arrays."""
+        return {split: _checksum(arrays) for split, arrays in self._splits.items()}
+
+    def facts(self) -> Row:
+        """None: a model of your own is built by your own code."""
+        return {}
+
+    def predict(self, params: Params, inputs: Batch) -> np.ndarray:
+        """Losses of every layer on a batch."""
+        return self._read(params, inputs)
+
+    def verdict(self, found: Row) -> str:
+        """Loss of the last layer, and feasibility."""
+        return f"loss {found['layer_losses'][-1]:.4g} on the test split, {feasibility_words(found)}"
+
+
+def _rows(split: str, arrays: Arrays) -> int:
+    sizes = {name: len(array) for name, array in arrays.items()}
+    if not sizes or len(set(sizes.values())) > 1 or 0 in sizes.values():
+        raise UserError(f"arrays of {split} must have the same number of rows, at least 1, got {sizes}")
+    return next(iter(sizes.values()))
+
+
+def _checksum(arrays: Arrays) -> int:
+    total = 0
+    for name, array in sorted(arrays.items()):
+        total = zlib.crc32(np.ascontiguousarray(array).tobytes(), zlib.crc32(name.encode(), total))
+    return total

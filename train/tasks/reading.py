@@ -1,0 +1,71 @@
+"""What the layers of a text classifier say of a text."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float
+
+from ..data.tokens import TokenBatch
+
+
+class Reading(NamedTuple):
+    """What one layer says of every text of a batch, or every layer of every text: leading axes as they come.
+
+    Attributes:
+      losses: cross entropy in nats.
+      entropies: of the predicted probabilities, in nats.
+      predictions: the most probable class.
+    """
+
+    losses: Any
+    entropies: Any
+    predictions: Any
+
+
+class SplitReading(NamedTuple):
+    """Every layer on a whole split at one strength of noise: arrays (N, L + 1) as in `Reading`, and labels (N,)."""
+
+    losses: np.ndarray
+    entropies: np.ndarray
+    predictions: np.ndarray
+    labels: np.ndarray
+
+    def accuracies(self) -> np.ndarray:
+        """(L + 1,) share of the texts that each layer is right about."""
+        return np.mean(self.predictions == self.labels[:, None], axis=0)
+
+
+class Prediction(NamedTuple):
+    """What a classifier says of one text.
+
+    Attributes:
+      text: the text, or of a pair the first.
+      label: the most probable class of the last layer.
+      probabilities: of the classes by layer, (L + 1, classes).
+      class_names: of the classes.
+    """
+
+    text: str
+    label: str
+    probabilities: np.ndarray
+    class_names: tuple[str, ...]
+
+
+def read_sample(logits: Float[Array, "batch classes"], labels: Any) -> Reading:
+    """What a layer's logits say of every text."""
+    logs = jax.nn.log_softmax(logits)
+    entropies = -jnp.sum(jnp.exp(logs) * logs, axis=-1)
+    return Reading(cross_entropy(logits, labels), entropies, jnp.argmax(logits, axis=-1))
+
+
+def cross_entropy(logits: Float[Array, "batch classes"], labels: Any) -> Float[Array, "batch"]:
+    """-log p(label), in nats."""
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+
+
+def draw_noise(key: jax.Array, batch: TokenBatch, dim: int, variance: float | Array) -> Float[Array, "batch n dim"]:
+    """Centred Gaussian noise of this variance for every token of a batch, padding included."""
+    return jnp.sqrt(jnp.asarray(variance, jnp.float32)) * jax.random.normal(key, (*batch.tokens.shape, dim))

@@ -1,0 +1,285 @@
+"""Video denoising: unrolled transformers on sequences of patches, plain and under descent constraints."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, UInt8
+
+from unroll_jax.models import UnrolledTransformer, dct, scaled_identity
+
+from ..config.errors import UserError
+from ..config.video import VideoConfig
+from ..data.clips import SPLITS
+from ..data.video import frames_from, frames_of, load, patch_sequences
+from ..sharding.mesh import keep_rows
+from ..sharding.parts import POLICIES
+from ..task import Log, Params, Row, SampleLosses, Task, Validation
+from .common import (
+    NOISE_SEED,
+    check_batch_size,
+    check_noise,
+    constrained_training,
+    feasibility_words,
+    noise_figures,
+    num_parameters,
+    on_batches,
+)
+from .facts import VideoFacts, VideoShape
+
+Clips = Float[Array, "batch frames pixels"]
+
+# Sequences a batch of the evaluation: no gradient is kept, so more fit than in training.
+BATCH_SIZE = 250
+# A trained layer leaves at most a few units silent; collapsed ones silence most of theirs.
+DEAD_SHARE = 0.5
+# Spread of an output over samples, relative to that of the input: a denoiser keeps most of it.
+CONSTANT_SPREAD = 0.1
+# Mean multipliers of feasible runs stay of the order of 1.
+WOUND_UP = 5.0
+
+
+class Noisy(NamedTuple):
+    """A batch with what is random in a step: pixels in [0, 1], and the same with noise."""
+
+    clean: Clips
+    noisy: Clips
+
+
+class SplitLosses(NamedTuple):
+    """Over a whole split at one noise level.
+
+    Attributes:
+      samples: (N, L + 1) loss of every sequence at every layer.
+      dead: (L + 1,) share of units that are 0 for every token of every sample.
+      spread: (L + 1,) standard deviation of the outputs over samples, averaged over tokens and units.
+    """
+
+    samples: np.ndarray
+    dead: np.ndarray
+    spread: np.ndarray
+
+
+class VideoTask(Task):
+    """f_l is the mean over sequences and frames of 1/2 |x_t - Phi_l,t|^2, pixels in [0, 1].
+
+    Layer 0 is the noisy input itself: the tokens are patches and need no embedding.
+
+    Source: Porras-Valenzuela, Hadou, Ribeiro, Section 4 and Appendix B.2.
+    """
+
+    def __init__(self, config: VideoConfig, data: VideoShape):
+        model, rank = config.model, config.model.rank
+        if rank is not None and not 1 <= rank <= data.token_dim:
+            raise UserError(f"--model.rank must be between 1 and the token width {data.token_dim}, got {rank}")
+        self._config, self.data, self.num_layers = config, data, model.num_layers
+        self._dtype = jnp.promote_types(model.dtype, jnp.float32)
+        self._variance = config.train_gamma * data.pixel_std
+        _check_reference(config, 0.5 * data.token_dim * self._variance)
+        self.model = UnrolledTransformer(
+            dim=data.token_dim,
+            num_layers=model.num_layers,
+            rank=rank,
+            dtype=jnp.dtype(model.dtype),
+            param_dtype=self._dtype,
+            remat=POLICIES[config.remat] or False,
+            V_init=dct(model.attention_scale),
+            W_init=scaled_identity(model.mixing),
+            U_init=scaled_identity(1.0 - model.mixing),
+        )
+        steps_an_epoch = max(data.num_sequences("train") // config.batch_size, 1)
+        self.training = constrained_training(config, num_layers=self.num_layers, steps_an_epoch=steps_an_epoch)
+        check_batch_size(config.batch_size, data.num_sequences("train"), "sequences")
+        self._read, self._clean = on_batches(self._layers), on_batches(self._denoised)
+
+    @property
+    def config(self) -> VideoConfig:
+        """All options."""
+        return self._config
+
+    def again(self, config: VideoConfig) -> "VideoTask":
+        """The same by another configuration, on the same data."""
+        return VideoTask(config, self.data)
+
+    def init(self, key: jax.Array) -> Params:
+        """Parameters of the transformer."""
+        return dict(self.model.init(key, jnp.zeros((1, self.data.num_tokens, self.data.token_dim))))
+
+    def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[UInt8[np.ndarray, "batch frames pixels"]]:
+        """Sequences of the train split."""
+        size, seed = self.config.batch_size, self.config.seed
+        return self.data.batches("train", batch_size=size, seed=seed, start_step=start_step, rows=rows)
+
+    def draw(self, batch: UInt8[Array, "batch frames pixels"], key: jax.Array) -> Noisy:
+        """Noise of the strength of training."""
+        clean = to_unit(batch, self._dtype)
+        return Noisy(clean, add_noise(clean, self._variance, key))
+
+    def outputs(self, params: Params, noisy: Clips, record: Callable[[Clips], Any]) -> Any:
+        """``record(output)`` of layers 0..L, stacked on a leading axis."""
+        return self.model.apply(params, noisy, record=record)
+
+    def losses(self, params: Params, batch: Noisy, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
+        """Of every sequence at every layer."""
+        del probe
+        # Sequences are averaged after the layers: over many devices, in one reduction rather than one a layer.
+        record = lambda y: _sample_losses(keep_rows(y), batch.clean)  # noqa: E731
+        return self.outputs(params, keep_rows(batch.noisy), record).T, {}
+
+    def split_losses(self, params: Params, split: str, gamma: float) -> SplitLosses:
+        """Losses and health of every layer on a split."""
+        losses, deads, spreads = [], [], []
+        for index, batch in enumerate(self.data.examples(split, batch_size=BATCH_SIZE)):
+            key = jax.random.fold_in(jax.random.key(NOISE_SEED), index)
+            samples, dead, spread = self._read(params, batch, gamma * self.data.pixel_std, key)
+            losses.append(samples.T)
+            deads.append(dead)
+            spreads.append(spread)
+        # A unit is dead if it is in every batch; the smallest share bounds that from above.
+        return SplitLosses(np.concatenate(losses), np.min(deads, axis=0), np.mean(spreads, axis=0))
+
+    def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
+        """At the noise of training."""
+        found = self.split_losses(params, "validation", self.config.train_gamma)
+        row = {"dead_share": found.dead.tolist(), "spread": found.spread.tolist()}
+        wound = np.zeros(0) if multipliers is None else multipliers
+        collapse = describe_collapse(found.dead, found.spread, found.samples.mean(axis=0), wound)
+        return Validation(found.samples, row, collapse=collapse)
+
+    def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
+        """RMSE over all pixels of all sequences, on the 0-255 scale, without clipping, at every noise level."""
+        config = self.config
+        by_gamma = {gamma: self.split_losses(params, "test", gamma).samples for gamma in config.noise_levels}
+        at_training = by_gamma[float(config.train_gamma)]
+        figures = {
+            "method": config.method,
+            **noise_figures(config),
+            "num_layers": self.num_layers,
+            "seed": config.seed,
+            "num_sequences": len(at_training),
+            "rmse": {str(gamma): self._rmse(losses[:, -1]) for gamma, losses in by_gamma.items()},
+            "noisy_rmse": {str(gamma): self._rmse(losses[:, 0]) for gamma, losses in by_gamma.items()},
+            "parameters": num_parameters(params),
+        }
+        return figures, at_training
+
+    def found(self) -> Row:
+        """Spread of the pixels, and how many sequences there are."""
+        sequences = {split: self.data.num_sequences(split) for split in SPLITS}
+        return {"pixel_std": self.data.pixel_std, "sequences": sequences}
+
+    def facts(self) -> Row:
+        """Sizes of tokens, and the spread of clean pixels, which noise is in units of."""
+        data = self.data
+        return {"pixel_std": data.pixel_std, "num_tokens": data.num_tokens, "token_dim": data.token_dim}
+
+    def predict(self, params: Params, inputs: Any, *, gamma: float = 0.0, seed: int = 0) -> np.ndarray:
+        """A picture or a video without its noise: uint8 (160, 160), or (frames, 160, 160), in grey levels.
+
+        Args:
+          params: of the model.
+          inputs: a picture or video: a file, or an array uint8 (height, width), (height, width, 3),
+            (frames, height, width) or (frames, height, width, 3). It is brought to what the model was trained on: grey,
+            160 x 160. A picture is taken for a video that stands still.
+          gamma: strength of noise to add before, as in training.
+          seed: of that noise.
+        """
+        check_noise(gamma, seed)
+        frames, still = frames_of(inputs)
+        length, side = self.data.num_tokens, math.isqrt(self.data.token_dim)
+        padded = np.concatenate([frames, np.repeat(frames[-1:], -len(frames) % length, axis=0)])
+        found, key = [], jax.random.key(seed)
+        for place in range(0, len(padded), length):
+            patches = patch_sequences(padded[place : place + length], side=side)
+            clean = self._clean(params, patches, gamma * self.data.pixel_std, jax.random.fold_in(key, place))
+            pixels = np.clip(np.round(255.0 * np.asarray(clean, np.float32)), 0, 255).astype(np.uint8)
+            found.append(frames_from(pixels, frames.shape[1:], side=side))
+        whole = np.concatenate(found)[: len(frames)]
+        return whole[0] if still else whole
+
+    def verdict(self, found: Row) -> str:
+        """RMSE at the noise of training, and feasibility."""
+        gamma = str(float(found["train_gamma"]))
+        rmse, noisy, words = found["rmse"][gamma], found["noisy_rmse"][gamma], feasibility_words(found)
+        return f"RMSE {rmse:.1f} against {noisy:.1f} of its input at gamma {found['train_gamma']}, {words}"
+
+    def _layers(self, params: Params, batch: Array, variance: Array, key: jax.Array) -> tuple[Array, Array, Array]:
+        """Losses, dead share and spread of every layer."""
+        clean = to_unit(batch)
+
+        def record(y: Clips) -> tuple[Array, Array, Array]:
+            dead = jnp.mean(jnp.all(y == 0.0, axis=(0, 1)), dtype=jnp.float32)
+            return _sample_losses(y, clean), dead, jnp.mean(jnp.std(y, axis=0))
+
+        return self.outputs(params, add_noise(clean, variance, key), record)
+
+    def _denoised(self, params: Params, batch: Array, variance: Array, key: jax.Array) -> Clips:
+        """The last layer's output."""
+        noisy = add_noise(to_unit(batch), variance, key)
+        return self.outputs(params, noisy, lambda y: y)[-1]
+
+    def _rmse(self, losses: np.ndarray) -> float:
+        """From 1/2 |error|^2 a frame's patch to the root mean squared error of a pixel on the 0-255 scale."""
+        return float(255.0 * np.sqrt(2.0 * np.mean(losses, dtype=np.float64) / self.data.token_dim))
+
+
+def open_video(config: VideoConfig, log: Log) -> VideoTask:
+    """The task on the data of its configuration."""
+    return VideoTask(config, load(config.data, log=log))
+
+
+def video_of(config: VideoConfig, facts: Row) -> VideoTask:
+    """The task that `VideoTask.facts` describes, without its data."""
+    return VideoTask(config, VideoFacts(**facts))
+
+
+def to_unit(batch: UInt8[Array, "..."], dtype: Any = jnp.float32) -> Float[Array, "..."]:
+    """Pixels 0..255 as floats in [0, 1]."""
+    return batch.astype(dtype) / 255.0
+
+
+def add_noise(clean: Float[Array, "..."], variance: float | Array, key: jax.Array) -> Float[Array, "..."]:
+    """``clean`` plus centred Gaussian noise of the given variance."""
+    return clean + jnp.sqrt(jnp.asarray(variance, clean.dtype)) * jax.random.normal(key, clean.shape, clean.dtype)
+
+
+def describe_collapse(
+    dead: np.ndarray, spread: np.ndarray, layer_losses: np.ndarray, multipliers: np.ndarray
+) -> str | None:
+    """One plain sentence if the model has collapsed, else None.
+
+    A model has collapsed when its output hardly depends on its input, or is no better than its input and a cause is in
+    sight: dead units, a layer that hardly depends on the input, or multipliers winding up. Arrays are of layers 0..L.
+    """
+    constant = spread < CONSTANT_SPREAD * spread[0]
+    # Under strong noise a constant output is better than the input.
+    if layer_losses[-1] < layer_losses[0] and not constant[-1]:
+        return None
+    causes = []
+    for layer in np.flatnonzero(dead[1:] > DEAD_SHARE)[:1] + 1:
+        causes.append(f"dead units ({dead[layer]:.0%} of layer {layer} is 0 for every input)")
+    for layer in np.flatnonzero(constant[1:])[:1] + 1:
+        causes.append(f"constant output (layer {layer} hardly depends on the input)")
+    if multipliers.size and np.max(multipliers) > WOUND_UP:
+        causes.append(f"multipliers winding up (the largest is {np.max(multipliers):.1f})")
+    if not causes:
+        return None
+    losses = f"output loss {layer_losses[-1]:.2f}, input {layer_losses[0]:.2f}"
+    return f"the model has collapsed ({losses}): {', '.join(causes)}"
+
+
+def _sample_losses(y: Clips, clean: Clips) -> Float[Array, "batch"]:
+    return 0.5 * jnp.mean(jnp.sum((y - clean) ** 2, axis=-1), axis=-1)
+
+
+def _check_reference(config: VideoConfig, input_loss: float) -> None:
+    reference = config.constraints.reference
+    if config.method != "erm" and reference is not None and reference < input_loss:
+        raise UserError(
+            f"--constraints.reference {reference} is below the loss of the noisy input, about {input_loss:.2f} at "
+            f"--train-gamma {config.train_gamma}, which no training can lower; raise it, or pass None"
+        )

@@ -1,0 +1,110 @@
+"""Exported weights: safetensors with the names of the parameters, and config.json, which says what they are."""
+
+import hashlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from .config.errors import UserError
+from .config.fields import from_json
+from .config.run import RunConfig
+from .runs import CONFIGS, check_values
+from .system.run_files import one_line, read_object
+from .task import Params, Row, Task
+
+FORMAT = "unroll_jax 2"
+MODEL, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
+AGAIN = "export the run again"
+
+
+class Export(NamedTuple):
+    """What an exported folder holds.
+
+    Attributes:
+      config: of the run.
+      facts: what the model needs to know of its data.
+      arrays: parameters by their keys joined by dots.
+      card: what else is said: experiment, step, feasible, multipliers, validation, figures.
+    """
+
+    config: RunConfig
+    facts: Row
+    arrays: dict[str, np.ndarray]
+    card: Row
+
+
+def is_export(folder: Path) -> bool:
+    """Whether a folder is one that `export` wrote, damaged or not."""
+    path = folder / CONFIG
+    return (folder / MODEL).exists() or (path.is_file() and b'"format": "unroll_jax' in path.read_bytes()[:200])
+
+
+def read_export(folder: Path) -> Export:
+    """What `export` wrote; files that are missing or damaged, or do not belong together, are refused."""
+    path, said = folder / MODEL, _read_config(folder)
+    try:
+        if hashlib.sha256(path.read_bytes()).hexdigest() != said["sha256"]:
+            raise UserError(f"{path} is damaged, or of another export than {CONFIG} beside it (sha256); {AGAIN}")
+        try:
+            with safe_open(path, framework="numpy") as file:
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        except (SafetensorError, ValueError, TypeError) as error:  # as where it holds what NumPy does not
+            raise UserError(f"{path} is damaged ({one_line(error)}); {AGAIN}") from None
+        told = {name: (tuple(array["shape"]), array["dtype"]) for name, array in said["parameters"].items()}
+        odd = _first_difference(told, {name: (array.shape, str(array.dtype)) for name, array in arrays.items()})
+        if odd is not None:
+            raise ValueError(f"it differs from {MODEL} in {odd}")
+        config = from_json(CONFIGS[said["task"]], said["config"], source=folder / CONFIG, again=AGAIN)
+        check_values(config, folder / CONFIG, AGAIN)
+        return Export(config, said["facts"], arrays, said)
+    except OSError as error:
+        raise UserError(f"cannot read {path} ({error.strerror}); {AGAIN}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{folder / CONFIG} is damaged ({one_line(error)}); {AGAIN}") from None
+
+
+def named_arrays(params: Params) -> dict[str, np.ndarray]:
+    """The arrays of parameters by their keys, fields and places joined by dots."""
+    found: dict[str, np.ndarray] = {}
+    for path, leaf in jax.tree.leaves_with_path(params):
+        if (name := _name(path)) in found:
+            raise UserError(f"two arrays of the parameters would be called {name}; give a key of theirs another name")
+        found[name] = np.asarray(leaf)
+    return found
+
+
+def restored(task: Task, arrays: dict[str, np.ndarray], *, source: Path | str = CONFIG) -> Params:
+    """The parameters of a task from `named_arrays`, the same bit for bit; errors call what describes it ``source``."""
+    like = jax.eval_shape(lambda: task.init(jax.random.key(0)))
+    shapes = {_name(path): leaf.shape for path, leaf in jax.tree.leaves_with_path(like)}
+    if odd := _first_difference(shapes, {name: array.shape for name, array in arrays.items()}):
+        raise UserError(f"the parameters do not fit the model that {source} describes, first {odd}; {AGAIN}")
+    return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in shapes])
+
+
+def _read_config(folder: Path) -> Row:
+    path = folder / CONFIG
+    if not path.is_file():
+        raise UserError(f"{folder} is no exported folder: it has no {CONFIG}; `python -m train export RUN` makes one")
+    try:
+        said = read_object(path)
+    except UserError:
+        raise UserError(f"{path} is damaged; {AGAIN}") from None
+    if said.get("format") != FORMAT:
+        raise UserError(f"{path}: format must be {FORMAT!r}, got {said.get('format')!r}; {AGAIN}")
+    return said
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def _first_difference(said: Row, found: Row) -> str | None:
+    """The first name that only one has, or that is of another shape or dtype."""
+    for name in sorted(set(said) | set(found)):
+        if said.get(name) != found.get(name):
+            return f"{name} ({said.get(name, 'missing')} and {found.get(name, 'missing')})"
+    return None

@@ -1,0 +1,118 @@
+"""Layer losses and multipliers as arrays that are checked, and the mean of the losses over many batches."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float, Int
+
+from unroll_jax.arguments import typed
+
+__all__ = ["LossMean", "add_losses", "as_losses", "as_multipliers", "as_numbers", "check_function", "empty_mean"]
+
+
+class LossMean(NamedTuple):
+    """Mean of each layer's loss over the samples seen so far (layers_and_one,), and how many they were."""
+
+    losses: Float[Array, "layers_and_one"]
+    samples: Int[Array, ""]
+
+
+def as_losses(name: str, value: Any) -> Float[Array, "..."]:
+    """``value`` as a floating array; integers become float32, which holds them exactly up to 2^24.
+
+    Raises:
+      TypeError: if it does not hold real numbers.
+    """
+    try:
+        array = jnp.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be an array of numbers, got {type(value).__name__}") from error
+    if jnp.issubdtype(array.dtype, jnp.integer):
+        return array.astype(jnp.promote_types(array.dtype, jnp.float32))
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise TypeError(f"{name} must hold real numbers, got {array.dtype}")
+    return array
+
+
+def as_numbers(name: str, value: Any) -> np.ndarray:
+    """``value``, a number or several that are known, in float64.
+
+    Raises:
+      TypeError: if it is traced, or holds anything else.
+    """
+    if isinstance(value, Tracer):
+        raise TypeError(f"{name} must be known beforehand, got a traced value; pass a Python number")
+    try:
+        given = np.asarray(value)
+        if given.dtype.kind not in "iuf" and value is not None:
+            raise TypeError(given.dtype)
+        return given.astype(float)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be a number, or several, got {value!r}") from error
+
+
+def check_function(name: str, value: Any, example: str) -> None:
+    """Checks that ``value`` can be called; ``example`` names one that can.
+
+    Raises:
+      TypeError: if it cannot.
+    """
+    if not callable(value):
+        raise TypeError(f"{name} must be a function such as {example}, got {value!r}")
+
+
+def as_multipliers(value: Any, shape: tuple[int, ...]) -> Float[Array, "constraints"]:
+    """``value`` as multipliers of violations of a shape.
+
+    Raises:
+      TypeError: if they are not real numbers.
+      ValueError: if there is not one for each violation, or a value that is known is negative or not a number.
+    """
+    multipliers = as_losses("multipliers", value)
+    if multipliers.shape != shape:
+        raise ValueError(f"multipliers must have shape {shape}, one a constraint, got {multipliers.shape}")
+    known = not isinstance(multipliers, Tracer) and multipliers.is_fully_addressable
+    if known and not np.all(np.asarray(multipliers) >= 0.0):
+        raise ValueError(f"multipliers must be at least 0, got {multipliers}")
+    return multipliers
+
+
+@typed
+def empty_mean(num_layers: int) -> LossMean:
+    """The mean over no sample, of a model with ``num_layers`` layers.
+
+    Raises:
+      ValueError: if num_layers < 1.
+    """
+    if num_layers < 1:
+        raise ValueError(f"num_layers must be at least 1, got {num_layers}")
+    return LossMean(jnp.zeros(num_layers + 1), jnp.zeros((), jnp.int32))
+
+
+def add_losses(
+    mean: LossMean, layer_losses: Float[Array, "layers_and_one"], num_samples: int | Int[Array, ""]
+) -> LossMean:
+    """The mean with one more batch, which counts by its number of samples.
+
+    Its constraints are those of the train set: an epoch's dual step is ``update(state, constraints(mean.losses))``. A
+    step of accumulated gradients takes them so as well, since the mean of violations over batches is something else
+    once batches differ in size or a constraint is not affine.
+
+    Args:
+      mean: over the batches so far.
+      layer_losses: means f_0..f_L over the batch; no gradient flows to them.
+      num_samples: in the batch, over all devices; positive.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> mean = add_losses(empty_mean(1), jnp.array([4.0, 2.0]), 3)
+      >>> add_losses(mean, jnp.array([8.0, 6.0]), 1).losses.tolist()
+      [5.0, 3.0]
+    """
+    losses = jax.lax.stop_gradient(jnp.asarray(layer_losses, mean.losses.dtype))
+    samples = mean.samples + num_samples
+    share = jnp.asarray(num_samples, losses.dtype) / samples.astype(losses.dtype)
+    return LossMean(mean.losses + share * (losses - mean.losses), samples)

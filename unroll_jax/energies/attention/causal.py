@@ -1,0 +1,265 @@
+"""Attention to predecessors alone, and what it lowers; the sweep in order that lowers the whole energy."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from unroll_jax.arguments import typed
+from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
+from unroll_jax.energies.attention.graphs import EdgeList, Graph
+from unroll_jax.energies.attention.pairwise import AttentionParams, attention
+from unroll_jax.energies.attention.rho import Rho, RhoLike, resolve_rho
+from unroll_jax.energies.attention.sums import combine, rectangle_energy, rectangle_sums, weighted_mean
+from unroll_jax.energies.examples import Example, normal
+from unroll_jax.energies.inputs import check_known, check_params, guarded, project
+
+__all__ = ["causal_attention", "causal_attention_example", "sweep_attention", "sweep_attention_example"]
+
+
+@typed
+def causal_attention(
+    *,
+    rho: RhoLike = "softmax",
+    form: str = "jacobi",
+    step_size: float = 1.0,
+    mask: Any = None,
+    dim: int | None = None,
+    rank: int | None = None,
+    block: int | None = None,
+) -> Descent:
+    r"""Attention of each token to its predecessors, as a descent step on its own energy while they are held.
+
+    With a context C = x and N(u) the tokens that u attends to, v < u unless ``mask`` says otherwise,
+
+    .. math:: E(Y; C) = \sum_u \sum_{v \in N(u)} \rho(\tfrac12 |W_a^T (y_u - c_v)|^2) , \qquad
+              y_u' = (1 - a) y_u + a \frac{\sum_{v \in N(u)} \gamma_{uv} c_v + s y_u}{\sum_{v \in N(u)} \gamma_{uv} + s}
+
+    with :math:`\gamma_{uv} = \rho'(\tfrac12 |W_a^T (y_u - c_v)|^2)`, s = 0 for ``form="jacobi"`` and s = rho'(0) for
+    ``form="softmax"``. A token that attends to nobody, with s = 0, stays. **x = None takes C = Y**, the state itself:
+    a decoder's layer, whose softmax form is causal softmax attention, :math:`softmax_{v \le u}( z_u . z_v -
+    \tfrac12 |z_v|^2 ) Y`.
+
+    *What still descends.* The step never raises E( . ; C), nor any token's own share of it, for every context held,
+    rho concave and nondecreasing, mask, and a in (0, 1]: given C the sum falls apart into tokens, and the step with
+    s = 0, a = 1 minimises each one's tangent majoriser. So a layer with C = Y lowers E( . ; Y), and layers that share
+    one context x lower E( . ; x) again and again.
+
+    *What is lost.* E(Y; Y) is the pair energy of `attention`, each pair once, and a layer with C = Y may raise it: what
+    a token gains with its predecessors its successors may lose, who are not asked. `sweep_attention` lowers E(Y; Y),
+    but looks ahead. Fixed points with C = Y are those where each token is the mean of its predecessors by weights
+    gamma: where these are positive, only Y whose tokens are all alike (to W_a) to the first.
+
+    Args:
+      rho: a name of `RHOS`, a `Rho`, or a function z -> rho(z), checked to be concave and nondecreasing.
+      form: "jacobi" or "softmax", see above.
+      step_size: a in (0, 1], unitless; 1 is the undamped step.
+      mask: boolean (n, n), True in row u where u attends to v, in any direction; None is v < u. The diagonal does not
+        count.
+      dim: width d of the tokens, to learn W_a of shape (dim, rank); None uses the tokens as they are.
+      rank: columns k of W_a, at most ``dim``; None means ``dim``.
+      block: tokens that look back at a time: memory O(n block), in value and derivatives, for the price of computing
+        them again in the backward pass. None takes all at once, O(n^2).
+
+    Returns:
+      A `Descent` with params `AttentionParams`; ``x`` is the context C, broadcastable to y, or None for y itself, or
+      an `Anchor` of it and of the tokens that are there.
+
+    Raises:
+      ValueError: if an option is outside what is stated here; while tracing, if params, y, x and mask do not fit.
+      TypeError: while tracing, if y or x is not floating.
+
+    Source: ours; Yang, Huang, Wipf (2022) have undirected graphs alone.
+
+    Example:
+      >>> import jax
+      >>> layer = causal_attention(form="softmax")
+      >>> params, y = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (5, 3))
+      >>> bool(layer.energy(params, layer.step(params, y, None), y) < layer.energy(params, y, y))
+      True
+    """
+    undirected = attention(rho=rho, form=form, step_size=step_size, dim=dim, rank=rank, block=block)  # checks options
+    chosen, table = resolve_rho(rho), _check_directed(mask)
+    shape = None if dim is None else (dim, rank or dim)
+
+    def energy(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
+        def sums(rows: Array, columns: Array, _: Array, neighbours: Array) -> tuple[Array]:
+            return (rectangle_energy(chosen, rows, columns, neighbours)[..., None],)
+
+        return jnp.sum(_by_rows(sums, params.W_a, *prepare(params, y, x), table, block)[0], axis=(-2, -1))
+
+    def step(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Array:
+        tokens, context, present = prepare(params, y, x)
+
+        def sums(*rectangle: Array) -> tuple[Array, Array]:
+            return rectangle_sums(chosen, *rectangle, bounded=form == "softmax")[1:]
+
+        log_weight, mean = _by_rows(sums, params.W_a, tokens, context, present, table, block)
+        if form == "softmax":
+            assert chosen.log_slope is not None
+            itself = chosen.log_slope(jnp.zeros((), tokens.dtype))
+            log_weight, mean = combine([(log_weight, mean), (itself, tokens)])
+        return _move(y, tokens, log_weight, mean, step_size, present)
+
+    def prepare(params: AttentionParams, y: Array, x: Any) -> tuple[Array, Array, Array | None]:
+        check_tokens(y, x, dim=dim)
+        check_params("W_a", params.W_a, shape)
+        context, present = as_anchor(x)
+        tokens = blank_absent(y, present).astype(compute_dtype(y, params.W_a))
+        if context is None:
+            return tokens, tokens, present
+        context = blank_absent(context, present).astype(tokens.dtype)
+        return tokens, jnp.broadcast_to(context, tokens.shape), present
+
+    return guarded(Descent(init=undirected.init, energy=energy, step=step), AttentionParams)
+
+
+@typed
+def sweep_attention(
+    *,
+    rho: RhoLike = "softmax",
+    ridge: float = 0.0,
+    step_size: float = 1.0,
+    mask: Any = None,
+    dim: int | None = None,
+    rank: int | None = None,
+) -> Descent:
+    r"""Attention token by token: each sees its predecessors as they now are, and its successors as they were.
+
+    The energy, params and x are those of `attention`. One step visits the tokens in order (Gauss-Seidel); token u goes
+
+    .. math:: y_u \leftarrow (1 - a) y_u
+                  + a \frac{\sum_{v \ne u} \gamma_{uv} y_v + r b_u}{\sum_{v \ne u} \gamma_{uv} + r} ,
+              \qquad \gamma_{uv} = \rho'(\tfrac12 |W_a^T (y_u - y_v)|^2) ,
+
+    with the y_v and gamma of that moment. Each visit minimises E's tangent majoriser over one token (a = 1), so none
+    raises E, for a in (0, 1]: unlike `causal_attention`, of all pairs in either direction. Its price is a ``lax.scan``
+    over the n tokens, each O(n d).
+
+    Args:
+      rho: a name of `RHOS`, a `Rho`, or a function z -> rho(z), checked to be concave and nondecreasing.
+      ridge: r >= 0, weight of the pull to the anchor.
+      step_size: a in (0, 1], unitless; 1 is the undamped step.
+      mask: symmetric boolean (n, n), True where a pair is in the graph; None is the complete graph.
+      dim: width d of the tokens, to learn W_a of shape (dim, rank); None uses the tokens as they are.
+      rank: columns k of W_a, at most ``dim``; None means ``dim``.
+
+    Returns:
+      A `Descent` with params `AttentionParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor`.
+
+    Raises:
+      ValueError: if an option is outside what is stated here; while tracing, if params, y, x and mask do not fit.
+      TypeError: while tracing, if y or x is not floating.
+
+    Source: ours; the sequential counterpart of Yang, Huang, Wipf (2022), Theorem 3.1.
+    """
+    table = _check_directed(mask)
+    at_once = attention(rho=rho, ridge=ridge, step_size=step_size, mask=mask, dim=dim, rank=rank)
+    chosen = resolve_rho(rho)
+    shape = None if dim is None else (dim, rank or dim)
+
+    def step(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Array:
+        check_tokens(y, x, dim=dim)
+        check_params("W_a", params.W_a, shape)
+        anchor, present = as_anchor(x)
+        tokens = blank_absent(y, present).astype(compute_dtype(y, params.W_a))
+        n = tokens.shape[-2]
+        _check_length(table, tokens)
+        anchors = jnp.zeros_like(tokens)
+        if anchor is not None:
+            anchors = jnp.broadcast_to(blank_absent(anchor, present), y.shape).astype(tokens.dtype)
+        there = jnp.ones(n, bool) if present is None else present
+
+        def visit(tokens: Array, u: Array) -> tuple[Array, None]:
+            token = jax.lax.dynamic_index_in_dim(tokens, u, -2)
+            others = jnp.arange(n) != u
+            neighbours = ((others if table is None else others & jnp.asarray(table)[u]) & there)[..., None, :]
+            differences = project(tokens - token, params.W_a)
+            distances = jnp.where(neighbours, 0.5 * jnp.sum(differences**2, axis=-1)[..., None, :], 1.0)
+            pulls: list[tuple[Any, Array]] = [weighted_mean(_logits(chosen, distances, neighbours), tokens)]
+            if ridge > 0.0:
+                pulls.append((math.log(ridge), jax.lax.dynamic_index_in_dim(anchors, u, -2)))
+            log_weight, mean = combine(pulls)
+            moved = _move(token, token, log_weight, mean, step_size, None)
+            return jax.lax.dynamic_update_index_in_dim(tokens, moved, u, -2), None
+
+        swept = jax.lax.scan(visit, tokens, jnp.arange(n))[0].astype(y.dtype)
+        return swept if present is None else jnp.where(present[..., None], swept, y)
+
+    return guarded(Descent(init=at_once.init, energy=at_once.energy, step=step), AttentionParams)
+
+
+def causal_attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """Causal softmax attention; x is the context that its energy holds."""
+    y, x = normal(key, 2, batch)
+    return causal_attention(form="softmax"), y, x
+
+
+def sweep_attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """Attention token by token, with a ridge."""
+    y, x = normal(key, 2, batch)
+    return sweep_attention(ridge=0.5), y, x
+
+
+def _check_directed(mask: Any) -> np.ndarray | None:
+    if mask is None:
+        return None
+    if isinstance(mask, Graph | EdgeList):
+        raise ValueError(f"mask must be a boolean (n, n) array, got the graph {mask.name}, which only attention takes")
+    check_known("mask", mask)
+    table = np.asarray(mask)
+    if table.dtype != np.bool_ or table.ndim != 2 or table.shape[0] != table.shape[1]:
+        raise ValueError(f"mask must be a boolean (n, n) array, got {table.dtype} of shape {table.shape}")
+    return table
+
+
+def _check_length(table: np.ndarray | None, tokens: Array) -> None:
+    if table is not None and len(table) != tokens.shape[-2]:
+        raise ValueError(f"mask is {table.shape}, but y has n={tokens.shape[-2]} tokens (shape {tokens.shape})")
+
+
+def _by_rows(
+    sums: Callable[..., tuple[Array, ...]],
+    W_a: Array | None,
+    tokens: Array,
+    context: Array,
+    present: Array | None,
+    table: np.ndarray | None,
+    block: int | None,
+) -> list[Array]:
+    """``sums`` of every token against its neighbours in the context, ``block`` tokens at a time."""
+    _check_length(table, tokens)
+    n = tokens.shape[-2]
+    shift = jnp.mean(context, axis=-2, keepdims=True)  # distances do not feel it, their digits do
+    z, c = (project(part - shift, W_a) for part in (tokens, context))
+
+    def some(u: Array) -> tuple[Array, ...]:
+        v = jnp.arange(n)
+        neighbours = u[:, None] > v if table is None else jnp.asarray(table)[u] & (u[:, None] != v)
+        if present is not None:
+            neighbours = neighbours & jnp.take(present, u, axis=-1)[..., :, None] & present[..., None, :]
+        return sums(jnp.take(z, u, axis=-2), c, context, neighbours)
+
+    size = min(n, block or n)
+    rows = jnp.minimum(jnp.arange(-(-n // size) * size).reshape(-1, size), n - 1)  # what is over is cut off again
+    if len(rows) == 1:
+        return list(some(rows[0]))
+    found = jax.lax.map(jax.checkpoint(some, prevent_cse=False), rows)
+    joined = [jnp.moveaxis(part, 0, -3) for part in found]
+    return [part.reshape(*part.shape[:-3], -1, part.shape[-1])[..., :n, :] for part in joined]
+
+
+def _logits(rho: Rho, distances: Array, neighbours: Array) -> Array:
+    assert rho.log_slope is not None
+    return jnp.where(neighbours, rho.log_slope(distances), -jnp.inf)
+
+
+def _move(y: Array, tokens: Array, log_weight: Array, mean: Array, step_size: float, present: Array | None) -> Array:
+    """Each token towards its mean; one that nothing pulls, or that is absent, stays."""
+    moved = jnp.where(jnp.isneginf(log_weight), tokens, mean)
+    stepped = (tokens + step_size * (moved - tokens)).astype(y.dtype)
+    return stepped if present is None else jnp.where(present[..., None], stepped, y)

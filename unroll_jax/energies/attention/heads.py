@@ -1,0 +1,279 @@
+"""Attention with several heads: a sum of pairwise energies, and the step that lowers the sum."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.arguments import typed
+from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
+from unroll_jax.energies.attention.graphs import check_mask
+from unroll_jax.energies.attention.least_squares import least_squares
+from unroll_jax.energies.attention.pairs import neighbourhood, pair_energy
+from unroll_jax.energies.attention.pairwise import FORMS
+from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
+from unroll_jax.energies.attention.sums import combine
+from unroll_jax.energies.examples import DIM, Example, normal
+from unroll_jax.energies.inputs import check_params, guarded
+from unroll_jax.steps import vary_like
+
+__all__ = ["MAJORISERS", "HeadsParams", "multihead_attention", "multihead_attention_example", "orthonormal_heads"]
+
+MAJORISERS = ("block", "scalar", "orthogonal")
+
+
+class HeadsParams(NamedTuple):
+    """W_a (num_heads, dim, rank): the weight of each head."""
+
+    W_a: Float[Array, "h d k"]
+
+
+@typed
+def multihead_attention(
+    dim: int,
+    *,
+    num_heads: int,
+    rank: int | None = None,
+    majoriser: str = "block",
+    rho: RhoLike = "softmax",
+    form: str = "jacobi",
+    ridge: float = 0.0,
+    step_size: float = 1.0,
+    mask: Any = None,
+    block: int | None = None,
+) -> Descent:
+    r"""Attention with several heads as a descent step on the sum of their pairwise energies.
+
+    With tokens as rows of Y, heads :math:`Z^h = Y W_h` and the anchor B = x (0 when x is None),
+
+    .. math:: E(Y) = \sum_h \Bigl( \sum_{\{u,v\} \in G} \rho(\tfrac12 |z^h_u - z^h_v|^2)
+                     + \tfrac r2 |(Y - B) W_h|_F^2 \Bigr) .
+
+    Each head has weights :math:`\gamma^h_{uv}` of its own and pulls what it sees of a token to a mean of its own:
+
+    .. math:: m_u^h = \frac{\sum_{v \ne u} \gamma^h_{uv} z^h_v + r W_h^T b_u + s z^h_u}{D_u^h} , \qquad
+              D_u^h = \sum_{v \ne u} \gamma^h_{uv} + r + s ,
+
+    with s = 0 for ``form="jacobi"`` and s = rho'(0) for ``form="softmax"``. The step is
+
+    .. math:: y_u' = y_u - a P_u^+ g_u , \qquad g_u = \sum_h D_u^h W_h (z_u^h - m_u^h) = \nabla_{y_u} E ,
+
+    and ``majoriser`` chooses P:
+
+    - ``"block"``: :math:`P_u = \sum_h D_u^h W_h W_h^T`. With a = 1 the token goes where it fits all its heads best, to
+      the y nearest to it of least :math:`\sum_h D_u^h |W_h^T y - m_u^h|^2`: with W_h of independent columns, at most d
+      together, every head gets its mean. One linear system a token, of min(d, num_heads rank) unknowns, solved by
+      conjugate gradients; no (d, d) array is formed. The step is :math:`P^+ g` only up to a raised trace, a larger P,
+      so that it still descends. With eigenvalues of :math:`P_u` of less than about 1e-3 of its trace (1e-6 in float64)
+      it falls short of their directions: by about 1e-4 in float64 where one column of W_a is scaled by 1e-3.
+    - ``"scalar"``: :math:`P_u = (\sum_h D_u^h \lambda_h) I`, :math:`\lambda_h \ge |W_h|_2^2`. No system to solve, but
+      the steps are shorter, the more so the more heads there are.
+    - ``"orthogonal"``: heads kept orthonormal, :math:`W_g^T W_h = 0` and :math:`W_h^T W_h = I` (the params are made so
+      by `orthonormal_heads` at each call). Then P of "block" needs no solving, and the step is the standard multi-head
+      output plus what no head sees: with ``form="softmax"``, r = 0 and rho = softmax,
+
+      .. math:: Y' = (1 - a) Y + a \Bigl( \sum_h softmax_v( z^h_u . z^h_v - \tfrac12 |z^h_v|^2 ) \, Y W_h W_h^T
+                + Y \bigl( I - \sum_h W_h W_h^T \bigr) \Bigr) .
+
+    No choice ever raises E, for every rho concave and nondecreasing, every undirected graph, W_h, r >= 0, B and a in
+    (0, 1]. E lies below its tangent quadratic, whose Hessian is
+    :math:`H = \sum_h (D^h - s - A^h) \otimes W_h W_h^T`, :math:`A^h = (\gamma^h_{uv})`. As :math:`D^h + A^h` is
+    diagonally dominant and a Kronecker product of positive semidefinite matrices is one,
+
+    .. math:: 2 P - H \succeq \sum_h (D^h + s + A^h) \otimes W_h W_h^T \succeq 0
+
+    for P of "block", hence for the larger one of "scalar". The gradient lies in the range of P, so x = P^+ g has
+    g.x = x.Px, and along the step the quadratic changes by :math:`-a g.x + \tfrac{a^2}{2} x.Hx \le -a (1 - a) x.Px`.
+    The same holds for any larger P: that is how the systems of "block" are solved where they are nearly singular.
+
+    One head has the energy of ``attention(dim=dim, rank=rank)`` and, in "block", moves Z the same way; the part of Y
+    that W_a does not see stays here, while `attention` averages it along. A token without neighbours stays.
+
+    Args:
+      dim: width d of the tokens.
+      num_heads: number of heads, at least 1.
+      rank: columns k of each W_h, at most ``dim``; None means dim // num_heads, as usual.
+      majoriser: "block", "scalar" or "orthogonal", see above; the last needs num_heads rank <= dim.
+      rho: a name of `RHOS`, a `Rho`, or a function z -> rho(z), checked to be concave and nondecreasing.
+      form: "jacobi" or "softmax", see above.
+      ridge: r >= 0, weight of the pull to the anchor.
+      step_size: a in (0, 1], unitless; 1 is the undamped step.
+      mask: as in `attention`.
+      block: as in `attention`.
+
+    Returns:
+      A `Descent` with params `HeadsParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor` of it
+      and of the tokens that are there.
+
+    Raises:
+      ValueError: if an option is outside what is stated here; while tracing, if params, y, x and mask do not fit.
+      TypeError: while tracing, if y or x is not floating.
+
+    Source: ours; Yang, Huang, Wipf (2022) treat one head. The majoriser is theirs, eq. 9, summed over heads.
+
+    Example:
+      >>> import jax
+      >>> layer = multihead_attention(6, num_heads=2, majoriser="orthogonal", form="softmax")
+      >>> params, y = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (5, 6))
+      >>> bool(layer.energy(params, layer.step(params, y, None), None) < layer.energy(params, y, None))
+      True
+    """
+    _check_options(dim, num_heads, rank, majoriser, form, ridge, step_size)
+    chosen, graph, width = resolve_rho(rho), check_mask(mask), rank or dim // num_heads
+    assert chosen.log_slope is not None
+    log_slope = chosen.log_slope
+
+    def init(key: jax.Array) -> HeadsParams:
+        return _first_heads(key, dim, num_heads, width, orthogonal=majoriser == "orthogonal")
+
+    def energy(params: HeadsParams, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
+        tokens, anchor, present, W = prepare(params, y, x)
+        z = _project(tokens, W)
+        pairs = pair_energy(chosen, z, graph, present, block=block)
+        return jnp.sum(pairs, axis=-1) + _pull(ridge, W, z, tokens, anchor)
+
+    def step(params: HeadsParams, y: Array, x: Array | Anchor | None = None) -> Array:
+        return step_and_energy(params, y, x)[0]
+
+    def step_and_energy(
+        params: HeadsParams, y: Array, x: Array | Anchor | None = None
+    ) -> tuple[Array, Float[Array, "*batch"]]:
+        tokens, anchor, present, W = prepare(params, y, x)
+        z = _project(tokens, W)
+        around = neighbourhood(chosen, z, z, graph, present, block=block, bounded=form == "softmax")
+        itself = log_slope(jnp.zeros((), z.dtype)) if form == "softmax" else -jnp.inf
+        pulls = [(around.log_degree, around.mean), (itself, z)]
+        if ridge > 0.0:
+            pulls.append((math.log(ridge), jnp.zeros_like(z) if anchor is None else _project(anchor, W)))
+        log_weights, mean = combine(pulls)
+        stepped = (tokens - step_size * _solve(majoriser, W, log_weights, z - mean)).astype(y.dtype)
+        stepped = stepped if present is None else jnp.where(jnp.swapaxes(present, -1, -2), stepped, y)
+        return stepped, jnp.sum(around.energy, axis=-1) + _pull(ridge, W, z, tokens, anchor)
+
+    def prepare(params: HeadsParams, y: Array, x: Any) -> tuple[Array, Array | None, Array | None, Array]:
+        """Tokens and anchor in the dtype of the computation, which tokens are there (*batch, 1, n), and the heads."""
+        check_tokens(y, x, dim=dim)
+        check_params("W_a", params.W_a, (num_heads, dim, width))
+        anchor, present = as_anchor(x)
+        dtype = compute_dtype(y, params.W_a)
+        tokens, anchor = (v if v is None else blank_absent(v, present).astype(dtype) for v in (y, _rows(anchor)))
+        W = params.W_a.astype(dtype)
+        W = orthonormal_heads(W) if majoriser == "orthogonal" else W
+        assert tokens is not None
+        return tokens, anchor, None if present is None else present[..., None, :], W
+
+    return guarded(Descent(init, energy, step, step_and_energy), HeadsParams)
+
+
+def orthonormal_heads(W_a: Float[Array, "h d k"]) -> Float[Array, "h d k"]:
+    """Heads with W_g^T W_h = 0 and W_h^T W_h = I that span, up to any h, what those of W_a span.
+
+    Args:
+      W_a: heads of independent columns, at most d of them together.
+
+    Returns:
+      Their orthonormalised columns, by a QR decomposition.
+    """
+    joined, _ = jnp.linalg.qr(_join(W_a))
+    return _split(joined, W_a.shape[0])
+
+
+def multihead_attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """Two heads that together see all of a token, and a ridge."""
+    y, x = normal(key, 2, batch)
+    return multihead_attention(DIM, num_heads=2, ridge=0.5), y, x
+
+
+def _first_heads(key: jax.Array, dim: int, num_heads: int, width: int, *, orthogonal: bool) -> HeadsParams:
+    if orthogonal:
+        columns = jax.nn.initializers.orthogonal()(key, (dim, num_heads * width))
+        return HeadsParams(_split(columns, num_heads))
+    xavier = jax.nn.initializers.variance_scaling(1.0, "fan_avg", "normal", batch_axis=0)
+    return HeadsParams(xavier(key, (num_heads, dim, width)))
+
+
+def _rows(anchor: Any) -> Any:
+    """One row for all tokens, (d,), is one of a matrix."""
+    return None if anchor is None else jnp.atleast_2d(anchor)
+
+
+def _project(tokens: Array, W: Float[Array, "h d k"]) -> Float[Array, "*batch h n k"]:
+    return jnp.einsum("...nd,hdk->...hnk", tokens, W)
+
+
+def _pull(ridge: float, W: Float[Array, "h d k"], z: Array, tokens: Array, anchor: Array | None) -> Array:
+    """The ridge's energy (*batch,), with z the projected tokens."""
+    if ridge == 0.0:
+        return jnp.zeros(z.shape[:-3], z.dtype)
+    pulled = z if anchor is None else _project(tokens - anchor, W)
+    return 0.5 * ridge * jnp.sum(pulled**2, axis=(-3, -2, -1))
+
+
+def _solve(
+    majoriser: str, W: Float[Array, "h d k"], log_weights: Float[Array, "*batch h n 1"], offset: Array
+) -> Float[Array, "*batch n d"]:
+    """P_u^+ g_u of every token, from the log of D_u^h and the offset z_u^h - m_u^h of its heads."""
+    alone = jnp.isneginf(log_weights)
+    offset = jnp.where(alone, 0.0, offset)
+    if majoriser == "orthogonal":
+        return jnp.einsum("...hnk,hdk->...nd", offset, W)
+    # P and g may be scaled alike: of each token's heads the heaviest now has weight 1.
+    largest = jnp.max(log_weights, axis=-3, keepdims=True)
+    log_weights = log_weights - jax.lax.stop_gradient(jnp.where(jnp.isneginf(largest), 0.0, largest))
+    if majoriser == "scalar":
+        weights = jnp.exp(log_weights)
+        size = jnp.sum(weights[..., 0] * _norm_bound(W)[:, None], axis=-2)[..., None]
+        return jnp.einsum("...hnk,hdk->...nd", weights * offset, W) / jnp.where(size == 0.0, 1.0, size)
+    roots, columns = jnp.broadcast_to(jnp.exp(0.5 * log_weights), offset.shape), W.shape[0] * W.shape[2]
+    rows = [jnp.moveaxis(part, -3, -2) for part in (roots, offset)]
+    # One axis at a time: that of the examples may be sharded.
+    rows = [part.reshape(*part.shape[:-2], columns).reshape(-1, columns) for part in rows]
+    with jax.default_matmul_precision("highest"):
+        moved = least_squares(vary_like(_join(W), offset), *rows)
+    return moved.reshape(*offset.shape[:-3], offset.shape[-2], W.shape[1])
+
+
+def _norm_bound(W: Float[Array, "h d k"]) -> Float[Array, " h"]:
+    """At least |W_h|_2^2, at most k^(1/16) times it: the 16-norm of the eigenvalues of W_h^T W_h."""
+    gram = jnp.swapaxes(W, -1, -2) @ W
+    square = jnp.sum(gram**2, axis=(-2, -1), keepdims=True)
+    none = square == 0.0  # roots have no derivative at 0
+    size = jnp.sqrt(jnp.where(none, 1.0, square))
+    power = gram / size
+    for _ in range(3):
+        power = power @ power
+    total = jnp.sum(power**2, axis=(-2, -1), keepdims=True)
+    bound = size * jnp.where(none, 1.0, total) ** (1.0 / 16.0)
+    return jnp.where(none, 0.0, bound)[..., 0, 0]
+
+
+def _join(W: Float[Array, "h d k"]) -> Float[Array, "d m"]:
+    """The columns of all heads side by side, (d, h k)."""
+    return jnp.moveaxis(W, 0, 1).reshape(W.shape[1], -1)
+
+
+def _split(columns: Float[Array, "d m"], num_heads: int) -> Float[Array, "h d k"]:
+    return jnp.moveaxis(columns.reshape(columns.shape[0], num_heads, -1), 1, 0)
+
+
+def _check_options(
+    dim: int, num_heads: int, rank: int | None, majoriser: str, form: str, ridge: float, step_size: float
+) -> None:
+    if dim < 1:
+        raise ValueError(f"dim must be at least 1, got {dim}")
+    if num_heads < 1 or (rank is None and num_heads > dim):
+        raise ValueError(f"num_heads must be at least 1, and at most dim={dim} unless rank is given, got {num_heads}")
+    if rank is not None and not 1 <= rank <= dim:
+        raise ValueError(f"rank must be between 1 and dim={dim}, got {rank}")
+    if majoriser not in MAJORISERS:
+        raise ValueError(f"majoriser must be one of {MAJORISERS}, got {majoriser!r}")
+    if majoriser == "orthogonal" and num_heads * (rank or 1) > dim:
+        raise ValueError(f"rank must be at most dim // num_heads = {dim // num_heads} for orthogonal heads, got {rank}")
+    if form not in FORMS:
+        raise ValueError(f"form must be one of {FORMS}, got {form!r}")
+    if not (ridge >= 0.0 and math.isfinite(ridge)):
+        raise ValueError(f"ridge must be finite and at least 0, got {ridge}")
+    if not 0.0 < step_size <= 1.0:
+        raise ValueError(f"step_size must be in (0, 1], got {step_size}")

@@ -1,0 +1,238 @@
+"""Pairwise energies of tokens, and attention as the step that lowers them."""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.arguments import typed
+from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
+from unroll_jax.energies.attention.fused import fused_softmax_step, qualifies
+from unroll_jax.energies.attention.graphs import check_mask
+from unroll_jax.energies.attention.pairs import centred, neighbourhood, pair_energy
+from unroll_jax.energies.attention.rho import RhoLike, resolve_rho
+from unroll_jax.energies.examples import DIM, Example, normal
+from unroll_jax.energies.inputs import check_params, guarded, project
+
+__all__ = ["FORMS", "AttentionParams", "attention", "attention_example", "softmax_attention_example"]
+
+FORMS = ("jacobi", "softmax")
+
+
+class AttentionParams(NamedTuple):
+    """W_a (dim, rank), or None when the energy is taken on the tokens themselves."""
+
+    W_a: Float[Array, "d k"] | None
+
+
+@typed
+def attention(
+    *,
+    rho: RhoLike = "softmax",
+    form: str = "jacobi",
+    ridge: float = 0.0,
+    step_size: float = 1.0,
+    mask: Any = None,
+    dim: int | None = None,
+    rank: int | None = None,
+    block: int | None = None,
+    fused: bool = False,
+) -> Descent:
+    r"""Attention as a descent step on a pairwise energy.
+
+    With tokens as rows of Y, Z = Y W_a (W_a = I when ``dim`` is None) and the anchor B = x (0 when x is None),
+
+    .. math:: E(Y) = \sum_{\{u,v\} \in G} \rho(\tfrac12 |z_u - z_v|^2) + \tfrac{r}{2} |(Y - B) W_a|_F^2 ,
+
+    each unordered pair once. The step majorises rho by its tangent, with
+    :math:`\gamma_{uv} = \rho'(\tfrac12 |z_u - z_v|^2)` zero off the graph, and takes a damped Jacobi step on the
+    quadratic that results:
+
+    .. math:: y_u' = (1 - a) y_u + a \frac{\sum_{v \ne u} \gamma_{uv} y_v + r b_u + s y_u}{D_u} , \qquad
+              D_u = \sum_{v \ne u} \gamma_{uv} + r + s .
+
+    ``form="jacobi"`` has s = 0. ``form="softmax"`` adds the proximal weight s = rho'(0) of a token to itself, so that
+    with r = 0 and rho = softmax the step is softmax attention,
+    :math:`softmax_v(z_u . z_v - \tfrac12 |z_v|^2) Y`. A token without neighbours, with r = s = 0, stays where it is.
+    Where E is stationary the step leaves Z alone, and what a W_a of low rank does not see of Y it goes on averaging.
+
+    Neither form ever raises E, for every rho concave and nondecreasing, every undirected graph, r >= 0, B and a in
+    (0, 1]: E lies below its tangent quadratic, whose Hessian is D - s - A with A = (gamma_uv) and D - s >= A row by
+    row, and 2 D - (D - s - A) = D + s + A is positive semidefinite.
+
+    Distances come from one matrix product of the centred tokens, so they err by about the dtype's epsilon times the
+    squared spread of all tokens: in float32, clusters far apart for their own size (1 at a distance of 1000, say) get
+    wrong energies and weights. `edges` takes differences instead, and has no such error; nor has float64 there.
+
+    Args:
+      rho: a name of `RHOS`, a `Rho`, or a function z -> rho(z), checked to be concave and nondecreasing.
+      form: "jacobi" or "softmax", see above.
+      ridge: r >= 0, weight of the pull to the anchor.
+      step_size: a in (0, 1], unitless; 1 is the undamped step.
+      mask: the graph. None is the complete one; a symmetric boolean (n, n) says which pairs are in it (the diagonal
+        does not count); `band`, `star`, `block_sparse` and `edges` make graphs that cost time and memory only as their
+        pairs do.
+      dim: width d of the tokens, to learn W_a of shape (dim, rank); None uses the tokens as they are.
+      rank: columns k of W_a, at most ``dim``; None means ``dim``.
+      block: tokens whose pairs are held at a time: memory O(n block), in value and derivatives, for the price of
+        computing them again in the backward pass. None takes all at once where they are few (n up to 1448, in a small
+        batch), else as many as fit a cache. A graph made of narrower blocks keeps its own.
+      fused: take the step through cuDNN's fused attention where the process has a GPU, y is bfloat16 and widths are at
+        most 126 (W_a's columns) and 128 (y's); elsewhere this changes nothing. For rho="softmax", form="softmax", no
+        ridge and the complete graph. Faster, but the tokens' projections are rounded to bfloat16, and there are first
+        derivatives in reverse mode only. The energy is always computed here, in float32.
+
+    Returns:
+      A `Descent` with params `AttentionParams`; ``x`` is the anchor B, broadcastable to y, or None, or an `Anchor`
+      of it and of the tokens that are there.
+
+    Raises:
+      ValueError: if an option is outside what is stated here; while tracing, if y, x and mask do not fit each other.
+      TypeError: while tracing, if y or x is not floating.
+
+    Source: Yang, Huang, Wipf (2022), eq. 9 and Theorem 3.1, mended. The paper sums over ordered pairs, though its step
+    sizes hold for unordered ones, and claims that softmax attention descends E with r = 1 and B = 0. It does not: at a
+    consensus away from 0 it does not move, and there are points where it raises that energy. It always lowers the pair
+    energy, r = 0, which is what ``attention(form="softmax").energy`` reports; the paper's own value is
+    ``attention(ridge=1.0).energy``, which ``attention(ridge=1.0).step`` always lowers.
+
+    Example:
+      >>> import jax
+      >>> layer = attention(form="softmax")
+      >>> params, y = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (5, 3))
+      >>> bool(layer.energy(params, layer.step(params, y, None), None) < layer.energy(params, y, None))
+      True
+    """
+    _check_options(form, ridge, step_size, dim, rank, block)
+    _check_fused(fused, rho, form, ridge, mask)
+    chosen, graph = resolve_rho(rho), check_mask(mask)
+    log_slope = chosen.log_slope
+    assert log_slope is not None
+    shape = None if dim is None else (dim, rank or dim)
+
+    def init(key: jax.Array) -> AttentionParams:
+        return AttentionParams(None if shape is None else jax.nn.initializers.xavier_normal()(key, shape))
+
+    def energy(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Float[Array, "*batch"]:
+        there, anchor, present = _checked(shape, params, y, x)
+        z = _project(params, there)
+        return pair_energy(chosen, z, graph, present, block=block) + _pull(ridge, params, z, there, anchor)
+
+    def step(params: AttentionParams, y: Array, x: Array | Anchor | None = None) -> Array:
+        if not fused:
+            return step_and_energy(params, y, x)[0]
+        there, _, present = _checked(shape, params, y, x)
+        z = _project(params, there)
+        if not qualifies(z, there, y.dtype):
+            return step_and_energy(params, y, x)[0]
+
+        def by_primitive() -> Array:
+            return _damped(step_size, there, fused_softmax_step(centred(z, present), there, present), y, present)
+
+        # Compiled for a CPU after all, it is computed here; recomputed for gradients, as what one branch keeps for them
+        # the other has to allocate.
+        by_us = jax.checkpoint(lambda: step_and_energy(params, y, x)[0])
+        return jax.lax.platform_dependent(cuda=by_primitive, default=by_us)
+
+    def step_and_energy(
+        params: AttentionParams, y: Array, x: Array | Anchor | None = None
+    ) -> tuple[Array, Float[Array, "*batch"]]:
+        there, anchor, present = _checked(shape, params, y, x)
+        z = _project(params, there)
+        tokens = there.astype(z.dtype)
+        around = neighbourhood(chosen, z, tokens, graph, present, block=block, bounded=form == "softmax")
+        itself = log_slope(jnp.zeros((), z.dtype)) if form == "softmax" else -jnp.inf
+        stepped = _move(tokens, around.mean, around.log_degree, anchor, ridge, itself)
+        return _damped(step_size, tokens, stepped, y, present), around.energy + _pull(ridge, params, z, there, anchor)
+
+    # The primitive keeps its weights to itself, so that with it there is nothing to share.
+    return guarded(Descent(init, energy, step, None if fused else step_and_energy), AttentionParams)
+
+
+def attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """Attention with a low-rank W_a and a ridge."""
+    y, x = normal(key, 2, batch)
+    return attention(ridge=0.5, dim=DIM, rank=2), y, x
+
+
+def softmax_attention_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """Softmax attention of the tokens themselves."""
+    return attention(form="softmax"), normal(key, 1, batch)[0], None
+
+
+def _check_options(
+    form: str, ridge: float, step_size: float, dim: int | None, rank: int | None, block: int | None
+) -> None:
+    if form not in FORMS:
+        raise ValueError(f"form must be one of {FORMS}, got {form!r}")
+    if not (ridge >= 0.0 and math.isfinite(ridge)):
+        raise ValueError(f"ridge must be finite and at least 0, got {ridge}")
+    if not 0.0 < step_size <= 1.0:
+        raise ValueError(f"step_size must be in (0, 1], got {step_size}")
+    if dim is not None and dim < 1:
+        raise ValueError(f"dim must be at least 1, got {dim}")
+    if rank is not None and (dim is None or not 1 <= rank <= dim):
+        raise ValueError(f"rank must be between 1 and dim={dim}, got {rank}; pass dim to learn W_a")
+    if block is not None and block < 1:
+        raise ValueError(f"block must be at least 1, or None, got {block!r}")
+
+
+def _check_fused(fused: bool, rho: Any, form: str, ridge: float, mask: Any) -> None:
+    if fused and (rho != "softmax" or form != "softmax" or ridge != 0.0 or mask is not None):
+        raise ValueError(
+            'fused=True needs rho="softmax", form="softmax", ridge=0 and mask=None, '
+            f"got rho={rho!r}, form={form!r}, ridge={ridge}, mask {'None' if mask is None else 'given'}"
+        )
+
+
+def _checked(
+    shape: tuple[int, int] | None, params: AttentionParams, y: Array, x: Any
+) -> tuple[Array, Array | None, Array | None]:
+    """Tokens and anchor, 0 where tokens are absent, and which are present; ``shape`` is that of W_a, None without."""
+    check_tokens(y, x, dim=None if shape is None else shape[0])
+    if shape is not None:
+        check_params("W_a", params.W_a, shape)
+    anchor, present = as_anchor(x)
+    return blank_absent(y, present), blank_absent(anchor, present), present
+
+
+def _project(params: AttentionParams, y: Array) -> Array:
+    return project(y.astype(compute_dtype(y, params.W_a)), params.W_a)
+
+
+def _pull(ridge: float, params: AttentionParams, z: Array, there: Array, anchor: Array | None) -> Array:
+    """The ridge's energy (*batch,), with z the projected tokens."""
+    if ridge == 0.0:
+        return jnp.zeros(z.shape[:-2], z.dtype)
+    pulled = z if anchor is None else _project(params, there.astype(z.dtype) - anchor.astype(z.dtype))
+    return 0.5 * ridge * jnp.sum(pulled**2, axis=(-2, -1))
+
+
+def _damped(step_size: float, tokens: Array, moved: Array, y: Array, present: Array | None) -> Array:
+    stepped = (moved if step_size == 1.0 else tokens + step_size * (moved - tokens)).astype(y.dtype)
+    return stepped if present is None else jnp.where(present[..., None], stepped, y)
+
+
+def _shares(log_degree: Array, ridge: float, log_itself: Any) -> tuple[Array, Array]:
+    """What shares of D_u a token's neighbours and its anchor have; 0 where D_u is 0.
+
+    In logarithms, so that far tokens neither under- nor overflow.
+    """
+    others = ridge + jnp.exp(jnp.asarray(log_itself, log_degree.dtype))
+    alone = jnp.isneginf(log_degree)
+    margin = jnp.where(alone, 0.0, log_degree) - jnp.log(others)
+    of_others = jnp.where(alone, 1.0, jax.nn.sigmoid(-margin))
+    of_anchor = of_others * (ridge / others) if ridge > 0.0 else jnp.zeros_like(of_others)
+    return jnp.where(alone, 0.0, jax.nn.sigmoid(margin)), of_anchor
+
+
+@functools.partial(jax.checkpoint, prevent_cse=False, static_argnums=4)
+def _move(tokens: Array, mean: Array, log_degree: Array, anchor: Array | None, ridge: float, itself: Any) -> Array:
+    of_neighbours, of_anchor = _shares(log_degree, ridge, itself)
+    moved = tokens + of_neighbours * (mean - tokens)
+    if ridge > 0.0:
+        moved = moved + of_anchor * ((0.0 if anchor is None else anchor.astype(tokens.dtype)) - tokens)
+    return moved

@@ -1,0 +1,216 @@
+"""Concave functions of half the squared distance of two tokens, from which attention weights come."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.energies.attention.rho_checks import check_rho
+
+__all__ = [
+    "RHOS",
+    "Rho",
+    "RhoLike",
+    "cauchy",
+    "geman_mcclure",
+    "log",
+    "power",
+    "resolve_rho",
+    "softmax",
+    "student",
+    "truncated_quadratic",
+]
+
+Elementwise = Callable[[Float[Array, "..."]], Float[Array, "..."]]
+
+
+class Rho(NamedTuple):
+    """A concave, nondecreasing function rho on [0, inf) and its slope rho', both elementwise.
+
+    Attributes:
+      value: ``z -> rho(z)``.
+      slope: ``z -> rho'(z)``, at least 0, and finite at 0 too, where tokens coincide; None derives it with `jax.grad`.
+      log_slope: ``z -> log rho'(z)``. Attention normalises in the log domain, so that with a formula of its own tokens
+        far apart do not underflow; None takes the logarithm of the slope.
+      exponential: whether rho(z) = -exp(-z), so that the energy is minus the sum of the slopes and needs no pass of its
+        own.
+    """
+
+    value: Elementwise
+    slope: Elementwise | None = None
+    log_slope: Elementwise | None = None
+    exponential: bool = False
+
+
+RhoLike = str | Rho | Elementwise  # what a factory's ``rho`` may be: a name of `RHOS`, a `Rho`, or the function alone
+
+
+def softmax() -> Rho:
+    """rho(z) = -exp(-z), slope exp(-z): softmax attention (Yang et al. 2022, eq. 10).
+
+    Robust statistics knows it, up to a constant, as the Welsch (or Leclerc) function.
+    """
+    return Rho(value=lambda z: -jnp.exp(-z), slope=lambda z: jnp.exp(-z), log_slope=jnp.negative, exponential=True)
+
+
+def log(shift: float = 1.0) -> Rho:
+    """rho(z) = log(z + shift), slope 1 / (z + shift).
+
+    With unit-norm tokens z = 1 - y_i.y_j, so ``shift=1`` gives the weights 1 / (2 - y_i.y_j) of Yang et al. (2022),
+    Section 7 (printed there beside log(z + 2), which gives 1 / (3 - y_i.y_j)).
+
+    Raises:
+      ValueError: if shift is not a positive finite number.
+    """
+    _check_positive("shift", shift)
+    return Rho(
+        # z + 1 would round distances below the machine's epsilon away.
+        value=jnp.log1p if shift == 1.0 else lambda z: jnp.log(z + shift),
+        slope=lambda z: 1.0 / (z + shift),
+        log_slope=lambda z: -jnp.log(z + shift),
+    )
+
+
+def cauchy(scale: float = 1.0) -> Rho:
+    """rho(z) = c log(1 + z / c), slope 1 / (1 + z / c), c = scale: Cauchy's (or Lorentz's) function.
+
+    Slope 1 at distance 0, one half at z = c. The shape of `log`, in other units.
+
+    Raises:
+      ValueError: if scale is not a positive finite number.
+    """
+    _check_positive("scale", scale)
+    return Rho(
+        value=lambda z: scale * jnp.log1p(z / scale),
+        slope=lambda z: 1.0 / (1.0 + z / scale),
+        log_slope=lambda z: -jnp.log1p(z / scale),
+    )
+
+
+def student(degrees: float = 3.0) -> Rho:
+    r"""rho(z) = (m + 1)/2 log(1 + 2 z / m), slope (m + 1) / (m + 2 z), m = degrees of freedom.
+
+    The negative log-density of Student's t at the distance of the tokens, 2 z being its square. One degree is Cauchy's
+    density; many approach the quadratic rho(z) = z.
+
+    Raises:
+      ValueError: if degrees is not a positive finite number.
+    """
+    _check_positive("degrees", degrees)
+    half = 0.5 * (degrees + 1.0)
+    return Rho(
+        value=lambda z: half * jnp.log1p(2.0 / degrees * z),
+        slope=lambda z: (half / (0.5 * degrees)) / (1.0 + 2.0 / degrees * z),
+        log_slope=lambda z: math.log(half / (0.5 * degrees)) - jnp.log1p(2.0 / degrees * z),
+    )
+
+
+def geman_mcclure(scale: float = 1.0) -> Rho:
+    """rho(z) = z / (1 + z / c), slope 1 / (1 + z / c)^2, c = scale: the function of Geman and McClure (1985).
+
+    Slope 1 at distance 0; bounded by c, so that far pairs cost the same wherever they are.
+
+    Raises:
+      ValueError: if scale is not a positive finite number.
+    """
+    _check_positive("scale", scale)
+    return Rho(
+        value=lambda z: z / (1.0 + z / scale),
+        slope=lambda z: (1.0 / (1.0 + z / scale)) ** 2,
+        log_slope=lambda z: -2.0 * jnp.log1p(z / scale),
+    )
+
+
+def power(exponent: float = 0.5, shift: float = 1.0) -> Rho:
+    """rho(z) = (z + shift)^p, slope p (z + shift)^(p - 1), p = exponent.
+
+    p = 1/2 is Charbonnier's (the pseudo-Huber) function of the distance, p = 1 the quadratic, whose attention is
+    a plain average over neighbours.
+
+    Raises:
+      ValueError: unless exponent is in (0, 1] and shift is a positive finite number.
+    """
+    if not 0.0 < exponent <= 1.0:
+        raise ValueError(f"exponent must be in (0, 1], got {exponent}")
+    _check_positive("shift", shift)
+    return Rho(
+        value=lambda z: (z + shift) ** exponent,
+        slope=lambda z: exponent * (z + shift) ** (exponent - 1.0),
+        log_slope=lambda z: math.log(exponent) + (exponent - 1.0) * jnp.log(z + shift),
+    )
+
+
+def truncated_quadratic(threshold: float = 1.0) -> Rho:
+    """rho(z) = min(z, c), slope 1 below c = threshold and 0 from there on.
+
+    The plain average over the neighbours nearer than sqrt(2 c); farther pairs do not feel each other.
+
+    Raises:
+      ValueError: if threshold is not a positive finite number.
+    """
+    _check_positive("threshold", threshold)
+    return Rho(
+        value=lambda z: jnp.minimum(z, threshold),
+        slope=lambda z: jnp.where(z >= threshold, 0.0, z - z + 1.0),  # z - z + 1, not 1: a NaN stays one
+        log_slope=lambda z: jnp.where(z >= threshold, -jnp.inf, z - z),
+    )
+
+
+RHOS: dict[str, Callable[..., Rho]] = {
+    "softmax": softmax,
+    "log": log,
+    "cauchy": cauchy,
+    "student": student,
+    "geman_mcclure": geman_mcclure,
+    "power": power,
+    "truncated_quadratic": truncated_quadratic,
+}
+
+
+def resolve_rho(rho: RhoLike) -> Rho:
+    """The `Rho` that a name of `RHOS`, a `Rho`, or a function z -> rho(z) stands for, with both slopes filled in.
+
+    What is not a name is checked as `check_rho` says, once, here, under jit too.
+
+    Raises:
+      ValueError: if the name is not in `RHOS`, or the function is not what attention needs, see `check_rho`.
+      TypeError: if it is none of these.
+    """
+    named = isinstance(rho, str)
+    if named:
+        if rho not in RHOS:
+            raise ValueError(f"rho must be one of {sorted(RHOS)}, a Rho or a function, got {rho!r}")
+        rho = RHOS[rho]()
+    elif callable(rho):
+        rho = Rho(rho)
+    if not isinstance(rho, Rho):
+        raise TypeError(f"rho must be one of {sorted(RHOS)}, a Rho or a function, got {type(rho).__name__}")
+    slope = rho.slope or _derive(rho.value)
+    log_slope = rho.log_slope or _logarithm(slope)
+    if not named:
+        check_rho(rho.value, slope, log_slope)
+    return rho._replace(slope=slope, log_slope=log_slope)
+
+
+def _derive(value: Elementwise) -> Elementwise:
+    def slope(z: Float[Array, "..."]) -> Float[Array, "..."]:
+        return jax.vmap(jax.grad(value))(z.ravel()).reshape(z.shape)
+
+    return slope
+
+
+def _logarithm(slope: Elementwise) -> Elementwise:
+    def log_slope(z: Float[Array, "..."]) -> Float[Array, "..."]:
+        value = slope(z)
+        # Below 0 there is only round-off. The inner `where` keeps the derivative finite where the slope is 0.
+        return jnp.where(value <= 0.0, -jnp.inf, jnp.log(jnp.where(value <= 0.0, 1.0, value)))
+
+    return log_slope
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not (value > 0.0 and math.isfinite(value)):
+        raise ValueError(f"{name} must be positive and finite, got {value}")

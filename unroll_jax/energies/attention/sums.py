@@ -1,0 +1,222 @@
+"""Sums over the pairs of tokens in a rectangle of the table or on the edges of a graph, and means by log-weights."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from unroll_jax.descent import square_range
+from unroll_jax.energies.attention.graphs import EdgeList
+from unroll_jax.energies.attention.rho import Rho
+
+__all__ = [
+    "combine",
+    "edge_energy",
+    "edge_sums",
+    "rectangle_energy",
+    "rectangle_sums",
+    "square_exponential_sums",
+    "weighted_mean",
+]
+
+Sums = tuple[Array, Array, Array]
+
+
+def rectangle_energy(
+    rho: Rho,
+    rows: Float[Array, "*batch b k"],
+    columns: Float[Array, "*#batch m k"],
+    neighbours: Bool[Array, "*#batch b m"],
+) -> Float[Array, "*batch b"]:
+    """sum_v rho(|z_u - z_v|^2 / 2) over the neighbours v of each row u."""
+    values = rho.value(_half_square_distances(rows, columns, neighbours))
+    return jnp.sum(values, axis=-1, where=neighbours)
+
+
+def rectangle_sums(
+    rho: Rho,
+    rows: Float[Array, "*batch b k"],
+    columns: Float[Array, "*#batch m k"],
+    values: Float[Array, "*#batch m d"],
+    neighbours: Bool[Array, "*#batch b m"],
+    *,
+    bounded: bool,
+) -> Sums:
+    """Energy (*batch, b), log degree (*batch, b, 1) and mean (*batch, b, d) of each row, see `pairs.Neighbourhood`.
+
+    The weights are scaled by the largest of a row before they are summed or, if ``bounded``, by the slope at 0.
+    """
+    assert rho.log_slope is not None
+    distances = _half_square_distances(rows, columns, neighbours)
+    logits = jnp.where(neighbours, rho.log_slope(distances), -jnp.inf)
+    if bounded:
+        largest = rho.log_slope(jnp.zeros((), logits.dtype))
+    else:
+        largest = jnp.max(logits, axis=-1, keepdims=True)
+        largest = jax.lax.stop_gradient(jnp.where(jnp.isneginf(largest), 0.0, largest))
+    weights = jnp.exp(logits - largest)
+    degree = jnp.sum(weights, axis=-1, keepdims=True)
+    log_degree, mean = _normalised(degree, weights @ values, bounded=bounded)
+    log_degree = largest + log_degree
+    if rho.exponential:
+        return -(jnp.exp(largest) * degree)[..., 0], log_degree, mean
+    return jnp.sum(rho.value(distances), axis=-1, where=neighbours), log_degree, mean
+
+
+def square_exponential_sums(
+    z: Float[Array, "*batch n k"], values: Float[Array, "*batch n d"], neighbours: Bool[Array, "*#batch n n"]
+) -> Sums:
+    """The same for rho(z) = -exp(-z), all tokens against all and ``bounded``.
+
+    Here a slope is minus an energy, the derivative of a weight is the weight again, and both are symmetric: one (n, n)
+    array is kept for the backward pass instead of several.
+    """
+    degree, mean = _exponential_sums(z, values, neighbours)
+    alone = _negligible(degree, bounded=True)
+    return -degree[..., 0], jnp.where(alone, -jnp.inf, jnp.log(jnp.where(alone, 1.0, degree))), mean
+
+
+def edge_energy(
+    rho: Rho, z: Float[Array, "*batch n k"], graph: EdgeList, present: Array | None
+) -> Float[Array, "*batch"]:
+    """The sum of rho over the edges whose two tokens are present."""
+    there = _both_present(graph, z, present)
+    return 0.5 * jnp.sum(rho.value(_edge_distances(z, graph, there)), axis=-1, where=there)
+
+
+def edge_sums(
+    rho: Rho, z: Float[Array, "*batch n k"], values: Float[Array, "*batch n d"], graph: EdgeList, present: Array | None
+) -> tuple[Array, Array, Array]:
+    """Energy, log degree and mean, see `pairs.Neighbourhood`, in O(m d) time and memory."""
+    assert rho.log_slope is not None
+    there = _both_present(graph, z, present)
+    distances = _edge_distances(z, graph, there)
+    energy = 0.5 * jnp.sum(rho.value(distances), axis=-1, where=there)
+    logits = jnp.where(there, rho.log_slope(distances), -jnp.inf)[..., None]
+    largest = _by_receiver(jax.ops.segment_max, logits, graph)
+    largest = jax.lax.stop_gradient(jnp.where(jnp.isneginf(largest), 0.0, largest))
+    weights = jnp.exp(logits - largest[..., graph.receivers, :])
+    degree = _by_receiver(jax.ops.segment_sum, weights, graph)
+    total = _by_receiver(jax.ops.segment_sum, weights * values[..., graph.senders, :], graph)
+    alone = degree == 0.0
+    degree = jnp.where(alone, 1.0, degree)
+    return energy, jnp.where(alone, -jnp.inf, largest + jnp.log(degree)), total / degree
+
+
+def combine(pulls: list[tuple[Any, Array]]) -> tuple[Float[Array, "*batch n 1"], Float[Array, "*batch n d"]]:
+    """Points and their log-weights as one: log of the summed weight (-inf for none), and the weighted mean (then 0).
+
+    Args:
+      pulls: pairs of a log-weight and of points (*batch, n, d); the first log-weight is (*batch, n, 1), the others
+        broadcast to it.
+    """
+    template, _ = pulls[0]
+    # Zeros of the template lend constants their sharding too.
+    logs = jnp.stack([jnp.asarray(log_weight, template.dtype) + jnp.zeros_like(template) for log_weight, _ in pulls])
+    total = jax.nn.logsumexp(logs, axis=0)
+    shares = jnp.exp(logs - jnp.where(jnp.isneginf(total), 0.0, total))
+    # Term by term: points are not copied into one array, and have no axis more than they had.
+    return total, functools.reduce(jnp.add, [share * point for share, (_, point) in zip(shares, pulls, strict=True)])
+
+
+def weighted_mean(
+    logits: Float[Array, "*batch n m"], values: Float[Array, "*batch m d"]
+) -> tuple[Float[Array, "*batch n 1"], Float[Array, "*batch n d"]]:
+    """Log of each row's summed weight exp(logits) (-inf for none), and its mean of the values (then 0)."""
+    largest = jnp.max(logits, axis=-1, keepdims=True)
+    largest = jax.lax.stop_gradient(jnp.where(jnp.isneginf(largest), 0.0, largest))
+    weights = jnp.exp(logits - largest)
+    total = jnp.sum(weights, axis=-1, keepdims=True)
+    nobody = total == 0.0
+    total = jnp.where(nobody, 1.0, total)
+    return jnp.where(nobody, -jnp.inf, largest + jnp.log(total)), (weights @ values) / total
+
+
+@jax.custom_jvp
+def _exponential_sums(z: Array, values: Array, neighbours: Array) -> tuple[Array, Array]:
+    """Degree and mean of each row."""
+    return _weighted(_exponential_weights(z, neighbours), values)
+
+
+@_exponential_sums.defjvp
+def _(primals: tuple, tangents: tuple) -> tuple:
+    z, values, neighbours = primals
+    dz, dvalues, _ = tangents
+    weights = _exponential_weights(z, neighbours)
+    degree, mean = _weighted(weights, values)
+    # d(-|z_u - z_v|^2 / 2) = z_u.dz_v + z_v.dz_u - z_u.dz_u - z_v.dz_v, written so that one product transposes it.
+    cross = jnp.matmul(z, _transpose(dz), precision=jax.lax.Precision.HIGHEST)
+    own = jnp.sum(z * dz, axis=-1, keepdims=True)
+    dweights = weights * (cross + _transpose(cross) - own - _transpose(own))
+    ddegree = jnp.sum(dweights, axis=-1, keepdims=True)
+    alone = _negligible(degree, bounded=True)
+    inverse = jnp.where(alone, 0.0, 1.0 / jnp.where(alone, 1.0, degree))
+    return (degree, mean), (ddegree, inverse * (dweights @ values + weights @ dvalues - mean * ddegree))
+
+
+def _weighted(weights: Array, values: Array) -> tuple[Array, Array]:
+    degree = jnp.sum(weights, axis=-1, keepdims=True)
+    # The weights are symmetric; contracting their first axis is the faster product on CPUs.
+    total = jnp.einsum("...uv,...ud->...vd", weights, values)
+    return degree, total / jnp.where(_negligible(degree, bounded=True), 1.0, degree)
+
+
+def _negligible(degree: Array, *, bounded: bool) -> Array:
+    """Beside a weight of 1 for the token itself a degree this small is lost in round-off, while 1 / degree^2, which the
+    derivative holds, may overflow."""
+    return degree <= (float(jnp.finfo(degree.dtype).tiny) ** 0.25 if bounded else 0.0)
+
+
+def _exponential_weights(z: Array, neighbours: Array) -> Array:
+    return jnp.where(neighbours, jnp.exp(-_half_square_distances(z, z, neighbours)), 0.0)
+
+
+def _normalised(degree: Array, total: Array, *, bounded: bool) -> tuple[Array, Array]:
+    alone = _negligible(degree, bounded=bounded)
+    degree = jnp.where(alone, 1.0, degree)
+    return jnp.where(alone, -jnp.inf, jnp.log(degree)), total / degree
+
+
+def _half_square_distances(rows: Array, columns: Array, neighbours: Array) -> Array:
+    """Half the squared distance of every pair of neighbours; 1 elsewhere, where rho and its slope may be singular at 0.
+
+    The error is about the machine's epsilon times the squared norm of the tokens, which callers centre for that. A
+    distance whose square overflows is infinite.
+    """
+    largest = (jnp.max(jnp.abs(tokens), axis=(-2, -1), keepdims=True) for tokens in (rows, columns))
+    down, up = square_range(jnp.maximum(*largest), rows.shape[-1])
+    rows, columns = rows * down, columns * down
+    of_rows, of_columns = (0.5 * jnp.sum(tokens**2, axis=-1, keepdims=True) for tokens in (rows, columns))
+    # The difference cancels most digits of close tokens, so accelerators must not shorten the products.
+    products = jnp.matmul(rows, _transpose(columns), precision=jax.lax.Precision.HIGHEST)
+    distances = of_rows + _transpose(of_columns) - products
+    # Only round-off makes them negative; the derivatives, which are exact, must not feel its removal.
+    distances = distances + jax.lax.stop_gradient(jnp.maximum(distances, 0.0) - distances)
+    return jnp.where(neighbours, distances * up * up, 1.0)
+
+
+def _transpose(array: Array) -> Array:
+    return jnp.swapaxes(array, -1, -2)
+
+
+def _both_present(graph: EdgeList, z: Array, present: Array | None) -> Array:
+    if present is None:
+        return jnp.ones(len(graph.senders), bool)
+    present = jnp.broadcast_to(present, z.shape[:-1])
+    return present[..., graph.receivers] & present[..., graph.senders]
+
+
+def _edge_distances(z: Array, graph: EdgeList, there: Array) -> Array:
+    """1 where an end is absent, since rho and its slope may be singular at 0."""
+    differences = z[..., graph.receivers, :] - z[..., graph.senders, :]
+    return jnp.where(there, 0.5 * jnp.sum(differences**2, axis=-1), 1.0)
+
+
+def _by_receiver(reduce: Callable, edges: Array, graph: EdgeList) -> Array:
+    """(..., edges, d) to (..., n, d)."""
+    leading = jnp.moveaxis(edges, -2, 0)
+    found = reduce(leading, graph.receivers, num_segments=graph.num_tokens, indices_are_sorted=True)
+    return jnp.moveaxis(found, 0, -2)

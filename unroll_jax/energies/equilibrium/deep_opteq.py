@@ -1,0 +1,188 @@
+"""Deep OptEq: layers one after another, or all at once on blocks, with the same equilibria."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.descent import Descent, Params, compute_dtype
+from unroll_jax.energies.equilibrium.opteq import opteq, opteq_example
+from unroll_jax.energies.examples import DIM, Example
+from unroll_jax.energies.inputs import guarded
+
+__all__ = ["deep_opteq", "deep_opteq_example", "multi_block", "residual_energy"]
+
+
+def deep_opteq(layers: Sequence[Descent]) -> Descent:
+    r"""Deep OptEq: one step applies every layer once.
+
+    .. math:: T = f_L \circ \dots \circ f_1 , \qquad E(z) = \tfrac12 |T(z) - z|^2 \quad (L > 1) ,
+
+    and for L = 1 the layer itself with its own energy. **No step raises E** if every :math:`|W_l|_2 \le 1`: then each
+    layer, and so T, is nonexpansive, and :math:`|T(T(z)) - T(z)| \le |T(z) - z|`. With one norm below 1, T contracts,
+    and E is stationary at its fixed point alone.
+
+    In general there is no convex function that T descends: by Theorem 2 of the source an equilibrium solves
+    :math:`0 \in \partial \Phi(\tilde z) + (I - P) \tilde z`, and for L > 2 the shift P is not symmetric. For L = 2 it
+    is: one step is then a round of alternating minimisation of the convex
+    :math:`\Phi(z_1, z_0) + \tfrac12 |z_1 - z_0|^2` (`deep_opteq_objective`), first over z_1, then over z_0, so it never
+    raises :math:`\min_{z_1}` of that either. Its value takes an inner solve, and is infinite off a layer's range for
+    a = 1; so the energy is the residual for every L > 1.
+
+    Args:
+      layers: what `opteq` or `opteq_conv` returned (skip connections, activations and which layers see x are theirs),
+        or any `Descent` whose step is nonexpansive; all on states of one shape.
+
+    Returns:
+      A `Descent` whose params are a tuple of the layers' params.
+
+    Raises:
+      ValueError: if there is no layer.
+
+    Source: Xie et al. (2021), eqs. 4 and 5; the two energies are ours, the first of all, the second from Corollary 1.
+
+    Example:
+      >>> import jax
+      >>> from unroll_jax.energies import opteq
+      >>> layer = deep_opteq([opteq(4, 8), opteq(4, 6, 3, skip=0.5)])
+      >>> params, x = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (5, 3))
+      >>> z = jax.numpy.zeros((5, 4))
+      >>> bool((layer.energy(params, layer.step(params, z, x), x) < layer.energy(params, z, x)).all())
+      True
+    """
+    chain = _checked(layers)
+    first, rest = chain[0], chain[1:]
+
+    def step(params: Params, z: Array, x: Any = None) -> Array:
+        for layer, own in zip(chain, params, strict=True):
+            z = layer.step(own, z, x)
+        return z
+
+    def first_energy(params: Params, z: Array, x: Any = None) -> Float[Array, "*batch"]:
+        return first.energy(params[0], z, x)
+
+    if rest:
+        energy = residual_energy(step, first_energy)
+        check = _check_of(chain, lambda z: (z,) * len(chain))
+        return _guarded(Descent(_init_of(chain), energy, step, check=check), len(chain))
+    factored = first.factored
+    only_factored = None if factored is None else lambda params, x: factored(params[0], x)
+    check = _check_of(chain, lambda z: (z,))
+    descent = Descent(_init_of(chain), first_energy, step, None, only_factored, first.symmetric, check)
+    return _guarded(descent, len(chain))
+
+
+def multi_block(layers: Sequence[Descent]) -> Descent:
+    r"""All layers of a deep OptEq at once, each on its own block: a single wide layer behind a cyclic shift.
+
+    .. math:: \tilde z = (z_1, \dots, z_L) , \qquad \tilde z' = F(P \tilde z) , \qquad
+              P \tilde z = (z_L, z_1, \dots, z_{L-1}) , \qquad F = (f_1, \dots, f_L) ,
+
+    with the energy :math:`\tfrac12 |F(P \tilde z) - \tilde z|^2`, which no step raises if every :math:`|W_l|_2 \le 1`.
+    Its fixed points are those of `deep_opteq`: :math:`z_L` one of T, :math:`z_l = f_l \circ \dots \circ f_1 (z_L)`. One
+    step does the work of one step of `deep_opteq`, with the layers independent of one another; it takes L times as
+    many.
+
+    Args:
+      layers: as in `deep_opteq`.
+
+    Returns:
+      A `Descent` whose state is a tuple of L blocks and whose params are a tuple of the layers' params.
+
+    Raises:
+      ValueError: if there is no layer; while tracing, if the state is not a tuple of L blocks.
+
+    Source: Xie et al. (2021), Lemma 3 and eq. 6, where z_0 is our z_L. Lemma 6 (ii, a), which Theorem 2 rests on,
+    prints :math:`f(A(y)) = \nabla \psi(y)`; (i) gives :math:`f(y) = \nabla \psi(A(y))`, which is what its use needs.
+    """
+    chain = _checked(layers)
+
+    def step(params: Params, z: tuple[Array, ...], x: Any = None) -> tuple[Array, ...]:
+        if not isinstance(z, tuple) or len(z) != len(chain):
+            raise ValueError(f"z must be a tuple of {len(chain)} blocks, got {type(z).__name__} of {len(z)}")
+        shifted = (z[-1], *z[:-1])
+        return tuple(layer.step(own, block, x) for layer, own, block in zip(chain, params, shifted, strict=True))
+
+    energy = residual_energy(step, lambda params, z, x: chain[0].energy(params[0], z[0], x))
+    descent = Descent(_init_of(chain), energy, step, check=_check_of(chain, lambda blocks: blocks))
+    return _guarded(descent, len(chain))
+
+
+def residual_energy(
+    step: Callable[[Params, Any, Any], Any], like: Callable[[Params, Any, Any], Float[Array, "*batch"]]
+) -> Callable[..., Float[Array, "*batch"]]:
+    """E(z) = |T(z) - z|^2 / 2 of a step T, which T never raises if it is nonexpansive.
+
+    Args:
+      step: ``(params, z, x) -> z'``, z a pytree.
+      like: a function of the same arguments with one number per example, which says what the batch axes are.
+    """
+
+    def energy(params: Params, z: Any, x: Any = None) -> Float[Array, "*batch"]:
+        batch = jax.eval_shape(like, params, z, x).shape
+        dtype = compute_dtype(*jax.tree.leaves(z))
+        wide = jax.tree.map(lambda leaf: leaf.astype(dtype), z)
+        moved = jax.tree.map(jnp.subtract, step(params, wide, x), wide)
+        squares = [jnp.sum(leaf**2, axis=tuple(range(len(batch), leaf.ndim))) for leaf in jax.tree.leaves(moved)]
+        return 0.5 * sum(squares, jnp.zeros(batch, dtype))
+
+    return energy
+
+
+def deep_opteq_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """Two layers, of which the second alone sees the input; initial weights have norms below 1."""
+    _, z, x = opteq_example(key, batch)
+    return deep_opteq([opteq(DIM, DIM), opteq(DIM, 2 * DIM, DIM - 1, skip=0.8)]), z, x
+
+
+def _checked(layers: Sequence[Descent]) -> tuple[Descent, ...]:
+    several = isinstance(layers, Sequence) and not isinstance(layers, Descent)
+    if not several or not all(isinstance(layer, Descent) for layer in layers):
+        raise TypeError(f"layers must be a list of Descents, got {layers!r}")
+    if len(layers) == 0:
+        raise ValueError("layers must hold at least one layer, got none")
+    return tuple(layers)
+
+
+def _guarded(descent: Descent, num_layers: int) -> Descent:
+    """``descent`` on a tuple of params, one a layer."""
+
+    def of_all(function: Any) -> Any:
+        def checked(params: Params, *rest: Any, **named: Any) -> Any:
+            if len(params) != num_layers:
+                raise ValueError(
+                    f"params must hold those of {num_layers} layers, got {len(params)}; init(key) makes them"
+                )
+            return function(params, *rest, **named)
+
+        return checked if callable(function) else function
+
+    return guarded(Descent(descent.init, *map(of_all, descent[1:])), tuple)
+
+
+def _check_of(
+    layers: tuple[Descent, ...], states_of: Callable[[Any], tuple[Any, ...]]
+) -> Callable[[Params, Any], None] | None:
+    """Each layer's own check on its own state, its error with the layer's place in front; None if there is none."""
+    if all(layer.check is None for layer in layers):
+        return None
+
+    def check(params: Params, state: Any) -> None:
+        for place, (layer, own, z) in enumerate(zip(layers, params, states_of(state), strict=True), start=1):
+            if layer.check is None:
+                continue
+            try:
+                layer.check(own, z)
+            except ValueError as error:
+                raise ValueError(f"layer {place} of {len(layers)}: {error}") from None
+
+    return check
+
+
+def _init_of(layers: tuple[Descent, ...]) -> Callable[[jax.Array], tuple[Params, ...]]:
+    def init(key: jax.Array) -> tuple[Params, ...]:
+        return tuple(layer.init(own) for layer, own in zip(layers, jax.random.split(key, len(layers)), strict=True))
+
+    return init

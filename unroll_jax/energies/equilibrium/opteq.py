@@ -1,0 +1,232 @@
+"""OptEq: layers that are the gradient of a convex potential, and whose equilibria solve a convex problem."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.arguments import typed
+from unroll_jax.descent import Descent, Factored, broadcasts, check_array, compute_dtype
+from unroll_jax.energies.equilibrium.monotone import Monotone, antiderivative, resolve_monotone
+from unroll_jax.energies.equilibrium.opteq_params import (
+    OptEqParams,
+    event_axes,
+    opteq_hidden,
+    opteq_linear,
+    refuse_expansive,
+)
+from unroll_jax.energies.examples import DIM, Example
+from unroll_jax.energies.inputs import guarded
+from unroll_jax.spectral import conv_norm_bound, matrix_norm_bound
+from unroll_jax.steps import vary_like
+
+__all__ = ["opteq", "opteq_conv", "opteq_conv_example", "opteq_example", "opteq_potential"]
+
+# Spectral norm of W at initialisation: below 1, so that the equilibrium is unique and iterations contract.
+INITIAL_NORM = 0.9
+# Image on which a convolution has this norm at initialisation: the norm grows with the image, little beyond this.
+INITIAL_IMAGE = (32, 32)
+
+
+@typed
+def opteq(
+    dim: int,
+    width: int,
+    input_dim: int | None = None,
+    *,
+    activation: str | Monotone = "relu",
+    skip: float = 1.0,
+    allow_expansive: bool = False,
+) -> Descent:
+    r"""OptEq: a layer that is the gradient of a convex potential.
+
+    .. math:: f(z) = \nabla_z \psi(z) , \quad \psi(z) = 1^T s(W z + U x + b) , \quad s' = \sigma , \qquad
+              z' = a f(z) + (1 - a) z , \qquad E(z) = \tfrac12 |z|^2 - \psi(z) .
+
+    -psi is concave, so E lies below a quadratic of curvature 1 and the step, a gradient step of length a <= 1 on E,
+    never raises it, for every W. With :math:`|W|_2 \le 1` E is convex: then the fixed points, the same for every a, are
+    its minimisers, and those of :math:`\phi = \psi^* - \tfrac12 |.|^2` (`opteq_objective`), whose prox f is and whose
+    Moreau envelope E is. With :math:`|W|_2 < 1` there is exactly one. Initial weights have norm 0.9; training may leave
+    |W| <= 1 unless it is kept there (`unroll_jax.certificates.spectral_normalise`).
+
+    Args:
+      dim: width m of the state z.
+      width: hidden width h.
+      input_dim: width of the input x, or None for a layer that does not see x.
+      activation: sigma, a name of `MONOTONES` or a `Monotone`.
+      skip: a in (0, 1], unitless; 1 has no skip connection.
+      allow_expansive: whether `equilibrium` accepts a W of norm above 1 without an error, outside of jit, where it
+        knows it; such a layer need have no equilibrium.
+
+    Returns:
+      A `Descent` with params `OptEqParams`; states are (*batch, dim), ``x`` is (*batch, input_dim) or broadcasts to it;
+      None is 0.
+
+    Raises:
+      ValueError: if an option is outside what is stated here; while tracing, if z or x do not fit.
+      TypeError: while tracing, if z or x is not floating.
+
+    Source: Xie et al. (2021), eqs. 3 and 5, Theorem 1 (mu = 1). The Moreau form after Theorem 1 replaces phi by
+    :math:`a M^{1-a}_\phi`, as Theorem 2 has it; Section 2.2 prints it without the factor a, and the prox of
+    :math:`M^{1-a}_\phi` alone is another map.
+
+    Example:
+      >>> import jax
+      >>> layer = opteq(4, 8, 3)
+      >>> params, x = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (5, 3))
+      >>> z = jax.numpy.zeros((5, 4))
+      >>> bool((layer.energy(params, layer.step(params, z, x), x) < layer.energy(params, z, x)).all())
+      True
+    """
+    _check_sizes(dim=dim, width=width, input_dim=input_dim)
+
+    def init(key: jax.Array) -> OptEqParams:
+        key_W, key_U = jax.random.split(key)
+        W = jax.random.normal(key_W, (width, dim))
+        U = None if input_dim is None else jax.random.normal(key_U, (width, input_dim)) / math.sqrt(input_dim)
+        return OptEqParams(W * (INITIAL_NORM / matrix_norm_bound(W)), U, jnp.zeros(width))
+
+    layer = _layer(init, (dim,), (input_dim,), activation, skip, allow_expansive)
+
+    def factored(params: OptEqParams, x: Array | None) -> Factored:
+        offset = params.b if params.U is None or x is None else opteq_linear(params.U, x) + params.b
+        return Factored(params.W, offset, resolve_monotone(activation).value, skip)
+
+    return layer._replace(factored=factored)
+
+
+@typed
+def opteq_conv(
+    channels: int,
+    width: int,
+    input_channels: int | None = None,
+    *,
+    kernel_size: int = 3,
+    activation: str | Monotone = "relu",
+    skip: float = 1.0,
+    allow_expansive: bool = False,
+) -> Descent:
+    """OptEq whose W and U are convolutions with zero padding: the same potential, energy and step as `opteq`.
+
+    Args:
+      channels: channels of the state z.
+      width: hidden channels.
+      input_channels: channels of the input x, or None for a layer that does not see x.
+      kernel_size: side of the square kernels, odd.
+      activation: as in `opteq`.
+      skip: as in `opteq`.
+      allow_expansive: as in `opteq`.
+
+    Returns:
+      A `Descent` with params `OptEqParams`; states are (*batch, height, width, channels), ``x`` is the same with
+      ``input_channels``, or broadcasts to it; None is 0. W has norm 0.9 at initialisation, on images of 32 x 32; on
+      larger ones it is a little more.
+
+    Raises:
+      ValueError: if an option is outside what is stated here; while tracing, if z or x do not fit.
+      TypeError: while tracing, if z or x is not floating.
+
+    Source: Xie et al. (2021), Section 5: the networks there are convolutional, the formulas are those of `opteq`.
+    """
+    _check_sizes(channels=channels, width=width, input_channels=input_channels)
+    if kernel_size < 1 or kernel_size % 2 == 0:
+        raise ValueError(f"kernel_size must be odd and positive, got {kernel_size}")
+    window = (kernel_size, kernel_size)
+
+    def init(key: jax.Array) -> OptEqParams:
+        key_W, key_U = jax.random.split(key)
+        W = jax.random.normal(key_W, (*window, channels, width))
+        U = None
+        if input_channels is not None:
+            fan_in = kernel_size**2 * input_channels
+            U = jax.random.normal(key_U, (*window, input_channels, width)) / math.sqrt(fan_in)
+        return OptEqParams(W * (INITIAL_NORM / conv_norm_bound(W, INITIAL_IMAGE)), U, jnp.zeros(width))
+
+    return _layer(init, (None, None, channels), (None, None, input_channels), activation, skip, allow_expansive)
+
+
+def opteq_potential(
+    params: OptEqParams,
+    z: Float[Array, "..."],
+    x: Float[Array, "..."] | None = None,
+    *,
+    activation: str | Monotone = "relu",
+) -> Float[Array, "*batch"]:
+    """psi(z) = 1^T s(W z + U x + b), whose gradient is the layer (Xie et al. 2021, Theorem 1)."""
+    summed = antiderivative(resolve_monotone(activation))(opteq_hidden(params, z, x))
+    return jnp.sum(summed, axis=event_axes(params))
+
+
+def opteq_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """OptEq with more hidden units than its state has, and a skip connection."""
+    key_z, key_x = jax.random.split(key)
+    z, x = jax.random.normal(key_z, (*batch, DIM)), jax.random.normal(key_x, (*batch, DIM - 1))
+    return opteq(DIM, 2 * DIM, DIM - 1, skip=0.8), z, x
+
+
+def opteq_conv_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """Convolutional OptEq on small images, with a smooth activation."""
+    key_z, key_x = jax.random.split(key)
+    z, x = jax.random.normal(key_z, (*batch, 4, 3, 2)), jax.random.normal(key_x, (*batch, 4, 3, 1))
+    return opteq_conv(2, 3, 1, activation="tanh"), z, x
+
+
+def _layer(
+    init: Callable[[jax.Array], OptEqParams],
+    event: tuple[int | None, ...],
+    input_event: tuple[int | None, ...],
+    activation: str | Monotone,
+    skip: float,
+    allow_expansive: bool,
+) -> Descent:
+    sigma = resolve_monotone(activation)
+    if not 0.0 < skip <= 1.0:
+        raise ValueError(f"skip must be in (0, 1], got {skip}")
+
+    def prepare(params: OptEqParams, z: Any, x: Any) -> Array:
+        _check("z", z, event)
+        if x is not None and input_event[-1] is not None:
+            _check("x", x, input_event)
+            _check_batch(jnp.shape(z)[: -len(event)], jnp.shape(x)[: -len(event)])
+        return vary_like(z.astype(compute_dtype(z, params.W)), (params, x))
+
+    def energy(params: OptEqParams, z: Array, x: Array | None = None) -> Float[Array, "*batch"]:
+        wide = prepare(params, z, x)
+        half_square = 0.5 * jnp.sum(wide**2, axis=event_axes(params))
+        # Beyond the range of the dtype both are infinite; where |W| <= 1 the first is the larger.
+        gap = half_square - opteq_potential(params, wide, x, activation=sigma)
+        return jnp.where(jnp.isinf(half_square), jnp.inf, gap)
+
+    def step(params: OptEqParams, z: Array, x: Array | None = None) -> Array:
+        wide = prepare(params, z, x)
+        moved = jax.grad(lambda z: jnp.sum(opteq_potential(params, z, x, activation=sigma)))(wide)
+        return (moved if skip == 1.0 else wide + skip * (moved - wide)).astype(z.dtype)
+
+    check = None if allow_expansive else refuse_expansive
+    return guarded(Descent(init=init, energy=energy, step=step, symmetric=True, check=check), OptEqParams)
+
+
+def _check_sizes(**sizes: int | None) -> None:
+    for name, value in sizes.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def _check(name: str, value: Any, event: tuple[int | None, ...]) -> None:
+    check_array(name, value)
+    if value is None or not jnp.issubdtype(jnp.result_type(value), jnp.floating):
+        raise TypeError(f"{name} must be a floating array, got {None if value is None else jnp.result_type(value)}")
+    shape = jnp.shape(value)
+    if len(shape) < len(event) or shape[-1] != event[-1]:
+        wanted = ", ".join(
+            ["*batch", "height", "width", str(event[-1])] if len(event) == 3 else ["*batch", str(event[-1])]
+        )
+        raise ValueError(f"{name} must be ({wanted}), got shape {shape}")
+
+
+def _check_batch(of_state: tuple[int, ...], of_input: tuple[int, ...]) -> None:
+    if not broadcasts(of_input, of_state):
+        raise ValueError(f"x must have the batch axes {of_state} of z or broadcast to them, got {of_input}")

@@ -1,0 +1,159 @@
+"""The convex functions that OptEq and deep OptEq minimise: phi, its Moreau envelopes, and their sum Phi."""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.arguments import typed
+from unroll_jax.energies.equilibrium.monotone import Monotone, resolve_monotone
+from unroll_jax.energies.equilibrium.opteq import opteq_potential
+from unroll_jax.energies.equilibrium.opteq_params import OptEqParams, event_axes, opteq_hidden, refuse_expansive
+
+__all__ = ["deep_opteq_objective", "opteq_objective", "opteq_preimage"]
+
+
+@typed
+def opteq_objective(
+    params: OptEqParams,
+    z: Float[Array, "..."],
+    x: Float[Array, "..."] | None = None,
+    *,
+    activation: str | Monotone = "relu",
+    skip: float = 1.0,
+    allow_expansive: bool = False,
+) -> Float[Array, "*batch"]:
+    r"""The convex function whose prox a layer is: phi for a = 1, :math:`a M^{1-a}_\phi` for a skip connection.
+
+    .. math:: \phi(z) = \psi^*(z) - \tfrac12 |z|^2
+              = 1^T s^*(W^{-T} z) - \langle U x + b, W^{-T} z \rangle - \tfrac12 |z|^2
+
+    for a square invertible W: infinite where :math:`W^{-T} z` is outside the range of sigma (with ReLU, negative
+    somewhere). For a < 1 W may be any matrix or convolution with :math:`|W|_2 \le 1`; the value is finite everywhere:
+
+    .. math:: a M^{1-a}_\phi(z) = \min_u a \phi(u) + \frac{a}{2 (1 - a)} |u - z|^2
+              = \max_w \langle w, z \rangle - a \psi(w) - \tfrac{1 - a}2 |w|^2 - \tfrac12 |z|^2 .
+
+    At the maximum :math:`f_a(w) = a f(w) + (1 - a) w = z` (`opteq_preimage`), and u = f(w) is the minimum. For any W
+    and a = 1, at points z = f(w) the value is :math:`\langle w, z \rangle - \psi(w) - \tfrac12 |z|^2`; at an
+    equilibrium that is the energy of `opteq`.
+
+    Args:
+      params: of `opteq` or `opteq_conv`.
+      z: where to evaluate, (*batch, m) or (*batch, height, width, channels).
+      x: the input, or None.
+      activation: as in `opteq`.
+      skip: a in (0, 1].
+      allow_expansive: whether a W of norm above 1 is no error, outside of jit, where it is known; the function is not
+        convex then, and for a < 1 the value need not be what is stated here.
+
+    Returns:
+      One number per example, differentiable in z and the parameters.
+
+    Raises:
+      ValueError: if skip is outside (0, 1]; skip is 1 and W not a square matrix, or the activation has no conjugate;
+        or |W| is known to be above 1, without ``allow_expansive``.
+
+    Source: Xie et al. (2021), Theorem 1, the formula after it, and Theorem 2 with its proof.
+    """
+    if not 0.0 < skip <= 1.0:
+        raise ValueError(f"skip must be in (0, 1], got {skip}")
+    sigma = resolve_monotone(activation)
+    if not allow_expansive:
+        refuse_expansive(params, z)
+    if skip == 1.0:
+        return _conjugate(params, z, x, sigma)
+    axes = event_axes(params)
+    # The derivative of the maximum is that at the maximum's place.
+    w = jax.lax.stop_gradient(opteq_preimage(params, z, x, activation=sigma, skip=skip))
+    inner = jnp.sum(w * z - 0.5 * (1.0 - skip) * w**2 - 0.5 * z**2, axis=axes)
+    return inner - skip * opteq_potential(params, w, x, activation=sigma)
+
+
+def opteq_preimage(
+    params: OptEqParams,
+    z: Float[Array, "..."],
+    x: Float[Array, "..."] | None = None,
+    *,
+    activation: str | Monotone = "relu",
+    skip: float,
+) -> Float[Array, "..."]:
+    r"""w with a f(w) + (1 - a) w = z, for a < 1 and :math:`|W|_2 \le 1`; f(w) is then the prox of (1 - a) phi at z.
+
+    By accelerated gradient on :math:`a \psi(w) + \tfrac{1-a}2 |w|^2 - \langle w, z \rangle`, which is strongly convex
+    with constant 1 - a and 1-smooth: the error falls by :math:`1 - \sqrt{1 - a}` a step, to rounding.
+
+    Raises:
+      ValueError: if skip is outside (0, 1).
+
+    Source: Nesterov (2018), "Lectures on convex optimization", method 2.2.22.
+    """
+    if not 0.0 < skip < 1.0:
+        raise ValueError(f"skip must be in (0, 1), got {skip}")
+    sigma = resolve_monotone(activation)
+    root = math.sqrt(1.0 - skip)
+    momentum = (1.0 - root) / (1.0 + root)
+    # Enough for rounding: the start is off by a factor of 1 / (1 - a) at most.
+    num_steps = math.ceil((-math.log(float(jnp.finfo(z.dtype).eps)) - 2.0 * math.log(root) + 2.0) / root) * 2
+
+    def descend(pair: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
+        w, ahead = pair
+        slope = jax.grad(lambda w: jnp.sum(opteq_potential(params, w, x, activation=sigma)))(ahead)
+        moved = ahead - (skip * slope + (1.0 - skip) * ahead - z)
+        return (moved, moved + momentum * (moved - w)), None
+
+    (w, _), _ = jax.lax.scan(descend, (z, z), length=num_steps)
+    return w
+
+
+@typed
+def deep_opteq_objective(
+    params: Sequence[OptEqParams],
+    blocks: Sequence[Float[Array, "..."]],
+    x: Float[Array, "..."] | None = None,
+    *,
+    activation: str | Monotone = "relu",
+    skip: float = 1.0,
+    allow_expansive: bool = False,
+) -> Float[Array, "*batch"]:
+    r"""Phi of a deep OptEq: :math:`\Phi(\tilde z) = \sum_l a M^{1-a}_{\phi_l}(z_l)`, over one block per layer.
+
+    An equilibrium of `multi_block` solves :math:`0 \in \partial \Phi(\tilde z) + (I - P) \tilde z`. For L = 2 that says
+    that it minimises :math:`\Phi(z_1, z_2) + \tfrac12 |z_1 - z_2|^2`; for L = 1, that it minimises Phi.
+
+    Args:
+      params: of the layers.
+      blocks: z_1 to z_L, as the state of `multi_block`.
+      x: the input, or None.
+      activation: common to the layers.
+      skip: a, common to the layers.
+      allow_expansive: as in `opteq_objective`.
+
+    Raises:
+      ValueError: if there are not as many blocks as layers, or as `opteq_objective`.
+
+    Source: Xie et al. (2021), Theorem 2 and Corollary 1.
+    """
+    if len(params) != len(blocks):
+        raise ValueError(f"blocks must be as many as layers, {len(params)}, got {len(blocks)}")
+    options = {"activation": activation, "skip": skip, "allow_expansive": allow_expansive}
+    values = [opteq_objective(own, z, x, **options) for own, z in zip(params, blocks, strict=True)]
+    return sum(values[1:], values[0])
+
+
+def _conjugate(params: OptEqParams, z: Array, x: Array | None, sigma: Monotone) -> Float[Array, "*batch"]:
+    W = params.W
+    if W.ndim != 2 or W.shape[0] != W.shape[1]:
+        raise ValueError(f"W must be a square matrix for skip = 1, got shape {W.shape}; with skip < 1 it may be any")
+    if sigma.conjugate is None:
+        raise ValueError("activation must have a conjugate for skip = 1, got None; with skip < 1 it needs none")
+    t = jnp.linalg.solve(W.T, z[..., None])[..., 0]
+    # A point of the boundary, where sigma puts many, leaves the range by round-off: the nearest inside counts.
+    slack = jnp.sqrt(jnp.finfo(t.dtype).eps) * (1.0 + jnp.max(jnp.abs(t), axis=-1, keepdims=True))
+    lowest, highest = sigma.value(jnp.full((), -jnp.inf, t.dtype)), sigma.value(jnp.full((), jnp.inf, t.dtype))
+    nearest = jnp.clip(t, lowest, highest)
+    inside = jnp.where(jnp.abs(t - nearest) <= slack, nearest, t)
+    offset = opteq_hidden(params, jnp.zeros_like(z), x)
+    return jnp.sum(sigma.conjugate(inside) - offset * t, axis=-1) - 0.5 * jnp.sum(z**2, axis=-1)

@@ -1,0 +1,88 @@
+"""The weights of OptEq layers: what they do to states, and whether their norms promise an equilibrium."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+from unroll_jax.descent import compute_dtype
+from unroll_jax.energies.equilibrium.convolution import convolve
+from unroll_jax.spectral import spectral_norm
+
+__all__ = ["OptEqParams", "absorb_input", "event_axes", "opteq_hidden", "opteq_linear", "refuse_expansive"]
+
+
+class OptEqParams(NamedTuple):
+    """Weights of one layer; the rank of W says which kind it is.
+
+    Attributes:
+      W: (width, dim), or a kernel (height, width, channels of z, hidden channels) of a convolution.
+      U: the same from the input x, or None for a layer that does not see x.
+      b: one number per hidden unit or channel.
+    """
+
+    W: Float[Array, "..."]
+    U: Float[Array, "..."] | None
+    b: Float[Array, " hidden"]
+
+
+def opteq_linear(W: Float[Array, "..."], z: Float[Array, "..."]) -> Float[Array, "..."]:
+    """W z: a product for a matrix (h, m) and z (*batch, m), a zero-padded convolution for a kernel and an image."""
+    if W.ndim == 2:
+        return z @ W.T
+    dtype = jnp.promote_types(W.dtype, z.dtype)
+    images, kernel = z.reshape(-1, *z.shape[-3:]).astype(dtype), W.astype(dtype)
+    moved = convolve(kernel, images)
+    return moved.reshape(*z.shape[:-3], *moved.shape[1:])
+
+
+def opteq_hidden(params: OptEqParams, z: Float[Array, "..."], x: Float[Array, "..."] | None) -> Float[Array, "..."]:
+    """W z + U x + b, what sigma is applied to."""
+    hidden = opteq_linear(params.W, z) + params.b
+    return hidden if x is None or params.U is None else hidden + opteq_linear(params.U, x)
+
+
+def absorb_input(params: OptEqParams, x: Float[Array, "..."] | None) -> OptEqParams:
+    """The same layer for this x alone: U x + b is computed once, in place of b, and not in every step.
+
+    Its x is None. The new b has the axes of x, and broadcasts against W z.
+    """
+    if params.U is None or x is None:
+        return params
+    return params._replace(U=None, b=opteq_linear(params.U, x) + params.b)
+
+
+def event_axes(params: OptEqParams) -> tuple[int, ...]:
+    """The axes of one example's state: the last, or the last three of images."""
+    return (-1,) if params.W.ndim == 2 else (-3, -2, -1)
+
+
+def refuse_expansive(params: OptEqParams, z: Float[Array, "..."]) -> None:
+    """Checks that |W|_2 is at most 1 on states like z, where its value is known: a layer need have no equilibrium else.
+
+    Known are values outside of jit, those that compiled code closes over included. The norm is taken from below, by
+    power iteration, so that no weights are refused that should not be.
+
+    Raises:
+      ValueError: if it is above 1, or not a number.
+    """
+    W = jax.lax.stop_gradient(params.W) if isinstance(params.W, Tracer) else params.W
+    if isinstance(W, Tracer) or not getattr(W, "is_fully_addressable", True):
+        return
+    with jax.ensure_compile_time_eval():
+        event = jnp.shape(z)[-len(event_axes(params)) :]
+        size = float(_norm_from_below(jnp.asarray(W, compute_dtype(W)), event))
+    slack = max(1e-5, float(jnp.finfo(W.dtype).eps))  # rounding of float32 products, or of the weights themselves
+    if not size <= 1.0 + slack:
+        raise ValueError(
+            f"|W| must be at most 1, got {size:.4g}: keep it there (certificates.spectral_normalise), or pass "
+            "allow_expansive=True, which promises no equilibrium"
+        )
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _norm_from_below(W: Float[Array, "..."], event: tuple[int, ...]) -> Float[Array, ""]:
+    return spectral_norm(lambda z: opteq_linear(W, z), jax.ShapeDtypeStruct(event, W.dtype))

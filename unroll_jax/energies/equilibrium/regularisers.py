@@ -1,0 +1,198 @@
+"""Regularisers of equilibria, and the layer that each appends to a step."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.arguments import typed
+from unroll_jax.descent import Descent, Params, compute_dtype
+from unroll_jax.energies.equilibrium.deep_opteq import residual_energy
+
+__all__ = [
+    "REGULARISERS",
+    "Regulariser",
+    "absolute",
+    "decorrelation",
+    "half_square",
+    "inverse_square",
+    "regularised",
+]
+
+
+class Regulariser(NamedTuple):
+    """A function R of one equilibrium that says which are to be preferred.
+
+    Two ways to use it: `regularised` appends a layer, which changes the problem; the solver
+    ``averaged(R.value, smoothness=R.smoothness)`` chooses, among many equilibria, one of least R (for R convex and
+    smooth).
+
+    Attributes:
+      value: one state, of any shape, to R.
+      prox: ``(z, step_size) -> argmin_u R(u) + |u - z|^2 / (2 step_size)`` on states with any batch axes, or None if it
+        has no closed form.
+      smoothness: a Lipschitz constant of the gradient, or None if it has none.
+      convex: whether R is convex, which Theorem 4 and nonexpansive layers need.
+      couples_examples: whether R is of a whole batch (n, m) and not of one example.
+    """
+
+    value: Callable[[Float[Array, "..."]], Float[Array, ""]]
+    prox: Callable[[Float[Array, "..."], float], Float[Array, "..."]] | None
+    smoothness: float | None
+    convex: bool
+    couples_examples: bool = False
+
+
+@typed
+def half_square(strength: float = 1.0) -> Regulariser:
+    """R = strength / 2 |z|^2; its prox scales the state down.
+
+    Raises:
+      ValueError: if strength is not positive and finite.
+    """
+    _check_positive("strength", strength)
+    return Regulariser(
+        value=lambda z: 0.5 * strength * jnp.sum(z**2),
+        prox=lambda z, step_size: z / (1.0 + step_size * strength),
+        smoothness=strength,
+        convex=True,
+    )
+
+
+@typed
+def absolute(strength: float = 1.0) -> Regulariser:
+    """R = strength |z|_1; its prox is the soft threshold.
+
+    Raises:
+      ValueError: if strength is not positive and finite.
+    """
+    _check_positive("strength", strength)
+    return Regulariser(
+        value=lambda z: strength * jnp.sum(jnp.abs(z)),
+        prox=lambda z, step_size: jnp.sign(z) * jax.nn.relu(jnp.abs(z) - step_size * strength),
+        smoothness=None,
+        convex=True,
+    )
+
+
+@typed
+def inverse_square(strength: float = 1.0, *, epsilon: float = 1.0) -> Regulariser:
+    """R = strength / (|z|^2 + epsilon), which pushes states away from 0; not convex.
+
+    Raises:
+      ValueError: if strength or epsilon is not positive and finite.
+
+    Source: Xie et al. (2021), A.1. The paper asks for convex R, which this one is not: Theorem 4 does not cover it, and
+    z - g grad R(z) is not nonexpansive.
+    """
+    _check_positive("strength", strength)
+    _check_positive("epsilon", epsilon)
+    return Regulariser(
+        value=lambda z: strength / (jnp.sum(z**2) + epsilon),
+        prox=None,
+        smoothness=2.0 * strength / epsilon**2,  # the curvature at 0; elsewhere it is smaller
+        convex=False,
+    )
+
+
+@typed
+def decorrelation(strength: float = 1.0) -> Regulariser:
+    r"""R = strength / 2 |D Z Z^T D - I|_F^2: half the squared correlations between features over a batch; not convex.
+
+    Z has a row per feature and a column per example, D = diag(1 / |z_i|) with z_i its rows; a feature that is 0 in the
+    whole batch correlates with nothing. The state passed to ``value`` is the batch, (n, m), an example a row.
+
+    Raises:
+      ValueError: if strength is not positive and finite.
+
+    Source: Xie et al. (2021), A.1. The paper asks for convex R, which this one is not (it does not change when a
+    feature is scaled).
+    """
+    _check_positive("strength", strength)
+
+    def value(z: Array) -> Array:
+        square = jnp.sum(z**2, axis=0)
+        alive = square > 0.0
+        unit = z * jnp.where(alive, jax.lax.rsqrt(jnp.where(alive, square, 1.0)), 0.0)
+        # The squares of Z^T Z and of Z Z^T add up to the same; the smaller of the two is formed.
+        gram = unit.T @ unit if z.shape[1] <= z.shape[0] else unit @ unit.T
+        return 0.5 * strength * (jnp.sum(gram**2) - jnp.sum(jnp.sum(unit**2, axis=0) ** 2))
+
+    return Regulariser(value=value, prox=None, smoothness=None, convex=False, couples_examples=True)
+
+
+REGULARISERS: dict[str, Callable[..., Regulariser]] = {
+    "absolute": absolute,
+    "decorrelation": decorrelation,
+    "half_square": half_square,
+    "inverse_square": inverse_square,
+}
+
+
+@typed
+def regularised(descent: Descent, regulariser: Regulariser, *, step_size: float = 1.0, form: str = "prox") -> Descent:
+    r"""A step with one more layer behind it, made of a regulariser.
+
+    .. math:: z' = T_R(T(z)) , \qquad T_R = prox_{g R} \quad \text{or} \quad T_R = I - g \nabla R ,
+              \qquad E(z) = \tfrac12 |T_R(T(z)) - z|^2 .
+
+    No step raises E if T is nonexpansive, R convex and, for the second form, :math:`g \le 2 / L_R`. A layer of
+    :math:`a f + (1 - a) I` with T_R = prox behind it has the equilibrium
+
+    .. math:: argmin_z \; a E_{opteq}(z) + g R(z) , \qquad E_{opteq}(z) = \min_u \phi(u) + \tfrac12 |u - z|^2 .
+
+    Args:
+      descent: the step T, of `opteq`, `deep_opteq` or any other whose energy is one number per example.
+      regulariser: R.
+      step_size: g > 0.
+      form: "prox" or "gradient".
+
+    Returns:
+      A `Descent` with the parameters of ``descent``.
+
+    Raises:
+      ValueError: if step_size or form is outside what is stated here; if the regulariser has no prox and form is
+        "prox"; for the form "gradient", if R is convex with smoothness L_R and g is above 2 / L_R, or has none.
+
+    Source: Xie et al. (2021), Section 4.1. The paper says that this adds R(z_L) to the objective Phi. It adds a block
+    of its own: R(z_{L+1}), and :math:`M^1_\phi + R` rather than :math:`\phi + R` is what a single layer minimises.
+    """
+    _check_positive("step_size", step_size)
+    if form not in ("prox", "gradient"):
+        raise ValueError(f'form must be "prox" or "gradient", got {form!r}')
+    prox, smoothness = regulariser.prox, regulariser.smoothness
+    if form == "prox" and prox is None:
+        raise ValueError("form must be \"gradient\" for a regulariser without a prox, got 'prox'")
+    if form == "gradient" and regulariser.convex and not (smoothness and step_size <= 2.0 / smoothness):
+        raise ValueError(
+            f'step_size must be at most 2 / smoothness for the form "gradient", got step_size={step_size} and '
+            f"smoothness={smoothness}"
+        )
+
+    def append(z: Array, batch: tuple[int, ...]) -> Array:
+        wide = z.astype(compute_dtype(z))
+        if form == "prox":
+            assert prox is not None
+            return prox(wide, step_size).astype(z.dtype)
+        return (wide - step_size * _slope(regulariser, wide, batch)).astype(z.dtype)
+
+    def step(params: Params, z: Array, x: Any = None) -> Array:
+        batch = jax.eval_shape(descent.energy, params, z, x).shape
+        return append(descent.step(params, z, x), batch)
+
+    return Descent(descent.init, residual_energy(step, descent.energy), step, check=descent.check)
+
+
+def _slope(regulariser: Regulariser, z: Array, batch: tuple[int, ...]) -> Array:
+    if regulariser.couples_examples:
+        return jax.grad(lambda z: regulariser.value(z.reshape(math.prod(batch), -1)))(z)
+    examples = z.reshape(-1, *z.shape[len(batch) :])
+    return jax.vmap(jax.grad(regulariser.value))(examples).reshape(z.shape)
+
+
+def _check_positive(name: str, value: float) -> None:
+    if not (value > 0.0 and math.isfinite(value)):
+        raise ValueError(f"{name} must be positive and finite, got {value}")

@@ -1,0 +1,165 @@
+r"""The unit layer :math:`W^T \sigma(W z + U x + b)`, a proximal operator, and the energies that it lowers."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.arguments import typed
+from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
+from unroll_jax.energies.examples import DIM, Example, normal
+from unroll_jax.energies.inputs import check_input, guarded, sum_present
+from unroll_jax.energies.proximal.operators import resolve_proximal
+from unroll_jax.energies.proximal.penalty import Proximal, check_positive, moreau_envelope
+
+__all__ = ["ENERGIES", "UnitLayerParams", "unit_layer", "unit_layer_example"]
+
+ENERGIES = ("envelope", "conjugate")
+INITIAL_NORM = 0.95  # of W: below 1, so that at initialisation the layer contracts and has one fixed point
+
+
+class UnitLayerParams(NamedTuple):
+    """W (width, dim), U (width, input_dim) or None without an input, b (width,)."""
+
+    W: Float[Array, "width d"]
+    U: Float[Array, "width e"] | None
+    b: Float[Array, " width"]
+
+
+@typed
+def unit_layer(
+    dim: int,
+    width: int | None = None,
+    input_dim: int | None = None,
+    *,
+    activation: str | Proximal = "relu",
+    mu: float = 1.0,
+    skip: float = 1.0,
+    energy: str = "envelope",
+) -> Descent:
+    r"""A layer with tied weights as a proximal step, or a gradient step on its Moreau envelope.
+
+    Each row z of Y, on its own, with x the row of the input, c = U x + b, sigma the activation,
+    :math:`\nabla s = \sigma` and :math:`\psi(z) = \tfrac1\mu s(W z + c)`:
+
+    .. math:: f(z) = \tfrac1\mu W^T \sigma(W z + c) = \nabla \psi(z) = prox_\phi(z) , \qquad z' = (1 - a) z + a f(z) ,
+
+    .. math:: \phi(z) = \psi^*(z) - \tfrac12 |z|^2 , \qquad
+              E(z) = \tfrac12 |z|^2 - \psi(z) = \min_u \phi(u) + \tfrac12 |u - z|^2 ,
+
+    summed over the rows. ``energy="envelope"`` reports E, the Moreau envelope of phi: finite everywhere, for every W.
+    ``energy="conjugate"`` reports phi itself, for a square invertible W, where it is
+
+    .. math:: \phi(z) = \tfrac1\mu s^*(\mu W^{-T} z) - \langle c, W^{-T} z \rangle - \tfrac12 |z|^2 ,
+
+    infinite off the range of f (with "relu", where :math:`W^{-T} z` has a negative entry).
+
+    **Neither ever rises**, whatever W, mu and a in (0, 1]. Since psi is convex, -psi lies below its tangent, so that
+    :math:`E(z') \le E(z) - a (1 - \tfrac a2) |f(z) - z|^2`. By Fenchel's inequality :math:`\phi(z) \ge E(z)`, and
+    :math:`\phi(f(z)) = E(z) - \tfrac12 |f(z) - z|^2`. As :math:`\psi^*` is convex between z and f(z), that gives
+    :math:`\phi(z') \le \phi(z) - \tfrac12 a^2 |f(z) - z|^2`. What :math:`\mu \ge |W|_2^2` adds is that both are convex:
+    their stationary points, which are the fixed points of the layer, are then their minimisers.
+
+    Args:
+      dim: width d of the tokens.
+      width: rows of W; None means ``dim``.
+      input_dim: width of x, to learn U; None leaves the input out.
+      activation: sigma, a name of `PROXIMALS` or a `Proximal` whose prox at step size 1 is sigma; every nondecreasing
+        function that is 1-Lipschitz is one, see `unroll_jax.energies.activation`.
+      mu: mu > 0, see above; the papers' layer has 1.
+      skip: a in (0, 1]; below 1 the layer has a skip connection of weight 1 - a.
+      energy: "envelope" or "conjugate", see above.
+
+    Returns:
+      A `Descent` with params `UnitLayerParams`; ``x`` is the input, (*batch, n, input_dim) or broadcasting to it, or
+      None for 0; or an `Anchor` of it that says which tokens are there.
+
+    Raises:
+      ValueError: if an option is outside what is stated here, or energy="conjugate" and width is not dim; while
+        tracing, if y or x does not fit.
+      TypeError: while tracing, if y or x is not floating.
+
+    Source: Yang, Huang, Wipf (2022), eqs. 3 and 4, after Xie et al. (2021), Theorem 1, whose Lipschitz constant of
+    sigma is 1 here. Yang et al. allow any W, where eq. 3 needs W invertible. Theorem 1 asks :math:`\mu \ge |W|_2^2` for
+    f = prox_phi; phi is convex only then, but f is its proximal operator, and lowers it, without.
+
+    Example:
+      >>> import jax
+      >>> layer = unit_layer(3, width=8)
+      >>> params, y = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (5, 3))
+      >>> bool(layer.energy(params, layer.step(params, y, None), None) < layer.energy(params, y, None))
+      True
+    """
+    rows = dim if width is None else width
+    for name, size in (("dim", dim), ("width", rows), ("input_dim", 1 if input_dim is None else input_dim)):
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}")
+    check_positive("mu", mu)
+    if not 0.0 < skip <= 1.0:
+        raise ValueError(f"skip must be in (0, 1], got {skip}")
+    if energy not in ENERGIES or (energy == "conjugate" and rows != dim):
+        raise ValueError(f"energy must be one of {ENERGIES}, 'conjugate' only for width = dim = {dim}, got {energy!r}")
+    sigma = resolve_proximal(activation)
+
+    def init(key: jax.Array) -> UnitLayerParams:
+        key_W, key_U = jax.random.split(key)
+        W = jax.random.normal(key_W, (rows, dim))
+        U = None if input_dim is None else jax.nn.initializers.xavier_normal()(key_U, (rows, input_dim))
+        return UnitLayerParams(W * (INITIAL_NORM / jnp.linalg.norm(W, 2)), U, jnp.zeros(rows))
+
+    def envelope(params: UnitLayerParams, y: Array, x: Any = None) -> Float[Array, "*batch"]:
+        (W, shift), tokens, present = _prepare(params, y, x, dim, input_dim)
+        hidden = tokens @ W.T + shift
+        half_square = 0.5 * jnp.sum(tokens**2, axis=-1)
+        potential = 0.5 * jnp.sum(hidden**2, axis=-1) - _per_token(lambda t: moreau_envelope(sigma, t, 1.0), hidden)
+        # Beyond the range of the dtype both are infinite; where |W|^2 <= mu the first is the larger.
+        return sum_present(jnp.where(jnp.isinf(half_square), jnp.inf, half_square - potential / mu), present)
+
+    def conjugate(params: UnitLayerParams, y: Array, x: Any = None) -> Float[Array, "*batch"]:
+        (W, shift), tokens, present = _prepare(params, y, x, dim, input_dim)
+        flat = tokens.reshape(-1, dim)
+        preimage = mu * jnp.linalg.solve(W.T, flat.T).T.reshape(tokens.shape)
+        # Points of the range's boundary, where sigma puts many, leave it by round-off: the nearest inside counts.
+        epsilon = float(jnp.finfo(tokens.dtype).eps)
+        inside = sigma.prox(preimage, epsilon)
+        gap, size = (jnp.max(jnp.abs(t), axis=-1) for t in (preimage - inside, preimage))
+        convex = _per_token(sigma.penalty, inside) + jnp.sum((0.5 * inside - shift) * inside, axis=-1)
+        per_token = convex / mu - 0.5 * jnp.sum(tokens**2, axis=-1)
+        return sum_present(jnp.where(gap <= math.sqrt(epsilon) * (1.0 + size), per_token, jnp.inf), present)
+
+    def step(params: UnitLayerParams, y: Array, x: Any = None) -> Array:
+        (W, shift), tokens, present = _prepare(params, y, x, dim, input_dim)
+        layer = sigma.prox(tokens @ W.T + shift, 1.0) @ W / mu
+        stepped = (tokens + skip * (layer - tokens)).astype(y.dtype)
+        return stepped if present is None else jnp.where(present[..., None], stepped, y)
+
+    chosen = envelope if energy == "envelope" else conjugate
+    return guarded(Descent(init=init, energy=chosen, step=step), UnitLayerParams)
+
+
+def unit_layer_example(key: jax.Array, batch: tuple[int, ...]) -> Example:
+    """The unit layer, wider than its tokens, with an input and a skip connection."""
+    y, x = normal(key, 2, batch)
+    return unit_layer(DIM, 2 * DIM, DIM - 1, skip=0.8), y, x[..., : DIM - 1]
+
+
+def _prepare(
+    params: UnitLayerParams, y: Array, x: Any, dim: int, input_dim: int | None
+) -> tuple[tuple[Array, Array], Array, Any]:
+    """W and the shift c, the tokens, and which of them are there, in the dtype of the computation."""
+    x, present = as_anchor(x)
+    check_tokens(y, Anchor(None, present), dim=dim)
+    dtype = compute_dtype(y, params.W)
+    shift = params.b.astype(dtype)
+    if x is not None:
+        if params.U is None or input_dim is None:
+            raise ValueError("x must be None without input_dim, got an array; pass input_dim to learn U")
+        check_input(x, y.shape[:-1], width=input_dim, what="features", present=present)
+        shift = shift + blank_absent(x, present).astype(dtype) @ params.U.T.astype(dtype)
+    return (params.W.astype(dtype), shift), blank_absent(y, present).astype(dtype), present
+
+
+def _per_token(function: Any, tokens: Float[Array, "*batch n d"]) -> Float[Array, "*batch n"]:
+    return function(tokens[..., None, :])

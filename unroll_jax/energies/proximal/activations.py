@@ -1,0 +1,216 @@
+"""Elementwise activations as proximal operators of convex functions of their own."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import spence, xlog1py, xlogy
+from jaxtyping import Array, Float
+
+from unroll_jax.arguments import typed
+from unroll_jax.descent import compute_dtype
+from unroll_jax.energies.proximal.penalty import Proximal, check_positive
+
+__all__ = ["ACTIVATIONS", "activation", "elu", "leaky_relu", "sigmoid", "softplus", "softsign", "tanh"]
+
+Elementwise = Callable[[Float[Array, "..."]], Float[Array, "..."]]
+
+# Where a user's activation is checked: steps of 1/64 around 0, where activations bend.
+GRID = np.linspace(-16.0, 16.0, 2049, dtype=np.float32)
+
+
+@typed
+def activation(function: Elementwise, penalty: Elementwise, *, step_size: float = 1.0) -> Proximal:
+    r"""The proximal pair whose prox is an elementwise activation.
+
+    A function :math:`\sigma` of one variable is the prox of a convex function exactly if it is nondecreasing and
+    1-Lipschitz. With :math:`\psi' = \sigma` and :math:`\psi^*` the conjugate of :math:`\psi`,
+
+    .. math:: \phi_1(z) = \psi^*(z) - \tfrac12 z^2 , \qquad \phi_1'(\sigma(w)) = w - \sigma(w) , \qquad
+              prox_{\phi_1} = \sigma .
+
+    The prox of :math:`s \phi_1` is :math:`\sigma` for s = 1 alone. A layer whose step has length a and which is to
+    apply :math:`\sigma` itself therefore lowers an energy with the penalty :math:`\phi = \phi_1 / a`: that is the pair
+    returned for ``step_size=a``. `feedforward` and `transformer` choose it so when phi is given by name. At another
+    step size s the prox stays exact: it is :math:`\sigma(w)` with
+    :math:`(1 - s/a) \sigma(w) + (s/a) w = y`, solved entry by entry by Newton's method kept inside a bracket.
+
+    Args:
+      function: sigma, elementwise.
+      penalty: phi_1, elementwise; infinite outside the closure of sigma's range.
+      step_size: a > 0, the step size at which the prox is sigma.
+
+    Returns:
+      A `Proximal`.
+
+    Raises:
+      ValueError: if step_size is not positive and finite, or sigma falls or rises faster than 1 somewhere on a grid
+        over [-16, 16].
+
+    Source: Yang, Huang, Wipf (2022), Section 5, for ReLU; the general pair is Moreau's, used in the scaling s = 1 by
+    Xie et al. (2021), Lemma 1.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> arctan = activation(jnp.arctan, lambda z: -jnp.log(jnp.cos(z)) - 0.5 * z**2)
+      >>> round(arctan.prox(jnp.ones((1, 1)), 1.0).item(), 4)
+      0.7854
+    """
+    with jax.ensure_compile_time_eval():
+        values = np.asarray(function(jnp.asarray(GRID)), np.float64)
+    slopes = np.diff(values) / np.diff(GRID.astype(np.float64))
+    tolerance = 1e-3  # float32 round-off of values up to 16, over a spacing of 1/64
+    for bad in (int(np.argmin(slopes)), int(np.argmax(slopes))):
+        if not -tolerance <= slopes[bad] <= 1.0 + tolerance:
+            raise ValueError(
+                f"an activation must have slopes in [0, 1] to be a proximal operator, got slope {slopes[bad]:.3g} at "
+                f"{GRID[bad]:.3g}"
+            )
+    return _pair(function, penalty, step_size)
+
+
+@typed
+def tanh(*, step_size: float = 1.0) -> Proximal:
+    """tanh; phi_1 = ((1 + z) log(1 + z) + (1 - z) log(1 - z) - z^2) / 2 on [-1, 1]; see `activation`."""
+
+    def penalty(z: Array) -> Array:
+        inside = jnp.abs(z) <= 1.0
+        z = jnp.where(inside, z, 0.0)
+        return jnp.where(inside, 0.5 * (xlog1py(1.0 + z, z) + xlog1py(1.0 - z, -z) - z**2), jnp.inf)
+
+    return _pair(jnp.tanh, penalty, step_size)
+
+
+@typed
+def sigmoid(*, step_size: float = 1.0) -> Proximal:
+    """1 / (1 + e^-w); phi_1 = z log z + (1 - z) log(1 - z) - z^2 / 2 on [0, 1]; see `activation`."""
+
+    def penalty(z: Array) -> Array:
+        inside = (z >= 0.0) & (z <= 1.0)
+        z = jnp.where(inside, z, 0.5)
+        return jnp.where(inside, xlogy(z, z) + xlog1py(1.0 - z, -z) - 0.5 * z**2, jnp.inf)
+
+    return _pair(jax.nn.sigmoid, penalty, step_size)
+
+
+@typed
+def softplus(*, step_size: float = 1.0) -> Proximal:
+    """log(1 + e^w); phi_1 = Li_2(e^-z) - pi^2 / 6 on z >= 0, Li_2 the dilogarithm; see `activation`."""
+
+    def penalty(z: Array) -> Array:
+        inside = z >= 0.0
+        return jnp.where(inside, spence(-jnp.expm1(-jnp.where(inside, z, 1.0))) - np.pi**2 / 6.0, jnp.inf)
+
+    return _pair(jax.nn.softplus, penalty, step_size)
+
+
+@typed
+def softsign(*, step_size: float = 1.0) -> Proximal:
+    """w / (1 + |w|); phi_1 = -|z| - log(1 - |z|) - z^2 / 2 on (-1, 1); see `activation`."""
+
+    def penalty(z: Array) -> Array:
+        inside = jnp.abs(z) < 1.0
+        size = jnp.abs(jnp.where(inside, z, 0.0))
+        return jnp.where(inside, -size - jnp.log1p(-size) - 0.5 * size**2, jnp.inf)
+
+    return _pair(jax.nn.soft_sign, penalty, step_size)
+
+
+@typed
+def leaky_relu(slope: float = 0.01, *, step_size: float = 1.0) -> Proximal:
+    """w, or slope w where w < 0; phi_1 = (1 / slope - 1) min(z, 0)^2 / 2; see `activation`.
+
+    Raises:
+      ValueError: if slope is not in (0, 1], or step_size not positive and finite.
+    """
+    if not 0.0 < slope <= 1.0:
+        raise ValueError(f"slope must be in (0, 1], got {slope}")
+    return _pair(
+        lambda w: jax.nn.leaky_relu(w, slope),
+        lambda z: 0.5 * (1.0 / slope - 1.0) * jnp.minimum(z, 0.0) ** 2,
+        step_size,
+    )
+
+
+@typed
+def elu(alpha: float = 1.0, *, step_size: float = 1.0) -> Proximal:
+    """w, or alpha (e^w - 1) where w < 0; phi_1 = (z + alpha) log(1 + z / alpha) - z - z^2 / 2 on [-alpha, 0], 0 above.
+
+    See `activation`.
+
+    Raises:
+      ValueError: if alpha is not in (0, 1], or step_size not positive and finite.
+    """
+    if not 0.0 < alpha <= 1.0:
+        raise ValueError(f"alpha must be in (0, 1], got {alpha}")
+
+    def penalty(z: Array) -> Array:
+        below = jnp.clip(z, -alpha, 0.0)
+        inside = xlog1py(below + alpha, below / alpha) - below - 0.5 * below**2
+        return jnp.where(z >= -alpha, inside, jnp.inf)
+
+    return _pair(lambda w: jax.nn.elu(w, alpha), penalty, step_size)
+
+
+ACTIVATIONS: dict[str, Callable[..., Proximal]] = {
+    "elu": elu,
+    "leaky_relu": leaky_relu,
+    "sigmoid": sigmoid,
+    "softplus": softplus,
+    "softsign": softsign,
+    "tanh": tanh,
+}
+
+
+def _pair(function: Elementwise, penalty: Elementwise, step_size: float) -> Proximal:
+    check_positive("step_size", step_size)
+
+    def prox(y: Array, length: float | Float[Array, ""]) -> Array:
+        if not isinstance(length, jax.Array) and length == step_size:
+            return function(y)
+        return function(_solve(function, y.astype(compute_dtype(y)), length / step_size)).astype(y.dtype)
+
+    def total(y: Array) -> Array:
+        return jnp.sum(penalty(y.astype(compute_dtype(y))), axis=(-2, -1)) / step_size
+
+    return Proximal(penalty=total, prox=prox)
+
+
+def _solve(function: Elementwise, y: Array, ratio: Any) -> Array:
+    """w with (1 - t) sigma(w) + t w = y for t = ratio, entry by entry, differentiable in y and t.
+
+    The slope of the left side lies between 1 and t, as that of sigma lies in [0, 1], which gives the first bracket.
+    """
+
+    def residual(w: Array) -> Array:
+        return (1.0 - ratio) * function(w) + ratio * w - y
+
+    def solve(residual: Callable[[Array], Array], start: Array) -> Array:
+        gap = -residual(jnp.zeros_like(start))
+        ends = gap, gap / ratio
+        limits = jnp.minimum(*ends), jnp.maximum(*ends)
+        precision = 4.0 * jnp.finfo(start.dtype).eps
+
+        def unfinished(state: tuple) -> Array:
+            count, _, _, w, moved = state
+            return (count < 200) & jnp.any(moved > precision * (1.0 + jnp.abs(w)))
+
+        def improve(state: tuple) -> tuple:
+            count, lower, upper, w, moved = state
+            value, slope = jax.jvp(residual, (w,), (jnp.ones_like(w),))
+            lower, upper = jnp.where(value <= 0.0, w, lower), jnp.where(value >= 0.0, w, upper)
+            newton = w - value / slope
+            # Newton's step where it stays inside and at least halves the last one; else the bracket's middle.
+            good = (newton >= lower) & (newton <= upper) & (jnp.abs(newton - w) <= 0.5 * moved)
+            chosen = jnp.where(good, newton, 0.5 * (lower + upper))
+            return count + 1, lower, upper, chosen, jnp.abs(chosen - w)
+
+        first = 0.5 * (limits[0] + limits[1])
+        return jax.lax.while_loop(unfinished, improve, (0, *limits, first, jnp.full_like(first, jnp.inf)))[3]
+
+    def tangent_solve(linear: Callable[[Array], Array], value: Array) -> Array:
+        return value / linear(jnp.ones_like(value))
+
+    return jax.lax.custom_root(residual, y, solve, tangent_solve)

@@ -1,0 +1,149 @@
+"""Penalties phi and their proximal operators, the nonlinearities of a layer."""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from unroll_jax.arguments import typed
+from unroll_jax.descent import compute_dtype, look_up
+from unroll_jax.energies.proximal.activations import ACTIVATIONS, elu, leaky_relu, sigmoid, softplus, softsign, tanh
+from unroll_jax.energies.proximal.penalty import Proximal
+from unroll_jax.spectral import norm
+
+__all__ = [
+    "PROXIMALS",
+    "box",
+    "group_shrinkage",
+    "identity",
+    "nonnegative_soft_threshold",
+    "relu",
+    "resolve_proximal",
+    "soft_threshold",
+]
+
+
+# Activations that a name is likely to ask for, and why they are no proximal operator.
+NOT_MONOTONE = ("gelu", "mish", "silu", "swish")
+
+
+def identity() -> Proximal:
+    """phi = 0: no nonlinearity."""
+    return Proximal(penalty=lambda y: jnp.zeros(y.shape[:-2], compute_dtype(y)), prox=lambda y, step_size: y)
+
+
+def relu() -> Proximal:
+    """phi = 0 where every entry is at least 0, else infinite; prox = max(y, 0) (Yang et al. 2022, Section 5)."""
+    return Proximal(penalty=lambda y: _indicator(y, y >= 0.0), prox=lambda y, step_size: jax.nn.relu(y))
+
+
+@typed
+def soft_threshold(threshold: float = 1.0) -> Proximal:
+    """phi = threshold |y|_1; prox = sign(y) max(|y| - step_size threshold, 0).
+
+    Raises:
+      ValueError: if threshold is negative or not finite.
+    """
+    _check_threshold(threshold)
+    return Proximal(
+        penalty=lambda y: threshold * jnp.sum(jnp.abs(y), axis=(-2, -1), dtype=compute_dtype(y)),
+        prox=lambda y, step_size: jnp.sign(y) * jax.nn.relu(jnp.abs(y) - step_size * threshold),
+    )
+
+
+@typed
+def nonnegative_soft_threshold(threshold: float = 1.0) -> Proximal:
+    """phi = threshold sum(y) where every entry is at least 0, else infinite; prox = max(y - step_size threshold, 0).
+
+    Raises:
+      ValueError: if threshold is negative or not finite.
+    """
+    _check_threshold(threshold)
+    return Proximal(
+        penalty=lambda y: _indicator(y, y >= 0.0) + threshold * jnp.sum(y, axis=(-2, -1), dtype=compute_dtype(y)),
+        prox=lambda y, step_size: jax.nn.relu(y - step_size * threshold),
+    )
+
+
+@typed
+def box(lower: float = 0.0, upper: float = 1.0) -> Proximal:
+    """phi = 0 where every entry is in [lower, upper], else infinite; prox clips.
+
+    Raises:
+      ValueError: unless lower < upper.
+    """
+    if not lower < upper:
+        raise ValueError(f"lower must be below upper, got lower={lower}, upper={upper}")
+    return Proximal(
+        penalty=lambda y: _indicator(y, (y >= lower) & (y <= upper)),
+        prox=lambda y, step_size: jnp.clip(y, lower, upper),
+    )
+
+
+@typed
+def group_shrinkage(threshold: float = 1.0) -> Proximal:
+    """phi = threshold sum_i |y_i|_2 over tokens; prox shortens each by step_size threshold, to 0 at the least.
+
+    Raises:
+      ValueError: if threshold is negative or not finite.
+    """
+    _check_threshold(threshold)
+
+    def prox(y: Array, step_size: float) -> Array:
+        lengths = _lengths(y)[..., None]
+        shares = jax.nn.relu(1.0 - step_size * threshold / jnp.where(lengths == 0.0, 1.0, lengths))
+        return (shares * y).astype(y.dtype)
+
+    return Proximal(penalty=lambda y: threshold * jnp.sum(_lengths(y), axis=-1), prox=prox)
+
+
+PROXIMALS: dict[str, Callable[..., Proximal]] = {
+    "identity": identity,
+    "relu": relu,
+    "soft_threshold": soft_threshold,
+    "nonnegative_soft_threshold": nonnegative_soft_threshold,
+    "box": box,
+    "group_shrinkage": group_shrinkage,
+    "tanh": tanh,
+    "sigmoid": sigmoid,
+    "softplus": softplus,
+    "softsign": softsign,
+    "leaky_relu": leaky_relu,
+    "elu": elu,
+}
+
+
+def resolve_proximal(phi: str | Proximal, step_size: float = 1.0) -> Proximal:
+    """The `Proximal` that a name of `PROXIMALS` (with its default numbers) or a `Proximal` stands for.
+
+    The name of an activation stands for the pair whose prox at ``step_size`` is that activation.
+
+    Raises:
+      ValueError: if the name is not in `PROXIMALS`.
+      TypeError: if it is neither a name nor a `Proximal`.
+    """
+    if isinstance(phi, str) and phi in NOT_MONOTONE:
+        raise ValueError(
+            f"phi must be one of {sorted(PROXIMALS)} or a Proximal, got {phi!r}, which falls somewhere: every proximal "
+            "operator of one variable is nondecreasing, so no penalty has it; softplus, elu and relu are near it"
+        )
+    found = look_up("phi", phi, PROXIMALS, Proximal)
+    if isinstance(found, Proximal):
+        return found
+    return found(step_size=step_size) if phi in ACTIVATIONS else found()
+
+
+def _indicator(y: Array, inside: Array) -> Array:
+    return jnp.where(jnp.all(inside, axis=(-2, -1)), 0.0, jnp.inf).astype(compute_dtype(y))
+
+
+def _lengths(y: Array) -> Array:
+    """Norms of the tokens."""
+    return norm(y.astype(compute_dtype(y)), y.ndim - 1)
+
+
+def _check_threshold(threshold: float) -> None:
+    if not (threshold >= 0.0 and math.isfinite(threshold)):
+        raise ValueError(f"threshold must be finite and at least 0, got {threshold}")

@@ -1,0 +1,148 @@
+"""The terms of a transformer layer's energy: attention, feed-forward layer, penalty and layer norm, with anchors."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+from jaxtyping import Array, Float
+
+from unroll_jax.arguments import typed
+from unroll_jax.descent import Anchor, Descent, as_anchor
+from unroll_jax.energies.attention.pairwise import attention
+from unroll_jax.energies.feedforward import FeedForwardParams, feedforward
+from unroll_jax.energies.inputs import guarded
+from unroll_jax.energies.layer_norm import layer_norm
+from unroll_jax.energies.proximal.operators import resolve_proximal
+from unroll_jax.energies.proximal.penalty import Proximal
+
+__all__ = ["TransformerParams", "TransformerParts", "transformer_parts"]
+
+AnchorRule = Callable[[Any], Any]  # of the input x
+
+
+class TransformerParams(NamedTuple):
+    """W_a (d, k) of the attention energy, W_f (d, d) of the feed-forward one, and learnable anchors (1, d), if any."""
+
+    W_a: Float[Array, "*heads d k"]
+    W_f: Float[Array, "d d"]
+    row: Float[Array, "1 d"] | None = None
+    attention_row: Float[Array, "1 d"] | None = None
+
+
+class TransformerParts(NamedTuple):
+    r"""The terms of a `transformer`'s energy, each a function of the layer's own ``(params, y, x)``.
+
+    The layer's energy is the sum of the parts', and its step is
+    ``phi.prox(feedforward.step(params, attention.step(params, N, x), x), step_size)`` with
+    ``N = layer_norm.step(params, y, x)``, or y itself where layer_norm is None.
+
+    Attributes:
+      attention: f, the pairwise energy with its ridge, and its step.
+      feedforward: g, the quadratic energy without phi, and its plain gradient step of length ``step_size``.
+      phi: the penalty and its prox.
+      step_size: a2.
+      layer_norm: the energy that layer normalisation lowers, and its step; or None.
+    """
+
+    attention: Descent
+    feedforward: Descent
+    phi: Proximal
+    step_size: float
+    layer_norm: Descent | None = None
+
+
+@typed
+def transformer_parts(
+    dim: int,
+    *,
+    rank: int | None = None,
+    phi: str | Proximal = "relu",
+    form: str = "softmax",
+    ridge: float = 0.0,
+    attention_step_size: float = 1.0,
+    step_size: float = 0.5,
+    anchor: str | AnchorRule = "input",
+    attention_anchor: str | AnchorRule = "input",
+    norm_radius: float | None = None,
+    spectrum: tuple[float, float] | None = None,
+    attention_factory: Callable[..., Descent] = attention,
+    **attention_options: Any,
+) -> TransformerParts:
+    """The terms of ``transformer(dim, ...)``, for certificates and for the energy of each component.
+
+    Args:
+      dim: as in `transformer`, and so are all other arguments; ``rho`` and ``mask`` are among the attention_options.
+      rank: see `transformer`.
+      phi: see `transformer`.
+      form: see `transformer`.
+      ridge: see `transformer`.
+      attention_step_size: see `transformer`.
+      step_size: see `transformer`.
+      anchor: see `transformer`.
+      attention_anchor: see `transformer`.
+      norm_radius: see `transformer`.
+      spectrum: see `transformer`.
+      attention_factory: see `transformer`.
+      **attention_options: further keywords of the attention half.
+
+    Returns:
+      `TransformerParts`, whose functions take the layer's `TransformerParams`.
+
+    Raises:
+      ValueError: as `transformer`.
+    """
+    if not 0.0 < attention_step_size <= 1.0:
+        raise ValueError(f"attention_step_size must be in (0, 1], got {attention_step_size}")
+    if ridge == 0.0 and attention_anchor != "input":
+        raise ValueError(f"attention_anchor must be 'input' while ridge is 0, got {attention_anchor!r}")
+    options = {"form": form, "ridge": ridge, "step_size": attention_step_size, "dim": dim, "rank": rank}
+    pair = attention_factory(**options, **attention_options)
+    pair_params = type(jax.eval_shape(pair.init, jax.random.key(0)))
+    features = feedforward(dim, step_size=step_size, spectrum=spectrum)
+    norm = None if norm_radius is None else layer_norm(dim, radius=norm_radius)
+    find_B = _resolve_anchor("anchor", anchor)
+    find_A = _resolve_anchor("attention_anchor", attention_anchor)
+
+    def init(key: jax.Array) -> TransformerParams:
+        key_a, key_f = jax.random.split(key)
+        rows = [
+            jax.nn.initializers.xavier_normal()(jax.random.fold_in(key, place), (1, dim)) if kind == "row" else None
+            for place, kind in enumerate((anchor, attention_anchor))
+        ]
+        return TransformerParams(pair.init(key_a).W_a, features.init(key_f).W_f, *rows)
+
+    def of_pair(function: Callable) -> Callable:
+        return lambda params, y, x=None: function(pair_params(params.W_a), y, find_A(params.attention_row, x))
+
+    def of_features(function: Callable) -> Callable:
+        return lambda params, y, x=None: function(FeedForwardParams(params.W_f), y, find_B(params.row, x))
+
+    def of_norm(function: Callable) -> Callable:
+        return lambda params, y, x=None: function(None, y, Anchor(None, as_anchor(x).present))
+
+    both = None if pair.step_and_energy is None else of_pair(pair.step_and_energy)
+    attention_part = Descent(init, of_pair(pair.energy), of_pair(pair.step), both)
+    feedforward_part = Descent(init, of_features(features.energy), of_features(features.step))
+    return TransformerParts(
+        attention=guarded(attention_part, TransformerParams),
+        feedforward=guarded(feedforward_part, TransformerParams),
+        phi=resolve_proximal(phi, step_size),
+        step_size=step_size,
+        layer_norm=None if norm is None else Descent(init, of_norm(norm.energy), of_norm(norm.step)),
+    )
+
+
+def _resolve_anchor(name: str, anchor: str | AnchorRule) -> Callable[[Any, Any], Anchor]:
+    """A function of (learnable row, input x) that gives the anchor, for the tokens that x says are there."""
+    if not (anchor in ("input", "row") or callable(anchor)):
+        raise ValueError(f"{name} must be 'input', 'row' or a function of x, got {anchor!r}")
+
+    def find(row: Any, x: Any) -> Anchor:
+        value, present = as_anchor(x)
+        if anchor == "row":
+            return Anchor(row, present)
+        if value is None or isinstance(anchor, str):
+            return Anchor(value, present)
+        return Anchor(anchor(value), present)
+
+    return find
