@@ -12,6 +12,7 @@ NAME = "jax_compilation_cache_dir"
 def folder(monkeypatch, tmp_path):
     """``folder(before, environment)``: JAX's setting after `keep_programs`, in a home of the test's own."""
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XLA_FLAGS", "")  # which another test of this process may have joined processes with
     before = jax.config.jax_compilation_cache_dir
 
     def found(setting, variable=None):
@@ -34,8 +35,8 @@ def test_programs_are_kept_in_the_home_unless_jax_was_told_otherwise(folder, tmp
 
 def test_programs_of_many_devices_on_cpus_are_compiled_anew(folder, monkeypatch):
     before = jax.config.jax_enable_compilation_cache
-    monkeypatch.setenv("XLA_FLAGS", ONE_ORDER)
     try:
+        monkeypatch.setenv("XLA_FLAGS", ONE_ORDER)
         folder(None)
         assert not jax.config.jax_enable_compilation_cache
     finally:
