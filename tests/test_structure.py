@@ -19,6 +19,7 @@ PACKAGE = ROOT / "unroll_jax"
 # Ground first; a file may import from floors below. `descent` holds the types they all share.
 FLOORS = {
     "arguments": 0,
+    "products": 0,
     "steps": 0,
     "conjugate_gradients": 1,
     "descent": 1,

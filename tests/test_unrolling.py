@@ -8,6 +8,7 @@ import pytest
 
 import unroll_jax as uj
 from unroll_jax.energies import AttentionParams, TransformerParams
+from unroll_jax.unrolling import UNROLLED
 
 DIM, TOKENS = 3, 4
 
@@ -195,7 +196,39 @@ def test_remat_keeps_the_gradients_and_saves_memory_as_far_as_its_policy_lets_it
     assert memory[1] < 0.5 * min(memory[0], memory[2])
 
 
+@pytest.mark.parametrize("remat", [False, True])
+def test_layers_at_once_change_the_program_alone(layer, remat):
+    """One at a time, all at once, fewer at a time than leave none over, more than there are, and what is chosen."""
+    (y, x), params = tokens(), weights(5)
+
+    def loss(params, unroll):
+        last, trace = uj.unroll(layer, params, y, x, num_layers=5, tied=False, remat=remat, unroll=unroll)
+        return jnp.sum(last**2) + jnp.sum(trace.energy)
+
+    chosen = (1, 2, None) if remat else (1, 2, 5, 9, None)
+    run = jax.jit(lambda params: [jax.value_and_grad(loss)(params, unroll) for unroll in chosen])
+    one, *others = run(params)
+    for other in others:
+        chex.assert_trees_all_close(other, one, rtol=1e-4, atol=1e-5)
+
+
+def test_layers_are_written_out_up_to_a_depth_and_without_remat(layer):
+    (y, _), params = tokens(), weights()
+
+    def loops(num_layers, **options):
+        lowered = jax.jit(lambda y: uj.unroll(layer, params, y, num_layers=num_layers, **options)).lower(y)
+        return "stablehlo.while" in lowered.as_text()
+
+    assert not loops(UNROLLED)
+    assert loops(UNROLLED + 1)
+    assert loops(3, remat=True)
+    assert loops(3, unroll=1)
+    assert not loops(UNROLLED + 1, unroll=UNROLLED + 1)
+
+
 BAD_CALLS = [
+    ({"num_layers": 3, "unroll": 3, "remat": True}, "unroll must be below num_layers=3 with remat"),
+    ({"num_layers": 3, "unroll": 0}, "unroll must be at least 1 and an integer, or None, got 0"),
     ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
     ({"num_layers": 2.5}, "num_layers must be an integer, got 2.5"),
     ({"num_layers": 3, "record": "energies"}, "record must be .* got 'energies'"),

@@ -1,6 +1,5 @@
 """The one type everything is built from: an energy and the step that lowers it."""
 
-import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -22,7 +21,6 @@ __all__ = [
     "check_array",
     "check_tokens",
     "compute_dtype",
-    "linear",
     "look_up",
     "powers_of_two",
     "square_range",
@@ -206,11 +204,6 @@ def look_up(argument: str, value: Any, table: Mapping[str, Any], kind: type, *ki
     return table[value]
 
 
-def linear(tokens: Float[Array, "*batch n d"], weight: Float[Array, "d k"]) -> Float[Array, "*batch n k"]:
-    """``tokens @ weight`` as one product over all tokens, which makes the weight's gradient one product too."""
-    return _flat_product(tokens, weight)
-
-
 def powers_of_two(sizes: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
     """Powers of two that bring ``sizes`` near 1, and those that take them back; 1 for 0, constants for autodiff.
 
@@ -237,11 +230,6 @@ def square_range(largest: Float[Array, "..."], count: int) -> tuple[Float[Array,
 def compute_dtype(*arrays: Any) -> jnp.dtype:
     """The dtype energies and reductions are computed in: float32 at least, float64 if an input is."""
     return jnp.promote_types(jnp.result_type(*(a for a in arrays if a is not None)), jnp.float32)
-
-
-@functools.partial(jax.checkpoint, prevent_cse=False)  # the backward pass keeps the tokens, not a flat copy of them
-def _flat_product(tokens: Array, weight: Array) -> Array:
-    return (tokens.reshape(-1, tokens.shape[-1]) @ weight).reshape(*tokens.shape[:-1], weight.shape[-1])
 
 
 def _check_finite(name: str, value: Any, present: Any) -> None:

@@ -177,7 +177,7 @@ def test_unrolling_the_scan_changes_nothing_but_the_program():
     (plain, unrolled), above = run(params)
     chex.assert_trees_all_close(unrolled, plain, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(above, plain[0], rtol=1e-4, atol=1e-5)
-    with pytest.raises(ValueError, match="unroll must be at least 1 and an integer, got 0"):
+    with pytest.raises(ValueError, match="unroll must be at least 1 and an integer, or None, got 0"):
         jax.eval_shape(Encoder(SMALL, unroll=0).apply, params, tokens)
 
 

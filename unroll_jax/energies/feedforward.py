@@ -17,13 +17,13 @@ from unroll_jax.descent import (
     blank_absent,
     check_tokens,
     compute_dtype,
-    linear,
     square_range,
 )
 from unroll_jax.energies.examples import DIM, Example, normal
 from unroll_jax.energies.inputs import check_params, guarded
 from unroll_jax.energies.proximal.operators import resolve_proximal
 from unroll_jax.energies.proximal.penalty import Proximal, check_positive, penalty_of_present
+from unroll_jax.products import linear
 
 __all__ = [
     "FeedForwardParams",

@@ -9,7 +9,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from unroll_jax.descent import Descent, blank_absent, broadcasts, check_array, linear
+from unroll_jax.descent import Descent, blank_absent, broadcasts, check_array
+from unroll_jax.products import linear
 
 __all__ = ["check_input", "check_known", "check_params", "guarded", "project", "sum_present"]
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from unroll_jax.descent import check_tokens, compute_dtype
+from unroll_jax.products import gram, linear
 
 __all__ = ["UnrolledLayerParams", "unrolled_layer"]
 
@@ -44,10 +45,9 @@ def unrolled_layer(
     Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 47 and 48; tokens as rows.
     """
     check_tokens(y, dim=params.V.shape[-1])
-    projected = y @ params.V.T
-    logits = jnp.einsum("...uk,...vk->...uv", projected, projected, preferred_element_type=compute_dtype(y))
+    logits = gram(linear(y, params.V.T), compute_dtype(y))
     if mask is not None:
         logits = jnp.where(mask[..., None, :], logits, jnp.finfo(logits.dtype).min)
     weights = jax.nn.softmax(logits, axis=-1).astype(y.dtype)
     symmetric = 0.5 * (params.W + params.W.T)
-    return jax.nn.relu((weights @ y) @ symmetric + y @ params.U)
+    return jax.nn.relu(linear(weights @ y, symmetric) + linear(y, params.U))

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from unroll_jax.models.encoder_parts import EncoderConfig, EncoderEmbeddings, EncoderLayer, check_inputs
-from unroll_jax.models.parts import check_sizes
+from unroll_jax.unrolling import layers_at_once
 
 __all__ = ["Encoder"]
 
@@ -26,8 +26,7 @@ class Encoder(nn.Module):
       param_dtype: dtype of the parameters.
       remat: recompute layers in the backward pass instead of storing their intermediates; a policy of
         `jax.checkpoint_policies` says which of them are stored all the same.
-      unroll: layers in one iteration of the scan; more of them spare copies of what the scan keeps, and compile as
-        much longer as there are layers.
+      unroll: layers in one iteration of the scan, see `unroll_jax.unroll`.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -41,7 +40,7 @@ class Encoder(nn.Module):
     dtype: Any = None
     param_dtype: Any = jnp.float32
     remat: bool | Callable[..., Any] = False
-    unroll: int = 1
+    unroll: int | None = None
 
     @nn.compact
     def __call__(
@@ -72,7 +71,7 @@ class Encoder(nn.Module):
           TypeError: if tokens or token_types are no integers, mask is not boolean, or perturbation is not floating.
         """
         config = self.config
-        check_sizes(unroll=self.unroll)
+        at_once = layers_at_once(self.unroll, self.config.num_layers, remat=bool(self.remat))
         check_inputs(tokens, mask, token_types, perturbation, dim=config.dim, max_positions=config.max_positions)
         mask = real_tokens(tokens, mask, self.config)
         token_types = jnp.zeros_like(tokens) if token_types is None else token_types
@@ -95,7 +94,7 @@ class Encoder(nn.Module):
             split_rngs={"params": True},
             in_axes=nn.broadcast,  # pyright: ignore[reportArgumentType] (Flax's own value for it)
             length=self.config.num_layers,
-            unroll=self.unroll,
+            unroll=at_once,
         )
         layers = EncoderLayer(self.config, dtype, self.param_dtype, name="layers")
         _, recorded = scan(layers, start.astype(dtype), mask)

@@ -29,6 +29,7 @@ class UnrolledTransformer(nn.Module):
       param_dtype: dtype of the parameters.
       remat: recompute layers in the backward pass instead of storing their intermediates; a policy of
         `jax.checkpoint_policies` says which of them are stored all the same.
+      unroll: layers in one iteration of the scan, see `unroll_jax.unroll`.
       V_init: initialiser of V; the cosine transform by default (Porras-Valenzuela et al., Appendix B.2).
       W_init: initialiser of W.
       U_init: initialiser of U; with the default W the first pass averages similar tokens a little.
@@ -40,6 +41,7 @@ class UnrolledTransformer(nn.Module):
     dtype: Any = None
     param_dtype: Any = jnp.float32
     remat: bool | Callable[..., Any] = False
+    unroll: int | None = None
     V_init: Initializer = dct()
     W_init: Initializer = scaled_identity(0.1)
     U_init: Initializer = scaled_identity(0.9)
@@ -65,7 +67,8 @@ class UnrolledTransformer(nn.Module):
           The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record`` returned, stacked likewise.
 
         Raises:
-          ValueError: if x is not (*batch, n, dim), mask is not (*batch, n), or num_layers or rank is below 1.
+          ValueError: if x is not (*batch, n, dim), mask is not (*batch, n), or num_layers, rank or unroll
+            is below 1.
           TypeError: if x is not floating, or mask is not boolean.
         """
         if not jnp.issubdtype(x.dtype, jnp.floating):
@@ -89,7 +92,15 @@ class UnrolledTransformer(nn.Module):
 
         start = x.astype(compute)
         _, recorded = unroll(
-            step, params, start, mask, num_layers=self.num_layers, tied=False, record=measure, remat=self.remat
+            step,
+            params,
+            start,
+            mask,
+            num_layers=self.num_layers,
+            tied=False,
+            record=measure,
+            remat=self.remat,
+            unroll=self.unroll,
         )
         return recorded
 

@@ -36,7 +36,7 @@ def identity() -> Proximal:
 
 def relu() -> Proximal:
     """phi = 0 where every entry is at least 0, else infinite; prox = max(y, 0) (Yang et al. 2022, Section 5)."""
-    return Proximal(penalty=lambda y: _indicator(y, y >= 0.0), prox=lambda y, step_size: jax.nn.relu(y))
+    return Proximal(penalty=lambda y: _indicator(y, lower=0.0), prox=lambda y, step_size: jax.nn.relu(y))
 
 
 @typed
@@ -62,7 +62,7 @@ def nonnegative_soft_threshold(threshold: float = 1.0) -> Proximal:
     """
     _check_threshold(threshold)
     return Proximal(
-        penalty=lambda y: _indicator(y, y >= 0.0) + threshold * jnp.sum(y, axis=(-2, -1), dtype=compute_dtype(y)),
+        penalty=lambda y: _indicator(y, lower=0.0) + threshold * jnp.sum(y, axis=(-2, -1), dtype=compute_dtype(y)),
         prox=lambda y, step_size: jax.nn.relu(y - step_size * threshold),
     )
 
@@ -77,7 +77,7 @@ def box(lower: float = 0.0, upper: float = 1.0) -> Proximal:
     if not lower < upper:
         raise ValueError(f"lower must be below upper, got lower={lower}, upper={upper}")
     return Proximal(
-        penalty=lambda y: _indicator(y, (y >= lower) & (y <= upper)),
+        penalty=lambda y: _indicator(y, lower, upper),
         prox=lambda y, step_size: jnp.clip(y, lower, upper),
     )
 
@@ -135,8 +135,16 @@ def resolve_proximal(phi: str | Proximal, step_size: float = 1.0) -> Proximal:
     return found(step_size=step_size) if phi in ACTIVATIONS else found()
 
 
-def _indicator(y: Array, inside: Array) -> Array:
-    return jnp.where(jnp.all(inside, axis=(-2, -1)), 0.0, jnp.inf).astype(compute_dtype(y))
+def _indicator(y: Array, lower: float, upper: float = math.inf) -> Array:
+    """0 where every entry is in [lower, upper], else infinite, also for NaN.
+
+    Of the extremes: compared entry by entry, outputs of a prox are known to XLA, which then takes most of a minute a
+    layer to fold a constant of their size.
+    """
+    inside = jnp.min(y, axis=(-2, -1)) >= lower
+    if upper < math.inf:
+        inside &= jnp.max(y, axis=(-2, -1)) <= upper
+    return jnp.where(inside, 0.0, jnp.inf).astype(compute_dtype(y))
 
 
 def _lengths(y: Array) -> Array:

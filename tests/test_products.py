@@ -1,0 +1,61 @@
+"""Products of tokens against NumPy, and their derivatives against autodiff of the plain products."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from unroll_jax.products import gram, linear
+
+
+def drawn(shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+def test_gram_is_the_inner_products_of_all_pairs(batch):
+    tokens = drawn((*batch, 5, 4))
+    np.testing.assert_allclose(gram(tokens), np.einsum("...uk,...vk->...uv", tokens, tokens), rtol=1e-5, atol=1e-6)
+
+
+def test_derivatives_of_gram_are_those_of_autodiff():
+    """Of first and second order, and of a cotangent that is not symmetric."""
+    tokens, moved, weights = drawn((2, 5, 4)), drawn((2, 5, 4), 1), drawn((2, 5, 5), 2)
+
+    def found(product):
+        def loss(z):
+            return jnp.sum(jnp.sin(product(z)) * weights)
+
+        slope = jax.grad(loss)
+
+        def along(z):
+            return jnp.vdot(slope(z), moved)
+
+        return slope(tokens), jax.jvp(slope, (tokens,), (moved,))[1], jax.grad(along)(tokens)
+
+    mine, plain = jax.jit(lambda: (found(gram), found(lambda z: z @ jnp.swapaxes(z, -1, -2))))()
+    chex.assert_trees_all_close(mine, plain, rtol=1e-4, atol=1e-4)
+
+
+def test_gram_takes_one_product_forward_and_one_backward():
+    text = jax.jit(jax.grad(lambda z: jnp.sum(gram(z) ** 3))).lower(drawn((2, 5, 4))).as_text()
+    assert text.count("dot_general") == 2
+
+
+def test_gram_of_bfloat16_accumulates_in_the_dtype_asked_for():
+    tokens = jnp.asarray(drawn((5, 400)), jnp.bfloat16)
+    found = gram(tokens, jnp.float32)
+    wide = np.asarray(tokens, np.float32)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, wide @ wide.T, rtol=1e-5, atol=1e-4)
+    assert jax.grad(lambda z: jnp.sum(gram(z, jnp.float32)))(tokens).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+def test_linear_is_the_product_and_so_are_its_gradients(batch):
+    tokens, weight, weights = drawn((*batch, 5, 4)), drawn((4, 3), 1), drawn((*batch, 5, 3), 2)
+    np.testing.assert_allclose(linear(tokens, weight), tokens @ weight, rtol=1e-5, atol=1e-6)
+    gradients = jax.grad(lambda y, w: jnp.sum(linear(y, w) * weights), (0, 1))(tokens, weight)
+    expected = (weights @ weight.T, np.einsum("ud,uk->dk", tokens.reshape(-1, 4), weights.reshape(-1, 3)))
+    chex.assert_trees_all_close(gradients, expected, rtol=1e-4, atol=1e-5)
