@@ -66,8 +66,9 @@ def unroll(
       ``(y, trace)``: the state after the last layer, and the record (None if ``record`` is None).
 
     Raises:
-      ValueError: if num_layers or unroll is not at least 1, unroll is num_layers with remat, a stacked leaf has another leading axis, a step alone is
-        given with ``record="energy"``, or the step changes the state's structure, shape or dtype.
+      ValueError: if num_layers or unroll is not at least 1, unroll leaves no loop for remat, a stacked leaf has another
+        leading axis, a step alone is given with ``record="energy"``, or the step changes the state's structure, shape
+        or dtype.
 
     Example:
       >>> import jax, unroll_jax
@@ -104,8 +105,8 @@ def layers_at_once(unroll: int | None, num_layers: int, *, remat: bool) -> int:
     """How many layers one iteration of a scan takes, see `unroll`.
 
     Raises:
-      ValueError: if ``unroll`` is below 1 or no integer; with ``remat``, if it leaves no loop: compilers then take what is
-        to be recomputed from the forward pass.
+      ValueError: if ``unroll`` is below 1 or no integer; with ``remat``, if it leaves no loop: compilers then take
+        from the forward pass what is to be recomputed.
     """
     if unroll is None:
         return 1 if remat or num_layers > UNROLLED else num_layers
