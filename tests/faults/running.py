@@ -76,6 +76,13 @@ FAULTS: list[Fault] = [
         "tests/train/test_checkpoint.py",
     ),
     Fault(
+        "a checkpoint of another model is taken for a damaged one",
+        "train/checkpoint.py",
+        "                if misfit:\n",
+        "                if misfit is None:\n",
+        "tests/train/test_checkpoint.py",
+    ),
+    Fault(
         "the checkpoint of lowest score is read as the best",
         "train/checkpoint.py",
         "sorted(scores, key=lambda step: scores[step], reverse=True)",
@@ -92,13 +99,13 @@ FAULTS: list[Fault] = [
     Fault(
         "scores of checkpoints of an earlier process are not read",
         "train/checkpoint.py",
-        'self._scores[step] = float(notes["score"])',
-        'self._scores[step] = float(notes.get("best_score", "-inf"))',
+        'self._scores[step] = float(self._notes(step)["score"])',
+        'self._scores[step] = float(self._notes(step).get("best_score", "-inf"))',
         "tests/train/test_checkpoint.py",
     ),
     Fault(
         "the checksum does not see where an element stands",
-        "train/checkpoint.py",
+        "train/digest.py",
         "return jnp.sum(bits * (place * jnp.uint32(2 * ODD % 2**32) + jnp.uint32(1)), dtype=jnp.uint32)",
         "return jnp.sum(bits * jnp.uint32(ODD), dtype=jnp.uint32)",
         "tests/train/test_digest.py",
