@@ -28,7 +28,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "gradients are clipped entry by entry and not by their global norm",
-        "train/step.py",
+        "train/optimizers.py",
         "optax.clip_by_global_norm(config.clip_norm)",
         "optax.clip(config.clip_norm)",
         "tests/train/test_state.py",
@@ -161,7 +161,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "the schedule of images falls as if there had been no warm-up",
-        "train/step.py",
+        "train/optimizers.py",
         "left = max(num_steps - warmup, 1)",
         "left = max(num_steps, 1)",
         "tests/supervised/test_optimizers.py",

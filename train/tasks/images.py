@@ -23,9 +23,9 @@ from ..data.pictures import picture_of
 from ..data.splits import SPLITS
 from ..metrics import Predictions, write_predictions
 from ..numbers import numbers
+from ..optimizers import make_optimizer
 from ..sharding.mesh import gathered, make_mesh
 from ..sharding.parts import rematerialised
-from ..step import make_optimizer
 from ..task import Log, Params, PlainRisk, Row, SampleLosses, Task, Training, Validation
 from .common import check_batch_size, num_parameters, on_batches
 from .facts import ImageFacts
