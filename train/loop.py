@@ -30,8 +30,7 @@ from .step import (
 )
 from .system.distributed import Stop, fetch, first_does, is_first, stopping, wait_for_all
 from .system.interrupts import CTRL_C
-from .system.machine import environment, require_memory, size_of, step_size
-from .system.profile import Profiler, profiling
+from .system.machine import Profiler, environment, profiling, require_memory, size_of, step_size
 from .system.run_files import write_json
 from .system.storage import AGAIN, locked, writing
 from .system.terminal import Progress
@@ -100,7 +99,7 @@ def train(task: Task, folder: Path, *, callbacks: Sequence[Callbacks] = (), log:
         in which case the checkpoints before stay.
     """
     num_steps = task.training.num_steps
-    profiled = parse_profile(task.config.profile, num_steps=num_steps)
+    profiled = parse_profile(task.config.profile, num_steps=num_steps) if is_first() else None
     with stopping() as stop:
         with Checkpoints(folder / "checkpoints", log=log) as checkpoints:
             newest = checkpoints.newest(state_like(task))

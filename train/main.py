@@ -165,9 +165,9 @@ def prepare(arguments: list[str]) -> None:
         return
     check_used(parsed, usual, [("validation-share", "a source of images with a class each, or of texts", False)])
     if source in get_args(SceneSource):
-        from .data import scenes
+        from .data import images
 
-        scenes.prepare(SceneConfig(source=source, root=parsed.root), log=print)
+        images.prepare(SceneConfig(source=source, root=parsed.root), log=print)
     else:
         from .data import video
 

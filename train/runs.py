@@ -107,19 +107,25 @@ def read_status(folder: Path) -> Row:
 
 def claim(folder: Path, said: Row) -> None:
     """Makes a folder the run's whose `identity` is given, or checks that it is."""
-    path = folder / "config.json"
-    if path.exists():
+    if not begin(folder, "config.json", said, what="run"):
         check_same(folder, said, "pass another --out")
-        return
+
+
+def begin(folder: Path, name: str, said: Row, *, what: str) -> bool:
+    """Writes the file that makes a folder that of a run or a search; False where the file is there already."""
+    path = folder / name
     try:
+        if path.exists():
+            return False
         folder.mkdir(parents=True, exist_ok=True)
         if any(entry.suffix != PARTIAL for entry in folder.iterdir()):
             raise UserError(
-                f"--out {folder} holds files but no config.json, so it is no run; pass an empty or a new folder"
+                f"--out {folder} holds files but no {name}, so it is no {what}; pass an empty or a new folder"
             )
         write_json(path, said)
     except OSError as error:
         raise StorageError(f"cannot write to --out {folder} ({error.strerror}); pass another folder") from error
+    return True
 
 
 def clear(folder: Path, name: str = "config.json") -> None:

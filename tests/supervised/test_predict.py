@@ -29,8 +29,7 @@ def trained(tmp_path_factory):
     root, folders = tmp_path_factory.mktemp("predict"), {}
     for experiment, data in DATA.items():
         with pytest.MonkeyPatch.context() as patch:
-            for module in ("images", "scenes"):
-                patch.setattr(f"train.data.{module}.load", lambda config, *, log, data=data: data)
+            patch.setattr("train.data.images.load", lambda config, *, log, data=data: data)
             patch.setattr("train.report.kinds.write_report", lambda *arguments, **options: None)
             config = small(experiment, epochs=2, average=0.5)
             (run,) = fit(config, out=root / experiment, experiment=experiment, log=quiet)
@@ -45,8 +44,7 @@ def model(trained, monkeypatch):
     def refuse(*arguments, **options):
         raise AssertionError("data are read")
 
-    for module in ("images", "scenes"):
-        monkeypatch.setattr(f"train.data.{module}.load", refuse)
+    monkeypatch.setattr("train.data.images.load", refuse)
     return lambda experiment, which="export": load(trained[experiment][which], log=quiet)
 
 

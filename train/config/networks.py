@@ -5,6 +5,16 @@ from typing import Literal
 
 
 @dataclasses.dataclass(frozen=True)
+class ClassifierConfig:
+    """What networks that classify images share: the kind of their layers, and what is before these."""
+
+    convolutional: bool = True
+    """Convolutions; else dense layers on flattened images."""
+    stem: tuple[int, ...] = ()
+    """Channels of convolutions of stride 2 before all else: each halves the images."""
+
+
+@dataclasses.dataclass(frozen=True)
 class EquilibriumConfig:
     """Deep OptEq, whatever is before and behind it."""
 
@@ -41,13 +51,9 @@ class EquilibriumConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class OptEqConfig(EquilibriumConfig):
+class OptEqConfig(ClassifierConfig, EquilibriumConfig):
     """Deep OptEq behind a feature extractor."""
 
-    convolutional: bool = True
-    """Convolutions; else dense layers on flattened images."""
-    stem: tuple[int, ...] = ()
-    """Channels of convolutions of stride 2 before all else: each halves the images."""
     features: int | None = 16
     """Channels of the feature extractor before the equilibrium."""
 
@@ -63,13 +69,9 @@ class SegmenterConfig(EquilibriumConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class MonConfig:
+class MonConfig(ClassifierConfig):
     """One monotone operator layer (Winston and Kolter, 2020)."""
 
-    convolutional: bool = True
-    """Convolutions; else dense layers on flattened images."""
-    stem: tuple[int, ...] = ()
-    """Channels of convolutions of stride 2 before all else: each halves the images."""
     channels: int = 16
     """Channels of the state."""
     margin: float = 1.0
@@ -87,13 +89,9 @@ class MonConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class OdeConfig:
+class OdeConfig(ClassifierConfig):
     """A neural ODE, integrated by diffrax from time 0 to 1."""
 
-    convolutional: bool = True
-    """Convolutions; else dense layers on flattened images."""
-    stem: tuple[int, ...] = ()
-    """Channels of convolutions of stride 2 before all else: each halves the images."""
     widths: tuple[int, ...] = (32,)
     """Hidden channels of the vector field."""
     features: int | None = 16
@@ -105,13 +103,9 @@ class OdeConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class FeedForwardConfig:
+class FeedForwardConfig(ClassifierConfig):
     """A plain network of the same layers, each applied once."""
 
-    convolutional: bool = True
-    """Convolutions; else dense layers on flattened images."""
-    stem: tuple[int, ...] = ()
-    """Channels of convolutions of stride 2 before all else: each halves the images."""
     widths: tuple[int, ...] = (16, 32)
     """Channels of each layer."""
     features: int | None = 16

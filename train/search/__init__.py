@@ -31,10 +31,10 @@ from ..loop import train_run
 from ..options import experiment_named, from_file
 from ..parsing import given, parse
 from ..report.panels import png
-from ..runs import check_first, clear, identity
+from ..runs import begin, check_first, clear, identity
 from ..system.machine import keep_programs
-from ..system.run_files import read_object, write_json
-from ..system.storage import AGAIN, PARTIAL, check_out, locked, require_writable, write_all, writing
+from ..system.run_files import read_object
+from ..system.storage import AGAIN, check_out, locked, require_writable, write_all, writing
 from ..system.terminal import as_text
 from ..task import Task
 from ..tasks.table import open_task
@@ -270,18 +270,8 @@ def _corners(parameters: Sequence[Parameter]) -> Iterator[tuple[str, Values]]:
 
 def _claim(folder: Path, said: dict[str, Any]) -> None:
     """Makes the folder this search's, or checks that it is."""
-    path = folder / "search.json"
-    try:
-        if path.exists():
-            found = {name: value for name, value in read_object(path).items() if name not in RESULTS}
-            if changed := differences(found, said):
-                raise UserError(f"{folder} holds another search: {'; '.join(changed)}; pass another --out")
-            return
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(entry.suffix != PARTIAL for entry in folder.iterdir()):
-            raise UserError(
-                f"--out {folder} holds files but no search.json, so it is no search; pass an empty or a new folder"
-            )
-        write_json(path, said)
-    except OSError as error:
-        raise StorageError(f"cannot write to --out {folder} ({error.strerror}); pass another folder") from error
+    if begin(folder, "search.json", said, what="search"):
+        return
+    found = {name: value for name, value in read_object(folder / "search.json").items() if name not in RESULTS}
+    if changed := differences(found, said):
+        raise UserError(f"{folder} holds another search: {'; '.join(changed)}; pass another --out")
