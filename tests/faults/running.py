@@ -79,7 +79,7 @@ FAULTS: list[Fault] = [
         "a checkpoint of another model is taken for a damaged one",
         "train/checkpoint.py",
         "                if misfit:\n",
-        "                if misfit is None:\n",
+        "                if False:\n",
         "tests/train/test_checkpoint.py",
     ),
     Fault(
