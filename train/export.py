@@ -54,7 +54,7 @@ def export(
       UserError: if the run has no checkpoint that can be read, or the folder is of something else.
     """
     out = run / "export" if out is None else check_out(out)
-    experiment, _ = read_config(run)
+    experiment, _ = read_config(run, None if task is None else type(task.config))
     _claim(out)
     if task is None:
         experiment, task = open_run(run, mesh=mesh, log=log)

@@ -219,7 +219,10 @@ DAMAGE = {
     "odd parameters": (_config(lambda c: c.update(parameters=[3])), "is damaged"),
     "no facts": (_config(lambda c: c.pop("facts")), "missing 'facts'"),
     "no task": (_config(lambda c: c.pop("task")), "missing 'task'"),
-    "unknown task": (_config(lambda c: c.update(task="os.system")), "missing 'os.system'"),
+    "unknown task": (
+        _config(lambda c: c.update(task="os.system")),
+        "field 'task' is unknown or missing, got 'os.system'",
+    ),
     "a field more": (_config(lambda c: c["config"].update(more=1)), "field 'more' is unknown"),
     "a field of another type": (_config(lambda c: c["config"].update(steps="6")), "steps is '6'"),
     "a value that no run has": (_config(lambda c: c["config"].update(steps=0)), r"was changed: field 'steps' must be"),

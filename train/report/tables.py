@@ -10,7 +10,8 @@ import numpy as np
 from ..system.run_files import without_folders
 from ..system.terminal import Table
 from .groups import METHOD_NAMES, Setting, Variant
-from .read import LOSS, RMSE, Array, Run, flat
+from .read import LOSS, RMSE
+from .record import Array, Run, flat
 
 ENFORCED = (
     " Multipliers and slacks are those of the checkpoint's step; mult. x viol.: of the tightened bounds that training "
@@ -161,8 +162,17 @@ def runs_table(runs: Sequence[Run]) -> Table:
         counts = (
             "-" if step is None else str(step) for step in (run.status.get("steps"), run.evaluation.get("best_step"))
         )
-        state, feasible = str(run.status.get("state", "unknown")), "yes" if run.evaluation["feasible"] else "no"
-        rows.append((run.name, state, *counts, feasible, *(column[place] for column in values.values())))
+        found = run.evaluation.get("feasible")  # None of tasks without layers
+        feasible = "-" if found is None else "yes" if found else "no"
+        rows.append(
+            (
+                run.name,
+                str(run.status.get("state", "unknown")),
+                *counts,
+                feasible,
+                *(column[place] for column in values.values()),
+            )
+        )
     marked = {
         (place, len(header) + column)
         for column, field in enumerate(values)

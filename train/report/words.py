@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from .groups import METHOD_NAMES, Setting, Variant, group, unlike
-from .read import ACCURACY, LOSS, METHODS, RMSE, Array, Run
+from .read import ACCURACY, LOSS, METHODS, RMSE, Run
+from .record import Array
 from .tables import number
 
 # Differences of mean RMSE below this fraction are called equal: less than the step between two evaluations.
