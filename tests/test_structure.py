@@ -114,6 +114,7 @@ FLOORS_OF_APPLICATION = {
     "search": 5,
     "evaluate": 4,
     "loop": 4,
+    "model_card": 4,
     "plan": 4,
     "report": 4,
     "tasks": 4,

@@ -53,7 +53,8 @@ _TEXT = Functions(
     rebuild="tasks.text:text_of",
     report="report.constrained:text",
     predict='(found,) = model.predict(["a text"])  # of pairs, with seconds=["another"]\n'
-    "found.label, found.probabilities[-1]  # by layer, the last one here",
+    "found.label, found.probabilities[-1]  # by layer, the last one here\n"
+    "# or `unroll-jax predict FOLDER --text TEXT`, in a clone `python -m train predict ...`",
 )
 _IMAGES = Functions(
     open="tasks.images:open_images",

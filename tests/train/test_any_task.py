@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any, ClassVar
@@ -197,6 +198,9 @@ def test_it_is_loaded_with_the_task(run):
 
 def test_its_export_is_loaded_with_the_task(run, tmp_path):
     out = export(run, tmp_path / "model", task=Mean(), log=quiet)
+    card = (out / "README.md").read_text()
+    assert 'model = load("FOLDER", task=task)' in card
+    assert re.search(r"\nmean +0\.9885\nhalves +0\.5, 0\.4942\n", card)
     assert load(out, task=Mean(), log=quiet).predict(1.0) == pytest.approx(1.0 - 0.8**20)
     with pytest.raises(UserError, match="field 'task' is unknown or missing, got 'mean'; pass the task itself"):
         load(out, log=quiet)

@@ -53,7 +53,10 @@ Sections = Sequence[tuple[str, Sequence[Block]]]  # headings, "" for none, and w
 
 
 class Report(NamedTuple):
-    """All that a report says: on its page, in JSON, and as ``tables`` and what is ``said`` on the terminal."""
+    """All that a report says: on its page, in JSON, and as ``tables`` and what is ``said`` on the terminal.
+
+    ``floor`` says what the figures are without a model, for model cards.
+    """
 
     title: str
     sections: Sections
@@ -63,6 +66,7 @@ class Report(NamedTuple):
     opening: str = ""
     verdicts: Sequence[str] = ()
     warnings: Sequence[str] | None = None  # None where none are looked for
+    floor: str = ""
 
 
 def write(

@@ -23,7 +23,7 @@ from .tables import (
     runs_table,
     score_table,
 )
-from .words import compare, methods_of, notes, opening, run_verdict
+from .words import compare, floor, methods_of, notes, opening, run_verdict
 
 BOUNDS = (
     " A constrained model is feasible where its curve stays at or under the bounds, which follow its own previous "
@@ -125,6 +125,7 @@ def _report(runs: Sequence[Run], settings: Sequence[Setting], sections: Sections
         summary=summarise(settings, runs),
         tables=[*by_setting, *tables],
         said=[*map(run_verdict, runs), *verdicts, *weak, *messages],
+        floor=floor(settings[0]),
     )
 
 

@@ -78,7 +78,16 @@ def _report(folders: Sequence[Path], measures: Sequence[Measure], *, pictured: b
         shown = "Scenes of the test split, their labels, and predictions."
         blocks.append(Picture("predictions", shown, _predictions(rows)))
     title = ", ".join(dict.fromkeys(run.config["experiment"] for run in runs))
-    return Report(title, [("", blocks)], summary, tables=[table])
+    return Report(title, [("", blocks)], summary, tables=[table], floor=_floor(runs[0], measures))
+
+
+def _floor(run: Run, measures: Sequence[Measure]) -> str:
+    """The measures of always the commonest class of the test split."""
+    counts = np.sum(run.evaluation["confusion"], axis=1)
+    share, classes = counts.max() / max(counts.sum(), 1), max(np.count_nonzero(counts), 1)
+    found = {"accuracy": share, "class_accuracy": 1 / classes, "intersection_over_union": share / classes}
+    figures = ", ".join(f"{one.title.removesuffix(' %')} {found[one.name]:.2%}" for one in measures)
+    return f"{figures}, of always the commonest class."
 
 
 def _check_comparable(runs: Sequence[Run]) -> None:

@@ -46,6 +46,15 @@ def opening(settings: Sequence[Setting], runs: Sequence[Run]) -> str:
     )
 
 
+def floor(setting: Setting) -> str:
+    """The score without a model: that of the noisy input, or of a class drawn at random; of a loss there is none."""
+    if setting.score is RMSE:
+        gamma, rmse = setting.gammas[setting.training_index], setting.of_input()[setting.training_index]
+        return f"RMSE {_rmse(rmse)} at test gamma {gamma:g}, of the noisy input itself."
+    classes = setting.first.evaluation.get("class_names")
+    return f"accuracy {1 / len(classes):.1%}, of a class of {len(classes)} drawn at random." if classes else ""
+
+
 def compare(setting: Setting) -> str:
     """Verdict on one setting: is the constrained model feasible, then who is better in and out of distribution."""
     plain, constrained, rmse = setting.of("erm"), setting.of("constrained"), setting.score is RMSE
