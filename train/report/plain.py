@@ -13,7 +13,7 @@ from ..system.run_files import without_folders
 from ..system.terminal import Table
 from . import Block, Picture, Report
 from .panels import WIDTH, tidy
-from .record import Run, check_folders, flat, floats, read_run
+from .record import Run, flat, floats, read_runs
 from .tables import runs_table
 
 SHOWN = 16  # numbers of a list that a cell holds
@@ -21,8 +21,7 @@ SHOWN = 16  # numbers of a list that a cell holds
 
 def plain(folders: Sequence[Path]) -> Report:
     """The report on runs of a task of any make."""
-    check_folders(folders)
-    runs = [read_run(folder) for folder in folders]
+    runs = read_runs(folders)
     table, blocks = _figures(runs), list[Block]()
     if any(_has(row, "loss") for run in runs for row in run.metrics):
         words = "Loss on training batches (lines) and on the validation split (dots)."

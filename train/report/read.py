@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ..config.errors import UserError
 from ..system.run_files import one_line, way_out
 from . import record
-from .record import Array, check_folders, floats
+from .record import Array, floats
 
 METHODS = ("erm", "constrained")
 PER_LAYER = ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness")
@@ -51,7 +51,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Run(record.Run):
-    """One run of constrained training, checked by `read_run`."""
+    """One run of constrained training, checked by `read_runs`."""
 
     curves: Curves
 
@@ -78,17 +78,9 @@ class Run(record.Run):
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
     """The runs of constrained training in folders, which must be comparable with each other."""
-    check_folders(folders)
-    runs = [read_run(folder) for folder in folders]
+    runs = [_checked(run) for run in record.read_runs(folders)]
     check_comparable(runs)
     return runs
-
-
-def read_run(folder: Path) -> Run:
-    """The run in a folder."""
-    run = record.read_run(folder)
-    _check_evaluation(run.evaluation, folder / "evaluation.json")
-    return Run(**vars(run), curves=_curves(run))
 
 
 def check_comparable(runs: Sequence[Run]) -> None:
@@ -136,6 +128,11 @@ def _data_source(run: Run) -> str:
 
 def _score(evaluation: dict[str, Any]) -> Score:
     return next((score for score in (RMSE, ACCURACY, LOSS) if score.name in evaluation), RMSE)
+
+
+def _checked(run: record.Run) -> Run:
+    _check_evaluation(run.evaluation, run.folder / "evaluation.json")
+    return Run(**vars(run), curves=_curves(run))
 
 
 def _check_evaluation(evaluation: dict[str, Any], path: Path) -> None:

@@ -40,6 +40,12 @@ class Run:
         return {"run": self.name, **status, **self.evaluation}
 
 
+def read_runs(folders: Sequence[Path]) -> list[Run]:
+    """The evaluated runs in folders, each given once."""
+    check_folders(folders)
+    return [read_run(folder) for folder in folders]
+
+
 def read_run(folder: Path) -> Run:
     """The run in a folder."""
     evaluation, config, status = (read_object(folder / f"{name}.json") for name in ("evaluation", "config", "status"))

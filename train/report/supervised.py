@@ -15,7 +15,7 @@ from ..metrics import Predictions, read_predictions
 from ..system.terminal import Table
 from . import Block, Picture, Report
 from .panels import MARKERS, WIDTH, tidy
-from .record import Run, check_folders, flat, read_run
+from .record import Run, flat, read_runs
 
 UNCOUNTED = (0.0, 0.0, 0.0)
 
@@ -66,8 +66,7 @@ def draw_predictions(found: Mapping[str, Predictions], class_names: Sequence[str
 
 def _report(folders: Sequence[Path], measures: Sequence[Measure], *, pictured: bool = False) -> Report:
     """A table of the measures, and curves of the first one."""
-    check_folders(folders)
-    runs = [read_run(folder) for folder in folders]
+    runs = read_runs(folders)
     _check_comparable(runs)
     rows = _grouped(runs)
     summary = {name: _summarise(group, measures) for name, group in rows.items()}
