@@ -105,37 +105,15 @@ FLOORS_OF_ROOMS = {
 }
 # The same of the application, by its files and folders, as in docs/architecture.md.
 APPLICATION = ROOT / "train"
-FLOORS_OF_APPLICATION = {
-    "__main__": 6,
-    "__init__": 6,
-    "export": 5,
-    "main": 5,
-    "predict": 5,
-    "search": 5,
-    "evaluate": 4,
-    "loop": 4,
-    "model_card": 4,
-    "plan": 4,
-    "report": 4,
-    "tasks": 4,
-    "weights": 4,
-    "checkpoint": 3,
-    "constraints": 3,
-    "data": 3,
-    "metrics": 3,
-    "options": 3,
-    "runs": 3,
-    "step": 3,
-    "experiments": 2,
-    "numbers": 2,
-    "parsing": 2,
-    "registry": 2,
-    "sharding": 2,
-    "system": 2,
-    "task": 2,
-    "trackers": 2,
-    "config": 1,
+ROOMS_OF_APPLICATION = {
+    6: ("__main__", "__init__"),
+    5: ("main", "search", "predict", "export"),
+    4: ("loop", "evaluate", "tasks", "report", "plan", "weights", "model_card"),
+    3: ("step", "constraints", "checkpoint", "runs", "metrics", "data", "options"),
+    2: ("task", "numbers", "trackers", "parsing", "registry", "sharding", "system", "experiments"),
+    1: ("config",),
 }
+FLOORS_OF_APPLICATION = {room: floor for floor, rooms in ROOMS_OF_APPLICATION.items() for room in rooms}
 FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = ["unroll_jax", *(module.name for module in pkgutil.walk_packages([str(PACKAGE)], "unroll_jax."))]
 
