@@ -87,7 +87,7 @@ def fit(
         if not (folders[-1] / "evaluation.json").exists():
             evaluate(task, folders[-1], experiment=experiment, log=log)
     if is_first():
-        write_report([config] * len(folders), folders, folder / "report", log=log)
+        write_report(folders, folder / "report", log=log)
     return folders
 
 
@@ -132,17 +132,16 @@ def evaluate_again(arguments: list[str]) -> None:
 def report(arguments: list[str]) -> None:
     """`python -m train report RUN ...`: compares runs of one kind of task."""
     parsed = parse(ReportArguments, arguments, "python -m train report")
-    from .report.kinds import write_report
-    from .runs import read_config
+    from .report.kinds import report_of, write_report
 
     out = check_out(parsed.out)
     if not parsed.runs:
         raise UserError("report needs at least one run folder")
-    configs = [read_config(folder)[1] for folder in parsed.runs]
+    report_of(parsed.runs)  # refuses what is no run
     if (out / "config.json").exists():
         raise UserError(f"--out {out} holds files that are no report; pass an empty or a new folder")
     require_writable(out, f"--out {out}", "pass another folder")
-    write_report(configs, parsed.runs, out)
+    write_report(parsed.runs, out)
 
 
 def prepare(arguments: list[str]) -> None:

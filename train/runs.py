@@ -4,21 +4,12 @@ import dataclasses
 import re
 import shutil
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from .config.errors import StorageError, UserError
 from .config.fields import differences, from_json, to_json
-from .config.images import (
-    ImageFeedForwardConfig,
-    ImageMonConfig,
-    ImageOdeConfig,
-    ImageOptEqConfig,
-    SceneFcnConfig,
-    SceneOptEqConfig,
-)
-from .config.own import OwnConfig
 from .config.run import FREE, RunConfig
-from .config.text import TextEncoderConfig, TextUnrolledConfig
-from .config.video import VideoConfig
+from .registry import TASKS
 from .sharding.mesh import make_mesh
 from .system.distributed import first_does
 from .system.run_files import WRITTEN, no_run, read_object, way_out, write_json
@@ -29,22 +20,6 @@ from .trackers import require_installed
 FACTS = "model.json"  # what the model needs to know of its data
 VERSION = "0.2"  # the first version of unroll_jax that writes run folders like this one
 ENDED = ("finished", "stopped")  # states of a run that is not trained any more
-
-CONFIGS: dict[str, type[RunConfig]] = {
-    cls.task: cls
-    for cls in (
-        VideoConfig,
-        TextEncoderConfig,
-        TextUnrolledConfig,
-        ImageOptEqConfig,
-        ImageMonConfig,
-        ImageOdeConfig,
-        ImageFeedForwardConfig,
-        SceneOptEqConfig,
-        SceneFcnConfig,
-        OwnConfig,
-    )
-}
 
 
 def default_folder(config: RunConfig, experiment: str) -> Path:
@@ -61,8 +36,16 @@ def identity(experiment: str, config: RunConfig, found: Row) -> Row:
     return {"version": VERSION, "experiment": experiment, "task": config.task, **to_json(fixed), "found": found}
 
 
-def read_config(folder: Path) -> tuple[str, RunConfig]:
-    """The experiment of a run, and its configuration."""
+class Recorded(NamedTuple):
+    """What config.json says of a run: its experiment, the name of its task, and its options as JSON values."""
+
+    experiment: str
+    task: str
+    options: Row
+
+
+def read_recorded(folder: Path) -> Recorded:
+    """The config.json of a run of this version, of whatever task; its options are not checked."""
     path = folder / "config.json"
     if not path.is_file():
         raise UserError(f"{no_run(folder)}; {WRITTEN}")
@@ -75,15 +58,27 @@ def read_config(folder: Path) -> tuple[str, RunConfig]:
         raise UserError(
             f"{folder} was written by version {wrote} of unroll_jax, this is {VERSION}; use that one, or train again"
         )
-    if not isinstance(experiment, str) or not isinstance(task, str) or task not in CONFIGS:
-        odd = ("experiment", experiment) if not isinstance(experiment, str) else ("task", task)
-        raise UserError(
-            f"{path} does not fit this version of the code: field {odd[0]!r} is unknown or missing, got {odd[1]!r}; "
-            "train again"
-        )
-    config = from_json(CONFIGS[task], values, source=path)
+    for name, value in (("experiment", experiment), ("task", task)):
+        if not isinstance(value, str):
+            raise _unknown(path, name, value)
+    return Recorded(experiment, task, values)
+
+
+def read_config(folder: Path, kind: type[RunConfig] | None = None) -> tuple[str, RunConfig]:
+    """The experiment of a run, and its configuration; ``kind`` is its class where the task is not registered."""
+    path, (experiment, name, values) = folder / "config.json", read_recorded(folder)
+    config = from_json(config_type(name, kind, path), values, source=path)
     check_values(config, path, "put the value back, or train again")
     return experiment, config
+
+
+def config_type(name: str, kind: type[RunConfig] | None, path: Path, again: str = "train again") -> type[RunConfig]:
+    """The class of the options of a task that a file names: the one that is given, or the registered one."""
+    if kind is not None and kind.task != name:
+        raise UserError(f"{path} is of the task {name!r}, got one of {kind.task!r}; pass the task that was trained")
+    if kind is None and name not in TASKS:
+        raise _unknown(path, "task", name, f"pass the task itself if it is your own, or {again}")
+    return kind or TASKS[name].config
 
 
 def check_values(config: RunConfig, path: Path, way_out: str) -> None:
@@ -165,7 +160,16 @@ def require_place(folder: Path) -> None:
 def check_first(config: RunConfig) -> None:
     """Refuses what can be refused before data are read."""
     config.check()
+    if config.task in TASKS and not isinstance(config, TASKS[config.task].config):
+        own = f"{type(config).__name__}.task"
+        raise UserError(f"{own} must not be {config.task!r}, which a task of train/ is called; give yours another name")
     if config.out:
         check_out(config.out)
     make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
     require_installed(config.track)
+
+
+def _unknown(path: Path, field: str, value: Any, way_out: str = "train again") -> UserError:
+    return UserError(
+        f"{path} does not fit this version of the code: field {field!r} is unknown or missing, got {value!r}; {way_out}"
+    )

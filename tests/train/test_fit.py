@@ -1,28 +1,19 @@
 """`fit` from Python: a task of one's own in under twenty lines, constrained, heard of, gone on with, reported."""
 
-import dataclasses
 import json
 import shutil
-from pathlib import Path
-from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from train.config.constraints import ConstraintConfig
 from train.config.errors import UserError
-from train.config.fields import check_fields
 from train.config.own import OwnConfig
-from train.config.run import RunConfig, run_rules
 from train.evaluate import best_checkpoint
 from train.loop import Callbacks
 from train.main import fit
 from train.metrics import read_metrics
-from train.runs import read_config
-from train.sharding.mesh import make_mesh
-from train.task import PlainRisk, Task, Training, Validation
 from train.tasks.own import OwnTask
 
 # What a user writes; `train` and `validation` are arrays by name.
@@ -189,70 +180,3 @@ def test_a_task_that_cannot_be_is_refused_in_one_line(changed, words, tmp_path):
 def test_an_experiment_that_is_unknown_is_refused_with_the_nearest_name():
     with pytest.raises(UserError, match=r"unknown experiment 'dmo' \(did you mean demo\?\)"):
         fit("dmo")
-
-
-@dataclasses.dataclass(frozen=True)
-class MeanConfig(RunConfig):
-    """Its options are those of every run."""
-
-    task: ClassVar[str] = "mean"
-    metric: ClassVar[str] = "squared error"
-
-    def check(self):
-        check_fields(self, run_rules(self))
-
-    def label(self):
-        return f"seed{self.seed}"
-
-    def describe(self):
-        return "a mean"
-
-
-class Mean(Task):
-    """A task of any make, without layers and constraints."""
-
-    def __init__(self):
-        self.training = Training(PlainRisk(), optax.sgd(0.1), 20, 10, make_mesh(None, batch_size=64, accumulate=1))
-        self.num_layers = 0
-
-    @property
-    def config(self):
-        return MeanConfig()
-
-    def init(self, key):
-        return jnp.zeros(())
-
-    def batches(self, start_step, rows):
-        while True:
-            yield np.ones(64, np.float32)
-
-    def losses(self, params, batch, probe):
-        return (params - batch)[:, None] ** 2, {}
-
-    def validate(self, params, multipliers):
-        return Validation(np.asarray((params - np.ones((1, 1))) ** 2), {})
-
-    def evaluate(self, params, folder):
-        return {"mean": float(params)}, None
-
-    def found(self):
-        return {}
-
-    def facts(self):
-        return {}
-
-    def verdict(self, found):
-        return f"the mean is {found['mean']:.1f}"
-
-
-def test_a_task_of_any_make_is_trained_and_evaluated(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (folder,) = fit(Mean(), log=lambda _: None)
-    assert folder == Path("runs/mean/seed0")
-    found = json.loads((folder / "evaluation.json").read_text())
-    assert found["mean"] == pytest.approx(1.0 - 0.8**20)
-    assert found["best_step"] == 20
-    assert [row["loss"] for row in read_metrics(folder / "metrics.jsonl")][:2] == pytest.approx([1.0, 0.64])
-    assert not (folder / "report").exists()
-    with pytest.raises(UserError, match="field 'task' is unknown or missing, got 'mean'"):
-        read_config(folder)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..system.run_files import without_folders
-from .read import METHODS, Array, Run, Score, flat
+from .read import METHODS, Run, Score
+from .record import Array, flat
 
 METHOD_NAMES = {"erm": "plain", "constrained": "constrained"}
 # Where a run lies and which seed it had do not make it another variant.
