@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,12 +10,13 @@ from typing import Any, NamedTuple
 
 import jax
 
-from .checkpoint import Checkpoints, check_room
+from .checkpoint import Checkpoints
+from .claim import take
 from .config.errors import Interrupted, StorageError
 from .config.run import parse_profile
 from .metrics import MetricsWriter, tell_lost
 from .numbers import NotFiniteError
-from .runs import ENDED, FACTS, claim, clear, identity, read_status
+from .runs import ANEW, ENDED, read_status
 from .sharding.mesh import describe_mesh, own_rows, put
 from .step import (
     Metrics,
@@ -33,7 +33,7 @@ from .system.interrupts import CTRL_C
 from .system.machine import environment, require_memory, size_of, step_size
 from .system.profile import Profiler, profiling
 from .system.run_files import write_json
-from .system.storage import AGAIN, locked, writing
+from .system.storage import AGAIN, writing
 from .system.terminal import Progress
 from .task import Batch, Log, Row, Task
 from .trackers import TRACKERS, Callbacks
@@ -60,29 +60,13 @@ def train_run(
     hold the run, are refused before.
     """
     config, like = task.config, state_like(task)
-    saves = math.ceil(task.training.num_steps / task.training.validate_every)
     require_memory(size_of(like), "the state of training", "choose a smaller model, or more devices")
     parse_profile(config.profile, num_steps=task.training.num_steps)
     with contextlib.ExitStack() as held:
-
-        def take() -> None:
-            if config.overwrite:
-                clear(folder)
-            new = not (folder / "config.json").exists()
-            if new:  # a refusal leaves nothing behind
-                check_room(folder, like, saves, f"--out {folder}", "pass another folder")
-            claim(folder, identity(experiment, config, task.found()))
-            held.enter_context(locked(folder))
-            if not new and read_status(folder).get("state") not in ENDED:
-                check_room(folder, like, saves, f"run folder {folder}", AGAIN)
-            if not (folder / FACTS).exists():
-                with writing(f"run folder {folder}", AGAIN):
-                    write_json(folder / FACTS, task.facts())
-
-        first_does(take)
+        first_does(lambda: take(task, folder, experiment=experiment, like=like, held=held))
         status = read_status(folder)
         if status.get("state") in ENDED:
-            log(f"{folder}: {status['state']} already after {status['steps']} steps; pass another --out to train anew")
+            log(f"{folder}: {status['state']} already after {status['steps']} steps; to train anew, {ANEW}")
         else:
             log(f"{folder}: {config.describe()}, on {describe_mesh(task.training.mesh)}")
             if is_first():

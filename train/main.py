@@ -241,5 +241,5 @@ def _of_run(arguments: list[str]) -> tuple[str, RunConfig] | None:
         return None
     from .runs import read_config
 
-    name, config = read_config(folder)
+    name, config = read_config(folder, free=True)
     return name, dataclasses.replace(config, out=str(folder))

@@ -10,7 +10,7 @@ from typing import Any
 from .config.commands import elsewhere
 from .config.errors import UserError
 from .config.fields import from_json, to_json
-from .config.run import RunConfig
+from .config.run import PLACE, RunConfig
 from .experiments import EXPERIMENTS
 from .parsing import given, parse, unknown
 from .system.storage import expanded
@@ -83,7 +83,9 @@ def from_file(options: list[str], default: RunConfig) -> RunConfig:
     values = _read(expanded(value, "--config"), source)
     if not isinstance(values, dict):
         raise UserError(f"{source} holds no options by name; give a YAML or JSON file of options")
-    values = {name: value for name, value in values.items() if name not in ("version", "experiment", "task", "found")}
+    # Where a run was is no option of another one.
+    others = ("version", "experiment", "task", "found", *(PLACE if "version" in values else ()))
+    values = {name: value for name, value in values.items() if name not in others}
     return from_json(type(default), _merged(to_json(default), values, source), source=source, typed=True)
 
 

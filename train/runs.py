@@ -5,7 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
-from .config.errors import StorageError, UserError
+from .config.errors import UserError
 from .config.fields import differences, from_json, to_json
 from .config.images import (
     ImageFeedForwardConfig,
@@ -16,19 +16,20 @@ from .config.images import (
     SceneOptEqConfig,
 )
 from .config.own import OwnConfig
-from .config.run import FREE, RunConfig
+from .config.run import FREE, PLACE, RunConfig
 from .config.text import TextEncoderConfig, TextUnrolledConfig
 from .config.video import VideoConfig
 from .sharding.mesh import make_mesh
 from .system.distributed import first_does
-from .system.run_files import WRITTEN, no_run, read_object, way_out, write_json
-from .system.storage import AGAIN, PARTIAL, check_out, locked, require_writable, steps_in
+from .system.run_files import WRITTEN, no_run, read_object, way_out
+from .system.storage import AGAIN, check_out, locked, require_writable, steps_in
 from .task import Row
 from .trackers import require_installed
 
 FACTS = "model.json"  # what the model needs to know of its data
 VERSION = "0.2"  # the first version of unroll_jax that writes run folders like this one
 ENDED = ("finished", "stopped")  # states of a run that is not trained any more
+ANEW = "pass another --out, or --overwrite (overwrite=True from Python), which deletes that run"
 
 CONFIGS: dict[str, type[RunConfig]] = {
     cls.task: cls
@@ -53,16 +54,21 @@ def default_folder(config: RunConfig, experiment: str) -> Path:
 
 
 def identity(experiment: str, config: RunConfig, found: Row) -> Row:
-    """What config.json holds: the configuration, and figures of the data that change when the data do.
+    """What a run is told by: the configuration, and figures of the data that change when the data do.
 
-    What a run may go on with another value of is not part of it.
+    What a run may go on with another value of (`FREE`) is at its default.
     """
     fixed = dataclasses.replace(config, **FREE)
     return {"version": VERSION, "experiment": experiment, "task": config.task, **to_json(fixed), "found": found}
 
 
-def read_config(folder: Path) -> tuple[str, RunConfig]:
-    """The experiment of a run, and its configuration."""
+def free_values(config: RunConfig) -> Row:
+    """What config.json holds in place of the defaults of `FREE`: the values that the run was trained with last."""
+    return {name: value for name, value in to_json(config).items() if name in FREE and name not in PLACE}
+
+
+def read_config(folder: Path, *, free: bool = False) -> tuple[str, RunConfig]:
+    """The experiment of a run, and its configuration; with the stored values of `FREE`, or with their defaults."""
     path = folder / "config.json"
     if not path.is_file():
         raise UserError(f"{no_run(folder)}; {WRITTEN}")
@@ -83,7 +89,7 @@ def read_config(folder: Path) -> tuple[str, RunConfig]:
         )
     config = from_json(CONFIGS[task], values, source=path)
     check_values(config, path, "put the value back, or train again")
-    return experiment, config
+    return experiment, dataclasses.replace(config, **({name: FREE[name] for name in PLACE} if free else FREE))
 
 
 def check_values(config: RunConfig, path: Path, way_out: str) -> None:
@@ -105,23 +111,6 @@ def read_status(folder: Path) -> Row:
     return status
 
 
-def claim(folder: Path, said: Row) -> None:
-    """Makes a folder the run's whose `identity` is given, or checks that it is."""
-    path = folder / "config.json"
-    if path.exists():
-        check_same(folder, said, "pass another --out")
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(entry.suffix != PARTIAL for entry in folder.iterdir()):
-            raise UserError(
-                f"--out {folder} holds files but no config.json, so it is no run; pass an empty or a new folder"
-            )
-        write_json(path, said)
-    except OSError as error:
-        raise StorageError(f"cannot write to --out {folder} ({error.strerror}); pass another folder") from error
-
-
 def clear(folder: Path, name: str = "config.json") -> None:
     """Deletes a run, or a search by its search.json, of any version, that no process trains; what is none stays."""
     path = folder / name
@@ -137,7 +126,8 @@ def clear(folder: Path, name: str = "config.json") -> None:
 
 def check_same(folder: Path, said: Row, way_out: str) -> None:
     """Refuses a folder whose config.json says something else."""
-    changed = differences(read_object(folder / "config.json"), said)
+    stored = read_object(folder / "config.json")
+    changed = differences(stored | {name: said[name] for name in FREE}, said)
     if changed:
         raise UserError(f"{folder} was trained with another configuration: {'; '.join(changed)}; {way_out}")
 

@@ -134,7 +134,10 @@ def test_a_task_of_ones_own_goes_on_where_it_was_ended_and_ends_the_same(run, tr
 def test_a_run_that_has_ended_is_not_trained_again(run):
     log = []
     fit(linear(), out=run, log=log.append)
-    assert f"{run}: finished already after 6 steps; pass another --out to train anew" in log
+    assert any(
+        f"{run}: finished already after 6 steps; to train anew, pass another --out, or --overwrite" in line
+        for line in log
+    )
 
 
 def test_the_parameters_of_the_best_checkpoint_are_at_hand(run):

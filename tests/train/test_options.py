@@ -1,6 +1,8 @@
 """What a command means beside its options: a file of options, a run folder in the experiment's place, --overwrite."""
 
+import dataclasses
 import json
+import shutil
 
 import pytest
 
@@ -9,6 +11,7 @@ from tests.hostile.named import OPTION
 from tests.train.conftest import CLIPS
 from train.__main__ import main
 from train.config.fields import differences, to_json
+from train.config.run import FREE
 from train.experiments import EXPERIMENTS
 from train.main import MEMBERSHIP
 from train.options import configured
@@ -44,6 +47,11 @@ def meant(*options, of="video-ut"):
     name, config = configured("run", [of, *options])
     assert name == of
     return [line for line in differences(to_json(EXPERIMENTS[of].config), to_json(config)) if "config was" not in line]
+
+
+def named(out):
+    """The configuration of an experiment whose run is in a folder."""
+    return dataclasses.replace(EXPERIMENTS["video-ut"].config, out=out)
 
 
 def refused(capsys, *arguments):
@@ -87,6 +95,31 @@ def test_the_config_of_a_run_is_a_file_of_options(both):
     _, config = configured("run", ["video-ut", "--config", str(path), "--seed", "3"])
     _, trained = read_config(path.parent)
     assert differences(to_json(trained), to_json(config)) == [f"config was None, is now {path}", "seed was 0, is now 3"]
+
+
+def test_a_run_goes_on_by_its_folder_with_the_free_options_that_it_had_last(in_memory, tmp_path):
+    free = ["--accumulate", "2", "--remat", "dots", "--mesh", "data=1", "--profile", "2:1", "--track"]
+    path = tmp_path / "run" / "config.json"
+    assert main([*RUN, *free]) == 0
+    has = {"accumulate": 2, "remat": "dots", "mesh": "data=1", "profile": "2:1", "track": ()}
+    for config in (configured("run", ["video-ut", "--config", str(path)])[1], read_config(path.parent, free=True)[1]):
+        assert {name: getattr(config, name) for name in has} == has
+    for name, usual in FREE.items():
+        assert getattr(read_config(path.parent)[1], name) == usual, "an evaluation is free to choose too"
+    stored = path.read_text()
+    assert main([*RUN, "--accumulate", "4"]) == 0
+    assert path.read_text() == stored, "a run that has ended is not trained with other values"
+    for name in ("checkpoints/6", "status.json"):
+        (path.parent / name).rename(tmp_path / name.replace("/", "-"))
+    assert main(["run", "run", "--accumulate", "4", "--profile", "None"]) == 0
+    assert json.loads(path.read_text()) == json.loads(stored) | {"accumulate": 4, "profile": None}
+
+
+def test_the_config_of_a_run_does_not_say_where_a_run_goes(trained, tmp_path):
+    _, config = configured("run", ["video-ut", "--config", "run/config.json"], ("video-ut", named("here")))
+    assert config.out == "here"
+    (tmp_path / "options.yaml").write_text("out: there")
+    assert configured("run", ["video-ut", "--config", "options.yaml"])[1].out == "there"
 
 
 def test_a_warm_up_that_a_file_names_is_chosen(tmp_path):
@@ -202,7 +235,8 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(named, words, tmp_path, 
 
 def test_overwrite_begins_anew(trained, capsys):
     (trained / "notes.txt").write_text("of the old run")
-    assert "seed was 0, is now 1" in refused(capsys, *RUN, "--seed", "1")
+    said = refused(capsys, *RUN, "--seed", "1")
+    assert "seed was 0, is now 1; pass another --out, or --overwrite (overwrite=True from Python)" in said
     assert main([*RUN, "--seed", "1", "--overwrite"]) == 0
     assert "finished already" not in capsys.readouterr().out
     assert read_config(trained)[1].seed == 1
@@ -234,6 +268,17 @@ def test_overwrite_deletes_nothing_that_a_command_is_refused_for(trained, monkey
     monkeypatch.setattr(CLIPS, "splits", {**CLIPS.splits, "train": CLIPS.splits["train"][:2]})
     assert "--batch-size must be at most the 2" in refused(capsys, *RUN, "--seed", "2", "--overwrite")
     assert sorted(trained.rglob("*")) == kept
+
+
+def test_overwrite_deletes_nothing_where_the_disk_has_no_room_without_the_old_run(trained, monkeypatch, capsys):
+    kept, free = sorted(trained.rglob("*")), shutil.disk_usage(trained)
+    held = sum(path.stat().st_size for path in trained.rglob("*") if path.is_file())
+    monkeypatch.setattr("train.claim.room_for", lambda like, *, saves: 10**9 + held)
+    monkeypatch.setattr("train.system.storage.shutil.disk_usage", lambda _: free._replace(free=10**9 - 1))
+    assert "the disk of run is full" in refused(capsys, *RUN, "--overwrite")
+    assert sorted(trained.rglob("*")) == kept
+    monkeypatch.setattr("train.system.storage.shutil.disk_usage", lambda _: free._replace(free=10**9))
+    assert main([*RUN, "--overwrite"]) == 0, "what the old run takes is free once it is deleted"
 
 
 def test_overwrite_is_refused_while_another_process_trains(trained, capsys):

@@ -24,6 +24,8 @@ FREE: dict[str, Any] = {
     "config": None,
     "out": None,
 }
+# Of these, what says where a run is and not how it computes: no configuration is stored with it.
+PLACE = ("overwrite", "config", "out")
 
 
 class Tunable(NamedTuple):
