@@ -36,7 +36,7 @@ from .system.run_files import write_json
 from .system.storage import AGAIN, writing
 from .system.terminal import Progress
 from .task import Batch, Log, Row, Task
-from .trackers import TRACKERS, Callbacks
+from .trackers import Callbacks, tracking
 
 UNJUDGED = -1e30  # score of a checkpoint that was saved in a hurry: below that of any other
 LESS_MEMORY = "raise --accumulate or pass --remat everything; or lower --batch-size, into another --out"
@@ -98,7 +98,7 @@ def train(task: Task, folder: Path, *, callbacks: Sequence[Callbacks] = (), log:
                 if step < num_steps:
                     log(f"going on from the checkpoint of step {step}")
             with (
-                _writer(task, folder, int(state.step)) as writer,
+                _writer(task, folder, int(state.step), log) as writer,
                 profiling(profiled, folder / "profile", log) as profiler,
             ):
                 if writer is not None:
@@ -275,9 +275,9 @@ def _interrupted(stop: Stop, task: Task, folder: Path, saved: str, goes_on: str)
     return Interrupted(f"{folder}: asked to end by SIGTERM, {saved}; {again} {goes_on}")
 
 
-def _writer(task: Task, folder: Path, step: int) -> contextlib.AbstractContextManager[MetricsWriter | None]:
+def _writer(task: Task, folder: Path, step: int, log: Log) -> contextlib.AbstractContextManager[MetricsWriter | None]:
     """The first process writes for all."""
     if not is_first():
         return contextlib.nullcontext()
-    trackers = [functools.partial(TRACKERS[name], folder, first_step=step + 1) for name in task.config.track]
+    trackers = [functools.partial(tracking, name, folder, first_step=step + 1, log=log) for name in task.config.track]
     return MetricsWriter(folder, after_step=step, trackers=trackers)

@@ -4,7 +4,7 @@ import dataclasses
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -63,26 +63,20 @@ def fit(
         if what not in EXPERIMENTS:
             raise unknown("experiment", [what], list(EXPERIMENTS))
         experiment, what = experiment or what, EXPERIMENTS[what].config
-    config = what if isinstance(what, RunConfig) else what.config
+    config = _config_of(what)
     config.check()  # before what takes seconds to import
     from .evaluate import evaluate
     from .loop import train_run
     from .report.kinds import write_report
     from .runs import check_first, default_folder
     from .system.distributed import first_only, is_first
-    from .tasks.table import open_task
 
     experiment, log = experiment or config.task, first_only(log)
     check_first(config)
     given_out = out or config.out
-    folder = check_out(given_out) if given_out else default_folder(config, experiment)
-    folders = []
-    for name, variant in config.variants():
+    folder, folders = check_out(given_out) if given_out else default_folder(config, experiment), []
+    for name, task in _variants(what, config, log):
         folders.append(folder / name)
-        if isinstance(what, RunConfig):
-            task = open_task(dataclasses.replace(variant, out=None), log)
-        else:
-            task = what if variant is config else what.again(variant)
         train_run(task, folders[-1], experiment=experiment, callbacks=callbacks, log=log)
         if not (folders[-1] / "evaluation.json").exists():
             evaluate(task, folders[-1], experiment=experiment, log=log)
@@ -106,14 +100,12 @@ def plan(arguments: list[str]) -> None:
         config.check()  # before what takes seconds to import
         from .plan import describe_plan, make_plan, simulate
         from .runs import check_first
-        from .tasks.table import open_task
 
         keep_programs()
         simulate(config.mesh)
         check_first(config)
-        for _, variant in config.variants():
-            made = make_plan(open_task(variant, print))
-            sys.stdout.write(f"{experiment}: {variant.describe()}, {describe_plan(made)}\n")
+        for _, task in _variants(config, config, print):
+            sys.stdout.write(f"{experiment}: {task.config.describe()}, {describe_plan(make_plan(task))}\n")
 
 
 def evaluate_again(arguments: list[str]) -> None:
@@ -230,6 +222,31 @@ def show(arguments: list[str]) -> None:
         sys.stdout.write(
             f"{name}\n  {experiment.summary}\n  source: {experiment.paper}\n  expect: {experiment.expect}\n"
         )
+
+
+def _config_of(what: Any) -> RunConfig:
+    """The configuration of what `fit` is to train; anything else is refused."""
+    if isinstance(what, RunConfig):
+        return what
+    config = None if isinstance(what, type) else getattr(what, "config", None)
+    if isinstance(config, RunConfig) and hasattr(what, "training"):
+        return config
+    given = f"the class {what.__name__}" if isinstance(what, type) else f"{what!r:.60} of type {type(what).__name__}"
+    raise UserError(
+        "what must be the name of an experiment, a configuration (as EXPERIMENTS['demo'].config) or a task (as "
+        f"OwnTask(init, layer_losses, train=..., validation=...)), got {' '.join(given.split())}; pass one of these"
+    )
+
+
+def _variants(what: "RunConfig | Task", config: RunConfig, log: Log) -> "Iterator[tuple[str, Task]]":
+    """The task of every variant by its subfolder; they share their data, which are opened once."""
+    from .tasks.table import open_task
+
+    opened = isinstance(what, RunConfig)
+    variants = (dataclasses.replace(config, out=None) if opened else config).variants()
+    task = open_task(variants[0][1], log) if opened else what
+    for name, variant in variants:
+        yield name, task if task.config == variant else task.again(variant)
 
 
 def _of_run(arguments: list[str]) -> tuple[str, RunConfig] | None:

@@ -120,8 +120,8 @@ FAULTS: list[Fault] = [
     Fault(
         "TensorBoard keeps the points after the step that a run goes on from",
         "train/loop.py",
-        "folder, first_step=step + 1)",
-        "folder, first_step=1)",
+        "folder, first_step=step + 1, log=log)",
+        "folder, first_step=1, log=log)",
         "tests/train/test_trackers.py",
     ),
     Fault(

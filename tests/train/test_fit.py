@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import ClassVar
 
+import flax.linen as nn
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -17,6 +18,7 @@ from train.config.fields import check_fields
 from train.config.own import OwnConfig
 from train.config.run import RunConfig, run_rules
 from train.evaluate import best_checkpoint
+from train.experiments import EXPERIMENTS
 from train.loop import Callbacks
 from train.main import fit
 from train.metrics import read_metrics
@@ -187,6 +189,50 @@ def test_a_task_that_cannot_be_is_refused_in_one_line(changed, words, tmp_path):
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (None, "got None of type NoneType"),
+        (OwnTask, "got the class OwnTask"),
+        (OwnConfig, "got the class OwnConfig"),
+        (nn.Dense(8), "got Dense("),
+        (EXPERIMENTS["demo"], "got Experiment("),
+        (Path("runs"), "got PosixPath('runs') of type PosixPath"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_in_one_line(what, words):
+    with pytest.raises(
+        UserError, match=r"what must be the name of an experiment, a configuration .* or a task"
+    ) as caught:
+        fit(what)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_both_methods_of_an_experiment_open_their_data_once(monkeypatch, tmp_path):
+    opened, trained = [], []
+
+    class Opened:
+        def __init__(self, config, data):
+            self.config, self.data = config, data
+            trained.append(f"{config.method} of {data}")
+
+        def again(self, config):
+            return Opened(config, self.data)
+
+    def open_task(config, log):
+        opened.append(config)
+        return Opened(config, config.method)
+
+    monkeypatch.setattr("train.tasks.table.open_task", open_task)
+    monkeypatch.setattr("train.loop.train_run", lambda task, folder, **_: trained.append(folder.name))
+    monkeypatch.setattr("train.evaluate.evaluate", lambda *_, **__: None)
+    monkeypatch.setattr("train.report.kinds.write_report", lambda *_, **__: None)
+    fit("demo", out=tmp_path)
+    assert len(opened) == 1
+    assert trained == ["erm of erm", "erm", "constrained of erm", "constrained"]
 
 
 def test_an_experiment_that_is_unknown_is_refused_with_the_nearest_name():
