@@ -59,11 +59,7 @@ def fit(
     Raises:
       UserError: whatever you can mend, in one line.
     """
-    if isinstance(what, str):
-        if what not in EXPERIMENTS:
-            raise unknown("experiment", [what], list(EXPERIMENTS))
-        experiment, what = experiment or what, EXPERIMENTS[what].config
-    config = _config_of(what)
+    name, what, config = _told(what)
     config.check()  # before what takes seconds to import
     from .evaluate import evaluate
     from .loop import train_run
@@ -71,12 +67,12 @@ def fit(
     from .runs import check_first, default_folder
     from .system.distributed import first_only, is_first
 
-    experiment, log = experiment or config.task, first_only(log)
+    experiment, log = experiment or name, first_only(log)
     check_first(config)
     given_out = out or config.out
     folder, folders = check_out(given_out) if given_out else default_folder(config, experiment), []
-    for name, task in _variants(what, config, log):
-        folders.append(folder / name)
+    for subfolder, task in _variants(what, config, log):
+        folders.append(folder / subfolder)
         train_run(task, folders[-1], experiment=experiment, callbacks=callbacks, log=log)
         if not (folders[-1] / "evaluation.json").exists():
             evaluate(task, folders[-1], experiment=experiment, log=log)
@@ -224,13 +220,17 @@ def show(arguments: list[str]) -> None:
         )
 
 
-def _config_of(what: Any) -> RunConfig:
-    """The configuration of what `fit` is to train; anything else is refused."""
+def _told(what: Any) -> tuple[str, Any, RunConfig]:
+    """The name of what `fit` is to train, a configuration or a task, and its configuration; all else is refused."""
+    if isinstance(what, str):
+        if what not in EXPERIMENTS:
+            raise unknown("experiment", [what], list(EXPERIMENTS))
+        return what, EXPERIMENTS[what].config, EXPERIMENTS[what].config
     if isinstance(what, RunConfig):
-        return what
+        return what.task, what, what
     config = None if isinstance(what, type) else getattr(what, "config", None)
     if isinstance(config, RunConfig) and hasattr(what, "training"):
-        return config
+        return config.task, what, config
     given = f"the class {what.__name__}" if isinstance(what, type) else f"{what!r:.60} of type {type(what).__name__}"
     raise UserError(
         "what must be the name of an experiment, a configuration (as EXPERIMENTS['demo'].config) or a task (as "
