@@ -59,7 +59,7 @@ def fit(
     Raises:
       UserError: whatever you can mend, in one line.
     """
-    name, what, config = _told(what)
+    name, trained, config = _told(what)
     config.check()  # before what takes seconds to import
     from .evaluate import evaluate
     from .loop import train_run
@@ -71,7 +71,7 @@ def fit(
     check_first(config)
     given_out = out or config.out
     folder, folders = check_out(given_out) if given_out else default_folder(config, experiment), []
-    for subfolder, task in _variants(what, config, log):
+    for subfolder, task in _variants(trained, config, log):
         folders.append(folder / subfolder)
         train_run(task, folders[-1], experiment=experiment, callbacks=callbacks, log=log)
         if not (folders[-1] / "evaluation.json").exists():
