@@ -139,6 +139,12 @@ def test_a_warm_up_that_a_file_names_is_chosen(tmp_path):
         (b"[" * 100_000, "cannot be read ("),
         (b"", "holds no options by name"),
         (b"- steps", "holds no options by name"),
+        (b"steps: 4\nseed: 1\nsteps: 5", "cannot be read (steps is there more than once)"),
+        (b"model: {rank: 4, rank: 8}", "cannot be read (rank is there more than once)"),
+        (b"batch-size: 4\nbatch_size: 8", "batch_size is there more than once; give it once"),
+        (b"dual.every: 4\ndual: {every: 8}", "dual.every is there more than once; give it once"),
+        (b"? [a]\n: 4", "cannot be read ("),
+        (b"!!map [a]", "cannot be read ("),
         (b"stesp: 4", "stesp is no option of this experiment; leave it out"),
         (b"model: {heads: 4}", "model.heads is no option of this experiment"),
         (b"model.heads: 4", "model.heads is no option of this experiment"),
@@ -163,7 +169,7 @@ def test_a_file_that_holds_something_else_is_refused_in_one_line(text, words, tm
     assert "--config options.yaml" in said or "must be" in said
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '{"steps": 1e400}', "[" * 100_000])
+@pytest.mark.parametrize("text", ["{", "[1]", '{"steps": 4, "steps": 5}', '{"steps": 1e400}', "[" * 100_000])
 def test_json_that_is_none_is_refused_in_one_line(text, tmp_path, capsys):
     (tmp_path / "options.json").write_text(text)
     assert "--config options.json" in refused(capsys, "run", "video-ut", "--config", "options.json")
