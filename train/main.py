@@ -20,8 +20,8 @@ from .config.errors import UserError
 from .config.fields import check_used
 from .config.run import RunConfig
 from .experiments import EXPERIMENTS
-from .options import HELP, configured
-from .parsing import given, parse, unknown
+from .options import configured
+from .parsing import HELP, given, parse, unknown
 from .system.machine import keep_programs
 from .system.storage import check_out, require_writable
 

@@ -14,22 +14,10 @@ from .config.errors import UserError
 from .config.fields import from_json, to_json
 from .config.run import PLACE, RunConfig
 from .experiments import EXPERIMENTS
-from .parsing import given, parse, unknown
+from .parsing import HELP, given, parse, unknown
 from .system.storage import expanded
 
-HELP = ("-h", "--help")
 EXPONENT = re.compile(r"[-+]?[0-9]*\.?[0-9]+[eE][-+]?[0-9]+$")  # 1e-3, which YAML 1.1 takes for a text
-BASIC = """\
-basic options (all below):
-  --method erm|constrained|both   where layers have losses: plain risk, descent constraints, or one run of each
-  --steps N  or  --epochs N       how long
-  --batch-size N  --seed N        a step's examples; initialisation, batch order and noise
-  --data.source NAME              where data come from; --data.root PATH where they lie
-  --model.num-layers N            depth (video, text); --network.* for images and scenes
-  --constraints.alpha SHARE       of its loss that each layer must remove
-  --config FILE                   options as YAML or JSON, or a run's config.json; those typed beside it count
-  --out FOLDER                    of the run; the same command goes on with it, --overwrite begins anew
-"""
 
 
 def configured(
@@ -46,8 +34,6 @@ def configured(
             return None
         found = name, EXPERIMENTS[name].config
     name, usual = found
-    if set(HELP) & set(options):
-        sys.stdout.write(BASIC)
     default = from_file(options, usual)
     program, hint = f"python -m train {command} {arguments[0]}", elsewhere(command, arguments)
     parsed = parse(type(default), options, program, default, hint=hint)
@@ -63,7 +49,8 @@ def experiment_named(command: str, arguments: list[str]) -> str | None:
         sys.stdout.write(
             f"usage: python -m train {command} EXPERIMENT [--option value ...]\n"
             f"experiments: {', '.join(EXPERIMENTS)}\n"
-            f"options: python -m train {command} EXPERIMENT --help shows those of one, as in `{command} demo --help`\n"
+            f"options: python -m train {command} EXPERIMENT --help shows those of one, as in `{command} demo --help`:\n"
+            "         the basic ones; --help-all in its place shows every one\n"
         )
         return None
     if name.startswith("-"):

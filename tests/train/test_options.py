@@ -315,17 +315,40 @@ def test_the_help_of_run_says_how_the_options_of_an_experiment_are_shown(capsys)
     assert main(["run", "--help"]) == 0
     shown = capsys.readouterr().out
     assert "python -m train run EXPERIMENT --help" in shown
+    assert "--help-all" in shown
     assert all(name in shown for name in EXPERIMENTS)
 
 
-def test_the_help_of_an_experiment_begins_with_its_basic_options(capsys):
-    assert main(["run", "demo", "--help"]) == 0
-    basic, _, everything = capsys.readouterr().out.partition("usage: ")
-    assert basic.startswith("basic options")
-    assert len(basic.splitlines()) < 15
-    assert set(OPTION.findall(basic)) - set(OPTION.findall(everything)) == {"epochs", "network"}
-    assert {"method", "steps", "data.source", "constraints.alpha", "config", "overwrite"} <= set(OPTION.findall(basic))
-    assert not set(MEMBERSHIP) & set(basic.split())
+def options_in(capsys, *words):
+    """The options in what a command shows, and its last line."""
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    return set(OPTION.findall(shown)), shown.splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "search"])
+@pytest.mark.parametrize("experiment", ["demo", "image-opteq", "segment-fcn", "text-encoder", "text-ut"])
+def test_help_shows_the_basic_options_that_an_experiment_has_and_how_to_see_the_others(command, experiment, capsys):
+    basic, last = options_in(capsys, command, experiment, "--help")
+    every, _ = options_in(capsys, command, experiment, "--help-all")
+    assert last == f"every option: python -m train {command} {experiment} --help-all"
+    assert basic - {"help-all"} < every
+    length = {"epochs"} if experiment in ("image-opteq", "segment-fcn") else {"steps", "method", "constraints.alpha"}
+    assert {"batch-size", "seed", "data.source", "data.root", "config", "out", "overwrite"} | length <= basic
+    assert not {"accumulate", "remat", "dual.every", "optimizer.decay", "network.tol", "data.prepared"} & basic
+    assert {"accumulate", "remat", "data.prepared"} <= every
+    assert ({"trials", "over.alpha"} <= basic) == (command == "search")
+    assert not {option.removeprefix("--") for option in MEMBERSHIP} & every
+
+
+def test_commands_without_basic_options_show_all_that_they_have(capsys):
+    assert options_in(capsys, "predict", "--help") == options_in(capsys, "predict", "--help-all")
+
+
+def test_help_is_shown_beside_other_options_and_a_refusal_names_the_whole_of_it(capsys):
+    basic, _ = options_in(capsys, "run", "demo", "--dual.every", "2", "--help")
+    assert "dual.every" not in basic
+    assert "see `python -m train run demo --help-all`" in refused(capsys, "run", "demo", "--stesp", "3")
 
 
 def test_an_interrupted_run_that_overwrites_says_how_it_goes_on(in_memory, monkeypatch, tmp_path, capsys):
@@ -340,5 +363,5 @@ def test_a_folder_that_is_not_there_is_told_to_be_no_run(in_memory, capsys):
 
 
 def test_no_comment_of_the_code_is_help(capsys):
-    assert main(["run", "demo", "--help"]) == 0
+    assert main(["run", "demo", "--help-all"]) == 0
     assert "The paper's UT" not in capsys.readouterr().out
