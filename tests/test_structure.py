@@ -109,7 +109,7 @@ ROOMS_OF_APPLICATION = {
     6: ("__main__", "__init__"),
     5: ("main", "search", "predict", "export"),
     4: ("loop", "evaluate", "tasks", "report", "plan", "weights", "model_card"),
-    3: ("step", "constraints", "checkpoint", "runs", "metrics", "data", "options"),
+    3: ("step", "optimizers", "constraints", "checkpoint", "runs", "metrics", "data", "options"),
     2: ("task", "numbers", "trackers", "parsing", "registry", "sharding", "system", "experiments"),
     1: ("config",),
 }

@@ -15,17 +15,16 @@ import tensorstore
 from jax.sharding import SingleDeviceSharding
 
 from .config.errors import UserError
-from .digest import digest
+from .system.digest import digest
 from .system.distributed import all_of, is_first, wait_for_all
 from .system.machine import quiet_saves
-from .system.storage import AGAIN, require_room, require_writable, steps_in, unreachable, writing
+from .system.room import NEWEST_KEPT, room_for
+from .system.storage import AGAIN, require_room, steps_in, unreachable, writing
 
 T = TypeVar("T")
 Log = Callable[[str], None]
 Found = tuple[int, Any, dict[str, Any]]
 
-NEWEST_KEPT = 2
-BESIDE = 1 << 17  # bytes of a checkpoint besides its arrays, with some to spare
 UNREADABLE = float("-inf")  # score of a checkpoint whose notes cannot be read
 UNFINISHED = "*.orbax-checkpoint-tmp*"
 PUT_BACK = "put the config.json and model.json that it was trained with back"
@@ -209,20 +208,6 @@ class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
         steps = [checkpoint.step for checkpoint in checkpoints]
         kept = {*steps[-NEWEST_KEPT:], max(steps, key=self._score)}
         return [step in kept for step in steps]
-
-
-def check_room(folder: Path, like: Any, saves: int, name: str, way_out: str) -> None:
-    """Refuses, before anything is computed, a disk that takes nothing or has no room for the checkpoints to come."""
-    require_writable(folder, name, way_out)
-    held = len(steps_in(folder / "checkpoints"))
-    size = room_for(like, saves=saves) - held * room_for(like, saves=1)
-    require_room(folder, size, "what a run keeps of checkpoints")
-
-
-def room_for(like: Any, *, saves: int) -> int:
-    """Bytes on the disk that so many checkpoints of a state take, at most; one is written before another is deleted."""
-    arrays = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(like))
-    return min(saves, NEWEST_KEPT + 2) * (arrays + BESIDE)
 
 
 def _tried(read: Callable[[], T]) -> tuple[T | None, str | None]:

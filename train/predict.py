@@ -9,14 +9,14 @@ import numpy as np
 
 from .checkpoint import Checkpoints
 from .config.commands import PredictArguments
-from .config.errors import UserError
+from .config.errors import UserError, one_line
 from .config.run import RunConfig
 from .config.text import TextRunConfig
 from .data.rows import decoded
 from .parsing import parse
 from .runs import FACTS, read_config, require_checkpoints
 from .step import state_like
-from .system.run_files import one_line, read_object, way_out
+from .system.run_files import read_object, way_out
 from .system.terminal import Table, as_text
 from .task import Params, Row, Task
 from .tasks.common import check_noise

@@ -1,6 +1,8 @@
 """Run folders: what config.json and status.json say, whose a folder is, and whether there is room."""
 
+import contextlib
 import dataclasses
+import math
 import re
 import shutil
 from pathlib import Path
@@ -8,18 +10,20 @@ from typing import Any, NamedTuple
 
 from .config.errors import StorageError, UserError
 from .config.fields import differences, from_json, to_json
-from .config.run import FREE, RunConfig
+from .config.run import FREE, PLACE, RunConfig
 from .registry import TASKS
 from .sharding.mesh import make_mesh
 from .system.distributed import first_does
+from .system.room import check_room, check_room_without
 from .system.run_files import WRITTEN, no_run, read_object, way_out, write_json
-from .system.storage import AGAIN, PARTIAL, check_out, locked, require_writable, steps_in
-from .task import Row
+from .system.storage import AGAIN, PARTIAL, check_out, locked, require_writable, steps_in, writing
+from .task import Row, Task
 from .trackers import require_installed
 
 FACTS = "model.json"  # what the model needs to know of its data
 VERSION = "0.2"  # the first version of unroll_jax that writes run folders like this one
 ENDED = ("finished", "stopped")  # states of a run that is not trained any more
+ANEW = "pass another --out, or --overwrite (overwrite=True from Python), which deletes that run"
 
 
 def default_folder(config: RunConfig, experiment: str) -> Path:
@@ -28,12 +32,17 @@ def default_folder(config: RunConfig, experiment: str) -> Path:
 
 
 def identity(experiment: str, config: RunConfig, found: Row) -> Row:
-    """What config.json holds: the configuration, and figures of the data that change when the data do.
+    """What a run is told by: the configuration, and figures of the data that change when the data do.
 
-    What a run may go on with another value of is not part of it.
+    What a run may go on with another value of (`FREE`) is at its default.
     """
     fixed = dataclasses.replace(config, **FREE)
     return {"version": VERSION, "experiment": experiment, "task": config.task, **to_json(fixed), "found": found}
+
+
+def free_values(config: RunConfig) -> Row:
+    """What config.json holds in place of the defaults of `FREE`: the values that the run was trained with last."""
+    return {name: value for name, value in to_json(config).items() if name in FREE and name not in PLACE}
 
 
 class Recorded(NamedTuple):
@@ -64,12 +73,15 @@ def read_recorded(folder: Path) -> Recorded:
     return Recorded(experiment, task, values)
 
 
-def read_config(folder: Path, kind: type[RunConfig] | None = None) -> tuple[str, RunConfig]:
-    """The experiment of a run, and its configuration; ``kind`` is its class where the task is not registered."""
+def read_config(folder: Path, kind: type[RunConfig] | None = None, *, free: bool = False) -> tuple[str, RunConfig]:
+    """The experiment of a run, and its configuration; with the stored values of `FREE`, or with their defaults.
+
+    ``kind`` is the configuration's class where the task is not registered.
+    """
     path, (experiment, name, values) = folder / "config.json", read_recorded(folder)
     config = from_json(config_type(name, kind, path), values, source=path)
     check_values(config, path, "put the value back, or train again")
-    return experiment, config
+    return experiment, dataclasses.replace(config, **({name: FREE[name] for name in PLACE} if free else FREE))
 
 
 def config_type(name: str, kind: type[RunConfig] | None, path: Path, again: str = "train again") -> type[RunConfig]:
@@ -100,10 +112,41 @@ def read_status(folder: Path) -> Row:
     return status
 
 
-def claim(folder: Path, said: Row) -> None:
-    """Makes a folder the run's whose `identity` is given, or checks that it is."""
-    if not begin(folder, "config.json", said, what="run"):
-        check_same(folder, said, "pass another --out")
+def take(task: Task, folder: Path, *, experiment: str, like: Any, held: contextlib.ExitStack) -> None:
+    """Makes a folder the task's, or checks that it is, and locks it until ``held`` closes.
+
+    A refusal leaves nothing behind, and deletes nothing: with ``overwrite`` the old run goes last.
+
+    Args:
+      task: to be trained.
+      folder: of its run.
+      experiment: what the run is called.
+      like: the state of training, of which checkpoints are written.
+      held: holds the lock.
+
+    Raises:
+      UserError: if the folder holds something else, or a disk or another process is in the way.
+    """
+    said, free = identity(experiment, task.config, task.found()), free_values(task.config)
+    saves = math.ceil(task.training.num_steps / task.training.validate_every)
+    exists = (folder / "config.json").exists()
+    if task.config.overwrite and exists:
+        check_room_without(folder, like, saves)
+        clear(folder)
+        exists = False
+    elif not exists:
+        check_room(folder, like, saves, f"--out {folder}", "pass another folder")
+    if exists:
+        check_same(folder, said, ANEW)
+    else:
+        begin(folder, "config.json", said | free, what="run")
+    held.enter_context(locked(folder))
+    if exists and read_status(folder).get("state") not in ENDED:
+        check_room(folder, like, saves, f"run folder {folder}", AGAIN)
+        _keep(folder, free)
+    if not (folder / FACTS).exists():
+        with writing(f"run folder {folder}", AGAIN):
+            write_json(folder / FACTS, task.facts())
 
 
 def begin(folder: Path, name: str, said: Row, *, what: str) -> bool:
@@ -138,7 +181,8 @@ def clear(folder: Path, name: str = "config.json") -> None:
 
 def check_same(folder: Path, said: Row, way_out: str) -> None:
     """Refuses a folder whose config.json says something else."""
-    changed = differences(read_object(folder / "config.json"), said)
+    stored = read_object(folder / "config.json")
+    changed = differences(stored | {name: said[name] for name in FREE}, said)
     if changed:
         raise UserError(f"{folder} was trained with another configuration: {'; '.join(changed)}; {way_out}")
 
@@ -167,6 +211,14 @@ def check_first(config: RunConfig) -> None:
         check_out(config.out)
     make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
     require_installed(config.track)
+
+
+def _keep(folder: Path, free: Row) -> None:
+    """Stores the values of `FREE` options that a run goes on with, for a later `run FOLDER`."""
+    stored = read_object(folder / "config.json")
+    if differences(stored, stored | free):
+        with writing(f"run folder {folder}", AGAIN):
+            write_json(folder / "config.json", stored | free)
 
 
 def _unknown(path: Path, field: str, value: Any, way_out: str = "train again") -> UserError:

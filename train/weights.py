@@ -8,11 +8,11 @@ import jax
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from .config.errors import UserError
+from .config.errors import UserError, one_line
 from .config.fields import from_json
 from .config.run import RunConfig
 from .runs import check_values, config_type
-from .system.run_files import one_line, read_object
+from .system.run_files import read_object
 from .task import Params, Row, Task
 
 FORMAT = "unroll_jax 2"

@@ -105,7 +105,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "the checksum does not see where an element stands",
-        "train/digest.py",
+        "train/system/digest.py",
         "return jnp.sum(bits * (place * jnp.uint32(2 * ODD % 2**32) + jnp.uint32(1)), dtype=jnp.uint32)",
         "return jnp.sum(bits * jnp.uint32(ODD), dtype=jnp.uint32)",
         "tests/train/test_digest.py",
@@ -127,8 +127,8 @@ FAULTS: list[Fault] = [
     Fault(
         "TensorBoard keeps the points after the step that a run goes on from",
         "train/loop.py",
-        "folder, first_step=step + 1)",
-        "folder, first_step=1)",
+        "folder, first_step=step + 1, log=log)",
+        "folder, first_step=1, log=log)",
         "tests/train/test_trackers.py",
     ),
     Fault(

@@ -218,8 +218,8 @@ FAULTS: list[Fault] = [
     Fault(
         "both methods of a task of one's own are one",
         "train/main.py",
-        "what.again(variant)",
-        "what",
+        "task.again(variant)",
+        "task",
         "tests/train/test_fit.py",
     ),
     Fault(
@@ -234,6 +234,13 @@ FAULTS: list[Fault] = [
         "train/trackers.py",
         "hashlib.sha256(str(folder.absolute()).encode())",
         "hashlib.sha256(os.urandom(8))",
+        "tests/train/test_trackers.py",
+    ),
+    Fault(
+        "a tracker that fails in training ends the run",
+        "train/trackers.py",
+        "            self._dropped = True\n",
+        "            raise\n",
         "tests/train/test_trackers.py",
     ),
     Fault(

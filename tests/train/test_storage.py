@@ -16,11 +16,11 @@ import pytest
 from matplotlib.figure import Figure
 
 from tests.train.conftest import OF_PROCESSES, evaluated_again
-from train.checkpoint import room_for
 from train.config.errors import StorageError, UserError
 from train.export import export
 from train.report import Picture, Report, write_files
 from train.system import storage
+from train.system.room import room_for
 from train.system.storage import overwrite, refusal, require_room, require_writable, write_all
 
 pytestmark = pytest.mark.xdist_group("video-runs")

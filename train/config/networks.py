@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Literal
 
+from .basic import Basic
+
 
 @dataclasses.dataclass(frozen=True)
 class ClassifierConfig:
@@ -20,7 +22,7 @@ class EquilibriumConfig:
 
     channels: int = 16
     """Channels of the state."""
-    widths: tuple[int, ...] = (16, 32)
+    widths: Basic[tuple[int, ...]] = (16, 32)
     """Hidden channels of each layer."""
     input_layers: tuple[int, ...] | None = None
     """Which layers see the input, counted from 1; None means all."""
@@ -30,7 +32,7 @@ class EquilibriumConfig:
     """A name of unroll_jax.energies.MONOTONES."""
     skip: float = 1.0
     """a in (0, 1]: share of the layer in each step; 1 has no skip connection."""
-    way: Literal["implicit", "unrolled", "averaged"] = "implicit"
+    way: Basic[Literal["implicit", "unrolled", "averaged"]] = "implicit"
     """How the equilibrium is found and differentiated: implicit function theorem, K steps, or K steps of SAM."""
     num_steps: int = 20
     """K of unrolled and averaged."""
@@ -63,7 +65,7 @@ class SegmenterConfig(EquilibriumConfig):
     """Deep OptEq between a strided stem and a head that is enlarged to the image."""
 
     channels: int = 32
-    widths: tuple[int, ...] = (32, 64, 64)
+    widths: Basic[tuple[int, ...]] = (32, 64, 64)
     stem: tuple[int, ...] = (16, 32)
     """Channels of the convolutions of stride 2 before the equilibrium."""
 
@@ -92,7 +94,7 @@ class MonConfig(ClassifierConfig):
 class OdeConfig(ClassifierConfig):
     """A neural ODE, integrated by diffrax from time 0 to 1."""
 
-    widths: tuple[int, ...] = (32,)
+    widths: Basic[tuple[int, ...]] = (32,)
     """Hidden channels of the vector field."""
     features: int | None = 16
     """Channels of the feature extractor, which are those of the state."""
@@ -106,7 +108,7 @@ class OdeConfig(ClassifierConfig):
 class FeedForwardConfig(ClassifierConfig):
     """A plain network of the same layers, each applied once."""
 
-    widths: tuple[int, ...] = (16, 32)
+    widths: Basic[tuple[int, ...]] = (16, 32)
     """Channels of each layer."""
     features: int | None = 16
     """Channels of the feature extractor before them."""
@@ -118,7 +120,7 @@ class FeedForwardConfig(ClassifierConfig):
 class FcnConfig:
     """A fully convolutional network: the segmenter's stem and head around plain convolutions."""
 
-    widths: tuple[int, ...] = (32, 64, 64)
+    widths: Basic[tuple[int, ...]] = (32, 64, 64)
     """Channels of each layer."""
     stem: tuple[int, ...] = (16, 32)
     """Channels of the convolutions of stride 2 before them."""

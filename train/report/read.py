@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config.errors import UserError
-from ..system.run_files import one_line, way_out
+from ..config.errors import UserError, one_line
+from ..system.run_files import way_out
 from . import record
 from .record import Array, floats
 

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ..config.errors import UserError
+from ..config.run import FREE
 from ..data.pictures import NOT_COUNTED
 from ..metrics import Predictions, read_predictions
 from ..system.terminal import Table
@@ -105,7 +106,7 @@ def _check_comparable(runs: Sequence[Run]) -> None:
 def _grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Runs by what their configurations say but for the seed; named by experiment and what tells them apart."""
     found: dict[str, list[Run]] = {}
-    configs = [{**flat(run.config), "seed": None, "out": None} for run in runs]
+    configs = [{**flat(run.config), **FREE, "seed": None} for run in runs]
     for run, config in zip(runs, configs, strict=True):
         others = [other for other in configs if other["experiment"] == config["experiment"]]
         keys = {key for other in others for key in (*other, *config) if other.get(key) != config.get(key)}

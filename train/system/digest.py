@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, UInt32
 
-from .system.distributed import fetch
+from .distributed import fetch
 
 ODD = 2654435769  # 2^32 over the golden ratio: consecutive multiples of it look random
 
