@@ -203,7 +203,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "every trial of a search is evaluated on the test split",
-        "train/search/__init__.py",
+        "train/search/trials.py",
         "        except StorageError:  # says nothing",
         "            evaluate(self.task.again(config), folder, experiment=self.experiment)\n"
         "        except StorageError:  # says nothing",
@@ -211,7 +211,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "a search does not depend on its seed",
-        "train/search/__init__.py",
+        "train/search/trials.py",
         "np.random.SeedSequence((seed, len(done)))",
         "np.random.SeedSequence((0, len(done)))",
         "tests/train/search/test_study.py",

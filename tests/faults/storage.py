@@ -70,7 +70,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "a trial that a full disk ended counts as a bad one",
-        "train/search/__init__.py",
+        "train/search/trials.py",
         "        except StorageError:  # says nothing of what the trial tried\n            raise\n",
         "",
         "tests/train/search/test_trials.py",
