@@ -113,6 +113,7 @@ SPARSE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPARSE)
 def test_memory_is_that_of_the_pairs(name):
     """Sixteen times the tokens take about sixteen times the memory, with the gradients; squares would take 256."""
