@@ -1,5 +1,6 @@
 """Images and scenes through models that were loaded without their data."""
 
+import functools
 import json
 import shutil
 
@@ -38,15 +39,21 @@ def trained(tmp_path_factory):
     return folders
 
 
+@pytest.fixture(scope="module")
+def loaded(trained):
+    """The model of a folder, read once."""
+    return functools.cache(lambda experiment, which: load(trained[experiment][which], log=quiet))
+
+
 @pytest.fixture
-def model(trained, monkeypatch):
+def model(loaded, monkeypatch):
     """``model(experiment, which)``: loaded where no data can be read."""
 
     def refuse(*arguments, **options):
         raise AssertionError("data are read")
 
     monkeypatch.setattr("train.data.images.load", refuse)
-    return lambda experiment, which="export": load(trained[experiment][which], log=quiet)
+    return lambda experiment, which="export": loaded(experiment, which)
 
 
 @pytest.mark.parametrize("which", ["run", "export"])
