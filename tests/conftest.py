@@ -36,9 +36,9 @@ import jax  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Notebooks are slow. What takes long comes first: at the end, one worker would have to wait for the other."""
+    """Marks notebooks and what runs benchmarks slow; puts what takes long first, where no worker waits for it alone."""
     for item in items:
-        if item.path.suffix == ".ipynb":
+        if item.path.suffix == ".ipynb" or item.path.parent.name == "benchmarks":
             item.add_marker(pytest.mark.slow)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path not in slow, item.get_closest_marker("xdist_group") is None))

@@ -58,7 +58,7 @@ def penalty(phi, y):
     return np.sum(np.abs(y), axis=(-2, -1)) if phi == "soft_threshold" else 0.0
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
 @pytest.mark.parametrize("batch", [(), (2, 3)], ids=["rank0", "rank2"])
 def test_a_step_is_a_gradient_step_on_f_then_on_g_then_a_prox(batch, dtype):
     params = draw_params(0, dtype)

@@ -32,12 +32,27 @@ def tree(tmp_path):
     [
         ("x / 3", True, "test_made.py::test_half"),
         ("x * 0.5", False, "exit code 0"),
+        ("x / 2\nhalf = other", False, "exit code 2"),  # the test file cannot be imported
     ],
 )
 def test_a_fault_is_caught_if_a_test_fails_and_the_tree_is_mended(tree, new, caught, by):
     outcome = try_fault(Fault("half", "made.py", "x / 2", new, "test_made.py"), tree, tree / "compiled")
     assert (outcome.caught, outcome.by) == (caught, by)
     assert (tree / "made.py").read_text() == SOURCE
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "code"),
+    [
+        ("pytest.ini", "[pytest]\naddopts = --no-such-option\n", 4),
+        ("test_made.py", "# no tests\n", 5),
+        ("test_made.py", SUITE.replace("def", "@pytest.mark.slow\ndef").replace("from", "import pytest\nfrom"), 5),
+    ],
+)
+def test_a_suite_that_runs_no_test_catches_nothing(tree, file, text, code):
+    (tree / file).write_text(text)
+    outcome = try_fault(Fault("half", "made.py", "x / 2", "x / 3", "test_made.py"), tree, tree / "compiled")
+    assert (outcome.caught, outcome.by) == (False, f"exit code {code}")
 
 
 @pytest.mark.parametrize(

@@ -101,8 +101,11 @@ def test_every_adjoint_does(adjoint, way):
     assert_differentiates(of_equilibrium(adjoint == "conjugate_gradient", adjoint=adjoint), WEIGHT, INPUT, way=way)
 
 
+OTHERS = ("opteq_conv", "deep_opteq", "unit_layer")
+
+
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", ["opteq", "opteq_conv", "deep_opteq", "unit_layer"])
+@pytest.mark.parametrize("name", ["opteq", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_every_kind_of_equilibrium_does(name, way):
     descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (4,))
     params = descent.init(jax.random.key(1))

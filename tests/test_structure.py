@@ -5,6 +5,7 @@ import doctest
 import importlib
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
@@ -103,18 +104,29 @@ FLOORS_OF_ROOMS = {
         "splitting": 4,
     },
 }
+# The same of the application, by its files and folders, as in docs/architecture.md.
+APPLICATION = ROOT / "train"
+ROOMS_OF_APPLICATION = {
+    6: ("__main__", "__init__"),
+    5: ("main", "search", "predict", "export"),
+    4: ("loop", "evaluate", "tasks", "report", "plan", "weights", "model_card"),
+    3: ("step", "optimizers", "constraints", "checkpoint", "runs", "metrics", "data", "options"),
+    2: ("task", "numbers", "trackers", "parsing", "registry", "sharding", "system", "experiments"),
+    1: ("config",),
+}
+FLOORS_OF_APPLICATION = {room: floor for floor, rooms in ROOMS_OF_APPLICATION.items() for room in rooms}
 FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = ["unroll_jax", *(module.name for module in pkgutil.walk_packages([str(PACKAGE)], "unroll_jax."))]
 
 
-def imports(path):
+def imports(path, root=ROOT):
     """Dotted names of the modules that a file imports, wherever in the file it does."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0 or PACKAGE not in path.parents, f"{path}: relative import"
-            folders = path.relative_to(ROOT).parts[: -node.level] if node.level else ()
+            folders = path.relative_to(root).parts[: -node.level] if node.level else ()
             module = ".".join([*folders, *([node.module] if node.module else [])])
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
@@ -148,6 +160,52 @@ def test_a_file_of_a_room_imports_only_from_floors_below(room):
             if name.startswith(package) and other != own:
                 low, high = floors.get(other, TOP), floors.get(own, TOP)
                 assert low < high, f"{path.relative_to(ROOT)} (floor {high}) imports {name} (floor {low})"
+
+
+def climbs(path, root=ROOT):
+    """The imports of a file of the application that do not lead to its own room or to a floor below."""
+    floors, own = FLOORS_OF_APPLICATION, path.relative_to(root / "train").with_suffix("").parts[0]
+    for name in imports(path, root):
+        room = (*name.split("."), "__init__")[1]  # `train` itself is its __init__
+        if name.split(".")[0] == "train" and room != own and not floors.get(room, TOP) < floors.get(own, -1):
+            yield f"{own} (floor {floors.get(own)}) imports {name} (floor {floors.get(room)})"
+
+
+@pytest.mark.parametrize("path", sorted(APPLICATION.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_room_of_the_application_imports_only_from_floors_below(path):
+    assert list(climbs(path)) == []
+
+
+def test_every_room_of_the_application_has_a_floor_in_the_docs_too():
+    rooms = {path.stem for path in APPLICATION.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert rooms == set(FLOORS_OF_APPLICATION)
+    floor, shown = 0, {}
+    for line in (ROOT / "docs" / "architecture.md").read_text().split("```")[1].splitlines():
+        floor = int(line[0]) if line[:1].isdigit() else floor
+        shown |= dict.fromkeys(re.findall(r"(?:^\d?\s+|;  )(\w+)(?:\.py|/)", line), floor)
+    assert shown == FLOORS_OF_APPLICATION
+
+
+@pytest.mark.parametrize(
+    ("place", "line", "word"),
+    [
+        ("step.py", "from .loop import train_run", "train.loop"),
+        ("step.py", "def step():\n    from .loop import train_run", "train.loop"),
+        ("loop.py", "from .evaluate import evaluate", "train.evaluate"),
+        ("tasks/video.py", "from .. import main", "train.main"),
+        ("tasks/video.py", "import train.main", "train.main"),
+        ("data/video.py", "from ..tasks.video import VideoTask", "train.tasks"),
+        ("config/run.py", "from .. import fit", "train.fit"),
+        ("config/run.py", "from ..cellar import wine", "train.cellar"),
+        ("attic.py", "from .task import Task", "train.task"),
+    ],
+)
+def test_an_import_of_the_application_that_climbs_is_found(place, line, word, tmp_path):
+    path = tmp_path / "train" / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"from pathlib import Path\n{line}\n")
+    (found,) = climbs(path, tmp_path)
+    assert word in found
 
 
 def test_no_imports_run_in_a_circle():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from . import main as commands
 from .config.errors import Interrupted, UserError
-from .parsing import PROGRAM, as_typed, parse, unknown
+from .parsing import HELP, PROGRAM, as_typed, parse, unknown
 from .system.interrupts import CTRL_C, HEARD, stopping_at_once
 from .system.machine import hush_xla, order_collectives
 
@@ -35,7 +35,7 @@ usage: python -m train [--coordinator HOST:PORT --processes N --process I | --cl
 def main(arguments: Sequence[str]) -> int:
     """Runs a command; returns its exit code: 0, also for a run that SIGTERM ended and that goes on when started again,
     2 for what the user can mend, 130 for what Ctrl-C ended."""
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments or arguments[0] in HELP:
         sys.stdout.write(USAGE.replace("python -m train", PROGRAM))
         return 0 if arguments else 2
     try:

@@ -4,34 +4,30 @@ import contextlib
 import gc
 import json
 import logging
-import math
 import shutil
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 import orbax.checkpoint as ocp
 import tensorstore
 from jax.sharding import SingleDeviceSharding
-from jaxtyping import Array, UInt32
 
 from .config.errors import UserError
-from .system.distributed import all_of, fetch, is_first, wait_for_all
+from .system.digest import digest
+from .system.distributed import all_of, is_first, wait_for_all
 from .system.machine import quiet_saves
-from .system.storage import AGAIN, require_room, require_writable, steps_in, unreachable, writing
+from .system.room import NEWEST_KEPT, room_for
+from .system.storage import AGAIN, require_room, steps_in, unreachable, writing
 
 T = TypeVar("T")
 Log = Callable[[str], None]
 Found = tuple[int, Any, dict[str, Any]]
 
-NEWEST_KEPT = 2
-BESIDE = 1 << 17  # bytes of a checkpoint besides its arrays, with some to spare
 UNREADABLE = float("-inf")  # score of a checkpoint whose notes cannot be read
 UNFINISHED = "*.orbax-checkpoint-tmp*"
-ODD = 2654435769  # 2^32 over the golden ratio: consecutive multiples of it look random
+PUT_BACK = "put the config.json and model.json that it was trained with back"
 
 # Orbax logs by absl what it does; what a user can mend comes as an error.
 logging.getLogger("absl").setLevel(logging.ERROR)
@@ -107,7 +103,7 @@ class Checkpoints:
     def _is_whole(self, step: int) -> bool:
         try:
             _read_arrays(self._folder / str(step) / "state")
-            return "digest" in json.loads((self._folder / str(step) / "notes" / "metadata").read_text(encoding="utf-8"))
+            return "digest" in self._notes(step)
         except Exception:  # TensorStore raises many kinds for damaged files
             return False
 
@@ -117,7 +113,8 @@ class Checkpoints:
     def newest(self, like: Any) -> Found | None:
         """The newest checkpoint that can be read, as (step, state, notes); None if there is none.
 
-        A damaged one is named in the log and, unless read-only, moved to ``damaged/`` beside the checkpoints.
+        A damaged one is named in the log and, unless read-only, moved to ``damaged/`` beside the checkpoints. One that
+        is whole and of another model is refused, and stays.
 
         Args:
           like: a state of the same structure, shapes and dtypes, or these alone; its shardings say where arrays go,
@@ -133,7 +130,7 @@ class Checkpoints:
         """The checkpoint of highest score that can be read, as (step, state, notes).
 
         Raises:
-          UserError: if none can be read.
+          UserError: if none can be read, or one is of another model.
         """
         scores = {step: self._score(step) for step in self._manager.all_steps()}
         for step in [step for step, score in scores.items() if score == UNREADABLE]:
@@ -148,7 +145,12 @@ class Checkpoints:
         for step in steps:
             # Orbax's restore and the checksum are collective: a process that failed alone would leave the others in
             # them. So files are read first, by each process some, and every stage is begun by all or by none.
-            _, reason = _tried(lambda step=step: _read_arrays(self._folder / str(step) / "state"))
+            arrays = self._folder / str(step) / "state"
+            _, reason = _tried(lambda arrays=arrays: _read_arrays(arrays))
+            if reason is None:
+                misfit, reason = _tried(lambda arrays=arrays: _misfit(arrays, like))
+                if misfit:
+                    raise UserError(f"checkpoint {step} in {self._folder} is of another model: {misfit}; {PUT_BACK}")
             if reason is None:
                 found, reason = _tried(lambda step=step: self._read(step, like))
                 if reason is None:
@@ -173,11 +175,13 @@ class Checkpoints:
         """As given to `save`, also by an earlier process; a checkpoint whose notes cannot be read is the worst."""
         if step not in self._scores:
             try:
-                notes = json.loads((self._folder / str(step) / "notes" / "metadata").read_text(encoding="utf-8"))
-                self._scores[step] = float(notes["score"])
+                self._scores[step] = float(self._notes(step)["score"])
             except (OSError, ValueError, KeyError, TypeError):
                 return UNREADABLE
         return self._scores[step]
+
+    def _notes(self, step: int) -> dict[str, Any]:
+        return json.loads((self._folder / str(step) / "notes" / "metadata").read_text(encoding="utf-8"))
 
     def _set_aside(self, step: int, reason: str) -> None:
         if self._read_only:
@@ -204,20 +208,6 @@ class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
         steps = [checkpoint.step for checkpoint in checkpoints]
         kept = {*steps[-NEWEST_KEPT:], max(steps, key=self._score)}
         return [step in kept for step in steps]
-
-
-def check_room(folder: Path, like: Any, saves: int, name: str, way_out: str) -> None:
-    """Refuses, before anything is computed, a disk that takes nothing or has no room for the checkpoints to come."""
-    require_writable(folder, name, way_out)
-    held = len(steps_in(folder / "checkpoints"))
-    size = room_for(like, saves=saves) - held * room_for(like, saves=1)
-    require_room(folder, size, "what a run keeps of checkpoints")
-
-
-def room_for(like: Any, *, saves: int) -> int:
-    """Bytes on the disk that so many checkpoints of a state take, at most; one is written before another is deleted."""
-    arrays = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(like))
-    return min(saves, NEWEST_KEPT + 2) * (arrays + BESIDE)
 
 
 def _tried(read: Callable[[], T]) -> tuple[T | None, str | None]:
@@ -248,6 +238,17 @@ def _read_arrays(folder: Path) -> None:
         tensorstore.open({"driver": "zarr", "kvstore": {**store, "path": f"{path}/"}}).result().read().result()
 
 
+def _misfit(folder: Path, like: Any) -> str:
+    """The first array of another shape than in ``like``, in words; Orbax's threads would print tracebacks for it."""
+    handler: Any = ocp.StandardCheckpointHandler()  # its annotation knows no paths but those of etils
+    there, here = (
+        {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in leaves}
+        for leaves in map(jax.tree.leaves_with_path, (handler.metadata(folder), like))
+    )
+    found = [(name, there.get(name), here.get(name)) for name in sorted({*there, *here})]
+    return next((f"{name} is {old} there, {new} here" for name, old, new in found if old != new), "")
+
+
 def _target(leaf: Any) -> jax.ShapeDtypeStruct:
     """What Orbax is to make of an array; it would put one without a sharding where it was saved from."""
     where = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.devices()[0])
@@ -261,33 +262,3 @@ def _unused(path: Path) -> Path:
         number += 1
         free = path.with_name(f"{path.name}.{number}")
     return free
-
-
-def digest(state: Any, notes: dict[str, Any]) -> list[int]:
-    """Checksums of a state's arrays, in tree order, and of notes but for the checksum itself.
-
-    Any change of one element changes the first: sums are modulo 2^32, and an element's factor is odd. Sums do not
-    depend on their order, so each device adds up its own part.
-    """
-    said = {name: value for name, value in notes.items() if name != "digest"}
-    return [int(fetch(_of_arrays(jax.tree.leaves(state)))), zlib.crc32(json.dumps(said, sort_keys=True).encode())]
-
-
-@jax.jit
-def _of_arrays(leaves: list[Array]) -> UInt32[Array, ""]:
-    total = jnp.zeros((), jnp.uint32)
-    for leaf in leaves:
-        total = total * jnp.uint32(ODD) + _of_array(leaf)
-    return total
-
-
-def _of_array(leaf: Array) -> UInt32[Array, ""]:
-    if leaf.dtype == bool:
-        leaf = leaf.astype(jnp.uint8)
-    width = min(leaf.dtype.itemsize, 4)
-    bits = jax.lax.bitcast_convert_type(leaf, jnp.dtype(f"uint{8 * width}")).astype(jnp.uint32)
-    place = jnp.zeros(bits.shape, jnp.uint32)
-    for axis in range(bits.ndim):
-        stride = jnp.uint32(math.prod(bits.shape[axis + 1 :]) % 2**32)
-        place = place + stride * jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
-    return jnp.sum(bits * (place * jnp.uint32(2 * ODD % 2**32) + jnp.uint32(1)), dtype=jnp.uint32)

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,14 @@ from .config.fields import to_json
 from .config.run import FREE
 from .evaluate import best_checkpoint
 from .metrics import read_metrics
+from .model_card import model_card
 from .parsing import parse
+from .report.kinds import report_of
 from .runs import read_config
 from .system.machine import environment
 from .system.run_files import read_object, without_folders
 from .system.storage import PARTIAL, check_out, require_writable, write_all
+from .system.terminal import Table
 from .task import Row, Task
 from .tasks.table import open_run
 from .weights import CARD, CONFIG, FORMAT, MODEL, named_arrays
@@ -54,7 +57,7 @@ def export(
       UserError: if the run has no checkpoint that can be read, or the folder is of something else.
     """
     out = run / "export" if out is None else check_out(out)
-    experiment, _ = read_config(run)
+    experiment, _ = read_config(run, None if task is None else type(task.config))
     _claim(out)
     if task is None:
         experiment, task = open_run(run, mesh=mesh, log=log)
@@ -66,7 +69,7 @@ def export(
         "parameters": {name: {"shape": list(array.shape), "dtype": str(array.dtype)} for name, array in arrays.items()},
         "sha256": hashlib.sha256(content).hexdigest(),
     }
-    _write(out, content, described)
+    _write(out, content, described, model_card(described, *_figures(run, log)))
     count = sum(array.size for array in arrays.values())
     log(f"{out / MODEL}: {count:,} parameters in {len(arrays)} arrays, {len(content):,} bytes, of step {step}")
     if described["validation"] is None:
@@ -90,6 +93,7 @@ def _describe(task: Task, run: Path, experiment: str, step: int, moving: Any) ->
         "task": task.config.task,
         "step": step,
         "feasible": judgement.feasible if judgement is not None and constrained else None,
+        "excess": judgement.excess if judgement is not None else None,
         "multipliers": np.asarray(moving.multipliers).tolist() if constrained else None,
         "validation": validation,
         "evaluation": task.verdict(read_object(evaluation)) if evaluation.exists() else None,
@@ -100,32 +104,16 @@ def _describe(task: Task, run: Path, experiment: str, step: int, moving: Any) ->
     }
 
 
-def card(said: Row) -> str:
-    """The model card: what was trained, on what, how well, and how to use it."""
-    config, constraints = said["config"], "none"
-    count = sum(int(np.prod(array["shape"])) for array in said["parameters"].values())
-    if config.get("method") == "constrained":
-        words = {True: "feasible", False: "NOT feasible", None: "not known to be feasible"}[said["feasible"]]
-        bounds = config["constraints"]
-        stated = f"alpha {bounds['alpha']}, reference {bounds['reference']}"
-        constraints = f"{stated}: {words} on the validation split"
-    return f"""# {said["experiment"]}, step {said["step"]}
-
-- task: {said["task"]}, {count:,} parameters
-- data: {config.get("data", {}).get("source", "of its own")}
-- constraints: {constraints}
-- test split: {said["evaluation"] or "not evaluated"}
-- made with: {", ".join(f"{name} {version}" for name, version in said["environment"].items())}
-
-```python
-from unroll_jax.train import load
-
-model = load("FOLDER")
-model.predict(...)
-```
-
-`config.json` holds the whole configuration, the figures of the data, and the validation of this step.
-"""
+def _figures(run: Path, log: Log) -> tuple[Sequence[Table], str]:
+    """The tables of the report on the run alone, and the figures without a model; none where it is not evaluated."""
+    if not (run / "evaluation.json").exists():
+        return (), ""
+    try:
+        report = report_of([run])([run])
+    except UserError as error:
+        log(f"the model card has no tables: {error}")
+        return (), ""
+    return report.tables, report.floor
 
 
 def _is_ours(path: Path) -> bool:
@@ -148,10 +136,10 @@ def _claim(out: Path) -> None:
         raise UserError(f"--out {out} holds files that are no export; pass an empty or a new folder")
 
 
-def _write(out: Path, content: bytes, described: Row) -> None:
+def _write(out: Path, content: bytes, described: Row, card: str) -> None:
     """Each file in one move; config.json last, so that a kill between two leaves a folder that is refused."""
     said = json.dumps(described, indent=2, allow_nan=False) + "\n"
     try:
-        write_all(out, {MODEL: content, CARD: card(described).encode(), CONFIG: said.encode()})
+        write_all(out, {MODEL: content, CARD: card.encode(), CONFIG: said.encode()})
     except OSError as error:
         raise StorageError(f"cannot write to --out {out} ({error.strerror}); pass another folder") from error

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,12 +10,12 @@ from typing import Any, NamedTuple
 
 import jax
 
-from .checkpoint import Checkpoints, check_room
+from .checkpoint import Checkpoints
 from .config.errors import Interrupted, StorageError
 from .config.run import parse_profile
 from .metrics import MetricsWriter, tell_lost
 from .numbers import NotFiniteError
-from .runs import ENDED, FACTS, claim, clear, identity, read_status
+from .runs import ANEW, ENDED, read_status, take
 from .sharding.mesh import describe_mesh, own_rows, put
 from .step import (
     Metrics,
@@ -30,13 +29,12 @@ from .step import (
 )
 from .system.distributed import Stop, fetch, first_does, is_first, stopping, wait_for_all
 from .system.interrupts import CTRL_C
-from .system.machine import environment, require_memory, size_of, step_size
-from .system.profile import Profiler, profiling
+from .system.machine import Profiler, environment, profiling, require_memory, size_of, step_size
 from .system.run_files import write_json
-from .system.storage import AGAIN, locked, writing
+from .system.storage import AGAIN, writing
 from .system.terminal import Progress
 from .task import Batch, Log, Row, Task
-from .trackers import TRACKERS, Callbacks
+from .trackers import Callbacks, tracking
 
 UNJUDGED = -1e30  # score of a checkpoint that was saved in a hurry: below that of any other
 LESS_MEMORY = "raise --accumulate or pass --remat everything; or lower --batch-size, into another --out"
@@ -60,29 +58,13 @@ def train_run(
     hold the run, are refused before.
     """
     config, like = task.config, state_like(task)
-    saves = math.ceil(task.training.num_steps / task.training.validate_every)
     require_memory(size_of(like), "the state of training", "choose a smaller model, or more devices")
     parse_profile(config.profile, num_steps=task.training.num_steps)
     with contextlib.ExitStack() as held:
-
-        def take() -> None:
-            if config.overwrite:
-                clear(folder)
-            new = not (folder / "config.json").exists()
-            if new:  # a refusal leaves nothing behind
-                check_room(folder, like, saves, f"--out {folder}", "pass another folder")
-            claim(folder, identity(experiment, config, task.found()))
-            held.enter_context(locked(folder))
-            if not new and read_status(folder).get("state") not in ENDED:
-                check_room(folder, like, saves, f"run folder {folder}", AGAIN)
-            if not (folder / FACTS).exists():
-                with writing(f"run folder {folder}", AGAIN):
-                    write_json(folder / FACTS, task.facts())
-
-        first_does(take)
+        first_does(lambda: take(task, folder, experiment=experiment, like=like, held=held))
         status = read_status(folder)
         if status.get("state") in ENDED:
-            log(f"{folder}: {status['state']} already after {status['steps']} steps; pass another --out to train anew")
+            log(f"{folder}: {status['state']} already after {status['steps']} steps; to train anew, {ANEW}")
         else:
             log(f"{folder}: {config.describe()}, on {describe_mesh(task.training.mesh)}")
             if is_first():
@@ -100,7 +82,7 @@ def train(task: Task, folder: Path, *, callbacks: Sequence[Callbacks] = (), log:
         in which case the checkpoints before stay.
     """
     num_steps = task.training.num_steps
-    profiled = parse_profile(task.config.profile, num_steps=num_steps)
+    profiled = parse_profile(task.config.profile, num_steps=num_steps) if is_first() else None
     with stopping() as stop:
         with Checkpoints(folder / "checkpoints", log=log) as checkpoints:
             newest = checkpoints.newest(state_like(task))
@@ -114,7 +96,7 @@ def train(task: Task, folder: Path, *, callbacks: Sequence[Callbacks] = (), log:
                 if step < num_steps:
                     log(f"going on from the checkpoint of step {step}")
             with (
-                _writer(task, folder, int(state.step)) as writer,
+                _writer(task, folder, int(state.step), log) as writer,
                 profiling(profiled, folder / "profile", log) as profiler,
             ):
                 if writer is not None:
@@ -291,9 +273,9 @@ def _interrupted(stop: Stop, task: Task, folder: Path, saved: str, goes_on: str)
     return Interrupted(f"{folder}: asked to end by SIGTERM, {saved}; {again} {goes_on}")
 
 
-def _writer(task: Task, folder: Path, step: int) -> contextlib.AbstractContextManager[MetricsWriter | None]:
+def _writer(task: Task, folder: Path, step: int, log: Log) -> contextlib.AbstractContextManager[MetricsWriter | None]:
     """The first process writes for all."""
     if not is_first():
         return contextlib.nullcontext()
-    trackers = [functools.partial(TRACKERS[name], folder, first_step=step + 1) for name in task.config.track]
+    trackers = [functools.partial(tracking, name, folder, first_step=step + 1, log=log) for name in task.config.track]
     return MetricsWriter(folder, after_step=step, trackers=trackers)

@@ -4,7 +4,7 @@ import dataclasses
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -20,8 +20,8 @@ from .config.errors import UserError
 from .config.fields import check_used
 from .config.run import RunConfig
 from .experiments import EXPERIMENTS
-from .options import HELP, configured
-from .parsing import given, parse, unknown
+from .options import configured
+from .parsing import HELP, given, parse, unknown
 from .system.machine import keep_programs
 from .system.storage import check_out, require_writable
 
@@ -59,35 +59,25 @@ def fit(
     Raises:
       UserError: whatever you can mend, in one line.
     """
-    if isinstance(what, str):
-        if what not in EXPERIMENTS:
-            raise unknown("experiment", [what], list(EXPERIMENTS))
-        experiment, what = experiment or what, EXPERIMENTS[what].config
-    config = what if isinstance(what, RunConfig) else what.config
+    name, trained, config = _told(what)
     config.check()  # before what takes seconds to import
     from .evaluate import evaluate
     from .loop import train_run
     from .report.kinds import write_report
     from .runs import check_first, default_folder
     from .system.distributed import first_only, is_first
-    from .tasks.table import open_task
 
-    experiment, log = experiment or config.task, first_only(log)
+    experiment, log = experiment or name, first_only(log)
     check_first(config)
     given_out = out or config.out
-    folder = check_out(given_out) if given_out else default_folder(config, experiment)
-    folders = []
-    for name, variant in config.variants():
-        folders.append(folder / name)
-        if isinstance(what, RunConfig):
-            task = open_task(dataclasses.replace(variant, out=None), log)
-        else:
-            task = what if variant is config else what.again(variant)
+    folder, folders = check_out(given_out) if given_out else default_folder(config, experiment), []
+    for subfolder, task in _variants(trained, config, log):
+        folders.append(folder / subfolder)
         train_run(task, folders[-1], experiment=experiment, callbacks=callbacks, log=log)
         if not (folders[-1] / "evaluation.json").exists():
             evaluate(task, folders[-1], experiment=experiment, log=log)
     if is_first():
-        write_report([config] * len(folders), folders, folder / "report", log=log)
+        write_report(folders, folder / "report", log=log)
     return folders
 
 
@@ -106,14 +96,12 @@ def plan(arguments: list[str]) -> None:
         config.check()  # before what takes seconds to import
         from .plan import describe_plan, make_plan, simulate
         from .runs import check_first
-        from .tasks.table import open_task
 
         keep_programs()
         simulate(config.mesh)
         check_first(config)
-        for _, variant in config.variants():
-            made = make_plan(open_task(variant, print))
-            sys.stdout.write(f"{experiment}: {variant.describe()}, {describe_plan(made)}\n")
+        for _, task in _variants(config, config, print):
+            sys.stdout.write(f"{experiment}: {task.config.describe()}, {describe_plan(make_plan(task))}\n")
 
 
 def evaluate_again(arguments: list[str]) -> None:
@@ -132,17 +120,16 @@ def evaluate_again(arguments: list[str]) -> None:
 def report(arguments: list[str]) -> None:
     """`python -m train report RUN ...`: compares runs of one kind of task."""
     parsed = parse(ReportArguments, arguments, "python -m train report")
-    from .report.kinds import write_report
-    from .runs import read_config
+    from .report.kinds import report_of, write_report
 
     out = check_out(parsed.out)
     if not parsed.runs:
         raise UserError("report needs at least one run folder")
-    configs = [read_config(folder)[1] for folder in parsed.runs]
+    report_of(parsed.runs)  # refuses what is no run
     if (out / "config.json").exists():
         raise UserError(f"--out {out} holds files that are no report; pass an empty or a new folder")
     require_writable(out, f"--out {out}", "pass another folder")
-    write_report(configs, parsed.runs, out)
+    write_report(parsed.runs, out)
 
 
 def prepare(arguments: list[str]) -> None:
@@ -165,9 +152,9 @@ def prepare(arguments: list[str]) -> None:
         return
     check_used(parsed, usual, [("validation-share", "a source of images with a class each, or of texts", False)])
     if source in get_args(SceneSource):
-        from .data import scenes
+        from .data import images
 
-        scenes.prepare(SceneConfig(source=source, root=parsed.root), log=print)
+        images.prepare(SceneConfig(source=source, root=parsed.root), log=print)
     else:
         from .data import video
 
@@ -232,6 +219,35 @@ def show(arguments: list[str]) -> None:
         )
 
 
+def _told(what: Any) -> tuple[str, Any, RunConfig]:
+    """The name of what `fit` is to train, a configuration or a task, and its configuration; all else is refused."""
+    if isinstance(what, str):
+        if what not in EXPERIMENTS:
+            raise unknown("experiment", [what], list(EXPERIMENTS))
+        return what, EXPERIMENTS[what].config, EXPERIMENTS[what].config
+    if isinstance(what, RunConfig):
+        return what.task, what, what
+    config = None if isinstance(what, type) else getattr(what, "config", None)
+    if isinstance(config, RunConfig) and hasattr(what, "training"):
+        return config.task, what, config
+    given = f"the class {what.__name__}" if isinstance(what, type) else f"{what!r:.60} of type {type(what).__name__}"
+    raise UserError(
+        "what must be the name of an experiment, a configuration (as EXPERIMENTS['demo'].config) or a task (as "
+        f"OwnTask(init, layer_losses, train=..., validation=...)), got {' '.join(given.split())}; pass one of these"
+    )
+
+
+def _variants(what: "RunConfig | Task", config: RunConfig, log: Log) -> "Iterator[tuple[str, Task]]":
+    """The task of every variant by its subfolder; they share their data, which are opened once."""
+    from .tasks.table import open_task
+
+    opened = isinstance(what, RunConfig)
+    variants = (dataclasses.replace(config, out=None) if opened else config).variants()
+    task = open_task(variants[0][1], log) if opened else what
+    for name, variant in variants:
+        yield name, task if task.config == variant else task.again(variant)
+
+
 def _of_run(arguments: list[str]) -> tuple[str, RunConfig] | None:
     """What a run folder that is named in place of an experiment was trained with."""
     named = arguments[0] if arguments else ""
@@ -241,5 +257,5 @@ def _of_run(arguments: list[str]) -> tuple[str, RunConfig] | None:
         return None
     from .runs import read_config
 
-    name, config = read_config(folder)
+    name, config = read_config(folder, free=True)
     return name, dataclasses.replace(config, out=str(folder))

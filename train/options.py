@@ -1,33 +1,23 @@
 """The configuration that a command line means: an experiment's, a run's or a file's, and the options behind it."""
 
+import collections
 import json
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from .config.commands import elsewhere
 from .config.errors import UserError
 from .config.fields import from_json, to_json
-from .config.run import RunConfig
+from .config.run import PLACE, RunConfig
 from .experiments import EXPERIMENTS
-from .parsing import given, parse, unknown
+from .parsing import HELP, given, parse, unknown
 from .system.storage import expanded
 
-HELP = ("-h", "--help")
 EXPONENT = re.compile(r"[-+]?[0-9]*\.?[0-9]+[eE][-+]?[0-9]+$")  # 1e-3, which YAML 1.1 takes for a text
-BASIC = """\
-basic options (all below):
-  --method erm|constrained|both   where layers have losses: plain risk, descent constraints, or one run of each
-  --steps N  or  --epochs N       how long
-  --batch-size N  --seed N        a step's examples; initialisation, batch order and noise
-  --data.source NAME              where data come from; --data.root PATH where they lie
-  --model.num-layers N            depth (video, text); --network.* for images and scenes
-  --constraints.alpha SHARE       of its loss that each layer must remove
-  --config FILE                   options as YAML or JSON, or a run's config.json; those typed beside it count
-  --out FOLDER                    of the run; the same command goes on with it, --overwrite begins anew
-"""
 
 
 def configured(
@@ -44,8 +34,6 @@ def configured(
             return None
         found = name, EXPERIMENTS[name].config
     name, usual = found
-    if set(HELP) & set(options):
-        sys.stdout.write(BASIC)
     default = from_file(options, usual)
     program, hint = f"python -m train {command} {arguments[0]}", elsewhere(command, arguments)
     parsed = parse(type(default), options, program, default, hint=hint)
@@ -61,7 +49,8 @@ def experiment_named(command: str, arguments: list[str]) -> str | None:
         sys.stdout.write(
             f"usage: python -m train {command} EXPERIMENT [--option value ...]\n"
             f"experiments: {', '.join(EXPERIMENTS)}\n"
-            f"options: python -m train {command} EXPERIMENT --help shows those of one, as in `{command} demo --help`\n"
+            f"options: python -m train {command} EXPERIMENT --help shows those of one, as in `{command} demo --help`:\n"
+            "         the basic ones; --help-all in its place shows every one\n"
         )
         return None
     if name.startswith("-"):
@@ -83,8 +72,43 @@ def from_file(options: list[str], default: RunConfig) -> RunConfig:
     values = _read(expanded(value, "--config"), source)
     if not isinstance(values, dict):
         raise UserError(f"{source} holds no options by name; give a YAML or JSON file of options")
-    values = {name: value for name, value in values.items() if name not in ("version", "experiment", "task", "found")}
+    # Where a run was is no option of another one.
+    others = ("version", "experiment", "task", "found", *(PLACE if "version" in values else ()))
+    values = {name: value for name, value in values.items() if name not in others}
+    try:
+        _once(list(_names(values)))
+    except ValueError as error:
+        raise UserError(f"{source}: {error}; give it once") from error
     return from_json(type(default), _merged(to_json(default), values, source), source=source, typed=True)
+
+
+def _loader() -> Any:
+    """YAML's safe loader, with numbers such as 1e-3, and without its silence where a mapping has a key twice."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+            if isinstance(node, yaml.MappingNode):
+                _once([(key.value, None) for key, _ in node.value if isinstance(key, yaml.ScalarNode)])
+            return super().construct_mapping(node, deep=deep)
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+0123456789."))
+    return Loader
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A mapping, each of whose keys must be there once."""
+    counts = collections.Counter(name for name, _ in pairs)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise ValueError(f"{twice[0]} is there more than once")
+    return dict(pairs)
+
+
+def _names(values: dict[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The options of a file by their dotted names, however they are grouped and written."""
+    for typed, value in values.items():
+        name = prefix + str(typed).replace("-", "_")
+        yield from _names(value, f"{name}.") if isinstance(value, dict) else [(name, value)]
 
 
 def _read(path: Path, source: str) -> Any:
@@ -93,10 +117,8 @@ def _read(path: Path, source: str) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".json":
-            return json.loads(text)
-        loader = type("Loader", (yaml.SafeLoader,), {})
-        loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+0123456789."))
-        return yaml.load(text, Loader=loader)
+            return json.loads(text, object_pairs_hook=_once)
+        return yaml.load(text, Loader=_loader())
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         words = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())
         raise UserError(f"{source} cannot be read ({words}); give a YAML or JSON file of options") from error

@@ -5,13 +5,16 @@ import dataclasses
 import difflib
 import itertools
 import re
+import sys
 import typing
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import tyro
 from tyro import _errors as refusals  # the structured errors; pinned, as tyro promises nothing of them
+from tyro.constructors._struct_spec_dataclass import dataclass_rule
 
+from .config.basic import BASIC
 from .config.errors import UserError
 
 # How the application is started: from a clone, or installed with the library.
@@ -19,6 +22,8 @@ PROGRAM = "python -m train" if __name__.startswith("train.") else "unroll-jax"
 
 T = TypeVar("T")
 
+EVERY = "--help-all"
+HELP = ("-h", "--help", EVERY)
 KINDS = {int: "a whole number, as in 1000", float: "a number, as in 0.1 or 1e-3"}
 # Options in messages of the readers of data, who know them as fields of a configuration.
 DATA = "root|source|prepared|validation_share|reduction|text_column|label_column|second_column"
@@ -39,17 +44,19 @@ def parse(cls: type[T], arguments: list[str], program: str, default: T | None = 
     """A ``cls`` from a command's options; ``hint`` is the way out where one is unknown, beside the command's help.
 
     An unknown or malformed option, or one that is given twice or empty, is refused in one line. Where help was asked
-    for, it is printed, and `SystemExit` raised.
+    for, it is printed, and `SystemExit` raised: where some of its options are `Basic`, these by --help.
     """
     _check_words(arguments)
+    has_basic = next(_basic(cls), None) is not None
+    if asked := [word for word in arguments if word in HELP]:
+        _show_help(cls, program, default, basic=has_basic and EVERY not in asked)
 
     def refuse(event: refusals.ParseErrorEvent) -> None:
         message = _message(event, arguments, hint, list(_options(cls, default)))
-        raise UserError(f"{message}; see `{program} --help`")
+        raise UserError(f"{message}; see `{program} {EVERY if has_basic else '--help'}`")
 
-    options: dict[str, Any] = {} if default is None else {"default": default}
     with refusals.on_parse_error(refuse):
-        return tyro.cli(cls, args=arguments, prog=program.replace("python -m train", PROGRAM), **options)
+        return tyro.cli(cls, args=arguments, **_told(program, default))
 
 
 def given(arguments: Iterable[str], option: str) -> bool:
@@ -84,6 +91,45 @@ def as_typed(message: str, command: str) -> str:
         return f"{name} " if value else name
 
     return FIELD.sub(option, message).replace("UNROLL_PREPARED or UNROLL_PREPARED", "UNROLL_PREPARED")
+
+
+def _told(program: str, default: Any) -> dict[str, Any]:
+    options: dict[str, Any] = {} if default is None else {"default": default}
+    return {"prog": program.replace("python -m train", PROGRAM), **options}
+
+
+def _show_help(cls: Any, program: str, default: Any, *, basic: bool) -> NoReturn:
+    """Prints every option, or the basic ones and how to see the others; raises `SystemExit`."""
+    registry = tyro.constructors.ConstructorRegistry()
+    if basic:
+        registry.struct_rule(_basic_rule)
+    try:
+        tyro.cli(cls, args=["--help"], registry=registry, **_told(program, default))
+    finally:
+        if basic:
+            sys.stdout.write(f"every option: {program.replace('python -m train', PROGRAM)} {EVERY}\n")
+    raise AssertionError("tyro leaves when it has printed its help")
+
+
+def _basic_rule(info: Any) -> Any:
+    """tyro's rule for dataclasses, but for fields that are neither basic nor groups, which it leaves out."""
+    spec, basic = dataclass_rule(info), set(_basic(info.type)) if dataclasses.is_dataclass(info.type) else set()
+    if spec is None:
+        return None
+    fields = (
+        field
+        if field.name in basic or dataclasses.is_dataclass(field.default)
+        else dataclasses.replace(field, type=tyro.conf.Suppress[field.type])
+        for field in spec.fields
+    )
+    return dataclasses.replace(spec, fields=tuple(fields))
+
+
+def _basic(cls: Any) -> Iterator[str]:
+    """The names of a dataclass's fields that it, or a base whose default it changes, marks as `Basic`."""
+    for base in (typing.get_origin(cls) or cls).__mro__:
+        hints = typing.get_type_hints(base, include_extras=True)
+        yield from (name for name, hint in hints.items() if BASIC in getattr(hint, "__metadata__", ()))
 
 
 def _check_words(arguments: Sequence[str]) -> None:

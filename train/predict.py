@@ -9,14 +9,14 @@ import numpy as np
 
 from .checkpoint import Checkpoints
 from .config.commands import PredictArguments
-from .config.errors import UserError
+from .config.errors import UserError, one_line
 from .config.run import RunConfig
 from .config.text import TextRunConfig
 from .data.rows import decoded
 from .parsing import parse
 from .runs import FACTS, read_config, require_checkpoints
 from .step import state_like
-from .system.run_files import one_line, read_object, way_out
+from .system.run_files import read_object, way_out
 from .system.terminal import Table, as_text
 from .task import Params, Row, Task
 from .tasks.common import check_noise
@@ -61,20 +61,20 @@ def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> M
 
     Args:
       folder: of the run, or the export.
-      task: where it was trained on a task of your own, that task; no other needs one.
+      task: where it was trained on a task of your own, an `OwnTask` or any `Task`, that task; no other needs one.
       log: where messages go.
 
     Raises:
       UserError: if the folder is neither, is damaged, or was written by another version.
     """
-    folder = Path(folder)
+    folder, kind = Path(folder), None if task is None else type(task.config)
     if is_export(folder):
-        found = read_export(folder)
+        found = read_export(folder, kind)
         path = folder / CONFIG
         task = _rebuilt(found.config, found.facts, path, AGAIN) if task is None else task
         params, like = restored(task, found.arrays, source=path), state_like(task).params
         return Model(task, jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, like)), found.card)
-    experiment, config = read_config(folder)
+    experiment, config = read_config(folder, kind)
     require_checkpoints(folder, experiment)
     path = folder / FACTS
     task = _rebuilt(config, read_object(path), path, way_out(path)) if task is None else task

@@ -1,50 +1,29 @@
 """Run folders: what config.json and status.json say, whose a folder is, and whether there is room."""
 
+import contextlib
 import dataclasses
+import math
 import re
 import shutil
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from .config.errors import StorageError, UserError
 from .config.fields import differences, from_json, to_json
-from .config.images import (
-    ImageFeedForwardConfig,
-    ImageMonConfig,
-    ImageOdeConfig,
-    ImageOptEqConfig,
-    SceneFcnConfig,
-    SceneOptEqConfig,
-)
-from .config.own import OwnConfig
-from .config.run import FREE, RunConfig
-from .config.text import TextEncoderConfig, TextUnrolledConfig
-from .config.video import VideoConfig
+from .config.run import FREE, PLACE, RunConfig
+from .registry import TASKS
 from .sharding.mesh import make_mesh
 from .system.distributed import first_does
+from .system.room import check_room, check_room_without
 from .system.run_files import WRITTEN, no_run, read_object, way_out, write_json
-from .system.storage import AGAIN, PARTIAL, check_out, locked, require_writable, steps_in
-from .task import Row
+from .system.storage import AGAIN, PARTIAL, check_out, locked, require_writable, steps_in, writing
+from .task import Row, Task
 from .trackers import require_installed
 
 FACTS = "model.json"  # what the model needs to know of its data
 VERSION = "0.2"  # the first version of unroll_jax that writes run folders like this one
 ENDED = ("finished", "stopped")  # states of a run that is not trained any more
-
-CONFIGS: dict[str, type[RunConfig]] = {
-    cls.task: cls
-    for cls in (
-        VideoConfig,
-        TextEncoderConfig,
-        TextUnrolledConfig,
-        ImageOptEqConfig,
-        ImageMonConfig,
-        ImageOdeConfig,
-        ImageFeedForwardConfig,
-        SceneOptEqConfig,
-        SceneFcnConfig,
-        OwnConfig,
-    )
-}
+ANEW = "pass another --out, or --overwrite (overwrite=True from Python), which deletes that run"
 
 
 def default_folder(config: RunConfig, experiment: str) -> Path:
@@ -53,16 +32,29 @@ def default_folder(config: RunConfig, experiment: str) -> Path:
 
 
 def identity(experiment: str, config: RunConfig, found: Row) -> Row:
-    """What config.json holds: the configuration, and figures of the data that change when the data do.
+    """What a run is told by: the configuration, and figures of the data that change when the data do.
 
-    What a run may go on with another value of is not part of it.
+    What a run may go on with another value of (`FREE`) is at its default.
     """
     fixed = dataclasses.replace(config, **FREE)
     return {"version": VERSION, "experiment": experiment, "task": config.task, **to_json(fixed), "found": found}
 
 
-def read_config(folder: Path) -> tuple[str, RunConfig]:
-    """The experiment of a run, and its configuration."""
+def free_values(config: RunConfig) -> Row:
+    """What config.json holds in place of the defaults of `FREE`: the values that the run was trained with last."""
+    return {name: value for name, value in to_json(config).items() if name in FREE and name not in PLACE}
+
+
+class Recorded(NamedTuple):
+    """What config.json says of a run: its experiment, the name of its task, and its options as JSON values."""
+
+    experiment: str
+    task: str
+    options: Row
+
+
+def read_recorded(folder: Path) -> Recorded:
+    """The config.json of a run of this version, of whatever task; its options are not checked."""
     path = folder / "config.json"
     if not path.is_file():
         raise UserError(f"{no_run(folder)}; {WRITTEN}")
@@ -75,15 +67,30 @@ def read_config(folder: Path) -> tuple[str, RunConfig]:
         raise UserError(
             f"{folder} was written by version {wrote} of unroll_jax, this is {VERSION}; use that one, or train again"
         )
-    if not isinstance(experiment, str) or not isinstance(task, str) or task not in CONFIGS:
-        odd = ("experiment", experiment) if not isinstance(experiment, str) else ("task", task)
-        raise UserError(
-            f"{path} does not fit this version of the code: field {odd[0]!r} is unknown or missing, got {odd[1]!r}; "
-            "train again"
-        )
-    config = from_json(CONFIGS[task], values, source=path)
+    for name, value in (("experiment", experiment), ("task", task)):
+        if not isinstance(value, str):
+            raise _unknown(path, name, value)
+    return Recorded(experiment, task, values)
+
+
+def read_config(folder: Path, kind: type[RunConfig] | None = None, *, free: bool = False) -> tuple[str, RunConfig]:
+    """The experiment of a run, and its configuration; with the stored values of `FREE`, or with their defaults.
+
+    ``kind`` is the configuration's class where the task is not registered.
+    """
+    path, (experiment, name, values) = folder / "config.json", read_recorded(folder)
+    config = from_json(config_type(name, kind, path), values, source=path)
     check_values(config, path, "put the value back, or train again")
-    return experiment, config
+    return experiment, dataclasses.replace(config, **({name: FREE[name] for name in PLACE} if free else FREE))
+
+
+def config_type(name: str, kind: type[RunConfig] | None, path: Path, again: str = "train again") -> type[RunConfig]:
+    """The class of the options of a task that a file names: the one that is given, or the registered one."""
+    if kind is not None and kind.task != name:
+        raise UserError(f"{path} is of the task {name!r}, got one of {kind.task!r}; pass the task that was trained")
+    if kind is None and name not in TASKS:
+        raise _unknown(path, "task", name, f"pass the task itself if it is your own, or {again}")
+    return kind or TASKS[name].config
 
 
 def check_values(config: RunConfig, path: Path, way_out: str) -> None:
@@ -105,21 +112,58 @@ def read_status(folder: Path) -> Row:
     return status
 
 
-def claim(folder: Path, said: Row) -> None:
-    """Makes a folder the run's whose `identity` is given, or checks that it is."""
-    path = folder / "config.json"
-    if path.exists():
-        check_same(folder, said, "pass another --out")
-        return
+def take(task: Task, folder: Path, *, experiment: str, like: Any, held: contextlib.ExitStack) -> None:
+    """Makes a folder the task's, or checks that it is, and locks it until ``held`` closes.
+
+    A refusal leaves nothing behind, and deletes nothing: with ``overwrite`` the old run goes last.
+
+    Args:
+      task: to be trained.
+      folder: of its run.
+      experiment: what the run is called.
+      like: the state of training, of which checkpoints are written.
+      held: holds the lock.
+
+    Raises:
+      UserError: if the folder holds something else, or a disk or another process is in the way.
+    """
+    said, free = identity(experiment, task.config, task.found()), free_values(task.config)
+    saves = math.ceil(task.training.num_steps / task.training.validate_every)
+    exists = (folder / "config.json").exists()
+    if task.config.overwrite and exists:
+        check_room_without(folder, like, saves)
+        clear(folder)
+        exists = False
+    elif not exists:
+        check_room(folder, like, saves, f"--out {folder}", "pass another folder")
+    if exists:
+        check_same(folder, said, ANEW)
+    else:
+        begin(folder, "config.json", said | free, what="run")
+    held.enter_context(locked(folder))
+    if exists and read_status(folder).get("state") not in ENDED:
+        check_room(folder, like, saves, f"run folder {folder}", AGAIN)
+        _keep(folder, free)
+    if not (folder / FACTS).exists():
+        with writing(f"run folder {folder}", AGAIN):
+            write_json(folder / FACTS, task.facts())
+
+
+def begin(folder: Path, name: str, said: Row, *, what: str) -> bool:
+    """Writes the file that makes a folder that of a run or a search; False where the file is there already."""
+    path = folder / name
     try:
+        if path.exists():
+            return False
         folder.mkdir(parents=True, exist_ok=True)
         if any(entry.suffix != PARTIAL for entry in folder.iterdir()):
             raise UserError(
-                f"--out {folder} holds files but no config.json, so it is no run; pass an empty or a new folder"
+                f"--out {folder} holds files but no {name}, so it is no {what}; pass an empty or a new folder"
             )
         write_json(path, said)
     except OSError as error:
         raise StorageError(f"cannot write to --out {folder} ({error.strerror}); pass another folder") from error
+    return True
 
 
 def clear(folder: Path, name: str = "config.json") -> None:
@@ -137,7 +181,8 @@ def clear(folder: Path, name: str = "config.json") -> None:
 
 def check_same(folder: Path, said: Row, way_out: str) -> None:
     """Refuses a folder whose config.json says something else."""
-    changed = differences(read_object(folder / "config.json"), said)
+    stored = read_object(folder / "config.json")
+    changed = differences(stored | {name: said[name] for name in FREE}, said)
     if changed:
         raise UserError(f"{folder} was trained with another configuration: {'; '.join(changed)}; {way_out}")
 
@@ -159,7 +204,24 @@ def require_place(folder: Path) -> None:
 def check_first(config: RunConfig) -> None:
     """Refuses what can be refused before data are read."""
     config.check()
+    if config.task in TASKS and not isinstance(config, TASKS[config.task].config):
+        own = f"{type(config).__name__}.task"
+        raise UserError(f"{own} must not be {config.task!r}, which a task of train/ is called; give yours another name")
     if config.out:
         check_out(config.out)
     make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
     require_installed(config.track)
+
+
+def _keep(folder: Path, free: Row) -> None:
+    """Stores the values of `FREE` options that a run goes on with, for a later `run FOLDER`."""
+    stored = read_object(folder / "config.json")
+    if differences(stored, stored | free):
+        with writing(f"run folder {folder}", AGAIN):
+            write_json(folder / "config.json", stored | free)
+
+
+def _unknown(path: Path, field: str, value: Any, way_out: str = "train again") -> UserError:
+    return UserError(
+        f"{path} does not fit this version of the code: field {field!r} is unknown or missing, got {value!r}; {way_out}"
+    )

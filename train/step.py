@@ -10,7 +10,6 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, UInt32
 
-from .config.run import OptimizerConfig, PrimalConfig
 from .numbers import NotFiniteError, require_finite
 from .sharding.mesh import replicated, rows
 from .sharding.parts import loss_gradient
@@ -175,47 +174,6 @@ def next_average(average: Params, params: Params, step: Int[Array, ""], decay: f
     # 1 - d^t loses all its digits for d close to 1.
     share = (1.0 - decay) / -jnp.expm1((step + 1) * math.log(decay))
     return jax.tree.map(lambda old, new: old + share.astype(old.dtype) * (new - old), average, params)
-
-
-def make_optimizer(
-    config: PrimalConfig | OptimizerConfig, *, num_steps: int, steps_an_epoch: int = 1, trained: Any = None
-) -> optax.GradientTransformation:
-    """Clipping, weight decay and the rule, in the order that each rule's paper has them, with a warm-up and a schedule.
-
-    What is not ``trained`` (``params -> bool`` for each) keeps no state: its gradient has to be 0.
-    """
-    rates = learning_rates(config, num_steps=num_steps, steps_an_epoch=steps_an_epoch)
-    clip = optax.identity() if config.clip_norm is None else optax.clip_by_global_norm(config.clip_norm)
-    if isinstance(config, PrimalConfig):
-        chain = optax.chain(clip, optax.adam(rates))
-    elif config.name == "adam":
-        chain = optax.chain(clip, optax.adamw(rates, weight_decay=config.weight_decay))
-    else:
-        chain = optax.chain(clip, optax.add_decayed_weights(config.weight_decay), optax.sgd(rates, config.momentum))
-    return chain if trained is None else optax.masked(chain, trained)
-
-
-def learning_rates(
-    config: PrimalConfig | OptimizerConfig, *, num_steps: int, steps_an_epoch: int = 1
-) -> optax.Schedule:
-    """The learning rate by step."""
-    rate, warmup = config.learning_rate, round(config.warmup_share * num_steps)
-    left = max(num_steps - warmup, 1)
-    if config.schedule == "cosine":
-        after = optax.cosine_decay_schedule(rate, left)
-    elif config.schedule == "linear":
-        after = optax.linear_schedule(rate, 0.0, left)
-    elif config.schedule == "constant":
-        after = optax.constant_schedule(rate)
-    elif isinstance(config, PrimalConfig):
-        raise ValueError(f"schedule must be cosine, linear or constant, got {config.schedule}")
-    elif config.schedule == "polynomial":
-        after = optax.polynomial_schedule(rate, 0.0, config.power, left)
-    else:
-        after = optax.exponential_decay(rate, config.decay_every * steps_an_epoch, config.decay, staircase=True)
-    if warmup == 0:
-        return after
-    return optax.join_schedules([optax.linear_schedule(rate / warmup, rate, warmup), after], [warmup])
 
 
 def require_finite_state(state: TrainState) -> None:

@@ -5,12 +5,12 @@ import hashlib
 import importlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
-from .config.errors import UserError
+from .config.errors import UserError, one_line
 from .config.run import Tracking
 
 
@@ -131,6 +131,41 @@ TRACKERS: dict[Tracking, type[TensorBoard] | type[WeightsAndBiases] | type[MLflo
     "wandb": WeightsAndBiases,
     "mlflow": MLflow,
 }
+
+
+class Expendable:
+    """A tracker that is dropped at its first error, which is logged: curves are no reason to end a run."""
+
+    def __init__(self, name: str, tracker: Tracker, log: Callable[[str], None]):
+        self._name, self._tracker, self._log, self._dropped = name, tracker, log, False
+
+    def add(self, numbers: Mapping[str, float], step: int) -> None:
+        """Adds a point to the curve of every name."""
+        if not self._dropped:
+            self._try(lambda: self._tracker.add(numbers, step))
+
+    def flush(self) -> None:
+        """Hands over what was added."""
+        if not self._dropped:
+            self._try(self._tracker.flush)
+
+    def close(self) -> None:
+        """Ends the curves, also of one that was dropped."""
+        self._try(self._tracker.close)
+
+    def _try(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:  # of a network, a server, a disk: each has its own
+            if not self._dropped:
+                words = f"--track {self._name} failed ({type(error).__name__}: {one_line(error)})"
+                self._log(f"{words}; training goes on without it, metrics.jsonl has what it lacks")
+            self._dropped = True
+
+
+def tracking(name: Tracking, folder: Path, *, first_step: int, log: Callable[[str], None]) -> Tracker:
+    """The tracker of a name; that it cannot be opened is an error, what comes later is not."""
+    return Expendable(name, TRACKERS[name](folder, first_step=first_step), log)
 
 
 def require_installed(names: Iterable[Tracking]) -> None:

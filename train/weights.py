@@ -8,11 +8,11 @@ import jax
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from .config.errors import UserError
+from .config.errors import UserError, one_line
 from .config.fields import from_json
 from .config.run import RunConfig
-from .runs import CONFIGS, check_values
-from .system.run_files import one_line, read_object
+from .runs import check_values, config_type
+from .system.run_files import read_object
 from .task import Params, Row, Task
 
 FORMAT = "unroll_jax 2"
@@ -42,8 +42,11 @@ def is_export(folder: Path) -> bool:
     return (folder / MODEL).exists() or (path.is_file() and b'"format": "unroll_jax' in path.read_bytes()[:200])
 
 
-def read_export(folder: Path) -> Export:
-    """What `export` wrote; files that are missing or damaged, or do not belong together, are refused."""
+def read_export(folder: Path, kind: type[RunConfig] | None = None) -> Export:
+    """What `export` wrote; files that are missing or damaged, or do not belong together, are refused.
+
+    ``kind`` is the class of the options where the task is not registered.
+    """
     path, said = folder / MODEL, _read_config(folder)
     try:
         if hashlib.sha256(path.read_bytes()).hexdigest() != said["sha256"]:
@@ -57,7 +60,8 @@ def read_export(folder: Path) -> Export:
         odd = _first_difference(told, {name: (array.shape, str(array.dtype)) for name, array in arrays.items()})
         if odd is not None:
             raise ValueError(f"it differs from {MODEL} in {odd}")
-        config = from_json(CONFIGS[said["task"]], said["config"], source=folder / CONFIG, again=AGAIN)
+        known = config_type(said["task"], kind, folder / CONFIG, AGAIN)
+        config = from_json(known, said["config"], source=folder / CONFIG, again=AGAIN)
         check_values(config, folder / CONFIG, AGAIN)
         return Export(config, said["facts"], arrays, said)
     except OSError as error:

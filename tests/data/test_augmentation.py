@@ -2,12 +2,11 @@ import jax
 import numpy as np
 import pytest
 
-from train.data import images, scenes
-from train.data.augmentation import normalise
+from train.data.augmentation import flip_and_crop, flip_and_shift, normalise
 
 SHIFT = 4
 LABELS = np.arange(64)
-augment = jax.jit(lambda key, batch: images.augment(key, batch, LABELS)[0])
+augment = jax.jit(lambda key, batch: flip_and_shift(key, batch, LABELS)[0])
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def found(result, image, shift):
 def test_every_image_is_a_shifted_and_perhaps_mirrored_copy_of_itself(batch, getkey):
     result = np.asarray(augment(getkey(), batch))
     assert (result.shape, result.dtype) == (batch.shape, np.uint8)
-    assert images.augment(getkey(), batch, LABELS)[1] is LABELS
+    assert flip_and_shift(getkey(), batch, LABELS)[1] is LABELS
     places = [found(r, image, SHIFT) for r, image in zip(result, batch, strict=True)]
     rows, columns, mirrored = zip(*places, strict=True)
     # 64 draws of 9: each end is missed with probability (8/9)^64 = 0.0005; the key is fixed.
@@ -47,7 +46,7 @@ def test_every_image_is_a_shifted_and_perhaps_mirrored_copy_of_itself(batch, get
 
 
 def test_flips_and_shifts_can_be_left_out(batch, getkey):
-    shifted = jax.jit(lambda key: [images.augment(key, batch, LABELS, flip=False, shift=shift)[0] for shift in (1, 0)])
+    shifted = jax.jit(lambda key: [flip_and_shift(key, batch, LABELS, flip=False, shift=shift)[0] for shift in (1, 0)])
     result, same = map(np.asarray, shifted(getkey()))
     assert not any(found(r, image, 1)[2] for r, image in zip(result, batch, strict=True))
     np.testing.assert_array_equal(same, batch)
@@ -62,7 +61,7 @@ def test_augmentation_depends_on_the_key_alone(batch, getkey):
 
 def test_a_scene_and_its_labels_are_cut_alike(batch, getkey):
     labels = batch[..., 1]  # so that every window of labels tells which window of the image it belongs to
-    windows, maps = map(np.asarray, jax.jit(lambda *a: scenes.augment(*a, crop=(6, 8)))(getkey(), batch, labels))
+    windows, maps = map(np.asarray, jax.jit(lambda *a: flip_and_crop(*a, crop=(6, 8)))(getkey(), batch, labels))
     assert windows.shape == (64, 6, 8, 3)
     assert (maps.shape, maps.dtype) == ((64, 6, 8), np.uint8)
     np.testing.assert_array_equal(windows[..., 1], maps)
@@ -72,7 +71,7 @@ def test_a_scene_and_its_labels_are_cut_alike(batch, getkey):
 
 
 def test_without_a_crop_scenes_are_only_mirrored(batch, getkey):
-    windows, maps = map(np.asarray, jax.jit(scenes.augment)(getkey(), batch, batch[..., 0]))
+    windows, maps = map(np.asarray, jax.jit(flip_and_crop)(getkey(), batch, batch[..., 0]))
     np.testing.assert_array_equal(windows[..., 0], maps)
     kept = [np.array_equal(window, image) for window, image in zip(windows, batch, strict=True)]
     turned = [np.array_equal(window, image[:, ::-1]) for window, image in zip(windows, batch, strict=True)]
@@ -83,12 +82,12 @@ def test_without_a_crop_scenes_are_only_mirrored(batch, getkey):
 @pytest.mark.parametrize("crop", [(13, 8), (6, 11), (0, 8)])
 def test_a_crop_that_does_not_fit_is_refused(batch, getkey, crop):
     with pytest.raises(ValueError, match=r"crop must lie between \(1, 1\) and the size of the images \(12, 10\), got"):
-        scenes.augment(getkey(), batch, batch[..., 0], crop=crop)
+        flip_and_crop(getkey(), batch, batch[..., 0], crop=crop)
 
 
 def test_a_negative_shift_is_refused(batch, getkey):
     with pytest.raises(ValueError, match="shift must be at least 0, got -1"):
-        images.augment(getkey(), batch, LABELS, shift=-1)
+        flip_and_shift(getkey(), batch, LABELS, shift=-1)
 
 
 def test_normalised_train_pixels_have_mean_0_and_variance_1(batch):

@@ -9,9 +9,8 @@ from PIL import Image
 from tests.data.test_frames import read
 from tests.errors import assert_fails
 from train.config.data import DataConfig
-from train.data.clips import split_clips, split_sizes, standard_frame, stated_split
+from train.data.clips import clip_folders, split_clips, split_sizes, standard_frame, stated_split
 from train.data.files import OriginalFile
-from train.data.frames import clip_folders
 from train.data.splits import SPLITS
 from train.data.video import load, patch_sequences, some_of, windows
 

@@ -9,8 +9,8 @@ import pytest
 from tests.errors import assert_fails
 from train.config.data import DataConfig, ImageConfig, TextConfig
 from train.config.errors import UserError
+from train.data.clips import fingerprint_frames
 from train.data.files import files_below, fingerprint_files, require_listable
-from train.data.frames import fingerprint_frames
 from train.data.images import prepare as prepare_images
 from train.data.published_texts import fingerprint_imdb
 from train.data.text import prepare as prepare_texts

@@ -8,8 +8,7 @@ import pytest
 from PIL import Image
 
 from tests.errors import assert_fails
-from train.data.clips import split_clips
-from train.data.frames import clip_folders, fingerprint_frames, frame_clips
+from train.data.clips import clip_folders, fingerprint_frames, frame_clips, split_clips
 from train.data.pictures import open_image_files
 from train.data.splits import SPLITS
 

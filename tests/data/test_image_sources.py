@@ -10,9 +10,8 @@ from PIL import Image
 
 from train.config.data import DataConfig, ImageConfig, ImageSource, SceneConfig, SceneSource, VideoSource
 from train.config.errors import UserError
-from train.data import small_images
-from train.data.images import IMAGES, load
-from train.data.scenes import SCENES
+from train.data import cifar10
+from train.data.images import IMAGES, SCENES, load
 from train.data.splits import SPLITS
 from train.data.video import SOURCES
 
@@ -40,11 +39,11 @@ def opened(tmp_path):
 @pytest.fixture
 def batches(monkeypatch, tmp_path):
     """The six files of CIFAR-10 in its binary version, each of 20 random records, two of each class."""
-    monkeypatch.setattr(small_images, "RECORDS", RECORDS)
-    root = tmp_path / small_images.FOLDER
+    monkeypatch.setattr(cifar10, "RECORDS", RECORDS)
+    root = tmp_path / cifar10.FOLDER
     root.mkdir()
     generator = np.random.default_rng(0)
-    for name in small_images.FILES:
+    for name in cifar10.FILES:
         labels = generator.permutation(np.arange(RECORDS, dtype=np.uint8) % 10)
         pixels = generator.integers(0, 256, (RECORDS, 3072), np.uint8)
         (root / name).write_bytes(np.column_stack([labels, pixels]).tobytes())
@@ -67,14 +66,14 @@ def parsed(content):
 def test_cifar10_records_are_those_of_the_files(batches, opened, pack, place):
     root = {"folder": batches, "folder above": batches.parent}.get(place)
     if root is None:
-        root = pack(batches, "w" if place == "archive" else "w:gz").rename(batches.parent / small_images.ARCHIVE)
+        root = pack(batches, "w" if place == "archive" else "w:gz").rename(batches.parent / cifar10.ARCHIVE)
         root = root.parent if place == "folder of the archive" else root
     data = opened("cifar10", root)
     assert data.shape == (32, 32, 3)
-    assert data.class_names == small_images.CLASSES
+    assert data.class_names == cifar10.CLASSES
     assert [data.num_examples(split) for split in SPLITS] == [90, 10, 20]
     test = [*parsed((batches / "test_batch.bin").read_bytes())]
-    train = [pair for name in small_images.PARTS["train"] for pair in parsed((batches / name).read_bytes())]
+    train = [pair for name in cifar10.PARTS["train"] for pair in parsed((batches / name).read_bytes())]
     read = {
         split: [
             (image.tobytes(), label)
@@ -102,7 +101,7 @@ def mislabel(root):
 
 
 def give_one_class(root):
-    for name in small_images.PARTS["train"]:
+    for name in cifar10.PARTS["train"]:
         content = bytearray((root / name).read_bytes())
         content[::3073] = bytes([3] * RECORDS)
         (root / name).write_bytes(content)
@@ -115,7 +114,7 @@ def make_python_version(root):
 
 
 def make_cifar100(root):
-    for name in small_images.FILES:
+    for name in cifar10.FILES:
         (root / name).unlink()
     (root / "train.bin").write_bytes(bytes(3074))
 

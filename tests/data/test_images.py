@@ -9,7 +9,8 @@ from sklearn.datasets import load_digits
 
 from train.config.data import ImageConfig
 from train.config.errors import UserError
-from train.data.images import ImageData, load, prepare
+from train.data.images import load, prepare
+from train.data.pictures import PictureData
 from train.data.splits import SPLITS, hold_out
 
 FOLDERS = {"train/cat": 20, "train/dog": 30, "test/cat": 3, "test/dog": 4}
@@ -20,7 +21,7 @@ def silent(line: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def digits(tmp_path_factory) -> ImageData:
+def digits(tmp_path_factory) -> PictureData:
     return load(ImageConfig(prepared=str(tmp_path_factory.mktemp("prepared"))), log=silent)
 
 
@@ -28,7 +29,7 @@ def digits(tmp_path_factory) -> ImageData:
 def folder(tmp_path):
     """Opens a root as a folder of images."""
 
-    def open_root(root, log=silent, **options) -> ImageData:
+    def open_root(root, log=silent, **options) -> PictureData:
         return load(ImageConfig("image_folder", str(root), str(tmp_path / "prepared"), **options), log=log)
 
     return open_root

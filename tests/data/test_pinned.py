@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from train.config.data import DataConfig, ImageConfig, SceneConfig, TextConfig
-from train.data import images, scenes, text, video
+from train.data import images, text, video
 
 # Of the pixels or texts, and then the labels, of 32 examples: batch 0 of seed 0, and batch 1000 of seed 7. Noted before
 # the sources were written anew (2026-11). Another NumPy, Pillow or scikit-learn may draw or resize otherwise.
@@ -32,7 +32,7 @@ CHECKSUMS: dict[str, tuple[Callable[..., Any], Any, dict[str, tuple[int, int]]]]
         },
     ),
     "shapes": (
-        scenes.load,
+        images.load,
         SceneConfig,
         {
             "train": (3961624713, 933504657),
@@ -75,7 +75,7 @@ def test_batches_are_what_they_were(source, tmp_path):
 def test_statistics_are_what_they_were(tmp_path):
     quiet = {"log": lambda line: None}
     photos = video.load(DataConfig(prepared=str(tmp_path)), **quiet)
-    shapes = scenes.load(SceneConfig(prepared=str(tmp_path)), **quiet)
+    shapes = images.load(SceneConfig(prepared=str(tmp_path)), **quiet)
     assert photos.pixel_std == 0.32481402160705397
     np.testing.assert_array_equal(shapes.mean, np.array([0.39712176, 0.4015909, 0.39637184], np.float32))
     np.testing.assert_array_equal(shapes.std, np.array([0.19604047, 0.19262077, 0.19741373], np.float32))

@@ -6,8 +6,9 @@ from PIL import Image
 
 from train.config.data import SceneConfig
 from train.config.errors import UserError
+from train.data.images import SCENES, load, prepare
+from train.data.pictures import PictureData
 from train.data.road_scenes import LABEL_IDS, split_cities
-from train.data.scenes import SCENES, SceneData, load, prepare
 from train.data.splits import SPLITS
 
 SIZE = (8, 6)  # width, height
@@ -25,7 +26,7 @@ def silent(line: str) -> None:
 
 @pytest.fixture
 def opened(tmp_path):
-    def open_root(source, root, log=silent, **options) -> SceneData:
+    def open_root(source, root, log=silent, **options) -> PictureData:
         return load(SceneConfig(source, str(root), str(tmp_path / "prepared"), **options), log=log)
 
     return open_root

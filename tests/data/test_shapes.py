@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from train.config.data import SceneConfig
-from train.data.pictures import NOT_COUNTED
-from train.data.scenes import SceneData, load
+from train.data.images import load
+from train.data.pictures import NOT_COUNTED, PictureData
 from train.data.splits import SPLITS
 
 
@@ -14,7 +14,7 @@ def silent(line: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def shapes(tmp_path_factory) -> SceneData:
+def shapes(tmp_path_factory) -> PictureData:
     return load(SceneConfig(prepared=str(tmp_path_factory.mktemp("prepared"))), log=silent)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from train.config.data import DataConfig
 from train.config.errors import UserError
-from train.data import photos
+from train.data import generated
 from train.data.prepare import resolve_source
 from train.data.splits import SPLITS
 from train.data.video import SOURCES
@@ -41,20 +41,22 @@ def test_a_tilde_in_the_root_is_the_home_folder(monkeypatch, tmp_path):
 
 def test_photo_regions_share_no_pixel():
     for photo in range(2):
-        tiles = [tile for split in SPLITS for tile in photos.TILES[split][photo]]
+        tiles = [tile for split in SPLITS for tile in generated.TILES[split][photo]]
         assert sorted(tiles) == [(row, column) for row in range(2) for column in range(4)]
-    assert 2 * photos.TILE_HEIGHT <= 427
-    assert 4 * photos.TILE_WIDTH <= 640
-    assert min(photos.TILE_HEIGHT, photos.TILE_WIDTH) >= photos.LARGEST_VIEW
+    assert 2 * generated.TILE_HEIGHT <= 427
+    assert 4 * generated.TILE_WIDTH <= 640
+    assert min(generated.TILE_HEIGHT, generated.TILE_WIDTH) >= generated.LARGEST_VIEW
 
 
 def test_photo_splits_are_about_equally_bright():
-    brightness = [np.mean([clip.mean() for clip in photos.photo_clips(s, num_frames=2, frame_size=16)]) for s in SPLITS]
+    brightness = [
+        np.mean([clip.mean() for clip in generated.photo_clips(s, num_frames=2, frame_size=16)]) for s in SPLITS
+    ]
     assert max(brightness) - min(brightness) < 0.1 * 255
 
 
 def test_photo_clips_are_the_same_every_time_and_move():
-    first, again = (next(photos.photo_clips("test", num_frames=20, frame_size=160)) for _ in range(2))
+    first, again = (next(generated.photo_clips("test", num_frames=20, frame_size=160)) for _ in range(2))
     np.testing.assert_array_equal(first, again)
     assert first.shape == (20, 160, 160)
     assert (first[0] != first[-1]).mean() > 0.5

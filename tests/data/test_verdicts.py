@@ -7,7 +7,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from train.config.data import TextConfig
-from train.data import verdicts
+from train.data import generated
 from train.data.splits import SPLITS
 from train.data.text import load
 
@@ -20,18 +20,18 @@ def verdict_texts(tmp_path_factory):
 
 def praise(clause):
     """Whether a clause praises, from its words."""
-    negative, positive = verdicts.WORDS
+    negative, positive = generated.WORDS
     good = [word in positive for word in clause.split() if word in (*negative, *positive)]
     assert len(good) == 1, clause
-    return int(good[0]) ^ bool({*clause.split()} & {*verdicts.NEGATIONS})
+    return int(good[0]) ^ bool({*clause.split()} & {*generated.NEGATIONS})
 
 
 def verdict(sentence):
     """The class by the rule of the grammar: the main clause decides."""
-    for opening in verdicts.OPENINGS:
+    for opening in generated.OPENINGS:
         sentence = sentence.removeprefix(" ".join(opening) + " , ")
     clauses = sentence.removesuffix(" .").split(" , ")
-    main = [clause for clause in clauses if clause.split()[0] not in verdicts.CONCESSIONS]
+    main = [clause for clause in clauses if clause.split()[0] not in generated.CONCESSIONS]
     return praise(main[-1])
 
 
@@ -39,7 +39,7 @@ def test_verdicts_are_distinct_balanced_and_the_same_every_time(verdict_texts):
     texts = [text for split in SPLITS for text in verdict_texts[split].texts]
     assert len(set(texts)) == len(texts) == 2800
     assert [verdict_texts[split].labels.sum() for split in SPLITS] == [1000, 200, 200]
-    with verdicts.open_verdicts(*[None, None]) as again:  # pyright: ignore (neither is used)
+    with generated.open_verdicts(*[None, None]) as again:  # pyright: ignore (neither is used)
         assert [text for split in SPLITS for text, *_ in again.splits[split]] == texts
 
 
@@ -63,7 +63,7 @@ def test_single_words_tell_nothing_of_a_verdict_and_words_without_order_not_enou
 
 def swap(sentence):
     """The sentence whose clauses have changed places, where it has a concession; else itself."""
-    concession = f"({'|'.join(verdicts.CONCESSIONS)})"
+    concession = f"({'|'.join(generated.CONCESSIONS)})"
     last = rf"(.*?, )?(the [^,]*) , {concession} (the [^,]*) \."
     first = rf"(.*?, )?{concession} (the [^,]*) , (the [^,]*) \."
     if found := re.fullmatch(first, sentence):

@@ -11,8 +11,7 @@ from PIL import Image
 from tests.data.conftest import write_frames
 from train.config.data import DataConfig
 from train.config.errors import UserError
-from train.data.clips import standard_frame
-from train.data.frames import frame_clips
+from train.data.clips import frame_clips, standard_frame
 from train.data.splits import SPLITS
 from train.data.video import VideoData, load, patch_sequences, prepare, windows
 

@@ -20,7 +20,7 @@ LAYERS = {
 }
 
 
-SHAPES = [(4,), (1, 4), (6, 4), (1, 6, 4), (2, 1, 4)]
+SHAPES = [(4,), (6, 4), (1, 6, 4), (2, 1, 4)]
 
 
 @pytest.mark.usefixtures("x64")

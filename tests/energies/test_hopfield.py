@@ -114,7 +114,7 @@ def random_systems(b, dtype, count=1000):
     return (a.astype(dtype) for a in (y, S, x))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
 @pytest.mark.parametrize("b", [1e-3, 1.0, 1e3])
 def test_no_step_raises_its_energy_and_it_falls_as_much_as_proven(b, dtype):
     y, S, x = random_systems(b, dtype)

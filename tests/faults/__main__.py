@@ -3,8 +3,8 @@
     python -m tests.faults                          # all of them
     python -m tests.faults --only duals --jobs 1    # those whose table, file, words or tests contain `duals`
 
-A fault is caught if a test fails or a test file cannot be imported. Run `make test` first: a test that fails without
-any fault would count as one that catches. Exits with 1 if a fault is missed.
+A fault is caught if a test fails: by exit code 1 of pytest, not by those of a usage error or of nothing collected. Run
+`make test` first: a test that fails without any fault would count as one that catches. Exits with 1 if one is missed.
 """
 
 import argparse
@@ -59,7 +59,7 @@ TABLES = {
 }
 NOT_COPIED = shutil.ignore_patterns(".git", ".venv", ".ci", "runs", "__pycache__", ".*_cache")
 LONGEST = 900.0  # seconds; a fault may make a test wait for ever, and then it is seen
-FAILED, NOT_IMPORTED = 1, 2  # exit codes of pytest
+FAILED = 1  # exit code of pytest when a test failed; faulthandler ends a hanging run with it too
 
 
 class Outcome(NamedTuple):
@@ -111,11 +111,9 @@ def try_fault(fault: Fault, copy: Path, compiled: Path) -> Outcome:
         code, output = FAILED, f"FAILED a test that ran for {LONGEST:.0f} s"
     finally:
         changed.write_text(before)
-    if code not in (0, FAILED, NOT_IMPORTED):
-        # faulthandler ends a hanging run, and a crash of the interpreter has a signal's number
-        output = f"FAILED pytest itself, exit code {code}"
     seen = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", output, re.MULTILINE)
-    return Outcome(fault, code != 0, seen[1] if seen else f"exit code {code}", time.monotonic() - start)
+    by = seen[1] if seen and code == FAILED else f"exit code {code}"
+    return Outcome(fault, code == FAILED, by, time.monotonic() - start)
 
 
 @contextmanager
@@ -157,7 +155,7 @@ def main(arguments: list[str] | None = None) -> int:
                 outcome = try_fault(fault, copy, compiled)
             finally:
                 free.put(copy)
-            word, by = ("caught", outcome.by) if outcome.caught else ("MISSED", fault.tests)
+            word, by = ("caught", outcome.by) if outcome.caught else ("MISSED", f"{fault.tests}: {outcome.by}")
             print(f"{word} {outcome.seconds:5.0f} s  {fault.file}: {fault.what}  [{by}]", flush=True)
             return outcome
 

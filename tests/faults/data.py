@@ -126,7 +126,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "reduced maps of classes are shifted against their images",
-        "train/data/scenes.py",
+        "train/data/images.py",
         "np.asarray(labels)[middle::factor, middle::factor]",
         "np.asarray(labels)[::factor, ::factor]",
         "tests/data/test_road_scenes.py",

@@ -21,7 +21,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "masks of anomalies are clips",
-        "train/data/frames.py",
+        "train/data/clips.py",
         "any(MASKS.fullmatch(part) for part in folder.parts)",
         "any(MASKS.fullmatch(part) for part in ())",
         "tests/data/test_clips.py tests/data/test_frames.py",

@@ -7,7 +7,7 @@ __all__ = ["FAULTS"]
 FAULTS: list[Fault] = [
     Fault(
         "a sentence of the train split may be tested on too",
-        "train/data/verdicts.py",
+        "train/data/generated.py",
         "_sentences(generator, size, seen) for split",
         "_sentences(generator, size, set()) for split",
         "tests/data/test_verdicts.py",

@@ -76,6 +76,13 @@ FAULTS: list[Fault] = [
         "tests/train/test_checkpoint.py",
     ),
     Fault(
+        "a checkpoint of another model is taken for a damaged one",
+        "train/checkpoint.py",
+        "                if misfit:\n",
+        "                if False:\n",
+        "tests/train/test_checkpoint.py",
+    ),
+    Fault(
         "the checkpoint of lowest score is read as the best",
         "train/checkpoint.py",
         "sorted(scores, key=lambda step: scores[step], reverse=True)",
@@ -92,13 +99,13 @@ FAULTS: list[Fault] = [
     Fault(
         "scores of checkpoints of an earlier process are not read",
         "train/checkpoint.py",
-        'self._scores[step] = float(notes["score"])',
-        'self._scores[step] = float(notes.get("best_score", "-inf"))',
+        'self._scores[step] = float(self._notes(step)["score"])',
+        'self._scores[step] = float(self._notes(step).get("best_score", "-inf"))',
         "tests/train/test_checkpoint.py",
     ),
     Fault(
         "the checksum does not see where an element stands",
-        "train/checkpoint.py",
+        "train/system/digest.py",
         "return jnp.sum(bits * (place * jnp.uint32(2 * ODD % 2**32) + jnp.uint32(1)), dtype=jnp.uint32)",
         "return jnp.sum(bits * jnp.uint32(ODD), dtype=jnp.uint32)",
         "tests/train/test_digest.py",
@@ -120,8 +127,8 @@ FAULTS: list[Fault] = [
     Fault(
         "TensorBoard keeps the points after the step that a run goes on from",
         "train/loop.py",
-        "folder, first_step=step + 1)",
-        "folder, first_step=1)",
+        "folder, first_step=step + 1, log=log)",
+        "folder, first_step=1, log=log)",
         "tests/train/test_trackers.py",
     ),
     Fault(
@@ -196,7 +203,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "every trial of a search is evaluated on the test split",
-        "train/search/__init__.py",
+        "train/search/trials.py",
         "        except StorageError:  # says nothing",
         "            evaluate(self.task.again(config), folder, experiment=self.experiment)\n"
         "        except StorageError:  # says nothing",
@@ -204,7 +211,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "a search does not depend on its seed",
-        "train/search/__init__.py",
+        "train/search/trials.py",
         "np.random.SeedSequence((seed, len(done)))",
         "np.random.SeedSequence((0, len(done)))",
         "tests/train/search/test_study.py",

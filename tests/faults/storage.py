@@ -35,9 +35,9 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "a run without room claims its folder",
-        "train/loop.py",
-        "            if new:  # a refusal leaves nothing behind\n",
-        "            if False:\n",
+        "train/runs.py",
+        "    elif not exists:\n        check_room(",
+        "    elif False:\n        check_room(",
         "tests/train/test_storage.py",
     ),
     Fault(
@@ -70,7 +70,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "a trial that a full disk ended counts as a bad one",
-        "train/search/__init__.py",
+        "train/search/trials.py",
         "        except StorageError:  # says nothing of what the trial tried\n            raise\n",
         "",
         "tests/train/search/test_trials.py",

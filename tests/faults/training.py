@@ -28,7 +28,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "gradients are clipped entry by entry and not by their global norm",
-        "train/step.py",
+        "train/optimizers.py",
         "optax.clip_by_global_norm(config.clip_norm)",
         "optax.clip(config.clip_norm)",
         "tests/train/test_state.py",
@@ -161,7 +161,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "the schedule of images falls as if there had been no warm-up",
-        "train/step.py",
+        "train/optimizers.py",
         "left = max(num_steps - warmup, 1)",
         "left = max(num_steps, 1)",
         "tests/supervised/test_optimizers.py",
@@ -218,8 +218,8 @@ FAULTS: list[Fault] = [
     Fault(
         "both methods of a task of one's own are one",
         "train/main.py",
-        "what.again(variant)",
-        "what",
+        "task.again(variant)",
+        "task",
         "tests/train/test_fit.py",
     ),
     Fault(
@@ -234,6 +234,13 @@ FAULTS: list[Fault] = [
         "train/trackers.py",
         "hashlib.sha256(str(folder.absolute()).encode())",
         "hashlib.sha256(os.urandom(8))",
+        "tests/train/test_trackers.py",
+    ),
+    Fault(
+        "a tracker that fails in training ends the run",
+        "train/trackers.py",
+        "            self._dropped = True\n",
+        "            raise\n",
         "tests/train/test_trackers.py",
     ),
     Fault(

@@ -7,7 +7,7 @@ import re
 
 from train.__main__ import main
 from train.main import MEMBERSHIP
-from train.options import HELP
+from train.parsing import EVERY
 
 __all__ = ["OPTION", "options_of", "strangers"]
 
@@ -28,13 +28,13 @@ def strangers(line: str, message: str) -> set[str]:
         command = commands[-1] if commands[0] == "launch" else commands[0]  # behind it, words may name folders
         behind = words[words.index(command) + 1 :]
         known |= options_of(command, behind[0] if command in NAMED and behind else "")
-    return set(OPTION.findall(QUOTED.sub("", message))) - typed - known - {"help"}
+    return set(OPTION.findall(QUOTED.sub("", message))) - typed - known - {"help", "help-all"}
 
 
 @functools.cache
 def options_of(command: str, name: str) -> set[str]:
     """The options in a command's help."""
-    words = [command, name, HELP[1]] if name else [command, HELP[1]]
+    words = [command, name, EVERY] if name else [command, EVERY]
     with contextlib.redirect_stdout(io.StringIO()) as shown, contextlib.redirect_stderr(io.StringIO()):
         main(words)
     return set(OPTION.findall(shown.getvalue()))

@@ -31,7 +31,19 @@ def messages(module):
 
 
 def test_every_option_that_a_message_names_is_one_of_some_command():
-    known = {"help", "coordinator", "processes", "process", "cluster", "option", "over", "data", "network", *FOREIGN}
+    known = {
+        "help",
+        "help-all",
+        "coordinator",
+        "processes",
+        "process",
+        "cluster",
+        "option",
+        "over",
+        "data",
+        "network",
+        *FOREIGN,
+    }
     known |= options_of("figures", "yang2022").union(*(options_of(command, "") for command in COMMANDS))
     known = known.union(*(options_of(command, name) for command in ("run", "search") for name in EXPERIMENTS))
     found = {

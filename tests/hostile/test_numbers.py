@@ -80,7 +80,7 @@ def contraction(p, z, x):
     return p * z + x
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ["float32", *SLOW])
 def test_equilibria_of_every_magnitude_are_found_or_refused(dtype):
     """z = -z / 2 + x has z = 2 x / 3; rows of all magnitudes at once, each judged by itself."""
     with jax.enable_x64(dtype == "float64"):

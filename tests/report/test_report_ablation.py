@@ -141,7 +141,7 @@ def test_figures_have_room_for_the_legend_of_many_variants(make_run, monkeypatch
 
 
 def test_page_shows_the_ablation_only_where_there_is_one(make_run, monkeypatch, tmp_path):
-    monkeypatch.setattr("train.report.constrained.png", lambda figure: b"")
+    monkeypatch.setattr("train.report.png", lambda figure: b"")
     folders = [_alpha(make_run, alpha, steps=0) for alpha in (0.1, 0.2)]
     for count, there in ((1, False), (2, True)):
         out = tmp_path / f"out{count}"

@@ -19,7 +19,7 @@ SIZES = {"train": 48, "validation": 12, "test": 10}
 
 
 class Stripes:
-    """Stands in for `train.data.images.ImageData`: 4 x 4 images of two kinds, told apart by where they are bright."""
+    """Stands in for `PictureData`: 4 x 4 images of two kinds, told apart by where they are bright."""
 
     shape, num_classes, class_names = (4, 4, 1), 2, ("left", "right")
     mean, std = np.array([0.5]), np.array([0.3])
@@ -52,7 +52,7 @@ class Stripes:
 
 
 class Fields(Stripes):
-    """Stands in for `train.data.scenes.SceneData`: 8 x 8 scenes, bright or dark by quarters; a row does not count."""
+    """Stands in for `PictureData`: 8 x 8 scenes, bright or dark by quarters; a row does not count."""
 
     shape = (8, 8, 3)
     class_names = ("dark", "bright")
@@ -93,7 +93,7 @@ def stripes(monkeypatch: pytest.MonkeyPatch) -> Stripes:
 def fields(monkeypatch: pytest.MonkeyPatch) -> Fields:
     """What `load` gives in place of scenes."""
     data = Fields()
-    monkeypatch.setattr("train.data.scenes.load", lambda config, *, log: data)
+    monkeypatch.setattr("train.data.images.load", lambda config, *, log: data)
     return data
 
 

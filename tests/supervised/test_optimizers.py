@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from train.config.run import OptimizerConfig
-from train.step import learning_rates, make_optimizer
+from train.optimizers import learning_rates, make_optimizer
 
 STEPS, EPOCH = 100, 5
 

@@ -1,5 +1,6 @@
 """Images and scenes through models that were loaded without their data."""
 
+import functools
 import json
 import shutil
 
@@ -14,6 +15,7 @@ from train.config.errors import UserError
 from train.data.pictures import NOT_COUNTED
 from train.export import export
 from train.main import fit
+from train.tasks.scores import scores
 
 pytestmark = pytest.mark.xdist_group("supervised-runs")
 DATA = {"image-opteq": Stripes(), "segment-fcn": Fields()}
@@ -29,8 +31,7 @@ def trained(tmp_path_factory):
     root, folders = tmp_path_factory.mktemp("predict"), {}
     for experiment, data in DATA.items():
         with pytest.MonkeyPatch.context() as patch:
-            for module in ("images", "scenes"):
-                patch.setattr(f"train.data.{module}.load", lambda config, *, log, data=data: data)
+            patch.setattr("train.data.images.load", lambda config, *, log, data=data: data)
             patch.setattr("train.report.kinds.write_report", lambda *arguments, **options: None)
             config = small(experiment, epochs=2, average=0.5)
             (run,) = fit(config, out=root / experiment, experiment=experiment, log=quiet)
@@ -38,16 +39,21 @@ def trained(tmp_path_factory):
     return folders
 
 
+@pytest.fixture(scope="module")
+def loaded(trained):
+    """The model of a folder, read once."""
+    return functools.cache(lambda experiment, which: load(trained[experiment][which], log=quiet))
+
+
 @pytest.fixture
-def model(trained, monkeypatch):
+def model(loaded, monkeypatch):
     """``model(experiment, which)``: loaded where no data can be read."""
 
     def refuse(*arguments, **options):
         raise AssertionError("data are read")
 
-    for module in ("images", "scenes"):
-        monkeypatch.setattr(f"train.data.{module}.load", refuse)
-    return lambda experiment, which="export": load(trained[experiment][which], log=quiet)
+    monkeypatch.setattr("train.data.images.load", refuse)
+    return lambda experiment, which="export": loaded(experiment, which)
 
 
 @pytest.mark.parametrize("which", ["run", "export"])
@@ -129,3 +135,23 @@ def test_damaged_facts_are_refused_in_a_line(model, trained, tmp_path, change, w
     with pytest.raises(UserError, match=words) as caught:
         load(folder)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("experiment", DATA)
+def test_the_model_card_has_the_figures_of_the_report_and_those_of_the_commonest_class(trained, experiment):
+    folders = trained[experiment]
+    found, card = (
+        json.loads((folders["run"] / "evaluation.json").read_text()),
+        (folders["export"] / "README.md").read_text(),
+    )
+    matrix = np.array(found["confusion"])
+    constant = np.zeros_like(matrix)
+    constant[:, matrix.sum(axis=1).argmax()] = matrix.sum(axis=1)
+    floor, figures = scores(constant), {"accuracy": "accuracy"}
+    if experiment == "segment-fcn":
+        figures = {"intersection_over_union": "mIoU", "class_accuracy": "mAcc", "accuracy": "aAcc"}
+    words = ", ".join(f"{title} {getattr(floor, name):.2%}" for name, title in figures.items())
+    assert f"Without a model: {words}, of always the commonest class." in card
+    (row,) = [line for line in card.splitlines() if line.startswith(f"{experiment} ")]
+    assert [f"{100 * found[name]:.2f}" for name in figures] == row.split()[3 : 3 + len(figures)]
+    assert ("classes = model.predict" in card) == (experiment == "segment-fcn")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.supervised.conftest import Fields, Stripes
+from train.config.data import ImageConfig, SceneConfig
 from train.config.errors import UserError
 from train.data.pictures import NOT_COUNTED
 from train.evaluate import evaluate
@@ -47,10 +48,9 @@ def read(folder, name):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """``trained(experiment)``: the folder of a finished run, to be read, and its log."""
-    root, data = tmp_path_factory.mktemp("trained"), {"images": Stripes(), "scenes": Fields()}
+    root, data = tmp_path_factory.mktemp("trained"), {ImageConfig: Stripes(), SceneConfig: Fields()}
     with pytest.MonkeyPatch.context() as patch:
-        for module, found in data.items():
-            patch.setattr(f"train.data.{module}.load", lambda config, *, log, found=found: found)
+        patch.setattr("train.data.images.load", lambda config, *, log: data[type(config)])
 
         @functools.cache
         def go(experiment, seed=0):

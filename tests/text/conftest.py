@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from tests.data.pretrained.conftest import write_folder
@@ -121,13 +122,20 @@ def write_pairs(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     return write
 
 
-@pytest.fixture
-def built(small: Callable[..., Any]) -> Callable[..., tuple[TextTask, Any]]:
-    """Task and fresh parameters of an experiment."""
+@pytest.fixture(scope="session")
+def task_of(small: Callable[..., Any]) -> Callable[..., TextTask]:
+    """The task of an experiment, opened once a configuration: to be changed by ``monkeypatch`` alone."""
+    return functools.cache(lambda experiment, **fields: open_text(small(experiment, **fields), lambda line: None))
+
+
+@pytest.fixture(scope="session")
+def built(task_of: Callable[..., TextTask]) -> Callable[..., tuple[TextTask, Any]]:
+    """Task and fresh parameters of an experiment, drawn once a task and copied."""
+    drawn = functools.cache(lambda task: jax.device_get(jax.jit(task.init)(jax.random.key(3))))
 
     def build(experiment: str, **fields: Any) -> tuple[TextTask, Any]:
-        task = open_text(small(experiment, **fields), lambda line: None)
-        return task, jax.jit(task.init)(jax.random.key(3))
+        task = task_of(experiment, **fields)
+        return task, jax.tree.map(jnp.array, drawn(task))
 
     return build
 

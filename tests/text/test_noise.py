@@ -8,8 +8,8 @@ from train.step import init_state, validate
 from train.tasks.early_exit import calibrate
 
 
-def test_validation_is_at_the_noise_of_training(built):
-    task, _ = built("text-ut", train_gamma=0.6)
+def test_validation_is_at_the_noise_of_training(task_of):
+    task = task_of("text-ut", train_gamma=0.6)
     state = init_state(task)
     row, _, _ = validate(task, state)
     noisy, clean = (task.split_reading(state.params, "validation", gamma).losses.mean(axis=0) for gamma in (0.6, 0.0))

@@ -38,9 +38,9 @@ def figures(row):
 
 
 @pytest.mark.slow
-def test_a_run_in_parts_takes_the_steps_of_whole_batches(finished, built, experiment):
+def test_a_run_in_parts_takes_the_steps_of_whole_batches(finished, task_of, experiment):
     folder = finished(experiment).runs["constrained"]
-    task, _ = built(experiment, **MANY | {"remat": "none"})
+    task = task_of(experiment, **MANY | {"remat": "none"})
     state, step, rows = init_state(task), jit_step(task), []
     for number, batch in zip(range(task.config.steps), task.batches(0, None), strict=False):
         state, metrics = step(state, batch)
@@ -54,9 +54,9 @@ def test_a_run_in_parts_takes_the_steps_of_whole_batches(finished, built, experi
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("experiment", "remat"), [("text-encoder", "dots_without_batch"), ("text-ut", "everything")])
-def test_recomputing_changes_no_gradient(built, experiment, remat):
+def test_recomputing_changes_no_gradient(built, task_of, experiment, remat):
     kept, params = built(experiment)
-    recomputed, _ = built(experiment, remat=remat)
+    recomputed = task_of(experiment, remat=remat)
     noise = np.random.default_rng(0).normal(size=(8, 8, 8)).astype(np.float32)
     drawn = Perturbed(first_batch(kept), jnp.asarray(noise))
     total = lambda params, task: jnp.sum(task.losses(params, drawn, None)[0] ** 2)  # noqa: E731
@@ -67,9 +67,9 @@ def test_recomputing_changes_no_gradient(built, experiment, remat):
     assert counts[1] > counts[0], "nothing is recomputed"
 
 
-def test_violations_are_those_of_the_worst_texts(finished, built):
+def test_violations_are_those_of_the_worst_texts(finished, task_of):
     rows = read_metrics(finished("text-ut").runs["constrained"] / "metrics.jsonl")
-    task, _ = built("text-ut", **MANY)
+    task = task_of("text-ut", **MANY)
     batch = jnp_batch(next(task.batches(0, None)))
 
     @jax.jit
@@ -87,17 +87,22 @@ def test_the_average_is_what_is_judged_and_exported(finished, tmp_path):
     folder = finished("text-ut").runs["erm"]
     experiment, task = open_run(folder, log=quiet)
     state = best_checkpoint(task, folder, experiment=experiment, log=quiet).state
-    exported = load(export(folder, tmp_path / "export", log=quiet), log=quiet).params
+    out = export(folder, tmp_path / "export", log=quiet)
+    card = (out / "README.md").read_text()
+    assert "Without a model: accuracy 50.0%, of a class of 2 drawn at random." in card
+    assert "Early exit on the test split" in card
+    assert '(found,) = model.predict(["a text"])' in card
+    exported = load(out, log=quiet).params
     for one, averaged, plain in zip(*map(jax.tree.leaves, (exported, state.average, state.params)), strict=True):
         np.testing.assert_array_equal(one, averaged)
         assert not np.array_equal(averaged, plain) or not np.any(plain)
 
 
-def test_an_epoch_that_never_ends_is_refused(built):
+def test_an_epoch_that_never_ends_is_refused(task_of):
     message = r"--dual.every epoch moves no multiplier: an epoch has 6 steps, multipliers may move in 4"
     with pytest.raises(UserError, match=message):
-        built("text-ut", dual=DualConfig(every="epoch"))
-    task, _ = built("text-ut", dual=DualConfig(every="epoch"), steps=6)
+        task_of("text-ut", dual=DualConfig(every="epoch"))
+    task = task_of("text-ut", dual=DualConfig(every="epoch"), steps=6)
     assert task.material.tokens.steps_an_epoch("train", batch_size=8) == 6
 
 
@@ -118,6 +123,6 @@ def test_an_epoch_that_never_ends_is_refused(built):
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_an_option_that_cannot_be_is_named(built, fields, message):
+def test_an_option_that_cannot_be_is_named(task_of, fields, message):
     with pytest.raises(UserError, match=message):
-        built("text-encoder" if isinstance(fields.get("model"), EncoderOptions) else "text-ut", **fields)
+        task_of("text-encoder" if isinstance(fields.get("model"), EncoderOptions) else "text-ut", **fields)

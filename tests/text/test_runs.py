@@ -99,9 +99,9 @@ def test_a_run_with_frozen_embeddings_goes_on_as_if_it_had_not_been_interrupted(
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-def test_the_loop_compiles_once_for_each_length_of_batch(built, monkeypatch, tmp_path):
+def test_the_loop_compiles_once_for_each_length_of_batch(task_of, monkeypatch, tmp_path):
     steps = {"steps": 5, "validate_every": 5}
-    task, _ = built("text-ut", **steps, max_length=32, batch_size=2, method="erm")
+    task = task_of("text-ut", **steps, max_length=32, batch_size=2, method="erm")
     lengths, traced = [batch.tokens.shape[1] for batch in itertools.islice(task.batches(0, None), 5)], []
     assert 1 < len(set(lengths)) < len(lengths)
     draw = task.draw
@@ -186,7 +186,7 @@ def test_methods_are_compared_where_their_configurations_agree(family, order):
 
 
 @pytest.mark.parametrize("stored", [0.0, None], ids=["an earlier version's", "none"])
-def test_under_one_gamma_there_is_no_area(built, family, monkeypatch, capsys, tmp_path, stored):
+def test_under_one_gamma_there_is_no_area(task_of, family, monkeypatch, capsys, tmp_path, stored):
     draw_only(monkeypatch, "accuracy_curve")
     one = {"test_gammas": [2.0], "area": stored}
     folders = [family("plain", method="erm", **one), family("own", **one), family("more", seed=1, **one)]
@@ -198,7 +198,7 @@ def test_under_one_gamma_there_is_no_area(built, family, monkeypatch, capsys, tm
     summary = read(tmp_path / "report", "summary.json")
     assert [variant["area"] for variant in summary["groups"][0]["variants"]] == [None, None]
     found = read(folders[0], "evaluation.json")
-    assert "area" not in built("text-ut")[0].verdict(found | {"area": area_under({2.0: 0.5})})
+    assert "area" not in task_of("text-ut").verdict(found | {"area": area_under({2.0: 0.5})})
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -244,8 +244,8 @@ def test_runs_that_mean_something_else_by_gamma_are_not_compared(family, tmp_pat
         report([*map(str, folders), "--out", str(tmp_path / "report")])
 
 
-def test_a_model_that_gives_every_text_one_class_is_said_to_have_collapsed(built):
-    task, _ = built("text-ut", method="erm")
+def test_a_model_that_gives_every_text_one_class_is_said_to_have_collapsed(task_of):
+    task = task_of("text-ut", method="erm")
     state = init_state(task)
     head = jax.device_get(state.params["params"]["head"]["logits"])
     blind = {"kernel": jnp.asarray(0.0 * head["kernel"]), "bias": jnp.asarray(np.eye(2, dtype=np.float32)[1])}

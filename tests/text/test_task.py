@@ -68,8 +68,8 @@ def test_longer_padding_leaves_losses_and_gradients_as_they_are(built, experimen
         np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-6)
 
 
-def test_noise_has_the_stated_variance_and_grows_with_gamma(built):
-    task, _ = built("text-ut")
+def test_noise_has_the_stated_variance_and_grows_with_gamma(task_of):
+    task = task_of("text-ut")
     batch = first_batch(task)
     draw = jax.jit(lambda key, variance: draw_noise(key, batch, 400, variance))
     for gamma in (0.0, 0.3, 0.6, 1.2):
@@ -79,8 +79,8 @@ def test_noise_has_the_stated_variance_and_grows_with_gamma(built):
 
 
 @pytest.mark.parametrize(("noise", "power"), [("deviation", 2), ("variance", 1)])
-def test_gamma_times_the_std_is_the_deviation_or_the_variance_of_noise(built, noise, power):
-    task, _ = built("text-ut", noise=noise)
+def test_gamma_times_the_std_is_the_deviation_or_the_variance_of_noise(task_of, noise, power):
+    task = task_of("text-ut", noise=noise)
     for gamma in (0.0, 0.5, 2.0):
         assert task.variance(gamma) == pytest.approx((gamma * task.material.embedding_std) ** power)
 
@@ -98,7 +98,7 @@ def test_the_std_is_that_of_the_embeddings_of_all_train_tokens(built, tmp_path):
 
 
 @pytest.mark.parametrize(("given", "frozen"), [("text-encoder", True), ("text-ut", True), ("text-ut", False)], ids=str)
-def test_given_embeddings_stay_as_they_are_where_they_are_frozen(built, write_folder, given, frozen):
+def test_given_embeddings_stay_as_they_are_where_they_are_frozen(built, task_of, write_folder, given, frozen):
     folder = str(write_folder(config={"vocab_size": 20}))
     if given == "text-encoder":
         model, place = EncoderOptions(pretrained=folder, frozen=frozen), ("encoder", "embeddings", "word", "embedding")
@@ -106,7 +106,7 @@ def test_given_embeddings_stay_as_they_are_where_they_are_frozen(built, write_fo
         assert task.trained(params) is None, "all is trained"
     else:
         model, place = UnrolledConfig(embeddings=folder, frozen=frozen), ("embeddings", "word", "embedding")
-    task, _ = built(given, model=model, method="erm")
+    task = task_of(given, model=model, method="erm")
     table, state, step = task.material.table, init_state(task), jit_step(task)
     before = jax.tree.map(np.array, state.params)
     for number in range(2):  # the first has a rate of almost nothing
@@ -190,20 +190,20 @@ def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder,
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_what_cannot_be_is_named(built, experiment, fields, message):
+def test_what_cannot_be_is_named(task_of, experiment, fields, message):
     with pytest.raises(UserError, match=message):
-        built(experiment, **fields)
+        task_of(experiment, **fields)
 
 
-def test_alpha_must_fit_the_depth(built, small):
+def test_alpha_must_fit_the_depth(task_of, small):
     bounds = dataclasses.replace(small("text-ut").constraints, alpha=(0.1, 0.2, 0.3))
     with pytest.raises(UserError, match=r"--constraints.alpha must be one number, or .* layer, of which there are 2"):
-        built("text-ut", constraints=bounds)
+        task_of("text-ut", constraints=bounds)
 
 
-def test_texts_longer_than_an_encoder_can_take_are_refused_by_the_option(built, write_folder):
+def test_texts_longer_than_an_encoder_can_take_are_refused_by_the_option(task_of, write_folder):
     with pytest.raises(UserError, match=r"--max-length 64 does not fit the tokenizer: max_length must be in \[3, 16\]"):
-        built("text-encoder", model=EncoderOptions(pretrained=str(write_folder())), max_length=64)
+        task_of("text-encoder", model=EncoderOptions(pretrained=str(write_folder())), max_length=64)
 
 
 def test_evaluations_add_the_same_noise_to_every_model_scaled_by_gamma(built, experiment):

@@ -19,7 +19,7 @@ from PIL import Image
 from tests.started import environment
 from train.config.video import ModelConfig, VideoConfig
 from train.data.clips import FRAME_SIZE, NUM_FRAMES
-from train.data.photos import photo_clips
+from train.data.generated import photo_clips
 from train.main import evaluate_again, fit
 from train.step import jit_step, state_like
 from train.tasks.video import VideoTask

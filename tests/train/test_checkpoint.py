@@ -189,6 +189,24 @@ def test_reading_alone_changes_nothing(tmp_path):
     assert "checkpoint 20 cannot be read" in log[0]
 
 
+MISFITS = {
+    "another shape": ({**STATE, "params": jnp.zeros((10, 100))}, r"params is \(1000,\) there, \(10, 100\) here"),
+    "an array less": ({"params": STATE["params"]}, r"duals/0 is \(\) there, None here"),
+    "an array more": ({**STATE, "slack": jnp.zeros(3)}, r"slack is None there, \(3,\) here"),
+}
+
+
+@pytest.mark.parametrize("misfit", MISFITS)
+@pytest.mark.parametrize("read", ["best", "newest"])
+@pytest.mark.usefixtures("saved")
+def test_checkpoints_of_another_model_are_refused_in_one_line_and_stay(tmp_path, capfd, read, misfit):
+    (like, message), log = MISFITS[misfit], []
+    refused = pytest.raises(UserError, match=f"is of another model: {message}; put the config.json and model.json")
+    with Checkpoints(tmp_path / "checkpoints", log=log.append) as checkpoints, refused:
+        getattr(checkpoints, read)(like)
+    assert (log, capfd.readouterr().err, _steps(tmp_path)) == ([], "", [20, 40, 50])
+
+
 @pytest.mark.parametrize("left", ["notes", "state", None])
 @pytest.mark.usefixtures("saved")
 def test_a_checkpoint_half_deleted_by_a_kill_is_no_hindrance(tmp_path, left):

@@ -11,7 +11,7 @@ from train.config.errors import UserError
 from train.config.fields import differences, from_json, to_json
 from train.config.video import VideoConfig
 from train.experiments import EXPERIMENTS
-from train.runs import CONFIGS
+from train.registry import TASKS
 
 BAD_VALUES = {
     "steps": [0, -1],
@@ -65,7 +65,7 @@ def test_a_bad_value_is_refused_by_its_option_and_value(changed, field, value):
 
 def test_every_experiment_has_a_valid_configuration():
     for experiment in EXPERIMENTS.values():
-        assert type(experiment.config) is CONFIGS[experiment.config.task]
+        assert type(experiment.config) is TASKS[experiment.config.task].config
         experiment.config.check()
 
 

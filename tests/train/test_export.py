@@ -92,32 +92,6 @@ def test_an_infeasible_run_says_so_and_a_plain_one_has_no_multipliers(infeasible
     assert (found["feasible"], found["multipliers"]) == (None, None)
 
 
-def test_the_model_card_tells_task_data_constraints_and_figures(run, exported, infeasible, both, tmp_path):
-    said = (exported / "README.md").read_text()
-    evaluation = json.loads((run / "evaluation.json").read_text())
-    for words in (
-        "# video-ut, step",
-        "task: video, 1,152 parameters",
-        "data: photos",
-        "feasible on the validation split",
-        f"RMSE {evaluation['rmse']['0.15']:.1f}",
-        "from unroll_jax.train import load",
-    ):
-        assert words in said
-    assert (
-        "NOT feasible on the validation split"
-        in (export(infeasible[0], tmp_path / "steep", log=print) / "README.md").read_text()
-    )
-    assert "- constraints: none\n" in (export(both / "erm", tmp_path / "plain", log=print) / "README.md").read_text()
-    (run / "metrics.jsonl").write_text("")
-    (run / "evaluation.json").unlink()
-    log = []
-    unknown = (export(run, log=log.append) / "README.md").read_text()
-    assert "not known to be feasible" in unknown
-    assert "test split: not evaluated" in unknown
-    assert any("whether they are feasible is not known" in line for line in log)
-
-
 def test_an_export_says_nothing_of_the_devices_it_was_read_onto(run, config, tmp_path):
     found = read_export(export(run, tmp_path / "model", mesh="data=1", log=lambda _: None))
     assert found.config == config
@@ -219,7 +193,10 @@ DAMAGE = {
     "odd parameters": (_config(lambda c: c.update(parameters=[3])), "is damaged"),
     "no facts": (_config(lambda c: c.pop("facts")), "missing 'facts'"),
     "no task": (_config(lambda c: c.pop("task")), "missing 'task'"),
-    "unknown task": (_config(lambda c: c.update(task="os.system")), "missing 'os.system'"),
+    "unknown task": (
+        _config(lambda c: c.update(task="os.system")),
+        "field 'task' is unknown or missing, got 'os.system'",
+    ),
     "a field more": (_config(lambda c: c["config"].update(more=1)), "field 'more' is unknown"),
     "a field of another type": (_config(lambda c: c["config"].update(steps="6")), "steps is '6'"),
     "a value that no run has": (_config(lambda c: c["config"].update(steps=0)), r"was changed: field 'steps' must be"),

@@ -1,28 +1,23 @@
 """`fit` from Python: a task of one's own in under twenty lines, constrained, heard of, gone on with, reported."""
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
-from typing import ClassVar
 
+import flax.linen as nn
+import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from train.config.constraints import ConstraintConfig
 from train.config.errors import UserError
-from train.config.fields import check_fields
 from train.config.own import OwnConfig
-from train.config.run import RunConfig, run_rules
 from train.evaluate import best_checkpoint
+from train.experiments import EXPERIMENTS
 from train.loop import Callbacks
 from train.main import fit
 from train.metrics import read_metrics
-from train.runs import read_config
-from train.sharding.mesh import make_mesh
-from train.task import PlainRisk, Task, Training, Validation
 from train.tasks.own import OwnTask
 
 # What a user writes; `train` and `validation` are arrays by name.
@@ -65,11 +60,11 @@ def layer_losses(params, batch):
     return jnp.stack([jnp.mean((output - batch["clean"]) ** 2, -1) for output in outputs], -1)
 
 
-def linear(*, init=lambda key: {"w": jnp.full((8, 8), 0.1)}, losses=layer_losses, train=TRAIN, **options):
+def linear(*, init=lambda key: {"w": jnp.full((8, 8), 0.1)}, losses=layer_losses, train=TRAIN, test=None, **options):
     """A task of one layer, quick to compile."""
     constraints = ConstraintConfig(alpha=(0.1,), reference=None)
     config = OwnConfig(**{"steps": 6, "validate_every": 2, "batch_size": 8, "constraints": constraints, **options})
-    return OwnTask(init, losses, train=train, validation=VALIDATION, config=config)
+    return OwnTask(init, losses, train=train, validation=VALIDATION, test=test, config=config)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +129,10 @@ def test_a_task_of_ones_own_goes_on_where_it_was_ended_and_ends_the_same(run, tr
 def test_a_run_that_has_ended_is_not_trained_again(run):
     log = []
     fit(linear(), out=run, log=log.append)
-    assert f"{run}: finished already after 6 steps; pass another --out to train anew" in log
+    assert any(
+        f"{run}: finished already after 6 steps; to train anew, pass another --out, or --overwrite" in line
+        for line in log
+    )
 
 
 def test_the_parameters_of_the_best_checkpoint_are_at_hand(run):
@@ -171,6 +169,35 @@ def test_overwrite_begins_anew_from_python_too(run):
         ({"losses": lambda params, batch: batch["noisy"][:, 0]}, "layer_losses must be of shape (samples, L + 1)"),
         ({"losses": lambda params, batch: batch["noisy"][:, :1]}, "with L >= 1, got (2, 1)"),
         ({"train": {**TRAIN, "clean": TRAIN["clean"][1:]}}, "arrays of train must have the same number of rows"),
+        (
+            {"losses": lambda params, batch: (layer_losses(params, batch),) * 2},
+            "with L >= 1, got a tuple; return one array",
+        ),
+        ({"losses": lambda params, batch: layer_losses(params, batch) > 0}, "layer_losses must be floating, got bool"),
+        (
+            {"losses": None},
+            "layer_losses must be a function (params, batch) -> losses of shape (samples, L + 1)",
+        ),
+        ({"init": {"w": 0.0}}, "init must be a function key -> params, got dict; pass a function"),
+        ({"train": TRAIN["clean"]}, "train must be a dict of arrays by name, got ndarray; pass a dict"),
+        (
+            {"train": {"clean": [[1.0]], "noisy": [[1.0]]}},
+            "train['clean'] must be an array, got list; pass np.asarray",
+        ),
+        (
+            {"train": TRAIN | {"name": np.array(["a"] * 64)}},
+            "train['name'] must be numbers with a row a sample, got",
+        ),
+        ({"train": TRAIN | {"scale": np.float32(2)}}, "train['scale'] must be an array, got float32"),
+        (
+            {"train": TRAIN | {"scale": jnp.ones(())}},
+            "train['scale'] must be numbers with a row a sample",
+        ),
+        ({"train": TRAIN | {"weight": TRAIN["clean"]}}, "validation lacks weight, which train has; give it arrays"),
+        ({"test": {"noisy": VALIDATION["noisy"]}}, "test lacks clean, which train has"),
+        ({"train_gamma": 0.1}, "--train-gamma 0.1 has no effect without noise and collapse, which a task of your own"),
+        ({"test_gammas": (0.0, 0.1)}, "--test-gammas (0.0, 0.1) has no effect"),
+        ({"on_collapse": "warn"}, "--on-collapse warn has no effect"),
         ({"train": {}}, "arrays of train must have the same number of rows, at least 1, got {}"),
         ({"batch_size": 65}, "--batch-size must be at most the 64 samples of the train split, got 65"),
         ({"constraints": ConstraintConfig(alpha=(0.1, 0.1), reference=None)}, "--constraints.alpha must be one number"),
@@ -186,73 +213,74 @@ def test_a_task_that_cannot_be_is_refused_in_one_line(changed, words, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_splits_of_which_a_model_has_other_depths_are_refused():
+    by_rows = lambda params, batch: jnp.ones((len(batch["x"]), batch["x"].shape[1]))  # noqa: E731
+    splits = {"train": {"x": np.ones((8, 3))}, "validation": {"x": np.ones((8, 4))}}
+    with pytest.raises(UserError, match="as many columns on every split, got 3 on train and 4 on validation"):
+        OwnTask(lambda key: {}, by_rows, config=OwnConfig(batch_size=4), **splits)
+
+
+def test_options_of_another_task_are_refused():
+    with pytest.raises(UserError, match=r"config must be as OwnConfig\(steps=1000\), got VideoConfig"):
+        OwnTask(linear().init, layer_losses, train=TRAIN, validation=VALIDATION, config=EXPERIMENTS["demo"].config)
+
+
+def test_what_is_recomputed_is_a_choice_and_changes_no_gradient():
+    def gradient(remat):
+        task = linear(remat=remat, steps=1)
+        mean = lambda params: task.losses(params, TRAIN, None)[0].mean()  # noqa: E731
+        program = str(jax.make_jaxpr(jax.grad(mean))(task.init(jax.random.key(0))))
+        return "remat" in program or "checkpoint" in program, jax.grad(mean)(task.init(jax.random.key(0)))["w"]
+
+    (stored, found), (recomputed, again) = gradient("none"), gradient("everything")
+    assert (stored, recomputed) == (False, True)
+    np.testing.assert_allclose(again, found, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        (None, "got None of type NoneType"),
+        (OwnTask, "got the class OwnTask"),
+        (OwnConfig, "got the class OwnConfig"),
+        (nn.Dense(8), "got Dense("),
+        (EXPERIMENTS["demo"], "got Experiment("),
+        (Path("runs"), "got PosixPath('runs') of type PosixPath"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_in_one_line(what, words):
+    with pytest.raises(
+        UserError, match=r"what must be the name of an experiment, a configuration .* or a task"
+    ) as caught:
+        fit(what)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_both_methods_of_an_experiment_open_their_data_once(monkeypatch, tmp_path):
+    opened, trained = [], []
+
+    class Opened:
+        def __init__(self, config, data):
+            self.config, self.data = config, data
+            trained.append(f"{config.method} of {data}")
+
+        def again(self, config):
+            return Opened(config, self.data)
+
+    def open_task(config, log):
+        opened.append(config)
+        return Opened(config, config.method)
+
+    monkeypatch.setattr("train.tasks.table.open_task", open_task)
+    monkeypatch.setattr("train.loop.train_run", lambda task, folder, **_: trained.append(folder.name))
+    monkeypatch.setattr("train.evaluate.evaluate", lambda *_, **__: None)
+    monkeypatch.setattr("train.report.kinds.write_report", lambda *_, **__: None)
+    fit("demo", out=tmp_path)
+    assert len(opened) == 1
+    assert trained == ["erm of erm", "erm", "constrained of erm", "constrained"]
+
+
 def test_an_experiment_that_is_unknown_is_refused_with_the_nearest_name():
     with pytest.raises(UserError, match=r"unknown experiment 'dmo' \(did you mean demo\?\)"):
         fit("dmo")
-
-
-@dataclasses.dataclass(frozen=True)
-class MeanConfig(RunConfig):
-    """Its options are those of every run."""
-
-    task: ClassVar[str] = "mean"
-    metric: ClassVar[str] = "squared error"
-
-    def check(self):
-        check_fields(self, run_rules(self))
-
-    def label(self):
-        return f"seed{self.seed}"
-
-    def describe(self):
-        return "a mean"
-
-
-class Mean(Task):
-    """A task of any make, without layers and constraints."""
-
-    def __init__(self):
-        self.training = Training(PlainRisk(), optax.sgd(0.1), 20, 10, make_mesh(None, batch_size=64, accumulate=1))
-        self.num_layers = 0
-
-    @property
-    def config(self):
-        return MeanConfig()
-
-    def init(self, key):
-        return jnp.zeros(())
-
-    def batches(self, start_step, rows):
-        while True:
-            yield np.ones(64, np.float32)
-
-    def losses(self, params, batch, probe):
-        return (params - batch)[:, None] ** 2, {}
-
-    def validate(self, params, multipliers):
-        return Validation(np.asarray((params - np.ones((1, 1))) ** 2), {})
-
-    def evaluate(self, params, folder):
-        return {"mean": float(params)}, None
-
-    def found(self):
-        return {}
-
-    def facts(self):
-        return {}
-
-    def verdict(self, found):
-        return f"the mean is {found['mean']:.1f}"
-
-
-def test_a_task_of_any_make_is_trained_and_evaluated(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (folder,) = fit(Mean(), log=lambda _: None)
-    assert folder == Path("runs/mean/seed0")
-    found = json.loads((folder / "evaluation.json").read_text())
-    assert found["mean"] == pytest.approx(1.0 - 0.8**20)
-    assert found["best_step"] == 20
-    assert [row["loss"] for row in read_metrics(folder / "metrics.jsonl")][:2] == pytest.approx([1.0, 0.64])
-    assert not (folder / "report").exists()
-    with pytest.raises(UserError, match="field 'task' is unknown or missing, got 'mean'"):
-        read_config(folder)

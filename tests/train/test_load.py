@@ -188,6 +188,7 @@ DAMAGE = {
     "a fact less": ("run", "model.json", lambda said: said.pop("token_dim"), r"model\.json is damaged .*token_dim"),
     "a fact more": ("run", "model.json", lambda said: said.update(more=1), r"model\.json is damaged"),
     "another fact": ("run", "model.json", lambda said: said.update(token_dim="wide"), r"model\.json is damaged"),
+    "facts of another model": ("run", "model.json", lambda said: said.update(token_dim=25), "is of another model: .*"),
     "of 0.1": ("run", "config.json", lambda said: said.pop("version"), "was written by version 0.1 of unroll_jax"),
     "later": ("run", "config.json", lambda said: said.update(version="9.1"), "was written by version 9.1 of"),
     "another task": ("run", "config.json", lambda said: said.update(task="chess"), "'task' is unknown or missing"),
@@ -200,13 +201,14 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("case", DAMAGE)
-def test_a_damaged_folder_is_refused_in_a_line_that_names_it(edited, case):
+def test_a_damaged_folder_is_refused_in_a_line_that_names_it(edited, capfd, case):
     which, name, change, words = DAMAGE[case]
     folder = edited(which, name, change)
     with pytest.raises(UserError, match=words) as caught:
         load(folder, log=quiet)
     assert "\n" not in str(caught.value)
     assert str(folder) in str(caught.value)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_folder_without_a_model_is_refused_in_a_line(finished, both, exported, tmp_path):

@@ -1,6 +1,8 @@
 """What a command means beside its options: a file of options, a run folder in the experiment's place, --overwrite."""
 
+import dataclasses
 import json
+import shutil
 
 import pytest
 
@@ -9,6 +11,7 @@ from tests.hostile.named import OPTION
 from tests.train.conftest import CLIPS
 from train.__main__ import main
 from train.config.fields import differences, to_json
+from train.config.run import FREE
 from train.experiments import EXPERIMENTS
 from train.main import MEMBERSHIP
 from train.options import configured
@@ -44,6 +47,11 @@ def meant(*options, of="video-ut"):
     name, config = configured("run", [of, *options])
     assert name == of
     return [line for line in differences(to_json(EXPERIMENTS[of].config), to_json(config)) if "config was" not in line]
+
+
+def named(out):
+    """The configuration of an experiment whose run is in a folder."""
+    return dataclasses.replace(EXPERIMENTS["video-ut"].config, out=out)
 
 
 def refused(capsys, *arguments):
@@ -89,6 +97,31 @@ def test_the_config_of_a_run_is_a_file_of_options(both):
     assert differences(to_json(trained), to_json(config)) == [f"config was None, is now {path}", "seed was 0, is now 3"]
 
 
+def test_a_run_goes_on_by_its_folder_with_the_free_options_that_it_had_last(in_memory, tmp_path):
+    free = ["--accumulate", "2", "--remat", "dots", "--mesh", "data=1", "--profile", "2:1", "--track"]
+    path = tmp_path / "run" / "config.json"
+    assert main([*RUN, *free]) == 0
+    has = {"accumulate": 2, "remat": "dots", "mesh": "data=1", "profile": "2:1", "track": ()}
+    for config in (configured("run", ["video-ut", "--config", str(path)])[1], read_config(path.parent, free=True)[1]):
+        assert {name: getattr(config, name) for name in has} == has
+    for name, usual in FREE.items():
+        assert getattr(read_config(path.parent)[1], name) == usual, "an evaluation is free to choose too"
+    stored = path.read_text()
+    assert main([*RUN, "--accumulate", "4"]) == 0
+    assert path.read_text() == stored, "a run that has ended is not trained with other values"
+    for name in ("checkpoints/6", "status.json"):
+        (path.parent / name).rename(tmp_path / name.replace("/", "-"))
+    assert main(["run", "run", "--accumulate", "4", "--profile", "None"]) == 0
+    assert json.loads(path.read_text()) == json.loads(stored) | {"accumulate": 4, "profile": None}
+
+
+def test_the_config_of_a_run_does_not_say_where_a_run_goes(trained, tmp_path):
+    _, config = configured("run", ["video-ut", "--config", "run/config.json"], ("video-ut", named("here")))
+    assert config.out == "here"
+    (tmp_path / "options.yaml").write_text("out: there")
+    assert configured("run", ["video-ut", "--config", "options.yaml"])[1].out == "there"
+
+
 def test_a_warm_up_that_a_file_names_is_chosen(tmp_path):
     (tmp_path / "options.yaml").write_text("constraints.warmup-steps: 50\n")
     short = ["--config", "options.yaml", "--steps", "40"]
@@ -106,6 +139,12 @@ def test_a_warm_up_that_a_file_names_is_chosen(tmp_path):
         (b"[" * 100_000, "cannot be read ("),
         (b"", "holds no options by name"),
         (b"- steps", "holds no options by name"),
+        (b"steps: 4\nseed: 1\nsteps: 5", "cannot be read (steps is there more than once)"),
+        (b"model: {rank: 4, rank: 8}", "cannot be read (rank is there more than once)"),
+        (b"batch-size: 4\nbatch_size: 8", "batch_size is there more than once; give it once"),
+        (b"dual.every: 4\ndual: {every: 8}", "dual.every is there more than once; give it once"),
+        (b"? [a]\n: 4", "cannot be read ("),
+        (b"!!map [a]", "cannot be read ("),
         (b"stesp: 4", "stesp is no option of this experiment; leave it out"),
         (b"model: {heads: 4}", "model.heads is no option of this experiment"),
         (b"model.heads: 4", "model.heads is no option of this experiment"),
@@ -130,7 +169,7 @@ def test_a_file_that_holds_something_else_is_refused_in_one_line(text, words, tm
     assert "--config options.yaml" in said or "must be" in said
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '{"steps": 1e400}', "[" * 100_000])
+@pytest.mark.parametrize("text", ["{", "[1]", '{"steps": 4, "steps": 5}', '{"steps": 1e400}', "[" * 100_000])
 def test_json_that_is_none_is_refused_in_one_line(text, tmp_path, capsys):
     (tmp_path / "options.json").write_text(text)
     assert "--config options.json" in refused(capsys, "run", "video-ut", "--config", "options.json")
@@ -202,7 +241,8 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(named, words, tmp_path, 
 
 def test_overwrite_begins_anew(trained, capsys):
     (trained / "notes.txt").write_text("of the old run")
-    assert "seed was 0, is now 1" in refused(capsys, *RUN, "--seed", "1")
+    said = refused(capsys, *RUN, "--seed", "1")
+    assert "seed was 0, is now 1; pass another --out, or --overwrite (overwrite=True from Python)" in said
     assert main([*RUN, "--seed", "1", "--overwrite"]) == 0
     assert "finished already" not in capsys.readouterr().out
     assert read_config(trained)[1].seed == 1
@@ -236,6 +276,17 @@ def test_overwrite_deletes_nothing_that_a_command_is_refused_for(trained, monkey
     assert sorted(trained.rglob("*")) == kept
 
 
+def test_overwrite_deletes_nothing_where_the_disk_has_no_room_without_the_old_run(trained, monkeypatch, capsys):
+    kept, free = sorted(trained.rglob("*")), shutil.disk_usage(trained)
+    held = sum(path.stat().st_size for path in trained.rglob("*") if path.is_file())
+    monkeypatch.setattr("train.system.room.room_for", lambda like, *, saves: 10**9 + held)
+    monkeypatch.setattr("train.system.storage.shutil.disk_usage", lambda _: free._replace(free=10**9 - 1))
+    assert "the disk of run is full" in refused(capsys, *RUN, "--overwrite")
+    assert sorted(trained.rglob("*")) == kept
+    monkeypatch.setattr("train.system.storage.shutil.disk_usage", lambda _: free._replace(free=10**9))
+    assert main([*RUN, "--overwrite"]) == 0, "what the old run takes is free once it is deleted"
+
+
 def test_overwrite_is_refused_while_another_process_trains(trained, capsys):
     kept = sorted(trained.rglob("*"))
     with locked(trained):
@@ -264,17 +315,40 @@ def test_the_help_of_run_says_how_the_options_of_an_experiment_are_shown(capsys)
     assert main(["run", "--help"]) == 0
     shown = capsys.readouterr().out
     assert "python -m train run EXPERIMENT --help" in shown
+    assert "--help-all" in shown
     assert all(name in shown for name in EXPERIMENTS)
 
 
-def test_the_help_of_an_experiment_begins_with_its_basic_options(capsys):
-    assert main(["run", "demo", "--help"]) == 0
-    basic, _, everything = capsys.readouterr().out.partition("usage: ")
-    assert basic.startswith("basic options")
-    assert len(basic.splitlines()) < 15
-    assert set(OPTION.findall(basic)) - set(OPTION.findall(everything)) == {"epochs", "network"}
-    assert {"method", "steps", "data.source", "constraints.alpha", "config", "overwrite"} <= set(OPTION.findall(basic))
-    assert not set(MEMBERSHIP) & set(basic.split())
+def options_in(capsys, *words):
+    """The options in what a command shows, and its last line."""
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    return set(OPTION.findall(shown)), shown.splitlines()[-1]
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "search"])
+@pytest.mark.parametrize("experiment", ["demo", "image-opteq", "segment-fcn", "text-encoder", "text-ut"])
+def test_help_shows_the_basic_options_that_an_experiment_has_and_how_to_see_the_others(command, experiment, capsys):
+    basic, last = options_in(capsys, command, experiment, "--help")
+    every, _ = options_in(capsys, command, experiment, "--help-all")
+    assert last == f"every option: python -m train {command} {experiment} --help-all"
+    assert basic - {"help-all"} < every
+    length = {"epochs"} if experiment in ("image-opteq", "segment-fcn") else {"steps", "method", "constraints.alpha"}
+    assert {"batch-size", "seed", "data.source", "data.root", "config", "out", "overwrite"} | length <= basic
+    assert not {"accumulate", "remat", "dual.every", "optimizer.decay", "network.tol", "data.prepared"} & basic
+    assert {"accumulate", "remat", "data.prepared"} <= every
+    assert ({"trials", "over.alpha"} <= basic) == (command == "search")
+    assert not {option.removeprefix("--") for option in MEMBERSHIP} & every
+
+
+def test_commands_without_basic_options_show_all_that_they_have(capsys):
+    assert options_in(capsys, "predict", "--help") == options_in(capsys, "predict", "--help-all")
+
+
+def test_help_is_shown_beside_other_options_and_a_refusal_names_the_whole_of_it(capsys):
+    basic, _ = options_in(capsys, "run", "demo", "--dual.every", "2", "--help")
+    assert "dual.every" not in basic
+    assert "see `python -m train run demo --help-all`" in refused(capsys, "run", "demo", "--stesp", "3")
 
 
 def test_an_interrupted_run_that_overwrites_says_how_it_goes_on(in_memory, monkeypatch, tmp_path, capsys):
@@ -289,5 +363,5 @@ def test_a_folder_that_is_not_there_is_told_to_be_no_run(in_memory, capsys):
 
 
 def test_no_comment_of_the_code_is_help(capsys):
-    assert main(["run", "demo", "--help"]) == 0
+    assert main(["run", "demo", "--help-all"]) == 0
     assert "The paper's UT" not in capsys.readouterr().out

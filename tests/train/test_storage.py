@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+from matplotlib.figure import Figure
 
 from tests.train.conftest import OF_PROCESSES, evaluated_again
-from train.checkpoint import room_for
 from train.config.errors import StorageError, UserError
 from train.export import export
 from train.report import Picture, Report, write_files
 from train.system import storage
+from train.system.room import room_for
 from train.system.storage import overwrite, refusal, require_room, require_writable, write_all
 
 pytestmark = pytest.mark.xdist_group("video-runs")
@@ -219,13 +220,13 @@ def test_an_evaluation_that_cannot_be_written_keeps_the_one_before(in_memory, fi
     assert _files(finished) == before
 
 
-def _report(content):
-    pictures = [Picture(name, "", content) for name in ("a", "b")]
-    return Report(content.decode(), [("", pictures)], {"is": content.decode()}, [])
+def _report(words):
+    figures = {name: Figure(figsize=(0.1 * len(words), 0.1)) for name in ("a", "b")}
+    return Report(words, [("", [Picture(name, "", figure) for name, figure in figures.items()])], {"is": words}, [])
 
 
 def test_a_report_is_written_whole_or_not_at_all(tmp_path, read_only, monkeypatch):
-    write_files(tmp_path, _report(b"1"))
+    write_files(tmp_path, _report("1"))
     before = _files(tmp_path)
     write = Path.write_bytes
 
@@ -236,7 +237,7 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path, read_only, monkeypatc
 
     monkeypatch.setattr(Path, "write_bytes", refuse)
     with pytest.raises(StorageError, match="cannot write the report"):
-        write_files(tmp_path, _report(b"2"))
+        write_files(tmp_path, _report("22"))
     assert _files(tmp_path) == before
 
 

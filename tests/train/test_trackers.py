@@ -190,6 +190,44 @@ def test_a_tracker_that_cannot_be_reached_is_refused_in_one_line_and_the_run_goe
     assert json.loads((at / "status.json").read_text())["state"] == "finished"
 
 
+def failing(call, times):
+    """A call that fails from the third time on."""
+
+    def counted(*arguments, **options):
+        times.append(arguments)
+        return refuse() if len(times) >= 3 else call(*arguments, **options)
+
+    return counted
+
+
+@pytest.mark.parametrize(("name", "call"), [("wandb", "log"), ("mlflow", "log_metrics")])
+def test_a_tracker_that_fails_in_training_is_dropped_with_one_line(name, call, at, request, capsys):
+    module, times = request.getfixturevalue(name), []
+    setattr(module, call, failing(getattr(module, call), times))
+    assert main([*RUN, "--track", name, "tensorboard"]) == 0
+    line = f"--track {name} failed (RuntimeError: api_key not configured (no-tty)); training goes on without it"
+    assert capsys.readouterr().out.count(line) == 1
+    assert (len(times), len(module.points)) == (3, 2)
+    assert (module.finished if name == "wandb" else module.ended) == 1, "what was shown is closed"
+    assert len(read_metrics(at / "metrics.jsonl")) == 9
+    assert json.loads((at / "status.json").read_text())["state"] == "finished"
+    ((_, points),) = curves(at)
+    assert {step for step, _, _ in points} == set(range(1, 7)), "the others go on"
+
+
+def test_tensorboard_that_fails_in_training_is_dropped_with_one_line(at, monkeypatch, capsys):
+    monkeypatch.setattr(TRACKERS["tensorboard"], "add", failing(TRACKERS["tensorboard"].add, []))
+    assert main(RUN) == 0
+    assert capsys.readouterr().out.count("--track tensorboard failed (RuntimeError: ") == 1
+    assert len(read_metrics(at / "metrics.jsonl")) == 9
+
+
+def test_a_tracker_that_cannot_be_closed_ends_no_run(at, wandb, capsys):
+    wandb.finish = refuse
+    assert main([*RUN, "--track", "wandb"]) == 0
+    assert capsys.readouterr().out.count("--track wandb failed") == 1
+
+
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
 def test_a_tracker_that_is_not_installed_is_refused_before_anything_is_begun(name, at, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, name, None)

@@ -7,6 +7,7 @@ from typing import Annotated, Generic, Literal, TypeVar
 
 import tyro
 
+from .basic import Basic
 from .data import ImageSource, SceneSource, TextSource, VideoSource
 
 C = TypeVar("C")
@@ -112,15 +113,15 @@ class Over:
     """What is searched over: LOW:HIGH, a range; LOW:HIGH:COUNT, as many values in it; 1,2,5 or none,1,5, these values.
     Rates and beta are spaced by ratio. Without any of these, all that the experiment has, in ranges around its own."""
 
-    f_ref: str | None = None
+    f_ref: Basic[str | None] = None
     """constraints.reference, bound on the loss at the embedded input."""
-    alpha: str | None = None
+    alpha: Basic[str | None] = None
     """constraints.alpha, share of the loss each layer must remove; every trial is judged by its own."""
-    dual_rate: str | None = None
+    dual_rate: Basic[str | None] = None
     """dual.learning-rate, of the multipliers."""
-    primal_rate: str | None = None
+    primal_rate: Basic[str | None] = None
     """primal.learning-rate or optimizer.learning-rate, of the parameters."""
-    resilience: str | None = None
+    resilience: Basic[str | None] = None
     """constraints.resilience, beta, the cost of slack; none keeps constraints hard."""
 
 
@@ -137,8 +138,8 @@ class SearchArguments(Generic[C]):
 
     config: Annotated[C, tyro.conf.arg(name="")]
     """What all trials share; --out is the folder of the search, --seed that of every run and of the sampler."""
-    trials: int | None = None
+    trials: Basic[int | None] = None
     """How many trials in all; None means 20, or the whole grid."""
-    sampler: Literal["tpe", "grid"] = "tpe"
+    sampler: Basic[Literal["tpe", "grid"]] = "tpe"
     """tpe: Optuna's tree-structured Parzen estimator, 10 random trials first. grid: every combination of values."""
     over: Over = dataclasses.field(default_factory=Over)

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self
 
+from .basic import Basic
 from .fields import with_value
 from .run import Judgement, PrimalConfig, RunConfig, Tunable
 
@@ -44,7 +45,7 @@ class DualConfig:
 class ConstraintConfig:
     """What every layer must do."""
 
-    alpha: tuple[float, ...] = (0.22,)
+    alpha: Basic[tuple[float, ...]] = (0.22,)
     """Share of the loss each layer must remove, in (0, 1): one number, or one a layer."""
     reference: float | None = 8.0
     """f_ref, bound on the loss at the embedded input; None drops that constraint."""
@@ -89,9 +90,9 @@ class ConstrainedConfig(RunConfig):
     ranges: ClassVar[Mapping[str, str]] = {"primal": "1e-4:5e-3", "dual": "5e-4:5e-2", "alpha": "0.05:0.3"}
     """What a search varies rates and alpha in, where nothing is said."""
 
-    method: Method = "constrained"
+    method: Basic[Method] = "constrained"
     """Plain risk, descent constraints, or one run of each and a report that compares them."""
-    steps: int = 1500
+    steps: Basic[int] = 1500
     """Training steps."""
     train_gamma: float = 0.0
     """Strength of the noise of training."""

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Literal
 
+from .basic import Basic
+
 VideoSource = Literal["photos", "frames", "file"]
 ImageSource = Literal["digits", "cifar10", "image_folder"]
 SceneSource = Literal["shapes", "camvid", "cityscapes"]
@@ -13,11 +15,11 @@ TextSource = Literal["verdicts", "imdb", "sst2", "mnli", "table"]
 class DataConfig:
     """Which data to train and test on, and where they are kept once prepared."""
 
-    source: VideoSource = "photos"
+    source: Basic[VideoSource] = "photos"
     """photos: clips filmed over two photographs, no files needed. frames: a folder tree or tar archive of frames, in
     folders of splits as published (UCSD, Avenue, ShanghaiTech), one folder a clip, or one clip. file: one video file
     (AVI, MP4), or a folder with one a clip."""
-    root: str | None = None
+    root: Basic[str | None] = None
     """Where the original frames or videos are; photos need none."""
     prepared: str | None = None
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
@@ -27,10 +29,10 @@ class DataConfig:
 class ImageConfig:
     """Which images to classify, and where they are kept once prepared."""
 
-    source: ImageSource = "digits"
+    source: Basic[ImageSource] = "digits"
     """digits: 8x8 grey digits, no files needed. cifar10: the binary version, as archive or folder; downloaded where no
     root is given. image_folder: a folder or tar archive with train/CLASS/NAME.png and test/CLASS/NAME.png (or jpg)."""
-    root: str | None = None
+    root: Basic[str | None] = None
     """Where the original files are; digits need none."""
     prepared: str | None = None
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
@@ -43,10 +45,10 @@ class ImageConfig:
 class SceneConfig:
     """Which scenes to segment, and where they are kept once prepared."""
 
-    source: SceneSource = "shapes"
+    source: Basic[SceneSource] = "shapes"
     """shapes: scenes drawn by the program, no files needed. camvid: the layout of SegNet (train, trainannot, val, ...).
     cityscapes: leftImg8bit and gtFine as published."""
-    root: str | None = None
+    root: Basic[str | None] = None
     """The folder or tar archive of the originals; shapes need none."""
     prepared: str | None = None
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
@@ -59,10 +61,10 @@ class SceneConfig:
 class TextConfig:
     """Which texts to classify, and where they are kept once prepared."""
 
-    source: TextSource = "verdicts"
+    source: Basic[TextSource] = "verdicts"
     """verdicts: made-up sentences, no files needed. imdb, sst2, mnli: the published files, as folder or archive;
     downloaded where no root is given. table: a TSV, CSV or JSONL of your own."""
-    root: str | None = None
+    root: Basic[str | None] = None
     """Where the original files are; verdicts need none."""
     prepared: str | None = None
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""

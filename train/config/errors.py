@@ -1,6 +1,6 @@
 """The exceptions that the command line turns into a line: a mistake (exit code 2), and a request to end (0 or 130)."""
 
-__all__ = ["Interrupted", "StorageError", "UserError"]
+__all__ = ["Interrupted", "StorageError", "UserError", "one_line"]
 
 
 class UserError(Exception):
@@ -24,3 +24,9 @@ class Interrupted(BaseException):
     def __init__(self, message: str, code: int = 0):
         super().__init__(message)
         self.code = code
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, in one line."""
+    text = " ".join(str(error).split())
+    return f"missing {text}" if isinstance(error, KeyError) else text or type(error).__name__

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from .basic import Basic
 from .data import ImageConfig, SceneConfig
 from .fields import changes, check_fields, nonnegative, positive
 from .networks import (
@@ -30,7 +31,7 @@ class SupervisedConfig(RunConfig):
     larger_is_better: ClassVar[bool] = True
     rates: ClassVar[str] = "--optimizer.learning-rate or --optimizer.clip-norm"
 
-    epochs: int = 30
+    epochs: Basic[int] = 30
     """Passes over the train split."""
     batch_size: int = 64
     """Images a step."""

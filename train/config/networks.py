@@ -3,6 +3,18 @@
 import dataclasses
 from typing import Literal
 
+from .basic import Basic
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassifierConfig:
+    """What networks that classify images share: the kind of their layers, and what is before these."""
+
+    convolutional: bool = True
+    """Convolutions; else dense layers on flattened images."""
+    stem: tuple[int, ...] = ()
+    """Channels of convolutions of stride 2 before all else: each halves the images."""
+
 
 @dataclasses.dataclass(frozen=True)
 class EquilibriumConfig:
@@ -10,7 +22,7 @@ class EquilibriumConfig:
 
     channels: int = 16
     """Channels of the state."""
-    widths: tuple[int, ...] = (16, 32)
+    widths: Basic[tuple[int, ...]] = (16, 32)
     """Hidden channels of each layer."""
     input_layers: tuple[int, ...] | None = None
     """Which layers see the input, counted from 1; None means all."""
@@ -20,7 +32,7 @@ class EquilibriumConfig:
     """A name of unroll_jax.energies.MONOTONES."""
     skip: float = 1.0
     """a in (0, 1]: share of the layer in each step; 1 has no skip connection."""
-    way: Literal["implicit", "unrolled", "averaged"] = "implicit"
+    way: Basic[Literal["implicit", "unrolled", "averaged"]] = "implicit"
     """How the equilibrium is found and differentiated: implicit function theorem, K steps, or K steps of SAM."""
     num_steps: int = 20
     """K of unrolled and averaged."""
@@ -41,13 +53,9 @@ class EquilibriumConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class OptEqConfig(EquilibriumConfig):
+class OptEqConfig(ClassifierConfig, EquilibriumConfig):
     """Deep OptEq behind a feature extractor."""
 
-    convolutional: bool = True
-    """Convolutions; else dense layers on flattened images."""
-    stem: tuple[int, ...] = ()
-    """Channels of convolutions of stride 2 before all else: each halves the images."""
     features: int | None = 16
     """Channels of the feature extractor before the equilibrium."""
 
@@ -57,19 +65,15 @@ class SegmenterConfig(EquilibriumConfig):
     """Deep OptEq between a strided stem and a head that is enlarged to the image."""
 
     channels: int = 32
-    widths: tuple[int, ...] = (32, 64, 64)
+    widths: Basic[tuple[int, ...]] = (32, 64, 64)
     stem: tuple[int, ...] = (16, 32)
     """Channels of the convolutions of stride 2 before the equilibrium."""
 
 
 @dataclasses.dataclass(frozen=True)
-class MonConfig:
+class MonConfig(ClassifierConfig):
     """One monotone operator layer (Winston and Kolter, 2020)."""
 
-    convolutional: bool = True
-    """Convolutions; else dense layers on flattened images."""
-    stem: tuple[int, ...] = ()
-    """Channels of convolutions of stride 2 before all else: each halves the images."""
     channels: int = 16
     """Channels of the state."""
     margin: float = 1.0
@@ -87,14 +91,10 @@ class MonConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class OdeConfig:
+class OdeConfig(ClassifierConfig):
     """A neural ODE, integrated by diffrax from time 0 to 1."""
 
-    convolutional: bool = True
-    """Convolutions; else dense layers on flattened images."""
-    stem: tuple[int, ...] = ()
-    """Channels of convolutions of stride 2 before all else: each halves the images."""
-    widths: tuple[int, ...] = (32,)
+    widths: Basic[tuple[int, ...]] = (32,)
     """Hidden channels of the vector field."""
     features: int | None = 16
     """Channels of the feature extractor, which are those of the state."""
@@ -105,14 +105,10 @@ class OdeConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class FeedForwardConfig:
+class FeedForwardConfig(ClassifierConfig):
     """A plain network of the same layers, each applied once."""
 
-    convolutional: bool = True
-    """Convolutions; else dense layers on flattened images."""
-    stem: tuple[int, ...] = ()
-    """Channels of convolutions of stride 2 before all else: each halves the images."""
-    widths: tuple[int, ...] = (16, 32)
+    widths: Basic[tuple[int, ...]] = (16, 32)
     """Channels of each layer."""
     features: int | None = 16
     """Channels of the feature extractor before them."""
@@ -124,7 +120,7 @@ class FeedForwardConfig:
 class FcnConfig:
     """A fully convolutional network: the segmenter's stem and head around plain convolutions."""
 
-    widths: tuple[int, ...] = (32, 64, 64)
+    widths: Basic[tuple[int, ...]] = (32, 64, 64)
     """Channels of each layer."""
     stem: tuple[int, ...] = (16, 32)
     """Channels of the convolutions of stride 2 before them."""

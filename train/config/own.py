@@ -5,6 +5,9 @@ from typing import ClassVar
 
 from .checks import check_training
 from .constraints import ConstrainedConfig, ConstraintConfig
+from .fields import check_used
+
+WITHOUT_EFFECT = ("train-gamma", "test-gammas", "on-collapse")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,6 +21,8 @@ class OwnConfig(ConstrainedConfig):
     def check(self) -> None:
         """Checks every number; what depends on the depth is checked with the task."""
         check_training(self)
+        unused = ((name, "noise and collapse, which a task of your own has none of", False) for name in WITHOUT_EFFECT)
+        check_used(self, OwnConfig(), unused)
 
     def label(self) -> str:
         """Method and seed."""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
+from .basic import Basic
 from .errors import UserError
 from .fields import Rule
 
@@ -24,6 +25,8 @@ FREE: dict[str, Any] = {
     "config": None,
     "out": None,
 }
+# Of these, what says where a run is and not how it computes: no configuration is stored with it.
+PLACE = ("overwrite", "config", "out")
 
 
 class Tunable(NamedTuple):
@@ -113,9 +116,9 @@ class RunConfig(abc.ABC):
     rates: ClassVar[str] = "--primal.learning-rate or --primal.clip-norm"
     """The options to lower where a number is not finite."""
 
-    seed: int = 0
+    seed: Basic[int] = 0
     """Seed of initialisation, batch order, and of noise or augmentation."""
-    batch_size: int = 64
+    batch_size: Basic[int] = 64
     """Examples a step."""
     accumulate: int = 1
     """Parts that a batch is computed in, one after the other: less memory, the same step."""
@@ -133,11 +136,11 @@ class RunConfig(abc.ABC):
     track: tuple[Tracking, ...] = ("tensorboard",)
     """Where curves are shown beside metrics.jsonl: tensorboard files in the run folder; wandb and mlflow, where these
     are installed and set up."""
-    out: str | None = None
+    out: Basic[str | None] = None
     """Run folder; None makes one under runs/ named after the experiment."""
-    overwrite: bool = False
+    overwrite: Basic[bool] = False
     """Delete a run that is in the folder, and begin anew."""
-    config: str | None = None
+    config: Basic[str | None] = None
     """FILE of options as YAML or JSON, or the config.json of a run; options that are typed beside it count."""
 
     @property

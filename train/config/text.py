@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from .basic import Basic
 from .checks import check_training
 from .constraints import ConstrainedConfig, DualConfig
 from .data import TextConfig
@@ -18,7 +19,7 @@ Noise = Literal["deviation", "variance"]
 class EncoderOptions:
     """An encoder and one readout that all of its layers share."""
 
-    pretrained: str | None = None
+    pretrained: Basic[str | None] = None
     """Folder with config.json, model.safetensors and tokenizer.json (BERT, DistilBERT, RoBERTa, MiniLM), or a
     repository of the Hugging Face hub; None draws a small encoder of words, whose sizes are those below."""
     revision: str | None = None
@@ -31,7 +32,7 @@ class EncoderOptions:
     """Give the readout the hidden layer of the pretrained architecture; else it is linear, as in the paper."""
     dim: int = 64
     """Width, where nothing pretrained is given; so are the next three."""
-    num_layers: int = 4
+    num_layers: Basic[int] = 4
     """Depth L."""
     num_heads: int = 4
     """Attention heads, which share out the width."""
@@ -45,9 +46,9 @@ class EncoderOptions:
 class UnrolledConfig:
     """The unrolled transformer over word embeddings, and one readout that all of its layers share."""
 
-    num_layers: int = 3
+    num_layers: Basic[int] = 3
     """Depth L."""
-    embeddings: str | None = None
+    embeddings: Basic[str | None] = None
     """A file of word vectors in the format of GloVe; or a pretrained encoder, as folder or repository, whose table and
     tokenizer are taken; None learns them."""
     frozen: bool = True

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import ClassVar, Literal
 
+from .basic import Basic
 from .checks import check_depth, check_training
 from .constraints import ConstrainedConfig
 from .data import DataConfig
@@ -14,7 +15,7 @@ from .fields import positive
 class ModelConfig:
     """The unrolled transformer."""
 
-    num_layers: int = 3
+    num_layers: Basic[int] = 3
     """Depth L."""
     rank: int | None = None
     """Rows of V; None means the token width."""

@@ -1,13 +1,14 @@
-"""Labelled images prepared once and read in reproducible batches."""
+"""Labelled images, and scenes with maps of classes, prepared once and read in reproducible batches."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
-from ..config.data import ImageConfig
-from . import image_folder, small_images
-from .augmentation import flip_and_shift
+from ..config.data import ImageConfig, SceneConfig
+from ..config.errors import UserError
+from . import cifar10, generated, image_folder, road_scenes
 from .files import Log
 from .pictures import PICTURES, Examples, LabelledImages, PictureData, PictureSet, picture_records
 from .prepare import Originals, Source, origin, prepare_from
@@ -15,39 +16,60 @@ from .reader import open_prepared
 from .splits import SPLITS, check_share, cut_from_train
 
 IMAGES: dict[str, Source[PictureSet[LabelledImages]]] = {
-    "digits": small_images.DIGITS,
-    "cifar10": small_images.CIFAR10,
+    "digits": generated.DIGITS,
+    "cifar10": cifar10.CIFAR10,
     "image_folder": image_folder.SOURCE,
 }
-augment = flip_and_shift  # what training may do to a batch: (key, images, labels) -> (images, labels)
+SCENES: dict[str, Source[PictureSet[Examples]]] = {
+    "shapes": generated.SHAPES,
+    "camvid": road_scenes.CAMVID,
+    "cityscapes": road_scenes.CITYSCAPES,
+}
 
 
-class ImageData(PictureData):
-    """Prepared images and the class of each."""
+def load(config: ImageConfig | SceneConfig, *, log: Log = print) -> PictureData:
+    """Opens the images or scenes that a config names, preparing them on first use."""
+    return open_prepared(prepare(config, log=log), PictureData)
 
 
-def load(config: ImageConfig, *, log: Log = print) -> ImageData:
-    """Opens the images that a config names, preparing them on first use."""
-    return open_prepared(prepare(config, log=log), ImageData)
-
-
-def prepare(config: ImageConfig, *, log: Log = print) -> Path:
-    """Prepares the images that a config names, unless that is done, and returns the folder that holds them."""
+def prepare(config: ImageConfig | SceneConfig, *, log: Log = print) -> Path:
+    """Prepares what a config names, unless that is done, and returns the folder that holds it."""
+    if isinstance(config, SceneConfig):
+        if config.reduction < 1:
+            raise UserError(f"data.reduction must be at least 1, got {config.reduction}")
+        return prepare_from(SCENES, config, PICTURES, _scene_records, options=[str(config.reduction)], log=log)
     check_share(config.validation_share)
     # Records depend on the share; those of the digits do not, but that costs nothing.
     options = [f"{config.validation_share:g}"]
-    return prepare_from(IMAGES, config, PICTURES, _records, options=options, log=log)
+    return prepare_from(IMAGES, config, PICTURES, _image_records, options=options, log=log)
 
 
-def _records(images: PictureSet[LabelledImages], config: ImageConfig, log: Log) -> Originals:
+def _image_records(images: PictureSet[LabelledImages], config: ImageConfig, log: Log) -> Originals:
     everything = {split: (images.splits[split], np.arange(len(images.splits[split].labels))) for split in images.splits}
     if "validation" not in everything:
         train = images.splits["train"]
         stay, held_out = cut_from_train(train.labels, config.validation_share, "images", "validation folder")
         everything |= {"train": (train, stay), "validation": (train, held_out)}
-    splits = {split: Examples(len(everything[split][1]), _examples(*everything[split])) for split in SPLITS}
+    splits = {split: Examples(len(everything[split][1]), _chosen(*everything[split])) for split in SPLITS}
     return picture_records(PictureSet(images.class_names, images.shape, splits), origin(config), log)
 
 
-def _examples(images: LabelledImages, numbers: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+def _chosen(images: LabelledImages, numbers: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
     yield from zip(images.read(numbers), images.labels[numbers].tolist(), strict=True)
+
+
+def _scene_records(scenes: PictureSet[Examples], config: SceneConfig, log: Log) -> Originals:
+    height, width, channels = scenes.shape
+    factor = config.reduction
+    if height % factor or width % factor:
+        raise UserError(f"data.reduction={factor} must divide the size of the images, {width}x{height}")
+    size = (height // factor, width // factor)
+    splits = {split: Examples(found.num_examples, _reduce(found, factor)) for split, found in scenes.splits.items()}
+    return picture_records(PictureSet(scenes.class_names, (*size, channels), splits, size), origin(config), log)
+
+
+def _reduce(pictures: Examples, factor: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    middle = factor // 2
+    for image, labels in pictures.examples:
+        smaller = np.asarray(Image.fromarray(image).reduce(factor)) if factor > 1 else image
+        yield smaller, np.asarray(labels)[middle::factor, middle::factor]

@@ -13,17 +13,14 @@ from ..config.errors import UserError
 from .files import Log, fingerprint_files
 from .prepare import Source
 from .rows import SUFFIXES, Labelled, Row, RowFile, TextSet, checked, read_rows
-from .splits import looks_like
+from .splits import NAMES, looks_like
 
 WANTED = (
     "a TSV, CSV or JSONL file, or a folder with one called train, and where there are any with one called test and one "
     "called validation (or dev)"
 )
-NAMES = {
-    "train": ("train", "training"),
-    "validation": ("validation", "valid", "val", "dev"),
-    "test": ("test", "testing"),
-}
+# The names of splits that are one word: the others are of folders of frames and videos.
+FILE_NAMES = {split: [name for name in names if "_" not in name] for split, names in NAMES.items()}
 OTHER_SUFFIXES = (".json", ".parquet", ".txt")  # of tables that are not read
 FIRST_LINES = (".tsv line 1", ".csv line 1")  # where a header may be read as a row
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")  # a label that is put in order by its value
@@ -77,7 +74,7 @@ def _find(root: Path) -> dict[str, Path]:
             raise UserError(f"data.root={root} ends in none of {', '.join(SUFFIXES)}; give {WANTED}")
         return {"train": root}
     found = {}
-    for split, names in NAMES.items():
+    for split, names in FILE_NAMES.items():
         files = [root / f"{name}{suffix}" for name in names for suffix in SUFFIXES]
         files = [file for file in files if file.is_file()]
         if len(files) > 1:

@@ -11,7 +11,7 @@ import tensorflow_datasets as tfds
 
 from ..config.data import TextConfig
 from ..config.errors import UserError
-from . import published_texts, table, verdicts
+from . import generated, published_texts, table
 from .files import Log
 from .prepare import Kind, Originals, Source, origin, prepare_from
 from .reader import Dataset, Records, open_prepared
@@ -20,7 +20,7 @@ from .splits import SPLITS, check_share, cut_from_train
 
 USUAL_COLUMNS = table.Columns(TextConfig.text_column, TextConfig.label_column, TextConfig.second_column)
 TEXTS: dict[str, Source[TextSet]] = {
-    "verdicts": verdicts.SOURCE,
+    "verdicts": generated.VERDICTS,
     "imdb": published_texts.IMDB,
     "sst2": published_texts.SST2,
     "mnli": published_texts.MNLI,

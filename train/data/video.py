@@ -9,15 +9,15 @@ import tensorflow_datasets as tfds
 
 from ..config.data import DataConfig
 from ..config.errors import UserError
-from . import frames, photos, video_file
-from .clips import FRAME_SIZE, NUM_FRAMES, ClipSet, Splits
+from . import generated, video_file
+from .clips import FRAME_SIZE, FRAMES, NUM_FRAMES, ClipSet, Splits
 from .files import Log
 from .pictures import CHANNELS, IMAGE_SUFFIXES, moments, picture_of, pixels_of
 from .prepare import Kind, Originals, Record, Source, origin, prepare_from, telling
 from .reader import Dataset, Records, open_prepared
 from .splits import SPLITS
 
-SOURCES: dict[str, Source[Splits]] = {"photos": photos.SOURCE, "frames": frames.SOURCE, "file": video_file.SOURCE}
+SOURCES: dict[str, Source[Splits]] = {"photos": generated.PHOTOS, "frames": FRAMES, "file": video_file.SOURCE}
 VIDEO = Kind("video", "1.1.0")
 PATCH_SIZE = 16  # side of a patch, in pixels
 SHOWN = 3  # clips of a split that the log names

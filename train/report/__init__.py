@@ -1,27 +1,38 @@
 """Reports on evaluated run folders: pictures, one page, a strict-JSON summary, and tables and words for the terminal.
 
-What a report on one kind of experiment says is in `constrained` (video, text) and `supervised` (images, scenes).
+What a report on one kind of experiment says is in `constrained` (video, text, and tasks of your own with figures of
+layers), `supervised` (images, scenes) and `plain` (any other task of your own).
 """
 
 import base64
+import functools
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
+from matplotlib.figure import Figure
 
 from ..config.errors import StorageError
 from ..system.storage import write_all
-from ..system.terminal import Table
+from ..system.terminal import Table, as_text
+from .panels import png
 
 
-class Picture(NamedTuple):
-    """A picture as PNG, which is also written as a file of that name, and the words under it."""
+@dataclass(frozen=True)
+class Picture:
+    """A figure, which is also written as a file of that name, and the words under it."""
 
     name: str
     caption: str
-    data: bytes
+    figure: Figure
+
+    @functools.cached_property
+    def data(self) -> bytes:
+        """The figure as PNG, drawn on first use."""
+        return png(self.figure)
 
     @property
     def base64(self) -> str:
@@ -42,15 +53,20 @@ Sections = Sequence[tuple[str, Sequence[Block]]]  # headings, "" for none, and w
 
 
 class Report(NamedTuple):
-    """All that a report says: on its page, in JSON, and as ``said`` on the terminal."""
+    """All that a report says: on its page, in JSON, and as ``tables`` and what is ``said`` on the terminal.
+
+    ``floor`` says what the figures are without a model, for model cards.
+    """
 
     title: str
     sections: Sections
     summary: dict[str, Any]
-    said: Sequence[str]
+    tables: Sequence[Table]
+    said: Sequence[str] = ()
     opening: str = ""
     verdicts: Sequence[str] = ()
     warnings: Sequence[str] | None = None  # None where none are looked for
+    floor: str = ""
 
 
 def write(
@@ -59,7 +75,7 @@ def write(
     """Writes a kind's report as ``index.html``, ``NAME.png`` and ``summary.json`` into ``out``; returns the summary."""
     report = kind([Path(folder) for folder in folders])
     write_files(out, report)
-    for words in report.said:
+    for words in (*(as_text(table) + "\n" for table in report.tables), *report.said):
         log(words)
     log(f"report: {out / 'index.html'}")
     return report.summary

@@ -10,10 +10,9 @@ from matplotlib.figure import Figure
 
 from ..system.machine import environment
 from ..system.run_files import without_folders
-from ..system.terminal import Table, as_text
+from ..system.terminal import Table
 from . import Block, Fold, Picture, Report, Sections, figures
 from .groups import METHOD_NAMES, Setting, Variant, group
-from .panels import png
 from .read import ACCURACY, METHODS, PER_LAYER, PER_STEP, RMSE, Run, read_runs
 from .tables import (
     area_table,
@@ -24,7 +23,7 @@ from .tables import (
     runs_table,
     score_table,
 )
-from .words import compare, methods_of, notes, opening, run_verdict
+from .words import compare, floor, methods_of, notes, opening, run_verdict
 
 BOUNDS = (
     " A constrained model is feasible where its curve stays at or under the bounds, which follow its own previous "
@@ -124,18 +123,14 @@ def _report(runs: Sequence[Run], settings: Sequence[Setting], sections: Sections
         warnings=[*weak, *messages],
         sections=[(heading, blocks) for heading, blocks in (*sections, *own) if blocks],
         summary=summarise(settings, runs),
-        said=[
-            *(as_text(table) + "\n" for table in (*by_setting, *tables)),
-            *map(run_verdict, runs),
-            *verdicts,
-            *weak,
-            *messages,
-        ],
+        tables=[*by_setting, *tables],
+        said=[*map(run_verdict, runs), *verdicts, *weak, *messages],
+        floor=floor(settings[0]),
     )
 
 
 def _picture(name: str, figure: Figure | None, caption: str) -> list[Block]:
-    return [] if figure is None else [Picture(name, caption, png(figure))]
+    return [] if figure is None else [Picture(name, caption, figure)]
 
 
 def _training(settings: Sequence[Setting], caption: str, label: str) -> list[Block]:
@@ -187,7 +182,7 @@ def summarise(settings: Sequence[Setting], runs: Sequence[Run]) -> dict[str, Any
             }
             for setting in settings
         ],
-        "runs": [_run(run) for run in runs],
+        "runs": [run.summary() for run in runs],
     }
     strict = json.dumps(summary, default=lambda array: array.tolist())
     return without_folders(json.loads(strict, parse_constant=lambda _: None))
@@ -223,8 +218,3 @@ def _of_input(setting: Setting) -> dict[str, Any]:
     if setting.score is not RMSE:
         return {}
     return {"noisy_input": {RMSE.name: dict(zip(setting.first.gammas, setting.of_input(), strict=True))}}
-
-
-def _run(run: Run) -> dict[str, Any]:
-    status = {key: run.status.get(key) for key in ("state", "steps", "compile_seconds", "messages")}
-    return {"run": run.name, **status, **run.evaluation}

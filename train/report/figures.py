@@ -28,7 +28,8 @@ from .panels import (
     styled,
     tidy,
 )
-from .read import RMSE, Array, Curves
+from .read import RMSE, Curves
+from .record import Array
 
 BOUND = "#004166"
 LEGEND_ENTRY = 0.45  # inches that a variant's two lines take in the legend under a panel

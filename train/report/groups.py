@@ -6,15 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from ..config.run import FREE
 from ..system.run_files import without_folders
-from .read import METHODS, Array, Run, Score, flat
+from .read import METHODS, Run, Score
+from .record import Array, flat
 
 METHOD_NAMES = {"erm": "plain", "constrained": "constrained"}
 # Where a run lies and which seed it had do not make it another variant.
-NOT_A_VARIANT = frozenset({"seed", "name", "run", "runs", "folder", "out", "output", "root", "prepared", "method"})
-# What only the constrained method uses, and how a run computes: two methods are compared whatever these are.
+NOT_A_VARIANT = frozenset({"seed", "name", "run", "runs", "folder", "output", "root", "prepared", "method", *FREE})
+# What only the constrained method uses: two methods are compared whatever these are.
 CONSTRAINTS = ("dual", "constraints")
-COMPUTING = ("accumulate", "remat", "mesh", "profile")
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def identity(run: Run) -> dict[str, Any]:
 def unlike(one: Variant, other: Variant) -> dict[str, tuple[str, str]]:
     """Config fields in which two variants differ though their methods do not ask for it, with the value of each."""
     configs = [identity(variant.runs[0]) for variant in (one, other)]
-    fields = sorted(key for key in configs[0] | configs[1] if key.split(".")[0] not in (*CONSTRAINTS, *COMPUTING))
+    fields = sorted(key for key in configs[0] | configs[1] if key.split(".")[0] not in CONSTRAINTS)
     values = {field: (_text(configs[0], field), _text(configs[1], field)) for field in fields}
     return {field: both for field, both in values.items() if both[0] != both[1]}
 

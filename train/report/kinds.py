@@ -1,50 +1,42 @@
-"""The report of every kind of task: which tables and figures it has."""
+"""The report that runs have by their task."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config.constraints import ConstrainedConfig
 from ..config.errors import UserError
-from ..config.images import SceneTaskConfig, SupervisedConfig
-from ..config.run import RunConfig
-from ..config.text import TextRunConfig
-from ..config.video import VideoConfig
-from . import constrained, write
-from .supervised import Measure, supervised
+from ..registry import TASKS, imported
+from ..runs import read_config, read_recorded
+from ..system.run_files import read_object
+from . import Report, write
 
-ACCURACY = (Measure("accuracy", "accuracy %"),)
-SEGMENTATION = (
-    Measure("intersection_over_union", "mIoU %"),
-    Measure("class_accuracy", "mAcc %"),
-    Measure("accuracy", "aAcc %"),
-)
+Kind = Callable[[Sequence[Path]], Report]
+
+# What an evaluation of a task of your own has where `constrained.own` reports on it.
+LAYERED = {"method", "num_examples", "loss", "layer_losses", "bounds"}
 
 
-def write_report(
-    configs: Sequence[RunConfig], folders: Sequence[Path], out: Path, *, log: Callable[[str], None] = print
-) -> dict[str, Any]:
-    """Compares evaluated runs of one kind of task, by their configurations; writes a page and returns its summary.
+def write_report(folders: Sequence[Path], out: Path, *, log: Callable[[str], None] = print) -> dict[str, Any]:
+    """Compares evaluated runs of one kind of task; writes a page and returns its summary."""
+    return write(report_of(folders), folders, out, log=log)
 
-    Of a task of any other make there is none: what its figures mean is its own.
-    """
-    families = [_family(config) for config in configs]
-    for folder, family in zip(folders, families, strict=True):
-        if family is not families[0]:
+
+def report_of(folders: Sequence[Path]) -> Kind:
+    """The report of runs, by the task that each names; runs of different kinds are refused."""
+    kinds = [_kind(folder) for folder in folders]
+    for folder, kind in zip(folders, kinds, strict=True):
+        if kind != kinds[0]:
             raise UserError(f"{folders[0]} and {folder} are of different kinds of experiments; report them separately")
-    return {} if families[0] is None else write(families[0], folders, out, log=log)
+    return kinds[0][0]
 
 
-_images, _scenes = supervised(ACCURACY), supervised(SEGMENTATION, pictured=True)
-
-
-def _family(config: RunConfig) -> Callable[..., Any] | None:
-    if isinstance(config, SceneTaskConfig):
-        return _scenes
-    if isinstance(config, SupervisedConfig):
-        return _images
-    if isinstance(config, TextRunConfig):
-        return constrained.text
-    if isinstance(config, VideoConfig):
-        return constrained.video
-    return constrained.own if isinstance(config, ConstrainedConfig) else None
+def _kind(folder: Path) -> tuple[Kind, str]:
+    """The report of a run, and the name of its task where that is not registered."""
+    task, path = read_recorded(folder).task, folder / "evaluation.json"
+    row = TASKS.get(task)
+    if row is not None:
+        read_config(folder)  # refuses one that was changed
+        if row.functions is not None:
+            return imported(row.functions.report), ""
+    layered = path.is_file() and read_object(path).keys() >= LAYERED
+    return imported("report.constrained:own" if layered else "report.plain:plain"), "" if row else task

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentF
 from numpy.typing import NDArray
 
 from .groups import Setting, Variant
-from .read import Array
+from .record import Array
 
 # Okabe-Ito: told apart with every common colour blindness.
 COLOURS = {"erm": "#D55E00", "constrained": "#0072B2"}

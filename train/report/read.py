@@ -1,4 +1,4 @@
-"""Run folders as reports and commands read them; what does not fit is refused in one line that names the file."""
+"""Runs of constrained training: records whose figures of layers are checked, and that compare with each other."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config.errors import UserError
-from ..metrics import read_metrics
-from ..system.run_files import WRITTEN, no_run, one_line, read_object, way_out
+from ..config.errors import UserError, one_line
+from ..system.run_files import way_out
+from . import record
+from .record import Array, floats
 
 METHODS = ("erm", "constrained")
 PER_LAYER = ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness")
@@ -19,8 +20,6 @@ SCALARS = ("train_gamma", "tolerance", "share_descending", "mean_ratio_all", "tr
 OTHERS = ("experiment", "method", "num_layers", "seed", "feasible", "test_gammas")
 # Noise of the same strength on the same clips differs by well under 1% between noise seeds; more is other clips.
 NOISY_RTOL, NOISY_ATOL = 0.02, 0.05
-
-Array = NDArray[np.float64]
 
 
 class Score(NamedTuple):
@@ -51,19 +50,10 @@ class Curves:
 
 
 @dataclass(frozen=True)
-class Run:
-    """One evaluated run, checked by `read_run`."""
+class Run(record.Run):
+    """One run of constrained training, checked by `read_runs`."""
 
-    folder: Path
-    config: dict[str, Any]
-    status: dict[str, Any]
-    evaluation: dict[str, Any]
     curves: Curves
-
-    @property
-    def name(self) -> str:
-        """Folder name without its parents."""
-        return self.folder.resolve().name
 
     @property
     def method(self) -> str:
@@ -83,50 +73,14 @@ class Run:
     def values(self, key: str) -> Array:
         """A number or list of evaluation.json, or its number at each of `gammas`; null becomes NaN."""
         value = self.evaluation[key]
-        return _floats([value[gamma] for gamma in self.gammas] if isinstance(value, dict) else value)
-
-
-def check_folders(folders: Sequence[Path]) -> None:
-    """Refuses folders that are not those of evaluated runs, or given twice."""
-    if not folders:
-        raise UserError("report needs at least one run folder, got none; give folders such as runs/NAME")
-    seen: set[Path] = set()
-    for folder in folders:
-        if folder.resolve() in seen:
-            raise UserError(f"run folder {folder} is given twice; give each run once")
-        seen.add(folder.resolve())
-    for folder in folders:
-        if not folder.is_dir():
-            raise UserError(f"run folder {folder} does not exist; {WRITTEN}")
-        if not (folder / "config.json").is_file():
-            raise UserError(f"{no_run(folder)}; {WRITTEN}")
-        if not (folder / "evaluation.json").is_file():
-            raise UserError(f"run {folder} has no evaluation.json; run `python -m train evaluate {folder}` first")
-
-
-def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested config as one dict with dotted names."""
-    items: dict[str, Any] = {}
-    for key, value in config.items():
-        nested = isinstance(value, dict) and value
-        items.update(flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value})
-    return items
+        return floats([value[gamma] for gamma in self.gammas] if isinstance(value, dict) else value)
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
     """The runs of constrained training in folders, which must be comparable with each other."""
-    check_folders(folders)
-    runs = [read_run(folder) for folder in folders]
+    runs = [_checked(run) for run in record.read_runs(folders)]
     check_comparable(runs)
     return runs
-
-
-def read_run(folder: Path) -> Run:
-    """The run in a folder."""
-    evaluation = read_object(folder / "evaluation.json")
-    _check_evaluation(evaluation, folder / "evaluation.json")
-    config, status = (read_object(folder / name) for name in ("config.json", "status.json"))
-    return Run(folder, config, status, evaluation, _read_curves(folder / "metrics.jsonl", evaluation["num_layers"]))
 
 
 def check_comparable(runs: Sequence[Run]) -> None:
@@ -160,7 +114,7 @@ def _same_noise(run: Run, other: Run) -> bool:
     if before is None:
         return True
     shared = [gamma for gamma in run.gammas if gamma in other.gammas]
-    one, two = (_floats([each.evaluation[before][gamma] for gamma in shared]) for each in (run, other))
+    one, two = (floats([each.evaluation[before][gamma] for gamma in shared]) for each in (run, other))
     return np.allclose(one, two, NOISY_RTOL, NOISY_ATOL, equal_nan=True)
 
 
@@ -174,6 +128,11 @@ def _data_source(run: Run) -> str:
 
 def _score(evaluation: dict[str, Any]) -> Score:
     return next((score for score in (RMSE, ACCURACY, LOSS) if score.name in evaluation), RMSE)
+
+
+def _checked(run: record.Run) -> Run:
+    _check_evaluation(run.evaluation, run.folder / "evaluation.json")
+    return Run(**vars(run), curves=_curves(run))
 
 
 def _check_evaluation(evaluation: dict[str, Any], path: Path) -> None:
@@ -196,44 +155,38 @@ def _check_shapes(evaluation: dict[str, Any], score: Score) -> None:
         raise ValueError(f"num_layers must be a positive integer, got {layers!r}")
     for keys, length in ((PER_LAYER, layers + 1), (PER_STEP, layers)):
         for key in keys:
-            if _floats(evaluation[key]).shape != (length,):
+            if floats(evaluation[key]).shape != (length,):
                 raise ValueError(f"{key} must hold {length} numbers for {layers} layers, got {len(evaluation[key])}")
-    _floats([evaluation[key] for key in SCALARS])
+    floats([evaluation[key] for key in SCALARS])
     before = score.baseline or score.name
     scores, inputs = evaluation[score.name], evaluation[before]
     if not scores or set(scores) != set(inputs):
         raise ValueError(f"{score.name} and {before} must hold the same test gammas, at least one")
-    _floats([*scores.values(), *inputs.values(), *map(float, scores)])
-    edges, counts = (_floats(evaluation["ratio_histogram"][name]) for name in ("edges", "counts"))
+    floats([*scores.values(), *inputs.values(), *map(float, scores)])
+    edges, counts = (floats(evaluation["ratio_histogram"][name]) for name in ("edges", "counts"))
     if edges.ndim != 1 or len(edges) < 3 or counts.shape != (layers, len(edges) - 1):
         raise ValueError(f"ratio_histogram must hold {layers} rows of one count less than edges, two at least")
 
 
-def _read_curves(path: Path, num_layers: int) -> Curves:
-    if not path.is_file():
-        raise UserError(f"run {path.parent} has no metrics.jsonl; restore it: without it there are no curves")
+def _curves(run: record.Run) -> Curves:
+    num_layers = run.evaluation["num_layers"]
     train: dict[int, tuple[float, list[Any], list[Any]]] = {}
     validation: dict[int, Any] = {}
-    for number, record in enumerate(read_metrics(path), start=1):
+    for number, row in enumerate(run.metrics, start=1):
         try:
-            if record["kind"] == "train":
-                values = (record["loss"], record["violations"], record["multipliers"])
-                if [_floats(value).shape for value in values] != [(), (num_layers + 1,), (num_layers + 1,)]:
+            if row["kind"] == "train":
+                values = (row["loss"], row["violations"], row["multipliers"])
+                if [floats(value).shape for value in values] != [(), (num_layers + 1,), (num_layers + 1,)]:
                     raise ValueError(f"violations and multipliers must hold {num_layers + 1} numbers each")
-                train[int(record["step"])] = values
-            elif record["kind"] == "validation":
-                validation[int(record["step"])] = record["layer_losses"][-1]
+                train[int(row["step"])] = values
+            elif row["kind"] == "validation":
+                validation[int(row["step"])] = row["layer_losses"][-1]
         except (KeyError, IndexError, TypeError, ValueError) as error:
+            path = run.folder / "metrics.jsonl"
             raise UserError(f"{path} is damaged in line {number} ({one_line(error)}); train the run again") from None
-    loss, violations, multipliers = (_floats([values[i] for values in train.values()]) for i in range(3))
+    loss, violations, multipliers = (floats([values[i] for values in train.values()]) for i in range(3))
     layers = (-1, num_layers + 1)
     return Curves(
         np.asarray(list(train), np.int64), loss, violations.reshape(layers), multipliers.reshape(layers),
-        np.asarray(list(validation), np.int64), _floats(list(validation.values())),
+        np.asarray(list(validation), np.int64), floats(list(validation.values())),
     )  # fmt: skip
-
-
-def _floats(values: Any) -> Array:
-    """A number, a list, or a list of lists as floats; what is not a finite number (None, inf) becomes NaN."""
-    numbers = np.asarray(values, dtype=np.float64)
-    return np.where(np.isfinite(numbers), numbers, np.nan)

@@ -1,7 +1,6 @@
 """Reports on supervised runs: one table of networks, curves of training, and predictions for scenes beside labels."""
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,13 +10,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from ..config.errors import UserError
+from ..config.run import FREE
 from ..data.pictures import NOT_COUNTED
-from ..metrics import Predictions, read_metrics, read_predictions
-from ..system.run_files import read_object
-from ..system.terminal import Table, as_text
+from ..metrics import Predictions, read_predictions
+from ..system.terminal import Table
 from . import Block, Picture, Report
-from .panels import MARKERS, WIDTH, png, tidy
-from .read import check_folders, flat
+from .panels import MARKERS, WIDTH, tidy
+from .record import Run, flat, read_runs
 
 UNCOUNTED = (0.0, 0.0, 0.0)
 
@@ -29,28 +28,23 @@ class Measure(NamedTuple):
     title: str
 
 
-class Run(NamedTuple):
-    """One evaluated run."""
-
-    folder: Path
-    config: dict[str, Any]
-    evaluation: dict[str, Any]
-    metrics: list[dict[str, Any]]
-
-    def rows(self, kind: str) -> list[dict[str, Any]]:
-        """Rows of metrics.jsonl of one kind: train or validation."""
-        return [row for row in self.metrics if row["kind"] == kind]
-
-
+ACCURACY = (Measure("accuracy", "accuracy %"),)
+SEGMENTATION = (
+    Measure("intersection_over_union", "mIoU %"),
+    Measure("class_accuracy", "mAcc %"),
+    Measure("accuracy", "aAcc %"),
+)
 Rows = Mapping[str, Sequence[Run]]  # of the table, by name: runs that differ by the seed alone
 
 
-def supervised(measures: Sequence[Measure], *, pictured: bool = False) -> Callable[[Sequence[Path]], Report]:
-    """The reports of a kind whose table shows these measures, curves being of the first one.
+def images(folders: Sequence[Path]) -> Report:
+    """The report on runs on images: accuracies, and curves of training."""
+    return _report(folders, ACCURACY)
 
-    With ``pictured``, runs keep `Predictions`: those of each row's first run are drawn beside the labels.
-    """
-    return functools.partial(_report, measures=measures, pictured=pictured)
+
+def scenes(folders: Sequence[Path]) -> Report:
+    """The same on scenes, by three measures; predictions of each row's first run are drawn beside the labels."""
+    return _report(folders, SEGMENTATION, pictured=True)
 
 
 def draw_predictions(found: Mapping[str, Predictions], class_names: Sequence[str]) -> Figure:
@@ -71,25 +65,29 @@ def draw_predictions(found: Mapping[str, Predictions], class_names: Sequence[str
     return figure
 
 
-def _report(folders: Sequence[Path], *, measures: Sequence[Measure], pictured: bool) -> Report:
-    check_folders(folders)
-    runs = [_read(folder) for folder in folders]
+def _report(folders: Sequence[Path], measures: Sequence[Measure], *, pictured: bool = False) -> Report:
+    """A table of the measures, and curves of the first one."""
+    runs = read_runs(folders)
     _check_comparable(runs)
     rows = _grouped(runs)
     summary = {name: _summarise(group, measures) for name, group in rows.items()}
     table = _table(summary, measures, runs[0].evaluation["num_examples"])
     how = f"{measures[0].title} on the validation split, and how long the equilibrium took, against training steps."
-    blocks: list[Block] = [Picture("curves", how, png(_curves(rows, measures[0]))), table]
+    blocks: list[Block] = [Picture("curves", how, _curves(rows, measures[0])), table]
     if pictured:
-        scenes = "Scenes of the test split, their labels, and predictions."
-        blocks.append(Picture("predictions", scenes, png(_predictions(rows))))
+        shown = "Scenes of the test split, their labels, and predictions."
+        blocks.append(Picture("predictions", shown, _predictions(rows)))
     title = ", ".join(dict.fromkeys(run.config["experiment"] for run in runs))
-    return Report(title, [("", blocks)], summary, [as_text(table)])
+    return Report(title, [("", blocks)], summary, tables=[table], floor=_floor(runs[0], measures))
 
 
-def _read(folder: Path) -> Run:
-    config, evaluation = (read_object(folder / name) for name in ("config.json", "evaluation.json"))
-    return Run(folder, config, evaluation, read_metrics(folder / "metrics.jsonl"))
+def _floor(run: Run, measures: Sequence[Measure]) -> str:
+    """The measures of always the commonest class of the test split."""
+    counts = np.sum(run.evaluation["confusion"], axis=1)
+    share, classes = counts.max() / max(counts.sum(), 1), max(np.count_nonzero(counts), 1)
+    found = {"accuracy": share, "class_accuracy": 1 / classes, "intersection_over_union": share / classes}
+    figures = ", ".join(f"{one.title.removesuffix(' %')} {found[one.name]:.2%}" for one in measures)
+    return f"{figures}, of always the commonest class."
 
 
 def _check_comparable(runs: Sequence[Run]) -> None:
@@ -108,7 +106,7 @@ def _check_comparable(runs: Sequence[Run]) -> None:
 def _grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Runs by what their configurations say but for the seed; named by experiment and what tells them apart."""
     found: dict[str, list[Run]] = {}
-    configs = [{**flat(run.config), "seed": None, "out": None} for run in runs]
+    configs = [{**flat(run.config), **FREE, "seed": None} for run in runs]
     for run, config in zip(runs, configs, strict=True):
         others = [other for other in configs if other["experiment"] == config["experiment"]]
         keys = {key for other in others for key in (*other, *config) if other.get(key) != config.get(key)}

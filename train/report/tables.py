@@ -10,7 +10,8 @@ import numpy as np
 from ..system.run_files import without_folders
 from ..system.terminal import Table
 from .groups import METHOD_NAMES, Setting, Variant
-from .read import LOSS, RMSE, Array, Run, flat
+from .read import LOSS, RMSE
+from .record import Array, Run, flat
 
 ENFORCED = (
     " Multipliers and slacks are those of the checkpoint's step; mult. x viol.: of the tightened bounds that training "
@@ -29,7 +30,17 @@ def score_table(setting: Setting) -> Table:
     if setting.score is LOSS:
         scores = [(variant.title, f"{variant.scores().mean():.4g}") for variant in setting.variants]
         return Table(f"Loss of the last layer, test split, {setting.title}", ("method", "loss"), tuple(scores))
-    return _rmse_table(setting) if setting.score is RMSE else _accuracy_table(setting)
+    rmse = setting.score is RMSE
+    columns = {"noisy input": _numbers(setting.of_input(), 2)} if rmse else {}
+    for one in setting.variants:
+        columns[with_seeds(one)] = [ranged(column if rmse else 100 * column, 2) for column in one.scores().T]
+    gammas = [f"{gamma:g}" + (" *" if gamma == setting.train_gamma else "") for gamma in setting.gammas]
+    rows = list(zip(gammas, *columns.values(), strict=True))
+    if not rmse and len(_tested(setting)) > 1:
+        rows.append(("area", *(ranged(variant.areas(), 3) for variant in setting.variants)))
+    title = "RMSE" if rmse else "Accuracy (%)"
+    note = _rmse_note(setting) if rmse else _accuracy_note(setting)
+    return Table(f"{title} against test gamma, {setting.title}", ("test gamma", *columns), tuple(rows), note)
 
 
 def feasibility_table(setting: Setting, variant: Variant) -> Table:
@@ -161,8 +172,17 @@ def runs_table(runs: Sequence[Run]) -> Table:
         counts = (
             "-" if step is None else str(step) for step in (run.status.get("steps"), run.evaluation.get("best_step"))
         )
-        state, feasible = str(run.status.get("state", "unknown")), "yes" if run.evaluation["feasible"] else "no"
-        rows.append((run.name, state, *counts, feasible, *(column[place] for column in values.values())))
+        found = run.evaluation.get("feasible")  # None of tasks without layers
+        feasible = "-" if found is None else "yes" if found else "no"
+        rows.append(
+            (
+                run.name,
+                str(run.status.get("state", "unknown")),
+                *counts,
+                feasible,
+                *(column[place] for column in values.values()),
+            )
+        )
     marked = {
         (place, len(header) + column)
         for column, field in enumerate(values)
@@ -207,33 +227,17 @@ def with_seeds(variant: Variant) -> str:
     return variant.title + (f", {seeds} seeds" if seeds > 1 else "")
 
 
-def _rmse_table(setting: Setting) -> Table:
-    columns = {"noisy input": _numbers(setting.of_input(), 2)}
-    columns |= {with_seeds(one): [ranged(column, 2) for column in one.scores().T] for one in setting.variants}
+def _rmse_note(setting: Setting) -> str:
     plain = " plain: method erm, no constraints." if setting.of("erm") else ""
     several = any(len(variant.runs) > 1 for variant in setting.variants)
-    return Table(
-        title=f"RMSE against test gamma, {setting.title}",
-        header=("test gamma", *columns),
-        rows=tuple(zip(_gammas(setting), *columns.values(), strict=True)),
-        note=f"RMSE on the 0-255 scale, lower is better. * training gamma.{plain}"
-        + (" Mean over the seeds, smallest and largest in brackets." if several else ""),
-    )
+    seeds = " Mean over the seeds, smallest and largest in brackets." if several else ""
+    return f"RMSE on the 0-255 scale, lower is better. * training gamma.{plain}{seeds}"
 
 
-def _accuracy_table(setting: Setting) -> Table:
-    columns = {with_seeds(one): [ranged(100 * column, 2) for column in one.scores().T] for one in setting.variants}
-    rows, area = list(zip(_gammas(setting), *columns.values(), strict=True)), ""
-    if len(_tested(setting)) > 1:
-        rows.append(("area", *(ranged(variant.areas(), 3) for variant in setting.variants)))
-        span = _span(setting)
-        area = f" Area: under the accuracy over test gamma {span}, by trapezoids, not divided by the range."
-    note = f"* training gamma.{area} Several seeds: mean [smallest, largest]."
-    return Table(f"Accuracy (%) against test gamma, {setting.title}", ("test gamma", *columns), tuple(rows), note)
-
-
-def _gammas(setting: Setting) -> list[str]:
-    return [f"{gamma:g}" + (" *" if gamma == setting.train_gamma else "") for gamma in setting.gammas]
+def _accuracy_note(setting: Setting) -> str:
+    span = f" Area: under the accuracy over test gamma {_span(setting)}, by trapezoids, not divided by the range."
+    area = span if len(_tested(setting)) > 1 else ""
+    return f"* training gamma.{area} Several seeds: mean [smallest, largest]."
 
 
 def _set_apart(own: Variant | None, plain: Variant | None) -> str:

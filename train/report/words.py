@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from .groups import METHOD_NAMES, Setting, Variant, group, unlike
-from .read import ACCURACY, LOSS, METHODS, RMSE, Array, Run
+from .read import ACCURACY, LOSS, METHODS, RMSE, Run
+from .record import Array
 from .tables import number
 
 # Differences of mean RMSE below this fraction are called equal: less than the step between two evaluations.
@@ -43,6 +44,15 @@ def opening(settings: Sequence[Setting], runs: Sequence[Run]) -> str:
         f"called feasible if every layer's loss on the held-out data is within {first.values('tolerance'):.0%} of its "
         "bound."
     )
+
+
+def floor(setting: Setting) -> str:
+    """The score without a model: that of the noisy input, or of a class drawn at random; of a loss there is none."""
+    if setting.score is RMSE:
+        gamma, rmse = setting.gammas[setting.training_index], setting.of_input()[setting.training_index]
+        return f"RMSE {_rmse(rmse)} at test gamma {gamma:g}, of the noisy input itself."
+    classes = setting.first.evaluation.get("class_names")
+    return f"accuracy {1 / len(classes):.1%}, of a class of {len(classes)} drawn at random." if classes else ""
 
 
 def compare(setting: Setting) -> str:

@@ -12,7 +12,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from ..config.errors import UserError
 from ..config.fields import to_json, value_of, with_value
 from ..config.run import RunConfig, Tunable
-from ..report.read import flat
+from ..report.record import flat
 
 NONE = "none"
 FORMS = "LOW:HIGH, LOW:HIGH:COUNT, or values with commas between"

@@ -13,6 +13,9 @@ from .mesh import keep_rows
 SampleLosses = Float[Array, "samples layers_and_one"]
 # (params, batch, probe) -> (losses of every sample, other figures of the samples), a row a sample
 Losses = Callable[[Any, Any, Any], tuple[SampleLosses, Mapping[str, Array]]]
+ObjectiveOfLosses = Callable[[SampleLosses], tuple[Array, Any]]  # losses of the whole batch -> (value, extras)
+# (value, extras, losses of every sample, other figures), (gradient in the parameters, gradient in the probe)
+Found = tuple[tuple[Array, Any, SampleLosses, Mapping[str, Array]], tuple[Any, Any]]
 
 # What the backward pass finds stored; all else it computes again. None: nothing is computed again.
 POLICIES: dict[Remat, Callable[..., Any] | None] = {
@@ -31,14 +34,14 @@ def rematerialised(function: Callable[..., Any], remat: Remat) -> Callable[..., 
 
 def loss_gradient(
     losses: Losses,
-    objective: Callable[[SampleLosses], tuple[Array, Any]],
+    objective: ObjectiveOfLosses,
     params: Any,
     batch: Any,
     probe: Callable[[int], Any],
     *,
     parts: int = 1,
     affine: bool | Bool[Array, ""] = False,
-) -> tuple[tuple[Array, Any, SampleLosses, Mapping[str, Array]], tuple[Any, Any]]:
+) -> Found:
     r"""Value and extras of an objective of losses; the samples' losses and figures; gradients in parameters and probe.
 
     In parts it is exact for any objective, also one that is nonlinear over the batch, as a tail of the samples is:
@@ -61,25 +64,10 @@ def loss_gradient(
     rows = jax.tree.leaves(batch)[0].shape[0]
     probed = probe(rows // parts)
     if parts == 1:
-
-        def whole_batch(params: Any, probed: Any) -> tuple[Array, tuple[Any, Array, Mapping[str, Array]]]:
-            samples, figures = losses(params, batch, probed)
-            value, extras = objective(samples)
-            return value, (extras, samples, figures)
-
-        (value, seen), gradients = jax.value_and_grad(whole_batch, (0, 1), has_aux=True)(params, probed)
-        return (value, *seen), gradients
+        return _undivided(losses, objective, params, batch, probed)
     divided = in_parts(batch, parts)
     weights, _ = jax.grad(objective, has_aux=True)(_losses_so_far(losses, params, divided, probed, rows, affine))
-
-    def add(gradient: Any, part: tuple[Any, Array]) -> tuple[Any, tuple[Array, Mapping[str, Array], Any]]:
-        own = lambda params, probed: losses(params, part[0], probed)  # noqa: E731
-        samples, pull, figures = jax.vjp(own, params, probed, has_aux=True)
-        found, in_probe = pull(part[1])
-        return jax.tree.map(jnp.add, gradient, found), (samples, figures, in_probe)
-
-    zero = jax.tree.map(jnp.zeros_like, params)
-    gradient, (samples, figures, in_probe) = jax.lax.scan(add, zero, (divided, in_parts(weights, parts)))
+    gradient, (samples, figures, in_probe) = _added_up(losses, params, probed, (divided, in_parts(weights, parts)))
     samples, figures = whole(samples), whole(figures)
     return (*objective(samples), samples, figures), (gradient, in_probe)
 
@@ -100,6 +88,30 @@ def in_parts(batch: Any, parts: int) -> Any:
 def whole(divided: Any) -> Any:
     """The batch that `in_parts` divided."""
     return jax.tree.map(lambda part: jnp.reshape(jnp.swapaxes(part, 0, 1), (-1, *part.shape[2:])), divided)
+
+
+def _undivided(losses: Losses, objective: ObjectiveOfLosses, params: Any, batch: Any, probed: Any) -> Found:
+    """`loss_gradient` of a batch in one part, by one backward pass."""
+
+    def of_batch(params: Any, probed: Any) -> tuple[Array, tuple[Any, Array, Mapping[str, Array]]]:
+        samples, figures = losses(params, batch, probed)
+        value, extras = objective(samples)
+        return value, (extras, samples, figures)
+
+    (value, seen), gradients = jax.value_and_grad(of_batch, (0, 1), has_aux=True)(params, probed)
+    return (value, *seen), gradients
+
+
+def _added_up(losses: Losses, params: Any, probed: Any, parts: tuple[Any, Array]) -> tuple[Any, tuple[Any, Any, Any]]:
+    """The weighted gradient, added up over batches and weights in parts; and what every part has of its own."""
+
+    def add(gradient: Any, part: tuple[Any, Array]) -> tuple[Any, tuple[Array, Mapping[str, Array], Any]]:
+        own = lambda params, probed: losses(params, part[0], probed)  # noqa: E731
+        samples, pull, figures = jax.vjp(own, params, probed, has_aux=True)
+        found, in_probe = pull(part[1])
+        return jax.tree.map(jnp.add, gradient, found), (samples, figures, in_probe)
+
+    return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), parts)
 
 
 def _losses_so_far(

@@ -1,4 +1,4 @@
-"""What the machine is and has: versions and hardware, memory, where programs are kept, what XLA is told.
+"""What the machine is and has: versions and hardware, memory, where programs are kept, what XLA is told, traces.
 
 JAX is imported where it is asked, so that a command line that is refused does not wait for it.
 """
@@ -10,12 +10,13 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config.errors import UserError
+from ..config.run import Profile
 
 if TYPE_CHECKING:
     from jax.stages import Compiled
@@ -26,6 +27,7 @@ SIMULATED = "xla_force_host_platform_device_count"
 # they wait for one another until XLA ends the process, and of many processes Gloo ends them with an error.
 ONE_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container; says "max" where there is none
+Log = Callable[[str], None]
 CLOSED = "Event loop is closed"  # TensorStore, of each array of it that comes late
 
 
@@ -137,6 +139,50 @@ def quiet_saves() -> Iterator[None]:
     finally:
         sys.unraisablehook = before
         logger.removeFilter(speaks)
+
+
+class Profiler:
+    """Starts and ends a trace of some steps of a run, for TensorBoard or Perfetto; None for no trace."""
+
+    def __init__(self, profile: Profile | None, folder: Path, log: Log):
+        self._profile, self._folder, self._log, self._tracing = profile, folder, log, False
+
+    def at(self, done: int, state: Any) -> None:
+        """To be called before the first step and after every one, with how many steps are done and what they left."""
+        if self._profile is None:
+            return
+        import jax
+
+        first, last = self._profile
+        if done >= last:
+            if not self._tracing:  # a run that goes on from beyond them
+                self._log(f"--profile: steps {first} to {last} are done already; no trace")
+            self.end(state)
+            self._profile = None
+        elif not self._tracing and done >= first - 1:
+            jax.block_until_ready(state)  # what was dispatched before is none of the trace's
+            jax.profiler.start_trace(self._folder)
+            self._tracing = True
+
+    def end(self, state: Any = None) -> None:
+        """Ends the trace if there is one, when the device has come to the state."""
+        if self._tracing:
+            import jax
+
+            jax.block_until_ready(state)
+            jax.profiler.stop_trace()
+            self._tracing = False
+            self._log(f"{self._folder}: a trace; `tensorboard --logdir` (plug-in xprof) or ui.perfetto.dev shows it")
+
+
+@contextlib.contextmanager
+def profiling(profile: Profile | None, folder: Path, log: Log) -> Iterator[Profiler]:
+    """A profiler whose trace ends with the context at the latest, also where a run fails."""
+    profiler = Profiler(profile, folder, log)
+    try:
+        yield profiler
+    finally:
+        profiler.end()
 
 
 def made_by(path: str, argument: Any, option: str) -> Any:

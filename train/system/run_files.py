@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ..config.errors import UserError
+from ..config.errors import UserError, one_line
 from .storage import overwrite, write_all
 
 PATHS = re.compile(r"(?<![\w:/.~])~?/(?:[^\s/'\"]+/)*([^\s/'\"]+)/?")
@@ -81,12 +81,6 @@ def way_out(path: Path) -> str:
     if path.name == "status.json":
         return "restore it, or delete it and give the command of the run again: it goes on from its checkpoints"
     return "restore it, or move the run folder away and train again"
-
-
-def one_line(error: Exception) -> str:
-    """What an error says, in one line."""
-    text = " ".join(str(error).split())
-    return f"missing {text}" if isinstance(error, KeyError) else text or type(error).__name__
 
 
 def without_folders(value: Any) -> Any:

@@ -10,8 +10,8 @@ from ..config.checks import check_epochs
 from ..config.constraints import ConstrainedConfig
 from ..config.errors import UserError
 from ..constraints import DescentConstraints
+from ..optimizers import make_optimizer
 from ..sharding.mesh import make_mesh, put_beside
-from ..step import make_optimizer
 from ..system.distributed import fetch
 from ..task import Row, Training
 

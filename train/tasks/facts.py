@@ -1,48 +1,20 @@
-"""What tasks need of their data, and stand-ins that say the same where there are none: to predict, and to measure."""
+"""Stand-ins for data, which say of them what a task needs to predict and to be measured."""
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 MANY = 1 << 30  # more examples than any batch has
 
 
-class VideoShape(Protocol):
-    """What the task needs of its data: those of `train.data.video`, or a benchmark's stand-in."""
-
-    @property
-    def pixel_std(self) -> float:
-        """Standard deviation of the clean train pixels, in [0, 1]."""
-        ...
-
-    @property
-    def num_tokens(self) -> int:
-        """Frames of a sequence."""
-        ...
-
-    @property
-    def token_dim(self) -> int:
-        """Pixels of a patch."""
-        ...
-
-    def num_sequences(self, split: str) -> int:
-        """How many sequences a split has."""
-        ...
-
-    def batches(
-        self, split: str, *, batch_size: int, seed: int, start_step: int = 0, rows: np.ndarray | None = None
-    ) -> Iterator[Any]:
-        """Batches of a split without end."""
-        ...
-
-    def examples(self, split: str, *, batch_size: int) -> Iterator[Any]:
-        """Every sequence of a split once."""
-        ...
-
-
 class VideoFacts(NamedTuple):
-    """Stands in for data that are not there."""
+    """Stands in for `train.data.video`'s data.
+
+    Attributes:
+      pixel_std: standard deviation of the clean train pixels, in [0, 1].
+      num_tokens: frames of a sequence.
+      token_dim: pixels of a patch.
+    """
 
     pixel_std: float
     num_tokens: int
@@ -51,16 +23,6 @@ class VideoFacts(NamedTuple):
     def num_sequences(self, split: str) -> int:
         """More than any batch."""
         return MANY
-
-    def batches(
-        self, split: str, *, batch_size: int, seed: int, start_step: int = 0, rows: np.ndarray | None = None
-    ) -> Iterator[Any]:
-        """None."""
-        return iter(())
-
-    def examples(self, split: str, *, batch_size: int) -> Iterator[Any]:
-        """None."""
-        return iter(())
 
 
 class ImageFacts(NamedTuple):

@@ -14,18 +14,17 @@ from jaxtyping import Array, Float
 
 from unroll_jax.fixed_point import EquilibriumInfo, Probe
 
-from ..config.data import ImageConfig
 from ..config.errors import UserError
 from ..config.images import SceneTaskConfig, SupervisedConfig
-from ..data import images, scenes
-from ..data.augmentation import normalise
+from ..data import images
+from ..data.augmentation import flip_and_crop, flip_and_shift, normalise
 from ..data.pictures import picture_of
 from ..data.splits import SPLITS
 from ..metrics import Predictions, write_predictions
 from ..numbers import numbers
+from ..optimizers import make_optimizer
 from ..sharding.mesh import gathered, make_mesh
 from ..sharding.parts import rematerialised
-from ..step import make_optimizer
 from ..task import Log, Params, PlainRisk, Row, SampleLosses, Task, Training, Validation
 from .common import check_batch_size, num_parameters, on_batches
 from .facts import ImageFacts
@@ -96,7 +95,7 @@ class ImageTask(Task):
         """Flipped, and shifted or cropped."""
         if not self.config.augment:
             return batch
-        augment = scenes.augment if isinstance(self.config, SceneTaskConfig) else images.augment
+        augment = flip_and_crop if isinstance(self.config, SceneTaskConfig) else flip_and_shift
         return type(batch)(*augment(key, batch.images, batch.labels))
 
     def counts(self, batch: Any) -> Float[Array, "samples"]:
@@ -246,9 +245,7 @@ class ImageTask(Task):
 
 def open_images(config: SupervisedConfig, log: Log) -> ImageTask:
     """The task on the data of its configuration."""
-    data: Any = (
-        images.load(config.data, log=log) if isinstance(config.data, ImageConfig) else scenes.load(config.data, log=log)
-    )
+    data: Any = images.load(config.data, log=log)
     if config.train_examples is not None:
         try:
             data.keep("train", config.train_examples)

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..config.checks import check_depth
 from ..config.errors import UserError
 from ..config.own import OwnConfig
 from ..data.reader import in_order, read_ahead, shuffled
+from ..sharding.parts import rematerialised
 from ..task import Batch, Params, Row, SampleLosses, Task, Validation
 from .common import (
     check_batch_size,
@@ -24,6 +26,7 @@ from .common import (
 
 Arrays = Mapping[str, np.ndarray]  # with a row a sample
 LayerLosses = Callable[[Params, Batch], SampleLosses]
+NO_NUMBERS = "OSUMm"  # kinds of dtypes: objects, texts, times
 
 
 class OwnTask(Task):
@@ -39,7 +42,8 @@ class OwnTask(Task):
       config: how.
 
     Raises:
-      UserError: if arrays have different numbers of rows, losses are of another shape, or a number is not allowed.
+      UserError: if arrays are none, lack names or have different numbers of rows, losses are of another shape, or a
+        number is not allowed.
     """
 
     def __init__(
@@ -52,18 +56,19 @@ class OwnTask(Task):
         test: Arrays | None = None,
         config: OwnConfig | None = None,
     ):
-        self._config, self._init, self._losses = config or OwnConfig(), init, layer_losses
+        config = OwnConfig() if config is None else config
+        _check_kinds(init, layer_losses, config)
+        self._config, self._init, self._losses = config, init, layer_losses
         self._splits = {"train": train, "validation": validation, "test": validation if test is None else test}
-        sizes = {split: _rows(split, arrays) for split, arrays in self._splits.items()}
-        check_batch_size(self.config.batch_size, sizes["train"], "samples")
-        two = {name: jax.ShapeDtypeStruct((2, *array.shape[1:]), array.dtype) for name, array in train.items()}
-        shape = jax.eval_shape(lambda batch: layer_losses(init(jax.random.key(0)), batch), two).shape
-        if len(shape) != 2 or shape[0] != 2 or shape[1] < 2:
-            raise UserError(f"layer_losses must be of shape (samples, L + 1) with L >= 1, got {shape} for 2 samples")
-        self.num_layers, self._sizes = shape[1] - 1, sizes
+        for split, arrays in self._splits.items():
+            _check_arrays(split, arrays, train)
+        self._sizes = {split: _rows(split, arrays) for split, arrays in self._splits.items()}
+        check_batch_size(self.config.batch_size, self._sizes["train"], "samples")
+        self.num_layers = _num_layers(init, layer_losses, self._splits)
         check_depth(self.config, self.num_layers)
-        steps_an_epoch = max(sizes["train"] // self.config.batch_size, 1)
+        steps_an_epoch = max(self._sizes["train"] // self.config.batch_size, 1)
         self.training = constrained_training(self.config, num_layers=self.num_layers, steps_an_epoch=steps_an_epoch)
+        self._trained = rematerialised(layer_losses, self.config.remat)
         self._read = on_batches(layer_losses)
 
     @property
@@ -88,7 +93,7 @@ class OwnTask(Task):
     def losses(self, params: Params, batch: Batch, probe: Any) -> tuple[SampleLosses, Mapping[str, Any]]:
         """Of every sample at every layer."""
         del probe
-        return self._losses(params, batch), {}
+        return self._trained(params, batch), {}
 
     def split_losses(self, params: Params, split: str) -> np.ndarray:
         """Of every sample of a split at every layer, (N, L + 1)."""
@@ -131,6 +136,50 @@ class OwnTask(Task):
     def verdict(self, found: Row) -> str:
         """Loss of the last layer, and feasibility."""
         return f"loss {found['layer_losses'][-1]:.4g} on the test split, {feasibility_words(found)}"
+
+
+def _check_kinds(init: Any, layer_losses: Any, config: Any) -> None:
+    """Refuses arguments of `OwnTask` that are no functions, or no options."""
+    made = {"init": "key -> params", "layer_losses": "(params, batch) -> losses of shape (samples, L + 1)"}
+    for (name, needed), function in zip(made.items(), (init, layer_losses), strict=True):
+        if not callable(function):
+            raise UserError(f"{name} must be a function {needed}, got {type(function).__name__}; pass a function")
+    if not isinstance(config, OwnConfig):
+        raise UserError(f"config must be as OwnConfig(steps=1000), got {type(config).__name__}; pass an OwnConfig")
+
+
+def _check_arrays(split: str, arrays: Any, train: Arrays) -> None:
+    """Refuses what is no array of numbers by name, and a split without the names of the train split."""
+    if not isinstance(arrays, Mapping):
+        raise UserError(f"{split} must be a dict of arrays by name, got {type(arrays).__name__}; pass a dict")
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray | jax.Array):
+            given = type(array).__name__
+            raise UserError(f"{split}[{name!r}] must be an array, got {given}; pass np.asarray({split}[{name!r}])")
+        if array.ndim == 0 or array.dtype.kind in NO_NUMBERS:
+            given = f"shape {array.shape} of {array.dtype}"
+            raise UserError(f"{split}[{name!r}] must be numbers with a row a sample, got {given}; pass such an array")
+    if lacking := [str(name) for name in train if name not in arrays]:
+        raise UserError(f"{split} lacks {', '.join(lacking)}, which train has; give it arrays of the same names")
+
+
+def _num_layers(init: Callable[[jax.Array], Params], layer_losses: LayerLosses, splits: Mapping[str, Arrays]) -> int:
+    """L, as the losses of two samples have it, of which nothing is computed; it must be that of every split."""
+    needed, widths = "layer_losses must be of shape (samples, L + 1) with L >= 1", dict[int, str]()
+    for split, arrays in splits.items():
+        two = {name: jax.ShapeDtypeStruct((2, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
+        losses = jax.eval_shape(lambda batch: layer_losses(init(jax.random.key(0)), batch), two)
+        if not isinstance(losses, jax.ShapeDtypeStruct):
+            raise UserError(f"{needed}, got a {type(losses).__name__}; return one array, as jnp.stack(losses, -1) is")
+        if len(losses.shape) != 2 or losses.shape[0] != 2 or losses.shape[1] < 2:
+            raise UserError(f"{needed}, got {losses.shape} for 2 samples of {split}")
+        if not jnp.issubdtype(losses.dtype, jnp.floating):
+            raise UserError(f"layer_losses must be floating, got {losses.dtype}; return what has a gradient")
+        widths.setdefault(losses.shape[1], split)
+    if len(widths) > 1:
+        given = " and ".join(f"{width} on {split}" for width, split in widths.items())
+        raise UserError(f"layer_losses must have as many columns on every split, got {given}; give splits alike rows")
+    return next(iter(widths)) - 1
 
 
 def _rows(split: str, arrays: Arrays) -> int:

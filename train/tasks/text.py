@@ -28,7 +28,7 @@ from .common import (
 )
 from .early_exit import Predictor, evaluate_exits, exit_times
 from .encoders import build_model
-from .material import TextMaterial, load_material
+from .material import TextMaterial, load_material, material_of
 from .reading import Prediction, Reading, SplitReading, cross_entropy, draw_noise, read_sample
 
 # Texts a batch of the evaluation: no gradient is kept, so more fit than in training.
@@ -258,6 +258,11 @@ class TextTask(Task):
 def open_text(config: TextRunConfig, log: Log) -> TextTask:
     """The task on the data of its configuration."""
     return TextTask(config, load_material(config, log))
+
+
+def text_of(config: TextRunConfig, facts: Row) -> TextTask:
+    """The task that `TextTask.facts` describes, without its data."""
+    return TextTask(config, material_of(facts))
 
 
 def _check_inputs(texts: Sequence[str], seconds: Sequence[str] | None, *, pairs: bool) -> None:

@@ -29,7 +29,7 @@ from .common import (
     num_parameters,
     on_batches,
 )
-from .facts import VideoFacts, VideoShape
+from .facts import VideoFacts
 
 Clips = Float[Array, "batch frames pixels"]
 
@@ -72,7 +72,7 @@ class VideoTask(Task):
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 4 and Appendix B.2.
     """
 
-    def __init__(self, config: VideoConfig, data: VideoShape):
+    def __init__(self, config: VideoConfig, data: Any):
         model, rank = config.model, config.model.rank
         if rank is not None and not 1 <= rank <= data.token_dim:
             raise UserError(f"--model.rank must be between 1 and the token width {data.token_dim}, got {rank}")

@@ -23,7 +23,7 @@ MASKS = {
 }
 every_form = pytest.mark.parametrize("form", ["jacobi", "softmax"])
 every_rho = pytest.mark.parametrize("rho", list(uj.RHOS))
-both_dtypes = pytest.mark.parametrize("dtype", ["float32", "float64"])
+both_dtypes = pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 
 
 def tokens(seed, shape=(6, 3), scale=1.0):

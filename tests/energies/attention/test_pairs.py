@@ -115,7 +115,9 @@ def temporary_bytes(layer, n, *batch):
     return jax.jit(jax.grad(loss)).lower(shape).compile().memory_analysis().temp_size_in_bytes
 
 
-@pytest.mark.parametrize(("rho", "form"), [("softmax", "softmax"), ("log", "jacobi")])
+@pytest.mark.parametrize(
+    ("rho", "form"), [("softmax", "softmax"), pytest.param("log", "jacobi", marks=pytest.mark.slow)]
+)
 def test_memory_is_that_of_a_block(rho, form):
     layer = uj.attention(rho=rho, form=form, block=16)
     memory = {n: temporary_bytes(layer, n) for n in (1024, 4096)}

@@ -40,7 +40,7 @@ def rounding(energy, y, x, ridge, dtype):
     return 20.0 * jnp.finfo(dtype).eps * (np.abs(energy) + pull + pairs * (1.0 + np.minimum(spread, 1.0 / 1e-3)))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("form", ["jacobi", "softmax"])
 def test_no_step_raises_its_energy(form, dtype):
     """200 points for each rho and graph, over six orders of magnitude of scale, most of them off centre."""
@@ -99,6 +99,7 @@ def program(seed):
     return jax.jit(states_and_energies)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(number=st.integers(0, 23), exponent=st.floats(-5.0, 5.0), seed=st.integers(0, 2**32 - 1))
 def test_no_option_makes_a_step_raise_its_energy(number, exponent, seed):

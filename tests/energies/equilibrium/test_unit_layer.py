@@ -141,7 +141,7 @@ def random_layers(rng, count, width):
     return y, W, U, b[:, 0], x
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
 def test_no_step_raises_the_envelope_whatever_the_weights(dtype):
     names, skips = ["relu", "tanh", "leaky_relu", "box", "group_shrinkage"], (1.0, 0.3)
     with jax.enable_x64(dtype == "float64"):

@@ -8,7 +8,7 @@ import pytest
 
 from train.config.errors import UserError
 from train.config.video import VideoConfig
-from train.search import search
+from train.search.trials import search
 from train.system.run_files import write_json
 
 
@@ -49,15 +49,15 @@ def trained(monkeypatch, clips):
             raise UserError("the loss is not finite")
 
     monkeypatch.setattr("train.tasks.video.load", lambda config, *, log: clips)
-    monkeypatch.setattr("train.search.train_run", train_run)
-    monkeypatch.setattr("train.search.parallel_coordinates", lambda *arguments: None)
-    monkeypatch.setattr("train.search.png", lambda figure: b"")
+    monkeypatch.setattr("train.search.trials.train_run", train_run)
+    monkeypatch.setattr("train.search.trials.parallel_coordinates", lambda *arguments: None)
+    monkeypatch.setattr("train.search.trials.png", lambda figure: b"")
 
     def evaluate(task, folder, *, experiment, log):
         assert task.config == configs[folder]  # as trained
         tested.append(folder)
 
-    monkeypatch.setattr("train.search.evaluate", evaluate)
+    monkeypatch.setattr("train.search.trials.evaluate", evaluate)
     return folders, tested
 
 

@@ -83,7 +83,7 @@ def test_a_mistake_on_the_command_line_is_one_line_that_names_it(capsys, argumen
 def test_the_options_of_a_file_count_in_a_search(monkeypatch, tmp_path):
     (tmp_path / "small.yaml").write_text("steps: 7\nconstraints:\n  alpha: 0.3\n")
     found = []
-    monkeypatch.setattr("train.search.search", lambda config, **options: found.append((config, options)))
+    monkeypatch.setattr("train.search.trials.search", lambda config, **options: found.append((config, options)))
     assert main(["search", "video-ut", "--config", str(tmp_path / "small.yaml"), "--batch-size", "4"]) == 0
     assert main(["search", "video-ut", "--config", str(tmp_path / "nowhere.yaml")]) == 2
     ((config, options),) = found

@@ -6,11 +6,11 @@ import pickle
 
 import pytest
 
-import train.search
+import train.search.trials
 from tests.train.search.conftest import values_of
 from train.config.errors import UserError
 from train.config.video import VideoConfig
-from train.search import open_study
+from train.search.trials import open_study
 
 RATES = {"primal-rate": "1e-5:1e-1"}
 
@@ -69,7 +69,7 @@ def test_opening_a_study_twice_gives_the_same_one(tmp_path):
 def test_an_interrupted_search_ends_like_one_left_alone(go, monkeypatch, tmp_path):
     over, trials = {**RATES, "alpha": "0.05:0.9", "resilience": "none,3,10"}, 13
     whole = go(over, "whole", trials=trials)
-    real = train.search.train_run
+    real = train.search.trials.train_run
     for after in (1, 11, 13):
         calls, name = [], f"cut in trial {after}"
 
@@ -79,7 +79,7 @@ def test_an_interrupted_search_ends_like_one_left_alone(go, monkeypatch, tmp_pat
                 raise KeyboardInterrupt
             return real(*arguments, **options)
 
-        monkeypatch.setattr("train.search.train_run", interrupted)
+        monkeypatch.setattr("train.search.trials.train_run", interrupted)
         with pytest.raises(KeyboardInterrupt):
             go(over, name, trials=trials)
         assert go(over, name, trials=trials) == whole, name

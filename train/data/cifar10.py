@@ -1,4 +1,4 @@
-"""Small labelled images: the digits that scikit-learn ships, and CIFAR-10 in its binary version."""
+"""CIFAR-10 in its binary version: six files of small labelled images, in a folder or an archive."""
 
 import contextlib
 from collections.abc import Iterable, Iterator
@@ -7,14 +7,9 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from ..config.errors import UserError
-from .files import Download, Log, fingerprint_files, fingerprint_program, open_tar
+from .files import Download, Log, fingerprint_files, open_tar
 from .pictures import LabelledImages, PictureSet
 from .prepare import Source
-from .splits import hold_out
-
-# Of the 1,797 digits 1,197 train, 200 validate and 400 test.
-NUM_VALIDATION, NUM_TEST = 200, 400
-HIGHEST = 16.0  # of scikit-learn's grey levels
 
 # CIFAR-10: six files of 10,000 records, a class and 32 x 32 x 3 pixels, channels first.
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -31,23 +26,6 @@ SHAPE = (32, 32, 3)
 RECORD_BYTES = 1 + 32 * 32 * 3
 # The Python version holds pickles, which can run any code when they are read.
 PYTHON_VERSION = ("cifar-10-python.tar.gz", "cifar-10-batches-py", "data_batch_1", "batches.meta")
-
-
-@contextlib.contextmanager
-def open_digits(_: Path, __: Log) -> Iterator[PictureSet[LabelledImages]]:
-    """The digits in three fixed splits, each with its share of every class."""
-    from sklearn.datasets import load_digits  # takes a second, and is needed only to prepare
-
-    images, labels = load_digits(return_X_y=True)
-    images = np.rint(images * (255.0 / HIGHEST)).astype(np.uint8).reshape(-1, 8, 8, 1)
-    rest, test = hold_out(labels, NUM_TEST / len(labels))
-    stay, held_out = hold_out(labels[rest], NUM_VALIDATION / len(rest))
-    splits = {"train": rest[stay], "validation": rest[held_out], "test": test}
-    yield PictureSet(
-        tuple(str(digit) for digit in range(10)),
-        (8, 8, 1),
-        {split: LabelledImages(labels[numbers], images[numbers].__getitem__) for split, numbers in splits.items()},
-    )
 
 
 def fingerprint_cifar10(root: Path) -> str:
@@ -145,5 +123,4 @@ def _images(files: list[np.ndarray]) -> LabelledImages:
     return LabelledImages(np.concatenate([records[:, 0] for records in files]).astype(np.int64), read)
 
 
-DIGITS = Source(fingerprint_program(__file__, "scikit-learn"), open_digits)
 CIFAR10 = Source(fingerprint_cifar10, open_cifar10, "cifar-10-binary.tar.gz or its folder", DOWNLOAD)

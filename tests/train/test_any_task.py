@@ -1,0 +1,256 @@
+"""Tasks of any make, by the protocol alone: trained, evaluated, reported, loaded and exported as ours are."""
+
+import dataclasses
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from train import load
+from train.__main__ import main
+from train.config.constraints import ConstrainedConfig, ConstraintConfig
+from train.config.errors import UserError
+from train.config.fields import check_fields
+from train.config.run import RunConfig, run_rules
+from train.evaluate import evaluate
+from train.export import export
+from train.main import fit
+from train.metrics import read_metrics
+from train.report.kinds import write_report
+from train.runs import read_config
+from train.sharding.mesh import make_mesh
+from train.task import PlainRisk, Row, Task, Training, Validation
+from train.tasks.common import constrained_training
+
+
+@dataclasses.dataclass(frozen=True)
+class MeanConfig(RunConfig):
+    """Options of every run, and one of its own."""
+
+    task: ClassVar[str] = "mean"
+    metric: ClassVar[str] = "squared error"
+
+    target: float = 1.0
+
+    def check(self):
+        check_fields(self, run_rules(self))
+
+    def label(self):
+        return f"seed{self.seed}"
+
+    def describe(self):
+        return "a mean"
+
+
+class Mean(Task):
+    """A number that descends to a target; without layers and constraints."""
+
+    num_layers = 0
+
+    def __init__(self, config=MeanConfig()):
+        self._config = config
+        self.training = Training(PlainRisk(), optax.sgd(0.1), 20, 10, make_mesh(None, batch_size=64, accumulate=1))
+
+    @property
+    def config(self):
+        return self._config
+
+    def again(self, config):
+        return type(self)(config)
+
+    def init(self, key):
+        return jnp.zeros(())
+
+    def batches(self, start_step, rows):
+        while True:
+            yield np.full(64, self.config.target, np.float32)
+
+    def losses(self, params, batch, probe):
+        return (params - batch)[:, None] ** 2, {}
+
+    def validate(self, params, multipliers):
+        return Validation(np.asarray((params - np.full((1, 1), self.config.target)) ** 2), {})
+
+    def evaluate(self, params, folder) -> tuple[Row, Any]:
+        return {"mean": float(params), "halves": [0.5, float(params) / 2]}, None
+
+    def found(self):
+        return {}
+
+    def facts(self):
+        return {}
+
+    def predict(self, params, inputs):
+        return inputs * float(params)
+
+    def verdict(self, found):
+        return f"the mean is {found['mean']:.1f}"
+
+
+@dataclasses.dataclass(frozen=True)
+class StepsConfig(ConstrainedConfig):
+    """Options of constrained training."""
+
+    task: ClassVar[str] = "steps"
+    metric: ClassVar[str] = "squared error"
+
+    steps: int = 4
+    validate_every: int = 2
+    constraints: ConstraintConfig = dataclasses.field(
+        default_factory=lambda: ConstraintConfig(alpha=(0.1,), reference=None)
+    )
+
+    def check(self):
+        check_fields(self, run_rules(self))
+
+    def label(self):
+        return f"{self.method}-seed{self.seed}"
+
+
+class Steps(Mean):
+    """Two layers under descent constraints, whose evaluation says nothing of noise and method."""
+
+    num_layers = 2
+
+    def __init__(self, config=StepsConfig()):
+        self._config = config
+        self.training = constrained_training(config, num_layers=2, steps_an_epoch=1)
+
+    def init(self, key):
+        return jnp.zeros(2)
+
+    def batches(self, start_step, rows):
+        while True:
+            yield np.ones(self.config.batch_size, np.float32)
+
+    def losses(self, params, batch, probe):
+        places = jnp.concatenate([jnp.zeros(1), jnp.cumsum(params)])
+        return (places - batch[:, None]) ** 2, {}
+
+    def _read(self, params):
+        return np.asarray(self.losses(params, jnp.ones(4), None)[0])
+
+    def validate(self, params, multipliers):
+        return Validation(self._read(params), {})
+
+    def evaluate(self, params, folder):
+        return {"mean": float(params.sum())}, self._read(params)
+
+
+def quiet(line):
+    pass
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The finished run of a `Mean`."""
+    return fit(Mean(), out=tmp_path_factory.mktemp("mean") / "run", log=quiet)[0]
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """A copy of it."""
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+def test_a_task_of_any_make_is_trained_evaluated_and_reported(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    log = []
+    (folder,) = fit(Mean(), log=log.append)
+    assert folder == Path("runs/mean/seed0")
+    found = read(folder / "evaluation.json")
+    assert found["mean"] == pytest.approx(1.0 - 0.8**20)
+    assert found["best_step"] == 20
+    assert [row["loss"] for row in read_metrics(folder / "metrics.jsonl")][:2] == pytest.approx([1.0, 0.64])
+    assert any(line.startswith("mean ") and line.endswith(" 0.9885") for text in log for line in text.splitlines())
+    assert read(folder / "report" / "summary.json")["runs"] == [
+        {"run": "seed0", **{key: read(folder / "status.json").get(key) for key in
+                            ("state", "steps", "compile_seconds", "messages")}, **found}
+    ]  # fmt: skip
+    pictures = {path.name for path in (folder / "report").glob("*.png")}
+    assert pictures == {"loss.png"}
+    assert "0.5, 0.4942" in (folder / "report" / "index.html").read_text()
+
+
+def test_layers_without_the_figures_of_our_tasks_are_drawn_too(tmp_path):
+    (folder,) = fit(Steps(), out=tmp_path / "run", log=quiet)
+    assert read(folder / "evaluation.json")["layer_losses"][0] == 1.0
+    assert (folder / "report" / "layer_losses.png").stat().st_size > 10_000
+
+
+def test_it_is_loaded_with_the_task(run):
+    task = Mean(MeanConfig(target=1.0))
+    found = load(run, task=task, log=quiet)
+    assert found.predict(10.0) == pytest.approx(10.0 * (1.0 - 0.8**20))
+    assert found.card["step"] == 20
+    assert read_config(run, MeanConfig) == ("mean", MeanConfig())
+
+
+def test_its_export_is_loaded_with_the_task(run, tmp_path):
+    out = export(run, tmp_path / "model", task=Mean(), log=quiet)
+    card = (out / "README.md").read_text()
+    assert 'model = load("FOLDER", task=task)' in card
+    assert re.search(r"\nmean +0\.9885\nhalves +0\.5, 0\.4942\n", card)
+    assert load(out, task=Mean(), log=quiet).predict(1.0) == pytest.approx(1.0 - 0.8**20)
+    with pytest.raises(UserError, match="field 'task' is unknown or missing, got 'mean'; pass the task itself"):
+        load(out, log=quiet)
+
+
+def test_it_is_evaluated_again(run):
+    before = (run / "evaluation.json").read_bytes()
+    (run / "evaluation.json").unlink()
+    evaluate(Mean(), run, experiment="mean", log=quiet)
+    assert (run / "evaluation.json").read_bytes() == before
+
+
+def test_several_runs_are_reported_from_the_command_line(run, trained, tmp_path, capsys):
+    assert main(["report", str(run), str(trained), "--out", str(tmp_path / "report")]) == 0
+    assert "Figures of the evaluation" in capsys.readouterr().out
+    assert len(read(tmp_path / "report" / "summary.json")["runs"]) == 2
+
+
+def test_two_tasks_are_not_reported_together(run, tmp_path):
+    config = read(run / "config.json")
+    other = shutil.copytree(run, tmp_path / "other")
+    (other / "config.json").write_text(json.dumps({**config, "task": "median"}))
+    with pytest.raises(UserError, match="are of different kinds of experiments; report them separately"):
+        write_report([run, other], tmp_path / "report", log=quiet)
+
+
+@pytest.mark.parametrize(
+    ("change", "task", "words"),
+    [
+        ({}, None, "field 'task' is unknown or missing, got 'mean'; pass the task itself if it is your own, or train"),
+        ({}, Steps(), "is of the task 'mean', got one of 'steps'; pass the task that was trained"),
+        ({"target": "far"}, Mean(), "target is 'far', which is of the wrong type"),
+        ({"momentum": 0.9}, Mean(), "field 'momentum' is unknown or missing"),
+        ({"seed": -1}, Mean(), "field 'seed' must be"),
+    ],
+)
+def test_a_folder_that_does_not_fit_the_task_is_refused_in_a_line(run, change, task, words):
+    config = read(run / "config.json")
+    (run / "config.json").write_text(json.dumps({**config, **change}))
+    with pytest.raises(UserError, match=words) as caught:
+        load(run, task=task, log=quiet)
+    assert "\n" not in str(caught.value)
+    assert str(run) in str(caught.value)
+
+
+def test_a_name_of_ours_is_refused_before_anything_is_written(tmp_path):
+    @dataclasses.dataclass(frozen=True)
+    class Ours(MeanConfig):
+        task: ClassVar[str] = "video"
+
+    with pytest.raises(UserError, match=r"Ours\.task must not be 'video', which a task of train/ is called"):
+        fit(Mean(Ours()), out=tmp_path / "run", log=quiet)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,44 @@
+"""The registry of tasks: every row names what is there, and reading it costs nothing."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from train.config.errors import UserError
+from train.config.own import OwnConfig
+from train.experiments import EXPERIMENTS
+from train.registry import TASKS, functions_of, imported
+
+ROOT = Path(__file__).resolve().parents[2]
+PARAMETERS = {"open": ["config", "log"], "rebuild": ["config", "facts"], "report": ["folders"]}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_row_goes_by_the_name_of_its_options(name):
+    assert TASKS[name].config.task == name
+
+
+@pytest.mark.parametrize("field", PARAMETERS)
+@pytest.mark.parametrize("name", [name for name, row in TASKS.items() if row.functions])
+def test_a_row_names_functions_that_are_there(name, field):
+    function = imported(getattr(TASKS[name].functions, field))
+    assert list(inspect.signature(function).parameters) == PARAMETERS[field]
+
+
+def test_every_task_but_your_own_has_an_experiment():
+    trained = {experiment.config.task for experiment in EXPERIMENTS.values()}
+    assert trained == {name for name, row in TASKS.items() if row.functions}
+
+
+def test_a_task_of_your_own_has_no_functions():
+    with pytest.raises(UserError, match="known to Python alone; pass the task itself"):
+        functions_of(OwnConfig())
+
+
+def test_reading_the_registry_imports_nothing_that_takes_time():
+    code = "import sys, train.registry; print({'jax', 'flax', 'matplotlib', 'orbax', 'tensorflow'} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"

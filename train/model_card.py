@@ -1,0 +1,77 @@
+"""The README.md of an export: what was trained, on what, how well, against what, and how to load and use it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .registry import TASKS
+from .system.terminal import Table, as_text
+from .task import Row
+
+FEASIBLE = {True: "feasible", False: "NOT feasible", None: "not known to be feasible"}
+
+
+def model_card(said: Row, tables: Sequence[Table], floor: str) -> str:
+    """The card, from what config.json of the export says, the report's tables, and the figures without a model."""
+    count = sum(int(np.prod(array["shape"])) for array in said["parameters"].values())
+    return f"""# {said["experiment"]}, step {said["step"]}
+
+- task: {said["task"]}, {count:,} parameters
+- data: {_data(said)}
+- constraints: {_constraints(said)}
+- test split: {said["evaluation"] or "not evaluated"}
+- made with: {", ".join(f"{name} {version}" for name, version in said["environment"].items())}
+{_figures(tables, floor)}
+## Use
+
+```python
+{_usage(said["task"])}
+```
+
+`config.json` holds the whole configuration, the figures of the data, and the validation of this step.
+"""
+
+
+def _data(said: Row) -> str:
+    """Source, and how many samples each split has, in the words of the task."""
+    data, found = said["config"].get("data"), said["found"]
+    source = data.get("source", "of its own") if isinstance(data, dict) else "of its own"
+    for unit in ("sequences", "examples"):
+        if isinstance(counts := found.get(unit), dict):
+            return f"{source}: {', '.join(f'{count:,} {split}' for split, count in counts.items())} {unit}"
+    return source
+
+
+def _constraints(said: Row) -> str:
+    """The bounds, whether the validation split meets them, and by how much."""
+    config, excess = said["config"], said["excess"]
+    if config.get("method") != "constrained":
+        return "none"
+    bounds = config["constraints"]
+    words = f"alpha {bounds['alpha']}, reference {bounds['reference']}: {FEASIBLE[said['feasible']]}"
+    if excess is None:
+        return words
+    room = f"{excess:.1%} over its bound" if excess > 0 else f"{-excess:.1%} below its bound"
+    return f"{words} on the validation split (the layer furthest out is {room})"
+
+
+def _figures(tables: Sequence[Table], floor: str) -> str:
+    if not tables:
+        return ""
+    beside = f"\nWithout a model: {floor}\n" if floor else ""
+    text = "\n\n".join(map(as_text, tables))
+    return f"\n## Figures of the test split\n{beside}\n```text\n{text}\n```\n"
+
+
+def _usage(task: str) -> str:
+    """Python that loads the folder and predicts; the application is `unroll_jax.train`, in a clone `train`."""
+    load = """try:
+    from unroll_jax.train import load
+except ModuleNotFoundError:  # in a clone of the repository
+    from train import load
+"""
+    row = TASKS.get(task)
+    if row is None or row.functions is None:
+        own = 'model = load("FOLDER", task=task)  # the task that was trained, of your own code'
+        return f"{load}\n{own}\nmodel.predict(...)  # see its predict"
+    return f'{load}\nmodel = load("FOLDER")\n{row.functions.predict}'

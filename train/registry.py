@@ -1,0 +1,99 @@
+"""The registry of tasks, a row each. Functions are named, and imported when they are called."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .config.errors import UserError
+from .config.images import (
+    ImageFeedForwardConfig,
+    ImageMonConfig,
+    ImageOdeConfig,
+    ImageOptEqConfig,
+    SceneFcnConfig,
+    SceneOptEqConfig,
+)
+from .config.own import OwnConfig
+from .config.run import RunConfig
+from .config.text import TextEncoderConfig, TextUnrolledConfig
+from .config.video import VideoConfig
+
+
+class Functions(NamedTuple):
+    """The functions of a task, as MODULE:NAME within train/.
+
+    Attributes:
+      open: ``(config, log) -> Task``, on its data.
+      rebuild: ``(config, facts) -> Task``, without its data, from the task's ``facts()``.
+      report: ``[run folder, ...] -> Report`` of evaluated runs.
+      predict: Python that predicts with a ``model``, for model cards.
+    """
+
+    open: str
+    rebuild: str
+    report: str
+    predict: str
+
+
+class Registered(NamedTuple):
+    """A row: the class of a task's options, and its functions; None for those of your own, which Python alone knows."""
+
+    config: type[RunConfig]
+    functions: Functions | None
+
+
+_VIDEO = Functions(
+    open="tasks.video:open_video",
+    rebuild="tasks.video:video_of",
+    report="report.constrained:video",
+    predict='frames = model.predict("clip.mp4")  # or a picture, or uint8 arrays: (frames, 160, 160) without noise',
+)
+_TEXT = Functions(
+    open="tasks.text:open_text",
+    rebuild="tasks.text:text_of",
+    report="report.constrained:text",
+    predict='(found,) = model.predict(["a text"])  # of pairs, with seconds=["another"]\n'
+    "found.label, found.probabilities[-1]  # by layer, the last one here\n"
+    "# or `unroll-jax predict FOLDER --text TEXT`, in a clone `python -m train predict ...`",
+)
+_IMAGES = Functions(
+    open="tasks.images:open_images",
+    rebuild="tasks.images:images_of",
+    report="report.supervised:images",
+    predict='found = model.predict("picture.png")  # or uint8 arrays, one or a list\nfound.label, found.probabilities',
+)
+_SCENES = _IMAGES._replace(
+    report="report.supervised:scenes",
+    predict='classes = model.predict("scene.png")  # or uint8 arrays, one or a list; the class of each pixel',
+)
+
+TASKS: dict[str, Registered] = {
+    "video": Registered(VideoConfig, _VIDEO),
+    "text-encoder": Registered(TextEncoderConfig, _TEXT),
+    "text-ut": Registered(TextUnrolledConfig, _TEXT),
+    "image-opteq": Registered(ImageOptEqConfig, _IMAGES),
+    "image-mon": Registered(ImageMonConfig, _IMAGES),
+    "image-ode": Registered(ImageOdeConfig, _IMAGES),
+    "image-dnn": Registered(ImageFeedForwardConfig, _IMAGES),
+    "segment-opteq": Registered(SceneOptEqConfig, _SCENES),
+    "segment-fcn": Registered(SceneFcnConfig, _SCENES),
+    "own": Registered(OwnConfig, None),
+}
+
+
+def functions_of(config: RunConfig) -> Functions:
+    """The functions of a configuration's task.
+
+    Raises:
+      UserError: if the task is your own.
+    """
+    for row in TASKS.values():
+        if row.functions is not None and isinstance(config, row.config):
+            return row.functions
+    raise UserError("a task of your own is known to Python alone; pass the task itself")
+
+
+def imported(place: str) -> Callable[..., Any]:
+    """The function at MODULE:NAME within train/."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(f".{module}", __package__), name)
