@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
@@ -17,6 +18,7 @@ __all__ = [
     "ADJOINTS",
     "anderson_adjoint",
     "bicgstab",
+    "bicgstab_gmres",
     "conjugate_gradient",
     "gmres",
     "neumann",
@@ -24,6 +26,9 @@ __all__ = [
     "resolve_adjoint",
     "unrolled",
 ]
+
+
+PATIENCE = 10  # iterations of BiCGStab without a better residual after which GMRES takes over
 
 
 def conjugate_gradient() -> Adjoint:
@@ -51,6 +56,30 @@ def gmres(restart: int = 20) -> Adjoint:
 def bicgstab() -> Adjoint:
     """BiCGStab: for any J with I - J invertible, in little memory."""
     return Adjoint(lambda operator, v, tol, max_steps: linear.bicgstab(operator, v, tol=tol, max_steps=max_steps))
+
+
+@typed
+def bicgstab_gmres(restart: int = 20) -> Adjoint:
+    """BiCGStab, which is the quicker, and GMRES from where it stands if it gets no further.
+
+    Raises:
+      ValueError: if restart is below 1.
+    """
+    if restart < 1:
+        raise ValueError(f"restart must be at least 1, got {restart}")
+
+    def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
+        w, info = linear.bicgstab(operator, v, tol=tol, max_steps=max_steps, patience=PATIENCE)
+
+        def again(carry: tuple[Array, SolveInfo, Array]) -> tuple[Array, SolveInfo, Array]:
+            w, before, turn = carry
+            w, after = linear.gmres(operator, v, tol=tol, max_steps=max_steps, restart=restart, start=w)
+            return w, after._replace(steps=before.steps + after.steps), turn & False
+
+        # A loop of one turn or none: under vmap it is skipped where no example needs it, as a condition would not be.
+        return jax.lax.while_loop(lambda carry: carry[2], again, (w, info, jnp.any(~info.converged)))[:2]
+
+    return Adjoint(solve)
 
 
 @typed
@@ -113,6 +142,7 @@ ADJOINTS: dict[str, Callable[..., Adjoint | Unrolled]] = {
     "conjugate_gradient": conjugate_gradient,
     "gmres": gmres,
     "bicgstab": bicgstab,
+    "bicgstab_gmres": bicgstab_gmres,
     "anderson": anderson_adjoint,
     "neumann": neumann,
     "one_step": one_step,

@@ -49,7 +49,7 @@ from unroll_jax.steps import check_state, check_step, full_precision, settle
 
 __all__ = ["EquilibriumInfo", "equilibrium"]
 
-GENERAL, SYMMETRIC = ("anderson", "gmres"), ("accelerated_gradient", "conjugate_gradient")  # solver and adjoint
+GENERAL, SYMMETRIC = ("picard_anderson", "bicgstab_gmres"), ("accelerated_gradient", "conjugate_gradient")  # solver and adjoint
 LEAST_ADJOINT_STEPS = 200  # products with J^T are cheap beside a forward solve that a cap of a few Newton steps serves
 CONTRACTING = ", or keep |W| < 1 (certificates.spectral_normalise)"  # what else to do, for layers with such weights
 

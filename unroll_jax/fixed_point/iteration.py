@@ -98,7 +98,7 @@ def run(
     def unfinished(carry: _Carry) -> Array:
         return jnp.any(carry.progress.going) & (carry.number < max_steps)
 
-    def body(carry: _Carry) -> _Carry:
+    def step(carry: _Carry, update: Callable[[Point, Any], tuple[Array, Any]]) -> _Carry:
         fz = problem.apply(carry.z)
         steps = carry.steps + carry.progress.going
         progress, residual = advance(
@@ -111,13 +111,24 @@ def run(
             floor=floor,
             patience=STALL_PATIENCE,
         )
-        z, memory = solver.update(problem, Point(carry.z, fz, residual, progress.going, carry.number), carry.memory)
+        z, memory = update(Point(carry.z, fz, residual, progress.going, carry.number), carry.memory)
         z, memory = per_example(progress.going, (z, memory), (carry.z, carry.memory))
         return _Carry(carry.number + 1, z, memory, progress, steps)
 
     progress = begin(z, norm(z) if scale is None else jnp.full_like(scale, jnp.inf))
-    start = _Carry(jnp.zeros((), jnp.int32), z, solver.init(z), progress, jnp.zeros_like(progress.since))
-    end = jax.lax.while_loop(unfinished, body, start)
+    start = _Carry(jnp.zeros((), jnp.int32), z, (), progress, jnp.zeros_like(progress.since))
+
+    def iterate(start: _Carry) -> _Carry:
+        def update(point: Point, memory: Any) -> tuple[Array, Any]:
+            return solver.update(problem, point._replace(number=point.number - start.number), memory)
+
+        with_memory = start._replace(memory=solver.init(start.z))
+        return jax.lax.while_loop(unfinished, lambda carry: step(carry, update), with_memory)._replace(memory=())
+
+    if solver.plain is None:
+        end = iterate(start)
+    else:  # a loop of one turn or none, which makes no memory where plain steps have done
+        end = jax.lax.while_loop(unfinished, iterate, _plain_steps(step, unfinished, start, solver.plain))
     return end.progress.best, SolveInfo(end.progress.residual, end.steps, at_the_cap(end.progress, floor, rounding))
 
 
@@ -147,6 +158,21 @@ def unroll_solver(
     steps = jnp.full(z.shape[0], num_steps, jnp.int32)
     idle = num_steps - 1 - jnp.argmin(residuals, axis=0) >= IDLE_AT_THE_CAP
     return z, judge(residuals[-1], steps, tol, problem.epsilon, idle)
+
+
+def _plain_steps(
+    step: Callable[..., _Carry], unfinished: Callable[[_Carry], Array], start: _Carry, fall: float
+) -> _Carry:
+    """Steps z' = f(z) until one has not made the least residual of every row that goes on ``fall`` times smaller."""
+
+    def body(carry: tuple[_Carry, Array]) -> tuple[_Carry, Array]:
+        before, _ = carry
+        after = step(before, lambda point, memory: (point.fz, memory))
+        fell = after.progress.residual <= before.progress.residual / fall
+        return after, jnp.all(fell | ~after.progress.going)
+
+    quick = jnp.all(start.progress.going)  # which they all do
+    return jax.lax.while_loop(lambda carry: unfinished(carry[0]) & carry[1], body, (start, quick))[0]
 
 
 def begin(z: Float[Array, "b m"], reach: Float[Array, " b"]) -> Progress:

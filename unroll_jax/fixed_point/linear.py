@@ -46,19 +46,19 @@ class _BiCG(NamedTuple):
     direction: Array
     shadow: Array
     rho: Array
-    square: Array
     best: Array
     lowest: Array
+    since: Array
     steps: Array
 
 
 def bicgstab(
-    operator: Linear, v: Float[Array, "b m"], *, tol: float, max_steps: int
+    operator: Linear, v: Float[Array, "b m"], *, tol: float, max_steps: int, patience: int | None = None
 ) -> tuple[Float[Array, "b m"], SolveInfo]:
     """Solves w - A w = v for any A with I - A invertible, in short recurrences.
 
     A row that breaks down starts again from where it is. The residual may rise on the way: what is returned is the best
-    iterate. Steps are products with A, two an iteration.
+    iterate. A row ends after ``patience`` iterations without a better one; None has no such bound. Steps are products with A, two an iteration.
 
     Source: van der Vorst (1992).
     """
@@ -67,11 +67,15 @@ def bicgstab(
     dot = lambda a, b: jnp.sum(a * b, axis=-1)  # noqa: E731
     safe = lambda a: jnp.where(a == 0.0, 1.0, a)  # noqa: E731
 
+    def going(carry: _BiCG) -> Array:
+        left = carry.lowest > bound
+        return left if patience is None else left & (carry.since < patience)
+
     def unfinished(carry: _BiCG) -> Array:
-        return jnp.any(carry.lowest > bound) & (carry.number < max_steps)
+        return jnp.any(going(carry)) & (carry.number < max_steps)
 
     def body(carry: _BiCG) -> _BiCG:
-        active = carry.lowest > bound
+        active = going(carry)
         image = carry.direction - operator(carry.direction)
         below = dot(carry.shadow, image)
         alpha = jnp.where(active & (below != 0.0), carry.rho / safe(below), 0.0)[:, None]
@@ -94,15 +98,15 @@ def bicgstab(
             direction,
             shadow,
             jnp.where(broken, square, rho),
-            square,
             per_example(better, w, carry.best),
             jnp.where(better, square, carry.lowest),
+            jnp.where(better, 0, carry.since + 1),
             carry.steps + 2 * active,
         )
 
     zero, square = jnp.zeros_like(v), dot(v, v)
     none = jnp.zeros_like(square, jnp.int32)
-    begin = _BiCG(jnp.zeros((), jnp.int32), zero, v, v, v, square, square, zero, square, none)
+    begin = _BiCG(jnp.zeros((), jnp.int32), zero, v, v, v, square, zero, square, none, none)
     end = jax.lax.while_loop(unfinished, body, begin)
     return end.best, linear_info(operator, v, end.best, end.steps, tol)
 
@@ -116,11 +120,17 @@ class _Cycles(NamedTuple):
 
 
 def gmres(
-    operator: Linear, v: Float[Array, "b m"], *, tol: float, max_steps: int, restart: int = 20
+    operator: Linear,
+    v: Float[Array, "b m"],
+    *,
+    tol: float,
+    max_steps: int,
+    restart: int = 20,
+    start: Float[Array, "b m"] | None = None,
 ) -> tuple[Float[Array, "b m"], SolveInfo]:
     """Solves w - A w = v for any A with I - A invertible: least residual over a Krylov space, restarted.
 
-    Memory is ``restart`` + 1 vectors a row. A row ends when it meets |residual| <= tol |v| or stagnates. Steps are
+    It begins at ``start``, None being 0. Memory is ``restart`` + 1 vectors a row. A row ends when it meets |residual| <= tol |v| or stagnates. Steps are
     products with A.
 
     Source: Saad and Schultz (1986).
@@ -142,7 +152,8 @@ def gmres(
         return _Cycles(carry.number + taken, w, residual, going, carry.steps + steps)
 
     none = jnp.zeros_like(bound, jnp.int32)
-    begin = _Cycles(jnp.zeros((), jnp.int32), jnp.zeros_like(v), v, norm(v) > bound, none)
+    w, residual = (jnp.zeros_like(v), v) if start is None else (start, v - (start - operator(start)))
+    begin = _Cycles(jnp.zeros((), jnp.int32), w, residual, norm(residual) > bound, none)
     end = jax.lax.while_loop(unfinished, cycle, begin)
     return end.w, linear_info(operator, v, end.w, end.steps, tol)
 

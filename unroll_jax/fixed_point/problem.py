@@ -111,6 +111,8 @@ class Solver(NamedTuple):
       unrollable: whether reverse-mode autodiff can go through ``update``.
       whole: ``(problem, z, tol, max_steps) -> (z, steps)`` in place of the two, for loops that are not ours and those
         that do not stop on a residual; steps unrolled for autodiff are ``update`` all the same.
+      plain: plain steps, z' = f(z), come first, as long as each makes every residual so many times smaller; None has
+        none of them. Steps unrolled for autodiff are ``update`` from the first on.
     """
 
     init: Callable[[Float[Array, "b m"]], Any]
@@ -120,6 +122,7 @@ class Solver(NamedTuple):
     whole: Callable[[Problem, Float[Array, "b m"], float, int], tuple[Float[Array, "b m"], Int[Array, " b"]]] | None = (
         None
     )
+    plain: float | None = None
 
 
 class Adjoint(NamedTuple):

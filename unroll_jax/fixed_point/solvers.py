@@ -1,5 +1,6 @@
 """Fixed-point iterations by name: plain steps, steps that average, and those for symmetric Jacobians."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,7 +15,16 @@ from unroll_jax.fixed_point.linear import conjugate_gradient
 from unroll_jax.fixed_point.problem import Point, Problem, Solver, filled, norm, per_example
 from unroll_jax.fixed_point.quasi_newton import anderson, broyden
 
-__all__ = ["SOLVERS", "accelerated_gradient", "averaged", "damped", "newton_cg", "picard", "resolve_solver"]
+__all__ = [
+    "SOLVERS",
+    "accelerated_gradient",
+    "averaged",
+    "damped",
+    "newton_cg",
+    "picard",
+    "picard_anderson",
+    "resolve_solver",
+]
 
 
 def picard() -> Solver:
@@ -171,8 +181,23 @@ def newton_cg(*, forcing: float = 0.1, max_inner_steps: int = 100) -> Solver:
     return Solver(init=init, update=update, symmetric=True, unrollable=False)
 
 
+@typed
+def picard_anderson(fall: float = 4.0, *, window: int = 5) -> Solver:
+    """Plain steps as long as each makes every example's residual ``fall`` times smaller, then `anderson`.
+
+    Where a map contracts that well, plain steps need hardly more evaluations than extrapolation, and no history.
+
+    Raises:
+      ValueError: if fall is not above 1 or not finite, or window is below 1.
+    """
+    if not (fall > 1.0 and math.isfinite(fall)):
+        raise ValueError(f"fall must be above 1 and finite, got {fall}")
+    return anderson(window)._replace(plain=fall)
+
+
 SOLVERS: dict[str, Callable[..., Solver]] = {
     "picard": picard,
+    "picard_anderson": picard_anderson,
     "damped": damped,
     "anderson": anderson,
     "broyden": broyden,
