@@ -1,36 +1,106 @@
-"""`python -m benchmarks [NAME ...]`: runs benchmarks, prints their tables, writes runs/benchmarks/NAME.json."""
+"""`python -m benchmarks [NAME ...]`: runs benchmarks, prints their tables, writes NAME.json, .md and .png."""
 
+import argparse
+import datetime
+import difflib
 import importlib
-import json
+import os
 import sys
 from pathlib import Path
+from typing import Any, NoReturn
+
+from benchmarks.compare import Unreadable, comparison, read_records
+from benchmarks.record import write
+from train.system.machine import environment, keep_memory
 
 BENCHMARKS = {
     "constrained_step": "what descent constraints cost a training step",
     "compile_time": "whether compile time grows with depth",
-    "attention_energy": "what an attention energy costs as sequences grow",
+    "growth": "how time and memory grow with layers, tokens and batch",
     "transformer_forward": "what a transformer with its energies costs, against PyTorch",
     "encoder_throughput": "how many tokens a second an encoder takes, against that of transformers",
-    "faults": "what signals, disks and damage cost runs, preparations, evaluations and searches",
     "gradients": "what gradients through equilibria cost, against other libraries and unrolling",
     "weak_scaling": "what 8 to 512 devices say to each other, and what that costs",
+    "faults": "what signals, disks and damage cost runs, preparations, evaluations and searches",
+    "gpu": "what is right, and how quick, on the GPU that is here",
 }
+ON_REQUEST = ("faults", "gpu")  # run only where they are named
+OPTIONS = ("--quick", "--peers", "--no-peers", "--out", "--compare", "--help")
 
 
-def main(names: list[str]) -> int:
-    """Runs the named benchmarks, all of them if none is named."""
-    unknown = [name for name in names if name not in BENCHMARKS]
-    if unknown:
-        listed = "; ".join(f"{name} ({question})" for name, question in BENCHMARKS.items())
-        sys.stderr.write(f"error: unknown benchmark {unknown[0]!r}; choose from {listed}\n")
-        return 2
-    folder = Path("runs/benchmarks")
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in names or BENCHMARKS:
+def main(arguments: list[str]) -> int:
+    """Runs the named benchmarks, or all but those of `ON_REQUEST`; or compares two earlier runs."""
+    options = _parse(arguments)
+    if options.compare is not None:
+        old, new = options.compare
+        try:
+            print(comparison(read_records(old), read_records(new)))
+        except Unreadable as error:
+            sys.stderr.write(f"error: {error}\n")
+            return 2
+        return 0
+    kept = keep_memory()
+    peers = not options.quick if options.peers is None else options.peers
+    for name in options.names or [name for name in BENCHMARKS if name not in ON_REQUEST]:
         print(f"== {name}: {BENCHMARKS[name]}", flush=True)
-        figures = importlib.import_module(f"benchmarks.{name}").main()
-        (folder / f"{name}.json").write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        record = importlib.import_module(f"benchmarks.{name}").main(quick=options.quick, peers=peers)
+        if record is not None:  # there was nothing to measure
+            write(record, name, options.out, _conditions(quick=options.quick, peers=peers, kept=kept))
     return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line and exit code 2."""
+        self.exit(2, f"error: {message}; see `python -m benchmarks --help`\n")
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    listed = "\n".join(f"  {name:20} {question}" for name, question in BENCHMARKS.items())
+    parser = _Parser(
+        prog="python -m benchmarks",
+        description=f"Runs benchmarks, all but {' and '.join(ON_REQUEST)} if none is named:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer runs: minutes for all")
+    parser.add_argument("--peers", action=argparse.BooleanOptionalAction, help="other libraries too; --quick: not")
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks"), metavar="FOLDER", help="%(default)s")
+    parser.add_argument(
+        "--compare", nargs=2, type=Path, metavar=("OLD", "NEW"), help="two earlier runs: folders, or files in them"
+    )
+    options, unknown = parser.parse_known_intermixed_args(arguments)
+    if unknown:
+        parser.error(f"unknown option {unknown[0]!r}{_near(unknown[0], OPTIONS)}; there are {', '.join(OPTIONS)}")
+    for name in options.names:
+        if name not in BENCHMARKS:
+            parser.error(f"unknown benchmark {name!r}{_near(name, BENCHMARKS)}; choose from {', '.join(BENCHMARKS)}")
+    if options.compare is not None and options.names:
+        parser.error(f"--compare takes OLD and NEW alone, got also {options.names[0]!r}")
+    if options.out.exists() and not options.out.is_dir():
+        parser.error(f"--out {options.out}: is a file; name a folder")
+    return options
+
+
+def _near(word: str, known: Any) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def _conditions(*, quick: bool, peers: bool, kept: bool) -> dict[str, Any]:
+    """What figures are of: machine by name only, versions, allocator and options."""
+    versions = environment()
+    machine = {key: versions.pop(key) for key in ("platform", "cpu", "accelerator")}
+    told = {key: value for key, value in os.environ.items() if key.startswith("MALLOC_") or key == "GLIBC_TUNABLES"}
+    return {
+        "date": datetime.date.today().isoformat(),
+        "quick": quick,
+        "peers": peers,
+        "machine": machine | {"cores": len(os.sched_getaffinity(0))},
+        "versions": versions,
+        "allocator": {"keeps_memory": kept, **told},
+    }
 
 
 if __name__ == "__main__":

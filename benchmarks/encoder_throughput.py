@@ -7,7 +7,7 @@ import itertools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,8 @@ import numpy as np
 import optax
 
 from benchmarks import torch_peer
-from benchmarks.timing import interleaved, matmul_rate, table
+from benchmarks.record import Record
+from benchmarks.timing import SAME_ALLOCATOR, interleaved, matmul_rate, table
 from train.data.pretrained import read_json
 from train.data.pretrained_architectures import read_architecture, read_config
 from train.data.pretrained_weights import open_tensors, read_weights
@@ -23,44 +24,68 @@ from unroll_jax.models import Classifier, Encoder, EncoderConfig
 
 __all__ = ["main"]
 
-BATCH, TOKENS, REPEATS, RATE = 32, 64, 10, 1e-5
+RATE = 1e-5
 SHAPE = EncoderConfig(30522, dim=384, num_layers=6, num_heads=12, hidden_dim=1536)
+
+
+class Sizes(NamedTuple):
+    """Of the encoder and its batch, and how many runs there are."""
+
+    shape: EncoderConfig = SHAPE
+    batch: int = 32
+    tokens: int = 64
+    repeats: int = 10
+
+
+FULL, QUICK = Sizes(), Sizes(batch=8, repeats=5)
 BARS = {"forward": 1.2, "training": 1.0}
 
 
-def main() -> dict[str, float]:
+def main(*, quick: bool = False, peers: bool = True) -> Record:
     """Prints tokens a second, medians of interleaved runs, and the ratios to those of PyTorch."""
-    print(f"{SHAPE.num_layers} layers, d = {SHAPE.dim}, {BATCH} texts of {TOKENS} tokens, {jax.default_backend()}")
+    sizes = QUICK if quick else FULL
+    shape, count = sizes.shape, sizes.batch * sizes.tokens
+    print(f"{shape.num_layers} layers, d = {shape.dim}, {sizes.batch} texts of {sizes.tokens} tokens, "
+          f"{jax.default_backend()}")  # fmt: skip
     generator = np.random.default_rng(0)
     batch = {
-        "tokens": generator.integers(1, SHAPE.vocabulary_size, (BATCH, TOKENS)),
-        "labels": generator.integers(0, 2, BATCH),
+        "tokens": generator.integers(1, shape.vocabulary_size, (sizes.batch, sizes.tokens)),
+        "labels": generator.integers(0, 2, sizes.batch),
     }
-    model = Classifier(Encoder(SHAPE), 2, hidden="tanh")
-    params, peer = _same_weights(model)
-    unrolled = Classifier(Encoder(SHAPE, unroll=SHAPE.num_layers), 2, hidden="tanh")
+    model = Classifier(Encoder(shape), 2, hidden="tanh")
+    params, peer = _same_weights(model, peers=peers)
+    unrolled = Classifier(Encoder(shape, unroll=shape.num_layers), 2, hidden="tanh")
     ours = {"unroll_jax": model, "unroll_jax, unroll=L": unrolled}
-    ours = {
+    calls = {
         "forward": {name: forward(one, params, batch) for name, one in ours.items()},
         "training": {name: training(one, params, batch) for name, one in ours.items()},
     }
-    peers = {} if peer is None else torch_calls(peer, batch)
-    rate, figures = matmul_rate(BATCH * TOKENS, SHAPE.dim, SHAPE.hidden_dim), {}
-    for what, bar in BARS.items():
-        calls = {**ours[what], **{name: own[what] for name, own in peers.items()}}
-        seconds = interleaved(calls, repeats=REPEATS, warmup=3)
-        median = {name: float(np.median(values)) for name, values in seconds.items()}
-        floor = flops() * (3.0 if what == "training" else 1.0) / rate
-        print(f"\n{what}, {REPEATS} runs")
-        rows = [[name, f"{1e3 * value:.0f}", f"{BATCH * TOKENS / value:.0f}"] for name, value in median.items()]
-        print(table(["who", "median ms", "tokens/s"], [*rows, ["floor", f"{1e3 * floor:.0f}", ""]]))
-        figures |= {f"{what}_{_key(name)}_tokens_a_second": BATCH * TOKENS / median[name] for name in calls}
-        for own, name in itertools.product(ours[what], peers):
-            figures[f"{what}_{_key(own)}_over_{_key(name)}"] = median[name] / median[own]
-            held = f" (bar {bar:.1f})" if (own, name) == ("unroll_jax", "torch compiled") else ""
-            print(f"{own} / {name}: {median[name] / median[own]:.2f} times the tokens{held}")
+    theirs = {} if peer is None else torch_calls(peer, batch)
+    rate, record = matmul_rate(count, shape.dim, shape.hidden_dim), Record()
+    for what in BARS:
+        both = {**calls[what], **{name: own[what] for name, own in theirs.items()}}
+        seconds = interleaved(both, repeats=sizes.repeats, warmup=3)
+        print(f"\n{what}, {sizes.repeats} runs")
+        _add(record, what, seconds, sizes, rate, list(theirs))
     print(f"\nfloor: the matrix products alone at {rate / 1e9:.0f} GFLOP/s, that of the widest of them")
-    return figures
+    record.draw = record.draw_times
+    return record
+
+
+def _add(record: Record, what: str, seconds: dict[str, Any], sizes: Sizes, rate: float, theirs: list[str]) -> None:
+    """Adds the times of a pass and what follows from them to the record, and prints them."""
+    work, count = flops(sizes) * (3.0 if what == "training" else 1.0), sizes.batch * sizes.tokens
+    names = {who: f"{what}_{_key(who)}_seconds" for who in seconds}
+    median = {who: record.time(names[who], seconds[who], flops=work, rate=rate) for who in seconds}
+    rows = [[who, f"{1e3 * value:.0f}", f"{count / value:.0f}"] for who, value in median.items()]
+    print(table(["who", "median ms", "tokens/s"], [*rows, ["floor", f"{1e3 * work / rate:.0f}", ""]]))
+    for who, value in median.items():
+        rate_of = f"{what}_{_key(who)}_tokens_a_second"
+        record.figures[rate_of], record.spreads[rate_of] = count / value, record.spreads[names[who]]
+    for own, peer in itertools.product([who for who in seconds if who not in theirs], theirs):
+        times = record.ratio(f"{what}_{_key(own)}_over_{_key(peer)}", names[peer], names[own])
+        held = f" (bar {BARS[what]:.1f})" if (own, peer) == ("unroll_jax", "torch compiled") else ""
+        print(f"{own} / {peer}: {times:.2f} times the tokens{held}")
 
 
 def forward(model: Classifier, params: Any, batch: dict[str, np.ndarray]) -> Callable[[], np.ndarray]:
@@ -129,31 +154,34 @@ def torch_calls(peer: Any, batch: dict[str, np.ndarray]) -> dict[str, dict[str, 
     return found
 
 
-def flops() -> float:
+def flops(sizes: Sizes) -> float:
     """Matrix-product operations of a forward pass."""
-    dense = 4 * SHAPE.dim**2 + 2 * SHAPE.dim * SHAPE.hidden_dim
-    return 2.0 * BATCH * TOKENS * SHAPE.num_layers * (dense + 2 * TOKENS * SHAPE.dim)
+    dim, tokens = sizes.shape.dim, sizes.tokens
+    dense = 4 * dim**2 + 2 * dim * sizes.shape.hidden_dim
+    return 2.0 * sizes.batch * tokens * sizes.shape.num_layers * (dense + 2 * tokens * dim)
 
 
 def _key(name: str) -> str:
     return name.replace(", unroll=L", " unrolled").replace(" ", "_")
 
 
-def _same_weights(model: Classifier) -> tuple[Any, Any]:
+def _same_weights(model: Classifier, *, peers: bool = True) -> tuple[Any, Any]:
     """Random weights of ours and, where PyTorch and `transformers` are installed, a model of theirs with the same."""
-    transformers = _transformers_or_none()
+    transformers, shape = (_transformers_or_none() if peers else None), model.encoder.config
     if transformers is None:
-        print('without PyTorch and transformers: pip install "unroll_jax[dev]" to compare with them')
+        if peers:
+            print('without PyTorch and transformers: pip install "unroll_jax[dev]" to compare with them')
         return jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 1), jnp.int32)), None
+    print(SAME_ALLOCATOR)
     torch = torch_peer.torch_or_none()
     torch.manual_seed(0)
     config = transformers.BertConfig(
-        vocab_size=SHAPE.vocabulary_size,
-        hidden_size=SHAPE.dim,
-        num_hidden_layers=SHAPE.num_layers,
-        num_attention_heads=SHAPE.num_heads,
-        intermediate_size=SHAPE.hidden_dim,
-        max_position_embeddings=SHAPE.max_positions,
+        vocab_size=shape.vocabulary_size,
+        hidden_size=shape.dim,
+        num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.num_heads,
+        intermediate_size=shape.hidden_dim,
+        max_position_embeddings=shape.max_positions,
     )
     peer = transformers.BertForSequenceClassification(config).eval()
     with tempfile.TemporaryDirectory() as folder:

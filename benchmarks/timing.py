@@ -1,12 +1,40 @@
 """Timing side by side: interleaved runs, medians; memory, rates and powers to put beside them."""
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 import numpy as np
 
-__all__ = ["interleaved", "matmul_rate", "power_of", "table", "temporary_mebibytes"]
+__all__ = [
+    "SAME_ALLOCATOR",
+    "counted_compilations",
+    "interleaved",
+    "matmul_rate",
+    "power_of",
+    "table",
+    "temporary_mebibytes",
+]
+
+SAME_ALLOCATOR = "peers run in this process, on the same allocator with the same settings"
+COMPILED = "/jax/core/compile/backend_compile_duration"  # JAX's event of a program compiled, or read from its cache
+
+
+@contextlib.contextmanager
+def counted_compilations() -> Iterator[list[float]]:
+    """The seconds of every program that is compiled while the context lasts, in a list that grows."""
+    seconds: list[float] = []
+
+    def listen(event: str, duration_secs: float, **_: object) -> None:
+        if event == COMPILED:
+            seconds.append(duration_secs)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield seconds
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def interleaved(
@@ -28,12 +56,14 @@ def interleaved(
     return seconds
 
 
-def matmul_rate(rows: int, inner: int, columns: int) -> float:
-    """Measured operations a second of a product (rows, inner) by (inner, columns) in float32."""
+def matmul_rate(
+    rows: int, inner: int, columns: int, *, dtype: str = "float32", precision: str | None = None, repeats: int = 50
+) -> float:
+    """Measured operations a second of a product (rows, inner) by (inner, columns), of JAX's default precision."""
     left, right = np.ones((rows, inner), np.float32), np.ones((inner, columns), np.float32)
-    arrays = jax.device_put((left, right))
-    product = jax.jit(lambda a, b: a @ b)
-    seconds = interleaved({"product": lambda: jax.block_until_ready(product(*arrays))}, repeats=50)["product"]
+    arrays = jax.tree.map(lambda array: jax.device_put(array).astype(dtype), (left, right))
+    product = jax.jit(lambda a, b: jax.numpy.matmul(a, b, precision=precision))
+    seconds = interleaved({"product": lambda: jax.block_until_ready(product(*arrays))}, repeats=repeats)["product"]
     return 2.0 * left.size * columns / float(np.median(seconds))
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -14,74 +14,99 @@ from benchmarks.constrained_step.problems import (
     ENCODER,
     SHARE,
     UNROLLED,
+    Sizes,
+    UnrolledSizes,
     decoder,
     encoder,
     unrolled_transformer,
 )
 from benchmarks.constrained_step.steps import CompiledStep, Problem, compiled_step, repeated
-from benchmarks.timing import interleaved, matmul_rate, table, temporary_mebibytes
+from benchmarks.record import Record
+from benchmarks.timing import SAME_ALLOCATOR, interleaved, matmul_rate, table, temporary_mebibytes
 
-__all__ = ["main"]
+__all__ = ["Setting", "main"]
 
-REPEATS = {"unrolled": 40, "encoder": 16, "decoder": 6}
+
+class Setting(NamedTuple):
+    """The sizes of the three models, and how many runs each has."""
+
+    unrolled: UnrolledSizes = UNROLLED
+    encoder: Sizes = ENCODER
+    decoder: Sizes = DECODER
+    share: int = SHARE
+    repeats: tuple[int, int, int] = (40, 16, 6)
+
+
+FULL = Setting()
+QUICK = Setting(
+    encoder=ENCODER._replace(num_layers=4),
+    decoder=Sizes(4, 256, 4, 704, 4_000, tokens=128, batch=4, chunk=16),
+    repeats=(10, 5, 3),
+)
 TIME_BARS = {"unrolled": 1.10, "encoder": 1.10, "decoder": 1.25}
 MEMORY_BAR = 1.10
 RATE_OF = (1280, 512, 512)
 
 
-def main() -> dict[str, Any]:
+def main(*, quick: bool = False, peers: bool = True) -> Record:
     """Prints, for each model, medians of interleaved steps, their ratio, temporary memory, the floor and the bars."""
+    setting = QUICK if quick else FULL
     cores, rate = len(os.sched_getaffinity(0)), matmul_rate(*RATE_OF)
     sizes = " x ".join(map(str, RATE_OF))
     print(f"one training step with Adam, float32, {jax.default_backend()}, {cores} cores, state donated;")
     print(f"plain risk reads the last layer alone; a product {sizes} runs at {rate / 1e9:.0f} GFLOP/s")
     problems: dict[str, Callable[[], list[Problem]]] = {
-        "unrolled": lambda: [unrolled_transformer(UNROLLED)],
-        "encoder": lambda: [encoder(ENCODER)],
-        "decoder": lambda: [decoder(DECODER), decoder(DECODER, share=SHARE)],
+        "unrolled": lambda: [unrolled_transformer(setting.unrolled)],
+        "encoder": lambda: [encoder(setting.encoder)],
+        "decoder": lambda: [decoder(setting.decoder), decoder(setting.decoder, share=setting.share)],
     }
-    figures: dict[str, Any] = {"matmul_rate": rate}
-    for name, build in problems.items():
-        figures |= {f"{name}_{key}": value for key, value in _measured(name, build(), rate).items()}
-    return figures
+    record = Record(figures={"matmul_rate": rate})
+    for (name, build), repeats in zip(problems.items(), setting.repeats, strict=True):
+        _measure(record, name, build(), rate, repeats, peers=peers and name == "unrolled")
+    record.draw = record.draw_times
+    return record
 
 
-def _measured(name: str, problems: list[Problem], rate: float) -> dict[str, float]:
+def _measure(record: Record, name: str, problems: list[Problem], rate: float, repeats: int, *, peers: bool) -> None:
     """Plain risk on the first problem against constraints on each."""
     steps = {"erm": compiled_step(problems[0], constrained=False)}
     steps |= {problem.name: compiled_step(problem, constrained=True) for problem in problems}
-    floors = {"erm": problems[0].flops[0]} | {problem.name: sum(problem.flops) for problem in problems}
-    memory = {label: temporary_mebibytes(step.program) for label, step in steps.items()}
-    peers = _peers(steps["erm"]) if name == "unrolled" else {}
+    flops = {"erm": problems[0].flops[0]} | {problem.name: sum(problem.flops) for problem in problems}
     candidates: dict[str, Callable[[], object]] = {label: repeated(step) for label, step in steps.items()}
-    seconds = interleaved(candidates | peers, repeats=REPEATS[name])
-    median = {label: float(np.median(values)) for label, values in seconds.items()}
-    rows = [
-        [label, f"{1e3 * median[label]:.1f}", f"{1e3 * np.min(seconds[label]):.1f}",
-         f"{memory[label]:.1f}" if label in memory else "-",
-         f"{1e3 * floors[label] / rate:.1f}" if label in floors else "-"]
-        for label in median
-    ]  # fmt: skip
-    print(f"\n{problems[0].name}, {REPEATS[name]} runs")
-    print(table(["step", "median ms", "least ms", "temp MiB", "floor ms"], rows))
-    figures = {f"{label}_seconds": value for label, value in median.items()}
+    seconds = interleaved(candidates | (_peers(steps["erm"]) if peers else {}), repeats=repeats)
+    for label, runs in seconds.items():
+        record.time(f"{name}_{label}_seconds", runs, flops=flops.get(label), rate=rate)
+    for label, step in steps.items():
+        record.figures[f"{name}_{label}_mebibytes"] = temporary_mebibytes(step.program)
+    print(f"\n{problems[0].name}, {repeats} runs")
+    print(table(["step", "median ms", "least ms", "temp MiB", "floor ms"], _rows(record, name, seconds)))
     for problem in problems:
-        figures |= _judged(name, problem, median, memory, floors)
-    return figures | _against_cooper(problems[0].name, median)
+        _judge(record, name, problem, flops[problem.name] / flops["erm"])
+    _against_cooper(record, name, problems[0].name)
 
 
-def _judged(
-    name: str, problem: Problem, median: dict[str, float], memory: dict[str, float], floors: dict[str, float]
-) -> dict[str, float]:
+def _rows(record: Record, name: str, seconds: dict[str, np.ndarray]) -> list[list[str]]:
+    rows = []
+    for label, runs in seconds.items():
+        timed, memory = f"{name}_{label}_seconds", record.figures.get(f"{name}_{label}_mebibytes")
+        floor = record.floors.get(timed)
+        row = [label, f"{1e3 * record.figures[timed]:.1f}", f"{1e3 * np.min(runs):.1f}"]
+        row += ["-" if memory is None else f"{memory:.1f}"]
+        rows.append([*row, "-" if floor is None else f"{1e3 * floor['seconds']:.1f}"])
+    return rows
+
+
+def _judge(record: Record, name: str, problem: Problem, floor: float) -> None:
     """Prints the ratios to plain risk beside their bars and beside what the extra readouts cannot go below."""
-    time, space, floor = (values[problem.name] / values["erm"] for values in (median, memory, floors))
+    label = f"{name}_{problem.name}"
+    time = record.ratio(f"{label}_time_ratio", f"{label}_seconds", f"{name}_erm_seconds")
+    space = record.ratio(f"{label}_memory_ratio", f"{label}_mebibytes", f"{name}_erm_mebibytes")
+    record.figures[f"{label}_floor_ratio"] = floor
     words = [_verdict("time", time, TIME_BARS[name]), _verdict("temporary memory", space, MEMORY_BAR)]
     print(f"constrained / erm, {problem.name}: {'; '.join(words)}")
     print(f"  floor of the ratio of time, matrix products alone: {floor:.3f}, {problem.flops[1] / 1e9:.2f} GFLOP more")
     if floor > TIME_BARS[name]:
         print("  no program that reads every position at every layer can meet the bar: the floor is above it")
-    label = problem.name
-    return {f"{label}_time_ratio": time, f"{label}_memory_ratio": space, f"{label}_floor_ratio": floor}
 
 
 def _verdict(what: str, ratio: float, bar: float) -> str:
@@ -94,6 +119,7 @@ def _peers(step: CompiledStep) -> dict[str, Callable[[], object]]:
     if cooper_or_none() is None:
         print('\nwithout Cooper, PyTorch or both: pip install "unroll_jax[peers]" to compare with them')
         return {}
+    print(f"\n{SAME_ALLOCATOR}")
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     params, batch = jax.device_get(step.state.params), step.batch
     return {
@@ -103,13 +129,13 @@ def _peers(step: CompiledStep) -> dict[str, Callable[[], object]]:
     }
 
 
-def _against_cooper(ours: str, median: dict[str, float]) -> dict[str, float]:
-    """Prints and returns our constrained step's time over Cooper's."""
-    found = {label: median[ours] / seconds for label, seconds in median.items() if label.startswith("torch Cooper")}
-    for label, ratio in found.items():
+def _against_cooper(record: Record, name: str, ours: str) -> None:
+    """Adds and prints our constrained step's time over Cooper's, where that was run."""
+    start, end = f"{name}_torch Cooper, ", "_seconds"
+    for timed in [figure for figure in record.figures if figure.startswith(start) and figure.endswith(end)]:
+        label = timed.removeprefix(f"{name}_").removesuffix(end)
+        ratio = record.ratio(f"{name}_over {label}", f"{name}_{ours}_seconds", timed)
         print(f"constrained, ours / {label}: {ratio:.3f} ({'faster' if ratio < 1.0 else 'not faster'})")
-    if found:
-        within = median["torch Cooper, compiled"] / median["torch erm, compiled"]
+    if (plain := f"{name}_torch erm, compiled_seconds") in record.figures:
+        within = record.ratio(f"{name}_torch_time_ratio", f"{start}compiled{end}", plain)
         print(f"torch's own constrained / erm, compiled: {within:.3f}")
-        found["torch_time_ratio"] = within
-    return {f"over {label}" if label.startswith("torch C") else label: ratio for label, ratio in found.items()}

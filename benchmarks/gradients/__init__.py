@@ -1,7 +1,6 @@
 """What do gradients through equilibria cost? Against other libraries at their best, and against unrolling."""
 
 import os
-from typing import Any
 
 import jax
 import numpy as np
@@ -9,7 +8,8 @@ import numpy as np
 from benchmarks.gradients.against_unrolling import sweeps
 from benchmarks.gradients.problems import INPUT_DIM, Cell, conv_cell, deep_cell, dense_cell
 from benchmarks.gradients.race import TOL, Result, compiled_gradient, race
-from benchmarks.timing import interleaved, table
+from benchmarks.record import Record
+from benchmarks.timing import SAME_ALLOCATOR, interleaved, table
 
 __all__ = ["main"]
 
@@ -18,37 +18,59 @@ PEERS = ("jaxopt", "optimistix", "torchdeq")
 BARS = {"median": 0.5, "hard": 0.2, "worst": 1.05}  # of the best peer's time
 
 
-def main() -> dict[str, Any]:
+def main(*, quick: bool = False, peers: bool = True) -> Record:
     """Prints a table of problems and libraries, what is left of the bars, and the sweeps against unrolling."""
     print(
         f"forward and backward to a residual of {TOL:.0e} in every example; {INPUT_DIM} inputs, batch 64 (images: 4), "
         f"float32, {jax.default_backend()}, {len(os.sched_getaffinity(0))} cores; ms, medians of interleaved runs"
     )
-    rows, results, cells = [], {}, _cells()
+    if peers:
+        print(SAME_ALLOCATOR)
+    rows, results, cells, record = [], {}, _cells(quick=quick), Record()
     for cell in cells:
-        results[cell.name] = race(cell, repeats=7 if cell.start[0].size >= 1024 else 15)
-        rows.append(_row(cell, results[cell.name]))
+        repeats = 5 if quick else 7 if cell.start[0].size >= 1024 else 15
+        results[cell.name] = race(cell, repeats=repeats, peers=peers)
+        floor = _floor(cell)
+        rows.append(_row(cell, results[cell.name], floor))
+        _add(record, cell, results[cell.name], floor)
         print(f"  {cell.name}: {_words(results[cell.name])}", flush=True)
     header = ["problem", "floor", "ours", *PEERS, "of best", "MiB", "best's", "error", "best's"]
     print(f"\n{table(header, rows)}\n")
-    figures = _judge(cells, results)
+    record.figures |= _judge(cells, results)
     print(
         "\nfloor: one step with its gradient in the parameters; error: of the gradient, against float64 direct solves;"
     )
     print("of best: our time over the best peer's; -: the mark was missed in every way, or 100 times our time reached.")
-    return figures | sweeps()
+    record.figures |= sweeps(quick=quick)
+    record.draw = record.draw_times
+    return record
 
 
-def _cells() -> list[Cell]:
+def _cells(*, quick: bool) -> list[Cell]:
+    if quick:
+        return [dense_cell(256, 0.99, "random"), dense_cell(256, 0.999, "spread"), deep_cell(), conv_cell()]
     kinds = [*((kind, square) for kind in ("random", "spread") for square in SQUARES), ("spread, own", max(SQUARES))]
     dense = [dense_cell(dim, square, kind) for dim in DIMS for kind, square in kinds]
     return [*dense, deep_cell(), conv_cell()]
 
 
-def _row(cell: Cell, results: dict[str, Result]) -> list[str]:
-    ours, best = results["unroll_jax"], _best(results)
+def _floor(cell: Cell) -> float:
+    """Seconds of one step with its gradient."""
     step, _ = compiled_gradient(cell, lambda params: cell.layer.step(params, cell.target, cell.x))
-    floor = float(np.median(interleaved({"step": step}, repeats=20)["step"]))
+    return float(np.median(interleaved({"step": step}, repeats=20)["step"]))
+
+
+def _add(record: Record, cell: Cell, results: dict[str, Result], floor: float) -> None:
+    for library, result in results.items():
+        name = f"{cell.name}, {library}"
+        for field in ("seconds", "mebibytes", "residual", "error"):
+            record.figures[f"{name} {field}"] = getattr(result, field)
+        record.spreads[f"{name} seconds"] = result.spread
+        record.floors[f"{name} seconds"] = {"seconds": floor}
+
+
+def _row(cell: Cell, results: dict[str, Result], floor: float) -> list[str]:
+    ours, best = results["unroll_jax"], _best(results)
     times = [f"{1e3 * results[peer].seconds:.2f}" if peer in results else "-" for peer in PEERS]
     ratio, memory, error = ("-", "-", "-")
     if best is not None:
@@ -75,16 +97,13 @@ def _words(results: dict[str, Result]) -> str:
     return "time over ours: " + "; ".join(peers[1:])
 
 
-def _judge(cells: list[Cell], results: dict[str, dict[str, Result]]) -> dict[str, Any]:
-    """Prints what the bars ask, and returns it with every time."""
+def _judge(cells: list[Cell], results: dict[str, dict[str, Result]]) -> dict[str, float]:
+    """Prints what the bars ask, and returns it."""
     pairs = [(cell, results[cell.name]["unroll_jax"], _best(results[cell.name])) for cell in cells]
     pairs = [(cell, ours, best) for cell, ours, best in pairs if best is not None]
-    figures: dict[str, Any] = {
-        f"{name}, {library}": result._asdict() for name, row in results.items() for library, result in row.items()
-    }
     if not pairs:
-        print('no peer is installed: pip install ".[peers]" to compare')
-        return figures
+        print('no peers: pip install ".[peers]" and --peers compare with them')
+        return {}
     ratios = {cell.name: ours.seconds / best.seconds for cell, ours, best in pairs}
     hard = [ratios[cell.name] for cell, _, _ in pairs if cell.hard]
     found = {"median": float(np.median(list(ratios.values()))), "worst": max(ratios.values())}
@@ -99,4 +118,4 @@ def _judge(cells: list[Cell], results: dict[str, dict[str, Result]]) -> dict[str
         least = [cell.name for cell, ours, _ in pairs if getattr(ours, field) > _least(results[cell.name], field)]
         print(f"{what} than the quickest peer: {', '.join(worse) or 'nowhere'}")
         print(f"{what} than the best peer in that: {', '.join(least) or 'nowhere'}")
-    return figures | {f"{name}_over_best_peer": value for name, value in found.items()}
+    return {f"{name}_over_best_peer": value for name, value in found.items()}

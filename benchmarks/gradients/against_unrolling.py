@@ -17,11 +17,13 @@ __all__ = ["sweeps"]
 ITERATIONS = (10, 30, 100, 300, 1000)
 
 
-def sweeps() -> dict[str, float]:
+def sweeps(*, quick: bool = False) -> dict[str, float]:
     """Prints a table of both ways over iterations, depth, width, tolerance and contraction."""
     figures: dict[str, float] = {}
     sizes, squares, tolerances = (64, 256, 1024), (0.9, 0.99, 0.999), (1e-2, 1e-3, 1e-4, 1e-5)
-    iterations = [(f"{count} iterations", _same_iterations(count)) for count in ITERATIONS]
+    if quick:
+        sizes, squares, tolerances = sizes[:2], squares[:2], tolerances[1:2]
+    iterations = [(f"{count} iterations", _same_iterations(count)) for count in ITERATIONS[: 3 if quick else None]]
     others = [
         *((f"{depth} layers", _to_tolerance(deep_cell(depth))) for depth in (1, 3, 5)),
         *((f"width {dim}, random", _to_tolerance(dense_cell(dim, 0.99, "random"))) for dim in sizes),

@@ -51,6 +51,7 @@ class Result(NamedTuple):
       mebibytes: of temporary memory.
       residual: the worst example's, relative.
       error: of the gradient, relative to the exact one.
+      spread: interquartile range of the runs over their median.
     """
 
     name: str
@@ -58,16 +59,17 @@ class Result(NamedTuple):
     mebibytes: float
     residual: float
     error: float
+    spread: float = 0.0
 
 
-def race(cell: Cell, *, repeats: int) -> dict[str, Result]:
+def race(cell: Cell, *, repeats: int, peers: bool = True) -> dict[str, Result]:
     """Every library's best way in interleaved runs; a library that solves the problem in no way is left out."""
     ours = Contender("unroll_jax", *compiled_gradient(cell, _ours(cell)))
     truth = exact(cell, ours.run()[0])
     best = {"unroll_jax": ours}
     logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)  # the breakdowns of peers, which are counted
     limit = BEATEN * min(_timed(ours.run)[0] for _ in range(3))
-    for library, ways in _peers(cell, truth).items():
+    for library, ways in (_peers(cell, truth) if peers else {}).items():
         found = _best(cell, truth, ways, limit)
         if found is not None:
             best[library] = found
@@ -77,7 +79,8 @@ def race(cell: Cell, *, repeats: int) -> dict[str, Result]:
     for library, way in best.items():
         state, gradient = way.run()
         figures = (way.mebibytes, residual(cell, state), gradient_error(truth, gradient))
-        results[library] = Result(way.name, float(np.median(seconds[library])) / calls, *figures)
+        low, median, high = np.quantile(seconds[library], [0.25, 0.5, 0.75])
+        results[library] = Result(way.name, float(median) / calls, *figures, spread=float((high - low) / median))
     return results
 
 

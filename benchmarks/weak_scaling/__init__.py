@@ -1,7 +1,6 @@
 """Does training an 8-billion-parameter decoder scale from 8 devices to 512? On paper, and by programs."""
 
-from typing import Any
-
+from benchmarks.record import Record
 from benchmarks.timing import table
 from benchmarks.weak_scaling.lowering import lowered_bytes
 from benchmarks.weak_scaling.model import ACCELERATORS, flops_a_device, formula_bytes, num_params, step_time
@@ -17,9 +16,10 @@ LARGE = Setting("abstract", 8, EIGHT_BILLION, sequences=2, tokens=4096, chunk=51
 SMALL = Setting("cpu", 8, DecoderSizes(512, 64, 3, 4, 2, 128), 2, 64, chunk=16, share=8, dtype="float32")
 
 
-def main() -> dict[str, Any]:
+def main(*, quick: bool = False, peers: bool = True) -> Record:
     """Prints bytes sent per device and step, by formula, as lowered and as compiled, and the step times that follow."""
-    sizes = LARGE.sizes
+    del peers  # there are none
+    sizes, numbers = LARGE.sizes, COMPILED_AT if quick else DEVICES
     print(
         f"decoder of {sum(num_params(sizes)) / 1e9:.2f} billion parameters ({sizes.num_layers} layers, "
         f"d = {sizes.dim}, vocabulary {sizes.vocabulary}), {LARGE.sequences} x {LARGE.tokens} tokens a device; "
@@ -27,13 +27,13 @@ def main() -> dict[str, Any]:
     )
     print("parameters, Adam's state and batch are sharded over all devices; each layer is gathered twice, as it runs")
     print("forward again in the backward pass, and gradients are scattered; float32 at home, bfloat16 on the way")
-    constrained = {devices: _lowered(devices, LARGE.share) for devices in DEVICES}
-    plain = {devices: _lowered(devices, None) for devices in DEVICES}
-    added = max(constrained[devices] - plain[devices] for devices in DEVICES)
+    constrained = {devices: _lowered(devices, LARGE.share) for devices in numbers}
+    plain = {devices: _lowered(devices, None) for devices in numbers}
+    added = max(constrained[devices] - plain[devices] for devices in numbers)
     print(f"constraints add at most {added:.0f} bytes a step and device")
-    figures = _checked() | {"bytes_added": added} | _table(constrained, _compiled_for_tpu())
+    figures = _checked() | {"bytes_added": added} | _table(constrained, {} if quick else _compiled_for_tpu())
     _print_assumptions()
-    return figures
+    return Record(figures)
 
 
 def _lowered(devices: int, share: int | None) -> float:

@@ -14,6 +14,7 @@ from benchmarks.constrained_step import cooper_peer, problems, steps
 from benchmarks.constrained_step.problems import Sizes, UnrolledSizes, decoder, encoder, unrolled_transformer
 from benchmarks.constrained_step.steps import compiled_step, repeated
 from benchmarks.language_model import LanguageModel, cross_entropy, matmul_flops_a_token
+from benchmarks.record import Record
 
 UNROLLED = UnrolledSizes(num_layers=2, dim=4, tokens=3, batch=2)
 TINY = Sizes(num_layers=3, dim=8, heads=2, hidden=12, vocabulary=11, tokens=8, batch=2, chunk=2)
@@ -170,8 +171,8 @@ def test_the_plain_peer_minimises_the_last_loss():
 
 def _shrink(monkeypatch, decoder_step):
     """Small problems; the programs are those of the decoder, as all problems have gradients and the decoder's run."""
-    values = {"REPEATS": dict.fromkeys(constrained_step.REPEATS, 1), "UNROLLED": UNROLLED, "ENCODER": TINY,
-              "DECODER": TINY, "SHARE": 4, "matmul_rate": lambda *sizes: 1e9,
+    values = {"FULL": constrained_step.Setting(UNROLLED, TINY, TINY, 4, repeats=(1, 1, 1)),
+              "matmul_rate": lambda *sizes: 1e9,
               "compiled_step": lambda problem, constrained: decoder_step(constrained)}  # fmt: skip
     for name, value in values.items():
         monkeypatch.setattr(constrained_step, name, value)
@@ -180,7 +181,7 @@ def _shrink(monkeypatch, decoder_step):
 def test_every_ratio_is_reported_beside_its_bar_and_floor(capsys, monkeypatch, decoder_step):
     _shrink(monkeypatch, decoder_step)
     monkeypatch.setattr(constrained_step, "cooper_or_none", lambda: None)
-    figures = constrained_step.main()
+    figures = constrained_step.main().figures
     printed = capsys.readouterr().out
     assert "without Cooper" in printed
     assert printed.count("constrained / erm, ") == printed.count("floor of the ratio") == 4
@@ -192,16 +193,20 @@ def test_every_ratio_is_reported_beside_its_bar_and_floor(capsys, monkeypatch, d
 
 def test_the_ratio_to_cooper_is_ours_over_its(capsys):
     median = {"ours": 1.0, "torch erm, compiled": 2.0, "torch Cooper, eager": 5.0, "torch Cooper, compiled": 4.0}
-    found = constrained_step._against_cooper("ours", median)
+    timed = {f"unrolled_{label}_seconds": value for label, value in median.items()}
+    record = Record(dict(timed))
+    constrained_step._against_cooper(record, "unrolled", "ours")
+    found = {name.removeprefix("unrolled_"): value for name, value in record.figures.items() if name not in timed}
     assert found == {"over torch Cooper, eager": 0.2, "over torch Cooper, compiled": 0.25, "torch_time_ratio": 2.0}
     assert "constrained, ours / torch Cooper, compiled: 0.250 (faster)" in capsys.readouterr().out
 
 
 def test_bars_are_judged(capsys):
     problem = PROBLEMS["decoder"]()
-    label = problem.name
-    time, memory, floors = ({"erm": 1.0, label: value} for value in (1.3, 1.0, 3.0))
-    constrained_step._judged("decoder", problem, time, memory, floors)
+    record = Record()
+    for label, seconds in (("erm", 1.0), (problem.name, 1.3)):
+        record.figures |= {f"decoder_{label}_seconds": seconds, f"decoder_{label}_mebibytes": 1.0}
+    constrained_step._judge(record, "decoder", problem, 3.0)
     printed = capsys.readouterr().out
     assert "time 1.300 (bar 1.25, not met)" in printed
     assert "temporary memory 1.000 (bar 1.10, met)" in printed

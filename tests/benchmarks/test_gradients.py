@@ -74,6 +74,21 @@ def test_bars_count_what_is_slower_larger_and_less_exact(capsys):
     found = gradients._judge([cell], {cell.name: {"unroll_jax": peer, "jaxopt": ours}})
     assert found["worst_over_best_peer"] == 0.5
     assert capsys.readouterr().out.count("nowhere") == 5
+    assert gradients._judge([cell], {cell.name: {"unroll_jax": ours}}) == {}
+    assert "no peers" in capsys.readouterr().out
+
+
+def test_quick_runs_few_problems_without_peers(monkeypatch, capsys):
+    cell = dense_cell(8, 0.9, "random", batch=2)
+    monkeypatch.setattr(gradients, "_cells", lambda *, quick: [cell] if quick else [])
+    monkeypatch.setattr(gradients, "sweeps", lambda *, quick: {"swept": float(quick)})
+    record = gradients.main(quick=True, peers=False)
+    name = f"{cell.name}, unroll_jax"
+    assert set(record.figures) == {f"{name} {unit}" for unit in ("seconds", "mebibytes", "residual", "error")} | {
+        "swept"
+    }
+    assert record.floors[f"{name} seconds"]["seconds"] > 0.0
+    assert "same allocator" not in capsys.readouterr().out
 
 
 @pytest.mark.slow

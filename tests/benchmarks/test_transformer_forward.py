@@ -16,16 +16,18 @@ pytestmark = pytest.mark.xdist_group("torch")  # which takes seconds to import
 
 @pytest.fixture
 def small(monkeypatch):
-    for name, value in (("NUM_LAYERS", 2), ("DIM", 4), ("TOKENS", 5), ("BATCHES", (1, 2)), ("REPEATS", {1: 2, 2: 2})):
-        monkeypatch.setattr(transformer_forward, name, value)
+    monkeypatch.setattr(transformer_forward, "FULL", transformer_forward.Sizes(2, 4, 5, repeats=((1, 2), (2, 2))))
     monkeypatch.setattr(transformer_forward, "matmul_rate", lambda *sizes: 1e9)
 
 
 @pytest.mark.usefixtures("small")
 def test_the_cost_of_a_transformer_is_reported_without_peers(capsys, monkeypatch):
     monkeypatch.setattr(torch_peer, "torch_or_none", lambda: None)
-    figures = transformer_forward.main()
+    record = transformer_forward.main()
+    figures = record.figures
     assert {"batch_2_gradient_over_plain", "batch_1_forward_recorded_seconds"} <= set(figures)
+    forward, gradient = (record.floors[f"batch_2_{what}_plain_seconds"]["flops"] for what in ("forward", "gradient"))
+    assert gradient == 3.0 * forward
     assert all(value > 0 and math.isfinite(value) for value in figures.values())
     printed = capsys.readouterr().out
     assert "without PyTorch" in printed
@@ -40,10 +42,13 @@ def test_the_peers_are_timed_where_they_are_installed(capsys, monkeypatch):
         torch_peer, "compiled", lambda depth: 2 * (functools.partial(torch_peer.forward, num_layers=2),)
     )
     for what in ("_forward", "_gradient"):  # of ours are run without peers
-        monkeypatch.setattr(transformer_forward, what, lambda arrays, record: lambda: None)
-    figures = transformer_forward.main()
+        monkeypatch.setattr(transformer_forward, what, lambda arrays, sizes, record: lambda: None)
+    figures = transformer_forward.main().figures
     assert figures["batch_2_gradient_over_torch_compiled"] > 0
-    assert "recorded / torch eager" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "recorded / torch eager" in printed
+    assert "the same allocator" in printed
+    assert "batch_2_gradient_over_torch_compiled" not in transformer_forward.main(peers=False).figures
 
 
 @pytest.mark.peers
@@ -74,4 +79,4 @@ def test_the_peer_computes_the_same_numbers():
 
 def test_operations_are_counted_from_the_products_of_a_layer():
     products = 2 * 230 * 300 * 300 + 2 * 230 * 230 * 300  # two each of d x d and n x n
-    assert transformer_forward._flops(1) == pytest.approx(12 * 2 * products)
+    assert transformer_forward.flops_forward(transformer_forward.FULL, 1) == pytest.approx(12 * 2 * products)

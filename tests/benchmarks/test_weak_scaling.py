@@ -149,7 +149,7 @@ def test_the_table_has_a_row_for_every_number_of_devices(for_tpu, capsys, monkey
     monkeypatch.setattr(weak_scaling, "tpu_compiler", lambda: for_tpu)
     monkeypatch.setattr(weak_scaling, "compile_apart", compiled)
     monkeypatch.setattr(weak_scaling, "lowered_bytes", lambda setting: compiled(setting).sent)
-    figures = weak_scaling.main()
+    figures = weak_scaling.main().figures
     printed = capsys.readouterr().out
     assert all(f"\n{devices} " in printed for devices in weak_scaling.DEVICES)
     assert figures["formula_8_bytes"] < figures["lowered_512_bytes"]

@@ -1,0 +1,110 @@
+"""The training loop against its bare step: compilations after the first, and what waiting for the host costs."""
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.record import Record
+from benchmarks.timing import counted_compilations
+from train.config.own import OwnConfig
+from train.loop import train_run
+from train.sharding.mesh import put
+from train.step import init_state, jit_step
+from train.tasks.own import OwnTask
+
+__all__ = ["FULL", "QUICK", "Sizes", "measure"]
+
+
+class Sizes(NamedTuple):
+    """Of a network of tanh layers, its batch, and the steps that are timed after the first ``warmup``."""
+
+    layers: int
+    dim: int
+    batch: int
+    steps: int
+    warmup: int = 20
+
+
+FULL, QUICK = Sizes(8, 512, 256, 400), Sizes(4, 256, 64, 100)
+
+
+def measure(sizes: Sizes) -> Record:
+    """Steps a second of `train.loop`, of the compiled step alone, and programs compiled after the first step."""
+    heard, record = _Heard(), Record()
+    with tempfile.TemporaryDirectory() as folder, counted_compilations() as compiled:
+        heard.compiled = compiled
+        train_run(_task(sizes), Path(folder) / "run", experiment="gpu", callbacks=[heard], log=lambda _: None)
+    first, last = heard.steps[sizes.warmup], heard.steps[sizes.warmup + sizes.steps]
+    record.figures["loop_compiled_in_20_steps"] = heard.steps[21].compiled - heard.steps[1].compiled
+    record.figures["loop_steps_a_second"] = sizes.steps / (last.seconds - first.seconds)
+    record.figures["bare_steps_a_second"] = _bare(sizes)
+    record.ratio("loop_over_bare", "loop_steps_a_second", "bare_steps_a_second")
+    return record
+
+
+class _Step(NamedTuple):
+    """When a step was heard of, and how many programs had been compiled by then."""
+
+    seconds: float
+    compiled: int
+
+
+class _Heard:
+    """Callbacks of a run that note the time of every step."""
+
+    def __init__(self) -> None:
+        self.steps: dict[int, _Step] = {}
+        self.compiled: list[float] = []
+
+    def on_step(self, row: dict[str, Any]) -> None:
+        self.steps[row["step"]] = _Step(time.perf_counter(), len(self.compiled))
+
+    def on_validation(self, row: dict[str, Any]) -> None:
+        """Nothing: the only one is after the last step."""
+
+    def on_end(self, folder: Path) -> None:
+        """Nothing."""
+
+
+def _task(sizes: Sizes) -> OwnTask:
+    """Regression onto noise: nothing is learned, the time is what counts."""
+    draw, scale = np.random.default_rng(0), 1.0 / sizes.dim**0.5
+    arrays = {name: draw.normal(size=(4 * sizes.batch, sizes.dim)).astype(np.float32) for name in ("x", "y")}
+    num_steps = sizes.warmup + sizes.steps + 1
+
+    def layer_losses(params: jax.Array, batch: Any) -> jax.Array:
+        def layer(z: jax.Array, W: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return jnp.tanh(z @ W), jnp.mean((z - batch["y"]) ** 2, -1)
+
+        last, losses = jax.lax.scan(layer, batch["x"], params)
+        return jnp.stack([*losses, jnp.mean((last - batch["y"]) ** 2, -1)], axis=-1)
+
+    return OwnTask(
+        lambda key: scale * jax.random.normal(key, (sizes.layers, sizes.dim, sizes.dim)),
+        layer_losses,
+        train=arrays,
+        validation={name: array[: sizes.batch] for name, array in arrays.items()},
+        config=OwnConfig(
+            steps=num_steps, validate_every=num_steps, batch_size=sizes.batch, mesh="data=1", on_collapse="warn"
+        ),
+    )
+
+
+def _bare(sizes: Sizes) -> float:
+    """Steps a second of the compiled step on one batch, waited for at the end alone."""
+    task = _task(sizes)
+    state, batch = init_state(task), put(next(task.batches(0, None)), task.training.mesh)
+    step = jit_step(task).lower(state, batch).compile()
+    for _ in range(sizes.warmup):
+        state, _ = step(state, batch)
+    jax.block_until_ready(state)
+    began = time.perf_counter()
+    for _ in range(sizes.steps):
+        state, _ = step(state, batch)
+    jax.block_until_ready(state)
+    return sizes.steps / (time.perf_counter() - began)

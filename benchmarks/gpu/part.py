@@ -1,0 +1,11 @@
+"""`python -m benchmarks.gpu.part NAME FILE quick|full`: one part of `benchmarks.gpu`, its record into a file."""
+
+import sys
+from pathlib import Path
+
+from benchmarks.gpu import run_part
+from train.system.machine import keep_memory
+
+if __name__ == "__main__":
+    keep_memory()
+    run_part(sys.argv[1], Path(sys.argv[2]), quick=sys.argv[3] == "quick")

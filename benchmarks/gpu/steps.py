@@ -1,0 +1,88 @@
+"""Training steps as a share of the device's peak, and the memory they take against what is planned."""
+
+from typing import NamedTuple
+
+import jax
+
+from benchmarks.constrained_step.problems import (
+    ENCODER,
+    UNROLLED,
+    Sizes,
+    UnrolledSizes,
+    encoder,
+    unrolled_transformer,
+)
+from benchmarks.constrained_step.steps import CompiledStep, compiled_step, repeated
+from benchmarks.record import Record
+from benchmarks.timing import interleaved, matmul_rate
+
+__all__ = ["FULL", "QUICK", "StepSizes", "measure", "measure_memory"]
+
+PEAKS = {"bfloat16": ("bfloat16", None), "tf32": ("float32", None), "float32": ("float32", "highest")}
+
+
+class StepSizes(NamedTuple):
+    """Of the two models, the side of the product that the peak is measured by, and how many runs there are."""
+
+    unrolled: UnrolledSizes
+    encoder: Sizes
+    product: int
+    repeats: int
+
+
+FULL = StepSizes(UNROLLED._replace(batch=512), ENCODER._replace(batch=64), 8192, 20)
+QUICK = StepSizes(UNROLLED, ENCODER._replace(num_layers=4, batch=16), 4096, 10)
+
+
+def measure(sizes: StepSizes) -> Record:
+    """Seconds of plain and constrained steps in float32, at the default precision, and their share of each peak."""
+    record, rates = Record(), {}
+    for name, (dtype, precision) in PEAKS.items():
+        product = (sizes.product,) * 3
+        rates[name] = matmul_rate(*product, dtype=dtype, precision=precision, repeats=sizes.repeats)
+        record.figures[f"peak_{name}_flops_a_second"] = rates[name]
+    for model, problem in (
+        ("unrolled", unrolled_transformer(sizes.unrolled)),
+        ("encoder", encoder(sizes.encoder)),
+    ):
+        kinds = {"plain": False, "constrained": True}
+        calls = {kind: repeated(compiled_step(problem, constrained=value)) for kind, value in kinds.items()}
+        flops = {"plain": problem.flops[0], "constrained": sum(problem.flops)}
+        for kind, seconds in interleaved(calls, repeats=sizes.repeats).items():
+            median = record.time(f"{model}_{kind}_seconds", seconds, flops=flops[kind], rate=rates["tf32"])
+            for peak, rate in rates.items():
+                record.figures[f"{model}_{kind}_share_of_{peak}"] = flops[kind] / median / rate
+        record.ratio(f"{model}_constrained_over_plain", f"{model}_constrained_seconds", f"{model}_plain_seconds")
+    record.notes.append(
+        "steps: float32 at JAX's default precision, which on this backend the row tf32 of the peaks has too; shares "
+        "count matrix products alone"
+    )
+    return record
+
+
+def measure_memory(sizes: StepSizes) -> Record:
+    """Peak bytes of a constrained step, as the device counts them, over what the compiler planned.
+
+    To be run in a process of its own, as the device's peak is that of the process.
+    """
+    step = compiled_step(encoder(sizes.encoder), constrained=True)
+    record = Record(figures={"planned_bytes": planned_bytes(step)})
+    run = repeated(step)
+    for _ in range(3):
+        run()
+    measured = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+    if measured is None:
+        record.notes.append("this device does not count its memory")
+        return record
+    record.figures["measured_bytes"] = measured
+    record.ratio("measured_over_planned", "measured_bytes", "planned_bytes")
+    record.notes.append("measured_bytes is the peak of the process: trials of kernels while compiling are in it too")
+    return record
+
+
+def planned_bytes(step: CompiledStep) -> int:
+    """What `python -m train plan` adds up: arguments, temporaries, and results that are in no argument's place."""
+    analysis = step.program.memory_analysis()
+    assert analysis is not None
+    results = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    return analysis.argument_size_in_bytes + analysis.temp_size_in_bytes + results

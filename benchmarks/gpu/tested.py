@@ -1,0 +1,39 @@
+"""The tests marked ``gpu``, by pytest in a process of its own."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from xml.etree import ElementTree
+
+from benchmarks.record import Record
+
+__all__ = ["measure"]
+
+ROOT = Path(__file__).parents[2]
+
+
+def measure(folder: Path) -> Record:
+    """Of the tests below ``folder`` that are marked ``gpu``: how many passed, failed and were skipped."""
+    files = [path for path in sorted(folder.rglob("test_*.py")) if "mark.gpu" in path.read_text(encoding="utf-8")]
+    if not files:
+        raise ValueError(f"no file below {folder.name}/ has a test marked gpu; run this in a clone with its tests")
+    with tempfile.TemporaryDirectory() as name:
+        report = Path(name) / "report.xml"
+        options = ["-c", str(ROOT / "pyproject.toml"), "-m", "gpu", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        # XLA's own flags, not those that tests on CPUs compile quickly with.
+        environment = {**os.environ, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}
+        command = [sys.executable, "-m", "pytest", *options, *map(str, files)]
+        ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        if not report.is_file():
+            raise RuntimeError(f"pytest ended with {ended.returncode}: {(ended.stderr or ended.stdout)[-500:]}")
+        cases = ElementTree.parse(report).getroot().iter("testcase")
+        return _counted([(case.get("name") or "", {part.tag for part in case}) for case in cases])
+
+
+def _counted(cases: list[tuple[str, set[str]]]) -> Record:
+    failed = [name for name, tags in cases if tags & {"failure", "error"}]
+    skipped = sum("skipped" in tags for _, tags in cases)
+    figures: dict[str, float] = {"passed": len(cases) - len(failed) - skipped, "failed": len(failed), "skipped": skipped}
+    return Record(figures, notes=[f"failed: {name}" for name in failed])

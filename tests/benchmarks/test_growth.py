@@ -1,0 +1,99 @@
+"""The benchmark of growth: its programs compute what they say, and its operations are those of their products."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import unroll_jax as uj
+from benchmarks import growth
+from benchmarks.growth import Setting, Sweep, programs
+from benchmarks.growth.programs import Sizes
+from benchmarks.timing import counted_compilations, power_of, temporary_mebibytes
+from unroll_jax.energies import AttentionParams
+
+SMALL = Sizes(layers=2, dim=4, tokens=6, batch=2)
+
+
+def test_the_dense_expression_is_the_energy():
+    blocks, dense = (case(SMALL) for case in (programs.attention_energy, programs.dense_energy))
+    assert blocks.flops == dense.flops == 2 * 2 * (2 * 6 * 6 * 4)  # two products, two examples
+    (value, gradient), (expected, of_dense) = (case.function(*case.arguments) for case in (blocks, dense))
+    np.testing.assert_allclose(value, expected, rtol=1e-6)
+    np.testing.assert_allclose(gradient, of_dense, rtol=1e-5, atol=1e-6)
+
+
+def test_attention_layers_are_steps_one_after_another():
+    case, layer = programs.attention_layers(SMALL), uj.attention()
+    step = lambda y: layer.step(AttentionParams(None), y, None)  # noqa: E731
+    expected = jnp.mean(step(step(case.arguments[0])) ** 2)
+    value, gradient = case.function(*case.arguments)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    assert gradient.shape == (2, 6, 4)
+    assert case.flops == 3 * 2 * programs.attention_energy(SMALL).flops
+
+
+def test_the_transformer_has_a_gradient_in_every_layer():
+    case = programs.transformer(SMALL)
+    _, gradient = case.function(*case.arguments)
+    for leaf in jax.tree.leaves(gradient):
+        assert leaf.shape[0] == SMALL.layers
+        assert np.any(leaf != 0.0, axis=tuple(range(1, leaf.ndim))).all()
+    assert case.flops == 3 * 2 * 2.0 * 2 * 6 * (3 * 4 * 4 + 2 * 6 * 4)
+
+
+def test_growth_is_reported_with_powers_and_no_program_is_compiled_twice(capsys, monkeypatch, tmp_path):
+    sweeps = (
+        Sweep("transformer", "layers", SMALL, (1, 2), 1),
+        Sweep("attention_energy", "tokens", SMALL, (8, 16, 32), 8, dense_up_to=16),
+    )
+    monkeypatch.setattr(growth, "FULL", Setting(sweeps, seconds=0.0))
+    monkeypatch.setattr(growth, "matmul_rate", lambda *sizes: 1e9)
+    record = growth.main()
+    printed = capsys.readouterr().out
+    assert "2 programs, 0 compiled a second time" in printed
+    assert "5 programs, 0 compiled a second time" in printed
+    figures = record.figures
+    assert figures["transformer_layers_compiled_again"] == 0
+    assert {"attention_energy_tokens_16_over_dense", "attention_energy_tokens_32_seconds"} <= set(figures)
+    assert "attention_energy_tokens_32_over_dense" not in figures
+    values = {n: figures[f"attention_energy_tokens_{n}_seconds"] for n in (8, 16, 32)}
+    assert figures["attention_energy_tokens_seconds_power"] == pytest.approx(power_of(values))
+    assert record.floors["transformer_layers_2_seconds"]["seconds"] == programs.transformer(SMALL).flops / 1e9
+    drawn = Figure()
+    record.draw(drawn)
+    assert [panel.get_xlabel() for panel in drawn.axes] == ["layers", "tokens"]
+    assert all(panel.get_xscale() == panel.get_yscale() == "log" for panel in drawn.axes)
+
+
+@pytest.mark.parametrize(("setting", "tokens"), [(growth.FULL, 16_384), (growth.QUICK, 4_096)])
+def test_sweeps_go_as_far_as_they_say(setting, tokens):
+    ends = {(sweep.model, sweep.axis): (sweep.values[0], sweep.values[-1]) for sweep in setting.sweeps}
+    assert ends["transformer", "layers"] == ends["attention_layers", "layers"] == (1, 64)
+    assert ends["transformer", "batch"] == ends["attention_energy", "batch"] == (1, 1024)
+    assert ends["transformer", "tokens"][1] == ends["attention_energy", "tokens"][1] == tokens
+    assert all(sum(value >= sweep.fitted_from for value in sweep.values) >= 2 for sweep in setting.sweeps)
+
+
+def test_compilations_are_counted_while_the_context_lasts():
+    function, x = jax.jit(lambda x: jnp.sin(x) + 2.5), np.float32(1.0)
+    with counted_compilations() as compiled:
+        for _ in range(3):
+            function(x)
+        assert len(compiled) == 1
+        function(np.ones(2, np.float32))
+    assert len(compiled) == 2
+    function(np.ones(3, np.float32))
+    assert len(compiled) == 2
+
+
+def test_a_power_is_found_in_what_follows_it():
+    assert power_of({n: 3.0 * n**1.7 for n in (10, 20, 40)}) == pytest.approx(1.7)
+    assert power_of({1: 100.0, 10: 10.0, 20: 20.0}, least=10) == pytest.approx(1.0)
+
+
+def test_temporary_memory_is_that_of_the_program():
+    square = jax.ShapeDtypeStruct((512, 512), jnp.float32)
+    program = jax.jit(lambda a: jnp.sin(a @ a) @ a).lower(square).compile()
+    assert 1.0 <= temporary_mebibytes(program) < 2.5  # one or two arrays of 1 MiB

@@ -1,0 +1,76 @@
+"""What only a GPU can tell: `python -m benchmarks gpu` runs these."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+from benchmarks.gradients.exact import exact, residual
+from benchmarks.gradients.problems import dense_cell
+from benchmarks.gradients.race import TOL, compiled_gradient, gradient_error
+from unroll_jax.descent import Anchor
+from unroll_jax.energies import AttentionParams
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def on_a_gpu():
+    if jax.default_backend() != "gpu":
+        pytest.skip("there is no GPU")
+
+
+def close(found, expected, tolerance):
+    """Relative in the Euclidean norm."""
+    found, expected = (np.asarray(jnp.asarray(value, jnp.float32), np.float64) for value in (found, expected))
+    assert np.linalg.norm(found - expected) <= tolerance * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_fused_attention_and_its_gradient_are_our_own(padded):
+    y = jnp.asarray(np.random.default_rng(0).normal(size=(2, 128, 62)) / 8.0, jnp.bfloat16)
+    present = jnp.asarray(np.arange(128) < np.array([[70], [128]])) if padded else None
+    weight = 1.0 if present is None else present[..., None]
+    programs = []
+    for fused in (False, True):
+        layer = uj.attention(form="softmax", fused=fused)
+        anchor = None if present is None else Anchor(None, present)
+
+        def step(y, layer=layer, anchor=anchor):
+            after = weight * layer.step(AttentionParams(None), y, anchor)
+            return jnp.sum(after.astype(jnp.float32) ** 2), after
+
+        programs.append(jax.jit(jax.value_and_grad(step, has_aux=True)).lower(y).compile())
+    assert "cudnn" in programs[1].as_text()
+    (((_, plain), of_plain), ((_, fused), of_fused)) = (program(y) for program in programs)
+    close(fused, plain, 1e-2)  # bfloat16 has three digits
+    close(of_fused * weight, of_plain * weight, 3e-2)
+
+
+def test_equilibria_and_gradients_are_those_of_float64_at_the_highest_precision():
+    with jax.default_matmul_precision("highest"):
+        cell = dense_cell(64, 0.99, "spread", batch=8)
+        find = lambda params: uj.equilibrium(cell.layer, params, cell.start, cell.x, tol=TOL)[0]  # noqa: E731
+        run, _ = compiled_gradient(cell, find)
+        state, gradient = jax.device_get(run())
+    with jax.default_device(jax.devices("cpu")[0]):
+        assert residual(cell, state) <= TOL
+        assert gradient_error(exact(cell, state), gradient) < 1e-3
+
+
+@pytest.mark.parametrize("name", uj.DESCENTS)
+def test_steps_and_energies_are_those_of_the_cpu(name, getkey):
+    """At the highest precision, of every layer of the library on its example."""
+    descent, y, x = uj.DESCENTS[name].example(getkey(), (2,))
+    params = descent.init(getkey())
+
+    def both(params, y, x):
+        return descent.energy(params, y, x), descent.step(params, y, x)
+
+    results = []
+    with jax.default_matmul_precision("highest"):
+        for device in (jax.devices()[0], jax.devices("cpu")[0]):
+            results.append(jax.device_get(jax.jit(both)(*jax.device_put((params, y, x), device))))
+    for found, expected in zip(*map(jax.tree.leaves, results), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
