@@ -125,7 +125,7 @@ def gmres(
     v: Float[Array, "b m"],
     *,
     tol: float,
-    max_steps: int,
+    max_steps: int | Int[Array, ""],
     restart: int = 20,
     start: Float[Array, "b m"] | None = None,
 ) -> tuple[Float[Array, "b m"], SolveInfo]:
