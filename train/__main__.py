@@ -11,7 +11,7 @@ from . import main as commands
 from .config.errors import Interrupted, UserError
 from .parsing import HELP, PROGRAM, as_typed, parse, unknown
 from .system.interrupts import CTRL_C, HEARD, stopping_at_once
-from .system.machine import hush_xla, order_collectives
+from .system.machine import hush_xla, keep_memory, order_collectives
 
 CLOSED_PIPE = 141  # what shells say of a program whose reader, such as `head`, has gone: 128 and SIGPIPE
 LATE = 0.5  # seconds after a second Ctrl-C that nothing answered, as where XLA compiles
@@ -43,6 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         if not arguments or arguments[0] not in COMMANDS:
             raise unknown("command", arguments, list(COMMANDS))
         hush_xla()
+        keep_memory()
         order_collectives()
         with stopping_at_once(alone=not member):
             if member:

@@ -67,6 +67,35 @@ def test_gmres_is_exact_within_as_many_steps_as_dimensions_and_with_any_restart(
             assert info.steps.max() <= DIM, restart
 
 
+def test_gmres_takes_over_where_bicgstab_gets_no_further():
+    """I - A is skew in the first two rows, where BiCGStab's line search finds nothing."""
+    J, v = systems(symmetric=False)
+    skew = J[:2] - J[:2].transpose(0, 2, 1)
+    J[:2] = np.eye(DIM) - skew / np.linalg.norm(skew, 2, axis=(1, 2))[:, None, None]
+    options = {"tol": 1e-9, "max_steps": 400}
+    calls = {
+        "bicgstab": lambda o, v: linear.bicgstab(o, v, **options),
+        "both": lambda o, v: ADJOINTS["bicgstab_gmres"]().solve(o, v, 1e-9, 400),
+    }
+    found = solved(J, v, **calls)
+    assert found["bicgstab"][1].converged.tolist() == [False, False, True, True, True]
+    w, info = found["both"]
+    assert info.converged.all()
+    np.testing.assert_allclose(w, direct(J, v), rtol=1e-6, atol=1e-7)
+    assert (info.steps[:2] < 400).all()
+    np.testing.assert_array_equal(w[2:], found["bicgstab"][0][2:])
+    np.testing.assert_array_equal(info.steps[2:], found["bicgstab"][1].steps[2:])
+
+
+def test_gmres_begins_where_it_is_told_to():
+    J, v = systems(symmetric=False)
+    w = direct(J, v)
+    calls = {"gmres": lambda o, v: linear.gmres(o, v, tol=1e-10, max_steps=100, start=jnp.asarray(w))}
+    found, info = solved(J, v, **calls)["gmres"]
+    assert info.steps.tolist() == [0] * ROWS
+    np.testing.assert_array_equal(found, w)
+
+
 def test_gmres_ends_where_its_space_is_complete():
     """v is an eigenvector: one step, and the zero columns after it get no weight."""
     J, v = 0.5 * np.eye(4)[None], np.eye(4)[:1]

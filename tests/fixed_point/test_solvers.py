@@ -52,6 +52,29 @@ def test_damping_converges_where_plain_steps_turn_for_ever():
     assert not bool(plain.converged)
 
 
+def test_plain_steps_come_first_as_long_as_they_fall_fourfold():
+    """A map that contracts tenfold needs no history; of one that contracts by a tenth, two steps, then Anderson's."""
+    A, x = np.linalg.qr(np.asarray(skew_weights()))[0], np.asarray(inputs(8))
+    affine = lambda A, z, x: z @ A + x  # noqa: E731
+
+    def solved(size, solver, start=0.0):
+        run = jax.jit(
+            lambda A, z: uj.equilibrium(affine, A, z, x, solver=solver, tol=1e-10, max_steps=400, batch_ndim=0)
+        )
+        return run(size * A, np.zeros(8) + start)
+
+    both, plain = (solved(0.1, solver) for solver in ("picard_anderson", "picard"))
+    assert int(both[1].steps) == int(plain[1].steps)
+    np.testing.assert_array_equal(both[0], plain[0])
+
+    z = affine(0.9 * A, affine(0.9 * A, np.zeros(8), x), x)  # the first residual has none before it, the second shrank
+    y, info = solved(0.9, "picard_anderson")
+    after, rest = solved(0.9, "anderson", z)
+    assert int(info.steps) == 2 + int(rest.steps)
+    np.testing.assert_allclose(y, after, rtol=1e-9)
+    assert int(info.steps) < int(solved(0.9, "picard")[1].steps)
+
+
 def test_anderson_takes_the_step_of_least_linearised_residual():
     """Four steps against the definition, solved by NumPy's least squares."""
     A, x = np.asarray(skew_weights()), np.asarray(inputs(8))

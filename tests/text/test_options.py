@@ -109,6 +109,8 @@ def test_an_epoch_that_never_ends_is_refused(task_of):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ({"unroll": 0}, "--unroll must be at least 1, or None, got 0"),
+        ({"unroll": 2, "remat": "dots"}, "--unroll must be 1 or None with --remat, got 2"),
         ({"accumulate": 3}, "--accumulate must be a divisor of --batch-size 8, got 3"),
         ({"dual": DualConfig(start=(0.1, 0.2))}, "--dual.start must be one number, or one for each of 3 constraints"),
         ({"dual": DualConfig(frozen=(3,))}, r"--dual.frozen must be layers in 0\.\.2, got \(3,\)"),

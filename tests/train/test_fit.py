@@ -198,6 +198,7 @@ def test_overwrite_begins_anew_from_python_too(run):
         ({"train_gamma": 0.1}, "--train-gamma 0.1 has no effect without noise and collapse, which a task of your own"),
         ({"test_gammas": (0.0, 0.1)}, "--test-gammas (0.0, 0.1) has no effect"),
         ({"on_collapse": "warn"}, "--on-collapse warn has no effect"),
+        ({"unroll": 2}, "--unroll 2 has no effect without a loop over layers of ours"),
         ({"train": {}}, "arrays of train must have the same number of rows, at least 1, got {}"),
         ({"batch_size": 65}, "--batch-size must be at most the 64 samples of the train split, got 65"),
         ({"constraints": ConstraintConfig(alpha=(0.1, 0.1), reference=None)}, "--constraints.alpha must be one number"),

@@ -52,6 +52,7 @@ class SupervisedConfig(RunConfig):
         mirrored = self.augment and self.data.source == "digits"
         rules = (
             *run_rules(self),
+            ("unroll", "None for networks, whose layers differ", self.unroll is None),
             ("augment", "False for digits, which must not be mirrored", not mirrored),
             ("network.stem", "() for dense layers, which see images as vectors", not (vectors and network.stem)),
             ("optimizer.learning-rate", "positive and finite", positive(rates.learning_rate)),

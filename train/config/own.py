@@ -7,7 +7,13 @@ from .checks import check_training
 from .constraints import ConstrainedConfig, ConstraintConfig
 from .fields import check_used
 
-WITHOUT_EFFECT = ("train-gamma", "test-gammas", "on-collapse")
+NOISE = "noise and collapse, which a task of your own has none of"
+WITHOUT_EFFECT = {
+    "train-gamma": NOISE,
+    "test-gammas": NOISE,
+    "on-collapse": NOISE,
+    "unroll": "a loop over layers of ours, while yours are in your function",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +27,7 @@ class OwnConfig(ConstrainedConfig):
     def check(self) -> None:
         """Checks every number; what depends on the depth is checked with the task."""
         check_training(self)
-        unused = ((name, "noise and collapse, which a task of your own has none of", False) for name in WITHOUT_EFFECT)
+        unused = ((name, of, False) for name, of in WITHOUT_EFFECT.items())
         check_used(self, OwnConfig(), unused)
 
     def label(self) -> str:

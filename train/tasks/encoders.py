@@ -64,16 +64,16 @@ class TextModel(NamedTuple):
 
 def build_model(config: TextRunConfig, material: TextMaterial) -> TextModel:
     """The classifier of a configuration."""
-    remat = POLICIES[config.remat] or False
+    loop = {"remat": POLICIES[config.remat] or False, "unroll": config.unroll}
     if isinstance(config.model, EncoderOptions):
-        return _encoder(config.model, config.max_length, remat, material)
-    return _unrolled(config.model, config.max_length, remat, material)
+        return _encoder(config.model, config.max_length, loop, material)
+    return _unrolled(config.model, config.max_length, loop, material)
 
 
-def _encoder(settings: EncoderOptions, max_length: int, remat: Any, material: TextMaterial) -> TextModel:
+def _encoder(settings: EncoderOptions, max_length: int, loop: dict[str, Any], material: TextMaterial) -> TextModel:
     pretrained = material.pretrained
     shape = _shape(settings, max_length, material) if pretrained is None else pretrained.config
-    encoder = Encoder(shape, dtype=jnp.dtype(settings.dtype), remat=remat)
+    encoder = Encoder(shape, dtype=jnp.dtype(settings.dtype), **loop)
     hidden = pretrained.hidden if pretrained is not None and settings.hidden else None
     module = Classifier(encoder, len(material.class_names), settings.pooling, hidden)
 
@@ -137,7 +137,7 @@ def _encoder_layerwise(module: Classifier) -> Layerwise:
     )
 
 
-def _unrolled(settings: UnrolledConfig, max_length: int, remat: Any, material: TextMaterial) -> TextModel:
+def _unrolled(settings: UnrolledConfig, max_length: int, loop: dict[str, Any], material: TextMaterial) -> TextModel:
     table = material.table
     dim = settings.dim if table is None else table.shape[1]
     if settings.rank is not None and settings.rank > dim:
@@ -147,7 +147,7 @@ def _unrolled(settings: UnrolledConfig, max_length: int, remat: Any, material: T
         num_layers=settings.num_layers,
         rank=settings.rank,
         dtype=jnp.dtype(settings.dtype),
-        remat=remat,
+        **loop,
         V_init=dct(settings.attention_scale),
         W_init=scaled_identity(settings.mixing),
         U_init=scaled_identity(1.0 - settings.mixing),

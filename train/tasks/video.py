@@ -87,6 +87,7 @@ class VideoTask(Task):
             dtype=jnp.dtype(model.dtype),
             param_dtype=self._dtype,
             remat=POLICIES[config.remat] or False,
+            unroll=config.unroll,
             V_init=dct(model.attention_scale),
             W_init=scaled_identity(model.mixing),
             U_init=scaled_identity(1.0 - model.mixing),

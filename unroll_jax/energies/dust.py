@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
-from scipy.fft import dct as cosine_transform
 
 from unroll_jax.arguments import typed
 from unroll_jax.descent import Anchor, Descent, as_anchor, blank_absent, check_tokens, compute_dtype
@@ -267,6 +266,8 @@ def dust_descends(params: DustParams, y: Array, x: Array | None) -> Bool[Array, 
 
 
 def _cosines(count: int, samples: int) -> np.ndarray:
+    from scipy.fft import dct as cosine_transform  # takes as long to import as the rest of the library
+
     waves = np.asarray(cosine_transform(np.eye(count), axis=0, norm="ortho"))[:, :samples]
     return waves / np.linalg.norm(waves, axis=1, keepdims=True)
 

@@ -4,6 +4,7 @@ from unroll_jax.fixed_point.adjoints import (
     ADJOINTS,
     anderson_adjoint,
     bicgstab,
+    bicgstab_gmres,
     conjugate_gradient,
     gmres,
     neumann,
@@ -23,7 +24,15 @@ from unroll_jax.fixed_point.monotone_operator import (
 )
 from unroll_jax.fixed_point.problem import STATUS, Adjoint, Point, Problem, SolveInfo, Solver, Unrolled
 from unroll_jax.fixed_point.quasi_newton import anderson, broyden
-from unroll_jax.fixed_point.solvers import SOLVERS, accelerated_gradient, averaged, damped, newton_cg, picard
+from unroll_jax.fixed_point.solvers import (
+    SOLVERS,
+    accelerated_gradient,
+    averaged,
+    damped,
+    newton_cg,
+    picard,
+    picard_anderson,
+)
 from unroll_jax.fixed_point.splitting import SPLITTINGS, forward_backward, monotone_equilibrium, peaceman_rachford
 
 __all__ = [
@@ -48,6 +57,7 @@ __all__ = [
     "anderson_adjoint",
     "averaged",
     "bicgstab",
+    "bicgstab_gmres",
     "broyden",
     "conjugate_gradient",
     "damped",
@@ -67,6 +77,7 @@ __all__ = [
     "one_step",
     "peaceman_rachford",
     "picard",
+    "picard_anderson",
     "unrolled",
     "zero_probe",
 ]

@@ -69,11 +69,13 @@ def bicgstab_gmres(restart: int = 20) -> Adjoint:
         raise ValueError(f"restart must be at least 1, got {restart}")
 
     def solve(operator: Linear, v: Array, tol: float, max_steps: int) -> tuple[Array, SolveInfo]:
-        w, info = linear.bicgstab(operator, v, tol=tol, max_steps=max_steps, patience=PATIENCE)
+        pairs = max_steps - 1  # BiCGStab takes two products at a time
+        w, info = linear.bicgstab(operator, v, tol=tol, max_steps=pairs, patience=PATIENCE)
 
         def again(carry: tuple[Array, SolveInfo, Array]) -> tuple[Array, SolveInfo, Array]:
             w, before, turn = carry
-            w, after = linear.gmres(operator, v, tol=tol, max_steps=max_steps, restart=restart, start=w)
+            left = max_steps - jnp.max(before.steps)
+            w, after = linear.gmres(operator, v, tol=tol, max_steps=left, restart=restart, start=w)
             return w, after._replace(steps=before.steps + after.steps), turn & False
 
         # A loop of one turn or none: under vmap it is skipped where no example needs it, as a condition would not be.

@@ -49,7 +49,9 @@ from unroll_jax.steps import check_state, check_step, full_precision, settle
 
 __all__ = ["EquilibriumInfo", "equilibrium"]
 
-GENERAL, SYMMETRIC = ("picard_anderson", "bicgstab_gmres"), ("accelerated_gradient", "conjugate_gradient")  # solver and adjoint
+# Solver and adjoint.
+GENERAL = ("picard_anderson", "bicgstab_gmres")
+SYMMETRIC = ("accelerated_gradient", "conjugate_gradient")
 LEAST_ADJOINT_STEPS = 200  # products with J^T are cheap beside a forward solve that a cap of a few Newton steps serves
 CONTRACTING = ", or keep |W| < 1 (certificates.spectral_normalise)"  # what else to do, for layers with such weights
 
@@ -131,11 +133,11 @@ def equilibrium(
       x: the input the step sees, a pytree, or None.
       solver: a name of `SOLVERS`, or a `Solver`; None is semismooth Newton in the layer's own small space for a
         factored layer (`opteq`), plain steps if ``adjoint`` is unrolled, "accelerated_gradient" for a `Descent` that
-        says it is symmetric (`opteq_conv`), else "anderson". Solvers and adjoints that need a symmetric Jacobian probe
-        for it, at two products; without it, examples count as failed.
+        says it is symmetric (`opteq_conv`), else "picard_anderson". Solvers and adjoints that need a symmetric Jacobian
+        probe for it, at two products; without it, examples count as failed.
       adjoint: a name of `ADJOINTS`, an `Adjoint`, or `unrolled(k)`: then k steps of the solver, differentiated by
         autodiff. None is conjugate gradients for a factored or symmetric layer, in the small space of the former, else
-        "gmres".
+        "bicgstab_gmres".
       tol: relative tolerance of the forward solve, |f(z) - z| <= tol |f(z)| for every example. An example that cannot
         get there for round-off counts as converged, with a status of its own.
       max_steps: cap of the forward solve; of Newton steps where there are such.

@@ -58,7 +58,8 @@ def bicgstab(
     """Solves w - A w = v for any A with I - A invertible, in short recurrences.
 
     A row that breaks down starts again from where it is. The residual may rise on the way: what is returned is the best
-    iterate. A row ends after ``patience`` iterations without a better one; None has no such bound. Steps are products with A, two an iteration.
+    iterate. A row ends after ``patience`` iterations without a better one; None has no such bound. Steps are products
+    with A, two an iteration.
 
     Source: van der Vorst (1992).
     """
@@ -124,14 +125,14 @@ def gmres(
     v: Float[Array, "b m"],
     *,
     tol: float,
-    max_steps: int,
+    max_steps: int | Int[Array, ""],
     restart: int = 20,
     start: Float[Array, "b m"] | None = None,
 ) -> tuple[Float[Array, "b m"], SolveInfo]:
     """Solves w - A w = v for any A with I - A invertible: least residual over a Krylov space, restarted.
 
-    It begins at ``start``, None being 0. Memory is ``restart`` + 1 vectors a row. A row ends when it meets |residual| <= tol |v| or stagnates. Steps are
-    products with A.
+    It begins at ``start``, None being 0. Memory is ``restart`` + 1 vectors a row. A row ends when it meets |residual|
+    <= tol |v| or stagnates. Steps are products with A.
 
     Source: Saad and Schultz (1986).
     """
