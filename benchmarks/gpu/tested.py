@@ -21,7 +21,16 @@ def measure(folder: Path) -> Record:
         raise ValueError(f"no file below {folder.name}/ has a test marked gpu; run this in a clone with its tests")
     with tempfile.TemporaryDirectory() as name:
         report = Path(name) / "report.xml"
-        options = ["-c", str(ROOT / "pyproject.toml"), "-m", "gpu", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        options = [
+            "-c",
+            str(ROOT / "pyproject.toml"),
+            "-m",
+            "gpu",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            f"--junitxml={report}",
+        ]
         # XLA's own flags, not those that tests on CPUs compile quickly with.
         environment = {**os.environ, "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}
         command = [sys.executable, "-m", "pytest", *options, *map(str, files)]
@@ -35,5 +44,9 @@ def measure(folder: Path) -> Record:
 def _counted(cases: list[tuple[str, set[str]]]) -> Record:
     failed = [name for name, tags in cases if tags & {"failure", "error"}]
     skipped = sum("skipped" in tags for _, tags in cases)
-    figures: dict[str, float] = {"passed": len(cases) - len(failed) - skipped, "failed": len(failed), "skipped": skipped}
+    figures: dict[str, float] = {
+        "passed": len(cases) - len(failed) - skipped,
+        "failed": len(failed),
+        "skipped": skipped,
+    }
     return Record(figures, notes=[f"failed: {name}" for name in failed])
