@@ -13,7 +13,7 @@ help:
 	@echo "make coverage    make test, with the lines that no test runs"
 	@echo "make install     make .venv with everything in it"
 	@echo "make lint types  ruff; pyright"
-	@echo "make benchmarks  run every benchmark and print its table"
+	@echo "make benchmarks  run every benchmark but faults and gpu, and print its table"
 
 install: $(STAMP)
 

@@ -41,6 +41,8 @@ def main(arguments: list[str]) -> int:
         return 0
     kept = keep_memory()
     peers = not options.quick if options.peers is None else options.peers
+    if options.quick:
+        print("quick: smaller sizes, fewer runs; bars were set for the full ones")
     for name in options.names or [name for name in BENCHMARKS if name not in ON_REQUEST]:
         print(f"== {name}: {BENCHMARKS[name]}", flush=True)
         record = importlib.import_module(f"benchmarks.{name}").main(quick=options.quick, peers=peers)

@@ -52,22 +52,22 @@ def _powers(first: int, last: int, factor: int) -> tuple[int, ...]:
     return tuple(int(first * factor**i) for i in range(round(np.log(last / first) / np.log(factor)) + 1))
 
 
-def _setting(most_tokens: int, dense_up_to: int, factor: int, seconds: float) -> Setting:
-    small, one = Sizes(4, 32, 32, 16), Sizes(1, 32, 64, 1)
-    tokens, batch, layers = _powers(most_tokens >> 6, most_tokens, factor), _powers(1, 1024, factor), (1, 64)
+def _setting(tokens: tuple[int, int], dense_up_to: int, factor: int, seconds: float) -> Setting:
+    small, one, layers = Sizes(4, 32, 32, 16), Sizes(1, 32, 64, 1), _powers(1, 64, factor)
+    lengths, batches = _powers(*tokens, factor), _powers(1, 1024, factor)
     sweeps = (
-        Sweep("transformer", "layers", small, _powers(*layers, factor), 4),
-        Sweep("transformer", "tokens", one, tokens, 512),
-        Sweep("transformer", "batch", small, batch, 16),
-        Sweep("attention_layers", "layers", Sizes(1, 64, 256, 1), _powers(*layers, factor), 4),
-        Sweep("attention_energy", "tokens", Sizes(1, 64, 64, 1), tokens, 1024, dense_up_to),
-        Sweep("attention_energy", "batch", Sizes(1, 64, 64, 1), batch, 16),
+        Sweep("transformer", "layers", small, layers, 4),
+        Sweep("transformer", "tokens", one, lengths, 512),
+        Sweep("transformer", "batch", small, batches, 16),
+        Sweep("attention_layers", "layers", Sizes(1, 64, 256, 1), layers, 4),
+        Sweep("attention_energy", "tokens", Sizes(1, 64, 64, 1), lengths, 1024, dense_up_to),
+        Sweep("attention_energy", "batch", Sizes(1, 64, 64, 1), batches, 16),
     )
     return Setting(sweeps, seconds)
 
 
-FULL = _setting(16_384, dense_up_to=8_192, factor=2, seconds=0.5)
-QUICK = _setting(4_096, dense_up_to=4_096, factor=4, seconds=0.1)
+FULL = _setting((128, 16_384), dense_up_to=8_192, factor=2, seconds=0.5)
+QUICK = _setting((64, 4_096), dense_up_to=4_096, factor=4, seconds=0.1)
 MOST_RUNS = 100
 BAR, BAR_MEBIBYTES = 1.3, 256.0  # of the blocks over the dense expression, and of their memory at the most tokens
 
