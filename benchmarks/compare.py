@@ -8,8 +8,9 @@ from benchmarks.timing import table
 
 __all__ = ["Unreadable", "comparison", "read_records"]
 
-# Figures without a spread, such as bytes and counts, are the same in every run but for rounding.
-EXACT = 1e-3
+# Bytes and counts are the same in every run but for rounding; of others without a spread, less is taken for noise.
+EXACT, NOISE = 1e-3, 0.1
+COUNTED = ("bytes", "compiled", "count")
 
 
 class Unreadable(ValueError):  # noqa: N818 (it is an answer to the user)
@@ -58,7 +59,8 @@ def _rows(name: str, old: dict[str, Any], new: dict[str, Any]) -> list[list[str]
             continue
         spread = sum(record["spreads"].get(figure, 0.0) for record in (old, new))
         change = after / before if before else (1.0 if after == before else float("inf"))
-        beyond = abs(change - 1.0) > max(spread, EXACT)
+        allowed = spread or (EXACT if any(word in figure for word in COUNTED) else NOISE)
+        beyond = abs(change - 1.0) > max(allowed, EXACT)
         values = [f"{before:.4g}", f"{after:.4g}", f"{change:.3f}", f"{spread:.1%}" if spread else ""]
         rows.append([f"{name}: {figure}", *values, "*" if beyond else ""])
     return rows

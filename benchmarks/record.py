@@ -54,17 +54,18 @@ class Record:
         return self.figures[name]
 
     def draw_times(self, figure: Figure) -> None:
-        """Draws the timed figures as bars on a log axis, with a mark at their floor."""
+        """Draws the timed figures as points on a log axis, each beside its floor."""
         timed = {name: 1e3 * value for name, value in self.figures.items() if name in self.spreads and "second" in name}
         timed = {name: value for name, value in timed.items() if "a_second" not in name}
         figure.set_size_inches(9.0, 1.2 + 0.22 * len(timed))
         axes, places = figure.subplots(), range(len(timed))
-        axes.barh(places, list(timed.values()), color="#0072B2", label="median")
+        axes.plot(list(timed.values()), places, "o", color="#0072B2", label="median")
         floors = {place: 1e3 * self.floors[name]["seconds"] for place, name in enumerate(timed) if name in self.floors}
         axes.plot(list(floors.values()), list(floors), "|", color="#D55E00", ms=12, mew=2, label="floor")
         axes.set_yticks(places, [name.removesuffix("seconds").strip("_ ").replace("_", " ") for name in timed])
         axes.set(xscale="log", xlabel="ms")
         axes.invert_yaxis()
+        axes.grid(alpha=0.3)
         axes.legend()
 
 

@@ -75,9 +75,9 @@ def _measure(record: Record, name: str, problems: list[Problem], rate: float, re
     candidates: dict[str, Callable[[], object]] = {label: repeated(step) for label, step in steps.items()}
     seconds = interleaved(candidates | (_peers(steps["erm"]) if peers else {}), repeats=repeats)
     for label, runs in seconds.items():
-        record.time(f"{name}_{label}_seconds", runs, flops=flops.get(label), rate=rate)
+        record.time(f"{_key(name, label)}_seconds", runs, flops=flops.get(label), rate=rate)
     for label, step in steps.items():
-        record.figures[f"{name}_{label}_mebibytes"] = temporary_mebibytes(step.program)
+        record.figures[f"{_key(name, label)}_mebibytes"] = temporary_mebibytes(step.program)
     print(f"\n{problems[0].name}, {repeats} runs")
     print(table(["step", "median ms", "least ms", "temp MiB", "floor ms"], _rows(record, name, seconds)))
     for problem in problems:
@@ -85,10 +85,16 @@ def _measure(record: Record, name: str, problems: list[Problem], rate: float, re
     _against_cooper(record, name, problems[0].name)
 
 
+def _key(name: str, label: str) -> str:
+    """A step's figures: constrained ones have the model in their label already."""
+    return label if label.startswith(name) else f"{name}_{label}"
+
+
 def _rows(record: Record, name: str, seconds: dict[str, np.ndarray]) -> list[list[str]]:
     rows = []
     for label, runs in seconds.items():
-        timed, memory = f"{name}_{label}_seconds", record.figures.get(f"{name}_{label}_mebibytes")
+        timed = f"{_key(name, label)}_seconds"
+        memory = record.figures.get(f"{_key(name, label)}_mebibytes")
         floor = record.floors.get(timed)
         row = [label, f"{1e3 * record.figures[timed]:.1f}", f"{1e3 * np.min(runs):.1f}"]
         row += ["-" if memory is None else f"{memory:.1f}"]
@@ -98,7 +104,7 @@ def _rows(record: Record, name: str, seconds: dict[str, np.ndarray]) -> list[lis
 
 def _judge(record: Record, name: str, problem: Problem, floor: float) -> None:
     """Prints the ratios to plain risk beside their bars and beside what the extra readouts cannot go below."""
-    label = f"{name}_{problem.name}"
+    label = _key(name, problem.name)
     time = record.ratio(f"{label}_time_ratio", f"{label}_seconds", f"{name}_erm_seconds")
     space = record.ratio(f"{label}_memory_ratio", f"{label}_mebibytes", f"{name}_erm_mebibytes")
     record.figures[f"{label}_floor_ratio"] = floor
@@ -134,7 +140,7 @@ def _against_cooper(record: Record, name: str, ours: str) -> None:
     start, end = f"{name}_torch Cooper, ", "_seconds"
     for timed in [figure for figure in record.figures if figure.startswith(start) and figure.endswith(end)]:
         label = timed.removeprefix(f"{name}_").removesuffix(end)
-        ratio = record.ratio(f"{name}_over {label}", f"{name}_{ours}_seconds", timed)
+        ratio = record.ratio(f"{name}_over {label}", f"{_key(name, ours)}_seconds", timed)
         print(f"constrained, ours / {label}: {ratio:.3f} ({'faster' if ratio < 1.0 else 'not faster'})")
     if (plain := f"{name}_torch erm, compiled_seconds") in record.figures:
         within = record.ratio(f"{name}_torch_time_ratio", f"{start}compiled{end}", plain)

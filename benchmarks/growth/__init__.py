@@ -42,7 +42,7 @@ class Sweep(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """Sweeps, and the seconds of timed runs that each point may take, two runs at least."""
+    """Sweeps, and the seconds of timed runs that each point may take, `LEAST_RUNS` at least."""
 
     sweeps: tuple[Sweep, ...]
     seconds: float
@@ -68,7 +68,8 @@ def _setting(tokens: tuple[int, int], dense_up_to: int, factor: int, seconds: fl
 
 FULL = _setting((128, 16_384), dense_up_to=8_192, factor=2, seconds=0.5)
 QUICK = _setting((64, 4_096), dense_up_to=4_096, factor=4, seconds=0.1)
-MOST_RUNS = 100
+LEAST_RUNS, MOST_RUNS = 5, 100
+SLOW = 1.0  # seconds of a run from which two are enough
 BAR, BAR_MEBIBYTES = 1.3, 256.0  # of the blocks over the dense expression, and of their memory at the most tokens
 
 
@@ -119,7 +120,8 @@ def _timed(cases: dict[str, Case], seconds: float) -> dict[str, np.ndarray]:
     for call in calls.values():
         call()
     took = time.perf_counter() - began
-    return interleaved(calls, repeats=int(np.clip(seconds / took, 2, MOST_RUNS)), warmup=0)
+    least = LEAST_RUNS if took < SLOW else 2
+    return interleaved(calls, repeats=int(np.clip(seconds / took, least, MOST_RUNS)), warmup=0)
 
 
 def _row(record: Record, sweep: Sweep, value: int) -> list[str]:

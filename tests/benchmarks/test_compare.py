@@ -16,7 +16,7 @@ CONDITIONS = {
 
 
 def run(folder, seconds, mebibytes, **conditions):
-    record = Record(figures={"step_mebibytes": mebibytes, "count": 0})
+    record = Record(figures={"step_mebibytes": mebibytes, "count": 0, "power": 1.0 + 0.005 * mebibytes})
     record.time("step_seconds", np.array(seconds))
     write(record, "growth", folder, CONDITIONS | conditions)
     return folder
@@ -31,12 +31,12 @@ def test_changes_beyond_the_spread_are_marked(capsys, tmp_path):
     assert lines["step_seconds"][2:] == ["1", "1.2", "1.200", "20.0%"]  # as much as both spreads
     assert lines["step_mebibytes"][2:] == ["10", "10", "1.000"]
     assert lines["count"][2:] == ["0", "0", "1.000"]
-    assert "3 figures in both, 0 changed" in printed
+    assert "4 figures in both, 0 changed" in printed
     run(tmp_path / "new", [1.2, 1.3, 1.4], 11.0)
     benchmarks.main(["--compare", str(old), str(new)])
     printed = capsys.readouterr().out
     assert all(line.endswith("*") for line in printed.splitlines() if "step_" in line)
-    assert "3 figures in both, 2 changed" in printed
+    assert "4 figures in both, 2 changed" in printed  # and the power, by less than 10%
 
 
 def test_what_else_differs_is_said(capsys, tmp_path):

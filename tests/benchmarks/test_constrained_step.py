@@ -205,7 +205,8 @@ def test_bars_are_judged(capsys):
     problem = PROBLEMS["decoder"]()
     record = Record()
     for label, seconds in (("erm", 1.0), (problem.name, 1.3)):
-        record.figures |= {f"decoder_{label}_seconds": seconds, f"decoder_{label}_mebibytes": 1.0}
+        step = constrained_step._key("decoder", label)
+        record.figures |= {f"{step}_seconds": seconds, f"{step}_mebibytes": 1.0}
     constrained_step._judge(record, "decoder", problem, 3.0)
     printed = capsys.readouterr().out
     assert "time 1.300 (bar 1.25, not met)" in printed
