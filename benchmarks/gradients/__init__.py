@@ -48,7 +48,7 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
 
 def _cells(*, quick: bool) -> list[Cell]:
     if quick:
-        return [dense_cell(256, 0.99, "random"), dense_cell(256, 0.999, "spread"), deep_cell(), conv_cell()]
+        return [dense_cell(256, 0.99, "random"), dense_cell(256, 0.999, "spread"), deep_cell(), conv_cell(8, 16)]
     kinds = [*((kind, square) for kind in ("random", "spread") for square in SQUARES), ("spread, own", max(SQUARES))]
     dense = [dense_cell(dim, square, kind) for dim in DIMS for kind, square in kinds]
     return [*dense, deep_cell(), conv_cell()]

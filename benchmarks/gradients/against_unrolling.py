@@ -21,11 +21,12 @@ def sweeps(*, quick: bool = False) -> dict[str, float]:
     """Prints a table of both ways over iterations, depth, width, tolerance and contraction."""
     figures: dict[str, float] = {}
     sizes, squares, tolerances = (64, 256, 1024), (0.9, 0.99, 0.999), (1e-2, 1e-3, 1e-4, 1e-5)
+    depths, counts = (1, 3, 5), ITERATIONS
     if quick:
-        sizes, squares, tolerances = sizes[:2], squares[:2], tolerances[1:2]
-    iterations = [(f"{count} iterations", _same_iterations(count)) for count in ITERATIONS[: 3 if quick else None]]
+        sizes, squares, tolerances, depths, counts = sizes[:1], squares[:1], tolerances[1:2], depths[:2], counts[:2]
+    iterations = [(f"{count} iterations", _same_iterations(count)) for count in counts]
     others = [
-        *((f"{depth} layers", _to_tolerance(deep_cell(depth))) for depth in (1, 3, 5)),
+        *((f"{depth} layers", _to_tolerance(deep_cell(depth))) for depth in depths),
         *((f"width {dim}, random", _to_tolerance(dense_cell(dim, 0.99, "random"))) for dim in sizes),
         *((f"tolerance {tol:.0e}", _to_tolerance(dense_cell(256, 0.99, "spread"), tol=tol)) for tol in tolerances),
         *((f"|W|^2 = {square}", _to_tolerance(dense_cell(256, square, "spread"))) for square in squares),

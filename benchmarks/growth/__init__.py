@@ -1,6 +1,5 @@
 """How do time and memory grow with layers, tokens and batch? Of the unrolled transformer and of attention."""
 
-import time
 from typing import NamedTuple
 
 import jax
@@ -112,16 +111,14 @@ def _measure(record: Record, sweep: Sweep, rate: float, seconds: float) -> None:
 
 def _timed(cases: dict[str, Case], seconds: float) -> dict[str, np.ndarray]:
     """Seconds of runs, as many as the time allows, the first of which compiles and is not counted."""
-    calls = {}
-    for model, case in cases.items():
-        calls[model] = lambda case=case: jax.block_until_ready(case.function(*case.arguments))
-        calls[model]()
-    began = time.perf_counter()
-    for call in calls.values():
-        call()
-    took = time.perf_counter() - began
+    calls = {
+        model: lambda case=case: jax.block_until_ready(case.function(*case.arguments)) for model, case in cases.items()
+    }
+    first = interleaved(calls, repeats=1, warmup=1)
+    took = float(sum(runs[0] for runs in first.values()))
     least = LEAST_RUNS if took < SLOW else 2
-    return interleaved(calls, repeats=int(np.clip(seconds / took, least, MOST_RUNS)), warmup=0)
+    rest = interleaved(calls, repeats=int(np.clip(seconds / took, least, MOST_RUNS)) - 1, warmup=0)
+    return {model: np.concatenate([first[model], rest[model]]) for model in calls}
 
 
 def _row(record: Record, sweep: Sweep, value: int) -> list[str]:

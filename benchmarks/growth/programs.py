@@ -88,5 +88,6 @@ def _pair_flops(sizes: Sizes) -> float:
 
 
 def _tokens(sizes: Sizes) -> jax.Array:
+    """(batch, tokens, dim); of one example without the axis of the batch, which dense expressions do without too."""
     values = np.random.default_rng(0).normal(size=(sizes.batch, sizes.tokens, sizes.dim)) / sizes.dim**0.5
-    return jax.device_put(np.float32(values))
+    return jax.device_put(np.float32(values[0] if sizes.batch == 1 else values))

@@ -16,9 +16,12 @@ from unroll_jax.energies import AttentionParams
 SMALL = Sizes(layers=2, dim=4, tokens=6, batch=2)
 
 
-def test_the_dense_expression_is_the_energy():
-    blocks, dense = (case(SMALL) for case in (programs.attention_energy, programs.dense_energy))
-    assert blocks.flops == dense.flops == 2 * 2 * (2 * 6 * 6 * 4)  # two products, two examples
+@pytest.mark.parametrize("batch", [1, 2])
+def test_the_dense_expression_is_the_energy(batch):
+    sizes = SMALL._replace(batch=batch)
+    blocks, dense = (case(sizes) for case in (programs.attention_energy, programs.dense_energy))
+    assert blocks.flops == dense.flops == 2 * batch * (2 * 6 * 6 * 4)  # two products of every example
+    assert blocks.arguments[0].shape == ((6, 4) if batch == 1 else (2, 6, 4))
     (value, gradient), (expected, of_dense) = (case.function(*case.arguments) for case in (blocks, dense))
     np.testing.assert_allclose(value, expected, rtol=1e-6)
     np.testing.assert_allclose(gradient, of_dense, rtol=1e-5, atol=1e-6)
