@@ -1,6 +1,7 @@
 """The commands: run, plan, evaluate, report, prepare, launch, list; and `fit`, which trains from Python."""
 
 import dataclasses
+import functools
 import importlib
 import os
 import sys
@@ -64,21 +65,24 @@ def fit(
     from .evaluate import evaluate
     from .loop import train_run
     from .report.kinds import write_report
-    from .runs import check_first, default_folder
-    from .system.distributed import first_only, is_first
+    from .runs import check_first, check_folder, check_parent, default_folder
+    from .system.distributed import first_does, first_only, is_first
 
     experiment, log = experiment or name, first_only(log)
     check_first(config)
     given_out = out or config.out
-    folder, folders = check_out(given_out) if given_out else default_folder(config, experiment), []
-    for subfolder, task in _variants(trained, config, log):
-        folders.append(folder / subfolder)
-        train_run(task, folders[-1], experiment=experiment, callbacks=callbacks, log=log)
-        if not (folders[-1] / "evaluation.json").exists():
-            evaluate(task, folders[-1], experiment=experiment, log=log)
+    folder = check_out(given_out) if given_out else default_folder(config, experiment)
+    first_does(lambda: check_parent(config, folder))
+    tasks = {folder / subfolder: task for subfolder, task in _variants(trained, config, log)}
+    for place, task in tasks.items():  # all of them before the first step
+        first_does(functools.partial(check_folder, task, place, experiment))
+    for place, task in tasks.items():
+        train_run(task, place, experiment=experiment, callbacks=callbacks, log=log)
+        if not (place / "evaluation.json").exists():
+            evaluate(task, place, experiment=experiment, log=log)
     if is_first():
-        write_report(folders, folder / "report", log=log)
-    return folders
+        write_report(list(tasks), folder / "report", log=log)
+    return list(tasks)
 
 
 def run(arguments: list[str]) -> None:

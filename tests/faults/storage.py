@@ -135,8 +135,8 @@ FAULTS: list[Fault] = [
     Fault(
         "--overwrite deletes what is no run",
         "train/runs.py",
-        'if "format" in said or not {"experiment", "found"} <= said.keys():',
-        "if False:",
+        "    if not _is_run(folder / name):\n",
+        "    if False:\n",
         "tests/train/test_options.py",
     ),
     Fault(

@@ -227,7 +227,7 @@ def test_an_experiment_is_meant_where_a_folder_has_its_name(trained):
     ("named", "words"),
     [
         ("./empty", "empty is no run folder: it has no config.json"),
-        ("./several", "it holds the run folders several/erm"),
+        ("./several", "it holds the run folders several/erm; give one of these"),
         ("empty", "unknown experiment 'empty'"),
         ("./nowhere", "there is no run folder ./nowhere"),
     ],
@@ -285,6 +285,52 @@ def test_overwrite_deletes_nothing_where_the_disk_has_no_room_without_the_old_ru
     assert sorted(trained.rglob("*")) == kept
     monkeypatch.setattr("train.system.storage.shutil.disk_usage", lambda _: free._replace(free=10**9))
     assert main([*RUN, "--overwrite"]) == 0, "what the old run takes is free once it is deleted"
+
+
+def test_overwrite_deletes_no_other_run_that_lies_inside(trained, capsys):
+    export = trained / "export" / "config.json"
+    export.parent.mkdir()
+    export.write_text('{"format": "unroll_jax 2", "experiment": "video-ut", "found": {}}')
+    shutil.copytree(trained, trained / "erm", ignore=shutil.ignore_patterns("export"))
+    kept = sorted(trained.rglob("*"))
+    said = refused(capsys, *RUN, "--overwrite")
+    assert "--overwrite would delete the runs run/erm too; move them away, or pass another --out" in said
+    assert sorted(trained.rglob("*")) == kept
+    shutil.rmtree(trained / "erm")
+    assert main([*RUN, "--overwrite"]) == 0
+    assert not export.exists()
+
+
+def test_several_runs_are_refused_in_the_folder_of_one(trained, capsys):
+    kept = sorted(trained.rglob("*"))
+    for more in ((), ("--overwrite",)):
+        said = refused(capsys, *RUN, "--method", "both", *more)
+        assert "--out run is itself a run, and this trains erm and constrained in folders inside; pass another" in said
+    assert sorted(trained.rglob("*")) == kept
+
+
+def test_one_run_in_the_folder_of_several_is_told_how_to_go_on(trained, tmp_path, capsys):
+    trained.rename(tmp_path / "constrained")
+    trained.mkdir()
+    (tmp_path / "constrained").rename(trained / "constrained")
+    said = refused(capsys, *RUN)
+    assert "--out run is no run but holds the runs run/constrained; give the command that began them" in said
+    assert "or go on with one, as in `python -m train run run/constrained`" in said
+    assert "it holds the run folders run/constrained; give one of these" in refused(capsys, "run", "run/")
+
+
+@pytest.mark.parametrize("left", ["another run", "files"])
+def test_both_methods_have_their_folders_before_the_first_step(left, trained, tmp_path, capsys):
+    (tmp_path / "two").mkdir()
+    if left == "files":
+        (tmp_path / "two" / "constrained").mkdir()
+        (tmp_path / "two" / "constrained" / "thesis.tex").touch()
+    else:
+        trained.rename(tmp_path / "two" / "constrained")
+    words = {"another run": "seed was 0, is now 1", "files": "two/constrained holds files but no config.json"}
+    command = runs.RUN.replace("--out run", "--out two").split()
+    assert words[left] in refused(capsys, *command, "--method", "both", "--seed", "1")
+    assert [path.name for path in (tmp_path / "two").iterdir()] == ["constrained"]
 
 
 def test_overwrite_is_refused_while_another_process_trains(trained, capsys):
