@@ -204,8 +204,8 @@ FAULTS: list[Fault] = [
     Fault(
         "a rate of 1e-3 in YAML is no number",
         "train/options.py",
-        'list("-+0123456789.")',
-        'list("x")',
+        "[0-9]+(?=[eE])",
+        "[0-9]+x(?=[eE])",
         "tests/train/test_options.py",
     ),
     Fault(

@@ -83,6 +83,36 @@ def test_a_file_of_options_means_what_the_same_options_mean_when_they_are_typed(
     assert meant(f"--config={name}") == typed
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("profile: 100:5", "profile was None, is now 100:5"),
+        ("out: 2026-01-31", "out was None, is now 2026-01-31"),
+        ("out: on", "out was None, is now on"),
+        ("steps: 1_200", "steps was 1500, is now 1200"),
+        ("steps: 0x10", "steps was 1500, is now 16"),
+        ("primal: &rates {clip_norm: ~}", "primal.clip_norm was 1.0, is now None"),
+        ("primal.learning_rate: +2E-3", "primal.learning_rate was 0.0005, is now 0.002"),
+        ("primal.learning_rate: 2.5e1", "primal.learning_rate was 0.0005, is now 25.0"),
+        ("primal.learning_rate: .25", "primal.learning_rate was 0.0005, is now 0.25"),
+        ("constraints.normalise: False", "constraints.normalise was True, is now False"),
+        ("primal: {<<: {clip_norm: 2.0}, clip_norm: 3.0}", "primal.clip_norm was 1.0, is now 3.0"),
+    ],
+)
+def test_a_scalar_of_yaml_is_what_it_looks_like(text, words, tmp_path):
+    (tmp_path / "options.yaml").write_text(text)
+    assert meant("--config", "options.yaml") == [words]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [('{"steps": 4, "steps": 5}', "steps"), ('{"model": {"rank": 4, "rank": 8}}', "model.rank")]
+)
+def test_an_option_that_json_has_twice_is_named_in_full(text, name, tmp_path, capsys):
+    (tmp_path / "options.json").write_text(text)
+    said = refused(capsys, "run", "video-ut", "--config", "options.json")
+    assert f"--config options.json: {name} is there more than once; give it once" in said
+
+
 def test_options_that_are_typed_beside_a_file_count(tmp_path):
     (tmp_path / "options.yaml").write_text(GROUPS)
     beside = meant("--steps", "50", "--config", "options.yaml", "--dual.every", "1", "--constraints.normalise")
@@ -139,8 +169,9 @@ def test_a_warm_up_that_a_file_names_is_chosen(tmp_path):
         (b"[" * 100_000, "cannot be read ("),
         (b"", "holds no options by name"),
         (b"- steps", "holds no options by name"),
-        (b"steps: 4\nseed: 1\nsteps: 5", "cannot be read (steps is there more than once)"),
-        (b"model: {rank: 4, rank: 8}", "cannot be read (rank is there more than once)"),
+        (b"steps: 4\nseed: 1\nsteps: 5", "options.yaml: steps is there more than once; give it once"),
+        (b"model: {rank: 4, rank: 8}", "options.yaml: model.rank is there more than once; give it once"),
+        (b"model: {rank: 4}\nmodel: {rank: 8}", "options.yaml: model is there more than once; give it once"),
         (b"batch-size: 4\nbatch_size: 8", "batch_size is there more than once; give it once"),
         (b"dual.every: 4\ndual: {every: 8}", "dual.every is there more than once; give it once"),
         (b"? [a]\n: 4", "cannot be read ("),
@@ -157,6 +188,10 @@ def test_a_warm_up_that_a_file_names_is_chosen(tmp_path):
         (b"model: 4", "4 is of the wrong type in place of num_layers, rank,"),
         (b"method: sgd", "method is 'sgd', which is of the wrong type"),
         (b"constraints.alpha: [0.1, b]", "alpha is [0.1, 'b'], which is of the wrong type"),
+        (b"seed: 010", "seed is '010', which is of the wrong type"),
+        (b"method: off", "method is 'off', which is of the wrong type"),
+        (b"constraints.normalise: no", "normalise is 'no', which is of the wrong type"),
+        (b"steps: 1:30", "steps is '1:30', which is of the wrong type"),
         (b"steps: 0", "--steps must be a whole number from 1 to 1000000000, got 0"),
         (b"train-gamma: .nan", "--train-gamma"),
     ],
