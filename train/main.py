@@ -87,15 +87,18 @@ def fit(
 
 def run(arguments: list[str]) -> None:
     """`python -m train run EXPERIMENT [--option value ...]`."""
-    if chosen := configured("run", arguments, _of_run(arguments)):
+    known = _of_run(arguments)
+    if chosen := configured("run", arguments, known):
         experiment, config = chosen
         keep_programs()
+        _check_stored(arguments, known, config)
         fit(config, experiment=experiment)
 
 
 def plan(arguments: list[str]) -> None:
     """Says where every array of a run would live and what a step would communicate, without running one."""
-    if chosen := configured("plan", arguments, _of_run(arguments)):
+    known = _of_run(arguments)
+    if chosen := configured("plan", arguments, known):
         experiment, config = chosen
         config.check()  # before what takes seconds to import
         from .plan import describe_plan, make_plan, simulate
@@ -103,6 +106,7 @@ def plan(arguments: list[str]) -> None:
 
         keep_programs()
         simulate(config.mesh)
+        _check_stored(arguments, known, config)
         check_first(config)
         for _, task in _variants(config, config, print):
             sys.stdout.write(f"{experiment}: {task.config.describe()}, {describe_plan(make_plan(task))}\n")
@@ -263,3 +267,13 @@ def _of_run(arguments: list[str]) -> tuple[str, RunConfig] | None:
 
     name, config = read_config(folder, free=True)
     return name, dataclasses.replace(config, out=str(folder))
+
+
+def _check_stored(arguments: list[str], known: tuple[str, RunConfig] | None, config: RunConfig) -> None:
+    """Refuses what a run folder has stored, and nothing typed has replaced, where this machine has it not."""
+    if known is None:
+        return
+    from .runs import check_stored
+
+    same = [name for name in ("mesh", "track") if getattr(config, name) == getattr(known[1], name)]
+    check_stored(config, Path(arguments[0]), [name for name in same if not given(arguments, f"--{name}")])

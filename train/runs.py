@@ -5,6 +5,7 @@ import dataclasses
 import math
 import re
 import shutil
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -222,8 +223,18 @@ def check_first(config: RunConfig) -> None:
         raise UserError(f"{own} must not be {config.task!r}, which a task of train/ is called; give yours another name")
     if config.out:
         check_out(config.out)
-    make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
+    _check_mesh(config)
     require_installed(config.track)
+
+
+def check_stored(config: RunConfig, folder: Path, names: Collection[str]) -> None:
+    """Refuses a mesh or trackers that this machine has not, where ``names`` has them as stored and not typed."""
+    if "mesh" in names:
+        with _stored(f"--mesh {config.mesh}", folder, "--mesh None"):
+            _check_mesh(config)
+    for name in config.track if "track" in names else ():
+        with _stored(f"--track {name}", folder, "--track tensorboard"):
+            require_installed([name])
 
 
 def _require_empty(folder: Path, name: str, what: str) -> None:
@@ -255,6 +266,20 @@ def _is_run(path: Path) -> bool:
     """Whether a config.json or search.json is of a run or a search, of any version, and not of an export."""
     said = read_object(path)
     return "format" not in said and {"experiment", "found"} <= said.keys()
+
+
+def _check_mesh(config: RunConfig) -> None:
+    make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
+
+
+@contextlib.contextmanager
+def _stored(option: str, folder: Path, without: str) -> Iterator[None]:
+    """Names the config.json of a run where a refusal names its option, and how the run goes on without it."""
+    try:
+        yield
+    except UserError as error:
+        words = str(error).replace(option, f"{option} of {folder / 'config.json'}", 1)
+        raise UserError(f"{words}; {without} goes on without it") from error
 
 
 def _keep(folder: Path, free: Row) -> None:
