@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import importlib
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -260,8 +259,7 @@ def _of_run(arguments: list[str]) -> tuple[str, RunConfig] | None:
     """What a run folder that is named in place of an experiment was trained with."""
     named = arguments[0] if arguments else ""
     folder = Path(named)
-    is_one = folder.is_dir() and (os.sep in named or (folder / "config.json").is_file())
-    if named in EXPERIMENTS or not is_one:
+    if not named or named in EXPERIMENTS or not folder.is_dir():
         return None
     from .runs import read_config
 

@@ -30,6 +30,8 @@ SCALARS = {
     "null": ("~|null|Null|NULL|", ["~", "n", "N", ""]),
     "merge": ("<<", "<"),
 }
+OF_RUNS = ("run", "plan")  # the commands that take the folder of a run in place of an experiment
+FOLDER = "       python -m train {} FOLDER [--option value ...], with the options of the run in a folder\n"
 TWICE = object()  # in place of the values of a name that a mapping of a file has more than once
 
 
@@ -61,6 +63,7 @@ def experiment_named(command: str, arguments: list[str]) -> str | None:
     if name in HELP:
         sys.stdout.write(
             f"usage: python -m train {command} EXPERIMENT [--option value ...]\n"
+            f"{FOLDER.format(command) if command in OF_RUNS else ''}"
             f"experiments: {', '.join(EXPERIMENTS)}\n"
             f"options: python -m train {command} EXPERIMENT --help shows those of one, as in `{command} demo --help`:\n"
             "         the basic ones; --help-all in its place shows every one\n"
@@ -68,6 +71,10 @@ def experiment_named(command: str, arguments: list[str]) -> str | None:
         return None
     if name.startswith("-"):
         raise UserError(f"{command} has its experiment first, as in `{command} demo {name} ...`, got {name}")
+    if command not in OF_RUNS and (os.sep in name or name in (os.curdir, os.pardir)):
+        raise UserError(
+            f"{command} takes the name of an experiment and no folder, got {name}; see `python -m train list`"
+        )
     if os.sep in name:
         raise UserError(f"there is no run folder {name}; give that of a run, or the name of an experiment")
     if name not in EXPERIMENTS:

@@ -211,8 +211,8 @@ FAULTS: list[Fault] = [
     Fault(
         "a folder that is named like an experiment takes its place",
         "train/main.py",
-        "if named in EXPERIMENTS or not is_one:",
-        "if not is_one:",
+        "if not named or named in EXPERIMENTS or not folder.is_dir():",
+        "if not named or not folder.is_dir():",
         "tests/train/test_options.py",
     ),
     Fault(

@@ -287,7 +287,8 @@ def test_an_experiment_is_meant_where_a_folder_has_its_name(trained):
     [
         ("./empty", "empty is no run folder: it has no config.json"),
         ("./several", "it holds the run folders several/erm; give one of these"),
-        ("empty", "unknown experiment 'empty'"),
+        ("empty", "empty is no run folder: it has no config.json"),
+        (".", ". is no run folder: it has no config.json; it holds the run folders several/erm; give one of these"),
         ("./nowhere", "there is no run folder ./nowhere"),
     ],
 )
@@ -422,6 +423,25 @@ def test_the_help_of_run_says_how_the_options_of_an_experiment_are_shown(capsys)
     assert "python -m train run EXPERIMENT --help" in shown
     assert "--help-all" in shown
     assert all(name in shown for name in EXPERIMENTS)
+
+
+def test_help_says_that_a_folder_may_stand_for_an_experiment_and_how_every_option_is_shown(capsys):
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "run FOLDER" in shown
+    assert "--help-all" in shown
+    for command, takes_folders in (("run", True), ("plan", True), ("search", False)):
+        assert main([command, "--help"]) == 0
+        assert (f"python -m train {command} FOLDER" in capsys.readouterr().out) == takes_folders
+    assert "search takes the name of an experiment and no folder, got ." in refused(capsys, "search", ".")
+    assert "no folder, got runs/x" in refused(capsys, "search", "runs/x")
+
+
+@pytest.mark.parametrize("every", ["--help", "--help-all"])
+def test_help_breaks_no_sentence_where_the_source_does(every, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "900")
+    assert main(["run", "demo", every]) == 0
+    assert "tar archive of frames, in folders of splits as published" in capsys.readouterr().out
 
 
 def options_in(capsys, *words):
