@@ -17,7 +17,7 @@ from .config.commands import (
 )
 from .config.data import DataConfig, ImageConfig, ImageSource, SceneConfig, SceneSource, TextConfig, TextSource
 from .config.errors import UserError
-from .config.fields import check_used
+from .config.fields import check_types, check_used
 from .config.run import RunConfig
 from .experiments import EXPERIMENTS
 from .options import configured
@@ -60,6 +60,7 @@ def fit(
       UserError: whatever you can mend, in one line.
     """
     name, trained, config = _told(what)
+    check_types(config)
     config.check()  # before what takes seconds to import
     from .evaluate import evaluate
     from .loop import train_run

@@ -128,8 +128,8 @@ FAULTS: list[Fault] = [
     Fault(
         "a switch stands for a number in a configuration",
         "train/config/fields.py",
-        "    return isinstance(value, hint) and (hint is bool) == isinstance(value, bool)\n",
-        "    return isinstance(value, hint)\n",
+        "    return isinstance(value, kind or hint) and (hint is bool) == isinstance(value, bool)\n",
+        "    return isinstance(value, kind or hint)\n",
         "tests/hostile/test_commands.py",
     ),
     Fault(

@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 from tests.train.test_fit import VALIDATION, linear
+from train.config.constraints import ConstraintConfig
 from train.config.errors import UserError
 from train.config.own import OwnConfig
+from train.config.video import VideoConfig
+from train.constraints import DescentConstraints
+from train.experiments import EXPERIMENTS
 from train.export import export
 from train.main import fit
 from train.predict import load
@@ -44,6 +48,24 @@ def test_the_options_of_a_model_are_those_of_its_run_whatever_the_task_has(both,
         assert isinstance(model.config, OwnConfig)
         assert (model.config.method, model.config.steps, model.config.seed) == (method, 2, 0)
         np.testing.assert_allclose(model.predict(VALIDATION).mean(axis=0), losses, rtol=1e-6)
+
+
+def test_only_a_reference_that_is_given_binds_the_input():
+    counts = [
+        DescentConstraints(OwnConfig(constraints=given), num_layers=3, steps_an_epoch=1).number
+        for given in (ConstraintConfig(alpha=(0.1,)), ConstraintConfig(alpha=(0.1,), reference=2.0))
+    ]
+    assert counts == [3, 4]
+    assert EXPERIMENTS["video-ut"].config == VideoConfig(constraints=ConstraintConfig(reference=8.0))
+
+
+def test_options_of_another_type_are_refused_where_the_task_is_made():
+    with pytest.raises(UserError, match=r"--method must be 'erm' or 'constrained' or 'both', got 'x'"):
+        linear(method="x")
+    with pytest.raises(
+        UserError, match=r"--constraints\.alpha must be a tuple \(x, \.\.\.\), where x is a number, got 0\.1"
+    ):
+        linear(constraints=ConstraintConfig(alpha=0.1))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("folder", ["constrained", "export"])

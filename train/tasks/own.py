@@ -11,6 +11,7 @@ import numpy as np
 
 from ..config.checks import check_depth
 from ..config.errors import UserError
+from ..config.fields import check_types
 from ..config.own import OwnConfig
 from ..data.reader import in_order, read_ahead, shuffled
 from ..sharding.parts import rematerialised
@@ -146,6 +147,7 @@ def _check_kinds(init: Any, layer_losses: Any, config: Any) -> None:
             raise UserError(f"{name} must be a function {needed}, got {type(function).__name__}; pass a function")
     if not isinstance(config, OwnConfig):
         raise UserError(f"config must be as OwnConfig(steps=1000), got {type(config).__name__}; pass an OwnConfig")
+    check_types(config)
 
 
 def _check_arrays(split: str, arrays: Any, train: Arrays) -> None:
