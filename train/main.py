@@ -24,6 +24,7 @@ from .options import configured
 from .parsing import HELP, given, parse, unknown
 from .system.machine import keep_programs
 from .system.storage import check_out, require_writable
+from .trackers import check_callbacks
 
 if TYPE_CHECKING:
     from .loop import Callbacks
@@ -60,6 +61,7 @@ def fit(
       UserError: whatever you can mend, in one line.
     """
     name, trained, config = _told(what)
+    check_callbacks(callbacks)
     check_types(config)
     config.check()  # before what takes seconds to import
     from .evaluate import evaluate

@@ -7,13 +7,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from .checkpoint import Checkpoints
+from .checkpoint import Checkpoints, way_back
 from .config.commands import PredictArguments
 from .config.errors import UserError, one_line
 from .config.run import RunConfig
 from .config.text import TextRunConfig
 from .data.rows import decoded
 from .parsing import parse
+from .registry import PASS_IT
 from .runs import FACTS, read_config, require_checkpoints
 from .step import state_like
 from .system.run_files import read_object, way_out
@@ -72,14 +73,15 @@ def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> M
     if is_export(folder):
         found = read_export(folder, kind)
         path = folder / CONFIG
+        source, mend = (path, AGAIN) if task is None else ("the task that was passed", PASS_IT)
         task = _rebuilt(found.config, found.facts, path, AGAIN) if task is None else by_config(task, found.config)
-        params, like = restored(task, found.arrays, source=path), state_like(task).params
+        params, like = restored(task, found.arrays, source=source, mend=mend), state_like(task).params
         return Model(task, jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, like)), found.card)
     experiment, config = read_config(folder, kind)
     require_checkpoints(folder, experiment)
     path = folder / FACTS
     task = _rebuilt(config, read_object(path), path, way_out(path)) if task is None else by_config(task, config)
-    with Checkpoints(folder / "checkpoints", read_only=True, log=log) as checkpoints:
+    with Checkpoints(folder / "checkpoints", read_only=True, mend=way_back(task.config), log=log) as checkpoints:
         step, state, notes = checkpoints.best(state_like(task))
     return Model(task, state.evaluated, {"experiment": experiment, "step": step, "score": notes["score"]})
 
