@@ -1,6 +1,7 @@
 """A task of one's own on the way back: loaded and exported by the options of its run, and refused in one line."""
 
 import json
+import shutil
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -55,6 +56,25 @@ def test_the_options_of_a_model_are_those_of_its_run_whatever_the_task_has(both,
         assert isinstance(model.config, OwnConfig)
         assert (model.config.method, model.config.steps, model.config.seed) == (method, 2, 0)
         np.testing.assert_allclose(model.predict(VALIDATION).mean(axis=0), losses, rtol=1e-6)
+
+
+def test_the_card_and_the_report_say_what_a_task_of_ones_own_has(both, tmp_path):
+    card = (export(both / "constrained", tmp_path / "model", task=linear(), log=quiet) / "README.md").read_text()
+    assert "data: of its own: 64 train, 16 validation, 16 test examples" in card
+    assert (
+        "losses = model.predict(batch)  # arrays by name, as those trained on; (samples, L + 1) of every layer" in card
+    )
+    report = (both / "report" / "index.html").read_text()
+    assert "1 layer" in report
+    assert "training gamma" not in report + card
+
+
+def test_an_export_beside_runs_is_not_listed_as_a_run(both, tmp_path):
+    folder = tmp_path / "runs"
+    shutil.copytree(both / "erm", folder / "erm")
+    export(folder / "erm", folder / "model", task=linear(), log=quiet)
+    with pytest.raises(UserError, match=r"it holds the run folders \S+erm;"):
+        load(folder, log=quiet)
 
 
 def test_only_a_reference_that_is_given_binds_the_input():

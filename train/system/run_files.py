@@ -54,7 +54,8 @@ def no_run(folder: Path) -> str:
     if (folder / "search.json").is_file():
         best = read_object(folder / "search.json").get("best")
         return f"{said}; it is a search" + (f", and its best run is {folder / str(best)}" if best else "")
-    held = sorted(str(path.parent) for depth in ("*", "*/*") for path in folder.glob(f"{depth}/config.json"))
+    found = (path for depth in ("*", "*/*") for path in folder.glob(f"{depth}/config.json"))
+    held = sorted(str(path.parent) for path in found if not (path.parent / "model.safetensors").exists())  # no exports
     if not held:
         return said
     more = f" and {len(held) - SHOWN} more" if len(held) > SHOWN else ""
