@@ -105,7 +105,7 @@ def _predict(arguments: list[str]) -> None:
 
 
 def _export(arguments: list[str]) -> None:
-    from .export import command
+    from .exporting import command
 
     command(arguments)
 

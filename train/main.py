@@ -17,13 +17,14 @@ from .config.commands import (
 )
 from .config.data import DataConfig, ImageConfig, ImageSource, SceneConfig, SceneSource, TextConfig, TextSource
 from .config.errors import UserError
-from .config.fields import check_used
+from .config.fields import check_types, check_used
 from .config.run import RunConfig
 from .experiments import EXPERIMENTS
 from .options import configured
 from .parsing import HELP, given, parse, unknown
 from .system.machine import keep_programs
 from .system.storage import check_out, require_writable
+from .trackers import check_callbacks
 
 if TYPE_CHECKING:
     from .loop import Callbacks
@@ -60,6 +61,8 @@ def fit(
       UserError: whatever you can mend, in one line.
     """
     name, trained, config = _told(what)
+    check_callbacks(callbacks)
+    check_types(config)
     config.check()  # before what takes seconds to import
     from .evaluate import evaluate
     from .loop import train_run

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from .config.errors import StorageError, UserError
 from .config.fields import differences, from_json, to_json
 from .config.run import FREE, PLACE, RunConfig
-from .registry import TASKS
+from .registry import FROM_PYTHON, PASS_IT, TASKS
 from .sharding.mesh import make_mesh
 from .system.distributed import first_does
 from .system.room import check_room, check_room_without
@@ -88,9 +88,9 @@ def read_config(folder: Path, kind: type[RunConfig] | None = None, *, free: bool
 def config_type(name: str, kind: type[RunConfig] | None, path: Path, again: str = "train again") -> type[RunConfig]:
     """The class of the options of a task that a file names: the one that is given, or the registered one."""
     if kind is not None and kind.task != name:
-        raise UserError(f"{path} is of the task {name!r}, got one of {kind.task!r}; pass the task that was trained")
+        raise UserError(f"{path} is of the task {name!r}, got one of {kind.task!r}; {PASS_IT}")
     if kind is None and name not in TASKS:
-        raise _unknown(path, "task", name, f"pass the task itself if it is your own, or {again}")
+        raise _unknown(path, "task", name, f"if it is your own, pass the task itself {FROM_PYTHON}; else {again}")
     return kind or TASKS[name].config
 
 

@@ -213,7 +213,7 @@ FAULTS: list[Fault] = [
         "train/main.py",
         "if not named or named in EXPERIMENTS or not folder.is_dir():",
         "if not named or not folder.is_dir():",
-        "tests/train/test_options.py",
+        "tests/train/test_run_folders.py",
     ),
     Fault(
         "both methods of a task of one's own are one",

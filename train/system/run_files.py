@@ -56,7 +56,8 @@ def no_run(folder: Path) -> str:
         if best:
             return f"{said}; it is a search, and its best run is {folder / str(best)}; give that one"
         return f"{said}; it is a search; {WRITTEN}"
-    held = sorted(str(path.parent) for depth in ("*", "*/*") for path in folder.glob(f"{depth}/config.json"))
+    found = (path for depth in ("*", "*/*") for path in folder.glob(f"{depth}/config.json"))
+    held = sorted(str(path.parent) for path in found if not (path.parent / "model.safetensors").exists())  # no exports
     if not held:
         return f"{said}; {WRITTEN}"
     more = f" and {len(held) - SHOWN} more" if len(held) > SHOWN else ""
