@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .config.own import OwnConfig
     from .config.run import PrimalConfig
     from .experiments import EXPERIMENTS
+    from .exporting import export
     from .loop import Callbacks
     from .main import fit
     from .predict import Model, load
@@ -27,6 +28,7 @@ _PLACES = {
     "OwnTask": "tasks.own",
     "PrimalConfig": "config.run",
     "Task": "task",
+    "export": "exporting",
     "fit": "main",
     "load": "predict",
 }
@@ -41,6 +43,7 @@ __all__ = [
     "OwnTask",
     "PrimalConfig",
     "Task",
+    "export",
     "fit",
     "load",
 ]

@@ -18,7 +18,8 @@ LATE = 0.5  # seconds after a second Ctrl-C that nothing answered, as where XLA 
 USAGE = """\
 usage: python -m train [--coordinator HOST:PORT --processes N --process I | --cluster NAME] COMMAND ...
 
-  run EXPERIMENT [--option value ...]   train and evaluate; goes on where an interrupted run stopped (--help: options)
+  run EXPERIMENT [--option value ...]   train and evaluate; goes on where an interrupted run stopped
+  run FOLDER [--option value ...]       go on with the run in a folder
   plan EXPERIMENT [--option value ...]  where arrays would live and what a step would communicate, without running one
   search EXPERIMENT [--option value ..] search over its rates and bounds; feasible first, then the validation metric
   launch --processes N -- COMMAND ...   the same command in N processes on this machine, watched
@@ -29,6 +30,8 @@ usage: python -m train [--coordinator HOST:PORT --processes N --process I | --cl
   figures NAME [--option value ...]     draw the figures of a paper (yang2022) with the numbers beside them
   prepare SOURCE --from PATH            prepare a data source ahead of its first use
   list                                  the experiments
+
+COMMAND --help shows its options; of an experiment, as in `run demo --help`, the basic ones, and --help-all every one
 """
 
 
@@ -103,7 +106,7 @@ def _predict(arguments: list[str]) -> None:
 
 
 def _export(arguments: list[str]) -> None:
-    from .export import command
+    from .exporting import command
 
     command(arguments)
 

@@ -15,6 +15,8 @@ import tensorstore
 from jax.sharding import SingleDeviceSharding
 
 from .config.errors import UserError
+from .config.run import RunConfig
+from .registry import PASS_IT, is_own
 from .system.digest import digest
 from .system.distributed import all_of, is_first, wait_for_all
 from .system.machine import quiet_saves
@@ -29,6 +31,12 @@ UNREADABLE = float("-inf")  # score of a checkpoint whose notes cannot be read
 UNFINISHED = "*.orbax-checkpoint-tmp*"
 PUT_BACK = "put the config.json and model.json that it was trained with back"
 
+
+def way_back(config: RunConfig) -> str:
+    """How to mend a checkpoint of another model: a task that was passed is at fault, else files are."""
+    return PASS_IT if is_own(config) else PUT_BACK
+
+
 # Orbax logs by absl what it does; what a user can mend comes as an error.
 logging.getLogger("absl").setLevel(logging.ERROR)
 
@@ -40,11 +48,14 @@ class Checkpoints:
     highest ``score`` given to `save`.
     """
 
-    def __init__(self, folder: Path, *, read_only: bool = False, log: Log = print):
-        """Opens the checkpoints under ``folder``, making it if needed; ``read_only`` changes nothing there."""
+    def __init__(self, folder: Path, *, read_only: bool = False, mend: str = PUT_BACK, log: Log = print):
+        """Opens the checkpoints under ``folder``, making it if needed; ``read_only`` changes nothing there.
+
+        ``mend`` is the way out where a checkpoint is of another model.
+        """
         self._folder = folder.absolute()
         steps_in(folder)  # refuses a file
-        self._read_only, self._log = read_only, log
+        self._read_only, self._mend, self._log = read_only, mend, log
         options = ocp.CheckpointManagerOptions(
             create=not read_only, cleanup_tmp_directories=not read_only, preservation_policy=_NewestAndBest(self._score)
         )
@@ -150,7 +161,7 @@ class Checkpoints:
             if reason is None:
                 misfit, reason = _tried(lambda arrays=arrays: _misfit(arrays, like))
                 if misfit:
-                    raise UserError(f"checkpoint {step} in {self._folder} is of another model: {misfit}; {PUT_BACK}")
+                    raise UserError(f"checkpoint {step} in {self._folder} is of another model: {misfit}; {self._mend}")
             if reason is None:
                 found, reason = _tried(lambda step=step: self._read(step, like))
                 if reason is None:

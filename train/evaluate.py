@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .checkpoint import Checkpoints
+from .checkpoint import Checkpoints, way_back
 from .constraints import INFEASIBLE
+from .numbers import plain
+from .registry import PASS_IT, is_own
 from .runs import check_same, identity, require_checkpoints, require_place
 from .step import TrainState, state_like
 from .system.distributed import is_first
@@ -23,8 +25,9 @@ class Best(NamedTuple):
 
 def best_checkpoint(task: Task, folder: Path, *, experiment: str, log: Log = print) -> Best:
     """The best checkpoint, on the mesh of the task; a run whose data or configuration are others now is refused."""
-    check_same(folder, identity(experiment, task.config, task.found()), "put its data and config.json back")
-    with Checkpoints(folder / "checkpoints", read_only=True, log=log) as checkpoints:
+    mend = f"{PASS_IT}, on its data" if is_own(task.config) else "put its data and config.json back"
+    check_same(folder, identity(experiment, task.config, task.found()), mend)
+    with Checkpoints(folder / "checkpoints", read_only=True, mend=way_back(task.config), log=log) as checkpoints:
         return Best(*checkpoints.best(state_like(task)))
 
 
@@ -40,7 +43,7 @@ def evaluate(task: Task, folder: Path, *, experiment: str, log: Log = print) -> 
         figures, losses = task.evaluate(state.evaluated, folder)
         layers = {} if losses is None else task.training.objective.report(losses, state.moving)
         about = {"experiment": experiment, "best_step": step, "train_seconds": notes["train_seconds"]}
-        found = {**figures, **layers, **about}
+        found = plain({**figures, **layers, **about}, "the figures of evaluate")
         if is_first():
             write_json(folder / "evaluation.json", found)
     log(f"{folder}: {task.verdict(found)}")

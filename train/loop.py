@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from .checkpoint import Checkpoints
+from .checkpoint import Checkpoints, way_back
 from .config.errors import Interrupted, StorageError
 from .config.run import parse_profile
 from .metrics import MetricsWriter, tell_lost
@@ -84,7 +84,7 @@ def train(task: Task, folder: Path, *, callbacks: Sequence[Callbacks] = (), log:
     num_steps = task.training.num_steps
     profiled = parse_profile(task.config.profile, num_steps=num_steps) if is_first() else None
     with stopping() as stop:
-        with Checkpoints(folder / "checkpoints", log=log) as checkpoints:
+        with Checkpoints(folder / "checkpoints", mend=way_back(task.config), log=log) as checkpoints:
             newest = checkpoints.newest(state_like(task))
             if newest is None:
                 for remark in task.remarks:

@@ -1,8 +1,8 @@
 """The commands: run, plan, evaluate, report, prepare, launch, list; and `fit`, which trains from Python."""
 
 import dataclasses
+import functools
 import importlib
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,13 +17,14 @@ from .config.commands import (
 )
 from .config.data import DataConfig, ImageConfig, ImageSource, SceneConfig, SceneSource, TextConfig, TextSource
 from .config.errors import UserError
-from .config.fields import check_used
+from .config.fields import check_types, check_used
 from .config.run import RunConfig
 from .experiments import EXPERIMENTS
 from .options import configured
 from .parsing import HELP, given, parse, unknown
 from .system.machine import keep_programs
 from .system.storage import check_out, require_writable
+from .trackers import check_callbacks
 
 if TYPE_CHECKING:
     from .loop import Callbacks
@@ -60,38 +61,46 @@ def fit(
       UserError: whatever you can mend, in one line.
     """
     name, trained, config = _told(what)
+    check_callbacks(callbacks)
+    check_types(config)
     config.check()  # before what takes seconds to import
     from .evaluate import evaluate
     from .loop import train_run
     from .report.kinds import write_report
-    from .runs import check_first, default_folder
-    from .system.distributed import first_only, is_first
+    from .runs import check_first, check_folder, check_parent, default_folder
+    from .system.distributed import first_does, first_only, is_first
 
     experiment, log = experiment or name, first_only(log)
     check_first(config)
     given_out = out or config.out
-    folder, folders = check_out(given_out) if given_out else default_folder(config, experiment), []
-    for subfolder, task in _variants(trained, config, log):
-        folders.append(folder / subfolder)
-        train_run(task, folders[-1], experiment=experiment, callbacks=callbacks, log=log)
-        if not (folders[-1] / "evaluation.json").exists():
-            evaluate(task, folders[-1], experiment=experiment, log=log)
+    folder = check_out(given_out) if given_out else default_folder(config, experiment)
+    first_does(lambda: check_parent(config, folder))
+    tasks = {folder / subfolder: task for subfolder, task in _variants(trained, config, log)}
+    for place, task in tasks.items():  # all of them before the first step
+        first_does(functools.partial(check_folder, task, place, experiment))
+    for place, task in tasks.items():
+        train_run(task, place, experiment=experiment, callbacks=callbacks, log=log)
+        if not (place / "evaluation.json").exists():
+            evaluate(task, place, experiment=experiment, log=log)
     if is_first():
-        write_report(folders, folder / "report", log=log)
-    return folders
+        write_report(list(tasks), folder / "report", log=log)
+    return list(tasks)
 
 
 def run(arguments: list[str]) -> None:
     """`python -m train run EXPERIMENT [--option value ...]`."""
-    if chosen := configured("run", arguments, _of_run(arguments)):
+    known = _of_run(arguments)
+    if chosen := configured("run", arguments, known):
         experiment, config = chosen
         keep_programs()
+        _check_stored(arguments, known, config)
         fit(config, experiment=experiment)
 
 
 def plan(arguments: list[str]) -> None:
     """Says where every array of a run would live and what a step would communicate, without running one."""
-    if chosen := configured("plan", arguments, _of_run(arguments)):
+    known = _of_run(arguments)
+    if chosen := configured("plan", arguments, known):
         experiment, config = chosen
         config.check()  # before what takes seconds to import
         from .plan import describe_plan, make_plan, simulate
@@ -99,6 +108,7 @@ def plan(arguments: list[str]) -> None:
 
         keep_programs()
         simulate(config.mesh)
+        _check_stored(arguments, known, config)
         check_first(config)
         for _, task in _variants(config, config, print):
             sys.stdout.write(f"{experiment}: {task.config.describe()}, {describe_plan(make_plan(task))}\n")
@@ -252,10 +262,19 @@ def _of_run(arguments: list[str]) -> tuple[str, RunConfig] | None:
     """What a run folder that is named in place of an experiment was trained with."""
     named = arguments[0] if arguments else ""
     folder = Path(named)
-    is_one = folder.is_dir() and (os.sep in named or (folder / "config.json").is_file())
-    if named in EXPERIMENTS or not is_one:
+    if not named or named in EXPERIMENTS or not folder.is_dir():
         return None
     from .runs import read_config
 
     name, config = read_config(folder, free=True)
     return name, dataclasses.replace(config, out=str(folder))
+
+
+def _check_stored(arguments: list[str], known: tuple[str, RunConfig] | None, config: RunConfig) -> None:
+    """Refuses what a run folder has stored, and nothing typed has replaced, where this machine has it not."""
+    if known is None:
+        return
+    from .runs import check_stored
+
+    same = [name for name in ("mesh", "track") if getattr(config, name) == getattr(known[1], name)]
+    check_stored(config, Path(arguments[0]), [name for name in same if not given(arguments, f"--{name}")])

@@ -8,6 +8,7 @@ from .registry import TASKS
 from .system.terminal import Table, as_text
 from .task import Row
 
+OWN = "losses = model.predict(batch)  # arrays by name, as those trained on; (samples, L + 1) of every layer comes out"
 FEASIBLE = {True: "feasible", False: "NOT feasible", None: "not known to be feasible"}
 
 
@@ -34,7 +35,7 @@ def model_card(said: Row, tables: Sequence[Table], floor: str) -> str:
 
 def _data(said: Row) -> str:
     """Source, and how many samples each split has, in the words of the task."""
-    data, found = said["config"].get("data"), said["found"]
+    data, found = said["config"].get("data"), {**said["facts"], **said["found"]}
     source = data.get("source", "of its own") if isinstance(data, dict) else "of its own"
     for unit in ("sequences", "examples"):
         if isinstance(counts := found.get(unit), dict):
@@ -73,5 +74,6 @@ except ModuleNotFoundError:  # in a clone of the repository
     row = TASKS.get(task)
     if row is None or row.functions is None:
         own = 'model = load("FOLDER", task=task)  # the task that was trained, of your own code'
-        return f"{load}\n{own}\nmodel.predict(...)  # see its predict"
+        predict = "model.predict(...)  # see its predict" if row is None else OWN
+        return f"{load}\n{own}\n{predict}"
     return f'{load}\nmodel = load("FOLDER")\n{row.functions.predict}'

@@ -1,7 +1,7 @@
 """Numbers that are written down: as JSON has them, as ratios of layers; those that are not finite are refused."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,24 @@ def require_finite(step: int, values: Any, what: str, *, each: str | None = None
     if broken.size:
         place = "" if each is None else f", first at {each} {broken[0]}"
         raise NotFiniteError(f"the {what} is not finite at step {step}{place}")
+
+
+def plain(value: Any, name: str) -> Any:
+    """A figure as JSON has it, numbers and arrays of NumPy and JAX as Python's; ``name`` says whose it is.
+
+    Raises:
+      UserError: if it is not finite, or no number, text, list or dict.
+    """
+    if isinstance(value, Mapping):
+        return {key: plain(part, f"{name}[{key!r}]") for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part, f"{name}[{place}]") for place, part in enumerate(value)]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist(), name)
+    if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    given = value if isinstance(value, float) else type(value).__name__
+    raise UserError(f"{name} must be finite numbers, texts, None, or lists or dicts of these, got {given}; mend it")
 
 
 def ratio_figures(sample_losses: np.ndarray) -> dict[str, Any]:

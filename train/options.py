@@ -17,7 +17,22 @@ from .experiments import EXPERIMENTS
 from .parsing import HELP, given, parse, unknown
 from .system.storage import expanded
 
-EXPONENT = re.compile(r"[-+]?[0-9]*\.?[0-9]+[eE][-+]?[0-9]+$")  # 1e-3, which YAML 1.1 takes for a text
+# Scalars of YAML 1.1, which PyYAML reads, but for what surprises: 1e-3 is a number; 100:5 (60 times 100, and 5), 010
+# (octal), on, off, yes, no and dates are texts.
+SCALARS = {
+    "bool": ("true|True|TRUE|false|False|FALSE", "tTfF"),
+    "int": ("[-+]?(?:0|[1-9][0-9_]*|0b[01_]+|0x[0-9a-fA-F_]+)", "-+0123456789"),
+    "float": (
+        r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+    "null": ("~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "merge": ("<<", "<"),
+}
+OF_RUNS = ("run", "plan")  # the commands that take the folder of a run in place of an experiment
+FOLDER = "       python -m train {} FOLDER [--option value ...], with the options of the run in a folder\n"
+TWICE = object()  # in place of the values of a name that a mapping of a file has more than once
 
 
 def configured(
@@ -48,6 +63,7 @@ def experiment_named(command: str, arguments: list[str]) -> str | None:
     if name in HELP:
         sys.stdout.write(
             f"usage: python -m train {command} EXPERIMENT [--option value ...]\n"
+            f"{FOLDER.format(command) if command in OF_RUNS else ''}"
             f"experiments: {', '.join(EXPERIMENTS)}\n"
             f"options: python -m train {command} EXPERIMENT --help shows those of one, as in `{command} demo --help`:\n"
             "         the basic ones; --help-all in its place shows every one\n"
@@ -55,6 +71,10 @@ def experiment_named(command: str, arguments: list[str]) -> str | None:
         return None
     if name.startswith("-"):
         raise UserError(f"{command} has its experiment first, as in `{command} demo {name} ...`, got {name}")
+    if command not in OF_RUNS and (os.sep in name or name in (os.curdir, os.pardir)):
+        raise UserError(
+            f"{command} takes the name of an experiment and no folder, got {name}; see `python -m train list`"
+        )
     if os.sep in name:
         raise UserError(f"there is no run folder {name}; give that of a run, or the name of an experiment")
     if name not in EXPERIMENTS:
@@ -75,33 +95,38 @@ def from_file(options: list[str], default: RunConfig) -> RunConfig:
     # Where a run was is no option of another one.
     others = ("version", "experiment", "task", "found", *(PLACE if "version" in values else ()))
     values = {name: value for name, value in values.items() if name not in others}
-    try:
-        _once(list(_names(values)))
-    except ValueError as error:
-        raise UserError(f"{source}: {error}; give it once") from error
+    _check_once(values, source)
     return from_json(type(default), _merged(to_json(default), values, source), source=source, typed=True)
 
 
 def _loader() -> Any:
-    """YAML's safe loader, with numbers such as 1e-3, and without its silence where a mapping has a key twice."""
+    """YAML's safe loader, with the scalars of `SCALARS`, and `TWICE` where a mapping has a key twice."""
     import yaml
 
     class Loader(yaml.SafeLoader):
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-            if isinstance(node, yaml.MappingNode):
-                _once([(key.value, None) for key, _ in node.value if isinstance(key, yaml.ScalarNode)])
-            return super().construct_mapping(node, deep=deep)
+            pairs = node.value if isinstance(node, yaml.MappingNode) else []  # all else is refused below
+            marked = _marked([(key.value, None) for key, _ in pairs if isinstance(key, yaml.ScalarNode)])
+            twice = {name: TWICE for name, value in marked.items() if value is TWICE}
+            return super().construct_mapping(node, deep=deep) | twice
 
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", EXPONENT, list("-+0123456789."))
+    Loader.yaml_implicit_resolvers = {}  # those of YAML 1.1
+    for name, (form, starts) in SCALARS.items():
+        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{name}", re.compile(f"(?:{form})$"), list(starts))
     return Loader
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A mapping, each of whose keys must be there once."""
+def _marked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The mapping of the pairs, with `TWICE` for names that are there more than once."""
     counts = collections.Counter(name for name, _ in pairs)
-    if twice := [name for name, count in counts.items() if count > 1]:
-        raise ValueError(f"{twice[0]} is there more than once")
-    return dict(pairs)
+    return {name: TWICE if counts[name] > 1 else value for name, value in pairs}
+
+
+def _check_once(values: dict[Any, Any], source: str) -> None:
+    """Refuses an option that is there more than once, in one group or in several."""
+    for name, value in _marked(list(_names(values))).items():
+        if value is TWICE:
+            raise UserError(f"{source}: {name} is there more than once; give it once")
 
 
 def _names(values: dict[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -117,7 +142,7 @@ def _read(path: Path, source: str) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".json":
-            return json.loads(text, object_pairs_hook=_once)
+            return json.loads(text, object_pairs_hook=_marked)
         return yaml.load(text, Loader=_loader())
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         words = error.strerror if isinstance(error, OSError) else " ".join(str(error).split())

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import difflib
+import functools
 import itertools
 import re
 import sys
@@ -101,8 +102,7 @@ def _told(program: str, default: Any) -> dict[str, Any]:
 def _show_help(cls: Any, program: str, default: Any, *, basic: bool) -> NoReturn:
     """Prints every option, or the basic ones and how to see the others; raises `SystemExit`."""
     registry = tyro.constructors.ConstructorRegistry()
-    if basic:
-        registry.struct_rule(_basic_rule)
+    registry.struct_rule(functools.partial(_help_rule, basic=basic))
     try:
         tyro.cli(cls, args=["--help"], registry=registry, **_told(program, default))
     finally:
@@ -111,15 +111,23 @@ def _show_help(cls: Any, program: str, default: Any, *, basic: bool) -> NoReturn
     raise AssertionError("tyro leaves when it has printed its help")
 
 
-def _basic_rule(info: Any) -> Any:
-    """tyro's rule for dataclasses, but for fields that are neither basic nor groups, which it leaves out."""
-    spec, basic = dataclass_rule(info), set(_basic(info.type)) if dataclasses.is_dataclass(info.type) else set()
+def _help_rule(info: Any, *, basic: bool) -> Any:
+    """tyro's rule for dataclasses, with the words of each field in one line, as tyro breaks them to the terminal's.
+
+    With ``basic``, fields that are neither basic nor groups are left out.
+    """
+    spec = dataclass_rule(info)
     if spec is None:
         return None
+    shown = set(_basic(info.type)) if basic else {field.name for field in spec.fields}
     fields = (
-        field
-        if field.name in basic or dataclasses.is_dataclass(field.default)
-        else dataclasses.replace(field, type=tyro.conf.Suppress[field.type])
+        dataclasses.replace(
+            field,
+            helptext=functools.partial(_words, field.helptext),
+            type=field.type
+            if field.name in shown or dataclasses.is_dataclass(field.default)
+            else tyro.conf.Suppress[field.type],
+        )
         for field in spec.fields
     )
     return dataclasses.replace(spec, fields=tuple(fields))
@@ -184,9 +192,13 @@ def _message(event: refusals.ParseErrorEvent, arguments: Sequence[str], hint: st
 
 
 def _help(argument: Any) -> str:
-    """The words that its dataclass has for an argument, which tyro looks up when they are asked for."""
-    told = argument.field.helptext
-    return str(told() if callable(told) else told).strip().rstrip(".")
+    """The words that its dataclass has for an argument."""
+    return _words(argument.field.helptext).rstrip(".")
+
+
+def _words(told: Any) -> str:
+    """The words of a field in one line, which tyro looks up when they are asked for."""
+    return " ".join(str((told() if callable(told) else told) or "").split())
 
 
 def _form(event: refusals.InstantiationFailure) -> str:

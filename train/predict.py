@@ -7,13 +7,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from .checkpoint import Checkpoints
+from .checkpoint import Checkpoints, way_back
 from .config.commands import PredictArguments
 from .config.errors import UserError, one_line
 from .config.run import RunConfig
 from .config.text import TextRunConfig
 from .data.rows import decoded
 from .parsing import parse
+from .registry import PASS_IT
 from .runs import FACTS, read_config, require_checkpoints
 from .step import state_like
 from .system.run_files import read_object, way_out
@@ -21,7 +22,7 @@ from .system.terminal import Table, as_text
 from .task import Params, Row, Task
 from .tasks.common import check_noise
 from .tasks.reading import Prediction
-from .tasks.table import rebuild
+from .tasks.table import by_config, options_of, rebuild
 from .weights import AGAIN, CONFIG, is_export, read_export, restored
 
 Log = Callable[[str], None]
@@ -61,24 +62,26 @@ def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> M
 
     Args:
       folder: of the run, or the export.
-      task: where it was trained on a task of your own, an `OwnTask` or any `Task`, that task; no other needs one.
+      task: where it was trained on a task of your own, an `OwnTask` or any `Task`, that task; no other needs one. Its
+        options are those that the folder holds, whatever it has itself, but for its mesh.
       log: where messages go.
 
     Raises:
       UserError: if the folder is neither, is damaged, or was written by another version.
     """
-    folder, kind = Path(folder), None if task is None else type(task.config)
+    folder, kind = Path(folder), options_of(task)
     if is_export(folder):
         found = read_export(folder, kind)
         path = folder / CONFIG
-        task = _rebuilt(found.config, found.facts, path, AGAIN) if task is None else task
-        params, like = restored(task, found.arrays, source=path), state_like(task).params
+        source, mend = (path, AGAIN) if task is None else ("the task that was passed", PASS_IT)
+        task = _rebuilt(found.config, found.facts, path, AGAIN) if task is None else by_config(task, found.config)
+        params, like = restored(task, found.arrays, source=source, mend=mend), state_like(task).params
         return Model(task, jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, like)), found.card)
     experiment, config = read_config(folder, kind)
     require_checkpoints(folder, experiment)
     path = folder / FACTS
-    task = _rebuilt(config, read_object(path), path, way_out(path)) if task is None else task
-    with Checkpoints(folder / "checkpoints", read_only=True, log=log) as checkpoints:
+    task = _rebuilt(config, read_object(path), path, way_out(path)) if task is None else by_config(task, config)
+    with Checkpoints(folder / "checkpoints", read_only=True, mend=way_back(task.config), log=log) as checkpoints:
         step, state, notes = checkpoints.best(state_like(task))
     return Model(task, state.evaluated, {"experiment": experiment, "step": step, "score": notes["score"]})
 

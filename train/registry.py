@@ -18,6 +18,9 @@ from .config.run import RunConfig
 from .config.text import TextEncoderConfig, TextUnrolledConfig
 from .config.video import VideoConfig
 
+PASS_IT = "pass the task that was trained"
+FROM_PYTHON = "from Python: fit(task, out=FOLDER), load(FOLDER, task=task) or export(FOLDER, task=task)"
+
 
 class Functions(NamedTuple):
     """The functions of a task, as MODULE:NAME within train/.
@@ -81,6 +84,12 @@ TASKS: dict[str, Registered] = {
 }
 
 
+def is_own(config: RunConfig) -> bool:
+    """Whether a configuration is of a task of a user's own, which is passed."""
+    row = TASKS.get(config.task)
+    return row is None or row.functions is None
+
+
 def functions_of(config: RunConfig) -> Functions:
     """The functions of a configuration's task.
 
@@ -90,7 +99,7 @@ def functions_of(config: RunConfig) -> Functions:
     for row in TASKS.values():
         if row.functions is not None and isinstance(config, row.config):
             return row.functions
-    raise UserError("a task of your own is known to Python alone; pass the task itself")
+    raise UserError(f"a task of your own is known to Python alone; pass the task itself {FROM_PYTHON}")
 
 
 def imported(place: str) -> Callable[..., Any]:

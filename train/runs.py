@@ -5,17 +5,18 @@ import dataclasses
 import math
 import re
 import shutil
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .config.errors import StorageError, UserError
 from .config.fields import differences, from_json, to_json
 from .config.run import FREE, PLACE, RunConfig
-from .registry import TASKS
+from .registry import FROM_PYTHON, PASS_IT, TASKS
 from .sharding.mesh import make_mesh
 from .system.distributed import first_does
 from .system.room import check_room, check_room_without
-from .system.run_files import WRITTEN, no_run, read_object, way_out, write_json
+from .system.run_files import no_run, read_object, way_out, write_json
 from .system.storage import AGAIN, PARTIAL, check_out, locked, require_writable, steps_in, writing
 from .task import Row, Task
 from .trackers import require_installed
@@ -57,7 +58,7 @@ def read_recorded(folder: Path) -> Recorded:
     """The config.json of a run of this version, of whatever task; its options are not checked."""
     path = folder / "config.json"
     if not path.is_file():
-        raise UserError(f"{no_run(folder)}; {WRITTEN}")
+        raise UserError(no_run(folder))
     values = read_object(path)
     if "format" in values:
         raise UserError(f"{folder} is an export, not a run folder; name the run folder that it was exported from")
@@ -87,9 +88,9 @@ def read_config(folder: Path, kind: type[RunConfig] | None = None, *, free: bool
 def config_type(name: str, kind: type[RunConfig] | None, path: Path, again: str = "train again") -> type[RunConfig]:
     """The class of the options of a task that a file names: the one that is given, or the registered one."""
     if kind is not None and kind.task != name:
-        raise UserError(f"{path} is of the task {name!r}, got one of {kind.task!r}; pass the task that was trained")
+        raise UserError(f"{path} is of the task {name!r}, got one of {kind.task!r}; {PASS_IT}")
     if kind is None and name not in TASKS:
-        raise _unknown(path, "task", name, f"pass the task itself if it is your own, or {again}")
+        raise _unknown(path, "task", name, f"if it is your own, pass the task itself {FROM_PYTHON}; else {again}")
     return kind or TASKS[name].config
 
 
@@ -127,6 +128,7 @@ def take(task: Task, folder: Path, *, experiment: str, like: Any, held: contextl
     Raises:
       UserError: if the folder holds something else, or a disk or another process is in the way.
     """
+    check_folder(task, folder, experiment)
     said, free = identity(experiment, task.config, task.found()), free_values(task.config)
     saves = math.ceil(task.training.num_steps / task.training.validate_every)
     exists = (folder / "config.json").exists()
@@ -136,9 +138,7 @@ def take(task: Task, folder: Path, *, experiment: str, like: Any, held: contextl
         exists = False
     elif not exists:
         check_room(folder, like, saves, f"--out {folder}", "pass another folder")
-    if exists:
-        check_same(folder, said, ANEW)
-    else:
+    if not exists:
         begin(folder, "config.json", said | free, what="run")
     held.enter_context(locked(folder))
     if exists and read_status(folder).get("state") not in ENDED:
@@ -149,6 +149,26 @@ def take(task: Task, folder: Path, *, experiment: str, like: Any, held: contextl
             write_json(folder / FACTS, task.facts())
 
 
+def check_folder(task: Task, folder: Path, experiment: str) -> None:
+    """Refuses a folder that another configuration, or something else, has; changes nothing."""
+    if not (folder / "config.json").exists():
+        _require_empty(folder, "config.json", "run")
+    elif task.config.overwrite:
+        _require_deletable(folder, "config.json")
+    else:
+        check_same(folder, identity(experiment, task.config, task.found()), ANEW)
+
+
+def check_parent(config: RunConfig, folder: Path) -> None:
+    """Refuses a folder that is itself a run to a command that trains several, each in a folder inside."""
+    names = [name for name, _ in config.variants() if name]
+    if names and (folder / "config.json").exists():
+        inside = " and ".join(names)
+        raise UserError(
+            f"--out {folder} is itself a run, and this trains {inside} in folders inside; pass another --out"
+        )
+
+
 def begin(folder: Path, name: str, said: Row, *, what: str) -> bool:
     """Writes the file that makes a folder that of a run or a search; False where the file is there already."""
     path = folder / name
@@ -156,10 +176,7 @@ def begin(folder: Path, name: str, said: Row, *, what: str) -> bool:
         if path.exists():
             return False
         folder.mkdir(parents=True, exist_ok=True)
-        if any(entry.suffix != PARTIAL for entry in folder.iterdir()):
-            raise UserError(
-                f"--out {folder} holds files but no {name}, so it is no {what}; pass an empty or a new folder"
-            )
+        _require_empty(folder, name, what)
         write_json(path, said)
     except OSError as error:
         raise StorageError(f"cannot write to --out {folder} ({error.strerror}); pass another folder") from error
@@ -168,12 +185,9 @@ def begin(folder: Path, name: str, said: Row, *, what: str) -> bool:
 
 def clear(folder: Path, name: str = "config.json") -> None:
     """Deletes a run, or a search by its search.json, of any version, that no process trains; what is none stays."""
-    path = folder / name
-    if not path.exists():
+    if not (folder / name).exists():
         return
-    said = read_object(path)
-    if "format" in said or not {"experiment", "found"} <= said.keys():
-        raise UserError(f"--out {folder} holds no run for --overwrite to delete; pass another folder")
+    _require_deletable(folder, name)
     with locked(folder):
         for entry in folder.iterdir():  # the folder itself may be a link to another disk
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
@@ -209,8 +223,63 @@ def check_first(config: RunConfig) -> None:
         raise UserError(f"{own} must not be {config.task!r}, which a task of train/ is called; give yours another name")
     if config.out:
         check_out(config.out)
-    make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
+    _check_mesh(config)
     require_installed(config.track)
+
+
+def check_stored(config: RunConfig, folder: Path, names: Collection[str]) -> None:
+    """Refuses a mesh or trackers that this machine has not, where ``names`` has them as stored and not typed."""
+    if "mesh" in names:
+        with _stored(f"--mesh {config.mesh}", folder, "--mesh None"):
+            _check_mesh(config)
+    for name in config.track if "track" in names else ():
+        with _stored(f"--track {name}", folder, "--track tensorboard"):
+            require_installed([name])
+
+
+def _require_empty(folder: Path, name: str, what: str) -> None:
+    """Refuses a folder of files that are no run or search; what a kill left of the file ``name`` is none."""
+    if not folder.is_dir() or all(entry.suffix == PARTIAL for entry in folder.iterdir()):
+        return
+    inner = _runs_inside(folder) if what == "run" else []
+    if not inner:
+        raise UserError(f"--out {folder} holds files but no {name}, so it is no {what}; pass an empty or a new folder")
+    raise UserError(
+        f"--out {folder} is no run but holds the runs {', '.join(map(str, inner))}; give the command that began them "
+        f"(as with --method both), pass another --out, or go on with one, as in `python -m train run {inner[0]}`"
+    )
+
+
+def _require_deletable(folder: Path, name: str) -> None:
+    """Refuses to delete what is no run or search, and runs that are inside it."""
+    if not _is_run(folder / name):
+        raise UserError(f"--out {folder} holds no run for --overwrite to delete; pass another folder")
+    if inner := ", ".join(map(str, _runs_inside(folder))):
+        raise UserError(f"--overwrite would delete the runs {inner} too; move them away, or pass another --out")
+
+
+def _runs_inside(folder: Path) -> list[Path]:
+    return [path.parent for path in sorted(folder.glob("*/config.json")) if _is_run(path)]
+
+
+def _is_run(path: Path) -> bool:
+    """Whether a config.json or search.json is of a run or a search, of any version, and not of an export."""
+    said = read_object(path)
+    return "format" not in said and {"experiment", "found"} <= said.keys()
+
+
+def _check_mesh(config: RunConfig) -> None:
+    make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
+
+
+@contextlib.contextmanager
+def _stored(option: str, folder: Path, without: str) -> Iterator[None]:
+    """Names the config.json of a run where a refusal names its option, and how the run goes on without it."""
+    try:
+        yield
+    except UserError as error:
+        words = str(error).replace(option, f"{option} of {folder / 'config.json'}", 1)
+        raise UserError(f"{words}; {without} goes on without it") from error
 
 
 def _keep(folder: Path, free: Row) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, UInt32
 
-from .numbers import NotFiniteError, require_finite
+from .numbers import NotFiniteError, plain, require_finite
 from .sharding.mesh import replicated, rows
 from .sharding.parts import loss_gradient
 from .sharding.rules import shardings
@@ -158,7 +158,8 @@ def validate(task: Task, state: TrainState) -> tuple[Row, float, str | None]:
     means = found.losses.mean(axis=0)
     require_finite(int(state.step), means, "validation loss", each="layer" if task.num_layers else None)
     row, score = task.training.objective.judge(int(state.step), found.losses, state.moving)
-    return row | found.row, score if found.score is None else found.score, found.collapse
+    score = score if found.score is None else float(found.score)
+    return row | plain(found.row, "the row of validate"), score, found.collapse
 
 
 def next_average(average: Params, params: Params, step: Int[Array, ""], decay: float | None) -> Params:

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 from .config.errors import UserError, one_line
 from .config.run import Tracking
 
+HEARD = ("on_step", "on_validation", "on_end")  # the methods of `Callbacks`
+
 
 class Tracker(Protocol):
     """Takes numbers by name, step by step."""
@@ -41,6 +43,19 @@ class Callbacks(Protocol):
 
     def on_end(self, folder: Path) -> None:
         """After the last step."""
+
+
+def check_callbacks(callbacks: Any) -> None:
+    """Refuses callbacks that are no list of objects with every method of `Callbacks`."""
+    listed = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
+    odd = [one for one in listed if isinstance(one, type) or not all(hasattr(one, name) for name in HEARD)]
+    if odd or listed is not callbacks:
+        given = callbacks if listed is not callbacks else odd[0]
+        kind = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
+        raise UserError(
+            f"callbacks must be a list of objects with {', '.join(HEARD)}, got {kind}; pass callbacks=[Mine()], where "
+            "Mine is a subclass of Callbacks"
+        )
 
 
 class TensorBoard:

@@ -80,12 +80,12 @@ def named_arrays(params: Params) -> dict[str, np.ndarray]:
     return found
 
 
-def restored(task: Task, arrays: dict[str, np.ndarray], *, source: Path | str = CONFIG) -> Params:
+def restored(task: Task, arrays: dict[str, np.ndarray], *, source: Path | str = CONFIG, mend: str = AGAIN) -> Params:
     """The parameters of a task from `named_arrays`, the same bit for bit; errors call what describes it ``source``."""
     like = jax.eval_shape(lambda: task.init(jax.random.key(0)))
     shapes = {_name(path): leaf.shape for path, leaf in jax.tree.leaves_with_path(like)}
     if odd := _first_difference(shapes, {name: array.shape for name, array in arrays.items()}):
-        raise UserError(f"the parameters do not fit the model that {source} describes, first {odd}; {AGAIN}")
+        raise UserError(f"the parameters do not fit the model that {source} describes, first {odd}; {mend}")
     return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in shapes])
 
 

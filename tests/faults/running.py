@@ -141,7 +141,7 @@ FAULTS: list[Fault] = [
     Fault(
         "a run is evaluated on data that it was not trained on",
         "train/evaluate.py",
-        'check_same(folder, identity(experiment, task.config, task.found()), "put its data and config.json back")',
+        "check_same(folder, identity(experiment, task.config, task.found()), mend)",
         "pass",
         "tests/train/test_runs.py",
     ),
@@ -218,7 +218,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "the parameters of the last step are exported, not their average",
-        "train/export.py",
+        "train/exporting.py",
         "jax.device_get(state.evaluated)",
         "jax.device_get(state.params)",
         "tests/train/test_average.py tests/train/test_export.py",

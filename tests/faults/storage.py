@@ -128,22 +128,22 @@ FAULTS: list[Fault] = [
     Fault(
         "a switch stands for a number in a configuration",
         "train/config/fields.py",
-        "    return isinstance(value, hint) and (hint is bool) == isinstance(value, bool)\n",
-        "    return isinstance(value, hint)\n",
+        "    return isinstance(value, kind or hint) and (hint is bool) == isinstance(value, bool)\n",
+        "    return isinstance(value, kind or hint)\n",
         "tests/hostile/test_commands.py",
     ),
     Fault(
         "--overwrite deletes what is no run",
         "train/runs.py",
-        'if "format" in said or not {"experiment", "found"} <= said.keys():',
-        "if False:",
-        "tests/train/test_options.py",
+        "    if not _is_run(folder / name):\n",
+        "    if False:\n",
+        "tests/train/test_run_folders.py",
     ),
     Fault(
         "--overwrite deletes a run that another process trains",
         "train/runs.py",
         "    with locked(folder):\n        for entry",
         "    if folder:\n        for entry",
-        "tests/train/test_options.py",
+        "tests/train/test_run_folders.py",
     ),
 ]

@@ -204,16 +204,16 @@ FAULTS: list[Fault] = [
     Fault(
         "a rate of 1e-3 in YAML is no number",
         "train/options.py",
-        'list("-+0123456789.")',
-        'list("x")',
+        "[0-9]+(?=[eE])",
+        "[0-9]+x(?=[eE])",
         "tests/train/test_options.py",
     ),
     Fault(
         "a folder that is named like an experiment takes its place",
         "train/main.py",
-        "if named in EXPERIMENTS or not is_one:",
-        "if not is_one:",
-        "tests/train/test_options.py",
+        "if not named or named in EXPERIMENTS or not folder.is_dir():",
+        "if not named or not folder.is_dir():",
+        "tests/train/test_run_folders.py",
     ),
     Fault(
         "both methods of a task of one's own are one",

@@ -13,7 +13,7 @@ from tests.supervised.test_runs import small
 from train import load
 from train.config.errors import UserError
 from train.data.pictures import NOT_COUNTED
-from train.export import export
+from train.exporting import export
 from train.main import fit
 from train.tasks.scores import scores
 

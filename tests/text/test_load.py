@@ -11,7 +11,7 @@ from train.config.data import TextConfig
 from train.config.errors import UserError
 from train.config.text import EncoderOptions, UnrolledConfig
 from train.evaluate import best_checkpoint
-from train.export import export
+from train.exporting import export
 from train.loop import train_run
 from train.tasks.text import open_text
 

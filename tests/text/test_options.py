@@ -11,7 +11,7 @@ from train.config.constraints import ConstraintConfig, DualConfig
 from train.config.errors import UserError
 from train.config.text import EncoderOptions, UnrolledConfig
 from train.evaluate import best_checkpoint
-from train.export import export
+from train.exporting import export
 from train.metrics import read_metrics
 from train.predict import load
 from train.step import describe_step, init_state, jit_step

@@ -16,13 +16,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.hostile import runs
 from tests.started import environment
+from train.__main__ import main
 from train.config.video import ModelConfig, VideoConfig
 from train.data.clips import FRAME_SIZE, NUM_FRAMES
 from train.data.generated import photo_clips
 from train.main import evaluate_again, fit
 from train.step import jit_step, state_like
 from train.tasks.video import VideoTask
+
+RUN = runs.RUN.split()
 
 # An epoch of 5 steps: what goes on from step 4 has a sum of one violation, and slacks that start anew after step 5.
 MANY = {
@@ -242,3 +246,10 @@ def infeasible(changed: Callable[..., VideoConfig], tmp_path_factory: pytest.Tem
 def finished(both: Path, tmp_path: Path) -> Path:
     """A copy of the constrained run at ``tmp_path / "run"``."""
     return shutil.copytree(both / "constrained", tmp_path / "run")
+
+
+@pytest.fixture
+def trained(in_memory, tmp_path):
+    """A finished run of the command `RUN`, in the folder where commands are given."""
+    assert main(RUN) == 0
+    return tmp_path / "run"

@@ -19,7 +19,7 @@ from train.config.errors import UserError
 from train.config.fields import check_fields
 from train.config.run import RunConfig, run_rules
 from train.evaluate import evaluate
-from train.export import export
+from train.exporting import export
 from train.main import fit
 from train.metrics import read_metrics
 from train.report.kinds import write_report
@@ -202,7 +202,7 @@ def test_its_export_is_loaded_with_the_task(run, tmp_path):
     assert 'model = load("FOLDER", task=task)' in card
     assert re.search(r"\nmean +0\.9885\nhalves +0\.5, 0\.4942\n", card)
     assert load(out, task=Mean(), log=quiet).predict(1.0) == pytest.approx(1.0 - 0.8**20)
-    with pytest.raises(UserError, match="field 'task' is unknown or missing, got 'mean'; pass the task itself"):
+    with pytest.raises(UserError, match="field 'task' is unknown or missing, got 'mean'; if it is your own, pass"):
         load(out, log=quiet)
 
 
@@ -230,7 +230,11 @@ def test_two_tasks_are_not_reported_together(run, tmp_path):
 @pytest.mark.parametrize(
     ("change", "task", "words"),
     [
-        ({}, None, "field 'task' is unknown or missing, got 'mean'; pass the task itself if it is your own, or train"),
+        (
+            {},
+            None,
+            "field 'task' is unknown or missing, got 'mean'; if it is your own, pass the task itself",
+        ),
         ({}, Steps(), "is of the task 'mean', got one of 'steps'; pass the task that was trained"),
         ({"target": "far"}, Mean(), "target is 'far', which is of the wrong type"),
         ({"momentum": 0.9}, Mean(), "field 'momentum' is unknown or missing"),

@@ -8,7 +8,7 @@ import pytest
 from tests.train.conftest import MANY, traced_task
 from tests.train.ladder import Ladder
 from train.checkpoint import Checkpoints
-from train.export import export
+from train.exporting import export
 from train.metrics import read_metrics
 from train.step import first_state, next_average, state_like
 from train.weights import named_arrays, read_export

@@ -4,13 +4,17 @@ import dataclasses
 import inspect
 import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from train.config.errors import UserError
-from train.config.fields import differences, from_json, to_json
+from train.config.fields import check_types, differences, from_json, to_json
+from train.config.run import RunConfig
 from train.config.video import VideoConfig
 from train.experiments import EXPERIMENTS
+from train.main import fit
 from train.registry import TASKS
 
 BAD_VALUES = {
@@ -61,6 +65,62 @@ def test_a_bad_value_is_refused_by_its_option_and_value(changed, field, value):
     assert f"--{field.replace('_', '-')}" in message
     assert str(value) in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("method", "constraint", "--method must be 'erm' or 'constrained' or 'both', got 'constraint'"),
+        ("steps", "5", "--steps must be a whole number, got '5'"),
+        ("seed", 1.5, "--seed must be a whole number, got 1.5"),
+        ("steps", True, "--steps must be a whole number, got True"),
+        ("overwrite", 1, "--overwrite must be True or False, got 1"),
+        ("average", "0.9", "--average must be a number, or None, got '0.9'"),
+        ("dual.every", "day", "--dual.every must be a whole number, or 'epoch', got 'day'"),
+        ("remat", "all", "--remat must be 'none' or 'everything' or 'dots' or 'dots_without_batch', got 'all'"),
+        ("constraints.alpha", 0.1, "--constraints.alpha must be a tuple (x, ...), where x is a number, got 0.1"),
+        ("constraints.alpha", ("0.1",), "where x is a number, got ('0.1',)"),
+        ("track", ("tensorbord",), "where x is 'tensorboard' or 'wandb' or 'mlflow', got ('tensorbord',)"),
+        ("out", Path("runs"), "--out must be a string, or None, got PosixPath('runs')"),
+        ("model", None, "--model must be ModelConfig, got None"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_from_python_before_a_folder_is_made(changed, tmp_path, field, value, words):
+    with pytest.raises(UserError) as caught:
+        fit(changed(**{field: value}), out=tmp_path / "run")
+    assert words in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_types_that_only_options_of_a_users_own_have_are_checked_too():
+    @dataclasses.dataclass(frozen=True)
+    class Options(RunConfig):
+        size: tuple[int, str] = (1, "m")
+        names: dict[str, int] = dataclasses.field(default_factory=dict)
+        other: Any = None
+        rate: float = 1.0
+
+        check = label = describe = lambda self: None  # type: ignore[assignment]
+
+    right: list[dict[str, Any]] = [
+        {},
+        {"other": 3},
+        {"rate": 1},
+        {"rate": np.float64(0.5)},
+        {"names": {"a": 1}},
+    ]
+    for options in right:
+        check_types(Options(**options))
+    wrong = {"size": [(1, 2), (1,), 1], "names": [1], "rate": ["1", True, None]}
+    for name, value in [(name, value) for name, values in wrong.items() for value in values]:
+        given: dict[str, Any] = {name: value}
+        with pytest.raises(UserError, match=f"--{name} must be"):
+            check_types(Options(**given))
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_default_is_of_its_type(experiment):
+    check_types(EXPERIMENTS[experiment].config)
 
 
 def test_every_experiment_has_a_valid_configuration():

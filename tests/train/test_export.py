@@ -16,7 +16,7 @@ from train.config.errors import UserError
 from train.config.fields import to_json
 from train.config.run import Judgement
 from train.evaluate import Best
-from train.export import export, named_arrays
+from train.exporting import export, named_arrays
 from train.metrics import read_metrics
 from train.predict import load
 from train.weights import Export, is_export, read_export, restored
@@ -103,7 +103,7 @@ def exported_params(run, best, monkeypatch, tmp_path):
 
     def go(params):
         found = best._replace(state=best.state._replace(params=params))
-        monkeypatch.setattr("train.export.best_checkpoint", lambda task, folder, *, experiment, log: found)
+        monkeypatch.setattr("train.exporting.best_checkpoint", lambda task, folder, *, experiment, log: found)
         return export(run, tmp_path / "own", log=lambda _: None)
 
     return go

@@ -279,7 +279,7 @@ def test_both_methods_of_an_experiment_open_their_data_once(monkeypatch, tmp_pat
     monkeypatch.setattr("train.report.kinds.write_report", lambda *_, **__: None)
     fit("demo", out=tmp_path)
     assert len(opened) == 1
-    assert trained == ["erm of erm", "erm", "constrained of erm", "constrained"]
+    assert trained == ["erm of erm", "constrained of erm", "erm", "constrained"]
 
 
 def test_an_experiment_that_is_unknown_is_refused_with_the_nearest_name():

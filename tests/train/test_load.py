@@ -15,7 +15,7 @@ from tests.train.test_fit import VALIDATION, linear
 from train import load
 from train.__main__ import main
 from train.config.errors import UserError
-from train.export import export
+from train.exporting import export
 from train.main import fit
 from train.runs import read_config
 

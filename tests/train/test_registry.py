@@ -34,7 +34,9 @@ def test_every_task_but_your_own_has_an_experiment():
 
 
 def test_a_task_of_your_own_has_no_functions():
-    with pytest.raises(UserError, match="known to Python alone; pass the task itself"):
+    with pytest.raises(
+        UserError, match=r"known to Python alone; pass the task itself from Python: fit\(task, out=FOLDER\)"
+    ):
         functions_of(OwnConfig())
 
 

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from tests.train.conftest import OF_PROCESSES, evaluated_again
 from train.config.errors import StorageError, UserError
-from train.export import export
+from train.exporting import export
 from train.report import Picture, Report, write_files
 from train.system import storage
 from train.system.room import room_for

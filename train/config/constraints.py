@@ -47,8 +47,8 @@ class ConstraintConfig:
 
     alpha: Basic[tuple[float, ...]] = (0.22,)
     """Share of the loss each layer must remove, in (0, 1): one number, or one a layer."""
-    reference: float | None = 8.0
-    """f_ref, bound on the loss at the embedded input; None drops that constraint."""
+    reference: float | None = None
+    """f_ref, bound on the loss at the embedded input; None leaves that constraint out."""
     resilience: float | None = None
     """beta, cost of slack; None keeps the constraints hard. Implied slacks decay multipliers by 1 / beta, which pi and
     nu_pi answer at once: too small a beta makes them swing for ever, and is refused."""

@@ -5,7 +5,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from .errors import UserError
@@ -68,6 +68,17 @@ def check_fields(config: "DataclassInstance", rules: Iterable[Rule]) -> None:
     for field, allowed, holds in (*_whole_rules(config), *rules, *_size_rules(config)):
         if not holds:
             raise UserError(f"--{field} must be {allowed}, got {value_of(config, field)}")
+
+
+def check_types(config: "DataclassInstance", prefix: str = "") -> None:
+    """Refuses a value that is not of its field's type, as Python lets it be and `from_json` does not."""
+    types = get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value, name = getattr(config, field.name), f"{prefix}{field.name.replace('_', '-')}"
+        if not _fits(value, types[field.name]):
+            raise UserError(f"--{name} must be {_allowed(types[field.name])}, got {value!r}")
+        if _is_part(value):
+            check_types(value, f"{name}.")
 
 
 def check_used(
@@ -198,10 +209,26 @@ def _fits(value: Any, hint: Any) -> bool:
     if kind is Literal:
         return value in parts
     if kind is tuple:
-        return isinstance(value, tuple) and all(_fits(one, parts[0]) for one in value)
+        each = parts[:1] * len(value) if isinstance(value, tuple) and parts[1:] == (...,) else parts
+        return isinstance(value, tuple) and len(value) == len(each) and all(map(_fits, value, each))
     if hint is float:
-        return type(value) in (int, float)
-    return isinstance(value, hint) and (hint is bool) == isinstance(value, bool)
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if hint is Any:
+        return True
+    return isinstance(value, kind or hint) and (hint is bool) == isinstance(value, bool)
+
+
+def _allowed(hint: Any) -> str:
+    """The values of a type, in words."""
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType):
+        return ", or ".join(map(_allowed, parts))
+    if kind is Literal:
+        return " or ".join(map(repr, parts))
+    if kind is tuple and parts[1:] == (...,):
+        return f"a tuple (x, ...), where x is {_allowed(parts[0])}"
+    words = {bool: "True or False", int: "a whole number", float: "a number", str: "a string", NoneType: "None"}
+    return words.get(hint, hint.__name__ if kind is None else str(hint))
 
 
 def _as_typed(field: str, value: Any) -> str:

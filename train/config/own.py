@@ -4,7 +4,7 @@ import dataclasses
 from typing import ClassVar
 
 from .checks import check_training
-from .constraints import ConstrainedConfig, ConstraintConfig
+from .constraints import ConstrainedConfig
 from .fields import check_used
 
 NOISE = "noise and collapse, which a task of your own has none of"
@@ -18,11 +18,10 @@ WITHOUT_EFFECT = {
 
 @dataclasses.dataclass(frozen=True)
 class OwnConfig(ConstrainedConfig):
-    """How a task of your own is trained; no noise is added to it, and its constraints have no reference by default."""
+    """How a task of your own is trained; no noise is added to it."""
 
     task: ClassVar[str] = "own"
     metric: ClassVar[str] = "validation loss"
-    constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: ConstraintConfig(reference=None))
 
     def check(self) -> None:
         """Checks every number; what depends on the depth is checked with the task."""

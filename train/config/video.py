@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from .basic import Basic
 from .checks import check_depth, check_training
-from .constraints import ConstrainedConfig
+from .constraints import ConstrainedConfig, ConstraintConfig
 from .data import DataConfig
 from .errors import UserError
 from .fields import positive
@@ -46,6 +46,7 @@ class VideoConfig(ConstrainedConfig):
     """Noise levels of the evaluation; the training level is added when missing."""
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: ConstraintConfig(reference=8.0))
 
     def check(self) -> None:
         """Checks every number against what the task allows."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..config.run import FREE
 from ..system.run_files import without_folders
-from .read import METHODS, Run, Score
+from .read import LOSS, METHODS, Run, Score
 from .record import Array, flat
 
 METHOD_NAMES = {"erm": "plain", "constrained": "constrained"}
@@ -95,8 +95,10 @@ class Setting:
 
     @property
     def title(self) -> str:
-        """Depth and training noise in words."""
-        return f"{self.num_layers} layer{'s' * (self.num_layers > 1)}, training gamma {self.train_gamma:g}"
+        """Depth and training noise in words; a task that is scored by its loss has no noise."""
+        layers = f"{self.num_layers} layer{'s' * (self.num_layers > 1)}"
+        noisy = self.train_gamma > 0.0 or self.score is not LOSS
+        return f"{layers}, training gamma {self.train_gamma:g}" if noisy else layers
 
     @property
     def first(self) -> Run:

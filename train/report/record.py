@@ -68,7 +68,7 @@ def check_folders(folders: Sequence[Path]) -> None:
         if not folder.is_dir():
             raise UserError(f"run folder {folder} does not exist; {WRITTEN}")
         if not (folder / "config.json").is_file():
-            raise UserError(f"{no_run(folder)}; {WRITTEN}")
+            raise UserError(no_run(folder))
         if not (folder / "evaluation.json").is_file():
             raise UserError(f"run {folder} has no evaluation.json; run `python -m train evaluate {folder}` first")
 

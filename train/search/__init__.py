@@ -17,10 +17,13 @@ def command(arguments: list[str]) -> None:
     usual, program = dataclasses.replace(EXPERIMENTS[name].config, out=None), f"python -m train search {name}"
     whole = SearchArguments(config=from_file(arguments, usual))
     parsed = parse(SearchArguments[type(usual)], arguments[1:], program, whole, hint=over_hint(arguments))
-    from .trials import search  # which imports JAX and Optuna, and a refusal does not wait for these
-
-    keep_programs()
     chosen = given(arguments, "--constraints.warmup-steps")
     config = parsed.config.fitting(usual, chosen=chosen, log=print)
     over = {option.replace("_", "-"): text for option, text in vars(parsed.over).items()}
+    from .space import read_search
+
+    read_search(config, over, sampler=parsed.sampler, trials=parsed.trials)
+    from .trials import search  # which imports JAX and Optuna: what was refused so far did not wait for these
+
+    keep_programs()
     search(config, experiment=name, over=over, sampler=parsed.sampler, trials=parsed.trials)

@@ -4,21 +4,25 @@ import itertools
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 
 from ..config.errors import UserError
 from ..config.fields import to_json, value_of, with_value
 from ..config.run import RunConfig, Tunable
-from ..report.record import flat
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
 
 NONE = "none"
 FORMS = "LOW:HIGH, LOW:HIGH:COUNT, or values with commas between"
 MOST_VALUES = 1000  # of one parameter
+TRIALS = 20
+MOST_TRIALS = 100_000  # of which Optuna's journal is read as a whole, again and again
 
 C = TypeVar("C", bound=RunConfig)
+Sampler = Literal["tpe", "grid"]
 Values = Mapping[str, float | None]
 
 
@@ -43,8 +47,10 @@ class Parameter(NamedTuple):
         return (self.low, self.high, None) if None in self.choices else (self.low, self.high)
 
     @property
-    def distribution(self) -> BaseDistribution:
-        """The parameter as Optuna has it."""
+    def distribution(self) -> "BaseDistribution":
+        """The parameter as Optuna has it, which is imported here: ranges are refused before."""
+        from optuna.distributions import CategoricalDistribution, FloatDistribution
+
         if self.choices:
             return CategoricalDistribution(self.choices)
         return FloatDistribution(self.low, self.high, log=self.tunable.log)
@@ -53,6 +59,24 @@ class Parameter(NamedTuple):
         """As search.json has it."""
         over = {"choices": list(self.choices)} if self.choices else {"low": self.low, "high": self.high}
         return {"field": self.tunable.field, "log": self.tunable.log, **over}
+
+
+def read_search(
+    config: RunConfig, over: Mapping[str, str | None], *, sampler: Sampler, trials: int | None
+) -> tuple[list[Parameter], int]:
+    """The parameters of a search and how many trials it has, in all; ``trials`` None is 20 or the whole grid."""
+    config.check()
+    if len(config.variants()) > 1:
+        raise UserError("a search trains one variant a trial, and this is several; pass --method constrained or erm")
+    parameters = read_space(over, config.tunables(), grid=sampler == "grid")
+    if trials is not None and not 1 <= trials <= MOST_TRIALS:
+        raise UserError(f"--trials must be from 1 to {MOST_TRIALS}, got {trials}")
+    if sampler == "tpe":
+        return parameters, TRIALS if trials is None else trials
+    points = math.prod(len(parameter.choices) for parameter in parameters)
+    if points > MOST_TRIALS:
+        raise UserError(f"--sampler grid has {points} combinations, of which {MOST_TRIALS} may be; give fewer values")
+    return parameters, points if trials is None else min(trials, points)
 
 
 def read_space(given: Mapping[str, str | None], tunables: Mapping[str, Tunable], *, grid: bool) -> list[Parameter]:
@@ -92,6 +116,8 @@ def configured(config: C, parameters: Sequence[Parameter], values: Values) -> C:
 
 def as_options(config: Any, default: Any) -> str:
     """The options of the command line that make a configuration of the experiment's own."""
+    from ..report.record import flat  # Matplotlib comes with it
+
     usual, parts = flat(to_json(default)), []
     for name, value in flat(to_json(config)).items():
         group, dot, field = name.replace("_", "-").rpartition(".")

@@ -8,11 +8,10 @@ sampler of grids stops the study, which raises where trials are asked for and to
 import dataclasses
 import itertools
 import json
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import optuna
@@ -35,17 +34,14 @@ from ..system.terminal import as_text
 from ..task import Task
 from ..tasks.table import open_task
 from .results import Outcome, as_csv, as_table, parallel_coordinates, ranked, read_outcome, score
-from .space import Parameter, Values, as_options, configured, grid, read_space, words
+from .space import Parameter, Sampler, Values, as_options, configured, grid, read_search, words
 
-TRIALS = 20
-MOST_TRIALS = 100_000  # of which Optuna's journal is read as a whole, again and again
 RESULTS = ("metric", "best", "trials")
 # PRUNED is what Optuna calls a trial that gave no value: TPE keeps away from its like.
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 Log = Callable[[str], None]
 Check = Callable[[Any], object]
-Sampler = Literal["tpe", "grid"]
 
 
 def search(
@@ -63,13 +59,10 @@ def search(
     trials share, its ``out`` the folder of the search, which ``overwrite`` clears, its ``seed`` that of every run and
     of the sampler; ``trials`` counts those of earlier calls too, and None is 20 or the whole grid.
     """
+    parameters, total = read_search(config, over, sampler=sampler, trials=trials)
     check_first(config)
     folder = check_out(config.out) if config.out else default_folder(config, experiment)
     anew, config = config.overwrite, dataclasses.replace(config, out=None, overwrite=False, config=None)
-    if len(config.variants()) > 1:
-        raise UserError("a search trains one variant a trial, and this is several; pass --method constrained or erm")
-    parameters = read_space(over, config.tunables(), grid=sampler == "grid")
-    total = _count(trials, parameters, sampler)
     ends = [(f"--over.{one.name} {one.text}", {one.name: value}) for one in parameters for value in one.ends]
     _check(itertools.chain(ends, _corners(parameters)), parameters, config, lambda changed: changed.check())
     task = open_task(config, log)
@@ -219,17 +212,6 @@ def _ended(study: optuna.Study) -> list[FrozenTrial]:
 
 def _place(number: int) -> Path:
     return Path("trials") / f"{number:04d}"
-
-
-def _count(trials: int | None, parameters: Sequence[Parameter], sampler: Sampler) -> int:
-    if trials is not None and not 1 <= trials <= MOST_TRIALS:
-        raise UserError(f"--trials must be from 1 to {MOST_TRIALS}, got {trials}")
-    if sampler == "tpe":
-        return TRIALS if trials is None else trials
-    points = math.prod(len(parameter.choices) for parameter in parameters)
-    if points > MOST_TRIALS:
-        raise UserError(f"--sampler grid has {points} combinations, of which {MOST_TRIALS} may be; give fewer values")
-    return points if trials is None else min(trials, points)
 
 
 def _check(

@@ -47,18 +47,21 @@ SHOWN = 5  # run folders in one line
 
 
 def no_run(folder: Path) -> str:
-    """Says that what has no config.json is no run folder, and which it holds."""
+    """Says that what has no config.json is no run folder, which it holds, and the way out."""
     if folder.is_file():
-        return f"{folder} is a file, not a run folder"
+        return f"{folder} is a file, not a run folder; {WRITTEN}"
     said = f"{folder} is no run folder: it has no config.json"
     if (folder / "search.json").is_file():
         best = read_object(folder / "search.json").get("best")
-        return f"{said}; it is a search" + (f", and its best run is {folder / str(best)}" if best else "")
-    held = sorted(str(path.parent) for depth in ("*", "*/*") for path in folder.glob(f"{depth}/config.json"))
+        if best:
+            return f"{said}; it is a search, and its best run is {folder / str(best)}; give that one"
+        return f"{said}; it is a search; {WRITTEN}"
+    found = (path for depth in ("*", "*/*") for path in folder.glob(f"{depth}/config.json"))
+    held = sorted(str(path.parent) for path in found if not (path.parent / "model.safetensors").exists())  # no exports
     if not held:
-        return said
+        return f"{said}; {WRITTEN}"
     more = f" and {len(held) - SHOWN} more" if len(held) > SHOWN else ""
-    return f"{said}; it holds the run folders {', '.join(held[:SHOWN])}{more}"
+    return f"{said}; it holds the run folders {', '.join(held[:SHOWN])}{more}; give one of these"
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..config.checks import check_depth
-from ..config.errors import UserError
+from ..config.errors import UserError, one_line
+from ..config.fields import check_types
 from ..config.own import OwnConfig
 from ..data.reader import in_order, read_ahead, shuffled
 from ..sharding.parts import rematerialised
@@ -126,8 +127,8 @@ class OwnTask(Task):
         return {split: _checksum(arrays) for split, arrays in self._splits.items()}
 
     def facts(self) -> Row:
-        """None: a model of your own is built by your own code."""
-        return {}
+        """Sizes of the splits, for the model card; a model of your own is built by your own code."""
+        return {"examples": self._sizes}
 
     def predict(self, params: Params, inputs: Batch) -> np.ndarray:
         """Losses of every layer on a batch."""
@@ -146,6 +147,7 @@ def _check_kinds(init: Any, layer_losses: Any, config: Any) -> None:
             raise UserError(f"{name} must be a function {needed}, got {type(function).__name__}; pass a function")
     if not isinstance(config, OwnConfig):
         raise UserError(f"config must be as OwnConfig(steps=1000), got {type(config).__name__}; pass an OwnConfig")
+    check_types(config)
 
 
 def _check_arrays(split: str, arrays: Any, train: Arrays) -> None:
@@ -168,7 +170,7 @@ def _num_layers(init: Callable[[jax.Array], Params], layer_losses: LayerLosses, 
     needed, widths = "layer_losses must be of shape (samples, L + 1) with L >= 1", dict[int, str]()
     for split, arrays in splits.items():
         two = {name: jax.ShapeDtypeStruct((2, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
-        losses = jax.eval_shape(lambda batch: layer_losses(init(jax.random.key(0)), batch), two)
+        losses = _shaped(lambda batch: layer_losses(init(jax.random.key(0)), batch), two, split, splits["train"])
         if not isinstance(losses, jax.ShapeDtypeStruct):
             raise UserError(f"{needed}, got a {type(losses).__name__}; return one array, as jnp.stack(losses, -1) is")
         if len(losses.shape) != 2 or losses.shape[0] != 2 or losses.shape[1] < 2:
@@ -180,6 +182,21 @@ def _num_layers(init: Callable[[jax.Array], Params], layer_losses: LayerLosses, 
         given = " and ".join(f"{width} on {split}" for width, split in widths.items())
         raise UserError(f"layer_losses must have as many columns on every split, got {given}; give splits alike rows")
     return next(iter(widths)) - 1
+
+
+def _shaped(losses: Callable[[Batch], Any], two: Batch, split: str, train: Arrays) -> Any:
+    """The shape of the losses of two samples; rows that are not as those of train, and fail, are refused."""
+    try:
+        return jax.eval_shape(losses, two)
+    except Exception as error:
+        unlike = [name for name in train if two[name].shape[1:] != train[name].shape[1:]]
+        if not unlike:  # an error of the user's function, to be seen with its traceback
+            raise
+        name, shapes = unlike[0], (two[unlike[0]].shape[1:], train[unlike[0]].shape[1:])
+        raise UserError(
+            f"layer_losses cannot be computed on {split}: rows of {split}[{name!r}] are of shape {shapes[0]}, those "
+            f"of train of {shapes[1]} ({one_line(error)}); give splits alike rows"
+        ) from error
 
 
 def _rows(split: str, arrays: Arrays) -> int:

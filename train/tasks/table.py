@@ -2,7 +2,9 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
+from ..config.errors import UserError
 from ..config.run import RunConfig
 from ..registry import functions_of, imported
 from ..runs import check_first, read_config, require_checkpoints, require_place
@@ -28,3 +30,23 @@ def open_run(folder: Path, *, mesh: str | None = None, log: Log = print, writes:
     check_first(config)
     require_checkpoints(folder, experiment)
     return experiment, open_task(config, log)
+
+
+def options_of(task: Any) -> type[RunConfig] | None:
+    """The class of the options of a task that was passed, None for None; what is no task is refused."""
+    config = None if isinstance(task, type) else getattr(task, "config", None)
+    if isinstance(config, RunConfig) and hasattr(task, "training"):
+        return type(config)
+    if task is None:
+        return None
+    given = f"the class {task.__name__}" if isinstance(task, type) else f"{task!r:.60} of type {type(task).__name__}"
+    raise UserError(
+        "task must be the task that was trained (as OwnTask(init, layer_losses, train=..., validation=...)), got "
+        f"{' '.join(given.split())}; pass that task"
+    )
+
+
+def by_config(task: Task, config: RunConfig, *, mesh: str | None = None) -> Task:
+    """A task that was passed, by the configuration that a folder holds, on a mesh of its own or that of the task."""
+    config = dataclasses.replace(config, mesh=mesh or task.config.mesh)
+    return task if task.config == config else task.again(config)

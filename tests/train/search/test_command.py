@@ -1,10 +1,13 @@
 """The command on real runs: interrupted in training, it ends like one left alone; mistakes are one line."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 import train.loop
+from tests.started import environment
 from train.__main__ import main
 
 SMALL = [
@@ -78,6 +81,19 @@ def test_a_mistake_on_the_command_line_is_one_line_that_names_it(capsys, argumen
     assert len(lines) == 1
     for word in words:
         assert word in lines[0], lines[0]
+
+
+def test_ranges_trials_and_methods_are_refused_without_importing_jax_or_optuna():
+    program = """\
+import sys
+from train.__main__ import main
+for words in (["demo"], ["video-ut", "--trials", "0"], ["video-ut", "--over.alpha", "0.3:0.1"]):
+    assert main(["search", *words]) == 2
+print([name for name in ("jax", "optuna", "matplotlib") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+    assert "--over.alpha 0.3:0.1: 0.3 is not below 0.1" in done.stderr
 
 
 def test_the_options_of_a_file_count_in_a_search(monkeypatch, tmp_path):

@@ -26,7 +26,7 @@ from .system.run_files import read_object, without_folders
 from .system.storage import PARTIAL, check_out, require_writable, write_all
 from .system.terminal import Table
 from .task import Row, Task
-from .tasks.table import open_run
+from .tasks.table import by_config, open_run, options_of
 from .weights import CARD, CONFIG, FORMAT, MODEL, named_arrays
 
 Log = Callable[[str], None]
@@ -39,7 +39,12 @@ def command(arguments: list[str]) -> None:
 
 
 def export(
-    run: Path, out: Path | None = None, *, mesh: str | None = None, task: Task | None = None, log: Log = print
+    run: Path | str,
+    out: Path | str | None = None,
+    *,
+    mesh: str | None = None,
+    task: Task | None = None,
+    log: Log = print,
 ) -> Path:
     """Writes model.safetensors, whose names are the keys of the parameters joined by dots, config.json and README.md.
 
@@ -47,7 +52,7 @@ def export(
       run: the run's folder.
       out: where to; None means the folder export in the run's.
       mesh: to read the checkpoint onto, where one device cannot hold it; None is the default on these devices.
-      task: where it was trained on a task of your own, that task.
+      task: where it was trained on a task of your own, that task; its options are those of the run.
       log: where messages go.
 
     Returns:
@@ -56,11 +61,14 @@ def export(
     Raises:
       UserError: if the run has no checkpoint that can be read, or the folder is of something else.
     """
+    run = Path(run)
     out = run / "export" if out is None else check_out(out)
-    experiment, _ = read_config(run, None if task is None else type(task.config))
+    experiment, config = read_config(run, options_of(task))
     _claim(out)
     if task is None:
         experiment, task = open_run(run, mesh=mesh, log=log)
+    else:
+        task = by_config(task, config, mesh=mesh)
     step, state, _ = best_checkpoint(task, run, experiment=experiment, log=log)
     arrays = named_arrays(jax.device_get(state.evaluated))
     content = save({name: np.asarray(array, order="C") for name, array in arrays.items()}, {"format": FORMAT})

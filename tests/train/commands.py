@@ -1,0 +1,29 @@
+"""Commands in tests: what their options mean, and what they are refused with."""
+
+import dataclasses
+
+from train.__main__ import main
+from train.config.fields import differences, to_json
+from train.experiments import EXPERIMENTS
+from train.options import configured
+
+
+def meant(*options, of="video-ut"):
+    """What a command's options change of an experiment, in the words of `differences`."""
+    name, config = configured("run", [of, *options])
+    assert name == of
+    return [line for line in differences(to_json(EXPERIMENTS[of].config), to_json(config)) if "config was" not in line]
+
+
+def named(out):
+    """The configuration of an experiment whose run is in a folder."""
+    return dataclasses.replace(EXPERIMENTS["video-ut"].config, out=out)
+
+
+def refused(capsys, *arguments):
+    """The one line of a command that must fail."""
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+    return said.err

@@ -1,0 +1,240 @@
+"""A task of one's own on the way back: loaded and exported by the options of its run, and refused in one line."""
+
+import json
+import shutil
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import train
+from tests.train.test_any_task import Mean
+from tests.train.test_fit import TRAIN, VALIDATION, layer_losses, linear
+from train.__main__ import main
+from train.config.constraints import ConstraintConfig
+from train.config.errors import UserError
+from train.config.own import OwnConfig
+from train.config.video import VideoConfig
+from train.constraints import DescentConstraints
+from train.experiments import EXPERIMENTS
+from train.exporting import export
+from train.loop import Callbacks
+from train.main import fit
+from train.metrics import read_metrics
+from train.predict import load
+from train.tasks.own import OwnTask
+
+
+def quiet(line):
+    pass
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """The folder of the runs of a task with both methods."""
+    folder = tmp_path_factory.mktemp("own") / "run"
+    fit(linear(method="both", steps=2), out=folder, log=quiet)
+    return folder
+
+
+@pytest.mark.parametrize("passed", [{"method": "both", "steps": 2}, {"steps": 33, "seed": 9, "method": "erm"}])
+@pytest.mark.parametrize("method", ["erm", "constrained"])
+def test_the_options_of_a_model_are_those_of_its_run_whatever_the_task_has(both, tmp_path, method, passed):
+    run, task = both / method, linear(**passed)
+    out = export(str(run), str(tmp_path / "model"), task=task, log=quiet)
+    found = read(out / "config.json")
+    assert (found["config"]["method"], found["config"]["steps"], found["config"]["seed"]) == (method, 2, 0)
+    assert found["feasible"] is None if method == "erm" else found["multipliers"] is not None
+    losses = read(run / "evaluation.json")["layer_losses"]
+    for folder in (run, out):
+        model = load(folder, task=task, log=quiet)
+        assert isinstance(model.config, OwnConfig)
+        assert (model.config.method, model.config.steps, model.config.seed) == (method, 2, 0)
+        np.testing.assert_allclose(model.predict(VALIDATION).mean(axis=0), losses, rtol=1e-6)
+
+
+def test_the_card_and_the_report_say_what_a_task_of_ones_own_has(both, tmp_path):
+    card = (export(both / "constrained", tmp_path / "model", task=linear(), log=quiet) / "README.md").read_text()
+    assert "data: of its own: 64 train, 16 validation, 16 test examples" in card
+    assert (
+        "losses = model.predict(batch)  # arrays by name, as those trained on; (samples, L + 1) of every layer" in card
+    )
+    report = (both / "report" / "index.html").read_text()
+    assert "1 layer" in report
+    assert "training gamma" not in report + card
+
+
+def test_an_export_beside_runs_is_not_listed_as_a_run(both, tmp_path):
+    folder = tmp_path / "runs"
+    shutil.copytree(both / "erm", folder / "erm")
+    export(folder / "erm", folder / "model", task=linear(), log=quiet)
+    with pytest.raises(UserError, match=r"it holds the run folders \S+erm;"):
+        load(folder, log=quiet)
+
+
+def test_only_a_reference_that_is_given_binds_the_input():
+    counts = [
+        DescentConstraints(OwnConfig(constraints=given), num_layers=3, steps_an_epoch=1).number
+        for given in (ConstraintConfig(alpha=(0.1,)), ConstraintConfig(alpha=(0.1,), reference=2.0))
+    ]
+    assert counts == [3, 4]
+    assert EXPERIMENTS["video-ut"].config == VideoConfig(constraints=ConstraintConfig(reference=8.0))
+
+
+def test_options_of_another_type_are_refused_where_the_task_is_made():
+    with pytest.raises(UserError, match=r"--method must be 'erm' or 'constrained' or 'both', got 'x'"):
+        linear(method="x")
+    with pytest.raises(
+        UserError, match=r"--constraints\.alpha must be a tuple \(x, \.\.\.\), where x is a number, got 0\.1"
+    ):
+        linear(constraints=ConstraintConfig(alpha=0.1))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("folder", ["constrained", "export"])
+def test_a_task_is_read_onto_its_own_mesh(both, tmp_path, folder):
+    run = both / "constrained"
+    where = run if folder == "constrained" else export(run, tmp_path / "model", task=linear(), log=quiet)
+    assert load(where, task=linear(mesh="data=1"), log=quiet).config.mesh == "data=1"
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ("own", "got 'own' of type str"),
+        (OwnConfig(), "got OwnConfig("),
+        (OwnTask, "got the class OwnTask"),
+        (0, "got 0 of type int"),
+    ],
+)
+@pytest.mark.parametrize("call", [load, export])
+def test_what_is_no_task_is_refused_in_a_line(both, call, task, words):
+    run = both / "constrained"
+    with pytest.raises(UserError, match="task must be the task that was trained") as caught:
+        call(run, task=task, log=quiet)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (run / "export").exists()
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "evaluate", "export"])
+def test_the_command_line_says_how_python_goes_on_with_a_task_of_ones_own(both, tmp_path, capsys, command):
+    assert main([command, str(both / "constrained")]) == 2
+    said = capsys.readouterr().err
+    assert "from Python: fit(task, out=FOLDER), load(FOLDER, task=task) or export(FOLDER, task=task)" in said
+    assert said.count("\n") == 1
+
+
+def wide(**options):
+    """A task like `linear`, whose parameters are of another name."""
+    return linear(
+        init=lambda key: {"v": jnp.full((8, 8), 0.1)},
+        losses=lambda params, batch: layer_losses({"w": params["v"]}, batch),
+        **options,
+    )
+
+
+def test_another_model_is_told_to_be_that_of_the_task(both, tmp_path):
+    run, log = both / "constrained", quiet
+    out = export(run, tmp_path / "model", task=linear(), log=quiet)
+    for call in (
+        lambda: load(run, task=wide(), log=log),
+        lambda: load(out, task=wide(), log=log),
+        lambda: export(run, tmp_path / "other", task=wide(), log=log),
+    ):
+        with pytest.raises(UserError, match=r"; pass the task that was trained$"):
+            call()
+
+
+def test_other_data_are_told_to_be_those_of_the_task(both):
+    other = linear(train={**TRAIN, "noisy": TRAIN["noisy"] + 1})
+    with pytest.raises(
+        UserError, match=r"found\.train was \d+, is now \d+; pass the task that was trained, on its data"
+    ):
+        export(both / "constrained", task=other, log=quiet)
+
+
+class Deaf(Callbacks):
+    """Hears nothing."""
+
+
+class Half:
+    """Hears steps alone."""
+
+    def on_step(self, row):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "words"),
+    [
+        (Deaf(), "got a Deaf"),
+        (Deaf, "got the class Deaf"),
+        ([Deaf], "got the class Deaf"),
+        ([Half()], "got a Half"),
+        (None, "got a NoneType"),
+        ((Deaf(), print), "got a builtin_function_or_method"),
+    ],
+)
+def test_what_are_no_callbacks_are_refused_before_a_folder_is_made(tmp_path, callbacks, words):
+    with pytest.raises(UserError, match="callbacks must be a list of objects with on_step, on_validation") as caught:
+        fit(linear(), out=tmp_path / "run", callbacks=callbacks, log=quiet)
+    assert words in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_rows_of_another_width_are_refused_by_split_and_name():
+    narrow = {name: array[:, :4] for name, array in VALIDATION.items()}
+    words = (
+        r"on test: rows of test\['clean'\] are of shape \(4,\), those of train of \(8,\) \(.*\); give splits alike rows"
+    )
+    with pytest.raises(UserError, match=words) as caught:
+        linear(test=narrow)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_error_of_the_users_own_function_keeps_its_traceback():
+    with pytest.raises(ZeroDivisionError):
+        linear(losses=lambda params, batch: 1 / 0)
+
+
+class Measured(Mean):
+    """A task whose figures are numbers of NumPy and JAX, or what it is given."""
+
+    figure: ClassVar[Any] = {"a": np.float32(0.5), "b": [np.int64(3), jnp.ones(2)], "c": (np.bool_(True), None)}
+
+    def validate(self, params, multipliers):
+        return super().validate(params, multipliers)._replace(row={"measured": np.float32(0.25)}, score=np.float32(1))
+
+    def evaluate(self, params, folder):
+        return {"mean": float(params), "figure": self.figure}, None
+
+
+def test_figures_of_numpy_and_jax_are_written_as_numbers(tmp_path):
+    (run,) = fit(Measured(), out=tmp_path / "run", log=quiet)
+    assert read(run / "evaluation.json")["figure"] == {"a": 0.5, "b": [3, [1.0, 1.0]], "c": [True, None]}
+    assert [row["measured"] for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "validation"] == [0.25] * 2
+
+
+@pytest.mark.parametrize(
+    ("figure", "words"),
+    [
+        (float("nan"), r"figures of evaluate\['figure'\] must be finite .* got nan"),
+        ([0.5, np.float32("inf")], r"\['figure'\]\[1\] must be finite .* got inf"),
+        ({"a": object()}, r"\['figure'\]\['a'\] must be .* got object"),
+    ],
+)
+def test_a_figure_that_is_no_finite_number_is_refused_in_a_line(tmp_path, monkeypatch, figure, words):
+    monkeypatch.setattr(Measured, "figure", figure)
+    with pytest.raises(UserError, match=words) as caught:
+        fit(Measured(), out=tmp_path / "run", log=quiet)
+    assert "\n" not in str(caught.value)
+
+
+def test_export_is_there_beside_its_module():
+    assert train.export is export
+    assert train.export is export  # also once its module is imported

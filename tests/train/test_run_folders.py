@@ -1,0 +1,204 @@
+"""A run folder in the experiment's place, and --overwrite."""
+
+import json
+import shutil
+import sys
+
+import pytest
+
+from tests.hostile import runs
+from tests.train.commands import refused
+from tests.train.conftest import CLIPS, RUN
+from train.__main__ import main
+from train.options import configured
+from train.runs import read_config
+from train.system.storage import locked
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_run_goes_on_by_the_name_of_its_folder(trained, tmp_path, capsys):
+    assert main(["run", "run"]) == 0
+    assert "run: finished already after 6 steps" in capsys.readouterr().out
+    whole = (trained / "metrics.jsonl").read_text()
+    (trained / "evaluation.json").unlink()
+    for name in ("checkpoints/6", "status.json"):
+        (trained / name).rename(tmp_path / name.replace("/", "-"))
+    assert main(["run", "run/"]) == 0
+    assert "going on from the checkpoint of step 4" in capsys.readouterr().out
+    assert (trained / "metrics.jsonl").read_text() == whole
+    assert "steps was 6, is now 7" in refused(capsys, "run", "run", "--steps", "7")
+    assert main(["run", "run", "--seed", "1", "--out", "again"]) == 0
+    assert read_config(tmp_path / "again")[1].seed == 1
+    assert (trained / "metrics.jsonl").read_text() == whole
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words", "way_out"),
+    [
+        ("mesh", "data=4096", "--mesh data=4096 of run/config.json asks for 4096 devices", ["--mesh", "None"]),
+        ("track", ["mlflow"], "--track mlflow of run/config.json: mlflow is not", ["--track", "tensorboard"]),
+    ],
+)
+def test_a_stored_mesh_or_tracker_that_is_not_there_is_told_to_be_stored(
+    field, value, words, way_out, trained, monkeypatch, capsys
+):
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    stored = json.loads((trained / "config.json").read_text())
+    (trained / "config.json").write_text(json.dumps(stored | {field: value}))
+    said = refused(capsys, "run", "run")
+    assert words in said
+    assert said.endswith(f"; {' '.join(way_out)} goes on without it\n")
+    typed = refused(capsys, "run", "run", f"--{field}", *(value if field == "track" else [value]))
+    assert "of run/config.json" not in typed
+    assert main(["run", "run", *way_out]) == 0
+    if field == "track":
+        assert words in refused(capsys, "plan", "run")
+
+
+def test_an_experiment_is_meant_where_a_folder_has_its_name(trained):
+    trained.rename(trained.parent / "demo")
+    assert configured("run", ["demo"]) is not None
+    with pytest.MonkeyPatch.context() as patch:
+        asked = []
+        patch.setattr("train.main.fit", lambda config, *, experiment: asked.append((experiment, config.method)))
+        assert main(["run", "demo"]) == 0
+    assert asked == [("demo", "both")]
+
+
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ("./empty", "empty is no run folder: it has no config.json"),
+        ("./several", "it holds the run folders several/erm; give one of these"),
+        ("empty", "empty is no run folder: it has no config.json"),
+        (".", ". is no run folder: it has no config.json; it holds the run folders several/erm; give one of these"),
+        ("./nowhere", "there is no run folder ./nowhere"),
+    ],
+)
+def test_a_folder_that_is_no_run_is_refused_in_one_line(named, words, tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "several" / "erm").mkdir(parents=True)
+    (tmp_path / "several" / "erm" / "config.json").write_text("{}")
+    assert words in refused(capsys, "run", named)
+
+
+def test_overwrite_begins_anew(trained, capsys):
+    (trained / "notes.txt").write_text("of the old run")
+    said = refused(capsys, *RUN, "--seed", "1")
+    assert "seed was 0, is now 1; pass another --out, or --overwrite (overwrite=True from Python)" in said
+    assert main([*RUN, "--seed", "1", "--overwrite"]) == 0
+    assert "finished already" not in capsys.readouterr().out
+    assert read_config(trained)[1].seed == 1
+    assert not (trained / "notes.txt").exists()
+    assert json.loads((trained / "status.json").read_text())["steps"] == 6
+    assert main([*RUN, "--seed", "1"]) == 0
+    assert "finished already" in capsys.readouterr().out
+
+
+def test_overwrite_deletes_a_run_of_an_earlier_version_also_behind_a_link(trained, tmp_path):
+    values = json.loads((trained / "config.json").read_text())
+    del values["version"]
+    trained.rename(tmp_path / "disk")
+    trained.symlink_to(tmp_path / "disk")
+    (trained / "config.json").write_text(json.dumps(values))
+    assert main([*RUN, "--overwrite"]) == 0
+    assert read_config(tmp_path / "disk")[0] == "video-ut"
+
+
+def test_overwrite_of_nothing_is_a_run_like_another(in_memory, tmp_path):
+    assert main([*RUN, "--overwrite"]) == 0
+    assert (tmp_path / "run" / "evaluation.json").exists()
+
+
+def test_overwrite_deletes_nothing_that_a_command_is_refused_for(trained, monkeypatch, capsys):
+    kept = sorted(trained.rglob("*"))
+    assert "--seed" in refused(capsys, *RUN, "--overwrite", "--seed", "-1")
+    assert "--model.rank must be between 1 and" in refused(capsys, *RUN[:-1], "99", "--overwrite")
+    monkeypatch.setattr(CLIPS, "splits", {**CLIPS.splits, "train": CLIPS.splits["train"][:2]})
+    assert "--batch-size must be at most the 2" in refused(capsys, *RUN, "--seed", "2", "--overwrite")
+    assert sorted(trained.rglob("*")) == kept
+
+
+def test_overwrite_deletes_nothing_where_the_disk_has_no_room_without_the_old_run(trained, monkeypatch, capsys):
+    kept, free = sorted(trained.rglob("*")), shutil.disk_usage(trained)
+    held = sum(path.stat().st_size for path in trained.rglob("*") if path.is_file())
+    monkeypatch.setattr("train.system.room.room_for", lambda like, *, saves: 10**9 + held)
+    monkeypatch.setattr("train.system.storage.shutil.disk_usage", lambda _: free._replace(free=10**9 - 1))
+    assert "the disk of run is full" in refused(capsys, *RUN, "--overwrite")
+    assert sorted(trained.rglob("*")) == kept
+    monkeypatch.setattr("train.system.storage.shutil.disk_usage", lambda _: free._replace(free=10**9))
+    assert main([*RUN, "--overwrite"]) == 0, "what the old run takes is free once it is deleted"
+
+
+def test_overwrite_deletes_no_other_run_that_lies_inside(trained, capsys):
+    export = trained / "export" / "config.json"
+    export.parent.mkdir()
+    export.write_text('{"format": "unroll_jax 2", "experiment": "video-ut", "found": {}}')
+    shutil.copytree(trained, trained / "erm", ignore=shutil.ignore_patterns("export"))
+    kept = sorted(trained.rglob("*"))
+    said = refused(capsys, *RUN, "--overwrite")
+    assert "--overwrite would delete the runs run/erm too; move them away, or pass another --out" in said
+    assert sorted(trained.rglob("*")) == kept
+    shutil.rmtree(trained / "erm")
+    assert main([*RUN, "--overwrite"]) == 0
+    assert not export.exists()
+
+
+def test_several_runs_are_refused_in_the_folder_of_one(trained, capsys):
+    kept = sorted(trained.rglob("*"))
+    for more in ((), ("--overwrite",)):
+        said = refused(capsys, *RUN, "--method", "both", *more)
+        assert "--out run is itself a run, and this trains erm and constrained in folders inside; pass another" in said
+    assert sorted(trained.rglob("*")) == kept
+
+
+def test_one_run_in_the_folder_of_several_is_told_how_to_go_on(trained, tmp_path, capsys):
+    trained.rename(tmp_path / "constrained")
+    trained.mkdir()
+    (tmp_path / "constrained").rename(trained / "constrained")
+    said = refused(capsys, *RUN)
+    assert "--out run is no run but holds the runs run/constrained; give the command that began them" in said
+    assert "or go on with one, as in `python -m train run run/constrained`" in said
+    assert "it holds the run folders run/constrained; give one of these" in refused(capsys, "run", "run/")
+
+
+@pytest.mark.parametrize("left", ["another run", "files"])
+def test_both_methods_have_their_folders_before_the_first_step(left, trained, tmp_path, capsys):
+    (tmp_path / "two").mkdir()
+    if left == "files":
+        (tmp_path / "two" / "constrained").mkdir()
+        (tmp_path / "two" / "constrained" / "thesis.tex").touch()
+    else:
+        trained.rename(tmp_path / "two" / "constrained")
+    words = {"another run": "seed was 0, is now 1", "files": "two/constrained holds files but no config.json"}
+    command = runs.RUN.replace("--out run", "--out two").split()
+    assert words[left] in refused(capsys, *command, "--method", "both", "--seed", "1")
+    assert [path.name for path in (tmp_path / "two").iterdir()] == ["constrained"]
+
+
+def test_overwrite_is_refused_while_another_process_trains(trained, capsys):
+    kept = sorted(trained.rglob("*"))
+    with locked(trained):
+        assert "another process is training run" in refused(capsys, *RUN, "--overwrite")
+    assert sorted(trained.rglob("*")) == kept
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("thesis.tex", "", "run holds files but no config.json"),
+        ("config.json", '{"architectures": ["BertModel"]}', "run holds no run for --overwrite to delete"),
+        ("config.json", '{"format": "unroll_jax 2", "experiment": "a", "found": {}}', "run holds no run"),
+        ("config.json", "{", "config.json is damaged"),
+    ],
+)
+def test_overwrite_leaves_folders_of_others(name, text, words, in_memory, tmp_path, capsys):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).write_text(text)
+    assert words in refused(capsys, *RUN, "--overwrite")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == [name]
+    assert (tmp_path / "run" / name).read_text() == text
