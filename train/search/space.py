@@ -11,6 +11,7 @@ import numpy as np
 from ..config.errors import UserError
 from ..config.fields import to_json, value_of, with_value
 from ..config.run import RunConfig, Tunable
+from ..system.storage import check_out
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -66,6 +67,8 @@ def read_search(
 ) -> tuple[list[Parameter], int]:
     """The parameters of a search and how many trials it has, in all; ``trials`` None is 20 or the whole grid."""
     config.check()
+    if config.out:
+        check_out(config.out)
     if len(config.variants()) > 1:
         raise UserError("a search trains one variant a trial, and this is several; pass --method constrained or erm")
     parameters = read_space(over, config.tunables(), grid=sampler == "grid")
