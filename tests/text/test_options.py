@@ -109,7 +109,7 @@ def test_an_epoch_that_never_ends_is_refused(task_of):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"unroll": 0}, "--unroll must be at least 1, or None, got 0"),
+        ({"unroll": 0}, "--unroll must be a whole number from 1 to 1024, got 0"),
         ({"unroll": 2, "remat": "dots"}, "--unroll must be 1 or None with --remat, got 2"),
         ({"accumulate": 3}, "--accumulate must be a divisor of --batch-size 8, got 3"),
         ({"dual": DualConfig(start=(0.1, 0.2))}, "--dual.start must be one number, or one for each of 3 constraints"),

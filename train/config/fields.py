@@ -50,6 +50,7 @@ WHOLE: dict[str, tuple[int, int]] = {
     "steps": (1, LONGEST),
     "test_examples": (1, LONGEST),
     "train_examples": (1, LONGEST),
+    "unroll": (1, DEEPEST),
     "validate_every": (1, LONGEST),
     "validation_examples": (1, LONGEST),
     "warmup_steps": (0, LONGEST),

@@ -224,7 +224,6 @@ def run_rules(config: RunConfig) -> tuple[Rule, ...]:
     parts, size = config.accumulate, config.batch_size
     return (
         ("accumulate", f"a divisor of --batch-size {size}", parts < 1 or size % parts == 0),
-        ("unroll", "at least 1, or None", config.unroll is None or config.unroll >= 1),
         ("unroll", "1 or None with --remat", config.remat == "none" or config.unroll in (None, 1)),
         ("average", "in (0, 1), or None", config.average is None or 0.0 < config.average < 1.0),
         ("track", "each of them once", len(set(config.track)) == len(config.track)),
