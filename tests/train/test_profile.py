@@ -50,7 +50,7 @@ def test_a_profiled_run_has_a_trace_and_is_the_same_run(start, config, both, tmp
     log = start(dataclasses.replace(config, profile="2:3"))
     assert any("profile: a trace" in line for line in log)
     assert list((tmp_path / "run" / "profile").rglob("*.xplane.pb"))
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["profile"] is None
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["profile"] == "2:3"
     rows = [(folder / "metrics.jsonl").read_bytes() for folder in (tmp_path / "run", both / "constrained")]
     assert rows[0] == rows[1]
     assert not (both / "constrained" / "profile").exists()
