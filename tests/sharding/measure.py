@@ -56,8 +56,8 @@ class Drifting(Frames):
 
 
 def video(mesh: str, dtype: Any = "float32") -> Task:
-    """The experiment video-ut on frames like those of its data."""
-    config = VideoConfig(mesh=mesh, steps=STEPS, batch_size=VIDEO_BATCH, model=ModelConfig(dtype=dtype))
+    """The experiment video-ut on frames like those of its data, in a loop over layers."""
+    config = VideoConfig(mesh=mesh, steps=STEPS, batch_size=VIDEO_BATCH, model=ModelConfig(dtype=dtype), unroll=1)
     return VideoTask(config, Drifting())
 
 

@@ -225,7 +225,9 @@ def test_a_run_on_a_mesh_or_moved_from_one_ends_like_the_run_on_one_device(out, 
     told = {"video": ("layer_losses", "rmse"), "image": ("loss", "accuracy"), "text": ("layer_losses", "error_rates")}
     for name in told[other.partition("-")[0]]:
         np.testing.assert_allclose(*(_numbers(found[name]) for found in losses), rtol=1e-3)
-    assert json.loads((out / other / "config.json").read_text())["mesh"] is None
+    meshes = {"video-moved": "data=1", "image-mesh": "data=2,fsdp=2"}  # the last that the run was trained on
+    said = json.loads((out / other / "config.json").read_text())["mesh"]
+    assert said == meshes.get(other, "data=2,fsdp=2,tensor=2")
     idle = {
         "video-mesh": "8 devices",
         "video-moved": "1 of 8 devices",
