@@ -65,8 +65,6 @@ def bicgstab(
     """
     bound = (tol * norm(v)) ** 2
     epsilon = jnp.finfo(v.dtype).eps
-    dot = lambda a, b: jnp.sum(a * b, axis=-1)  # noqa: E731
-    safe = lambda a: jnp.where(a == 0.0, 1.0, a)  # noqa: E731
 
     def going(carry: _BiCG) -> Array:
         left = carry.lowest > bound
@@ -78,17 +76,17 @@ def bicgstab(
     def body(carry: _BiCG) -> _BiCG:
         active = going(carry)
         image = carry.direction - operator(carry.direction)
-        below = dot(carry.shadow, image)
-        alpha = jnp.where(active & (below != 0.0), carry.rho / safe(below), 0.0)[:, None]
+        below = _dot(carry.shadow, image)
+        alpha = jnp.where(active & (below != 0.0), carry.rho / _safe(below), 0.0)[:, None]
         half = carry.residual - alpha * image
         half_image = half - operator(half)
-        size = dot(half_image, half_image)
-        omega = jnp.where(active & (size > 0.0), dot(half_image, half) / safe(size), 0.0)[:, None]
+        size = _dot(half_image, half_image)
+        omega = jnp.where(active & (size > 0.0), _dot(half_image, half) / _safe(size), 0.0)[:, None]
         w = carry.w + alpha * carry.direction + omega * half
         residual = half - omega * half_image
-        square, rho = dot(residual, residual), dot(carry.shadow, residual)
+        square, rho = _dot(residual, residual), _dot(carry.shadow, residual)
         broken = (jnp.abs(rho) <= epsilon * norm(carry.shadow) * jnp.sqrt(square)) | (omega[:, 0] == 0.0)
-        beta = rho / safe(carry.rho) * alpha[:, 0] / safe(omega[:, 0])
+        beta = rho / _safe(carry.rho) * alpha[:, 0] / _safe(omega[:, 0])
         direction = residual + jnp.where(broken, 0.0, beta)[:, None] * (carry.direction - omega * image)
         shadow = per_example(broken, residual, carry.shadow)
         better = active & (square < carry.lowest)
@@ -105,11 +103,20 @@ def bicgstab(
             carry.steps + 2 * active,
         )
 
-    zero, square = jnp.zeros_like(v), dot(v, v)
+    zero, square = jnp.zeros_like(v), _dot(v, v)
     none = jnp.zeros_like(square, jnp.int32)
     begin = _BiCG(jnp.zeros((), jnp.int32), zero, v, v, v, square, zero, square, none, none)
     end = jax.lax.while_loop(unfinished, body, begin)
     return end.best, linear_info(operator, v, end.best, end.steps, tol)
+
+
+def _dot(a: Float[Array, "b m"], b: Float[Array, "b m"]) -> Float[Array, " b"]:
+    return jnp.sum(a * b, axis=-1)
+
+
+def _safe(a: Float[Array, " b"]) -> Float[Array, " b"]:
+    """What may be divided by: 1 in place of 0."""
+    return jnp.where(a == 0.0, 1.0, a)
 
 
 class _Cycles(NamedTuple):
