@@ -119,8 +119,12 @@ def test_types_that_only_options_of_a_users_own_have_are_checked_too():
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_every_default_is_of_its_type(experiment):
-    check_types(EXPERIMENTS[experiment].config)
+def test_every_default_is_of_its_type_and_none_is_left_out(experiment):
+    config = EXPERIMENTS[experiment].config
+    check_types(config)
+    for field in dataclasses.fields(config):
+        with pytest.raises(UserError, match=f"--{field.name.replace('_', '-')} must be"):
+            check_types(dataclasses.replace(config, **{field.name: object()}))
 
 
 def test_every_experiment_has_a_valid_configuration():
