@@ -21,7 +21,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "every batch of an evaluation has the same noise",
-        "train/tasks/video.py",
+        "train/tasks/video_noise.py",
         "key = jax.random.fold_in(jax.random.key(NOISE_SEED), index)",
         "key = jax.random.fold_in(jax.random.key(NOISE_SEED), 0)",
         "tests/train/test_evaluate.py",

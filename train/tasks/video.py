@@ -20,7 +20,6 @@ from ..sharding.mesh import keep_rows
 from ..sharding.parts import POLICIES
 from ..task import Log, Params, Row, SampleLosses, Task, Validation
 from .common import (
-    NOISE_SEED,
     check_batch_size,
     check_noise,
     constrained_training,
@@ -30,11 +29,10 @@ from .common import (
     on_batches,
 )
 from .facts import VideoFacts
+from .video_noise import add_noise, keyed_batches, to_unit
 
 Clips = Float[Array, "batch frames pixels"]
 
-# Sequences a batch of the evaluation: no gradient is kept, so more fit than in training.
-BATCH_SIZE = 250
 # A trained layer leaves at most a few units silent; collapsed ones silence most of theirs.
 DEAD_SHARE = 0.5
 # Spread of an output over samples, relative to that of the input: a denoiser keeps most of it.
@@ -134,8 +132,7 @@ class VideoTask(Task):
     def split_losses(self, params: Params, split: str, gamma: float) -> SplitLosses:
         """Losses and health of every layer on a split."""
         losses, deads, spreads = [], [], []
-        for index, batch in enumerate(self.data.examples(split, batch_size=BATCH_SIZE)):
-            key = jax.random.fold_in(jax.random.key(NOISE_SEED), index)
+        for batch, key in keyed_batches(self.data, split):
             samples, dead, spread = self._read(params, batch, gamma * self.data.pixel_std, key)
             losses.append(samples.T)
             deads.append(dead)
@@ -152,7 +149,12 @@ class VideoTask(Task):
         return Validation(found.samples, row, collapse=collapse)
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
-        """RMSE over all pixels of all sequences, on the 0-255 scale, without clipping, at every noise level."""
+        """RMSE over all pixels of all sequences, on the 0-255 scale, without clipping, at every noise level.
+
+        Beside it stand the floors: what needs no network reaches on the same noise.
+        """
+        from .video_floors import floors  # scikit-image takes half a second to load, and a prediction does without
+
         config = self.config
         by_gamma = {gamma: self.split_losses(params, "test", gamma).samples for gamma in config.noise_levels}
         at_training = by_gamma[float(config.train_gamma)]
@@ -164,6 +166,7 @@ class VideoTask(Task):
             "num_sequences": len(at_training),
             "rmse": {str(gamma): self._rmse(losses[:, -1]) for gamma, losses in by_gamma.items()},
             "noisy_rmse": {str(gamma): self._rmse(losses[:, 0]) for gamma, losses in by_gamma.items()},
+            **floors(self.data, float(config.train_gamma), tuple(config.noise_levels)),
             "parameters": num_parameters(params),
         }
         return figures, at_training
@@ -203,10 +206,13 @@ class VideoTask(Task):
         return whole[0] if still else whole
 
     def verdict(self, found: Row) -> str:
-        """RMSE at the noise of training, and feasibility."""
+        """RMSE at the noise of training beside that of the input and of the linear layer, and feasibility."""
         gamma = str(float(found["train_gamma"]))
         rmse, noisy, words = found["rmse"][gamma], found["noisy_rmse"][gamma], feasibility_words(found)
-        return f"RMSE {rmse:.1f} against {noisy:.1f} of its input at gamma {found['train_gamma']}, {words}"
+        others = f"{noisy:.1f} of its input"
+        if "floors" in found:  # evaluations of before have none
+            others += f" and {found['floors']['linear layer'][gamma]:.1f} of one linear layer"
+        return f"RMSE {rmse:.1f} against {others} at gamma {found['train_gamma']}, {words}"
 
     def _layers(self, params: Params, batch: Array, variance: Array, key: jax.Array) -> tuple[Array, Array, Array]:
         """Losses, dead share and spread of every layer."""
@@ -236,16 +242,6 @@ def open_video(config: VideoConfig, log: Log) -> VideoTask:
 def video_of(config: VideoConfig, facts: Row) -> VideoTask:
     """The task that `VideoTask.facts` describes, without its data."""
     return VideoTask(config, VideoFacts(**facts))
-
-
-def to_unit(batch: UInt8[Array, "..."], dtype: Any = jnp.float32) -> Float[Array, "..."]:
-    """Pixels 0..255 as floats in [0, 1]."""
-    return batch.astype(dtype) / 255.0
-
-
-def add_noise(clean: Float[Array, "..."], variance: float | Array, key: jax.Array) -> Float[Array, "..."]:
-    """``clean`` plus centred Gaussian noise of the given variance."""
-    return clean + jnp.sqrt(jnp.asarray(variance, clean.dtype)) * jax.random.normal(key, clean.shape, clean.dtype)
 
 
 def describe_collapse(
