@@ -34,6 +34,20 @@ FAULTS: list[Fault] = [
         "tests/train/test_evaluate.py tests/train/test_health.py",
     ),
     Fault(
+        "the linear layer that models are judged by takes a mean's noise for none",
+        "train/tasks/video_floors.py",
+        "mean = _wiener(across, variance / length)",
+        "mean = _wiener(across, 0.0)",
+        "tests/train/test_video_floors.py",
+    ),
+    Fault(
+        "the linear layer that models are judged by is fitted on the test split",
+        "train/tasks/video_floors.py",
+        'fit_linear(data.examples("train", batch_size=BATCH_SIZE)',
+        'fit_linear(data.examples("test", batch_size=BATCH_SIZE)',
+        "tests/train/test_video_floors.py",
+    ),
+    Fault(
         "complementary slackness is of the stated bounds",
         "train/constraints.py",
         "(self.enforced(None)(bound) - slacks)",
