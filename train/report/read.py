@@ -70,6 +70,12 @@ class Run(record.Run):
         """Test gammas as written in the file, in rising order; that of training is among them."""
         return sorted(self.evaluation[self.score.name], key=float)
 
+    @property
+    def floors(self) -> dict[str, Array]:
+        """What needs no network reaches at each of `gammas`, by name; nothing where the evaluation does not say."""
+        found = self.evaluation.get("floors", {})
+        return {name: floats([scores[gamma] for gamma in self.gammas]) for name, scores in found.items()}
+
     def values(self, key: str) -> Array:
         """A number or list of evaluation.json, or its number at each of `gammas`; null becomes NaN."""
         value = self.evaluation[key]
@@ -163,6 +169,10 @@ def _check_shapes(evaluation: dict[str, Any], score: Score) -> None:
     if not scores or set(scores) != set(inputs):
         raise ValueError(f"{score.name} and {before} must hold the same test gammas, at least one")
     floats([*scores.values(), *inputs.values(), *map(float, scores)])
+    for name, floor in evaluation.get("floors", {}).items():
+        if set(floor) != set(scores):
+            raise ValueError(f"the floor {name!r} must hold the test gammas of {score.name}")
+        floats([*floor.values(), evaluation["floor_shares"][name]])
     edges, counts = (floats(evaluation["ratio_histogram"][name]) for name in ("edges", "counts"))
     if edges.ndim != 1 or len(edges) < 3 or counts.shape != (layers, len(edges) - 1):
         raise ValueError(f"ratio_histogram must hold {layers} rows of one count less than edges, two at least")

@@ -22,6 +22,11 @@ BOUND = {
     "tail": " Violations and margins are of the mean over the worst samples.",
     "positive": " Violations and margins are of the mean over samples of what exceeds the bound, less the leeway.",
 }
+# What the floors of evaluation.json are; a model is worth what it gains over them.
+FLOORS = {
+    "linear layer": "least squares on a frame's patch and the temporal mean, fitted at the training noise",
+    "total variation": "a classical denoiser in space and time, told the variance of each noise",
+}
 PLAIN, CONSTRAINED = METHOD_NAMES["erm"], METHOD_NAMES["constrained"]
 
 
@@ -31,7 +36,8 @@ def score_table(setting: Setting) -> Table:
         scores = [(variant.title, f"{variant.scores().mean():.4g}") for variant in setting.variants]
         return Table(f"Loss of the last layer, test split, {setting.title}", ("method", "loss"), tuple(scores))
     rmse = setting.score is RMSE
-    columns = {"noisy input": _numbers(setting.of_input(), 2)} if rmse else {}
+    without = {"noisy input": setting.of_input(), **setting.floors()} if rmse else {}
+    columns = {name: _numbers(scores, 2) for name, scores in without.items()}
     for one in setting.variants:
         columns[with_seeds(one)] = [ranged(column if rmse else 100 * column, 2) for column in one.scores().T]
     gammas = [f"{gamma:g}" + (" *" if gamma == setting.train_gamma else "") for gamma in setting.gammas]
@@ -231,7 +237,17 @@ def _rmse_note(setting: Setting) -> str:
     plain = " plain: method erm, no constraints." if setting.of("erm") else ""
     several = any(len(variant.runs) > 1 for variant in setting.variants)
     seeds = " Mean over the seeds, smallest and largest in brackets." if several else ""
-    return f"RMSE on the 0-255 scale, lower is better. * training gamma.{plain}{seeds}"
+    return f"RMSE on the 0-255 scale, lower is better. * training gamma.{plain}{seeds}{_floor_note(setting)}"
+
+
+def _floor_note(setting: Setting) -> str:
+    """What the floors are, and of how much of the test split where not of all."""
+    shares = setting.floor_shares().items()
+    words = " ".join(
+        f"{name}: {FLOORS.get(name, 'without a network')}{f' (of {share:.0%} of the test pixels)' * (share < 1.0)}."
+        for name, share in shares
+    )
+    return words and f" {words}"
 
 
 def _accuracy_note(setting: Setting) -> str:

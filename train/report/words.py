@@ -50,8 +50,10 @@ def opening(settings: Sequence[Setting], runs: Sequence[Run]) -> str:
 def floor(setting: Setting) -> str:
     """The score without a model: that of the noisy input, or of a class drawn at random; of a loss there is none."""
     if setting.score is RMSE:
-        gamma, rmse = setting.gammas[setting.training_index], setting.of_input()[setting.training_index]
-        return f"RMSE {_rmse(rmse)} at test gamma {gamma:g}, of the noisy input itself."
+        index = setting.training_index
+        others = "".join(f"; {_rmse(scores[index])} of {name}" for name, scores in setting.floors().items())
+        rmse = _rmse(setting.of_input()[index])
+        return f"RMSE {rmse} at test gamma {setting.gammas[index]:g}, of the noisy input itself{others}."
     classes = setting.first.evaluation.get("class_names")
     return f"accuracy {1 / len(classes):.1%}, of a class of {len(classes)} drawn at random." if classes else ""
 
@@ -77,6 +79,7 @@ def compare(setting: Setting) -> str:
             sentences.append("One seed each: how much of this is chance is not known.")
     if rmse:
         sentences += filter(None, (_no_gain(setting, variant) for variant in setting.variants))
+        sentences += [_against_floors(setting)] * bool(setting.floors())
     return f"{_capital(setting.title)}: " + " ".join(sentences)
 
 
@@ -219,6 +222,16 @@ def _no_gain(setting: Setting, variant: Variant) -> str:
         figures = f"RMSE {_rmse(rmse)}, noisy input {_rmse(noisy)}"
         return f"The {variant.title} model does not clean its input: {figures}."
     return ""
+
+
+def _against_floors(setting: Setting) -> str:
+    """The floors at the training noise, and which models are better than which of them."""
+    index, sentences = setting.training_index, []
+    for name, scores in setting.floors().items():
+        better = [one.title for one in setting.variants if one.scores().mean(0)[index] < scores[index]]
+        words = f"better: {_joined(better)}" if better else "no model here is better"
+        sentences.append(f"{name} {_rmse(scores[index])} ({words})")
+    return f"Without a network, at gamma {setting.gammas[index]:g}: RMSE {'; '.join(sentences)}."
 
 
 def _rmse(value: float) -> str:
