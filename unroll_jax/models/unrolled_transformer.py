@@ -133,7 +133,7 @@ class UnrolledTransformer(nn.Module):
 
 
 def cosine_bases(dim: int) -> dict[str, Any]:
-    """Bases of the parameters for `unroll_jax.in_coordinates`, in which pixels are coefficients of the cosine transform.
+    """Bases for `unroll_jax.in_coordinates`, like the parameters: pixels become coefficients of the cosine transform.
 
     V has pixels as columns, W and U on both sides. Where ``dim`` is a square, the transform is that of a square patch.
 
