@@ -14,6 +14,7 @@ from ..system.terminal import Table
 from . import Block, Fold, Picture, Report, Sections, figures
 from .groups import METHOD_NAMES, Setting, Variant, group
 from .read import ACCURACY, METHODS, PER_LAYER, PER_STEP, RMSE, Run, read_runs
+from .robustness import frontier, paired_table
 from .tables import (
     area_table,
     cost_table,
@@ -49,6 +50,10 @@ CLIPS = (
     "RMSE on held-out clips against the strength of the test noise. Bands: smallest to largest seed. Dashed, without "
     "marks: what needs no network."
 )
+FRONTIER = (
+    "Every variant at the noise of training and at the strongest noise: left and low is better. Open markers: not "
+    "feasible. Bars: smallest to largest seed."
+)
 TEXTS = (
     "Accuracy on held-out texts against the strength of the noise on their embeddings: gamma is its standard deviation "
     "(under --noise variance: its variance) over the standard deviation of clean embeddings as training starts with "
@@ -67,13 +72,14 @@ def video(folders: Sequence[Path]) -> Report:
     scores = _picture("ood_curve", figures.score_curve(settings), CLIPS)
     losses = _picture("layer_losses", figures.layer_losses(settings), f"Held-out loss after every layer.{bounds}")
     ratios = _picture("ratios", figures.ratios(settings), RATIOS.format("sample") + single)
+    paired, beyond = paired_table(settings), _picture("frontier", frontier(settings), FRONTIER)
     sections = [
-        ("Noise it was and was not trained on", [*scores, *map(score_table, settings), *cost]),
+        ("Noise it was and was not trained on", [*scores, *map(score_table, settings), *cost, *paired, *beyond]),
         ("Does every layer lower the loss?", [*losses, *_layers(settings), *ratios]),
         ("What a setting changes", _picture("ablation", figures.ablation(settings), VARIED.format("RMSE", "go "))),
         ("Training", _training(settings, MULTIPLIERS + TIGHTENED, "last layer's loss  ½|x − Φ$_L$|²")),
     ]
-    return _report(runs, settings, sections, [table for table in cost if len(table.rows) > 1])
+    return _report(runs, settings, sections, [*(table for table in cost if len(table.rows) > 1), *paired])
 
 
 def text(folders: Sequence[Path]) -> Report:
