@@ -7,6 +7,7 @@ from .basic import Basic
 
 VideoSource = Literal["photos", "frames", "file"]
 ImageSource = Literal["digits", "cifar10", "image_folder"]
+CodeSource = Literal["digits", "cifar10"]
 SceneSource = Literal["shapes", "camvid", "cityscapes"]
 TextSource = Literal["verdicts", "imdb", "sst2", "mnli", "table"]
 
@@ -39,6 +40,29 @@ class ImageConfig:
     validation_share: float = 0.1
     """Share of the train images held out for validation, the same ones every time, as many of each class as its share
     in train; digits, and a folder with a validation split, keep their own."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CodeConfig:
+    """Which images to code and in which dictionary, and where images and their codes are kept once prepared."""
+
+    source: Basic[CodeSource] = "digits"
+    """digits: 8x8 grey digits, no files needed. cifar10: its images in grey, of the binary version, as archive or
+    folder; downloaded where no root is given."""
+    root: Basic[str | None] = None
+    """Where the original files are; digits need none."""
+    prepared: str | None = None
+    """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
+    validation_share: float = 0.1
+    """Share of the train images held out for validation, the same ones every time; digits keep their own."""
+    dictionary: Basic[Literal["learned", "random", "cosine"]] = "learned"
+    """learned: from the train images, by scikit-learn, which takes long for large images. random: Gaussian atoms of
+    unit length, the same ones every time. cosine: sampled cosines, in which ISTA converges fast."""
+    atoms: int | None = None
+    """Atoms of the dictionary, and so the width of a code; None: 1.2 times the pixels of an image."""
+    sparsity: Basic[float] = 0.1
+    """lambda of the Lasso that codes solve, 1/2 |x - D'z|^2 + lambda |z|_1; pixels of x are in [0, 1], atoms of unit
+    length."""
 
 
 @dataclasses.dataclass(frozen=True)
