@@ -12,9 +12,8 @@ from jaxtyping import Array, Bool, Float
 from unroll_jax import constrained
 
 from .config.constraints import ConstrainedConfig
-from .config.errors import UserError
 from .numbers import numbers, ratio_figures, require_finite
-from .system.machine import made_by
+from .optimizers import dual_rule
 from .task import Row, SampleLosses
 
 # Below any score of a checkpoint that may be reported without a warning.
@@ -50,7 +49,7 @@ class Figures(NamedTuple):
 
 
 class DescentConstraints:
-    """The constraints of a run. Method "erm" descends plain risk and only watches them.
+    """The constraints of a run. Other methods descend a fixed sum of losses and only watch them.
 
     Attributes:
       stated: ``layer_losses -> violations``, as stated to the user: validation and reports judge by these.
@@ -60,13 +59,15 @@ class DescentConstraints:
 
     def __init__(self, config: ConstrainedConfig, *, num_layers: int, steps_an_epoch: int):
         self._config, self._settings = config, config.constraints
-        self._steps_an_epoch, self._enforced = steps_an_epoch, config.method != "erm"
+        self._steps_an_epoch, self._enforced = steps_an_epoch, config.enforces
+        self._weights = config.loss_weights(num_layers)
         settings = self._settings
-        alphas = settings.alpha if len(settings.alpha) == num_layers else settings.alpha * num_layers
+        alphas = settings.alphas(num_layers)
         margins = (settings.first_margin, *[settings.margin] * (num_layers - 1))
         tight = [1.0 - (1.0 - alpha) * (1.0 - margin) for alpha, margin in zip(alphas, margins, strict=True)]
-        self.stated = constrained.descent_constraints(alphas, reference=settings.reference)
-        self.tightened = constrained.descent_constraints(tight, reference=settings.reference)
+        options = {"reference": settings.reference, "form": settings.form, "proxy": settings.proxy}
+        self.stated = constrained.descent_constraints(alphas, **options)
+        self.tightened = constrained.descent_constraints(tight, **options)
         self.number = num_layers + (settings.reference is not None)
         self._names = constrained.constraint_names(num_layers, reference=settings.reference)
         self._scaled = settings.scale and self._enforced
@@ -93,7 +94,7 @@ class DescentConstraints:
         """What the constraints bind of the samples' violations; None: they bind the means, and need no samples."""
         settings = self._settings
         if settings.bind == "mean":
-            return None
+            return None if settings.form == "difference" else constrained.mean_of_samples()
         return (
             constrained.tail_mean(settings.level)
             if settings.bind == "tail"
@@ -119,7 +120,7 @@ class DescentConstraints:
         return self.reduction is None and (step > 0 if weighed else True)
 
     def value(self, samples: SampleLosses, means: Array, moving: Moving, step: Array) -> Float[Array, ""]:
-        """The Lagrangian, or plain risk."""
+        """The Lagrangian, or the fixed sum of losses."""
         enforced = self.enforced(self._sizes(means, moving, step))
         return self._value(self._bound(samples, means), self._pressing(moving, step), _slacks(moving), enforced)
 
@@ -159,11 +160,13 @@ class DescentConstraints:
         lets every bound be exceeded at a cost, so there they go by the last layer's loss with that cost.
         """
         losses = samples.mean(axis=0)
-        violations = np.asarray(self._reduced(self.stated)(jnp.asarray(self._bound(samples, losses))))
+        form = self._settings.form
+        violations = self._reduced(self.stated)(jnp.asarray(self._bound(samples, losses)))
         # What the means have to stay under, as `feasibility_report` has it, whatever is bound of the samples.
-        allowed = losses[losses.size - violations.size :] - np.asarray(self.stated(jnp.asarray(losses)))
-        # A bound may be 0: that on layer 1 is where an input has no loss.
-        excess = float(np.max(violations / np.maximum(allowed, 1e-9)))
+        of_means = self.stated(jnp.asarray(losses))
+        allowed = constrained.constraint_bounds(losses[losses.size - violations.size :], of_means, form=form)
+        excess = float(np.max(constrained.relative_excess(violations, allowed, form=form)))
+        violations = np.asarray(violations)
         feasible = excess <= self._settings.tolerance
         relaxed = self._relaxed_loss(losses, violations, moving)
         score = -float(losses[-1])
@@ -193,6 +196,7 @@ class DescentConstraints:
             tolerance=settings.tolerance,
             resilience=settings.resilience,
             reduction=reduction,
+            form=settings.form,
         )
         bound = report.layer_losses if reduction is None else jnp.asarray(samples)
         slacks = self.plain_slacks(moving)
@@ -203,6 +207,7 @@ class DescentConstraints:
         return {
             "tolerance": settings.tolerance,
             "bind": settings.bind,
+            "form": settings.form,
             **{name: numbers(getattr(report, name), length=len(report.layer_losses)) for name in names},
             "feasible": bool(report.feasible),
             "descend_share": numbers(report.descending),
@@ -235,7 +240,8 @@ class DescentConstraints:
         self, losses: Array, multipliers: Array, slacks: Any, constraints: constrained.Constraints
     ) -> Float[Array, ""]:
         if not self._enforced:
-            return jnp.mean(losses[..., -1])
+            means = jnp.mean(losses, axis=tuple(range(losses.ndim - 1)))
+            return jnp.vdot(jnp.asarray(self._weights, means.dtype), means)
         settings = self._settings
         if slacks is None:
             return constrained.lagrangian(losses, multipliers, constraints, normalise=settings.normalise)
@@ -274,21 +280,6 @@ class DescentConstraints:
     def _named(self, **figures: Any) -> dict[str, float | None]:
         found = constrained.named_figures(self._names, **figures)
         return dict(zip(found, numbers(map(float, found.values())), strict=True))
-
-
-def dual_rule(config: ConstrainedConfig) -> optax.GradientTransformation:
-    """The optimiser that raises the multipliers: one by name, or what a factory of the user's makes of the rate."""
-    dual = config.dual
-    if ":" in dual.optimizer:
-        made = made_by(dual.optimizer, dual.learning_rate, "--dual.optimizer")
-        if isinstance(made, optax.GradientTransformation):
-            return made
-        raise UserError(f"--dual.optimizer {dual.optimizer} made {made!r}, which is no optax gradient transformation")
-    options: dict[str, dict[str, Any]] = {
-        "pi": {"proportional_gain": dual.proportional_gain, "cap": dual.cap},
-        "nu_pi": {"proportional_gain": dual.proportional_gain, "nu": dual.nu},
-    }
-    return constrained.dual_optimizer(dual.optimizer, dual.learning_rate, **options.get(dual.optimizer, {}))
 
 
 def _slacks(moving: Moving) -> Any:

@@ -1,10 +1,15 @@
-"""The optimiser of the parameters that a configuration stands for, and its learning rate by step."""
+"""The optimisers that a configuration stands for: of the parameters, with its learning rate by step; of multipliers."""
 
 from typing import Any
 
 import optax
 
+from unroll_jax import constrained
+
+from .config.constraints import ConstrainedConfig
+from .config.errors import UserError
 from .config.run import OptimizerConfig, PrimalConfig
+from .system.machine import made_by
 
 
 def make_optimizer(
@@ -46,3 +51,18 @@ def learning_rates(
     if warmup == 0:
         return after
     return optax.join_schedules([optax.linear_schedule(rate / warmup, rate, warmup), after], [warmup])
+
+
+def dual_rule(config: ConstrainedConfig) -> optax.GradientTransformation:
+    """The optimiser that raises the multipliers: one by name, or what a factory of the user's makes of the rate."""
+    dual = config.dual
+    if ":" in dual.optimizer:
+        made = made_by(dual.optimizer, dual.learning_rate, "--dual.optimizer")
+        if isinstance(made, optax.GradientTransformation):
+            return made
+        raise UserError(f"--dual.optimizer {dual.optimizer} made {made!r}, which is no optax gradient transformation")
+    options: dict[str, dict[str, Any]] = {
+        "pi": {"proportional_gain": dual.proportional_gain, "cap": dual.cap},
+        "nu_pi": {"proportional_gain": dual.proportional_gain, "nu": dual.nu},
+    }
+    return constrained.dual_optimizer(dual.optimizer, dual.learning_rate, **options.get(dual.optimizer, {}))

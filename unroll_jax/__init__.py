@@ -1,6 +1,6 @@
 """Layers that are descent steps on an energy."""
 
-from unroll_jax import certificates, constrained, energies, fixed_point
+from unroll_jax import certificates, constrained, energies, fixed_point, perturbations
 from unroll_jax.alternating import alternating
 from unroll_jax.certificates import certify
 from unroll_jax.constrained import (
@@ -25,6 +25,7 @@ from unroll_jax.constrained import (
     slack_descent,
     tail_mean,
 )
+from unroll_jax.coordinates import Sides, in_coordinates
 from unroll_jax.descent import Anchor, Descent, Entry
 from unroll_jax.energies import (
     DESCENTS,
@@ -74,6 +75,7 @@ __all__ = [
     "OptEqParams",
     "Proximal",
     "Rho",
+    "Sides",
     "SlackState",
     "Trace",
     "alternating",
@@ -96,6 +98,7 @@ __all__ = [
     "feedforward",
     "fixed_point",
     "hopfield",
+    "in_coordinates",
     "lagrangian",
     "layer_norm",
     "layer_weights",
@@ -105,6 +108,7 @@ __all__ = [
     "nu_pi",
     "opteq",
     "opteq_conv",
+    "perturbations",
     "positive_part",
     "proportional_integral",
     "resilient_lagrangian",

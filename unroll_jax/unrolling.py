@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import typed
 from unroll_jax.descent import Descent, Params
+from unroll_jax.perturbations import Perturbation
 from unroll_jax.steps import check_state, check_step, settle
 
 __all__ = ["UNROLLED", "Trace", "layers_at_once", "unroll"]
@@ -40,6 +41,7 @@ def unroll(
     record: Record | str | None = "energy",
     remat: bool | Callable[..., Any] = False,
     unroll: int | None = None,
+    perturb: Perturbation | None = None,
 ) -> tuple[Any, Any]:
     """Applies ``num_layers`` steps, recording at every layer.
 
@@ -61,6 +63,8 @@ def unroll(
       unroll: layers in one iteration of the scan. None takes up to `UNROLLED` of them all at once, without ``remat``:
         that spares the copies of what a scan keeps for the backward pass, 5 to 15% of the time on a CPU for up to a
         half more memory, while a part of them gains nothing; deeper or with ``remat``, one.
+      perturb: ``(layer, before, after) -> after``, what becomes of the output of each layer 1..num_layers, such as
+        `unroll_jax.perturbations.layer_noise`; the next layer and the record see what it returns.
 
     Returns:
       ``(y, trace)``: the state after the last layer, and the record (None if ``record`` is None).
@@ -89,12 +93,15 @@ def unroll(
     y = settle(lambda y: step(first, y, x), y)
     check_step(y, jax.eval_shape(step, first, y, x))
 
-    def layer(state: Any, layer_params: Params) -> tuple[Any, Any]:
-        return advance(params if tied else layer_params, state, x)
+    def layer(state: Any, each: tuple[Params, Any]) -> tuple[Any, Any]:
+        layer_params, number = each
+        after, recorded = advance(params if tied else layer_params, state, x)
+        return (after if perturb is None else perturb(number, state, after)), recorded
 
     policy = None if isinstance(remat, bool) else remat
     body = jax.checkpoint(layer, prevent_cse=False, policy=policy) if remat else layer
-    y, trace = jax.lax.scan(body, y, None if tied else params, length=num_layers, unroll=at_once)
+    numbers = None if perturb is None else jnp.arange(1, num_layers + 1)
+    y, trace = jax.lax.scan(body, y, (None if tied else params, numbers), length=num_layers, unroll=at_once)
     if record is None:
         return y, None
     last = measure(params if tied else jax.tree.map(lambda leaf: leaf[-1], params), y, x)

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from .constraints import ConstrainedConfig, DualConfig
+from .constraints import ConstrainedConfig, DualConfig, PerturbedConfig
 from .errors import UserError
 from .fields import Rule, check_fields, check_used, nonnegative, positive, value_of
 from .run import parse_profile, run_rules
@@ -18,7 +18,7 @@ def check_training(config: ConstrainedConfig, *rules: Rule) -> None:
     What depends on the depth is left to `check_depth`.
     """
     constraints, dual, frozen = config.constraints, config.dual, config.dual.freeze_after
-    warmup, counted = constraints.warmup_steps, counted_steps(config)
+    warmup, counted, first = constraints.warmup_steps, counted_steps(config), constraints.first_alpha
     every, still = 1 if dual.every == "epoch" else dual.every, _may_stand_still(config)
     shared = (
         *run_rules(config),
@@ -42,8 +42,21 @@ def check_training(config: ConstrainedConfig, *rules: Rule) -> None:
             f"above --constraints.warmup-steps {warmup}, unless some start above 0",
             still or frozen is None or frozen > warmup,
         ),
+        (
+            "constraints.scale",
+            "left out with --constraints.form ratio or log_ratio, which have no size",
+            not constraints.scale or constraints.form == "difference",
+        ),
         ("constraints.alpha", "one number or more", len(constraints.alpha) > 0),
         ("constraints.alpha", "in (0, 1)", all(0.0 < alpha < 1.0 for alpha in constraints.alpha)),
+        ("constraints.first-alpha", "in (0, 1), or None", first is None or 0.0 < first < 1.0),
+        (
+            "constraints.first-alpha",
+            "None where --constraints.alpha has a number a layer",
+            first is None or len(constraints.alpha) == 1,
+        ),
+        ("layer-weights", "one number or more", len(config.layer_weights) > 0),
+        ("layer-weights", "finite and at least 0", all(map(nonnegative, config.layer_weights))),
         ("test-gammas", "one number or more", len(config.test_gammas) > 0),
         ("test-gammas", "finite and at least 0", all(map(nonnegative, config.test_gammas))),
         *_warmup_rules(config),
@@ -58,6 +71,15 @@ def check_training(config: ConstrainedConfig, *rules: Rule) -> None:
         raise UserError("--constraints.slacks explicit needs a cost of slack; pass --constraints.resilience too")
 
 
+def perturbation_rules(config: PerturbedConfig) -> tuple[Rule, ...]:
+    """What is allowed of disturbed layers."""
+    levels = config.test_layer_noises
+    return (
+        ("layer-noise", "finite and at least 0", nonnegative(config.layer_noise)),
+        ("test-layer-noises", "positive and finite, each once", all(map(positive, levels)) and _distinct(levels)),
+    )
+
+
 def check_depth(config: ConstrainedConfig, num_layers: int) -> None:
     """Checks what is given for each layer or constraint against the number of layers."""
     dual, alpha, cap = config.dual, config.constraints.alpha, config.dual.cap
@@ -65,7 +87,9 @@ def check_depth(config: ConstrainedConfig, num_layers: int) -> None:
     count = num_layers + 1 - first
     starts = dual.start * count if len(dual.start) == 1 else dual.start
     each = f"one number, or one for each layer, of which there are {num_layers}"
+    before = f"one number, or one for each layer before the last, of which there are {num_layers - 1}"
     rules = (
+        ("layer-weights", before, len(config.layer_weights) in (1, num_layers - 1)),
         ("constraints.alpha", each, len(alpha) in (1, num_layers)),
         ("dual.start", f"one number, or one for each of {count} constraints", len(dual.start) in (1, count)),
         (
@@ -81,7 +105,7 @@ def check_depth(config: ConstrainedConfig, num_layers: int) -> None:
 def check_epochs(config: ConstrainedConfig, steps_an_epoch: int) -> None:
     """Checks that what moves, or starts anew, once an epoch moves at all."""
     counted, settings = counted_steps(config), config.constraints
-    if config.method != "erm" and settings.slacks == "explicit" and settings.slack_restarts and steps_an_epoch == 1:
+    if config.enforces and settings.slacks == "explicit" and settings.slack_restarts and steps_an_epoch == 1:
         raise UserError(
             "--constraints.slack-restarts sets explicit slacks to 0 in every step: the train split is one batch; pass "
             "--constraints.no-slack-restarts, or a smaller --batch-size"
@@ -102,25 +126,30 @@ def counted_steps(config: ConstrainedConfig) -> int:
 
 
 def _defaults(config: ConstrainedConfig) -> ConstrainedConfig:
-    return dataclasses.replace(config, dual=type(config.dual)(), constraints=type(config.constraints)())
+    weights = {"layer_weights": ConstrainedConfig.layer_weights, "rising_weights": False}
+    return dataclasses.replace(config, dual=type(config.dual)(), constraints=type(config.constraints)(), **weights)
+
+
+def _distinct(levels: tuple[float, ...]) -> bool:
+    return len(set(levels)) == len(levels)
 
 
 def _may_stand_still(config: ConstrainedConfig) -> bool:
     """Whether a run makes sense where no multiplier ever moves."""
-    return config.method == "erm" or any(config.dual.start)
+    return not config.enforces or any(config.dual.start)
 
 
 def _warmup_rules(config: ConstrainedConfig) -> tuple[Rule, ...]:
     warmup, name = config.constraints.warmup_steps, "constraints.warmup-steps"
     needed = f"below --steps {config.steps}, or constraints never count; lower it, or raise --steps"
-    return ((name, needed, config.method == "erm" or warmup < config.steps),)
+    return ((name, needed, not config.enforces or warmup < config.steps),)
 
 
 def _swing_rules(config: ConstrainedConfig) -> tuple[Rule, ...]:
     """What keeps the loops of resilience from overshooting: of a multiplier and its decay, of a slack and its cost."""
     settings, least = config.constraints, _least_resilience(config.dual)
     beta = settings.resilience
-    if config.method == "erm" or beta is None or beta <= 0.0:
+    if not config.enforces or beta is None or beta <= 0.0:
         return ()
     implied = (
         "constraints.resilience",
@@ -155,6 +184,8 @@ _ONLY_WITH: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
         "--dual.optimizer pi or nu_pi",
         lambda config: config.dual.optimizer in ("pi", "nu_pi"),
     ),
+    ("layer-weights", "--method deep_supervision", lambda config: config.supervises),
+    ("rising-weights", "--method deep_supervision", lambda config: config.supervises),
     ("constraints.level", "--constraints.bind tail", lambda config: config.constraints.bind == "tail"),
     ("constraints.leeway", "--constraints.bind positive", lambda config: config.constraints.bind == "positive"),
     *(

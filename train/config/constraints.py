@@ -8,7 +8,12 @@ from .basic import Basic
 from .fields import with_value
 from .run import Judgement, PrimalConfig, RunConfig, Tunable
 
-Method = Literal["erm", "constrained", "both"]
+Method = Literal["erm", "constrained", "deep_supervision", "both", "all"]
+# The runs of one command, by method; any other method is one run.
+SEVERAL: dict[str, tuple[Literal["erm", "constrained", "deep_supervision"], ...]] = {
+    "both": ("erm", "constrained"),
+    "all": ("erm", "deep_supervision", "constrained"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +52,8 @@ class ConstraintConfig:
 
     alpha: Basic[tuple[float, ...]] = (0.22,)
     """Share of the loss each layer must remove, in (0, 1): one number, or one a layer."""
+    first_alpha: float | None = None
+    """The share of layer 1, where it is to be another than alpha says."""
     reference: float | None = None
     """f_ref, bound on the loss at the embedded input; None leaves that constraint out."""
     resilience: float | None = None
@@ -66,6 +73,13 @@ class ConstraintConfig:
     """Of tail, in [0, 1): 0 is the mean, towards 1 the worst sample."""
     leeway: float = 0.0
     """What the mean of positive may exceed 0 by, in units of the loss; without any, no model is strictly feasible."""
+    form: Literal["difference", "ratio", "log_ratio"] = "difference"
+    """How a loss is held against its bound. difference: loss minus bound, of mean losses. ratio, log_ratio: loss over
+    bound minus 1, or the logarithm of that quotient, sample by sample before the mean, so that every sample counts
+    alike."""
+    proxy: bool = False
+    """Take the loss before a layer for a constant in the gradient, so that no layer is rewarded for being bad;
+    multipliers see the true violations (proxy constraints, Cotter et al. 2019)."""
     scale: bool = False
     """Divide every constraint by the size of the loss it bounds at the first step, so that one rate fits all; with
     slacks, too, a share of that. What is reported stays in plain units, the sizes beside it."""
@@ -80,6 +94,11 @@ class ConstraintConfig:
     tolerance: float = 0.05
     """Relative excess over a bound that still counts as feasible."""
 
+    def alphas(self, num_layers: int) -> tuple[float, ...]:
+        """The share that each of layers 1 to L must remove."""
+        alphas = self.alpha if len(self.alpha) == num_layers else self.alpha * num_layers
+        return alphas if self.first_alpha is None else (self.first_alpha, *alphas[1:])
+
 
 @dataclasses.dataclass(frozen=True)
 class ConstrainedConfig(RunConfig):
@@ -91,7 +110,13 @@ class ConstrainedConfig(RunConfig):
     """What a search varies rates and alpha in, where nothing is said."""
 
     method: Basic[Method] = "constrained"
-    """Plain risk, descent constraints, or one run of each and a report that compares them."""
+    """Plain risk (erm), descent constraints, or fixed weights on the losses of layers before the last
+    (deep_supervision); both: a run of the first two, all: of all three, with a report that compares them."""
+    layer_weights: tuple[float, ...] = (0.1,)
+    """Of deep_supervision, beside 1 on the last layer: one number, or one for each of layers 1 to L - 1."""
+    rising_weights: bool = False
+    """Of deep_supervision: multiply the weight of layer l by l (l + 1) / (L (L - 1)), which grows to 1 at the layer
+    before the last (LayerSkip, Elhoushi et al. 2024)."""
     steps: Basic[int] = 1500
     """Training steps."""
     train_gamma: float = 0.0
@@ -112,15 +137,38 @@ class ConstrainedConfig(RunConfig):
         return self.method
 
     @property
+    def enforces(self) -> bool:
+        """Whether constraints are enforced, in one of the runs at least."""
+        return "constrained" in SEVERAL.get(self.method, (self.method,))
+
+    @property
+    def supervises(self) -> bool:
+        """Whether layers before the last have fixed weights, in one of the runs at least."""
+        return "deep_supervision" in SEVERAL.get(self.method, (self.method,))
+
+    @property
     def noise_levels(self) -> list[float]:
         """Those of the evaluation in rising order, the training level among them."""
         return sorted({float(gamma) for gamma in (*self.test_gammas, self.train_gamma)})
 
+    def loss_weights(self, num_layers: int) -> tuple[float, ...]:
+        """What f_0 to f_L weigh where no constraint does: the last counts alone, or by deep supervision."""
+        before = range(1, num_layers)
+        weights = self.layer_weights if len(self.layer_weights) == num_layers - 1 else self.layer_weights * len(before)
+        if self.rising_weights:
+            rise = [layer * (layer + 1) / (num_layers * (num_layers - 1)) for layer in before]
+            weights = tuple(weight * share for weight, share in zip(weights, rise, strict=True))
+        return (0.0, *(weights if self.supervises else (0.0,) * len(before)), 1.0)
+
     def variants(self) -> Sequence[tuple[str, Self]]:
-        """One run, or with method "both" one of each."""
-        if self.method != "both":
+        """One run, or with methods "both" and "all" one of each."""
+        if self.method not in SEVERAL:
             return [("", self)]
-        return [(method, dataclasses.replace(self, method=method)) for method in ("erm", "constrained")]
+        unused = {"layer_weights": ConstrainedConfig.layer_weights, "rising_weights": False}
+        return [
+            (method, dataclasses.replace(self, method=method, **({} if method == "deep_supervision" else unused)))
+            for method in SEVERAL[self.method]
+        ]
 
     def describe(self) -> str:
         """Method, noise and steps."""
@@ -129,14 +177,16 @@ class ConstrainedConfig(RunConfig):
     def tunables(self) -> dict[str, Tunable]:
         """Rates, bounds and the cost of slack; plain risk has but the rate of the parameters."""
         rate = Tunable("primal.learning_rate", self.ranges["primal"], log=True)
-        if self.method == "erm":
-            return {"primal-rate": rate}
+        if not self.enforces:
+            weight = {"layer-weight": Tunable("layer_weights", "0.01:1", log=True)} if self.supervises else {}
+            return {"primal-rate": rate, **weight}
         reference = self.constraints.reference
         # From where it is: a lower one may be below a loss that nothing can lower.
         bounds = None if reference is None else f"{reference:g}:{1.5 * reference:g}"
         return {
             "f-ref": Tunable("constraints.reference", bounds, optional=True, unit=self.unit),
             "alpha": Tunable("constraints.alpha", self.ranges["alpha"]),
+            "first-alpha": Tunable("constraints.first_alpha", None, optional=True),
             "dual-rate": Tunable("dual.learning_rate", self.ranges["dual"], log=True),
             "primal-rate": rate,
             "resilience": Tunable("constraints.resilience", "none,3,10,100", log=True, optional=True),
@@ -145,7 +195,7 @@ class ConstrainedConfig(RunConfig):
     def judge(self, row: Mapping[str, Any]) -> Judgement:
         """The metric is the loss of the last layer, of either method."""
         loss = row["layer_losses"][-1]
-        if self.method == "erm":
+        if not self.enforces:
             return Judgement(True, None, loss)
         return Judgement(row["feasible"], row["worst_excess"], loss, row.get("relaxed_loss"))
 
@@ -161,3 +211,15 @@ class ConstrainedConfig(RunConfig):
         fits = self.steps * usual.constraints.warmup_steps // usual.steps
         log(f"--constraints.warmup-steps is {fits} here: the default, {warmup}, does not fit --steps {self.steps}")
         return with_value(self, "constraints.warmup_steps", fits)
+
+
+@dataclasses.dataclass(frozen=True)
+class PerturbedConfig(ConstrainedConfig):
+    """Training and evaluation of layers whose outputs are disturbed."""
+
+    layer_noise: float = 0.0
+    """Standard deviation of Gaussian noise on every layer's output in training, in units of the state."""
+    test_layer_noises: tuple[float, ...] = ()
+    """The same in the evaluation, level by level, at the noise of training on the input; none: not evaluated."""
+    lose_layers: bool = False
+    """Evaluate with each layer left out in turn, at the noise of training on the input."""

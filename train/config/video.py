@@ -4,11 +4,23 @@ import dataclasses
 from typing import ClassVar, Literal
 
 from .basic import Basic
-from .checks import check_depth, check_training
-from .constraints import ConstrainedConfig, ConstraintConfig
+from .checks import check_depth, check_training, perturbation_rules
+from .constraints import ConstraintConfig, PerturbedConfig
 from .data import DataConfig
 from .errors import UserError
 from .fields import positive
+from .run import PrimalConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class VideoPrimalConfig(PrimalConfig):
+    """Adam on the parameters, in coordinates of their own."""
+
+    learning_rate: float = 2e-3
+    """Peak learning rate."""
+    basis: Literal["cosine", "pixels"] = "cosine"
+    """What Adam takes for the entries of V, W and U where they stand for pixels: cosine, coefficients of the cosine
+    transform of a patch, so that a step does not change brightness; pixels, as they are stored."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +43,7 @@ class ModelConfig:
 # The paper's UT has alpha = 0.22 and f_ref = 5.5, which is below the input's loss on the built-in clips, as these have
 # more contrast than its videos.
 @dataclasses.dataclass(frozen=True)
-class VideoConfig(ConstrainedConfig):
+class VideoConfig(PerturbedConfig):
     """Denoise patch sequences of grey video with an unrolled transformer (Porras-Valenzuela et al., Section 4)."""
 
     task: ClassVar[str] = "video"
@@ -46,6 +58,7 @@ class VideoConfig(ConstrainedConfig):
     """Noise levels of the evaluation; the training level is added when missing."""
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    primal: VideoPrimalConfig = dataclasses.field(default_factory=VideoPrimalConfig)
     constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: ConstraintConfig(reference=8.0))
 
     def check(self) -> None:
@@ -56,9 +69,10 @@ class VideoConfig(ConstrainedConfig):
             ("model.dtype", "float32 or bfloat16 unless JAX_ENABLE_X64=1 is set", _computable(model.dtype)),
             ("model.mixing", "in [0, 1]", 0.0 <= model.mixing <= 1.0),
             ("model.attention-scale", "positive and finite", positive(model.attention_scale)),
+            *perturbation_rules(self),
         )
         check_depth(self, model.num_layers)
-        if self.train_gamma == 0.0 and self.method != "erm":
+        if self.train_gamma == 0.0 and self.enforces:
             raise UserError(
                 "--train-gamma 0 leaves descent constraints nothing to lower; use --method erm, or a gamma above 0"
             )

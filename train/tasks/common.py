@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 
+from unroll_jax import in_coordinates
+
 from ..config.checks import check_epochs
 from ..config.constraints import ConstrainedConfig
 from ..config.errors import UserError
@@ -22,13 +24,22 @@ BOUND = {"tail": " in the mean over the worst samples", "positive": " in every s
 
 
 def constrained_training(
-    config: ConstrainedConfig, *, num_layers: int, steps_an_epoch: int, trained: Any = None
+    config: ConstrainedConfig, *, num_layers: int, steps_an_epoch: int, trained: Any = None, bases: Any = None
 ) -> Training:
-    """Training by a configuration with constraints, plain or under them."""
+    """Training by a configuration with constraints, plain or under them.
+
+    Args:
+      config: all options.
+      num_layers: L.
+      steps_an_epoch: batches that fit into a pass over the data.
+      trained: for each parameter, whether it is trained; None for all.
+      bases: what the optimiser takes parameters' entries for, see `unroll_jax.in_coordinates`; None leaves them.
+    """
     check_epochs(config, steps_an_epoch)
+    optimizer = make_optimizer(config.primal, num_steps=config.steps, trained=trained)
     return Training(
         objective=DescentConstraints(config, num_layers=num_layers, steps_an_epoch=steps_an_epoch),
-        optimizer=make_optimizer(config.primal, num_steps=config.steps, trained=trained),
+        optimizer=optimizer if bases is None else in_coordinates(optimizer, bases),
         num_steps=config.steps,
         validate_every=config.validate_every,
         mesh=make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate),
@@ -65,8 +76,8 @@ def noise_figures(config: ConstrainedConfig) -> Row:
 
 def feasibility_words(found: Row) -> str:
     """What an evaluation says of feasibility, in words."""
-    if found["method"] == "erm":
-        return "unconstrained"
+    if found["method"] != "constrained":
+        return {"erm": "unconstrained"}.get(found["method"], "with fixed weights on its layers")
     words = "feasible on held-out data" if found["feasible"] else "NOT feasible on held-out data"
     return words + BOUND.get(found["bind"], "")
 

@@ -8,9 +8,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, UInt8
+from jaxtyping import Array, Float, UInt8, UInt32
 
+from unroll_jax import Sides
+from unroll_jax.energies import UnrolledLayerParams, cosine_dictionary
 from unroll_jax.models import UnrolledTransformer, dct, scaled_identity
+from unroll_jax.perturbations import Perturbation, layer_noise, lost_layer
 
 from ..config.errors import UserError
 from ..config.video import VideoConfig
@@ -19,6 +22,7 @@ from ..data.video import frames_from, frames_of, load, patch_sequences
 from ..sharding.mesh import keep_rows
 from ..sharding.parts import POLICIES
 from ..task import Log, Params, Row, SampleLosses, Task, Validation
+from .collapse import describe_collapse
 from .common import (
     NOISE_SEED,
     check_batch_size,
@@ -35,19 +39,14 @@ Clips = Float[Array, "batch frames pixels"]
 
 # Sequences a batch of the evaluation: no gradient is kept, so more fit than in training.
 BATCH_SIZE = 250
-# A trained layer leaves at most a few units silent; collapsed ones silence most of theirs.
-DEAD_SHARE = 0.5
-# Spread of an output over samples, relative to that of the input: a denoiser keeps most of it.
-CONSTANT_SPREAD = 0.1
-# Mean multipliers of feasible runs stay of the order of 1.
-WOUND_UP = 5.0
 
 
 class Noisy(NamedTuple):
-    """A batch with what is random in a step: pixels in [0, 1], and the same with noise."""
+    """A batch with what is random in a step: pixels in [0, 1], the same with noise, and keys of noise on layers."""
 
     clean: Clips
     noisy: Clips
+    keys: UInt32[Array, "batch 2"] | None
 
 
 class SplitLosses(NamedTuple):
@@ -93,7 +92,9 @@ class VideoTask(Task):
             U_init=scaled_identity(1.0 - model.mixing),
         )
         steps_an_epoch = max(data.num_sequences("train") // config.batch_size, 1)
-        self.training = constrained_training(config, num_layers=self.num_layers, steps_an_epoch=steps_an_epoch)
+        self.training = constrained_training(
+            config, num_layers=self.num_layers, steps_an_epoch=steps_an_epoch, bases=_bases(config, data.token_dim)
+        )
         check_batch_size(config.batch_size, data.num_sequences("train"), "sequences")
         self._read, self._clean = on_batches(self._layers), on_batches(self._denoised)
 
@@ -118,25 +119,36 @@ class VideoTask(Task):
     def draw(self, batch: UInt8[Array, "batch frames pixels"], key: jax.Array) -> Noisy:
         """Noise of the strength of training."""
         clean = to_unit(batch, self._dtype)
-        return Noisy(clean, add_noise(clean, self._variance, key))
+        keys = None
+        if self.config.layer_noise > 0.0:
+            keys = jax.random.key_data(jax.random.split(jax.random.fold_in(key, 1), len(batch)))
+        return Noisy(clean, add_noise(clean, self._variance, key), keys)
 
-    def outputs(self, params: Params, noisy: Clips, record: Callable[[Clips], Any]) -> Any:
+    def outputs(
+        self, params: Params, noisy: Clips, record: Callable[[Clips], Any], perturb: Perturbation | None = None
+    ) -> Any:
         """``record(output)`` of layers 0..L, stacked on a leading axis."""
-        return self.model.apply(params, noisy, record=record)
+        return self.model.apply(params, noisy, record=record, perturb=perturb)
 
     def losses(self, params: Params, batch: Noisy, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
         """Of every sequence at every layer."""
         del probe
         # Sequences are averaged after the layers: over many devices, in one reduction rather than one a layer.
         record = lambda y: _sample_losses(keep_rows(y), batch.clean)  # noqa: E731
-        return self.outputs(params, keep_rows(batch.noisy), record).T, {}
+        perturb = None
+        if batch.keys is not None:
+            perturb = layer_noise(jax.random.wrap_key_data(batch.keys), self.config.layer_noise)
+        return self.outputs(params, keep_rows(batch.noisy), record, perturb).T, {}
 
-    def split_losses(self, params: Params, split: str, gamma: float) -> SplitLosses:
-        """Losses and health of every layer on a split."""
+    def split_losses(
+        self, params: Params, split: str, gamma: float, *, noise: float = 0.0, lost: int = 0
+    ) -> SplitLosses:
+        """Losses and health of every layer on a split, with noise on layers and without layer ``lost``."""
+        disturbed = (noise, lost) if noise > 0.0 or lost > 0 else ()
         losses, deads, spreads = [], [], []
         for index, batch in enumerate(self.data.examples(split, batch_size=BATCH_SIZE)):
             key = jax.random.fold_in(jax.random.key(NOISE_SEED), index)
-            samples, dead, spread = self._read(params, batch, gamma * self.data.pixel_std, key)
+            samples, dead, spread = self._read(params, batch, gamma * self.data.pixel_std, key, *disturbed)
             losses.append(samples.T)
             deads.append(dead)
             spreads.append(spread)
@@ -155,6 +167,7 @@ class VideoTask(Task):
         """RMSE over all pixels of all sequences, on the 0-255 scale, without clipping, at every noise level."""
         config = self.config
         by_gamma = {gamma: self.split_losses(params, "test", gamma).samples for gamma in config.noise_levels}
+        validation = {gamma: self.split_losses(params, "validation", gamma).samples for gamma in config.noise_levels}
         at_training = by_gamma[float(config.train_gamma)]
         figures = {
             "method": config.method,
@@ -164,9 +177,25 @@ class VideoTask(Task):
             "num_sequences": len(at_training),
             "rmse": {str(gamma): self._rmse(losses[:, -1]) for gamma, losses in by_gamma.items()},
             "noisy_rmse": {str(gamma): self._rmse(losses[:, 0]) for gamma, losses in by_gamma.items()},
+            "validation_rmse": {str(gamma): self._rmse(losses[:, -1]) for gamma, losses in validation.items()},
+            **self._disturbed_figures(params),
             "parameters": num_parameters(params),
         }
         return figures, at_training
+
+    def _disturbed_figures(self, params: Params) -> Row:
+        """RMSE under noise on layers, level by level, and with each layer lost, as far as these were asked for."""
+        config, gamma = self.config, self.config.train_gamma
+        levels = config.test_layer_noises
+        layers = range(1, self.num_layers + 1) if config.lose_layers else ()
+        noisy = {str(level): self.split_losses(params, "test", gamma, noise=level).samples for level in levels}
+        lost = {str(layer): self.split_losses(params, "test", gamma, lost=layer).samples for layer in layers}
+        found = {"layer_noise_rmse": noisy, "lost_layer_rmse": lost}
+        return {
+            name: {which: self._rmse(losses[:, -1]) for which, losses in cases.items()}
+            for name, cases in found.items()
+            if cases
+        }
 
     def found(self) -> Row:
         """Spread of the pixels, and how many sequences there are."""
@@ -208,15 +237,18 @@ class VideoTask(Task):
         rmse, noisy, words = found["rmse"][gamma], found["noisy_rmse"][gamma], feasibility_words(found)
         return f"RMSE {rmse:.1f} against {noisy:.1f} of its input at gamma {found['train_gamma']}, {words}"
 
-    def _layers(self, params: Params, batch: Array, variance: Array, key: jax.Array) -> tuple[Array, Array, Array]:
-        """Losses, dead share and spread of every layer."""
+    def _layers(
+        self, params: Params, batch: Array, variance: Array, key: jax.Array, noise: Any = None, lost: Any = None
+    ) -> tuple[Array, Array, Array]:
+        """Losses, dead share and spread of every layer, of which one may be lost, or all may be noisy."""
         clean = to_unit(batch)
+        perturb = None if noise is None else _lost_and_noisy(jax.random.fold_in(key, 1), noise, lost)
 
         def record(y: Clips) -> tuple[Array, Array, Array]:
             dead = jnp.mean(jnp.all(y == 0.0, axis=(0, 1)), dtype=jnp.float32)
             return _sample_losses(y, clean), dead, jnp.mean(jnp.std(y, axis=0))
 
-        return self.outputs(params, add_noise(clean, variance, key), record)
+        return self.outputs(params, add_noise(clean, variance, key), record, perturb)
 
     def _denoised(self, params: Params, batch: Array, variance: Array, key: jax.Array) -> Clips:
         """The last layer's output."""
@@ -248,29 +280,19 @@ def add_noise(clean: Float[Array, "..."], variance: float | Array, key: jax.Arra
     return clean + jnp.sqrt(jnp.asarray(variance, clean.dtype)) * jax.random.normal(key, clean.shape, clean.dtype)
 
 
-def describe_collapse(
-    dead: np.ndarray, spread: np.ndarray, layer_losses: np.ndarray, multipliers: np.ndarray
-) -> str | None:
-    """One plain sentence if the model has collapsed, else None.
+def _bases(config: VideoConfig, token_dim: int) -> Any:
+    """What the entries of the model's weights stand for to the optimiser; None for what they are stored as."""
+    if config.primal.basis == "pixels":
+        return None
+    cosine = cosine_dictionary(token_dim, token_dim)
+    layer: Any = UnrolledLayerParams
+    sides = Sides(cosine, cosine)
+    return {"params": {"layers": layer(V=Sides(right=cosine), W=sides, U=sides)}}
 
-    A model has collapsed when its output hardly depends on its input, or is no better than its input and a cause is in
-    sight: dead units, a layer that hardly depends on the input, or multipliers winding up. Arrays are of layers 0..L.
-    """
-    constant = spread < CONSTANT_SPREAD * spread[0]
-    # Under strong noise a constant output is better than the input.
-    if layer_losses[-1] < layer_losses[0] and not constant[-1]:
-        return None
-    causes = []
-    for layer in np.flatnonzero(dead[1:] > DEAD_SHARE)[:1] + 1:
-        causes.append(f"dead units ({dead[layer]:.0%} of layer {layer} is 0 for every input)")
-    for layer in np.flatnonzero(constant[1:])[:1] + 1:
-        causes.append(f"constant output (layer {layer} hardly depends on the input)")
-    if multipliers.size and np.max(multipliers) > WOUND_UP:
-        causes.append(f"multipliers winding up (the largest is {np.max(multipliers):.1f})")
-    if not causes:
-        return None
-    losses = f"output loss {layer_losses[-1]:.2f}, input {layer_losses[0]:.2f}"
-    return f"the model has collapsed ({losses}): {', '.join(causes)}"
+
+def _lost_and_noisy(key: jax.Array, noise: Any, lost: Any) -> Perturbation:
+    noisy, without = layer_noise(key, noise), lost_layer(lost)
+    return lambda layer, before, after: noisy(layer, before, without(layer, before, after))
 
 
 def _sample_losses(y: Clips, clean: Clips) -> Float[Array, "batch"]:

@@ -13,6 +13,7 @@ from unroll_jax.constrained.constraints import (
 from unroll_jax.constrained.controllers import DUAL_OPTIMIZERS, NuPIState, dual_optimizer, nu_pi, proportional_integral
 from unroll_jax.constrained.duals import DualAscent, DualState, dual_ascent
 from unroll_jax.constrained.feasibility import FeasibilityReport, feasibility_report
+from unroll_jax.constrained.forms import FORMS, constraint_bounds, relative_excess
 from unroll_jax.constrained.lagrangian import augmented_lagrangian, lagrangian, layer_weights
 from unroll_jax.constrained.losses import LossMean, add_losses, empty_mean
 from unroll_jax.constrained.samples import (
@@ -27,6 +28,7 @@ from unroll_jax.constrained.slacks import SlackDescent, SlackState, resilient_la
 
 __all__ = [
     "DUAL_OPTIMIZERS",
+    "FORMS",
     "Constraints",
     "DualAscent",
     "DualState",
@@ -38,6 +40,7 @@ __all__ = [
     "SlackState",
     "add_losses",
     "augmented_lagrangian",
+    "constraint_bounds",
     "constraint_names",
     "descent_constraints",
     "dual_ascent",
@@ -53,6 +56,7 @@ __all__ = [
     "optimal_slacks",
     "positive_part",
     "proportional_integral",
+    "relative_excess",
     "relaxed_violations",
     "resilient_lagrangian",
     "sample_constraints",

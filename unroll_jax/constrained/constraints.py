@@ -4,12 +4,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import typed
+from unroll_jax.constrained.forms import check_form
 from unroll_jax.constrained.losses import as_losses, as_numbers
 
 __all__ = [
@@ -28,40 +30,63 @@ Constraints = Callable[[Float[Array, "*batch layers_and_one"]], Float[Array, "*b
 
 
 @typed
-def descent_constraints(alpha: float | Sequence[float] | np.ndarray, *, reference: float | None = None) -> Constraints:
+def descent_constraints(
+    alpha: float | Sequence[float] | np.ndarray,
+    *,
+    reference: float | None = None,
+    form: str = "difference",
+    proxy: bool = False,
+) -> Constraints:
     r"""Violations of the layerwise descent constraints.
 
     .. math:: c_l = f_l - (1 - \alpha_l) f_{l-1} \le 0 , \; l = 1..L ; \qquad c_0 = f_0 - f_{ref} \le 0 .
 
-    :math:`f_{l-1}` keeps its gradient. The bound of each constraint is ``layer_losses - violations``.
+    The bound of each constraint is ``layer_losses - violations``. Other forms say the same of one sample, or of means,
+    in shares of the bound, so that large losses weigh no more than small ones:
+
+    .. math:: \text{ratio: } c_l = \frac{f_l}{(1 - \alpha_l) f_{l-1}} - 1 , \qquad
+              \text{log\_ratio: } c_l = \log \frac{f_l}{(1 - \alpha_l) f_{l-1}} .
+
+    Of many samples, their means bind something else than ratios of mean losses: every sample counts alike.
+    `sample_constraints` with `mean_of_samples` takes them sample by sample.
 
     Args:
       alpha: the share of the loss every layer must remove, in (0, 1): one number, or one for each layer 1..L; numbers,
         not traced values.
       reference: f_ref > 0, bound on the loss at the embedded input; None leaves c_0 out.
+      form: one of `FORMS`: "difference", "ratio" or "log_ratio".
+      proxy: take f_(l-1) for a constant in gradients. Then no layer is rewarded for a larger loss, which otherwise
+        eases the next layer's constraint; values stay as they are, so that multipliers see the true violations.
 
     Returns:
       ``violations(layer_losses)``: layer losses f_0..f_L on the last axis, (..., L + 1), give (..., L), or (..., L + 1)
       with c_0 first when there is a reference. Positive entries are violated.
 
     Raises:
-      ValueError: if alpha or reference is outside what is stated here; while tracing, if layer_losses has fewer than
+      ValueError: if an option is outside what is stated here; while tracing, if layer_losses has fewer than
         two entries or their number does not fit the schedule.
       TypeError: if alpha is traced; while tracing, if layer_losses does not hold real numbers.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, problem (4) and Section 4. The fraction printed in its Tables 1, 2
-    and 5 is 1 - alpha.
+    and 5 is 1 - alpha. Ratios: Hadou, NaderiAlizadeh, Ribeiro, "Robust stochastically-descending unrolled networks"
+    (2024). Proxies: Cotter et al., "Two-player games for efficient non-convex constrained optimization" (2019).
 
     Example:
-      >>> import jax.numpy as jnp
-      >>> descent_constraints(0.25, reference=4.0)(jnp.array([4.0, 2.0, 2.0])).tolist()
+      >>> import jax, jax.numpy as jnp
+      >>> losses = jnp.array([4.0, 2.0, 2.0])
+      >>> descent_constraints(0.25, reference=4.0)(losses).tolist()
       [0.0, -1.0, 0.5]
+      >>> descent_constraints(0.5, form="ratio")(losses).tolist()
+      [0.0, 1.0]
+      >>> [jax.grad(lambda f: descent_constraints(0.25, proxy=proxy)(f)[1])(losses).tolist() for proxy in (False, True)]
+      [[0.0, -0.75, 1.0], [0.0, 0.0, 1.0]]
     """
     schedule = as_numbers("alpha", alpha)
     if schedule.ndim > 1 or schedule.size == 0 or not np.all((schedule > 0.0) & (schedule < 1.0)):
         raise ValueError(f"alpha must be in (0, 1), one number or one for each layer, got {alpha}")
     if reference is not None and not (reference > 0.0 and math.isfinite(reference)):
         raise ValueError(f"reference must be positive and finite, or None, got {reference}")
+    compare = check_form(form)
 
     def violations(layer_losses: Float[Array, "*batch layers_and_one"]) -> Float[Array, "*batch constraints"]:
         losses = as_losses("layer_losses", layer_losses)
@@ -69,10 +94,12 @@ def descent_constraints(alpha: float | Sequence[float] | np.ndarray, *, referenc
             raise ValueError(f"layer_losses must hold f_0..f_L with L >= 1, got shape {losses.shape}")
         if schedule.ndim == 1 and schedule.size != losses.shape[-1] - 1:
             raise ValueError(f"alpha has {schedule.size} entries, but layer_losses has L={losses.shape[-1] - 1} layers")
-        descent = losses[..., 1:] - (1.0 - schedule).astype(losses.dtype) * losses[..., :-1]
+        before = jax.lax.stop_gradient(losses[..., :-1]) if proxy else losses[..., :-1]
+        descent = compare(losses[..., 1:], (1.0 - schedule).astype(losses.dtype) * before)
         if reference is None:
             return descent
-        return jnp.concatenate([losses[..., :1] - float(reference), descent], axis=-1)
+        bound = jnp.asarray(float(reference), losses.dtype)
+        return jnp.concatenate([compare(losses[..., :1], bound), descent], axis=-1)
 
     return violations
 

@@ -7,6 +7,7 @@ from jaxtyping import Array, Bool, Float
 
 from unroll_jax.arguments import typed
 from unroll_jax.constrained.constraints import Constraints, optimal_slacks
+from unroll_jax.constrained.forms import constraint_bounds, relative_excess
 from unroll_jax.constrained.losses import as_losses, as_multipliers
 from unroll_jax.constrained.samples import Reduction
 
@@ -51,6 +52,7 @@ def feasibility_report(
     resilience: float | None = None,
     reduction: Reduction | None = None,
     layer_axis: int = -1,
+    form: str = "difference",
 ) -> FeasibilityReport:
     """Checks descent constraints on held-out data.
 
@@ -66,13 +68,14 @@ def feasibility_report(
       resilience: beta of the training, for the slacks.
       reduction: of the samples' violations, if training had one; bounds remain those of the means.
       layer_axis: the axis of ``sample_losses`` that runs over layers, -1 or 0.
+      form: of the constraints, as in `descent_constraints`.
 
     Returns:
       A `FeasibilityReport`.
 
     Raises:
-      ValueError: if sample_losses is not (N, L + 1) with N >= 1, there is not one multiplier for each constraint, or
-        tolerance is negative.
+      ValueError: if sample_losses is not (N, L + 1) with N >= 1, there is not one multiplier for each constraint,
+        tolerance is negative, or there is no such form.
 
     Example:
       >>> import jax.numpy as jnp, unroll_jax
@@ -93,10 +96,10 @@ def feasibility_report(
     means = jnp.mean(losses, axis=0)
     violations = constraints(means)
     multipliers = as_multipliers(multipliers, violations.shape)
-    bounds = means[means.shape[0] - violations.shape[0] :] - violations
+    bounds = constraint_bounds(means[means.shape[0] - violations.shape[0] :], violations, form=form)
     if reduction is not None:
         violations = reduction(constraints(losses))
-    satisfied = violations <= tolerance * jnp.abs(bounds)
+    satisfied = relative_excess(violations, bounds, form=form) <= tolerance
     slacks = jnp.zeros_like(violations) if resilience is None else optimal_slacks(multipliers, resilience)
     return FeasibilityReport(
         layer_losses=means,

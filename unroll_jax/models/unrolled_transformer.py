@@ -10,6 +10,7 @@ from jax.nn.initializers import Initializer
 
 from unroll_jax.energies.unrolled_layer import UnrolledLayerParams, unrolled_layer
 from unroll_jax.models.initializers import dct, scaled_identity
+from unroll_jax.perturbations import Perturbation
 from unroll_jax.unrolling import unroll
 
 __all__ = ["UnrolledTransformer"]
@@ -53,6 +54,7 @@ class UnrolledTransformer(nn.Module):
         mask: jax.Array | None = None,
         *,
         record: Callable[[jax.Array], Any] | None = None,
+        perturb: Perturbation | None = None,
     ) -> Any:
         """Runs all layers.
 
@@ -62,6 +64,7 @@ class UnrolledTransformer(nn.Module):
             the others' outputs; its own mean nothing.
           record: ``y -> pytree``, evaluated inside the scan at every layer's output, in float32 or wider; None keeps
             the outputs themselves.
+          perturb: what becomes of each layer's output, see `unroll_jax.unroll`.
 
         Returns:
           The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record`` returned, stacked likewise.
@@ -101,6 +104,7 @@ class UnrolledTransformer(nn.Module):
             record=measure,
             remat=self.remat,
             unroll=self.unroll,
+            perturb=perturb,
         )
         return recorded
 

@@ -1,0 +1,70 @@
+"""The forms of a constraint loss <= bound: as a difference, a ratio or its logarithm."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+__all__ = ["FORMS", "check_form", "constraint_bounds", "relative_excess"]
+
+Losses = Float[Array, "*batch constraints"]
+Numbers = Float[Array | np.ndarray, "*batch constraints"]
+
+
+def _ratio(losses: Numbers, bounds: Numbers) -> Losses:
+    return _above_zero(losses) / _above_zero(bounds) - 1.0
+
+
+def _log_ratio(losses: Numbers, bounds: Numbers) -> Losses:
+    return jnp.log(_above_zero(losses)) - jnp.log(_above_zero(bounds))
+
+
+def _above_zero(losses: Numbers) -> Losses:
+    # The square root of the smallest number: neither the quotient of two nor its gradient overflows.
+    return jnp.maximum(losses, jnp.sqrt(jnp.finfo(losses.dtype).tiny))
+
+
+FORMS: dict[str, Callable[[Numbers, Numbers], Any]] = {
+    "difference": lambda losses, bounds: losses - bounds,
+    "ratio": _ratio,
+    "log_ratio": _log_ratio,
+}
+
+
+def check_form(form: str) -> Callable[[Numbers, Numbers], Any]:
+    """``(losses, bounds) -> violations`` of a form.
+
+    Raises:
+      ValueError: if there is none of that name.
+    """
+    if form not in FORMS:
+        raise ValueError(f"form must be one of {', '.join(FORMS)}, got {form!r}")
+    return FORMS[form]
+
+
+def constraint_bounds(losses: Numbers, violations: Numbers, *, form: str = "difference") -> Losses:
+    """The bounds that ``losses`` had to stay under, from their violations in a form.
+
+    Raises:
+      ValueError: if there is no form of that name.
+    """
+    check_form(form)
+    losses, violations = jnp.asarray(losses), jnp.asarray(violations)
+    if form == "difference":
+        return losses - violations
+    return losses / (1.0 + violations if form == "ratio" else jnp.exp(violations))
+
+
+def relative_excess(violations: Numbers, bounds: Numbers, *, form: str = "difference") -> Losses:
+    """The share of its bound by which each constraint is exceeded, at least -1. A bound may be 0.
+
+    Raises:
+      ValueError: if there is no form of that name.
+    """
+    check_form(form)
+    violations, bounds = jnp.asarray(violations), jnp.asarray(bounds)
+    if form == "difference":
+        return jnp.maximum(violations / jnp.maximum(jnp.abs(bounds), jnp.finfo(violations.dtype).tiny), -1.0)
+    return violations if form == "ratio" else jnp.expm1(violations)

@@ -1,0 +1,122 @@
+"""Optimisation in other coordinates: an optax transformation that sees parameters in orthonormal bases of its own."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+__all__ = ["Sides", "in_coordinates"]
+
+
+class Sides(NamedTuple):
+    """Orthonormal bases of the two sides of a matrix (*layers, rows, columns), basis vectors as rows.
+
+    Attributes:
+      left: (rows, rows), of what the rows stand for; None leaves them as they are.
+      right: (columns, columns), of what the columns stand for; None leaves them as they are.
+    """
+
+    left: Float[Array | np.ndarray, "rows rows"] | None = None
+    right: Float[Array | np.ndarray, "columns columns"] | None = None
+
+
+def in_coordinates(optimizer: optax.GradientTransformation, bases: Any) -> optax.GradientTransformationExtraArgs:
+    r"""Runs an optimiser on :math:`L W R^T` in place of W, for orthonormal L and R, and turns its updates back.
+
+    Rules that work entry by entry, as Adam does, depend on the coordinates that parameters are written in; functions,
+    initial values and plain gradient descent do not. Where entries of a row are pixels of a patch, Adam moves all of
+    them alike, and a step changes brightness; in the coordinates of the cosine transform it does not.
+
+    Args:
+      optimizer: any optax transformation. Its state is of the rotated parameters, shaped as these are.
+      bases: a pytree of `Sides` like the parameters or a prefix of them; None leaves what is below it as it is.
+
+    Returns:
+      A transformation with the state of ``optimizer``. It adds a product a side and gradient, and one a side and
+      update.
+
+    Raises:
+      ValueError: if a basis is not orthonormal (to 1e-4); from ``init`` and ``update``, if one does not fit its
+        parameter.
+      TypeError: if ``bases`` holds anything but `Sides` and None.
+
+    Example:
+      >>> import jax.numpy as jnp, optax
+      >>> basis = jnp.array([[0.6, 0.8], [-0.8, 0.6]])
+      >>> rule = in_coordinates(optax.sign_sgd(1.0), {"W": Sides(right=basis), "b": None})
+      >>> params = {"W": jnp.zeros((1, 2)), "b": jnp.zeros(2)}
+      >>> updates, _ = rule.update({"W": jnp.array([[3.0, 4.0]]), "b": jnp.ones(2)}, rule.init(params))
+      >>> updates["W"].round(1), updates["b"]
+      (Array([[-0.6, -0.8]], dtype=float32), Array([-1., -1.], dtype=float32))
+    """
+    for sides in jax.tree.leaves(bases, is_leaf=_is_sides):
+        if not isinstance(sides, Sides):
+            raise TypeError(f"bases must hold Sides or None for each parameter, got {type(sides).__name__}")
+        for name, basis in sides._asdict().items():
+            _check_orthonormal(name, basis)
+    inner = optax.with_extra_args_support(optimizer)
+
+    def init(params: optax.Params) -> optax.OptState:
+        return inner.init(_turned(bases, params, _to_coordinates))
+
+    def update(
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None, **extra: Any
+    ) -> tuple[optax.Updates, optax.OptState]:
+        rotated = None if params is None else _turned(bases, params, _to_coordinates)
+        moved, state = inner.update(_turned(bases, updates, _to_coordinates), state, rotated, **extra)
+        return _turned(bases, moved, _from_coordinates), state
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _is_sides(node: Any) -> bool:
+    return node is None or isinstance(node, Sides)
+
+
+def _turned(bases: Any, tree: Any, turn: Callable[[Sides, Array], Array]) -> Any:
+    """The tree with every array turned by its bases; what an optimiser masks out has no arrays and stays."""
+
+    def each(sides: Sides | None, below: Any) -> Any:
+        return below if sides is None else jax.tree.map(lambda leaf: turn(sides, leaf), below)
+
+    return jax.tree.map(each, bases, tree, is_leaf=_is_sides)
+
+
+def _to_coordinates(sides: Sides, matrix: Float[Array, "*layers rows columns"]) -> Array:
+    _check_fits(sides, matrix)
+    matrix = matrix if sides.right is None else _product("...ij,kj->...ik", matrix, sides.right)
+    return matrix if sides.left is None else _product("...ij,ki->...kj", matrix, sides.left)
+
+
+def _from_coordinates(sides: Sides, matrix: Float[Array, "*layers rows columns"]) -> Array:
+    matrix = matrix if sides.right is None else _product("...ij,jk->...ik", matrix, sides.right)
+    return matrix if sides.left is None else _product("...ij,ik->...kj", matrix, sides.left)
+
+
+def _product(subscripts: str, matrix: Array, basis: Any) -> Array:
+    # On accelerators the default precision would lose digits of the update in each step.
+    basis = jnp.asarray(basis, matrix.dtype)
+    return jnp.einsum(subscripts, matrix, basis, precision=jax.lax.Precision.HIGHEST)
+
+
+def _check_orthonormal(name: str, basis: Any) -> None:
+    if basis is None or isinstance(basis, Tracer):
+        return
+    wide = np.asarray(basis, np.float64)
+    if wide.ndim != 2 or wide.shape[0] != wide.shape[1]:
+        raise ValueError(f"{name} must be a square matrix, got shape {wide.shape}")
+    error = np.max(np.abs(wide @ wide.T - np.eye(len(wide))), initial=0.0)
+    if not error <= 1e-4:
+        raise ValueError(f"{name} must be orthonormal, but its rows' products differ from those by {error:.2g}")
+
+
+def _check_fits(sides: Sides, matrix: Any) -> None:
+    for axis, basis in ((-2, sides.left), (-1, sides.right)):
+        if basis is not None and (matrix.ndim < -axis or matrix.shape[axis] != basis.shape[0]):
+            name = "left" if axis == -2 else "right"
+            raise ValueError(f"{name} is a basis of R^{basis.shape[0]}, which does not fit shape {matrix.shape}")

@@ -1,0 +1,70 @@
+"""What may go wrong with a layer's output: noise on it, or no layer at all. `unroll` takes these as ``perturb``."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+__all__ = ["Perturbation", "layer_noise", "lost_layer"]
+
+Perturbation = Callable[[Int[Array, ""], Any, Any], Any]
+
+
+def layer_noise(key: jax.Array, scale: float | Float[Array, ""]) -> Perturbation:
+    """Gaussian noise on every layer's output, drawn anew for each layer.
+
+    Args:
+      key: of the noise; or one for each row of the state's first axis, so that a row's noise depends on its key alone.
+      scale: its standard deviation, in units of the state, at least 0; may be traced.
+
+    Returns:
+      ``(layer, before, after) -> after + noise``.
+
+    Raises:
+      ValueError: if a known ``scale`` is negative or not finite.
+
+    Source: Hadou, NaderiAlizadeh, Ribeiro, "Robust stochastically-descending unrolled networks" (2024).
+    """
+    if not isinstance(scale, jax.Array) and not (scale >= 0.0 and math.isfinite(scale)):
+        raise ValueError(f"scale must be finite and at least 0, got {scale}")
+
+    def perturb(layer: Int[Array, ""], before: Any, after: Any) -> Any:
+        leaves, structure = jax.tree.flatten(after)
+        noises = [_normal(key, (layer, place), leaf) for place, leaf in enumerate(leaves)]
+        noisy = [leaf + jnp.asarray(scale, leaf.dtype) * noise for leaf, noise in zip(leaves, noises, strict=True)]
+        return jax.tree.unflatten(structure, noisy)
+
+    return perturb
+
+
+def lost_layer(lost: int | Int[Array, ""]) -> Perturbation:
+    """One layer left out: its output is its input.
+
+    Args:
+      lost: the layer, counted from 1; may be traced, so that one program serves all. No layer has the number 0.
+
+    Returns:
+      ``(layer, before, after) -> before`` where ``layer == lost``, else ``after``.
+
+    Example:
+      >>> import jax.numpy as jnp, unroll_jax
+      >>> double = lambda params, y, x: 2.0 * y
+      >>> unroll_jax.unroll(double, None, jnp.ones(2), num_layers=3, record=None, perturb=lost_layer(2))[0].tolist()
+      [4.0, 4.0]
+    """
+
+    def perturb(layer: Int[Array, ""], before: Any, after: Any) -> Any:
+        return jax.tree.map(lambda old, new: jnp.where(layer == lost, old, new), before, after)
+
+    return perturb
+
+
+def _normal(key: jax.Array, numbers: tuple[Any, ...], like: jax.Array) -> jax.Array:
+    if key.ndim > 0:
+        return jax.vmap(lambda own, row: _normal(own, numbers, row))(key, like)
+    for number in numbers:
+        key = jax.random.fold_in(key, number)
+    return jax.random.normal(key, like.shape, like.dtype)
