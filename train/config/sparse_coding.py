@@ -2,11 +2,11 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from .basic import Basic
-from .checks import check_depth, check_training
-from .constraints import ConstrainedConfig, ConstraintConfig
+from .checks import check_depth, check_training, perturbation_rules
+from .constraints import ConstraintConfig, PerturbedConfig
 from .data import CodeConfig
 from .fields import check_used, nonnegative, positive
 from .run import PrimalConfig
@@ -14,16 +14,19 @@ from .run import PrimalConfig
 
 @dataclasses.dataclass(frozen=True)
 class ListaConfig:
-    """LISTA: layers of iterative soft thresholding, each with weights of its own, which start as those of ISTA."""
+    """LISTA: layers of iterative soft thresholding, each with weights of its own."""
 
     num_layers: Basic[int] = 10
     """Depth L."""
+    weights: Literal["ista", "noise"] = "ista"
+    """What weights start as. ista: those of ISTA in the dictionary; noise: Gaussian, of a standard deviation of 0.01
+    (Hadou et al.)."""
     start: float = 0.0
     """Standard deviation of the codes of layer 0, drawn anew for every image and step; at 0 they are 0."""
 
 
 @dataclasses.dataclass(frozen=True)
-class SparseCodingConfig(ConstrainedConfig):
+class SparseCodingConfig(PerturbedConfig):
     """Find the sparse codes of images by a few layers (LISTA; Gregor and LeCun 2010, Hadou et al. 2023)."""
 
     task: ClassVar[str] = "sparse-coding"
@@ -40,10 +43,9 @@ class SparseCodingConfig(ConstrainedConfig):
     stay those of the clean image."""
     test_gammas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
     """Noise levels of the evaluation, in the same unit; the training level is added when missing."""
-    layer_noise: float = 0.0
-    """Standard deviation of Gaussian noise on every layer's output in training, in units of the codes."""
     test_layer_noises: tuple[float, ...] = (0.1, 0.2)
-    """The same in the evaluation, level by level, at the noise of training on the input; none: not evaluated."""
+    """Standard deviations of Gaussian noise on every layer's output in the evaluation, level by level, at the noise of
+    training on the input; none: not evaluated."""
     lose_layers: bool = True
     """Evaluate with each layer left out in turn, at the noise of training on the input."""
     data: CodeConfig = dataclasses.field(default_factory=CodeConfig)
@@ -56,6 +58,7 @@ class SparseCodingConfig(ConstrainedConfig):
         data = self.data
         check_training(
             self,
+            *perturbation_rules(self),
             ("model.start", "finite and at least 0", nonnegative(self.model.start)),
             ("data.sparsity", "positive and finite", positive(data.sparsity)),
             ("data.validation-share", "in (0, 1)", 0.0 < data.validation_share < 1.0),

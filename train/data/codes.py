@@ -95,7 +95,7 @@ def _code_records(images: PictureSet[LabelledImages], config: CodeConfig, log: L
     grey = {split: np.stack([to_grey(one) for one in kept.read(numbers)]) for split, (kept, numbers) in chosen.items()}
     height, width, _ = images.shape
     atoms = config.atoms or round(OVERCOMPLETE * height * width)
-    train = np.float32(grey["train"]) / 255.0
+    train = grey["train"].astype(np.float32) / 255.0
     log(f"  a {config.dictionary} dictionary of {atoms} atoms of {height * width} pixels")
     dictionary = make_dictionary(config.dictionary, atoms, train, config.sparsity)
     codes = {split: _codes(grey[split], dictionary, config, split, log) for split in SPLITS}
@@ -113,12 +113,14 @@ def _code_records(images: PictureSet[LabelledImages], config: CodeConfig, log: L
 
 
 def _codes(grey: np.ndarray, dictionary: np.ndarray, config: CodeConfig, split: str, log: Log) -> np.ndarray:
-    codes = lasso_codes(np.float32(grey) / 255.0, dictionary, config.sparsity, what=split, log=log)
+    codes = lasso_codes(grey.astype(np.float32) / 255.0, dictionary, config.sparsity, what=split, log=log)
     if not codes.any():
         raise UserError(
             f"{origin(config)}: at data.sparsity={config.sparsity:g} every code of {split} is 0; give a lower one"
         )
-    log(f"  {split}: codes of {len(codes)} images, {np.count_nonzero(codes) / len(codes):.1f} of {codes.shape[1]} not 0")
+    log(
+        f"  {split}: codes of {len(codes)} images, {np.count_nonzero(codes) / len(codes):.1f} of {codes.shape[1]} not 0"
+    )
     return codes
 
 

@@ -47,7 +47,7 @@ def prepare(config: ImageConfig | SceneConfig, *, log: Log = print) -> Path:
 def three_splits(
     splits: Mapping[str, LabelledImages], validation_share: float
 ) -> dict[str, tuple[LabelledImages, np.ndarray]]:
-    """The images of each split and the numbers of those that are its own; validation is cut from train where missing."""
+    """Images of each split and the numbers of those that are its own; validation is cut from train where missing."""
     everything = {split: (images, np.arange(len(images.labels))) for split, images in splits.items()}
     if "validation" not in everything:
         train = splits["train"]

@@ -3,7 +3,7 @@
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -61,7 +61,8 @@ def lasso_codes(signals: np.ndarray, dictionary: np.ndarray, sparsity: float, *,
     """
     parts = np.array_split(signals, -(-len(signals) // AT_ONCE))
     with jax.enable_x64(True):
-        solve = lambda part: fista(np.float64(part), np.float64(dictionary), sparsity, MAX_STEPS, tol=TOLERANCE)  # noqa: E731
+        D = dictionary.astype(np.float64)
+        solve = lambda part: fista(part.astype(np.float64), D, sparsity, MAX_STEPS, tol=TOLERANCE)  # noqa: E731
         found = [solve(part) for part in telling(parts, len(parts), f"  {what}: {{}} parts", log)]
     return np.concatenate(found).astype(np.float32)
 
@@ -106,8 +107,9 @@ def _learned(atoms: int, signals: np.ndarray, sparsity: float) -> np.ndarray:
     from sklearn.decomposition import MiniBatchDictionaryLearning  # takes a second, and is needed only to prepare
     from sklearn.exceptions import ConvergenceWarning
 
+    options: Any = {"alpha": sparsity}  # an int to its annotations
     learning = MiniBatchDictionaryLearning(
-        atoms, alpha=sparsity, max_iter=PASSES, batch_size=IMAGES_A_STEP, fit_algorithm="cd", random_state=SEED
+        atoms, **options, max_iter=PASSES, batch_size=IMAGES_A_STEP, fit_algorithm="cd", random_state=SEED
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # codes need not converge while the dictionary moves

@@ -12,6 +12,7 @@ from ..system.machine import environment
 from ..system.run_files import without_folders
 from ..system.terminal import Table
 from . import Block, Fold, Picture, Report, Sections, figures
+from .disturbed import disturbed_table
 from .groups import METHOD_NAMES, Setting, Variant, group
 from .read import ACCURACY, METHODS, PER_LAYER, PER_STEP, RMSE, Run, read_runs
 from .tables import (
@@ -50,6 +51,10 @@ TEXTS = (
     "Accuracy on held-out texts against the strength of the noise on their embeddings: gamma is its standard deviation "
     "(under --noise variance: its variance) over the standard deviation of clean embeddings as training starts with "
     "them; those that are learned may outgrow it. Bands: smallest to largest seed."
+)
+CODED = (
+    "Relative error of the codes of held-out images, |z − z*|² over |z*|², against the strength of the noise on the "
+    "images. Bands: smallest to largest seed."
 )
 LOSSES = "Held-out cross entropy of the shared readout after every layer, at the noise of training."
 ERRORS = "Share of held-out texts that the shared readout is wrong about after every layer."
@@ -90,6 +95,26 @@ def text(folders: Sequence[Path]) -> Report:
         ("Training", _training(settings, MULTIPLIERS, "last layer's cross entropy (nats)")),
     ]
     return _report(runs, settings, sections, [areas, exits])
+
+
+def sparse_coding(folders: Sequence[Path]) -> Report:
+    """The report on runs of sparse coding: relative errors under noise and with disturbed layers, and every layer."""
+    runs = read_runs(folders)
+    settings = group(runs)
+    disturbed = [table for setting in settings for table in disturbed_table(setting)]
+    scores = _picture("error_curve", figures.score_curve(settings), CODED)
+    losses = _picture(
+        "layer_losses", figures.layer_losses(settings, "loss  ½|z − z*|²"), f"Held-out loss after every layer.{BOUNDS}"
+    )
+    ratios = _picture("ratios", figures.ratios(settings), RATIOS.format("image"))
+    varied = VARIED.format("relative error", "")
+    sections = [
+        ("Noise it was and was not trained on", [*scores, *map(score_table, settings), *disturbed]),
+        ("Does every layer lower the loss?", [*losses, *_layers(settings), *ratios]),
+        ("What a setting changes", _picture("ablation", figures.ablation(settings), varied)),
+        ("Training", _training(settings, MULTIPLIERS + TIGHTENED, "last layer's loss  ½|z − z*|²")),
+    ]
+    return _report(runs, settings, sections, disturbed)
 
 
 def own(folders: Sequence[Path]) -> Report:

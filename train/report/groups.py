@@ -138,7 +138,11 @@ class Setting:
 
     def of_input(self) -> Array:
         """The score of the noisy input itself, mean over the runs, at each test gamma."""
-        return np.mean([run.values(str(run.score.baseline)) for one in self.variants for run in one.runs], axis=0)
+        return self.mean_of(str(self.score.baseline))
+
+    def mean_of(self, key: str) -> Array:
+        """The mean over the runs of what evaluations hold under a key, at each test gamma."""
+        return np.mean([run.values(key) for one in self.variants for run in one.runs], axis=0)
 
     @property
     def training_index(self) -> int:

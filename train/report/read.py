@@ -30,11 +30,29 @@ class Score(NamedTuple):
     tested: str
     unit: str
     baseline: str | None = None  # the key of the same score of the input itself
+    title: str = "RMSE"  # in words and tables
+    digits: int = 2
+    beside: tuple[tuple[str, str], ...] = ()  # what stands beside it, by name: its key
 
 
-RMSE = Score("rmse", "RMSE (0-255 scale)", "num_sequences", "sequences", "noisy_rmse")
-ACCURACY = Score("accuracy", "accuracy", "num_examples", "examples")
-LOSS = Score("loss", "loss of the last layer", "num_examples", "examples")  # of a task of the user's own
+RMSE = Score(
+    "rmse", "RMSE (0-255 scale)", "num_sequences", "sequences", "noisy_rmse", beside=(("noisy input", "noisy_rmse"),)
+)
+ACCURACY = Score("accuracy", "accuracy", "num_examples", "examples", title="Accuracy (%)")
+LOSS = Score("loss", "loss of the last layer", "num_examples", "examples", title="loss")  # of a task of the user's own
+CODES = Score(
+    "relative_error",
+    "relative error of the codes",
+    "num_examples",
+    "images",
+    title="relative error",
+    digits=3,
+    beside=(
+        ("ISTA", "ista_relative_error"),
+        ("FISTA", "fista_relative_error"),
+        ("linear map", "linear_relative_error"),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -62,7 +80,7 @@ class Run(record.Run):
 
     @property
     def score(self) -> Score:
-        """`RMSE`, `ACCURACY` or `LOSS`."""
+        """`RMSE`, `CODES`, `ACCURACY` or `LOSS`."""
         return _score(self.evaluation)
 
     @property
@@ -127,7 +145,7 @@ def _data_source(run: Run) -> str:
 
 
 def _score(evaluation: dict[str, Any]) -> Score:
-    return next((score for score in (RMSE, ACCURACY, LOSS) if score.name in evaluation), RMSE)
+    return next((score for score in (RMSE, CODES, ACCURACY, LOSS) if score.name in evaluation), RMSE)
 
 
 def _checked(run: record.Run) -> Run:
@@ -137,7 +155,7 @@ def _checked(run: record.Run) -> Run:
 
 def _check_evaluation(evaluation: dict[str, Any], path: Path) -> None:
     score = _score(evaluation)
-    own = (score.name, score.tested, *filter(None, [score.baseline]))
+    own = (score.name, score.tested, *(key for _, key in score.beside))
     for key in (*OTHERS, *own, *PER_LAYER, *PER_STEP, *SCALARS, "ratio_histogram"):
         if key not in evaluation:
             raise UserError(f"{path} lacks {key!r}; {way_out(path)}")
@@ -158,11 +176,11 @@ def _check_shapes(evaluation: dict[str, Any], score: Score) -> None:
             if floats(evaluation[key]).shape != (length,):
                 raise ValueError(f"{key} must hold {length} numbers for {layers} layers, got {len(evaluation[key])}")
     floats([evaluation[key] for key in SCALARS])
-    before = score.baseline or score.name
-    scores, inputs = evaluation[score.name], evaluation[before]
-    if not scores or set(scores) != set(inputs):
-        raise ValueError(f"{score.name} and {before} must hold the same test gammas, at least one")
-    floats([*scores.values(), *inputs.values(), *map(float, scores)])
+    scores = evaluation[score.name]
+    for before in (score.name, *(key for _, key in score.beside)):
+        if not scores or set(scores) != set(evaluation[before]):
+            raise ValueError(f"{score.name} and {before} must hold the same test gammas, at least one")
+        floats([*evaluation[before].values(), *map(float, scores)])
     edges, counts = (floats(evaluation["ratio_histogram"][name]) for name in ("edges", "counts"))
     if edges.ndim != 1 or len(edges) < 3 or counts.shape != (layers, len(edges) - 1):
         raise ValueError(f"ratio_histogram must hold {layers} rows of one count less than edges, two at least")

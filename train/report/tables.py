@@ -10,7 +10,7 @@ import numpy as np
 from ..system.run_files import without_folders
 from ..system.terminal import Table
 from .groups import METHOD_NAMES, Setting, Variant
-from .read import LOSS, RMSE
+from .read import ACCURACY, CODES, LOSS, RMSE
 from .record import Array, Run, flat
 
 ENFORCED = (
@@ -22,25 +22,28 @@ BOUND = {
     "tail": " Violations and margins are of the mean over the worst samples.",
     "positive": " Violations and margins are of the mean over samples of what exceeds the bound, less the leeway.",
 }
+RELATIVE = "Mean of |z − z*|² over that of |z*|², of codes of zeros 1; ISTA and FISTA of as many steps as layers"
 PLAIN, CONSTRAINED = METHOD_NAMES.values()
 
 
 def score_table(setting: Setting) -> Table:
-    """RMSE beside that of the noisy input, accuracy and the area below it, or the loss, for every variant."""
+    """Errors beside those without training, accuracy and the area below it, or the loss, for every variant."""
     if setting.score is LOSS:
         scores = [(variant.title, f"{variant.scores().mean():.4g}") for variant in setting.variants]
         return Table(f"Loss of the last layer, test split, {setting.title}", ("method", "loss"), tuple(scores))
-    rmse = setting.score is RMSE
-    columns = {"noisy input": _numbers(setting.of_input(), 2)} if rmse else {}
+    score, accuracy = setting.score, setting.score is ACCURACY
+    columns = {name: _numbers(setting.mean_of(key), score.digits) for name, key in score.beside}
     for one in setting.variants:
-        columns[with_seeds(one)] = [ranged(column if rmse else 100 * column, 2) for column in one.scores().T]
+        scores = 100 * one.scores() if accuracy else one.scores()
+        columns[with_seeds(one)] = [ranged(column, score.digits) for column in scores.T]
     gammas = [f"{gamma:g}" + (" *" if gamma == setting.train_gamma else "") for gamma in setting.gammas]
     rows = list(zip(gammas, *columns.values(), strict=True))
-    if not rmse and len(_tested(setting)) > 1:
+    if accuracy and len(_tested(setting)) > 1:
         rows.append(("area", *(ranged(variant.areas(), 3) for variant in setting.variants)))
-    title = "RMSE" if rmse else "Accuracy (%)"
-    note = _rmse_note(setting) if rmse else _accuracy_note(setting)
-    return Table(f"{title} against test gamma, {setting.title}", ("test gamma", *columns), tuple(rows), note)
+    note = _accuracy_note(setting) if accuracy else _error_note(setting)
+    return Table(
+        f"{capital(score.title)} against test gamma, {setting.title}", ("test gamma", *columns), tuple(rows), note
+    )
 
 
 def feasibility_table(setting: Setting, variant: Variant) -> Table:
@@ -221,17 +224,23 @@ def ranged(values: Array, digits: int) -> str:
     return f"{mean} [{number(values.min(), digits)}, {number(values.max(), digits)}]"
 
 
+def capital(text: str) -> str:
+    """The text with a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
 def with_seeds(variant: Variant) -> str:
     """A variant's title, and how many seeds it has where there are several."""
     seeds = len(variant.runs)
     return variant.title + (f", {seeds} seeds" if seeds > 1 else "")
 
 
-def _rmse_note(setting: Setting) -> str:
+def _error_note(setting: Setting) -> str:
     plain = " plain: method erm, no constraints." if setting.of("erm") else ""
     several = any(len(variant.runs) > 1 for variant in setting.variants)
     seeds = " Mean over the seeds, smallest and largest in brackets." if several else ""
-    return f"RMSE on the 0-255 scale, lower is better. * training gamma.{plain}{seeds}"
+    what = {RMSE: "RMSE on the 0-255 scale", CODES: RELATIVE}[setting.score]
+    return f"{what}, lower is better. * training gamma.{plain}{seeds}"
 
 
 def _accuracy_note(setting: Setting) -> str:

@@ -28,7 +28,7 @@ def floors(config: SparseCodingConfig, data: CodeData) -> Row:
         "linear": linear_coder(data, config.train_gamma),
     }
     return {
-        f"{name}_error": {str(gamma): error(coder, data, "test", gamma) for gamma in config.noise_levels}
+        f"{name}_relative_error": {str(gamma): error(coder, data, "test", gamma) for gamma in config.noise_levels}
         for name, coder in coders.items()
     }
 

@@ -1,13 +1,13 @@
 """Sparse coding: LISTA towards the Lasso's solutions, plain and under descent constraints."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, UInt32
 
 from unroll_jax.models import LISTA
 from unroll_jax.perturbations import Perturbation, layer_noise, lost_layer
@@ -35,6 +35,7 @@ from .facts import CodeFacts
 
 # Images a batch of the evaluation: no gradient is kept, so more fit than in training.
 BATCH_SIZE = 1000
+WEIGHT_NOISE = 0.01
 
 
 class Drawn(NamedTuple):
@@ -43,7 +44,7 @@ class Drawn(NamedTuple):
     signals: Float[Array, "batch pixels"]
     codes: Float[Array, "batch atoms"]
     start: Float[Array, "batch atoms"]
-    keys: Array
+    keys: UInt32[Array, "batch 2"]
 
 
 class Trial(NamedTuple):
@@ -80,12 +81,14 @@ class SparseCodingTask(Task):
             model.num_layers,
             sparsity=config.data.sparsity,
             dictionary_init=jax.nn.initializers.constant(data.dictionary),
+            noise=None if model.weights == "ista" else WEIGHT_NOISE,
             remat=POLICIES[config.remat] or False,
             unroll=config.unroll,
         )
         check_batch_size(config.batch_size, data.num_examples("train"), "images")
         steps_an_epoch = max(data.num_examples("train") // config.batch_size, 1)
         self.training = constrained_training(config, num_layers=self.num_layers, steps_an_epoch=steps_an_epoch)
+        self._apply: Callable[..., Any] = self.model.apply
         self._read, self._coded = on_batches(self._tried), on_batches(self._codes)
 
     @property
@@ -114,7 +117,7 @@ class SparseCodingTask(Task):
         """Of every image at every layer."""
         del probe
         noise = self.config.layer_noise
-        perturb = layer_noise(batch.keys, noise) if noise > 0.0 else None
+        perturb = layer_noise(jax.random.wrap_key_data(batch.keys), noise) if noise > 0.0 else None
         return self._losses(params, batch, perturb), {}
 
     def split_losses(self, params: Params, split: str, trial: Trial) -> np.ndarray:
@@ -131,8 +134,8 @@ class SparseCodingTask(Task):
         config = self.config
         losses = self.split_losses(params, "validation", Trial(config.train_gamma, config.layer_noise))
         error = self._relative(losses, "validation")
-        collapse = f"the model has collapsed (relative error {error:.2f}, of codes of zeros 1)" if error >= 1.0 else None
-        return Validation(losses, {"relative_error": error}, collapse=collapse)
+        words = f"the model has collapsed (relative error {error:.2f}; of codes of zeros, 1)"
+        return Validation(losses, {"relative_error": error}, collapse=words if error >= 1.0 else None)
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
         """Relative errors at every noise level, with disturbed layers, and of what needs no training."""
@@ -148,7 +151,7 @@ class SparseCodingTask(Task):
             "seed": config.seed,
             "num_examples": len(at_training),
             "relative_error": {str(gamma): self._relative(losses, "test") for gamma, losses in gammas.items()},
-            "ista_error": {str(gamma): self.relative_error(ista, Trial(gamma)) for gamma in gammas},
+            "ista_relative_error": {str(gamma): self.relative_error(ista, Trial(gamma)) for gamma in gammas},
             **floors(config, self.data),
             **self.disturbed(params),
             **{f"ista_{name}": figures for name, figures in self.disturbed(ista).items()},
@@ -158,14 +161,15 @@ class SparseCodingTask(Task):
 
     def disturbed(self, params: Params) -> Row:
         """Relative errors on the test split with noise on all layers, and with each layer lost in turn."""
-        config = self.config
-        noisy = {
-            str(level): self.relative_error(params, Trial(config.train_gamma, level))
-            for level in sorted(config.test_layer_noises)
+        config, gamma = self.config, self.config.train_gamma
+        layers = range(1, self.num_layers + 1) if config.lose_layers else ()
+        noisy = {str(level): Trial(gamma, level) for level in sorted(config.test_layer_noises)}
+        lost = {str(layer): Trial(gamma, lost=layer) for layer in layers}
+        return {
+            name: {which: self.relative_error(params, trial) for which, trial in trials.items()}
+            for name, trials in (("layer_noise_relative_error", noisy), ("lost_layer_relative_error", lost))
+            if trials
         }
-        numbers = range(1, self.num_layers + 1) if config.lose_layers else ()
-        lost = [self.relative_error(params, Trial(config.train_gamma, lost=number)) for number in numbers]
-        return {"layer_noise_error": noisy, "lost_layer_error": lost}
 
     def relative_error(self, params: Params, trial: Trial) -> float:
         """On the test split: the mean of |z_L - z*|^2 over that of |z*|^2."""
@@ -205,7 +209,7 @@ class SparseCodingTask(Task):
     def verdict(self, found: Row) -> str:
         """The relative error at the noise of training beside that of ISTA, and feasibility."""
         gamma = str(float(found["train_gamma"]))
-        own, ista = found["relative_error"][gamma], found["ista_error"][gamma]
+        own, ista = found["relative_error"][gamma], found["ista_relative_error"][gamma]
         return f"relative error {own:.3f} against {ista:.3f} of ISTA at gamma {gamma}, {feasibility_words(found)}"
 
     def _drawn(self, batch: CodeBatch, gamma: Any, key: jax.Array) -> Drawn:
@@ -214,24 +218,24 @@ class SparseCodingTask(Task):
         noise = jax.random.normal(of_images, clean.shape)
         codes = jnp.asarray(batch.codes)
         start = self.config.model.start * jax.random.normal(of_start, codes.shape)
-        keys = jax.random.split(of_layers, len(codes))
+        keys = jax.random.key_data(jax.random.split(of_layers, len(codes)))
         return Drawn(clean + gamma * self.data.pixel_std * noise, codes, start, keys)
 
     def _losses(self, params: Params, batch: Drawn, perturb: Perturbation | None) -> SampleLosses:
         record = lambda z: 0.5 * jnp.sum((keep_rows(z) - batch.codes) ** 2, axis=-1)  # noqa: E731
         start = keep_rows(batch.start)
-        return self.model.apply(params, keep_rows(batch.signals), start, record=record, perturb=perturb).T
+        return self._apply(params, keep_rows(batch.signals), start, record=record, perturb=perturb).T
 
     def _tried(self, params: Params, batch: CodeBatch, gamma: Array, noise: Array, lost: Array, key: Array) -> Array:
         """Losses of every image at every layer under a `Trial`, whose numbers are traced: one program for all."""
         drawn = self._drawn(batch, gamma, key)
-        noisy, without = layer_noise(drawn.keys, noise), lost_layer(lost)
-        perturb = lambda layer, before, after: without(layer, before, noisy(layer, before, after))  # noqa: E731
+        noisy, without = layer_noise(jax.random.wrap_key_data(drawn.keys), noise), lost_layer(lost)
+        perturb = lambda layer, before, after: noisy(layer, before, without(layer, before, after))  # noqa: E731
         return self._losses(params, drawn, perturb)
 
     def _codes(self, params: Params, batch: CodeBatch, gamma: Array, key: jax.Array) -> Array:
         drawn = self._drawn(batch, gamma, key)
-        return self.model.apply(params, drawn.signals, drawn.start)[-1]
+        return self._apply(params, drawn.signals, drawn.start)[-1]
 
     def _relative(self, losses: np.ndarray, split: str) -> float:
         """The mean of |z_L - z*|^2 over that of |z*|^2."""

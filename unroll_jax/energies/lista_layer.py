@@ -6,8 +6,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.products import linear
-
 __all__ = ["ListaLayerParams", "ista_layer", "lista_layer"]
 
 
@@ -40,7 +38,7 @@ def lista_layer(
 
     Source: Gregor and LeCun (2010), with A, B and theta of every layer its own, as in Hadou et al. (2023).
     """
-    moved = linear(z, params.A.T) + linear(x, params.B.T)
+    moved = z @ params.A.T + x @ params.B.T
     return (jnp.sign(moved) * jax.nn.relu(jnp.abs(moved) - jnp.abs(params.theta))).astype(z.dtype)
 
 

@@ -10,6 +10,7 @@ from jax.nn.initializers import Initializer
 
 from unroll_jax.energies.lista_layer import ListaLayerParams, ista_layer, lista_layer
 from unroll_jax.models.initializers import cosine_atoms
+from unroll_jax.perturbations import Perturbation
 from unroll_jax.unrolling import unroll
 
 __all__ = ["LISTA"]
@@ -20,7 +21,7 @@ class LISTA(nn.Module):
 
     Layer l maps z to soft(A z + B x, |theta|), see `unroll_jax.energies.lista_layer`. The parameters are ``layers.A``
     (L, atoms, atoms), ``layers.B`` (L, atoms, dim) and ``layers.theta`` (L, atoms); initially every layer is a step of
-    ISTA for the Lasso :math:`\\tfrac12 |x - D^T z|^2 + \\lambda |z|_1`.
+    ISTA for the Lasso :math:`\\tfrac12 |x - D^T z|^2 + \\lambda |z|_1`, or noise.
 
     Attributes:
       dim: width of the signals.
@@ -29,11 +30,13 @@ class LISTA(nn.Module):
       sparsity: lambda of the Lasso that the first layers descend, in units of the signals.
       dictionary_init: initialiser of its dictionary D (num_atoms, dim), atoms as rows;
         ``jax.nn.initializers.constant(D)`` takes one that is given.
+      noise: standard deviation of the initial weights; None starts as ISTA.
       param_dtype: dtype of the parameters.
       remat: recompute layers in the backward pass instead of storing their intermediates, see `unroll_jax.unroll`.
       unroll: layers in one iteration of the scan, see `unroll_jax.unroll`.
 
-    Source: Gregor and LeCun (2010); untied as in Hadou, NaderiAlizadeh, Ribeiro (2023), whose weights start as noise.
+    Source: Gregor and LeCun (2010); untied as in Hadou, NaderiAlizadeh, Ribeiro (2023), whose weights start as noise of
+    0.01.
     """
 
     dim: int
@@ -41,6 +44,7 @@ class LISTA(nn.Module):
     num_layers: int
     sparsity: float = 0.1
     dictionary_init: Initializer = cosine_atoms()
+    noise: float | None = None
     param_dtype: Any = jnp.float32
     remat: bool | Callable[..., Any] = False
     unroll: int | None = None
@@ -52,7 +56,7 @@ class LISTA(nn.Module):
         z: jax.Array | None = None,
         *,
         record: Callable[[jax.Array], Any] | None = None,
-        perturb: Callable[[jax.Array, jax.Array, jax.Array], jax.Array] | None = None,
+        perturb: Perturbation | None = None,
     ) -> Any:
         """Runs all layers.
 
@@ -60,7 +64,7 @@ class LISTA(nn.Module):
           x: signals (*batch, dim).
           z: codes of layer 0, (*batch, num_atoms); None starts at 0.
           record: ``z -> pytree``, evaluated inside the scan at every layer's codes; None keeps the codes themselves.
-          perturb: ``(layer, before, after) -> after``, called on every layer's output, see `unroll_jax.unroll`.
+          perturb: what becomes of each layer's output, see `unroll_jax.unroll`.
 
         Returns:
           The codes of layers 0..L, (L + 1, *batch, num_atoms), or what ``record`` returned, stacked likewise.
@@ -87,6 +91,7 @@ class LISTA(nn.Module):
             record=lambda layer, z, x: z if record is None else record(z),
             remat=self.remat,
             unroll=self.unroll,
+            perturb=perturb,
         )
         return recorded
 
@@ -94,12 +99,17 @@ class LISTA(nn.Module):
         for name, size in (("dim", self.dim), ("num_atoms", self.num_atoms), ("num_layers", self.num_layers)):
             if size < 1:
                 raise ValueError(f"{name} must be at least 1, got {size}")
-        if not 0.0 <= self.sparsity < float("inf"):
-            raise ValueError(f"sparsity must be finite and at least 0, got {self.sparsity}")
+        for name, value in (("sparsity", self.sparsity), ("noise", self.noise)):
+            if value is not None and not 0.0 <= value < float("inf"):
+                raise ValueError(f"{name} must be finite and at least 0, got {value}")
 
         def init(key: jax.Array) -> ListaLayerParams:
             dictionary = self.dictionary_init(key, (self.num_atoms, self.dim), self.param_dtype)
             layer = ista_layer(dictionary, self.sparsity)
-            return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.num_layers, *leaf.shape)), layer)
+            stacked = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.num_layers, *leaf.shape)), layer)
+            if (noise := self.noise) is None:
+                return stacked
+            keys = ListaLayerParams(*jax.random.split(key, len(stacked)))
+            return jax.tree.map(lambda key, leaf: noise * jax.random.normal(key, leaf.shape, leaf.dtype), keys, stacked)
 
         return self.param("layers", init)
