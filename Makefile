@@ -24,7 +24,7 @@ demo: $(STAMP)
 # In the order of collection, which has what is slow first; xdist alone would put files of many tests first.
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder --durations 15
 
-# Compiled programs are kept for the next run, which then takes a third less; those that a week of runs did not read go.
+# Compiled programs are kept for the next run, which is quicker then; those that a week of runs did not read go.
 PROGRAMS := $(CURDIR)/.pytest_cache/programs
 test test-rest test-all: export JAX_COMPILATION_CACHE_DIR ?= $(PROGRAMS)
 FORGET := find $(PROGRAMS) -type f -atime +7 -delete 2>/dev/null || true

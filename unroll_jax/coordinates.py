@@ -54,7 +54,7 @@ def in_coordinates(optimizer: optax.GradientTransformation, bases: Any) -> optax
       >>> updates["W"].round(1), updates["b"]
       (Array([[-0.6, -0.8]], dtype=float32), Array([-1., -1.], dtype=float32))
     """
-    for sides in jax.tree.leaves(bases, is_leaf=_is_sides):
+    for sides in jax.tree.leaves(bases, is_leaf=lambda node: isinstance(node, Sides)):
         if not isinstance(sides, Sides):
             raise TypeError(f"bases must hold Sides or None for each parameter, got {type(sides).__name__}")
         for name, basis in sides._asdict().items():
@@ -87,14 +87,14 @@ def _turned(bases: Any, tree: Any, turn: Callable[[Sides, Array], Array]) -> Any
     return jax.tree.map(each, bases, tree, is_leaf=_is_sides)
 
 
-def _to_coordinates(sides: Sides, matrix: Float[Array, "*layers rows columns"]) -> Array:
+def _to_coordinates(sides: Sides, matrix: Float[Array, "..."]) -> Array:
     _check_fits(sides, matrix)
-    matrix = matrix if sides.right is None else _product("...ij,kj->...ik", matrix, sides.right)
+    matrix = matrix if sides.right is None else _product("...j,kj->...k", matrix, sides.right)
     return matrix if sides.left is None else _product("...ij,ki->...kj", matrix, sides.left)
 
 
-def _from_coordinates(sides: Sides, matrix: Float[Array, "*layers rows columns"]) -> Array:
-    matrix = matrix if sides.right is None else _product("...ij,jk->...ik", matrix, sides.right)
+def _from_coordinates(sides: Sides, matrix: Float[Array, "..."]) -> Array:
+    matrix = matrix if sides.right is None else _product("...j,jk->...k", matrix, sides.right)
     return matrix if sides.left is None else _product("...ij,ik->...kj", matrix, sides.left)
 
 

@@ -61,8 +61,8 @@ def unroll(
       remat: recompute each layer in the backward pass instead of storing its intermediates; a policy of
         `jax.checkpoint_policies` says which of them are stored all the same.
       unroll: layers in one iteration of the scan. None takes up to `UNROLLED` of them all at once, without ``remat``:
-        that spares the copies of what a scan keeps for the backward pass, 5 to 15% of the time on a CPU for up to a
-        half more memory, while a part of them gains nothing; deeper or with ``remat``, one.
+        that spares the copies of what a scan keeps for the backward pass, for some more memory, while a part of
+        them gains nothing; deeper or with ``remat``, one.
       perturb: ``(layer, before, after) -> after``, what becomes of the output of each layer 1..num_layers, such as
         `unroll_jax.perturbations.layer_noise`; the next layer and the record see what it returns.
 

@@ -8,6 +8,8 @@ import pytest
 
 from train.report import write
 from train.report.constrained import video
+from train.report.groups import group
+from train.report.read import read_runs
 
 pytestmark = pytest.mark.usefixtures("without_drawing")
 GAMMAS = ["0.0", "0.09", "0.15", "0.2", "0.3", "0.5"]
@@ -201,3 +203,31 @@ def test_where_tails_are_bound_the_worst_layer_is_that_of_the_tails(make_run, tm
     _, text = _report([make_run("erm"), make_run("constrained", evaluation=means | tails)], tmp_path / "out")
     assert "NOT feasible (worst: layer 1, 25.0% over its bound)" in text
     assert "margins are of the mean over the worst samples" in text
+
+
+def test_constraints_are_compared_with_plain_training_and_with_deep_supervision(make_run, tmp_path):
+    methods = ("erm", "deep_supervision", "constrained")
+    weights = {"layer_weights": [0.3]}
+    folders = [make_run(one, config=weights if one == "deep_supervision" else {}) for one in methods]
+    summary, text = _report(folders, tmp_path / "out")
+    assert set(summary["methods"]) == set(methods)
+    scores = {method: summary["methods"][method]["rmse"]["0.15"] for method in methods}
+    for method, name in (("erm", "plain"), ("deep_supervision", "deep supervision")):
+        figures = f"RMSE {scores['constrained']:.1f} constrained, {scores[method]:.1f} {name}"
+        assert figures in text
+    assert "differ in more than constraints" not in text
+
+
+@pytest.mark.parametrize(("form", "margin"), [("ratio", -0.1), ("log_ratio", 1 - np.exp(0.1))])
+def test_margins_of_ratios_are_shares_of_the_bound(make_run, form, margin):
+    violations = [None, 0.1, -0.2, -0.3]
+    folder = make_run("constrained", evaluation={"form": form, "violations": violations})
+    (setting,) = group(read_runs([folder]))
+    assert setting.variants[0].worst()[1] == 1
+    np.testing.assert_allclose(setting.variants[0].worst()[2], margin, rtol=1e-6)
+
+
+def test_deep_supervision_alone_is_reported(make_run, tmp_path):
+    summary, text = _report([make_run("deep_supervision")], tmp_path / "out")
+    assert list(summary["methods"]) == ["deep_supervision"]
+    assert "No run of method erm was given here" in text

@@ -132,7 +132,7 @@ class RunConfig(abc.ABC):
     for video and text, else of the whole network."""
     unroll: int | None = None
     """Layers of video and text that one turn of the loop over them holds. None: all, up to 16 without --remat, which
-    spares a tenth of the time on CPUs for some memory; else one."""
+    spares time on CPUs for some memory; else one."""
     mesh: str | None = None
     """Devices by axis, as in data=2,fsdp=4 (data, fsdp, tensor); None means data over all that divide the batch."""
     profile: str | None = None

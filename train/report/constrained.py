@@ -185,12 +185,15 @@ def _layers(settings: Sequence[Setting]) -> list[Block]:
 def summarise(settings: Sequence[Setting], runs: Sequence[Run]) -> dict[str, Any]:
     """Every figure of a report, ready for strict JSON: a number that is not finite is None.
 
-    ``methods`` and ``noisy_input`` describe the headline setting, the first given that holds both methods (else the
-    first): its first constrained variant and the plain one it is compared with, each number a mean over the seeds.
+    ``methods`` and ``noisy_input`` describe the headline setting, the first given that holds plain and constrained
+    training (else the first): its first constrained variant, the plain one it is compared with, and the first of deep
+    supervision, each number a mean over the seeds.
     """
-    both = [setting for setting in settings if all(setting.of(method) for method in METHODS)]
+    both = [setting for setting in settings if setting.duels()]
     main, score = (both or list(settings))[0], runs[0].score
-    chosen = {variant.method: variant for variant in reversed(main.pairs()[0]) if variant}
+    pair = (main.pairs() or [(None, None)])[0]
+    found = [variant for variant in (*pair, *main.of("deep_supervision")[:1]) if variant]
+    chosen = {method: variant for method in METHODS for variant in found if variant.method == method}
     summary = {
         "experiment": runs[0].evaluation["experiment"],
         "train_gamma": main.train_gamma,

@@ -11,11 +11,11 @@ from ..system.run_files import without_folders
 from .read import LOSS, METHODS, Run, Score
 from .record import Array, flat
 
-METHOD_NAMES = {"erm": "plain", "constrained": "constrained"}
+METHOD_NAMES = {"erm": "plain", "deep_supervision": "deep supervision", "constrained": "constrained"}
 # Where a run lies and which seed it had do not make it another variant.
 NOT_A_VARIANT = frozenset({"seed", "name", "run", "runs", "folder", "output", "root", "prepared", "method", *FREE})
-# What only the constrained method uses: two methods are compared whatever these are.
-CONSTRAINTS = ("dual", "constraints")
+# What only one method uses: two methods are compared whatever these are.
+OF_METHODS = ("dual", "constraints", "layer_weights", "rising_weights")
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,11 @@ class Variant:
         return str(self.runs[0].evaluation.get("bind", "mean"))
 
     @property
+    def form(self) -> str:
+        """How the constraints hold a loss against its bound."""
+        return str(self.runs[0].evaluation.get("form", "difference"))
+
+    @property
     def feasible_runs(self) -> int:
         """How many of the seeds ended feasible."""
         return sum(bool(run.evaluation["feasible"]) for run in self.runs)
@@ -72,6 +77,8 @@ class Variant:
         """Room below the bound as a fraction of it, (seeds, L + 1); negative where the bound is exceeded."""
         # A bound that is missing or not positive has no margin in percent.
         losses, bounds = self.stack("layer_losses"), self.stack("bounds")
+        if self.form != "difference":
+            return -self.stack("violations") if self.form == "ratio" else -np.expm1(self.stack("violations"))
         room = bounds - losses if self.bind == "mean" else -self.stack("violations")
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(bounds > 0, room / bounds, np.nan)
@@ -119,12 +126,12 @@ class Setting:
         """Variants of one method, in the order given."""
         return [variant for variant in self.variants if variant.method == method]
 
-    def pairs(self) -> list[tuple[Variant | None, Variant | None]]:
-        """Every constrained variant with the plain one it is compared with, then the plain ones that none is.
+    def pairs(self, against: str = "erm") -> list[tuple[Variant | None, Variant | None]]:
+        """Every constrained variant with the one of another method it is compared with, then those that none is.
 
         That one differs in the fewest config fields (see `unlike`), whatever the order in which runs were given.
         """
-        plain = sorted(self.of("erm"), key=lambda variant: variant.label)
+        plain = sorted(self.of(against), key=lambda variant: variant.label)
         compared: list[tuple[Variant | None, Variant | None]] = [
             (own, min(plain, key=lambda variant: len(unlike(own, variant)), default=None))
             for own in self.of("constrained")
@@ -132,9 +139,9 @@ class Setting:
         labels = {other.label for _, other in compared if other}
         return compared + [(None, variant) for variant in plain if variant.label not in labels]
 
-    def duels(self) -> list[tuple[Variant, Variant]]:
+    def duels(self, against: str = "erm") -> list[tuple[Variant, Variant]]:
         """Those of `pairs` that hold both methods, constrained first."""
-        return [(own, other) for own, other in self.pairs() if own and other]
+        return [(own, other) for own, other in self.pairs(against) if own and other]
 
     def of_input(self) -> Array:
         """The score of the noisy input itself, mean over the runs, at each test gamma."""
@@ -189,7 +196,7 @@ def identity(run: Run) -> dict[str, Any]:
 def unlike(one: Variant, other: Variant) -> dict[str, tuple[str, str]]:
     """Config fields in which two variants differ though their methods do not ask for it, with the value of each."""
     configs = [identity(variant.runs[0]) for variant in (one, other)]
-    fields = sorted(key for key in configs[0] | configs[1] if key.split(".")[0] not in CONSTRAINTS)
+    fields = sorted(key for key in configs[0] | configs[1] if key.split(".")[0] not in OF_METHODS)
     values = {field: (_text(configs[0], field), _text(configs[1], field)) for field in fields}
     return {field: both for field, both in values.items() if both[0] != both[1]}
 

@@ -14,8 +14,8 @@ from .groups import Setting, Variant
 from .record import Array
 
 # Okabe-Ito: told apart with every common colour blindness.
-COLOURS = {"erm": "#D55E00", "constrained": "#0072B2"}
-MARKERS = {"erm": "o", "constrained": "s"}
+COLOURS = {"erm": "#D55E00", "deep_supervision": "#009E73", "constrained": "#0072B2"}
+MARKERS = {"erm": "o", "deep_supervision": "^", "constrained": "s"}
 LINE_STYLES = ("-", "--", ":", "-.")
 NOISY, GUIDE = "#6E6E6E", "#222222"
 # 9 inches shown at 900 px: one point of type is 1.4 px.

@@ -13,7 +13,7 @@ from ..system.run_files import way_out
 from . import record
 from .record import Array, floats
 
-METHODS = ("erm", "constrained")
+METHODS = ("erm", "deep_supervision", "constrained")
 PER_LAYER = ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness")
 PER_STEP = ("descend_share", "mean_ratio")
 SCALARS = ("train_gamma", "tolerance", "share_descending", "mean_ratio_all", "train_seconds")

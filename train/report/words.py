@@ -13,6 +13,7 @@ from .tables import capital, number
 EQUAL = 0.01
 TRAINED = {
     "erm": "plainly (erm: only the last layer's loss counts)",
+    "deep_supervision": "with fixed weights on the losses of all layers (deep supervision)",
     "constrained": "with descent constraints (every layer must lower the loss by a given fraction)",
 }
 
@@ -75,7 +76,8 @@ def compare(setting: Setting) -> str:
         sentences.append(f"No run of method {'constrained' if plain else 'erm'} was given here to compare with.")
     else:
         compared = {RMSE: _by_noise, CODES: _by_noise, LOSS: _by_loss}.get(setting.score, _by_area)
-        sentences += [compared(setting, other, own) for own, other in setting.duels()]
+        duels = [*setting.duels(), *setting.duels("deep_supervision")]
+        sentences += [compared(setting, other, own) for own, other in duels]
         alone = (
             [] if setting.score is not ACCURACY else [other for own, other in setting.pairs() if other and own is None]
         )

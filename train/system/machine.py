@@ -53,7 +53,7 @@ def keep_memory() -> bool:
     """Has glibc keep the memory that is freed, for as long as the process lives; whether it does.
 
     XLA for CPUs allocates the temporary memory of a program anew at every call. From 32 MiB on glibc maps it, which
-    zeroes every page, and unmaps it after: a tenth to a fifth of a training step. Settings of the user's own stay.
+    zeroes every page, and unmaps it after. Settings of the user's own stay.
     """
     if sys.platform != "linux" or any(name.startswith("MALLOC_") for name in os.environ):
         return False

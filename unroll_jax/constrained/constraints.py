@@ -98,7 +98,7 @@ def descent_constraints(
         descent = compare(losses[..., 1:], (1.0 - schedule).astype(losses.dtype) * before)
         if reference is None:
             return descent
-        bound = jnp.asarray(float(reference), losses.dtype)
+        bound = jnp.full_like(losses[..., :1], float(reference))
         return jnp.concatenate([compare(losses[..., :1], bound), descent], axis=-1)
 
     return violations

@@ -138,8 +138,8 @@ def resolve_proximal(phi: str | Proximal, step_size: float = 1.0) -> Proximal:
 def _indicator(y: Array, lower: float, upper: float = math.inf) -> Array:
     """0 where every entry is in [lower, upper], else infinite, also for NaN.
 
-    Of the extremes: compared entry by entry, outputs of a prox are known to XLA, which then takes most of a minute a
-    layer to fold a constant of their size.
+    Of the extremes: compared entry by entry, outputs of a prox are known to XLA, which may fold a constant of their
+    size as it compiles.
     """
     inside = jnp.min(y, axis=(-2, -1)) >= lower
     if upper < math.inf:

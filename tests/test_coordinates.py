@@ -1,0 +1,96 @@
+"""Optimisers in orthonormal coordinates, against the same optimisers on parameters that are turned by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from scipy.stats import ortho_group
+
+from unroll_jax import Sides, in_coordinates
+
+LEFT, RIGHT = ortho_group.rvs(3, random_state=0), ortho_group.rvs(4, random_state=1)
+TARGET = np.random.default_rng(2).standard_normal((2, 3, 4))
+
+
+def slope(matrix):
+    """Of a loss whose curvature differs from entry to entry."""
+    return np.arange(1.0, 13.0).reshape(3, 4) * (matrix - TARGET)
+
+
+def adam(gradient_of, start, steps=7, rate=0.05, b1=0.9, b2=0.999, eps=1e-8):
+    """Kingma and Ba (2015), Algorithm 1."""
+    x, m, v = start, np.zeros_like(start), np.zeros_like(start)
+    for t in range(1, steps + 1):
+        g = gradient_of(x)
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        x = x - rate * (m / (1 - b1**t)) / (np.sqrt(v / (1 - b2**t)) + eps)
+    return x
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("sides", [Sides(), Sides(LEFT, None), Sides(None, RIGHT), Sides(LEFT, RIGHT)], ids=str)
+def test_it_is_the_optimiser_on_turned_parameters(sides):
+    left, right = np.eye(3) if sides.left is None else LEFT, np.eye(4) if sides.right is None else RIGHT
+    start = np.ones((2, 3, 4))
+    turned = adam(lambda q: left @ slope(left.T @ q @ right) @ right.T, left @ start @ right.T)
+    rule = in_coordinates(optax.adam(0.05), {"W": sides})
+    params = {"W": jnp.asarray(start)}
+    state = rule.init(params)
+    for _ in range(7):
+        updates, state = rule.update({"W": jnp.asarray(slope(np.asarray(params["W"])))}, state, params)
+        params = optax.apply_updates(params, updates)
+    np.testing.assert_allclose(params["W"], left.T @ turned @ right, rtol=1e-10)
+    assert np.max(np.abs(np.asarray(params["W"]) - adam(slope, start))) > 0.01 or sides == Sides()
+
+
+def test_plain_gradient_descent_knows_no_coordinates():
+    params, gradient = {"W": jnp.ones((3, 4))}, {"W": jnp.arange(12.0).reshape(3, 4)}
+    rule = in_coordinates(optax.sgd(0.1), {"W": Sides(LEFT, RIGHT)})
+    updates, _ = rule.update(gradient, rule.init(params), params)
+    np.testing.assert_allclose(updates["W"], -0.1 * gradient["W"], rtol=1e-5, atol=1e-6)
+
+
+def test_what_has_no_bases_or_is_masked_out_is_left_alone():
+    params = {"a": {"b": jnp.ones(2), "c": jnp.ones((2, 3))}, "W": jnp.ones((3, 4)), "bias": jnp.ones(4)}
+    inner = optax.masked(optax.adam(0.1), {"a": True, "W": True, "bias": False})
+    rule = in_coordinates(inner, {"a": None, "W": Sides(LEFT, RIGHT), "bias": Sides(right=RIGHT)})
+    updates, state = jax.jit(rule.update)(params, rule.init(params), params)
+    np.testing.assert_allclose(updates["a"]["c"], -0.1, rtol=1e-5)
+    np.testing.assert_allclose(updates["bias"], 1.0, rtol=1e-5)  # masked: the gradient itself, turned and turned back
+    assert jax.tree.structure(state) == jax.tree.structure(inner.init(params))
+
+
+def test_weight_decay_sees_the_parameters_in_its_coordinates():
+    params = {"W": jnp.asarray(TARGET[0], jnp.float32)}
+    rule = in_coordinates(optax.add_decayed_weights(0.5), {"W": Sides(LEFT, RIGHT)})
+    updates, _ = rule.update({"W": jnp.zeros((3, 4))}, rule.init(params), params)
+    np.testing.assert_allclose(updates["W"], 0.5 * params["W"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_updates_have_the_dtype_of_their_parameters(dtype):
+    params = {"W": jnp.ones((3, 4), dtype)}
+    rule = in_coordinates(optax.adam(0.1), {"W": Sides(LEFT, RIGHT)})
+    assert rule.update(params, rule.init(params), params)[0]["W"].dtype == params["W"].dtype
+
+
+@pytest.mark.parametrize(
+    ("bases", "error", "words"),
+    [
+        ({"W": Sides(left=2 * LEFT)}, ValueError, "left must be orthonormal, but its rows' products differ"),
+        ({"W": Sides(right=RIGHT[:2])}, ValueError, r"right must be a square matrix, got shape \(2, 4\)"),
+        ({"W": Sides(left=np.full((3, 3), np.nan))}, ValueError, "left must be orthonormal"),
+        ({"W": RIGHT}, TypeError, "bases must hold Sides or None for each parameter, got ndarray"),
+        ({"W": Sides(left=RIGHT)}, ValueError, r"left is a basis of R\^4, which does not fit shape \(3, 4\)"),
+        ({"W": Sides(right=LEFT)}, ValueError, r"right is a basis of R\^3, which does not fit shape \(3, 4\)"),
+    ],
+)
+def test_bases_that_cannot_be_are_refused(bases, error, words):
+    with pytest.raises(error, match=words):
+        in_coordinates(optax.adam(0.1), bases).init({"W": jnp.ones((3, 4))})
+
+
+def test_a_left_basis_of_a_vector_is_refused():
+    with pytest.raises(ValueError, match=r"left is a basis of R\^3, which does not fit shape \(3,\)"):
+        in_coordinates(optax.adam(0.1), {"b": Sides(left=LEFT)}).init({"b": jnp.ones(3)})

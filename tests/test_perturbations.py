@@ -1,0 +1,85 @@
+"""Layers with noise on them and layers that are lost, against loops in Python."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import unroll_jax as uj
+from unroll_jax.models import UnrolledTransformer
+from unroll_jax.perturbations import layer_noise, lost_layer
+
+ROWS = jnp.asarray(np.random.default_rng(0).uniform(size=(3, 4)).astype(np.float32))
+
+
+def affine(params, y, x):
+    return params * y + x
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("lost", [0, 1, 3])
+def test_a_lost_layer_is_the_loop_without_it(tied, lost):
+    params, x = jnp.float32(0.5) if tied else jnp.array([0.5, 2.0, -1.0]), 0.1 * ROWS
+    last, trace = jax.jit(
+        lambda lost: uj.unroll(
+            affine, params, ROWS, x, num_layers=3, tied=tied, record=lambda p, y, x: y, perturb=lost_layer(lost)
+        )
+    )(lost)
+    expected = [ROWS]
+    for layer in range(1, 4):
+        scale = params if tied else params[layer - 1]
+        expected.append(expected[-1] if layer == lost else scale * expected[-1] + x)
+    np.testing.assert_allclose(trace, jnp.stack(expected), rtol=1e-6)
+    np.testing.assert_allclose(last, expected[-1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_noise_reaches_the_next_layer_and_the_record(remat):
+    key = jax.random.key(3)
+    perturb = layer_noise(key, 0.1)
+    last, trace = uj.unroll(
+        affine, 0.5, ROWS, 0.0, num_layers=3, record=lambda p, y, x: y, perturb=perturb, remat=remat
+    )
+    y, seen = ROWS, []
+    for layer in range(1, 4):
+        y = perturb(jnp.int32(layer), y, 0.5 * y)
+        seen.append(y)
+    np.testing.assert_allclose(trace[1:], jnp.stack(seen), rtol=1e-5)
+    np.testing.assert_allclose(last, y, rtol=1e-5)
+    np.testing.assert_allclose(trace[0], ROWS)
+
+
+def test_noise_has_the_scale_given_and_is_drawn_anew_for_each_layer_and_leaf():
+    zeros = {"a": jnp.zeros((100, 200)), "b": jnp.zeros((100, 200), jnp.bfloat16)}
+    draws = [layer_noise(jax.random.key(0), 2.0)(jnp.int32(layer), None, zeros) for layer in (1, 2)]
+    flat = np.stack([np.asarray(leaf, np.float32).ravel() for draw in draws for leaf in jax.tree.leaves(draw)])
+    np.testing.assert_allclose(flat.mean(axis=1), 0.0, atol=0.06)
+    np.testing.assert_allclose(np.cov(flat), 4.0 * np.eye(4), atol=0.12)
+    assert draws[0]["b"].dtype == jnp.bfloat16
+
+
+def test_with_keys_of_rows_a_row_has_the_same_noise_in_any_batch():
+    keys = jax.random.split(jax.random.key(0), 3)
+    whole = layer_noise(keys, 1.0)(jnp.int32(2), None, ROWS)
+    part = layer_noise(keys[1:], 1.0)(jnp.int32(2), None, ROWS[1:])
+    np.testing.assert_array_equal(whole[1:], part)
+    assert np.unique(np.asarray(whole - ROWS)).size == ROWS.size
+
+
+def test_the_unrolled_transformer_takes_perturbations():
+    model = UnrolledTransformer(dim=4, num_layers=2)
+    tokens = ROWS[None]
+    params = model.init(jax.random.key(0), tokens)
+    plain, lost, noisy = (
+        model.apply(params, tokens, perturb=perturb)
+        for perturb in (None, lost_layer(2), layer_noise(jax.random.key(1), 0.1))
+    )
+    np.testing.assert_allclose(lost[2], plain[1], rtol=1e-6)
+    np.testing.assert_allclose(lost[1], plain[1], rtol=1e-6)
+    assert np.all(np.max(np.abs(noisy - plain), axis=(1, 2, 3))[1:] > 0.01)
+
+
+@pytest.mark.parametrize("scale", [-0.1, float("nan"), float("inf")])
+def test_a_scale_that_cannot_be_is_refused(scale):
+    with pytest.raises(ValueError, match=f"scale must be finite and at least 0, got {scale}"):
+        layer_noise(jax.random.key(0), scale)

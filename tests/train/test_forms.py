@@ -1,0 +1,135 @@
+"""Constraints as ratios, proxy constraints and deep supervision: the gradient of a step against NumPy."""
+
+import jax
+import numpy as np
+import pytest
+
+from tests.train.ladder import Ladder, batches
+from train.config.errors import UserError
+from train.step import first_state, train_step
+
+MULTIPLIERS, KEPT = (0.5, 2.0, 1.0), 0.4 * (1 - np.array([0.2, 0.05]))
+CASES = {
+    "difference": {},
+    "difference, proxy": {"constraints.proxy": True},
+    "ratio": {"constraints.form": "ratio"},
+    "ratio, proxy": {"constraints.form": "ratio", "constraints.proxy": True},
+    "log_ratio": {"constraints.form": "log_ratio"},
+    "log_ratio, proxy": {"constraints.form": "log_ratio", "constraints.proxy": True},
+    "another first": {"constraints.first_alpha": 0.9},
+}
+SUPERVISED = {
+    "erm": ((0.1,), False, [0.0, 0.0, 1.0]),
+    "deep_supervision": ((0.3,), False, [0.0, 0.3, 1.0]),
+    "deep_supervision, rising": ((0.3,), True, [0.0, 0.3, 1.0]),
+}
+
+
+@pytest.fixture(scope="module")
+def steps(changed):
+    """Of one step for every case: losses of the samples, their slopes in the weights, metrics; all of one program."""
+    data = batches(1, 8)[0]
+    fields = {"batch_size": 8, "dual.start": MULTIPLIERS, "constraints.reference": 0.4, "constraints.alpha": (0.6,)}
+    configs = {name: changed(**fields, **one) for name, one in CASES.items()}
+    for name, (weights, rising, _) in SUPERVISED.items():
+        configs[name] = changed(
+            **fields, method=name.split(",")[0], layer_weights=weights, rising_weights=rising, accumulate=2
+        )
+
+    def found(config):
+        task = Ladder(config)
+        state, losses = first_state(task), lambda params: task.losses(params, data, None)[0]
+        return losses(state.params), jax.jacrev(losses)(state.params), train_step(task, state, data)[1]
+
+    return jax.device_get(jax.jit(lambda: {name: found(config) for name, config in configs.items()})())
+
+
+def _violations(name, f):
+    """(8, 3) of every sample, and their slopes (8, 3, 3) in its losses."""
+    f = f.astype(np.float64)
+    kept = np.array([0.1 * 0.8, KEPT[1]]) if name == "another first" else KEPT
+    losses, bounds = f, np.column_stack([np.full(8, 0.4), kept * f[:, :-1]])
+    in_loss, in_bound = np.ones((8, 3)), -np.ones((8, 3))
+    violations = losses - bounds
+    if name.startswith("ratio"):
+        violations, in_loss, in_bound = losses / bounds - 1, 1 / bounds, -losses / bounds**2
+    if name.startswith("log_ratio"):
+        violations, in_loss, in_bound = np.log(losses / bounds), 1 / losses, -1 / bounds
+    slopes = np.zeros((8, 3, 3))
+    for l in range(3):  # noqa: E741
+        slopes[:, l, l] = in_loss[:, l]
+        if l > 0 and "proxy" not in name:
+            slopes[:, l, l - 1] = in_bound[:, l] * kept[l - 1]
+    return violations, slopes
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_violations_and_gradient_are_those_of_numpy(steps, name):
+    f, in_params, metrics = steps[name]
+    violations, slopes = _violations(name, f)
+    np.testing.assert_allclose(metrics.objective.violations, violations.mean(axis=0), rtol=1e-4, atol=1e-5)
+    weights = np.einsum("c,scl->sl", np.array(MULTIPLIERS), slopes) / 8
+    weights[:, -1] += 1 / 8
+    gradient = np.tensordot(weights / (1 + sum(MULTIPLIERS)), in_params.astype(np.float64), axes=2)
+    np.testing.assert_allclose(metrics.grad_norm, np.linalg.norm(gradient), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", SUPERVISED)
+def test_deep_supervision_is_a_fixed_sum_of_losses_also_in_parts(steps, name):
+    f, in_params, metrics = steps[name]
+    weights = np.array(SUPERVISED[name][2])
+    np.testing.assert_allclose(metrics.value, f.mean(axis=0) @ weights, rtol=1e-5)
+    gradient = np.tensordot(np.tile(weights / 8, (8, 1)), in_params.astype(np.float64), axes=2)
+    np.testing.assert_allclose(metrics.grad_norm, np.linalg.norm(gradient), rtol=1e-4)
+    assert np.all(metrics.objective.multipliers == np.array(MULTIPLIERS)), "multipliers move without constraints"
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "weights", "rising", "expected"),
+    [
+        (4, (0.1,), False, (0.0, 0.1, 0.1, 0.1, 1.0)),
+        (4, (0.1, 0.2, 0.3), False, (0.0, 0.1, 0.2, 0.3, 1.0)),
+        (4, (0.6,), True, (0.0, 0.1, 0.3, 0.6, 1.0)),
+        (1, (0.1,), True, (0.0, 1.0)),
+    ],
+)
+def test_weights_of_layers(changed, num_layers, weights, rising, expected):
+    config = changed(method="deep_supervision", layer_weights=weights, rising_weights=rising)
+    np.testing.assert_allclose(config.loss_weights(num_layers), expected, rtol=1e-12)
+
+
+def test_all_is_a_run_of_each_method_and_each_stands_on_its_own(changed):
+    config = changed(method="all", layer_weights=(0.5,), out="runs/x")
+    config.check()
+    variants = dict(config.variants())
+    assert list(variants) == ["erm", "deep_supervision", "constrained"]
+    assert [one.method for one in variants.values()] == list(variants)
+    for variant in variants.values():
+        variant.check()
+    assert variants["deep_supervision"].layer_weights == (0.5,)
+    assert set(changed(method="deep_supervision").tunables()) == {"primal-rate", "layer-weight"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"layer_weights": (0.5,)}, "--layer-weights .* has no effect without --method deep_supervision"),
+        ({"rising_weights": True}, "--rising-weights has no effect without --method deep_supervision"),
+        ({"method": "all", "layer_weights": (-0.5,)}, "--layer-weights must be finite and at least 0"),
+        ({"method": "all", "layer_weights": ()}, "--layer-weights must be one number or more"),
+        ({"method": "all", "layer_weights": (0.1, 0.2)}, "--layer-weights must be one number, or one for each layer"),
+        ({"constraints.form": "ratio", "constraints.scale": True}, "--constraints.scale must be left out with"),
+        ({"constraints.first_alpha": 0.0}, r"--constraints.first-alpha must be in \(0, 1\), or None, got 0.0"),
+        (
+            {"constraints.first_alpha": 0.5, "constraints.alpha": (0.1, 0.2)},
+            "--constraints.first-alpha must be None where --constraints.alpha has a number a layer",
+        ),
+        ({"layer_noise": -1.0}, "--layer-noise must be finite and at least 0"),
+        ({"test_layer_noises": (0.1, 0.1)}, "--test-layer-noises must be positive and finite, each once"),
+        ({"test_layer_noises": (0.0,)}, "--test-layer-noises must be positive"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_options_that_do_not_fit_are_refused(changed, fields, words):
+    with pytest.raises(UserError, match=words):
+        changed(**fields).check()
