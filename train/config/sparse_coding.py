@@ -41,7 +41,7 @@ class SparseCodingConfig(PerturbedConfig):
     train_gamma: float = 0.0
     """Noise of training on the images: its standard deviation over that of clean train pixels. Codes to be reached
     stay those of the clean image."""
-    test_gammas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0)
+    test_gammas: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
     """Noise levels of the evaluation, in the same unit; the training level is added when missing."""
     test_layer_noises: tuple[float, ...] = (0.1, 0.2)
     """Standard deviations of Gaussian noise on every layer's output in the evaluation, level by level, at the noise of
@@ -50,8 +50,8 @@ class SparseCodingConfig(PerturbedConfig):
     """Evaluate with each layer left out in turn, at the noise of training on the input."""
     data: CodeConfig = dataclasses.field(default_factory=CodeConfig)
     model: ListaConfig = dataclasses.field(default_factory=ListaConfig)
-    primal: PrimalConfig = dataclasses.field(default_factory=lambda: PrimalConfig(learning_rate=1e-3))
-    constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: ConstraintConfig(alpha=(0.1,)))
+    primal: PrimalConfig = dataclasses.field(default_factory=lambda: PrimalConfig(learning_rate=3e-3))
+    constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: ConstraintConfig(alpha=(0.2,)))
 
     def check(self) -> None:
         """Checks every number against what the task allows."""

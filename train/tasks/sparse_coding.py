@@ -101,7 +101,7 @@ class SparseCodingTask(Task):
         return SparseCodingTask(config, self.data)
 
     def init(self, key: jax.Array) -> Params:
-        """Parameters of ISTA: no part of them is drawn."""
+        """Those of ISTA, from whatever key, or noise."""
         return dict(self.model.init(key, jnp.zeros((1, self.model.dim))))
 
     def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[CodeBatch]:
@@ -140,9 +140,10 @@ class SparseCodingTask(Task):
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
         """Relative errors at every noise level, with disturbed layers, and of what needs no training."""
         del folder
-        config, ista = self.config, self.init(jax.random.key(0))
-        gammas = {gamma: self.split_losses(params, "test", Trial(gamma)) for gamma in config.noise_levels}
-        at_training = gammas[float(config.train_gamma)]
+        config, ista = self.config, self.ista()
+        levels = {str(gamma): Trial(gamma) for gamma in config.noise_levels}
+        gammas = {gamma: self.split_losses(params, "test", trial) for gamma, trial in levels.items()}
+        at_training = gammas[str(float(config.train_gamma))]
         figures = {
             "method": config.method,
             **noise_figures(config),
@@ -150,8 +151,9 @@ class SparseCodingTask(Task):
             "num_layers": self.num_layers,
             "seed": config.seed,
             "num_examples": len(at_training),
-            "relative_error": {str(gamma): self._relative(losses, "test") for gamma, losses in gammas.items()},
-            "ista_relative_error": {str(gamma): self.relative_error(ista, Trial(gamma)) for gamma in gammas},
+            "relative_error": {gamma: self._relative(losses, "test") for gamma, losses in gammas.items()},
+            "validation_relative_error": self.relative_errors(params, levels, split="validation"),
+            "ista_relative_error": self.relative_errors(ista, levels),
             **floors(config, self.data),
             **self.disturbed(params),
             **{f"ista_{name}": figures for name, figures in self.disturbed(ista).items()},
@@ -166,14 +168,18 @@ class SparseCodingTask(Task):
         noisy = {str(level): Trial(gamma, level) for level in sorted(config.test_layer_noises)}
         lost = {str(layer): Trial(gamma, lost=layer) for layer in layers}
         return {
-            name: {which: self.relative_error(params, trial) for which, trial in trials.items()}
+            name: self.relative_errors(params, trials)
             for name, trials in (("layer_noise_relative_error", noisy), ("lost_layer_relative_error", lost))
             if trials
         }
 
-    def relative_error(self, params: Params, trial: Trial) -> float:
-        """On the test split: the mean of |z_L - z*|^2 over that of |z*|^2."""
-        return self._relative(self.split_losses(params, "test", trial), "test")
+    def relative_errors(self, params: Params, trials: Mapping[str, Trial], *, split: str = "test") -> dict[str, float]:
+        """On a split, trial by trial: the mean of |z_L - z*|^2 over that of |z*|^2."""
+        return {name: self._relative(self.split_losses(params, split, trial), split) for name, trial in trials.items()}
+
+    def ista(self) -> Params:
+        """Parameters with which layers are steps of ISTA."""
+        return dict(self.model.clone(noise=None).init(jax.random.key(0), jnp.zeros((1, self.model.dim))))
 
     def found(self) -> Row:
         """Spread of the pixels, size of the codes, and how many images there are."""
