@@ -9,7 +9,7 @@ from PIL import Image
 from tests.sparse_coding.conftest import BLOBS, SPARSITY, lasso
 from train.config.data import CodeConfig
 from train.config.errors import UserError
-from train.data import cifar10, codes, generated
+from train.data import codes
 from train.data.lasso import fista, lasso_codes, make_dictionary
 from train.data.pictures import LabelledImages, PictureSet
 from train.data.prepare import Source
@@ -71,7 +71,7 @@ def colours(monkeypatch):
         "test": LabelledImages(labels[:20], lambda numbers: images[40:][numbers]),
     }
     opened = lambda root, log: contextlib.nullcontext(PictureSet(("a", "b"), (4, 4, 3), splits))  # noqa: E731
-    monkeypatch.setitem(codes.SOURCES, "digits", Source(lambda root: "colours", opened))
+    monkeypatch.setitem(codes.IMAGES, "digits", Source(lambda root: "colours", opened))
     return images
 
 
@@ -79,7 +79,11 @@ def test_prepared_images_are_grey_with_the_codes_of_the_dictionary_beside_them(c
     log: list[str] = []
     config = CodeConfig(dictionary="random", sparsity=0.2, validation_share=0.25, prepared=str(tmp_path))
     data = codes.load(config, log=log.append)
-    assert {split: data.num_examples(split) for split in data.square_norms} == {"train": 30, "validation": 10, "test": 20}
+    assert {split: data.num_examples(split) for split in data.square_norms} == {
+        "train": 30,
+        "validation": 10,
+        "test": 20,
+    }
     assert data.dictionary.shape == (19, 16)  # 1.2 times 16
     test = data.whole("test")
     np.testing.assert_allclose(test.images, np.round(colours[40:] @ GREY).reshape(20, 16), atol=1)
@@ -123,7 +127,3 @@ def test_greys_are_those_of_pillow():
 def test_matrices_come_back_from_text():
     matrix = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
     np.testing.assert_array_equal(codes.from_text(codes.to_text(matrix), width=5), matrix)
-
-
-def test_sources_are_the_digits_and_cifar10():
-    assert codes.SOURCES == {"digits": generated.DIGITS, "cifar10": cifar10.CIFAR10}

@@ -7,7 +7,6 @@ from .basic import Basic
 
 VideoSource = Literal["photos", "frames", "file"]
 ImageSource = Literal["digits", "cifar10", "image_folder"]
-CodeSource = Literal["digits", "cifar10"]
 SceneSource = Literal["shapes", "camvid", "cityscapes"]
 TextSource = Literal["verdicts", "imdb", "sst2", "mnli", "table"]
 
@@ -46,15 +45,17 @@ class ImageConfig:
 class CodeConfig:
     """Which images to code and in which dictionary, and where images and their codes are kept once prepared."""
 
-    source: Basic[CodeSource] = "digits"
-    """digits: 8x8 grey digits, no files needed. cifar10: its images in grey, of the binary version, as archive or
-    folder; downloaded where no root is given."""
+    source: Basic[ImageSource] = "digits"
+    """digits: 8x8 grey digits, no files needed. cifar10: the binary version, as archive or folder; downloaded where no
+    root is given. image_folder: a folder or tar archive with train/CLASS/NAME.png and test/CLASS/NAME.png (or jpg).
+    Colours become grey."""
     root: Basic[str | None] = None
     """Where the original files are; digits need none."""
     prepared: str | None = None
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
     validation_share: float = 0.1
-    """Share of the train images held out for validation, the same ones every time; digits keep their own."""
+    """Share of the train images held out for validation, the same ones every time; digits, and a folder with a
+    validation split, keep their own."""
     dictionary: Basic[Literal["learned", "random", "cosine"]] = "learned"
     """learned: from the train images, by scikit-learn, which takes long for large images. random: Gaussian atoms of
     unit length, the same ones every time. cosine: sampled cosines, in which ISTA converges fast."""

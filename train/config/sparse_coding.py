@@ -65,7 +65,9 @@ class SparseCodingConfig(PerturbedConfig):
         )
         check_depth(self, self.model.num_layers)
         digits = data.source == "digits"
-        check_used(self, SparseCodingConfig(), [("data.validation-share", "--data.source cifar10", not digits)])
+        check_used(
+            self, SparseCodingConfig(), [("data.validation-share", "--data.source cifar10 or image_folder", not digits)]
+        )
 
     def label(self) -> str:
         """Source, method, depth, noise and seed."""

@@ -11,16 +11,14 @@ from PIL import Image
 
 from ..config.data import CodeConfig
 from ..config.errors import UserError
-from . import cifar10, generated
 from .files import Log
-from .images import three_splits
+from .images import IMAGES, three_splits
 from .lasso import lasso_codes, make_dictionary
 from .pictures import LabelledImages, PictureSet
-from .prepare import Kind, Originals, Record, Source, origin, prepare_from
+from .prepare import Kind, Originals, Record, origin, prepare_from
 from .reader import Dataset, Records, open_prepared
 from .splits import SPLITS, check_share
 
-SOURCES: dict[str, Source[PictureSet[LabelledImages]]] = {"digits": generated.DIGITS, "cifar10": cifar10.CIFAR10}
 CODES = Kind("codes", "1.0.0")
 OVERCOMPLETE = 1.2  # atoms per pixel where nothing is said (Hadou et al. 2023)
 
@@ -71,7 +69,7 @@ def prepare(config: CodeConfig, *, log: Log = print) -> Path:
     check_share(config.validation_share)
     size = "all" if config.atoms is None else str(config.atoms)
     options = [f"{config.validation_share:g}", config.dictionary, size, f"{config.sparsity:g}"]
-    return prepare_from(SOURCES, config, CODES, _code_records, options=options, log=log)
+    return prepare_from(IMAGES, config, CODES, _code_records, options=options, log=log)
 
 
 def to_grey(image: np.ndarray) -> np.ndarray:
