@@ -253,4 +253,18 @@ FAULTS: list[Fault] = [
         "        cost = 1.0 * cost\n",
         "tests/constrained/test_slacks.py",
     ),
+    Fault(
+        "a proxy lets the gradient through",
+        "unroll_jax/constrained/constraints.py",
+        "jax.lax.stop_gradient(losses[..., :-1]) if proxy",
+        "losses[..., :-1] if proxy",
+        "tests/constrained/test_forms.py",
+    ),
+    Fault(
+        "the excess of a log-ratio is its logarithm",
+        "unroll_jax/constrained/forms.py",
+        "else jnp.expm1(violations)",
+        "else violations",
+        "tests/constrained/test_forms.py",
+    ),
 ]

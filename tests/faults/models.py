@@ -154,4 +154,32 @@ FAULTS: list[Fault] = [
         "compute = self.param_dtype if self.dtype is None else self.dtype",
         "tests/models/test_unrolled_transformer.py",
     ),
+    Fault(
+        "updates are turned by the transposed basis",
+        "unroll_jax/coordinates.py",
+        "...j,jk->...k",
+        "...j,kj->...k",
+        "tests/test_coordinates.py",
+    ),
+    Fault(
+        "noise on layers is the same for all of them",
+        "unroll_jax/perturbations.py",
+        "_normal(key, (layer, place), leaf)",
+        "_normal(key, (place,), leaf)",
+        "tests/test_perturbations.py",
+    ),
+    Fault(
+        "a lost layer is the one before",
+        "unroll_jax/perturbations.py",
+        "jnp.where(layer == lost, old, new)",
+        "jnp.where(layer == lost - 1, old, new)",
+        "tests/test_perturbations.py",
+    ),
+    Fault(
+        "a token without others attends to all",
+        "unroll_jax/energies/unrolled_layer.py",
+        "weights = jnp.where(seen, weights, 0.0)",
+        "pass",
+        "tests/models/test_unrolled_transformer.py",
+    ),
 ]

@@ -250,4 +250,18 @@ FAULTS: list[Fault] = [
         "    pass\n",
         "tests/train/test_trackers.py",
     ),
+    Fault(
+        "deep supervision weighs the last layer alone",
+        "train/config/constraints.py",
+        "(weights if self.supervises else (0.0,) * len(before))",
+        "(0.0,) * len(before)",
+        "tests/train/test_forms.py",
+    ),
+    Fault(
+        "margins of layers are those of the first",
+        "train/config/constraints.py",
+        "(self.first_alpha, *alphas[1:])",
+        "(self.first_alpha,) * len(alphas)",
+        "tests/train/test_forms.py",
+    ),
 ]

@@ -73,6 +73,32 @@ def test_parameters_are_stacked_by_layer_and_layer_0_is_the_input():
     np.testing.assert_array_equal(np.asarray(jax.jit(model.apply)(params, x))[0], x)
 
 
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("masked", [False, True])
+def test_without_self_loops_tokens_attend_to_the_others_alone(masked):
+    model, x = random_model(param_dtype=jnp.float64, self_loops=False), normal(TOKENS, DIM)
+    params, mask = drawn(model, x), np.array([True, True, False, True, True])
+    found = jax.jit(model.apply)(params, x, mask if masked else None)
+    V, W, U = (np.asarray(leaf[0]) for leaf in params["params"]["layers"])
+    x = np.asarray(x)
+    for token in range(TOKENS):
+        others = [j for j in range(TOKENS) if j != token and (mask[j] or not masked)]
+        weights = np.exp(x[others] @ V.T @ V @ x[token])
+        mixed = weights / weights.sum() @ x[others]
+        expected = np.maximum(mixed @ (W + W.T) / 2 + x[token] @ U, 0.0)
+        np.testing.assert_allclose(found[1, token], expected, rtol=1e-10, atol=1e-12)
+
+
+def test_a_token_with_no_other_to_attend_to_is_mixed_with_nothing():
+    model, x = random_model(self_loops=False), normal(1, DIM, dtype=jnp.float32)
+    params = drawn(model, X)
+    _, _, U = (leaf[0] for leaf in params["params"]["layers"])
+    np.testing.assert_allclose(model.apply(params, x)[1], jax.nn.relu(x @ U), rtol=1e-5)
+    alone = jnp.concatenate([x, x + 1.0])
+    found = model.apply(params, alone, jnp.array([True, False]))
+    np.testing.assert_allclose(found[1, :1], jax.nn.relu(x @ U), rtol=1e-5)
+
+
 def test_the_model_is_its_layers_unrolled():
     model, x = random_model(), normal(TOKENS, DIM, dtype=jnp.float32)
     step = lambda layer, y, _: unrolled_layer(layer, y)  # noqa: E731

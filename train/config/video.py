@@ -33,6 +33,8 @@ class ModelConfig:
     """Rows of V; None means the token width."""
     attention_scale: float = 0.25
     """V starts as this times the cosine transform: the square sharpens or softens attention."""
+    self_loops: bool = True
+    """Whether frames attend to themselves. Without, noise that is stronger than in training draws no attention."""
     mixing: float = 0.2
     """W starts as this times the identity and U as the rest: how much of a layer's first output is attention's."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"

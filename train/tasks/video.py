@@ -87,6 +87,7 @@ class VideoTask(Task):
             param_dtype=self._dtype,
             remat=POLICIES[config.remat] or False,
             unroll=config.unroll,
+            self_loops=model.self_loops,
             V_init=dct(model.attention_scale),
             W_init=scaled_identity(model.mixing),
             U_init=scaled_identity(1.0 - model.mixing),

@@ -21,7 +21,11 @@ class UnrolledLayerParams(NamedTuple):
 
 
 def unrolled_layer(
-    params: UnrolledLayerParams, y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"] | None = None
+    params: UnrolledLayerParams,
+    y: Float[Array, "*batch n d"],
+    mask: Bool[Array, "*batch n"] | None = None,
+    *,
+    self_loops: bool = True,
 ) -> Float[Array, "*batch n d"]:
     r"""A layer of the unrolled transformer (UT), with weights of its own.
 
@@ -34,6 +38,9 @@ def unrolled_layer(
       params: V (k, d), W (d, d), U (d, d).
       y: tokens as rows.
       mask: which of them are real; None takes all for real. No token attends to one that is not.
+      self_loops: whether tokens attend to themselves. Noise adds |V e|^2 to a token's product with itself and nothing,
+        in the mean, to those with others: with self-loops, more noise draws attention to the noisy token itself.
+        Without, a token that has no other to attend to has Z = 0.
 
     Returns:
       Y', same shape and dtype as y.
@@ -46,8 +53,20 @@ def unrolled_layer(
     """
     check_tokens(y, dim=params.V.shape[-1])
     logits = gram(linear(y, params.V.T), compute_dtype(y))
-    if mask is not None:
-        logits = jnp.where(mask[..., None, :], logits, jnp.finfo(logits.dtype).min)
+    seen = _neighbours(y.shape[-2], mask, self_loops)
+    if seen is not None:
+        logits = jnp.where(seen, logits, jnp.finfo(logits.dtype).min)
     weights = jax.nn.softmax(logits, axis=-1).astype(y.dtype)
+    if not self_loops:
+        weights = jnp.where(seen, weights, 0.0)
     symmetric = 0.5 * (params.W + params.W.T)
     return jax.nn.relu(linear(weights @ y, symmetric) + linear(y, params.U))
+
+
+def _neighbours(n: int, mask: Bool[Array, "*batch n"] | None, self_loops: bool) -> Bool[Array, "*batch m n"] | None:
+    """Which tokens (columns) each token (row) may attend to; None for all."""
+    real = None if mask is None else mask[..., None, :]
+    if self_loops:
+        return real
+    others = ~jnp.eye(n, dtype=bool)
+    return others if real is None else others & real

@@ -31,6 +31,7 @@ class UnrolledTransformer(nn.Module):
       remat: recompute layers in the backward pass instead of storing their intermediates; a policy of
         `jax.checkpoint_policies` says which of them are stored all the same.
       unroll: layers in one iteration of the scan, see `unroll_jax.unroll`.
+      self_loops: whether tokens attend to themselves, see `unroll_jax.energies.unrolled_layer`.
       V_init: initialiser of V; the cosine transform by default (Porras-Valenzuela et al., Appendix B.2).
       W_init: initialiser of W.
       U_init: initialiser of U; with the default W the first pass averages similar tokens a little.
@@ -43,6 +44,7 @@ class UnrolledTransformer(nn.Module):
     param_dtype: Any = jnp.float32
     remat: bool | Callable[..., Any] = False
     unroll: int | None = None
+    self_loops: bool = True
     V_init: Initializer = dct()
     W_init: Initializer = scaled_identity(0.1)
     U_init: Initializer = scaled_identity(0.9)
@@ -87,7 +89,8 @@ class UnrolledTransformer(nn.Module):
         output = jnp.promote_types(x.dtype, jnp.float32)
 
         def step(layer: UnrolledLayerParams, y: jax.Array, mask: jax.Array | None) -> jax.Array:
-            return unrolled_layer(jax.tree.map(lambda leaf: leaf.astype(compute), layer), y, mask)
+            cast = jax.tree.map(lambda leaf: leaf.astype(compute), layer)
+            return unrolled_layer(cast, y, mask, self_loops=self.self_loops)
 
         def measure(layer: UnrolledLayerParams, y: jax.Array, _: Any) -> Any:
             wide = y.astype(output)
