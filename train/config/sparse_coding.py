@@ -51,7 +51,7 @@ class SparseCodingConfig(PerturbedConfig):
     data: CodeConfig = dataclasses.field(default_factory=CodeConfig)
     model: ListaConfig = dataclasses.field(default_factory=ListaConfig)
     primal: PrimalConfig = dataclasses.field(default_factory=lambda: PrimalConfig(learning_rate=3e-3))
-    constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: ConstraintConfig(alpha=(0.2,)))
+    constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: ConstraintConfig(alpha=(0.15,)))
 
     def check(self) -> None:
         """Checks every number against what the task allows."""
@@ -64,10 +64,8 @@ class SparseCodingConfig(PerturbedConfig):
             ("data.validation-share", "in (0, 1)", 0.0 < data.validation_share < 1.0),
         )
         check_depth(self, self.model.num_layers)
-        digits = data.source == "digits"
-        check_used(
-            self, SparseCodingConfig(), [("data.validation-share", "--data.source cifar10 or image_folder", not digits)]
-        )
+        shared = ("data.validation-share", "--data.source cifar10 or image_folder", data.source != "digits")
+        check_used(self, SparseCodingConfig(), [shared])
 
     def label(self) -> str:
         """Source, method, depth, noise and seed."""

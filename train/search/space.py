@@ -70,7 +70,9 @@ def read_search(
     if config.out:
         check_out(config.out)
     if len(config.variants()) > 1:
-        raise UserError("a search trains one variant a trial, and this is several; pass --method constrained, erm or deep_supervision")
+        raise UserError(
+            "a search trains one variant a trial, and this is several; pass --method constrained, erm or deep_supervision"
+        )
     parameters = read_space(over, config.tunables(), grid=sampler == "grid")
     if trials is not None and not 1 <= trials <= MOST_TRIALS:
         raise UserError(f"--trials must be from 1 to {MOST_TRIALS}, got {trials}")
