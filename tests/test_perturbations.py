@@ -7,7 +7,7 @@ import pytest
 
 import unroll_jax as uj
 from unroll_jax.models import UnrolledTransformer
-from unroll_jax.perturbations import layer_noise, lost_layer
+from unroll_jax.perturbations import in_turn, layer_noise, lost_layer
 
 ROWS = jnp.asarray(np.random.default_rng(0).uniform(size=(3, 4)).astype(np.float32))
 
@@ -83,3 +83,10 @@ def test_the_unrolled_transformer_takes_perturbations():
 def test_a_scale_that_cannot_be_is_refused(scale):
     with pytest.raises(ValueError, match=f"scale must be finite and at least 0, got {scale}"):
         layer_noise(jax.random.key(0), scale)
+
+
+def test_in_turn_each_sees_what_the_one_before_it_made():
+    noisy, lost, layer = layer_noise(jax.random.key(0), 1.0), lost_layer(1), jnp.int32(1)
+    np.testing.assert_array_equal(in_turn(lost, noisy)(layer, ROWS, 2 * ROWS), noisy(layer, ROWS, ROWS))
+    np.testing.assert_array_equal(in_turn(noisy, lost)(layer, ROWS, 2 * ROWS), ROWS)
+    np.testing.assert_array_equal(in_turn()(layer, ROWS, 2 * ROWS), 2 * ROWS)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-__all__ = ["Perturbation", "layer_noise", "lost_layer"]
+__all__ = ["Perturbation", "in_turn", "layer_noise", "lost_layer"]
 
 Perturbation = Callable[[Int[Array, ""], Any, Any], Any]
 
@@ -58,6 +58,22 @@ def lost_layer(lost: int | Int[Array, ""]) -> Perturbation:
 
     def perturb(layer: Int[Array, ""], before: Any, after: Any) -> Any:
         return jax.tree.map(lambda old, new: jnp.where(layer == lost, old, new), before, after)
+
+    return perturb
+
+
+def in_turn(*perturbations: Perturbation) -> Perturbation:
+    """Several perturbations, each of what the one before it made of the output; none changes nothing.
+
+    Example:
+      >>> import jax, unroll_jax
+      >>> lost_then_noisy = in_turn(lost_layer(2), layer_noise(jax.random.key(0), 0.1))
+    """
+
+    def perturb(layer: Int[Array, ""], before: Any, after: Any) -> Any:
+        for one in perturbations:
+            after = one(layer, before, after)
+        return after
 
     return perturb
 

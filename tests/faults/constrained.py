@@ -43,8 +43,8 @@ FAULTS: list[Fault] = [
     Fault(
         "the constraint of the embedding comes last",
         "unroll_jax/constrained/constraints.py",
-        "[losses[..., :1] - float(reference), descent]",
-        "[descent, losses[..., :1] - float(reference)]",
+        "[compare(losses[..., :1], bound), descent]",
+        "[descent, compare(losses[..., :1], bound)]",
         "tests/constrained/test_constraints.py",
     ),
     Fault(

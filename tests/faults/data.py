@@ -21,7 +21,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "noise of video has gamma for its deviation and not its variance",
-        "train/tasks/video.py",
+        "train/tasks/video_noise.py",
         "return clean + jnp.sqrt(jnp.asarray(variance, clean.dtype)) * jax.random.normal",
         "return clean + jnp.asarray(variance, clean.dtype) * jax.random.normal",
         "tests/train/test_evaluate.py tests/train/test_state.py",

@@ -21,7 +21,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "every batch of an evaluation has the same noise",
-        "train/tasks/video.py",
+        "train/tasks/video_noise.py",
         "key = jax.random.fold_in(jax.random.key(NOISE_SEED), index)",
         "key = jax.random.fold_in(jax.random.key(NOISE_SEED), 0)",
         "tests/train/test_evaluate.py",
@@ -32,6 +32,20 @@ FAULTS: list[Fault] = [
         "np.min(deads, axis=0)",
         "np.max(deads, axis=0)",
         "tests/train/test_evaluate.py tests/train/test_health.py",
+    ),
+    Fault(
+        "the linear layer that models are judged by takes a mean's noise for none",
+        "train/tasks/video_floors.py",
+        "mean = _wiener(across, variance / length)",
+        "mean = _wiener(across, 0.0)",
+        "tests/train/test_video_floors.py",
+    ),
+    Fault(
+        "the linear layer that models are judged by is fitted on the test split",
+        "train/tasks/video_floors.py",
+        'fit_linear(data.examples("train", batch_size=BATCH_SIZE)',
+        'fit_linear(data.examples("test", batch_size=BATCH_SIZE)',
+        "tests/train/test_video_floors.py",
     ),
     Fault(
         "complementary slackness is of the stated bounds",

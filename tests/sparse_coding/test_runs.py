@@ -15,7 +15,7 @@ from train.main import fit
 from train.report.kinds import write_report
 
 pytestmark = pytest.mark.xdist_group("sparse-coding")
-FLOORS = ("ista", "fista", "linear")
+FLOORS = ("ISTA", "FISTA", "linear map")
 
 
 def quiet(line):
@@ -38,8 +38,9 @@ def test_evaluations_hold_errors_under_noise_with_disturbed_layers_and_without_t
     for folder in folders:
         found = json.loads((folder / "evaluation.json").read_text())
         levels = {"0.0", "0.5"}
-        for name in ("", "validation_", *(f"{name}_" for name in FLOORS)):
-            assert set(found[f"{name}relative_error"]) == levels, name
+        assert all(set(found[name]) == levels for name in ("relative_error", "validation_relative_error"))
+        assert {name: set(errors) for name, errors in found["floors"].items()} == dict.fromkeys(FLOORS, levels)
+        assert found["floor_shares"] == dict.fromkeys(FLOORS, 1.0)
         for name in ("", "ista_"):
             assert list(found[f"{name}layer_noise_relative_error"]) == ["0.1", "0.2"]
             assert list(found[f"{name}lost_layer_relative_error"]) == ["1", "2", "3"]
@@ -47,7 +48,7 @@ def test_evaluations_hold_errors_under_noise_with_disturbed_layers_and_without_t
         assert found["parameters"] == 3 * (20 * 20 + 20 * 16 + 20)
         error = found["layer_losses"][-1] / (0.5 * BLOBS.square_norms["test"])
         assert found["relative_error"]["0.0"] == pytest.approx(error, rel=1e-5)
-        assert found["fista_relative_error"]["0.0"] < found["ista_relative_error"]["0.0"] < 1.0
+        assert found["floors"]["FISTA"]["0.0"] < found["floors"]["ISTA"]["0.0"] < 1.0
     assert any("relative error 0." in line and "of ISTA at gamma 0.0, unconstrained" in line for line in log)
 
 

@@ -68,7 +68,7 @@ SIZES = {"train": 64, "validation": 12, "test": 10}
 class Clips:
     """Stands in for `train.data.video.VideoData`: sequences of 4 frames of 4 x 4 pixels that drift over a gradient."""
 
-    num_tokens, token_dim = 4, 16
+    num_tokens, token_dim, frame_side = 4, 16, 4
 
     def __init__(self, seed: int = 0):
         generator = np.random.default_rng(seed)

@@ -15,7 +15,8 @@ from train.config.errors import UserError
 from train.loop import train
 from train.metrics import read_metrics
 from train.step import state_like
-from train.tasks.video import VideoTask, to_unit
+from train.tasks.video import VideoTask
+from train.tasks.video_noise import to_unit
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 

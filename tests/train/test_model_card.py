@@ -29,6 +29,7 @@ def exported(run):
 def test_the_model_card_tells_task_data_constraints_and_figures(run, exported):
     said, card = json.loads((exported / "config.json").read_text()), (exported / "README.md").read_text()
     evaluation = json.loads((run / "evaluation.json").read_text())
+    floors = evaluation["floors"]
     assert said["excess"] == said["validation"]["worst_excess"]
     excess = f"{abs(said['excess']):.1%} {'over' if said['excess'] > 0 else 'below'} its bound"
     sizes = ", ".join(f"{count:,} {split}" for split, count in said["found"]["sequences"].items())
@@ -38,13 +39,16 @@ def test_the_model_card_tells_task_data_constraints_and_figures(run, exported):
         f"data: photos: {sizes} sequences",
         f"feasible on the validation split (the layer furthest out is {excess})",
         f"RMSE {evaluation['rmse']['0.15']:.1f}",
-        f"Without a model: RMSE {evaluation['noisy_rmse']['0.15']:.1f} at test gamma 0.15, of the noisy input itself.",
+        f"Without a model: RMSE {evaluation['noisy_rmse']['0.15']:.1f} at test gamma 0.15, of the noisy input itself; "
+        f"{floors['linear layer']['0.15']:.1f} of linear layer; {floors['total variation']['0.15']:.1f} of total "
+        "variation.",
         "Feasibility on held-out data, constrained",
         'frames = model.predict("clip.mp4")',
     ):
         assert words in card
-    for noisy, rmse in zip(evaluation["noisy_rmse"].values(), evaluation["rmse"].values(), strict=True):
-        assert re.search(rf" {noisy:.2f} +{rmse:.2f}\n", card)
+    columns = (evaluation["noisy_rmse"], *floors.values(), evaluation["rmse"])
+    for row in zip(*(column.values() for column in columns), strict=True):
+        assert re.search(" " + " +".join(f"{value:.2f}" for value in row) + r"\n", card)
 
 
 def test_the_model_card_tells_what_is_not_feasible_not_constrained_and_not_known(run, infeasible, both, tmp_path):

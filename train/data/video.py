@@ -24,10 +24,14 @@ SHOWN = 3  # clips of a split that the log names
 
 
 class VideoData(Dataset[np.ndarray]):
-    """Prepared video: uint8 (batch, 20, 256) sequences, and the standard deviation of clean train pixels, in [0, 1]."""
+    """Prepared video: uint8 (batch, 20, 256) sequences, and the standard deviation of clean train pixels, in [0, 1].
+
+    All positions of a window of 20 frames follow each other, in the order of `patch_sequences`.
+    """
 
     num_tokens = NUM_FRAMES
     token_dim = PATCH_SIZE**2
+    frame_side = FRAME_SIZE
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

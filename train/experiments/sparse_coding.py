@@ -10,8 +10,8 @@ PAPER = "Hadou, NaderiAlizadeh, Ribeiro, Robust stochastically-descending unroll
 # As in the authors' code as far as it tells: 10 layers, batches of 512, Adam at 1e-5, multipliers once an epoch, and
 # |z_l - z*| <= 0.95 |z_(l-1) - z*| in the mean of the samples' ratios, on squares 0.95^2. Otherwise:
 # - 7,000 steps are 90 of its 5,000 epochs.
-# - Its dictionary is uniform in [0, 1], its sparsity 0.5, and its codes are 3,000 steps of ISTA too short to arrive; here
-#   atoms are Gaussian, and codes are the Lasso's solutions, which at 0.5 ISTA comes close to in 10 steps.
+# - Its dictionary is uniform in [0, 1], its sparsity 0.5, and its codes are 3,000 steps of ISTA too short to arrive.
+#   Here atoms are Gaussian, and codes are the Lasso's solutions, which at 0.5 ISTA comes close to in 10 steps.
 # - Its noise on layers follows the logarithm of a gradient's norm; here it has one strength.
 # - Its plain training has a tenth of the learning rate; here methods share the rate and the noise.
 CIFAR10 = SparseCodingConfig(

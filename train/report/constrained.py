@@ -46,7 +46,10 @@ TIGHTENED = (
     "these violations are of the bounds so tightened. At an optimum a multiplier is above zero only where its "
     "violation is zero."
 )
-CLIPS = "RMSE on held-out clips against the strength of the test noise. Bands: smallest to largest seed."
+CLIPS = (
+    "RMSE on held-out clips against the strength of the test noise. Bands: smallest to largest seed. Dashed, without "
+    "marks: what needs no network."
+)
 TEXTS = (
     "Accuracy on held-out texts against the strength of the noise on their embeddings: gamma is its standard deviation "
     "(under --noise variance: its variance) over the standard deviation of clean embeddings as training starts with "
@@ -243,6 +246,8 @@ def _variant(variant: Variant) -> dict[str, Any]:
 
 
 def _of_input(setting: Setting) -> dict[str, Any]:
-    if setting.score is not RMSE:
-        return {}
-    return {"noisy_input": {RMSE.name: dict(zip(setting.first.gammas, setting.of_input(), strict=True))}}
+    gammas = setting.first.gammas
+    floors = {name: dict(zip(gammas, scores, strict=True)) for name, scores in setting.floors().items()}
+    noisy = setting.score is RMSE
+    inputs = {"noisy_input": {RMSE.name: dict(zip(gammas, setting.of_input(), strict=True))}} if noisy else {}
+    return inputs | ({"floors": floors, "floor_shares": setting.floor_shares()} if floors else {})

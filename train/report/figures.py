@@ -35,6 +35,8 @@ BOUND = "#004166"
 LEGEND_ENTRY = 0.45  # inches that a variant's two lines take in the legend under a panel
 # Okabe-Ito again; the first is the constrained method's own.
 SERIES_COLOURS = (COLOURS["constrained"], "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+# Of what needs no network: of the same table, and of no method.
+FLOOR_COLOURS = ("#009E73", "#CC79A7")
 # A log axis for field values that span more than a decade, and for an excess above the bound itself.
 DECADE, WHOLE_BOUND = 10.0, 100.0
 GAMMAS = {RMSE: " (variance / data std)", CODES: " (deviation / data std)"}
@@ -48,8 +50,10 @@ def score_curve(settings: Sequence[Setting]) -> Figure:
     y = "accuracy on held-out texts" if score is ACCURACY else score.label
     figure, panels = setting_panels(settings, x, y, percent=score is ACCURACY)
     for axes, setting in zip(panels, settings, strict=True):
-        for (name, key), marker in zip(score.beside, "x+1", strict=False):
-            axes.plot(setting.gammas, setting.mean_of(key), f"--{marker}", color=NOISY, markersize=5, label=name)
+        if score.baseline is not None:
+            axes.plot(setting.gammas, setting.of_input(), "--x", color=NOISY, markersize=5, label="noisy input")
+        for colour, (name, scores) in zip(itertools.cycle(FLOOR_COLOURS), setting.floors().items(), strict=False):
+            axes.plot(setting.gammas, scores, "--", color=colour, label=name)
         for variant, style in styled(setting):
             draw_band(axes, setting.gammas, variant.scores(), variant, style, marked=True)
         axes.axvline(setting.train_gamma, color=GUIDE, linestyle=":", linewidth=1.2, label="training gamma")

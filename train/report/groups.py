@@ -145,11 +145,17 @@ class Setting:
 
     def of_input(self) -> Array:
         """The score of the noisy input itself, mean over the runs, at each test gamma."""
-        return self.mean_of(str(self.score.baseline))
+        return np.mean([run.values(str(run.score.baseline)) for one in self.variants for run in one.runs], axis=0)
 
-    def mean_of(self, key: str) -> Array:
-        """The mean over the runs of what evaluations hold under a key, at each test gamma."""
-        return np.mean([run.values(key) for one in self.variants for run in one.runs], axis=0)
+    def floors(self) -> dict[str, Array]:
+        """What needs no network reaches at each test gamma, by name; mean over the runs that say."""
+        said = [run.floors for one in self.variants for run in one.runs if run.floors]
+        return {name: np.mean([found[name] for found in said if name in found], axis=0) for name in (said or [{}])[0]}
+
+    def floor_shares(self) -> dict[str, float]:
+        """Of how much of the test split each of `floors` is."""
+        runs = [run for one in self.variants for run in one.runs if run.floors]
+        return {name: float(runs[0].evaluation["floor_shares"][name]) for name in self.floors()}
 
     @property
     def training_index(self) -> int:

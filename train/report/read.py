@@ -32,26 +32,13 @@ class Score(NamedTuple):
     baseline: str | None = None  # the key of the same score of the input itself
     title: str = "RMSE"  # in words and tables
     digits: int = 2
-    beside: tuple[tuple[str, str], ...] = ()  # what stands beside it, by name: its key
 
 
-RMSE = Score(
-    "rmse", "RMSE (0-255 scale)", "num_sequences", "sequences", "noisy_rmse", beside=(("noisy input", "noisy_rmse"),)
-)
+RMSE = Score("rmse", "RMSE (0-255 scale)", "num_sequences", "sequences", "noisy_rmse")
 ACCURACY = Score("accuracy", "accuracy", "num_examples", "examples", title="Accuracy (%)")
 LOSS = Score("loss", "loss of the last layer", "num_examples", "examples", title="loss")  # of a task of the user's own
 CODES = Score(
-    "relative_error",
-    "relative error of the codes",
-    "num_examples",
-    "images",
-    title="relative error",
-    digits=3,
-    beside=(
-        ("ISTA", "ista_relative_error"),
-        ("FISTA", "fista_relative_error"),
-        ("linear map", "linear_relative_error"),
-    ),
+    "relative_error", "relative error of the codes", "num_examples", "images", title="relative error", digits=3
 )
 
 
@@ -87,6 +74,12 @@ class Run(record.Run):
     def gammas(self) -> list[str]:
         """Test gammas as written in the file, in rising order; that of training is among them."""
         return sorted(self.evaluation[self.score.name], key=float)
+
+    @property
+    def floors(self) -> dict[str, Array]:
+        """What needs no network reaches at each of `gammas`, by name; nothing where the evaluation does not say."""
+        found = self.evaluation.get("floors", {})
+        return {name: floats([scores[gamma] for gamma in self.gammas]) for name, scores in found.items()}
 
     def values(self, key: str) -> Array:
         """A number or list of evaluation.json, or its number at each of `gammas`; null becomes NaN."""
@@ -155,7 +148,7 @@ def _checked(run: record.Run) -> Run:
 
 def _check_evaluation(evaluation: dict[str, Any], path: Path) -> None:
     score = _score(evaluation)
-    own = (score.name, score.tested, *(key for _, key in score.beside))
+    own = (score.name, score.tested, *filter(None, [score.baseline]))
     for key in (*OTHERS, *own, *PER_LAYER, *PER_STEP, *SCALARS, "ratio_histogram"):
         if key not in evaluation:
             raise UserError(f"{path} lacks {key!r}; {way_out(path)}")
@@ -176,11 +169,15 @@ def _check_shapes(evaluation: dict[str, Any], score: Score) -> None:
             if floats(evaluation[key]).shape != (length,):
                 raise ValueError(f"{key} must hold {length} numbers for {layers} layers, got {len(evaluation[key])}")
     floats([evaluation[key] for key in SCALARS])
-    scores = evaluation[score.name]
-    for before in (score.name, *(key for _, key in score.beside)):
-        if not scores or set(scores) != set(evaluation[before]):
-            raise ValueError(f"{score.name} and {before} must hold the same test gammas, at least one")
-        floats([*evaluation[before].values(), *map(float, scores)])
+    before = score.baseline or score.name
+    scores, inputs = evaluation[score.name], evaluation[before]
+    if not scores or set(scores) != set(inputs):
+        raise ValueError(f"{score.name} and {before} must hold the same test gammas, at least one")
+    floats([*scores.values(), *inputs.values(), *map(float, scores)])
+    for name, floor in evaluation.get("floors", {}).items():
+        if set(floor) != set(scores):
+            raise ValueError(f"the floor {name!r} must hold the test gammas of {score.name}")
+        floats([*floor.values(), evaluation["floor_shares"][name]])
     edges, counts = (floats(evaluation["ratio_histogram"][name]) for name in ("edges", "counts"))
     if edges.ndim != 1 or len(edges) < 3 or counts.shape != (layers, len(edges) - 1):
         raise ValueError(f"ratio_histogram must hold {layers} rows of one count less than edges, two at least")

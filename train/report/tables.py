@@ -9,6 +9,7 @@ import numpy as np
 
 from ..system.run_files import without_folders
 from ..system.terminal import Table
+from .floors import floor_note
 from .groups import METHOD_NAMES, Setting, Variant
 from .read import ACCURACY, CODES, LOSS, RMSE
 from .record import Array, Run, flat
@@ -22,7 +23,11 @@ BOUND = {
     "tail": " Violations and margins are of the mean over the worst samples.",
     "positive": " Violations and margins are of the mean over samples of what exceeds the bound, less the leeway.",
 }
-RELATIVE = "Mean of |z − z*|² over that of |z*|², of codes of zeros 1; ISTA and FISTA of as many steps as layers"
+# What errors are, and that lower ones are better.
+ERRORS = {
+    RMSE: "RMSE on the 0-255 scale, lower is better",
+    CODES: "Mean of |z − z*|² over that of |z*|², lower is better; of codes of zeros it is 1",
+}
 PLAIN, CONSTRAINED = METHOD_NAMES["erm"], METHOD_NAMES["constrained"]
 
 
@@ -32,7 +37,8 @@ def score_table(setting: Setting) -> Table:
         scores = [(variant.title, f"{variant.scores().mean():.4g}") for variant in setting.variants]
         return Table(f"Loss of the last layer, test split, {setting.title}", ("method", "loss"), tuple(scores))
     score, accuracy = setting.score, setting.score is ACCURACY
-    columns = {name: _numbers(setting.mean_of(key), score.digits) for name, key in score.beside}
+    without = {"noisy input": setting.of_input()} if score.baseline else {}
+    columns = {name: _numbers(scores, score.digits) for name, scores in (without | setting.floors()).items()}
     for one in setting.variants:
         scores = 100 * one.scores() if accuracy else one.scores()
         columns[with_seeds(one)] = [ranged(column, score.digits) for column in scores.T]
@@ -239,8 +245,7 @@ def _error_note(setting: Setting) -> str:
     plain = " plain: method erm, no constraints." if setting.of("erm") else ""
     several = any(len(variant.runs) > 1 for variant in setting.variants)
     seeds = " Mean over the seeds, smallest and largest in brackets." if several else ""
-    what = {RMSE: "RMSE on the 0-255 scale", CODES: RELATIVE}[setting.score]
-    return f"{what}, lower is better. * training gamma.{plain}{seeds}"
+    return f"{ERRORS[setting.score]}. * training gamma.{plain}{seeds}{floor_note(setting)}"
 
 
 def _accuracy_note(setting: Setting) -> str:

@@ -55,12 +55,14 @@ def opening(settings: Sequence[Setting], runs: Sequence[Run]) -> str:
 def floor(setting: Setting) -> str:
     """The score without training: of the noisy input, ISTA, or a class drawn at random; of a loss there is none."""
     if setting.score is RMSE:
-        gamma, rmse = setting.gammas[setting.training_index], setting.of_input()[setting.training_index]
-        return f"RMSE {_rmse(rmse)} at test gamma {gamma:g}, of the noisy input itself."
+        index = setting.training_index
+        others = "".join(f"; {_rmse(scores[index])} of {name}" for name, scores in setting.floors().items())
+        rmse = _rmse(setting.of_input()[index])
+        return f"RMSE {rmse} at test gamma {setting.gammas[index]:g}, of the noisy input itself{others}."
     if setting.score is CODES:
-        found = {name: setting.mean_of(key)[setting.training_index] for name, key in CODES.beside}
-        shown = ", ".join(f"{value:.3f} of {name}" for name, value in found.items())
-        return f"relative error {shown} at the training gamma; 1 of zeros."
+        index = setting.training_index
+        others = "".join(f"; {number(scores[index], 3)} of {name}" for name, scores in setting.floors().items())
+        return f"relative error 1 of codes of zeros{others}, at test gamma {setting.gammas[index]:g}."
     classes = setting.first.evaluation.get("class_names")
     return f"accuracy {1 / len(classes):.1%}, of a class of {len(classes)} drawn at random." if classes else ""
 
@@ -86,6 +88,7 @@ def compare(setting: Setting) -> str:
             sentences.append("One seed each: how much of this is chance is not known.")
     if rmse:
         sentences += filter(None, (_no_gain(setting, variant) for variant in setting.variants))
+    sentences += [_against_floors(setting)] * bool(setting.floors())
     return f"{capital(setting.title)}: " + " ".join(sentences)
 
 
@@ -193,7 +196,7 @@ def _better(scores: tuple[Array, Array], titles: tuple[str, str], score: Score, 
     plain, constrained = scores
     first, second = float(plain.mean()), float(constrained.mean())
     several = len(plain) > 1 and len(constrained) > 1
-    name, digits = f"mean {score.title}" if averaged or several else score.title, 3 if score is CODES else 1
+    name, digits = f"mean {score.title}" if averaged or several else score.title, _digits(score)
     figures = f"{name} {number(second, digits)} {titles[1]}, {number(first, digits)} {titles[0]}"
     if not np.isfinite([first, second]).all():
         return f"{figures}; not comparable."
@@ -230,6 +233,21 @@ def _no_gain(setting: Setting, variant: Variant) -> str:
         figures = f"RMSE {_rmse(rmse)}, noisy input {_rmse(noisy)}"
         return f"The {variant.title} model does not clean its input: {figures}."
     return ""
+
+
+def _against_floors(setting: Setting) -> str:
+    """The floors at the training noise, and which models are better than which of them."""
+    index, score, sentences = setting.training_index, setting.score, []
+    for name, scores in setting.floors().items():
+        better = [one.title for one in setting.variants if one.scores().mean(0)[index] < scores[index]]
+        words = f"better: {_joined(better)}" if better else "no model here is better"
+        sentences.append(f"{name} {number(scores[index], _digits(score))} ({words})")
+    return f"Without a network, at gamma {setting.gammas[index]:g}: {score.title} {'; '.join(sentences)}."
+
+
+def _digits(score: Score) -> int:
+    """Digits behind the point, in words."""
+    return 3 if score is CODES else 1
 
 
 def _rmse(value: float) -> str:

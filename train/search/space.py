@@ -71,7 +71,8 @@ def read_search(
         check_out(config.out)
     if len(config.variants()) > 1:
         raise UserError(
-            "a search trains one variant a trial, and this is several; pass --method constrained, erm or deep_supervision"
+            "a search trains one variant a trial, and this is several; pass --method constrained, erm or "
+            "deep_supervision"
         )
     parameters = read_space(over, config.tunables(), grid=sampler == "grid")
     if trials is not None and not 1 <= trials <= MOST_TRIALS:

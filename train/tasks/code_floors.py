@@ -8,7 +8,6 @@ import numpy as np
 from ..config.sparse_coding import SparseCodingConfig
 from ..data.codes import CodeData
 from ..data.lasso import fista
-from ..task import Row
 from .common import NOISE_SEED
 
 # Ridge penalties that the linear map is chosen among, times the number of images.
@@ -17,18 +16,18 @@ PENALTIES = tuple(10.0**power for power in range(-6, 1))
 Coder = Callable[[np.ndarray], np.ndarray]  # images (n, pixels) in [0, 1] -> codes (n, atoms)
 
 
-def floors(config: SparseCodingConfig, data: CodeData) -> Row:
-    """Relative errors on the test split at every noise level of coders that cost no more than the network.
+def floors(config: SparseCodingConfig, data: CodeData) -> dict[str, dict[str, float]]:
+    """Relative errors on the test split at every noise level of coders that cost no more than the network, by name.
 
     FISTA takes as many steps as there are layers; the linear map is fitted by least squares at the noise of training,
     with the ridge penalty that is best on the validation split. Codes of zeros have the error 1.
     """
     coders: dict[str, Coder] = {
-        "fista": lambda images: fista(images, data.dictionary, config.data.sparsity, config.model.num_layers),
-        "linear": linear_coder(data, config.train_gamma),
+        "FISTA": lambda images: fista(images, data.dictionary, config.data.sparsity, config.model.num_layers),
+        "linear map": linear_coder(data, config.train_gamma),
     }
     return {
-        f"{name}_relative_error": {str(gamma): error(coder, data, "test", gamma) for gamma in config.noise_levels}
+        name: {str(gamma): error(coder, data, "test", gamma) for gamma in config.noise_levels}
         for name, coder in coders.items()
     }
 

@@ -143,6 +143,7 @@ class SparseCodingTask(Task):
         config, ista = self.config, self.ista()
         levels = {str(gamma): Trial(gamma) for gamma in config.noise_levels}
         gammas = {gamma: self.split_losses(params, "test", trial) for gamma, trial in levels.items()}
+        found = {"ISTA": self.relative_errors(ista, levels), **floors(config, self.data)}
         at_training = gammas[str(float(config.train_gamma))]
         figures = {
             "method": config.method,
@@ -153,8 +154,8 @@ class SparseCodingTask(Task):
             "num_examples": len(at_training),
             "relative_error": {gamma: self._relative(losses, "test") for gamma, losses in gammas.items()},
             "validation_relative_error": self.relative_errors(params, levels, split="validation"),
-            "ista_relative_error": self.relative_errors(ista, levels),
-            **floors(config, self.data),
+            "floors": found,
+            "floor_shares": dict.fromkeys(found, 1.0),
             **self.disturbed(params),
             **{f"ista_{name}": figures for name, figures in self.disturbed(ista).items()},
             "parameters": num_parameters(params),
@@ -215,7 +216,7 @@ class SparseCodingTask(Task):
     def verdict(self, found: Row) -> str:
         """The relative error at the noise of training beside that of ISTA, and feasibility."""
         gamma = str(float(found["train_gamma"]))
-        own, ista = found["relative_error"][gamma], found["ista_relative_error"][gamma]
+        own, ista = found["relative_error"][gamma], found["floors"]["ISTA"][gamma]
         return f"relative error {own:.3f} against {ista:.3f} of ISTA at gamma {gamma}, {feasibility_words(found)}"
 
     def _drawn(self, batch: CodeBatch, gamma: Any, key: jax.Array) -> Drawn:

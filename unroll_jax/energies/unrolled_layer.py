@@ -57,7 +57,7 @@ def unrolled_layer(
     if seen is not None:
         logits = jnp.where(seen, logits, jnp.finfo(logits.dtype).min)
     weights = jax.nn.softmax(logits, axis=-1).astype(y.dtype)
-    if not self_loops:
+    if seen is not None and not self_loops:
         weights = jnp.where(seen, weights, 0.0)
     symmetric = 0.5 * (params.W + params.W.T)
     return jax.nn.relu(linear(weights @ y, symmetric) + linear(y, params.U))
