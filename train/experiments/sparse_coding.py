@@ -34,7 +34,7 @@ SPARSE_CODING: dict[str, Experiment] = {
         summary="10-layer LISTA on scikit-learn's digits, plain and constrained, compared",
         paper=PAPER,
         expect="relative error 0.065 constrained, 0.095 plain, of a linear map 0.36; one layer lost: 0.07 against 0.48 "
-        "(3 seeds); about a minute on 2 cores. With --model.weights ista plain layers descend too",
+        "(3 seeds); under 2 minutes on 2 cores. With --model.weights ista plain layers descend too",
     ),
     "hadou2023-cifar10": Experiment(
         config=CIFAR10,
