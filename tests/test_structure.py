@@ -20,6 +20,8 @@ PACKAGE = ROOT / "unroll_jax"
 # Ground first; a file may import from floors below. `descent` holds the types they all share.
 FLOORS = {
     "arguments": 0,
+    "coordinates": 0,
+    "perturbations": 0,
     "products": 0,
     "steps": 0,
     "conjugate_gradients": 1,
@@ -41,6 +43,7 @@ FLOORS_OF_ROOMS = {
     "constrained": {
         "losses": 0,
         "controllers": 0,
+        "forms": 0,
         "constraints": 1,
         "lagrangian": 2,
         "samples": 2,
@@ -110,8 +113,8 @@ ROOMS_OF_APPLICATION = {
     6: ("__main__", "__init__"),
     5: ("main", "search", "predict", "exporting"),
     4: ("loop", "evaluate", "tasks", "report", "plan", "weights", "model_card"),
-    3: ("step", "optimizers", "constraints", "checkpoint", "runs", "metrics", "data", "options"),
-    2: ("task", "numbers", "trackers", "parsing", "registry", "sharding", "system", "experiments"),
+    3: ("step", "constraints", "checkpoint", "runs", "metrics", "data", "options"),
+    2: ("task", "numbers", "optimizers", "trackers", "parsing", "registry", "sharding", "system", "experiments"),
     1: ("config",),
 }
 FLOORS_OF_APPLICATION = {room: floor for floor, rooms in ROOMS_OF_APPLICATION.items() for room in rooms}

@@ -1,5 +1,6 @@
 """The optimisers that a configuration stands for: of the parameters, with its learning rate by step; of multipliers."""
 
+import importlib
 from typing import Any
 
 import optax
@@ -9,7 +10,6 @@ from unroll_jax import constrained
 from .config.constraints import ConstrainedConfig
 from .config.errors import UserError
 from .config.run import OptimizerConfig, PrimalConfig
-from .system.machine import made_by
 
 
 def make_optimizer(
@@ -57,7 +57,7 @@ def dual_rule(config: ConstrainedConfig) -> optax.GradientTransformation:
     """The optimiser that raises the multipliers: one by name, or what a factory of the user's makes of the rate."""
     dual = config.dual
     if ":" in dual.optimizer:
-        made = made_by(dual.optimizer, dual.learning_rate, "--dual.optimizer")
+        made = _made_by(dual.optimizer, dual.learning_rate, "--dual.optimizer")
         if isinstance(made, optax.GradientTransformation):
             return made
         raise UserError(f"--dual.optimizer {dual.optimizer} made {made!r}, which is no optax gradient transformation")
@@ -66,3 +66,12 @@ def dual_rule(config: ConstrainedConfig) -> optax.GradientTransformation:
         "nu_pi": {"proportional_gain": dual.proportional_gain, "nu": dual.nu},
     }
     return constrained.dual_optimizer(dual.optimizer, dual.learning_rate, **options.get(dual.optimizer, {}))
+
+
+def _made_by(path: str, argument: Any, option: str) -> Any:
+    """What the factory MODULE:FACTORY makes of an argument; ``option`` is where its path was given."""
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)(argument)
+    except Exception as error:  # what a module or a factory of the user's raises can be anything
+        raise UserError(f"{option} {path}: cannot make it ({error!r}); pass MODULE:FACTORY") from error

@@ -69,7 +69,7 @@ def test_damaged_json_is_named(make_run, tmp_path, name, content):
     ("changes", "words"),
     [
         ({"rmse": "removed"}, "lacks 'rmse'"),
-        ({"method": "plain"}, "method 'plain' is unknown, must be one of erm, constrained"),
+        ({"method": "plain"}, "method 'plain' is unknown, must be one of erm, deep_supervision, constrained"),
         ({"num_layers": 4}, "layer_losses must hold 5 numbers for 4 layers, got 4"),
         ({"num_layers": "three"}, "num_layers must be a positive integer"),
         ({"mean_ratio": [0.9]}, "mean_ratio must hold 3 numbers"),

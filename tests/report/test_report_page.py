@@ -21,6 +21,8 @@ from train.report.panels import COLOURS
 from train.report.read import read_runs
 from train.system.machine import environment
 
+METHODS = ("erm", "constrained")
+
 FIGURES = ["layer_losses", "multipliers", "ood_curve", "ratios", "training_loss"]
 
 
@@ -48,7 +50,7 @@ class _Page(HTMLParser):
 
 
 def _settings(make_run, *, layers=(3,), seeds=(0,)):
-    return group(read_runs([make_run(m, num_layers=n, seed=s) for n in layers for s in seeds for m in COLOURS]))
+    return group(read_runs([make_run(m, num_layers=n, seed=s) for n in layers for s in seeds for m in METHODS]))
 
 
 def _lines(axes):

@@ -70,7 +70,11 @@ def test_a_bad_value_is_refused_by_its_option_and_value(changed, field, value):
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("method", "constraint", "--method must be 'erm' or 'constrained' or 'both', got 'constraint'"),
+        (
+            "method",
+            "constraint",
+            "--method must be 'erm' or 'constrained' or 'deep_supervision' or 'both' or 'all', got 'constraint'",
+        ),
         ("steps", "5", "--steps must be a whole number, got '5'"),
         ("seed", 1.5, "--seed must be a whole number, got 1.5"),
         ("steps", True, "--steps must be a whole number, got True"),

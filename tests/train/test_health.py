@@ -79,7 +79,7 @@ def measured(changed):
 
     def measure(batches, layer):
         class OneLayer(VideoTask):
-            def outputs(self, params, noisy, record):
+            def outputs(self, params, noisy, record, perturb=None):
                 return jax.tree.map(lambda *layers: jnp.stack(layers), record(noisy), record(layer(noisy)))
 
         data = Batches(1.0, *batches[0].shape[1:])

@@ -151,7 +151,8 @@ def test_parameters_that_overflow_are_never_saved(loop, changed, tmp_path):
 
 def test_a_run_that_collapses_stops_after_two_validations_and_says_why(loop, changed, tmp_path):
     # A step of 3 a weight silences every ReLU.
-    loop(changed(steps=20, method="erm", **{"primal.learning_rate": 3.0, "primal.warmup_share": 0.0}))
+    rates = {"primal.basis": "pixels", "primal.learning_rate": 3.0, "primal.warmup_share": 0.0}
+    loop(changed(steps=20, method="erm", **rates))
     status = _status(tmp_path)
     assert status["state"] == "stopped"
     assert 4 <= status["steps"] < 20

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.fft import dctn
 
 from train.step import init_state, jit_step
 from train.tasks.video import VideoTask
@@ -29,6 +30,7 @@ VARIANTS = {
         "constraints.resilience": 0.2,
         "constraints.alpha": (0.5, 0.6),
     },
+    "Adam on pixels": {"primal.basis": "pixels"},
 }
 
 
@@ -127,11 +129,22 @@ def _adam_step(config, step, params, gradients, moments):
     else:
         share = 0.5 * (1 + np.cos(np.pi * (step - warmup) / (config.steps - warmup)))
     rate, new_params, new_moments = config.primal.learning_rate * share, [], []
-    for leaf, gradient, old in zip(params, gradients, moments, strict=True):
-        update, new = _adam(gradient, old, step + 1)
+    for name, leaf, gradient, old in zip(params._fields, params, gradients, moments, strict=True):
+        left, right = _bases(config, name, leaf.shape)
+        update, new = _adam(left @ gradient @ right.T, old, step + 1)
+        update = left.T @ update @ right
         new_params.append(jnp.asarray(np.asarray(leaf, np.float64) - rate * update, jnp.float32))
         new_moments.append(new)
     return type(params)(*new_params), new_moments
+
+
+def _bases(config, name, shape):
+    """Of the two sides of a weight: the cosine transform of a square patch where they stand for pixels."""
+    side = round(np.sqrt(shape[-1]))
+    cosine = dctn(np.eye(shape[-1]).reshape(-1, side, side), norm="ortho", axes=(1, 2)).reshape(shape[-1], -1).T
+    pixels = np.eye(shape[-1])
+    both = pixels if config.primal.basis == "pixels" else cosine
+    return (np.eye(shape[-2]) if name == "V" else both), both
 
 
 def _zeros(params):

@@ -5,7 +5,6 @@ JAX is imported where it is asked, so that a command line that is refused does n
 
 import contextlib
 import ctypes
-import importlib
 import logging
 import math
 import os
@@ -198,15 +197,6 @@ def profiling(profile: Profile | None, folder: Path, log: Log) -> Iterator[Profi
         yield profiler
     finally:
         profiler.end()
-
-
-def made_by(path: str, argument: Any, option: str) -> Any:
-    """What the factory MODULE:FACTORY makes of an argument; ``option`` is where its path was given."""
-    module, _, name = path.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)(argument)
-    except Exception as error:  # what a module or a factory of the user's raises can be anything
-        raise UserError(f"{option} {path}: cannot make it ({error!r}); pass MODULE:FACTORY") from error
 
 
 def _version(package: str) -> str:

@@ -10,9 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8, UInt32
 
-from unroll_jax import Sides
-from unroll_jax.energies import UnrolledLayerParams, cosine_dictionary
-from unroll_jax.models import UnrolledTransformer, dct, scaled_identity
+from unroll_jax.models import UnrolledTransformer, cosine_bases, dct, scaled_identity
 from unroll_jax.perturbations import Perturbation, in_turn, layer_noise, lost_layer
 
 from ..config.errors import UserError
@@ -90,8 +88,9 @@ class VideoTask(Task):
             U_init=scaled_identity(1.0 - model.mixing),
         )
         steps_an_epoch = max(data.num_sequences("train") // config.batch_size, 1)
+        bases = None if config.primal.basis == "pixels" else cosine_bases(data.token_dim)
         self.training = constrained_training(
-            config, num_layers=self.num_layers, steps_an_epoch=steps_an_epoch, bases=_bases(config, data.token_dim)
+            config, num_layers=self.num_layers, steps_an_epoch=steps_an_epoch, bases=bases
         )
         check_batch_size(config.batch_size, data.num_sequences("train"), "sequences")
         self._read, self._clean = on_batches(self._layers), on_batches(self._denoised)
@@ -276,16 +275,6 @@ def open_video(config: VideoConfig, log: Log) -> VideoTask:
 def video_of(config: VideoConfig, facts: Row) -> VideoTask:
     """The task that `VideoTask.facts` describes, without its data."""
     return VideoTask(config, VideoFacts(**facts))
-
-
-def _bases(config: VideoConfig, token_dim: int) -> Any:
-    """What the entries of the model's weights stand for to the optimiser; None for what they are stored as."""
-    if config.primal.basis == "pixels":
-        return None
-    cosine = cosine_dictionary(token_dim, token_dim)
-    layer: Any = UnrolledLayerParams
-    sides = Sides(cosine, cosine)
-    return {"params": {"layers": layer(V=Sides(right=cosine), W=sides, U=sides)}}
 
 
 def _sample_losses(y: Clips, clean: Clips) -> Float[Array, "batch"]:

@@ -18,7 +18,7 @@ from unroll_jax.models.opteq_base import WAYS
 from unroll_jax.models.parts import BehindStem
 from unroll_jax.models.segmenters import DeepOptEqSegmenter, FullyConvolutionalNetwork
 from unroll_jax.models.unrolled_classifier import TokenEmbeddings, UnrolledClassifier
-from unroll_jax.models.unrolled_transformer import UnrolledTransformer
+from unroll_jax.models.unrolled_transformer import UnrolledTransformer, cosine_bases
 
 __all__ = [
     "ACTIVATIONS",
@@ -42,6 +42,7 @@ __all__ = [
     "UnrolledClassifier",
     "UnrolledTransformer",
     "cosine_atoms",
+    "cosine_bases",
     "dct",
     "scaled_identity",
 ]

@@ -8,12 +8,14 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
+from unroll_jax.coordinates import Sides
+from unroll_jax.energies.dust import cosine_dictionary
 from unroll_jax.energies.unrolled_layer import UnrolledLayerParams, unrolled_layer
 from unroll_jax.models.initializers import dct, scaled_identity
 from unroll_jax.perturbations import Perturbation
 from unroll_jax.unrolling import unroll
 
-__all__ = ["UnrolledTransformer"]
+__all__ = ["UnrolledTransformer", "cosine_bases"]
 
 
 class UnrolledTransformer(nn.Module):
@@ -128,3 +130,19 @@ class UnrolledTransformer(nn.Module):
             )
 
         return self.param("layers", init)
+
+
+def cosine_bases(dim: int) -> dict[str, Any]:
+    """Bases for `unroll_jax.in_coordinates`, like the parameters: pixels become coefficients of the cosine transform.
+
+    V has pixels as columns, W and U on both sides. Where ``dim`` is a square, the transform is that of a square patch.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, optax, unroll_jax
+      >>> model, optimizer = UnrolledTransformer(16, 2), unroll_jax.in_coordinates(optax.adam(2e-3), cosine_bases(16))
+      >>> state = optimizer.init(model.init(jax.random.key(0), jnp.zeros((1, 3, 16))))
+    """
+    cosine, layer = cosine_dictionary(dim, dim), UnrolledLayerParams
+    both: Any = Sides(cosine, cosine)
+    columns: Any = Sides(right=cosine)
+    return {"params": {"layers": layer(V=columns, W=both, U=both)}}
