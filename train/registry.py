@@ -15,6 +15,7 @@ from .config.images import (
 )
 from .config.own import OwnConfig
 from .config.run import RunConfig
+from .config.sparse_coding import SparseCodingConfig
 from .config.text import TextEncoderConfig, TextUnrolledConfig
 from .config.video import VideoConfig
 
@@ -65,6 +66,12 @@ _IMAGES = Functions(
     report="report.supervised:images",
     predict='found = model.predict("picture.png")  # or uint8 arrays, one or a list\nfound.label, found.probabilities',
 )
+_SPARSE_CODING = Functions(
+    open="tasks.sparse_coding:open_sparse_coding",
+    rebuild="tasks.sparse_coding:sparse_coding_of",
+    report="report.constrained:sparse_coding",
+    predict='coded = model.predict("picture.png")  # or uint8 arrays, one or a list\ncoded.code, coded.image',
+)
 _SCENES = _IMAGES._replace(
     report="report.supervised:scenes",
     predict='classes = model.predict("scene.png")  # or uint8 arrays, one or a list; the class of each pixel',
@@ -72,6 +79,7 @@ _SCENES = _IMAGES._replace(
 
 TASKS: dict[str, Registered] = {
     "video": Registered(VideoConfig, _VIDEO),
+    "sparse-coding": Registered(SparseCodingConfig, _SPARSE_CODING),
     "text-encoder": Registered(TextEncoderConfig, _TEXT),
     "text-ut": Registered(TextUnrolledConfig, _TEXT),
     "image-opteq": Registered(ImageOptEqConfig, _IMAGES),

@@ -34,6 +34,7 @@ from tests.faults import (
     reports,
     running,
     solvers,
+    sparse_coding,
     storage,
     training,
 )
@@ -56,6 +57,7 @@ TABLES = {
     "data": data.FAULTS,
     "originals": originals.FAULTS,
     "reports": reports.FAULTS,
+    "sparse_coding": sparse_coding.FAULTS,
 }
 NOT_COPIED = shutil.ignore_patterns(".git", ".venv", ".ci", "runs", "__pycache__", ".*_cache")
 LONGEST = 900.0  # seconds; a fault may make a test wait for ever, and then it is seen

@@ -182,4 +182,18 @@ FAULTS: list[Fault] = [
         "pass",
         "tests/models/test_unrolled_transformer.py",
     ),
+    Fault(
+        "a threshold may become negative",
+        "unroll_jax/energies/lista_layer.py",
+        "jnp.abs(moved) - jnp.abs(params.theta)",
+        "jnp.abs(moved) - params.theta",
+        "tests/models/test_lista.py",
+    ),
+    Fault(
+        "LISTA starts with steps twice as long as ISTA's",
+        "unroll_jax/energies/lista_layer.py",
+        "        B=D / curvature,",
+        "        B=2.0 * D / curvature,",
+        "tests/models/test_lista.py",
+    ),
 ]

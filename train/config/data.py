@@ -42,6 +42,31 @@ class ImageConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class CodeConfig:
+    """Which images to code and in which dictionary, and where images and their codes are kept once prepared."""
+
+    source: Basic[ImageSource] = "digits"
+    """digits: 8x8 grey digits, no files needed. cifar10: the binary version, as archive or folder; downloaded where no
+    root is given. image_folder: a folder or tar archive with train/CLASS/NAME.png and test/CLASS/NAME.png (or jpg).
+    Colours become grey."""
+    root: Basic[str | None] = None
+    """Where the original files are; digits need none."""
+    prepared: str | None = None
+    """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
+    validation_share: float = 0.1
+    """Share of the train images held out for validation, the same ones every time; digits, and a folder with a
+    validation split, keep their own."""
+    dictionary: Basic[Literal["learned", "random", "cosine"]] = "learned"
+    """learned: from the train images, by scikit-learn, which takes long for large images. random: Gaussian atoms of
+    unit length, the same ones every time. cosine: sampled cosines, in which ISTA converges fast."""
+    atoms: int | None = None
+    """Atoms of the dictionary, and so the width of a code; None: 1.2 times the pixels of an image."""
+    sparsity: Basic[float] = 0.1
+    """lambda of the Lasso that codes solve, 1/2 |x - D'z|^2 + lambda |z|_1; pixels of x are in [0, 1], atoms of unit
+    length."""
+
+
+@dataclasses.dataclass(frozen=True)
 class SceneConfig:
     """Which scenes to segment, and where they are kept once prepared."""
 

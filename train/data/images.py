@@ -1,6 +1,6 @@
 """Labelled images, and scenes with maps of classes, prepared once and read in reproducible batches."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -44,17 +44,25 @@ def prepare(config: ImageConfig | SceneConfig, *, log: Log = print) -> Path:
     return prepare_from(IMAGES, config, PICTURES, _image_records, options=options, log=log)
 
 
-def _image_records(images: PictureSet[LabelledImages], config: ImageConfig, log: Log) -> Originals:
-    everything = {split: (images.splits[split], np.arange(len(images.splits[split].labels))) for split in images.splits}
+def three_splits(
+    splits: Mapping[str, LabelledImages], validation_share: float
+) -> dict[str, tuple[LabelledImages, np.ndarray]]:
+    """Images of each split and the numbers of those that are its own; validation is cut from train where missing."""
+    everything = {split: (images, np.arange(len(images.labels))) for split, images in splits.items()}
     if "validation" not in everything:
-        train = images.splits["train"]
-        stay, held_out = cut_from_train(train.labels, config.validation_share, "images", "validation folder")
+        train = splits["train"]
+        stay, held_out = cut_from_train(train.labels, validation_share, "images", "validation folder")
         everything |= {"train": (train, stay), "validation": (train, held_out)}
-    splits = {split: Examples(len(everything[split][1]), _chosen(*everything[split])) for split in SPLITS}
+    return {split: everything[split] for split in SPLITS}
+
+
+def _image_records(images: PictureSet[LabelledImages], config: ImageConfig, log: Log) -> Originals:
+    chosen = three_splits(images.splits, config.validation_share)
+    splits = {split: Examples(len(numbers), _read(pictures, numbers)) for split, (pictures, numbers) in chosen.items()}
     return picture_records(PictureSet(images.class_names, images.shape, splits), origin(config), log)
 
 
-def _chosen(images: LabelledImages, numbers: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
+def _read(images: LabelledImages, numbers: np.ndarray) -> Iterator[tuple[np.ndarray, int]]:
     yield from zip(images.read(numbers), images.labels[numbers].tolist(), strict=True)
 
 

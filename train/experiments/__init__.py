@@ -3,6 +3,7 @@
 from ..config.run import Experiment
 from ..config.video import VideoConfig
 from .images import SUPERVISED
+from .sparse_coding import SPARSE_CODING
 from .text import TEXT
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -19,5 +20,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         expect="feasible at every layer; about 2 minutes at 3 layers on 2 cores",
     ),
     **SUPERVISED,
+    **SPARSE_CODING,
     **TEXT,
 }

@@ -12,6 +12,7 @@ from ..system.machine import environment
 from ..system.run_files import without_folders
 from ..system.terminal import Table
 from . import Block, Fold, Picture, Report, Sections, figures
+from .disturbed import disturbed_table
 from .groups import METHOD_NAMES, Setting, Variant, group
 from .read import ACCURACY, METHODS, PER_LAYER, PER_STEP, RMSE, Run, read_runs
 from .robustness import frontier, paired_table
@@ -59,6 +60,10 @@ TEXTS = (
     "(under --noise variance: its variance) over the standard deviation of clean embeddings as training starts with "
     "them; those that are learned may outgrow it. Bands: smallest to largest seed."
 )
+CODED = (
+    "Relative error of the codes of held-out images, |z − z*|² over |z*|², against the strength of the noise on the "
+    "images. Bands: smallest to largest seed."
+)
 LOSSES = "Held-out cross entropy of the shared readout after every layer, at the noise of training."
 ERRORS = "Share of held-out texts that the shared readout is wrong about after every layer."
 EXIT = "Early exit: accuracy against the layers run, over all thresholds of the predicted improvement."
@@ -99,6 +104,26 @@ def text(folders: Sequence[Path]) -> Report:
         ("Training", _training(settings, MULTIPLIERS, "last layer's cross entropy (nats)")),
     ]
     return _report(runs, settings, sections, [areas, exits])
+
+
+def sparse_coding(folders: Sequence[Path]) -> Report:
+    """The report on runs of sparse coding: relative errors under noise and with disturbed layers, and every layer."""
+    runs = read_runs(folders)
+    settings = group(runs)
+    disturbed = [table for setting in settings for table in disturbed_table(setting)]
+    scores = _picture("error_curve", figures.score_curve(settings), CODED)
+    losses = _picture(
+        "layer_losses", figures.layer_losses(settings, "loss  ½|z − z*|²"), f"Held-out loss after every layer.{BOUNDS}"
+    )
+    ratios = _picture("ratios", figures.ratios(settings), RATIOS.format("image"))
+    varied = VARIED.format("relative error", "")
+    sections = [
+        ("Noise it was and was not trained on", [*scores, *map(score_table, settings), *disturbed]),
+        ("Does every layer lower the loss?", [*losses, *_layers(settings), *ratios]),
+        ("What a setting changes", _picture("ablation", figures.ablation(settings), varied)),
+        ("Training", _training(settings, MULTIPLIERS + TIGHTENED, "last layer's loss  ½|z − z*|²")),
+    ]
+    return _report(runs, settings, sections, disturbed)
 
 
 def own(folders: Sequence[Path]) -> Report:
@@ -227,9 +252,8 @@ def _variant(variant: Variant) -> dict[str, Any]:
 
 
 def _of_input(setting: Setting) -> dict[str, Any]:
-    if setting.score is not RMSE:
-        return {}
     gammas = setting.first.gammas
     floors = {name: dict(zip(gammas, scores, strict=True)) for name, scores in setting.floors().items()}
-    inputs = {"noisy_input": {RMSE.name: dict(zip(gammas, setting.of_input(), strict=True))}}
+    noisy = setting.score is RMSE
+    inputs = {"noisy_input": {RMSE.name: dict(zip(gammas, setting.of_input(), strict=True))}} if noisy else {}
     return inputs | ({"floors": floors, "floor_shares": setting.floor_shares()} if floors else {})

@@ -28,7 +28,7 @@ from .panels import (
     styled,
     tidy,
 )
-from .read import RMSE, Curves
+from .read import ACCURACY, CODES, RMSE, Curves
 from .record import Array
 
 BOUND = "#004166"
@@ -39,25 +39,26 @@ SERIES_COLOURS = (COLOURS["constrained"], "#D55E00", "#009E73", "#CC79A7", "#E69
 FLOOR_COLOURS = ("#009E73", "#CC79A7")
 # A log axis for field values that span more than a decade, and for an excess above the bound itself.
 DECADE, WHOLE_BOUND = 10.0, 100.0
+GAMMAS = {RMSE: " (variance / data std)", CODES: " (deviation / data std)"}
 SMOOTHING = 1 / 60  # of the steps: the fraction that curves are smoothed over
 
 
 def score_curve(settings: Sequence[Setting]) -> Figure:
-    """RMSE or accuracy against test gamma, one panel per setting; the training gamma is marked."""
-    rmse = settings[0].score is RMSE
-    x = "test gamma (variance / data std)" if rmse else "test gamma"
-    y = settings[0].score.label if rmse else "accuracy on held-out texts"
-    figure, panels = setting_panels(settings, x, y, percent=not rmse)
+    """The score against test gamma, one panel per setting, with what needs no training; training gamma is marked."""
+    score = settings[0].score
+    x = f"test gamma{GAMMAS.get(score, '')}"
+    y = "accuracy on held-out texts" if score is ACCURACY else score.label
+    figure, panels = setting_panels(settings, x, y, percent=score is ACCURACY)
     for axes, setting in zip(panels, settings, strict=True):
-        if rmse:
+        if score.baseline is not None:
             axes.plot(setting.gammas, setting.of_input(), "--x", color=NOISY, markersize=5, label="noisy input")
-            for colour, (name, scores) in zip(itertools.cycle(FLOOR_COLOURS), setting.floors().items(), strict=False):
-                axes.plot(setting.gammas, scores, "--", color=colour, label=name)
+        for colour, (name, scores) in zip(itertools.cycle(FLOOR_COLOURS), setting.floors().items(), strict=False):
+            axes.plot(setting.gammas, scores, "--", color=colour, label=name)
         for variant, style in styled(setting):
             draw_band(axes, setting.gammas, variant.scores(), variant, style, marked=True)
         axes.axvline(setting.train_gamma, color=GUIDE, linestyle=":", linewidth=1.2, label="training gamma")
         axes.set_xlim(padded(setting.gammas))
-        if rmse:
+        if score is not ACCURACY:
             axes.set_ylim(bottom=0)
     shared_legend(figure, panels)
     return figure

@@ -30,11 +30,16 @@ class Score(NamedTuple):
     tested: str
     unit: str
     baseline: str | None = None  # the key of the same score of the input itself
+    title: str = "RMSE"  # in words and tables
+    digits: int = 2
 
 
 RMSE = Score("rmse", "RMSE (0-255 scale)", "num_sequences", "sequences", "noisy_rmse")
-ACCURACY = Score("accuracy", "accuracy", "num_examples", "examples")
-LOSS = Score("loss", "loss of the last layer", "num_examples", "examples")  # of a task of the user's own
+ACCURACY = Score("accuracy", "accuracy", "num_examples", "examples", title="Accuracy (%)")
+LOSS = Score("loss", "loss of the last layer", "num_examples", "examples", title="loss")  # of a task of the user's own
+CODES = Score(
+    "relative_error", "relative error of the codes", "num_examples", "images", title="relative error", digits=3
+)
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class Run(record.Run):
 
     @property
     def score(self) -> Score:
-        """`RMSE`, `ACCURACY` or `LOSS`."""
+        """`RMSE`, `CODES`, `ACCURACY` or `LOSS`."""
         return _score(self.evaluation)
 
     @property
@@ -133,7 +138,7 @@ def _data_source(run: Run) -> str:
 
 
 def _score(evaluation: dict[str, Any]) -> Score:
-    return next((score for score in (RMSE, ACCURACY, LOSS) if score.name in evaluation), RMSE)
+    return next((score for score in (RMSE, CODES, ACCURACY, LOSS) if score.name in evaluation), RMSE)
 
 
 def _checked(run: record.Run) -> Run:

@@ -9,8 +9,9 @@ import numpy as np
 
 from ..system.run_files import without_folders
 from ..system.terminal import Table
+from .floors import floor_note
 from .groups import METHOD_NAMES, Setting, Variant
-from .read import LOSS, RMSE
+from .read import ACCURACY, CODES, LOSS, RMSE
 from .record import Array, Run, flat
 
 ENFORCED = (
@@ -22,31 +23,33 @@ BOUND = {
     "tail": " Violations and margins are of the mean over the worst samples.",
     "positive": " Violations and margins are of the mean over samples of what exceeds the bound, less the leeway.",
 }
-# What the floors of evaluation.json are; a model is worth what it gains over them.
-FLOORS = {
-    "linear layer": "least squares on a frame's patch and the temporal mean, fitted at the training noise",
-    "total variation": "a classical denoiser in space and time, told the variance of each noise",
+# What errors are, and that lower ones are better.
+ERRORS = {
+    RMSE: "RMSE on the 0-255 scale, lower is better",
+    CODES: "Mean of |z − z*|² over that of |z*|², lower is better; of codes of zeros it is 1",
 }
 PLAIN, CONSTRAINED = METHOD_NAMES["erm"], METHOD_NAMES["constrained"]
 
 
 def score_table(setting: Setting) -> Table:
-    """RMSE beside that of the noisy input, accuracy and the area below it, or the loss, for every variant."""
+    """Errors beside those without training, accuracy and the area below it, or the loss, for every variant."""
     if setting.score is LOSS:
         scores = [(variant.title, f"{variant.scores().mean():.4g}") for variant in setting.variants]
         return Table(f"Loss of the last layer, test split, {setting.title}", ("method", "loss"), tuple(scores))
-    rmse = setting.score is RMSE
-    without = {"noisy input": setting.of_input(), **setting.floors()} if rmse else {}
-    columns = {name: _numbers(scores, 2) for name, scores in without.items()}
+    score, accuracy = setting.score, setting.score is ACCURACY
+    without = {"noisy input": setting.of_input()} if score.baseline else {}
+    columns = {name: _numbers(scores, score.digits) for name, scores in (without | setting.floors()).items()}
     for one in setting.variants:
-        columns[with_seeds(one)] = [ranged(column if rmse else 100 * column, 2) for column in one.scores().T]
+        scores = 100 * one.scores() if accuracy else one.scores()
+        columns[with_seeds(one)] = [ranged(column, score.digits) for column in scores.T]
     gammas = [f"{gamma:g}" + (" *" if gamma == setting.train_gamma else "") for gamma in setting.gammas]
     rows = list(zip(gammas, *columns.values(), strict=True))
-    if not rmse and len(_tested(setting)) > 1:
+    if accuracy and len(_tested(setting)) > 1:
         rows.append(("area", *(ranged(variant.areas(), 3) for variant in setting.variants)))
-    title = "RMSE" if rmse else "Accuracy (%)"
-    note = _rmse_note(setting) if rmse else _accuracy_note(setting)
-    return Table(f"{title} against test gamma, {setting.title}", ("test gamma", *columns), tuple(rows), note)
+    note = _accuracy_note(setting) if accuracy else _error_note(setting)
+    return Table(
+        f"{capital(score.title)} against test gamma, {setting.title}", ("test gamma", *columns), tuple(rows), note
+    )
 
 
 def feasibility_table(setting: Setting, variant: Variant) -> Table:
@@ -227,27 +230,22 @@ def ranged(values: Array, digits: int) -> str:
     return f"{mean} [{number(values.min(), digits)}, {number(values.max(), digits)}]"
 
 
+def capital(text: str) -> str:
+    """The text with a capital letter."""
+    return text[:1].upper() + text[1:]
+
+
 def with_seeds(variant: Variant) -> str:
     """A variant's title, and how many seeds it has where there are several."""
     seeds = len(variant.runs)
     return variant.title + (f", {seeds} seeds" if seeds > 1 else "")
 
 
-def _rmse_note(setting: Setting) -> str:
+def _error_note(setting: Setting) -> str:
     plain = " plain: method erm, no constraints." if setting.of("erm") else ""
     several = any(len(variant.runs) > 1 for variant in setting.variants)
     seeds = " Mean over the seeds, smallest and largest in brackets." if several else ""
-    return f"RMSE on the 0-255 scale, lower is better. * training gamma.{plain}{seeds}{_floor_note(setting)}"
-
-
-def _floor_note(setting: Setting) -> str:
-    """What the floors are, and of how much of the test split where not of all."""
-    shares = setting.floor_shares().items()
-    words = " ".join(
-        f"{name}: {FLOORS.get(name, 'without a network')}{f' (of {share:.0%} of the test pixels)' * (share < 1.0)}."
-        for name, share in shares
-    )
-    return words and f" {words}"
+    return f"{ERRORS[setting.score]}. * training gamma.{plain}{seeds}{floor_note(setting)}"
 
 
 def _accuracy_note(setting: Setting) -> str:

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from .groups import METHOD_NAMES, Setting, Variant, group, unlike
-from .read import ACCURACY, LOSS, METHODS, RMSE, Run
+from .read import ACCURACY, CODES, LOSS, METHODS, RMSE, Run, Score
 from .record import Array
-from .tables import number
+from .tables import capital, number
 
 # Differences of mean RMSE below this fraction are called equal: less than the step between two evaluations.
 EQUAL = 0.01
@@ -31,6 +31,11 @@ def opening(settings: Sequence[Setting], runs: Sequence[Run]) -> str:
     tested = first.evaluation[first.score.tested]
     if first.score is LOSS:
         return f"A task of your own, tested on {tested} examples."
+    if first.score is CODES:
+        return (
+            f"Sparse coding ({source or 'unknown'}), {' and '.join(METHOD_NAMES[name] for name in methods)}: how far "
+            f"the codes of {tested} held-out images are from the Lasso's solutions for the images without noise."
+        )
     if first.score is not RMSE:
         return (
             f"Text classification ({source or 'unknown'}), {' and '.join(METHOD_NAMES[name] for name in methods)}, "
@@ -48,12 +53,16 @@ def opening(settings: Sequence[Setting], runs: Sequence[Run]) -> str:
 
 
 def floor(setting: Setting) -> str:
-    """The score without a model: that of the noisy input, or of a class drawn at random; of a loss there is none."""
+    """The score without training: of the noisy input, ISTA, or a class drawn at random; of a loss there is none."""
     if setting.score is RMSE:
         index = setting.training_index
         others = "".join(f"; {_rmse(scores[index])} of {name}" for name, scores in setting.floors().items())
         rmse = _rmse(setting.of_input()[index])
         return f"RMSE {rmse} at test gamma {setting.gammas[index]:g}, of the noisy input itself{others}."
+    if setting.score is CODES:
+        index = setting.training_index
+        others = "".join(f"; {number(scores[index], 3)} of {name}" for name, scores in setting.floors().items())
+        return f"relative error 1 of codes of zeros{others}, at test gamma {setting.gammas[index]:g}."
     classes = setting.first.evaluation.get("class_names")
     return f"accuracy {1 / len(classes):.1%}, of a class of {len(classes)} drawn at random." if classes else ""
 
@@ -68,7 +77,7 @@ def compare(setting: Setting) -> str:
     if not plain or not constrained:
         sentences.append(f"No run of method {'constrained' if plain else 'erm'} was given here to compare with.")
     else:
-        compared = {RMSE: _by_noise, LOSS: _by_loss}.get(setting.score, _by_area)
+        compared = {RMSE: _by_noise, CODES: _by_noise, LOSS: _by_loss}.get(setting.score, _by_area)
         duels = [*setting.duels(), *setting.duels("deep_supervision")]
         sentences += [compared(setting, other, own) for own, other in duels]
         alone = (
@@ -79,8 +88,8 @@ def compare(setting: Setting) -> str:
             sentences.append("One seed each: how much of this is chance is not known.")
     if rmse:
         sentences += filter(None, (_no_gain(setting, variant) for variant in setting.variants))
-        sentences += [_against_floors(setting)] * bool(setting.floors())
-    return f"{_capital(setting.title)}: " + " ".join(sentences)
+    sentences += [_against_floors(setting)] * bool(setting.floors())
+    return f"{capital(setting.title)}: " + " ".join(sentences)
 
 
 def run_verdict(run: Run) -> str:
@@ -93,6 +102,8 @@ def run_verdict(run: Run) -> str:
         change = f"{(score - noisy) / noisy:+.0%}" if np.isfinite(score) else "not comparable"
         found = f"RMSE {_rmse(score)} at test gamma {setting.gammas[index]}"
         found += f" ({change} against the noisy input)" if noisy > 0 else ""
+    elif run.score is CODES:
+        found = f"relative error {score:.3f} at test gamma {setting.gammas[index]:g}"
     elif run.score is LOSS:
         found = f"loss {score:.4g}"
     else:
@@ -116,7 +127,7 @@ def notes(settings: Sequence[Setting]) -> list[str]:
         if state != "finished":
             found.append(f"{run.name} is not finished (state: {state}, {run.status.get('steps', '?')} steps).")
     for setting in settings:
-        title = _capital(setting.title)
+        title = capital(setting.title)
         members = [run for variant in setting.variants for run in variant.runs]
         steps = sorted({run.status["steps"] for run in members if "steps" in run.status})
         if len(steps) > 1:
@@ -162,7 +173,7 @@ def _beyond_constraints(setting: Setting) -> Iterator[str]:
 
 
 def _by_noise(setting: Setting, plain: Variant, constrained: Variant) -> str:
-    """RMSE of the two variants at the training noise and averaged over stronger and over weaker noise."""
+    """The errors of the two variants at the training noise and averaged over stronger and over weaker noise."""
     gammas, index = setting.gammas, setting.training_index
     ranges = (
         (f"At the training noise (gamma {gammas[index]:g})", np.arange(len(gammas)) == index),
@@ -176,17 +187,17 @@ def _by_noise(setting: Setting, plain: Variant, constrained: Variant) -> str:
             span = f" (gamma {gammas[chosen].min():g} to {gammas[chosen].max():g})" if averaged else ""
             scores = plain.scores()[:, chosen].mean(1), constrained.scores()[:, chosen].mean(1)
             titles = plain.title, constrained.title
-            sentences.append(f"{where}{span}: {_better(scores, titles, averaged=averaged)}")
+            sentences.append(f"{where}{span}: {_better(scores, titles, setting.score, averaged=averaged)}")
     return " ".join(sentences)
 
 
-def _better(scores: tuple[Array, Array], titles: tuple[str, str], *, averaged: bool) -> str:
+def _better(scores: tuple[Array, Array], titles: tuple[str, str], score: Score, *, averaged: bool) -> str:
     """Which of two variants is better, plain first, and by how much."""
     plain, constrained = scores
     first, second = float(plain.mean()), float(constrained.mean())
     several = len(plain) > 1 and len(constrained) > 1
-    name = "mean RMSE" if averaged or several else "RMSE"
-    figures = f"{name} {_rmse(second)} {titles[1]}, {_rmse(first)} {titles[0]}"
+    name, digits = f"mean {score.title}" if averaged or several else score.title, _digits(score)
+    figures = f"{name} {number(second, digits)} {titles[1]}, {number(first, digits)} {titles[0]}"
     if not np.isfinite([first, second]).all():
         return f"{figures}; not comparable."
     worse = max(first, second)
@@ -226,12 +237,17 @@ def _no_gain(setting: Setting, variant: Variant) -> str:
 
 def _against_floors(setting: Setting) -> str:
     """The floors at the training noise, and which models are better than which of them."""
-    index, sentences = setting.training_index, []
+    index, score, sentences = setting.training_index, setting.score, []
     for name, scores in setting.floors().items():
         better = [one.title for one in setting.variants if one.scores().mean(0)[index] < scores[index]]
         words = f"better: {_joined(better)}" if better else "no model here is better"
-        sentences.append(f"{name} {_rmse(scores[index])} ({words})")
-    return f"Without a network, at gamma {setting.gammas[index]:g}: RMSE {'; '.join(sentences)}."
+        sentences.append(f"{name} {number(scores[index], _digits(score))} ({words})")
+    return f"Without a network, at gamma {setting.gammas[index]:g}: {score.title} {'; '.join(sentences)}."
+
+
+def _digits(score: Score) -> int:
+    """Digits behind the point, in words."""
+    return 3 if score is CODES else 1
 
 
 def _rmse(value: float) -> str:
@@ -240,7 +256,3 @@ def _rmse(value: float) -> str:
 
 def _joined(values: Sequence[object]) -> str:
     return ", ".join(map(str, values))
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

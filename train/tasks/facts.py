@@ -56,3 +56,21 @@ class TokenFacts(NamedTuple):
     def steps_an_epoch(self, split: str, *, batch_size: int) -> int:
         """More than any run."""
         return MANY
+
+
+class CodeFacts(NamedTuple):
+    """Stands in for `CodeData` where there are no images.
+
+    Attributes:
+      shape: (height, width, 1) of an image.
+      dictionary: (atoms, pixels).
+      pixel_std: standard deviation of the clean train pixels, in [0, 1].
+    """
+
+    shape: tuple[int, int, int]
+    dictionary: np.ndarray
+    pixel_std: float
+
+    def num_examples(self, split: str) -> int:
+        """More than any batch."""
+        return MANY

@@ -72,6 +72,7 @@ from unroll_jax.energies.feedforward import (
 )
 from unroll_jax.energies.hopfield import HopfieldParams, cross_attention_example, hopfield, hopfield_example
 from unroll_jax.energies.layer_norm import layer_norm, layer_norm_example
+from unroll_jax.energies.lista_layer import ListaLayerParams, ista_layer, lista_layer
 from unroll_jax.energies.proximal import (
     PROXIMALS,
     Proximal,
@@ -112,6 +113,7 @@ __all__ = [
     "FeedForwardParams",
     "HeadsParams",
     "HopfieldParams",
+    "ListaLayerParams",
     "ListaParams",
     "Monotone",
     "OptEqParams",
@@ -145,9 +147,11 @@ __all__ = [
     "hopfield",
     "identity",
     "inverse_square",
+    "ista_layer",
     "layer_norm",
     "leaky_relu",
     "lista",
+    "lista_layer",
     "moreau_envelope",
     "multi_block",
     "multihead_attention",

@@ -10,7 +10,8 @@ from unroll_jax.models.deep_opteq import DeepOptEq
 from unroll_jax.models.encoder import Encoder
 from unroll_jax.models.encoder_parts import ACTIVATIONS, EncoderConfig, EncoderEmbeddings, EncoderLayer
 from unroll_jax.models.feedforward_network import FeedForwardNetwork
-from unroll_jax.models.initializers import dct, scaled_identity
+from unroll_jax.models.initializers import cosine_atoms, dct, scaled_identity
+from unroll_jax.models.lista import LISTA
 from unroll_jax.models.monotone_network import MonotoneOperatorNetwork
 from unroll_jax.models.neural_ode import NeuralODE
 from unroll_jax.models.opteq_base import WAYS
@@ -21,6 +22,7 @@ from unroll_jax.models.unrolled_transformer import UnrolledTransformer, cosine_b
 
 __all__ = [
     "ACTIVATIONS",
+    "LISTA",
     "POOLINGS",
     "WAYS",
     "BehindStem",
@@ -39,6 +41,7 @@ __all__ = [
     "TokenEmbeddings",
     "UnrolledClassifier",
     "UnrolledTransformer",
+    "cosine_atoms",
     "cosine_bases",
     "dct",
     "scaled_identity",

@@ -9,7 +9,16 @@ from jax.nn.initializers import Initializer
 
 from unroll_jax.energies.dust import cosine_dictionary
 
-__all__ = ["dct", "scaled_identity"]
+__all__ = ["cosine_atoms", "dct", "scaled_identity"]
+
+
+def cosine_atoms() -> Initializer:
+    """The cosine dictionary of `unroll_jax.energies.dust.cosine_dictionary`, (atoms, dim), atoms as rows."""
+
+    def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> jax.Array:
+        return jnp.asarray(cosine_dictionary(*shape), dtype)
+
+    return init
 
 
 def dct(scale: float = 1.0) -> Initializer:

@@ -1,0 +1,101 @@
+"""Small images with codes in memory, and runs on them that take a second."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.linear_model import Lasso
+
+from train.config.constraints import ConstraintConfig
+from train.config.data import CodeConfig
+from train.config.sparse_coding import ListaConfig, SparseCodingConfig
+from train.data.codes import CodeBatch
+from train.tasks.sparse_coding import SparseCodingTask
+
+SIZES = {"train": 48, "validation": 12, "test": 20}
+SIDE, ATOMS, SPARSITY = 4, 20, 0.1
+
+
+def lasso(signals: np.ndarray, dictionary: np.ndarray, sparsity: float) -> np.ndarray:
+    """The Lasso's solutions by scikit-learn, to the digits of float32."""
+    dim = dictionary.shape[1]
+    model = Lasso(alpha=sparsity / dim, fit_intercept=False, tol=1e-12, max_iter=10**6)
+    return model.fit(np.float64(dictionary).T, np.float64(signals).T).coef_
+
+
+class Blobs:
+    """Stands in for `CodeData`: 4 x 4 images that are bright about one place, and a random dictionary."""
+
+    shape = (SIDE, SIDE, 1)
+
+    def __init__(self, seed: int = 0):
+        rng = np.random.default_rng(seed)
+        self.dictionary = rng.normal(size=(ATOMS, SIDE**2)).astype(np.float32)
+        self.dictionary /= np.linalg.norm(self.dictionary, axis=1, keepdims=True)
+        self.splits = {split: self.draw(rng, count) for split, count in SIZES.items()}
+        self.pixel_std = float(np.std(self.splits["train"].images / 255.0))
+        norms = {split: np.sum(np.float64(whole.codes) ** 2, axis=1) for split, whole in self.splits.items()}
+        self.square_norms = {split: float(np.mean(values)) for split, values in norms.items()}
+
+    def draw(self, rng: np.random.Generator, count: int) -> CodeBatch:
+        place = rng.uniform(0, SIDE, (2, count, 1, 1))
+        row, column = np.arange(SIDE)[:, None], np.arange(SIDE)[None]
+        bright = np.exp(-0.5 * ((row - place[0]) ** 2 + (column - place[1]) ** 2))
+        images = (255 * bright).astype(np.uint8).reshape(count, -1)
+        return CodeBatch(images, lasso(images / 255.0, self.dictionary, SPARSITY).astype(np.float32))
+
+    def num_examples(self, split: str) -> int:
+        return len(self.splits[split].images)
+
+    def whole(self, split: str) -> CodeBatch:
+        return self.splits[split]
+
+    def batches(
+        self, split: str, *, batch_size: int, seed: int, start_step: int = 0, rows: np.ndarray | None = None
+    ) -> Iterator[CodeBatch]:
+        whole, step = self.splits[split], start_step
+        while True:
+            numbers = np.random.default_rng((seed, step)).integers(0, len(whole.images), batch_size)
+            yield CodeBatch(*(part[numbers if rows is None else numbers[rows]] for part in whole))
+            step += 1
+
+    def examples(self, split: str, *, batch_size: int) -> Iterator[CodeBatch]:
+        whole = self.splits[split]
+        for start in range(0, len(whole.images), batch_size):
+            yield CodeBatch(*(part[start : start + batch_size] for part in whole))
+
+
+BLOBS = Blobs()
+SMALL = SparseCodingConfig(
+    steps=4,
+    batch_size=8,
+    validate_every=2,
+    test_gammas=(0.0, 0.5),
+    test_layer_noises=(0.1,),
+    data=CodeConfig(sparsity=SPARSITY),
+    model=ListaConfig(num_layers=3),
+    constraints=ConstraintConfig(alpha=(0.2,)),
+)
+
+
+def small(**fields: Any) -> SparseCodingConfig:
+    """The small configuration with fields replaced."""
+    config = dataclasses.replace(SMALL, **fields)
+    config.check()
+    return config
+
+
+@functools.cache
+def task_of(config: SparseCodingConfig) -> SparseCodingTask:
+    """The task of a configuration on the images in memory; tests of one worker share its compiled programs."""
+    return SparseCodingTask(config, BLOBS)
+
+
+@pytest.fixture
+def in_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Commands find `BLOBS` in place of a data set."""
+    monkeypatch.setattr("train.tasks.sparse_coding.load", lambda config, *, log: BLOBS)
+    return task_of

@@ -1,0 +1,129 @@
+"""Dictionaries, codes of signals in them, and both prepared, against scikit-learn and NumPy."""
+
+import contextlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.sparse_coding.conftest import BLOBS, SPARSITY, lasso
+from train.config.data import CodeConfig
+from train.config.errors import UserError
+from train.data import codes
+from train.data.lasso import fista, lasso_codes, make_dictionary
+from train.data.pictures import LabelledImages, PictureSet
+from train.data.prepare import Source
+
+SIGNALS = BLOBS.whole("train").images / np.float32(255.0)
+GREY = np.array([0.299, 0.587, 0.114])  # ITU-R 601
+
+
+def quiet(line):
+    pass
+
+
+def test_codes_are_the_solutions_of_the_lasso():
+    found = lasso_codes(SIGNALS, BLOBS.dictionary, SPARSITY, what="train", log=quiet)
+    assert found.dtype == np.float32
+    expected = lasso(SIGNALS, BLOBS.dictionary, SPARSITY)
+    assert 0 < np.count_nonzero(expected) < expected.size
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_fista_takes_as_many_steps_as_it_is_told():
+    D, x = np.float64(BLOBS.dictionary), np.float64(SIGNALS)
+    curvature, z, y, weight = np.linalg.norm(D, 2) ** 2, np.zeros((len(x), len(D))), np.zeros((len(x), len(D))), 1.0
+    for steps in range(1, 5):
+        moved = y + (x - y @ D) @ D.T / curvature
+        after = np.sign(moved) * np.maximum(np.abs(moved) - SPARSITY / curvature, 0.0)
+        following = (1.0 + np.sqrt(1.0 + 4.0 * weight**2)) / 2.0
+        y, z, weight = after + (weight - 1.0) / following * (after - z), after, following
+        if steps in (1, 4):
+            found = fista(SIGNALS, BLOBS.dictionary, SPARSITY, steps)
+            np.testing.assert_allclose(found, z, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["learned", "random", "cosine"])
+def test_dictionaries_are_of_unit_length_and_the_same_each_time(name):
+    first, again = (make_dictionary(name, 20, SIGNALS, SPARSITY) for _ in range(2))
+    assert (first.shape, first.dtype) == ((20, 16), np.float32)
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_allclose(np.linalg.norm(first, axis=1), 1.0, rtol=1e-6)
+
+
+def test_a_learned_dictionary_codes_its_signals_better_than_a_random_one():
+    def objective(name):
+        D = make_dictionary(name, 20, SIGNALS, SPARSITY)
+        z = lasso(SIGNALS, D, SPARSITY)
+        return 0.5 * np.sum((SIGNALS - z @ D) ** 2) + SPARSITY * np.sum(np.abs(z))
+
+    assert objective("learned") < 0.8 * objective("random")
+
+
+@pytest.fixture
+def colours(monkeypatch):
+    """A source of colour images without a validation split."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (60, 4, 4, 3)).astype(np.uint8)
+    labels = np.arange(40) % 2
+    splits = {
+        "train": LabelledImages(labels, lambda numbers: images[:40][numbers]),
+        "test": LabelledImages(labels[:20], lambda numbers: images[40:][numbers]),
+    }
+    opened = lambda root, log: contextlib.nullcontext(PictureSet(("a", "b"), (4, 4, 3), splits))  # noqa: E731
+    monkeypatch.setitem(codes.IMAGES, "digits", Source(lambda root: "colours", opened))
+    return images
+
+
+def test_prepared_images_are_grey_with_the_codes_of_the_dictionary_beside_them(colours, tmp_path):
+    log: list[str] = []
+    config = CodeConfig(dictionary="random", sparsity=0.2, validation_share=0.25, prepared=str(tmp_path))
+    data = codes.load(config, log=log.append)
+    assert {split: data.num_examples(split) for split in data.square_norms} == {
+        "train": 30,
+        "validation": 10,
+        "test": 20,
+    }
+    assert data.dictionary.shape == (19, 16)  # 1.2 times 16
+    test = data.whole("test")
+    np.testing.assert_allclose(test.images, np.round(colours[40:] @ GREY).reshape(20, 16), atol=1)
+    for split in data.square_norms:
+        whole = data.whole(split)
+        expected = lasso(whole.images / 255.0, data.dictionary, 0.2)
+        np.testing.assert_allclose(whole.codes, expected, rtol=1e-3, atol=1e-4)
+        assert data.square_norms[split] == pytest.approx(np.mean(np.sum(expected**2, axis=1)), rel=1e-3)
+    assert data.pixel_std == pytest.approx(np.std(data.whole("train").images / 255.0), rel=1e-6)
+    batch = next(data.batches("train", batch_size=5, seed=0))
+    rows = [np.flatnonzero((data.whole("train").images == image).all(axis=1))[0] for image in batch.images]
+    np.testing.assert_array_equal(batch.codes, data.whole("train").codes[rows])
+    assert any("a random dictionary of 19 atoms of 16 pixels" in line for line in log)
+
+
+def test_other_options_prepare_other_codes(colours, tmp_path, monkeypatch):
+    ones = lambda signals, dictionary, *_, **__: np.ones((len(signals), len(dictionary)), np.float32)  # noqa: E731
+    monkeypatch.setattr(codes, "lasso_codes", ones)
+
+    def folder(**options):
+        return codes.prepare(CodeConfig(dictionary="cosine", prepared=str(tmp_path), **options), log=quiet)
+
+    folders = [folder(), folder(atoms=18), folder(sparsity=0.3)]
+    assert len(set(folders)) == 3
+    assert folder() == folders[0]
+    assert codes.load(CodeConfig(dictionary="cosine", atoms=18, prepared=str(tmp_path))).dictionary.shape == (18, 16)
+
+
+def test_a_sparsity_that_leaves_nothing_is_refused(colours, tmp_path):
+    config = CodeConfig(dictionary="random", sparsity=100.0, prepared=str(tmp_path))
+    with pytest.raises(UserError, match=r"at data.sparsity=100 every code of train is 0; give a lower one"):
+        codes.load(config, log=quiet)
+
+
+def test_greys_are_those_of_pillow():
+    image = np.random.default_rng(0).integers(0, 256, (3, 5, 3)).astype(np.uint8)
+    np.testing.assert_array_equal(codes.to_grey(image), np.asarray(Image.fromarray(image).convert("L")).reshape(-1))
+    np.testing.assert_array_equal(codes.to_grey(image[..., :1]), image[..., 0].reshape(-1))
+
+
+def test_matrices_come_back_from_text():
+    matrix = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
+    np.testing.assert_array_equal(codes.from_text(codes.to_text(matrix), width=5), matrix)

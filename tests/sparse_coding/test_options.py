@@ -1,0 +1,80 @@
+"""Options of sparse coding: each value that is allowed, and those that are not."""
+
+import dataclasses
+
+import pytest
+
+from tests.sparse_coding.conftest import SMALL, small
+from train.config.data import CodeConfig
+from train.config.errors import UserError
+from train.config.fields import with_value
+from train.experiments import EXPERIMENTS
+from train.options import configured
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("model.num_layers", 0, "--model.num-layers must be a whole number from 1 to 1024, got 0"),
+        ("model.start", -0.1, "--model.start must be finite and at least 0, got -0.1"),
+        ("data.sparsity", 0.0, "--data.sparsity must be positive and finite, got 0.0"),
+        ("data.sparsity", float("nan"), "--data.sparsity must be positive and finite, got nan"),
+        ("data.atoms", 0, "--data.atoms must be a whole number from 1 to 16384, got 0"),
+        ("data.validation_share", 1.0, r"--data.validation-share must be in \(0, 1\), got 1.0"),
+        ("data.validation_share", 0.2, "--data.validation-share 0.2 has no effect without --data.source cifar10"),
+        ("layer_noise", -1.0, "--layer-noise must be finite and at least 0, got -1.0"),
+        (
+            "test_layer_noises",
+            (0.1, 0.1),
+            r"--test-layer-noises must be positive and finite, each once, got \(0.1, 0.1\)",
+        ),
+        ("train_gamma", -1.0, "--train-gamma must be finite and at least 0, got -1.0"),
+        ("test_gammas", (), r"--test-gammas must be one number or more, got \(\)"),
+        ("constraints.alpha", (0.1, 0.2), "--constraints.alpha must be one number, or one for each layer"),
+    ],
+    ids=str,
+)
+def test_values_that_cannot_be_are_refused(field, value, words):
+    with pytest.raises(UserError, match=words):
+        with_value(SMALL, field, value).check()
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("data.source", ("digits", "cifar10", "image_folder")),
+        ("data.dictionary", ("learned", "random", "cosine")),
+        ("data.atoms", ("None", "100")),
+        ("data.sparsity", ("0.05", "2")),
+        ("model.weights", ("ista", "noise")),
+        ("model.start", ("0", "0.5")),
+        ("layer-noise", ("0", "0.1")),
+        ("method", ("erm", "constrained", "deep_supervision", "both", "all")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_values_that_are_allowed_are_read(option, values):
+    for value in values:
+        _, config = configured("run", ["sparse-coding", f"--{option}", value])
+        config.check()
+
+
+def test_a_share_may_be_held_out_of_cifar10():
+    small(data=CodeConfig(source="cifar10", validation_share=0.3))
+
+
+def test_run_folders_tell_runs_apart():
+    labels = {
+        small(**fields).label()
+        for fields in ({}, {"train_gamma": 0.1}, {"layer_noise": 0.1}, {"seed": 1}, {"method": "erm"})
+    }
+    assert len(labels) == 5
+    assert small().label() == "digits-constrained-L3-gamma0.0-seed0"
+
+
+@pytest.mark.parametrize("name", ["sparse-coding", "hadou2023-cifar10"])
+def test_experiments_can_be_run_by_every_method(name):
+    config = EXPERIMENTS[name].config
+    config.check()
+    for method in ("erm", "constrained", "deep_supervision", "all"):
+        dataclasses.replace(config, method=method).check()

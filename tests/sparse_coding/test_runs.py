@@ -1,0 +1,105 @@
+"""Runs of sparse coding from training to report, and what comes back of them without data."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.sparse_coding.conftest import BLOBS, small, task_of
+from train import load
+from train.config.errors import Interrupted
+from train.exporting import export
+from train.main import fit
+from train.report.kinds import write_report
+
+pytestmark = pytest.mark.xdist_group("sparse-coding")
+FLOORS = ("ISTA", "FISTA", "linear map")
+
+
+def quiet(line):
+    pass
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folders of a plain and a constrained run, what was logged, and where."""
+    root, log = tmp_path_factory.mktemp("runs"), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("train.tasks.sparse_coding.load", lambda config, *, log: BLOBS)
+        config = small(method="both", lose_layers=True, test_layer_noises=(0.2, 0.1))
+        folders = fit(config, out=root, experiment="sparse-coding", log=log.append)
+    return folders, log, root
+
+
+def test_evaluations_hold_errors_under_noise_with_disturbed_layers_and_without_training(finished):
+    folders, log, _ = finished
+    for folder in folders:
+        found = json.loads((folder / "evaluation.json").read_text())
+        levels = {"0.0", "0.5"}
+        assert all(set(found[name]) == levels for name in ("relative_error", "validation_relative_error"))
+        assert {name: set(errors) for name, errors in found["floors"].items()} == dict.fromkeys(FLOORS, levels)
+        assert found["floor_shares"] == dict.fromkeys(FLOORS, 1.0)
+        for name in ("", "ista_"):
+            assert list(found[f"{name}layer_noise_relative_error"]) == ["0.1", "0.2"]
+            assert list(found[f"{name}lost_layer_relative_error"]) == ["1", "2", "3"]
+        assert found["num_examples"] == 20
+        assert found["parameters"] == 3 * (20 * 20 + 20 * 16 + 20)
+        error = found["layer_losses"][-1] / (0.5 * BLOBS.square_norms["test"])
+        assert found["relative_error"]["0.0"] == pytest.approx(error, rel=1e-5)
+        assert found["floors"]["FISTA"]["0.0"] < found["floors"]["ISTA"]["0.0"] < 1.0
+    assert any("relative error 0." in line and "of ISTA at gamma 0.0, unconstrained" in line for line in log)
+
+
+def test_a_report_compares_methods_with_each_other_and_with_what_needs_no_training(finished):
+    folders, _, root = finished
+    summary = write_report(folders, root / "report", log=quiet)
+    assert set(summary["methods"]) == {"erm", "constrained"}
+    assert set(summary["methods"]["erm"]["relative_error"]) == {"0.0", "0.5"}
+    page = (root / "report" / "index.html").read_text()
+    words = ("Sparse coding (digits)", "linear map", "one lost, worst", "noise 0.2", "relative error")
+    assert [word for word in words if word not in page] == []
+
+
+def test_a_report_leaves_out_what_was_not_disturbed(finished, tmp_path):
+    assert task_of(small(lose_layers=False, test_layer_noises=())).disturbed(None) == {}
+    folder = shutil.copytree(finished[0][0], tmp_path / "run")
+    found = json.loads((folder / "evaluation.json").read_text())
+    left = {name: value for name, value in found.items() if "layer_noise_" not in name and "lost_" not in name}
+    assert len(left) == len(found) - 4
+    (folder / "evaluation.json").write_text(json.dumps(left))
+    write_report([folder], tmp_path / "report", log=quiet)
+    assert "disturbed" not in (tmp_path / "report" / "index.html").read_text()
+
+
+def test_codes_come_from_a_run_and_from_its_export_without_data(finished, in_memory, tmp_path, monkeypatch):
+    folder, image = finished[0][-1], BLOBS.whole("test").images[0].reshape(4, 4)
+    export(folder, tmp_path / "model", log=quiet)
+
+    def refuse(*arguments, **options):
+        raise AssertionError("data are read")
+
+    monkeypatch.setattr("train.tasks.sparse_coding.load", refuse)
+    Image.fromarray(image).save(tmp_path / "image.png")
+    models, given = [load(place) for place in (folder, tmp_path / "model")], (image, tmp_path / "image.png")
+    found = [model.predict(one) for model in models for one in given]
+    for one in found:
+        assert (one.code.shape, one.image.shape, one.image.dtype) == ((20,), (4, 4), np.uint8)
+        np.testing.assert_array_equal(one.code, found[0].code)
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "coded.code, coded.image" in card
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, in_memory):
+    config = small(layer_noise=0.1, train_gamma=0.2)
+    folders = [fit(config, out=tmp_path / "whole", experiment="sparse-coding", log=quiet)[0]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("train.system.distributed.Stop.at", lambda stop, step: step >= 2)
+        with pytest.raises(Interrupted):
+            fit(config, out=tmp_path / "parts", experiment="sparse-coding", log=quiet)
+    folders += fit(config, out=tmp_path / "parts", experiment="sparse-coding", log=quiet)
+    whole, parts = (json.loads((folder / "evaluation.json").read_text()) for folder in folders)
+    assert whole["layer_losses"] == parts["layer_losses"]
+    assert task_of(config).config == config

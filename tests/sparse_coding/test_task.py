@@ -1,0 +1,190 @@
+"""Losses, noise and floors of sparse coding, against NumPy."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.models.test_lista import soft
+from tests.sparse_coding.conftest import BLOBS, SPARSITY, small, task_of
+from train.config.constraints import ConstraintConfig
+from train.config.errors import UserError
+from train.config.sparse_coding import ListaConfig
+from train.data.codes import CodeBatch
+from train.step import init_state, jit_step, validate
+from train.tasks.code_floors import PENALTIES, linear_coder, noisy
+from train.tasks.sparse_coding import SparseCodingTask, Trial, sparse_coding_of
+
+pytestmark = pytest.mark.xdist_group("sparse-coding")
+
+
+def perturbed(params, scale=0.05, seed=0):
+    """Parameters a little off those of ISTA."""
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: leaf + jnp.asarray(scale * rng.normal(size=leaf.shape), leaf.dtype), params)
+
+
+def codes_of(params, signals, lost=0):
+    layers, z = [np.asarray(leaf) for leaf in params["params"]["layers"]], np.zeros((len(signals), 20))
+    found = [z]
+    for number, (A, B, theta) in enumerate(zip(*layers, strict=True), start=1):
+        z = z if number == lost else soft(z @ A.T + signals @ B.T, np.abs(theta))
+        found.append(z)
+    return np.stack(found, axis=1)
+
+
+def losses_of(params, split, lost=0):
+    whole = BLOBS.whole(split)
+    return 0.5 * np.sum((codes_of(params, whole.images / 255.0, lost) - whole.codes[:, None]) ** 2, axis=-1)
+
+
+def test_losses_are_half_the_squared_errors_of_the_codes_at_every_layer():
+    task = task_of(small())
+    params = perturbed(task.init(jax.random.key(0)))
+    batch = CodeBatch(*(jnp.asarray(part) for part in BLOBS.whole("validation")))
+    found, _ = jax.jit(lambda params: task.losses(params, task.draw(batch, jax.random.key(1)), None))(params)
+    np.testing.assert_allclose(found, losses_of(params, "validation"), rtol=1e-4)
+    for split in ("validation", "test"):
+        np.testing.assert_allclose(task.split_losses(params, split, Trial()), losses_of(params, split), rtol=1e-4)
+    np.testing.assert_allclose(
+        task.split_losses(params, "test", Trial(lost=2)), losses_of(params, "test", 2), rtol=1e-4
+    )
+
+
+def test_relative_errors_are_ratios_of_means():
+    task = task_of(small())
+    params = perturbed(task.init(jax.random.key(0)))
+    codes = BLOBS.whole("test").codes
+    expected = 2.0 * np.sum(losses_of(params, "test")[:, -1]) / np.sum(codes**2)
+    found = task.relative_errors(params, {"clean": Trial(), "lost": Trial(lost=1)})
+    assert found["clean"] == pytest.approx(expected, rel=1e-4)
+    assert found["lost"] == pytest.approx(
+        2.0 * np.sum(losses_of(params, "test", 1)[:, -1]) / np.sum(codes**2), rel=1e-4
+    )
+
+
+def test_what_is_drawn_has_the_strengths_of_training():
+    config = small(train_gamma=0.5, model=ListaConfig(num_layers=3, start=0.2))
+    task, batch = task_of(config), BLOBS.whole("train")
+    many = CodeBatch(*(jnp.asarray(np.repeat(part, 20, axis=0)) for part in batch))
+    drawn = jax.jit(task.draw)(many, jax.random.key(0))
+    noise = np.asarray(drawn.signals) - np.repeat(batch.images, 20, axis=0) / 255.0
+    assert np.std(noise) == pytest.approx(0.5 * BLOBS.pixel_std, rel=0.05)
+    assert np.std(drawn.start) == pytest.approx(0.2, rel=0.05)
+    np.testing.assert_array_equal(drawn.codes, many.codes)
+    assert len(np.unique(drawn.keys, axis=0)) == len(many.codes)
+    again = jax.jit(task.draw)(many, jax.random.key(1))
+    assert not np.any(np.asarray(again.signals) == np.asarray(drawn.signals))
+
+
+def test_noise_on_layers_depends_on_the_image_alone_so_that_batches_may_be_parted():
+    task = task_of(small(layer_noise=0.3))
+    params = task.init(jax.random.key(0))
+    batch = CodeBatch(*(jnp.asarray(part) for part in BLOBS.whole("validation")))
+
+    @jax.jit
+    def both(params):
+        drawn = task.draw(batch, jax.random.key(1))
+        half = jax.tree.map(lambda rows: rows[:6], drawn)
+        return task.losses(params, drawn, None)[0], task.losses(params, half, None)[0]
+
+    whole, half = both(params)
+    np.testing.assert_allclose(whole[:6], half, rtol=1e-5)
+    clean = losses_of(params, "validation")
+    np.testing.assert_allclose(whole[:, 0], clean[:, 0], rtol=1e-5)
+    # Noise of every layer is in the last one's codes: at least 0.3^2 / 2 an atom.
+    assert np.mean(whole[:, 1:] - clean[:, 1:]) > 0.5 * 0.3**2 * 20 * 0.7
+
+
+def test_stronger_noise_means_larger_errors():
+    task = task_of(small())
+    params = task.init(jax.random.key(0))
+    for name in ("gamma", "layer_noise"):
+        trials = {str(level): Trial(**{name: level}) for level in (0.0, 0.5, 2.0)}
+        assert np.all(np.diff(list(task.relative_errors(params, trials).values())) > 0.0), name
+
+
+@pytest.mark.parametrize("weights", ["ista", "noise"])
+def test_ista_stands_beside_the_network_whatever_its_weights_start_as(weights):
+    task = task_of(small(model=ListaConfig(num_layers=3, weights=weights)))
+    curvature = np.linalg.norm(BLOBS.dictionary, 2) ** 2
+    found, own = (params["params"]["layers"] for params in (task.ista(), task.init(jax.random.key(0))))
+    np.testing.assert_allclose(found.B[1], BLOBS.dictionary / curvature, rtol=1e-5)
+    np.testing.assert_allclose(found.theta, SPARSITY / curvature, rtol=1e-5)
+    np.testing.assert_allclose(np.std(own.A), np.std(found.A) if weights == "ista" else 0.01, rtol=0.1)
+
+
+def test_the_linear_map_is_that_of_least_squares_with_the_best_penalty():
+    x, z = (np.float64(part) for part in noisy(BLOBS, "train", 0.3))
+    centred, codes = x - x.mean(0), z - z.mean(0)
+    held_out, expected = (np.float64(part) for part in noisy(BLOBS, "validation", 0.3))
+    errors = {}
+    for penalty in PENALTIES:
+        weights = np.linalg.solve(centred.T @ centred + penalty * len(x) * np.eye(16), centred.T @ codes)
+        found = (held_out - x.mean(0)) @ weights + z.mean(0)
+        errors[np.sum((found - expected) ** 2)] = found
+    np.testing.assert_allclose(linear_coder(BLOBS, 0.3)(held_out), errors[min(errors)], rtol=1e-2, atol=1e-3)
+
+
+def test_codes_no_better_than_zeros_have_collapsed():
+    task = task_of(small())
+    state = init_state(task)
+    row, _, collapse = validate(task, state)
+    assert collapse is None
+    assert 0.0 < row["relative_error"] < 1.0
+    far = state._replace(params=jax.tree.map(lambda leaf: 3.0 * leaf, state.params))
+    assert "the model has collapsed (relative error" in str(validate(task, far)[2])
+
+
+@pytest.mark.parametrize("method", ["erm", "constrained", "deep_supervision"])
+def test_steps_lower_the_loss(method):
+    task = task_of(small(method=method, steps=30, model=ListaConfig(num_layers=3, weights="noise")))
+    state, step, batches = init_state(task), jit_step(task), task.batches(0, None)
+    before = task.validate(state.params, None).losses.mean(axis=0)
+    for _ in range(30):
+        state, _ = step(state, next(batches))
+    after = task.validate(state.params, None).losses.mean(axis=0)
+    assert after[-1] < 0.7 * before[-1]
+    assert after[0] == before[0]
+
+
+def test_the_network_and_its_dictionary_come_back_from_facts():
+    task = task_of(small())
+    again = sparse_coding_of(task.config, task.facts())
+    np.testing.assert_array_equal(again.data.dictionary, BLOBS.dictionary)
+    for one, other in zip(*(jax.tree.leaves(one.init(jax.random.key(0))) for one in (task, again)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_codes_of_images_come_with_what_they_stand_for():
+    task = task_of(small())
+    params, images = task.init(jax.random.key(0)), BLOBS.whole("test").images[:3].reshape(3, 4, 4)
+    found = task.predict(params, list(images))
+    expected = codes_of(params, images.reshape(3, -1) / 255.0)[:, -1]
+    np.testing.assert_allclose([one.code for one in found], expected, rtol=1e-4, atol=1e-6)
+    shown = np.clip(255.0 * expected @ BLOBS.dictionary, 0, 255).reshape(3, 4, 4)
+    np.testing.assert_allclose([one.image for one in found], shown, atol=1)
+    single = task.predict(params, images[1])
+    np.testing.assert_allclose(single.code, found[1].code, rtol=1e-5)
+    noise = [task.predict(params, images[1], gamma=1.0, seed=seed).code for seed in (0, 0, 1)]
+    np.testing.assert_array_equal(noise[0], noise[1])
+    assert np.any(noise[0] != noise[2])
+    assert np.any(noise[0] != single.code)
+
+
+def test_what_cannot_be_predicted_is_refused():
+    task = task_of(small())
+    params = task.init(jax.random.key(0))
+    with pytest.raises(UserError, match="predict needs images, got an empty list"):
+        task.predict(params, [])
+    with pytest.raises(UserError, match="--gamma must be finite and at least 0, got -1"):
+        task.predict(params, BLOBS.whole("test").images[0].reshape(4, 4), gamma=-1.0)
+
+
+def test_batches_and_bounds_that_do_not_fit_are_refused():
+    with pytest.raises(UserError, match="--batch-size must be at most the 48 images of the train split, got 49"):
+        SparseCodingTask(small(batch_size=49), BLOBS)
+    with pytest.raises(UserError, match=r"--constraints\.alpha must be one number, or one for each layer"):
+        small(constraints=dataclasses.replace(ConstraintConfig(), alpha=(0.1, 0.2)))

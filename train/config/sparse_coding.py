@@ -1,0 +1,77 @@
+"""Sparse coding: the network that codes, what it is to reach, and the numbers of its runs."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from .basic import Basic
+from .checks import check_depth, check_training, perturbation_rules
+from .constraints import ConstraintConfig, PerturbedConfig
+from .data import CodeConfig
+from .fields import check_used, nonnegative, positive
+from .run import PrimalConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class ListaConfig:
+    """LISTA: layers of iterative soft thresholding, each with weights of its own."""
+
+    num_layers: Basic[int] = 10
+    """Depth L."""
+    weights: Literal["ista", "noise"] = "ista"
+    """What weights start as. ista: those of ISTA in the dictionary; noise: Gaussian, of a standard deviation of 0.01
+    (Hadou et al.)."""
+    start: float = 0.0
+    """Standard deviation of the codes of layer 0, drawn anew for every image and step; at 0 they are 0."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SparseCodingConfig(PerturbedConfig):
+    """Find the sparse codes of images by a few layers (LISTA; Gregor and LeCun 2010, Hadou et al. 2023)."""
+
+    task: ClassVar[str] = "sparse-coding"
+    metric: ClassVar[str] = "validation loss (half squared error of a code)"
+    unit: ClassVar[str] = "half squared error of a code"
+    ranges: ClassVar[Mapping[str, str]] = {"primal": "1e-4:1e-2", "dual": "5e-4:5e-2", "alpha": "0.05:0.3"}
+
+    steps: Basic[int] = 3000
+    """Training steps."""
+    batch_size: int = 64
+    """Images a step."""
+    train_gamma: float = 0.0
+    """Noise of training on the images: its standard deviation over that of clean train pixels. Codes to be reached
+    stay those of the clean image."""
+    test_gammas: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+    """Noise levels of the evaluation, in the same unit; the training level is added when missing."""
+    test_layer_noises: tuple[float, ...] = (0.1, 0.2)
+    """Standard deviations of Gaussian noise on every layer's output in the evaluation, level by level, at the noise of
+    training on the input; none: not evaluated."""
+    lose_layers: bool = True
+    """Evaluate with each layer left out in turn, at the noise of training on the input."""
+    data: CodeConfig = dataclasses.field(default_factory=CodeConfig)
+    model: ListaConfig = dataclasses.field(default_factory=ListaConfig)
+    primal: PrimalConfig = dataclasses.field(default_factory=lambda: PrimalConfig(learning_rate=3e-3))
+    constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: ConstraintConfig(alpha=(0.15,)))
+
+    def check(self) -> None:
+        """Checks every number against what the task allows."""
+        data = self.data
+        check_training(
+            self,
+            *perturbation_rules(self),
+            ("model.start", "finite and at least 0", nonnegative(self.model.start)),
+            ("data.sparsity", "positive and finite", positive(data.sparsity)),
+            ("data.validation-share", "in (0, 1)", 0.0 < data.validation_share < 1.0),
+        )
+        check_depth(self, self.model.num_layers)
+        shared = ("data.validation-share", "--data.source cifar10 or image_folder", data.source != "digits")
+        check_used(self, SparseCodingConfig(), [shared])
+
+    def label(self) -> str:
+        """Source, method, depth, noise and seed."""
+        noise = f"gamma{self.train_gamma}" + (f"-layers{self.layer_noise}" if self.layer_noise else "")
+        return "-".join((self.data.source, self.method, f"L{self.model.num_layers}", noise, f"seed{self.seed}"))
+
+    def describe(self) -> str:
+        """Method, depth and steps."""
+        return f"{self.method}, {self.model.num_layers} layers, {self.steps} steps"

@@ -1,0 +1,127 @@
+"""Grey images with their sparse codes in one dictionary, prepared once and read in reproducible batches."""
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow_datasets as tfds
+from PIL import Image
+
+from ..config.data import CodeConfig
+from ..config.errors import UserError
+from .files import Log
+from .images import IMAGES, three_splits
+from .lasso import lasso_codes, make_dictionary
+from .pictures import LabelledImages, PictureSet
+from .prepare import Kind, Originals, Record, origin, prepare_from
+from .reader import Dataset, Records, open_prepared
+from .splits import SPLITS, check_share
+
+CODES = Kind("codes", "1.0.0")
+OVERCOMPLETE = 1.2  # atoms per pixel where nothing is said (Hadou et al. 2023)
+
+
+class CodeBatch(NamedTuple):
+    """Images as rows, uint8 (batch, pixels), and their codes, float32 (batch, atoms)."""
+
+    images: np.ndarray
+    codes: np.ndarray
+
+
+class CodeData(Dataset[CodeBatch]):
+    """Prepared images and codes.
+
+    Attributes:
+      shape: (height, width, 1) of an image.
+      dictionary: (atoms, pixels), float32, atoms of unit length.
+      pixel_std: standard deviation of the train pixels, in [0, 1].
+      square_norms: mean of |z|^2 over the codes of each split.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        height, width, channels = self.facts["shape"]
+        self.shape: tuple[int, int, int] = (height, width, channels)
+        self.dictionary = from_text(self.facts["dictionary"], width=height * width)
+        self.pixel_std: float = self.facts["pixel_std"]
+        self.square_norms: dict[str, float] = self.facts["square_norms"]
+
+    def whole(self, split: str) -> CodeBatch:
+        """All of a split."""
+        return self.read(split, np.arange(self.num_examples(split)))
+
+    def _read(self, records: Records, numbers: list[int]) -> CodeBatch:
+        images, codes = zip(*records.read(numbers, "image", "code"), strict=True)
+        pixels = np.frombuffer(b"".join(images), np.uint8)
+        values = np.frombuffer(b"".join(codes), np.float32)
+        return CodeBatch(pixels.reshape(len(numbers), -1), values.reshape(len(numbers), -1))
+
+
+def load(config: CodeConfig, *, log: Log = print) -> CodeData:
+    """Opens the images and codes that a config names, preparing them on first use."""
+    return open_prepared(prepare(config, log=log), CodeData)
+
+
+def prepare(config: CodeConfig, *, log: Log = print) -> Path:
+    """Prepares what a config names, unless that is done, and returns the folder that holds it."""
+    check_share(config.validation_share)
+    size = "all" if config.atoms is None else str(config.atoms)
+    options = [f"{config.validation_share:g}", config.dictionary, size, f"{config.sparsity:g}"]
+    return prepare_from(IMAGES, config, CODES, _code_records, options=options, log=log)
+
+
+def to_grey(image: np.ndarray) -> np.ndarray:
+    """The grey levels of a uint8 image (height, width, channels) as one row, by the luma of ITU-R 601."""
+    grey = image[..., 0] if image.shape[-1] == 1 else np.asarray(Image.fromarray(image).convert("L"))
+    return grey.reshape(-1)
+
+
+def to_text(matrix: np.ndarray) -> str:
+    """A matrix as text for JSON: its float32 numbers, little-endian, in base64."""
+    return base64.b64encode(matrix.astype("<f4").tobytes()).decode()
+
+
+def from_text(text: str, *, width: int) -> np.ndarray:
+    """The matrix, float32 (rows, width), that `to_text` wrote."""
+    return np.frombuffer(base64.b64decode(text), "<f4").reshape(-1, width)
+
+
+def _code_records(images: PictureSet[LabelledImages], config: CodeConfig, log: Log) -> Originals:
+    chosen = three_splits(images.splits, config.validation_share)
+    grey = {split: np.stack([to_grey(one) for one in kept.read(numbers)]) for split, (kept, numbers) in chosen.items()}
+    height, width, _ = images.shape
+    atoms = config.atoms or round(OVERCOMPLETE * height * width)
+    train = grey["train"].astype(np.float32) / 255.0
+    log(f"  a {config.dictionary} dictionary of {atoms} atoms of {height * width} pixels")
+    dictionary = make_dictionary(config.dictionary, atoms, train, config.sparsity)
+    codes = {split: _codes(grey[split], dictionary, config, split, log) for split in SPLITS}
+    features = {
+        "image": tfds.features.Tensor(shape=(height * width,), dtype=np.uint8, encoding="bytes"),
+        "code": tfds.features.Tensor(shape=(atoms,), dtype=np.float32, encoding="bytes"),
+    }
+    facts = {
+        "shape": [height, width, 1],
+        "dictionary": to_text(dictionary),
+        "pixel_std": float(np.std(train, dtype=np.float64)),
+        "square_norms": {split: float(np.sum(np.float64(codes[split]) ** 2) / len(codes[split])) for split in SPLITS},
+    }
+    return Originals(features, {split: _records(grey[split], codes[split]) for split in SPLITS}, facts)
+
+
+def _codes(grey: np.ndarray, dictionary: np.ndarray, config: CodeConfig, split: str, log: Log) -> np.ndarray:
+    codes = lasso_codes(grey.astype(np.float32) / 255.0, dictionary, config.sparsity, what=split, log=log)
+    if not codes.any():
+        raise UserError(
+            f"{origin(config)}: at data.sparsity={config.sparsity:g} every code of {split} is 0; give a lower one"
+        )
+    log(
+        f"  {split}: codes of {len(codes)} images, {np.count_nonzero(codes) / len(codes):.1f} of {codes.shape[1]} not 0"
+    )
+    return codes
+
+
+def _records(grey: np.ndarray, codes: np.ndarray) -> Iterator[Record]:
+    for image, code in zip(grey, codes, strict=True):
+        yield {"image": image, "code": code}

@@ -1,0 +1,22 @@
+"""What needs no network, in words: a model is worth what it gains over these."""
+
+from .groups import Setting
+
+# The floors of evaluation.json.
+FLOORS = {
+    "linear layer": "least squares on a frame's patch and the temporal mean, fitted at the training noise",
+    "total variation": "a classical denoiser in space and time, told the variance of each noise",
+    "ISTA": "as many steps as the network has layers",
+    "FISTA": "as many of its steps",
+    "linear map": "least squares, fitted at the training noise, with the ridge that is best on the validation split",
+}
+
+
+def floor_note(setting: Setting) -> str:
+    """What the floors are, and of how much of the test split where not of all."""
+    shares = setting.floor_shares().items()
+    words = " ".join(
+        f"{name}: {FLOORS.get(name, 'without a network')}{f' (of {share:.0%} of the test pixels)' * (share < 1.0)}."
+        for name, share in shares
+    )
+    return words and f" {words}"

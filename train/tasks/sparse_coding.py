@@ -1,0 +1,261 @@
+"""Sparse coding: LISTA towards the Lasso's solutions, plain and under descent constraints."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, UInt32
+
+from unroll_jax.models import LISTA
+from unroll_jax.perturbations import Perturbation, layer_noise, lost_layer
+
+from ..config.errors import UserError
+from ..config.sparse_coding import SparseCodingConfig
+from ..data.codes import CodeBatch, from_text, load, to_grey, to_text
+from ..data.pictures import picture_of
+from ..data.splits import SPLITS
+from ..sharding.mesh import keep_rows
+from ..sharding.parts import POLICIES
+from ..task import Log, Params, Row, SampleLosses, Task, Validation
+from .code_floors import floors
+from .common import (
+    NOISE_SEED,
+    check_batch_size,
+    check_noise,
+    constrained_training,
+    feasibility_words,
+    noise_figures,
+    num_parameters,
+    on_batches,
+)
+from .facts import CodeFacts
+
+# Images a batch of the evaluation: no gradient is kept, so more fit than in training.
+BATCH_SIZE = 1000
+WEIGHT_NOISE = 0.01
+
+
+class Drawn(NamedTuple):
+    """Images with noise, the codes to reach, those of layer 0, and a key of layer noise, a row an image."""
+
+    signals: Float[Array, "batch pixels"]
+    codes: Float[Array, "batch atoms"]
+    start: Float[Array, "batch atoms"]
+    keys: UInt32[Array, "batch 2"]
+
+
+class Trial(NamedTuple):
+    """What a split is coded under: noise on images, noise on layers, and the layer that is lost; 0 for none."""
+
+    gamma: float = 0.0
+    layer_noise: float = 0.0
+    lost: int = 0
+
+
+class Coded(NamedTuple):
+    """The code of an image, float32 (atoms,), and the image that it stands for, uint8 (height, width)."""
+
+    code: np.ndarray
+    image: np.ndarray
+
+
+class SparseCodingTask(Task):
+    """f_l is the mean over images of 1/2 |z_l - z*|^2, z* the Lasso's solution for the image without noise.
+
+    Layer 0 is z_0: zeros, or noise.
+
+    Source: Hadou, NaderiAlizadeh, Ribeiro, "Robust stochastically-descending unrolled networks" (2023), whose
+    constraints are on the distance |z_l - z*|.
+    """
+
+    def __init__(self, config: SparseCodingConfig, data: Any):
+        model = config.model
+        self._config, self.data, self.num_layers = config, data, model.num_layers
+        atoms, pixels = data.dictionary.shape
+        self.model = LISTA(
+            pixels,
+            atoms,
+            model.num_layers,
+            sparsity=config.data.sparsity,
+            dictionary_init=jax.nn.initializers.constant(data.dictionary),
+            noise=None if model.weights == "ista" else WEIGHT_NOISE,
+            remat=POLICIES[config.remat] or False,
+            unroll=config.unroll,
+        )
+        check_batch_size(config.batch_size, data.num_examples("train"), "images")
+        steps_an_epoch = max(data.num_examples("train") // config.batch_size, 1)
+        self.training = constrained_training(config, num_layers=self.num_layers, steps_an_epoch=steps_an_epoch)
+        self._apply: Callable[..., Any] = self.model.apply
+        self._read, self._coded = on_batches(self._tried), on_batches(self._codes)
+
+    @property
+    def config(self) -> SparseCodingConfig:
+        """All options."""
+        return self._config
+
+    def again(self, config: SparseCodingConfig) -> "SparseCodingTask":
+        """The same by another configuration, on the same data."""
+        return SparseCodingTask(config, self.data)
+
+    def init(self, key: jax.Array) -> Params:
+        """Those of ISTA, from whatever key, or noise."""
+        return dict(self.model.init(key, jnp.zeros((1, self.model.dim))))
+
+    def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[CodeBatch]:
+        """Images of the train split with their codes."""
+        size, seed = self.config.batch_size, self.config.seed
+        return self.data.batches("train", batch_size=size, seed=seed, start_step=start_step, rows=rows)
+
+    def draw(self, batch: CodeBatch, key: jax.Array) -> Drawn:
+        """Noise on images and layers of the strength of training, and the codes of layer 0."""
+        return self._drawn(batch, self.config.train_gamma, key)
+
+    def losses(self, params: Params, batch: Drawn, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
+        """Of every image at every layer."""
+        del probe
+        noise = self.config.layer_noise
+        perturb = layer_noise(jax.random.wrap_key_data(batch.keys), noise) if noise > 0.0 else None
+        return self._losses(params, batch, perturb), {}
+
+    def split_losses(self, params: Params, split: str, trial: Trial) -> np.ndarray:
+        """Losses of every image of a split at every layer, (N, L + 1)."""
+        found = []
+        for index, batch in enumerate(self.data.examples(split, batch_size=BATCH_SIZE)):
+            key = jax.random.fold_in(jax.random.key(NOISE_SEED), index)
+            found.append(self._read(params, batch, *map(np.asarray, trial), key))
+        return np.concatenate(found)
+
+    def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
+        """At the noises of training; codes that are no better than zeros have collapsed."""
+        del multipliers
+        config = self.config
+        losses = self.split_losses(params, "validation", Trial(config.train_gamma, config.layer_noise))
+        error = self._relative(losses, "validation")
+        words = f"the model has collapsed (relative error {error:.2f}; of codes of zeros, 1)"
+        return Validation(losses, {"relative_error": error}, collapse=words if error >= 1.0 else None)
+
+    def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
+        """Relative errors at every noise level, with disturbed layers, and of what needs no training."""
+        del folder
+        config, ista = self.config, self.ista()
+        levels = {str(gamma): Trial(gamma) for gamma in config.noise_levels}
+        gammas = {gamma: self.split_losses(params, "test", trial) for gamma, trial in levels.items()}
+        found = {"ISTA": self.relative_errors(ista, levels), **floors(config, self.data)}
+        at_training = gammas[str(float(config.train_gamma))]
+        figures = {
+            "method": config.method,
+            **noise_figures(config),
+            "layer_noise": config.layer_noise,
+            "num_layers": self.num_layers,
+            "seed": config.seed,
+            "num_examples": len(at_training),
+            "relative_error": {gamma: self._relative(losses, "test") for gamma, losses in gammas.items()},
+            "validation_relative_error": self.relative_errors(params, levels, split="validation"),
+            "floors": found,
+            "floor_shares": dict.fromkeys(found, 1.0),
+            **self.disturbed(params),
+            **{f"ista_{name}": figures for name, figures in self.disturbed(ista).items()},
+            "parameters": num_parameters(params),
+        }
+        return figures, at_training
+
+    def disturbed(self, params: Params) -> Row:
+        """Relative errors on the test split with noise on all layers, and with each layer lost in turn."""
+        config, gamma = self.config, self.config.train_gamma
+        layers = range(1, self.num_layers + 1) if config.lose_layers else ()
+        noisy = {str(level): Trial(gamma, level) for level in sorted(config.test_layer_noises)}
+        lost = {str(layer): Trial(gamma, lost=layer) for layer in layers}
+        return {
+            name: self.relative_errors(params, trials)
+            for name, trials in (("layer_noise_relative_error", noisy), ("lost_layer_relative_error", lost))
+            if trials
+        }
+
+    def relative_errors(self, params: Params, trials: Mapping[str, Trial], *, split: str = "test") -> dict[str, float]:
+        """On a split, trial by trial: the mean of |z_L - z*|^2 over that of |z*|^2."""
+        return {name: self._relative(self.split_losses(params, split, trial), split) for name, trial in trials.items()}
+
+    def ista(self) -> Params:
+        """Parameters with which layers are steps of ISTA."""
+        return dict(self.model.clone(noise=None).init(jax.random.key(0), jnp.zeros((1, self.model.dim))))
+
+    def found(self) -> Row:
+        """Spread of the pixels, size of the codes, and how many images there are."""
+        sizes = {split: self.data.num_examples(split) for split in SPLITS}
+        return {"pixel_std": self.data.pixel_std, "square_norms": self.data.square_norms, "examples": sizes}
+
+    def facts(self) -> Row:
+        """The dictionary, the shape of images, and the spread of clean pixels, which noise is in units of."""
+        data = self.data
+        return {"shape": list(data.shape), "pixel_std": data.pixel_std, "dictionary": to_text(data.dictionary)}
+
+    def predict(self, params: Params, inputs: Any, *, gamma: float = 0.0, seed: int = 0) -> Any:
+        """Of an image (a file, or a uint8 array) its `Coded`, of a list of them a list.
+
+        Args:
+          params: of the model.
+          inputs: an image or a list of them, which are brought to the size and the grey of the train images.
+          gamma: strength of noise to add before, as in training.
+          seed: of that noise.
+        """
+        check_noise(gamma, seed)
+        several = isinstance(inputs, list | tuple)
+        if several and not inputs:
+            raise UserError("predict needs images, got an empty list; give one or more")
+        given = inputs if several else [inputs]
+        images = np.stack([to_grey(picture_of(one, self.data.shape)) for one in given])
+        codes = np.zeros((len(images), self.model.num_atoms), np.float32)
+        found = self._coded(params, CodeBatch(images, codes), np.float32(gamma), jax.random.key(seed))
+        shown = np.clip(np.round(255.0 * found @ self.data.dictionary), 0, 255).astype(np.uint8)
+        coded = [Coded(code, image.reshape(self.data.shape[:2])) for code, image in zip(found, shown, strict=True)]
+        return coded if several else coded[0]
+
+    def verdict(self, found: Row) -> str:
+        """The relative error at the noise of training beside that of ISTA, and feasibility."""
+        gamma = str(float(found["train_gamma"]))
+        own, ista = found["relative_error"][gamma], found["floors"]["ISTA"][gamma]
+        return f"relative error {own:.3f} against {ista:.3f} of ISTA at gamma {gamma}, {feasibility_words(found)}"
+
+    def _drawn(self, batch: CodeBatch, gamma: Any, key: jax.Array) -> Drawn:
+        of_images, of_start, of_layers = jax.random.split(key, 3)
+        clean = batch.images.astype(jnp.float32) / 255.0
+        noise = jax.random.normal(of_images, clean.shape)
+        codes = jnp.asarray(batch.codes)
+        start = self.config.model.start * jax.random.normal(of_start, codes.shape)
+        keys = jax.random.key_data(jax.random.split(of_layers, len(codes)))
+        return Drawn(clean + gamma * self.data.pixel_std * noise, codes, start, keys)
+
+    def _losses(self, params: Params, batch: Drawn, perturb: Perturbation | None) -> SampleLosses:
+        record = lambda z: 0.5 * jnp.sum((keep_rows(z) - batch.codes) ** 2, axis=-1)  # noqa: E731
+        start = keep_rows(batch.start)
+        return self._apply(params, keep_rows(batch.signals), start, record=record, perturb=perturb).T
+
+    def _tried(self, params: Params, batch: CodeBatch, gamma: Array, noise: Array, lost: Array, key: Array) -> Array:
+        """Losses of every image at every layer under a `Trial`, whose numbers are traced: one program for all."""
+        drawn = self._drawn(batch, gamma, key)
+        noisy, without = layer_noise(jax.random.wrap_key_data(drawn.keys), noise), lost_layer(lost)
+        perturb = lambda layer, before, after: noisy(layer, before, without(layer, before, after))  # noqa: E731
+        return self._losses(params, drawn, perturb)
+
+    def _codes(self, params: Params, batch: CodeBatch, gamma: Array, key: jax.Array) -> Array:
+        drawn = self._drawn(batch, gamma, key)
+        return self._apply(params, drawn.signals, drawn.start)[-1]
+
+    def _relative(self, losses: np.ndarray, split: str) -> float:
+        """The mean of |z_L - z*|^2 over that of |z*|^2."""
+        return float(2.0 * np.mean(losses[:, -1], dtype=np.float64) / self.data.square_norms[split])
+
+
+def open_sparse_coding(config: SparseCodingConfig, log: Log) -> SparseCodingTask:
+    """The task on the data of its configuration."""
+    return SparseCodingTask(config, load(config.data, log=log))
+
+
+def sparse_coding_of(config: SparseCodingConfig, facts: Row) -> SparseCodingTask:
+    """The task that `SparseCodingTask.facts` describes, without its data."""
+    height, width, channels = facts["shape"]
+    dictionary = from_text(facts["dictionary"], width=height * width)
+    return SparseCodingTask(config, CodeFacts((height, width, channels), dictionary, facts["pixel_std"]))

@@ -1,0 +1,115 @@
+"""LISTA: iterative soft thresholding unrolled, each layer with weights of its own."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from unroll_jax.energies.lista_layer import ListaLayerParams, ista_layer, lista_layer
+from unroll_jax.models.initializers import cosine_atoms
+from unroll_jax.perturbations import Perturbation
+from unroll_jax.unrolling import unroll
+
+__all__ = ["LISTA"]
+
+
+class LISTA(nn.Module):
+    """Sparse codes by L untied layers of soft thresholding, whose every layer can be read out.
+
+    Layer l maps z to soft(A z + B x, |theta|), see `unroll_jax.energies.lista_layer`. The parameters are ``layers.A``
+    (L, atoms, atoms), ``layers.B`` (L, atoms, dim) and ``layers.theta`` (L, atoms); initially every layer is a step of
+    ISTA for the Lasso :math:`\\tfrac12 |x - D^T z|^2 + \\lambda |z|_1`, or noise.
+
+    Attributes:
+      dim: width of the signals.
+      num_atoms: width of the codes.
+      num_layers: depth L.
+      sparsity: lambda of the Lasso that the first layers descend, in units of the signals.
+      dictionary_init: initialiser of its dictionary D (num_atoms, dim), atoms as rows;
+        ``jax.nn.initializers.constant(D)`` takes one that is given.
+      noise: standard deviation of the initial weights; None starts as ISTA.
+      param_dtype: dtype of the parameters.
+      remat: recompute layers in the backward pass instead of storing their intermediates, see `unroll_jax.unroll`.
+      unroll: layers in one iteration of the scan, see `unroll_jax.unroll`.
+
+    Source: Gregor and LeCun (2010); untied as in Hadou, NaderiAlizadeh, Ribeiro (2023), whose weights start as noise of
+    0.01.
+    """
+
+    dim: int
+    num_atoms: int
+    num_layers: int
+    sparsity: float = 0.1
+    dictionary_init: Initializer = cosine_atoms()
+    noise: float | None = None
+    param_dtype: Any = jnp.float32
+    remat: bool | Callable[..., Any] = False
+    unroll: int | None = None
+
+    @nn.compact
+    def __call__(
+        self,
+        x: jax.Array,
+        z: jax.Array | None = None,
+        *,
+        record: Callable[[jax.Array], Any] | None = None,
+        perturb: Perturbation | None = None,
+    ) -> Any:
+        """Runs all layers.
+
+        Args:
+          x: signals (*batch, dim).
+          z: codes of layer 0, (*batch, num_atoms); None starts at 0.
+          record: ``z -> pytree``, evaluated inside the scan at every layer's codes; None keeps the codes themselves.
+          perturb: what becomes of each layer's output, see `unroll_jax.unroll`.
+
+        Returns:
+          The codes of layers 0..L, (L + 1, *batch, num_atoms), or what ``record`` returned, stacked likewise.
+
+        Raises:
+          ValueError: if x is not (*batch, dim), z is not (*batch, num_atoms), or a size, sparsity or unroll is not
+            allowed.
+          TypeError: if x is not floating.
+        """
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            raise TypeError(f"x must have a floating dtype, got {x.dtype}; cast it first")
+        if x.ndim < 1 or x.shape[-1] != self.dim:
+            raise ValueError(f"x must be (*batch, dim={self.dim}), got shape {x.shape}")
+        start = jnp.zeros((*x.shape[:-1], self.num_atoms), x.dtype) if z is None else z
+        if start.shape != (*x.shape[:-1], self.num_atoms):
+            raise ValueError(f"z must have shape {(*x.shape[:-1], self.num_atoms)}, as x says, got {start.shape}")
+        _, recorded = unroll(
+            lista_layer,
+            self._layers(),
+            start,
+            x,
+            num_layers=self.num_layers,
+            tied=False,
+            record=lambda layer, z, x: z if record is None else record(z),
+            remat=self.remat,
+            unroll=self.unroll,
+            perturb=perturb,
+        )
+        return recorded
+
+    def _layers(self) -> ListaLayerParams:
+        for name, size in (("dim", self.dim), ("num_atoms", self.num_atoms), ("num_layers", self.num_layers)):
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1, got {size}")
+        for name, value in (("sparsity", self.sparsity), ("noise", self.noise)):
+            if value is not None and not 0.0 <= value < float("inf"):
+                raise ValueError(f"{name} must be finite and at least 0, got {value}")
+
+        def init(key: jax.Array) -> ListaLayerParams:
+            dictionary = self.dictionary_init(key, (self.num_atoms, self.dim), self.param_dtype)
+            layer = ista_layer(dictionary, self.sparsity)
+            stacked = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self.num_layers, *leaf.shape)), layer)
+            if (noise := self.noise) is None:
+                return stacked
+            keys = ListaLayerParams(*jax.random.split(key, len(stacked)))
+            return jax.tree.map(lambda key, leaf: noise * jax.random.normal(key, leaf.shape, leaf.dtype), keys, stacked)
+
+        return self.param("layers", init)
