@@ -113,15 +113,15 @@ FAULTS: list[Fault] = [
     Fault(
         "the tolerance of a report is absolute",
         "unroll_jax/constrained/feasibility.py",
-        "satisfied = violations <= tolerance * jnp.abs(bounds)",
+        "satisfied = relative_excess(violations, bounds, form=form) <= tolerance",
         "satisfied = violations <= tolerance",
         "tests/constrained/test_feasibility.py",
     ),
     Fault(
         "a constraint that is just met is not satisfied",
         "unroll_jax/constrained/feasibility.py",
-        "satisfied = violations <= tolerance",
-        "satisfied = violations < tolerance",
+        "form=form) <= tolerance",
+        "form=form) < tolerance",
         "tests/constrained/test_feasibility.py",
     ),
     Fault(

@@ -143,8 +143,8 @@ FAULTS: list[Fault] = [
     Fault(
         "layers of the unrolled transformer do not see the mask",
         "unroll_jax/models/unrolled_transformer.py",
-        "leaf.astype(compute), layer), y, mask)",
-        "leaf.astype(compute), layer), y, None)",
+        "unrolled_layer(cast, y, mask,",
+        "unrolled_layer(cast, y, None,",
         "tests/models/test_unrolled_transformer.py",
     ),
     Fault(

@@ -189,7 +189,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "dead units are said to be of the layer before",
-        "train/tasks/video.py",
+        "train/tasks/collapse.py",
         "np.flatnonzero(dead[1:] > DEAD_SHARE)[:1] + 1",
         "np.flatnonzero(dead[1:] > DEAD_SHARE)[:1]",
         "tests/train/test_health.py",
