@@ -11,6 +11,7 @@ from tests.hostile.named import OPTION, options_of, strangers
 EXPERIMENTS = (
     "demo",
     "image-opteq",
+    "sparse-coding",
     "image-mon",
     "image-ode",
     "segment-opteq",
