@@ -23,6 +23,8 @@ BINDS = {
         "constraints.slacks": "explicit",
         "constraints.resilience": 2.0,
     },
+    "ratio": {"constraints.form": "ratio", "constraints.reference": None},
+    "proxy": {"constraints.proxy": True, "constraints.reference": None},
     "plain": {"method": "erm"},
 }
 STEPS = 4
@@ -199,3 +201,16 @@ def test_a_policy_names_what_is_kept_of_a_function():
 
 def _residuals(function, x):
     return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(lambda x: jax.vjp(function, x)[1], x)))
+
+
+def test_noise_on_layers_is_the_same_in_whatever_parts_a_batch_is_computed(changed, clips):
+    batch = next(clips.batches("train", batch_size=4, seed=0, start_step=0, rows=None))
+
+    def losses(**fields):
+        task = VideoTask(changed(**fields), clips)
+        return jit_step(task)(init_state(task), batch)[1].layer_losses
+
+    whole, parts, none = (losses(layer_noise=noise, accumulate=n) for noise, n in ((0.3, 1), (0.3, 2), (0.0, 1)))
+    np.testing.assert_allclose(whole, parts, rtol=1e-5)
+    np.testing.assert_allclose(whole[0], none[0], rtol=1e-6)
+    assert np.all(whole[1:] > 1.05 * none[1:])

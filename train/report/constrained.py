@@ -78,13 +78,15 @@ def video(folders: Sequence[Path]) -> Report:
     losses = _picture("layer_losses", figures.layer_losses(settings), f"Held-out loss after every layer.{bounds}")
     ratios = _picture("ratios", figures.ratios(settings), RATIOS.format("sample") + single)
     paired, beyond = paired_table(settings), _picture("frontier", frontier(settings), FRONTIER)
+    disturbed = [table for setting in settings for table in disturbed_table(setting)]
+    tables = [*map(score_table, settings), *disturbed, *cost, *paired]
     sections = [
-        ("Noise it was and was not trained on", [*scores, *map(score_table, settings), *cost, *paired, *beyond]),
+        ("Noise it was and was not trained on", [*scores, *tables, *beyond]),
         ("Does every layer lower the loss?", [*losses, *_layers(settings), *ratios]),
         ("What a setting changes", _picture("ablation", figures.ablation(settings), VARIED.format("RMSE", "go "))),
         ("Training", _training(settings, MULTIPLIERS + TIGHTENED, "last layer's loss  ½|x − Φ$_L$|²")),
     ]
-    return _report(runs, settings, sections, [*(table for table in cost if len(table.rows) > 1), *paired])
+    return _report(runs, settings, sections, [*disturbed, *(table for table in cost if len(table.rows) > 1), *paired])
 
 
 def text(folders: Sequence[Path]) -> Report:
@@ -110,7 +112,7 @@ def sparse_coding(folders: Sequence[Path]) -> Report:
     """The report on runs of sparse coding: relative errors under noise and with disturbed layers, and every layer."""
     runs = read_runs(folders)
     settings = group(runs)
-    disturbed = [table for setting in settings for table in disturbed_table(setting)]
+    disturbed = [table for setting in settings for table in disturbed_table(setting)] + paired_table(settings)
     scores = _picture("error_curve", figures.score_curve(settings), CODED)
     losses = _picture(
         "layer_losses", figures.layer_losses(settings, "loss  ½|z − z*|²"), f"Held-out loss after every layer.{BOUNDS}"

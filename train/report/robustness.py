@@ -29,20 +29,22 @@ def paired_table(settings: Sequence[Setting]) -> list[Table]:
     if not rows:
         return []
     note = (
-        "Differences of RMSE in percent of the other's, of runs with the same seed; below 0 the constrained model is "
-        f"better. Brackets: {LEVEL:.0%} interval of the mean over seeds (Student's t). Stronger noise: the mean over "
-        "all test gammas above that of training."
+        f"Differences of {settings[0].score.title} in percent of the other's, of runs with the same seed; below 0 the "
+        f"constrained model is better. Brackets: {LEVEL:.0%} interval of the mean over seeds (Student's t). Stronger "
+        "noise: the mean over all test gammas above that of training."
     )
     header = ("setting", "constrained", "against", "seeds", "training gamma %", "stronger noise %", "largest gamma %")
     return [Table("Constraints against the same runs without", header, tuple(rows), note)]
 
 
 def frontier(settings: Sequence[Setting]) -> Figure | None:
-    """RMSE at the largest test gamma against that at the training gamma, a point a variant; None for few of them."""
+    """The score at the largest test gamma against that at the training gamma, a point a variant; None for few."""
     shown = [setting for setting in settings if len(setting.variants) >= FEWEST]
     if not shown:
         return None
-    figure, panels = setting_panels(shown, "RMSE at the training gamma", "RMSE at the largest test gamma")
+    figure, panels = setting_panels(
+        shown, *(f"{settings[0].score.title} at the {gamma} gamma" for gamma in ("training", "largest test"))
+    )
     for axes, setting in zip(panels, shown, strict=True):
         for variant in setting.variants:
             x, y = variant.scores()[:, setting.training_index], variant.scores()[:, -1]
