@@ -1,5 +1,6 @@
 """`fit` from Python: a task of one's own in under twenty lines, constrained, heard of, gone on with, reported."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -223,7 +224,7 @@ def test_splits_of_which_a_model_has_other_depths_are_refused():
 
 def test_options_of_another_task_are_refused():
     with pytest.raises(UserError, match=r"config must be as OwnConfig\(steps=1000\), got VideoConfig"):
-        OwnTask(linear().init, layer_losses, train=TRAIN, validation=VALIDATION, config=EXPERIMENTS["demo"].config)
+        OwnTask(linear().init, layer_losses, train=TRAIN, validation=VALIDATION, config=EXPERIMENTS["video-ut"].config)
 
 
 def test_what_is_recomputed_is_a_choice_and_changes_no_gradient():
@@ -277,7 +278,7 @@ def test_both_methods_of_an_experiment_open_their_data_once(monkeypatch, tmp_pat
     monkeypatch.setattr("train.loop.train_run", lambda task, folder, **_: trained.append(folder.name))
     monkeypatch.setattr("train.evaluate.evaluate", lambda *_, **__: None)
     monkeypatch.setattr("train.report.kinds.write_report", lambda *_, **__: None)
-    fit("demo", out=tmp_path)
+    fit(dataclasses.replace(EXPERIMENTS["video-ut"].config, method="both"), out=tmp_path)
     assert len(opened) == 1
     assert trained == ["erm of erm", "constrained of erm", "erm", "constrained"]
 

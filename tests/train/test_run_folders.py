@@ -66,7 +66,7 @@ def test_an_experiment_is_meant_where_a_folder_has_its_name(trained):
         asked = []
         patch.setattr("train.main.fit", lambda config, *, experiment: asked.append((experiment, config.method)))
         assert main(["run", "demo"]) == 0
-    assert asked == [("demo", "both")]
+    assert asked == [("demo", "all")]
 
 
 @pytest.mark.parametrize(
