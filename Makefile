@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 .PHONY: help install demo test test-rest test-all coverage lint types benchmarks clean
 
 help:
-	@echo "make demo        train the demo, plain and constrained, and write runs/demo/report/index.html"
+	@echo "make demo        train the demo, plain and under constraints, and write runs/demo/report/index.html"
 	@echo "make test        run the tests, but for those marked slow"
 	@echo "make test-all    run all tests and the notebooks; make test-rest those that make test leaves out"
 	@echo "make coverage    make test, with the lines that no test runs"

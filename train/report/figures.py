@@ -36,7 +36,7 @@ LEGEND_ENTRY = 0.45  # inches that a variant's two lines take in the legend unde
 # Okabe-Ito again; the first is the constrained method's own.
 SERIES_COLOURS = (COLOURS["constrained"], "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 # Of what needs no network: of the same table, and of no method.
-FLOOR_COLOURS = ("#009E73", "#CC79A7")
+FLOOR_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9")
 # A log axis for field values that span more than a decade, and for an excess above the bound itself.
 DECADE, WHOLE_BOUND = 10.0, 100.0
 GAMMAS = {RMSE: " (variance / data std)", CODES: " (deviation / data std)"}
