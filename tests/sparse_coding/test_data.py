@@ -127,3 +127,10 @@ def test_greys_are_those_of_pillow():
 def test_matrices_come_back_from_text():
     matrix = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
     np.testing.assert_array_equal(codes.from_text(codes.to_text(matrix), width=5), matrix)
+
+
+def test_codes_that_have_not_converged_are_told(monkeypatch):
+    log = []
+    monkeypatch.setattr("train.data.lasso.MAX_STEPS", 3)
+    lasso_codes(SIGNALS, BLOBS.dictionary, SPARSITY, what="train", log=log.append)
+    assert "codes of train are not converged after 3 steps: the largest relative residual is" in log[-1]
