@@ -23,7 +23,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         ),
         summary="unrolled transformer on UCSD Ped2, constraints as chosen on its validation clips; needs --data.root",
         paper="Porras-Valenzuela, Hadou, Ribeiro, Section 4, Table 3",
-        expect="3 layers, RMSE at gamma 0.15 and 0.5: plain 7.5 and 16.8, constrained 7.6 and 15.1; 3 minutes on a core",
+        expect="3 layers, RMSE at gamma 0.15 and 0.5: plain 7.5 and 16.8, constrained 7.6 and 15.1; 3 minutes",
     ),
     **SUPERVISED,
     **SPARSE_CODING,
