@@ -80,3 +80,9 @@ def test_floors_of_the_wrong_form_are_named(make_run, tmp_path, changes, words):
     with pytest.raises(UserError, match=r"evaluation\.json is damaged") as caught:
         write(video, [make_run(evaluation=FLOORS | changes)], tmp_path / "out", log=lambda _: None)
     assert words in str(caught.value)
+
+
+def test_the_axis_ends_above_what_cleans_the_input_and_not_at_the_input(make_run):
+    (setting,) = group(read_runs([make_run("erm", evaluation={"rmse": dict.fromkeys(GAMMAS, 9.0)})]))
+    (axes,) = score_curve([setting]).axes
+    assert axes.get_ylim() == (0.0, pytest.approx(1.3 * 9.0))

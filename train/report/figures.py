@@ -59,7 +59,7 @@ def score_curve(settings: Sequence[Setting]) -> Figure:
         axes.axvline(setting.train_gamma, color=GUIDE, linestyle=":", linewidth=1.2, label="training gamma")
         axes.set_xlim(padded(setting.gammas))
         if score is not ACCURACY:
-            axes.set_ylim(bottom=0)
+            axes.set_ylim(0, _top(setting))
     shared_legend(figure, panels)
     return figure
 
@@ -187,6 +187,13 @@ def ablation(settings: Sequence[Setting]) -> Figure | None:
             tidy(axes, row.setting.title)
             axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18))
     return figure
+
+
+def _top(setting: Setting) -> float | None:
+    """Where the axis ends: the noisy input may leave it, so that what cleans it can be told apart; None: anywhere."""
+    cleaned = [*(one.scores().max() for one in setting.variants), *map(np.max, setting.floors().values())]
+    highest = float(np.max(cleaned))
+    return 1.3 * highest if setting.score.baseline is not None and np.isfinite(highest) and highest > 0 else None
 
 
 def _by_layer(
