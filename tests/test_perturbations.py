@@ -85,6 +85,11 @@ def test_a_scale_that_cannot_be_is_refused(scale):
         layer_noise(jax.random.key(0), scale)
 
 
+def test_a_perturbation_that_changes_the_state_s_kind_is_refused():
+    with pytest.raises(ValueError, match="perturb must keep shape and dtype, y float32"):
+        uj.unroll(affine, 0.5, ROWS, 0.0, num_layers=2, record=None, perturb=lambda layer, before, after: after[:1])
+
+
 def test_in_turn_each_sees_what_the_one_before_it_made():
     noisy, lost, layer = layer_noise(jax.random.key(0), 1.0), lost_layer(1), jnp.int32(1)
     np.testing.assert_array_equal(in_turn(lost, noisy)(layer, ROWS, 2 * ROWS), noisy(layer, ROWS, ROWS))

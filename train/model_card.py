@@ -11,6 +11,9 @@ from .task import Row
 OWN = "losses = model.predict(batch)  # arrays by name, as those trained on; (samples, L + 1) of every layer comes out"
 FEASIBLE = {True: "feasible", False: "NOT feasible", None: "not known to be feasible"}
 
+# Of constraints, what a card says where it is otherwise.
+USUAL = {"bind": "mean", "form": "difference", "proxy": False}
+
 
 def model_card(said: Row, tables: Sequence[Table], floor: str) -> str:
     """The card, from what config.json of the export says, the report's tables, and the figures without a model."""
@@ -46,10 +49,16 @@ def _data(said: Row) -> str:
 def _constraints(said: Row) -> str:
     """The bounds, whether the validation split meets them, and by how much."""
     config, excess = said["config"], said["excess"]
+    if config.get("method") == "deep_supervision":
+        rising = ", rising" if config["rising_weights"] else ""
+        return f"none; fixed weights {config['layer_weights']}{rising} on the losses of layers before the last"
     if config.get("method") != "constrained":
         return "none"
     bounds = config["constraints"]
-    words = f"alpha {bounds['alpha']}, reference {bounds['reference']}: {FEASIBLE[said['feasible']]}"
+    first = "" if bounds["first_alpha"] is None else f" ({bounds['first_alpha']} for layer 1)"
+    words = f"alpha {bounds['alpha']}{first}, reference {bounds['reference']}"
+    words += "".join(f", {name} {bounds[name]}" for name, usual in USUAL.items() if bounds[name] != usual)
+    words += f": {FEASIBLE[said['feasible']]}"
     if excess is None:
         return words
     room = f"{excess:.1%} over its bound" if excess > 0 else f"{-excess:.1%} below its bound"

@@ -26,24 +26,25 @@ def check_state(name: str, y: Any) -> None:
             raise TypeError(f"{place} must be an array, got {type(leaf).__name__}; jnp.asarray makes one")
 
 
-def check_step(before: Any, after: Any) -> None:
+def check_step(before: Any, after: Any, *, what: str = "the step") -> None:
     """Checks that a step kept structure, shapes and dtypes.
 
     Args:
       before: the state, a pytree of arrays or of their shapes and dtypes.
       after: what the step returns for it.
+      what: the step's name in messages.
 
     Raises:
       ValueError: saying what became what.
     """
     if jax.tree.structure(before) != jax.tree.structure(after):
         raise ValueError(
-            f"the step must keep the state's structure, {jax.tree.structure(before)} became {jax.tree.structure(after)}"
+            f"{what} must keep the state's structure, {jax.tree.structure(before)} became {jax.tree.structure(after)}"
         )
     for (path, old), new in zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True):
         if (old.shape, old.dtype) != (new.shape, new.dtype):
             raise ValueError(
-                f"the step must keep shape and dtype, y{jax.tree_util.keystr(path)} {old.dtype}{list(old.shape)} "
+                f"{what} must keep shape and dtype, y{jax.tree_util.keystr(path)} {old.dtype}{list(old.shape)} "
                 f"became {new.dtype}{list(new.shape)}"
             )
 

@@ -71,8 +71,8 @@ def unroll(
 
     Raises:
       ValueError: if num_layers or unroll is not at least 1, unroll leaves no loop for remat, a stacked leaf has another
-        leading axis, a step alone is given with ``record="energy"``, or the step changes the state's structure, shape
-        or dtype.
+        leading axis, a step alone is given with ``record="energy"``, or the step or perturb changes the state's
+        structure, shape or dtype.
 
     Example:
       >>> import jax, unroll_jax
@@ -92,6 +92,8 @@ def unroll(
     first = params if tied else jax.tree.map(lambda leaf: leaf[0], params)
     y = settle(lambda y: step(first, y, x), y)
     check_step(y, jax.eval_shape(step, first, y, x))
+    if perturb is not None:
+        check_step(y, jax.eval_shape(perturb, jnp.int32(1), y, y), what="perturb")
 
     def layer(state: Any, each: tuple[Params, Any]) -> tuple[Any, Any]:
         layer_params, number = each

@@ -8,8 +8,8 @@ FAULTS: list[Fault] = [
     Fault(
         "codes are those of a few steps",
         "train/data/lasso.py",
-        "MAX_STEPS, tol=TOLERANCE)  # noqa: E731",
-        "10, tol=TOLERANCE)  # noqa: E731",
+        "MAX_STEPS, TOLERANCE)  # noqa: E731",
+        "10, TOLERANCE)  # noqa: E731",
         "tests/sparse_coding/test_data.py",
     ),
     Fault(
@@ -43,8 +43,8 @@ FAULTS: list[Fault] = [
     Fault(
         "a lost layer is not lost",
         "train/tasks/sparse_coding.py",
-        "noisy(layer, before, without(layer, before, after))",
-        "noisy(layer, before, after)",
+        "in_turn(lost_layer(lost), noisy)",
+        "noisy",
         "tests/sparse_coding/test_task.py",
     ),
     Fault(

@@ -1,5 +1,6 @@
 """What the README says of sparse coding on the digits."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -12,7 +13,7 @@ from train.main import fit
 @pytest.mark.slow
 def test_constrained_layers_descend_on_digits_and_are_better_under_noise_than_plain_ones(tmp_path, monkeypatch):
     monkeypatch.setenv("UNROLL_PREPARED", str(tmp_path / "prepared"))
-    config = EXPERIMENTS["sparse-coding"].config
+    config = dataclasses.replace(EXPERIMENTS["sparse-coding"].config, method="both")
     folders = fit(config, out=tmp_path / "runs", experiment="sparse-coding", log=lambda line: None)
     plain, constrained = (json.loads((folder / "evaluation.json").read_text()) for folder in folders)
     lost = [np.mean(list(found["lost_layer_relative_error"].values())) for found in (plain, constrained)]

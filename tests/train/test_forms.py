@@ -116,6 +116,11 @@ def test_all_is_a_run_of_each_method_and_each_stands_on_its_own(changed):
         ({"layer_weights": (0.5,)}, "--layer-weights .* has no effect without --method deep_supervision"),
         ({"rising_weights": True}, "--rising-weights has no effect without --method deep_supervision"),
         ({"method": "all", "layer_weights": (-0.5,)}, "--layer-weights must be finite and at least 0"),
+        (
+            {"method": "all", "layer_weights": (0.0,)},
+            "--layer-weights must be above 0 for a layer, or it is --method erm",
+        ),
+        ({"method": "all", "model.num_layers": 1}, "--method must be another for one layer, which has none before it"),
         ({"method": "all", "layer_weights": ()}, "--layer-weights must be one number or more"),
         ({"method": "all", "layer_weights": (0.1, 0.2)}, "--layer-weights must be one number, or one for each layer"),
         ({"constraints.form": "ratio", "constraints.scale": True}, "--constraints.scale must be left out with"),

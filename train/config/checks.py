@@ -18,7 +18,7 @@ def check_training(config: ConstrainedConfig, *rules: Rule) -> None:
     What depends on the depth is left to `check_depth`.
     """
     constraints, dual, frozen = config.constraints, config.dual, config.dual.freeze_after
-    warmup, counted, first = constraints.warmup_steps, counted_steps(config), constraints.first_alpha
+    warmup, counted = constraints.warmup_steps, counted_steps(config)
     every, still = 1 if dual.every == "epoch" else dual.every, _may_stand_still(config)
     shared = (
         *run_rules(config),
@@ -42,21 +42,7 @@ def check_training(config: ConstrainedConfig, *rules: Rule) -> None:
             f"above --constraints.warmup-steps {warmup}, unless some start above 0",
             still or frozen is None or frozen > warmup,
         ),
-        (
-            "constraints.scale",
-            "left out with --constraints.form ratio or log_ratio, which have no size",
-            not constraints.scale or constraints.form == "difference",
-        ),
-        ("constraints.alpha", "one number or more", len(constraints.alpha) > 0),
-        ("constraints.alpha", "in (0, 1)", all(0.0 < alpha < 1.0 for alpha in constraints.alpha)),
-        ("constraints.first-alpha", "in (0, 1), or None", first is None or 0.0 < first < 1.0),
-        (
-            "constraints.first-alpha",
-            "None where --constraints.alpha has a number a layer",
-            first is None or len(constraints.alpha) == 1,
-        ),
-        ("layer-weights", "one number or more", len(config.layer_weights) > 0),
-        ("layer-weights", "finite and at least 0", all(map(nonnegative, config.layer_weights))),
+        *_layer_rules(config),
         ("test-gammas", "one number or more", len(config.test_gammas) > 0),
         ("test-gammas", "finite and at least 0", all(map(nonnegative, config.test_gammas))),
         *_warmup_rules(config),
@@ -90,6 +76,7 @@ def check_depth(config: ConstrainedConfig, num_layers: int) -> None:
     before = f"one number, or one for each layer before the last, of which there are {num_layers - 1}"
     rules = (
         ("layer-weights", before, len(config.layer_weights) in (1, num_layers - 1)),
+        ("method", "another for one layer, which has none before it", num_layers > 1 or not config.supervises),
         ("constraints.alpha", each, len(alpha) in (1, num_layers)),
         ("dual.start", f"one number, or one for each of {count} constraints", len(dual.start) in (1, count)),
         (
@@ -137,6 +124,30 @@ def _distinct(levels: tuple[float, ...]) -> bool:
 def _may_stand_still(config: ConstrainedConfig) -> bool:
     """Whether a run makes sense where no multiplier ever moves."""
     return not config.enforces or any(config.dual.start)
+
+
+def _layer_rules(config: ConstrainedConfig) -> tuple[Rule, ...]:
+    """What each layer must do, or weighs."""
+    constraints, weights = config.constraints, config.layer_weights
+    first = constraints.first_alpha
+    return (
+        (
+            "constraints.scale",
+            "left out with --constraints.form ratio or log_ratio, which have no size",
+            not constraints.scale or constraints.form == "difference",
+        ),
+        ("constraints.alpha", "one number or more", len(constraints.alpha) > 0),
+        ("constraints.alpha", "in (0, 1)", all(0.0 < alpha < 1.0 for alpha in constraints.alpha)),
+        ("constraints.first-alpha", "in (0, 1), or None", first is None or 0.0 < first < 1.0),
+        (
+            "constraints.first-alpha",
+            "None where --constraints.alpha has a number a layer; pass --constraints.first-alpha None too",
+            first is None or len(constraints.alpha) == 1,
+        ),
+        ("layer-weights", "one number or more", len(weights) > 0),
+        ("layer-weights", "finite and at least 0", all(map(nonnegative, weights))),
+        ("layer-weights", "above 0 for a layer, or it is --method erm", not config.supervises or any(weights)),
+    )
 
 
 def _warmup_rules(config: ConstrainedConfig) -> tuple[Rule, ...]:

@@ -53,7 +53,7 @@ class ConstraintConfig:
     alpha: Basic[tuple[float, ...]] = (0.22,)
     """Share of the loss each layer must remove, in (0, 1): one number, or one a layer."""
     first_alpha: float | None = None
-    """The share of layer 1, where it is to be another than alpha says."""
+    """alpha of layer 1; None takes that of all layers."""
     reference: float | None = None
     """f_ref, bound on the loss at the embedded input; None leaves that constraint out."""
     resilience: float | None = None
@@ -218,7 +218,8 @@ class PerturbedConfig(ConstrainedConfig):
     """Training and evaluation of layers whose outputs are disturbed."""
 
     layer_noise: float = 0.0
-    """Standard deviation of Gaussian noise on every layer's output in training, in units of the state."""
+    """Standard deviation of Gaussian noise on every layer's output in training, in units of the state; validation, and
+    the feasibility of an evaluation, have it too."""
     test_layer_noises: tuple[float, ...] = ()
     """The same in the evaluation, level by level, at the noise of training on the input; none: not evaluated."""
     lose_layers: bool = False

@@ -14,7 +14,7 @@ from .run import PrimalConfig
 
 @dataclasses.dataclass(frozen=True)
 class VideoPrimalConfig(PrimalConfig):
-    """Adam on the parameters, in coordinates of their own."""
+    """Adam on the parameters, in the cosine basis of patches."""
 
     learning_rate: float = 2e-3
     """Peak learning rate."""
@@ -34,7 +34,7 @@ class ModelConfig:
     attention_scale: float = 0.25
     """V starts as this times the cosine transform: the square sharpens or softens attention."""
     self_loops: bool = True
-    """Whether frames attend to themselves. Without, noise that is stronger than in training draws no attention."""
+    """Whether frames attend to themselves, which noise that is stronger than in training makes them do more."""
     mixing: float = 0.2
     """W starts as this times the identity and U as the rest: how much of a layer's first output is attention's."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
@@ -82,7 +82,13 @@ class VideoConfig(PerturbedConfig):
     def label(self) -> str:
         """Source, method, depth, noise and seed."""
         depth = f"L{self.model.num_layers}"
-        return "-".join((self.data.source, self.method, depth, f"gamma{self.train_gamma}", f"seed{self.seed}"))
+        changed = (
+            ("noself", not self.model.self_loops),
+            ("pixels", self.primal.basis == "pixels"),
+            (f"layers{self.layer_noise}", self.layer_noise > 0.0),
+        )
+        others = [name for name, there in changed if there]
+        return "-".join((self.data.source, self.method, depth, f"gamma{self.train_gamma}", *others, f"seed{self.seed}"))
 
     def describe(self) -> str:
         """Method, depth and steps."""

@@ -282,10 +282,8 @@ def _draw_excess(axes: Axes, row: Ablation) -> None:
 
 
 def _worst_excess(variant: Variant) -> Array:
-    """Largest violation / bound over the layers, one for every seed; NaN where no layer has a bound."""
-    violations, bounds = variant.stack("violations"), variant.stack("bounds")
-    with np.errstate(divide="ignore", invalid="ignore"):
-        excess = np.where(bounds > 0, violations / bounds, np.nan)
+    """Largest share of a bound that it is exceeded by, one for every seed; NaN where no layer has a bound."""
+    excess = -variant.margins()
     return np.array([np.nan if np.isnan(row).all() else np.nanmax(row) for row in excess])
 
 

@@ -126,12 +126,12 @@ class Setting:
         """Variants of one method, in the order given."""
         return [variant for variant in self.variants if variant.method == method]
 
-    def pairs(self, against: str = "erm") -> list[tuple[Variant | None, Variant | None]]:
-        """Every constrained variant with the one of another method it is compared with, then those that none is.
+    def pairs(self) -> list[tuple[Variant | None, Variant | None]]:
+        """Every constrained variant with the plain one it is compared with, then the plain ones that none is.
 
         That one differs in the fewest config fields (see `unlike`), whatever the order in which runs were given.
         """
-        plain = sorted(self.of(against), key=lambda variant: variant.label)
+        plain = sorted(self.of("erm"), key=lambda variant: variant.label)
         compared: list[tuple[Variant | None, Variant | None]] = [
             (own, min(plain, key=lambda variant: len(unlike(own, variant)), default=None))
             for own in self.of("constrained")
@@ -140,8 +140,10 @@ class Setting:
         return compared + [(None, variant) for variant in plain if variant.label not in labels]
 
     def duels(self, against: str = "erm") -> list[tuple[Variant, Variant]]:
-        """Those of `pairs` that hold both methods, constrained first."""
-        return [(own, other) for own, other in self.pairs(against) if own and other]
+        """Those of `pairs` that hold both methods, constrained first; of deep supervision, with all of its weights."""
+        if against == "erm":
+            return [(own, other) for own, other in self.pairs() if own and other]
+        return [(own, other) for own in self.of("constrained") for other in self.of(against)]
 
     def of_input(self) -> Array:
         """The score of the noisy input itself, mean over the runs, at each test gamma."""

@@ -28,6 +28,11 @@ ERRORS = {
     RMSE: "RMSE on the 0-255 scale, lower is better",
     CODES: "Mean of |z − z*|² over that of |z*|², lower is better; of codes of zeros it is 1",
 }
+# The same by `form`.
+FORM: dict[str, str] = dict.fromkeys(
+    ("ratio", "log_ratio"),
+    " Violations and margins are of ratios, taken sample by sample; losses and bounds are means.",
+)
 PLAIN, CONSTRAINED = METHOD_NAMES["erm"], METHOD_NAMES["constrained"]
 
 
@@ -75,7 +80,8 @@ def feasibility_table(setting: Setting, variant: Variant) -> Table:
         rows=tuple(zip(*columns.values(), strict=True)),
         note=f"{_feasible(variant)} runs feasible (tolerance {variant.mean('tolerance'):.0%} of the bound; positive "
         f"margin: room left). Layer 0: bound is the reference loss.{ENFORCED if constrained else ''}"
-        + BOUND.get(variant.bind, ""),
+        + BOUND.get(variant.bind, "")
+        + FORM.get(variant.form, ""),
     )
 
 

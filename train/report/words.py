@@ -164,9 +164,11 @@ def state_words(variant: Variant) -> str:
 def _beyond_constraints(setting: Setting) -> Iterator[str]:
     """In what compared models differ besides constraints; a sentence for all that differ in the same."""
     titles: dict[tuple[str, str], list[str]] = {}
-    for own, plain in setting.duels():
+    for own, plain in (*setting.duels(), *setting.duels("deep_supervision")):
         if fields := unlike(own, plain):
-            words = ", ".join(f"{name} {value} (plain: {other})" for name, (value, other) in fields.items())
+            words = ", ".join(
+                f"{name} {value} ({METHOD_NAMES[plain.method]}: {other})" for name, (value, other) in fields.items()
+            )
             titles.setdefault((plain.title, words), []).append(own.title)
     for (plain, words), own in titles.items():
         yield f"{_joined(own)} and {plain} differ in more than constraints: {words}."

@@ -145,6 +145,8 @@ class SparseCodingTask(Task):
         gammas = {gamma: self.split_losses(params, "test", trial) for gamma, trial in levels.items()}
         found = {"ISTA": self.relative_errors(ista, levels), **floors(config, self.data)}
         at_training = gammas[str(float(config.train_gamma))]
+        if config.layer_noise > 0.0:
+            at_training = self.split_losses(params, "test", Trial(config.train_gamma, config.layer_noise))
         figures = {
             "method": config.method,
             **noise_figures(config),

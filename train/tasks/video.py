@@ -152,8 +152,8 @@ class VideoTask(Task):
         return SplitLosses(np.concatenate(losses), np.min(deads, axis=0), np.mean(spreads, axis=0))
 
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
-        """At the noise of training."""
-        found = self.split_losses(params, "validation", self.config.train_gamma)
+        """At the noise of training, on inputs and on layers."""
+        found = self.split_losses(params, "validation", self.config.train_gamma, noise=self.config.layer_noise)
         row = {"dead_share": found.dead.tolist(), "spread": found.spread.tolist()}
         wound = np.zeros(0) if multipliers is None else multipliers
         collapse = describe_collapse(found.dead, found.spread, found.samples.mean(axis=0), wound)
@@ -170,9 +170,12 @@ class VideoTask(Task):
         by_gamma = {gamma: self.split_losses(params, "test", gamma).samples for gamma in config.noise_levels}
         validation = {gamma: self.split_losses(params, "validation", gamma).samples for gamma in config.noise_levels}
         at_training = by_gamma[float(config.train_gamma)]
+        if config.layer_noise > 0.0:
+            at_training = self.split_losses(params, "test", config.train_gamma, noise=config.layer_noise).samples
         figures = {
             "method": config.method,
             **noise_figures(config),
+            "layer_noise": config.layer_noise,
             "num_layers": self.num_layers,
             "seed": config.seed,
             "num_sequences": len(at_training),
@@ -188,7 +191,7 @@ class VideoTask(Task):
     def _disturbed_figures(self, params: Params) -> Row:
         """RMSE under noise on layers, level by level, and with each layer lost, as far as these were asked for."""
         config, gamma = self.config, self.config.train_gamma
-        levels = config.test_layer_noises
+        levels = sorted(config.test_layer_noises)
         layers = range(1, self.num_layers + 1) if config.lose_layers else ()
         noisy = {str(level): self.split_losses(params, "test", gamma, noise=level).samples for level in levels}
         lost = {str(layer): self.split_losses(params, "test", gamma, lost=layer).samples for layer in layers}

@@ -41,14 +41,14 @@ def descent_constraints(
 
     .. math:: c_l = f_l - (1 - \alpha_l) f_{l-1} \le 0 , \; l = 1..L ; \qquad c_0 = f_0 - f_{ref} \le 0 .
 
-    The bound of each constraint is ``layer_losses - violations``. Other forms say the same of one sample, or of means,
-    in shares of the bound, so that large losses weigh no more than small ones:
+    The bound of each constraint is ``layer_losses - violations``. Two other forms measure by how much of its bound a
+    loss exceeds it:
 
     .. math:: \text{ratio: } c_l = \frac{f_l}{(1 - \alpha_l) f_{l-1}} - 1 , \qquad
               \text{log\_ratio: } c_l = \log \frac{f_l}{(1 - \alpha_l) f_{l-1}} .
 
-    Of many samples, their means bind something else than ratios of mean losses: every sample counts alike.
-    `sample_constraints` with `mean_of_samples` takes them sample by sample.
+    Taken sample by sample (`sample_constraints` with `mean_of_samples`) every sample then counts alike, whatever the
+    size of its loss. A sample whose bound is 0 (under 3e-10 in float32) has the violation 0.
 
     Args:
       alpha: the share of the loss every layer must remove, in (0, 1): one number, or one for each layer 1..L; numbers,

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 __all__ = ["FORMS", "check_form", "constraint_bounds", "relative_excess"]
 
@@ -13,17 +13,29 @@ Losses = Float[Array, "*batch constraints"]
 Numbers = Float[Array | np.ndarray, "*batch constraints"]
 
 
+LEAST_BOUND = 1e-9  # what an excess is a share of where a bound is 0
+
+
 def _ratio(losses: Numbers, bounds: Numbers) -> Losses:
-    return _above_zero(losses) / _above_zero(bounds) - 1.0
+    return jnp.where(_binds(bounds), losses / _above_zero(bounds) - 1.0, 0.0)
 
 
 def _log_ratio(losses: Numbers, bounds: Numbers) -> Losses:
-    return jnp.log(_above_zero(losses)) - jnp.log(_above_zero(bounds))
+    return jnp.where(_binds(bounds), jnp.log(_above_zero(losses)) - jnp.log(_above_zero(bounds)), 0.0)
+
+
+def _binds(bounds: Numbers) -> Bool[Array, "*batch constraints"]:
+    """Of a loss that is 0 there is no share to remove."""
+    return jnp.asarray(bounds) > _least(bounds)
 
 
 def _above_zero(losses: Numbers) -> Losses:
-    # The square root of the smallest number: neither the quotient of two nor its gradient overflows.
-    return jnp.maximum(losses, jnp.sqrt(jnp.finfo(losses.dtype).tiny))
+    return jnp.maximum(losses, _least(losses))
+
+
+def _least(losses: Numbers) -> float:
+    # The fourth root of the smallest number, 3e-10 in float32: no gradient of a quotient overflows.
+    return float(jnp.finfo(losses.dtype).tiny) ** 0.25
 
 
 FORMS: dict[str, Callable[[Numbers, Numbers], Any]] = {
@@ -66,5 +78,5 @@ def relative_excess(violations: Numbers, bounds: Numbers, *, form: str = "differ
     check_form(form)
     violations, bounds = jnp.asarray(violations), jnp.asarray(bounds)
     if form == "difference":
-        return jnp.maximum(violations / jnp.maximum(jnp.abs(bounds), jnp.finfo(violations.dtype).tiny), -1.0)
+        return jnp.maximum(violations / jnp.maximum(jnp.abs(bounds), LEAST_BOUND), -1.0)
     return violations if form == "ratio" else jnp.expm1(violations)

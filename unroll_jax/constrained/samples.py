@@ -57,7 +57,7 @@ def sample_constraints(constraints: Constraints, reduction: Reduction) -> Constr
 
 
 def mean_of_samples() -> Reduction:
-    """The mean over samples: the paper's constraints, from the losses of every sample."""
+    """The mean over samples; of differences, the paper's constraints."""
     return lambda violations: jnp.mean(violations, axis=0)
 
 
