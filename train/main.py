@@ -55,7 +55,7 @@ def fit(
       log: where messages go.
 
     Returns:
-      The run folders: one, or one of each method with ``method="both"``.
+      The run folders: one, or one of each method with ``method="both"`` or ``"all"``.
 
     Raises:
       UserError: whatever you can mend, in one line.

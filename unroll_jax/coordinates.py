@@ -37,8 +37,8 @@ def in_coordinates(optimizer: optax.GradientTransformation, bases: Any) -> optax
       bases: a pytree of `Sides` like the parameters or a prefix of them; None leaves what is below it as it is.
 
     Returns:
-      A transformation with the state of ``optimizer``. It adds a product a side and gradient, and one a side and
-      update.
+      A transformation with the state of ``optimizer``. It adds a product a side for the
+      gradient, for the update, and for the parameters where the rule looks at them.
 
     Raises:
       ValueError: if a basis is not orthonormal (to 1e-4); from ``init`` and ``update``, if one does not fit its

@@ -32,7 +32,7 @@ DEMO = Experiment(
     config=SparseCodingConfig(method="all", model=ListaConfig(weights="noise"), out="runs/demo"),
     summary="10-layer LISTA on scikit-learn's digits: plain, deep supervision and constrained, compared",
     paper=PAPER,
-    expect="relative error 0.06 constrained and 0.10 plain; one layer lost: 0.07 and 0.48; 2 minutes on 2 cores",
+    expect="relative error 0.06 constrained and 0.10 plain; one layer lost: 0.07 and 0.48; 2.5 minutes on 2 cores",
 )
 
 SPARSE_CODING: dict[str, Experiment] = {
@@ -41,7 +41,7 @@ SPARSE_CODING: dict[str, Experiment] = {
         summary="10-layer LISTA on scikit-learn's digits or your images, one method (or several)",
         paper=PAPER,
         expect="relative error 0.065 constrained, 0.095 plain, of a linear map 0.36; one layer lost: 0.07 against 0.48 "
-        "(3 seeds); under 2 minutes on 2 cores. With --model.weights ista plain layers descend too",
+        "(5 seeds); a minute on one core. With --model.weights ista plain layers descend too",
     ),
     "hadou2023-cifar10": Experiment(
         config=CIFAR10,
