@@ -22,7 +22,7 @@ from train.config.constraints import ConstraintConfig, DualConfig
 from train.config.data import TextConfig
 from train.config.errors import UserError
 from train.config.text import EncoderOptions, TextEncoderConfig
-from train.config.video import ModelConfig, VideoConfig
+from train.config.video import ModelConfig, VideoConfig, VideoPrimalConfig
 from train.evaluate import evaluate
 from train.experiments import EXPERIMENTS
 from train.main import fit
@@ -56,8 +56,15 @@ class Drifting(Frames):
 
 
 def video(mesh: str, dtype: Any = "float32") -> Task:
-    """The experiment video-ut on frames like those of its data, in a loop over layers."""
-    config = VideoConfig(mesh=mesh, steps=STEPS, batch_size=VIDEO_BATCH, model=ModelConfig(dtype=dtype), unroll=1)
+    """The experiment video-ut on frames like those of its data, in a loop over layers.
+
+    In float64 the optimiser works in the cosine basis, in which it gathers what it turns; in float32, where messages
+    are counted, in pixels.
+    """
+    primal = VideoPrimalConfig(learning_rate=5e-4, basis="cosine" if dtype == "float64" else "pixels")
+    config = VideoConfig(
+        mesh=mesh, steps=STEPS, batch_size=VIDEO_BATCH, model=ModelConfig(dtype=dtype), primal=primal, unroll=1
+    )
     return VideoTask(config, Drifting())
 
 

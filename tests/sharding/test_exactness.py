@@ -100,7 +100,7 @@ def test_the_five_steps_move_everything_that_they_compare(arrays, model, dtype):
     run = _of(arrays, f"{model}/one/{dtype}/")
     assert run["step"] == STEPS
     assert np.all(np.abs(run["4/layer_losses"] - run["0/layer_losses"])[1:] > 1e-2)
-    assert np.count_nonzero(run["moving/dual/multipliers"]) >= 3
+    assert np.count_nonzero(run["moving/dual/multipliers"]) >= 2
     assert np.ptp(run["0/objective/violations"]) > 0.1
 
 
