@@ -120,7 +120,7 @@ def test_texts_leave_one_by_one_where_they_leave_in_a_split(built, experiment):
     expected = exit_layers(predicted, threshold)
     assert len(set(expected.tolist())) > 1
     run, found = layer_runner(task.model.layerwise, params), []
-    for batch in task.material.tokens.examples("test", batch_size=1):
+    for batch in task.data.tokens.examples("test", batch_size=1):
         found.append(run(jnp_batch(batch), None, lambda layer, entropy: predictor(layer, entropy) < threshold))
     assert [layer for layer, _ in found] == expected.tolist()
     assert [label for _, label in found] == test.predictions[np.arange(len(expected)), expected].tolist()
@@ -128,7 +128,7 @@ def test_texts_leave_one_by_one_where_they_leave_in_a_split(built, experiment):
 
 def test_layers_one_by_one_are_the_network(built, experiment):
     task, params = built(experiment)
-    batch = jnp_batch(task.material.tokens.batch("test", batch_size=1, seed=0, step=0))
+    batch = jnp_batch(task.data.tokens.batch("test", batch_size=1, seed=0, step=0))
     noise = draw_noise(jax.random.key(0), batch, task.model.dim, 0.3)
     logits = jax.jit(lambda params: task.outputs(params, batch, noise, lambda logits: logits))(params)[:, 0]
     shares = np.exp(np.asarray(logits, np.float64))

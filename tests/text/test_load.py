@@ -80,12 +80,12 @@ def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(on_table, write_fo
     for folder in folders:
         found = load(folder, log=quiet)
         predictions = found.predict([text for text, _ in TEST], log=quiet)
-        labels = [found.task.material.class_names.index(label) for _, label in TEST]
+        labels = [found.task.data.class_names.index(label) for _, label in TEST]
         shares = np.stack([one.probabilities for one in predictions])[np.arange(len(TEST)), :, labels]
         np.testing.assert_allclose(in_order(-np.log(shares)), in_order(reading.losses), rtol=1e-4)
         right = np.mean([one.label == label for one, (_, label) in zip(predictions, TEST, strict=True)])
         assert right == pytest.approx(reading.accuracies()[-1])
-        assert found.task.material.embedding_std == task.material.embedding_std, "noise has the unit of training"
+        assert found.task.data.embedding_std == task.data.embedding_std, "noise has the unit of training"
 
 
 def test_pairs_come_back_without_their_data(small, write_pairs, tmp_path):

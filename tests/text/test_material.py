@@ -57,7 +57,7 @@ def test_a_run_is_not_read_with_words_that_changed_places(on_table, write_table,
     folder = tmp_path / "run"
     config = on_table(steps=2, method="erm")
     task = open_text(config, quiet)
-    before = task.material
+    before = task.data
     train_run(task, folder, experiment="text-ut", log=quiet)
     (said,) = load(folder, log=quiet).predict(["dull"])
     write_table([*ROWS[:-2], ("dull dull", "good"), ("dull plot", "bad")])

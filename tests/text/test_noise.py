@@ -30,6 +30,6 @@ def test_early_exit_is_calibrated_at_the_noise_of_training(built, tmp_path):
 def test_embeddings_that_are_drawn_have_the_standard_deviation_that_noise_is_stated_beside(built, experiment):
     task, params = built(experiment)
     own = params["params"].get("encoder", params["params"])["embeddings"]["word"]["embedding"]
-    assert own.shape[0] == task.material.vocabulary_size
-    assert np.std(jax.device_get(own)) == pytest.approx(task.material.embedding_std, rel=0.1)
-    assert task.material.embedding_std == 1.0
+    assert own.shape[0] == task.data.vocabulary_size
+    assert np.std(jax.device_get(own)) == pytest.approx(task.data.embedding_std, rel=0.1)
+    assert task.data.embedding_std == 1.0

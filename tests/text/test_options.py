@@ -103,7 +103,7 @@ def test_an_epoch_that_never_ends_is_refused(task_of):
     with pytest.raises(UserError, match=message):
         task_of("text-ut", dual=DualConfig(every="epoch"))
     task = task_of("text-ut", dual=DualConfig(every="epoch"), steps=6)
-    assert task.material.tokens.steps_an_epoch("train", batch_size=8) == 6
+    assert task.data.tokens.steps_an_epoch("train", batch_size=8) == 6
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def layers_of(folder, texts, seconds=None, noise=None):
     """The probabilities of every layer by the network itself; the noise is of as many tokens as any text has."""
     experiment, task = open_run(folder, log=quiet)
     best = best_checkpoint(task, folder, experiment=experiment, log=quiet)
-    encoded = task.material.tokens.tokenizer.encode(texts, seconds, max_length=8)
+    encoded = task.data.tokens.tokenizer.encode(texts, seconds, max_length=8)
 
     @jax.jit
     def each(params):
@@ -109,7 +109,7 @@ def test_noise_changes_predictions_and_is_that_of_its_seed(trained, opened):
     assert not np.allclose(one, clean)
     assert not np.allclose(one, other)
     draw = jax.jit(lambda: jax.random.normal(jax.random.fold_in(jax.random.key(0), 0), (8, 8)))  # 8 tokens of width 8
-    strong = 0.5 * model.task.material.embedding_std * np.asarray(draw())
+    strong = 0.5 * model.task.data.embedding_std * np.asarray(draw())
     np.testing.assert_allclose(one, layers_of(folder, TEXTS[:1], noise=strong)[0], rtol=1e-4)
     shown = model.predict(TEXTS[:1], gamma=0.5, seed=0)[0].probabilities
     np.testing.assert_allclose(shown, one, rtol=1e-5)  # nor does it depend on the texts beside

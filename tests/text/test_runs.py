@@ -119,7 +119,7 @@ def test_the_loop_compiles_once_for_each_length_of_batch(task_of, monkeypatch, t
 def test_readings_of_a_split_do_not_depend_on_how_it_is_padded(built, experiment):
     task, params = built(experiment, max_length=16)
     found = task.split_reading(params, "test", 0.0)
-    texts = list(task.material.tokens.examples("test", batch_size=1))
+    texts = list(task.data.tokens.examples("test", batch_size=1))
     assert found.losses.shape == found.entropies.shape == found.predictions.shape == (len(texts), 3)
     assert found.labels.tolist() == [int(batch.labels[0]) for batch in texts]
     lengths = [batch.tokens.shape[1] for batch in texts]

@@ -26,7 +26,7 @@ def jnp_batch(batch):
 
 
 def first_batch(task, **options):
-    return jnp_batch(task.material.tokens.batch("train", **{"batch_size": 8, "seed": 0, "step": 0, **options}))
+    return jnp_batch(task.data.tokens.batch("train", **{"batch_size": 8, "seed": 0, "step": 0, **options}))
 
 
 def cross_entropies(logits, labels):
@@ -37,12 +37,12 @@ def cross_entropies(logits, labels):
 
 def test_losses_of_samples_are_cross_entropies_of_the_perturbed_texts(built, experiment):
     task, params = built(experiment, train_gamma=0.6)
-    clean = TextTask(dataclasses.replace(task.config, train_gamma=0.0), task.material)
+    clean = TextTask(dataclasses.replace(task.config, train_gamma=0.0), task.data)
     batch, key = first_batch(task), jax.random.key(1)
 
     @jax.jit
     def run(params, gamma):
-        noise = draw_noise(key, batch, task.model.dim, (gamma * task.material.embedding_std) ** 2)
+        noise = draw_noise(key, batch, task.model.dim, (gamma * task.data.embedding_std) ** 2)
         own = {"token_types": batch.token_types, "perturbation": noise}
         losses = {each: one.losses(params, one.draw(batch, key), None)[0] for each, one in ((0.6, task), (0.0, clean))}
         return losses, task.model.module.apply(params, batch.tokens, batch.mask, **own)
@@ -82,7 +82,7 @@ def test_noise_has_the_stated_variance_and_grows_with_gamma(task_of):
 def test_gamma_times_the_std_is_the_deviation_or_the_variance_of_noise(task_of, noise, power):
     task = task_of("text-ut", noise=noise)
     for gamma in (0.0, 0.5, 2.0):
-        assert task.variance(gamma) == pytest.approx((gamma * task.material.embedding_std) ** power)
+        assert task.variance(gamma) == pytest.approx((gamma * task.data.embedding_std) ** power)
 
 
 def test_the_std_is_that_of_the_embeddings_of_all_train_tokens(built, tmp_path):
@@ -90,7 +90,7 @@ def test_the_std_is_that_of_the_embeddings_of_all_train_tokens(built, tmp_path):
     lines = [f"{word} {' '.join(f'{value:.4f}' for value in rng.normal(0.3, 0.5, 5))}" for word in ("the", "plot", ".")]
     (tmp_path / "vectors.txt").write_text("\n".join(lines) + "\n")
     task, params = built("text-ut", model=UnrolledConfig(embeddings=str(tmp_path / "vectors.txt")))
-    material = task.material
+    material = task.data
     np.testing.assert_array_equal(params["params"]["embeddings"]["word"]["embedding"], material.table)
     tokens = np.concatenate([batch.tokens[batch.mask] for batch in material.tokens.examples("train", batch_size=7)])
     assert material.embedding_std == pytest.approx(np.std(material.table[tokens].astype(np.float64)), rel=1e-9)
@@ -107,7 +107,7 @@ def test_given_embeddings_stay_as_they_are_where_they_are_frozen(built, task_of,
     else:
         model, place = UnrolledConfig(embeddings=folder, frozen=frozen), ("embeddings", "word", "embedding")
     task = task_of(given, model=model, method="erm")
-    table, state, step = task.material.table, init_state(task), jit_step(task)
+    table, state, step = task.data.table, init_state(task), jit_step(task)
     before = jax.tree.map(np.array, state.params)
     for number in range(2):  # the first has a rate of almost nothing
         state, _ = step(state, first_batch(task, step=number))
@@ -128,7 +128,7 @@ def test_given_embeddings_stay_as_they_are_where_they_are_frozen(built, task_of,
 
 def test_a_pretrained_encoder_starts_with_its_weights_and_its_own_words(built, write_folder):
     task, params = built("text-encoder", model=EncoderOptions(pretrained=str(write_folder())))
-    material = task.material
+    material = task.data
     assert not isinstance(material.tokens.tokenizer, WordTokenizer)
     assert (task.model.num_layers, task.model.dim, material.vocabulary_size) == (2, 8, 20)
     assert len(WORDS) <= material.vocabulary_size
@@ -208,13 +208,13 @@ def test_texts_longer_than_an_encoder_can_take_are_refused_by_the_option(task_of
 
 def test_evaluations_add_the_same_noise_to_every_model_scaled_by_gamma(built, experiment):
     task, params = built(experiment)
-    (batch,) = map(jnp_batch, task.material.tokens.examples("test", batch_size=BATCH_SIZE))
+    (batch,) = map(jnp_batch, task.data.tokens.examples("test", batch_size=BATCH_SIZE))
 
     @jax.jit
     def perturbed(params, gamma):
         shape = (*batch.tokens.shape, task.model.dim)
         unit = jax.random.normal(jax.random.fold_in(jax.random.key(NOISE_SEED), 0), shape)
-        own = {"token_types": batch.token_types, "perturbation": gamma * task.material.embedding_std * unit}
+        own = {"token_types": batch.token_types, "perturbation": gamma * task.data.embedding_std * unit}
         return task.model.module.apply(params, batch.tokens, batch.mask, **own)
 
     for gamma in (0.5, 1.0):
@@ -227,7 +227,7 @@ def test_bfloat16_is_near_float32_and_keeps_parameters_and_layer_0_wide(built, e
     (task, params), (other, same) = built(experiment), built(experiment, model=narrow)
     assert {leaf.dtype for leaf in jax.tree.leaves(same)} == {jnp.dtype(jnp.float32)}
     batch = first_batch(task)
-    text = jnp_batch(task.material.tokens.batch("test", batch_size=1, seed=0, step=0))
+    text = jnp_batch(task.data.tokens.batch("test", batch_size=1, seed=0, step=0))
 
     @jax.jit
     def run(params):

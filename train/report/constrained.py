@@ -62,7 +62,7 @@ TEXTS = (
 )
 CODED = (
     "Relative error of the codes of held-out images, |z − z*|² over |z*|², against the strength of the noise on the "
-    "images. Bands: smallest to largest seed."
+    "images. Bands: smallest to largest seed. Dashed, without marks: what needs no network."
 )
 LOSSES = "Held-out cross entropy of the shared readout after every layer, at the noise of training."
 ERRORS = "Share of held-out texts that the shared readout is wrong about after every layer."

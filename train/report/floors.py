@@ -14,9 +14,8 @@ FLOORS = {
 
 def floor_note(setting: Setting) -> str:
     """What the floors are, and of how much of the test split where not of all."""
-    shares = setting.floor_shares().items()
-    words = " ".join(
-        f"{name}: {FLOORS.get(name, 'without a network')}{f' (of {share:.0%} of the test pixels)' * (share < 1.0)}."
-        for name, share in shares
-    )
-    return words and f" {words}"
+    words = ""
+    for name, share in setting.floor_shares().items():
+        part = f" (of {share:.0%} of the test pixels)" if share < 1.0 else ""
+        words += f" {name}: {FLOORS.get(name, 'without a network')}{part}."
+    return words

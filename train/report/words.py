@@ -88,7 +88,8 @@ def compare(setting: Setting) -> str:
             sentences.append("One seed each: how much of this is chance is not known.")
     if rmse:
         sentences += filter(None, (_no_gain(setting, variant) for variant in setting.variants))
-    sentences += [_against_floors(setting)] * bool(setting.floors())
+    if setting.floors():
+        sentences.append(_against_floors(setting))
     return f"{capital(setting.title)}: " + " ".join(sentences)
 
 

@@ -1,26 +1,51 @@
 """What tasks share: how constrained ones are trained, and how a split is run through a model."""
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, Self, TypeVar
 
 import jax
+import numpy as np
 
 from unroll_jax import in_coordinates
 
 from ..config.checks import check_epochs
-from ..config.constraints import ConstrainedConfig
+from ..config.constraints import ConstrainedConfig, PerturbedConfig
 from ..config.errors import UserError
+from ..config.run import RunConfig
 from ..constraints import DescentConstraints
 from ..optimizers import make_optimizer
 from ..sharding.mesh import make_mesh, put_beside
 from ..system.distributed import fetch
-from ..task import Row, Training
+from ..task import Row, Task, Training
+
+C = TypeVar("C", bound=RunConfig)
 
 # The noise of the evaluation is the same for every run, method and level (scaled), so that runs compare like with like.
 NOISE_SEED = 20260101
 # What "feasible on held-out data" is said of where constraints bind something else than means over samples.
 BOUND = {"tail": " in the mean over the worst samples", "positive": " in every sample, but for the leeway"}
+
+
+class DataTask(Task, Generic[C]):
+    """A task on one data set: from its options and data alone it is made again."""
+
+    def __init__(self, config: C, data: Any):
+        self._config, self.data = config, data
+
+    @property
+    def config(self) -> C:
+        """All options."""
+        return self._config
+
+    def again(self, config: C) -> Self:
+        """The same by another configuration, on the same data."""
+        return type(self)(config, self.data)
+
+    def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[Any]:
+        """Samples of the train split."""
+        size, seed = self.config.batch_size, self.config.seed
+        return self.data.batches("train", batch_size=size, seed=seed, start_step=start_step, rows=rows)
 
 
 def constrained_training(
@@ -74,10 +99,23 @@ def noise_figures(config: ConstrainedConfig) -> Row:
     return {"train_gamma": config.train_gamma, "test_gammas": sorted({float(gamma) for gamma in config.test_gammas})}
 
 
+def disturbed_figures(config: PerturbedConfig, num_layers: int, name: str, score: Callable[[float, int], float]) -> Row:
+    """``score(noise on layers, lost layer)``, level by level and layer by layer, as far as these were asked for."""
+    levels = sorted(config.test_layer_noises)
+    lost = range(1, num_layers + 1) if config.lose_layers else ()
+    figures = {
+        f"layer_noise_{name}": {str(level): score(level, 0) for level in levels},
+        f"lost_layer_{name}": {str(layer): score(0.0, layer) for layer in lost},
+    }
+    return {key: cases for key, cases in figures.items() if cases}
+
+
 def feasibility_words(found: Row) -> str:
     """What an evaluation says of feasibility, in words."""
-    if found["method"] != "constrained":
-        return {"erm": "unconstrained"}.get(found["method"], "with fixed weights on its layers")
+    if found["method"] == "erm":
+        return "unconstrained"
+    if found["method"] == "deep_supervision":
+        return "with fixed weights on its layers"
     words = "feasible on held-out data" if found["feasible"] else "NOT feasible on held-out data"
     return words + BOUND.get(found["bind"], "")
 

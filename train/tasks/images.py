@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,8 @@ from ..numbers import numbers
 from ..optimizers import make_optimizer
 from ..sharding.mesh import gathered, make_mesh
 from ..sharding.parts import rematerialised
-from ..task import Log, Params, PlainRisk, Row, SampleLosses, Task, Training, Validation
-from .common import check_batch_size, num_parameters, on_batches
+from ..task import Log, Params, PlainRisk, Row, SampleLosses, Training, Validation
+from .common import DataTask, check_batch_size, num_parameters, on_batches
 from .facts import ImageFacts
 from .networks import adjoint_probe, build, sees_vectors
 from .scores import (
@@ -46,13 +46,13 @@ SOLVE = ("residual", "iterations", "converged")
 WORDS = {"accuracy": "accuracy", "class_accuracy": "mAcc", "intersection_over_union": "mIoU"}
 
 
-class ImageTask(Task):
+class ImageTask(DataTask[SupervisedConfig]):
     """Cross entropy in nats over what counts: classes of images, or of the pixels of scenes."""
 
     num_layers = 0
 
     def __init__(self, config: SupervisedConfig, data: Any):
-        self._config, self.data = config, data
+        super().__init__(config, data)
         model = build(config.network, data.num_classes)
         apply: Callable[..., tuple[Array, Any]] = model.apply  # pyright: ignore[reportAssignmentType] (typed loosely)
         self._model, self._apply = model, rematerialised(apply, config.remat)
@@ -73,23 +73,9 @@ class ImageTask(Task):
         self._measure, self._see = on_batches(self._measured), on_batches(lambda *seen: self._logits(*seen)[0])
         self._seen: set[int] = set()
 
-    @property
-    def config(self) -> SupervisedConfig:
-        """All options."""
-        return self._config
-
-    def again(self, config: SupervisedConfig) -> "ImageTask":
-        """The same by another configuration, on the same data."""
-        return ImageTask(config, self.data)
-
     def init(self, key: jax.Array) -> Params:
         """Parameters of the network."""
         return self._model.init(key, self._shown(jnp.zeros((1, *self.data.shape), jnp.uint8)))
-
-    def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[Any]:
-        """Images and labels of the train split."""
-        reading = {"batch_size": self.config.batch_size, "seed": self.config.seed, "rows": rows}
-        return self.data.batches("train", start_step=start_step, **reading)
 
     def draw(self, batch: Any, key: jax.Array) -> Any:
         """Flipped, and shifted or cropped."""

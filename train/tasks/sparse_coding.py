@@ -1,6 +1,6 @@
 """Sparse coding: LISTA towards the Lasso's solutions, plain and under descent constraints."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,13 +19,15 @@ from ..data.pictures import picture_of
 from ..data.splits import SPLITS
 from ..sharding.mesh import keep_rows
 from ..sharding.parts import POLICIES
-from ..task import Log, Params, Row, SampleLosses, Task, Validation
+from ..task import Log, Params, Row, SampleLosses, Validation
 from .code_floors import floors
 from .common import (
     NOISE_SEED,
+    DataTask,
     check_batch_size,
     check_noise,
     constrained_training,
+    disturbed_figures,
     feasibility_words,
     noise_figures,
     num_parameters,
@@ -62,7 +64,7 @@ class Coded(NamedTuple):
     image: np.ndarray
 
 
-class SparseCodingTask(Task):
+class SparseCodingTask(DataTask[SparseCodingConfig]):
     """f_l is the mean over images of 1/2 |z_l - z*|^2, z* the Lasso's solution for the image without noise.
 
     Layer 0 is z_0: zeros, or noise.
@@ -73,7 +75,8 @@ class SparseCodingTask(Task):
 
     def __init__(self, config: SparseCodingConfig, data: Any):
         model = config.model
-        self._config, self.data, self.num_layers = config, data, model.num_layers
+        super().__init__(config, data)
+        self.num_layers = model.num_layers
         atoms, pixels = data.dictionary.shape
         self.model = LISTA(
             pixels,
@@ -91,23 +94,9 @@ class SparseCodingTask(Task):
         self._apply: Callable[..., Any] = self.model.apply
         self._read, self._coded = on_batches(self._tried), on_batches(self._codes)
 
-    @property
-    def config(self) -> SparseCodingConfig:
-        """All options."""
-        return self._config
-
-    def again(self, config: SparseCodingConfig) -> "SparseCodingTask":
-        """The same by another configuration, on the same data."""
-        return SparseCodingTask(config, self.data)
-
     def init(self, key: jax.Array) -> Params:
         """Those of ISTA, from whatever key, or noise."""
         return dict(self.model.init(key, jnp.zeros((1, self.model.dim))))
-
-    def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[CodeBatch]:
-        """Images of the train split with their codes."""
-        size, seed = self.config.batch_size, self.config.seed
-        return self.data.batches("train", batch_size=size, seed=seed, start_step=start_step, rows=rows)
 
     def draw(self, batch: CodeBatch, key: jax.Array) -> Drawn:
         """Noise on images and layers of the strength of training, and the codes of layer 0."""
@@ -166,15 +155,12 @@ class SparseCodingTask(Task):
 
     def disturbed(self, params: Params) -> Row:
         """Relative errors on the test split with noise on all layers, and with each layer lost in turn."""
-        config, gamma = self.config, self.config.train_gamma
-        layers = range(1, self.num_layers + 1) if config.lose_layers else ()
-        noisy = {str(level): Trial(gamma, level) for level in sorted(config.test_layer_noises)}
-        lost = {str(layer): Trial(gamma, lost=layer) for layer in layers}
-        return {
-            name: self.relative_errors(params, trials)
-            for name, trials in (("layer_noise_relative_error", noisy), ("lost_layer_relative_error", lost))
-            if trials
-        }
+        gamma = self.config.train_gamma
+
+        def score(noise: float, lost: int) -> float:
+            return self._relative(self.split_losses(params, "test", Trial(gamma, noise, lost)), "test")
+
+        return disturbed_figures(self.config, self.num_layers, "relative_error", score)
 
     def relative_errors(self, params: Params, trials: Mapping[str, Trial], *, split: str = "test") -> dict[str, float]:
         """On a split, trial by trial: the mean of |z_L - z*|^2 over that of |z*|^2."""

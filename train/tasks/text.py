@@ -15,9 +15,10 @@ from ..config.text import TextRunConfig
 from ..data.tokens import TokenBatch, token_batch
 from ..data.words import check_texts
 from ..sharding.mesh import keep_rows
-from ..task import Log, Params, Row, SampleLosses, Task, Validation
+from ..task import Log, Params, Row, SampleLosses, Validation
 from .common import (
     NOISE_SEED,
+    DataTask,
     check_batch_size,
     check_noise,
     constrained_training,
@@ -46,14 +47,15 @@ class Perturbed(NamedTuple):
     noise: Any
 
 
-class TextTask(Task):
+class TextTask(DataTask[TextRunConfig]):
     """f_l is the mean cross entropy of the shared readout at layer l; layer 0 is the embeddings, noise included.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 5 and Appendix B.3.
     """
 
     def __init__(self, config: TextRunConfig, material: TextMaterial):
-        self._config, self.material, self.model = config, material, build_model(config, material)
+        super().__init__(config, material)
+        self.model = build_model(config, material)
         self.num_layers, self.remarks = self.model.num_layers, self.model.remarks
         check_depth(config, self.num_layers)
         check_batch_size(config.batch_size, material.tokens.num_examples("train"), "texts")
@@ -64,15 +66,6 @@ class TextTask(Task):
             trained=self.model.trained,
         )
         self._read, self._predict = on_batches(self._readings), jax.jit(self._probabilities)
-
-    @property
-    def config(self) -> TextRunConfig:
-        """All options."""
-        return self._config
-
-    def again(self, config: TextRunConfig) -> "TextTask":
-        """The same by another configuration, on the same data."""
-        return TextTask(config, self.material)
 
     def init(self, key: jax.Array) -> Params:
         """Parameters, from what is given and the key."""
@@ -85,14 +78,14 @@ class TextTask(Task):
     def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[TokenBatch]:
         """Texts of the train split; all rows are read, as the length of a batch depends on all."""
         reading = {"batch_size": self.config.batch_size, "seed": self.config.seed, "start_step": start_step}
-        for batch in self.material.tokens.batches("train", **reading):
+        for batch in self.data.tokens.batches("train", **reading):
             yield batch if rows is None else TokenBatch(*(part[rows] for part in batch))
 
     def variance(self, gamma: float) -> float:
         """Of the noise of a strength."""
         if gamma == 0.0:
             return 0.0  # without reading the train split
-        size = gamma * self.material.embedding_std
+        size = gamma * self.data.embedding_std
         return size**2 if self.config.noise == "deviation" else size
 
     def draw(self, batch: TokenBatch, key: jax.Array) -> Perturbed:
@@ -119,7 +112,7 @@ class TextTask(Task):
     def split_reading(self, params: Params, split: str, gamma: float) -> SplitReading:
         """Every layer on a whole split; compiled once for each length of batch."""
         parts, labels, variance = [], [], np.float32(self.variance(gamma))
-        for index, batch in enumerate(self.material.tokens.examples(split, batch_size=BATCH_SIZE)):
+        for index, batch in enumerate(self.data.tokens.examples(split, batch_size=BATCH_SIZE)):
             key = jax.random.fold_in(jax.random.key(NOISE_SEED), index)
             parts.append(self._read(params, batch, variance, key))
             labels.append(batch.labels)
@@ -132,7 +125,7 @@ class TextTask(Task):
         found = self.split_reading(params, "validation", self.config.train_gamma)
         accuracies = found.accuracies()
         row = {"accuracy": float(accuracies[-1]), "error_rates": (1.0 - accuracies).tolist()}
-        return Validation(found.losses, row, collapse=_describe_collapse(found, self.material.class_names))
+        return Validation(found.losses, row, collapse=_describe_collapse(found, self.data.class_names))
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
         """Accuracy at every strength of noise, the area under it over ``test_gammas`` alone, and early exit.
@@ -149,12 +142,12 @@ class TextTask(Task):
             **noise,
             "num_layers": self.num_layers,
             "seed": config.seed,
-            "num_examples": self.material.tokens.num_examples("test"),
-            "class_names": list(self.material.class_names),
+            "num_examples": self.data.tokens.num_examples("test"),
+            "class_names": list(self.data.class_names),
             "accuracy": {str(gamma): accuracy for gamma, accuracy in accuracies.items()},
             "area": area_under({gamma: accuracies[gamma] for gamma in noise["test_gammas"]}),
             "error_rates": (1.0 - at_training.accuracies()).tolist(),
-            "embedding_std": self.material.embedding_std,
+            "embedding_std": self.data.embedding_std,
             "noise": config.noise,
             "parameters": num_parameters(params),
             "early_exit": evaluate_exits(validation, at_training, self._exit_times(params)),
@@ -163,11 +156,11 @@ class TextTask(Task):
 
     def found(self) -> Row:
         """Figures that change when the texts, their labels, the numbers of tokens or the given weights do."""
-        return self.material.found()
+        return self.data.found()
 
     def facts(self) -> Row:
         """Classes, tokenizer, and the shapes of what was given."""
-        return self.material.facts()
+        return self.data.facts()
 
     def predict(
         self,
@@ -186,10 +179,10 @@ class TextTask(Task):
         """
         inputs = [inputs] if isinstance(inputs, str) else inputs
         check_noise(gamma, seed)
-        _check_inputs(inputs, seconds, pairs=self.material.pairs)
+        _check_inputs(inputs, seconds, pairs=self.data.pairs)
         key = jax.random.key(seed)
         deviation = np.float32(np.sqrt(self.variance(gamma))) if gamma > 0.0 else None
-        names, found, truncated = self.material.class_names, [], 0
+        names, found, truncated = self.data.class_names, [], 0
         # All are made into tokens before the first is run: a text that cannot be used is told at once.
         for number, (batch, longer) in enumerate(self._token_batches(inputs, seconds)):
             numbers = number * TOGETHER + np.arange(len(batch.tokens))
@@ -212,7 +205,7 @@ class TextTask(Task):
 
     def _token_batches(self, texts: Sequence[str], seconds: Sequence[str] | None) -> list[tuple[TokenBatch, int]]:
         parts = [slice(start, start + TOGETHER) for start in range(0, len(texts), TOGETHER)]
-        tokenizer, length = self.material.tokens.tokenizer, self.config.max_length
+        tokenizer, length = self.data.tokens.tokenizer, self.config.max_length
         try:
             return [
                 token_batch(tokenizer, texts[part], None if seconds is None else seconds[part], max_length=length)
@@ -245,7 +238,7 @@ class TextTask(Task):
 
         def times(predictor: Predictor, threshold: float) -> dict[str, float]:
             variance, key = self.variance(self.config.train_gamma), jax.random.key(self.config.seed)
-            tokens = self.material.tokens.batches("test", batch_size=1, seed=0)
+            tokens = self.data.tokens.batches("test", batch_size=1, seed=0)
             texts = [
                 (batch, draw_noise(key, batch, self.model.dim, variance))
                 for batch in itertools.islice(tokens, TIMED_TEXTS)

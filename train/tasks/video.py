@@ -1,7 +1,7 @@
 """Video denoising: unrolled transformers on sequences of patches, plain and under descent constraints."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,12 +19,14 @@ from ..data.clips import SPLITS
 from ..data.video import frames_from, frames_of, load, patch_sequences
 from ..sharding.mesh import keep_rows
 from ..sharding.parts import POLICIES
-from ..task import Log, Params, Row, SampleLosses, Task, Validation
+from ..task import Log, Params, Row, SampleLosses, Validation
 from .collapse import describe_collapse
 from .common import (
+    DataTask,
     check_batch_size,
     check_noise,
     constrained_training,
+    disturbed_figures,
     feasibility_words,
     noise_figures,
     num_parameters,
@@ -58,7 +60,7 @@ class SplitLosses(NamedTuple):
     spread: np.ndarray
 
 
-class VideoTask(Task):
+class VideoTask(DataTask[VideoConfig]):
     """f_l is the mean over sequences and frames of 1/2 |x_t - Phi_l,t|^2, pixels in [0, 1].
 
     Layer 0 is the noisy input itself: the tokens are patches and need no embedding.
@@ -70,7 +72,8 @@ class VideoTask(Task):
         model, rank = config.model, config.model.rank
         if rank is not None and not 1 <= rank <= data.token_dim:
             raise UserError(f"--model.rank must be between 1 and the token width {data.token_dim}, got {rank}")
-        self._config, self.data, self.num_layers = config, data, model.num_layers
+        super().__init__(config, data)
+        self.num_layers = model.num_layers
         self._dtype = jnp.promote_types(model.dtype, jnp.float32)
         self._variance = config.train_gamma * data.pixel_std
         _check_reference(config, 0.5 * data.token_dim * self._variance)
@@ -95,23 +98,9 @@ class VideoTask(Task):
         check_batch_size(config.batch_size, data.num_sequences("train"), "sequences")
         self._read, self._clean = on_batches(self._layers), on_batches(self._denoised)
 
-    @property
-    def config(self) -> VideoConfig:
-        """All options."""
-        return self._config
-
-    def again(self, config: VideoConfig) -> "VideoTask":
-        """The same by another configuration, on the same data."""
-        return VideoTask(config, self.data)
-
     def init(self, key: jax.Array) -> Params:
         """Parameters of the transformer."""
         return dict(self.model.init(key, jnp.zeros((1, self.data.num_tokens, self.data.token_dim))))
-
-    def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[UInt8[np.ndarray, "batch frames pixels"]]:
-        """Sequences of the train split."""
-        size, seed = self.config.batch_size, self.config.seed
-        return self.data.batches("train", batch_size=size, seed=seed, start_step=start_step, rows=rows)
 
     def draw(self, batch: UInt8[Array, "batch frames pixels"], key: jax.Array) -> Noisy:
         """Noise of the strength of training."""
@@ -172,6 +161,11 @@ class VideoTask(Task):
         at_training = by_gamma[float(config.train_gamma)]
         if config.layer_noise > 0.0:
             at_training = self.split_losses(params, "test", config.train_gamma, noise=config.layer_noise).samples
+
+        def disturbed(noise: float, lost: int) -> float:
+            found = self.split_losses(params, "test", config.train_gamma, noise=noise, lost=lost)
+            return self._rmse(found.samples[:, -1])
+
         figures = {
             "method": config.method,
             **noise_figures(config),
@@ -182,25 +176,11 @@ class VideoTask(Task):
             "rmse": {str(gamma): self._rmse(losses[:, -1]) for gamma, losses in by_gamma.items()},
             "noisy_rmse": {str(gamma): self._rmse(losses[:, 0]) for gamma, losses in by_gamma.items()},
             "validation_rmse": {str(gamma): self._rmse(losses[:, -1]) for gamma, losses in validation.items()},
-            **self._disturbed_figures(params),
+            **disturbed_figures(config, self.num_layers, "rmse", disturbed),
             **floors(self.data, float(config.train_gamma), tuple(config.noise_levels)),
             "parameters": num_parameters(params),
         }
         return figures, at_training
-
-    def _disturbed_figures(self, params: Params) -> Row:
-        """RMSE under noise on layers, level by level, and with each layer lost, as far as these were asked for."""
-        config, gamma = self.config, self.config.train_gamma
-        levels = sorted(config.test_layer_noises)
-        layers = range(1, self.num_layers + 1) if config.lose_layers else ()
-        noisy = {str(level): self.split_losses(params, "test", gamma, noise=level).samples for level in levels}
-        lost = {str(layer): self.split_losses(params, "test", gamma, lost=layer).samples for layer in layers}
-        found = {"layer_noise_rmse": noisy, "lost_layer_rmse": lost}
-        return {
-            name: {which: self._rmse(losses[:, -1]) for which, losses in cases.items()}
-            for name, cases in found.items()
-            if cases
-        }
 
     def found(self) -> Row:
         """Spread of the pixels, and how many sequences there are."""

@@ -29,8 +29,10 @@ def test_a_real_search_interrupted_in_training_goes_on_and_ends_like_one_left_al
     best = json.loads((tmp_path / "whole" / "search.json").read_text())
     assert (tmp_path / "whole" / "parallel_coordinates.png").read_bytes().startswith(b"\x89PNG")
     again = next(line for line in output.splitlines() if line.startswith("again: python -m train "))
-    assert tested[-2:] == ["test", "test"], "the best trial at two noise levels, at the end"
-    assert "test" not in tested[:-2]
+    assert tested[:4] == ["validation"] * 4, "two trials, validated twice each, and no test data"
+    model = ["test", "test", "validation", "validation"]
+    floors = ["train", "test", "test"]
+    assert tested[4:] == [*model, *floors], "the best trial alone, at two noise levels, at the end"
 
     calls, validate = [], train.loop.validate
 
