@@ -3,7 +3,9 @@
 import importlib
 from typing import Any
 
+import jax
 import optax
+from optax.contrib import MuonDimensionNumbers, muon
 
 from unroll_jax import constrained
 
@@ -21,7 +23,9 @@ def make_optimizer(
     """
     rates = learning_rates(config, num_steps=num_steps, steps_an_epoch=steps_an_epoch)
     clip = optax.identity() if config.clip_norm is None else optax.clip_by_global_norm(config.clip_norm)
-    if isinstance(config, PrimalConfig):
+    if config.name == "muon":
+        chain = optax.chain(clip, _muon(config, rates))
+    elif isinstance(config, PrimalConfig):
         chain = optax.chain(clip, optax.adam(rates))
     elif config.name == "adam":
         chain = optax.chain(clip, optax.adamw(rates, weight_decay=config.weight_decay))
@@ -51,6 +55,30 @@ def learning_rates(
     if warmup == 0:
         return after
     return optax.join_schedules([optax.linear_schedule(rate / warmup, rate, warmup), after], [warmup])
+
+
+def _muon(config: PrimalConfig | OptimizerConfig, rates: optax.Schedule) -> optax.GradientTransformation:
+    """Muon for weights that multiply, Adam (Nesterov's) for vectors and embeddings, both in steps of the rate's size.
+
+    Source: Jordan et al. (2024), "Muon"; Liu et al. (2025), arXiv 2502.16982, for the size of its steps.
+    """
+    images = isinstance(config, OptimizerConfig)
+
+    def axes(path: Any, leaf: Any) -> MuonDimensionNumbers | None:
+        if leaf.ndim < 2 or "embedding" in jax.tree_util.keystr(path):
+            return None
+        if images and leaf.ndim == 4:  # of a convolution: height, width, channels in, channels out
+            return MuonDimensionNumbers((0, 1, 2), 3)
+        return MuonDimensionNumbers(leaf.ndim - 2, leaf.ndim - 1)
+
+    decay = config.weight_decay if isinstance(config, OptimizerConfig) else 0.0
+    return muon(
+        rates,
+        weight_decay=decay,
+        adam_weight_decay=decay,
+        consistent_rms=0.2,
+        muon_weight_dimension_numbers=lambda params: jax.tree.map_with_path(axes, params),
+    )
 
 
 def dual_rule(config: ConstrainedConfig) -> optax.GradientTransformation:

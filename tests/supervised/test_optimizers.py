@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train.config.run import OptimizerConfig
+from train.config.run import OptimizerConfig, PrimalConfig
 from train.optimizers import learning_rates, make_optimizer
 
 STEPS, EPOCH = 100, 5
@@ -72,3 +72,55 @@ def test_momentum_gathers_gradients():
 def test_clipping_bounds_the_global_norm():
     step = update([3.0, 4.0], [0.0, 0.0], name="sgd", clip_norm=1.0)
     np.testing.assert_allclose(step, [-0.06, -0.08], rtol=1e-6)
+
+
+SHAPES = {
+    "primal": {"stack": (2, 5, 3), "square": (4, 4), "wide": (3, 6), "bias": (4,), "embedding": (6, 4)},
+    "images": {"kernel": (3, 3, 4, 5), "dense": (6, 3), "bias": (5,)},
+}
+CONFIGS = {
+    "primal": PrimalConfig(name="muon", learning_rate=0.1, schedule="constant", warmup_share=0.0, clip_norm=None),
+    "images": OptimizerConfig(name="muon", learning_rate=0.1, schedule="constant", weight_decay=0.5),
+}
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_muon_makes_the_singular_values_of_a_matrix_s_step_equal_and_as_large_as_adam_s(kind):
+    """The first step is U V^T of the gradient, as far as its Newton-Schulz iteration goes: within 0.6 to 1.3."""
+    rng = np.random.default_rng(0)
+    gradients = {name: rng.normal(size=shape) for name, shape in SHAPES[kind].items()}
+    weights = {name: rng.normal(size=shape) for name, shape in SHAPES[kind].items()}
+    decay = 0.5 if kind == "images" else 0.0
+    rule = make_optimizer(CONFIGS[kind], num_steps=STEPS)
+    params = {name: jnp.asarray(value, jnp.float32) for name, value in weights.items()}
+    found, _ = rule.update(
+        {name: jnp.asarray(value, jnp.float32) for name, value in gradients.items()}, rule.init(params), params
+    )
+    for name, step in found.items():
+        step = (np.asarray(step, np.float64) + 0.1 * decay * weights[name]) / -0.1
+        if name in ("bias", "embedding"):  # Adam's first step is the sign, by Nesterov's momentum as far ahead as this
+            np.testing.assert_allclose(step, (1.0 + 0.09 / 0.19) * np.sign(gradients[name]), rtol=1e-4)
+            continue
+        rows, columns = (36, 5) if name == "kernel" else step.shape[-2:]
+        for one, gradient in zip(
+            step.reshape(-1, rows, columns), gradients[name].reshape(-1, rows, columns), strict=True
+        ):
+            left, _, right = np.linalg.svd(gradient, full_matrices=False)
+            inner = left.T @ one @ right.T / (0.2 * np.sqrt(max(rows, columns)))
+            assert np.abs(inner - np.diag(np.diag(inner))).max() < 1e-3
+            assert 0.6 < np.diag(inner).min() <= np.diag(inner).max() < 1.3
+            np.testing.assert_allclose(left @ left.T @ one @ right.T @ right, one, atol=1e-4)
+
+
+def test_muon_is_in_no_basis():
+    """Rotating weights and gradients rotates the steps: what it does not need `in_coordinates` for."""
+    rng = np.random.default_rng(1)
+    left, right = (np.linalg.qr(rng.normal(size=(size, size)))[0] for size in (5, 4))
+    rule = make_optimizer(CONFIGS["primal"], num_steps=STEPS)
+    weight = {"V": jnp.zeros((5, 4))}
+    turned, plain = rule.init(weight), rule.init(weight)
+    for _ in range(3):
+        gradient = rng.normal(size=(5, 4))
+        step, plain = rule.update({"V": jnp.asarray(gradient, jnp.float32)}, plain, weight)
+        other, turned = rule.update({"V": jnp.asarray(left @ gradient @ right, jnp.float32)}, turned, weight)
+        np.testing.assert_allclose(other["V"], left @ np.asarray(step["V"]) @ right, atol=1e-4)

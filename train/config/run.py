@@ -66,8 +66,11 @@ class Judgement(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class PrimalConfig:
-    """Adam on the parameters: linear warm-up, then a schedule."""
+    """Adam or Muon on the parameters: linear warm-up, then a schedule."""
 
+    name: Literal["adam", "muon"] = "adam"
+    """adam; or muon, whose step of a weight matrix is its momentum with all singular values made equal, and as large as
+    Adam's."""
     learning_rate: float = 5e-4
     """Peak learning rate."""
     warmup_share: float = 0.1
@@ -80,10 +83,11 @@ class PrimalConfig:
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
-    """Adam or SGD, with a schedule over the run."""
+    """Adam, Muon or SGD, with a schedule over the run."""
 
-    name: Literal["adam", "sgd"] = "adam"
-    """adam, or sgd with momentum."""
+    name: Literal["adam", "muon", "sgd"] = "adam"
+    """adam; sgd with momentum; or muon, whose step of a matrix or convolution is its momentum with all singular values
+    made equal, and as large as Adam's."""
     learning_rate: float = 3e-3
     """Peak learning rate."""
     schedule: Literal["cosine", "linear", "staircase", "polynomial", "constant"] = "cosine"
@@ -100,7 +104,7 @@ class OptimizerConfig:
     momentum: float = 0.9
     """Of sgd."""
     weight_decay: float = 0.0
-    """Added to the gradient as this times the weights for sgd; decoupled for adam."""
+    """Added to the gradient as this times the weights for sgd; decoupled for adam and muon."""
     clip_norm: float | None = None
     """Largest global norm of a gradient."""
 

@@ -14,13 +14,14 @@ from .run import PrimalConfig
 
 @dataclasses.dataclass(frozen=True)
 class VideoPrimalConfig(PrimalConfig):
-    """Adam on the parameters, in the cosine basis of patches."""
+    """Adam on the parameters, in the cosine basis of patches, or Muon, which needs no basis."""
 
     learning_rate: float = 2e-3
     """Peak learning rate."""
     basis: Literal["cosine", "pixels"] = "cosine"
     """What Adam takes for the entries of V, W and U where they stand for pixels: cosine, coefficients of the cosine
-    transform of a patch, so that a step does not change brightness; pixels, as they are stored."""
+    transform of a patch, so that a step does not change brightness; pixels, as they are stored. Muon's steps are the
+    same in either."""
 
 
 @dataclasses.dataclass(frozen=True)
