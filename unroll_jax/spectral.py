@@ -134,7 +134,7 @@ def matrix_norm_bound(A: Array, *, num_squarings: int = SQUARINGS) -> Float[Arra
     for _ in range(num_squarings):
         gram, taken = normed(gram)
         logarithm = 2.0 * (logarithm + taken)
-        gram = gram @ gram
+        gram = _square(gram)
     _, last = normed(gram)
     return jnp.exp((logarithm + last) / 2 ** (num_squarings + 1))
 
@@ -160,8 +160,9 @@ def conv_norm_bound(
     Source: Sedghi, Gupta, Long (2019) for the circular convolution; that it bounds the padded one is ours.
     """
     sizes = tuple(n + k - 1 for n, k in zip(image_shape, kernel.shape[:2], strict=True))
-    symbol = jnp.fft.rfft2(kernel, s=sizes, axes=(0, 1))
-    return jnp.max(matrix_norm_bound(symbol, num_squarings=num_squarings))
+    symbol = jnp.fft.rfft2(kernel, s=sizes, axes=(0, 1)).reshape(-1, *kernel.shape[2:])
+    largest = jnp.argmax(matrix_norm_bound(jax.lax.stop_gradient(symbol), num_squarings=num_squarings))
+    return matrix_norm_bound(symbol[largest], num_squarings=num_squarings)  # only this one is differentiated
 
 
 @typed
@@ -229,6 +230,15 @@ def jacobian_penalty(
     pulled = jax.vmap(lambda v: pull(v)[0])(probes)
     axes = tuple(range(batch_ndim + 1, pulled.ndim))
     return jnp.mean(jnp.mean(pulled**2, axis=axes), axis=0)
+
+
+def _square(gram: Array) -> Array:
+    """H H of Hermitian matrices; of complex ones by three real products, as i (R I + I R) is skew of R I."""
+    if not jnp.iscomplexobj(gram):
+        return gram @ gram
+    real, imaginary = jnp.real(gram), jnp.imag(gram)
+    mixed = real @ imaginary
+    return jax.lax.complex(real @ real - imaginary @ imaginary, mixed - jnp.swapaxes(mixed, -1, -2))
 
 
 def norm(v: Any, batch_ndim: int = 0) -> Float[Array, "*batch"]:
