@@ -117,5 +117,8 @@ def test_every_published_network_can_be_built(name):
 
 def test_weight_norms_are_of_convolutions_as_large_as_the_stem_leaves_them():
     kernel = np.random.default_rng(0).normal(size=(3, 3, 2, 4)).astype(np.float32)
-    found = weight_norms({"params": {"network": {"layer_1": {"W": kernel}}}}, (9, 7), stem=1)
-    assert found == {"layer_1": pytest.approx(np.linalg.norm(conv_matrix(kernel, (5, 4)), 2), rel=1e-3)}
+    params, norm = {"params": {"network": {"layer_1": {"W": kernel}}}}, np.linalg.norm(conv_matrix(kernel, (5, 4)), 2)
+    assert weight_norms(params, (9, 7), stem=1) == {"layer_1": pytest.approx(norm, rel=1e-3)}
+    bound = weight_norms(params, (9, 7), stem=1, certified=True)["layer_1"]
+    symbol = np.fft.fft2(kernel, s=(7, 6), axes=(0, 1))
+    assert norm <= bound == pytest.approx(np.linalg.svd(symbol, compute_uv=False).max(), rel=2e-3)

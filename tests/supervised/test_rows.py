@@ -75,8 +75,11 @@ def test_validation_rows_hold_the_norms_of_the_weights_in_the_order_of_the_layer
     row, params = validation_row(network_of(small("image-opteq"), tol=1e-5))
     layers = [params["params"][name]["W"] for name in ("layer_1", "layer_2")]
     assert 0.0 < row["residual"] <= 1e-5
-    np.testing.assert_allclose(row["weight_norms"], [np.linalg.norm(W, 2) for W in layers], rtol=1e-3)
-    assert "weight_norms" not in validation_row(small("image-dnn"))[0]
+    norms = [np.linalg.norm(W, 2) for W in layers]
+    np.testing.assert_allclose(row["weight_norms"], norms, rtol=1e-3)
+    np.testing.assert_allclose(row["weight_norm_bounds"], norms, rtol=2e-3)
+    assert all(bound >= norm * (1 - 1e-6) for bound, norm in zip(row["weight_norm_bounds"], norms, strict=True))
+    assert not {"weight_norms", "weight_norm_bounds"} & validation_row(small("image-dnn"))[0].keys()
 
 
 def test_scenes_have_the_same_figures_of_the_adjoint():

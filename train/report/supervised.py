@@ -153,13 +153,11 @@ def _table(summary: Mapping[str, dict[str, Any]], measures: Sequence[Measure], t
 
 
 def _curves(rows: Rows, measure: Measure) -> Figure:
-    solved = [
-        [[row for row in run.rows("train") if row["iterations"] is not None] for run in group]
-        for group in rows.values()
-    ]
-    panelled = any(any(group) for group in solved)
-    figure = Figure(figsize=(WIDTH, 3.8), layout="constrained")
-    panels = figure.subplots(1, 2 if panelled else 1, squeeze=False)[0]
+    panelled = any(
+        row["iterations"] is not None for group in rows.values() for run in group for row in run.rows("train")
+    )
+    figure = Figure(figsize=(WIDTH, 7.2 if panelled else 3.8), layout="constrained")
+    panels = figure.subplots(2 if panelled else 1, 2 if panelled else 1, squeeze=False).ravel()
     tidy(panels[0], "Validation")
     panels[0].set_ylabel(measure.title)
     for place, (name, group) in enumerate(rows.items()):
@@ -168,18 +166,37 @@ def _curves(rows: Rows, measure: Measure) -> Figure:
             steps, shares = _curve(run.rows("validation"), measure.name)
             panels[0].plot(steps, [100 * share for share in shares], label=name if number == 0 else None, **style)
     if panelled:
-        tidy(panels[1], "Iterations of the equilibrium, training")
-        panels[1].set_ylabel("evaluations of the step, mean of the batch")
-        for place, group in enumerate(solved):
-            for train in group:
-                panels[1].plot(*_curve(train, "iterations"), color=f"C{place}", lw=0.8)
+        _draw_solves(panels[1:], rows)
     for axes in panels:
         axes.set_xlabel("training step")
     figure.legend(loc="outside lower center", ncols=1 if max(map(len, rows)) > 50 else 3, fontsize="small")
     return figure
 
 
-def _curve(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[list[int], list[float]]:
+def _draw_solves(panels: np.ndarray, rows: Rows) -> None:
+    """Iterations and residuals of the equilibria over training, and the norms of W with their bounds."""
+    for axes, title, unit, scale in zip(
+        panels,
+        ("Iterations of the equilibrium, training", "Residual of the equilibrium, training", "Norms of W as trained"),
+        ("evaluations of the step, mean of the batch", "relative, mean of the batch", "solid: norm; dashed: bound"),
+        ("linear", "log", "log"),
+        strict=True,
+    ):
+        tidy(axes, title)
+        axes.set_ylabel(unit)
+        axes.set_yscale(scale)
+    for place, group in enumerate(rows.values()):
+        for run in group:
+            train = [row for row in run.rows("train") if row["iterations"] is not None]
+            for axes, name in zip(panels, ("iterations", "residual"), strict=False):
+                axes.plot(*_curve(train, name), color=f"C{place}", lw=0.8)
+            validation = [row for row in run.rows("validation") if "weight_norm_bounds" in row]
+            for name, style in (("weight_norms", "-"), ("weight_norm_bounds", "--")):
+                panels[2].plot(*_curve(validation, name), color=f"C{place}", ls=style, lw=1.2)
+    panels[2].set_visible(panels[2].has_data())  # monotone operator networks have no W to bound
+
+
+def _curve(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[list[int], list[Any]]:
     return [row["step"] for row in rows], [row[name] for row in rows]
 
 

@@ -143,6 +143,7 @@ class ImageTask(DataTask[SupervisedConfig]):
         row = {"loss": found.loss, **found.scores._asdict(), **solve}
         if norms := self._norms(params):
             row["weight_norms"] = numbers(norms.values())
+            row["weight_norm_bounds"] = numbers(self._norms(params, certified=True).values())
         return Validation(np.array([[found.loss]]), row, score=getattr(found.scores, self.config.best_by))
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, None]:
@@ -221,12 +222,12 @@ class ImageTask(DataTask[SupervisedConfig]):
         solve = {name: jnp.mean(rows) for name, rows in _solve(info, len(batch.images)).items()}
         return mean_cross_entropy(logits, batch.labels), confusion(logits, batch.labels), solve
 
-    def _norms(self, params: Params) -> dict[str, float]:
+    def _norms(self, params: Params, *, certified: bool = False) -> dict[str, float]:
         """Of a network without weights that a norm is promised of, none."""
         network = self.config.network
         if not hasattr(network, "max_norm"):
             return {}
-        return weight_norms(params, self.data.shape[:2], stem=len(network.stem))
+        return weight_norms(params, self.data.shape[:2], stem=len(network.stem), certified=certified)
 
 
 def open_images(config: SupervisedConfig, log: Log) -> ImageTask:

@@ -8,7 +8,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.certificates.contraction import weight_norm
+from unroll_jax.certificates.contraction import weight_norm, weight_norm_bound
 
 from ..data.pictures import NOT_COUNTED
 
@@ -97,18 +97,22 @@ def _mean_where(above: np.ndarray, below: np.ndarray) -> float:
     return float(np.mean(above[there] / below[there])) if there.any() else 0.0
 
 
-def weight_norms(params: Any, image_shape: tuple[int, int], *, stem: int = 0) -> dict[str, float]:
+def weight_norms(
+    params: Any, image_shape: tuple[int, int], *, stem: int = 0, certified: bool = False
+) -> dict[str, float]:
     """Spectral norm of every W of an OptEq layer, as parametrised (before `max_norm` scales it), by its name.
 
-    Convolutions see images of ``image_shape`` halved, and rounded up, by each of ``stem`` strided convolutions.
+    Convolutions see images of ``image_shape`` halved, and rounded up, by each of ``stem`` strided convolutions. From
+    below, by power iteration; ``certified`` gives upper bounds, which `max_norm` divides by.
     """
     found, image_shape = {}, tuple(-(-side // 2**stem) for side in image_shape)
+    size = _weight_norm_bound if certified else _weight_norm
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         names = [str(getattr(entry, "key", entry)) for entry in path]
         if names[-1] == "W":
-            image = image_shape if leaf.ndim == 4 else None
-            found[names[-2]] = float(_weight_norm(leaf, image))
+            found[names[-2]] = float(size(leaf, image_shape if leaf.ndim == 4 else None))
     return found
 
 
 _weight_norm = jax.jit(weight_norm, static_argnums=1)
+_weight_norm_bound = jax.jit(weight_norm_bound, static_argnums=1)
