@@ -71,6 +71,11 @@ def test_a_report_leaves_out_what_was_not_disturbed(finished, tmp_path):
     (folder / "evaluation.json").write_text(json.dumps(left))
     write_report([folder], tmp_path / "report", log=quiet)
     assert "disturbed" not in (tmp_path / "report" / "index.html").read_text()
+    write_report([folder, finished[0][1]], tmp_path / "both", log=quiet)
+    table = (tmp_path / "both" / "index.html").read_text().partition("disturbed layers")[2]
+    row = table.partition("noise 0.2")[2].partition("</tr>")[0]
+    assert ">-<" in row, "the run that was not tried so"
+
 
 
 def test_codes_come_from_a_run_and_from_its_export_without_data(finished, in_memory, tmp_path, monkeypatch):

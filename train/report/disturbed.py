@@ -14,17 +14,25 @@ DISTURBED = {CODES: (("ISTA", "ista"),)}
 
 
 def disturbed_table(setting: Setting) -> list[Table]:
-    """The score with noise on layers and with layers lost, as far as all runs have it; lost: mean and worst layer."""
-    score, columns = setting.score, dict[str, list[str]]()
+    """The score with noise on layers and with layers lost (mean and worst layer); "-" where a run was not tried so."""
+    score = setting.score
     named = [(with_seeds(one), "", [run.evaluation for run in one.runs]) for one in setting.variants]
     first = [setting.first.evaluation]
-    rows: list[str] = []
-    for title, prefix, evaluations in (*((name, f"{key}_", first) for name, key in DISTURBED.get(score, ())), *named):
-        cells = [_disturbed(one, prefix, score) for one in evaluations]
-        rows = rows or list(cells[0])
-        if any(list(cell) != rows for cell in cells):
-            return []
-        columns[title] = [ranged(np.array([cell[row] for cell in cells]), score.digits) for row in rows]
+    cells = {
+        title: [_disturbed(one, prefix, score) for one in evaluations]
+        for title, prefix, evaluations in (
+            *((name, f"{key}_", first) for name, key in DISTURBED.get(score, ())),
+            *named,
+        )
+    }
+    rows = list(dict.fromkeys(row for found in cells.values() for one in found for row in one))
+    columns = {
+        title: [
+            ranged(np.array([one[row] for one in found]), score.digits) if all(row in one for one in found) else "-"
+            for row in rows
+        ]
+        for title, found in cells.items()
+    }
     title = f"{capital(score.title)} with disturbed layers, {setting.title}"
     table = Table(title, ("layers", *columns), tuple(zip(rows, *columns.values(), strict=True)))
     return [table] if rows else []
