@@ -20,9 +20,11 @@ def drawn(rng, window, widths, seeing, norm):
     params = []
     for place, width in enumerate(widths):
         shapes = [(*window, inner, width) if window else (width, inner) for inner in (CHANNELS, INPUTS)]
-        W, U = (rng.normal(size=shape) for shape in shapes)
-        size = float(contraction_bound(OptEqParams(W, None, np.zeros(width)), image_shape=IMAGE)) ** 0.5
-        params.append(OptEqParams(W * norm / size, U if place in seeing else None, 0.1 * rng.normal(size=width)))
+        W, U = (jnp.asarray(rng.normal(size=shape)) for shape in shapes)
+        size = float(contraction_bound(OptEqParams(W, None, jnp.zeros(width)), image_shape=IMAGE)) ** 0.5
+        params.append(
+            OptEqParams(W * norm / size, U if place in seeing else None, jnp.asarray(0.1 * rng.normal(size=width)))
+        )
     return tuple(params)
 
 
@@ -57,12 +59,15 @@ def test_no_jacobian_of_an_equilibrium_is_above_the_bound(window, widths, seeing
         bound = equilibrium_lipschitz(params, skip=skip, image_shape=IMAGE if window else None)
         return jnp.linalg.norm(slope, 2), bound, jnp.max(jnp.abs(layer.step(params, z, x) - z))
 
+    slopes = []
     for norm in (0.3, 0.9):
         params = drawn(rng, window, widths, seeing, norm)
         for x in rng.normal(size=(4, *place, INPUTS)):
             slope, bound, residual = map(float, measure(params, x))
             assert residual < 1e-10
-            assert 0.0 < slope <= bound
+            assert slope <= bound
+            slopes.append(slope)
+    assert max(slopes) > 0.0  # relu may be shut for some
 
 
 @pytest.mark.parametrize("convolutional", [False, True])
@@ -70,7 +75,7 @@ def test_no_jacobian_of_an_equilibrium_is_above_the_bound(window, widths, seeing
 def test_the_bound_is_the_slope_of_numbers(convolutional, skip):
     """Of layers of one unit, where all singular directions meet and relu is open; two of them without skip."""
     shape = (1, 1, 1, 1) if convolutional else (1, 1)
-    layers = [OptEqParams(np.full(shape, w), np.full(shape, u), np.zeros(1)) for w, u in ((0.8, 3.0), (0.5, 0.7))]
+    layers = [OptEqParams(jnp.full(shape, w), jnp.full(shape, u), jnp.zeros(1)) for w, u in ((0.8, 3.0), (0.5, 0.7))]
     image = {"image_shape": (2, 2)} if convolutional else {}
     found = float(equilibrium_lipschitz(layers[0], skip=skip, **image))
     np.testing.assert_allclose(found, 0.8 * 3.0 / (1.0 - 0.64), rtol=1e-9)
@@ -80,6 +85,6 @@ def test_the_bound_is_the_slope_of_numbers(convolutional, skip):
 
 
 def test_what_does_not_contract_has_no_bound_and_what_sees_no_input_does_not_move():
-    layer = OptEqParams(np.eye(2), np.eye(2), np.zeros(2))
+    layer = OptEqParams(jnp.eye(2), jnp.eye(2), jnp.zeros(2))
     assert float(equilibrium_lipschitz(layer)) == np.inf
-    assert float(equilibrium_lipschitz(layer._replace(W=0.5 * np.eye(2), U=None))) == 0.0
+    assert float(equilibrium_lipschitz(layer._replace(W=0.5 * jnp.eye(2), U=None))) == 0.0

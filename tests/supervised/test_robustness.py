@@ -64,12 +64,12 @@ def test_an_attack_leaves_neither_the_ball_nor_the_box():
         assert np.max(lengths) > 0.9 * radius
 
 
-def test_an_attack_finds_its_way_where_the_slope_is_hardly_anything():
-    """The cross entropy of a sure answer has a slope whose square float32 does not hold."""
+def test_an_attack_finds_its_way_where_the_answer_is_sure():
+    """In float32 the probability of the label is 1 there, and the cross entropy has no slope."""
     weights = np.full((2, 2, 1), 25.0, np.float32)
     images, labels = np.full((1, 2, 2, 1), 0.6, np.float32), np.zeros(1, np.int32)
     found = attack(linear(weights), images, labels, jax.random.split(jax.random.key(0), 1), 0.5, num_steps=5)
-    np.testing.assert_allclose(found.images, images - 0.25, rtol=1e-4)
+    np.testing.assert_allclose(found.images, images - 0.25, atol=0.02)
 
 
 @pytest.mark.parametrize("name", ["image-opteq", "image-dnn", "image-mon", "image-ode"])

@@ -8,8 +8,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from optax.projections import projection_l2_ball
 
-from .scores import cross_entropies
-
 # Of the radius, over all steps: from any start the far side of the ball is reached, with room to turn.
 REACH = 2.5
 
@@ -46,6 +44,8 @@ def attack(
 
     where P projects onto the ball of radius r around the image, and then onto [0, 1], which leaves no ball whose centre
     is in [0, 1]. Every point on the way counts, so that an attack of more steps is not weaker for overshooting.
+    The cross entropy is the softplus of :math:`\log \sum_{j \ne y} e^{z_j} - z_y`. This is what is climbed: it has the
+    same direction of ascent, and a gradient also where float32 rounds the probability of the label to 1.
 
     Args:
       logits: what the whole model says of pixels in [0, 1].
@@ -60,7 +60,7 @@ def attack(
 
     def loss(moved: Images) -> tuple[Float[Array, ""], Bool[Array, " batch"]]:
         found = logits(moved)
-        return jnp.sum(cross_entropies(found, labels)), _right(found, labels)
+        return jnp.sum(_shortfalls(found, labels)), _right(found, labels)
 
     def step(_: Array, carry: tuple[Images, Bool[Array, " batch"]]) -> tuple[Images, Bool[Array, " batch"]]:
         moved, stands = carry
@@ -83,6 +83,13 @@ def _right(logits: Array, labels: Array) -> Bool[Array, " batch"]:
     return jnp.argmax(logits, axis=-1) == labels
 
 
+def _shortfalls(logits: Array, labels: Array) -> Float[Array, " batch"]:
+    """By how much the label's logit is below the others, softly; the cross entropy is its softplus."""
+    own = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
+    others = jax.nn.logsumexp(logits, axis=-1, where=~own)
+    return others - jnp.sum(jnp.where(own, logits, 0.0), axis=-1)
+
+
 def _starts(keys: PRNGKeyArray, images: Images, radius: Float[Array, ""] | float) -> Images:
     """Steps in random directions, as long as random shares of the radius."""
 
@@ -94,8 +101,6 @@ def _starts(keys: PRNGKeyArray, images: Images, radius: Float[Array, ""] | float
 
 
 def _directions(slopes: Images) -> Images:
-    """Of length 1, or 0 where the slope is 0; by the largest entry first, as squares of what is tiny are 0."""
-    largest = jnp.max(jnp.abs(slopes), axis=(1, 2, 3), keepdims=True)
-    scaled = slopes / jnp.where(largest == 0.0, 1.0, largest)
-    length = jnp.sqrt(jnp.sum(scaled**2, axis=(1, 2, 3), keepdims=True))
-    return scaled / jnp.where(length == 0.0, 1.0, length)
+    """Of length 1, or 0 where the slope is 0."""
+    length = jnp.sqrt(jnp.sum(slopes**2, axis=(1, 2, 3), keepdims=True))
+    return slopes / jnp.where(length == 0.0, 1.0, length)

@@ -49,7 +49,7 @@ def lipschitz_bound(network: Any, params: Params, image_shape: ImageShape, std: 
     return float(_bound(params["params"], network, image_shape)) / float(np.min(std))
 
 
-def certified_radius(margin: Float[Array, "*batch"], lipschitz: float) -> Float[Array, "*batch"]:
+def certified_radius(margin: Float[np.ndarray, "*batch"], lipschitz: float) -> Float[np.ndarray, "*batch"]:
     r"""How far pixels can move and leave the class as it is: :math:`margin / (\sqrt 2 L)`.
 
     ``margin`` is the logit of the class less the largest other. It is a difference of two logits, which moves by at

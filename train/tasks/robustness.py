@@ -14,6 +14,7 @@ from ..task import Params, Row
 from .attacks import attack
 from .certified import certified_radius, is_certifiable, lipschitz_bound
 from .common import NOISE_SEED, on_batches
+from .facts import MANY
 
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]  # images, labels, numbers of the examples
 Logits = Callable[[Params, Array], Array]
@@ -104,10 +105,9 @@ def _keys(batch: Batch) -> Array:
     return jax.vmap(lambda number: jax.random.fold_in(root, number))(jnp.asarray(batch[2]))
 
 
-def _batches(config: ImageTaskConfig, data: Any, most: int | None = None) -> Iterator[tuple[Batch, int]]:
+def _batches(config: ImageTaskConfig, data: Any, most: int = MANY) -> Iterator[tuple[Batch, int]]:
     """Batches of the first examples, and how many of each are theirs: all are of one size, so that one compiles."""
     begun, size = 0, config.batch_size
-    most = data.num_examples("test") if most is None else most
     for batch in data.examples("test", batch_size=size):
         count = min(len(batch.images), most - begun)
         parts = (batch.images[:count], batch.labels[:count], np.arange(begun, begun + count, dtype=np.int32))
