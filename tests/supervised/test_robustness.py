@@ -72,7 +72,9 @@ def test_an_attack_finds_its_way_where_the_answer_is_sure():
     np.testing.assert_allclose(found.images, images - 0.25, atol=0.02)
 
 
-@pytest.mark.parametrize("name", ["image-opteq", "image-dnn", "image-mon", "image-ode"])
+@pytest.mark.parametrize(
+    "name", ["image-dnn", *(pytest.param(f"image-{name}", marks=pytest.mark.slow) for name in ("opteq", "mon", "ode"))]
+)
 def test_attacks_cost_accuracy_and_certificates_promise_less_than_they_leave(name):
     config = dataclasses.replace(small(name), test_noises=(0.1,), test_attacks=RADII, attack_steps=4)
     task, init, step = traced(config)
