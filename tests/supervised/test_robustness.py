@@ -18,6 +18,7 @@ from train.main import report as write_report
 from train.tasks.attacks import attack
 from train.tasks.certified import is_certifiable, lipschitz_bound
 from train.tasks.robustness import robustness
+from unroll_jax.certificates import conv_norm_bound
 
 pytestmark = pytest.mark.xdist_group("images")
 
@@ -113,6 +114,21 @@ def test_no_two_images_have_logits_further_apart_than_the_lipschitz_bound_says()
         slopes = moved / np.linalg.norm((first - second).reshape(16, -1), axis=1)
         assert math.isfinite(bound)
         assert 0.0 < np.max(slopes) <= bound
+
+
+@pytest.mark.parametrize("convolutional", [False, True])
+def test_the_lipschitz_bound_of_a_plain_network_is_the_product_of_its_norms(convolutional):
+    """Pixels are divided by their deviation; the mean over 16 places divides by 4."""
+    config = of_network(small("image-dnn"), convolutional=convolutional)
+    task, init, _ = traced(config)
+    params = init().params
+    kernels = [np.asarray(leaf) for leaf in jax.tree.leaves(params) if np.ndim(leaf) > 1]
+    norms = [
+        conv_norm_bound(one, (4, 4)) if one.ndim == 4 else np.linalg.norm(one, 2) for one in map(jnp.asarray, kernels)
+    ]
+    expected = math.prod(map(float, norms)) / 0.3 / (4.0 if convolutional else 1.0)
+    assert len(norms) == 4
+    np.testing.assert_allclose(lipschitz_bound(config.network, params, (4, 4), task.data.std), expected, rtol=0.01)
 
 
 def test_what_is_not_held_by_a_certified_norm_is_not_certified():
