@@ -1,9 +1,12 @@
 """The best checkpoint of a run, and what it is worth on the test split."""
 
+import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .checkpoint import Checkpoints, way_back
+from .config.errors import UserError
 from .constraints import INFEASIBLE
 from .numbers import plain
 from .registry import PASS_IT, is_own
@@ -31,8 +34,14 @@ def best_checkpoint(task: Task, folder: Path, *, experiment: str, log: Log = pri
         return Best(*checkpoints.best(state_like(task)))
 
 
-def evaluate(task: Task, folder: Path, *, experiment: str, log: Log = print) -> Row:
-    """Evaluates the best checkpoint of a run on its test split and writes evaluation.json."""
+def evaluate(
+    task: Task, folder: Path, *, experiment: str, options: Mapping[str, Any] | None = None, log: Log = print
+) -> Row:
+    """Evaluates the best checkpoint of a run on its test split and writes evaluation.json.
+
+    ``options`` of the evaluation, by field, take the place of the run's own, which config.json keeps.
+    """
+    judge = _by_options(task, options or {})
     require_checkpoints(folder, experiment)
     require_place(folder)
     step, state, notes = best_checkpoint(task, folder, experiment=experiment, log=log)
@@ -40,7 +49,7 @@ def evaluate(task: Task, folder: Path, *, experiment: str, log: Log = print) -> 
         log(f"{folder}: no checkpoint was feasible on the validation split; the least infeasible one is evaluated")
     log(f"{folder}: evaluating the checkpoint of step {step}")
     with writing(f"run folder {folder}", AGAIN):
-        figures, losses = task.evaluate(state.evaluated, folder)
+        figures, losses = judge.evaluate(state.evaluated, folder)
         layers = {} if losses is None else task.training.objective.report(losses, state.moving)
         about = {"experiment": experiment, "best_step": step, "train_seconds": notes["train_seconds"]}
         found = plain({**figures, **layers, **about}, "the figures of evaluate")
@@ -48,3 +57,18 @@ def evaluate(task: Task, folder: Path, *, experiment: str, log: Log = print) -> 
             write_json(folder / "evaluation.json", found)
     log(f"{folder}: {task.verdict(found)}")
     return found
+
+
+def _by_options(task: Task, options: Mapping[str, Any]) -> Task:
+    """The task with other options of its evaluation; those that its kind does not have are refused."""
+    for name in options:
+        if not hasattr(task.config, name):
+            typed = name.replace("_", "-")
+            raise UserError(
+                f"--{typed} is for images with a class each, this run is of {task.config.task}; leave it out"
+            )
+    if not options:
+        return task
+    config = dataclasses.replace(task.config, **options)
+    config.check()
+    return task.again(config)

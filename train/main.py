@@ -124,7 +124,7 @@ def evaluate_again(arguments: list[str]) -> None:
     keep_programs()
     log = first_only(print)
     experiment, task = open_run(parsed.run, mesh=parsed.mesh, log=log, writes=True)
-    evaluate(task, parsed.run, experiment=experiment, log=log)
+    evaluate(task, parsed.run, experiment=experiment, options=parsed.disturbances, log=log)
 
 
 def report(arguments: list[str]) -> None:

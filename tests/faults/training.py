@@ -160,6 +160,20 @@ FAULTS: list[Fault] = [
         "tests/supervised/test_rows.py tests/supervised/test_options.py",
     ),
     Fault(
+        "an attack leaves the box of pixels",
+        "train/tasks/attacks.py",
+        "return jnp.clip(images + shift, 0.0, 1.0)",
+        "return images + shift",
+        "tests/supervised/test_robustness.py",
+    ),
+    Fault(
+        "certificates forget that pixels are divided by their deviation",
+        "train/tasks/certified.py",
+        " / float(np.min(std))",
+        "",
+        "tests/supervised/test_robustness.py",
+    ),
+    Fault(
         "the schedule of images falls as if there had been no warm-up",
         "train/optimizers.py",
         "left = max(num_steps - warmup, 1)",

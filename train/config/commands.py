@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 
@@ -21,6 +21,20 @@ class EvaluateArguments:
     """Run folder."""
     mesh: str | None = None
     """Devices by axis, as in data=2,fsdp=4; None means data over all that divide the batch."""
+    test_noises: tuple[float, ...] | None = None
+    """Of images with a class each, in place of the run's own option; so are the others below."""
+    test_attacks: tuple[float, ...] | None = None
+    """Radii of an attack on the pixels."""
+    attack_steps: int | None = None
+    """Gradient steps of the attack."""
+    attack_examples: int | None = None
+    """How many examples are attacked."""
+
+    @property
+    def disturbances(self) -> dict[str, Any]:
+        """The options of the evaluation that were given, by field."""
+        names = ("test_noises", "test_attacks", "attack_steps", "attack_examples")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,6 +24,8 @@ DEEPEST = 2**10  # layers are compiled one by one
 # Whole numbers, by the last part of their names: least and most. What is absurd is refused before it takes memory.
 WHOLE: dict[str, tuple[int, int]] = {
     "accumulate": (1, 2**20),
+    "attack_examples": (1, LONGEST),
+    "attack_steps": (1, 10**4),
     "atoms": (1, WIDEST),
     "augment": (0, WIDEST),
     "batch_size": (1, 2**20),

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from .basic import Basic
 from .data import ImageConfig, SceneConfig
-from .fields import changes, check_fields, nonnegative, positive
+from .fields import changes, check_fields, check_used, nonnegative, positive
 from .networks import (
     FcnConfig,
     FeedForwardConfig,
@@ -99,7 +99,28 @@ class ImageTaskConfig(SupervisedConfig):
     """Classify images."""
 
     metric: ClassVar[str] = "validation accuracy %"
+
+    test_noises: tuple[float, ...] = ()
+    """Deviations of Gaussian noise on the pixels of the test split, which are in [0, 1]."""
+    test_attacks: tuple[float, ...] = ()
+    """Radii, in the Euclidean norm of all pixels of an image, which are in [0, 1], of a projected-gradient attack (PGD)
+    on the cross entropy of the test split; OptEq and plain networks have the certified accuracy beside it."""
+    attack_steps: int = 20
+    """Gradient steps of the attack."""
+    attack_examples: int = 1000
+    """How many examples of the test split are attacked, the first ones."""
     data: ImageConfig = dataclasses.field(default_factory=ImageConfig)
+
+    def check(self) -> None:
+        """Those of all networks, and what the test split is disturbed by."""
+        super().check()
+        rules = (
+            (name, "positive and finite, each once", all(map(positive, levels)) and len(set(levels)) == len(levels))
+            for name, levels in (("test-noises", self.test_noises), ("test-attacks", self.test_attacks))
+        )
+        check_fields(self, rules)
+        attacked = ("--test-attacks", bool(self.test_attacks))
+        check_used(self, type(self)(), [("attack-steps", *attacked), ("attack-examples", *attacked)])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,16 @@ def normalise(
     std: Float[ArrayLike, " channels"],
 ) -> Float[Array, "*batch height width channels"]:
     """Pixels as ``(p / 255 - mean) / std``, float32; ``mean`` and ``std`` of each channel are in unit scale too."""
-    return (images.astype(jnp.float32) / 255.0 - jnp.asarray(mean)) / jnp.asarray(std)
+    return standardise(images.astype(jnp.float32) / 255.0, mean, std)
+
+
+def standardise(
+    pixels: Float[Array, "*batch height width channels"],
+    mean: Float[ArrayLike, " channels"],
+    std: Float[ArrayLike, " channels"],
+) -> Float[Array, "*batch height width channels"]:
+    """The same of pixels that are in unit scale already."""
+    return (pixels - jnp.asarray(mean)) / jnp.asarray(std)
 
 
 def flip_and_shift(

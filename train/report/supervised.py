@@ -34,6 +34,8 @@ SEGMENTATION = (
     Measure("class_accuracy", "mAcc %"),
     Measure("accuracy", "aAcc %"),
 )
+# Accuracies of evaluation.json by level, and what the table calls a level.
+DISTURBED = {"noise_accuracy": "noise", "attack_accuracy": "attack", "certified_accuracy": "certified"}
 Rows = Mapping[str, Sequence[Run]]  # of the table, by name: runs that differ by the seed alone
 
 
@@ -73,12 +75,13 @@ def _report(folders: Sequence[Path], measures: Sequence[Measure], *, pictured: b
     summary = {name: _summarise(group, measures) for name, group in rows.items()}
     table = _table(summary, measures, runs[0].evaluation["num_examples"])
     how = f"{measures[0].title} on the validation split, and how long the equilibrium took, against training steps."
-    blocks: list[Block] = [Picture("curves", how, _curves(rows, measures[0])), table]
+    tables = [table, *_disturbed_table(summary)]
+    blocks: list[Block] = [Picture("curves", how, _curves(rows, measures[0])), *tables]
     if pictured:
         shown = "Scenes of the test split, their labels, and predictions."
         blocks.append(Picture("predictions", shown, _predictions(rows)))
     title = ", ".join(dict.fromkeys(run.config["experiment"] for run in runs))
-    return Report(title, [("", blocks)], summary, tables=[table], floor=_floor(runs[0], measures))
+    return Report(title, [("", blocks)], summary, tables=tables, floor=_floor(runs[0], measures))
 
 
 def _floor(run: Run, measures: Sequence[Measure]) -> str:
@@ -123,6 +126,7 @@ def _summarise(group: Sequence[Run], measures: Sequence[Measure]) -> dict[str, A
     return {
         **{name: float(np.mean(column)) if column else None for name, column in known.items()},
         **{f"{name}_range": [min(values[name]), max(values[name])] for name in shares},
+        **{name: levels for name in DISTURBED if (levels := _by_level(group, name))},
         "parameters": group[0].evaluation["parameters"],
         "largest_weight_norm": max(
             (norm for run in group for norm in run.evaluation["weight_norms"].values()), default=None
@@ -150,6 +154,38 @@ def _table(summary: Mapping[str, dict[str, Any]], measures: Sequence[Measure], t
         note="Means over seeds, smallest and largest in brackets. Loss in nats. Residual is relative, iterations are "
         "evaluations of the step, |W| is the largest spectral norm before max_norm scales it. Train s is on the clock.",
     )
+
+
+def _by_level(group: Sequence[Run], name: str) -> dict[str, list[float]]:
+    """Mean, smallest and largest accuracy at every level that a run of the group has, in rising order."""
+    found: dict[str, list[float]] = {}
+    for run in group:
+        for level, share in run.evaluation.get(name, {}).items():
+            found.setdefault(level, []).append(share)
+    return {
+        level: [float(np.mean(found[level])), min(found[level]), max(found[level])]
+        for level in sorted(found, key=float)
+    }
+
+
+def _disturbed_table(summary: Mapping[str, dict[str, Any]]) -> list[Table]:
+    """Accuracies with disturbed pixels, where a run has any."""
+    columns = [
+        (name, level)
+        for name in DISTURBED
+        for level in sorted({level for found in summary.values() for level in found.get(name, {})}, key=float)
+    ]
+    rows = [
+        (row, *("-" if level not in found.get(name, {}) else _percent(*found[name][level]) for name, level in columns))
+        for row, found in summary.items()
+    ]
+    note = (
+        "Accuracies in percent, pixels in [0, 1]. Noise: by its deviation. Attack: by the radius of a projected-"
+        "gradient attack, on the first examples of the split. Certified: no attack of this radius changes these "
+        "answers, by a Lipschitz constant of the network."
+    )
+    header = ("run", *(f"{DISTURBED[name]} {level}" for name, level in columns))
+    return [Table("Test split with disturbed pixels", header, tuple(rows), note)] if columns else []
 
 
 def _curves(rows: Rows, measure: Measure) -> Figure:

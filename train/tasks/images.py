@@ -17,7 +17,7 @@ from unroll_jax.fixed_point import EquilibriumInfo, Probe
 from ..config.errors import UserError
 from ..config.images import SceneTaskConfig, SupervisedConfig
 from ..data import images
-from ..data.augmentation import flip_and_crop, flip_and_shift, normalise
+from ..data.augmentation import flip_and_crop, flip_and_shift, normalise, standardise
 from ..data.pictures import picture_of
 from ..data.splits import SPLITS
 from ..metrics import Predictions, write_predictions
@@ -29,6 +29,7 @@ from ..task import Log, Params, PlainRisk, Row, SampleLosses, Training, Validati
 from .common import DataTask, check_batch_size, num_parameters, on_batches
 from .facts import ImageFacts
 from .networks import adjoint_probe, build, sees_vectors
+from .robustness import robustness
 from .scores import (
     Label,
     SplitScores,
@@ -160,6 +161,7 @@ class ImageTask(DataTask[SupervisedConfig]):
             "weight_norms": self._norms(params),
             "parameters": num_parameters(params),
             "seconds_an_example": numbers([found.seconds])[0],
+            **robustness(self.config, self.data, self.logits, params),
             "class_names": list(self.data.class_names),
             "confusion": found.matrix.tolist(),
         }
@@ -207,9 +209,15 @@ class ImageTask(DataTask[SupervisedConfig]):
         words = WORDS | ({"accuracy": "aAcc"} if isinstance(self.config, SceneTaskConfig) else {})
         return ", ".join(f"{words[name]} {found[name]:.2%}" for name in names)
 
+    def logits(self, params: Params, pixels: Array) -> Array:
+        """What the network says of pixels in unit scale, (batch, height, width, channels)."""
+        return self._apply(params, self._flat(standardise(pixels, self.data.mean, self.data.std)))[0]
+
     def _shown(self, pictures: Array) -> Array:
         """What the network sees of images."""
-        pixels = normalise(pictures, self.data.mean, self.data.std)
+        return self._flat(normalise(pictures, self.data.mean, self.data.std))
+
+    def _flat(self, pixels: Array) -> Array:
         return pixels.reshape(len(pixels), -1) if sees_vectors(self.config.network) else pixels
 
     def _logits(self, params: Params, pictures: Any, probe: Probe | None = None) -> tuple[Array, Any]:

@@ -4,6 +4,7 @@ from unroll_jax.certificates.certify import Certificate, Outcome, certify, certi
 from unroll_jax.certificates.contraction import (
     check_weight_norms,
     contraction_bound,
+    equilibrium_lipschitz,
     error_bound,
     picard_steps,
     spectral_normalise,
@@ -48,6 +49,7 @@ __all__ = [
     "conv_norm_bound",
     "curvature",
     "descent_constant",
+    "equilibrium_lipschitz",
     "error_bound",
     "gradient_ratio",
     "hessian_product",

@@ -13,6 +13,7 @@ from unroll_jax.spectral import conv_norm_bound, matrix_norm_bound, spectral_nor
 __all__ = [
     "check_weight_norms",
     "contraction_bound",
+    "equilibrium_lipschitz",
     "error_bound",
     "picard_steps",
     "spectral_normalise",
@@ -89,6 +90,53 @@ def contraction_bound(
     layers = (params,) if isinstance(params, OptEqParams) else tuple(params)
     rates = [skip * weight_norm_bound(layer.W, image_shape) ** 2 + 1.0 - skip for layer in layers]
     return jnp.prod(jnp.stack(rates))
+
+
+@typed
+def equilibrium_lipschitz(
+    params: OptEqParams | Sequence[OptEqParams], *, skip: float = 1.0, image_shape: ImageShape | None = None
+) -> Float[Array, ""]:
+    r"""A Lipschitz constant of :math:`x \mapsto z^*(x)`, the equilibrium of a layer or a deep OptEq, in its input.
+
+    A layer :math:`f_l(z, x) = a W_l^T \sigma(W_l z + U_l x + b_l) + (1 - a) z` moves by at most :math:`c_l` times as
+    much as z and by at most :math:`a |W_l| |U_l|` times as much as x. What layer l adds then passes the layers behind
+    it, and what reaches the end comes back in as z:
+
+    .. math:: |z^*(x) - z^*(x')| \le \frac{\sum_l a |W_l|_2 |U_l|_2 \prod_{k > l} c_k}{1 - \prod_l c_l} |x - x'| ,
+              \qquad c_l = a |W_l|_2^2 + 1 - a ,
+
+    which for one layer is :math:`|W| |U| / (1 - |W|^2)`, whatever a is. It is attained where all singular directions
+    meet and sigma has slope 1. It is of the exact equilibrium; `error_bound` says how far a solver's can be from it.
+
+    Args:
+      params: of `opteq` or `opteq_conv`, or a sequence of them as `deep_opteq` has. Layers without U add nothing. sigma
+        is 1-Lipschitz, as every `Monotone` is.
+      skip: a, common to the layers.
+      image_shape: height and width of the images, for convolutions.
+
+    Returns:
+      The constant; infinite where `contraction_bound` is not below 1.
+
+    Source: Pabbaraju, Winston and Kolter (2021), "Estimating Lipschitz constants of monotone deep equilibrium models",
+    bound the same map of monotone networks; this sum, which is of contractions, is ours.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from unroll_jax import certificates
+      >>> from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
+      >>> layer = OptEqParams(W=jnp.array([[0.5]]), U=jnp.array([[3.0]]), b=jnp.zeros(1))
+      >>> float(certificates.equilibrium_lipschitz(layer))  # z = 0.5 (0.5 z + 3 x), so z = 2 x
+      2.0
+    """
+    layers = (params,) if isinstance(params, OptEqParams) else tuple(params)
+    slope, contraction = 0.0, 1.0
+    for layer in layers:
+        size = weight_norm_bound(layer.W, image_shape)
+        rate = skip * size**2 + 1.0 - skip
+        seen = 0.0 if layer.U is None else skip * size * weight_norm_bound(layer.U, image_shape)
+        slope, contraction = rate * slope + seen, rate * contraction
+    contracts = contraction < 1.0
+    return jnp.where(contracts, slope / jnp.where(contracts, 1.0 - contraction, 1.0), jnp.inf)
 
 
 @typed

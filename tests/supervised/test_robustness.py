@@ -1,0 +1,199 @@
+"""Noise, attacks and certificates on the pixels of images: against closed forms, and against one another."""
+
+import dataclasses
+import functools
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.supervised.conftest import traced
+from tests.supervised.test_runs import small
+from train.config.errors import UserError
+from train.main import evaluate_again
+from train.main import report as write_report
+from train.tasks.attacks import attack
+from train.tasks.certified import is_certifiable, lipschitz_bound
+from train.tasks.robustness import robustness
+from unroll_jax.certificates import conv_norm_bound
+
+pytestmark = pytest.mark.xdist_group("images")
+
+RADII = (0.05, 0.3, 1.0)
+
+
+def of_network(config, **options):
+    return dataclasses.replace(config, network=dataclasses.replace(config.network, **options))
+
+
+def linear(weights):
+    """Logits (w x, 0) of images."""
+    return lambda pixels: jnp.stack([jnp.einsum("bhwc,hwc->b", pixels, weights), jnp.zeros(len(pixels))], axis=-1)
+
+
+def test_an_attack_on_a_linear_model_breaks_what_is_nearer_than_the_radius():
+    rng = np.random.default_rng(0)
+    weights, images = rng.normal(size=(3, 3, 1)), rng.uniform(0.4, 0.6, size=(16, 3, 3, 1))
+    margins = np.einsum("bhwc,hwc->b", images, weights)
+    labels, distances = (margins < 0.0).astype(np.int32), np.abs(margins) / np.linalg.norm(weights)
+    run = jax.jit(functools.partial(attack, linear(weights), num_steps=20))
+    keys = jax.random.split(jax.random.key(0), 16)
+    for radius in (0.5 * np.median(distances), np.median(distances), 0.9 * np.max(distances)):
+        apart = np.abs(distances / radius - 1.0) > 1e-3
+        found = run(images, labels, keys, radius)
+        assert np.asarray(found.right).all()
+        np.testing.assert_array_equal(np.asarray(found.stands)[apart], (distances > radius)[apart])
+    for share, stands in ((0.999, True), (1.001, False)):  # of one image, at radii on either side
+        found = run(images[:1], labels[:1], keys[:1], share * distances[0])
+        assert bool(found.stands[0]) == stands
+
+
+def test_an_attack_leaves_neither_the_ball_nor_the_box():
+    rng = np.random.default_rng(1)
+    images = rng.integers(0, 2, size=(8, 3, 3, 1)).astype(np.float32)  # corners of the box
+    images[:4] = rng.uniform(size=(4, 3, 3, 1))
+    labels, keys = rng.integers(0, 2, 8).astype(np.int32), jax.random.split(jax.random.key(0), 8)
+    run = jax.jit(functools.partial(attack, linear(rng.normal(size=(3, 3, 1)))), static_argnames="num_steps")
+    for num_steps, radius in ((1, 0.7), (1, 0.01), (7, 0.7)):
+        found = np.asarray(run(images, labels, keys, radius, num_steps=num_steps).images)
+        lengths = np.linalg.norm((found - images).reshape(8, -1), axis=1)
+        assert np.all((found >= 0.0) & (found <= 1.0))
+        assert np.all(lengths <= radius * (1.0 + 1e-5))
+        assert np.max(lengths) > 0.9 * radius
+
+
+def test_an_attack_finds_its_way_where_the_answer_is_sure():
+    """In float32 the probability of the label is 1 there, and the cross entropy has no slope."""
+    weights = np.full((2, 2, 1), 25.0, np.float32)
+    images, labels = np.full((1, 2, 2, 1), 0.6, np.float32), np.zeros(1, np.int32)
+    found = attack(linear(weights), images, labels, jax.random.split(jax.random.key(0), 1), 0.5, num_steps=5)
+    np.testing.assert_allclose(found.images, images - 0.25, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    "name", ["image-dnn", *(pytest.param(f"image-{name}", marks=pytest.mark.slow) for name in ("opteq", "mon", "ode"))]
+)
+def test_attacks_cost_accuracy_and_certificates_promise_less_than_they_leave(name):
+    config = dataclasses.replace(small(name), test_noises=(0.1,), test_attacks=RADII, attack_steps=4)
+    task, init, step = traced(config)
+    state = init()
+    for _, batch in zip(range(20), task.batches(0, None), strict=False):
+        state, _ = step(state, batch)
+    found = robustness(config, task.data, task.logits, state.params)
+    clean = task.split_scores(state.params, "test").scores.accuracy
+    left = [found["attack_accuracy"][str(radius)] for radius in RADII]
+    assert list(found["noise_accuracy"]) == ["0.1"]
+    assert found["attacked_examples"] == 10
+    assert found["attacked_clean_accuracy"] == pytest.approx(clean)
+    assert clean > 0.6
+    assert clean >= left[0] >= left[1] >= left[2]
+    assert left[2] < clean
+    assert ("certified_accuracy" in found) == is_certifiable(config.network) == (name in ("image-opteq", "image-dnn"))
+    for radius, share in found.get("certified_accuracy", {}).items():
+        assert share <= found["attack_accuracy"][radius]
+
+
+def test_no_two_images_have_logits_further_apart_than_the_lipschitz_bound_says():
+    rng = np.random.default_rng(2)
+    first, second = rng.uniform(size=(2, 16, 4, 4, 1)).astype(np.float32)
+    second = np.concatenate([second[:8], first[8:] + 0.01 * second[8:]])
+    convolutional = {"convolutional": True, "stem": (3,), "tol": 1e-6}
+    for config in (
+        of_network(small("image-opteq"), tol=1e-6),
+        of_network(small("image-opteq"), **convolutional, skip=0.6, input_layers=(2,)),
+        of_network(small("image-dnn"), convolutional=True, stem=(3, 3), features=None),
+    ):
+        task, init, _ = traced(config)
+        params = init().params
+        bound = lipschitz_bound(config.network, params, (4, 4), task.data.std)
+        logits = jax.jit(task.logits)
+        moved = np.linalg.norm(np.asarray(logits(params, first) - logits(params, second)), axis=1)
+        slopes = moved / np.linalg.norm((first - second).reshape(16, -1), axis=1)
+        assert math.isfinite(bound)
+        assert 0.0 < np.max(slopes) <= bound
+
+
+@pytest.mark.parametrize("convolutional", [False, True])
+def test_the_lipschitz_bound_of_a_plain_network_is_the_product_of_its_norms(convolutional):
+    """Pixels are divided by their deviation; the mean over 16 places divides by 4."""
+    config = of_network(small("image-dnn"), convolutional=convolutional)
+    task, init, _ = traced(config)
+    params = init().params
+    kernels = [np.asarray(leaf) for leaf in jax.tree.leaves(params) if np.ndim(leaf) > 1]
+    norms = [
+        conv_norm_bound(one, (4, 4)) if one.ndim == 4 else np.linalg.norm(one, 2) for one in map(jnp.asarray, kernels)
+    ]
+    expected = math.prod(map(float, norms)) / 0.3 / (4.0 if convolutional else 1.0)
+    assert len(norms) == 4
+    np.testing.assert_allclose(lipschitz_bound(config.network, params, (4, 4), task.data.std), expected, rtol=0.01)
+
+
+def test_what_is_not_held_by_a_certified_norm_is_not_certified():
+    network = small("image-opteq").network
+    changes = ({"max_norm": None}, {"norm_steps": 3}, {"way": "averaged"}, {"regulariser": "half_square"})
+    assert [is_certifiable(dataclasses.replace(network, **change)) for change in changes] == [False] * 4
+    assert is_certifiable(dataclasses.replace(network, way="unrolled"))
+
+
+def test_figures_do_not_depend_on_the_batch_size_and_are_of_the_first_examples():
+    config = dataclasses.replace(small("image-dnn"), test_noises=(0.5,), test_attacks=(0.3,), attack_examples=7)
+    task, init, _ = traced(config)
+    params = init().params
+    found = [
+        robustness(dataclasses.replace(config, batch_size=size), task.data, task.logits, params) for size in (3, 8, 16)
+    ]
+    assert found[0] == found[1] == found[2]
+    assert found[0]["attacked_examples"] == 7
+    images, labels = task.data.splits["test"]
+    right = np.argmax(task.logits(params, images / np.float32(255.0)), axis=-1) == labels
+    assert found[0]["attacked_clean_accuracy"] == pytest.approx(np.mean(right[:7]))
+
+
+def test_a_run_is_evaluated_and_reported_with_disturbed_pixels(start, stripes, tmp_path, capsys):
+    config = dataclasses.replace(small("image-dnn"), test_noises=(0.2,))
+    start(config, "image-dnn")
+    folder = tmp_path / "run"
+    read = lambda: json.loads((folder / "evaluation.json").read_text())  # noqa: E731
+    assert list(read()["noise_accuracy"]) == ["0.2"]
+    assert "attack_accuracy" not in read()
+    evaluate_again([str(folder), "--test-attacks", "0.3", "0.1", "--attack-steps", "3"])
+    found = read()
+    assert list(found["attack_accuracy"]) == list(found["certified_accuracy"]) == ["0.1", "0.3"]
+    assert list(found["noise_accuracy"]) == ["0.2"]
+    start(small("image-dnn"), "image-dnn", "plain")
+    write_report([str(folder), str(tmp_path / "plain"), "--out", str(tmp_path / "report")])
+    printed, page = capsys.readouterr().out, (tmp_path / "report" / "index.html").read_text()
+    for words in ("Test split with disturbed pixels", "noise 0.2", "attack 0.3", "certified 0.1"):
+        assert words in printed
+        assert words in page
+
+
+@pytest.mark.usefixtures("fields")
+def test_scenes_have_no_such_options(start, tmp_path):
+    start(small("segment-fcn", epochs=2), "segment-fcn")
+    words = "--test-noises is for images with a class each, this run is of segment-fcn; leave it out"
+    with pytest.raises(UserError, match=words):
+        evaluate_again([str(tmp_path / "run"), "--test-noises", "0.1"])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"test_noises": (0.0,)}, r"--test-noises must be positive and finite, each once, got \(0.0,\)"),
+        ({"test_noises": (0.1, 0.1)}, "--test-noises must be positive and finite, each once"),
+        ({"test_noises": (math.inf,)}, "--test-noises must be finite"),
+        ({"test_attacks": (-0.1,)}, "--test-attacks must be positive and finite, each once"),
+        ({"test_attacks": (math.nan,)}, "--test-attacks must be finite"),
+        ({"test_attacks": (0.1,), "attack_steps": 0}, "--attack-steps must be a whole number from 1 to 10000, got 0"),
+        ({"test_attacks": (0.1,), "attack_examples": 0}, "--attack-examples must be a whole number from 1 to"),
+        ({"attack_steps": 5}, "--attack-steps 5 has no effect without --test-attacks; leave it out"),
+        ({"attack_examples": 5}, "--attack-examples 5 has no effect without --test-attacks; leave it out"),
+    ],
+    ids=str,
+)
+def test_a_bad_option_is_one_line(options, words):
+    with pytest.raises(UserError, match=words):
+        dataclasses.replace(small("image-dnn"), **options).check()

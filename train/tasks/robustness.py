@@ -1,0 +1,122 @@
+"""What disturbed pixels of the test split leave of accuracy: noise, attacks, and what no attack can take."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..config.images import ImageTaskConfig, SupervisedConfig
+from ..sharding.mesh import gathered
+from ..task import Params, Row
+from .attacks import attack
+from .certified import certified_radius, is_certifiable, lipschitz_bound
+from .common import NOISE_SEED, on_batches
+from .facts import MANY
+
+Batch = tuple[np.ndarray, np.ndarray, np.ndarray]  # images, labels, numbers of the examples
+Logits = Callable[[Params, Array], Array]
+
+
+def robustness(config: SupervisedConfig, data: Any, logits: Logits, params: Params) -> Row:
+    """Accuracies on the test split by level of noise and by radius of attack, as far as the options ask for them.
+
+    Noise and starts of attacks belong to the examples: they are the same for every run, level (scaled) and batch size.
+
+    Args:
+      config: all options; scenes have none of these.
+      data: with a test split.
+      logits: what the model says of pixels in [0, 1].
+      params: of the model.
+
+    Returns:
+      ``noise_accuracy`` and ``attack_accuracy`` by level; with the latter ``attacked_examples``, the accuracy on these
+      without an attack, and for certifiable networks ``lipschitz_bound`` and ``certified_accuracy`` of the whole split.
+    """
+    if not isinstance(config, ImageTaskConfig):
+        return {}
+    params = gathered(params)
+    found: Row = {}
+    if config.test_noises:
+        found |= _noisy(config, data, logits, params)
+    if config.test_attacks:
+        found |= _attacked(config, data, logits, params)
+        if is_certifiable(config.network):
+            found |= _certified(config, data, logits, params)
+    return found
+
+
+def _noisy(config: ImageTaskConfig, data: Any, logits: Logits, params: Params) -> Row:
+    def right(params: Params, batch: Batch, level: Array) -> Array:
+        pixels = _pixels(batch)
+        noise = jax.vmap(lambda key: jax.random.normal(key, pixels.shape[1:]))(_keys(batch))
+        return jnp.argmax(logits(params, pixels + level * noise), axis=-1) == batch[1]
+
+    measure = on_batches(right)
+    shares = {
+        str(level): _mean(measure(params, batch, level)[:count] for batch, count in _batches(config, data))
+        for level in sorted(map(float, config.test_noises))
+    }
+    return {"noise_accuracy": shares}
+
+
+def _attacked(config: ImageTaskConfig, data: Any, logits: Logits, params: Params) -> Row:
+    def stands(params: Params, batch: Batch, radius: Array) -> tuple[Array, Array]:
+        answer, steps = lambda pixels: logits(params, pixels), config.attack_steps
+        found = attack(answer, _pixels(batch), jnp.asarray(batch[1]), _keys(batch), radius, num_steps=steps)
+        return found.right, found.stands
+
+    measure, shares = on_batches(stands), dict[str, float]()
+    most, right = min(config.attack_examples, data.num_examples("test")), np.zeros(0)
+    for radius in sorted(map(float, config.test_attacks)):
+        several = [
+            [part[:count] for part in measure(params, batch, radius)] for batch, count in _batches(config, data, most)
+        ]
+        right, standing = (np.concatenate(parts) for parts in zip(*several, strict=True))
+        shares[str(radius)] = float(np.mean(standing))
+    clean = float(np.mean(right))
+    return {"attack_accuracy": shares, "attacked_examples": most, "attacked_clean_accuracy": clean}
+
+
+def _certified(config: ImageTaskConfig, data: Any, logits: Logits, params: Params) -> Row:
+    bound = lipschitz_bound(config.network, params, data.shape[:2], data.std)
+    measure = on_batches(lambda params, batch: _margins(logits(params, _pixels(batch)), batch[1]))
+    margins = np.concatenate([measure(params, batch)[:count] for batch, count in _batches(config, data)])
+    radii = certified_radius(margins, bound)
+    shares = {str(radius): float(np.mean(radii > radius)) for radius in sorted(map(float, config.test_attacks))}
+    return {"lipschitz_bound": bound, "certified_accuracy": shares}
+
+
+def _margins(logits: Float[Array, "batch classes"], labels: Any) -> Float[Array, " batch"]:
+    """The logit of the label less the largest other; not above 0 where the answer is wrong."""
+    of_label = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
+    own, others = (jnp.max(jnp.where(those, logits, -jnp.inf), axis=-1) for those in (of_label, ~of_label))
+    return own - others
+
+
+def _pixels(batch: Batch) -> Array:
+    return jnp.asarray(batch[0]).astype(jnp.float32) / 255.0
+
+
+def _keys(batch: Batch) -> Array:
+    root = jax.random.key(NOISE_SEED)
+    return jax.vmap(lambda number: jax.random.fold_in(root, number))(jnp.asarray(batch[2]))
+
+
+def _batches(config: ImageTaskConfig, data: Any, most: int = MANY) -> Iterator[tuple[Batch, int]]:
+    """Batches of the first examples, and how many of each are theirs: all are of one size, so that one compiles."""
+    begun, size = 0, config.batch_size
+    for batch in data.examples("test", batch_size=size):
+        count = min(len(batch.images), most - begun)
+        parts = (batch.images[:count], batch.labels[:count], np.arange(begun, begun + count, dtype=np.int32))
+        filled = [np.resize(np.asarray(part), (size, *np.shape(part)[1:])) for part in parts]
+        yield (filled[0], filled[1], filled[2]), count
+        begun += count
+        if begun >= most:
+            return
+
+
+def _mean(parts: Iterator[np.ndarray]) -> float:
+    return float(np.mean(np.concatenate(list(parts))))
