@@ -77,7 +77,6 @@ def test_a_report_leaves_out_what_was_not_disturbed(finished, tmp_path):
     assert ">-<" in row, "the run that was not tried so"
 
 
-
 def test_codes_come_from_a_run_and_from_its_export_without_data(finished, in_memory, tmp_path, monkeypatch):
     folder, image = finished[0][-1], BLOBS.whole("test").images[0].reshape(4, 4)
     export(folder, tmp_path / "model", log=quiet)
