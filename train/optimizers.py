@@ -65,7 +65,8 @@ def _muon(config: PrimalConfig | OptimizerConfig, rates: optax.Schedule) -> opta
     images = isinstance(config, OptimizerConfig)
 
     def axes(path: Any, leaf: Any) -> MuonDimensionNumbers | None:
-        if leaf.ndim < 2 or "embedding" in jax.tree_util.keystr(path):
+        name = jax.tree_util.keystr(path)
+        if leaf.ndim < (3 if "layers" in name else 2) or "embedding" in name:  # layers are stacks: of vectors too
             return None
         if images and leaf.ndim == 4:  # of a convolution: height, width, channels in, channels out
             return MuonDimensionNumbers((0, 1, 2), 3)

@@ -75,7 +75,14 @@ def test_clipping_bounds_the_global_norm():
 
 
 SHAPES = {
-    "primal": {"stack": (2, 5, 3), "square": (4, 4), "wide": (3, 6), "bias": (4,), "embedding": (6, 4)},
+    "primal": {
+        "stack": (2, 5, 3),
+        "square": (4, 4),
+        "wide": (3, 6),
+        "bias": (4,),
+        "embedding": (6, 4),
+        "layers.theta": (3, 4),
+    },
     "images": {"kernel": (3, 3, 4, 5), "dense": (6, 3), "bias": (5,)},
 }
 CONFIGS = {
@@ -98,7 +105,11 @@ def test_muon_makes_the_singular_values_of_a_matrix_s_step_equal_and_as_large_as
     )
     for name, step in found.items():
         step = (np.asarray(step, np.float64) + 0.1 * decay * weights[name]) / -0.1
-        if name in ("bias", "embedding"):  # Adam's first step is the sign, by Nesterov's momentum as far ahead as this
+        if name in (
+            "bias",
+            "embedding",
+            "layers.theta",
+        ):  # Adam's first step is the sign, by Nesterov's momentum as far ahead as this
             np.testing.assert_allclose(step, (1.0 + 0.09 / 0.19) * np.sign(gradients[name]), rtol=1e-4)
             continue
         rows, columns = (36, 5) if name == "kernel" else step.shape[-2:]

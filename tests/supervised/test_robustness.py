@@ -65,6 +65,16 @@ def test_an_attack_leaves_neither_the_ball_nor_the_box():
         assert np.max(lengths) > 0.9 * radius
 
 
+def test_what_is_no_number_is_no_right_answer_and_leaves_no_ball():
+    """A model without an equilibrium says NaN, of which argmax makes class 0; a slope of NaN moves nothing."""
+    images, labels = np.full((2, 2, 2, 1), 0.5, np.float32), np.zeros(2, np.int32)
+    keys = jax.random.split(jax.random.key(0), 2)
+    found = attack(lambda pixels: jnp.nan * linear(np.ones((2, 2, 1)))(pixels), images, labels, keys, 0.5, num_steps=3)
+    assert np.isfinite(found.images).all()
+    assert not np.asarray(found.right).any()
+    assert not np.asarray(found.stands).any()
+
+
 def test_an_attack_finds_its_way_where_the_answer_is_sure():
     """In float32 the probability of the label is 1 there, and the cross entropy has no slope."""
     weights = np.full((2, 2, 1), 25.0, np.float32)

@@ -80,7 +80,7 @@ def confined(moved: Images, images: Images, radius: Float[Array, ""] | float) ->
 
 
 def _right(logits: Array, labels: Array) -> Bool[Array, " batch"]:
-    return jnp.argmax(logits, axis=-1) == labels
+    return (jnp.argmax(logits, axis=-1) == labels) & jnp.all(jnp.isfinite(logits), axis=-1)
 
 
 def _shortfalls(logits: Array, labels: Array) -> Float[Array, " batch"]:
@@ -101,6 +101,7 @@ def _starts(keys: PRNGKeyArray, images: Images, radius: Float[Array, ""] | float
 
 
 def _directions(slopes: Images) -> Images:
-    """Of length 1, or 0 where the slope is 0."""
+    """Of length 1, or 0 where the slope is 0 or no number."""
     length = jnp.sqrt(jnp.sum(slopes**2, axis=(1, 2, 3), keepdims=True))
-    return slopes / jnp.where(length == 0.0, 1.0, length)
+    known = jnp.isfinite(length) & (length > 0.0)
+    return jnp.where(known, slopes, 0.0) / jnp.where(known, length, 1.0)

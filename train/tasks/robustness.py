@@ -32,8 +32,9 @@ def robustness(config: SupervisedConfig, data: Any, logits: Logits, params: Para
       params: of the model.
 
     Returns:
-      ``noise_accuracy`` and ``attack_accuracy`` by level; with the latter ``attacked_examples``, the accuracy on these
-      without an attack, and for certifiable networks ``lipschitz_bound`` and ``certified_accuracy`` of the whole split.
+      ``noise_accuracy`` and ``attack_accuracy`` by level; with the latter ``attacked_examples``, ``attack_steps`` and
+      the accuracy on these examples without an attack, and for certifiable networks ``lipschitz_bound`` and
+      ``certified_accuracy`` of the whole split.
     """
     if not isinstance(config, ImageTaskConfig):
         return {}
@@ -52,7 +53,8 @@ def _noisy(config: ImageTaskConfig, data: Any, logits: Logits, params: Params) -
     def right(params: Params, batch: Batch, level: Array) -> Array:
         pixels = _pixels(batch)
         noise = jax.vmap(lambda key: jax.random.normal(key, pixels.shape[1:]))(_keys(batch))
-        return jnp.argmax(logits(params, pixels + level * noise), axis=-1) == batch[1]
+        found = logits(params, pixels + level * noise)
+        return (jnp.argmax(found, axis=-1) == batch[1]) & jnp.all(jnp.isfinite(found), axis=-1)
 
     measure = on_batches(right)
     shares = {
@@ -77,7 +79,8 @@ def _attacked(config: ImageTaskConfig, data: Any, logits: Logits, params: Params
         right, standing = (np.concatenate(parts) for parts in zip(*several, strict=True))
         shares[str(radius)] = float(np.mean(standing))
     clean = float(np.mean(right))
-    return {"attack_accuracy": shares, "attacked_examples": most, "attacked_clean_accuracy": clean}
+    of = {"attacked_examples": most, "attack_steps": config.attack_steps, "attacked_clean_accuracy": clean}
+    return {"attack_accuracy": shares, **of}
 
 
 def _certified(config: ImageTaskConfig, data: Any, logits: Logits, params: Params) -> Row:
