@@ -68,9 +68,6 @@ class Judgement(NamedTuple):
 class PrimalConfig:
     """Adam or Muon on the parameters: linear warm-up, then a schedule."""
 
-    name: Literal["adam", "muon"] = "adam"
-    """adam; or muon, whose step of a weight matrix is its momentum with all singular values made equal, and as large as
-    Adam's."""
     learning_rate: float = 5e-4
     """Peak learning rate."""
     warmup_share: float = 0.1
@@ -79,6 +76,9 @@ class PrimalConfig:
     """After the warm-up: cosine and linear fall to 0 at the last step."""
     clip_norm: float | None = 1.0
     """Largest global norm of a gradient; None for no bound."""
+    name: Literal["adam", "muon"] = "adam"
+    """adam; or muon, whose step of a weight matrix is its momentum with all singular values made equal, and as large as
+    Adam's."""
 
 
 @dataclasses.dataclass(frozen=True)
