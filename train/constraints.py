@@ -116,9 +116,9 @@ class DescentConstraints:
 
         Sizes are those of the first step's losses: they weigh nothing there if no multiplier does.
         """
-        weighed = self._scaled and any(self._config.dual.start) and self._settings.warmup_steps == 0
         if not self._enforced:
             return True
+        weighed = self._scaled and any(self._config.dual.start) and self._settings.warmup_steps == 0
         return self.reduction is None and (step > 0 if weighed else True)
 
     def value(self, samples: SampleLosses, means: Array, moving: Moving, step: Array) -> Float[Array, ""]:

@@ -61,7 +61,13 @@ COMMANDS = [
     Command("run video-ut --data.root x", ("--data.source photos takes no --data.root, got x; leave it out",)),
     Command("run video-ut --data.source frames --data.root no", ("--data.root no does not exist",)),
     Command("run image-opteq --augment", ("--augment must be False for digits",)),
-    Command("run image-opteq --optimizer.name adamw", ("--optimizer.name must be one of adam, muon, sgd", "mean adam?)")),
+    Command(
+        "run image-opteq --optimizer.momentum 0.5",
+        ("--optimizer.momentum 0.5 has no effect without --optimizer.name sgd",),
+    ),
+    Command(
+        "run image-opteq --optimizer.name adamw", ("--optimizer.name must be one of adam, muon, sgd", "mean adam?)")
+    ),
     Command("run image-opteq --primal.learning-rate 1", ("(did you mean --optimizer.learning-rate?)",)),
     Command("run image-opteq --network.stem 4", ("--network.stem must be () for dense layers",)),
     Command("prepare", ("Missing from python -m train prepare",)),

@@ -64,6 +64,7 @@ class SupervisedConfig(RunConfig):
             ("optimizer.weight-decay", "finite and at least 0", nonnegative(rates.weight_decay)),
         )
         check_fields(self, rules)
+        check_used(self, type(self)(), [("optimizer.momentum", "--optimizer.name sgd", rates.name == "sgd")])
         parse_profile(self.profile)
 
     def label(self) -> str:
