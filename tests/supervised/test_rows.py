@@ -79,6 +79,9 @@ def test_validation_rows_hold_the_norms_of_the_weights_in_the_order_of_the_layer
     np.testing.assert_allclose(row["weight_norms"], norms, rtol=1e-3)
     np.testing.assert_allclose(row["weight_norm_bounds"], norms, rtol=2e-3)
     assert all(bound >= norm * (1 - 1e-6) for bound, norm in zip(row["weight_norm_bounds"], norms, strict=True))
+    estimated, _ = validation_row(network_of(small("image-opteq"), norm_steps=2))
+    assert "weight_norms" in estimated
+    assert "weight_norm_bounds" not in estimated, "which is not what they are divided by"
     assert not {"weight_norms", "weight_norm_bounds"} & validation_row(small("image-dnn"))[0].keys()
 
 

@@ -86,6 +86,7 @@ class VideoConfig(PerturbedConfig):
         changed = (
             ("noself", not self.model.self_loops),
             ("pixels", self.primal.basis == "pixels"),
+            ("muon", self.primal.name == "muon"),
             (f"layers{self.layer_noise}", self.layer_noise > 0.0),
         )
         others = [name for name, there in changed if there]

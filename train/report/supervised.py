@@ -226,9 +226,9 @@ def _draw_solves(panels: np.ndarray, rows: Rows) -> None:
             train = [row for row in run.rows("train") if row["iterations"] is not None]
             for axes, name in zip(panels, ("iterations", "residual"), strict=False):
                 axes.plot(*_curve(train, name), color=f"C{place}", lw=0.8)
-            validation = [row for row in run.rows("validation") if "weight_norm_bounds" in row]
-            for name, style in (("weight_norms", "-"), ("weight_norm_bounds", "--")) if validation else ():
-                panels[2].plot(*_curve(validation, name), color=f"C{place}", ls=style, lw=1.2)
+            for name, style in (("weight_norms", "-"), ("weight_norm_bounds", "--")):
+                if known := [row for row in run.rows("validation") if name in row]:
+                    panels[2].plot(*_curve(known, name), color=f"C{place}", ls=style, lw=1.2)
     panels[2].set_visible(panels[2].has_data())  # monotone operator networks have no W to bound
 
 

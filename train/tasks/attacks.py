@@ -1,7 +1,7 @@
 """Projected-gradient attacks on images: the worst that is found in a ball around each, by ascent on the loss."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -60,17 +60,17 @@ def attack(
 
     def loss(moved: Images) -> tuple[Float[Array, ""], Bool[Array, " batch"]]:
         found = logits(moved)
-        return jnp.sum(_shortfalls(found, labels)), _right(found, labels)
+        return jnp.sum(_shortfalls(found, labels)), right_answers(found, labels)
 
     def step(_: Array, carry: tuple[Images, Bool[Array, " batch"]]) -> tuple[Images, Bool[Array, " batch"]]:
         moved, stands = carry
         slope, right = jax.grad(loss, has_aux=True)(moved)
         return confined(moved + REACH * radius / num_steps * _directions(slope), images, radius), stands & right
 
-    right = _right(logits(images), labels)
+    right = right_answers(logits(images), labels)
     start = confined(images + _starts(keys, images, radius), images, radius)
     moved, stands = jax.lax.fori_loop(0, num_steps, step, (start, right))
-    return Attacked(moved, right, stands & _right(logits(moved), labels))
+    return Attacked(moved, right, stands & right_answers(logits(moved), labels))
 
 
 def confined(moved: Images, images: Images, radius: Float[Array, ""] | float) -> Images:
@@ -79,7 +79,8 @@ def confined(moved: Images, images: Images, radius: Float[Array, ""] | float) ->
     return jnp.clip(images + shift, 0.0, 1.0)
 
 
-def _right(logits: Array, labels: Array) -> Bool[Array, " batch"]:
+def right_answers(logits: Float[Array, "batch classes"], labels: Any) -> Bool[Array, " batch"]:
+    """Whether the largest logit is the label's; of logits that are no numbers, never."""
     return (jnp.argmax(logits, axis=-1) == labels) & jnp.all(jnp.isfinite(logits), axis=-1)
 
 

@@ -144,7 +144,8 @@ class ImageTask(DataTask[SupervisedConfig]):
         row = {"loss": found.loss, **found.scores._asdict(), **solve}
         if norms := self._norms(params):
             row["weight_norms"] = numbers(norms.values())
-            row["weight_norm_bounds"] = numbers(self._norms(params, certified=True).values())
+            if getattr(self.config.network, "norm_steps", None) is None:  # else they are not used, and may take long
+                row["weight_norm_bounds"] = numbers(self._norms(params, certified=True).values())
         return Validation(np.array([[found.loss]]), row, score=getattr(found.scores, self.config.best_by))
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, None]:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from ..config.images import ImageTaskConfig, SupervisedConfig
 from ..sharding.mesh import gathered
 from ..task import Params, Row
-from .attacks import attack
+from .attacks import attack, right_answers
 from .certified import certified_radius, is_certifiable, lipschitz_bound
 from .common import NOISE_SEED, on_batches
 from .facts import MANY
@@ -53,8 +53,7 @@ def _noisy(config: ImageTaskConfig, data: Any, logits: Logits, params: Params) -
     def right(params: Params, batch: Batch, level: Array) -> Array:
         pixels = _pixels(batch)
         noise = jax.vmap(lambda key: jax.random.normal(key, pixels.shape[1:]))(_keys(batch))
-        found = logits(params, pixels + level * noise)
-        return (jnp.argmax(found, axis=-1) == batch[1]) & jnp.all(jnp.isfinite(found), axis=-1)
+        return right_answers(logits(params, pixels + level * noise), batch[1])
 
     measure = on_batches(right)
     shares = {

@@ -91,7 +91,8 @@ class VideoTask(DataTask[VideoConfig]):
             U_init=scaled_identity(1.0 - model.mixing),
         )
         steps_an_epoch = max(data.num_sequences("train") // config.batch_size, 1)
-        bases = None if config.primal.basis == "pixels" else cosine_bases(data.token_dim)
+        turned = config.primal.basis == "cosine" and config.primal.name != "muon"  # whose steps are the same in either
+        bases = cosine_bases(data.token_dim) if turned else None
         self.training = constrained_training(
             config, num_layers=self.num_layers, steps_an_epoch=steps_an_epoch, bases=bases
         )
