@@ -13,10 +13,11 @@ import pytest
 from tests.supervised.conftest import traced
 from tests.supervised.test_runs import small
 from train.config.errors import UserError
+from train.config.networks import is_certifiable
 from train.main import evaluate_again
 from train.main import report as write_report
 from train.tasks.attacks import attack
-from train.tasks.certified import is_certifiable, lipschitz_bound
+from train.tasks.certified import lipschitz_bound
 from train.tasks.robustness import robustness
 from unroll_jax.certificates import conv_norm_bound
 
@@ -124,6 +125,26 @@ def test_no_two_images_have_logits_further_apart_than_the_lipschitz_bound_says()
         slopes = moved / np.linalg.norm((first - second).reshape(16, -1), axis=1)
         assert math.isfinite(bound)
         assert 0.0 < np.max(slopes) <= bound
+
+
+@pytest.mark.parametrize("name", ["image-opteq", "image-dnn"])
+def test_logits_are_scaled_down_to_the_lipschitz_constant_that_they_are_held_to(name):
+    free = small(name)
+    images = np.random.default_rng(3).uniform(size=(8, 4, 4, 1)).astype(np.float32)
+    task, init, _ = traced(free)
+    params = init().params
+    bound, logits = float(lipschitz_bound(free.network, params, (4, 4), task.data.std)), task.logits(params, images)
+    for held in (bound / 10.0, 10.0 * bound):
+        scaled = task.again(dataclasses.replace(free, lipschitz=held)).logits(params, images)
+        np.testing.assert_allclose(scaled, min(1.0, held / bound) * logits, rtol=1e-5)
+
+
+def test_a_lipschitz_constant_that_is_not_known_cannot_be_held():
+    for name in ("image-mon", "image-ode"):
+        with pytest.raises(UserError, match="lipschitz must be None but for plain networks"):
+            dataclasses.replace(small(name), lipschitz=1.0).check()
+    with pytest.raises(UserError, match=r"lipschitz must be positive and finite, or None, got 0\.0"):
+        dataclasses.replace(small("image-dnn"), lipschitz=0.0).check()
 
 
 @pytest.mark.parametrize("convolutional", [False, True])

@@ -14,10 +14,12 @@ from .networks import (
     OdeConfig,
     OptEqConfig,
     SegmenterConfig,
+    is_certifiable,
 )
 from .run import FREE, Judgement, OptimizerConfig, RunConfig, Tunable, parse_profile, run_rules
 
 Network = OptEqConfig | MonConfig | OdeConfig | FeedForwardConfig | SegmenterConfig | FcnConfig
+CERTIFIABLE = "None but for plain networks and OptEq with --network.max-norm below 1 and --network.norm-steps None"
 # Named otherwise, or what a run may go on with another value of.
 _UNNAMED = ("seed", "data", *FREE)
 
@@ -101,6 +103,9 @@ class ImageTaskConfig(SupervisedConfig):
 
     metric: ClassVar[str] = "validation accuracy %"
 
+    lipschitz: float | None = None
+    """Lipschitz constant of the logits in pixels of [0, 1], both in the Euclidean norm: where the bound of the network
+    is larger, logits are scaled down to it, in training too, so that margins certify something; None leaves them."""
     test_noises: tuple[float, ...] = ()
     """Deviations of Gaussian noise on the pixels of the test split, which are in [0, 1]."""
     test_attacks: tuple[float, ...] = ()
@@ -119,7 +124,9 @@ class ImageTaskConfig(SupervisedConfig):
             (name, "positive and finite, each once", all(map(positive, levels)) and len(set(levels)) == len(levels))
             for name, levels in (("test-noises", self.test_noises), ("test-attacks", self.test_attacks))
         )
-        check_fields(self, rules)
+        held = ("lipschitz", "positive and finite, or None", self.lipschitz is None or positive(self.lipschitz))
+        known = ("lipschitz", CERTIFIABLE, self.lipschitz is None or is_certifiable(self.network))
+        check_fields(self, (held, known, *rules))
         attacked = ("--test-attacks", bool(self.test_attacks))
         check_used(self, type(self)(), [("attack-steps", *attacked), ("attack-examples", *attacked)])
 

@@ -16,24 +16,13 @@ from unroll_jax.certificates import (
 )
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 
-from ..config.networks import FeedForwardConfig, OptEqConfig
+from ..config.networks import OptEqConfig
 from ..task import Params
 
 ImageShape = tuple[int, int]
 
 
-def is_certifiable(network: Any) -> bool:
-    """Whether a bound is known: of plain networks, and of OptEq whose weights are held by a certified norm.
-
-    SAM and regularisers change the map from features to states, and have none.
-    """
-    if isinstance(network, OptEqConfig):
-        held = network.max_norm is not None and network.norm_steps is None
-        return held and network.way != "averaged" and network.regulariser is None
-    return isinstance(network, FeedForwardConfig)
-
-
-def lipschitz_bound(network: Any, params: Params, image_shape: ImageShape, std: Any) -> float:
+def lipschitz_bound(network: Any, params: Params, image_shape: ImageShape, std: Any) -> Float[Array, ""]:
     """A Lipschitz constant of the logits in pixels of [0, 1], both in the Euclidean norm; of a certifiable network.
 
     It is the product of those of its parts: 1 / std of the pixels, every convolution and dense layer, activations
@@ -45,8 +34,11 @@ def lipschitz_bound(network: Any, params: Params, image_shape: ImageShape, std: 
       params: of the module that `build` makes of them.
       image_shape: height and width of the pictures.
       std: what each channel is divided by.
+
+    Returns:
+      The constant, which can be differentiated in the parameters.
     """
-    return float(_bound(params["params"], network, image_shape)) / float(np.min(std))
+    return _bound(params["params"], network, image_shape) / float(np.min(std))
 
 
 def certified_radius(margin: Float[np.ndarray, "*batch"], lipschitz: float) -> Float[np.ndarray, "*batch"]:

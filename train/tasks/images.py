@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from unroll_jax.fixed_point import EquilibriumInfo, Probe
 
 from ..config.errors import UserError
-from ..config.images import SceneTaskConfig, SupervisedConfig
+from ..config.images import ImageTaskConfig, SceneTaskConfig, SupervisedConfig
 from ..data import images
 from ..data.augmentation import flip_and_crop, flip_and_shift, normalise, standardise
 from ..data.pictures import picture_of
@@ -26,6 +26,7 @@ from ..optimizers import make_optimizer
 from ..sharding.mesh import gathered, make_mesh
 from ..sharding.parts import rematerialised
 from ..task import Log, Params, PlainRisk, Row, SampleLosses, Training, Validation
+from .certified import lipschitz_bound
 from .common import DataTask, check_batch_size, num_parameters, on_batches
 from .facts import ImageFacts
 from .networks import adjoint_probe, build, sees_vectors
@@ -56,7 +57,7 @@ class ImageTask(DataTask[SupervisedConfig]):
         super().__init__(config, data)
         model = build(config.network, data.num_classes)
         apply: Callable[..., tuple[Array, Any]] = model.apply  # pyright: ignore[reportAssignmentType] (typed loosely)
-        self._model, self._apply = model, rematerialised(apply, config.remat)
+        self._model, self._free = model, rematerialised(apply, config.remat)
         try:
             jax.eval_shape(self.init, jax.random.key(0))
         except (ValueError, TypeError) as error:
@@ -213,6 +214,15 @@ class ImageTask(DataTask[SupervisedConfig]):
     def logits(self, params: Params, pixels: Array) -> Array:
         """What the network says of pixels in unit scale, (batch, height, width, channels)."""
         return self._apply(params, self._flat(standardise(pixels, self.data.mean, self.data.std)))[0]
+
+    def _apply(self, params: Params, seen: Array, **options: Any) -> tuple[Array, Any]:
+        """Logits, scaled down to the Lipschitz constant that they are held to; and how they were solved."""
+        logits, info = self._free(params, seen, **options)
+        held = self.config.lipschitz if isinstance(self.config, ImageTaskConfig) else None
+        if held is not None:
+            bound = lipschitz_bound(self.config.network, params, self.data.shape[:2], self.data.std)
+            logits = logits * jnp.minimum(1.0, held / bound)
+        return logits, info
 
     def _shown(self, pictures: Array) -> Array:
         """What the network sees of images."""

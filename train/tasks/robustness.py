@@ -9,10 +9,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..config.images import ImageTaskConfig, SupervisedConfig
+from ..config.networks import is_certifiable
 from ..sharding.mesh import gathered
 from ..task import Params, Row
 from .attacks import attack, right_answers
-from .certified import certified_radius, is_certifiable, lipschitz_bound
+from .certified import certified_radius, lipschitz_bound
 from .common import NOISE_SEED, on_batches
 from .facts import MANY
 
@@ -83,7 +84,8 @@ def _attacked(config: ImageTaskConfig, data: Any, logits: Logits, params: Params
 
 
 def _certified(config: ImageTaskConfig, data: Any, logits: Logits, params: Params) -> Row:
-    bound = lipschitz_bound(config.network, params, data.shape[:2], data.std)
+    free = float(lipschitz_bound(config.network, params, data.shape[:2], data.std))
+    bound = free if config.lipschitz is None else min(free, config.lipschitz)
     measure = on_batches(lambda params, batch: _margins(logits(params, _pixels(batch)), batch[1]))
     margins = np.concatenate([measure(params, batch)[:count] for batch, count in _batches(config, data)])
     radii = certified_radius(margins, bound)
