@@ -12,7 +12,7 @@ import pytest
 
 from tests.energies.opteq_reference import conv_matrix
 from tests.fixed_point.problems import relative_error
-from train.experiments.images import CIFAR10, PUBLISHED, SUPERVISED
+from train.experiments.images import CAMVID, CIFAR10, PUBLISHED, SUPERVISED
 from train.sharding.mesh import AXES
 from train.sharding.rules import shardings
 from train.tasks.networks import build, sees_vectors
@@ -93,6 +93,7 @@ def test_networks_for_the_same_data_have_as_many_parameters_within_5_percent():
     assert_alike(["image-opteq", "image-mon", "image-ode", "image-anode", "image-dnn"], "digits")
     assert_alike(["segment-opteq", "segment-fcn"], "scenes")
     assert_alike(CIFAR10, "pictures")  # for one core
+    assert_alike(CAMVID, "scenes")
 
 
 @pytest.mark.parametrize(
