@@ -122,6 +122,10 @@ def matrix_norm_bound(A: Array, *, num_squarings: int = SQUARINGS) -> Float[Arra
     """
     if jnp.ndim(A) < 2:
         raise ValueError(f"A must hold matrices (*batch, h, m), got shape {jnp.shape(A)}")
+    # Squares of entries leave the range of float32 beyond 1e19, and below 1e-19.
+    scale = jax.lax.stop_gradient(jnp.max(jnp.abs(A), axis=(-2, -1), initial=0.0))
+    scale = jnp.where(scale == 0.0, 1.0, scale)
+    A = A / scale[..., None, None]
     adjoint = jnp.swapaxes(A, -1, -2).conj()
     gram = adjoint @ A if A.shape[-1] <= A.shape[-2] else A @ adjoint
     logarithm = jnp.zeros(A.shape[:-2], jnp.real(gram).dtype)  # of the factor taken out of gram so far
@@ -136,7 +140,7 @@ def matrix_norm_bound(A: Array, *, num_squarings: int = SQUARINGS) -> Float[Arra
         logarithm = 2.0 * (logarithm + taken)
         gram = _square(gram)
     _, last = normed(gram)
-    return jnp.exp((logarithm + last) / 2 ** (num_squarings + 1))
+    return scale * jnp.exp((logarithm + last) / 2 ** (num_squarings + 1))
 
 
 @typed
