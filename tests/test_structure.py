@@ -53,6 +53,7 @@ FLOORS_OF_ROOMS = {
         "slacks": 3,
     },
     "energies": {
+        "cosine": 0,
         "examples": 0,
         "inputs": 0,
         "proximal": 1,
@@ -61,6 +62,7 @@ FLOORS_OF_ROOMS = {
         "feedforward": 2,
         "hopfield": 2,
         "layer_norm": 2,
+        "lista": 2,
         "unrolled_layer": 2,
         "dust": 3,
         "transformer_parts": 3,

@@ -11,7 +11,8 @@ from tests import reference
 from tests.energies.dust_reference import ATOMS, DIM, RANK, N, at_once, coding_energy, coding_step, draw, mixing_step
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import AttentionParams, attention
-from unroll_jax.energies.dust import DustParams, ListaParams, dust, lista
+from unroll_jax.energies.dust import DustParams, dust
+from unroll_jax.energies.lista import ListaParams, lista
 
 DRAWS = 5_000
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.energies.dust_reference import ATOMS, DIM, N, at_once, coding_energy, coding_step, draw
-from unroll_jax.energies.dust import ListaParams, cosine_dictionary, lista
+from unroll_jax.energies.lista import ListaParams, lista
 
 
 @pytest.mark.usefixtures("x64")

@@ -26,17 +26,9 @@ from unroll_jax.energies.attention import (
     sweep_attention,
     sweep_attention_example,
 )
+from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.double_width import AsymmetricLayer, SymmetricEmbedding, symmetric_embedding
-from unroll_jax.energies.dust import (
-    DustParams,
-    ListaParams,
-    cosine_dictionary,
-    dust,
-    dust_descends,
-    dust_example,
-    lista,
-    lista_example,
-)
+from unroll_jax.energies.dust import DustParams, dust, dust_descends, dust_example
 from unroll_jax.energies.equilibrium import (
     MONOTONES,
     REGULARISERS,
@@ -72,6 +64,7 @@ from unroll_jax.energies.feedforward import (
 )
 from unroll_jax.energies.hopfield import HopfieldParams, cross_attention_example, hopfield, hopfield_example
 from unroll_jax.energies.layer_norm import layer_norm, layer_norm_example
+from unroll_jax.energies.lista import ListaParams, lista, lista_example
 from unroll_jax.energies.lista_layer import ListaLayerParams, ista_layer, lista_layer
 from unroll_jax.energies.proximal import (
     PROXIMALS,

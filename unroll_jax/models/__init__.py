@@ -7,6 +7,7 @@ of text, return the logits of every layer.
 
 from unroll_jax.models.classifier import POOLINGS, Classifier, Head
 from unroll_jax.models.deep_opteq import DeepOptEq
+from unroll_jax.models.dust import DUST, dictionary_bases
 from unroll_jax.models.encoder import Encoder
 from unroll_jax.models.encoder_parts import ACTIVATIONS, EncoderConfig, EncoderEmbeddings, EncoderLayer
 from unroll_jax.models.feedforward_network import FeedForwardNetwork
@@ -22,6 +23,7 @@ from unroll_jax.models.unrolled_transformer import UnrolledTransformer, cosine_b
 
 __all__ = [
     "ACTIVATIONS",
+    "DUST",
     "LISTA",
     "POOLINGS",
     "WAYS",
@@ -44,5 +46,6 @@ __all__ = [
     "cosine_atoms",
     "cosine_bases",
     "dct",
+    "dictionary_bases",
     "scaled_identity",
 ]

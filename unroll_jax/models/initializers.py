@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.nn.initializers import Initializer
 
-from unroll_jax.energies.dust import cosine_dictionary
+from unroll_jax.energies.cosine import cosine_dictionary
 
 __all__ = ["cosine_atoms", "dct", "scaled_identity"]
 
 
 def cosine_atoms() -> Initializer:
-    """The cosine dictionary of `unroll_jax.energies.dust.cosine_dictionary`, (atoms, dim), atoms as rows."""
+    """The cosine dictionary of `unroll_jax.energies.cosine_dictionary`, (atoms, dim), atoms as rows."""
 
     def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> jax.Array:
         return jnp.asarray(cosine_dictionary(*shape), dtype)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 
 from unroll_jax.coordinates import Sides
-from unroll_jax.energies.dust import cosine_dictionary
+from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.unrolled_layer import UnrolledLayerParams, unrolled_layer
 from unroll_jax.models.initializers import dct, scaled_identity
 from unroll_jax.perturbations import Perturbation

@@ -1,0 +1,44 @@
+"""The cosine dictionary: atoms of the discrete cosine transform, and of finer ones."""
+
+import math
+
+import numpy as np
+
+from unroll_jax.arguments import typed
+
+__all__ = ["cosine_dictionary"]
+
+
+@typed
+def cosine_dictionary(num_atoms: int, dim: int) -> np.ndarray:
+    """The cosine dictionary (num_atoms, dim): sampled cosines as atoms, of unit length, lowest frequencies first.
+
+    For num_atoms = dim it is the orthonormal discrete cosine transform, for fewer its first rows. For more, atom k has
+    frequency pi k / num_atoms, finer than the transform's, and the square of the spectral norm is about
+    num_atoms / dim. When ``dim`` is a perfect square it is taken for the pixels of a square patch, row by row, and
+    atoms are products of two cosines.
+
+    Raises:
+      ValueError: if a size is below 1.
+
+    Source: Porras-Valenzuela et al. (2026), B.2, after Luong et al. (2021).
+    """
+    for name, size in (("num_atoms", num_atoms), ("dim", dim)):
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}")
+    side, across = math.isqrt(dim), math.isqrt(max(num_atoms - 1, 0)) + 1
+    if side * side == dim:
+        across = max(across, side)
+        single = _cosines(across, side)
+        frequencies = np.add.outer(np.arange(across), np.arange(across)).ravel()
+        atoms = np.kron(single, single)[np.argsort(frequencies, kind="stable")]
+    else:
+        atoms = _cosines(max(num_atoms, dim), dim)
+    return atoms[:num_atoms]
+
+
+def _cosines(count: int, samples: int) -> np.ndarray:
+    from scipy.fft import dct as cosine_transform  # takes as long to import as the rest of the library
+
+    waves = np.asarray(cosine_transform(np.eye(count), axis=0, norm="ortho"))[:, :samples]
+    return waves / np.linalg.norm(waves, axis=1, keepdims=True)

@@ -1,0 +1,192 @@
+"""DUST: sparse coding of sequences unrolled, attention among codes and soft thresholding in every layer."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+
+from unroll_jax.coordinates import Sides
+from unroll_jax.descent import Anchor, Descent
+from unroll_jax.energies.cosine import cosine_dictionary
+from unroll_jax.energies.dust import DustParams, dust
+from unroll_jax.energies.lista import ListaParams, lista
+from unroll_jax.models.initializers import cosine_atoms
+from unroll_jax.perturbations import Perturbation
+from unroll_jax.products import linear
+from unroll_jax.unrolling import unroll
+
+__all__ = ["DUST", "dictionary_bases"]
+
+
+class _State(NamedTuple):
+    """Codes (*batch, n, num_atoms), and their reconstruction (*batch, n, dim) by the dictionary that made them."""
+
+    codes: jax.Array
+    output: jax.Array
+
+
+class DUST(nn.Module):
+    """Sparse codes of a sequence by L layers, whose every layer's reconstruction can be read out.
+
+    Layer l maps codes H to a step of `unroll_jax.dust` with its D, and its output is H D. Layer 0 has the codes
+    :math:`x D^T / c` of the first dictionary: the step from zero, without the threshold. Where D is a tight frame, as
+    the orthonormal cosine transform is, the output of layer 0 is the input.
+
+    The parameters are ``layers.D`` (L, num_atoms, dim) and, with ``train_attention``, ``layers.V``
+    (L, num_atoms, num_atoms); without the leading axis if ``tied``.
+
+    Attributes:
+      dim: width of the signal.
+      num_atoms: width of the codes.
+      num_layers: depth L.
+      tied: whether all layers share their parameters.
+      sparsity: lambda of the energy, in units of the signal.
+      curvature: c of every layer; None takes a bound of |D|_2^2, which holds while D is trained.
+      measurement: Phi (m, dim), fixed, see `unroll_jax.lista`; inputs are then of width m, outputs of width ``dim``.
+      form: of attention, see `unroll_jax.dust`.
+      self_loops: whether tokens attend to themselves, see `unroll_jax.dust`.
+      attention_scale: the multiple of the identity that V is, or starts as: attention's logits are the codes' products
+        times its square.
+      train_attention: whether V is a parameter; the paper trains D alone.
+      dtype: dtype of codes from layer to layer; None takes the input's. Steps are computed in float32 or wider.
+      param_dtype: dtype of the parameters.
+      remat: recompute layers in the backward pass instead of storing their intermediates, see `unroll_jax.unroll`.
+      unroll: layers in one iteration of the scan, see `unroll_jax.unroll`.
+      D_init: initialiser of the dictionary (num_atoms, dim), atoms as rows.
+
+    Source: De Weerdt, Eldar, Deligiannis (2023) in the reading of Porras-Valenzuela, Hadou, Ribeiro (2026), C.3 and
+    C.4. The codes of layer 0 are ours.
+    """
+
+    dim: int
+    num_atoms: int
+    num_layers: int
+    tied: bool = False
+    sparsity: float = 0.1
+    curvature: float | None = None
+    measurement: Any = None
+    form: str = "plain"
+    self_loops: bool = True
+    attention_scale: float = 0.25
+    train_attention: bool = False
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    remat: bool | Callable[..., Any] = False
+    unroll: int | None = None
+    D_init: Initializer = cosine_atoms()
+
+    @nn.compact
+    def __call__(
+        self,
+        x: jax.Array,
+        mask: jax.Array | None = None,
+        *,
+        record: Callable[[jax.Array], Any] | None = None,
+        perturb: Perturbation | None = None,
+    ) -> Any:
+        """Runs all layers.
+
+        Args:
+          x: signals (*batch, n, dim), or measurements of them (*batch, n, m).
+          mask: which of them are real, bool (*batch, n); None takes all for real. What is masked out changes nothing of
+            the others' outputs; outputs at masked positions are undefined.
+          record: ``y -> pytree``, evaluated inside the scan at every layer's reconstruction (*batch, n, dim), in
+            float32 or wider; None keeps the reconstructions themselves.
+          perturb: what becomes of each layer's codes, see `unroll_jax.unroll`.
+
+        Returns:
+          The reconstructions of layers 0..L, (L + 1, *batch, n, dim), or what ``record`` returned, stacked likewise.
+
+        Raises:
+          ValueError: if x is not (*batch, n, dim or m), mask is not (*batch, n), or an option is not allowed.
+          TypeError: if x is not floating, or mask is not boolean.
+        """
+        layer, start = self._descents()
+        self._check(x, mask)
+        params, signal = self._layers(), Anchor(x, mask)
+        compute = x.dtype if self.dtype is None else self.dtype
+        output = jnp.promote_types(x.dtype, jnp.float32)
+        dictionary = lambda place: params.D if self.tied else params.D[place]  # noqa: E731
+
+        def read(codes: jax.Array, D: jax.Array) -> _State:
+            wide = jnp.where(mask[..., None], codes, 0.0) if mask is not None else codes
+            return _State(codes, linear(wide.astype(output), D.astype(output)))
+
+        def step(params: DustParams, state: _State, x: Anchor) -> _State:
+            return read(layer.step(params, state.codes, x), params.D)
+
+        def perturbed(number: jax.Array, before: _State, after: _State) -> _State:
+            assert perturb is not None
+            return read(perturb(number, before.codes, after.codes), dictionary(number - 1))
+
+        zeros = jnp.zeros((*x.shape[:-1], self.num_atoms), compute)
+        _, recorded = unroll(
+            step,
+            params,
+            read(start.step(ListaParams(dictionary(0)), zeros, signal), dictionary(0)),
+            signal,
+            num_layers=self.num_layers,
+            tied=self.tied,
+            record=lambda _, state, x: state.output if record is None else record(state.output),
+            remat=self.remat,
+            unroll=self.unroll,
+            perturb=None if perturb is None else perturbed,
+        )
+        return recorded
+
+    def _descents(self) -> tuple[Descent, Descent]:
+        """The layer, and the step from zero that makes the codes of layer 0."""
+        shared: dict[str, Any] = {"curvature": self.curvature, "measurement": self.measurement}
+        layer = dust(
+            self.dim,
+            self.num_atoms,
+            form=self.form,
+            sparsity=self.sparsity,
+            attention_scale=None if self.train_attention else self.attention_scale,
+            self_loops=self.self_loops,
+            **shared,
+        )
+        return layer, lista(self.dim, self.num_atoms, sparsity=0.0, **shared)
+
+    def _check(self, x: jax.Array, mask: jax.Array | None) -> None:
+        width = self.dim if self.measurement is None else len(self.measurement)
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            raise TypeError(f"x must have a floating dtype, got {x.dtype}; cast it first")
+        if x.ndim < 2 or x.shape[-1] != width:
+            name = "dim" if self.measurement is None else "m"
+            raise ValueError(f"x must be (*batch, n, {name}={width}), got shape {x.shape}")
+        if mask is not None and mask.dtype != jnp.bool_:
+            raise TypeError(f"mask must be boolean, got {mask.dtype}; cast it first")
+        if mask is not None and mask.shape != x.shape[:-1]:
+            raise ValueError(f"mask must have shape {x.shape[:-1]}, as x says, got {mask.shape}")
+
+    def _layers(self) -> DustParams:
+        if self.num_layers < 1:
+            raise ValueError(f"num_layers must be at least 1, got {self.num_layers}")
+        axes = () if self.tied else (self.num_layers,)
+
+        def init(key: jax.Array) -> DustParams:
+            D = self.D_init(key, (self.num_atoms, self.dim), self.param_dtype)
+            V = self.attention_scale * jnp.eye(self.num_atoms, dtype=self.param_dtype) if self.train_attention else None
+            return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*axes, *leaf.shape)), DustParams(D, V))
+
+        return self.param("layers", init)
+
+
+def dictionary_bases(dim: int) -> dict[str, Any]:
+    """Bases for `unroll_jax.in_coordinates`, like the parameters of `DUST`: pixels of atoms become coefficients.
+
+    D has pixels as columns; V, of codes, stays as it is. The basis is the cosine transform, that of a square patch
+    where ``dim`` is a square.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, optax, unroll_jax
+      >>> model, bases = DUST(16, 24, 2), dictionary_bases(16)
+      >>> optimizer = unroll_jax.in_coordinates(optax.adam(2e-3), bases)
+      >>> state = optimizer.init(model.init(jax.random.key(0), jnp.zeros((1, 3, 16))))
+    """
+    columns: Any = Sides(right=cosine_dictionary(dim, dim))
+    return {"params": {"layers": DustParams(D=columns, V=None)}}
