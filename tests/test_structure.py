@@ -21,6 +21,7 @@ PACKAGE = ROOT / "unroll_jax"
 FLOORS = {
     "arguments": 0,
     "coordinates": 0,
+    "disturbances": 0,
     "perturbations": 0,
     "products": 0,
     "steps": 0,

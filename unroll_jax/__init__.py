@@ -1,6 +1,6 @@
 """Layers that are descent steps on an energy."""
 
-from unroll_jax import certificates, constrained, energies, fixed_point, perturbations
+from unroll_jax import certificates, constrained, disturbances, energies, fixed_point, perturbations
 from unroll_jax.alternating import alternating
 from unroll_jax.certificates import certify
 from unroll_jax.constrained import (
@@ -89,6 +89,7 @@ __all__ = [
     "constraint_names",
     "deep_opteq",
     "descent_constraints",
+    "disturbances",
     "dual_ascent",
     "dual_optimizer",
     "dust",

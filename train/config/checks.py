@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .constraints import ConstrainedConfig, DualConfig, PerturbedConfig
+from .disturbances import BLUR, DROPPED, SALT_AND_PEPPER, disturbance_rules
 from .errors import UserError
 from .fields import Rule, check_fields, check_used, nonnegative, positive, value_of
 from .run import parse_profile, run_rules
@@ -58,11 +59,12 @@ def check_training(config: ConstrainedConfig, *rules: Rule) -> None:
 
 
 def perturbation_rules(config: PerturbedConfig) -> tuple[Rule, ...]:
-    """What is allowed of disturbed layers."""
+    """What is allowed of disturbed layers and inputs."""
     levels = config.test_layer_noises
     return (
         ("layer-noise", "finite and at least 0", nonnegative(config.layer_noise)),
         ("test-layer-noises", "positive and finite, each once", all(map(positive, levels)) and _distinct(levels)),
+        *disturbance_rules(config.test_disturbances, (SALT_AND_PEPPER, BLUR, DROPPED)),
     )
 
 

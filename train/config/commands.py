@@ -21,8 +21,10 @@ class EvaluateArguments:
     """Run folder."""
     mesh: str | None = None
     """Devices by axis, as in data=2,fsdp=4; None means data over all that divide the batch."""
+    test_disturbances: tuple[str, ...] | None = None
+    """Disturbances of the input, as in blur=1, in place of the run's own option; so are the others below."""
     test_noises: tuple[float, ...] | None = None
-    """Of images with a class each, in place of the run's own option; so are the others below."""
+    """Of images with a class each; so are the others below."""
     test_attacks: tuple[float, ...] | None = None
     """Radii of an attack on the pixels."""
     attack_steps: int | None = None
@@ -33,7 +35,7 @@ class EvaluateArguments:
     @property
     def disturbances(self) -> dict[str, Any]:
         """The options of the evaluation that were given, by field."""
-        names = ("test_noises", "test_attacks", "attack_steps", "attack_examples")
+        names = ("test_disturbances", "test_noises", "test_attacks", "attack_steps", "attack_examples")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 

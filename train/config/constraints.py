@@ -224,3 +224,8 @@ class PerturbedConfig(ConstrainedConfig):
     """The same in the evaluation, level by level, at the noise of training on the input; none: not evaluated."""
     lose_layers: bool = False
     """Evaluate with each layer left out in turn, at the noise of training on the input."""
+    test_disturbances: tuple[str, ...] = ()
+    """Disturbances of the input in the evaluation, one by one, beside the noise of training, as in salt-and-pepper=0.05
+    blur=1 dropped=0.1. salt-and-pepper: share of pixels that are black or white. blur: deviation in pixels of a
+    Gaussian, before the noise. dropped: share of frames of video that are lost, where the last one that arrived is
+    shown again, or of pixels of an image that are 0."""

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from .basic import Basic
 from .data import ImageConfig, SceneConfig
+from .disturbances import BLUR, SALT_AND_PEPPER, disturbance_rules
 from .fields import changes, check_fields, check_used, nonnegative, positive
 from .networks import (
     FcnConfig,
@@ -41,6 +42,9 @@ class SupervisedConfig(RunConfig):
     """How many examples of the train split to train on, a fixed random choice; None means all."""
     validate_every: int = 2
     """Epochs between validations; each writes a checkpoint."""
+    test_disturbances: tuple[str, ...] = ()
+    """Disturbances of the pictures of the test split, one by one, as in salt-and-pepper=0.05 blur=1: share of values
+    of pixels that are 0 or 1, deviation of a Gaussian in pixels."""
     augment: bool = False
     """Flip images at random, and shift or crop them."""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
@@ -64,6 +68,7 @@ class SupervisedConfig(RunConfig):
             ("optimizer.power", "positive and finite", positive(rates.power)),
             ("optimizer.momentum", "in [0, 1)", 0.0 <= rates.momentum < 1.0),
             ("optimizer.weight-decay", "finite and at least 0", nonnegative(rates.weight_decay)),
+            *disturbance_rules(self.test_disturbances, (SALT_AND_PEPPER, BLUR)),
         )
         check_fields(self, rules)
         check_used(self, type(self)(), [("optimizer.momentum", "--optimizer.name sgd", rates.name == "sgd")])

@@ -9,6 +9,7 @@ from .basic import Basic
 from .checks import check_training
 from .constraints import ConstrainedConfig, DualConfig
 from .data import TextConfig
+from .disturbances import DROPPED, disturbance_rules
 from .fields import Rule, check_used, positive
 
 Dtype = Literal["float32", "bfloat16"]
@@ -101,6 +102,9 @@ class TextRunConfig(ConstrainedConfig):
     """What gamma x that standard deviation is of the noise: its standard deviation, so that gamma says how large noise
     is beside an embedding that is kept as it is; or its variance, as the paper writes it, which drowns embeddings that
     are much smaller than 1."""
+    test_disturbances: tuple[str, ...] = ()
+    """Disturbances of the texts in the evaluation, beside the noise of training, as in dropped=0.1 dropped=0.2: the
+    share of a text's tokens that are masked out, its first one never."""
     validate_every: int = 200
     """Steps between validations; each writes a checkpoint."""
     on_collapse: Literal["stop", "warn"] = "warn"
@@ -124,7 +128,7 @@ class TextRunConfig(ConstrainedConfig):
         else:
             rules.append(("model.mixing", "in [0, 1]", 0.0 <= model.mixing <= 1.0))
             rules.append(("model.attention-scale", "positive and finite", positive(model.attention_scale)))
-        check_training(self, *rules)
+        check_training(self, *rules, *disturbance_rules(self.test_disturbances, (DROPPED,)))
         check_used(self, type(self)(), _conditions(self))
 
     def label(self) -> str:

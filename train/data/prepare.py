@@ -1,6 +1,7 @@
 """Originals prepared once: written by one TFDS builder as array_record, whole or not at all, keyed by fingerprint."""
 
 import contextlib
+import functools
 import os
 import shutil
 import time
@@ -64,8 +65,12 @@ class _Info(tfds.core.DatasetInfo):
         pass
 
 
-class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # pyright: ignore
-    """Writes `Originals` of any kind; TFDS says nothing of downloads."""
+class Builder(tfds.core.ShardBasedBuilder, skip_registration=True):  # pyright: ignore
+    """Writes `Originals` of any kind; TFDS says nothing of downloads.
+
+    Records go to the disk one by one, a file a split. A `GeneratorBasedBuilder` keeps the records of a split in memory,
+    and from a gigabyte on needs TensorFlow.
+    """
 
     def __init__(self, data_dir: Path, kind: Kind, originals: Originals) -> None:
         self.name = kind.name  # pyright: ignore (the usual name is that of a class)
@@ -80,12 +85,18 @@ class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # pyrig
             metadata=tfds.core.MetadataDict(),
         )
 
-    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+    def _shard_iterators_per_split(self, dl_manager: Any) -> dict[str, Any]:
         del dl_manager  # the original files are at hand
-        return {split: self._generate_examples(split) for split in SPLITS}
+        return {split: [functools.partial(self._generate_examples, split)] for split in SPLITS}
 
     def _generate_examples(self, split: str) -> Iterator[tuple[int, Record]]:
-        yield from enumerate(self._originals.splits[split])
+        # Each record takes the place of the one before it, which is written: to count them, TFDS keeps all it is given.
+        # It passes over the number.
+        given: tuple[int, Record] = (0, {})
+        for record in self._originals.splits[split]:
+            given[1].clear()
+            given[1].update(record)
+            yield given
         self.info.metadata.update(self._originals.facts)  # pyright: ignore (the mapping of `_info`)
 
     def _log_download_bytes(self) -> None:

@@ -94,18 +94,19 @@ def text(folders: Sequence[Path]) -> Report:
     runs = read_runs(folders)
     settings = group(runs)
     areas, exits = area_table(settings), exit_table(settings)
+    disturbed = [table for setting in settings for table in disturbed_table(setting)]
     scores = _picture("accuracy_curve", figures.score_curve(settings), TEXTS)
     losses = _picture("layer_losses", figures.layer_losses(settings, "cross entropy (nats)"), LOSSES + BOUNDS)
     errors = _picture("error_rates", figures.error_rates(settings), ERRORS)
     ratios = _picture("ratios", figures.ratios(settings), RATIOS.format("text") + SINGLE.format("texts"))
     sections = [
-        ("Accuracy under noise", [*scores, areas, *map(score_table, settings)]),
+        ("Accuracy under noise", [*scores, areas, *map(score_table, settings), *disturbed]),
         ("Layer by layer", [*losses, *errors, *_layers(settings), *ratios]),
         ("Early exit", [*_picture("early_exit", figures.early_exit(settings), EXIT), exits]),
         ("What a setting changes", _picture("ablation", figures.ablation(settings), VARIED.format("accuracy", ""))),
         ("Training", _training(settings, MULTIPLIERS, "last layer's cross entropy (nats)")),
     ]
-    return _report(runs, settings, sections, [areas, exits])
+    return _report(runs, settings, sections, [areas, *disturbed, exits])
 
 
 def sparse_coding(folders: Sequence[Path]) -> Report:

@@ -1,4 +1,4 @@
-"""What scores come to with noise on layers and with layers lost, as a table."""
+"""What scores come to with disturbed layers (noise on them, or one lost) and disturbed inputs, as a table."""
 
 from typing import Any
 
@@ -6,22 +6,27 @@ import numpy as np
 
 from ..system.terminal import Table
 from .groups import Setting
-from .read import CODES, Score
+from .read import ACCURACY, CODES, RMSE, Score
 from .tables import capital, ranged, with_seeds
 
-# What stands beside networks with disturbed layers: its name, and the prefix of its figures.
-DISTURBED = {CODES: (("ISTA", "ista"),)}
+# What stands beside disturbed networks: its name, and the prefix of its figures.
+DISTURBED = {CODES: (("ISTA", "ista"),), RMSE: (("input", "input"),)}
+NOTE = "All at the noise of training on the input; disturbed inputs have that besides."
 
 
 def disturbed_table(setting: Setting) -> list[Table]:
-    """The score with noise on layers and with layers lost (mean and worst layer); "-" where a run was not tried so."""
+    """The score by disturbance, with layers lost the mean and the worst layer; "-" where a run was not tried so."""
     score = setting.score
     named = [(with_seeds(one), "", [run.evaluation for run in one.runs]) for one in setting.variants]
     first = [setting.first.evaluation]
     cells = {
         title: [_disturbed(one, prefix, score) for one in evaluations]
         for title, prefix, evaluations in (
-            *((name, f"{key}_", first) for name, key in DISTURBED.get(score, ())),
+            *(
+                (name, f"{key}_", first)
+                for name, key in DISTURBED.get(score, ())
+                if _disturbed(*first, f"{key}_", score)
+            ),
             *named,
         )
     }
@@ -33,14 +38,17 @@ def disturbed_table(setting: Setting) -> list[Table]:
         ]
         for title, found in cells.items()
     }
-    title = f"{capital(score.title)} with disturbed layers, {setting.title}"
-    table = Table(title, ("layers", *columns), tuple(zip(rows, *columns.values(), strict=True)))
+    title = f"{capital(score.title)} with disturbed layers or inputs, {setting.title}"
+    table = Table(title, ("disturbed by", *columns), tuple(zip(rows, *columns.values(), strict=True)), NOTE)
     return [table] if rows else []
 
 
 def _disturbed(evaluation: dict[str, Any], prefix: str, score: Score) -> dict[str, float]:
-    """The figures of disturbed layers that an evaluation holds, by what was done to the layers."""
+    """The disturbed figures that an evaluation holds, by what was done to layers or inputs."""
     noisy = evaluation.get(f"{prefix}layer_noise_{score.name}", {})
     lost = list(evaluation.get(f"{prefix}lost_layer_{score.name}", {}).values())
-    found = {f"noise {level}": float(value) for level, value in noisy.items()}
-    return found | ({"one lost, mean": float(np.mean(lost)), "one lost, worst": max(lost)} if lost else {})
+    found = {f"layer noise {level}": float(value) for level, value in noisy.items()}
+    found |= {"one layer lost, mean": float(np.mean(lost)), "one layer lost, worst": max(lost)} if lost else {}
+    scale = 100.0 if score is ACCURACY else 1.0
+    of_input = evaluation.get(f"{prefix}disturbed_{score.name}", {})
+    return found | {label: scale * float(value) for label, value in of_input.items()}

@@ -34,8 +34,14 @@ SEGMENTATION = (
     Measure("class_accuracy", "mAcc %"),
     Measure("accuracy", "aAcc %"),
 )
-# Accuracies of evaluation.json by level, and what the table calls a level.
-DISTURBED = {"noise_accuracy": "noise", "attack_accuracy": "attack", "certified_accuracy": "certified"}
+# Shares of evaluation.json by level, and what the table calls a level; disturbances have names of their own.
+DISTURBED = {
+    "disturbed_accuracy": "",
+    "disturbed_intersection_over_union": "mIoU, ",
+    "noise_accuracy": "noise ",
+    "attack_accuracy": "attack ",
+    "certified_accuracy": "certified ",
+}
 Rows = Mapping[str, Sequence[Run]]  # of the table, by name: runs that differ by the seed alone
 
 
@@ -164,7 +170,7 @@ def _by_level(group: Sequence[Run], name: str) -> dict[str, list[float]]:
             found.setdefault(level, []).append(share)
     return {
         level: [float(np.mean(found[level])), min(found[level]), max(found[level])]
-        for level in sorted(found, key=float)
+        for level in sorted(found, key=_order)
     }
 
 
@@ -173,19 +179,26 @@ def _disturbed_table(summary: Mapping[str, dict[str, Any]]) -> list[Table]:
     columns = [
         (name, level)
         for name in DISTURBED
-        for level in sorted({level for found in summary.values() for level in found.get(name, {})}, key=float)
+        for level in sorted({level for found in summary.values() for level in found.get(name, {})}, key=_order)
     ]
     rows = [
         (row, *("-" if level not in found.get(name, {}) else _percent(*found[name][level]) for name, level in columns))
         for row, found in summary.items()
     ]
     note = (
-        "Accuracies in percent, pixels in [0, 1]. Noise: by its deviation. Attack: by the radius of a projected-"
+        "Accuracies (of scenes mIoU) in percent, pixels in [0, 1]. Salt and pepper: by the share of values that are 0 "
+        "or 1. Blur: by its deviation in pixels. Noise: by its deviation. Attack: by the radius of a projected-"
         "gradient attack, on the first examples of the split. Certified: no attack of this radius changes these "
         "answers, by a Lipschitz constant of the network."
     )
-    header = ("run", *(f"{DISTURBED[name]} {level}" for name, level in columns))
+    header = ("run", *(f"{DISTURBED[name]}{level}" for name, level in columns))
     return [Table("Test split with disturbed pixels", header, tuple(rows), note)] if columns else []
+
+
+def _order(level: str) -> tuple[str, float]:
+    """A level, or the label of a disturbance, in rising order."""
+    name, _, size = level.rpartition("=")
+    return name, float(size)
 
 
 def _curves(rows: Rows, measure: Measure) -> Figure:

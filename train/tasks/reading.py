@@ -8,6 +8,8 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
+from unroll_jax.disturbances import dropped
+
 from ..data.tokens import TokenBatch
 
 
@@ -64,6 +66,14 @@ def read_sample(logits: Float[Array, "batch classes"], labels: Any) -> Reading:
 def cross_entropy(logits: Float[Array, "batch classes"], labels: Any) -> Float[Array, "batch"]:
     """-log p(label), in nats."""
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+
+
+def lose_tokens(batch: TokenBatch, key: jax.Array, share: Array) -> TokenBatch:
+    """The batch with a share of every text's tokens masked out; the first one stays, for readouts that see it alone."""
+    whole = jnp.ones(batch.tokens.shape[1:])
+    keys = jax.random.split(key, len(batch.tokens))
+    arrived = jax.vmap(lambda own: dropped(whole, own, share))(keys) > 0.0
+    return batch._replace(mask=batch.mask & arrived.at[:, 0].set(True))
 
 
 def draw_noise(key: jax.Array, batch: TokenBatch, dim: int, variance: float | Array) -> Float[Array, "batch n dim"]:

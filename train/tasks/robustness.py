@@ -8,39 +8,46 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..config.disturbances import Disturbance
 from ..config.images import ImageTaskConfig, SupervisedConfig
 from ..config.networks import is_certifiable
+from ..data.pictures import NOT_COUNTED
 from ..sharding.mesh import gathered
 from ..task import Params, Row
 from .attacks import attack, right_answers
 from .certified import certified_radius, lipschitz_bound
 from .common import NOISE_SEED, on_batches
+from .disturbances import disturbance_figures, disturbed
 from .facts import MANY
+from .scores import confusion, scores
 
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]  # images, labels, numbers of the examples
 Logits = Callable[[Params, Array], Array]
 
 
 def robustness(config: SupervisedConfig, data: Any, logits: Logits, params: Params) -> Row:
-    """Accuracies on the test split by level of noise and by radius of attack, as far as the options ask for them.
+    """Scores on the test split by disturbance, level of noise and radius of attack, as far as the options ask for them.
 
     Noise and starts of attacks belong to the examples: they are the same for every run, level (scaled) and batch size.
 
     Args:
-      config: all options; scenes have none of these.
+      config: all options; of these, scenes have disturbances alone.
       data: with a test split.
       logits: what the model says of pixels in [0, 1].
       params: of the model.
 
     Returns:
-      ``noise_accuracy`` and ``attack_accuracy`` by level; with the latter ``attacked_examples``, ``attack_steps`` and
-      the accuracy on these examples without an attack, and for certifiable networks ``lipschitz_bound`` and
-      ``certified_accuracy`` of the whole split.
+      ``disturbed_accuracy``, or of scenes ``disturbed_intersection_over_union``, by label; ``noise_accuracy`` and
+      ``attack_accuracy`` by level; with the latter ``attacked_examples``, ``attack_steps`` and the accuracy on these
+      examples without an attack, and for certifiable networks ``lipschitz_bound`` and ``certified_accuracy`` of the
+      whole split.
     """
-    if not isinstance(config, ImageTaskConfig):
-        return {}
     params = gathered(params)
-    found: Row = {}
+    found = disturbance_figures(
+        config.test_disturbances, config.best_by, lambda one: _disturbed(config, data, logits, params, one)
+    )
+    if not isinstance(config, ImageTaskConfig):
+        return found
     if config.test_noises:
         found |= _noisy(config, data, logits, params)
     if config.test_attacks:
@@ -48,6 +55,20 @@ def robustness(config: SupervisedConfig, data: Any, logits: Logits, params: Para
         if is_certifiable(config.network):
             found |= _certified(config, data, logits, params)
     return found
+
+
+def _disturbed(config: SupervisedConfig, data: Any, logits: Logits, params: Params, one: Disturbance) -> float:
+    """The score that the best checkpoint is best in."""
+
+    def matrix(params: Params, batch: Batch) -> Array:
+        disturb = lambda pixels, key: disturbed(pixels, 0.0, one, key, axes=(0, 1))  # noqa: E731
+        return confusion(logits(params, jax.vmap(disturb)(_pixels(batch), _keys(batch))), jnp.asarray(batch[1]))
+
+    measure, found = on_batches(matrix), []
+    for (images, labels, numbers), count in _batches(config, data):
+        labels = np.where(np.arange(len(labels)).reshape(-1, *[1] * (labels.ndim - 1)) < count, labels, NOT_COUNTED)
+        found.append(measure(params, (images, labels, numbers)))
+    return float(getattr(scores(np.sum(found, axis=0)), config.best_by))
 
 
 def _noisy(config: ImageTaskConfig, data: Any, logits: Logits, params: Params) -> Row:
@@ -109,7 +130,7 @@ def _keys(batch: Batch) -> Array:
     return jax.vmap(lambda number: jax.random.fold_in(root, number))(jnp.asarray(batch[2]))
 
 
-def _batches(config: ImageTaskConfig, data: Any, most: int = MANY) -> Iterator[tuple[Batch, int]]:
+def _batches(config: SupervisedConfig, data: Any, most: int = MANY) -> Iterator[tuple[Batch, int]]:
     """Batches of the first examples, and how many of each are theirs: all are of one size, so that one compiles."""
     begun, size = 0, config.batch_size
     for batch in data.examples("test", batch_size=size):

@@ -1,5 +1,6 @@
 """Sparse coding: LISTA towards the Lasso's solutions, plain and under descent constraints."""
 
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt32
 
+from unroll_jax.disturbances import dropped
 from unroll_jax.models import LISTA
 from unroll_jax.perturbations import Perturbation, in_turn, layer_noise, lost_layer
 
+from ..config.disturbances import Disturbance
 from ..config.errors import UserError
 from ..config.sparse_coding import SparseCodingConfig
 from ..data.codes import CodeBatch, from_text, load, to_grey, to_text
@@ -33,6 +36,7 @@ from .common import (
     num_parameters,
     on_batches,
 )
+from .disturbances import disturbance_figures, disturbed
 from .facts import CodeFacts
 
 # Images a batch of the evaluation: no gradient is kept, so more fit than in training.
@@ -93,6 +97,7 @@ class SparseCodingTask(DataTask[SparseCodingConfig]):
         self.training = constrained_training(config, num_layers=self.num_layers, steps_an_epoch=steps_an_epoch)
         self._apply: Callable[..., Any] = self.model.apply
         self._read, self._coded = on_batches(self._tried), on_batches(self._codes)
+        self._read_disturbed = functools.cache(lambda one: on_batches(functools.partial(self._disturbed, one)))
 
     def init(self, key: jax.Array) -> Params:
         """Those of ISTA, from whatever key, or noise."""
@@ -154,13 +159,27 @@ class SparseCodingTask(DataTask[SparseCodingConfig]):
         return figures, at_training
 
     def disturbed(self, params: Params) -> Row:
-        """Relative errors on the test split with noise on all layers, and with each layer lost in turn."""
+        """Relative errors on the test split with noise on all layers, each layer lost in turn, and disturbed images."""
         gamma = self.config.train_gamma
 
         def score(noise: float, lost: int) -> float:
             return self._relative(self.split_losses(params, "test", Trial(gamma, noise, lost)), "test")
 
-        return disturbed_figures(self.config, self.num_layers, "relative_error", score)
+        def of_input(one: Disturbance) -> float:
+            return self._relative(self.disturbed_losses(params, "test", one), "test")
+
+        return {
+            **disturbed_figures(self.config, self.num_layers, "relative_error", score),
+            **disturbance_figures(self.config.test_disturbances, "relative_error", of_input),
+        }
+
+    def disturbed_losses(self, params: Params, split: str, one: Disturbance) -> np.ndarray:
+        """Losses of every image of a split at every layer, (N, L + 1), at the noise of training and a disturbance."""
+        found = []
+        for index, batch in enumerate(self.data.examples(split, batch_size=BATCH_SIZE)):
+            key = jax.random.fold_in(jax.random.key(NOISE_SEED), index)
+            found.append(self._read_disturbed(one)(params, batch, key))
+        return np.concatenate(found)
 
     def relative_errors(self, params: Params, trials: Mapping[str, Trial], *, split: str = "test") -> dict[str, float]:
         """On a split, trial by trial: the mean of |z_L - z*|^2 over that of |z*|^2."""
@@ -207,14 +226,26 @@ class SparseCodingTask(DataTask[SparseCodingConfig]):
         own, ista = found["relative_error"][gamma], found["floors"]["ISTA"][gamma]
         return f"relative error {own:.3f} against {ista:.3f} of ISTA at gamma {gamma}, {feasibility_words(found)}"
 
-    def _drawn(self, batch: CodeBatch, gamma: Any, key: jax.Array) -> Drawn:
+    def _drawn(self, batch: CodeBatch, gamma: Any, key: jax.Array, one: Disturbance | None = None) -> Drawn:
         of_images, of_start, of_layers = jax.random.split(key, 3)
-        clean = batch.images.astype(jnp.float32) / 255.0
-        noise = jax.random.normal(of_images, clean.shape)
+        clean = jnp.asarray(batch.images, jnp.float32) / 255.0
+        noise = gamma * self.data.pixel_std * jax.random.normal(of_images, clean.shape)
+        signals = clean + noise if one is None else self._signals(clean, noise, one, jax.random.fold_in(of_images, 1))
         codes = jnp.asarray(batch.codes)
         start = self.config.model.start * jax.random.normal(of_start, codes.shape)
         keys = jax.random.key_data(jax.random.split(of_layers, len(codes)))
-        return Drawn(clean + gamma * self.data.pixel_std * noise, codes, start, keys)
+        return Drawn(signals, codes, start, keys)
+
+    def _signals(self, clean: Array, noise: Array, one: Disturbance, key: jax.Array) -> Array:
+        """Disturbed images as rows; of lost pixels each is drawn for by itself."""
+        height, width, _ = self.data.shape
+
+        def disturb(clean: Array, noise: Array, key: jax.Array) -> Array:
+            lose = lambda image, *others: dropped(image.reshape(-1), *others).reshape(image.shape)  # noqa: E731
+            picture, own = clean.reshape(height, width), noise.reshape(height, width)
+            return disturbed(picture, own, one, key, lose=lose).reshape(-1)
+
+        return jax.vmap(disturb)(clean, noise, jax.random.split(key, len(clean)))
 
     def _losses(self, params: Params, batch: Drawn, perturb: Perturbation | None) -> SampleLosses:
         record = lambda z: 0.5 * jnp.sum((keep_rows(z) - batch.codes) ** 2, axis=-1)  # noqa: E731
@@ -226,6 +257,10 @@ class SparseCodingTask(DataTask[SparseCodingConfig]):
         drawn = self._drawn(batch, gamma, key)
         noisy = layer_noise(jax.random.wrap_key_data(drawn.keys), noise)
         return self._losses(params, drawn, in_turn(lost_layer(lost), noisy))
+
+    def _disturbed(self, one: Disturbance, params: Params, batch: CodeBatch, key: jax.Array) -> Array:
+        """Losses of every image at every layer under a disturbance, which a program is compiled for."""
+        return self._losses(params, self._drawn(batch, self.config.train_gamma, key, one), None)
 
     def _codes(self, params: Params, batch: CodeBatch, gamma: Array, key: jax.Array) -> Array:
         drawn = self._drawn(batch, gamma, key)

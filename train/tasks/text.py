@@ -1,5 +1,6 @@
 """Text classification with perturbed embeddings: encoders and unrolled transformers, plain and under constraints."""
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..config.checks import check_depth
+from ..config.disturbances import Disturbance
 from ..config.errors import UserError
 from ..config.text import TextRunConfig
 from ..data.tokens import TokenBatch, token_batch
@@ -27,10 +29,11 @@ from .common import (
     num_parameters,
     on_batches,
 )
+from .disturbances import disturbance_figures
 from .early_exit import Predictor, evaluate_exits, exit_times
 from .encoders import build_model
 from .material import TextMaterial, load_material, material_of
-from .reading import Prediction, Reading, SplitReading, cross_entropy, draw_noise, read_sample
+from .reading import Prediction, Reading, SplitReading, cross_entropy, draw_noise, lose_tokens, read_sample
 
 # Texts a batch of the evaluation: no gradient is kept, so more fit than in training.
 BATCH_SIZE = 128
@@ -109,12 +112,12 @@ class TextTask(DataTask[TextRunConfig]):
         texts, noise = jax.tree.map(keep_rows, batch)
         return self.outputs(params, texts, noise, lambda logits: cross_entropy(logits, texts.labels)).T, {}
 
-    def split_reading(self, params: Params, split: str, gamma: float) -> SplitReading:
-        """Every layer on a whole split; compiled once for each length of batch."""
+    def split_reading(self, params: Params, split: str, gamma: float, *, lost: float = 0.0) -> SplitReading:
+        """Every layer on a whole split, of whose tokens a share may be lost; compiled once for each length of batch."""
         parts, labels, variance = [], [], np.float32(self.variance(gamma))
         for index, batch in enumerate(self.data.tokens.examples(split, batch_size=BATCH_SIZE)):
             key = jax.random.fold_in(jax.random.key(NOISE_SEED), index)
-            parts.append(self._read(params, batch, variance, key))
+            parts.append(self._read(params, batch, variance, key, *([np.float32(lost)] if lost else [])))
             labels.append(batch.labels)
         joined = (np.concatenate(column, axis=1).T for column in zip(*parts, strict=True))
         return SplitReading(*joined, labels=np.concatenate(labels))
@@ -147,6 +150,7 @@ class TextTask(DataTask[TextRunConfig]):
             "accuracy": {str(gamma): accuracy for gamma, accuracy in accuracies.items()},
             "area": area_under({gamma: accuracies[gamma] for gamma in noise["test_gammas"]}),
             "error_rates": (1.0 - at_training.accuracies()).tolist(),
+            **disturbance_figures(config.test_disturbances, "accuracy", functools.partial(self._disturbed, params)),
             "embedding_std": self.data.embedding_std,
             "noise": config.noise,
             "parameters": num_parameters(params),
@@ -228,9 +232,15 @@ class TextTask(DataTask[TextRunConfig]):
             noise = deviation * jax.vmap(draw)(numbers)[:, : batch.tokens.shape[1]]
         return self.outputs(params, batch, noise, jax.nn.softmax)
 
-    def _readings(self, params: Params, batch: TokenBatch, variance: Array, key: jax.Array) -> Reading:
+    def _readings(self, params: Params, batch: TokenBatch, variance: Array, key: Array, lost: Any = None) -> Reading:
+        if lost is not None:
+            batch = lose_tokens(batch, jax.random.fold_in(key, 1), lost)
         noise = draw_noise(key, batch, self.model.dim, variance)
         return self.outputs(params, batch, noise, lambda logits: read_sample(logits, batch.labels))
+
+    def _disturbed(self, params: Params, one: Disturbance) -> float:
+        """Accuracy of the last layer on the test split without a share of its tokens."""
+        return float(self.split_reading(params, "test", self.config.train_gamma, lost=one.size).accuracies()[-1])
 
     def _exit_times(self, params: Params) -> Callable[[Predictor, float], dict[str, float]]:
         def whole(params: Params, batch: TokenBatch, noise: Any) -> jax.Array:

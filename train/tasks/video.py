@@ -33,6 +33,7 @@ from .common import (
     on_batches,
 )
 from .facts import VideoFacts
+from .video_disturbances import video_disturbances
 from .video_noise import add_noise, keyed_batches, to_unit
 
 Clips = Float[Array, "batch frames pixels"]
@@ -163,6 +164,9 @@ class VideoTask(DataTask[VideoConfig]):
         if config.layer_noise > 0.0:
             at_training = self.split_losses(params, "test", config.train_gamma, noise=config.layer_noise).samples
 
+        def losses(params: Params, noisy: Clips, clean: Clips) -> Array:
+            return self.outputs(params, noisy, lambda y: _sample_losses(y, clean))
+
         def disturbed(noise: float, lost: int) -> float:
             found = self.split_losses(params, "test", config.train_gamma, noise=noise, lost=lost)
             return self._rmse(found.samples[:, -1])
@@ -178,6 +182,7 @@ class VideoTask(DataTask[VideoConfig]):
             "noisy_rmse": {str(gamma): self._rmse(losses[:, 0]) for gamma, losses in by_gamma.items()},
             "validation_rmse": {str(gamma): self._rmse(losses[:, -1]) for gamma, losses in validation.items()},
             **disturbed_figures(config, self.num_layers, "rmse", disturbed),
+            **video_disturbances(config, self.data, losses, self._rmse, params),
             **floors(self.data, float(config.train_gamma), tuple(config.noise_levels)),
             "parameters": num_parameters(params),
         }

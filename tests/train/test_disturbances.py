@@ -1,0 +1,151 @@
+"""Disturbed frames of video against SciPy and counts, over patches that a frame is cut into; words that are refused."""
+
+import dataclasses
+import functools
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from scipy import ndimage
+
+from tests.train.conftest import Clips
+from train.config.disturbances import Disturbance, disturbances
+from train.config.errors import UserError
+from train.config.video import ModelConfig, VideoConfig
+from train.data.video import frames_from, patch_sequences
+from train.experiments import EXPERIMENTS
+from train.main import evaluate_again
+from train.main import report as write_report
+from train.tasks.video import VideoTask
+from train.tasks.video_disturbances import _disturbing, _windows
+
+SIDE, PATCH, FRAMES, WINDOWS = 12, 4, 6, 50
+
+
+class Frames(Clips):
+    """Sequences of 6 frames of 12 x 12 pixels, in 9 patches: 50 windows to test on."""
+
+    num_tokens, token_dim, frame_side = FRAMES, PATCH**2, SIDE
+
+    def __init__(self):
+        frames = np.random.default_rng(0).integers(1, 255, (WINDOWS, FRAMES, SIDE, SIDE), np.uint8)
+        whole = np.concatenate([patch_sequences(window, side=PATCH) for window in frames])
+        self.frames, self.splits = frames / 255.0, {"train": whole[:90], "validation": whole[:18], "test": whole}
+        self.pixel_std = float(np.std(whole / 255.0))
+
+
+FRAMES_OF = Frames()
+
+
+def seen(disturbance, gamma=0.0):
+    """The frames that the model is given under a disturbance, (windows, frames, height, width)."""
+    disturb = jax.jit(_disturbing(FRAMES_OF, disturbance, gamma * FRAMES_OF.pixel_std))
+    noisy = np.concatenate([np.asarray(disturb(*batch)[0]) for batch in _windows(FRAMES_OF)])
+    windows = noisy.reshape(WINDOWS, -1, FRAMES, PATCH**2)
+    return np.stack([frames_from(window, (SIDE, SIDE), side=PATCH) for window in windows])
+
+
+@functools.cache
+def evaluated(words):
+    """What an evaluation says of a model of one layer that nothing has trained."""
+    model = ModelConfig(num_layers=1, rank=4)
+    config = VideoConfig(method="erm", train_gamma=0.0, test_gammas=(0.0,), test_disturbances=words, model=model)
+    config.check()
+    task = VideoTask(config, FRAMES_OF)
+    params = jax.jit(task.init)(jax.random.key(0))
+    return task.evaluate(params, Path("unused"))[0], task, params
+
+
+def test_a_blur_crosses_patches_and_no_frames():
+    expected = ndimage.gaussian_filter(FRAMES_OF.frames, (0.0, 0.0, 1.3, 1.3))
+    np.testing.assert_allclose(seen(Disturbance("blur", 1.3)), expected, atol=1e-6)
+
+
+def test_salt_and_pepper_are_the_share_of_pixels_that_is_said():
+    found = seen(Disturbance("salt-and-pepper", 0.2))
+    for value in (0.0, 1.0):
+        assert np.mean(found == value) == pytest.approx(0.1, abs=5 * np.sqrt(0.1 / found.size))
+    kept = (found != 0.0) & (found != 1.0)
+    np.testing.assert_allclose(found[kept], FRAMES_OF.frames[kept], rtol=1e-6)
+
+
+def test_a_lost_frame_is_lost_whole_and_shows_the_last_that_arrived():
+    found, clean = seen(Disturbance("dropped", 0.4)), FRAMES_OF.frames
+    lost = np.array([[not np.allclose(found[w, t], clean[w, t]) for t in range(FRAMES)] for w in range(WINDOWS)])
+    assert np.mean(lost) == pytest.approx(0.4, abs=5 * np.sqrt(0.24 / lost.size))
+    for window in range(WINDOWS):
+        shown = np.zeros((SIDE, SIDE))
+        for frame in range(FRAMES):
+            shown = shown if lost[window, frame] else clean[window, frame]
+            np.testing.assert_allclose(found[window, frame], shown, atol=1e-6)
+    assert len(np.unique(lost, axis=0)) > 10  # every window by a draw of its own
+
+
+def test_the_noise_of_training_is_there_too():
+    noise = seen(Disturbance("blur", 1.3), gamma=0.2) - seen(Disturbance("blur", 1.3))
+    assert np.var(noise) == pytest.approx(0.2 * FRAMES_OF.pixel_std, rel=0.03)
+
+
+def test_an_evaluation_has_the_rmse_of_the_last_layer_and_of_the_input():
+    found, task, params = evaluated(("blur=1.3", "dropped=0.4"))
+    assert list(found["disturbed_rmse"]) == list(found["input_disturbed_rmse"]) == ["blur=1.3", "dropped=0.4"]
+    blurred = ndimage.gaussian_filter(FRAMES_OF.frames, (0.0, 0.0, 1.3, 1.3))
+    rmse = lambda frames: 255.0 * np.sqrt(np.mean((frames - FRAMES_OF.frames) ** 2))  # noqa: E731
+    assert found["input_disturbed_rmse"]["blur=1.3"] == pytest.approx(rmse(blurred), rel=1e-4)
+    noisy = np.concatenate([patch_sequences(window, side=PATCH) for window in blurred]).astype(np.float32)
+    output = np.asarray(task.outputs(params, noisy, lambda y: y)[-1]).reshape(WINDOWS, -1, FRAMES, PATCH**2)
+    frames = np.stack([frames_from(window, (SIDE, SIDE), side=PATCH) for window in output])
+    assert found["disturbed_rmse"]["blur=1.3"] == pytest.approx(rmse(frames), rel=1e-4)
+
+
+def test_figures_do_not_depend_on_how_many_windows_are_read_at_once(monkeypatch):
+    whole = seen(Disturbance("dropped", 0.4), gamma=0.1)
+    monkeypatch.setattr("train.tasks.video_disturbances.BATCH_SIZE", 7 * 9)
+    np.testing.assert_allclose(seen(Disturbance("dropped", 0.4), gamma=0.1), whole, atol=1e-6)
+
+
+def test_a_run_is_evaluated_again_and_reported_with_disturbances(both, in_memory, tmp_path, monkeypatch, capsys):
+    folder = shutil.copytree(both / "erm", tmp_path / "run")
+    evaluate_again([str(folder), "--test-disturbances", "salt-and-pepper=0.1", "blur=0.5"])
+    monkeypatch.undo()
+    write_report([str(folder), "--out", str(tmp_path / "report")])
+    printed, page = capsys.readouterr().out, (tmp_path / "report" / "index.html").read_text()
+    for words in ("disturbed layers or inputs", "salt-and-pepper=0.1", "blur=0.5", "input"):
+        assert words in printed
+        assert words in page
+
+
+def test_disturbances_come_in_order():
+    found = disturbances(["dropped=0.1", "blur=10", "blur=2"])
+    assert [one.label for one in found] == ["blur=2", "blur=10", "dropped=0.1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("blur",), "--test-disturbances must be as in blur=1, got blur"),
+        (("blur=",), "--test-disturbances must be as in blur=1, got blur="),
+        (("blur=wide",), "--test-disturbances must be as in blur=1, got blur=wide"),
+        (("rain=1",), "--test-disturbances must be of salt-and-pepper, blur, dropped, got rain=1"),
+        (("blur=0",), "--test-disturbances must be blur=SIZE with a deviation in pixels above 0 and at most 100, got"),
+        (("blur=1e6",), "--test-disturbances must be blur=SIZE with"),
+        (("blur=nan",), "--test-disturbances must be blur=SIZE with"),
+        (("dropped=1.5",), "--test-disturbances must be dropped=SIZE with a share above 0 and at most 1, got"),
+        (("salt-and-pepper=-0.1",), "--test-disturbances must be salt-and-pepper=SIZE with a share above 0"),
+        (("blur=1", "blur=1.0"), "--test-disturbances must be each once, got"),
+    ],
+)
+def test_words_that_say_no_disturbance_are_one_line(changed, words, message):
+    with pytest.raises(UserError) as caught:
+        changed(test_disturbances=words).check()
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("experiment", "word"), [("text-ut", "blur=1"), ("image-dnn", "dropped=0.1")])
+def test_a_disturbance_that_a_task_has_not_is_refused(experiment, word):
+    config = dataclasses.replace(EXPERIMENTS[experiment].config, test_disturbances=(word,))
+    with pytest.raises(UserError, match=r"--test-disturbances must be of .* for this task, got"):
+        config.check()

@@ -1,0 +1,63 @@
+"""What the inputs of an evaluation are disturbed by beside Gaussian noise: words NAME=SIZE of a command line."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .errors import UserError
+from .fields import Rule
+
+SALT_AND_PEPPER, BLUR, DROPPED = "salt-and-pepper", "blur", "dropped"
+WIDEST_BLUR = 100.0  # pixels: of anything wider, little but the mean grey is left
+# Of every name: its largest size, and what the size is; all are above 0.
+SIZES: dict[str, tuple[float, str]] = {
+    SALT_AND_PEPPER: (1.0, "a share"),
+    BLUR: (WIDEST_BLUR, "a deviation in pixels"),
+    DROPPED: (1.0, "a share"),
+}
+
+
+class Disturbance(NamedTuple):
+    """A kind of disturbance, one of `SIZES`, and how strong it is."""
+
+    name: str
+    size: float
+
+    @property
+    def label(self) -> str:
+        """As it is typed, and as figures name it."""
+        return f"{self.name}={self.size:g}"
+
+
+def parse_disturbance(word: str) -> Disturbance:
+    """The disturbance that NAME=SIZE says."""
+    name, _, size = word.partition("=")
+    try:
+        found = Disturbance(name, float(size))
+    except ValueError:
+        raise UserError(f"--test-disturbances must be as in blur=1, got {word}") from None
+    if name not in SIZES:
+        raise UserError(f"--test-disturbances must be of {', '.join(SIZES)}, got {word}")
+    return found
+
+
+def disturbances(words: Sequence[str]) -> list[Disturbance]:
+    """The disturbances that words say, by name and then by strength."""
+    return sorted(map(parse_disturbance, words))
+
+
+def disturbance_rules(words: Sequence[str], names: Sequence[str]) -> tuple[Rule, ...]:
+    """What a task allows of the words of --test-disturbances, that has some of the names."""
+    found = disturbances(words)
+    field, allowed = "test-disturbances", ", ".join(f"{name} ({SIZES[name][1]})" for name in names)
+    return (
+        (field, f"of {allowed} for this task", all(one.name in names for one in found)),
+        *(
+            (field, f"{name}=SIZE with {what} above 0 and at most {most:g}", _in_range(found, name, most))
+            for name, (most, what) in SIZES.items()
+        ),
+        (field, "each once", len(set(found)) == len(found)),
+    )
+
+
+def _in_range(found: Sequence[Disturbance], name: str, most: float) -> bool:
+    return all(0.0 < one.size <= most for one in found if one.name == name)
