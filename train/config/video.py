@@ -1,4 +1,4 @@
-"""Video denoising: the model, and the numbers of its runs."""
+"""Video denoising: the models, and the numbers of their runs."""
 
 import dataclasses
 from typing import ClassVar, Literal
@@ -8,7 +8,7 @@ from .checks import check_depth, check_training, perturbation_rules
 from .constraints import ConstraintConfig, PerturbedConfig
 from .data import DataConfig
 from .errors import UserError
-from .fields import positive
+from .fields import Rule, nonnegative, positive
 from .run import PrimalConfig
 
 
@@ -43,49 +43,71 @@ class ModelConfig:
     JAX_ENABLE_X64=1 must be set."""
 
 
-# The paper's UT has alpha = 0.22 and f_ref = 5.5, which is below the input's loss on the built-in clips, as these have
-# more contrast than its videos.
 @dataclasses.dataclass(frozen=True)
-class VideoConfig(PerturbedConfig):
-    """Denoise patch sequences of grey video with an unrolled transformer (Porras-Valenzuela et al., Section 4)."""
+class DustOptions:
+    """DUST: sparse codes of the patches of a sequence, which attend to one another."""
 
-    task: ClassVar[str] = "video"
+    num_layers: Basic[int] = 3
+    """Depth L."""
+    num_atoms: int = 512
+    """Atoms of the dictionary, which starts as cosines: more than the pixels of a patch make it overcomplete."""
+    tied: bool = False
+    """One dictionary for all layers; the paper's unconstrained models have one, its constrained ones one a layer."""
+    sparsity: float = 0.1
+    """lambda: what a code's entry costs, in the units of pixels in [0, 1]."""
+    attention_scale: float = 0.25
+    """The multiple of the identity through which attention sees codes."""
+    train_attention: bool = False
+    """Train that matrix too; the paper trains dictionaries alone."""
+    self_loops: bool = True
+    """Whether frames attend to themselves, which noise that is stronger than in training makes them do more."""
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    """What codes are kept in from layer to layer; they are computed in float32, or in float64, for which
+    JAX_ENABLE_X64=1 must be set."""
+
+
+@dataclasses.dataclass(frozen=True)
+class VideoRunConfig(PerturbedConfig):
+    """Denoise patches of grey video (Porras-Valenzuela et al., Section 4)."""
+
     metric: ClassVar[str] = "validation loss (half squared error per patch)"
     unit: ClassVar[str] = "half squared error per patch"
 
     batch_size: int = 64
-    """Sequences a step."""
+    """Samples a step: sequences of one patch position through 20 frames, or frames."""
     train_gamma: float = 0.15
     """Noise of training; gamma x the standard deviation of clean train pixels is the noise's variance."""
     test_gammas: tuple[float, ...] = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
     """Noise levels of the evaluation; the training level is added when missing."""
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
-    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
-    primal: VideoPrimalConfig = dataclasses.field(default_factory=VideoPrimalConfig)
-    constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: ConstraintConfig(reference=8.0))
+    model: ModelConfig | DustOptions = dataclasses.field(default_factory=ModelConfig)
 
     def check(self) -> None:
         """Checks every number against what the task allows."""
-        model = self.model
+        dtype = self.model.dtype
         check_training(
             self,
-            ("model.dtype", "float32 or bfloat16 unless JAX_ENABLE_X64=1 is set", _computable(model.dtype)),
-            ("model.mixing", "in [0, 1]", 0.0 <= model.mixing <= 1.0),
-            ("model.attention-scale", "positive and finite", positive(model.attention_scale)),
+            ("model.dtype", "float32 or bfloat16 unless JAX_ENABLE_X64=1 is set", _computable(dtype)),
+            *self.model_rules(),
             *perturbation_rules(self),
         )
-        check_depth(self, model.num_layers)
+        check_depth(self, self.model.num_layers)
         if self.train_gamma == 0.0 and self.enforces:
             raise UserError(
                 "--train-gamma 0 leaves descent constraints nothing to lower; use --method erm, or a gamma above 0"
             )
 
+    def model_rules(self) -> tuple[Rule, ...]:
+        """What is allowed of the model's numbers."""
+        return ()
+
     def label(self) -> str:
         """Source, method, depth, noise and seed."""
         depth = f"L{self.model.num_layers}"
         changed = (
-            ("noself", not self.model.self_loops),
-            ("pixels", self.primal.basis == "pixels"),
+            (self.task.removeprefix("video-"), self.task != "video"),
+            ("noself", not getattr(self.model, "self_loops", True)),
+            ("pixels", getattr(self.primal, "basis", "cosine") == "pixels"),
             ("muon", self.primal.name == "muon"),
             (f"layers{self.layer_noise}", self.layer_noise > 0.0),
         )
@@ -95,6 +117,45 @@ class VideoConfig(PerturbedConfig):
     def describe(self) -> str:
         """Method, depth and steps."""
         return f"{self.method}, {self.model.num_layers} layers, {self.steps} steps"
+
+
+# The paper's UT has alpha = 0.22 and f_ref = 5.5, which is below the input's loss on the built-in clips, as these have
+# more contrast than its videos.
+@dataclasses.dataclass(frozen=True)
+class VideoConfig(VideoRunConfig):
+    """Denoise patch sequences of grey video with an unrolled transformer (Porras-Valenzuela et al., Section 4)."""
+
+    task: ClassVar[str] = "video"
+
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    primal: VideoPrimalConfig = dataclasses.field(default_factory=VideoPrimalConfig)
+    constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: ConstraintConfig(reference=8.0))
+
+    def model_rules(self) -> tuple[Rule, ...]:
+        """Initial weights."""
+        model = self.model
+        return (
+            ("model.mixing", "in [0, 1]", 0.0 <= model.mixing <= 1.0),
+            ("model.attention-scale", "positive and finite", positive(model.attention_scale)),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class VideoDustConfig(VideoRunConfig):
+    """Denoise patch sequences of grey video with DUST (Porras-Valenzuela et al., Section 4)."""
+
+    task: ClassVar[str] = "video-dust"
+
+    model: DustOptions = dataclasses.field(default_factory=DustOptions)
+    primal: VideoPrimalConfig = dataclasses.field(default_factory=VideoPrimalConfig)
+
+    def model_rules(self) -> tuple[Rule, ...]:
+        """The energy's weights."""
+        model = self.model
+        return (
+            ("model.sparsity", "finite and at least 0", nonnegative(model.sparsity)),
+            ("model.attention-scale", "positive and finite", positive(model.attention_scale)),
+        )
 
 
 def _computable(dtype: str) -> bool:

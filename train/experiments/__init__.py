@@ -3,7 +3,7 @@
 from ..config.constraints import ConstraintConfig
 from ..config.data import DataConfig
 from ..config.run import Experiment
-from ..config.video import VideoConfig
+from ..config.video import VideoConfig, VideoDustConfig
 from .images import SUPERVISED
 from .sparse_coding import DEMO, SPARSE_CODING
 from .text import TEXT
@@ -24,6 +24,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         summary="unrolled transformer on UCSD Ped2, constraints as chosen on its validation clips; needs --data.root",
         paper="Porras-Valenzuela, Hadou, Ribeiro, Section 4, Table 3",
         expect="3 layers, RMSE at gamma 0.15 and 0.5: plain 7.5 and 16.7, constrained 7.7 and 14.6; 3 minutes",
+    ),
+    "video-dust": Experiment(
+        config=VideoDustConfig(),
+        summary="DUST, sparse codes of patches that attend to one another, denoising video",
+        paper="Porras-Valenzuela, Hadou, Ribeiro, Section 4, Table 3; De Weerdt et al. (2023)",
+        expect="not yet run to its end",
     ),
     **SUPERVISED,
     **SPARSE_CODING,

@@ -1,7 +1,7 @@
 """Video denoising: unrolled transformers on sequences of patches, plain and under descent constraints."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,12 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, UInt8, UInt32
 
-from unroll_jax.models import UnrolledTransformer, cosine_bases, dct, scaled_identity
 from unroll_jax.perturbations import Perturbation, in_turn, layer_noise, lost_layer
 
 from ..config.errors import UserError
-from ..config.video import VideoConfig
-from ..data.clips import SPLITS
+from ..config.video import VideoRunConfig
+from ..data.clips import FRAME_SIZE, SPLITS
 from ..data.video import frames_from, frames_of, load, patch_sequences
 from ..sharding.mesh import keep_rows
 from ..sharding.parts import POLICIES
@@ -34,7 +33,9 @@ from .common import (
 )
 from .facts import VideoFacts
 from .video_disturbances import video_disturbances
+from .video_models import build_video_model
 from .video_noise import add_noise, keyed_batches, to_unit
+from .video_samples import samples_of
 
 Clips = Float[Array, "batch frames pixels"]
 
@@ -51,60 +52,60 @@ class SplitLosses(NamedTuple):
     """Over a whole split at one noise level.
 
     Attributes:
-      samples: (N, L + 1) loss of every sequence at every layer.
+      samples: (N, L + 1) loss of every sample at every layer.
       dead: (L + 1,) share of units that are 0 for every token of every sample.
       spread: (L + 1,) standard deviation of the outputs over samples, averaged over tokens and units.
+      noisy: (N,) loss of every sample's input.
     """
 
     samples: np.ndarray
     dead: np.ndarray
     spread: np.ndarray
+    noisy: np.ndarray
 
 
-class VideoTask(DataTask[VideoConfig]):
-    """f_l is the mean over sequences and frames of 1/2 |x_t - Phi_l,t|^2, pixels in [0, 1].
+class VideoTask(DataTask[VideoRunConfig]):
+    """f_l is the mean over samples and tokens of 1/2 |x_t - Phi_l,t|^2, pixels in [0, 1].
 
-    Layer 0 is the noisy input itself: the tokens are patches and need no embedding.
+    Samples are sequences of one patch position, whose tokens are frames, or frames, whose tokens are patches. Layer 0
+    is what the model begins with: for the unrolled transformer the noisy input itself.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 4 and Appendix B.2.
     """
 
-    def __init__(self, config: VideoConfig, data: Any):
-        model, rank = config.model, config.model.rank
-        if rank is not None and not 1 <= rank <= data.token_dim:
-            raise UserError(f"--model.rank must be between 1 and the token width {data.token_dim}, got {rank}")
+    def __init__(self, config: VideoRunConfig, data: Any):
         super().__init__(config, data)
-        self.num_layers = model.num_layers
-        self._dtype = jnp.promote_types(model.dtype, jnp.float32)
+        self.num_layers = config.model.num_layers
+        self._dtype = jnp.promote_types(config.model.dtype, jnp.float32)
         self._variance = config.train_gamma * data.pixel_std
-        _check_reference(config, 0.5 * data.token_dim * self._variance)
-        self.model = UnrolledTransformer(
-            dim=data.token_dim,
-            num_layers=model.num_layers,
-            rank=rank,
-            dtype=jnp.dtype(model.dtype),
-            param_dtype=self._dtype,
-            remat=POLICIES[config.remat] or False,
-            unroll=config.unroll,
-            self_loops=model.self_loops,
-            V_init=dct(model.attention_scale),
-            W_init=scaled_identity(model.mixing),
-            U_init=scaled_identity(1.0 - model.mixing),
-        )
-        steps_an_epoch = max(data.num_sequences("train") // config.batch_size, 1)
-        turned = config.primal.basis == "cosine" and config.primal.name != "muon"  # whose steps are the same in either
-        bases = cosine_bases(data.token_dim) if turned else None
+        options = {"param_dtype": self._dtype, "remat": POLICIES[config.remat] or False, "unroll": config.unroll}
+        self.model = build_video_model(config.model, data.num_tokens, data.token_dim, **options)
+        if self.model.reads_input:
+            _check_reference(config, 0.5 * data.token_dim * self._variance)
+        side = getattr(data, "frame_side", FRAME_SIZE)
+        self.samples = samples_of(data, frames=self.model.of_frames, side=side)
+        count = self.samples.count("train")
+        turned = getattr(config.primal, "basis", "") == "cosine"
+        turned = turned and config.primal.name != "muon"  # whose steps are the same in either
         self.training = constrained_training(
-            config, num_layers=self.num_layers, steps_an_epoch=steps_an_epoch, bases=bases
+            config,
+            num_layers=self.num_layers,
+            steps_an_epoch=max(count // config.batch_size, 1),
+            bases=self.model.bases if turned else None,
         )
-        check_batch_size(config.batch_size, data.num_sequences("train"), "sequences")
+        check_batch_size(config.batch_size, count, "frames" if self.model.of_frames else "sequences")
         self._read, self._clean = on_batches(self._layers), on_batches(self._denoised)
 
     def init(self, key: jax.Array) -> Params:
-        """Parameters of the transformer."""
-        return dict(self.model.init(key, jnp.zeros((1, self.data.num_tokens, self.data.token_dim))))
+        """Parameters of the model."""
+        return self.model.init(key)
 
-    def draw(self, batch: UInt8[Array, "batch frames pixels"], key: jax.Array) -> Noisy:
+    def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[Any]:
+        """Samples of the train split."""
+        size, seed = self.config.batch_size, self.config.seed
+        return self.samples.batches("train", batch_size=size, seed=seed, start_step=start_step, rows=rows)
+
+    def draw(self, batch: UInt8[Array, "batch tokens pixels"], key: jax.Array) -> Noisy:
         """Noise of the strength of training."""
         clean = to_unit(batch, self._dtype)
         keys = None
@@ -116,12 +117,12 @@ class VideoTask(DataTask[VideoConfig]):
         self, params: Params, noisy: Clips, record: Callable[[Clips], Any], perturb: Perturbation | None = None
     ) -> Any:
         """``record(output)`` of layers 0..L, stacked on a leading axis."""
-        return self.model.apply(params, noisy, record=record, perturb=perturb)
+        return self.model.module.apply(params, noisy, record=record, perturb=perturb)
 
     def losses(self, params: Params, batch: Noisy, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
-        """Of every sequence at every layer."""
+        """Of every sample at every layer."""
         del probe
-        # Sequences are averaged after the layers: over many devices, in one reduction rather than one a layer.
+        # Samples are averaged after the layers: over many devices, in one reduction rather than one a layer.
         record = lambda y: _sample_losses(keep_rows(y), batch.clean)  # noqa: E731
         perturb = None
         if batch.keys is not None:
@@ -133,14 +134,17 @@ class VideoTask(DataTask[VideoConfig]):
     ) -> SplitLosses:
         """Losses and health of every layer on a split, with noise on layers and without layer ``lost``."""
         disturbed = (noise, lost) if noise > 0.0 or lost > 0 else ()
-        losses, deads, spreads = [], [], []
-        for batch, key in keyed_batches(self.data, split):
-            samples, dead, spread = self._read(params, batch, gamma * self.data.pixel_std, key, *disturbed)
+        losses, deads, spreads, inputs = [], [], [], []
+        for batch, key in keyed_batches(self.samples, split):
+            layers, noisy = self._read(params, batch, gamma * self.data.pixel_std, key, *disturbed)
+            samples, dead, spread = layers
             losses.append(samples.T)
+            inputs.append(noisy)
             deads.append(dead)
             spreads.append(spread)
         # A unit is dead if it is in every batch; the smallest share bounds that from above.
-        return SplitLosses(np.concatenate(losses), np.min(deads, axis=0), np.mean(spreads, axis=0))
+        spread = np.mean(spreads, axis=0)
+        return SplitLosses(np.concatenate(losses), np.min(deads, axis=0), spread, np.concatenate(inputs))
 
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
         """At the noise of training, on inputs and on layers."""
@@ -158,14 +162,16 @@ class VideoTask(DataTask[VideoConfig]):
         from .video_floors import floors  # scikit-image takes half a second to load, and a prediction does without
 
         config = self.config
-        by_gamma = {gamma: self.split_losses(params, "test", gamma).samples for gamma in config.noise_levels}
+        by_gamma = {gamma: self.split_losses(params, "test", gamma) for gamma in config.noise_levels}
         validation = {gamma: self.split_losses(params, "validation", gamma).samples for gamma in config.noise_levels}
-        at_training = by_gamma[float(config.train_gamma)]
+        at_training = by_gamma[float(config.train_gamma)].samples
         if config.layer_noise > 0.0:
             at_training = self.split_losses(params, "test", config.train_gamma, noise=config.layer_noise).samples
 
         def losses(params: Params, noisy: Clips, clean: Clips) -> Array:
-            return self.outputs(params, noisy, lambda y: _sample_losses(y, clean))
+            noisy, clean = self.samples.of_windows(noisy), self.samples.of_windows(clean)
+            outputs = self.outputs(params, noisy, lambda y: _sample_losses(y, clean))
+            return jnp.stack([_sample_losses(noisy, clean), outputs[-1]])
 
         def disturbed(noise: float, lost: int) -> float:
             found = self.split_losses(params, "test", config.train_gamma, noise=noise, lost=lost)
@@ -178,8 +184,8 @@ class VideoTask(DataTask[VideoConfig]):
             "num_layers": self.num_layers,
             "seed": config.seed,
             "num_sequences": len(at_training),
-            "rmse": {str(gamma): self._rmse(losses[:, -1]) for gamma, losses in by_gamma.items()},
-            "noisy_rmse": {str(gamma): self._rmse(losses[:, 0]) for gamma, losses in by_gamma.items()},
+            "rmse": {str(gamma): self._rmse(found.samples[:, -1]) for gamma, found in by_gamma.items()},
+            "noisy_rmse": {str(gamma): self._rmse(found.noisy) for gamma, found in by_gamma.items()},
             "validation_rmse": {str(gamma): self._rmse(losses[:, -1]) for gamma, losses in validation.items()},
             **disturbed_figures(config, self.num_layers, "rmse", disturbed),
             **video_disturbances(config, self.data, losses, self._rmse, params),
@@ -215,9 +221,10 @@ class VideoTask(DataTask[VideoConfig]):
         padded = np.concatenate([frames, np.repeat(frames[-1:], -len(frames) % length, axis=0)])
         found, key = [], jax.random.key(seed)
         for place in range(0, len(padded), length):
-            patches = patch_sequences(padded[place : place + length], side=side)
-            clean = self._clean(params, patches, gamma * self.data.pixel_std, jax.random.fold_in(key, place))
-            pixels = np.clip(np.round(255.0 * np.asarray(clean, np.float32)), 0, 255).astype(np.uint8)
+            samples = self.samples.of_windows(patch_sequences(padded[place : place + length], side=side))
+            clean = self._clean(params, samples, gamma * self.data.pixel_std, jax.random.fold_in(key, place))
+            patches = self.samples.to_windows(np.asarray(clean, np.float32))
+            pixels = np.clip(np.round(255.0 * patches), 0, 255).astype(np.uint8)
             found.append(frames_from(pixels, frames.shape[1:], side=side))
         whole = np.concatenate(found)[: len(frames)]
         return whole[0] if still else whole
@@ -233,9 +240,10 @@ class VideoTask(DataTask[VideoConfig]):
 
     def _layers(
         self, params: Params, batch: Array, variance: Array, key: jax.Array, noise: Any = None, lost: Any = None
-    ) -> tuple[Array, Array, Array]:
-        """Losses, dead share and spread of every layer, of which one may be lost, or all may be noisy."""
+    ) -> tuple[tuple[Array, Array, Array], Array]:
+        """Losses, dead share and spread of every layer, of which one may be lost, or all may be noisy; the input's loss."""
         clean = to_unit(batch)
+        noisy = add_noise(clean, variance, key)
         perturb = None
         if noise is not None:
             perturb = in_turn(lost_layer(lost), layer_noise(jax.random.fold_in(key, 1), noise))
@@ -244,7 +252,7 @@ class VideoTask(DataTask[VideoConfig]):
             dead = jnp.mean(jnp.all(y == 0.0, axis=(0, 1)), dtype=jnp.float32)
             return _sample_losses(y, clean), dead, jnp.mean(jnp.std(y, axis=0))
 
-        return self.outputs(params, add_noise(clean, variance, key), record, perturb)
+        return self.outputs(params, noisy, record, perturb), _sample_losses(noisy, clean)
 
     def _denoised(self, params: Params, batch: Array, variance: Array, key: jax.Array) -> Clips:
         """The last layer's output."""
@@ -256,12 +264,12 @@ class VideoTask(DataTask[VideoConfig]):
         return float(255.0 * np.sqrt(2.0 * np.mean(losses, dtype=np.float64) / self.data.token_dim))
 
 
-def open_video(config: VideoConfig, log: Log) -> VideoTask:
+def open_video(config: VideoRunConfig, log: Log) -> VideoTask:
     """The task on the data of its configuration."""
     return VideoTask(config, load(config.data, log=log))
 
 
-def video_of(config: VideoConfig, facts: Row) -> VideoTask:
+def video_of(config: VideoRunConfig, facts: Row) -> VideoTask:
     """The task that `VideoTask.facts` describes, without its data."""
     return VideoTask(config, VideoFacts(**facts))
 
@@ -270,7 +278,7 @@ def _sample_losses(y: Clips, clean: Clips) -> Float[Array, "batch"]:
     return 0.5 * jnp.mean(jnp.sum((y - clean) ** 2, axis=-1), axis=-1)
 
 
-def _check_reference(config: VideoConfig, input_loss: float) -> None:
+def _check_reference(config: VideoRunConfig, input_loss: float) -> None:
     reference = config.constraints.reference
     if config.enforces and reference is not None and reference < input_loss:
         raise UserError(

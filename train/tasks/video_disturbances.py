@@ -13,7 +13,7 @@ from jaxtyping import Array
 from unroll_jax.disturbances import dropped
 
 from ..config.disturbances import Disturbance
-from ..config.video import VideoConfig
+from ..config.video import VideoRunConfig
 from ..data.video import frames_from, patch_sequences
 from ..task import Params, Row
 from .common import NOISE_SEED, on_batches
@@ -23,7 +23,7 @@ from .video_noise import BATCH_SIZE, to_unit
 Losses = Callable[[Params, Array, Array], Array]
 
 
-def video_disturbances(config: VideoConfig, data: Any, losses: Losses, rmse: Any, params: Params) -> Row:
+def video_disturbances(config: VideoRunConfig, data: Any, losses: Losses, rmse: Any, params: Params) -> Row:
     """RMSE on the test split by disturbance, of the last layer and of the input, at the noise of training.
 
     A lost frame shows the last one that arrived, as decoders do.
@@ -31,7 +31,7 @@ def video_disturbances(config: VideoConfig, data: Any, losses: Losses, rmse: Any
     Args:
       config: with the disturbances.
       data: a `train.data.video.VideoData`.
-      losses: ``(params, noisy, clean) -> (L + 1, sequences)``, of sequences of patches in [0, 1].
+      losses: ``(params, noisy, clean) -> (2, samples)``, of the input and of the last layer, from sequences in [0, 1].
       rmse: of losses of one layer.
       params: of the model.
     """
