@@ -36,6 +36,10 @@ class Stripes:
     def num_examples(self, split: str) -> int:
         return len(self.splits[split].images)
 
+    def read(self, split: str, numbers: np.ndarray) -> Any:
+        whole = self.splits[split]
+        return type(whole)(*(part[numbers] for part in whole))
+
     def batches(
         self, split: str, *, batch_size: int, seed: int, start_step: int = 0, rows: np.ndarray | None = None
     ) -> Iterator[Any]:

@@ -119,7 +119,7 @@ class ImageTaskConfig(SupervisedConfig):
     attack_steps: int = 20
     """Gradient steps of the attack."""
     attack_examples: int = 1000
-    """How many examples of the test split are attacked, the first ones."""
+    """How many examples of the test split are attacked, evenly spread over it."""
     data: ImageConfig = dataclasses.field(default_factory=ImageConfig)
 
     def check(self) -> None:

@@ -131,16 +131,18 @@ def _keys(batch: Batch) -> Array:
 
 
 def _batches(config: SupervisedConfig, data: Any, most: int = MANY) -> Iterator[tuple[Batch, int]]:
-    """Batches of the first examples, and how many of each are theirs: all are of one size, so that one compiles."""
-    begun, size = 0, config.batch_size
-    for batch in data.examples("test", batch_size=size):
-        count = min(len(batch.images), most - begun)
-        parts = (batch.images[:count], batch.labels[:count], np.arange(begun, begun + count, dtype=np.int32))
+    """Batches of examples evenly spread over the split, whose classes may follow each other, and how many are theirs.
+
+    All are of one size, so that one compiles.
+    """
+    total, size = data.num_examples("test"), config.batch_size
+    chosen = np.arange(min(most, total)) * total // min(most, total)
+    for begun in range(0, len(chosen), size):
+        numbers = chosen[begun : begun + size]
+        batch = data.read("test", numbers)
+        parts = (batch.images, batch.labels, numbers.astype(np.int32))
         filled = [np.resize(np.asarray(part), (size, *np.shape(part)[1:])) for part in parts]
-        yield (filled[0], filled[1], filled[2]), count
-        begun += count
-        if begun >= most:
-            return
+        yield (filled[0], filled[1], filled[2]), len(numbers)
 
 
 def _mean(parts: Iterator[np.ndarray]) -> float:

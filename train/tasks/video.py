@@ -241,7 +241,7 @@ class VideoTask(DataTask[VideoRunConfig]):
     def _layers(
         self, params: Params, batch: Array, variance: Array, key: jax.Array, noise: Any = None, lost: Any = None
     ) -> tuple[tuple[Array, Array, Array], Array]:
-        """Losses, dead share and spread of every layer, of which one may be lost, or all may be noisy; the input's loss."""
+        """Losses, dead share and spread of all layers, one of them lost or all noisy; and the loss of the input."""
         clean = to_unit(batch)
         noisy = add_noise(clean, variance, key)
         perturb = None
