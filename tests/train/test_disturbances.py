@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import ndimage
@@ -95,7 +96,9 @@ def test_an_evaluation_has_the_rmse_of_the_last_layer_and_of_the_input():
     rmse = lambda frames: 255.0 * np.sqrt(np.mean((frames - FRAMES_OF.frames) ** 2))  # noqa: E731
     assert found["input_disturbed_rmse"]["blur=1.3"] == pytest.approx(rmse(blurred), rel=1e-4)
     noisy = np.concatenate([patch_sequences(window, side=PATCH) for window in blurred]).astype(np.float32)
-    output = np.asarray(task.outputs(params, noisy, lambda y: y)[-1]).reshape(WINDOWS, -1, FRAMES, PATCH**2)
+    output = np.asarray(task.outputs(params, jnp.asarray(noisy), lambda y: y)[-1]).reshape(
+        WINDOWS, -1, FRAMES, PATCH**2
+    )
     frames = np.stack([frames_from(window, (SIDE, SIDE), side=PATCH) for window in output])
     assert found["disturbed_rmse"]["blur=1.3"] == pytest.approx(rmse(frames), rel=1e-4)
 
