@@ -30,7 +30,7 @@ def test_photos_take_no_root():
 
 
 def test_an_unknown_source_is_an_error_that_lists_the_known_ones():
-    with pytest.raises(UserError, match=r"data.source=radio is unknown; choose one of photos, frames, file"):
+    with pytest.raises(UserError, match=r"data.source=radio is unknown; choose one of photos, video, frames, file"):
         resolve_source(SOURCES, DataConfig(source="radio"))  # pyright: ignore (what an edited config file may hold)
 
 

@@ -22,9 +22,16 @@ FAULTS: list[Fault] = [
     Fault(
         "masks of anomalies are clips",
         "train/data/clips.py",
-        "any(MASKS.fullmatch(part) for part in folder.parts)",
+        "any(MASKS.fullmatch(part) for part in (*path.parent.parts, path.stem))",
         "any(MASKS.fullmatch(part) for part in ())",
         "tests/data/test_clips.py tests/data/test_frames.py",
+    ),
+    Fault(
+        "a clip that is there as frames and as a video trains and validates",
+        "train/data/footage.py",
+        "or (stated_split(name, root=root), name.stem) in both",
+        "or False",
+        "tests/data/test_footage.py",
     ),
     Fault(
         "frames of one grey level are prepared",

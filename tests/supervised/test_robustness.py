@@ -9,11 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import ndimage
 
-from tests.supervised.conftest import traced
+from tests.supervised.conftest import Fields, Stripes, traced
 from tests.supervised.test_runs import small
 from train.config.errors import UserError
 from train.config.networks import is_certifiable
+from train.data.pictures import NOT_COUNTED, PictureBatch
 from train.main import evaluate_again
 from train.main import report as write_report
 from train.tasks.attacks import attack
@@ -190,14 +192,16 @@ def test_a_run_is_evaluated_and_reported_with_disturbed_pixels(start, stripes, t
     read = lambda: json.loads((folder / "evaluation.json").read_text())  # noqa: E731
     assert list(read()["noise_accuracy"]) == ["0.2"]
     assert "attack_accuracy" not in read()
-    evaluate_again([str(folder), "--test-attacks", "0.3", "0.1", "--attack-steps", "3"])
+    words = ["--test-disturbances", "blur=0.7"]
+    evaluate_again([str(folder), "--test-attacks", "0.3", "0.1", "--attack-steps", "3", *words])
     found = read()
     assert list(found["attack_accuracy"]) == list(found["certified_accuracy"]) == ["0.1", "0.3"]
     assert list(found["noise_accuracy"]) == ["0.2"]
     start(small("image-dnn"), "image-dnn", "plain")
     write_report([str(folder), str(tmp_path / "plain"), "--out", str(tmp_path / "report")])
     printed, page = capsys.readouterr().out, (tmp_path / "report" / "index.html").read_text()
-    for words in ("Test split with disturbed pixels", "noise 0.2", "attack 0.3", "certified 0.1"):
+    assert list(found["disturbed_accuracy"]) == ["blur=0.7"]
+    for words in ("Test split with disturbed pixels", "blur=0.7", "noise 0.2", "attack 0.3", "certified 0.1"):
         assert words in printed
         assert words in page
 
@@ -228,3 +232,38 @@ def test_scenes_have_no_such_options(start, tmp_path):
 def test_a_bad_option_is_one_line(options, words):
     with pytest.raises(UserError, match=words):
         dataclasses.replace(small("image-dnn"), **options).check()
+
+
+def brightness(params, pixels):
+    """Logits of images, or of their pixels: class 1 where a pixel, or the first of an image, is above a half."""
+    bright = pixels[..., 0] - 0.5
+    return jnp.stack([jnp.zeros_like(bright), bright], axis=-1)
+
+
+def test_scenes_under_a_blur_have_the_scores_that_scipy_s_blur_has():
+    config = dataclasses.replace(small("segment-fcn", epochs=2), test_disturbances=("blur=1.5",))
+    config.check()
+    data = Fields()
+    found = robustness(config, data, brightness, {"none": jnp.zeros(1)})
+    images, labels = data.splits["test"]
+    blurred = ndimage.gaussian_filter(images / 255.0, (0.0, 1.5, 1.5, 0.0))
+    predicted, counts = blurred[..., 0] > 0.5, labels != NOT_COUNTED
+    overlaps = [
+        np.sum((predicted == one) & (labels == one)) / np.sum(counts & ((predicted == one) | (labels == one)))
+        for one in (0, 1)
+    ]
+    assert found == {"disturbed_intersection_over_union": {"blur=1.5": pytest.approx(np.mean(overlaps))}}
+
+
+def test_images_under_salt_and_pepper_have_answers_of_the_share_that_is_replaced():
+    """All are grey and of class 0; white first pixels, half of what is replaced, make class 1 of them."""
+    data = Stripes()
+    data.splits["test"] = PictureBatch(np.full((2000, 4, 4, 1), 100, np.uint8), np.zeros(2000, np.int32))
+    logits = lambda params, pixels: brightness(params, pixels)[:, 0, 0]  # noqa: E731
+    shares = []
+    for size in (300, 1000):  # the first leaves a rest
+        config = dataclasses.replace(small("image-dnn"), batch_size=size, test_disturbances=("salt-and-pepper=0.4",))
+        found = robustness(config, data, logits, {"none": jnp.zeros(1)})
+        shares.append(found["disturbed_accuracy"]["salt-and-pepper=0.4"])
+    assert shares[0] == shares[1]
+    assert shares[0] == pytest.approx(0.8, abs=5 * math.sqrt(0.16 / 2000))

@@ -64,7 +64,7 @@ def refused(capsys):
         (["evaluate", "nowhere"], ["nowhere is no run folder"]),
         (["report"], ["at least one run folder"]),
         (["report", "nowhere"], ["nowhere is no run folder"]),
-        (["prepare"], ["Missing", "photos,frames,file"]),
+        (["prepare"], ["Missing", "photos,video,frames,file"]),
         (["prepare", "dvd"], ["'dvd'", "photos"]),
         (["prepare", "frames"], ["prepare frames needs --from"]),
         (["prepare", "frames", "--from", "nowhere"], ["nowhere does not exist"]),

@@ -6,11 +6,12 @@ import shutil
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import ndimage
 
-from tests.train.conftest import Clips
+from tests.train.conftest import Clips, clips_in_memory
 from train.config.disturbances import Disturbance, disturbances
 from train.config.errors import UserError
 from train.config.video import ModelConfig, VideoConfig
@@ -95,7 +96,9 @@ def test_an_evaluation_has_the_rmse_of_the_last_layer_and_of_the_input():
     rmse = lambda frames: 255.0 * np.sqrt(np.mean((frames - FRAMES_OF.frames) ** 2))  # noqa: E731
     assert found["input_disturbed_rmse"]["blur=1.3"] == pytest.approx(rmse(blurred), rel=1e-4)
     noisy = np.concatenate([patch_sequences(window, side=PATCH) for window in blurred]).astype(np.float32)
-    output = np.asarray(task.outputs(params, noisy, lambda y: y)[-1]).reshape(WINDOWS, -1, FRAMES, PATCH**2)
+    output = np.asarray(task.outputs(params, jnp.asarray(noisy), lambda y: y)[-1]).reshape(
+        WINDOWS, -1, FRAMES, PATCH**2
+    )
     frames = np.stack([frames_from(window, (SIDE, SIDE), side=PATCH) for window in output])
     assert found["disturbed_rmse"]["blur=1.3"] == pytest.approx(rmse(frames), rel=1e-4)
 
@@ -106,10 +109,10 @@ def test_figures_do_not_depend_on_how_many_windows_are_read_at_once(monkeypatch)
     np.testing.assert_allclose(seen(Disturbance("dropped", 0.4), gamma=0.1), whole, atol=1e-6)
 
 
-def test_a_run_is_evaluated_again_and_reported_with_disturbances(both, in_memory, tmp_path, monkeypatch, capsys):
+def test_a_run_is_evaluated_again_and_reported_with_disturbances(both, tmp_path, capsys):
     folder = shutil.copytree(both / "erm", tmp_path / "run")
-    evaluate_again([str(folder), "--test-disturbances", "salt-and-pepper=0.1", "blur=0.5"])
-    monkeypatch.undo()
+    with clips_in_memory():
+        evaluate_again([str(folder), "--test-disturbances", "salt-and-pepper=0.1", "blur=0.5"])
     write_report([str(folder), "--out", str(tmp_path / "report")])
     printed, page = capsys.readouterr().out, (tmp_path / "report" / "index.html").read_text()
     for words in ("disturbed layers or inputs", "salt-and-pepper=0.1", "blur=0.5", "input"):

@@ -48,7 +48,7 @@ def test_help_says_that_a_folder_may_stand_for_an_experiment_and_how_every_optio
 def test_help_breaks_no_sentence_where_the_source_does(every, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "900")
     assert main(["run", "video-ut", every]) == 0
-    assert "tar archive of frames, in folders of splits as published" in capsys.readouterr().out
+    assert "tar archive or video file, in folders of splits as published" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["run", "plan", "search"])

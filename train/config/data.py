@@ -5,7 +5,7 @@ from typing import Literal
 
 from .basic import Basic
 
-VideoSource = Literal["photos", "frames", "file"]
+VideoSource = Literal["photos", "video", "frames", "file"]
 ImageSource = Literal["digits", "cifar10", "image_folder"]
 SceneSource = Literal["shapes", "camvid", "cityscapes"]
 TextSource = Literal["verdicts", "imdb", "sst2", "mnli", "table"]
@@ -16,9 +16,9 @@ class DataConfig:
     """Which data to train and test on, and where they are kept once prepared."""
 
     source: Basic[VideoSource] = "photos"
-    """photos: clips filmed over two photographs, no files needed. frames: a folder tree or tar archive of frames, in
-    folders of splits as published (UCSD, Avenue, ShanghaiTech), one folder a clip, or one clip. file: one video file
-    (AVI, MP4), or a folder with one a clip."""
+    """photos: clips filmed over two photographs, no files needed. video: any folder tree, tar archive or video file, in
+    folders of splits as published (UCSD, Avenue, ShanghaiTech), a folder of frames or a video file a clip, or one clip.
+    frames: a folder tree or tar archive of frames alone. file: one video file (AVI, MP4), or a folder of them alone."""
     root: Basic[str | None] = None
     """Where the original frames or videos are; photos need none."""
     prepared: str | None = None

@@ -109,15 +109,15 @@ def frame_clips(root: Path, log: Log) -> Iterator[Splits]:
     """Opens the clips below a root; they can be read while the context lasts."""
     with open_image_files(root, what="frames") as files:
         folders = clip_folders(files, root=root, log=log)
-        for name, frames in folders.items():
-            if len(frames) < NUM_FRAMES:
-                raise UserError(
-                    f"data.root={root}: clip '{name}' has {len(frames)} frames, fewer than the {NUM_FRAMES} of a "
-                    "sequence; give it more frames or take it away"
-                )
-        folders = _cut(folders, root)
+        check_lengths(folders, root)
+        if one := clip_to_cut(list(folders), root=root):
+            name, num_splits = one
+            frames = folders.pop(name)
+            parts = stretches(name, len(frames), num_splits=num_splits, root=root)
+            folders = {part: frames[start : start + NUM_FRAMES] for part, start in parts.items()} | folders
         names = split_clips(list(folders), root=root, log=log)
-        yield numbered({split: [(str(name), _read(folders[name], root)) for name in names[split]] for split in SPLITS})
+        clips = {name: read_frames(files, root) for name, files in folders.items()}
+        yield numbered({split: [(str(name), clips[name]) for name in names[split]] for split in SPLITS})
 
 
 def clip_folders(files: list[OriginalFile], *, root: Path, log: Log = print) -> Folders:
@@ -143,6 +143,64 @@ def clip_folders(files: list[OriginalFile], *, root: Path, log: Log = print) -> 
         folder: sorted(folders[folder], key=lambda file: natural(file.path))
         for folder in sorted(folders.keys() - passed_over, key=natural)
     }
+
+
+def check_lengths(folders: Folders, root: Path) -> None:
+    """Refuses a clip that is shorter than a sequence."""
+    for name, frames in folders.items():
+        if len(frames) < NUM_FRAMES:
+            raise UserError(
+                f"data.root={root}: clip '{name}' has {len(frames)} frames, fewer than the {NUM_FRAMES} of a "
+                "sequence; give it more frames or take it away"
+            )
+
+
+def clip_to_cut(names: Sequence[PurePosixPath], *, root: Path) -> tuple[PurePosixPath, int] | None:
+    """The only clip, or the only one to train on, and of how many splits it is; None where there are others for them.
+
+    It has to be cut where validation or test would have to come from it too.
+    """
+    stated = {name: stated_split(name, root=root) for name in names}
+    splits = list(stated.values())
+    if splits == [None]:
+        return names[0], len(SPLITS)
+    if splits.count("train") == 1 and "test" in splits and "validation" not in splits:
+        return next(name for name in names if stated[name] == "train"), 2
+    return None
+
+
+def stretches(name: PurePosixPath, count: int, *, num_splits: int, root: Path) -> dict[PurePosixPath, int]:
+    """A clip of ``count`` frames as consecutive clips of 20: their names, and the first frame of each.
+
+    What follows the last of these is dropped.
+    """
+    if count < num_splits * NUM_FRAMES:
+        raise UserError(
+            f"data.root={root}: clip '{name}' serves {num_splits} splits, as there is no other for them, and has "
+            f"{count} frames; give {num_splits * NUM_FRAMES}, or more clips"
+        )
+    starts = range(0, count - NUM_FRAMES + 1, NUM_FRAMES)
+    return {name / f"frames {start} to {start + NUM_FRAMES - 1}": start for start in starts}
+
+
+def read_frames(files: list[OriginalFile], root: Path) -> Iterator[np.ndarray]:
+    """Reads a clip's frames from the first to the last, and checks that they have one size."""
+    sizes: dict[tuple[int, int], PurePosixPath] = {}
+    frames = decode_in_order(files, lambda _, picture: (standard_frame(picture), picture.size), root=root, what="frame")
+    for file, (frame, size) in zip(files, frames, strict=True):
+        sizes.setdefault(size, file.path)
+        if len(sizes) > 1:
+            (one, first), (other, second) = sizes.items()
+            raise UserError(
+                f"data.root={root}: frames of one clip differ in size: '{first}' is {one[0]}x{one[1]}, "
+                f"'{second}' is {other[0]}x{other[1]}; bring them to one size"
+            )
+        yield frame
+
+
+def holds_masks(path: PurePosixPath) -> bool:
+    """Whether a name on the way to a folder or file says that it holds masks of anomalies."""
+    return any(MASKS.fullmatch(part) for part in (*path.parent.parts, path.stem))
 
 
 def _dealt(names: list[PurePosixPath], root: Path) -> dict[str, list[PurePosixPath]]:
@@ -183,46 +241,7 @@ def _refuse_look_alikes(names: Sequence[PurePosixPath], root: Path, *, unless_al
 
 
 def _is_no_clip(folder: PurePosixPath, folders: Folders) -> bool:
-    return any(MASKS.fullmatch(part) for part in folder.parts) or any(above in folders for above in folder.parents)
-
-
-def _cut(folders: Folders, root: Path) -> Folders:
-    """Cuts the only clip, or the only one to train on, where validation or test would have to come from it too."""
-    stated = {name: stated_split(name, root=root) for name in folders}
-    splits = list(stated.values())
-    if splits == [None]:
-        return _in_parts(folders, next(iter(folders)), root, num_splits=len(SPLITS))
-    if splits.count("train") == 1 and "test" in splits and "validation" not in splits:
-        return _in_parts(folders, next(name for name in stated if stated[name] == "train"), root, num_splits=2)
-    return folders
-
-
-def _in_parts(folders: Folders, name: PurePosixPath, root: Path, *, num_splits: int) -> Folders:
-    """The clips, one of them as consecutive clips of 20 frames; what follows the last of these is dropped."""
-    frames = folders[name]
-    if len(frames) < num_splits * NUM_FRAMES:
-        raise UserError(
-            f"data.root={root}: clip '{name}' serves {num_splits} splits, as there is no other for them, and has "
-            f"{len(frames)} frames; give {num_splits * NUM_FRAMES}, or more clips"
-        )
-    starts = range(0, len(frames) - NUM_FRAMES + 1, NUM_FRAMES)
-    parts = {name / f"frames {at} to {at + NUM_FRAMES - 1}": frames[at : at + NUM_FRAMES] for at in starts}
-    return parts | {other: files for other, files in folders.items() if other != name}
-
-
-def _read(files: list[OriginalFile], root: Path) -> Iterator[np.ndarray]:
-    """Reads a clip's frames from the first to the last, and checks that they have one size."""
-    sizes: dict[tuple[int, int], PurePosixPath] = {}
-    frames = decode_in_order(files, lambda _, picture: (standard_frame(picture), picture.size), root=root, what="frame")
-    for file, (frame, size) in zip(files, frames, strict=True):
-        sizes.setdefault(size, file.path)
-        if len(sizes) > 1:
-            (one, first), (other, second) = sizes.items()
-            raise UserError(
-                f"data.root={root}: frames of one clip differ in size: '{first}' is {one[0]}x{one[1]}, "
-                f"'{second}' is {other[0]}x{other[1]}; bring them to one size"
-            )
-        yield frame
+    return holds_masks(folder) or any(above in folders for above in folder.parents)
 
 
 fingerprint_frames = functools.partial(fingerprint_images, what="frames", layout=LAYOUT)

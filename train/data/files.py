@@ -7,7 +7,9 @@ import io
 import lzma
 import os
 import re
+import shutil
 import tarfile
+import tempfile
 import urllib.error
 import urllib.request
 import zlib
@@ -31,11 +33,15 @@ RETRIES = 2  # of a server that was reached; TFDS's own 10 take minutes
 
 
 class OriginalFile(NamedTuple):
-    """A file below a root, its place in the order that reads fastest (0 where any does), and its contents."""
+    """A file below a root, its place in the order that reads fastest (0 where any does), and its contents.
+
+    ``local`` is where it lies by itself, of a member of an archive for as long as a context lasts.
+    """
 
     path: PurePosixPath
     place: int
     read: Callable[[], bytes]
+    local: Callable[[], contextlib.AbstractContextManager[Path]] | None = None
 
 
 class Download(NamedTuple):
@@ -127,7 +133,12 @@ def open_tar(root: Path, wanted: Callable[[PurePosixPath], bool]) -> Iterator[li
         # Going back in a compressed archive means decompressing it again from its start.
         compressed = not isinstance(archive.fileobj, io.BufferedReader)
         yield [
-            OriginalFile(path, member.offset if compressed else 0, functools.partial(_read, archive, member, root))
+            OriginalFile(
+                path,
+                member.offset if compressed else 0,
+                functools.partial(_read, archive, member, root),
+                functools.partial(_unpacked, archive, member, root),
+            )
             for path, member in members.items()
             if wanted(path) and _is_safe(member, root)
         ]
@@ -204,6 +215,20 @@ def _read(archive: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> byte
     if len(content) != member.size:
         raise _damaged(root, f"member {member.name!r} is not a whole plain file")
     return content
+
+
+@contextlib.contextmanager
+def _unpacked(archive: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> Iterator[Path]:
+    """A file with the contents of a member, copied piece by piece, which goes with the context."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, PurePosixPath(member.name).name)
+        require_room(path.parent, member.size, f"{member.name} of {root}")
+        try:
+            with path.open("wb") as file, archive.extractfile(member) or io.BytesIO() as content:
+                shutil.copyfileobj(content, file)
+        except ARCHIVE_ERRORS as error:
+            raise _damaged(root, error) from error
+        yield path
 
 
 def _damaged(root: Path, error: Exception | str) -> UserError:

@@ -108,9 +108,9 @@ def fingerprint_images(root: Path, *, what: str, layout: str) -> str:
 def open_image_files(root: Path, *, what: str) -> Iterator[list[OriginalFile]]:
     """Lists the image files of a folder or a tar archive, in no order; they can be read while the context lasts."""
     if root.is_dir():
-        yield [OriginalFile(_below(root, path), 0, path.read_bytes) for path in _image_paths(root, what)]
+        yield [OriginalFile(below(root, path), 0, path.read_bytes) for path in _image_paths(root, what)]
         return
-    with open_tar(root, _is_image) as files:
+    with open_tar(root, is_image) as files:
         yield _some(files, root, what)
 
 
@@ -118,6 +118,17 @@ def check_one_data_set(tops: Collection[str], root: Path) -> None:
     """Refuses images whose layout begins in more than one folder below the root."""
     if len(tops) > 1:
         raise UserError(f"data.root={root} holds several data sets ({', '.join(sorted(tops))}); give one of them")
+
+
+def below(root: Path, path: Path) -> PurePosixPath:
+    """A path as it is below the root."""
+    return PurePosixPath(path.relative_to(root).as_posix())
+
+
+def is_image(path: PurePosixPath, suffixes: Collection[str] = IMAGE_SUFFIXES) -> bool:
+    """Whether a name is an image's; hidden files and the shadow files of macOS archives are not."""
+    hidden = any((part.startswith(".") and part != "..") or part == "__MACOSX" for part in path.parts)
+    return path.suffix.lower() in suffixes and not hidden
 
 
 def decode_in_order(
@@ -218,17 +229,7 @@ def _image_paths(root: Path, what: str) -> list[Path]:
     paths = files_below(root)
     if not paths:
         raise UserError(f"data.root={root} is empty; give the folder or tar archive that holds the {what}")
-    return _some([path for path in paths if _is_image(_below(root, path))], root, what)
-
-
-def _below(root: Path, path: Path) -> PurePosixPath:
-    return PurePosixPath(path.relative_to(root).as_posix())
-
-
-def _is_image(path: PurePosixPath) -> bool:
-    """Whether a name is an image's; hidden files and the shadow files of macOS archives are not."""
-    hidden = any((part.startswith(".") and part != "..") or part == "__MACOSX" for part in path.parts)
-    return path.suffix.lower() in IMAGE_SUFFIXES and not hidden
+    return _some([path for path in paths if is_image(below(root, path))], root, what)
 
 
 def _some(images: list[T], root: Path, what: str) -> list[T]:

@@ -9,7 +9,7 @@ import tensorflow_datasets as tfds
 
 from ..config.data import DataConfig
 from ..config.errors import UserError
-from . import generated, video_file
+from . import footage, generated, video_file
 from .clips import FRAME_SIZE, FRAMES, NUM_FRAMES, ClipSet, Splits
 from .files import Log
 from .pictures import CHANNELS, IMAGE_SUFFIXES, moments, picture_of, pixels_of
@@ -17,7 +17,12 @@ from .prepare import Kind, Originals, Record, Source, origin, prepare_from, tell
 from .reader import Dataset, Records, open_prepared
 from .splits import SPLITS
 
-SOURCES: dict[str, Source[Splits]] = {"photos": generated.PHOTOS, "frames": FRAMES, "file": video_file.SOURCE}
+SOURCES: dict[str, Source[Splits]] = {
+    "photos": generated.PHOTOS,
+    "video": footage.SOURCE,
+    "frames": FRAMES,
+    "file": video_file.SOURCE,
+}
 VIDEO = Kind("video", "1.1.0")
 PATCH_SIZE = 16  # side of a patch, in pixels
 SHOWN = 3  # clips of a split that the log names

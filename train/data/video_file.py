@@ -3,7 +3,7 @@
 import contextlib
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
@@ -54,10 +54,11 @@ def video_clips(root: Path, log: Log) -> Iterator[Splits]:
     if len(videos) > 1:
         paths = sorted((PurePosixPath(video.relative_to(root).as_posix()) for video in videos), key=natural)
         names = split_clips(paths, root=root, log=log)
-        yield numbered({split: [(str(name), _whole(name, root, log)) for name in names[split]] for split in SPLITS})
+        clips = {name: whole_video(root / name, f"data.root={root}: video '{name}'", log) for name in paths}
+        yield numbered({split: [(str(name), clips[name]) for name in names[split]] for split in SPLITS})
         return
     with tempfile.TemporaryFile() as spool:
-        count = _decode_into(spool, videos[0], log)
+        count = decode_into(spool, grey_frames(videos[0], where=f"data.root={videos[0]}", log=log), log)
         if count < NUM_FRAMES * len(SPLITS):
             raise UserError(
                 f"data.root={videos[0]} has {count} frames; a sequence needs {NUM_FRAMES} and the splits at least "
@@ -69,7 +70,9 @@ def video_clips(root: Path, log: Log) -> Iterator[Splits]:
         name = f"{videos[0].name}, frames"
         yield numbered(
             {
-                split: [(f"{name} {start} to {start + NUM_FRAMES - 1}", _part(spool, start)) for start in parts[split]]
+                split: [
+                    (f"{name} {start} to {start + NUM_FRAMES - 1}", part_of(spool, start)) for start in parts[split]
+                ]
                 for split in SPLITS
             }
         )
@@ -106,6 +109,34 @@ def grey_frames(path: Path, *, where: str, log: Log) -> Iterator[np.ndarray]:
         log(f"  {path.name}: {damaged} of {count} frames are damaged, and used as they decode")
 
 
+def whole_video(path: Path, where: str, log: Log) -> Iterator[np.ndarray]:
+    """The frames of a video that is a clip by itself; one that is too short is refused when its end is reached."""
+    count = 0
+    for frame in grey_frames(path, where=where, log=log):
+        count += 1
+        yield frame
+    if count < NUM_FRAMES:
+        raise UserError(
+            f"{where} has {count} frames, fewer than the {NUM_FRAMES} of a sequence; give a longer one or take it away"
+        )
+
+
+def decode_into(spool: IO[bytes], frames: Iterable[np.ndarray], log: Log) -> int:
+    """Writes every frame, and returns how many there are."""
+    count = 0
+    for count, frame in enumerate(frames, start=1):
+        spool.write(frame.tobytes())
+        if count % FRAMES_BETWEEN_LINES == 0:
+            log(f"  {count} frames decoded")
+    return count
+
+
+def part_of(spool: IO[bytes], start: int) -> Iterator[np.ndarray]:
+    """The 20 frames from one on, of those that `decode_into` wrote."""
+    spool.seek(start * FRAME_SIZE**2)
+    yield from np.frombuffer(spool.read(math.prod(SHAPE)), np.uint8).reshape(SHAPE)
+
+
 def _videos(root: Path) -> list[Path]:
     """The video file, or those below a folder."""
     if not root.is_dir():
@@ -117,32 +148,6 @@ def _videos(root: Path) -> list[Path]:
         f"data.root={root} is a folder without videos ({', '.join(SUFFIXES)}); give a video file, or use "
         "data.source=frames for a folder of frames"
     )
-
-
-def _whole(name: PurePosixPath, root: Path, log: Log) -> Iterator[np.ndarray]:
-    where, count = f"data.root={root}: video '{name}'", 0
-    for frame in grey_frames(root / name, where=where, log=log):
-        count += 1
-        yield frame
-    if count < NUM_FRAMES:
-        raise UserError(
-            f"{where} has {count} frames, fewer than the {NUM_FRAMES} of a sequence; give a longer one or take it away"
-        )
-
-
-def _decode_into(spool: IO[bytes], path: Path, log: Log) -> int:
-    """Writes every frame, and returns how many there are."""
-    count = 0
-    for count, frame in enumerate(grey_frames(path, where=f"data.root={path}", log=log), start=1):
-        spool.write(frame.tobytes())
-        if count % FRAMES_BETWEEN_LINES == 0:
-            log(f"  {count} frames decoded")
-    return count
-
-
-def _part(spool: IO[bytes], start: int) -> Iterator[np.ndarray]:
-    spool.seek(start * FRAME_SIZE**2)
-    yield from np.frombuffer(spool.read(math.prod(SHAPE)), np.uint8).reshape(SHAPE)
 
 
 def _open(path: Path, where: str) -> InputContainer:

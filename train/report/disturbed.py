@@ -25,7 +25,7 @@ def disturbed_table(setting: Setting) -> list[Table]:
             *(
                 (name, f"{key}_", first)
                 for name, key in DISTURBED.get(score, ())
-                if _disturbed(*first, f"{key}_", score)
+                if _disturbed(first[0], f"{key}_", score)
             ),
             *named,
         )
