@@ -68,6 +68,10 @@ def _named(names: Sequence[str], options: Sequence[str], arguments: Sequence[str
                 f"a table compares training with and without constraints on layers, which {name} has none of; name "
                 "experiments of video, text or sparse coding"
             )
+    kinds = {name: EXPERIMENTS[name].config.task.partition("-")[0] for name in found}
+    for name in found:
+        if kinds[name] != kinds[found[0]]:
+            raise UserError(f"{found[0]} and {name} are scored differently; give each a table of its own")
     return found, over
 
 
@@ -78,6 +82,7 @@ def _base(name: str, options: list[str]) -> tuple[Base, TableArguments]:
     usual = dataclasses.replace(own, out=None)
     whole = TableArguments(config=from_file(options, usual))
     parsed = parse(TableArguments[type(usual)], options, f"python -m train table {name}", whole)
+    assert isinstance(parsed.config, ConstrainedConfig)
     if parsed.config.overwrite:
         raise UserError("--overwrite would delete every run of a table; move its folder away, or pass another --out")
     return Base(name, dataclasses.replace(parsed.config, config=None), usual), parsed

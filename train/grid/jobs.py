@@ -79,7 +79,7 @@ def run_children(
 
 @contextlib.contextmanager
 def _listening(heard: list[int]) -> Iterator[None]:
-    """While the context lasts, requests to end are noted, and no child is left without its parent."""
+    """While the context lasts, requests to end are noted, and raise nothing: every child that is started is known."""
     with contextlib.ExitStack() as handlers:
         for number in (signal.SIGTERM, signal.SIGINT):
             handlers.enter_context(handling(number, lambda number=number: heard.append(number)))
@@ -87,7 +87,7 @@ def _listening(heard: list[int]) -> Iterator[None]:
 
 
 def _start(cell: Cell, folder: Path, words: Sequence[str], slot: int, jobs: int) -> _Child:
-    package = __package__.rpartition(".")[0]
+    package = __name__.rpartition(".grid.")[0]
     command = [sys.executable, "-m", package, "table", *words, "--only", cell.name]
     path = log_of(folder, cell)
     path.parent.mkdir(parents=True, exist_ok=True)

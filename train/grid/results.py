@@ -116,7 +116,7 @@ def wins_words(lines: Sequence[Line]) -> str:
     if not found["mean"].rows:
         return "No row has runs of both methods with one seed, plain and constrained."
     return (
-        f"Constrained better in {found['stronger'].words}, out of distribution (test gamma above training); at the "
+        f"Constrained better out of distribution (test gamma above training) in {found['stronger'].words}; at the "
         f"training noise in {found['training'].words}."
     )
 
@@ -143,8 +143,7 @@ def main_table(plan: Plan, lines: Sequence[Line]) -> Table:
     )
     marks = any(DAGGER in text for row in rows for text in row)
     note = (
-        f"{capital(score.title)}, mean over the test gammas{' in percent' if score is ACCURACY else ''}; of several "
-        "seeds mean [smallest, largest]."
+        "Of several seeds mean [smallest, largest]."
         + (f" {DAGGER} not feasible on held-out data, of how many seeds; table.csv says at which layers." * marks)
         + (
             " Difference: constrained less plain, paired by seed. Stronger noise: what constraints gain of the plain "
@@ -153,26 +152,31 @@ def main_table(plan: Plan, lines: Sequence[Line]) -> Table:
             else ""
         )
     )
-    return Table(f"Table {plan.name}", header, rows, note)
+    return Table(f"{capital(score.title)} of {plan.name}, mean over the test gammas", header, rows, note)
 
 
 def floor_table(lines: Sequence[Line]) -> Table | None:
-    """What is reached without a network, a row for each training noise; None where nothing is known of it."""
-    found: dict[tuple[str, ...], None] = {}
-    names: dict[str, None] = {}
-    rows = []
+    """What is reached without a network, a row for each training noise and data; None where nothing is known of it."""
+    means, title = list[tuple[Run, dict[str, float]]](), ""
     for run in (next(iter(line.variants.values())).runs[0] for line in lines if line.variants):
         asked = np.isin(np.array(list(map(float, run.gammas))), run.evaluation["test_gammas"])
         without = {"noisy input": run.values(run.score.baseline)} if run.score.baseline else {}
-        means = {name: scores[asked].mean() for name, scores in (without | run.floors).items()}
-        names |= dict.fromkeys(means)
-        rows.append((f"{float(run.values('train_gamma')):g}", means, run.score.digits))
-    for gamma, means, digits in rows:
-        found[gamma, *(number(means.get(name, np.nan), digits) for name in names)] = None
+        means.append((run, {name: float(scores[asked].mean()) for name, scores in (without | run.floors).items()}))
+        title = capital(run.score.title)
+    names = list(dict.fromkeys(name for _, found in means for name in found))
     if not names:
         return None
-    note = "Means over the test gammas, as above."
-    return Table("Without a network", ("training gamma", *names), tuple(found), note)
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for run, found in means:
+        numbers = (number(found.get(name, np.nan), run.score.digits) for name in names)
+        of = rows.setdefault((f"{float(run.values('train_gamma')):g}", *numbers), [])
+        of += [run.evaluation["experiment"]] if run.evaluation["experiment"] not in of else []
+    return Table(
+        "Without a network",
+        ("training gamma", *names, "experiments"),
+        tuple((*row, ", ".join(of)) for row, of in rows.items()),
+        f"{title}, mean over the test gammas.",
+    )
 
 
 def row_of(plan: Plan, cell: Cell, state: State) -> dict[str, Any]:

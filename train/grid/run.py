@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ..config.commands import TableArguments
@@ -10,8 +10,9 @@ from ..config.errors import UserError
 from ..report.read import read_runs
 from ..report.words import run_verdict
 from ..runs import VERSION, begin
-from ..system.run_files import read_object
+from ..system.run_files import read_object, write_json
 from ..system.storage import AGAIN, locked, require_writable, writing
+from ..task import Row
 from .axes import Cell, Plan
 from .cells import LEFT, Opened, State, check_places, compute, log_of, place_of, read_state
 from .jobs import FAILED, at_deadline, run_children, spending
@@ -31,14 +32,13 @@ def make_table(plan: Plan, settings: TableArguments, *, log: Log = print) -> int
     if settings.only is not None:
         return _compute_one(plan, next(cell for cell in plan.cells if cell.name == settings.only), log)
     folder = plan.folder
-    said = {"version": VERSION, "table": plan.name, "over": plan.over, "cells": []}
-    if not begin(folder, TABLE, said, what="table") and "table" not in read_object(folder / TABLE):
-        raise UserError(f"{folder / TABLE} is of no table; pass another --out")
+    if not begin(folder, TABLE, _said(plan, {}), what="table"):
+        _require_table(folder / TABLE)
     with locked(folder), writing(f"--out {folder}", AGAIN):
         require_writable(folder, f"--out {folder}", AGAIN)
         check_places(folder, plan.cells)
         rows = read_object(folder / TABLE)["cells"]
-        failed = {row["cell"]: row["message"] for row in rows if row["state"] == "failed"}
+        failed = {row["cell"]: row["message"] for row in rows if row.get("state") == "failed"}
         states = {cell.name: read_state(folder, cell, failed) for cell in plan.cells}
         call = _Call(plan, states, log)
         call.compute(settings)
@@ -85,7 +85,20 @@ class _Call:
             (run,) = read_runs([place_of(self.plan.folder, cell)])
             words = run_verdict(run) + (f"; {state.kind}: {state.message}" if state.kind == "collapsed" else "")
         took = "" if seconds is None else f" ({seconds:.0f} s)"
+        write_json(self.plan.folder / TABLE, _said(self.plan, self.states))  # a kill may come before the table
         self.log(f"[{done} of {self.runs}] {words if state.evaluated else f'{cell.name}: {words}'}{took}")
+
+
+def _said(plan: Plan, states: Mapping[str, State]) -> Row:
+    """What table.json says of cells before the table is written."""
+    cells = [{"cell": name, "state": state.kind, "message": state.message} for name, state in states.items()]
+    return {"version": VERSION, "table": plan.name, "over": plan.over, "cells": cells}
+
+
+def _require_table(path: Path) -> None:
+    found = read_object(path)
+    if "table" not in found or not isinstance(found.get("cells"), list):
+        raise UserError(f"{path} is of no table, or was changed; pass another --out, or delete that file")
 
 
 def _compute_one(plan: Plan, cell: Cell, log: Log) -> int:

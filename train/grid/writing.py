@@ -84,7 +84,7 @@ def _markdown(plan: Plan, tables: Sequence[Table], words: Sequence[str]) -> str:
         rule = ("---", *("---:" for _ in table.header[1:]))
         rows = [" | ".join(["", *row, ""]).strip() for row in (table.header, rule, *table.rows)]
         parts += [f"## {table.title}", "\n".join(rows), table.note]
-    return "\n\n".join([*parts, *(f"- {text}" for text in words), f"`{plan.command}`"]) + "\n"
+    return "\n\n".join([*parts, "\n".join(f"- {text}" for text in words), f"`{plan.command}`"]) + "\n"
 
 
 def _csv(plan: Plan, states: Mapping[str, State]) -> str:
@@ -132,7 +132,8 @@ def _page(
         summary[experiment], several = report.summary, len(experiments) > 1
         if gallery and (shown := _gallery(plan, lines, experiment, log)):
             sections.append((f"Frames of {experiment}", [shown]))
-        for heading, blocks in report.sections:
+        said = [*report.verdicts, *(report.warnings or ())]
+        for heading, blocks in (("In words", said), *report.sections):
             named = [_named(block, experiment) if several else block for block in blocks]
             sections.append((f"{experiment}: {heading}" if several else heading, named))
     return Report(f"Table {plan.name}", sections, summary, tables, opening=" ".join(words[:1]), verdicts=words[1:])

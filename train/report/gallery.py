@@ -63,7 +63,7 @@ def draw_gallery(shown: Shown, *, frame: int | None = None) -> Figure:
     frame = _middle(shown) if frame is None else frame
     _, height, width = next(iter(next(iter(shown.values())).values())).shape
     inches = WIDTH / len(columns)
-    size = (WIDTH, len(shown) * (inches * height / width + 0.45) + 0.3)
+    size = (WIDTH, len(shown) * (0.93 * inches * height / width + 0.42))
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(len(shown), len(columns), squeeze=False)
     for row, (gamma, by_name) in zip(grid, shown.items(), strict=True):

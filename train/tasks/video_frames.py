@@ -21,6 +21,7 @@ from .video_noise import add_noise, to_unit
 
 __all__ = ["has_frames", "show_frames"]
 
+LOOKED_AT = 20  # windows
 Shown = dict[float, dict[str, np.ndarray]]
 
 
@@ -30,7 +31,7 @@ def has_frames(folder: Path) -> bool:
 
 
 def show_frames(
-    runs: Mapping[str, Path], *, gammas: Sequence[float] | None = None, window: int = 0, log: Log = print
+    runs: Mapping[str, Path], *, gammas: Sequence[float] | None = None, window: int | None = None, log: Log = print
 ) -> Shown:
     """The frames of a window of the test split, clean, noisy, and as the best checkpoint of every run cleans them.
 
@@ -38,7 +39,7 @@ def show_frames(
       runs: run folders by what they are called; all on the same data.
       gammas: test noise, one draw scaled to each; None takes that of the first run's training, the middle one of those
         it is tested at above it, and the largest.
-      window: which one, from 0.
+      window: which one, from 0; None takes that of most contrast among the first ones.
       log: where messages go.
 
     Returns:
@@ -61,7 +62,7 @@ def show_frames(
     side = math.isqrt(task.data.token_dim)
     clean = to_unit(jax.numpy.asarray(_window(task.data, window)))
     size = (task.data.frame_side, task.data.frame_side)
-    key = jax.random.fold_in(jax.random.key(NOISE_SEED), window)
+    key = jax.random.key(NOISE_SEED)
     models = {name: _model(task, runs[name], log) for name, task in opened.items()}
     shown: Shown = {}
     for gamma in gammas if gammas is not None else _usual(task.config):
@@ -73,13 +74,16 @@ def show_frames(
     return shown
 
 
-def _window(data: Any, window: int) -> np.ndarray:
+def _window(data: Any, window: int | None) -> np.ndarray:
     """The sequences of all patch positions of a window of the test split."""
     positions = data.frame_side**2 // data.token_dim
     count = data.num_sequences("test") // positions
+    windows = data.examples("test", batch_size=positions)
+    if window is None:
+        return max(islice(windows, min(count, LOOKED_AT)), key=np.std)
     if not 0 <= window < count:
         raise UserError(f"the test split has {count} windows of frames, got window {window}; count from 0")
-    return next(islice(data.examples("test", batch_size=positions), window, None))
+    return next(islice(windows, window, None))
 
 
 def _model(task: Any, folder: Path, log: Log) -> Callable[[Any], np.ndarray]:
