@@ -15,9 +15,9 @@ SMALL = [
     *("--model.num-layers", "2", "--model.rank", "4"),
 ]
 METHODS = ["--over.train-gamma", "0,0.15", "--over.method", "erm,constrained"]
-FRAMED = ["table", "video-ut", *SMALL, *METHODS, "--over.seed", "0,1"]
+FRAMED = ["table", "video-ut", *SMALL, *METHODS, "--over.seed", "0"]
 GRID = [*FRAMED, "--no-gallery"]
-REFUSED = [f"video-ut_train-gamma-0.0_constrained_seed-{seed}" for seed in (0, 1)]
+REFUSED = "video-ut_train-gamma-0.0_constrained_seed-0"
 
 
 def table_of(folder):

@@ -19,6 +19,9 @@ from train.grid.jobs import cores_of, run_children, spending
 pytestmark = pytest.mark.xdist_group("video-runs")
 
 
+POPEN = subprocess.Popen
+
+
 @pytest.fixture
 def three():
     return make_cells([Base("video-ut", VideoConfig(), VideoConfig())], {"seed": "0,1,2"}, [])
@@ -29,11 +32,11 @@ def scripted(monkeypatch):
     """Children are short programs in place of the command: ``scripted(code)`` sets their Python."""
 
     def use(code):
-        started, ordinary = [], subprocess.Popen
+        started = []
 
         def popen(command, **options):
             started.append((command, options["env"]))
-            return ordinary([sys.executable, "-S", "-c", code], **options)
+            return POPEN([sys.executable, "-S", "-c", code], **options)
 
         monkeypatch.setattr(jobs.subprocess, "Popen", popen)
         return started

@@ -16,7 +16,8 @@ from train.system.storage import locked
 
 pytestmark = pytest.mark.xdist_group("grid")
 
-CONSTRAINED = "video-ut_train-gamma-0.15_constrained_seed-1"
+CONSTRAINED = "video-ut_train-gamma-0.15_constrained_seed-0"
+PLAIN = [f"video-ut_train-gamma-{gamma}_erm_seed-0" for gamma in ("0.0", "0.15")]
 
 
 def evaluation_of(folder, cell):
@@ -26,13 +27,10 @@ def evaluation_of(folder, cell):
 def test_every_cell_that_can_be_is_a_run_and_the_others_say_why(whole):
     states = states_of(whole)
     assert sorted(states) == sorted(
-        f"video-ut_train-gamma-{gamma}_{method}_seed-{seed}"
-        for gamma in (0.0, 0.15)
-        for method in ("erm", "constrained")
-        for seed in (0, 1)
+        f"video-ut_train-gamma-{gamma}_{method}_seed-0" for gamma in (0.0, 0.15) for method in ("erm", "constrained")
     )
-    assert {name for name, state in states.items() if state == "refused"} == set(REFUSED)
-    assert {path.name for path in (whole / "cells").iterdir() if path.is_dir()} == set(states) - set(REFUSED)
+    assert {name for name, state in states.items() if state == "refused"} == {REFUSED}
+    assert {path.name for path in (whole / "cells").iterdir() if path.is_dir()} == set(states) - {REFUSED}
     assert "Not run: " in (whole / "table.md").read_text()
     assert "leaves descent constraints nothing to lower" in (whole / "table.md").read_text()
 
@@ -48,10 +46,8 @@ def test_the_table_holds_the_means_of_the_evaluations(whole):
             assert float(row["rmse_training"]) == pytest.approx(rmse[gamma])
             stronger = [rmse["0.3"]] if gamma == "0.15" else [rmse["0.15"], rmse["0.3"]]
             assert float(row["rmse_stronger"]) == pytest.approx(np.mean(stronger))
-    cells = [f"video-ut_train-gamma-0.15_erm_seed-{seed}" for seed in (0, 1)]
-    means = [float(rows[cell]["rmse_mean"]) for cell in cells]
-    text = f"{np.mean(means):.2f} [{min(means):.2f}, {max(means):.2f}]"
-    assert text in (whole / "table.md").read_text()
+    plain, own = (float(rows[cell]["rmse_mean"]) for cell in (PLAIN[1], CONSTRAINED))
+    assert f"| {plain:.2f} | {own:.2f}" in (whole / "table.md").read_text()
 
 
 def test_the_page_has_the_table_the_curves_and_the_frames(whole):
@@ -69,7 +65,7 @@ def test_what_has_ended_is_not_computed_again_and_what_lost_its_evaluation_is_ev
     (copied / "cells" / CONSTRAINED / "evaluation.json").unlink()
     assert main([*GRID, "--out", str(copied)]) == 0
     assert computed == [CONSTRAINED]
-    assert "[6 of 6] " + CONSTRAINED in capsys.readouterr().out
+    assert "[3 of 3] " + CONSTRAINED in capsys.readouterr().out
     assert "finished already after 4 steps" in (copied / "cells" / f"{CONSTRAINED}.log").read_text()
 
 
@@ -95,16 +91,17 @@ def test_a_table_that_is_interrupted_in_a_cell_goes_on_from_its_checkpoint(copie
 
 
 def test_a_budget_of_cells_says_what_is_left_and_how_to_go_on(copied, computed, capsys):
-    for seed in (0, 1):
-        shutil.rmtree(copied / "cells" / f"video-ut_train-gamma-0.15_erm_seed-{seed}")
+    for cell in PLAIN:
+        shutil.rmtree(copied / "cells" / cell)
     command = [*GRID, "--out", str(copied)]
     assert main([*command, "--cells", "1"]) == 3
     last = capsys.readouterr().out.splitlines()[-1]
-    assert "1 cells are left, the first is video-ut_train-gamma-0.15_erm_seed-1; to go on: python -m train" in last
+    assert "1 cells are left, the first is " + PLAIN[1] + "; to go on: python -m train" in last
     assert main([*last.partition("to go on: python -m train ")[2].split()]) == 0
-    assert computed == [f"video-ut_train-gamma-0.15_erm_seed-{seed}" for seed in (0, 1)]
+    assert computed == PLAIN
 
 
+@pytest.mark.slow  # the signal is tested in test_jobs
 def test_a_budget_of_minutes_ends_a_cell_with_a_checkpoint(copied, capsys):
     shutil.rmtree(copied / "cells" / CONSTRAINED)
     steps = [*GRID, "--out", str(copied)]
@@ -115,9 +112,9 @@ def test_a_budget_of_minutes_ends_a_cell_with_a_checkpoint(copied, capsys):
 
 
 def test_more_values_extend_a_table(copied, computed):
-    extended = [word if word != "0,1" else "0,1,2" for word in GRID]
+    extended = [*GRID[:-2], "0,1", GRID[-1]]
     assert main([*extended, "--out", str(copied), "--cells", "1"]) == 3
-    assert computed == ["video-ut_train-gamma-0.0_erm_seed-2"]
+    assert computed == ["video-ut_train-gamma-0.0_erm_seed-1"]
 
 
 @pytest.mark.usefixtures("in_memory", "undrawn")
@@ -192,4 +189,5 @@ def test_one_cell_alone_is_computed_for_a_scheduler_and_writes_no_table(tmp_path
     assert main([*command, CONSTRAINED]) == 0
     assert (tmp_path / "table" / "cells" / CONSTRAINED / "evaluation.json").exists()
     assert not (tmp_path / "table" / "table.json").exists()
-    assert "leaves descent constraints nothing to lower" in refused(capsys, *command, REFUSED[0])
+    capsys.readouterr()
+    assert "leaves descent constraints nothing to lower" in refused(capsys, *command, REFUSED)
