@@ -22,6 +22,7 @@ usage: python -m train [--coordinator HOST:PORT --processes N --process I | --cl
   run FOLDER [--option value ...]       go on with the run in a folder
   plan EXPERIMENT [--option value ...]  where arrays would live and what a step would communicate, without running one
   search EXPERIMENT [--option value ..] search over its rates and bounds; feasible first, then the validation metric
+  table EXPERIMENT [--over.OPTION V,V] a grid of runs, as depth x noise x method x seed: table, curves, frames
   launch --processes N -- COMMAND ...   the same command in N processes on this machine, watched
   evaluate RUN                          evaluate the best checkpoint of a run folder again
   predict RUN --text TEXT [TEXT ...]    classify texts with a text run, layer by layer (--file LINES, --gamma NOISE)
@@ -99,6 +100,12 @@ def _search(arguments: list[str]) -> None:
     command(arguments)
 
 
+def _table(arguments: list[str]) -> int | None:
+    from .grid import command
+
+    return command(arguments)
+
+
 def _predict(arguments: list[str]) -> None:
     from .predict import command
 
@@ -115,6 +122,7 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "run": commands.run,
     "plan": commands.plan,
     "search": _search,
+    "table": _table,
     "launch": commands.launch,
     "evaluate": commands.evaluate_again,
     "predict": _predict,

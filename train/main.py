@@ -139,6 +139,11 @@ def report(arguments: list[str]) -> None:
     if (out / "config.json").exists():
         raise UserError(f"--out {out} holds files that are no report; pass an empty or a new folder")
     require_writable(out, f"--out {out}", "pass another folder")
+    if parsed.gallery:
+        from .report.gallery import named_runs, write_pictures
+        from .tasks.video_frames import show_frames
+
+        write_pictures(out, show_frames(named_runs(parsed.runs)))
     write_report(parsed.runs, out)
 
 

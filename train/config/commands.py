@@ -55,6 +55,8 @@ class ReportArguments:
     """Run folders."""
     out: Path = Path("runs/report")
     """Where the report goes."""
+    gallery: bool = False
+    """Of video: frames of a test clip, with noise and as each run cleans them, as gallery.png and gallery.gif."""
 
 
 # Options of other commands, without their dashes, and what they are called at this one.
@@ -159,3 +161,25 @@ class SearchArguments(Generic[C]):
     sampler: Basic[Literal["tpe", "grid"]] = "tpe"
     """tpe: Optuna's tree-structured Parzen estimator, 10 random trials first. grid: every combination of values."""
     over: Over = dataclasses.field(default_factory=Over)
+
+
+@dataclasses.dataclass(frozen=True)
+class TableArguments(Generic[C]):
+    """Train and evaluate a grid of runs; write its table, curves and pictures. --over.OPTION VALUE,VALUE,... makes an
+    option of the experiments an axis, as in --over.num-layers 3,5,7 --over.method erm,constrained --over.seed 0,1,2;
+    the last part of a name serves where only one option has it. Every cell is a run folder under --out. The same
+    command goes on with a table that was interrupted, and more values extend it."""
+
+    config: Annotated[C, tyro.conf.arg(name="")]
+    """What all cells share; --out is the folder of the table."""
+    jobs: Basic[int] = 1
+    """Cells that are computed at the same time, each in a process of its own with its share of the cores, and of the
+    GPUs where there are several."""
+    cells: Basic[int | None] = None
+    """Most cells that this call computes; None for all."""
+    budget_minutes: Basic[float | None] = None
+    """Minutes after which this call saves what it computes, and ends; None for no bound."""
+    only: str | None = None
+    """Compute the cell of this name alone, and write no table: for schedulers of clusters."""
+    gallery: Basic[bool] = True
+    """Of video: frames of a test clip with and without noise, as the models of a row clean them."""

@@ -100,9 +100,10 @@ def run_verdict(run: Run) -> str:
     score = run.values(run.score.name)[index]
     if run.score is RMSE:
         noisy = setting.of_input()[index]
-        change = f"{(score - noisy) / noisy:+.0%}" if np.isfinite(score) else "not comparable"
         found = f"RMSE {_rmse(score)} at test gamma {setting.gammas[index]}"
-        found += f" ({change} against the noisy input)" if noisy > 0 else ""
+        if noisy > 0:
+            change = f"{(score - noisy) / noisy:+.0%}" if np.isfinite(score) else "not comparable"
+            found += f" ({change} against the noisy input)"
     elif run.score is CODES:
         found = f"relative error {score:.3f} at test gamma {setting.gammas[index]:g}"
     elif run.score is LOSS:

@@ -1,0 +1,104 @@
+"""Test frames as video models clean them: the same clip, with the same noise, for all of them."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..checkpoint import Checkpoints, way_back
+from ..config.errors import UserError
+from ..data.video import frames_from
+from ..runs import read_recorded
+from ..step import state_like
+from ..task import Log, Params
+from .common import NOISE_SEED, on_batches
+from .table import open_run
+from .video_noise import add_noise, to_unit
+
+__all__ = ["has_frames", "show_frames"]
+
+LOOKED_AT = 20  # windows
+Shown = dict[float, dict[str, np.ndarray]]
+
+
+def has_frames(folder: Path) -> bool:
+    """Whether a run is of video."""
+    return read_recorded(folder).task.startswith("video")
+
+
+def show_frames(
+    runs: Mapping[str, Path], *, gammas: Sequence[float] | None = None, window: int | None = None, log: Log = print
+) -> Shown:
+    """The frames of a window of the test split, clean, noisy, and as the best checkpoint of every run cleans them.
+
+    Args:
+      runs: run folders by what they are called; all on the same data.
+      gammas: test noise, one draw scaled to each; None takes that of the first run's training, the middle one of those
+        it is tested at above it, and the largest.
+      window: which one, from 0; None takes that of most contrast among the first ones.
+      log: where messages go.
+
+    Returns:
+      By gamma, float (frames, height, width) in grey levels, not clipped: "clean", "noisy", and by the names of runs.
+
+    Raises:
+      UserError: if a run is not of video, has no checkpoint, or is on other data, or there is no such window.
+    """
+    for folder in runs.values():
+        if not has_frames(folder):
+            raise UserError(
+                f"{folder} is a run of {read_recorded(folder).experiment}, which has no frames; leave it out"
+            )
+    opened = {name: open_run(folder, log=log)[1] for name, folder in runs.items()}
+    (name, first), *others = opened.items()
+    for other, task in others:
+        if task.found() != first.found():
+            raise UserError(f"{runs[name]} and {runs[other]} are on different data; show them apart")
+    task: Any = first  # of video, whose data are clips
+    side = math.isqrt(task.data.token_dim)
+    clean = to_unit(jax.numpy.asarray(_window(task.data, window)))
+    size = (task.data.frame_side, task.data.frame_side)
+    key = jax.random.key(NOISE_SEED)
+    models = {name: _model(task, runs[name], log) for name, task in opened.items()}
+    shown: Shown = {}
+    for gamma in gammas if gammas is not None else _usual(task.config):
+        noisy = add_noise(clean, gamma * task.data.pixel_std, key)
+        patches = {"clean": clean, "noisy": noisy, **{name: clean_up(noisy) for name, clean_up in models.items()}}
+        shown[gamma] = {
+            name: 255.0 * frames_from(np.asarray(each, np.float32), size, side=side) for name, each in patches.items()
+        }
+    return shown
+
+
+def _window(data: Any, window: int | None) -> np.ndarray:
+    """The sequences of all patch positions of a window of the test split."""
+    positions = data.frame_side**2 // data.token_dim
+    count = data.num_sequences("test") // positions
+    windows = data.examples("test", batch_size=positions)
+    if window is None:
+        return max(islice(windows, min(count, LOOKED_AT)), key=np.std)
+    if not 0 <= window < count:
+        raise UserError(f"the test split has {count} windows of frames, got window {window}; count from 0")
+    return next(islice(windows, window, None))
+
+
+def _model(task: Any, folder: Path, log: Log) -> Callable[[Any], np.ndarray]:
+    """The last layer's output of a run's best checkpoint."""
+    with Checkpoints(folder / "checkpoints", read_only=True, mend=way_back(task.config), log=log) as checkpoints:
+        _, state, _ = checkpoints.best(state_like(task))
+
+    def last(params: Params, noisy: Any) -> Any:
+        return task.outputs(params, noisy, lambda y: y)[-1]
+
+    cleaned = on_batches(last)
+    return lambda noisy: cleaned(state.evaluated, noisy)
+
+
+def _usual(config: Any) -> list[float]:
+    """The noise of training, and of stronger test noise the middle and the largest."""
+    stronger = [gamma for gamma in config.noise_levels if gamma > config.train_gamma]
+    return sorted({float(config.train_gamma), *stronger[len(stronger) // 2 :][:1], *stronger[-1:]})
