@@ -12,20 +12,24 @@ def soft(y, threshold):
     return np.sign(y) * np.maximum(np.abs(y) - threshold, 0.0)
 
 
-def coding_energy(H, D, x, sparsity):
-    """|x - H D|^2 / 2 + lambda |H|_1, token by token."""
-    return sum(0.5 * np.sum((e - h @ D) ** 2) + sparsity * np.sum(np.abs(h)) for h, e in zip(H, x, strict=True))
+def coding_energy(H, D, x, sparsity, measurement=None):
+    """|x - Phi D^T h|^2 / 2 + lambda |h|_1, token by token."""
+    Phi = np.eye(D.shape[1]) if measurement is None else measurement
+    return sum(
+        0.5 * np.sum((e - Phi @ (D.T @ h)) ** 2) + sparsity * np.sum(np.abs(h)) for h, e in zip(H, x, strict=True)
+    )
 
 
-def coding_step(H, D, x, sparsity, c=None):
-    c = np.linalg.norm(D, 2) ** 2 if c is None else c
-    return np.array([soft(h + D @ (e - h @ D) / c, sparsity / c) for h, e in zip(H, x, strict=True)])
+def coding_step(H, D, x, sparsity, c=None, measurement=None):
+    Phi = np.eye(D.shape[1]) if measurement is None else measurement
+    c = np.linalg.norm(D @ Phi.T, 2) ** 2 if c is None else c
+    return np.array([soft(h + D @ Phi.T @ (e - Phi @ D.T @ h) / c, sparsity / c) for h, e in zip(H, x, strict=True)])
 
 
-def mixing_step(H, V, form, *, damping=1.0, graph=None):
+def mixing_step(H, V, form, *, damping=1.0, graph=None, self_loops=True):
     if form != "plain":
         return reference.pair_step(H, form=form, W_a=V.T, step_size=damping, graph=graph)
-    weights = np.exp(H @ V.T @ V @ H.T)
+    weights = np.exp(H @ V.T @ V @ H.T) * (1.0 if self_loops else 1.0 - np.eye(len(H)))
     return (1.0 - damping) * H + damping * weights / weights.sum(axis=1, keepdims=True) @ H
 
 

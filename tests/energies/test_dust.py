@@ -10,9 +10,7 @@ import pytest
 from tests import reference
 from tests.energies.dust_reference import ATOMS, DIM, RANK, N, at_once, coding_energy, coding_step, draw, mixing_step
 from unroll_jax.descent import Anchor
-from unroll_jax.energies import AttentionParams, attention
-from unroll_jax.energies.dust import DustParams, dust
-from unroll_jax.energies.lista import ListaParams, lista
+from unroll_jax.energies import AttentionParams, DustParams, ListaParams, attention, dust, lista
 
 DRAWS = 5_000
 
@@ -32,6 +30,37 @@ def test_dust_equals_the_reference():
         np.testing.assert_allclose(energy, expected, rtol=1e-12, err_msg=name)
         mixed = mixing_step(H, V, form, damping=damping, graph=graph)
         np.testing.assert_allclose(stepped, coding_step(mixed, D, x, 0.2, 9.0), rtol=1e-11, atol=1e-13, err_msg=name)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("form", ["softmax", "jacobi", "plain"])
+def test_a_scale_and_measurements_equal_the_reference(form):
+    H, D, _, x = draw(17)
+    V, Phi = 0.3 * np.eye(ATOMS), np.random.default_rng(18).normal(size=(2, DIM))
+    layer, x = dust(DIM, ATOMS, form=form, sparsity=0.2, attention_scale=0.3, measurement=Phi), x @ Phi.T
+    ((energy, stepped),) = at_once([layer])(DustParams(D, None), H, x)
+    expected = reference.pair_energy(H, W_a=V.T) + coding_energy(H, D, x, 0.2, Phi)
+    np.testing.assert_allclose(energy, expected, rtol=1e-12)
+    expected = coding_step(mixing_step(H, V, form), D, x, 0.2, measurement=Phi)
+    np.testing.assert_allclose(stepped, expected, rtol=1e-11, atol=1e-13)
+    assert layer.init(jax.random.key(0)).V is None
+
+
+@pytest.mark.usefixtures("x64")
+def test_without_self_loops_tokens_attend_to_the_others_alone_and_one_alone_stays():
+    H, D, V, x = draw(19)
+    layer = dust(DIM, ATOMS, rank=RANK, form="plain", self_loops=False, sparsity=0.2, curvature=9.0)
+
+    @jax.jit
+    def steps(params, H, x):
+        present = [np.arange(N) < count for count in (N, 3, 1)]
+        return [layer.step(params, H, Anchor(x, jnp.asarray(there))) for there in present]
+
+    for count, stepped in zip((N, 3, 1), steps(DustParams(D, V), H, x), strict=True):
+        mixed = mixing_step(H[:count], V, "plain", self_loops=False) if count > 1 else H[:1]
+        expected = coding_step(mixed, D, x[:count], 0.2, 9.0)
+        np.testing.assert_allclose(stepped[:count], expected, rtol=1e-11, atol=1e-13)
+        np.testing.assert_array_equal(stepped[count:], H[count:])
 
 
 @pytest.mark.usefixtures("x64")
@@ -182,6 +211,10 @@ BAD_OPTIONS = [
     (dust, {"sparsity": float("inf")}, "sparsity must be finite and at least 0, got inf"),
     (dust, {"form": "gauss"}, "form must be one of .*'plain'.*, got 'gauss'"),
     (dust, {"form": "plain", "mask": np.eye(N, dtype=bool)}, "mask must be None for form='plain'"),
+    (dust, {"self_loops": False}, "self_loops must be True for form='softmax'"),
+    (dust, {"attention_scale": -1.0}, "attention_scale must be positive and finite, got -1.0"),
+    (dust, {"attention_scale": 0.5, "rank": 2}, "rank must be None where attention_scale=0.5 fixes V, got 2"),
+    (dust, {"measurement": np.ones((2, 5))}, r"measurement must be \(m, dim=3\).*, got shape \(2, 5\)"),
     (dust, {"rank": 7}, "rank must be between 1 and dim=6, got 7"),
     (dust, {"attention_step_size": 1.5}, r"step_size must be in \(0, 1\], got 1.5"),
 ]

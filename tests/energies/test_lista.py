@@ -1,4 +1,4 @@
-"""Sparse coding of tokens (LISTA), and its dictionary."""
+"""Sparse coding of tokens (LISTA), of signals and of fewer measurements of them."""
 
 import cvxpy
 import jax
@@ -6,35 +6,49 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.energies.dust_reference import ATOMS, DIM, N, at_once, coding_energy, coding_step, draw
-from unroll_jax.energies.lista import ListaParams, lista
+from tests.energies.dust_reference import ATOMS, DIM, N, coding_energy, coding_step, draw
+from unroll_jax.energies import ListaParams, cosine_dictionary, lista
+
+MEASURED = 2  # numbers a token that are left of its DIM
+
+
+def measurements(seed=20, rows=MEASURED):
+    return np.random.default_rng(seed).normal(size=(rows, DIM))
 
 
 @pytest.mark.usefixtures("x64")
 def test_lista_equals_the_reference():
     H, D, _, x = draw(0)
-    cases = [(sparsity, curvature) for sparsity in (0.0, 0.3) for curvature in (None, 7.0)]
-    found = at_once([lista(DIM, ATOMS, sparsity=sparsity, curvature=curvature) for sparsity, curvature in cases])
-    for (sparsity, curvature), (energy, stepped) in zip(cases, found(ListaParams(D), H, x), strict=True):
-        name = f"sparsity {sparsity}, curvature {curvature}"
-        np.testing.assert_allclose(energy, coding_energy(H, D, x, sparsity), rtol=1e-12, err_msg=name)
-        expected = coding_step(H, D, x, sparsity, curvature)
+    cases = [
+        (s, c, Phi) for s in (0.0, 0.3) for c in (None, 7.0) for Phi in (None, measurements(), measurements(rows=4))
+    ]
+    layers = [lista(DIM, ATOMS, sparsity=s, curvature=c, measurement=Phi) for s, c, Phi in cases]
+    signals = [x if Phi is None else x @ Phi.T for *_, Phi in cases]
+    both = jax.jit(
+        lambda *a: [(layer.energy(*a, x), layer.step(*a, x)) for layer, x in zip(layers, signals, strict=True)]
+    )
+    for (s, c, Phi), signal, (energy, stepped) in zip(cases, signals, both(ListaParams(D), H), strict=True):
+        name = f"sparsity {s}, curvature {c}, measurement {np.shape(Phi)}"
+        np.testing.assert_allclose(energy, coding_energy(H, D, signal, s, Phi), rtol=1e-12, err_msg=name)
+        expected = coding_step(H, D, signal, s, c, Phi)
         np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-13, err_msg=name)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_no_lista_step_raises_its_energy_and_it_falls_as_much_as_proven(dtype):
-    """For curvatures down to half of |D|_2^2; scales over six orders of magnitude."""
+@pytest.mark.parametrize("measured", [False, True])
+def test_no_lista_step_raises_its_energy_and_it_falls_as_much_as_proven(dtype, measured):
+    """For curvatures down to half of |D Phi^T|_2^2; scales over six orders of magnitude."""
     rng, shares = np.random.default_rng(6), (0.5, 1.0, 3.0)
     H, D, _, x = (10.0 ** rng.uniform(-3, 3, size=(2000, 1, 1)) * a for a in draw(7, (2000,)))
-    D /= np.linalg.norm(D, 2, axis=(1, 2))[:, None, None]
+    Phi = measurements() if measured else np.eye(DIM)
+    D, x = D / np.linalg.norm(D @ Phi.T, 2, axis=(1, 2))[:, None, None], x @ Phi.T
 
     @jax.jit
     @jax.vmap
     def falls(H, D, x):
         params, size, found = ListaParams(D), jnp.sum(H**2) + jnp.sum(x**2) + 0.1 * jnp.sum(jnp.abs(H)), {}
         for share in shares:
-            layer = lista(DIM, ATOMS, sparsity=0.1, curvature=share)
+            layer = lista(DIM, ATOMS, sparsity=0.1, curvature=share, measurement=Phi if measured else None)
             stepped = layer.step(params, H, x)
             proven = (share - 0.5) * jnp.sum((stepped - H) ** 2)
             found[share] = layer.energy(params, H, x) - layer.energy(params, stepped, x), proven, size
@@ -67,6 +81,96 @@ def test_curvature_one_is_too_little_for_an_overcomplete_dictionary():
 
 
 @pytest.mark.usefixtures("x64")
+def test_the_curvature_of_the_dictionary_alone_is_too_little_for_measurements_that_stretch():
+    layer = lista(1, 1, sparsity=0.0, curvature=1.0, measurement=np.array([[2.0]]))
+    params, H, x = ListaParams(jnp.ones((1, 1))), jnp.ones((1, 1)), jnp.zeros((1, 1))
+    stepped = layer.step(params, H, x)
+    np.testing.assert_allclose(stepped, [[-3.0]])  # 1 + (0 - 2) 2
+    assert layer.energy(params, stepped, x) == 9.0 * layer.energy(params, H, x)
+
+
+def curvatures(D, x, measurement=None):
+    """c of the default step, read from the codes that it makes of a signal: x A^T / c."""
+    layer = lista(D.shape[1], D.shape[0], sparsity=0.0, measurement=measurement)
+    A = D if measurement is None else D @ measurement.T
+    start = jnp.zeros((*x.shape[:-1], len(D)), x.dtype)
+    return jnp.sqrt(jnp.sum((x @ A.T) ** 2) / jnp.sum(layer.step(ListaParams(D), start, x) ** 2))
+
+
+@pytest.mark.parametrize("measured", [False, True])
+@pytest.mark.parametrize("shape", [(12, 9), (9, 12), (40, 9), (1, 5), (5, 1)], ids=str)
+def test_the_default_curvature_bounds_the_dictionary_from_above_by_little(shape, measured):
+    """In float32, for dictionaries of any spread of singular values and any size; rounding apart."""
+    rng = np.random.default_rng(21)
+    D = rng.normal(size=(60, *shape)) * 10.0 ** rng.uniform(-2, 2, size=(60, 1, 1))
+    D *= 10.0 ** (rng.uniform(0, 3, size=(60, 1, 1)) * rng.uniform(-1, 0, size=(60, 1, shape[1])))
+    D[:20] = np.linalg.qr(rng.normal(size=(20, max(shape), min(shape))))[0].reshape(20, *shape)  # some are tight frames
+    Phi = rng.normal(size=(3, shape[1])) if measured else None
+    x = rng.normal(size=(4, 3 if measured else shape[1]))
+    found = jax.jit(jax.vmap(lambda D: curvatures(D, x.astype(np.float32), Phi)))(D.astype(np.float32))
+    true = np.linalg.norm(D if Phi is None else D @ Phi.T, 2, axis=(1, 2)) ** 2
+    assert np.all(found >= true * (1.0 - 1e-4))
+    assert np.all(found <= true * 1.02)
+
+
+@pytest.mark.usefixtures("x64")
+def test_steps_descend_while_their_dictionary_is_trained():
+    """On the loss of what five steps make of a signal, at a rate at which |D|_2^2 more than triples."""
+    _, D, _, x = draw(22)
+    layer, target = lista(DIM, ATOMS, sparsity=0.05), 5.0 * x
+
+    def loss(D):
+        codes, energies = jax.lax.scan(
+            lambda H, _: (layer.step(ListaParams(D), H, x), layer.energy(ListaParams(D), H, x)),
+            jnp.zeros((N, ATOMS)),
+            length=6,
+        )
+        return jnp.mean((codes @ D - target) ** 2), energies
+
+    @jax.jit
+    def train(D):
+        def update(D, _):
+            gradient, energies = jax.grad(loss, has_aux=True)(D)
+            D = D + 0.05 * D - 0.05 * gradient
+            return D, (energies, D, curvatures(D, x))
+
+        return jax.lax.scan(update, D, length=30)[1]
+
+    energies, trained, found = map(np.asarray, train(jnp.asarray(D)))
+    true = np.linalg.norm(trained, 2, axis=(1, 2)) ** 2
+    assert true[-1] > 3.0 * np.linalg.norm(D, 2) ** 2
+    assert np.all(np.diff(energies, axis=1) <= 1e-12)
+    assert np.all(found >= true * (1.0 - 1e-9))
+    assert np.all(found <= 1.01 * true)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("atoms", [4, 7])
+def test_derivatives_pass_through_the_curvature_and_are_finite_where_singular_values_are_alike(atoms):
+    """A step from zero is x D^T / c, which shrinks as D grows: its derivative along D is minus itself."""
+    D, x, weight = (
+        cosine_dictionary(atoms, 4),
+        *(np.random.default_rng(s).normal(size=(3, k)) for s, k in ((0, 4), (1, atoms))),
+    )
+    layer = lista(4, atoms, sparsity=0.0)
+
+    @jax.jit
+    def along(D):
+        made = lambda D: jnp.sum(weight * layer.step(ListaParams(D), jnp.zeros((3, atoms)), x))  # noqa: E731
+        return jnp.sum(jax.grad(made)(D) * D), made(D)
+
+    derivative, value = along(jnp.asarray(D))
+    np.testing.assert_allclose(derivative, -value, rtol=1e-9)
+
+
+def test_a_dictionary_of_zeros_leaves_no_code():
+    layer = lista(DIM, ATOMS)
+    step = jax.jit(lambda D, H, x: layer.step(ListaParams(D), H, x))
+    stepped = step(np.zeros((ATOMS, DIM), np.float32), np.ones((N, ATOMS), np.float32), np.ones((N, DIM), np.float32))
+    np.testing.assert_array_equal(stepped, 0.0)
+
+
+@pytest.mark.usefixtures("x64")
 def test_lista_with_one_dictionary_converges_to_the_sparse_code():
     _, D, _, x = draw(9)
     layer = lista(DIM, ATOMS, sparsity=0.3)
@@ -84,14 +188,28 @@ def test_lista_with_one_dictionary_converges_to_the_sparse_code():
     assert 0 < np.sum(H == 0.0) < H.size  # sparse, and not all of it
 
 
-@pytest.mark.parametrize(("atoms", "dim"), [(4, 4), (9, 4), (10, 4), (3, 9), (5, 5), (12, 5), (3, 7), (1, 1), (3, 1)])
-def test_the_dictionary_has_unit_cosines_from_low_to_high_frequency(atoms, dim):
-    D = cosine_dictionary(atoms, dim)
-    assert D.shape == (atoms, dim)
-    np.testing.assert_allclose(np.linalg.norm(D, axis=1), 1.0, rtol=1e-12)
-    np.testing.assert_allclose(D[0], 1.0 / np.sqrt(dim), rtol=1e-12)
-    if atoms <= dim:
-        np.testing.assert_allclose(D @ D.T, np.eye(atoms), atol=1e-12)
-    if int(np.sqrt(dim)) ** 2 != dim:
-        wave = np.cos(np.pi * np.arange(atoms)[:, None] * (2 * np.arange(dim) + 1) / (2 * max(atoms, dim)))
-        np.testing.assert_allclose(D, wave / np.linalg.norm(wave, axis=1, keepdims=True), atol=1e-12)
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("measurement", "message"),
+    [
+        (np.ones((2, DIM + 1)), r"measurement must be \(m, dim=3\) with m at least 1, or None, got shape \(2, 4\)"),
+        (np.ones(DIM), r"measurement must be \(m, dim=3\) .*, got shape \(3,\)"),
+        (np.ones((0, DIM)), r"measurement must be \(m, dim=3\) .*, got shape \(0, 3\)"),
+        (np.full((2, DIM), np.nan), "measurement must hold finite real numbers"),
+        (np.full((2, DIM), 1j), "measurement must hold finite real numbers"),
+    ],
+    ids=["width", "rank", "empty", "nan", "complex"],
+)
+def test_a_measurement_that_does_not_fit_is_refused(measurement, message):
+    with pytest.raises(ValueError, match=message):
+        lista(DIM, ATOMS, measurement=measurement)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_traced_measurement_and_a_signal_of_another_width_are_refused():
+    with pytest.raises(ValueError, match="measurement must be known when the layer is made"):
+        jax.eval_shape(lambda Phi: lista(DIM, ATOMS, measurement=Phi).init(jax.random.key(0)), measurements())
+    layer = lista(DIM, ATOMS, measurement=measurements())
+    params = jax.eval_shape(layer.init, jax.random.key(0))
+    with pytest.raises(ValueError, match=r"x must hold the signal of shape \(5, 2\).*got shape \(5, 3\)"):
+        jax.eval_shape(layer.step, params, np.ones((N, ATOMS), np.float32), np.ones((N, DIM), np.float32))

@@ -13,6 +13,7 @@ from unroll_jax.descent import Anchor, Descent
 from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.dust import DustParams, dust
 from unroll_jax.energies.lista import ListaParams, lista
+from unroll_jax.energies.proximal.penalty import check_positive
 from unroll_jax.models.initializers import cosine_atoms
 from unroll_jax.perturbations import Perturbation
 from unroll_jax.products import linear
@@ -166,6 +167,7 @@ class DUST(nn.Module):
     def _layers(self) -> DustParams:
         if self.num_layers < 1:
             raise ValueError(f"num_layers must be at least 1, got {self.num_layers}")
+        check_positive("attention_scale", self.attention_scale)
         axes = () if self.tied else (self.num_layers,)
 
         def init(key: jax.Array) -> DustParams:
