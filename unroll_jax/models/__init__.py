@@ -8,7 +8,8 @@ of text, return the logits of every layer.
 from unroll_jax.models.classifier import POOLINGS, Classifier, Head
 from unroll_jax.models.deep_opteq import DeepOptEq
 from unroll_jax.models.encoder import Encoder
-from unroll_jax.models.encoder_parts import ACTIVATIONS, EncoderConfig, EncoderEmbeddings, EncoderLayer
+from unroll_jax.models.encoder_layer import ACTIVATIONS, EncoderLayer
+from unroll_jax.models.encoder_parts import EncoderConfig, EncoderEmbeddings
 from unroll_jax.models.feedforward_network import FeedForwardNetwork
 from unroll_jax.models.initializers import cosine_atoms, dct, scaled_identity
 from unroll_jax.models.lista import LISTA
