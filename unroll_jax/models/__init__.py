@@ -20,11 +20,14 @@ from unroll_jax.models.parts import BehindStem
 from unroll_jax.models.segmenters import DeepOptEqSegmenter, FullyConvolutionalNetwork
 from unroll_jax.models.unrolled_classifier import TokenEmbeddings, UnrolledClassifier
 from unroll_jax.models.unrolled_transformer import UnrolledTransformer, cosine_bases
+from unroll_jax.models.vit import ViT
+from unroll_jax.models.vit_parts import READINGS, PatchEmbeddings, PatchReadout, ViTConfig
 
 __all__ = [
     "ACTIVATIONS",
     "LISTA",
     "POOLINGS",
+    "READINGS",
     "WAYS",
     "BehindStem",
     "Classifier",
@@ -39,9 +42,13 @@ __all__ = [
     "Head",
     "MonotoneOperatorNetwork",
     "NeuralODE",
+    "PatchEmbeddings",
+    "PatchReadout",
     "TokenEmbeddings",
     "UnrolledClassifier",
     "UnrolledTransformer",
+    "ViT",
+    "ViTConfig",
     "cosine_atoms",
     "cosine_bases",
     "dct",
