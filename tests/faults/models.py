@@ -155,6 +155,27 @@ FAULTS: list[Fault] = [
         "tests/models/test_unrolled_transformer.py",
     ),
     Fault(
+        "vision transformers have their norms behind the sums",
+        "unroll_jax/models/vit.py",
+        "self.param_dtype, norm_first=True, parent=None)",
+        "self.param_dtype, parent=None)",
+        "tests/models/test_vit.py",
+    ),
+    Fault(
+        "the class token is read in the place of the last patch",
+        "unroll_jax/models/vit_parts.py",
+        "h = h[..., h.shape[-2] - config.num_patches :, :]",
+        "h = h[..., : config.num_patches, :]",
+        "tests/models/test_vit.py",
+    ),
+    Fault(
+        "the mask calls the class token padding",
+        "unroll_jax/models/vit.py",
+        "jnp.ones_like(mask[..., :1])",
+        "jnp.zeros_like(mask[..., :1])",
+        "tests/models/test_vit.py",
+    ),
+    Fault(
         "updates are turned by the transposed basis",
         "unroll_jax/coordinates.py",
         "...j,jk->...k",

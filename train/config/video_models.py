@@ -25,10 +25,10 @@ class ViTOptions:
     """Attention heads, which share out the width."""
     hidden_dim: int = 512
     """Width between the dense layers."""
-    reading: Literal["residual", "linear", "state"] = "residual"
-    """How a layer's state becomes a frame: residual, the noisy frame plus what one readout of all layers makes of the
-    state; linear, what that readout makes of it alone; state, the state itself, whose width must be a multiple of the
-    pixels of a patch, as the paper has it."""
+    reading: Literal["state", "residual", "linear"] = "state"
+    """How a layer's state becomes a frame: state, it is one, as the paper has it, and its width must be a multiple of
+    the pixels of a patch; residual, the noisy frame plus what one readout of all layers makes of the state; linear,
+    what that readout makes of it alone."""
     mean: float = 0.5
     """Subtracted from pixels in [0, 1]; 0.5 is what most ViTs were pretrained with."""
     std: float = 0.5

@@ -31,7 +31,7 @@ class ViT(nn.Module):
 
     Example:
       >>> import jax, jax.numpy as jnp
-      >>> model = ViT(ViTConfig(num_patches=4, pixels=9, dim=8, num_layers=2, num_heads=2, hidden_dim=16))
+      >>> model = ViT(ViTConfig(num_patches=4, pixels=9, dim=18, num_layers=2, num_heads=2, hidden_dim=16))
       >>> frames = jnp.ones((5, 4, 9))
       >>> model.apply(model.init(jax.random.key(0), frames), frames).shape
       (3, 5, 4, 9)

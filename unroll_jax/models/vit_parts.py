@@ -1,6 +1,7 @@
 """What a vision transformer is made of beside its layers: its configuration, its embeddings and its readout."""
 
 import dataclasses
+import math
 from typing import Any
 
 import flax.linen as nn
@@ -14,7 +15,7 @@ from unroll_jax.models.parts import check_sizes
 
 __all__ = ["READINGS", "PatchEmbeddings", "PatchReadout", "ViTConfig", "check_patches"]
 
-READINGS = ("residual", "linear", "state")
+READINGS = ("state", "residual", "linear")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,13 +25,14 @@ class ViTConfig:
     With s the normalised pixels of a patch, s = (x - mean) / std, and h the state of its token behind some layer, a
     reconstruction y of the patch x is, by ``reading``:
 
-    * "residual": y = x + std R(Norm(h)), a correction of the input, with Norm and R (linear) shared by all layers. R
-      starts at 0, so that every layer starts as the noisy input itself, and f_0 is its loss.
-    * "linear": y = mean + std R(Norm(h)), as Hugging Face's decoder for masked images has it. There is no way from
-      the input around the layers: what layer 0 reconstructs is learned too.
     * "state": y = mean + std C(h): the state itself is a patch of ``dim / pixels`` colours one after the other (768 =
       3 x 16 x 16), whose mean C is grey. The embedding starts as s in every colour, and positions and class token at 0,
       so that layer 0 starts as the noisy input, and layers add to it.
+    * "residual": y = x + std R(Norm(h)), a correction of the input, with Norm and R (linear) shared by all layers. R
+      starts at 0, so that every layer starts as the noisy input. Norm takes the strength of the noise out of the
+      correction: on cleaner input than in training it is too large.
+    * "linear": y = mean + std R(Norm(h)), as Hugging Face's decoder for masked images has it. There is no way from
+      the input around the layers: what layer 0 reconstructs is learned too, and starts worse than the input.
 
     Attributes:
       num_patches: patches of a frame.
@@ -40,7 +42,8 @@ class ViTConfig:
       num_heads: attention heads; they share out ``dim``.
       hidden_dim: width between the two dense layers of the feed-forward part.
       class_token: whether a learned token stands before the patches, as pretrained weights have it.
-      reading: one of `READINGS`. The default serves training from scratch at any width; "state" is the paper's.
+      reading: one of `READINGS`. "state" is the paper's, and the best from scratch too, but needs a width that is a
+        multiple of the pixels; the others serve at any width.
       mean: subtracted from pixels; Hugging Face's processor of ViT has 0.5.
       std: what pixels are divided by then; the same processor has 0.5.
       activation: a name of `ACTIVATIONS`.
@@ -60,7 +63,7 @@ class ViTConfig:
     num_heads: int = 4
     hidden_dim: int = 512
     class_token: bool = False
-    reading: str = "residual"
+    reading: str = "state"
     mean: float = 0.5
     std: float = 0.5
     activation: str = "gelu"
@@ -75,10 +78,12 @@ class ViTConfig:
         if self.reading == "state" and self.dim % self.pixels:
             raise ValueError(
                 f'dim must be a multiple of pixels={self.pixels} with reading="state", got {self.dim}; '
-                'or take reading="linear"'
+                'or take reading="residual"'
             )
-        if not self.std > 0.0:
-            raise ValueError(f"std must be positive, got {self.std}")
+        if not math.isfinite(self.mean):
+            raise ValueError(f"mean must be finite, got {self.mean}")
+        if not (self.std > 0.0 and math.isfinite(self.std)):
+            raise ValueError(f"std must be positive and finite, got {self.std}")
 
 
 class PatchEmbeddings(nn.Module):
