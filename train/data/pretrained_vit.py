@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
@@ -86,10 +87,10 @@ def start_from(pretrained: PretrainedViT, model: ViT, key: jax.Array) -> Any:
     """The variables of a transformer: the pretrained ones, and new ones where there are none."""
     if model.config != pretrained.config:
         raise UserError(f"the transformer is {model.config}, the pretrained one {pretrained.config}")
-    frame = jax.numpy.zeros((1, model.config.num_patches, model.config.pixels))
-    drawn = traverse_util.flatten_dict(jax.jit(model.init)(key, frame)["params"])
+    frame = jnp.zeros((1, model.config.num_patches, model.config.pixels))
+    drawn: dict[Any, Any] = traverse_util.flatten_dict(jax.jit(model.init)(key, frame)["params"])
     given = traverse_util.flatten_dict(pretrained.params)
-    leaves = {path: jax.numpy.asarray(given.get(path, leaf), leaf.dtype) for path, leaf in drawn.items()}
+    leaves = {path: jnp.asarray(given.get(path, leaf), leaf.dtype) for path, leaf in drawn.items()}
     return {"params": {"readout": {}, **traverse_util.unflatten_dict(leaves)}}
 
 

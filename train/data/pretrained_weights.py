@@ -82,7 +82,7 @@ def read_weights(
     prefix = prefix_of(tensors, architecture)
     tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), tokens)["params"]
-    embeddings = traverse_util.flatten_dict({"embeddings": shapes["embeddings"]})
+    embeddings: dict[Any, Any] = traverse_util.flatten_dict({"embeddings": shapes["embeddings"]})
     slots = [
         Slot(path, [[tensors.found(prefix + architecture.embeddings[path[1]], path[2])]], leaf.shape)
         for path, leaf in embeddings.items()
@@ -114,7 +114,8 @@ def layer_slots(
             "tensors in all; copy both again"
         )
     stem, slots = f"{prefix_of(tensors, architecture)}{architecture.layers}", []
-    for (module, kind), leaf in traverse_util.flatten_dict(layers).items():
+    leaves: dict[Any, Any] = traverse_util.flatten_dict(layers)
+    for (module, kind), leaf in leaves.items():
         pieces = architecture.layer[module]
         rows = [[tensors.found(f"{stem}.{layer}.{piece}", kind) for piece in pieces] for layer in range(num_layers)]
         shape = (*leaf.shape[1:-1], leaf.shape[-1] // len(pieces))

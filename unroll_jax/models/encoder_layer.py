@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-__all__ = ["ACTIVATIONS", "INITIAL", "EncoderLayer", "LayerShape", "check_layer_shape", "layer_norm"]
+__all__ = ["ACTIVATIONS", "INITIAL_STD", "EncoderLayer", "LayerShape", "check_layer_shape", "layer_norm"]
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": functools.partial(jax.nn.gelu, approximate=False),
@@ -19,8 +19,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "silu": jax.nn.silu,
 }
 
-# What BERT and its descendants are initialised with: normal numbers of this standard deviation.
-INITIAL = nn.initializers.normal(0.02)
+INITIAL_STD = 0.02  # BERT and its descendants, and vision transformers, start with normal numbers of it
 
 
 @runtime_checkable
@@ -105,7 +104,8 @@ class EncoderLayer(nn.Module):
         return self._dense(self.config.dim, "output")(hidden)
 
     def _dense(self, features: int, name: str) -> nn.Dense:
-        return nn.Dense(features, dtype=self.dtype, param_dtype=self.param_dtype, kernel_init=INITIAL, name=name)
+        initial = nn.initializers.normal(INITIAL_STD)
+        return nn.Dense(features, dtype=self.dtype, param_dtype=self.param_dtype, kernel_init=initial, name=name)
 
 
 def check_layer_shape(config: LayerShape) -> None:

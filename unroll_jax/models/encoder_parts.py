@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.models.encoder_layer import INITIAL, check_layer_shape, layer_norm
+from unroll_jax.models.encoder_layer import INITIAL_STD, check_layer_shape, layer_norm
 from unroll_jax.models.parts import check_sizes
 
 __all__ = [
@@ -91,7 +91,8 @@ class EncoderEmbeddings(nn.Module):
     ) -> Float[Array, "*batch n d"]:
         """Embeds tokens; ``perturbation`` is added to the embeddings of words, where ``mask`` says they are real."""
         config = self.config
-        embed = functools.partial(nn.Embed, features=config.dim, embedding_init=INITIAL, param_dtype=self.param_dtype)
+        initial = nn.initializers.normal(INITIAL_STD)
+        embed = functools.partial(nn.Embed, features=config.dim, embedding_init=initial, param_dtype=self.param_dtype)
         total = embed(config.vocabulary_size, name="word")(jnp.where(mask, tokens, config.padding_token))
         total = perturbed(total, mask, perturbation)
         places = real_positions(mask) + config.position_offset

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.nn.initializers import Initializer
 from jaxtyping import Array, Float
 
-from unroll_jax.models.encoder_layer import INITIAL, check_layer_shape, layer_norm
+from unroll_jax.models.encoder_layer import INITIAL_STD, check_layer_shape, layer_norm
 from unroll_jax.models.parts import check_sizes
 
 __all__ = ["READINGS", "PatchEmbeddings", "PatchReadout", "ViTConfig", "check_patches"]
@@ -107,12 +107,12 @@ class PatchEmbeddings(nn.Module):
         """Embeds patches, behind the class token if there is one."""
         config = self.config
         is_state = config.reading == "state"
-        initial, patch_initial = (nn.initializers.zeros, _colours()) if is_state else (INITIAL, None)
+        initial = nn.initializers.zeros if is_state else nn.initializers.normal(INITIAL_STD)
         dense = nn.Dense(
             config.dim,
             dtype=self.dtype,
             param_dtype=self.param_dtype,
-            kernel_init=patch_initial or nn.initializers.lecun_normal(),
+            kernel_init=_colours() if is_state else nn.initializers.lecun_normal(),
             name="patch",
         )
         shifted = ((x - config.mean) / config.std).astype(self.dtype)
@@ -156,7 +156,7 @@ class PatchReadout(nn.Module):
             config.pixels,
             dtype=self.dtype,
             param_dtype=self.param_dtype,
-            kernel_init=nn.initializers.zeros if is_residual else INITIAL,
+            kernel_init=nn.initializers.zeros if is_residual else nn.initializers.normal(INITIAL_STD),
             name="pixels",
         )
         read = config.std * dense(flat).astype(x.dtype).reshape(x.shape)
