@@ -17,8 +17,8 @@ import optax
 from benchmarks import torch_peer
 from benchmarks.record import Record
 from benchmarks.timing import SAME_ALLOCATOR, interleaved, matmul_rate, table
-from train.data.pretrained import read_json
 from train.data.pretrained_architectures import read_architecture, read_config
+from train.data.pretrained_files import read_json
 from train.data.pretrained_weights import open_tensors, read_weights
 from unroll_jax.models import Classifier, Encoder, EncoderConfig
 

@@ -223,6 +223,20 @@ FAULTS: list[Fault] = [
         "tests/data/pretrained/test_heads.py",
     ),
     Fault(
+        "colours of pretrained patches are averaged",
+        "train/data/pretrained_vit.py",
+        "found.pop(colours).sum(axis=1)",
+        "found.pop(colours).mean(axis=1)",
+        "tests/data/pretrained/test_vit.py",
+    ),
+    Fault(
+        "positions are interpolated between corners",
+        "train/data/pretrained_vit.py",
+        "(np.arange(want) + 0.5) * have / want - 0.5",
+        "np.arange(want) * (have - 1) / max(want - 1, 1)",
+        "tests/data/pretrained/test_vit.py",
+    ),
+    Fault(
         "logits of the first token are taken for the mean of all",
         "train/data/pretrained.py",
         ' or model.hidden != pretrained.hidden or model.pooling != "first":',

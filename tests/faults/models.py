@@ -35,9 +35,9 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "attention sees padding",
-        "unroll_jax/models/encoder_parts.py",
-        "jnp.where(mask, scores * (1.0 / math.sqrt(queries.shape[-1])), jnp.finfo(wide).min)",
-        "scores * (1.0 / math.sqrt(queries.shape[-1]))",
+        "unroll_jax/models/encoder_layer.py",
+        "jnp.where(mask, scores, jnp.finfo(wide).min)",
+        "scores",
         "tests/models/test_encoder.py",
     ),
     Fault(
@@ -153,6 +153,27 @@ FAULTS: list[Fault] = [
         "compute = x.dtype if self.dtype is None else self.dtype",
         "compute = self.param_dtype if self.dtype is None else self.dtype",
         "tests/models/test_unrolled_transformer.py",
+    ),
+    Fault(
+        "vision transformers have their norms behind the sums",
+        "unroll_jax/models/vit.py",
+        "self.param_dtype, norm_first=True, parent=None)",
+        "self.param_dtype, parent=None)",
+        "tests/models/test_vit.py",
+    ),
+    Fault(
+        "the class token is read in the place of the last patch",
+        "unroll_jax/models/vit_parts.py",
+        "h = h[..., h.shape[-2] - config.num_patches :, :]",
+        "h = h[..., : config.num_patches, :]",
+        "tests/models/test_vit.py",
+    ),
+    Fault(
+        "the mask calls the class token padding",
+        "unroll_jax/models/vit.py",
+        "jnp.ones_like(mask[..., :1])",
+        "jnp.zeros_like(mask[..., :1])",
+        "tests/models/test_vit.py",
     ),
     Fault(
         "updates are turned by the transposed basis",

@@ -38,23 +38,37 @@ def embed(params, tokens, config, *, token_types=None, perturbation=None):
     return layer_norm(total, params["norm"], config.norm_epsilon)
 
 
-def layer(params, y, config):
+def attention(params, y, config):
     queries, keys, values = np.split(dense(y, params["query_key_value"]), 3, axis=-1)
     size, heads = config.dim // config.num_heads, []
     for head in range(config.num_heads):
         own = slice(head * size, (head + 1) * size)
         scores = queries[:, own] @ keys[:, own].T / math.sqrt(size)
         heads.append(softmax(scores) @ values[:, own])
-    mixed = dense(np.concatenate(heads, axis=-1), params["attention_output"])
-    y = layer_norm(y + mixed, params["attention_norm"], config.norm_epsilon)
-    hidden = ACTIVATIONS[config.activation](dense(y, params["hidden"]))
-    return layer_norm(y + dense(hidden, params["output"]), params["output_norm"], config.norm_epsilon)
+    return dense(np.concatenate(heads, axis=-1), params["attention_output"])
+
+
+def feed_forward(params, y, config):
+    return dense(ACTIVATIONS[config.activation](dense(y, params["hidden"])), params["output"])
+
+
+def layer(params, y, config):
+    y = layer_norm(y + attention(params, y, config), params["attention_norm"], config.norm_epsilon)
+    return layer_norm(y + feed_forward(params, y, config), params["output_norm"], config.norm_epsilon)
+
+
+def layer_norm_first(params, y, config):
+    y = y + attention(params, layer_norm(y, params["attention_norm"], config.norm_epsilon), config)
+    return y + feed_forward(params, layer_norm(y, params["output_norm"], config.norm_epsilon), config)
+
+
+def of_layer(layers, place):
+    return {name: {key: leaf[place] for key, leaf in part.items()} for name, part in layers.items()}
 
 
 def outputs(params, tokens, config, **inputs):
     """The outputs of layers 0..L, (L + 1, n, dim); params are those of the module, as float64 NumPy arrays."""
     states = [embed(params["embeddings"], np.asarray(tokens), config, **inputs)]
     for place in range(config.num_layers):
-        own = {name: {key: leaf[place] for key, leaf in part.items()} for name, part in params["layers"].items()}
-        states.append(layer(own, states[-1], config))
+        states.append(layer(of_layer(params["layers"], place), states[-1], config))
     return np.stack(states)

@@ -1,8 +1,6 @@
 """Pretrained encoders: weights and tokenizer from a folder as Hugging Face lays it out, or from its hub."""
 
 import contextlib
-import json
-import re
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,22 +13,15 @@ import numpy as np
 from unroll_jax.models import Classifier, EncoderConfig
 
 from ..config.errors import UserError
-from ..system.storage import expanded
 from .files import Log
 from .pretrained_architectures import class_names, read_architecture, read_config, unnamed_classes
+from .pretrained_files import find_folder, missing_file, read_json, weights_file
 from .pretrained_weights import open_tensors, read_weights
 from .words import Encoded, check_pairs
-
-FILES = ("config.json", "model.safetensors", "tokenizer.json")
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-INDEX = "model.safetensors.index.json"
-TOKENIZER_WAY_OUT = "transformers.AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER) writes it"
 
 UNKNOWN_WORDS = "a \U0010ffff"  # a word that some know, and a sign that none does
 PADDING = ("[PAD]", "<pad>")  # what BERT and RoBERTa call it
 FILLED = 0.9  # share of an embedding table that tokens have; some tables are rounded up to multiples of 64
-# The owner may be missing: the hub's oldest models have none.
-REPOSITORY = re.compile(r"[\w-][\w.-]*(?:/[\w-][\w.-]*)?")
 
 
 class EncoderTokenizer:
@@ -99,7 +90,7 @@ def load_pretrained(
     values, where = read_json(folder / "config.json"), str(folder / "config.json")
     architecture, config = read_architecture(values, where=where), read_config(values, where=where)
     tokenizer = load_tokenizer(folder, config, log=log)
-    with open_tensors(_weights_file(folder)) as tensors:
+    with open_tensors(weights_file(folder)) as tensors:
         params, head = read_weights(tensors, config, architecture)
     if "hidden" not in head:
         head = {}  # logits without the layer before them are those of another task, as of single tokens
@@ -143,69 +134,11 @@ def keeps_logits(pretrained: Pretrained, model: Classifier, class_names: Sequenc
     return _order_of_classes(pretrained, class_names) is not None
 
 
-def find_folder(source: str, *, revision: str | None = None, option: str = "pretrained", log: Log = print) -> Path:
-    """The folder that holds `FILES`: one at hand, or a repository OWNER/NAME of the hub, which is downloaded once."""
-    folder = expanded(source, option)
-    if source and folder.is_dir():  # not the folder one happens to be in
-        if revision is not None:
-            raise UserError(
-                f"revision={revision} is of a repository of the hub, but {source} is a folder; leave it out"
-            )
-        return folder
-    if source and folder.exists():
-        raise UserError(f"{option}={source} is a file; give the folder that holds {', '.join(FILES)}")
-    if not may_be_repository(source):
-        raise UserError(
-            f"{option}={source} is neither a folder nor a repository of the hub; give a folder that holds "
-            f"{', '.join(FILES)}, or OWNER/NAME"
-        )
-    log(f"looking for {source} on the Hugging Face hub")
-    from huggingface_hub import snapshot_download  # here, as what is at hand needs no hub
-
-    try:
-        folder = Path(snapshot_download(source, revision=revision, allow_patterns=list(FILES)))
-    except Exception as error:  # of huggingface_hub, its http client and the file system, which share no base
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(
-            f"{option}={source} is no folder here, and cannot be had from the Hugging Face hub ({reason}); where "
-            f"there is no network, copy {', '.join(FILES)} into a folder and name that"
-        ) from error
-    if missing := [name for name in FILES if not (folder / name).is_file()]:
-        raise _missing_file(f"{option}={source}", missing[0], _listed(source, revision))
-    return folder
-
-
-def may_be_repository(source: str) -> bool:
-    """Whether something has the form of a repository of the hub, OWNER/NAME or NAME."""
-    return REPOSITORY.fullmatch(source) is not None
-
-
-def _weights_file(folder: Path) -> Path:
-    """The file of weights in a folder; pickles, and weights split over many files, are not read."""
-    file = folder / "model.safetensors"
-    if file.is_file():
-        return file
-    raise _missing_file(str(folder), file.name, [found.name for found in folder.iterdir()])
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """Reads a JSON object."""
-    if not file.is_file():
-        raise _missing_file(str(file.parent), file.name, [])
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise UserError(f"{file} is no JSON ({error}); copy it again") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{file} holds a {type(found).__name__} instead of an object; copy it again")
-    return found
-
-
 def load_tokenizer(folder: Path, config: EncoderConfig, *, log: Log = print) -> EncoderTokenizer:
     """Reads tokenizer.json of a folder, which must fit the encoder: its numbers of tokens, and its padding."""
     file = folder / "tokenizer.json"
     if not file.is_file():
-        raise _missing_file(str(folder), file.name, [])
+        raise missing_file(str(folder), file.name, [])
     import tokenizers  # here, as only runs that start from an encoder need it
 
     with _usable(file):
@@ -245,31 +178,6 @@ def _order_of_classes(pretrained: Pretrained, class_names: Sequence[str]) -> lis
     if set(theirs) != set(ours) or len(set(ours)) < count:
         return None
     return [theirs.index(name) for name in ours]
-
-
-def _listed(repository: str, revision: str | None) -> list[str]:
-    """Names of all files of a repository; none where the hub cannot be asked."""
-    from huggingface_hub import list_repo_files
-
-    try:
-        return list_repo_files(repository, revision=revision)
-    except Exception:  # as above; what is missing can be told without
-        return []
-
-
-def _missing_file(where: str, name: str, present: Sequence[str]) -> UserError:
-    """What is said of a folder or repository without one of `FILES`, by what it has in its place."""
-    if name == "tokenizer.json":
-        return UserError(f"{where} holds no {name}; {TOKENIZER_WAY_OUT}")
-    if name == "model.safetensors" and INDEX in present:
-        return UserError(f"{where} holds weights split over many files; save them as one, {name}")
-    pickles = sorted(found for found in present if found.endswith(PICKLES))
-    if name == "model.safetensors" and pickles:
-        return UserError(
-            f"{where} holds no {name} but {', '.join(pickles)}: pickles can run any program when they are read, so "
-            "they are refused; save the weights as safetensors where you trust them"
-        )
-    return UserError(f"{where} holds no {name}; it must hold {', '.join(FILES)}")
 
 
 def _check_padding(file: Path, tokenizer: Any, config: EncoderConfig) -> None:

@@ -1,12 +1,14 @@
 """Architectures of pretrained encoders: what their files call the numbers and tensors of ours."""
 
 import re
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from unroll_jax.models import EncoderConfig
 
 from ..config.errors import UserError
+
+C = TypeVar("C")
 
 LARGEST = 2**31  # what a size stays below: indices have 32 bits
 # What config.json calls an activation, and what we do.
@@ -24,7 +26,7 @@ class Architecture(NamedTuple):
     """How one architecture is written down."""
 
     prefix: str  # of the names of the encoder's tensors where the file holds a head as well
-    numbers: Mapping[str, str]  # fields of `EncoderConfig` by their names in config.json, none of which may be missing
+    numbers: Mapping[str, str]  # names in config.json of fields of ours, none of which may be missing
     defaults: Mapping[str, Any]  # values in config.json that old ones leave out
     required: Mapping[str, Any]  # values that others in config.json would make another network
     embeddings: Mapping[str, str]  # names of the embeddings' tensors, without ``.weight`` and ``.bias``
@@ -106,16 +108,54 @@ _ROBERTA = _BERT._replace(
     positions_after_padding=True,
 )
 
+_VIT = Architecture(
+    prefix="vit.",
+    numbers={
+        "dim": "hidden_size",
+        "num_layers": "num_hidden_layers",
+        "num_heads": "num_attention_heads",
+        "hidden_dim": "intermediate_size",
+        "norm_epsilon": "layer_norm_eps",
+        "activation": "hidden_act",
+        "image_size": "image_size",
+        "patch_size": "patch_size",
+        "channels": "num_channels",
+        "stride": "encoder_stride",
+    },
+    defaults={"layer_norm_eps": 1e-12, "hidden_act": "gelu", "num_channels": 3, "encoder_stride": 16},
+    required={"qkv_bias": True},
+    embeddings={
+        "class_token": "embeddings.cls_token",
+        "position": "embeddings.position_embeddings",
+        "patch": "embeddings.patch_embeddings.projection",
+    },
+    layers="encoder.layer",
+    layer={
+        "attention_norm": ("layernorm_before",),
+        "query_key_value": tuple(f"attention.attention.{name}" for name in ("query", "key", "value")),
+        "attention_output": ("attention.output.dense",),
+        "output_norm": ("layernorm_after",),
+        "hidden": ("intermediate.dense",),
+        "output": ("output.dense",),
+    },
+    hidden=("vit.pooler.dense", "tanh"),
+    logits="classifier",
+)
+
 # By ``model_type`` in config.json. MiniLM is a BERT.
 ARCHITECTURES: dict[str, Architecture] = {"bert": _BERT, "distilbert": _DISTILBERT, "roberta": _ROBERTA}
+# The same of encoders of pictures.
+VISION: dict[str, Architecture] = {"vit": _VIT}
 
 
-def read_architecture(values: Mapping[str, Any], *, where: str) -> Architecture:
-    """The architecture that the values of a config.json name."""
+def read_architecture(
+    values: Mapping[str, Any], *, where: str, known: Mapping[str, Architecture] = ARCHITECTURES
+) -> Architecture:
+    """The one of the known architectures that the values of a config.json name."""
     values, name = _given(values), values.get("model_type")
-    if not isinstance(name, str) or name not in ARCHITECTURES:
-        raise UserError(f"{where} has model_type={name!r}; the architectures known are {', '.join(ARCHITECTURES)}")
-    architecture = ARCHITECTURES[name]
+    if not isinstance(name, str) or name not in known:
+        raise UserError(f"{where} has model_type={name!r}; the architectures known are {', '.join(known)}")
+    architecture = known[name]
     for field, wanted in architecture.required.items():
         if (found := values.get(field, wanted)) != wanted:
             raise UserError(f"{where} has {field}={found!r}; of {name} only {field}={wanted!r} is supported")
@@ -125,10 +165,19 @@ def read_architecture(values: Mapping[str, Any], *, where: str) -> Architecture:
 def read_config(values: Mapping[str, Any], *, where: str) -> EncoderConfig:
     """The encoder that the values of a config.json describe; all fields that are missing are told at once."""
     architecture = read_architecture(values, where=where)
+    numbers = {"token_types": 0, **read_numbers(values, architecture, where=where)}
+    if architecture.positions_after_padding:
+        numbers["position_offset"] = numbers["padding_token"] + 1
+        numbers["max_positions"] -= numbers["position_offset"]
+    return config_of(EncoderConfig, numbers, architecture, where=where)
+
+
+def read_numbers(values: Mapping[str, Any], architecture: Architecture, *, where: str) -> dict[str, Any]:
+    """The numbers that an architecture has in a config.json, and the activation, by our names."""
     values = {**architecture.defaults, **_given(values)}
     if missing := [name for name in architecture.numbers.values() if name not in values]:
         raise UserError(f"{where} lacks {', '.join(missing)}; copy the original again")
-    numbers: dict[str, Any] = {"token_types": 0} | {field: values[name] for field, name in architecture.numbers.items()}
+    numbers = {field: values[name] for field, name in architecture.numbers.items()}
     activation = numbers["activation"]
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         name = architecture.numbers["activation"]
@@ -140,11 +189,13 @@ def read_config(values: Mapping[str, Any], *, where: str) -> EncoderConfig:
             raise UserError(f"{where} has {name}={number!r}; it must be an integer below 2**31")
         if field == "norm_epsilon" and not isinstance(number, float | int):
             raise UserError(f"{where} has {name}={number!r}; it must be a number")
-    if architecture.positions_after_padding:
-        numbers["position_offset"] = numbers["padding_token"] + 1
-        numbers["max_positions"] -= numbers["position_offset"]
+    return numbers
+
+
+def config_of(make: Callable[..., C], numbers: Mapping[str, Any], architecture: Architecture, *, where: str) -> C:
+    """``make(**numbers)``, whose refusal names what config.json calls the fields."""
     try:
-        return EncoderConfig(**numbers)
+        return make(**numbers)
     except ValueError as error:
         said = re.findall(r"\w+", str(error))
         names = ", ".join(f"{field} is {name}" for field, name in architecture.numbers.items() if field in said)

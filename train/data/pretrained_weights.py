@@ -1,8 +1,8 @@
-"""Weights of a pretrained encoder and its head out of a safetensors file; what does not fit is found before reading."""
+"""Weights of a pretrained encoder and its head out of a safetensors file; what does not fit is told before reading."""
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,41 +79,66 @@ def read_weights(
 
     A layer of the head is there if its weight or its bias is: then both must be, and fit.
     """
-    prefix = architecture.prefix if any(name.startswith(architecture.prefix) for name in tensors.names) else ""
-    if config.num_layers > len(tensors.names):  # and be it billions: names of all their tensors would fill the memory
+    prefix = prefix_of(tensors, architecture)
+    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), tokens)["params"]
+    embeddings: dict[Any, Any] = traverse_util.flatten_dict({"embeddings": shapes["embeddings"]})
+    slots = [
+        Slot(path, [[tensors.found(prefix + architecture.embeddings[path[1]], path[2])]], leaf.shape)
+        for path, leaf in embeddings.items()
+    ]
+    layers = layer_slots(tensors, shapes["layers"], architecture, num_layers=config.num_layers)
+    heads = _head_slots(tensors, config, architecture, prefix)
+    leaves = read_slots(tensors, [*slots, *layers, *heads], architecture, num_layers=config.num_layers)
+    params = traverse_util.unflatten_dict(leaves)
+    head = params.pop("head", {})
+    return params, head
+
+
+def prefix_of(tensors: Tensors, architecture: Architecture) -> str:
+    """What the names of the encoder's tensors start with: nothing in a file without a head."""
+    return architecture.prefix if any(name.startswith(architecture.prefix) for name in tensors.names) else ""
+
+
+def layer_slots(
+    tensors: Tensors, layers: Mapping[str, Mapping[str, Any]], architecture: Architecture, *, num_layers: int
+) -> list[Slot]:
+    """Slots of the parameters of stacked `unroll_jax.models.EncoderLayer`, given their shapes.
+
+    Raises:
+      UserError: if the file has fewer tensors than layers.
+    """
+    if num_layers > len(tensors.names):  # and be it billions: names of all their tensors would fill the memory
         raise UserError(
-            f"{tensors.file} does not fit its config.json: num_layers={config.num_layers}, but {len(tensors.names)} "
+            f"{tensors.file} does not fit its config.json: num_layers={num_layers}, but {len(tensors.names)} "
             "tensors in all; copy both again"
         )
-    slots = [*_slots(tensors, config, architecture, prefix), *_head_slots(tensors, config, architecture, prefix)]
-    problems = _problems(tensors, slots, config, f"{prefix}{architecture.layers}")
+    stem, slots = f"{prefix_of(tensors, architecture)}{architecture.layers}", []
+    leaves: dict[Any, Any] = traverse_util.flatten_dict(layers)
+    for (module, kind), leaf in leaves.items():
+        pieces = architecture.layer[module]
+        rows = [[tensors.found(f"{stem}.{layer}.{piece}", kind) for piece in pieces] for layer in range(num_layers)]
+        shape = (*leaf.shape[1:-1], leaf.shape[-1] // len(pieces))
+        slots.append(Slot(("layers", module, kind), rows, shape[::-1], stacked=True))  # files have (out, in)
+    return slots
+
+
+def read_slots(
+    tensors: Tensors, slots: Sequence[Slot], architecture: Architecture, *, num_layers: int
+) -> dict[tuple[str, ...], np.ndarray]:
+    """The leaves of slots by their paths, float32.
+
+    Raises:
+      UserError: if tensors are missing, of another shape or kind, or not finite, or layers are left over; all are told.
+    """
+    problems = _problems(tensors, slots, num_layers, f"{prefix_of(tensors, architecture)}{architecture.layers}")
     if problems:
         raise UserError(f"{tensors.file} does not fit its config.json: {'; '.join(problems)}")
     leaves = {slot.path: _joined(tensors, slot) for slot in slots}
     suspects = [name for slot in slots if not np.isfinite(leaves[slot.path]).all() for name in slot.names]
     if infinite := [name for name in suspects if not np.isfinite(tensors.read(name)).all()]:
         raise UserError(f"{tensors.file} holds numbers that are not finite in {', '.join(infinite)}; copy it again")
-    params = traverse_util.unflatten_dict(leaves)
-    head = params.pop("head", {})
-    return params, head
-
-
-def _slots(tensors: Tensors, config: EncoderConfig, architecture: Architecture, prefix: str) -> Iterator[Slot]:
-    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), tokens)["params"]
-    for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
-        part, module, kind = (key.key for key in path)
-        if part == "embeddings":
-            name = tensors.found(prefix + architecture.embeddings[module], kind)
-            yield Slot((part, module, kind), [[name]], leaf.shape)
-            continue
-        pieces = architecture.layer[module]
-        stem = f"{prefix}{architecture.layers}"
-        rows = [
-            [tensors.found(f"{stem}.{layer}.{piece}", kind) for piece in pieces] for layer in range(config.num_layers)
-        ]
-        shape = (*leaf.shape[1:-1], leaf.shape[-1] // len(pieces))
-        yield Slot((part, module, kind), rows, shape[::-1], stacked=True)  # files have (out, in)
+    return leaves
 
 
 def _head_slots(tensors: Tensors, config: EncoderConfig, architecture: Architecture, prefix: str) -> Iterator[Slot]:
@@ -129,19 +154,19 @@ def _head_slots(tensors: Tensors, config: EncoderConfig, architecture: Architect
         yield Slot(("head", part, "bias"), [[f"{name}.bias"]], (rows,))
 
 
-def _problems(tensors: Tensors, slots: list[Slot], config: EncoderConfig, stem: str) -> list[str]:
+def _problems(tensors: Tensors, slots: Sequence[Slot], num_layers: int, stem: str) -> list[str]:
     places = [(name, slot.shape) for slot in slots for name in slot.names]
     missing = [name for name, _ in places if name not in tensors.names]
     present = [(name, shape) for name, shape in places if name in tensors.names]
     wrong = [f"{name} is {found}, not {shape}" for name, shape in present if (found := tensors.shape(name)) != shape]
     kinds = [f"{name} is {kind}" for name, _ in present if (kind := tensors.kind(name)) not in FLOATS]
     layers = {int(found[1]) for name in tensors.names if (found := re.match(rf"{re.escape(stem)}\.(\d+)\.", name))}
-    beyond = [f"{stem}.{layer}" for layer in sorted(layers) if layer >= config.num_layers]
+    beyond = [f"{stem}.{layer}" for layer in sorted(layers) if layer >= num_layers]
     titles = {
         f"{len(missing)} tensor(s) missing": missing,
         f"{len(wrong)} of another shape": wrong,
         f"{len(kinds)} not of {', '.join(FLOATS)}": kinds,
-        f"{len(beyond)} layer(s) beyond num_layers={config.num_layers}": beyond,
+        f"{len(beyond)} layer(s) beyond num_layers={num_layers}": beyond,
     }
     return [f"{title}: {', '.join(names)}" for title, names in titles.items() if names]
 

@@ -9,7 +9,8 @@ from unroll_jax.models.classifier import POOLINGS, Classifier, Head
 from unroll_jax.models.deep_opteq import DeepOptEq
 from unroll_jax.models.dust import DUST, dictionary_bases
 from unroll_jax.models.encoder import Encoder
-from unroll_jax.models.encoder_parts import ACTIVATIONS, EncoderConfig, EncoderEmbeddings, EncoderLayer
+from unroll_jax.models.encoder_layer import ACTIVATIONS, EncoderLayer
+from unroll_jax.models.encoder_parts import EncoderConfig, EncoderEmbeddings
 from unroll_jax.models.feedforward_network import FeedForwardNetwork
 from unroll_jax.models.initializers import cosine_atoms, dct, scaled_identity
 from unroll_jax.models.lista import LISTA
@@ -20,12 +21,15 @@ from unroll_jax.models.parts import BehindStem
 from unroll_jax.models.segmenters import DeepOptEqSegmenter, FullyConvolutionalNetwork
 from unroll_jax.models.unrolled_classifier import TokenEmbeddings, UnrolledClassifier
 from unroll_jax.models.unrolled_transformer import UnrolledTransformer, cosine_bases
+from unroll_jax.models.vit import ViT
+from unroll_jax.models.vit_parts import READINGS, PatchEmbeddings, PatchReadout, ViTConfig
 
 __all__ = [
     "ACTIVATIONS",
     "DUST",
     "LISTA",
     "POOLINGS",
+    "READINGS",
     "WAYS",
     "BehindStem",
     "Classifier",
@@ -40,9 +44,13 @@ __all__ = [
     "Head",
     "MonotoneOperatorNetwork",
     "NeuralODE",
+    "PatchEmbeddings",
+    "PatchReadout",
     "TokenEmbeddings",
     "UnrolledClassifier",
     "UnrolledTransformer",
+    "ViT",
+    "ViTConfig",
     "cosine_atoms",
     "cosine_bases",
     "dct",

@@ -7,7 +7,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from unroll_jax.models.encoder_parts import EncoderConfig, EncoderEmbeddings, EncoderLayer, check_inputs
+from unroll_jax.models.encoder_layer import EncoderLayer
+from unroll_jax.models.encoder_parts import EncoderConfig, EncoderEmbeddings, check_inputs
 from unroll_jax.unrolling import layers_at_once
 
 __all__ = ["Encoder"]

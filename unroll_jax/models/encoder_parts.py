@@ -1,37 +1,23 @@
-"""What an encoder is made of: its configuration, its embeddings and one of its layers."""
+"""What an encoder is made of beside its layers: its configuration and its embeddings."""
 
 import dataclasses
 import functools
-import math
-from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from unroll_jax.models.encoder_layer import INITIAL_STD, check_layer_shape, layer_norm
 from unroll_jax.models.parts import check_sizes
 
 __all__ = [
-    "ACTIVATIONS",
     "EncoderConfig",
     "EncoderEmbeddings",
-    "EncoderLayer",
     "check_inputs",
     "perturbed",
     "real_positions",
 ]
-
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "gelu": functools.partial(jax.nn.gelu, approximate=False),
-    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
-    "relu": jax.nn.relu,
-    "silu": jax.nn.silu,
-}
-
-# What BERT and its descendants are initialised with: normal numbers of this standard deviation.
-_INITIAL = nn.initializers.normal(0.02)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,12 +59,7 @@ class EncoderConfig:
         for name in ("position_offset", "token_types"):
             if not isinstance(value := getattr(self, name), int) or value < 0:
                 raise ValueError(f"{name} must be at least 0 and an integer, got {value}")
-        if self.dim % self.num_heads:
-            raise ValueError(f"num_heads must divide dim={self.dim}, got {self.num_heads}")
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {self.activation!r}")
-        if not isinstance(self.norm_epsilon, float | int) or not 0.0 <= self.norm_epsilon < 1.0:
-            raise ValueError(f"norm_epsilon must be in [0, 1), got {self.norm_epsilon}")
+        check_layer_shape(self)
         if not isinstance(self.padding_token, int) or not 0 <= self.padding_token < self.vocabulary_size:
             raise ValueError(
                 f"padding_token must be in [0, vocabulary_size={self.vocabulary_size}), got {self.padding_token}"
@@ -110,49 +91,15 @@ class EncoderEmbeddings(nn.Module):
     ) -> Float[Array, "*batch n d"]:
         """Embeds tokens; ``perturbation`` is added to the embeddings of words, where ``mask`` says they are real."""
         config = self.config
-        embed = functools.partial(nn.Embed, features=config.dim, embedding_init=_INITIAL, param_dtype=self.param_dtype)
+        initial = nn.initializers.normal(INITIAL_STD)
+        embed = functools.partial(nn.Embed, features=config.dim, embedding_init=initial, param_dtype=self.param_dtype)
         total = embed(config.vocabulary_size, name="word")(jnp.where(mask, tokens, config.padding_token))
         total = perturbed(total, mask, perturbation)
         places = real_positions(mask) + config.position_offset
         total = total + embed(config.max_positions + config.position_offset, name="position")(places)
         if config.token_types:
             total = total + embed(config.token_types, name="token_type")(jnp.where(mask, token_types, 0))
-        return _norm(config, self.param_dtype, self.param_dtype)(name="norm")(total)
-
-
-class EncoderLayer(nn.Module):
-    """Attention and a feed-forward part, each added to its input and then normalised (Vaswani et al., 2017).
-
-    Queries, keys and values come out of one product, ``query_key_value``; the other parameters are
-    ``attention_output``, ``attention_norm``, ``hidden``, ``output`` and ``output_norm``.
-
-    Attributes:
-      config: of the encoder.
-      dtype: dtype to compute in; softmax and the statistics of norms are computed in float32 at least.
-      param_dtype: dtype of the parameters.
-    """
-
-    config: EncoderConfig
-    dtype: Any = jnp.float32
-    param_dtype: Any = jnp.float32
-
-    @nn.compact
-    def __call__(self, y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"]) -> Float[Array, "*batch n d"]:
-        """Maps tokens to tokens; no token attends to one that ``mask`` does not call real."""
-        config = self.config
-        dense = functools.partial(nn.Dense, dtype=self.dtype, param_dtype=self.param_dtype, kernel_init=_INITIAL)
-        norm = _norm(config, self.dtype, self.param_dtype)
-        # One axis of tokens: over several, XLA transposes the cotangents of weights, at twice the time on a CPU.
-        flat = y.reshape(-1, config.dim)
-        mixed = dense(3 * config.dim, name="query_key_value")(flat)
-        split = mixed.reshape(*y.shape[:-1], 3, config.num_heads, config.dim // config.num_heads)
-        queries, keys, values = jnp.moveaxis(split, (-3, -2), (0, -3))
-        attended = _attend(queries, keys, values, mask[..., None, None, :])
-        attended = jnp.swapaxes(attended, -3, -2).reshape(flat.shape)
-        flat = norm(name="attention_norm")(flat + dense(config.dim, name="attention_output")(attended))
-        hidden = ACTIVATIONS[config.activation](dense(config.hidden_dim, name="hidden")(flat))
-        flat = norm(name="output_norm")(flat + dense(config.dim, name="output")(hidden))
-        return flat.reshape(y.shape)
+        return layer_norm(config, self.param_dtype, self.param_dtype)(name="norm")(total)
 
 
 def real_positions(mask: Bool[Array, "*batch n"]) -> Int[Array, "*batch n"]:
@@ -196,30 +143,3 @@ def check_inputs(
             raise TypeError(f"{name} must have a dtype of kind {kind.__name__}, got {value.dtype}; cast it first")
         if value is not None and value.shape != shape:
             raise ValueError(f"{name} must have shape {shape}, as tokens say, got {value.shape}")
-
-
-def _attend(
-    queries: Float[Array, "*batch heads n size"],
-    keys: Float[Array, "*batch heads n size"],
-    values: Float[Array, "*batch heads n size"],
-    mask: Bool[Array, "*batch 1 1 n"],
-) -> Float[Array, "*batch heads n size"]:
-    """softmax(Q K^T / sqrt(size)) V, with products in the dtype of V and softmax in float32 at least.
-
-    Flax's own multiplies the weights of bfloat16 attention in float32; JAX's takes the softmax of float64 in float32.
-    """
-    wide = jnp.promote_types(values.dtype, jnp.float32)
-    scores = jnp.matmul(queries, jnp.swapaxes(keys, -2, -1), preferred_element_type=wide)
-    scores = jnp.where(mask, scores * (1.0 / math.sqrt(queries.shape[-1])), jnp.finfo(wide).min)
-    return jnp.matmul(jax.nn.softmax(scores).astype(values.dtype), values)
-
-
-def _norm(config: EncoderConfig, dtype: Any, param_dtype: Any) -> Callable[..., nn.LayerNorm]:
-    # The fast variance, E[y^2] - E[y]^2, loses digits where a mean is large, as it is in trained encoders.
-    return functools.partial(
-        nn.LayerNorm,
-        epsilon=config.norm_epsilon,
-        dtype=dtype,
-        param_dtype=param_dtype,
-        use_fast_variance=False,
-    )

@@ -13,7 +13,7 @@ import pytest
 
 from tests.started import environment
 from train.config.errors import UserError
-from train.data.pretrained import FILES, find_folder
+from train.data.pretrained_files import FILES, find_folder
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SHARDS = ("model-00001-of-00002.safetensors", "model.safetensors.index.json")
@@ -28,7 +28,7 @@ REPOSITORIES = {
 CALLS = """
 import json, sys
 from train.config.errors import UserError
-from train.data.pretrained import find_folder
+from train.data.pretrained_files import find_folder
 said = []
 for source, revision in json.loads(sys.argv[1]):
     lines = []

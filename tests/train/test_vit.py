@@ -1,0 +1,86 @@
+"""The vision transformer of a configuration: drawn, from pretrained weights, and built again without them."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.data.pretrained.test_vit import GRID, SIDE, write_vit
+from train.config.errors import UserError
+from train.config.fields import check_fields, check_used
+from train.config.video_models import ViTOptions, vit_conditions, vit_rules
+from train.tasks.vit import build_vit, given_facts, given_of, load_given
+
+__all__ = ["write_vit"]  # a fixture
+
+SIZES = {"num_patches": GRID**2, "pixels": SIDE**2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Options as a task has them."""
+
+    model: ViTOptions
+
+
+def test_the_default_is_a_small_transformer_of_whole_frames_whose_states_are_patches():
+    found = build_vit(ViTOptions(), None, num_patches=100, pixels=256, remat="dots")
+    shapes = jax.eval_shape(found.init, jax.random.key(0))["params"]
+    assert (found.num_layers, found.module.config.reading, found.module.config.class_token) == (3, "state", False)
+    assert shapes["embeddings"]["patch"]["kernel"].shape == (256, 256)
+    assert shapes["layers"]["hidden"]["kernel"].shape == (3, 256, 512)
+    assert shapes["readout"] == {}
+
+
+def test_pretrained_weights_give_the_sizes_and_are_what_is_started_from(write_vit):
+    options = ViTOptions(pretrained=str(write_vit()), mean=0.4)
+    given = load_given(options, grid=(GRID, GRID), side=SIDE, log=lambda line: None)
+    found = build_vit(options, given, **SIZES)
+    assert (found.num_layers, found.module.config.dim, found.module.config.mean) == (2, 16, 0.4)
+    params = found.init(jax.random.key(0))["params"]
+    np.testing.assert_array_equal(params["embeddings"]["position"], given.params["embeddings"]["position"])
+
+    again = build_vit(options, given_of(json.loads(json.dumps(given_facts(given)))), **SIZES)
+    assert again.module == found.module
+    shapes = jax.eval_shape(again.init, jax.random.key(0))["params"]
+    assert jax.tree.map(jnp.shape, shapes) == jax.tree.map(jnp.shape, params)
+
+
+def test_without_a_source_nothing_is_given():
+    given = load_given(ViTOptions(), grid=(GRID, GRID), side=SIDE, log=print)
+    assert (given, given_facts(given), given_of(None)) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"std": 0.0}, "--model.std must be positive and finite, got 0.0"),
+        ({"num_heads": 3}, "--model.num-heads must be a divisor of --model.dim 256, got 3"),
+        (
+            {"dim": 128},
+            "--model.dim must be a multiple of the 256 pixels of a patch with --model.reading state, got 128",
+        ),
+    ],
+    ids=["std", "heads", "dim"],
+)
+def test_a_number_that_is_not_allowed_is_named(options, message):
+    model = ViTOptions(**options)
+    with pytest.raises(UserError, match=message):
+        check_fields(Config(model), vit_rules(model, 256))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pretrained": "owner/vit", "dim": 512}, "--model.dim 512 has no effect without a transformer that is drawn"),
+        ({"revision": "v2"}, "--model.revision v2 has no effect without --model.pretrained; leave it out"),
+    ],
+    ids=["dim", "revision"],
+)
+def test_an_option_without_effect_is_refused(options, message):
+    model = ViTOptions(**options)
+    with pytest.raises(UserError, match=message):
+        check_used(Config(model), Config(ViTOptions()), vit_conditions(model))

@@ -1,0 +1,152 @@
+"""One layer of an encoder: attention and a feed-forward part, with layer norms behind or before them."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+__all__ = ["ACTIVATIONS", "INITIAL_STD", "EncoderLayer", "LayerShape", "check_layer_shape", "layer_norm"]
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+    "relu": jax.nn.relu,
+    "silu": jax.nn.silu,
+}
+
+INITIAL_STD = 0.02  # BERT and its descendants, and vision transformers, start with normal numbers of it
+
+
+@runtime_checkable
+class LayerShape(Protocol):
+    """The fields of a configuration that `EncoderLayer` reads, as `EncoderConfig` documents them."""
+
+    @property
+    def dim(self) -> int:
+        """Width of the tokens."""
+        ...
+
+    @property
+    def num_heads(self) -> int:
+        """Attention heads."""
+        ...
+
+    @property
+    def hidden_dim(self) -> int:
+        """Width between the two dense layers of the feed-forward part."""
+        ...
+
+    @property
+    def activation(self) -> str:
+        """A name of `ACTIVATIONS`."""
+        ...
+
+    @property
+    def norm_epsilon(self) -> float:
+        """Added to the variance in layer norms."""
+        ...
+
+
+class EncoderLayer(nn.Module):
+    """Attention and a feed-forward part, each added to its input, with a layer norm behind or before it.
+
+    With Norm the layer norm, y + A(y) is normalised as Norm(y + A(y)) (Vaswani et al., 2017), or with ``norm_first``
+    the part sees the normalised tokens, y + A(Norm(y)), and no norm stands between a layer's input and its output
+    (vision transformers: Dosovitskiy et al., 2021).
+
+    Queries, keys and values come out of one product, ``query_key_value``; the other parameters are
+    ``attention_output``, ``attention_norm``, ``hidden``, ``output`` and ``output_norm``.
+
+    Attributes:
+      config: the layer's shape.
+      dtype: dtype to compute in; softmax and the statistics of norms are computed in float32 at least.
+      param_dtype: dtype of the parameters.
+      norm_first: whether norms stand before the parts, else behind the sums.
+    """
+
+    config: LayerShape
+    dtype: Any = jnp.float32
+    param_dtype: Any = jnp.float32
+    norm_first: bool = False
+
+    @nn.compact
+    def __call__(
+        self, y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"] | None
+    ) -> Float[Array, "*batch n d"]:
+        """Maps tokens to tokens; no token attends to one that ``mask`` does not call real; None calls all real."""
+        # One axis of tokens: over several, XLA transposes the cotangents of weights, at twice the time on a CPU.
+        flat = y.reshape(-1, self.config.dim)
+        norm = layer_norm(self.config, self.dtype, self.param_dtype)
+        attention_norm, output_norm = norm(name="attention_norm"), norm(name="output_norm")
+        if self.norm_first:
+            flat = flat + self._attention(attention_norm(flat), y.shape, mask)
+            flat = flat + self._feed_forward(output_norm(flat))
+        else:
+            flat = attention_norm(flat + self._attention(flat, y.shape, mask))
+            flat = output_norm(flat + self._feed_forward(flat))
+        return flat.reshape(y.shape)
+
+    def _attention(self, flat: jax.Array, shape: tuple[int, ...], mask: jax.Array | None) -> jax.Array:
+        heads = self.config.num_heads
+        mixed = self._dense(3 * self.config.dim, "query_key_value")(flat)
+        split = mixed.reshape(*shape[:-1], 3, heads, self.config.dim // heads)
+        queries, keys, values = jnp.moveaxis(split, (-3, -2), (0, -3))
+        attended = _attend(queries, keys, values, None if mask is None else mask[..., None, None, :])
+        return self._dense(self.config.dim, "attention_output")(jnp.swapaxes(attended, -3, -2).reshape(flat.shape))
+
+    def _feed_forward(self, flat: jax.Array) -> jax.Array:
+        hidden = ACTIVATIONS[self.config.activation](self._dense(self.config.hidden_dim, "hidden")(flat))
+        return self._dense(self.config.dim, "output")(hidden)
+
+    def _dense(self, features: int, name: str) -> nn.Dense:
+        initial = nn.initializers.normal(INITIAL_STD)
+        return nn.Dense(features, dtype=self.dtype, param_dtype=self.param_dtype, kernel_init=initial, name=name)
+
+
+def check_layer_shape(config: LayerShape) -> None:
+    """Checks what layers read of a configuration, but for the sizes.
+
+    Raises:
+      ValueError: naming the field, its value and what is allowed.
+    """
+    if config.dim % config.num_heads:
+        raise ValueError(f"num_heads must divide dim={config.dim}, got {config.num_heads}")
+    if config.activation not in ACTIVATIONS:
+        raise ValueError(f"activation must be one of {sorted(ACTIVATIONS)}, got {config.activation!r}")
+    if not isinstance(config.norm_epsilon, float | int) or not 0.0 <= config.norm_epsilon < 1.0:
+        raise ValueError(f"norm_epsilon must be in [0, 1), got {config.norm_epsilon}")
+
+
+def layer_norm(config: LayerShape, dtype: Any, param_dtype: Any) -> Callable[..., nn.LayerNorm]:
+    """Layer norms with a configuration's epsilon, to be given their names."""
+    # The fast variance, E[y^2] - E[y]^2, loses digits where a mean is large, as it is in trained encoders.
+    return functools.partial(
+        nn.LayerNorm,
+        epsilon=config.norm_epsilon,
+        dtype=dtype,
+        param_dtype=param_dtype,
+        use_fast_variance=False,
+    )
+
+
+def _attend(
+    queries: Float[Array, "*batch heads n size"],
+    keys: Float[Array, "*batch heads n size"],
+    values: Float[Array, "*batch heads n size"],
+    mask: Bool[Array, "*batch 1 1 n"] | None,
+) -> Float[Array, "*batch heads n size"]:
+    """softmax(Q K^T / sqrt(size)) V, with products in the dtype of V and softmax in float32 at least.
+
+    Flax's own multiplies the weights of bfloat16 attention in float32; JAX's takes the softmax of float64 in float32.
+    """
+    wide = jnp.promote_types(values.dtype, jnp.float32)
+    scores = jnp.matmul(queries, jnp.swapaxes(keys, -2, -1), preferred_element_type=wide)
+    scores = scores * (1.0 / math.sqrt(queries.shape[-1]))
+    if mask is not None:
+        scores = jnp.where(mask, scores, jnp.finfo(wide).min)
+    return jnp.matmul(jax.nn.softmax(scores).astype(values.dtype), values)

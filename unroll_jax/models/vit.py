@@ -1,0 +1,119 @@
+"""The vision transformer (ViT) over the patches of a frame, whose every layer is read as a reconstruction of it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from unroll_jax.models.encoder_layer import EncoderLayer
+from unroll_jax.models.vit_parts import PatchEmbeddings, PatchReadout, ViTConfig, check_patches
+from unroll_jax.perturbations import Perturbation
+from unroll_jax.unrolling import unroll
+
+__all__ = ["ViT"]
+
+
+class ViT(nn.Module):
+    """ViT by its `ViTConfig`: patches in, their reconstructions by every layer out.
+
+    The parameters are ``embeddings``, those of `PatchEmbeddings`; ``layers``, those of `EncoderLayer` with its norms
+    first and a leading axis of length L; and ``readout``, those of `PatchReadout`, which all layers share.
+
+    Attributes:
+      config: the transformer's shape, and how layers are read.
+      dtype: dtype the layers compute in; None computes in the input's. Parameters stay in ``param_dtype``.
+      param_dtype: dtype of the parameters.
+      remat: recompute layers in the backward pass instead of storing their intermediates; a policy of
+        `jax.checkpoint_policies` says which of them are stored all the same.
+      unroll: layers in one iteration of the scan, see `unroll_jax.unroll`.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> model = ViT(ViTConfig(num_patches=4, pixels=9, dim=18, num_layers=2, num_heads=2, hidden_dim=16))
+      >>> frames = jnp.ones((5, 4, 9))
+      >>> model.apply(model.init(jax.random.key(0), frames), frames).shape
+      (3, 5, 4, 9)
+    """
+
+    config: ViTConfig
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    remat: bool | Callable[..., Any] = False
+    unroll: int | None = None
+
+    @nn.compact
+    def __call__(
+        self,
+        x: jax.Array,
+        mask: jax.Array | None = None,
+        *,
+        record: Callable[[jax.Array], Any] | None = None,
+        perturb: Perturbation | None = None,
+    ) -> Any:
+        """Runs all layers.
+
+        Args:
+          x: the patches of frames, row by row, with pixels in [0, 1]: (*batch, num_patches, pixels).
+          mask: which of them are real, bool (*batch, num_patches); None takes all for real. What is masked out changes
+            nothing of the others' outputs; outputs at masked positions are undefined.
+          record: ``y -> pytree``, evaluated inside the scan at every layer's reconstruction, in float32 or wider; None
+            keeps the reconstructions themselves.
+          perturb: what becomes of each layer's output (states, not reconstructions), see `unroll_jax.unroll`.
+
+        Returns:
+          The reconstructions of layers 0..L, (L + 1, *batch, num_patches, pixels), or what ``record`` returned, stacked
+          likewise. Layer 0 is read from the embeddings.
+
+        Raises:
+          ValueError: if x is not (*batch, num_patches, pixels), mask is not (*batch, num_patches), or unroll is below
+            1.
+          TypeError: if x is not floating, or mask is not boolean.
+        """
+        config = self.config
+        check_patches(x, mask, config)
+        compute = x.dtype if self.dtype is None else self.dtype
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        start = PatchEmbeddings(config, compute, self.param_dtype, name="embeddings")(wide)
+        layer = EncoderLayer(config, compute, self.param_dtype, norm_first=True, parent=None)
+        readout = PatchReadout(config, compute, self.param_dtype, parent=None)
+        layers = self.param("layers", _stacked(layer, config.num_layers), start[..., :1, :], None)
+        reading = self.param("readout", _params_of(readout), start, wide)
+        if mask is not None and config.class_token:
+            mask = jnp.concatenate([jnp.ones_like(mask[..., :1]), mask], axis=-1)
+
+        def step(params: Any, h: jax.Array, mask: jax.Array | None) -> jax.Array:
+            return jnp.asarray(layer.apply({"params": params}, h, mask))
+
+        def measure(_: Any, h: jax.Array, __: Any) -> Any:
+            y = jnp.asarray(readout.apply({"params": reading}, h, wide))
+            return y if record is None else record(y)
+
+        _, recorded = unroll(
+            step,
+            layers,
+            start,
+            mask,
+            num_layers=config.num_layers,
+            tied=False,
+            record=measure,
+            remat=self.remat,
+            unroll=self.unroll,
+            perturb=perturb,
+        )
+        return recorded
+
+
+def _params_of(module: nn.Module) -> Callable[..., Any]:
+    """Initial parameters of a module, none where it has none."""
+    return lambda key, *inputs: module.init(key, *inputs).get("params", {})
+
+
+def _stacked(module: nn.Module, num_layers: int) -> Callable[..., Any]:
+    """Those of so many of them, each with its key, stacked."""
+
+    def init(key: jax.Array, *inputs: Any) -> Any:
+        return jax.vmap(lambda key: _params_of(module)(key, *inputs))(jax.random.split(key, num_layers))
+
+    return init

@@ -1,0 +1,193 @@
+"""What a vision transformer is made of beside its layers: its configuration, its embeddings and its readout."""
+
+import dataclasses
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+from jaxtyping import Array, Float
+
+from unroll_jax.models.encoder_layer import INITIAL_STD, check_layer_shape, layer_norm
+from unroll_jax.models.parts import check_sizes
+
+__all__ = ["READINGS", "PatchEmbeddings", "PatchReadout", "ViTConfig", "check_patches"]
+
+READINGS = ("state", "residual", "linear")
+
+
+@dataclasses.dataclass(frozen=True)
+class ViTConfig:
+    r"""The shape of a vision transformer that reconstructs frames, and how its layers are read.
+
+    With s the normalised pixels of a patch, s = (x - mean) / std, and h the state of its token behind some layer, a
+    reconstruction y of the patch x is, by ``reading``:
+
+    * "state": y = mean + std C(h): the state itself is a patch of ``dim / pixels`` colours one after the other (768 =
+      3 x 16 x 16), whose mean C is grey. The embedding starts as s in every colour, and positions and class token at 0,
+      so that layer 0 starts as the noisy input, and layers add to it.
+    * "residual": y = x + std R(Norm(h)), a correction of the input, with Norm and R (linear) shared by all layers. R
+      starts at 0, so that every layer starts as the noisy input. Norm takes the strength of the noise out of the
+      correction: on cleaner input than in training it is too large.
+    * "linear": y = mean + std R(Norm(h)), as Hugging Face's decoder for masked images has it. There is no way from
+      the input around the layers: what layer 0 reconstructs is learned too, and starts worse than the input.
+
+    Attributes:
+      num_patches: patches of a frame.
+      pixels: of a patch.
+      dim: width of the tokens.
+      num_layers: depth L.
+      num_heads: attention heads; they share out ``dim``.
+      hidden_dim: width between the two dense layers of the feed-forward part.
+      class_token: whether a learned token stands before the patches, as pretrained weights have it.
+      reading: one of `READINGS`. "state" is the paper's, and the best from scratch too, but needs a width that is a
+        multiple of the pixels; the others serve at any width.
+      mean: subtracted from pixels; Hugging Face's processor of ViT has 0.5.
+      std: what pixels are divided by then; the same processor has 0.5.
+      activation: a name of `ACTIVATIONS`.
+      norm_epsilon: added to the variance in layer norms.
+
+    Raises:
+      ValueError: naming the argument, its value and what is allowed.
+
+    Source: Dosovitskiy et al. (2021); Porras-Valenzuela, Hadou, Ribeiro, Appendix B.2, for "state", where colours of
+    grey video are not said to be averaged.
+    """
+
+    num_patches: int = 100
+    pixels: int = 256
+    dim: int = 256
+    num_layers: int = 3
+    num_heads: int = 4
+    hidden_dim: int = 512
+    class_token: bool = False
+    reading: str = "state"
+    mean: float = 0.5
+    std: float = 0.5
+    activation: str = "gelu"
+    norm_epsilon: float = 1e-6
+
+    def __post_init__(self) -> None:
+        names = ("num_patches", "pixels", "dim", "num_layers", "num_heads", "hidden_dim")
+        check_sizes(**{name: getattr(self, name) for name in names})
+        check_layer_shape(self)
+        if self.reading not in READINGS:
+            raise ValueError(f"reading must be one of {', '.join(READINGS)}, got {self.reading!r}")
+        if self.reading == "state" and self.dim % self.pixels:
+            raise ValueError(
+                f'dim must be a multiple of pixels={self.pixels} with reading="state", got {self.dim}; '
+                'or take reading="residual"'
+            )
+        if not math.isfinite(self.mean):
+            raise ValueError(f"mean must be finite, got {self.mean}")
+        if not (self.std > 0.0 and math.isfinite(self.std)):
+            raise ValueError(f"std must be positive and finite, got {self.std}")
+
+
+class PatchEmbeddings(nn.Module):
+    """Patches as tokens: the output of layer 0 before it is read.
+
+    A convolution whose stride is its width is a product with each patch. The parameters are ``patch`` (pixels, dim) and
+    its bias, ``position`` (tokens, dim), and ``class_token`` (dim,) where there is one, whose position is the first.
+
+    Attributes:
+      config: of the transformer.
+      dtype: dtype to compute in.
+      param_dtype: dtype of the parameters.
+    """
+
+    config: ViTConfig
+    dtype: Any = jnp.float32
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*batch n pixels"]) -> Float[Array, "*batch tokens d"]:
+        """Embeds patches, behind the class token if there is one."""
+        config = self.config
+        is_state = config.reading == "state"
+        initial = nn.initializers.zeros if is_state else nn.initializers.normal(INITIAL_STD)
+        dense = nn.Dense(
+            config.dim,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            kernel_init=_colours() if is_state else nn.initializers.lecun_normal(),
+            name="patch",
+        )
+        shifted = ((x - config.mean) / config.std).astype(self.dtype)
+        tokens = dense(shifted.reshape(-1, config.pixels)).reshape(*x.shape[:-1], config.dim)
+        if config.class_token:
+            first = self.param("class_token", initial, (config.dim,), self.param_dtype).astype(self.dtype)
+            first = jnp.broadcast_to(first, (*x.shape[:-2], 1, config.dim))
+            tokens = jnp.concatenate([first, tokens], axis=-2)
+        places = (config.num_patches + config.class_token, config.dim)
+        return tokens + self.param("position", initial, places, self.param_dtype).astype(self.dtype)
+
+
+class PatchReadout(nn.Module):
+    """Patches out of states, see `ViTConfig`; all layers share it.
+
+    The parameters are ``norm`` and ``pixels``; of "state" there are none.
+
+    Attributes:
+      config: of the transformer.
+      dtype: dtype to compute in; what is added to the normalised correction is added in that of x.
+      param_dtype: dtype of the parameters.
+    """
+
+    config: ViTConfig
+    dtype: Any = jnp.float32
+    param_dtype: Any = jnp.float32
+
+    @nn.compact
+    def __call__(
+        self, h: Float[Array, "*batch tokens d"], x: Float[Array, "*batch n pixels"]
+    ) -> Float[Array, "*batch n pixels"]:
+        """Reconstructs the patches x from the states h behind a layer; the class token's is left out."""
+        config = self.config
+        h = h[..., h.shape[-2] - config.num_patches :, :]
+        if config.reading == "state":
+            colours = h.astype(x.dtype).reshape(*h.shape[:-1], -1, config.pixels)
+            return config.mean + config.std * jnp.mean(colours, axis=-2)
+        flat = layer_norm(config, self.dtype, self.param_dtype)(name="norm")(h.reshape(-1, config.dim))
+        is_residual = config.reading == "residual"
+        dense = nn.Dense(
+            config.pixels,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            kernel_init=nn.initializers.zeros if is_residual else nn.initializers.normal(INITIAL_STD),
+            name="pixels",
+        )
+        read = config.std * dense(flat).astype(x.dtype).reshape(x.shape)
+        return x + read if is_residual else config.mean + read
+
+
+def check_patches(x: Any, mask: Any, config: ViTConfig) -> None:
+    """Checks what a vision transformer is called with; the mask may be None.
+
+    Raises:
+      ValueError: if x is not (*batch, num_patches, pixels), or mask is not (*batch, num_patches).
+      TypeError: if x is not floating, or mask is not boolean.
+    """
+    wanted = (config.num_patches, config.pixels)
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise TypeError(f"x must have a floating dtype, got {x.dtype}; cast it first")
+    if x.shape[-2:] != wanted:
+        raise ValueError(
+            f"x must be (*batch, num_patches, pixels), here (*batch, {wanted[0]}, {wanted[1]}), got shape {x.shape}"
+        )
+    if mask is not None and mask.dtype != jnp.bool_:
+        raise TypeError(f"mask must be boolean, got {mask.dtype}; cast it first")
+    if mask is not None and mask.shape != x.shape[:-1]:
+        raise ValueError(f"mask must have shape {x.shape[:-1]}, as x says, got {mask.shape}")
+
+
+def _colours() -> Initializer:
+    """The identity, once for each colour: (pixels, colours x pixels)."""
+
+    def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> jax.Array:
+        rows, columns = shape
+        return jnp.tile(jnp.eye(rows, dtype=dtype), (1, columns // rows))
+
+    return init
