@@ -17,7 +17,7 @@ from .config.own import OwnConfig
 from .config.run import RunConfig
 from .config.sparse_coding import SparseCodingConfig
 from .config.text import TextEncoderConfig, TextUnrolledConfig
-from .config.video import VideoConfig, VideoDustConfig
+from .config.video import VideoConfig, VideoDustConfig, VideoViTConfig
 
 PASS_IT = "pass the task that was trained"
 FROM_PYTHON = "from Python: fit(task, out=FOLDER), load(FOLDER, task=task) or export(FOLDER, task=task)"
@@ -80,6 +80,7 @@ _SCENES = _IMAGES._replace(
 TASKS: dict[str, Registered] = {
     "video": Registered(VideoConfig, _VIDEO),
     "video-dust": Registered(VideoDustConfig, _VIDEO),
+    "video-vit": Registered(VideoViTConfig, _VIDEO),
     "sparse-coding": Registered(SparseCodingConfig, _SPARSE_CODING),
     "text-encoder": Registered(TextEncoderConfig, _TEXT),
     "text-ut": Registered(TextUnrolledConfig, _TEXT),

@@ -1,6 +1,7 @@
 """Video denoising: the models, and the numbers of their runs."""
 
 import dataclasses
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from .basic import Basic
@@ -8,8 +9,11 @@ from .checks import check_depth, check_training, perturbation_rules
 from .constraints import ConstraintConfig, PerturbedConfig
 from .data import DataConfig
 from .errors import UserError
-from .fields import Rule, nonnegative, positive
+from .fields import Rule, check_used, nonnegative, positive
 from .run import PrimalConfig
+from .video_models import ViTOptions, vit_conditions, vit_rules
+
+PATCH_PIXELS = 16**2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +84,7 @@ class VideoRunConfig(PerturbedConfig):
     test_gammas: tuple[float, ...] = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
     """Noise levels of the evaluation; the training level is added when missing."""
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
-    model: ModelConfig | DustOptions = dataclasses.field(default_factory=ModelConfig)
+    model: ModelConfig | DustOptions | ViTOptions = dataclasses.field(default_factory=ModelConfig)
 
     def check(self) -> None:
         """Checks every number against what the task allows."""
@@ -91,11 +95,17 @@ class VideoRunConfig(PerturbedConfig):
             *self.model_rules(),
             *perturbation_rules(self),
         )
-        check_depth(self, self.model.num_layers)
+        if not self.pretrained:  # else the task checks the depth that it finds
+            check_depth(self, self.model.num_layers)
         if self.train_gamma == 0.0 and self.enforces:
             raise UserError(
                 "--train-gamma 0 leaves descent constraints nothing to lower; use --method erm, or a gamma above 0"
             )
+
+    @property
+    def pretrained(self) -> str | None:
+        """What is given of the model."""
+        return getattr(self.model, "pretrained", None)
 
     def model_rules(self) -> tuple[Rule, ...]:
         """What is allowed of the model's numbers."""
@@ -103,7 +113,7 @@ class VideoRunConfig(PerturbedConfig):
 
     def label(self) -> str:
         """Source, method, depth, noise and seed."""
-        depth = f"L{self.model.num_layers}"
+        depth = Path(self.pretrained).name if self.pretrained else f"L{self.model.num_layers}"
         changed = (
             (self.task.removeprefix("video-"), self.task != "video"),
             ("noself", not getattr(self.model, "self_loops", True)),
@@ -116,7 +126,8 @@ class VideoRunConfig(PerturbedConfig):
 
     def describe(self) -> str:
         """Method, depth and steps."""
-        return f"{self.method}, {self.model.num_layers} layers, {self.steps} steps"
+        model = self.pretrained or f"{self.model.num_layers} layers"
+        return f"{self.method}, {model}, {self.steps} steps"
 
 
 # The paper's UT has alpha = 0.22 and f_ref = 5.5, which is below the input's loss on the built-in clips, as these have
@@ -156,6 +167,23 @@ class VideoDustConfig(VideoRunConfig):
             ("model.sparsity", "finite and at least 0", nonnegative(model.sparsity)),
             ("model.attention-scale", "positive and finite", positive(model.attention_scale)),
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class VideoViTConfig(VideoRunConfig):
+    """Denoise frames of grey video with a vision transformer (Porras-Valenzuela et al., Section 4)."""
+
+    task: ClassVar[str] = "video-vit"
+
+    batch_size: int = 16
+    """Frames a step."""
+    model: ViTOptions = dataclasses.field(default_factory=ViTOptions)
+    primal: PrimalConfig = dataclasses.field(default_factory=lambda: PrimalConfig(1e-3))
+
+    def model_rules(self) -> tuple[Rule, ...]:
+        """Its sizes."""
+        check_used(self, type(self)(), vit_conditions(self.model))
+        return tuple(vit_rules(self.model, PATCH_PIXELS))
 
 
 def _computable(dtype: str) -> bool:

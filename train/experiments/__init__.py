@@ -3,7 +3,7 @@
 from ..config.constraints import ConstraintConfig
 from ..config.data import DataConfig
 from ..config.run import Experiment
-from ..config.video import VideoConfig, VideoDustConfig
+from ..config.video import VideoConfig, VideoDustConfig, VideoViTConfig
 from .images import SUPERVISED
 from .sparse_coding import DEMO, SPARSE_CODING
 from .text import TEXT
@@ -29,6 +29,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         config=VideoDustConfig(),
         summary="DUST, sparse codes of patches that attend to one another, denoising video",
         paper="Porras-Valenzuela, Hadou, Ribeiro, Section 4, Table 3; De Weerdt et al. (2023)",
+        expect="not yet run to its end",
+    ),
+    "video-vit": Experiment(
+        config=VideoViTConfig(),
+        summary="a vision transformer denoising the frames of video, drawn or pretrained",
+        paper="Porras-Valenzuela, Hadou, Ribeiro, Section 4, Table 3",
         expect="not yet run to its end",
     ),
     **SUPERVISED,

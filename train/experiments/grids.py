@@ -23,8 +23,8 @@ class Grid(NamedTuple):
 
 GRIDS: dict[str, Grid] = {
     "video": Grid(
-        experiments=("video-ut",),
-        rooted=("ucsd-ut",),
+        experiments=("video-ut", "video-dust", "video-vit"),
+        rooted=("ucsd-ut", "ucsd-dust", "ucsd-vit"),
         over={
             "num-layers": "3,5,7",
             "train-gamma": "0,0.09,0.11,0.13,0.15",

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +12,13 @@ from jaxtyping import Array, Float, UInt8, UInt32
 
 from unroll_jax.perturbations import Perturbation, in_turn, layer_noise, lost_layer
 
+from ..config.checks import check_depth
 from ..config.errors import UserError
-from ..config.video import VideoRunConfig
+from ..config.video import VideoRunConfig, VideoViTConfig
 from ..data.clips import FRAME_SIZE, SPLITS
-from ..data.video import frames_from, frames_of, load, patch_sequences
+from ..data.pretrained_vit import PretrainedViT
+from ..data.video import frames_of, load
 from ..sharding.mesh import keep_rows
-from ..sharding.parts import POLICIES
 from ..task import Log, Params, Row, SampleLosses, Validation
 from .collapse import describe_collapse
 from .common import (
@@ -33,9 +34,10 @@ from .common import (
 )
 from .facts import VideoFacts
 from .video_disturbances import video_disturbances
-from .video_models import build_video_model
+from .video_models import Computing, Patches, build_video_model
 from .video_noise import add_noise, keyed_batches, to_unit
-from .video_samples import samples_of
+from .video_samples import cleaned_frames, samples_of
+from .vit import given_facts, given_of, load_given
 
 Clips = Float[Array, "batch frames pixels"]
 
@@ -73,17 +75,19 @@ class VideoTask(DataTask[VideoRunConfig]):
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 4 and Appendix B.2.
     """
 
-    def __init__(self, config: VideoRunConfig, data: Any):
+    def __init__(self, config: VideoRunConfig, data: Any, given: PretrainedViT | None = None):
         super().__init__(config, data)
-        self.num_layers = config.model.num_layers
-        self._dtype = jnp.promote_types(config.model.dtype, jnp.float32)
+        self.given, self._dtype = given, jnp.promote_types(config.model.dtype, jnp.float32)
         self._variance = config.train_gamma * data.pixel_std
-        options = {"param_dtype": self._dtype, "remat": POLICIES[config.remat] or False, "unroll": config.unroll}
-        self.model = build_video_model(config.model, data.num_tokens, data.token_dim, **options)
+        side, patch = getattr(data, "frame_side", FRAME_SIZE), math.isqrt(data.token_dim)
+        sizes = Patches(data.num_tokens, (side // patch) ** 2, data.token_dim)
+        computing = Computing(self._dtype, config.remat, config.unroll)
+        self.model = build_video_model(config.model, sizes, computing, given)
+        self.num_layers = self.model.num_layers
+        check_depth(config, self.num_layers)
         if self.model.reads_input:
             _check_reference(config, 0.5 * data.token_dim * self._variance)
-        side = getattr(data, "frame_side", FRAME_SIZE)
-        self.samples = samples_of(data, frames=self.model.of_frames, side=side)
+        self.samples = samples_of(data, sizes.positions, frames=self.model.of_frames)
         count = self.samples.count("train")
         turned = getattr(config.primal, "basis", "") == "cosine"
         turned = turned and config.primal.name != "muon"  # whose steps are the same in either
@@ -95,6 +99,10 @@ class VideoTask(DataTask[VideoRunConfig]):
         )
         check_batch_size(config.batch_size, count, "frames" if self.model.of_frames else "sequences")
         self._read, self._clean = on_batches(self._layers), on_batches(self._denoised)
+
+    def again(self, config: VideoRunConfig) -> Self:
+        """The same by another configuration, on the same data and from the same weights."""
+        return type(self)(config, self.data, self.given)
 
     def init(self, key: jax.Array) -> Params:
         """Parameters of the model."""
@@ -200,9 +208,10 @@ class VideoTask(DataTask[VideoRunConfig]):
         return {"pixel_std": self.data.pixel_std, "sequences": sequences}
 
     def facts(self) -> Row:
-        """Sizes of tokens, and the spread of clean pixels, which noise is in units of."""
-        data = self.data
-        return {"pixel_std": data.pixel_std, "num_tokens": data.num_tokens, "token_dim": data.token_dim}
+        """Sizes of tokens, the spread of clean pixels, which noise is in units of, and what a given ViT is like."""
+        data, given = self.data, given_facts(self.given)
+        sizes = {"pixel_std": data.pixel_std, "num_tokens": data.num_tokens, "token_dim": data.token_dim}
+        return sizes if given is None else sizes | {"pretrained": given}
 
     def predict(self, params: Params, inputs: Any, *, gamma: float = 0.0, seed: int = 0) -> np.ndarray:
         """A picture or a video without its noise: uint8 (160, 160), or (frames, 160, 160), in grey levels.
@@ -217,16 +226,9 @@ class VideoTask(DataTask[VideoRunConfig]):
         """
         check_noise(gamma, seed)
         frames, still = frames_of(inputs)
-        length, side = self.data.num_tokens, math.isqrt(self.data.token_dim)
-        padded = np.concatenate([frames, np.repeat(frames[-1:], -len(frames) % length, axis=0)])
-        found, key = [], jax.random.key(seed)
-        for place in range(0, len(padded), length):
-            samples = self.samples.of_windows(patch_sequences(padded[place : place + length], side=side))
-            clean = self._clean(params, samples, gamma * self.data.pixel_std, jax.random.fold_in(key, place))
-            patches = self.samples.to_windows(np.asarray(clean, np.float32))
-            pixels = np.clip(np.round(255.0 * patches), 0, 255).astype(np.uint8)
-            found.append(frames_from(pixels, frames.shape[1:], side=side))
-        whole = np.concatenate(found)[: len(frames)]
+        variance, key = gamma * self.data.pixel_std, jax.random.key(seed)
+        clean = lambda samples, place: self._clean(params, samples, variance, jax.random.fold_in(key, place))  # noqa: E731
+        whole = cleaned_frames(frames, self.samples, clean)
         return whole[0] if still else whole
 
     def verdict(self, found: Row) -> str:
@@ -266,12 +268,17 @@ class VideoTask(DataTask[VideoRunConfig]):
 
 def open_video(config: VideoRunConfig, log: Log) -> VideoTask:
     """The task on the data of its configuration."""
-    return VideoTask(config, load(config.data, log=log))
+    data, given = load(config.data, log=log), None
+    if isinstance(config, VideoViTConfig):
+        side = math.isqrt(data.token_dim)
+        given = load_given(config.model, grid=(data.frame_side // side,) * 2, side=side, log=log)
+    return VideoTask(config, data, given)
 
 
 def video_of(config: VideoRunConfig, facts: Row) -> VideoTask:
     """The task that `VideoTask.facts` describes, without its data."""
-    return VideoTask(config, VideoFacts(**facts))
+    sizes = {name: value for name, value in facts.items() if name != "pretrained"}
+    return VideoTask(config, VideoFacts(**sizes), given_of(facts.get("pretrained")))
 
 
 def _sample_losses(y: Clips, clean: Clips) -> Float[Array, "batch"]:

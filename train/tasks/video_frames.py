@@ -94,8 +94,8 @@ def _model(task: Any, folder: Path, log: Log) -> Callable[[Any], np.ndarray]:
     def last(params: Params, noisy: Any) -> Any:
         return task.outputs(params, noisy, lambda y: y)[-1]
 
-    cleaned = on_batches(last)
-    return lambda noisy: cleaned(state.evaluated, noisy)
+    cleaned, samples = on_batches(last), task.samples
+    return lambda noisy: samples.to_windows(cleaned(state.evaluated, samples.of_windows(noisy)))
 
 
 def _usual(config: Any) -> list[float]:

@@ -18,11 +18,45 @@ from unroll_jax.models import (
 )
 
 from ..config.errors import UserError
+from ..config.run import Remat
 from ..config.video import DustOptions, ModelConfig
+from ..config.video_models import ViTOptions
+from ..data.pretrained_vit import PretrainedViT
+from ..sharding.parts import POLICIES
 from ..task import Params
+from .vit import build_vit
 
-# `num_tokens, token_dim, remat, unroll, param_dtype` of a model.
-Sizes = dict[str, Any]
+
+class Patches(NamedTuple):
+    """Sizes of prepared video.
+
+    Attributes:
+      frames: of a window.
+      positions: patches of a frame.
+      pixels: of a patch.
+    """
+
+    frames: int
+    positions: int
+    pixels: int
+
+
+class Computing(NamedTuple):
+    """How layers are computed, whatever the model.
+
+    Attributes:
+      param_dtype: dtype of the parameters.
+      remat: what the backward pass recomputes, a name of `POLICIES`.
+      unroll: layers in one iteration of the scan.
+    """
+
+    param_dtype: Any
+    remat: Remat
+    unroll: int | None
+
+    def options(self) -> dict[str, Any]:
+        """Those of a module."""
+        return {"param_dtype": self.param_dtype, "remat": POLICIES[self.remat] or False, "unroll": self.unroll}
 
 
 class VideoModel(NamedTuple):
@@ -30,6 +64,7 @@ class VideoModel(NamedTuple):
 
     Attributes:
       module: ``apply(params, noisy, record=, perturb=)`` gives ``record`` of layers 0..L, stacked.
+      num_layers: depth L.
       init: parameters from a key.
       bases: of `unroll_jax.in_coordinates`, in which Adam's steps change no brightness; None where there are none.
       of_frames: whether samples are frames and tokens their patches; else tokens are the frames of one patch position.
@@ -37,6 +72,7 @@ class VideoModel(NamedTuple):
     """
 
     module: nn.Module
+    num_layers: int
     init: Callable[[jax.Array], Params]
     bases: Any = None
     of_frames: bool = False
@@ -44,24 +80,24 @@ class VideoModel(NamedTuple):
 
 
 @functools.singledispatch
-def build_video_model(model: Any, num_tokens: int, token_dim: int, **options: Any) -> VideoModel:
+def build_video_model(model: Any, sizes: Patches, computing: Computing, given: PretrainedViT | None) -> VideoModel:
     """The model of its options.
 
     Args:
       model: its options.
-      num_tokens: frames of a window.
-      token_dim: pixels of a patch.
-      **options: ``param_dtype``, ``remat`` and ``unroll`` of the module.
+      sizes: of the video.
+      computing: how layers are computed.
+      given: pretrained weights of a vision transformer, or None.
     """
     raise TypeError(f"no model of video is known for {type(model).__name__}")
 
 
 @build_video_model.register
-def _(model: ModelConfig, num_tokens: int, token_dim: int, **options: Any) -> VideoModel:
-    if model.rank is not None and not 1 <= model.rank <= token_dim:
-        raise UserError(f"--model.rank must be between 1 and the token width {token_dim}, got {model.rank}")
+def _(model: ModelConfig, sizes: Patches, computing: Computing, given: PretrainedViT | None) -> VideoModel:
+    if model.rank is not None and not 1 <= model.rank <= sizes.pixels:
+        raise UserError(f"--model.rank must be between 1 and the token width {sizes.pixels}, got {model.rank}")
     module = UnrolledTransformer(
-        dim=token_dim,
+        dim=sizes.pixels,
         num_layers=model.num_layers,
         rank=model.rank,
         dtype=jnp.dtype(model.dtype),
@@ -69,15 +105,17 @@ def _(model: ModelConfig, num_tokens: int, token_dim: int, **options: Any) -> Vi
         V_init=dct(model.attention_scale),
         W_init=scaled_identity(model.mixing),
         U_init=scaled_identity(1.0 - model.mixing),
-        **options,
+        **computing.options(),
     )
-    return VideoModel(module, _init(module, num_tokens, token_dim), cosine_bases(token_dim), reads_input=True)
+    return VideoModel(
+        module, model.num_layers, _init(module, sizes), bases=cosine_bases(sizes.pixels), reads_input=True
+    )
 
 
 @build_video_model.register
-def _(model: DustOptions, num_tokens: int, token_dim: int, **options: Any) -> VideoModel:
+def _(model: DustOptions, sizes: Patches, computing: Computing, given: PretrainedViT | None) -> VideoModel:
     module = DUST(
-        dim=token_dim,
+        dim=sizes.pixels,
         num_atoms=model.num_atoms,
         num_layers=model.num_layers,
         tied=model.tied,
@@ -86,10 +124,17 @@ def _(model: DustOptions, num_tokens: int, token_dim: int, **options: Any) -> Vi
         train_attention=model.train_attention,
         self_loops=model.self_loops,
         dtype=jnp.dtype(model.dtype),
-        **options,
+        **computing.options(),
     )
-    return VideoModel(module, _init(module, num_tokens, token_dim), dictionary_bases(token_dim))
+    return VideoModel(module, model.num_layers, _init(module, sizes), bases=dictionary_bases(sizes.pixels))
 
 
-def _init(module: nn.Module, num_tokens: int, token_dim: int) -> Callable[[jax.Array], Params]:
-    return lambda key: dict(module.init(key, jnp.zeros((1, num_tokens, token_dim))))
+@build_video_model.register
+def _(model: ViTOptions, sizes: Patches, computing: Computing, given: PretrainedViT | None) -> VideoModel:
+    shape = {"num_patches": sizes.positions, "pixels": sizes.pixels}
+    vit = build_vit(model, given, **shape, remat=computing.remat, unroll=computing.unroll)
+    return VideoModel(vit.module, vit.num_layers, vit.init, of_frames=True)
+
+
+def _init(module: nn.Module, sizes: Patches) -> Callable[[jax.Array], Params]:
+    return lambda key: dict(module.init(key, jnp.zeros((1, sizes.frames, sizes.pixels))))

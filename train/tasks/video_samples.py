@@ -2,13 +2,14 @@
 
 import abc
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from jaxtyping import Array, UInt8
 
 from ..data.reader import in_order, read_ahead, shuffled
+from ..data.video import frames_from, patch_sequences
 from .facts import MANY, VideoFacts
 
 Batch = UInt8[np.ndarray, "batch tokens pixels"]
@@ -125,13 +126,32 @@ class Frames(Samples):
         return self.data.read(split, numbers.ravel()).reshape(*numbers.shape, self.data.num_tokens, -1)
 
 
-def samples_of(data: Any, *, frames: bool, side: int) -> Samples:
+def samples_of(data: Any, positions: int, *, frames: bool) -> Samples:
     """The samples of a model: frames, or sequences.
 
     Args:
       data: prepared video, or what stands in for it.
+      positions: patches of a frame.
       frames: whether tokens are the patches of one frame.
-      side: of a frame, in pixels.
     """
-    positions = (side // math.isqrt(data.token_dim)) ** 2
     return (Frames if frames else Sequences)(data, positions)
+
+
+def cleaned_frames(
+    frames: UInt8[np.ndarray, "frames height width"], samples: Samples, clean: Callable[[np.ndarray, int], Any]
+) -> UInt8[np.ndarray, "frames height width"]:
+    """Frames as a model cleans them, window by window; the last frame is repeated to fill the last window.
+
+    Args:
+      frames: grey levels.
+      samples: those of the model.
+      clean: samples of a window, and the number of its first frame, to pixels in [0, 1].
+    """
+    length, side = samples.data.num_tokens, math.isqrt(samples.data.token_dim)
+    padded, windows = np.concatenate([frames, np.repeat(frames[-1:], -len(frames) % length, axis=0)]), []
+    for place in range(0, len(padded), length):
+        window = samples.of_windows(patch_sequences(padded[place : place + length], side=side))
+        patches = samples.to_windows(np.asarray(clean(window, place), np.float32))
+        pixels = np.clip(np.round(255.0 * patches), 0, 255).astype(np.uint8)
+        windows.append(frames_from(pixels, (frames.shape[1], frames.shape[2]), side=side))
+    return np.concatenate(windows)[: len(frames)]
