@@ -1,5 +1,6 @@
 """Norms and radii of linear maps and of Jacobians, from vector products alone."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -113,7 +114,8 @@ def matrix_norm_bound(A: Array, *, num_squarings: int = SQUARINGS) -> Float[Arra
 
     .. math:: |A|_2 \le \bigl| (A^* A)^{2^k} \bigr|_F^{1 / 2^{k + 1}} \le r^{1 / 2^{k + 2}} |A|_2 , \qquad r = rank(A) ,
 
-    with k = ``num_squarings``, up to rounding. Differentiable.
+    with k = ``num_squarings``, up to rounding. Differentiable, for one product more: the derivative is that of the
+    norm, :math:`u v^T`, where one singular value is the largest, and a mean over such where several are about as large.
 
     Raises:
       ValueError: if A has fewer than two axes.
@@ -126,21 +128,8 @@ def matrix_norm_bound(A: Array, *, num_squarings: int = SQUARINGS) -> Float[Arra
     scale = jax.lax.stop_gradient(jnp.max(jnp.abs(A), axis=(-2, -1), initial=0.0))
     scale = jnp.where(scale == 0.0, 1.0, scale)
     A = A / scale[..., None, None]
-    adjoint = jnp.swapaxes(A, -1, -2).conj()
-    gram = adjoint @ A if A.shape[-1] <= A.shape[-2] else A @ adjoint
-    logarithm = jnp.zeros(A.shape[:-2], jnp.real(gram).dtype)  # of the factor taken out of gram so far
-
-    def normed(gram: Array) -> tuple[Array, Array]:
-        square = jnp.sum(jnp.real(gram * gram.conj()), axis=(-2, -1))
-        size = jnp.sqrt(jnp.where(square == 0.0, 1.0, square))
-        return gram / size[..., None, None], jnp.where(square == 0.0, -jnp.inf, jnp.log(size))
-
-    for _ in range(num_squarings):
-        gram, taken = normed(gram)
-        logarithm = 2.0 * (logarithm + taken)
-        gram = _square(gram)
-    _, last = normed(gram)
-    return scale * jnp.exp((logarithm + last) / 2 ** (num_squarings + 1))
+    tall = A if A.shape[-1] <= A.shape[-2] else jnp.swapaxes(A, -1, -2)  # of the same norm
+    return scale * _gram_bound(tall, num_squarings)
 
 
 @typed
@@ -234,6 +223,40 @@ def jacobian_penalty(
     pulled = jax.vmap(lambda v: pull(v)[0])(probes)
     axes = tuple(range(batch_ndim + 1, pulled.ndim))
     return jnp.mean(jnp.mean(pulled**2, axis=axes), axis=0)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _gram_bound(A: Array, num_squarings: int) -> Array:
+    return _gram_power(A, num_squarings)[1]
+
+
+@_gram_bound.defjvp
+@full_precision()  # loops differentiate their body when the caller's setting is gone
+def _(num_squarings: int, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    (A,), (moved,) = primals, tangents
+    power, bound = _gram_power(A, num_squarings)
+    towards = A @ power
+    share = jnp.real(jnp.sum(A.conj() * towards, axis=(-2, -1)))  # <A, A P>: along A the bound grows as itself
+    slope = bound / jnp.where(share == 0.0, 1.0, share)
+    return bound, slope * jnp.real(jnp.sum(towards.conj() * moved, axis=(-2, -1)))
+
+
+def _gram_power(A: Array, num_squarings: int) -> tuple[Array, Array]:
+    """(A* A)^(2^k), of Frobenius norm 1 or 0, and the bound of |A|_2 that it makes."""
+    gram = jnp.swapaxes(A, -1, -2).conj() @ A
+    logarithm = jnp.zeros(A.shape[:-2], jnp.real(gram).dtype)  # of the factor taken out of gram so far
+
+    def normed(gram: Array) -> tuple[Array, Array]:
+        square = jnp.sum(jnp.real(gram * gram.conj()), axis=(-2, -1))
+        size = jnp.sqrt(jnp.where(square == 0.0, 1.0, square))
+        return gram / size[..., None, None], jnp.where(square == 0.0, -jnp.inf, jnp.log(size))
+
+    for _ in range(num_squarings):
+        gram, taken = normed(gram)
+        logarithm = 2.0 * (logarithm + taken)
+        gram = _square(gram)
+    gram, last = normed(gram)
+    return gram, jnp.exp((logarithm + last) / 2 ** (num_squarings + 1))
 
 
 def _square(gram: Array) -> Array:

@@ -20,6 +20,13 @@ FAULTS: list[Fault] = [
         "tests/models/test_deep_opteq.py",
     ),
     Fault(
+        "codes of every layer are read by the first dictionary",
+        "unroll_jax/models/dust.py",
+        "state.codes, x), params.D)",
+        "state.codes, x), dictionary(0))",
+        "tests/models/test_dust.py",
+    ),
+    Fault(
         "padding is token 0 whatever the configuration says",
         "unroll_jax/models/encoder.py",
         "return tokens != config.padding_token if mask is None else mask",

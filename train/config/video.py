@@ -53,11 +53,11 @@ class DustOptions:
 
     num_layers: Basic[int] = 3
     """Depth L."""
-    num_atoms: int = 512
-    """Atoms of the dictionary, which starts as cosines: more than the pixels of a patch make it overcomplete."""
+    num_atoms: int = 256
+    """Atoms of the dictionary, which starts as cosines: more than the 256 pixels of a patch make it overcomplete."""
     tied: bool = False
     """One dictionary for all layers; the paper's unconstrained models have one, its constrained ones one a layer."""
-    sparsity: float = 0.1
+    sparsity: float = 0.3
     """lambda: what a code's entry costs, in the units of pixels in [0, 1]."""
     attention_scale: float = 0.25
     """The multiple of the identity through which attention sees codes."""
@@ -175,10 +175,10 @@ class VideoViTConfig(VideoRunConfig):
 
     task: ClassVar[str] = "video-vit"
 
-    batch_size: int = 16
+    batch_size: int = 4
     """Frames a step."""
     model: ViTOptions = dataclasses.field(default_factory=ViTOptions)
-    primal: PrimalConfig = dataclasses.field(default_factory=lambda: PrimalConfig(1e-3))
+    primal: PrimalConfig = dataclasses.field(default_factory=lambda: PrimalConfig(3e-3))
 
     def model_rules(self) -> tuple[Rule, ...]:
         """Its sizes."""

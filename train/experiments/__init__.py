@@ -31,11 +31,23 @@ EXPERIMENTS: dict[str, Experiment] = {
         paper="Porras-Valenzuela, Hadou, Ribeiro, Section 4, Table 3; De Weerdt et al. (2023)",
         expect="not yet run to its end",
     ),
+    "ucsd-dust": Experiment(
+        config=VideoDustConfig(data=DataConfig(source="frames")),
+        summary="DUST on UCSD Ped2; needs --data.root",
+        paper="Porras-Valenzuela, Hadou, Ribeiro, Section 4, Table 3; De Weerdt et al. (2023)",
+        expect="see the table of docs/video.md",
+    ),
     "video-vit": Experiment(
         config=VideoViTConfig(),
         summary="a vision transformer denoising the frames of video, drawn or pretrained",
         paper="Porras-Valenzuela, Hadou, Ribeiro, Section 4, Table 3",
         expect="not yet run to its end",
+    ),
+    "ucsd-vit": Experiment(
+        config=VideoViTConfig(data=DataConfig(source="frames")),
+        summary="a small vision transformer on the frames of UCSD Ped2; needs --data.root",
+        paper="Porras-Valenzuela, Hadou, Ribeiro, Section 4, Table 3",
+        expect="see the table of docs/video.md",
     ),
     **SUPERVISED,
     **SPARSE_CODING,
