@@ -1,0 +1,150 @@
+"""DUST and vision transformers as tasks of video: their samples, a run of each, and the way back from it."""
+
+import dataclasses
+import json
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from train import load
+from train.config.errors import UserError
+from train.config.video import DustOptions, VideoDustConfig, VideoViTConfig
+from train.config.video_models import ViTOptions
+from train.data.video import frames_from, patch_sequences
+from train.main import fit
+from train.tasks.video import VideoTask
+from train.tasks.video_samples import cleaned_frames, samples_of
+
+FRAMES, SIDE, PATCH = 4, 160, 40
+POSITIONS = (SIDE // PATCH) ** 2
+COUNTS = {"train": 4, "validation": 2, "test": 3}  # windows
+SMALL = {"steps": 6, "batch_size": 4, "validate_every": 3, "test_gammas": (0.0, 0.3)}
+CONFIGS = {
+    "video-dust": VideoDustConfig(**SMALL, model=DustOptions(num_layers=2, num_atoms=8)),
+    "video-vit": VideoViTConfig(
+        **SMALL, model=ViTOptions(num_layers=2, dim=16, num_heads=2, hidden_dim=16, reading="residual")
+    ),
+}
+
+
+class Windows:
+    """Stands in for `train.data.video.VideoData`: windows of 4 frames of 160 x 160 pixels, in patches of 40 x 40."""
+
+    num_tokens, token_dim, frame_side = FRAMES, PATCH**2, SIDE
+
+    def __init__(self):
+        rng = np.random.default_rng(0)
+        self.frames = {
+            split: rng.integers(0, 256, (count, FRAMES, SIDE, SIDE), np.uint8) for split, count in COUNTS.items()
+        }
+        cut = lambda windows: np.concatenate([patch_sequences(window, side=PATCH) for window in windows])  # noqa: E731
+        self.splits = {split: cut(windows) for split, windows in self.frames.items()}
+        self.pixel_std = float(np.std(self.splits["train"] / 255.0))
+
+    def num_sequences(self, split):
+        return len(self.splits[split])
+
+    def read(self, split, numbers):
+        return self.splits[split][np.asarray(numbers)]
+
+    def examples(self, split, *, batch_size):
+        for start in range(0, len(self.splits[split]), batch_size):
+            yield self.splits[split][start : start + batch_size]
+
+    def batches(self, split, *, batch_size, seed, start_step=0, rows=None):
+        for step in range(start_step, 10**6):
+            numbers = np.random.default_rng((seed, step)).integers(0, len(self.splits[split]), batch_size)
+            yield self.splits[split][numbers if rows is None else numbers[rows]]
+
+
+DATA = Windows()
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def run(request, tmp_path_factory):
+    """A finished run of each, and its folder."""
+    folder = tmp_path_factory.mktemp(request.param) / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("train.tasks.video.load", lambda config, *, log: DATA)
+        fit(CONFIGS[request.param], out=folder, experiment=request.param, log=lambda line: None)
+    return request.param, folder
+
+
+def whole(frame):
+    """The patches of a frame as a picture."""
+    return frames_from(np.asarray(frame)[:, None], (SIDE, SIDE), side=PATCH)[0]
+
+
+def test_frames_are_samples_in_order_and_sequences_again():
+    samples = samples_of(DATA, POSITIONS, frames=True)
+    assert (samples.count("test"), samples.num_tokens) == (COUNTS["test"] * FRAMES, POSITIONS)
+    found = np.concatenate(list(samples.examples("test", batch_size=2 * FRAMES)))
+    expected = DATA.frames["test"].reshape(-1, SIDE, SIDE)
+    np.testing.assert_array_equal([whole(frame) for frame in found], expected)
+    np.testing.assert_array_equal(samples.to_windows(found), DATA.splits["test"])
+
+
+def test_batches_of_frames_show_each_once_an_epoch_and_go_on_anywhere():
+    samples, count = samples_of(DATA, POSITIONS, frames=True), COUNTS["train"] * FRAMES
+    batches = samples.batches("train", batch_size=4, seed=3, start_step=0, rows=None)
+    first = [next(batches) for _ in range(count // 4)]
+    shown = sorted(whole(frame).tobytes() for batch in first for frame in batch)
+    assert shown == sorted(frame.tobytes() for frame in DATA.frames["train"].reshape(-1, SIDE, SIDE))
+    rows = np.array([1, 3])
+    again = next(samples.batches("train", batch_size=4, seed=3, start_step=2, rows=rows))
+    np.testing.assert_array_equal(again, first[2][rows])
+
+
+@pytest.mark.parametrize("frames", [False, True])
+def test_frames_that_nothing_changes_come_back(frames):
+    shown = DATA.frames["train"][0].repeat(2, axis=0)[:7]  # a window and three quarters
+    samples = samples_of(DATA, POSITIONS, frames=frames)
+    np.testing.assert_array_equal(cleaned_frames(shown, samples, lambda window, place: window / 255.0), shown)
+
+
+def test_a_run_says_what_it_reached_and_what_its_input_was(run):
+    name, folder = run
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    samples = COUNTS["test"] * (FRAMES if name == "video-vit" else POSITIONS)
+    assert evaluation["num_sequences"] == samples
+    for gamma in ("0.0", "0.3"):
+        deviation = 255.0 * math.sqrt(float(gamma) * DATA.pixel_std)
+        assert evaluation["noisy_rmse"][gamma] == pytest.approx(deviation, rel=0.01)
+        assert math.isfinite(evaluation["rmse"][gamma])
+
+
+def test_a_run_comes_back_without_its_data_and_cleans_frames(run):
+    name, folder = run
+    model = load(folder)
+    frames = DATA.frames["test"][0]
+    found = model.predict(frames)
+    assert (found.shape, found.dtype) == (frames.shape, np.uint8)
+    task = VideoTask(CONFIGS[name], DATA)
+    samples = task.samples.of_windows(patch_sequences(frames, side=PATCH)) / np.float32(255.0)
+    outputs = task.outputs(model.params, jax.numpy.asarray(samples), lambda y: y)[-1]
+    patches = task.samples.to_windows(np.asarray(outputs))
+    expected = np.clip(255.0 * frames_from(patches, (SIDE, SIDE), side=PATCH), 0, 255)
+    np.testing.assert_allclose(found, expected, atol=0.51)
+
+
+def test_a_bound_on_the_first_loss_may_be_below_that_of_the_input_where_layer_0_is_learned():
+    config = CONFIGS["video-dust"]
+    low = dataclasses.replace(config, constraints=dataclasses.replace(config.constraints, reference=1e-3))
+    assert VideoTask(low, DATA).num_layers == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (VideoDustConfig(model=DustOptions(sparsity=-1.0)), "--model.sparsity must be finite and at least 0, got -1.0"),
+        (VideoDustConfig(model=DustOptions(attention_scale=0.0)), "--model.attention-scale must be positive"),
+        (VideoViTConfig(model=ViTOptions(dim=200)), "--model.dim must be a multiple of the 256 pixels of a patch"),
+        (VideoViTConfig(model=ViTOptions(num_heads=3)), "--model.num-heads must be a divisor of --model.dim 256"),
+        (VideoViTConfig(model=ViTOptions(pretrained="x", dim=512)), "--model.dim 512 has no effect without"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(config, message):
+    with pytest.raises(UserError, match=message):
+        config.check()
