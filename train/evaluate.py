@@ -35,13 +35,27 @@ def best_checkpoint(task: Task, folder: Path, *, experiment: str, log: Log = pri
 
 
 def evaluate(
-    task: Task, folder: Path, *, experiment: str, options: Mapping[str, Any] | None = None, log: Log = print
+    task: Task,
+    folder: Path,
+    *,
+    experiment: str,
+    options: Mapping[str, Any] | None = None,
+    on: Task | None = None,
+    place: str = "evaluation.json",
+    log: Log = print,
 ) -> Row:
     """Evaluates the best checkpoint of a run on its test split and writes evaluation.json.
 
-    ``options`` of the evaluation, by field, take the place of the run's own, which config.json keeps.
+    Args:
+      task: of the run.
+      folder: of the run.
+      experiment: its name.
+      options: of the evaluation, by field, in place of the run's own, which config.json keeps.
+      on: the same task on other data, to be evaluated on; None evaluates on the run's.
+      place: the file to write in the folder.
+      log: where messages go.
     """
-    judge = _by_options(task, options or {})
+    judge = _by_options(on or task, options or {})
     require_checkpoints(folder, experiment)
     require_place(folder)
     step, state, notes = best_checkpoint(task, folder, experiment=experiment, log=log)
@@ -54,7 +68,7 @@ def evaluate(
         about = {"experiment": experiment, "best_step": step, "train_seconds": notes["train_seconds"]}
         found = plain({**figures, **layers, **about}, "the figures of evaluate")
         if is_first():
-            write_json(folder / "evaluation.json", found)
+            write_json(folder / place, found)
     log(f"{folder}: {task.verdict(found)}")
     return found
 

@@ -124,7 +124,18 @@ def evaluate_again(arguments: list[str]) -> None:
     keep_programs()
     log = first_only(print)
     experiment, task = open_run(parsed.run, mesh=parsed.mesh, log=log, writes=True)
-    evaluate(task, parsed.run, experiment=experiment, options=parsed.disturbances, log=log)
+    if parsed.on_source is None:
+        check_used(parsed, EvaluateArguments(parsed.run), [("on-root", "--on-source", False)])
+        evaluate(task, parsed.run, experiment=experiment, options=parsed.disturbances, log=log)
+        return
+    from .tasks.video import VideoTask
+
+    if not isinstance(task, VideoTask):
+        raise UserError(f"--on-source is for video, this run is of {task.config.task}; leave it out")
+    other = task.on(DataConfig(source=parsed.on_source, root=parsed.on_root), log)
+    place = f"evaluation_on_{Path(parsed.on_root or parsed.on_source).stem}.json"
+    options = parsed.disturbances
+    evaluate(task, parsed.run, experiment=experiment, options=options, on=other, place=place, log=log)
 
 
 def report(arguments: list[str]) -> None:

@@ -13,7 +13,7 @@ from train.config.errors import UserError
 from train.config.video import DustOptions, VideoDustConfig, VideoViTConfig
 from train.config.video_models import ViTOptions
 from train.data.video import frames_from, patch_sequences
-from train.main import fit
+from train.main import evaluate_again, fit
 from train.tasks.video import VideoTask
 from train.tasks.video_samples import cleaned_frames, samples_of
 
@@ -34,10 +34,10 @@ class Windows:
 
     num_tokens, token_dim, frame_side = FRAMES, PATCH**2, SIDE
 
-    def __init__(self):
-        rng = np.random.default_rng(0)
+    def __init__(self, seed=0, contrast=1.0):
+        rng, white = np.random.default_rng(seed), int(256 * contrast)
         self.frames = {
-            split: rng.integers(0, 256, (count, FRAMES, SIDE, SIDE), np.uint8) for split, count in COUNTS.items()
+            split: rng.integers(0, white, (count, FRAMES, SIDE, SIDE), np.uint8) for split, count in COUNTS.items()
         }
         cut = lambda windows: np.concatenate([patch_sequences(window, side=PATCH) for window in windows])  # noqa: E731
         self.splits = {split: cut(windows) for split, windows in self.frames.items()}
@@ -127,6 +127,26 @@ def test_a_run_comes_back_without_its_data_and_cleans_frames(run):
     patches = task.samples.to_windows(np.asarray(outputs))
     expected = np.clip(255.0 * frames_from(patches, (SIDE, SIDE), side=PATCH), 0, 255)
     np.testing.assert_allclose(found, expected, atol=0.51)
+
+
+def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):
+    name, folder = run
+    own = (folder / "evaluation.json").read_text()
+    other = Windows(seed=1, contrast=0.5)
+    monkeypatch.setattr(
+        "train.tasks.video.load", lambda config, *, log: other if config.root == "elsewhere.avi" else DATA
+    )
+    evaluate_again([str(folder), "--on-source", "file", "--on-root", "elsewhere.avi"])
+    assert (folder / "evaluation.json").read_text() == own
+    found = json.loads((folder / "evaluation_on_elsewhere.json").read_text())
+    deviation = 255.0 * math.sqrt(0.3 * DATA.pixel_std)
+    assert found["noisy_rmse"]["0.3"] == pytest.approx(deviation, rel=0.01)
+    assert found["rmse"]["0.3"] != json.loads(own)["rmse"]["0.3"]
+
+
+def test_other_data_need_their_source(run):
+    with pytest.raises(UserError, match="--on-root x has no effect without --on-source"):
+        evaluate_again([str(run[1]), "--on-root", "x"])
 
 
 def test_a_bound_on_the_first_loss_may_be_below_that_of_the_input_where_layer_0_is_learned():

@@ -21,6 +21,11 @@ class EvaluateArguments:
     """Run folder."""
     mesh: str | None = None
     """Devices by axis, as in data=2,fsdp=4; None means data over all that divide the batch."""
+    on_source: VideoSource | None = None
+    """Of video: another source whose test split to evaluate on, at the noise of the run; the run's own evaluation
+    stays, and evaluation_on_NAME.json has this one."""
+    on_root: str | None = None
+    """Where it is."""
     test_disturbances: tuple[str, ...] | None = None
     """Disturbances of the input, as in blur=1, in place of the run's own option; so are the others below."""
     test_noises: tuple[float, ...] | None = None
