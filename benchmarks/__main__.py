@@ -15,6 +15,7 @@ from train.system.machine import environment, keep_memory
 
 BENCHMARKS = {
     "constrained_step": "what descent constraints cost a training step",
+    "video_step": "what a training step of the video models costs, against PyTorch",
     "compile_time": "whether compile time grows with depth",
     "growth": "how time and memory grow with layers, tokens and batch",
     "transformer_forward": "what a transformer with its energies costs, against PyTorch",

@@ -15,7 +15,17 @@ from benchmarks.language_model import LanguageModel, Read, Sample, cross_entropy
 from unroll_jax.energies.unrolled_layer import UnrolledLayerParams, unrolled_layer
 from unroll_jax.models import UnrolledTransformer, dct, scaled_identity
 
-__all__ = ["DECODER", "ENCODER", "UNROLLED", "Sizes", "UnrolledSizes", "decoder", "encoder", "unrolled_transformer"]
+__all__ = [
+    "DECODER",
+    "ENCODER",
+    "UNROLLED",
+    "Sizes",
+    "UnrolledSizes",
+    "decoder",
+    "encoder",
+    "noisy_frames",
+    "unrolled_transformer",
+]
 
 ALPHA = 0.05
 
@@ -58,7 +68,7 @@ def unrolled_transformer(sizes: UnrolledSizes) -> Problem:
         W_init=scaled_identity(0.2),
         U_init=scaled_identity(0.8),
     )
-    batch = jax.device_put(_frames(sizes))
+    batch = jax.device_put(noisy_frames(sizes))
 
     def loss(y: Array, clean: Array) -> Array:
         return 0.5 * jnp.mean(jnp.sum((y - clean) ** 2, axis=-1))
@@ -179,7 +189,7 @@ def _language_problem(
     )
 
 
-def _frames(sizes: UnrolledSizes) -> dict[str, np.ndarray]:
+def noisy_frames(sizes: UnrolledSizes) -> dict[str, np.ndarray]:
     """Random pixels in [0, 1], and the same with noise."""
     rng = np.random.default_rng(0)
     clean = rng.uniform(size=(sizes.batch, sizes.tokens, sizes.dim)).astype(np.float32)

@@ -130,7 +130,7 @@ def test_a_run_comes_back_without_its_data_and_cleans_frames(run):
 
 
 def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):
-    name, folder = run
+    _, folder = run
     own = (folder / "evaluation.json").read_text()
     other = Windows(seed=1, contrast=0.5)
     monkeypatch.setattr(

@@ -1,0 +1,129 @@
+"""A plain training step of the video models, unrolled transformer and DUST, against the same in compiled PyTorch."""
+
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from benchmarks import torch_peer
+from benchmarks.constrained_step import cooper_peer
+from benchmarks.constrained_step.problems import UNROLLED, UnrolledSizes, noisy_frames, unrolled_transformer
+from benchmarks.constrained_step.steps import PRIMAL_RATE, Problem, compiled_step, repeated
+from benchmarks.record import Record
+from benchmarks.timing import SAME_ALLOCATOR, interleaved, matmul_rate, table
+from unroll_jax import descent_constraints
+from unroll_jax.certificates import matrix_norm_bound
+from unroll_jax.energies.cosine import cosine_dictionary
+from unroll_jax.models import DUST
+
+__all__ = ["Sparse", "dust", "main", "torch_dust_loss"]
+
+RATE_OF = (1280, 256, 256)
+REPEATS, FEW = 40, 8
+
+
+class Sparse(NamedTuple):
+    """Of DUST, beside the sizes of the unrolled transformer.
+
+    Attributes:
+      sparsity: lambda.
+      attention_scale: of the codes that attention sees.
+      curvature: c, fixed, so that both libraries compute the same; None is our bound, which moves with the dictionary.
+    """
+
+    sparsity: float = 0.3
+    attention_scale: float = 0.25
+    curvature: float | None = None
+
+
+def main(*, quick: bool = False, peers: bool = True) -> Record:
+    """Prints medians of interleaved steps, the floor of their matrix products, and ratios to PyTorch."""
+    sizes = UNROLLED._replace(num_layers=3)
+    cores, rate = len(os.sched_getaffinity(0)), matmul_rate(*RATE_OF)
+    bound = float(matrix_norm_bound(jnp.asarray(cosine_dictionary(sizes.dim, sizes.dim), jnp.float32)) ** 2)
+    fixed = Sparse(curvature=bound)
+    problems = {"UT": unrolled_transformer(sizes), "DUST": dust(sizes, fixed), "DUST, c moves": dust(sizes, Sparse())}
+    steps = {name: compiled_step(problem, constrained=False) for name, problem in problems.items()}
+    candidates: dict[str, Callable[[], object]] = {name: repeated(step) for name, step in steps.items()}
+    torch = torch_peer.torch_or_none() if peers else None
+    if torch is not None:
+        torch.set_num_threads(cores)
+        print(SAME_ALLOCATOR)
+        params = {name: jax.device_get(step.state.params) for name, step in steps.items()}
+        candidates["UT, torch compiled"] = cooper_peer.plain_loop(
+            params["UT"], problems["UT"].batch, compile_model=True
+        )
+        candidates["DUST, torch compiled"] = torch_dust_loop(params["DUST"], problems["DUST"].batch, fixed)
+    seconds = interleaved(candidates, repeats=FEW if quick else REPEATS)
+    record = Record(figures={"matmul_rate": rate})
+    for name, runs in seconds.items():
+        flops = problems[name].flops[0] if name in problems else None
+        record.time(f"{name}_seconds", runs, flops=flops, rate=rate)
+    print(f"one step of Adam, float32, batch {sizes.batch}, L = {sizes.num_layers}, {cores} cores")
+    rows = [[name, f"{1e3 * np.median(runs):.1f}", f"{1e3 * np.min(runs):.1f}"] for name, runs in seconds.items()]
+    print(table(["step", "median ms", "least ms"], rows))
+    for name in ("UT", "DUST"):
+        if f"{name}, torch compiled" in seconds:
+            ratio = record.ratio(f"{name}_over_torch", f"{name}_seconds", f"{name}, torch compiled_seconds")
+            print(f"{name}, ours / compiled PyTorch: {ratio:.3f}")
+    record.draw = record.draw_times
+    return record
+
+
+def dust(sizes: UnrolledSizes, sparse: Sparse) -> Problem:
+    """Denoising by DUST: f_L is half the squared error of a token at the last layer."""
+    model = DUST(sizes.dim, sizes.dim, sizes.num_layers, **sparse._asdict())
+    batch = jax.device_put(noisy_frames(sizes))
+
+    def layer_losses(params: Any, batch: Any, step: Array) -> tuple[Array, Array]:
+        record = lambda y: 0.5 * jnp.mean(jnp.sum((y - batch["clean"]) ** 2, axis=-1))  # noqa: E731
+        losses: Any = model.apply(params, batch["noisy"], record=record)
+        return losses[-1], losses
+
+    tokens = sizes.batch * sizes.tokens
+    forward = 2.0 * tokens * (3 * sizes.dim**2 + 2 * sizes.tokens * sizes.dim)  # U D, its error by D^T, H' D
+    return Problem(
+        name=f"DUST, L = {sizes.num_layers}",
+        init=lambda key: model.init(key, batch["noisy"]),
+        batch=batch,
+        last_loss=lambda params, batch: layer_losses(params, batch, jnp.int32(0))[0],
+        layer_losses=layer_losses,
+        constraints=descent_constraints(0.05),
+        num_constraints=sizes.num_layers,
+        flops=(3.0 * sizes.num_layers * forward, 0.0),
+    )
+
+
+def torch_dust_loss(dictionaries: list[Any], noisy: Any, clean: Any, sparse: Sparse) -> Any:
+    """f_L in PyTorch, of one dictionary (atoms, pixels) a layer; the curvature is given."""
+    torch, c = torch_peer.torch_or_none(), sparse.curvature
+    codes = noisy @ dictionaries[0].T / c
+    for D in dictionaries:
+        seen = sparse.attention_scale * codes
+        mixed = torch.softmax(seen @ seen.mT, dim=-1) @ codes
+        moved = mixed + (noisy - mixed @ D) @ D.T / c
+        codes = torch.nn.functional.softshrink(moved, sparse.sparsity / c)
+    return 0.5 * ((codes @ dictionaries[-1] - clean) ** 2).sum(-1).mean()
+
+
+def torch_dust_loop(params: Any, batch: Any, sparse: Sparse) -> Callable[[], Any]:
+    """A call that takes one step of fused Adam on `torch_dust_loss`, compiled, and returns it."""
+    torch = torch_peer.torch_or_none()
+    stack = torch.from_numpy(np.array(params["params"]["layers"].D))
+    dictionaries = [each.clone().requires_grad_() for each in stack]
+    noisy, clean = (torch.from_numpy(np.array(batch[name])) for name in ("noisy", "clean"))
+    loss_of = torch.compile(torch_dust_loss, fullgraph=True)
+    optimizer = torch.optim.Adam(dictionaries, lr=PRIMAL_RATE, fused=True)
+
+    def run() -> Any:
+        optimizer.zero_grad()
+        loss = loss_of(dictionaries, noisy, clean, sparse)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return run
