@@ -44,7 +44,7 @@ def refused(capsys):
             ],
         ),
         (["run"], ["no experiment given", "demo, video-ut"]),
-        (["run", "video-dust"], ["unknown experiment 'video-dust'", "demo, video-ut"]),
+        (["run", "video-gust"], ["unknown experiment 'video-gust'", "demo, video-ut"]),
         (["run", "video-ut", "--momentum", "3"], ["Unrecognized options", "--momentum", "--help"]),
         (["run", "video-ut", "--model.heads", "3"], ["Unrecognized options", "--model.heads"]),
         (["run", "video-ut", "stray"], ["Unrecognized options", "stray"]),
