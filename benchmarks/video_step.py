@@ -101,6 +101,7 @@ def dust(sizes: UnrolledSizes, sparse: Sparse) -> Problem:
 def torch_dust_loss(dictionaries: list[Any], noisy: Any, clean: Any, sparse: Sparse) -> Any:
     """f_L in PyTorch, of one dictionary (atoms, pixels) a layer; the curvature is given."""
     torch, c = torch_peer.torch_or_none(), sparse.curvature
+    assert c is not None, "the peer computes no bound"
     codes = noisy @ dictionaries[0].T / c
     for D in dictionaries:
         seen = sparse.attention_scale * codes

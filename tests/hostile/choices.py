@@ -70,7 +70,9 @@ COMMANDS = [
     Command("run video-ut --constraints.normalise True", ("Unrecognized options: True",)),
     Command("run video-ut --data.source frames", ("--data.source frames needs --data.root: the folder",)),
     Command("run video-ut --data.source photo", ("--data.source must be one of", "(did you mean photos?)")),
-    Command("run video-ut --data.source digits", ("--data.source must be one of photos, video, frames, file, got 'digits'",)),
+    Command(
+        "run video-ut --data.source digits", ("--data.source must be one of photos, video, frames, file, got 'digits'",)
+    ),
     Command("run video-ut --data.root x", ("--data.source photos takes no --data.root, got x; leave it out",)),
     Command("run video-ut --data.source frames --data.root no", ("--data.root no does not exist",)),
     Command("run image-opteq --augment", ("--augment must be False for digits",)),

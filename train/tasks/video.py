@@ -276,7 +276,8 @@ def open_video(config: VideoRunConfig, log: Log) -> VideoTask:
     data, given = load(config.data, log=log), None
     if isinstance(config, VideoViTConfig):
         side = math.isqrt(data.token_dim)
-        given = load_given(config.model, grid=(data.frame_side // side,) * 2, side=side, log=log)
+        across = data.frame_side // side
+        given = load_given(config.model, grid=(across, across), side=side, log=log)
     return VideoTask(config, data, given)
 
 
