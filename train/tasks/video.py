@@ -275,8 +275,7 @@ def open_video(config: VideoRunConfig, log: Log) -> VideoTask:
     """The task on the data of its configuration."""
     data, given = load(config.data, log=log), None
     if isinstance(config, VideoViTConfig):
-        side = math.isqrt(data.token_dim)
-        across = data.frame_side // side
+        across = data.frame_side // (side := math.isqrt(data.token_dim))
         given = load_given(config.model, grid=(across, across), side=side, log=log)
     return VideoTask(config, data, given)
 
