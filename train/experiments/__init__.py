@@ -1,55 +1,9 @@
 """Every experiment by name: what it shows, and its configuration."""
 
-from ..config.constraints import ConstraintConfig
-from ..config.data import DataConfig
 from ..config.run import Experiment
-from ..config.video import VideoConfig, VideoDustConfig, VideoViTConfig
 from .images import SUPERVISED
 from .sparse_coding import DEMO, SPARSE_CODING
 from .text import TEXT
+from .video import VIDEO
 
-EXPERIMENTS: dict[str, Experiment] = {
-    "demo": DEMO,
-    "video-ut": Experiment(
-        config=VideoConfig(),
-        summary="unrolled transformer denoising video, one method (or both) on a source of yours",
-        paper="Porras-Valenzuela, Hadou, Ribeiro, Section 4, Table 3",
-        expect="feasible at every layer; about 2 minutes at 3 layers on 2 cores",
-    ),
-    "ucsd-ut": Experiment(
-        config=VideoConfig(
-            data=DataConfig(source="frames"),
-            constraints=ConstraintConfig(first_alpha=0.81, alpha=(0.22,), reference=5.5, first_margin=0.05),
-        ),
-        summary="unrolled transformer on UCSD Ped2, constraints as chosen on its validation clips; needs --data.root",
-        paper="Porras-Valenzuela, Hadou, Ribeiro, Section 4, Table 3",
-        expect="3 layers, RMSE at gamma 0.15 and 0.5: plain 7.5 and 16.7, constrained 7.7 and 14.6; 3 minutes",
-    ),
-    "video-dust": Experiment(
-        config=VideoDustConfig(),
-        summary="DUST, sparse codes of patches that attend to one another, denoising video",
-        paper="Porras-Valenzuela, Hadou, Ribeiro, Section 4, Table 3; De Weerdt et al. (2023)",
-        expect="not yet run to its end",
-    ),
-    "ucsd-dust": Experiment(
-        config=VideoDustConfig(data=DataConfig(source="frames")),
-        summary="DUST on UCSD Ped2; needs --data.root",
-        paper="Porras-Valenzuela, Hadou, Ribeiro, Section 4, Table 3; De Weerdt et al. (2023)",
-        expect="see the table of docs/video.md",
-    ),
-    "video-vit": Experiment(
-        config=VideoViTConfig(),
-        summary="a vision transformer denoising the frames of video, drawn or pretrained",
-        paper="Porras-Valenzuela, Hadou, Ribeiro, Section 4, Table 3",
-        expect="not yet run to its end",
-    ),
-    "ucsd-vit": Experiment(
-        config=VideoViTConfig(data=DataConfig(source="frames")),
-        summary="a small vision transformer on the frames of UCSD Ped2; needs --data.root",
-        paper="Porras-Valenzuela, Hadou, Ribeiro, Section 4, Table 3",
-        expect="see the table of docs/video.md",
-    ),
-    **SUPERVISED,
-    **SPARSE_CODING,
-    **TEXT,
-}
+EXPERIMENTS: dict[str, Experiment] = {"demo": DEMO, **VIDEO, **SUPERVISED, **SPARSE_CODING, **TEXT}

@@ -1,0 +1,48 @@
+"""The experiments on video by name: models, on the built-in clips and on UCSD Ped2."""
+
+from ..config.constraints import ConstraintConfig
+from ..config.data import DataConfig
+from ..config.run import Experiment
+from ..config.video import VideoConfig, VideoDustConfig, VideoRunConfig, VideoViTConfig
+
+UCSD = DataConfig(source="frames")
+PAPER = "Porras-Valenzuela, Hadou, Ribeiro, Section 4, Table 3"
+
+
+def _denoising(config: VideoRunConfig, summary: str, expect: str) -> Experiment:
+    return Experiment(config, summary, PAPER, expect)
+
+
+VIDEO: dict[str, Experiment] = {
+    "video-ut": _denoising(
+        VideoConfig(),
+        "unrolled transformer denoising video, one method (or both) on a source of yours",
+        "feasible at every layer; about 2 minutes at 3 layers on 2 cores",
+    ),
+    "ucsd-ut": _denoising(
+        VideoConfig(
+            data=UCSD,
+            constraints=ConstraintConfig(first_alpha=0.81, alpha=(0.22,), reference=5.5, first_margin=0.05),
+        ),
+        "unrolled transformer on UCSD Ped2, constraints as chosen on its validation clips; needs --data.root",
+        "3 layers, RMSE at gamma 0.15 and 0.5: plain 7.5 and 16.7, constrained 7.7 and 14.6; 3 minutes",
+    ),
+    "video-dust": _denoising(
+        VideoDustConfig(),
+        "DUST, sparse codes of patches that attend to one another, denoising video",
+        "not yet run to its end",
+    ),
+    "ucsd-dust": _denoising(
+        VideoDustConfig(data=UCSD), "DUST on UCSD Ped2; needs --data.root", "see the table of docs/video.md"
+    ),
+    "video-vit": _denoising(
+        VideoViTConfig(),
+        "a vision transformer denoising the frames of video, drawn or pretrained",
+        "not yet run to its end",
+    ),
+    "ucsd-vit": _denoising(
+        VideoViTConfig(data=UCSD),
+        "a small vision transformer on the frames of UCSD Ped2; needs --data.root",
+        "see the table of docs/video.md",
+    ),
+}
