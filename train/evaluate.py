@@ -65,11 +65,12 @@ def evaluate(
     with writing(f"run folder {folder}", AGAIN):
         figures, losses = judge.evaluate(state.evaluated, folder)
         layers = {} if losses is None else task.training.objective.report(losses, state.moving)
-        about = {"experiment": experiment, "best_step": step, "train_seconds": notes["train_seconds"]}
+        tested = {} if on is None else {"tested_on": dataclasses.asdict(getattr(on.config, "data"))}  # noqa: B009
+        about = {**tested, "experiment": experiment, "best_step": step, "train_seconds": notes["train_seconds"]}
         found = plain({**figures, **layers, **about}, "the figures of evaluate")
         if is_first():
             write_json(folder / place, found)
-    log(f"{folder}: {task.verdict(found)}")
+    log(f"{folder}{'' if on is None else f', {place}'}: {task.verdict(found)}")
     return found
 
 

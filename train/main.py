@@ -128,12 +128,9 @@ def evaluate_again(arguments: list[str]) -> None:
         check_used(parsed, EvaluateArguments(parsed.run), [("on-root", "--on-source", False)])
         evaluate(task, parsed.run, experiment=experiment, options=parsed.disturbances, log=log)
         return
-    from .tasks.video import VideoTask
+    from .tasks.elsewhere import on_other_video
 
-    if not isinstance(task, VideoTask):
-        raise UserError(f"--on-source is for video, this run is of {task.config.task}; leave it out")
-    other = task.on(DataConfig(source=parsed.on_source, root=parsed.on_root), log)
-    place = f"evaluation_on_{Path(parsed.on_root or parsed.on_source).stem}.json"
+    other, place = on_other_video(task, parsed.on_source, parsed.on_root, log)
     options = parsed.disturbances
     evaluate(task, parsed.run, experiment=experiment, options=options, on=other, place=place, log=log)
 

@@ -133,20 +133,29 @@ def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):
     _, folder = run
     own = (folder / "evaluation.json").read_text()
     other = Windows(seed=1, contrast=0.5)
-    monkeypatch.setattr(
-        "train.tasks.video.load", lambda config, *, log: other if config.root == "elsewhere.avi" else DATA
-    )
+    monkeypatch.setattr("train.tasks.video.load", lambda config, *, log: DATA)
+    monkeypatch.setattr("train.tasks.elsewhere.load", lambda config, *, log: other)
     evaluate_again([str(folder), "--on-source", "file", "--on-root", "elsewhere.avi"])
     assert (folder / "evaluation.json").read_text() == own
-    found = json.loads((folder / "evaluation_on_elsewhere.json").read_text())
+    (place,) = folder.glob("evaluation_on_elsewhere_*.json")
+    found = json.loads(place.read_text())
+    assert (found["tested_on"]["source"], found["tested_on"]["root"]) == ("file", "elsewhere.avi")
     deviation = 255.0 * math.sqrt(0.3 * DATA.pixel_std)
     assert found["noisy_rmse"]["0.3"] == pytest.approx(deviation, rel=0.01)
     assert found["rmse"]["0.3"] != json.loads(own)["rmse"]["0.3"]
 
 
-def test_other_data_need_their_source(run):
-    with pytest.raises(UserError, match="--on-root x has no effect without --on-source"):
-        evaluate_again([str(run[1]), "--on-root", "x"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--on-root", "x"), "--on-root x has no effect without --on-source"),
+        (("--on-source", "frames"), "--on-source frames needs --on-root"),
+    ],
+)
+def test_other_data_are_a_source_and_a_place(run, monkeypatch, options, message):
+    monkeypatch.setattr("train.tasks.video.load", lambda config, *, log: DATA)
+    with pytest.raises(UserError, match=message):
+        evaluate_again([str(run[1]), *options])
 
 
 def test_a_bound_on_the_first_loss_may_be_below_that_of_the_input_where_layer_0_is_learned():
@@ -168,3 +177,8 @@ def test_a_bound_on_the_first_loss_may_be_below_that_of_the_input_where_layer_0_
 def test_options_that_cannot_be_are_refused(config, message):
     with pytest.raises(UserError, match=message):
         config.check()
+
+
+def test_a_dictionary_without_atoms_is_refused():
+    with pytest.raises(UserError, match=r"--model.num-atoms must be from 1 to 16384, got 0"):
+        VideoDustConfig(model=DustOptions(num_atoms=0)).check()

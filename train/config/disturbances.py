@@ -55,7 +55,7 @@ def disturbance_rules(words: Sequence[str], names: Sequence[str]) -> tuple[Rule,
             (field, f"{name}=SIZE with {what} above 0 and at most {most:g}", _in_range(found, name, most))
             for name, (most, what) in SIZES.items()
         ),
-        (field, "each once", len(set(found)) == len(found)),
+        (field, "each once", len({one.label for one in found}) == len(found)),
     )
 
 

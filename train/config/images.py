@@ -20,7 +20,10 @@ from .networks import (
 from .run import FREE, Judgement, OptimizerConfig, RunConfig, Tunable, parse_profile, run_rules
 
 Network = OptEqConfig | MonConfig | OdeConfig | FeedForwardConfig | SegmenterConfig | FcnConfig
-CERTIFIABLE = "None but for plain networks and OptEq with --network.max-norm below 1 and --network.norm-steps None"
+CERTIFIABLE = (
+    "None but for plain networks and OptEq with --network.max-norm below 1, --network.norm-steps and "
+    "--network.regulariser None, and --network.way implicit or unrolled"
+)
 # Named otherwise, or what a run may go on with another value of.
 _UNNAMED = ("seed", "data", *FREE)
 

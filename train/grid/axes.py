@@ -115,6 +115,11 @@ def make_cells(bases: Sequence[Base], over: Mapping[str, str], options: Iterable
         for value in dict.fromkeys(cell.values[name] for cell in cells):
             _require_one([cell for cell in cells if cell.values[name] == value], f"--over.{name} {value}: ")
     _require_one(cells, "")
+    names = [cell.name for cell in cells]
+    if alike := sorted({name for name in names if names.count(name) > 1}):
+        raise UserError(
+            f"two cells would share the folder {alike[0]}; give values that differ in more than punctuation"
+        )
     return cells
 
 

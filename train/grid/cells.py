@@ -1,9 +1,12 @@
 """The cells of a table in their folders: how far each is, and how one is computed in this process."""
 
 import json
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
+
+import jax
 
 from ..config.errors import StorageError, UserError
 from ..evaluate import evaluate
@@ -15,12 +18,14 @@ from ..tasks.table import open_task
 from .axes import Cell
 
 CELLS = "cells"
+# Options beside data and given weights that say what of the data a task reads when it is opened.
+READ = ("max_length", "min_count", "train_examples", "validation_examples", "test_examples")
 ANOTHER = "pass another --out, or move that folder away"
 Log = Callable[[str], None]
 
 
 class State(NamedTuple):
-    """How far a cell is.
+    """The progress of a cell.
 
     Attributes:
       kind: finished; collapsed, which ended early and is evaluated; failed, as where a loss is not finite; refused, for
@@ -118,9 +123,16 @@ def compute(folder: Path, cell: Cell, opened: Opened, log: Log) -> State:
         raise
     except UserError as error:
         return State("failed", str(error))
+    except (jax.errors.JaxRuntimeError, ValueError, TypeError) as error:  # as where a device has too little memory
+        log(traceback.format_exc())
+        return State("failed", f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
     return read_state(folder, cell, {})
 
 
 def _data_of(cell: Cell) -> tuple[type, str]:
-    data: Any = getattr(cell.config, "data", None)
-    return type(cell.config), json.dumps(vars(data), sort_keys=True) if data else ""
+    """The kind of a cell, and every option that opening its task may read: data, what of them is kept, weights."""
+    options = vars(cell.config)
+    read = {name: options[name] for name in READ if name in options}
+    given = any(getattr(options.get("model"), name, None) for name in ("pretrained", "embeddings"))
+    read |= {name: vars(options[name]) for name in ("data", *(["model"] if given else [])) if name in options}
+    return type(cell.config), json.dumps(read, sort_keys=True)

@@ -109,7 +109,7 @@ def cores_of(slot: int, jobs: int, cores: Sequence[int]) -> list[int]:
 def _devices(slot: int, jobs: int) -> dict[str, str]:
     """The environment that gives a job its GPU, in turn, and its share of the memory where several share one."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if "cpu" in os.environ.get("JAX_PLATFORMS", ""):
+    if os.environ.get("JAX_PLATFORMS", "").partition(",")[0] == "cpu":
         return {}
     numbers = [str(number) for number in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
     devices = numbers if visible is None else [part for part in visible.split(",") if part.strip()]

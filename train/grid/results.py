@@ -104,7 +104,7 @@ def wins(lines: Sequence[Line]) -> dict[str, Wins]:
     result = {}
     for name in Figures._fields:
         gains = np.array([getattr(one, name).mean() for one in found])
-        gains = gains[np.isfinite(gains)]
+        gains = gains[~np.isnan(gains)]  # rows without such a gamma; an infinite error counts as a loss
         median = float(np.median(gains)) if len(gains) else float("nan")
         result[name] = Wins(int(np.sum(gains > 0.0)), len(gains), median)
     return result

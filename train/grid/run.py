@@ -63,7 +63,14 @@ class _Call:
         if settings.jobs > 1:
             deadline, folder = at_deadline(settings.budget_minutes), self.plan.folder
             words = self.plan.words
-            run_children(cells, folder=folder, words=words, jobs=settings.jobs, deadline=deadline, ended=self.ended)
+            run_children(
+                cells,
+                folder=folder,
+                words=words,
+                jobs=min(settings.jobs, len(cells)),
+                deadline=deadline,
+                ended=self.ended,
+            )
             return
         with spending(settings.budget_minutes):
             self._here(cells)
@@ -97,7 +104,12 @@ def _said(plan: Plan, states: Mapping[str, State]) -> Row:
 
 def _require_table(path: Path) -> None:
     found = read_object(path)
-    if "table" not in found or not isinstance(found.get("cells"), list):
+    cells = found.get("cells")
+    whole = isinstance(cells, list) and all(
+        isinstance(row, dict) and isinstance(row.get("cell"), str) and isinstance(row.get("message"), str)
+        for row in cells
+    )
+    if "table" not in found or not whole:
         raise UserError(f"{path} is of no table, or was changed; pass another --out, or delete that file")
 
 

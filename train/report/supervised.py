@@ -188,7 +188,7 @@ def _disturbed_table(summary: Mapping[str, dict[str, Any]]) -> list[Table]:
     note = (
         "Accuracies (of scenes mIoU) in percent, pixels in [0, 1]. Salt and pepper: by the share of values that are 0 "
         "or 1. Blur: by its deviation in pixels. Noise: by its deviation. Attack: by the radius of a projected-"
-        "gradient attack, on the first examples of the split. Certified: no attack of this radius changes these "
+        "gradient attack, on examples evenly spread over the split. Certified: no attack of this radius changes these "
         "answers, by a Lipschitz constant of the network."
     )
     header = ("run", *(f"{DISTURBED[name]}{level}" for name, level in columns))

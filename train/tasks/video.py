@@ -13,7 +13,6 @@ from jaxtyping import Array, Float, UInt8, UInt32
 from unroll_jax.perturbations import Perturbation, in_turn, layer_noise, lost_layer
 
 from ..config.checks import check_depth
-from ..config.data import DataConfig
 from ..config.errors import UserError
 from ..config.video import VideoRunConfig, VideoViTConfig
 from ..data.clips import FRAME_SIZE, SPLITS
@@ -37,7 +36,7 @@ from .facts import VideoFacts
 from .video_disturbances import video_disturbances
 from .video_models import Computing, Patches, build_video_model
 from .video_noise import add_noise, keyed_batches, to_unit
-from .video_samples import Elsewhere, cleaned_frames, samples_of
+from .video_samples import cleaned_frames, samples_of
 from .vit import given_facts, given_of, load_given
 
 Clips = Float[Array, "batch frames pixels"]
@@ -90,8 +89,8 @@ class VideoTask(DataTask[VideoRunConfig]):
             _check_reference(config, 0.5 * data.token_dim * self._variance)
         self.samples = samples_of(data, sizes.positions, frames=self.model.of_frames)
         count = self.samples.count("train")
-        turned = getattr(config.primal, "basis", "") == "cosine"
-        turned = turned and config.primal.name != "muon"  # whose steps are the same in either
+        # Muon's steps are the same in either basis.
+        turned = getattr(config.primal, "basis", "") == "cosine" and config.primal.name != "muon"
         self.training = constrained_training(
             config,
             num_layers=self.num_layers,
@@ -104,10 +103,6 @@ class VideoTask(DataTask[VideoRunConfig]):
     def again(self, config: VideoRunConfig) -> Self:
         """The same by another configuration, on the same data and from the same weights."""
         return type(self)(config, self.data, self.given)
-
-    def on(self, data: DataConfig, log: Log) -> Self:
-        """The same, tested on other video with the noise of this; what is fitted is fitted to this train split."""
-        return type(self)(self.config, Elsewhere(self.data, load(data, log=log)), self.given)
 
     def init(self, key: jax.Array) -> Params:
         """Parameters of the model."""

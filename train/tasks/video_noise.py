@@ -1,4 +1,4 @@
-"""The noise of video, and the batches of an evaluation: whatever is evaluated meets the same draws."""
+"""The noise of video, and the batches of an evaluation: models of one kind of sample meet the same draws."""
 
 from collections.abc import Iterator
 from typing import Any

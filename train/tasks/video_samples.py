@@ -126,34 +126,6 @@ class Frames(Samples):
         return self.data.read(split, numbers.ravel()).reshape(*numbers.shape, self.data.num_tokens, -1)
 
 
-class Elsewhere:
-    """Prepared video whose test split is another's: scenes that were never trained on.
-
-    The spread of pixels, which noise is in units of, stays that of the train split.
-    """
-
-    def __init__(self, data: Any, other: Any):
-        self._data, self._other = data, other
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._data, name)
-
-    def num_sequences(self, split: str) -> int:
-        """Sequences of a split."""
-        return self._of(split).num_sequences(split)
-
-    def read(self, split: str, numbers: Any) -> Batch:
-        """Sequences by number."""
-        return self._of(split).read(split, numbers)
-
-    def examples(self, split: str, *, batch_size: int) -> Iterator[Batch]:
-        """Sequences in order."""
-        return self._of(split).examples(split, batch_size=batch_size)
-
-    def _of(self, split: str) -> Any:
-        return self._other if split == "test" else self._data
-
-
 def samples_of(data: Any, positions: int, *, frames: bool) -> Samples:
     """The samples of a model: frames, or sequences.
 

@@ -102,6 +102,7 @@ def test_a_named_grid_names_experiments_that_have_its_axes(name):
         (["video-ut", "sparse-coding", "--over.seed", "0"], ["video-ut and sparse-coding are scored differently"]),
         (["demo", "sparse-coding", "--over.self-loops", "true"], ["--over.self-loops: demo has no option"]),
         (["video-ut", "--over.seed", ",".join(map(str, range(10_001)))], ["10001 cells, of which 10000 may be"]),
+        (["video-vit", "--over.model.pretrained", "a/b,a+b", "--method", "erm"], ["two cells would share the folder"]),
     ],
 )
 def test_a_mistake_is_one_line_that_names_it(capsys, monkeypatch, arguments, words):
