@@ -2,10 +2,13 @@
 
 Classifiers and segmenters of images are called as ``(logits, info) = module.apply(variables, x)``: ``info`` is an
 `EquilibriumInfo` where features are an equilibrium, and None where they are not. `Classifier` and `UnrolledClassifier`,
-of text, return the logits of every layer.
+of text, return the logits of every layer; `Decoder`, of language, the hidden states.
 """
 
 from unroll_jax.models.classifier import POOLINGS, Classifier, Head
+from unroll_jax.models.decoder import Decoder, decoder_logits, decoder_readout
+from unroll_jax.models.decoder_parts import DecoderConfig, rms_norm
+from unroll_jax.models.decoding import KeyValueCache, decode, empty_cache
 from unroll_jax.models.deep_opteq import DeepOptEq
 from unroll_jax.models.encoder import Encoder
 from unroll_jax.models.encoder_parts import ACTIVATIONS, EncoderConfig, EncoderEmbeddings, EncoderLayer
@@ -16,6 +19,7 @@ from unroll_jax.models.monotone_network import MonotoneOperatorNetwork
 from unroll_jax.models.neural_ode import NeuralODE
 from unroll_jax.models.opteq_base import WAYS
 from unroll_jax.models.parts import BehindStem
+from unroll_jax.models.rotary import SCALINGS, RotaryScaling
 from unroll_jax.models.segmenters import DeepOptEqSegmenter, FullyConvolutionalNetwork
 from unroll_jax.models.unrolled_classifier import TokenEmbeddings, UnrolledClassifier
 from unroll_jax.models.unrolled_transformer import UnrolledTransformer, cosine_bases
@@ -24,9 +28,12 @@ __all__ = [
     "ACTIVATIONS",
     "LISTA",
     "POOLINGS",
+    "SCALINGS",
     "WAYS",
     "BehindStem",
     "Classifier",
+    "Decoder",
+    "DecoderConfig",
     "DeepOptEq",
     "DeepOptEqSegmenter",
     "Encoder",
@@ -36,13 +43,20 @@ __all__ = [
     "FeedForwardNetwork",
     "FullyConvolutionalNetwork",
     "Head",
+    "KeyValueCache",
     "MonotoneOperatorNetwork",
     "NeuralODE",
+    "RotaryScaling",
     "TokenEmbeddings",
     "UnrolledClassifier",
     "UnrolledTransformer",
     "cosine_atoms",
     "cosine_bases",
     "dct",
+    "decode",
+    "decoder_logits",
+    "decoder_readout",
+    "empty_cache",
+    "rms_norm",
     "scaled_identity",
 ]
