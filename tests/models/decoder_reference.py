@@ -1,4 +1,4 @@
-"""A decoder as its papers have it, in float64 NumPy: one text, head by head, rotations as products of complex numbers."""
+"""A decoder as its papers have it, in float64 NumPy: one text, head by head, rotations by complex numbers."""
 
 import math
 

@@ -134,7 +134,7 @@ def test_record_is_evaluated_at_every_layer_and_perturb_moves_their_outputs():
             model.apply(params, tokens, perturb=lost_layer(2)),
         )
 
-    recorded, outputs, lost = map(lambda tree: jax.tree.map(np.asarray, tree), run(random_params(model)))
+    recorded, outputs, lost = (jax.tree.map(np.asarray, tree) for tree in run(random_params(model)))
     np.testing.assert_allclose(recorded["mean"], np.mean((outputs - 1.0) ** 2, axis=(1, 2, 3)), rtol=1e-5)
     np.testing.assert_allclose(recorded["largest"], np.max(outputs, axis=(1, 2, 3)), rtol=1e-6)
     np.testing.assert_array_equal(lost[2], lost[1])
@@ -176,7 +176,7 @@ def test_the_program_does_not_grow_with_depth():
 
 @pytest.mark.usefixtures("x64")
 def test_decoding_by_ranges_of_layers_with_tokens_taken_back_equals_the_whole():
-    """A prompt, a draft of wrong tokens by the first layer, and the right ones in their place, in rows of two lengths."""
+    """A prompt, a draft of wrong tokens by the first layer, and the right ones in their place; rows of two lengths."""
     model = Decoder(SMALL, param_dtype=jnp.float64)
     params, tokens, lengths = random_params(model), random_tokens(2, 9), np.array([4, 6])
     own = params["params"]
