@@ -66,8 +66,8 @@ def decode(
       inputs: numbers of tokens where ``first`` is 0; else outputs of layer ``first``, whose dtype is computed in. Of
         tokens, the dtype is that of the cache.
       cache: of `empty_cache`; its capacity bounds the positions.
-      positions: place of each token in its text, different ones in a row. A token whose position is negative is none: it
-        is not written, and its output means nothing. One beyond the capacity is not written either.
+      positions: place of each token in its text, different ones in a row. A token whose position is negative is none:
+        it is not written, and its output means nothing. One beyond the capacity is not written either.
       first: number of layers that were run before.
       last: number of layers to stop after; None is all.
 

@@ -17,8 +17,8 @@ class RotaryScaling:
     """How frequencies are lowered, for texts longer than those of pretraining.
 
     Attributes:
-      kind: "linear" divides every frequency by ``factor``; "llama3" (Llama 3.1 and later) divides those whose wavelength
-        is above original_positions / low_frequency_factor, leaves those below original_positions /
+      kind: "linear" divides every frequency by ``factor``; "llama3" (Llama 3.1 and later) divides those whose
+        wavelength is above original_positions / low_frequency_factor, leaves those below original_positions /
         high_frequency_factor, and interpolates between.
       factor: at least 1; unitless.
       low_frequency_factor: of "llama3" alone, positive; unitless.
