@@ -141,8 +141,8 @@ def bytes_of_a_step(weights, *, tied=False):
 
     def loss(params, tokens):
         scale, head = decoder_readout(params)
-        states = model.apply({"params": params}, tokens)[-len(weights) :, 0]
-        losses = chunked_cross_entropy(rms_norm(states, scale, 1e-5), head, tokens[0])
+        states = model.apply({"params": params}, tokens, record=lambda y: rms_norm(y[0], scale, 1e-5))
+        losses = chunked_cross_entropy(states[-len(weights) :], head, tokens[0])
         return jnp.dot(jnp.mean(losses, axis=-1), jnp.asarray(weights))
 
     params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]

@@ -63,8 +63,9 @@ def chunked_cross_entropy(
 
     The logits of ``chunk`` words, of one layer, are all there is at a time, forward and backward, where they are
     computed anew: O(layers n + n chunk) memory besides arrays of the shapes of the arguments, for a third more
-    products. Of several layers the head's gradient is made once: in a record inside of a scan over layers, where each
-    has its call, autodiff adds up one more array of the head's shape.
+    products. Let a model record normalised hidden states at the positions that count, and take the losses of all layers
+    in one call: it makes the head's gradient once. Called in the record itself, in the scan over layers, it gives the
+    same for two more arrays of the head's shape, which autodiff adds up from layer to layer.
 
     Args:
       hidden: normalised hidden states, of any number of layers.
@@ -134,19 +135,21 @@ def _backward(chunk: int, dtype: Any, kept: Any, slopes: Array) -> tuple[Array, 
         of_hidden, of_head = gradients
         part, places = _part(head, number, chunk, dtype)
 
-        def layer(of_part: Array, row: Any) -> tuple[Array, Array]:
-            states, norm, slope = row
+        def layer(row: Array, gradients: tuple[Array, Array]) -> tuple[Array, Array]:
+            of_hidden, of_part = gradients
+            states, norm, slope = hidden[row], normaliser[row], slopes[row]
             logits = _logits(states, part, places, number, chunk, wide)
             errors = slope[:, None] * (jnp.exp(logits - norm[:, None]) - (places == labels[:, None]))
             errors = jnp.where(places >= number * chunk, errors, 0.0).astype(dtype)
             of_part += jnp.matmul(errors.T, states.astype(dtype), preferred_element_type=wide)
-            return of_part, jnp.matmul(errors, part, preferred_element_type=wide)
+            of_states = jnp.matmul(errors, part, preferred_element_type=wide)
+            return of_hidden.at[row].add(of_states), of_part  # in place, where a scan would stack them anew
 
-        of_part, added = jax.lax.scan(layer, jnp.zeros(part.shape, wide), (hidden, normaliser, slopes))
+        of_hidden, of_part = jax.lax.fori_loop(0, len(hidden), layer, (of_hidden, jnp.zeros(part.shape, wide)))
         start = places[0]
         before = jax.lax.dynamic_slice_in_dim(of_head, start, chunk)  # the last part takes some words twice, once as 0
         of_head = jax.lax.dynamic_update_slice_in_dim(of_head, before + of_part.astype(of_head.dtype), start, 0)
-        return of_hidden + added, of_head
+        return of_hidden, of_head
 
     start = (jnp.zeros(hidden.shape, wide), jnp.zeros_like(head))
     of_hidden, of_head = jax.lax.fori_loop(0, _chunks(head, chunk), words, start)
