@@ -60,8 +60,8 @@ def test_in_a_record_inside_of_the_scan_losses_and_gradients_are_the_same():
     def read(params, y):
         kept = counted_positions(jnp.asarray(WEIGHTS[None] > 0), kept=5)
         scale, head = decoder_readout(params)
-        states = rms_norm(y.reshape(-1, 8)[kept.index], scale, config.norm_epsilon)
-        return chunked_cross_entropy(states, head, tokens.reshape(-1)[kept.index], kept.weight, chunk=10)
+        states = rms_norm(y.reshape(-1, 8)[kept.positions], scale, config.norm_epsilon)
+        return chunked_cross_entropy(states, head, tokens.reshape(-1)[kept.positions], kept.weights, chunk=10)
 
     def inside(params):
         losses = model.apply({"params": params}, tokens, record=lambda y: jnp.sum(read(params, y)))
@@ -100,10 +100,10 @@ def test_positions_that_do_not_count_are_dropped_and_too_many_are_seen():
     run = jax.jit(counted_positions, static_argnums=1)
     for kept in (number, 24):
         found = run(counts, kept)
-        assert found.index.shape == (kept,)
-        np.testing.assert_array_equal(found.index[:number], np.flatnonzero(counts))
-        np.testing.assert_array_equal(found.weight, np.arange(kept) < number)
-    assert np.isnan(run(counts, number - 1).weight).all()
+        assert found.positions.shape == (kept,)
+        np.testing.assert_array_equal(found.positions[:number], np.flatnonzero(counts))
+        np.testing.assert_array_equal(found.weights, np.arange(kept) < number)
+    assert np.isnan(run(counts, number - 1).weights).all()
 
 
 @pytest.mark.usefixtures("x64")

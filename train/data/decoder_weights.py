@@ -17,7 +17,7 @@ from unroll_jax.models import Decoder, DecoderConfig
 
 from ..config.errors import UserError
 from ..system.run_files import write_json
-from .decoder_files import DTYPES, ONE_FILE, Index, TensorFiles, bytes_of
+from .decoder_files import DTYPES, ONE_FILE, TensorFiles, bytes_of
 from .pretrained import INDEX
 
 Place = Callable[[Any], Any]  # from parameters as shapes to the sharding of each
@@ -83,7 +83,7 @@ def read_decoder_weights(
         raise UserError(f"{files.where} does not fit its configuration: {'; '.join(problems)}")
     dtypes = {slot.path: _dtype(files, slot) if dtype is None else np.dtype(dtype) for slot in slots}
     shapes = {slot.path: jax.ShapeDtypeStruct(slot.shape, dtypes[slot.path]) for slot in slots}
-    shardings = dict.fromkeys(shapes, SingleDeviceSharding(jax.local_devices()[0]))
+    shardings: dict[Any, Any] = dict.fromkeys(shapes, SingleDeviceSharding(jax.local_devices()[0]))
     if place is not None:
         shardings = traverse_util.flatten_dict(place(traverse_util.unflatten_dict(shapes)))
     leaves = {slot.path: _leaf(files, slot, dtypes[slot.path], shardings[slot.path]) for slot in slots}
@@ -104,7 +104,7 @@ def write_decoder_weights(
       dtype: written; None writes each leaf in its own.
       shard_bytes: at least; a tensor that is larger has a file of its own.
     """
-    leaves = traverse_util.flatten_dict(params)
+    leaves: dict[Any, Any] = traverse_util.flatten_dict(params)
     slots = [slot for slot in decoder_slots(config) if slot.path in leaves]
     sources = {name: (slot, number) for slot in slots for number, name in enumerate(slot.names)}
     size = lambda slot: bytes_of(slot.tensor_shape, dtype or leaves[slot.path].dtype)  # noqa: E731
@@ -128,7 +128,8 @@ def write_decoder_weights(
 def decoder_slots(config: DecoderConfig) -> Iterator[Slot]:
     """All leaves of a decoder's parameters."""
     shapes = jax.eval_shape(Decoder(config).init, jax.random.key(0), jax.ShapeDtypeStruct((1, 1), jnp.int32))
-    for path, leaf in traverse_util.flatten_dict(shapes["params"]).items():
+    leaves: dict[Any, Any] = traverse_util.flatten_dict(shapes["params"])
+    for path, leaf in leaves.items():
         if path[0] != "layers":
             yield Slot(path, [f"{OTHERS[path]}.weight"], leaf.shape, stacked=False)
             continue
@@ -164,7 +165,7 @@ def _dtype(files: TensorFiles, slot: Slot) -> np.dtype:
 
 
 def _leaf(files: TensorFiles, slot: Slot, dtype: np.dtype, sharding: Any) -> jax.Array:
-    def read(name: str, index: Index) -> np.ndarray:
+    def read(name: str, index: Any) -> np.ndarray:
         part = files.read(name, index[::-1] if slot.transposed else index).astype(dtype, copy=False)
         if not np.isfinite(part).all():
             raise UserError(f"{files.where} holds numbers that are not finite in {name}; copy it again")

@@ -16,12 +16,12 @@ class CountedPositions(NamedTuple):
     """Positions of a batch whose losses count, see `counted_positions`.
 
     Attributes:
-      index: of each in the flattened batch; that of the first position where fewer count.
-      weight: 1 where it counts, 0 where it only fills up.
+      positions: in the flattened batch; the first one where fewer count.
+      weights: 1 where it counts, 0 where it only fills up; not a number where more count than are kept.
     """
 
-    index: Int[Array, "kept"]
-    weight: Float[Array, "kept"]
+    positions: Int[Array, "kept"]
+    weights: Float[Array, "kept"]
 
 
 @typed
@@ -38,15 +38,15 @@ def counted_positions(counts: Bool[Array, "*batch n"], kept: int) -> CountedPosi
 
     Example:
       >>> import jax.numpy as jnp
-      >>> counted_positions(jnp.array([[False, True], [True, False]]), kept=3).weight.tolist()
+      >>> counted_positions(jnp.array([[False, True], [True, False]]), kept=3).weights.tolist()
       [1.0, 1.0, 0.0]
     """
     if not 1 <= kept <= counts.size:
         raise ValueError(f"kept must be in [1, {counts.size}], the positions there are, got {kept}")
-    (index,) = jnp.nonzero(counts.reshape(-1), size=kept, fill_value=0)
+    (positions,) = jnp.nonzero(counts.reshape(-1), size=kept, fill_value=0)
     total = jnp.sum(counts)
-    weight = (jnp.arange(kept) < total).astype(jnp.float32)
-    return CountedPositions(index, jnp.where(total > kept, jnp.nan, weight))
+    weights = (jnp.arange(kept) < total).astype(jnp.float32)
+    return CountedPositions(positions, jnp.where(total > kept, jnp.nan, weights))
 
 
 @typed
@@ -93,7 +93,8 @@ def chunked_cross_entropy(
         raise ValueError(f"chunk must be at least 1, got {chunk}")
     dtype = jnp.dtype(hidden.dtype if dtype is None else dtype)
     layers = hidden.reshape(-1, *hidden.shape[-2:])
-    losses = _losses(layers, head, labels, min(chunk, len(head)), dtype).reshape(hidden.shape[:-1])
+    losses: Any = _losses(layers, head, labels, min(chunk, len(head)), dtype)
+    losses = losses.reshape(hidden.shape[:-1])
     if weights is None:
         return losses
     return jnp.where(weights == 0.0, 0.0, weights.astype(losses.dtype) * losses)

@@ -13,6 +13,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from safetensors.numpy import load_file
 
 from tests.data.decoders.conftest import CONFIG, DIM, llama_tensors
+from tests.devices import on_eight_devices
 from tests.errors import assert_fails
 from train.data import decoder_files, decoder_weights
 from train.data.decoders import load_decoder, save_decoder
@@ -93,6 +94,32 @@ def test_weights_go_where_they_are_placed_and_no_more_than_a_layer_is_read_at_on
     assert {leaf.sharding.mesh for leaf in jax.tree.leaves(params)} == {mesh}
     assert max(sizes) == 270 * DIM
     assert sorted(set(sizes)) == [8, 32, 64, 96, 2160]
+
+
+SHARED_OUT = """
+from typing import Any, NamedTuple
+import jax, numpy as np
+from train.data.decoders import load_decoder
+from train.sharding.mesh import make_mesh
+from train.sharding.rules import shardings
+
+class State(NamedTuple):
+    params: Any
+
+mesh = make_mesh("fsdp=4,tensor=2", batch_size=4)
+quiet = {"log": lambda line: None}
+shared = load_decoder(FOLDER, place=lambda shapes: shardings(State(shapes), mesh).params, **quiet).params
+alone = load_decoder(FOLDER, **quiet).params
+print(all(np.array_equal(*pair) for pair in zip(*map(jax.tree.leaves, (shared, alone)), strict=True)))
+print(shared["layers"]["up"]["kernel"].addressable_shards[0].data.shape)
+"""
+
+
+@pytest.mark.slow
+def test_weights_are_the_same_however_many_devices_share_them_out(write_folder):
+    """Matrices over both axes of the mesh; heads of keys are as many as the axis of them."""
+    lines = on_eight_devices(f"FOLDER = {str(write_folder())!r}\n{SHARED_OUT}")
+    assert lines == ["True", "(2, 2, 6)"]
 
 
 def test_layers_are_not_shared_out(write_folder):
