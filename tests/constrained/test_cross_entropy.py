@@ -28,8 +28,7 @@ WEIGHTS = np.array([1.0, 0.5, 2.0, 0.0, 1.0, -3.0, 1.0])
 
 
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize("chunk", [1, 4, 10, 23, 4096])
-@pytest.mark.parametrize("layers", [(), (2, 3)])
+@pytest.mark.parametrize(("layers", "chunk"), [((), 1), ((), 10), ((2, 3), 4), ((2, 3), 23), ((2,), 4096)])
 def test_values_and_gradients_are_those_of_all_logits_at_once(layers, chunk):
     """Of parts that divide the vocabulary and that do not, with logits far beyond what exp can take."""
     hidden, head = drawn(*layers, 7, 5, scale=40.0), drawn(23, 5, seed=1)
@@ -54,7 +53,7 @@ def test_gradients_are_those_of_finite_differences():
 
 @pytest.mark.usefixtures("x64")
 def test_in_a_record_inside_of_the_scan_losses_and_gradients_are_the_same():
-    config = DecoderConfig(23, 8, 3, 2, 1, 12, tied=True)
+    config = DecoderConfig(23, 8, 2, 2, 1, 12, tied=True)
     model, tokens = Decoder(config, param_dtype=jnp.float64, remat=True), LABELS[None]
 
     def read(params, y):
@@ -65,13 +64,13 @@ def test_in_a_record_inside_of_the_scan_losses_and_gradients_are_the_same():
 
     def inside(params):
         losses = model.apply({"params": params}, tokens, record=lambda y: jnp.sum(read(params, y)))
-        return jnp.dot(losses, jnp.array([0.3, 0.2, -0.1, 1.0])), losses
+        return jnp.dot(losses, jnp.array([0.3, -0.1, 1.0])), losses
 
     def outside(params):
         scale, head = decoder_readout(params)
         states = rms_norm(model.apply({"params": params}, tokens), scale, config.norm_epsilon)[:, 0]
         losses = jnp.sum(plain(states, head, tokens[0], WEIGHTS > 0), axis=-1)
-        return jnp.dot(losses, jnp.array([0.3, 0.2, -0.1, 1.0])), losses
+        return jnp.dot(losses, jnp.array([0.3, -0.1, 1.0])), losses
 
     params = random_params(model, tokens, scale=0.3)["params"]
     found, expected = jax.jit(lambda p: [jax.value_and_grad(f, has_aux=True)(p) for f in (inside, outside)])(params)

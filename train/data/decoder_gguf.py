@@ -1,8 +1,9 @@
 """Decoders out of GGUF files: numbers, tensors dequantised as they are read, and what the tokenizer is made of."""
 
 import contextlib
+import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +53,13 @@ class GGUFFiles:
     rows j and j + size / 2: they are read in our order.
     """
 
-    def __init__(self, where: str, reader: Any) -> None:
-        self.where = where
+    def __init__(self, where: str, reader: Any, dequantize: Callable[[np.ndarray, Any], np.ndarray]) -> None:
+        self.where, self._dequantize = where, dequantize
         self.metadata = dict(reader.fields)
         given = {tensor.name: tensor for tensor in reader.tensors}
         self.frequencies = given.pop(FREQUENCIES, None)
         self._tensors = {_renamed(name): tensor for name, tensor in given.items()}
         self.names = frozenset(self._tensors)
-        _check_kinds(where, reader.tensors)
 
     def value(self, name: str, default: Any = None) -> Any:
         """A value of the metadata; ``default`` where there is none."""
@@ -76,12 +76,10 @@ class GGUFFiles:
 
     def read(self, name: str, index: Index) -> np.ndarray:
         """A part of a tensor; of a matrix, only the rows of it are dequantised."""
-        from gguf.quants import dequantize
-
         tensor = self._tensors[name]
         rows, *columns = index
         data = tensor.data[self._order(name)[rows] if name.endswith(PERMUTED) else rows]
-        return dequantize(np.ascontiguousarray(data), tensor.tensor_type)[(slice(None), *columns)]
+        return self._dequantize(np.ascontiguousarray(data), tensor.tensor_type)[(slice(None), *columns)]
 
     def _order(self, name: str) -> np.ndarray:
         """The row of the file that each of our rows is."""
@@ -95,18 +93,19 @@ class GGUFFiles:
 def open_gguf(file: Path) -> Iterator[GGUFFiles]:
     """Opens a GGUF file of Llama's architecture."""
     try:
-        from gguf import GGUFReader  # here, as nothing else needs it
+        gguf: Any = importlib.import_module("gguf")  # here, as nothing else needs it
     except ImportError as error:
         raise UserError(f"{file} is read by the package gguf, which is missing; pip install gguf") from error
     try:
-        reader = GGUFReader(file)
+        reader = gguf.GGUFReader(file)
     except Exception as error:  # of NumPy, for whatever a file that is cut or no GGUF says of sizes and places
         raise UserError(f"{file} cannot be read as GGUF ({one_line(error)}); copy it again") from error
     architecture = reader.fields.get("general.architecture")
     name = None if architecture is None else architecture.contents()
     if name != ARCHITECTURE:
         raise UserError(f"{file} has general.architecture={name!r}; the one that is known is {ARCHITECTURE!r}")
-    yield GGUFFiles(str(file), reader)
+    _check_kinds(str(file), reader.tensors, gguf.dequantize)
+    yield GGUFFiles(str(file), reader, gguf.dequantize)
 
 
 def gguf_config(files: GGUFFiles) -> DecoderConfig:
@@ -168,10 +167,8 @@ def _renamed(name: str) -> str:
     return f"{layer}{NAMES[found[2]]}.weight"
 
 
-def _check_kinds(where: str, tensors: list[Any]) -> None:
+def _check_kinds(where: str, tensors: list[Any], dequantize: Callable[[np.ndarray, Any], np.ndarray]) -> None:
     """Refuses quantisations that gguf does not undo, by one row of each."""
-    from gguf.quants import dequantize
-
     for kind, tensor in {tensor.tensor_type: tensor for tensor in tensors}.items():
         try:
             dequantize(tensor.data[:1], kind)

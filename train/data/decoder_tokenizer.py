@@ -11,7 +11,7 @@ import numpy as np
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ..config.errors import UserError, one_line
-from .pretrained import read_json
+from .pretrained import read_json, usable_tokenizer
 
 Message = Mapping[str, str]  # "role" and "content"
 
@@ -85,10 +85,8 @@ def folder_tokenizer(folder: Path) -> ChatTokenizer:
     file = folder / "tokenizer.json"
     if not file.is_file():
         raise UserError(f"{folder} holds no {file.name}; AutoTokenizer.from_pretrained(...).save_pretrained writes it")
-    try:
-        tokenizer = tokenizers.Tokenizer.from_file(str(file))
-    except Exception as error:  # tokenizers raises nothing special
-        raise UserError(f"{file} cannot be used as a tokenizer ({one_line(error)}); copy it again") from error
+    with usable_tokenizer(file):
+        tokenizer: Any = tokenizers.Tokenizer.from_file(str(file))
     values = {}
     for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
         values[name] = read_json(folder / name) if (folder / name).is_file() else {}
@@ -99,6 +97,8 @@ def folder_tokenizer(folder: Path) -> ChatTokenizer:
     if stops is None:
         stops = tokenizer.token_to_id(named.get("eos_token", ""))
     stops = [] if stops is None else stops if isinstance(stops, list) else [stops]
+    if not all(type(stop) is int for stop in stops):
+        raise UserError(f"{folder} has eos_token_id={stops!r}; it must be the number of a token, or several")
     return ChatTokenizer(tokenizer, text, named, stops, where=str(folder))
 
 
@@ -182,7 +182,7 @@ def _raise(message: str) -> None:
 def _default_template(given: Any) -> str | None:
     """Of a template, or several by name, the one for conversations."""
     if isinstance(given, list):
-        given = {each["name"]: each["template"] for each in given}.get("default")
+        given = next((each["template"] for each in given if each.get("name") == "default"), None)
     return given if isinstance(given, str) else None
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -218,6 +219,13 @@ def test_a_file_that_is_cut_and_a_folder_without_weights_are_told_in_one_line(wr
     file.unlink()
     assert_fails(reads, folder, "holds neither model.safetensors nor")
     assert_fails(reads, folder / "nothing", "neither a folder nor a GGUF file")
+
+
+def test_a_gguf_file_without_the_package_that_reads_it_is_told_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    assert_fails(reads, file, "read by the package gguf, which is missing; pip install gguf")
 
 
 def test_a_tokenizer_with_more_tokens_than_rows_is_refused(write_folder):

@@ -49,6 +49,11 @@ def test_what_ends_an_answer_is_first_what_the_generation_config_names(write_fol
     assert folder_tokenizer(folder).stops == (256, 257)
 
 
+def test_an_end_that_is_no_token_is_told_in_one_line(write_folder):
+    folder = write_folder(config={"eos_token_id": "<e>"})
+    assert_fails(folder_tokenizer, folder, "eos_token_id=['<e>']; it must be the number of a token")
+
+
 @pytest.mark.parametrize(
     ("template", "word"),
     [
