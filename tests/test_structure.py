@@ -42,6 +42,7 @@ FLOORS = {
 TOP = 9
 FLOORS_OF_ROOMS = {
     "constrained": {
+        "cross_entropy": 0,
         "losses": 0,
         "controllers": 0,
         "forms": 0,

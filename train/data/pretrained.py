@@ -141,13 +141,13 @@ def load_tokenizer(folder: Path, config: EncoderConfig, *, log: Log = print) -> 
         raise missing_file(str(folder), file.name, [])
     import tokenizers  # here, as only runs that start from an encoder need it
 
-    with _usable(file):
+    with usable_tokenizer(file):
         tokenizer: Any = tokenizers.Tokenizer.from_file(str(file))
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     if not vocabulary:
         raise UserError(f"{file} has no tokens; copy it again")
     # The tokens that are put around texts have numbers of their own, which an unknown text and a pair of them show.
-    with _usable(file):
+    with usable_tokenizer(file):
         tokenizer.no_truncation()
         tried = [tokenizer.encode(*texts) for texts in ((UNKNOWN_WORDS,), (UNKNOWN_WORDS, UNKNOWN_WORDS))]
     numbers = {number: token for token, number in vocabulary.items()}
@@ -194,7 +194,8 @@ def _check_padding(file: Path, tokenizer: Any, config: EncoderConfig) -> None:
 
 
 @contextlib.contextmanager
-def _usable(file: Path) -> Iterator[None]:
+def usable_tokenizer(file: Path) -> Iterator[None]:
+    """What the package ``tokenizers`` says of a file that it cannot use becomes one line."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):

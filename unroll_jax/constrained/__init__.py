@@ -11,6 +11,7 @@ from unroll_jax.constrained.constraints import (
     scaled_constraints,
 )
 from unroll_jax.constrained.controllers import DUAL_OPTIMIZERS, NuPIState, dual_optimizer, nu_pi, proportional_integral
+from unroll_jax.constrained.cross_entropy import CountedPositions, chunked_cross_entropy, counted_positions
 from unroll_jax.constrained.duals import DualAscent, DualState, dual_ascent
 from unroll_jax.constrained.feasibility import FeasibilityReport, feasibility_report
 from unroll_jax.constrained.forms import FORMS, constraint_bounds, relative_excess
@@ -30,6 +31,7 @@ __all__ = [
     "DUAL_OPTIMIZERS",
     "FORMS",
     "Constraints",
+    "CountedPositions",
     "DualAscent",
     "DualState",
     "FeasibilityReport",
@@ -40,8 +42,10 @@ __all__ = [
     "SlackState",
     "add_losses",
     "augmented_lagrangian",
+    "chunked_cross_entropy",
     "constraint_bounds",
     "constraint_names",
+    "counted_positions",
     "descent_constraints",
     "dual_ascent",
     "dual_optimizer",

@@ -2,10 +2,13 @@
 
 Classifiers and segmenters of images are called as ``(logits, info) = module.apply(variables, x)``: ``info`` is an
 `EquilibriumInfo` where features are an equilibrium, and None where they are not. `Classifier` and `UnrolledClassifier`,
-of text, return the logits of every layer.
+of text, return the logits of every layer; `Decoder`, of language, the hidden states.
 """
 
 from unroll_jax.models.classifier import POOLINGS, Classifier, Head
+from unroll_jax.models.decoder import Decoder, decoder_logits, decoder_readout
+from unroll_jax.models.decoder_parts import DecoderConfig, rms_norm
+from unroll_jax.models.decoding import KeyValueCache, decode, empty_cache
 from unroll_jax.models.deep_opteq import DeepOptEq
 from unroll_jax.models.dust import DUST, dictionary_bases
 from unroll_jax.models.encoder import Encoder
@@ -18,6 +21,7 @@ from unroll_jax.models.monotone_network import MonotoneOperatorNetwork
 from unroll_jax.models.neural_ode import NeuralODE
 from unroll_jax.models.opteq_base import WAYS
 from unroll_jax.models.parts import BehindStem
+from unroll_jax.models.rotary import SCALINGS, RotaryScaling
 from unroll_jax.models.segmenters import DeepOptEqSegmenter, FullyConvolutionalNetwork
 from unroll_jax.models.unrolled_classifier import TokenEmbeddings, UnrolledClassifier
 from unroll_jax.models.unrolled_transformer import UnrolledTransformer, cosine_bases
@@ -30,9 +34,12 @@ __all__ = [
     "LISTA",
     "POOLINGS",
     "READINGS",
+    "SCALINGS",
     "WAYS",
     "BehindStem",
     "Classifier",
+    "Decoder",
+    "DecoderConfig",
     "DeepOptEq",
     "DeepOptEqSegmenter",
     "Encoder",
@@ -42,10 +49,12 @@ __all__ = [
     "FeedForwardNetwork",
     "FullyConvolutionalNetwork",
     "Head",
+    "KeyValueCache",
     "MonotoneOperatorNetwork",
     "NeuralODE",
     "PatchEmbeddings",
     "PatchReadout",
+    "RotaryScaling",
     "TokenEmbeddings",
     "UnrolledClassifier",
     "UnrolledTransformer",
@@ -54,6 +63,11 @@ __all__ = [
     "cosine_atoms",
     "cosine_bases",
     "dct",
+    "decode",
+    "decoder_logits",
+    "decoder_readout",
     "dictionary_bases",
+    "empty_cache",
+    "rms_norm",
     "scaled_identity",
 ]

@@ -1,0 +1,156 @@
+"""Cross-entropy by parts: values and gradients are those of the whole, in a record too, for less memory."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.test_util import check_grads
+
+from tests.models.drawing import drawn as random_params
+from unroll_jax.constrained import chunked_cross_entropy, counted_positions
+from unroll_jax.models import Decoder, DecoderConfig, decoder_readout, rms_norm
+
+
+def drawn(*shape, seed=0, scale=1.0):
+    return jnp.asarray(scale * np.random.default_rng(seed).normal(size=shape))
+
+
+def plain(hidden, head, labels, weights):
+    logits = (hidden @ head.T).astype(jnp.promote_types(hidden.dtype, jnp.float32))
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.broadcast_to(labels, logits.shape[:-1]))
+    return weights * losses
+
+
+LABELS = jnp.asarray(np.array([0, 21, 22, 5, 7, 19, 20], np.int32))
+WEIGHTS = np.array([1.0, 0.5, 2.0, 0.0, 1.0, -3.0, 1.0])
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize(("layers", "chunk"), [((), 1), ((), 10), ((2, 3), 4), ((2, 3), 23), ((2,), 4096)])
+def test_values_and_gradients_are_those_of_all_logits_at_once(layers, chunk):
+    """Of parts that divide the vocabulary and that do not, with logits far beyond what exp can take."""
+    hidden, head = drawn(*layers, 7, 5, scale=40.0), drawn(23, 5, seed=1)
+    slopes = drawn(*layers, 7, seed=2)
+
+    def both(hidden, head):
+        ours = lambda *each: chunked_cross_entropy(*each, LABELS, jnp.asarray(WEIGHTS), chunk=chunk)  # noqa: E731
+        theirs = lambda *each: plain(*each, LABELS, WEIGHTS)  # noqa: E731
+        return [(losses, pull(slopes)) for losses, pull in (jax.vjp(each, hidden, head) for each in (ours, theirs))]
+
+    found, expected = jax.jit(both)(hidden, head)
+    chex.assert_trees_all_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.usefixtures("x64")
+def test_gradients_are_those_of_finite_differences():
+    ours = lambda hidden, head: jnp.sum(jnp.sin(chunked_cross_entropy(hidden, head, LABELS, chunk=9)))  # noqa: E731
+    run = jax.jit(ours)
+    check_grads(run, (drawn(2, 7, 5), drawn(23, 5, seed=1)), order=1, modes=["rev"], rtol=1e-6)
+    assert run(jnp.zeros((2, 7, 5)), jnp.zeros((23, 5))) == pytest.approx(14 * np.sin(np.log(23.0)))
+
+
+@pytest.mark.usefixtures("x64")
+def test_in_a_record_inside_of_the_scan_losses_and_gradients_are_the_same():
+    config = DecoderConfig(23, 8, 2, 2, 1, 12, tied=True)
+    model, tokens = Decoder(config, param_dtype=jnp.float64, remat=True), LABELS[None]
+
+    def read(params, y):
+        kept = counted_positions(jnp.asarray(WEIGHTS[None] > 0), kept=5)
+        scale, head = decoder_readout(params)
+        states = rms_norm(y.reshape(-1, 8)[kept.positions], scale, config.norm_epsilon)
+        return chunked_cross_entropy(states, head, tokens.reshape(-1)[kept.positions], kept.weights, chunk=10)
+
+    def inside(params):
+        losses = model.apply({"params": params}, tokens, record=lambda y: jnp.sum(read(params, y)))
+        return jnp.dot(losses, jnp.array([0.3, -0.1, 1.0])), losses
+
+    def outside(params):
+        scale, head = decoder_readout(params)
+        states = rms_norm(model.apply({"params": params}, tokens), scale, config.norm_epsilon)[:, 0]
+        losses = jnp.sum(plain(states, head, tokens[0], WEIGHTS > 0), axis=-1)
+        return jnp.dot(losses, jnp.array([0.3, -0.1, 1.0])), losses
+
+    params = random_params(model, tokens, scale=0.3)["params"]
+    found, expected = jax.jit(lambda p: [jax.value_and_grad(f, has_aux=True)(p) for f in (inside, outside)])(params)
+    chex.assert_trees_all_close(found, expected, rtol=1e-8, atol=1e-10)
+
+
+def test_bfloat16_factors_keep_float32_sums_and_the_dtypes_of_the_arguments():
+    hidden, head = jnp.asarray(drawn(2, 7, 64), jnp.float32), jnp.asarray(drawn(300, 64, seed=1), jnp.bfloat16)
+
+    def both(hidden, head):
+        ours = lambda *each: chunked_cross_entropy(*each, LABELS, chunk=128, dtype=jnp.bfloat16)  # noqa: E731
+        theirs = lambda hidden, head: plain(hidden, head.astype(jnp.float32), LABELS, 1.0)  # noqa: E731
+        return [(losses, pull(losses)) for losses, pull in (jax.vjp(each, hidden, head) for each in (ours, theirs))]
+
+    (losses, gradients), (expected, expected_gradients) = jax.jit(both)(hidden, head)
+    assert [losses.dtype, *(each.dtype for each in gradients)] == [jnp.float32, jnp.float32, jnp.bfloat16]
+    np.testing.assert_allclose(losses, expected, rtol=0.02, atol=0.05)
+    for ours, theirs in zip(gradients, expected_gradients, strict=True):
+        distance = jnp.linalg.norm((ours - theirs).astype(jnp.float32))
+        assert distance < 0.02 * jnp.linalg.norm(theirs.astype(jnp.float32))
+
+
+def test_positions_that_do_not_count_are_dropped_and_too_many_are_seen():
+    counts = jnp.asarray(np.random.default_rng(0).integers(0, 2, (3, 8)), bool)
+    number = int(counts.sum())
+    run = jax.jit(counted_positions, static_argnums=1)
+    for kept in (number, 24):
+        found = run(counts, kept)
+        assert found.positions.shape == (kept,)
+        np.testing.assert_array_equal(found.positions[:number], np.flatnonzero(counts))
+        np.testing.assert_array_equal(found.weights, np.arange(kept) < number)
+    assert np.isnan(run(counts, number - 1).weights).all()
+
+
+@pytest.mark.usefixtures("x64")
+def test_a_position_of_weight_0_counts_nothing_whatever_its_label():
+    hidden, head = drawn(7, 5), drawn(23, 5, seed=1)
+
+    @jax.jit
+    def run(labels):
+        total = lambda *each: jnp.sum(chunked_cross_entropy(*each, labels, jnp.asarray(WEIGHTS), chunk=10))  # noqa: E731
+        return jax.value_and_grad(total, (0, 1))(hidden, head)
+
+    expected = run(LABELS)
+    assert not np.any(np.asarray(expected[1][0])[3])
+    for label in (-100, 10**6):
+        chex.assert_trees_all_equal(run(LABELS.at[3].set(label)), expected)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: chunked_cross_entropy(jnp.ones((7, 5)), jnp.ones((3, 5)), LABELS, chunk=0), "chunk must be at least"),
+        (lambda: counted_positions(jnp.ones((2, 3), bool), 7), r"kept must be in \[1, 6\]"),
+    ],
+    ids=["chunk", "kept"],
+)
+def test_a_bad_argument_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def bytes_of_a_step(weights, *, tied=False):
+    """Temporary memory of the gradient of a weighted sum of layer losses."""
+    config = DecoderConfig(128_256, 512, 8, 8, 2, 1024, tied=tied)
+    model, tokens = Decoder(config, remat=True), jax.ShapeDtypeStruct((1, 512), jnp.int32)
+
+    def loss(params, tokens):
+        scale, head = decoder_readout(params)
+        states = model.apply({"params": params}, tokens, record=lambda y: rms_norm(y[0], scale, 1e-5))
+        losses = chunked_cross_entropy(states[-len(weights) :], head, tokens[0])
+        return jnp.dot(jnp.mean(losses, axis=-1), jnp.asarray(weights))
+
+    params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
+    compiled = jax.jit(jax.grad(loss)).lower(params, tokens).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.slow
+def test_a_constrained_step_takes_little_more_memory_than_a_plain_one_and_less_than_all_logits_of_a_layer():
+    plain_step, constrained = bytes_of_a_step([1.0]), bytes_of_a_step([-0.9, *[0.1] * 7, 2.0])
+    assert constrained <= 1.15 * plain_step
+    assert constrained < 4 * 512 * 128_256

@@ -1,0 +1,103 @@
+"""Folders of language models as `transformers` writes them, with random weights under names written out by hand."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+from safetensors.numpy import save_file
+from tokenizers import decoders, models, pre_tokenizers
+
+DIM, HIDDEN, LAYERS, HEADS, KEY_HEADS, WORDS = 8, 12, 2, 4, 2, 270
+CONFIG = {
+    "model_type": "llama",
+    "vocab_size": WORDS,
+    "hidden_size": DIM,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KEY_HEADS,
+    "intermediate_size": HIDDEN,
+    "max_position_embeddings": 32,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 100.0,
+    "tie_word_embeddings": False,
+    "eos_token_id": 257,
+}
+TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}{% if message['role'] not in ['user', 'assistant'] %}"
+    "{{ raise_exception('no ' + message['role']) }}{% endif %}\n"
+    "    {% if loop.first %}<s>{% endif %}{{ message['role'] + ': ' + message['content'] }}<e>\n"
+    "{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+)
+WriteFolder = Callable[..., Path]
+
+
+def llama_tensors(dtype: Any = np.float32) -> dict[str, np.ndarray]:
+    """Of a Llama whose head is not tied."""
+    width = KEY_HEADS * DIM // HEADS
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (WORDS, DIM),
+        "model.norm.weight": (DIM,),
+        "lm_head.weight": (WORDS, DIM),
+    }
+    for layer in range(LAYERS):
+        stem = f"model.layers.{layer}"
+        shapes |= {
+            f"{stem}.input_layernorm.weight": (DIM,),
+            f"{stem}.self_attn.q_proj.weight": (DIM, DIM),
+            f"{stem}.self_attn.k_proj.weight": (width, DIM),
+            f"{stem}.self_attn.v_proj.weight": (width, DIM),
+            f"{stem}.self_attn.o_proj.weight": (DIM, DIM),
+            f"{stem}.post_attention_layernorm.weight": (DIM,),
+            f"{stem}.mlp.gate_proj.weight": (HIDDEN, DIM),
+            f"{stem}.mlp.up_proj.weight": (HIDDEN, DIM),
+            f"{stem}.mlp.down_proj.weight": (DIM, HIDDEN),
+        }
+    generator = np.random.default_rng(0)
+    return {name: generator.normal(size=shape).astype(dtype) for name, shape in shapes.items()}
+
+
+def byte_vocabulary() -> list[str]:
+    """Every byte, two tokens that stand for no text, and one merge."""
+    return [*sorted(pre_tokenizers.ByteLevel.alphabet()), "<s>", "<e>", "ab"]
+
+
+def byte_tokenizer() -> tokenizers.Tokenizer:
+    vocabulary = {token: place for place, token in enumerate(byte_vocabulary())}
+    tokenizer = tokenizers.Tokenizer(models.BPE(vocabulary, [("a", "b")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<s>", "<e>"])
+    tokenizer.enable_padding(length=6)  # as some come: not to be kept
+    return tokenizer
+
+
+@pytest.fixture
+def write_folder(tmp_path: Path) -> WriteFolder:
+    """Writes a Llama with other numbers in config.json (None takes one away), or other tensors, over some files."""
+
+    def write(
+        *, config: dict[str, Any] | None = None, tensors: dict[str, np.ndarray] | None = None, shards: int = 1
+    ) -> Path:
+        folder = tmp_path / "llama"
+        folder.mkdir()
+        values = {name: value for name, value in (CONFIG | (config or {})).items() if value is not None}
+        (folder / "config.json").write_text(json.dumps(values))
+        byte_tokenizer().save(str(folder / "tokenizer.json"))
+        own = {"chat_template": TEMPLATE, "bos_token": {"__type": "AddedToken", "content": "<s>"}, "eos_token": "<e>"}
+        (folder / "tokenizer_config.json").write_text(json.dumps(own))
+        tensors = llama_tensors() if tensors is None else tensors
+        if shards == 1:
+            save_file(tensors, folder / "model.safetensors")
+            return folder
+        places = {name: f"model-{place % shards}.safetensors" for place, name in enumerate(tensors)}
+        for file in set(places.values()):
+            save_file({name: tensors[name] for name in tensors if places[name] == file}, folder / file)
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+        return folder
+
+    return write

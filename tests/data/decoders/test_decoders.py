@@ -1,0 +1,245 @@
+"""Decoders out of folders: read as they are and written back bit for bit, or refused in one line."""
+
+import functools
+import json
+import sys
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+from safetensors.numpy import load_file
+
+from tests.data.decoders.conftest import CONFIG, DIM, llama_tensors
+from tests.devices import on_eight_devices
+from tests.errors import assert_fails
+from train.data import decoder_files, decoder_weights
+from train.data.decoders import load_decoder, save_decoder
+from train.sharding.mesh import make_mesh
+from train.sharding.rules import shardings
+from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling
+
+load = functools.partial(load_decoder, log=lambda line: None)
+INDEX = "model.safetensors.index.json"
+
+
+def reads(folder):
+    return load(str(folder))
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_the_tensors_of_a_folder_become_the_parameters(write_folder, shards):
+    decoder, tensors = reads(write_folder(shards=shards)), llama_tensors()
+    assert decoder.config == DecoderConfig(270, 8, 2, 4, 2, 12, max_positions=32, rotary_base=100.0, tied=False)
+    shapes = jax.eval_shape(Decoder(decoder.config).init, jax.random.key(0), jnp.ones((1, 1), int))["params"]
+    assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), decoder.params) == jax.tree.map(
+        lambda leaf: (leaf.shape, leaf.dtype), shapes
+    )
+    own, stem = jax.tree.map(lambda leaf: np.asarray(leaf)[1], decoder.params["layers"]), "model.layers.1."
+    np.testing.assert_array_equal(own["key"]["kernel"], tensors[f"{stem}self_attn.k_proj.weight"].T)
+    np.testing.assert_array_equal(own["down"]["kernel"], tensors[f"{stem}mlp.down_proj.weight"].T)
+    np.testing.assert_array_equal(own["feedforward_norm"]["scale"], tensors[f"{stem}post_attention_layernorm.weight"])
+    np.testing.assert_array_equal(decoder.params["head"]["embedding"], tensors["lm_head.weight"])
+
+
+@pytest.mark.parametrize("shard_bytes", [2_000_000_000, 4000])
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+def test_what_is_read_and_written_is_the_same_bit_for_bit(write_folder, tmp_path, dtype, shard_bytes):
+    tensors = llama_tensors(dtype)
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].astype(np.float32)  # dtypes may differ in a file
+    decoder, folder = reads(write_folder(tensors=tensors)), tmp_path / "again"
+    assert decoder.params["layers"]["up"]["kernel"].dtype == dtype
+    folder.mkdir()
+    (folder / INDEX).write_text("{}")  # of what was there before
+    save_decoder(folder, decoder)
+    decoder_weights.write_decoder_weights(folder, decoder.config, decoder.params, shard_bytes=shard_bytes)
+    assert (folder / INDEX).exists() is (shard_bytes == 4000)
+    found = {}
+    for file in folder.glob("*.safetensors"):
+        found |= load_file(file)
+    assert found.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert (found[name].dtype, found[name].tobytes()) == (tensor.dtype, tensor.tobytes()), name
+    again = reads(folder)
+    assert (again.config, again.tokenizer.stops) == (decoder.config, (257,))
+    assert again.tokenizer.checksum == decoder.tokenizer.checksum
+
+
+def test_weights_are_cast_to_the_dtype_that_is_named(write_folder):
+    tensors = llama_tensors(np.float16)
+    params = load(str(write_folder(tensors=tensors)), dtype=jnp.bfloat16).params
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.bfloat16)}
+    expected = tensors["model.embed_tokens.weight"].astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(params["embedding"], expected)
+
+
+def test_weights_go_where_they_are_placed_and_no_more_than_a_layer_is_read_at_once(write_folder, monkeypatch):
+    mesh, sizes = make_mesh("tensor=1", batch_size=1), []
+    read = decoder_files.SafetensorsFiles.read
+
+    def counted(self, name, index):
+        part = read(self, name, index)
+        sizes.append(part.size)
+        return part
+
+    class State(NamedTuple):
+        params: Any
+
+    place = lambda shapes: shardings(State(shapes), mesh).params  # noqa: E731
+
+    monkeypatch.setattr(decoder_files.SafetensorsFiles, "read", counted)
+    params = load(str(write_folder()), place=place).params
+    assert {leaf.sharding.mesh for leaf in jax.tree.leaves(params)} == {mesh}
+    assert max(sizes) == 270 * DIM
+    assert sorted(set(sizes)) == [8, 32, 64, 96, 2160]
+
+
+SHARED_OUT = """
+from typing import Any, NamedTuple
+import jax, numpy as np
+from train.data.decoders import load_decoder
+from train.sharding.mesh import make_mesh
+from train.sharding.rules import shardings
+
+class State(NamedTuple):
+    params: Any
+
+mesh = make_mesh("fsdp=4,tensor=2", batch_size=4)
+quiet = {"log": lambda line: None}
+shared = load_decoder(FOLDER, place=lambda shapes: shardings(State(shapes), mesh).params, **quiet).params
+alone = load_decoder(FOLDER, **quiet).params
+print(all(np.array_equal(*pair) for pair in zip(*map(jax.tree.leaves, (shared, alone)), strict=True)))
+print(shared["layers"]["up"]["kernel"].addressable_shards[0].data.shape)
+"""
+
+
+@pytest.mark.slow
+def test_weights_are_the_same_however_many_devices_share_them_out(write_folder):
+    """Matrices over both axes of the mesh; heads of keys are as many as the axis of them."""
+    lines = on_eight_devices(f"FOLDER = {str(write_folder())!r}\n{SHARED_OUT}")
+    assert lines == ["True", "(2, 2, 6)"]
+
+
+def test_layers_are_not_shared_out(write_folder):
+    mesh = make_mesh("data=1", batch_size=1)
+    place = lambda shapes: jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec("data")), shapes)  # noqa: E731
+    with pytest.raises(ValueError, match="place must not share layers out"):
+        load(str(write_folder()), place=place)
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"rope_scaling": {"rope_type": "linear", "factor": 4.0}}, RotaryScaling("linear", 4.0)),
+        ({"rope_scaling": {"type": "linear", "factor": 4.0}}, RotaryScaling("linear", 4.0)),
+        (
+            {
+                "rope_theta": None,
+                "rope_parameters": {
+                    "rope_type": "llama3",
+                    "rope_theta": 100.0,
+                    "factor": 8.0,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 2.0,
+                    "original_max_position_embeddings": 16,
+                },
+            },
+            RotaryScaling("llama3", 8.0, 1.0, 2.0, 16),
+        ),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}, None),
+    ],
+    ids=["linear", "its old name", "llama3", "default"],
+)
+def test_every_way_to_write_rotary_embeddings_down_is_read(write_folder, config, expected):
+    found = reads(write_folder(config=config)).config
+    assert (found.rotary_scaling, found.rotary_base) == (expected, 100.0)
+
+
+def without(*names):
+    return {name: tensor for name, tensor in llama_tensors().items() if name not in names}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"config": {"model_type": "mistral"}}, ["model_type='mistral'", "'llama'"]),
+        ({"config": {"attention_bias": True}}, ["attention_bias=True; only attention_bias=False"]),
+        ({"config": {"hidden_act": "gelu"}}, ["hidden_act='gelu'"]),
+        ({"config": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}}, ["scaled by 'yarn'", "linear, llama3"]),
+        ({"config": {"rope_scaling": {"type": "linear"}}}, ["factor"]),
+        ({"config": {"hidden_size": None, "vocab_size": None}}, ["lacks vocab_size, hidden_size"]),
+        ({"config": {"num_hidden_layers": "two"}}, ["num_hidden_layers='two'; it must be an integer"]),
+        ({"config": {"num_attention_heads": 3}}, ["num_heads=3, got 2", "num_heads is num_attention_heads"]),
+        ({"config": {"num_hidden_layers": 10**9}}, ["num_layers=1000000000", "21 tensors in all"]),
+        ({"config": {"num_hidden_layers": 1}}, ["9 that a decoder of this configuration does not have"]),
+        ({"config": {"intermediate_size": 13}}, ["6 of another shape", "mlp.gate_proj.weight is (12, 8), not (13, 8)"]),
+        ({"config": {"vocab_size": 100}}, ["embed_tokens.weight is (270, 8), not (100, 8)"]),
+        ({"tensors": without("lm_head.weight", "model.norm.weight")}, ["2 tensor(s) missing", "lm_head.weight"]),
+        (
+            {"tensors": llama_tensors() | {"model.norm.weight": np.ones(8, np.int8)}},
+            ["1 not of F16, BF16, F32, F64: model.norm.weight"],
+        ),
+        (
+            {"tensors": llama_tensors() | {"model.norm.weight": np.full(8, np.nan, np.float32)}},
+            ["not finite in model"],
+        ),
+    ],
+    ids=lambda value: "" if isinstance(value, list) else str(next(iter(value))),
+)
+def test_what_does_not_fit_is_told_in_one_line(write_folder, change, words):
+    assert_fails(reads, write_folder(**change), *words)
+
+
+def test_missing_shards_and_lying_indices_are_told_in_one_line(write_folder):
+    folder = write_folder(shards=3)
+    index = json.loads((folder / INDEX).read_text())
+
+    def with_places(**places):
+        (folder / INDEX).write_text(json.dumps({"weight_map": index["weight_map"] | places}))
+
+    with_places(**{"model.norm.weight": "model-0.safetensors"})
+    assert_fails(reads, folder, "names model.norm.weight, which model-0.safetensors does not hold")
+    with_places(**{"model.norm.weight": "../model-0.safetensors"})
+    assert_fails(reads, folder, "which is no file of its folder")
+    (folder / INDEX).write_text("[]")
+    assert_fails(reads, folder, "holds a list instead of an object")
+    with_places()
+    (folder / "model-1.safetensors").unlink()
+    assert_fails(reads, folder, "lacks model-1.safetensors, of the 3 files")
+
+
+def test_a_file_that_is_cut_and_a_folder_without_weights_are_told_in_one_line(write_folder):
+    folder = write_folder()
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    assert_fails(reads, folder, "cannot be read as safetensors", "copy it again")
+    file.unlink()
+    assert_fails(reads, folder, "holds neither model.safetensors nor")
+    assert_fails(reads, folder / "nothing", "neither a folder nor a GGUF file")
+
+
+def test_a_gguf_file_without_the_package_that_reads_it_is_told_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    assert_fails(reads, file, "read by the package gguf, which is missing; pip install gguf")
+
+
+def test_a_tokenizer_with_more_tokens_than_rows_is_refused(write_folder):
+    tensors = llama_tensors()
+    tensors |= {name: tensors[name][:200] for name in ("lm_head.weight", "model.embed_tokens.weight")}
+    folder = write_folder(config={"vocab_size": 200}, tensors=tensors)
+    assert_fails(reads, folder, "a tokenizer of 259 tokens", "200 rows")
+
+
+def test_what_config_json_calls_the_numbers_is_written_as_it_is_read(write_folder, tmp_path):
+    scaling = {"rope_type": "linear", "factor": 2.0}
+    save_decoder(tmp_path, reads(write_folder(config={"rope_scaling": scaling})))
+    values = json.loads((tmp_path / "config.json").read_text())
+    assert {name: values[name] for name in CONFIG if name != "eos_token_id"} == {
+        name: value for name, value in CONFIG.items() if name != "eos_token_id"
+    }
+    assert (values["rope_scaling"], values["eos_token_id"]) == (scaling, [257])

@@ -1,0 +1,184 @@
+"""Decoders out of GGUF files: rows in our order, dequantised, or refused in one line."""
+
+import functools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.data.decoders.conftest import TEMPLATE, byte_vocabulary
+from tests.errors import assert_fails
+from train.data.decoders import load_decoder
+from unroll_jax.models import DecoderConfig, RotaryScaling
+from unroll_jax.models.rotary import rotary_frequencies
+
+gguf = pytest.importorskip("gguf", reason="gguf, which reads quantised weights, is not installed")
+
+DIM, HIDDEN, WORDS, SIZE = 32, 64, 259, 8
+HEADS = {"attn_q": 4, "attn_k": 2}
+load = functools.partial(load_decoder, log=lambda line: None)
+NUMBERS = {
+    "context_length": 32,
+    "embedding_length": DIM,
+    "block_count": 2,
+    "feed_forward_length": HIDDEN,
+    "head_count": 4,
+    "head_count_kv": 2,
+    "layer_norm_rms_eps": 1e-5,
+    "rope_freq_base": 100.0,
+    "rope_dimension_count": SIZE,
+}
+
+
+def reads(file):
+    return load(str(file))
+
+
+def tensors():
+    """In the order of `transformers`, by GGUF's names."""
+    shapes = {"token_embd": (WORDS, DIM), "output_norm": (DIM,)}
+    for layer in range(2):
+        own = {"attn_norm": (DIM,), "attn_q": (DIM, DIM), "attn_k": (16, DIM), "attn_v": (16, DIM)}
+        own |= {"attn_output": (DIM, DIM), "ffn_norm": (DIM,), "ffn_gate": (HIDDEN, DIM), "ffn_up": (HIDDEN, DIM)}
+        own["ffn_down"] = (DIM, HIDDEN)
+        shapes |= {f"blk.{layer}.{name}": shape for name, shape in own.items()}
+    generator = np.random.default_rng(0)
+    return {f"{name}.weight": generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def permuted(name, tensor):
+    """As llama.cpp's convert_hf_to_gguf.py writes queries and keys."""
+    heads = HEADS.get(name.split(".")[-2])
+    if heads is None:
+        return tensor
+    return tensor.reshape(heads, 2, -1, tensor.shape[1]).swapaxes(1, 2).reshape(tensor.shape)
+
+
+@pytest.fixture
+def write_file(tmp_path):
+    """Writes a GGUF file with other numbers (None takes one away), more tensors or another architecture."""
+
+    def write(*, kind=None, numbers=None, more=None, gone=(), architecture="llama", split="gpt-2", values=None):
+        file = tmp_path / "model.gguf"
+        writer = gguf.GGUFWriter(file, architecture)
+        for name, value in (NUMBERS | (numbers or {})).items():
+            if value is not None:
+                getattr(writer, f"add_{name}")(value)
+        for name, value in (values or {}).items():
+            (writer.add_string if isinstance(value, str) else writer.add_uint32)(name, value)
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre(split)
+        writer.add_token_list(byte_vocabulary())
+        writer.add_token_types([3 if token in ("<s>", "<e>") else 1 for token in byte_vocabulary()])
+        writer.add_token_merges(["a b"])
+        writer.add_bos_token_id(256)
+        writer.add_eos_token_id(257)
+        writer.add_chat_template(TEMPLATE)
+        for name, tensor in tensors().items():
+            if name in gone:
+                continue
+            written = permuted(name, tensor)
+            if kind is not None and tensor.ndim == 2:
+                writer.add_tensor(name, gguf.quants.quantize(written, kind), raw_dtype=kind)
+            else:
+                writer.add_tensor(name, written)
+        for name, (tensor, dtype) in (more or {}).items():
+            writer.add_tensor(name, tensor, raw_dtype=dtype)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return file
+
+    return write
+
+
+def assert_params_are(params, expected):
+    """Asserts that parameters are tensors in the order of `transformers`."""
+    np.testing.assert_array_equal(params["embedding"], expected("token_embd.weight"))
+    names = {"query": "attn_q", "key": "attn_k", "value": "attn_v", "output": "attn_output"}
+    names |= {"gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down"}
+    for ours, theirs in names.items():
+        for layer, kernel in enumerate(np.asarray(params["layers"][ours]["kernel"])):
+            np.testing.assert_array_equal(kernel, expected(f"blk.{layer}.{theirs}.weight").T, err_msg=ours)
+
+
+def test_tensors_become_the_parameters_with_rows_of_queries_and_keys_in_our_order(write_file):
+    decoder, expected = reads(write_file()), tensors()
+    assert decoder.config == DecoderConfig(
+        WORDS, DIM, 2, 4, 2, HIDDEN, max_positions=32, rotary_base=100.0, norm_epsilon=float(np.float32(1e-5))
+    )
+    assert_params_are(decoder.params, expected.get)
+    np.testing.assert_array_equal(decoder.params["norm"]["scale"], expected["output_norm.weight"])
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1", "F16", "BF16"])
+def test_what_is_quantised_is_dequantised(write_file, kind):
+    kind, expected = gguf.GGMLQuantizationType[kind], tensors()
+    rounded = lambda name: gguf.quants.dequantize(gguf.quants.quantize(expected[name], kind), kind)  # noqa: E731
+    params = reads(write_file(kind=kind)).params
+    assert params["embedding"].dtype == jnp.float32
+    assert_params_are(params, rounded)
+
+
+def test_a_head_of_its_own_and_both_scalings_are_read(write_file):
+    head = np.ones((WORDS, DIM), np.float32)
+    linear = {"rope_scaling_type": gguf.RopeScalingType.LINEAR, "rope_scaling_factor": 4.0}
+    decoder = reads(write_file(more={"output.weight": (head, None)}, numbers=linear))
+    assert (decoder.config.tied, decoder.config.rotary_scaling) == (False, RotaryScaling("linear", 4.0))
+    np.testing.assert_array_equal(decoder.params["head"]["embedding"], head)
+    scaling, base = RotaryScaling("llama3", 32.0), 5e5
+    factors = rotary_frequencies(SIZE, base) / rotary_frequencies(SIZE, base, scaling)
+    more = {"rope_freqs.weight": (factors.astype(np.float32), None)}
+    assert reads(write_file(more=more, numbers={"rope_freq_base": base})).config.rotary_scaling == scaling
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"architecture": "mamba"}, ["general.architecture='mamba'", "'llama'"]),
+        ({"numbers": {"block_count": None}}, ["lacks llama.block_count"]),
+        ({"numbers": {"rope_dimension_count": 4}}, ["llama.rope.dimension_count=4", "a whole head, 8"]),
+        ({"numbers": {"head_count": 3, "rope_dimension_count": None}}, ["num_heads"]),
+        ({"numbers": {"feed_forward_length": 65}}, ["6 of another shape", "(64, 32), not (65, 32)"]),
+        ({"values": {"llama.vocab_size": 300}}, ["llama.vocab_size=300, but token_embd.weight has 259 rows"]),
+        ({"values": {"llama.rope.scaling.type": "yarn"}}, ["scaled by 'yarn'", "linear, llama3"]),
+        ({"gone": ("blk.1.attn_q.weight",)}, ["1 tensor(s) missing: model.layers.1.self_attn.q_proj.weight"]),
+        ({"gone": ("token_embd.weight",)}, ["lacks token_embd.weight"]),
+        ({"more": {"blk.0.attn_q.bias": (np.ones(4, np.float32), None)}}, ["does not have: blk.0.attn_q.bias"]),
+        ({"more": {"rope_freqs.weight": (np.arange(1, 5, dtype=np.float32), None)}}, ["rope_freqs.weight", "3.1"]),
+        (
+            {"more": {"other.weight": (np.zeros((1, 292), np.uint8), gguf.GGMLQuantizationType.Q8_K)}},
+            ["other.weight quantised as Q8_K", "take another quantisation"],
+        ),
+        ({"split": "deepseek"}, ["'gpt2' split as 'deepseek'", "gpt-2, smollm, llama-bpe"]),
+    ],
+    ids=lambda value: "" if isinstance(value, list) else str(next(iter(value.items())))[:40],
+)
+def test_what_does_not_fit_is_told_in_one_line(write_file, change, words):
+    assert_fails(reads, write_file(**change), *words)
+
+
+@pytest.mark.parametrize("part", [10, 200, 5000, 0.5, 0.99])
+def test_a_file_that_is_cut_is_told_in_one_line(write_file, part):
+    file = write_file()
+    content = file.read_bytes()
+    file.write_bytes(content[: part if isinstance(part, int) else int(part * len(content))])
+    assert_fails(reads, file, "cannot be read as GGUF", "copy it again")
+
+
+def test_texts_become_tokens_and_back_and_conversations_texts(write_file):
+    tokenizer = reads(write_file()).tokenizer
+    (tokens,) = tokenizer.encode(["ab <e>é 12"])
+    assert tokens.tolist()[0] == 258
+    assert 257 in tokens
+    assert tokenizer.decode(tokens) == "ab <e>é 12"
+    assert tokenizer.decode(tokens, special=False) == "ab é 12"
+    assert tokenizer.stops == (257,)
+    assert tokenizer.chat([{"role": "user", "content": "hi"}], answer=True) == "<s><s>user: hi<e>\nassistant: "
+
+
+def test_a_tokenizer_of_llama_3_puts_its_first_token_before_texts(write_file):
+    tokenizer = reads(write_file(split="llama-bpe")).tokenizer
+    with_first, without = (tokenizer.encode(["ab"], special=special)[0].tolist() for special in (True, False))
+    assert (with_first, without) == ([256, 258], [258])

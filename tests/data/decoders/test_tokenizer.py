@@ -1,0 +1,95 @@
+"""Tokenizers and chat templates of folders, and what of them is refused."""
+
+import json
+
+import pytest
+import tokenizers
+
+from tests.data.decoders.conftest import TEMPLATE
+from tests.errors import assert_fails
+from train.config.errors import UserError
+from train.data.decoder_tokenizer import SPLITS, folder_tokenizer
+
+MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
+
+
+def test_a_folder_gives_tokens_texts_and_what_ends_an_answer(write_folder):
+    tokenizer = folder_tokenizer(write_folder())
+    tokens = tokenizer.encode(["ab", "longer than that"])
+    assert [len(each) for each in tokens] == [1, 16]  # no padding
+    assert [tokenizer.decode(each) for each in tokens] == ["ab", "longer than that"]
+    assert (tokenizer.stops, tokenizer.size, tokenizer.named) == ((257,), 259, {"bos_token": "<s>", "eos_token": "<e>"})
+
+
+@pytest.mark.xdist_group("torch")
+def test_a_conversation_is_the_text_that_transformers_makes_of_it(write_folder):
+    transformers = pytest.importorskip("transformers", reason="transformers, an oracle of the extra dev, is missing")
+    folder = write_folder()
+    ours, theirs = folder_tokenizer(folder), transformers.PreTrainedTokenizerFast.from_pretrained(folder)
+    for answer in (False, True):
+        expected = theirs.apply_chat_template(MESSAGES, tokenize=False, add_generation_prompt=answer)
+        assert ours.chat(MESSAGES, answer=answer) == expected
+    assert expected == "<s><s>user: hi<e>\nassistant: yes<e>\nassistant: "
+
+
+@pytest.mark.parametrize("kind", ["file", "several"])
+def test_a_template_stands_in_a_file_of_its_own_or_among_several(write_folder, kind):
+    folder = write_folder()
+    if kind == "file":
+        (folder / "chat_template.jinja").write_text("{{ messages[0].content }}!")
+    else:
+        several = [{"name": "tools", "template": "?"}, {"name": "default", "template": "{{ messages[0].content }}!"}]
+        (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": several}))
+    assert folder_tokenizer(folder).chat(MESSAGES) == "hi!"
+
+
+def test_what_ends_an_answer_is_first_what_the_generation_config_names(write_folder):
+    folder = write_folder()
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [256, 257]}))
+    assert folder_tokenizer(folder).stops == (256, 257)
+
+
+def test_an_end_that_is_no_token_is_told_in_one_line(write_folder):
+    folder = write_folder(config={"eos_token_id": "<e>"})
+    assert_fails(folder_tokenizer, folder, "eos_token_id=['<e>']; it must be the number of a token")
+
+
+@pytest.mark.parametrize(
+    ("template", "word"),
+    [
+        ("{% if %}", "is no Jinja"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "cannot be used"),
+        ("{{ messages.append(1) }}", "cannot be used"),
+        ("{% for i in range(10**9) %}{% endfor %}", "cannot be used"),
+        (TEMPLATE, "no tool"),
+        (None, "has no chat template"),
+    ],
+    ids=["no Jinja", "out of the sandbox", "changes what it is given", "without end", "raises", "none"],
+)
+def test_a_template_that_cannot_be_used_is_told_in_one_line(write_folder, template, word):
+    folder = write_folder()
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    use = lambda folder: folder_tokenizer(folder).chat([{"role": "tool", "content": "hi"}])  # noqa: E731
+    assert_fails(use, folder, word)
+
+
+def test_a_tokenizer_that_is_missing_or_damaged_is_told_in_one_line(write_folder):
+    folder = write_folder()
+    (folder / "tokenizer.json").write_text("{}")
+    assert_fails(folder_tokenizer, folder, "cannot be used as a tokenizer", "copy it again")
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match=r"holds no tokenizer\.json"):
+        folder_tokenizer(folder)
+
+
+@pytest.mark.parametrize(
+    ("split", "pieces"),
+    [
+        ("gpt-2", ["It", "'s", " 1234", " cafés", "!?", "\n\n ", " ok"]),
+        ("llama-bpe", ["It", "'s", " ", "123", "4", " cafés", "!?\n\n", " ", " ok"]),
+    ],
+)
+def test_texts_are_split_by_the_pattern_of_the_name(split, pieces):
+    pattern = tokenizers.pre_tokenizers.Split(tokenizers.Regex(SPLITS[split][1]), "isolated")
+    found = pattern.pre_tokenize_str("It's 1234 cafés!?\n\n  ok")
+    assert [piece for piece, _ in found] == pieces

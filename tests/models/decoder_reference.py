@@ -1,0 +1,69 @@
+"""A decoder as its papers have it, in float64 NumPy: one text, head by head, rotations by complex numbers."""
+
+import math
+
+import numpy as np
+
+
+def rms_norm(x, scale, epsilon):
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon) * scale
+
+
+def softmax(scores):
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def frequency(place, size, base, scaling):
+    """Of pair ``place`` of a head, as Meta's code of Llama 3.1 computes it."""
+    own = 1.0 / base ** (2 * place / size)
+    if scaling is None:
+        return own
+    if scaling.kind == "linear":
+        return own / scaling.factor
+    wavelength = 2 * math.pi / own
+    if wavelength < scaling.original_positions / scaling.high_frequency_factor:
+        return own
+    if wavelength > scaling.original_positions / scaling.low_frequency_factor:
+        return own / scaling.factor
+    smooth = scaling.original_positions / wavelength - scaling.low_frequency_factor
+    smooth /= scaling.high_frequency_factor - scaling.low_frequency_factor
+    return (1 - smooth) * own / scaling.factor + smooth * own
+
+
+def rotated(x, positions, config):
+    half = x.shape[-1] // 2
+    speeds = np.array([frequency(j, 2 * half, config.rotary_base, config.rotary_scaling) for j in range(half)])
+    turned = (x[:, :half] + 1j * x[:, half:]) * np.exp(1j * np.asarray(positions)[:, None] * speeds)
+    return np.concatenate([turned.real, turned.imag], axis=-1)
+
+
+def layer(params, y, config, positions):
+    size, shared = config.head_size, config.num_heads // config.num_key_value_heads
+    normed = rms_norm(y, params["attention_norm"]["scale"], config.norm_epsilon)
+    queries, keys, values = (normed @ params[name]["kernel"] for name in ("query", "key", "value"))
+    hidden = np.triu(np.full((len(y), len(y)), -np.inf), 1)
+    heads = []
+    for head in range(config.num_heads):
+        own, group = (slice(place * size, (place + 1) * size) for place in (head, head // shared))
+        query, key = rotated(queries[:, own], positions, config), rotated(keys[:, group], positions, config)
+        heads.append(softmax(query @ key.T / math.sqrt(size) + hidden) @ values[:, group])
+    y = y + np.concatenate(heads, axis=-1) @ params["output"]["kernel"]
+    normed = rms_norm(y, params["feedforward_norm"]["scale"], config.norm_epsilon)
+    gate = normed @ params["gate"]["kernel"]
+    return y + (gate / (1 + np.exp(-gate)) * (normed @ params["up"]["kernel"])) @ params["down"]["kernel"]
+
+
+def outputs(params, tokens, config, *, positions=None, perturbation=None):
+    """The outputs of layers 0..L, (L + 1, n, dim); params are those of the module, as float64 NumPy arrays."""
+    positions = np.arange(len(tokens)) if positions is None else positions
+    states = [params["embedding"][np.asarray(tokens)] + (0.0 if perturbation is None else perturbation)]
+    for place in range(config.num_layers):
+        own = {name: {key: leaf[place] for key, leaf in part.items()} for name, part in params["layers"].items()}
+        states.append(layer(own, states[-1], config, positions))
+    return np.stack(states)
+
+
+def logits(params, states, config):
+    head = params["embedding"] if config.tied else params["head"]["embedding"]
+    return rms_norm(states, params["norm"]["scale"], config.norm_epsilon) @ head.T

@@ -1,0 +1,179 @@
+"""Decoders out of GGUF files: numbers, tensors dequantised as they are read, and what the tokenizer is made of."""
+
+import contextlib
+import importlib
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unroll_jax.models import DecoderConfig, RotaryScaling
+from unroll_jax.models.rotary import rotary_frequencies
+
+from ..config.errors import UserError, one_line
+from .decoder_architecture import checked_config, read_scaling
+from .decoder_files import Index
+
+ARCHITECTURE = "llama"
+# Fields of `DecoderConfig` by their names in GGUF's metadata.
+NUMBERS = {
+    "dim": "llama.embedding_length",
+    "num_layers": "llama.block_count",
+    "num_heads": "llama.attention.head_count",
+    "hidden_dim": "llama.feed_forward_length",
+    "max_positions": "llama.context_length",
+    "norm_epsilon": "llama.attention.layer_norm_rms_epsilon",
+}
+# What `transformers` calls the parts of GGUF's names.
+NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+FREQUENCIES = "rope_freqs.weight"  # by how much each rotary frequency is divided
+PERMUTED = ("self_attn.q_proj.weight", "self_attn.k_proj.weight")
+PRECISION = 1e-4  # to which a scaling must give the factors of a file, which are float32
+
+
+class GGUFFiles:
+    """The tensors of an open GGUF file by the names of `transformers`, dequantised to float32 where they are read.
+
+    GGUF pairs neighbouring rows (2j, 2j + 1) of a head's queries and keys for the rotation, `transformers` and we
+    rows j and j + size / 2: they are read in our order.
+    """
+
+    def __init__(self, where: str, reader: Any, dequantize: Callable[[np.ndarray, Any], np.ndarray]) -> None:
+        self.where, self._dequantize = where, dequantize
+        self.metadata = dict(reader.fields)
+        given = {tensor.name: tensor for tensor in reader.tensors}
+        self.frequencies = given.pop(FREQUENCIES, None)
+        self._tensors = {_renamed(name): tensor for name, tensor in given.items()}
+        self.names = frozenset(self._tensors)
+
+    def value(self, name: str, default: Any = None) -> Any:
+        """A value of the metadata; ``default`` where there is none."""
+        field = self.metadata.get(name)
+        return default if field is None else field.contents()
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor."""
+        return tuple(int(size) for size in reversed(self._tensors[name].shape))
+
+    def dtype(self, name: str) -> np.dtype | None:
+        """What all tensors are dequantised to."""
+        return np.dtype(np.float32)
+
+    def read(self, name: str, index: Index) -> np.ndarray:
+        """A part of a tensor; of a matrix, only the rows of it are dequantised."""
+        tensor = self._tensors[name]
+        rows, *columns = index
+        data = tensor.data[self._order(name)[rows] if name.endswith(PERMUTED) else rows]
+        return self._dequantize(np.ascontiguousarray(data), tensor.tensor_type)[(slice(None), *columns)]
+
+    def _order(self, name: str) -> np.ndarray:
+        """The row of the file that each of our rows is."""
+        query = name.endswith(PERMUTED[0])
+        heads = self.value(NUMBERS["num_heads"]) if query else _key_value_heads(self)
+        rows = np.arange(self.shape(name)[0]).reshape(heads, -1, 2)
+        return rows.swapaxes(1, 2).reshape(-1)
+
+
+@contextlib.contextmanager
+def open_gguf(file: Path) -> Iterator[GGUFFiles]:
+    """Opens a GGUF file of Llama's architecture."""
+    try:
+        gguf: Any = importlib.import_module("gguf")  # here, as nothing else needs it
+    except ImportError as error:
+        raise UserError(f"{file} is read by the package gguf, which is missing; pip install gguf") from error
+    try:
+        reader = gguf.GGUFReader(file)
+    except Exception as error:  # of NumPy, for whatever a file that is cut or no GGUF says of sizes and places
+        raise UserError(f"{file} cannot be read as GGUF ({one_line(error)}); copy it again") from error
+    architecture = reader.fields.get("general.architecture")
+    name = None if architecture is None else architecture.contents()
+    if name != ARCHITECTURE:
+        raise UserError(f"{file} has general.architecture={name!r}; the one that is known is {ARCHITECTURE!r}")
+    _check_kinds(str(file), reader.tensors, gguf.dequantize)
+    yield GGUFFiles(str(file), reader, gguf.dequantize)
+
+
+def gguf_config(files: GGUFFiles) -> DecoderConfig:
+    """The decoder that the metadata of a GGUF file describes."""
+    where = files.where
+    if missing := [name for name in NUMBERS.values() if name not in files.metadata]:
+        raise UserError(f"{where} lacks {', '.join(missing)}; copy the original again")
+    table = "model.embed_tokens.weight"
+    if table not in files.names:
+        raise UserError(f"{where} lacks token_embd.weight; copy the original again")
+    numbers = {field: files.value(name) for field, name in NUMBERS.items()}
+    numbers |= {
+        "vocabulary_size": files.shape(table)[0],
+        "num_key_value_heads": _key_value_heads(files),
+        "head_dim": files.value("llama.attention.key_length"),
+        "rotary_base": files.value("llama.rope.freq_base", 10000.0),
+        "tied": "lm_head.weight" not in files.names,
+    }
+    if (stated := files.value("llama.vocab_size", numbers["vocabulary_size"])) != numbers["vocabulary_size"]:
+        raise UserError(
+            f"{where} has llama.vocab_size={stated}, but token_embd.weight has {numbers['vocabulary_size']} rows; copy "
+            "the original again"
+        )
+    config = checked_config(numbers, NUMBERS, where=where)
+    if (rotated := files.value("llama.rope.dimension_count", config.head_size)) != config.head_size:
+        raise UserError(
+            f"{where} has llama.rope.dimension_count={rotated}; only that of a whole head, {config.head_size}, is "
+            "supported"
+        )
+    scaling = _scaling(files, config)
+    return checked_config({**numbers, "rotary_scaling": scaling}, NUMBERS, where=where)
+
+
+def _scaling(files: GGUFFiles, config: DecoderConfig) -> RotaryScaling | None:
+    kind = files.value("llama.rope.scaling.type")
+    if files.frequencies is None:
+        return read_scaling(kind, {"factor": files.value("llama.rope.scaling.factor")}, where=files.where)
+    # Llama 3.1's scaling is written as what it does to each frequency: of its numbers, only the factor varies.
+    given = np.asarray(files.frequencies.data, np.float64).reshape(-1)
+    scaling = RotaryScaling("llama3", float(max(given.max(), 1.0)))
+    plain, scaled = (rotary_frequencies(config.head_size, config.rotary_base, each) for each in (None, scaling))
+    if kind not in (None, "none") or given.shape != plain.shape or not np.allclose(plain / scaled, given, PRECISION):
+        raise UserError(
+            f"{files.where} divides rotary frequencies by {FREQUENCIES}, which are not those of Llama 3.1's scaling; "
+            "take the weights as safetensors"
+        )
+    return scaling
+
+
+def _key_value_heads(files: GGUFFiles) -> int:
+    return files.value("llama.attention.head_count_kv", files.value(NUMBERS["num_heads"]))
+
+
+def _renamed(name: str) -> str:
+    found = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.weight", name)
+    if found is None or found[2] not in NAMES:
+        return name
+    layer = "" if found[1] is None else f"model.layers.{found[1]}."
+    return f"{layer}{NAMES[found[2]]}.weight"
+
+
+def _check_kinds(where: str, tensors: list[Any], dequantize: Callable[[np.ndarray, Any], np.ndarray]) -> None:
+    """Refuses quantisations that gguf does not undo, by one row of each."""
+    for kind, tensor in {tensor.tensor_type: tensor for tensor in tensors}.items():
+        try:
+            dequantize(tensor.data[:1], kind)
+        except NotImplementedError as error:
+            raise UserError(
+                f"{where} holds {tensor.name} quantised as {kind.name}, which the package gguf does not undo; take "
+                "another quantisation of it, or safetensors"
+            ) from error

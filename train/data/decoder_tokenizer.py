@@ -1,0 +1,190 @@
+"""Tokenizers of language models, and the templates that make one text of a conversation."""
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from ..config.errors import UserError, one_line
+from .pretrained import read_json, usable_tokenizer
+
+Message = Mapping[str, str]  # "role" and "content"
+
+# How byte-level tokenizers split texts, by the name that GGUF has for it (llama.cpp, src/llama-vocab.cpp).
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+    r"\s+(?!\S)|\s+"
+)
+SPLITS: dict[str, tuple[bool, str]] = {  # whether digits stand alone, and the pattern
+    "gpt-2": (False, _GPT2),
+    "smollm": (True, _GPT2),
+    "llama-bpe": (False, _LLAMA3),
+}
+CONTROL, USER_DEFINED = 3, 4  # GGUF's kinds of token that texts are not split into
+
+
+class ChatTokenizer:
+    """A tokenizer of the package ``tokenizers``, and the chat template that came with it.
+
+    Args:
+      tokenizer: of the package.
+      template: of a conversation, in Jinja; None where there is none.
+      named: tokens that templates name, as ``bos_token`` and ``eos_token``.
+      stops: numbers of the tokens that end an answer.
+      where: the tokenizer came from, for messages.
+    """
+
+    def __init__(
+        self, tokenizer: Any, template: str | None, named: Mapping[str, str], stops: Sequence[int], *, where: str
+    ) -> None:
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        self.template, self.named, self.stops, self.where = template, dict(named), tuple(stops), where
+        self._tokenizer, self._rendered = tokenizer, None if template is None else _compiled(template, where)
+        self.checksum = zlib.crc32(f"{tokenizer.to_str()}{template}".encode())
+
+    @property
+    def size(self) -> int:
+        """One more than the largest number of a token."""
+        return max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+    def encode(self, texts: Sequence[str], *, special: bool = False) -> list[np.ndarray]:
+        """Turns texts into numbers of tokens; ``special`` adds those at the ends, which chat templates have in them."""
+        encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=special)
+        return [np.array(each.ids, np.int32) for each in encoded]
+
+    def decode(self, tokens: Sequence[int] | np.ndarray, *, special: bool = True) -> str:
+        """Turns tokens into text; ``special`` keeps those that stand for no text."""
+        return self._tokenizer.decode([int(token) for token in tokens], skip_special_tokens=not special)
+
+    def chat(self, messages: Sequence[Message], *, answer: bool = False) -> str:
+        """The text of a conversation; with ``answer`` it ends where an answer of the assistant starts."""
+        if self._rendered is None:
+            raise UserError(f"{self.where} has no chat template; take an instructed model, or texts as they are")
+        given = [dict(message) for message in messages]
+        try:
+            return self._rendered.render(messages=given, add_generation_prompt=answer, **self.named)
+        except Exception as error:  # a template runs whatever it holds
+            raise UserError(f"the chat template of {self.where} cannot be used ({one_line(error)})") from error
+
+    def to_json(self) -> str:
+        """What `tokenizers.Tokenizer.from_str` makes the same tokenizer of."""
+        return self._tokenizer.to_str()
+
+
+def folder_tokenizer(folder: Path) -> ChatTokenizer:
+    """The tokenizer of a folder, and the template of its tokenizer_config.json or chat_template.jinja."""
+    import tokenizers  # here, as most runs need none
+
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise UserError(f"{folder} holds no {file.name}; AutoTokenizer.from_pretrained(...).save_pretrained writes it")
+    with usable_tokenizer(file):
+        tokenizer: Any = tokenizers.Tokenizer.from_file(str(file))
+    values = {}
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        values[name] = read_json(folder / name) if (folder / name).is_file() else {}
+    own, template = values["tokenizer_config.json"], folder / "chat_template.jinja"
+    text = template.read_text(encoding="utf-8") if template.is_file() else _default_template(own.get("chat_template"))
+    named = {name: token for name in ("bos_token", "eos_token") if (token := _text(own.get(name))) is not None}
+    stops = values["generation_config.json"].get("eos_token_id", values["config.json"].get("eos_token_id"))
+    if stops is None:
+        stops = tokenizer.token_to_id(named.get("eos_token", ""))
+    stops = [] if stops is None else stops if isinstance(stops, list) else [stops]
+    if not all(type(stop) is int for stop in stops):
+        raise UserError(f"{folder} has eos_token_id={stops!r}; it must be the number of a token, or several")
+    return ChatTokenizer(tokenizer, text, named, stops, where=str(folder))
+
+
+def gguf_tokenizer(files: Any) -> ChatTokenizer:
+    """The tokenizer that the metadata of a GGUF file describes: byte-level BPE, split as one of `SPLITS`."""
+    kind, split = files.value("tokenizer.ggml.model"), files.value("tokenizer.ggml.pre", "gpt-2")
+    if kind != "gpt2" or split not in SPLITS:
+        raise UserError(
+            f"{files.where} has a tokenizer of model {kind!r} split as {split!r}; known is 'gpt2' split as "
+            f"{', '.join(SPLITS)}; take the tokenizer.json that came with the original weights"
+        )
+    tokens, kinds = files.value("tokenizer.ggml.tokens"), files.value("tokenizer.ggml.token_type")
+    merges = [tuple(pair.split(" ")) for pair in files.value("tokenizer.ggml.merges", [])]
+    first, last = (files.value(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
+    try:
+        starts = first if files.value("tokenizer.ggml.add_bos_token", split == "llama-bpe") else None
+        tokenizer = _byte_level(tokens, kinds or [], merges, split, starts)
+        named = {f"{name}_token": tokens[place] for name, place in (("bos", first), ("eos", last)) if place is not None}
+    except Exception as error:  # tokenizers raises nothing special
+        raise UserError(f"{files.where} holds no usable tokenizer ({one_line(error)}); copy it again") from error
+    stops = dict.fromkeys(
+        place for name in ("eos", "eot") if (place := files.value(f"tokenizer.ggml.{name}_token_id")) is not None
+    )
+    return ChatTokenizer(tokenizer, files.value("tokenizer.chat_template"), named, list(stops), where=files.where)
+
+
+def tokenizer_files(tokenizer: ChatTokenizer) -> dict[str, bytes]:
+    """The files that `folder_tokenizer` and `transformers` read a tokenizer from, by name."""
+    own: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **tokenizer.named}
+    files = {
+        "tokenizer.json": tokenizer.to_json(),
+        "generation_config.json": json.dumps({"eos_token_id": list(tokenizer.stops)}),
+    }
+    if tokenizer.template is not None:
+        own["chat_template"] = tokenizer.template
+    return {name: text.encode() for name, text in {**files, "tokenizer_config.json": json.dumps(own)}.items()}
+
+
+def _byte_level(tokens: Any, kinds: Any, merges: Any, split: str, starts: int | None) -> Any:
+    import tokenizers
+    from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
+
+    digits, pattern = SPLITS[split]
+    vocabulary = {token: place for place, token in enumerate(tokens)}
+    tokenizer: Any = tokenizers.Tokenizer(models.BPE(vocabulary, merges, ignore_merges=split == "llama-bpe"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            *([pre_tokenizers.Digits(individual_digits=True)] if digits else []),
+            pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    for token, kind in zip(tokens, kinds, strict=False):
+        if kind in (CONTROL, USER_DEFINED):
+            added = AddedToken(token, special=kind == CONTROL, normalized=False)
+            (tokenizer.add_special_tokens if kind == CONTROL else tokenizer.add_tokens)([added])
+    if starts is not None:
+        first = tokens[starts]
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{first} $A", pair=f"{first} $A {first} $B:1", special_tokens=[(first, starts)]
+        )
+    return tokenizer
+
+
+def _compiled(template: str, where: str) -> jinja2.Template:
+    """A template in a sandbox: it comes with weights, from anywhere."""
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    environment.globals["raise_exception"] = _raise
+    try:
+        return environment.from_string(template)
+    except jinja2.TemplateError as error:
+        raise UserError(f"the chat template of {where} is no Jinja ({one_line(error)}); copy it again") from error
+
+
+def _raise(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _default_template(given: Any) -> str | None:
+    """Of a template, or several by name, the one for conversations."""
+    if isinstance(given, list):
+        given = next((each["template"] for each in given if each.get("name") == "default"), None)
+    return given if isinstance(given, str) else None
+
+
+def _text(token: Any) -> str | None:
+    return token.get("content") if isinstance(token, dict) else token

@@ -1,0 +1,82 @@
+"""Pretrained decoders: weights and tokenizer of a language model from a folder or a GGUF file, and back to a folder."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from unroll_jax.models import DecoderConfig
+
+from ..config.errors import UserError
+from ..system.storage import expanded, require_room, write_all, writing
+from .decoder_architecture import decoder_values, read_decoder_config
+from .decoder_files import bytes_of, open_folder
+from .decoder_gguf import gguf_config, open_gguf
+from .decoder_tokenizer import ChatTokenizer, folder_tokenizer, gguf_tokenizer, tokenizer_files
+from .decoder_weights import Place, read_decoder_weights, write_decoder_weights
+from .files import Log
+from .pretrained import read_json
+
+
+class PretrainedDecoder(NamedTuple):
+    """What a folder or a file holds."""
+
+    config: DecoderConfig
+    params: dict[str, Any]  # of `unroll_jax.models.Decoder`, without the outer key
+    tokenizer: ChatTokenizer
+
+
+def load_decoder(
+    source: str, *, dtype: Any = None, place: Place | None = None, option: str = "pretrained", log: Log = print
+) -> PretrainedDecoder:
+    """Reads a Llama, SmolLM2 or TinyLlama with its tokenizer, from a folder of `transformers` or a GGUF file.
+
+    Args:
+      source: the folder, with config.json, tokenizer.json and model.safetensors or its index; or the file.
+      dtype: of the parameters; None takes that of each tensor, of GGUF float32.
+      place: from the parameters as `jax.ShapeDtypeStruct` to a sharding of each; None is the first device.
+      option: what errors call the source.
+      log: takes the line that says what was read.
+    """
+    path = expanded(source, option)
+    if path.suffix == ".gguf" and path.is_file():
+        with open_gguf(path) as files:
+            config, tokenizer = gguf_config(files), gguf_tokenizer(files)
+            params = read_decoder_weights(files, config, dtype=dtype, place=place)
+    elif source and path.is_dir():
+        config = read_decoder_config(read_json(path / "config.json"), where=str(path / "config.json"))
+        tokenizer = folder_tokenizer(path)
+        with open_folder(path) as files:
+            params = read_decoder_weights(files, config, dtype=dtype, place=place)
+    else:
+        raise UserError(
+            f"{option}={source} is neither a folder nor a GGUF file; give a folder that holds config.json, "
+            "tokenizer.json and model.safetensors, or a file .gguf"
+        )
+    if tokenizer.size > config.vocabulary_size:
+        raise UserError(
+            f"{source} has a tokenizer of {tokenizer.size} tokens, but an embedding table of {config.vocabulary_size} "
+            "rows; take the tokenizer that came with the weights"
+        )
+    log(f"llama of {config.num_layers} layers, {config.dim} wide, {config.vocabulary_size} tokens")
+    return PretrainedDecoder(config, params, tokenizer)
+
+
+def save_decoder(folder: Path, decoder: PretrainedDecoder, *, dtype: Any = None) -> None:
+    """Writes a folder that `load_decoder` and `transformers` read.
+
+    Args:
+      folder: made where it is missing; old files of these names are written over.
+      decoder: to be written.
+      dtype: of the weights; None writes each leaf in its own.
+    """
+    leaves = jax.tree.leaves(decoder.params)
+    stops = list(decoder.tokenizer.stops)
+    values = {**decoder_values(decoder.config), "torch_dtype": str(dtype or leaves[0].dtype), "eos_token_id": stops}
+    with writing(str(folder), "pass another folder, or make room"):
+        folder.mkdir(parents=True, exist_ok=True)
+        require_room(folder, sum(bytes_of(leaf.shape, dtype or leaf.dtype) for leaf in leaves), "the decoder")
+        write_decoder_weights(folder, decoder.config, decoder.params, dtype=dtype)
+        files = tokenizer_files(decoder.tokenizer)
+        write_all(folder, {"config.json": (json.dumps(values, indent=2) + "\n").encode(), **files})

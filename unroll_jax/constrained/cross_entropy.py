@@ -1,0 +1,175 @@
+"""Cross-entropy of tokens over a large vocabulary, by layers and parts of the vocabulary: never all logits at once."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from unroll_jax.arguments import typed
+
+__all__ = ["CountedPositions", "chunked_cross_entropy", "counted_positions"]
+
+
+class CountedPositions(NamedTuple):
+    """Positions of a batch whose losses count, see `counted_positions`.
+
+    Attributes:
+      positions: in the flattened batch; the first one where fewer count.
+      weights: 1 where it counts, 0 where it only fills up; not a number where more count than are kept.
+    """
+
+    positions: Int[Array, "kept"]
+    weights: Float[Array, "kept"]
+
+
+@typed
+def counted_positions(counts: Bool[Array, "*batch n"], kept: int) -> CountedPositions:
+    """The positions whose losses count, as many as ``kept``: only their hidden states need to be read out.
+
+    Args:
+      counts: whether the loss of a position counts: not where there is padding, or a prompt.
+      kept: how many at most, a Python number, as shapes depend on it. Where more count, all weights are not a number:
+        losses without some of them would look right.
+
+    Raises:
+      ValueError: if kept is not in [1, positions].
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> counted_positions(jnp.array([[False, True], [True, False]]), kept=3).weights.tolist()
+      [1.0, 1.0, 0.0]
+    """
+    if not 1 <= kept <= counts.size:
+        raise ValueError(f"kept must be in [1, {counts.size}], the positions there are, got {kept}")
+    (positions,) = jnp.nonzero(counts.reshape(-1), size=kept, fill_value=0)
+    total = jnp.sum(counts)
+    weights = (jnp.arange(kept) < total).astype(jnp.float32)
+    return CountedPositions(positions, jnp.where(total > kept, jnp.nan, weights))
+
+
+@typed
+def chunked_cross_entropy(
+    hidden: Float[Array, "*layers n d"],
+    head: Float[Array, "vocabulary d"],
+    labels: Int[Array, "n"],
+    weights: Float[Array, "n"] | None = None,
+    *,
+    chunk: int = 4096,
+    dtype: Any = None,
+) -> Float[Array, "*layers n"]:
+    r"""The losses :math:`\log \sum_v e^{h \cdot w_v} - h \cdot w_{label}` of hidden states h under a head w.
+
+    The logits of ``chunk`` words, of one layer, are all there is at a time, forward and backward, where they are
+    computed anew: O(layers n + n chunk) memory besides arrays of the shapes of the arguments, for a third more
+    products. Let a model record normalised hidden states at the positions that count, and take the losses of all layers
+    in one call: it makes the head's gradient once. Called in the record itself, in the scan over layers, it gives the
+    same for two more arrays of the head's shape, which autodiff adds up from layer to layer.
+
+    Args:
+      hidden: normalised hidden states, of any number of layers.
+      head: a row for each word.
+      labels: the word that each position is to predict; any number where its weight is 0.
+      weights: what each position's loss is multiplied by; None is 1. One of weight 0 has loss 0.
+      chunk: words whose logits are computed at a time, at least 1.
+      dtype: of the products' factors, such as bfloat16; None is that of hidden. Products, the softmax and gradients are
+        accumulated in float32 at least.
+
+    Returns:
+      The losses, in nats, in float32 at least.
+
+    Raises:
+      ValueError: if chunk < 1.
+
+    Source: the softmax over parts of Milakov and Gimelshein, "Online normalizer calculation for softmax" (2018).
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> chunked_cross_entropy(jnp.zeros((2, 3, 4)), jnp.ones((8, 4)), jnp.array([1, 0, 7]), chunk=3).shape
+      (2, 3)
+    """
+    if chunk < 1:
+        raise ValueError(f"chunk must be at least 1, got {chunk}")
+    dtype = jnp.dtype(hidden.dtype if dtype is None else dtype)
+    layers = hidden.reshape(-1, *hidden.shape[-2:])
+    losses: Any = _losses(layers, head, labels, min(chunk, len(head)), dtype)
+    losses = losses.reshape(hidden.shape[:-1])
+    if weights is None:
+        return losses
+    return jnp.where(weights == 0.0, 0.0, weights.astype(losses.dtype) * losses)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _losses(hidden: Array, head: Array, labels: Array, chunk: int, dtype: Any) -> Array:
+    return _forward(hidden, head, labels, chunk, dtype)[0]
+
+
+def _forward(hidden: Array, head: Array, labels: Array, chunk: int, dtype: Any) -> tuple[Array, Any]:
+    wide = jnp.promote_types(dtype, jnp.float32)
+
+    def words(number: Array, sums: Any) -> Any:
+        part, places = _part(head, number, chunk, dtype)
+
+        def layer(row: Any) -> Any:
+            largest, total, right, states = row
+            logits = _logits(states, part, places, number, chunk, wide)
+            above = jnp.maximum(largest, jnp.max(logits, axis=-1))
+            total = total * jnp.exp(largest - above) + jnp.sum(jnp.exp(logits - above[:, None]), axis=-1)
+            chosen = (places == labels[:, None]) & (places >= number * chunk)
+            return above, total, right + jnp.sum(jnp.where(chosen, logits, 0.0), axis=-1)
+
+        return jax.lax.map(layer, (*sums, hidden))
+
+    shape = hidden.shape[:-1]
+    start = (jnp.full(shape, -jnp.inf, wide), jnp.zeros(shape, wide), jnp.zeros(shape, wide))
+    largest, total, right = jax.lax.fori_loop(0, _chunks(head, chunk), words, start)
+    normaliser = largest + jnp.log(total)
+    return normaliser - right, (hidden, head, labels, normaliser)
+
+
+def _backward(chunk: int, dtype: Any, kept: Any, slopes: Array) -> tuple[Array, Array, None]:
+    hidden, head, labels, normaliser = kept
+    wide = jnp.promote_types(dtype, jnp.float32)
+
+    def words(number: Array, gradients: tuple[Array, Array]) -> tuple[Array, Array]:
+        of_hidden, of_head = gradients
+        part, places = _part(head, number, chunk, dtype)
+
+        def layer(row: Array, gradients: tuple[Array, Array]) -> tuple[Array, Array]:
+            of_hidden, of_part = gradients
+            states, norm, slope = hidden[row], normaliser[row], slopes[row]
+            logits = _logits(states, part, places, number, chunk, wide)
+            errors = slope[:, None] * (jnp.exp(logits - norm[:, None]) - (places == labels[:, None]))
+            errors = jnp.where(places >= number * chunk, errors, 0.0).astype(dtype)
+            of_part += jnp.matmul(errors.T, states.astype(dtype), preferred_element_type=wide)
+            of_states = jnp.matmul(errors, part, preferred_element_type=wide)
+            return of_hidden.at[row].add(of_states), of_part  # in place, where a scan would stack them anew
+
+        of_hidden, of_part = jax.lax.fori_loop(0, len(hidden), layer, (of_hidden, jnp.zeros(part.shape, wide)))
+        start = places[0]
+        before = jax.lax.dynamic_slice_in_dim(of_head, start, chunk)  # the last part takes some words twice, once as 0
+        of_head = jax.lax.dynamic_update_slice_in_dim(of_head, before + of_part.astype(of_head.dtype), start, 0)
+        return of_hidden, of_head
+
+    start = (jnp.zeros(hidden.shape, wide), jnp.zeros_like(head))
+    of_hidden, of_head = jax.lax.fori_loop(0, _chunks(head, chunk), words, start)
+    return of_hidden.astype(hidden.dtype), of_head, None
+
+
+_losses.defvjp(_forward, _backward)
+
+
+def _chunks(head: Array, chunk: int) -> int:
+    return -(-len(head) // chunk)
+
+
+def _part(head: Array, number: Array, chunk: int, dtype: Any) -> tuple[Array, Array]:
+    """Rows of a part of the head, and their numbers; the last part ends with the head, and starts with seen rows."""
+    start = jnp.minimum(number * chunk, len(head) - chunk)
+    return jax.lax.dynamic_slice_in_dim(head, start, chunk).astype(dtype), start + jnp.arange(chunk)
+
+
+def _logits(states: Array, part: Array, places: Array, number: Array, chunk: int, wide: Any) -> Array:
+    logits = jnp.matmul(states.astype(part.dtype), part.T, preferred_element_type=wide)
+    return jnp.where(places >= number * chunk, logits, -jnp.inf)

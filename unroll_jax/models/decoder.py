@@ -1,0 +1,177 @@
+"""The decoder of Llama and its family, whose every layer can be read out by one head."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from unroll_jax.models.decoder_parts import (
+    DecoderConfig,
+    causal_mask,
+    fed_forward,
+    grouped_attention,
+    new_layers,
+    queries_keys_values,
+    rms_norm,
+    rotation,
+    segment_positions,
+)
+from unroll_jax.models.encoder_parts import check_inputs
+from unroll_jax.perturbations import Perturbation
+from unroll_jax.unrolling import unroll
+
+__all__ = ["Decoder", "decoder_logits", "decoder_readout"]
+
+# What Llama is initialised with: normal numbers of this standard deviation.
+_INITIAL = nn.initializers.normal(0.02)
+
+
+class Decoder(nn.Module):
+    """Llama 3.x, SmolLM2, TinyLlama or Llama 2, by its `DecoderConfig`.
+
+    All layers run in one scan over stacked parameters. The parameters are ``embedding`` (vocabulary_size, dim),
+    ``layers`` (those of `layer_shapes` with a leading axis of length L), ``norm.scale`` (dim,) and, unless the head is
+    tied, ``head.embedding`` (vocabulary_size, dim). Norm and head are no part of the layers: `decoder_logits` reads any
+    of them out.
+
+    Attributes:
+      config: the decoder's shape.
+      dtype: dtype the layers compute in; None computes in that of the parameters. Softmax, norms and rotations are
+        computed in float32 at least.
+      param_dtype: dtype of the parameters.
+      remat: recompute layers in the backward pass instead of storing their intermediates; a policy of
+        `jax.checkpoint_policies` says which of them are stored all the same.
+      unroll: layers in one iteration of the scan, see `unroll_jax.unroll`.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> model = Decoder(DecoderConfig(100, dim=8, num_layers=2, num_heads=4, num_key_value_heads=2, hidden_dim=16))
+      >>> tokens = jnp.array([[5, 6, 7], [8, 9, 3]])
+      >>> params = model.init(jax.random.key(0), tokens)
+      >>> states = model.apply(params, tokens)
+      >>> states.shape, decoder_logits(model.config, params["params"], states).shape
+      ((3, 2, 3, 8), (3, 2, 3, 100))
+    """
+
+    config: DecoderConfig
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    remat: bool | Callable[..., Any] = False
+    unroll: int | None = None
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens: jax.Array,
+        *,
+        segments: jax.Array | None = None,
+        positions: jax.Array | None = None,
+        perturbation: jax.Array | None = None,
+        record: Callable[[jax.Array], Any] | None = None,
+        perturb: Perturbation | None = None,
+    ) -> Any:
+        """Runs all layers.
+
+        Args:
+          tokens: numbers of tokens, int (*batch, n).
+          segments: which text each token is of, int (*batch, n), where several are packed into one row: a token sees
+            those before it with its number. None takes a row for one text. Padding is one more text.
+          positions: place of each token in its text, int (*batch, n); None counts from the start of each segment, which
+            are runs of equal numbers.
+          perturbation: added to the word embeddings, (*batch, n, dim); None adds nothing.
+          record: ``y -> pytree``, evaluated inside the scan at every layer's output, in float32 or wider; None keeps
+            the outputs themselves.
+          perturb: what becomes of each layer's output, see `unroll_jax.unroll`.
+
+        Returns:
+          The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record`` returned, stacked likewise. Layer 0 is
+          the word embeddings. None of them is normalised, see `decoder_logits`.
+
+        Raises:
+          ValueError: if shapes do not fit each other or the configuration; if ``unroll`` is below 1.
+          TypeError: if tokens, segments or positions are no integers, or perturbation is not floating.
+        """
+        config = self.config
+        check_inputs(tokens, None, None, perturbation, dim=config.dim, max_positions=config.max_positions)
+        _check_places(tokens, segments=segments, positions=positions)
+        table, layers = self._params()
+        compute = jnp.dtype(self.param_dtype if self.dtype is None else self.dtype)
+        output = jnp.promote_types(compute, jnp.float32)
+        segments = jnp.zeros(tokens.shape, jnp.int32) if segments is None else segments
+        angles = rotation(config, segment_positions(segments) if positions is None else positions, compute)
+
+        def step(layer: Any, y: jax.Array, x: Any) -> jax.Array:
+            angles, mask = x
+            cast = jax.tree.map(lambda leaf: leaf.astype(compute), layer)
+            mixed = queries_keys_values(config, cast, y, angles)
+            keys, values = (jnp.swapaxes(part, -2, -3) for part in (mixed.keys, mixed.values))
+            return fed_forward(config, cast, y, grouped_attention(mixed.queries, keys, values, mask))
+
+        def measure(layer: Any, y: jax.Array, x: Any) -> Any:
+            wide = y.astype(output)
+            return wide if record is None else record(wide)
+
+        start = table[tokens].astype(compute)
+        _, recorded = unroll(
+            step,
+            layers,
+            start if perturbation is None else start + perturbation.astype(compute),
+            (angles, causal_mask(segments)),
+            num_layers=config.num_layers,
+            tied=False,
+            record=measure,
+            remat=self.remat,
+            unroll=self.unroll,
+            perturb=perturb,
+        )
+        return recorded
+
+    def _params(self) -> tuple[jax.Array, Any]:
+        config, dtype = self.config, self.param_dtype
+        shape = (config.vocabulary_size, config.dim)
+        table = self.param("embedding", _INITIAL, shape, dtype)
+        layers = self.param("layers", new_layers, config, _INITIAL, dtype)
+        self.param("norm", lambda key: {"scale": jnp.ones(config.dim, dtype)})
+        if not config.tied:
+            self.param("head", lambda key: {"embedding": _INITIAL(key, shape, dtype)})
+        return table, layers
+
+
+def decoder_readout(params: Any) -> tuple[jax.Array, jax.Array]:
+    """What every layer is read out by: the scale of the norm, (dim,), and the head, (vocabulary_size, dim).
+
+    Args:
+      params: of a `Decoder`, without the outer key ``params``. A head that is tied is the table of embeddings.
+    """
+    return params["norm"]["scale"], params["head"]["embedding"] if "head" in params else params["embedding"]
+
+
+def decoder_logits(
+    config: DecoderConfig, params: Any, y: Float[Array, "*batch d"], *, dtype: Any = None
+) -> Float[Array, "*batch vocabulary"]:
+    """Logits of the next token, read out of any layer's output: norm, then head.
+
+    For losses of training see `unroll_jax.constrained.chunked_cross_entropy`, which never holds them all.
+
+    Args:
+      config: of the decoder.
+      params: of a `Decoder`, without the outer key ``params``.
+      y: outputs of any layers.
+      dtype: of the product's factors; None is that of y. The logits are float32 or wider.
+    """
+    scale, head = decoder_readout(params)
+    normed = rms_norm(y, scale, config.norm_epsilon)
+    dtype = normed.dtype if dtype is None else dtype
+    wide = jnp.promote_types(dtype, jnp.float32)
+    return jnp.matmul(normed.astype(dtype), head.astype(dtype).T, preferred_element_type=wide)
+
+
+def _check_places(tokens: jax.Array, **places: jax.Array | None) -> None:
+    for name, value in places.items():
+        if value is not None and not jnp.issubdtype(value.dtype, jnp.integer):
+            raise TypeError(f"{name} must be integers, got {value.dtype}; cast them first")
+        if value is not None and value.shape != tokens.shape:
+            raise ValueError(f"{name} must have shape {tokens.shape}, as tokens say, got {value.shape}")

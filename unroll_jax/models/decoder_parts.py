@@ -1,0 +1,209 @@
+"""What a decoder is made of: its configuration, and the pure functions of one of its layers."""
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import Initializer
+from jaxtyping import Array, Bool, Float, Int
+
+from unroll_jax.models.parts import check_sizes
+from unroll_jax.models.rotary import RotaryScaling, rotary_angles, rotary_frequencies, rotated
+from unroll_jax.products import linear
+
+__all__ = [
+    "Attended",
+    "DecoderConfig",
+    "causal_mask",
+    "fed_forward",
+    "grouped_attention",
+    "layer_shapes",
+    "new_layers",
+    "queries_keys_values",
+    "rms_norm",
+    "rotation",
+    "segment_positions",
+]
+
+Layer = Any  # parameters of one layer: a dict of dicts of arrays, see `layer_shapes`
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderConfig:
+    """The shape of a decoder: Llama's, and by its numbers SmolLM2's or TinyLlama's.
+
+    Attributes:
+      vocabulary_size: rows of the table of word embeddings, and of the head.
+      dim: width of the tokens.
+      num_layers: depth L.
+      num_heads: heads of queries.
+      num_key_value_heads: heads of keys and values, each of which serves num_heads / num_key_value_heads of queries.
+      hidden_dim: width between the dense layers of the feed-forward part.
+      head_dim: width of a head; None shares ``dim`` out over the heads.
+      max_positions: longest sequence.
+      rotary_base: base of the rotary frequencies.
+      rotary_scaling: see `RotaryScaling`; None leaves the frequencies.
+      tied: whether the head is the table of word embeddings.
+      norm_epsilon: added to the mean square in norms.
+
+    Raises:
+      ValueError: naming the argument, its value and what is allowed.
+    """
+
+    vocabulary_size: int
+    dim: int = 2048
+    num_layers: int = 16
+    num_heads: int = 32
+    num_key_value_heads: int = 8
+    hidden_dim: int = 8192
+    head_dim: int | None = None
+    max_positions: int = 131072
+    rotary_base: float = 500000.0
+    rotary_scaling: RotaryScaling | None = None
+    tied: bool = True
+    norm_epsilon: float = 1e-5
+
+    def __post_init__(self) -> None:
+        names = ("vocabulary_size", "dim", "num_layers", "num_heads", "num_key_value_heads", "hidden_dim")
+        check_sizes(**{name: getattr(self, name) for name in (*names, "head_dim", "max_positions")})
+        if self.num_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"num_key_value_heads must divide num_heads={self.num_heads}, got {self.num_key_value_heads}"
+            )
+        if self.head_dim is None and self.dim % self.num_heads:
+            raise ValueError(f"num_heads must divide dim={self.dim} where head_dim is None, got {self.num_heads}")
+        if self.head_size % 2:
+            raise ValueError(f"head_dim must be even, as pairs are rotated, got {self.head_size}")
+        if not isinstance(self.rotary_base, float | int) or not 1.0 < self.rotary_base < math.inf:
+            raise ValueError(f"rotary_base must be finite and above 1, got {self.rotary_base}")
+        if not isinstance(self.norm_epsilon, float | int) or not 0.0 <= self.norm_epsilon < 1.0:
+            raise ValueError(f"norm_epsilon must be in [0, 1), got {self.norm_epsilon}")
+
+    @property
+    def head_size(self) -> int:
+        """Width of a head."""
+        return self.dim // self.num_heads if self.head_dim is None else self.head_dim
+
+
+class Attended(NamedTuple):
+    """What attention mixes, of one layer."""
+
+    queries: Float[Array, "*batch n heads size"]
+    keys: Float[Array, "*batch n key_heads size"]
+    values: Float[Array, "*batch n key_heads size"]
+
+
+def layer_shapes(config: DecoderConfig) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Shapes of one layer's parameters: ``kernel`` (in, out) of products, ``scale`` (dim,) of norms."""
+    dim, hidden = config.dim, config.hidden_dim
+    queries, keys = config.num_heads * config.head_size, config.num_key_value_heads * config.head_size
+    return {
+        "attention_norm": {"scale": (dim,)},
+        "query": {"kernel": (dim, queries)},
+        "key": {"kernel": (dim, keys)},
+        "value": {"kernel": (dim, keys)},
+        "output": {"kernel": (queries, dim)},
+        "feedforward_norm": {"scale": (dim,)},
+        "gate": {"kernel": (dim, hidden)},
+        "up": {"kernel": (dim, hidden)},
+        "down": {"kernel": (hidden, dim)},
+    }
+
+
+def new_layers(key: jax.Array, config: DecoderConfig, initial: Initializer, dtype: Any) -> Layer:
+    """Parameters of all layers, stacked on a leading axis of length L; scales of norms are 1."""
+    shapes = layer_shapes(config)
+    keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
+
+    def new(part: str, name: str, shape: tuple[int, ...]) -> Array:
+        stacked = (config.num_layers, *shape)
+        return jnp.ones(stacked, dtype) if name == "scale" else initial(keys[part], stacked, dtype)
+
+    return {part: {name: new(part, name, shape) for name, shape in own.items()} for part, own in shapes.items()}
+
+
+def rms_norm(y: Float[Array, "*batch d"], scale: Float[Array, "d"], epsilon: float) -> Float[Array, "*batch d"]:
+    r""":math:`y / \sqrt{\tfrac1d \|y\|^2 + \epsilon}` times the scale, computed in float32 at least.
+
+    Args:
+      y: tokens; the output has their dtype.
+      scale: of every coordinate.
+      epsilon: at least 0, in units of y squared.
+
+    Source: Zhang and Sennrich, "Root mean square layer normalization" (2019), equation 4.
+    """
+    wide = y.astype(jnp.promote_types(y.dtype, jnp.float32))
+    normed = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + epsilon)
+    return (normed * scale.astype(wide.dtype)).astype(y.dtype)
+
+
+def rotation(config: DecoderConfig, positions: Int[Array, "*batch n"], dtype: Any) -> tuple[Array, Array]:
+    """Cosines and sines that `queries_keys_values` rotates by, in float32 or wider."""
+    frequencies = rotary_frequencies(config.head_size, config.rotary_base, config.rotary_scaling)
+    return rotary_angles(positions, frequencies, jnp.promote_types(dtype, jnp.float32))
+
+
+def queries_keys_values(
+    config: DecoderConfig, layer: Layer, y: Float[Array, "*batch n d"], angles: tuple[Array, Array]
+) -> Attended:
+    """Queries, keys and values of a layer's normalised input, queries and keys rotated by their tokens' angles."""
+    normed = rms_norm(y, layer["attention_norm"]["scale"], config.norm_epsilon)
+
+    def heads(name: str) -> Array:
+        return linear(normed, layer[name]["kernel"]).reshape(*y.shape[:-1], -1, config.head_size)
+
+    return Attended(rotated(heads("query"), angles), rotated(heads("key"), angles), heads("value"))
+
+
+def grouped_attention(
+    queries: Float[Array, "*batch n heads size"],
+    keys: Float[Array, "*batch key_heads m size"],
+    values: Float[Array, "*batch key_heads m size"],
+    mask: Bool[Array, "*batch n m"],
+) -> Float[Array, "*batch n width"]:
+    """softmax(Q K^T / sqrt(size)) V, where several heads of queries share one of keys and values.
+
+    Products are in the dtype of V, softmax in float32 at least. A query that may see no key has a finite output without
+    meaning.
+
+    Source: Ainslie et al., "GQA" (2023).
+    """
+    *batch, count, heads, size = queries.shape
+    groups, wide = keys.shape[-3], jnp.promote_types(values.dtype, jnp.float32)
+    shared = heads // groups
+    # Queries that share keys stand in one axis: a product a head of keys, instead of copies of the keys.
+    rows = jnp.swapaxes(queries, -2, -3).reshape(*batch, groups, shared * count, size)
+    scores = jnp.matmul(rows, jnp.swapaxes(keys, -1, -2), preferred_element_type=wide) * (1.0 / math.sqrt(size))
+    scores = scores.reshape(*batch, groups, shared, count, -1)
+    weights = jax.nn.softmax(jnp.where(mask[..., None, None, :, :], scores, jnp.finfo(wide).min))
+    mixed = jnp.matmul(weights.astype(values.dtype).reshape(*rows.shape[:-1], -1), values)
+    return jnp.swapaxes(mixed.reshape(*batch, heads, count, size), -2, -3).reshape(*batch, count, heads * size)
+
+
+def fed_forward(
+    config: DecoderConfig, layer: Layer, y: Float[Array, "*batch n d"], attended: Float[Array, "*batch n width"]
+) -> Float[Array, "*batch n d"]:
+    """A layer's output: what was attended to is added to its input, and then the feed-forward part (SwiGLU).
+
+    Source: Shazeer, "GLU variants improve transformer" (2020), equation 6.
+    """
+    y = y + linear(attended, layer["output"]["kernel"])
+    normed = rms_norm(y, layer["feedforward_norm"]["scale"], config.norm_epsilon)
+    gate, up = (linear(normed, layer[name]["kernel"]) for name in ("gate", "up"))
+    return y + linear(jax.nn.silu(gate) * up, layer["down"]["kernel"])
+
+
+def causal_mask(segments: Int[Array, "*batch n"]) -> Bool[Array, "*batch n n"]:
+    """Which tokens each token sees: itself and those before it in its segment."""
+    count = segments.shape[-1]
+    before = jnp.tril(jnp.ones((count, count), bool))
+    return before & (segments[..., :, None] == segments[..., None, :])
+
+
+def segment_positions(segments: Int[Array, "*batch n"]) -> Int[Array, "*batch n"]:
+    """How many tokens stand before each in its segment; a segment is a run of equal numbers."""
+    places = jnp.broadcast_to(jnp.arange(segments.shape[-1], dtype=jnp.int32), segments.shape)
+    starts = jnp.concatenate([jnp.ones_like(segments[..., :1], bool), segments[..., 1:] != segments[..., :-1]], axis=-1)
+    return places - jax.lax.cummax(jnp.where(starts, places, 0), axis=segments.ndim - 1)

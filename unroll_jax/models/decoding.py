@@ -1,0 +1,132 @@
+"""Decoding with a cache of keys and values, by any range of a decoder's layers."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from unroll_jax.models.decoder_parts import (
+    DecoderConfig,
+    fed_forward,
+    grouped_attention,
+    queries_keys_values,
+    rotation,
+)
+
+__all__ = ["KeyValueCache", "decode", "empty_cache"]
+
+
+class KeyValueCache(NamedTuple):
+    """Keys, rotated, and values of the tokens so far; slot p of a row is that of position p.
+
+    Attributes:
+      keys: of every layer.
+      values: of every layer.
+    """
+
+    keys: Float[Array, "layers batch key_heads capacity size"]
+    values: Float[Array, "layers batch key_heads capacity size"]
+
+
+def empty_cache(config: DecoderConfig, batch: int, capacity: int, dtype: Any = jnp.float32) -> KeyValueCache:
+    """A cache for ``batch`` texts of up to ``capacity`` tokens.
+
+    Raises:
+      ValueError: if batch or capacity is below 1, or capacity is above ``config.max_positions``.
+    """
+    if batch < 1:
+        raise ValueError(f"batch must be at least 1, got {batch}")
+    if not 1 <= capacity <= config.max_positions:
+        raise ValueError(f"capacity must be in [1, max_positions={config.max_positions}], got {capacity}")
+    shape = (config.num_layers, batch, config.num_key_value_heads, capacity, config.head_size)
+    return KeyValueCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
+
+
+def decode(
+    config: DecoderConfig,
+    params: Any,
+    inputs: Int[Array, "batch n"] | Float[Array, "batch n d"],
+    cache: KeyValueCache,
+    positions: Int[Array, "batch n"],
+    *,
+    first: int = 0,
+    last: int | None = None,
+) -> tuple[Float[Array, "batch n d"], KeyValueCache]:
+    """Runs layers first + 1..last on some tokens, which see those in the cache, and writes their keys and values to it.
+
+    A token sees all slots up to its position: those before it must have been written by the same layers, in this call
+    or earlier ones. To take tokens back, decode others at their positions: what lies behind is not seen. So a draft by
+    the first E layers and its verification by the others share a cache, ``decode(..., last=E)`` and then
+    ``decode(..., states, ..., first=E)``.
+
+    Args:
+      config: of the decoder.
+      params: of a `Decoder`, without the outer key ``params``.
+      inputs: numbers of tokens where ``first`` is 0; else outputs of layer ``first``, whose dtype is computed in. Of
+        tokens, the dtype is that of the cache.
+      cache: of `empty_cache`; its capacity bounds the positions.
+      positions: place of each token in its text, different ones in a row. A token whose position is negative is none:
+        it is not written, and its output means nothing. One beyond the capacity is not written either.
+      first: number of layers that were run before.
+      last: number of layers to stop after; None is all.
+
+    Returns:
+      ``(y, cache)``: outputs of layer ``last``, not normalised, see `decoder_logits`; and the cache, whose buffers a
+      jitted caller may donate.
+
+    Raises:
+      ValueError: if the range is not within 0 <= first < last <= num_layers, tokens are given for a later layer than
+        the first, or shapes do not fit each other or the configuration.
+    """
+    last = config.num_layers if last is None else last
+    _check(config, inputs, cache, positions, first, last)
+    tokens = jnp.issubdtype(inputs.dtype, jnp.integer)
+    y = params["embedding"][inputs].astype(cache.keys.dtype) if tokens else inputs
+    capacity = cache.keys.shape[-2]
+    angles = rotation(config, positions, y.dtype)
+    mask = jnp.arange(capacity) <= positions[..., None]
+    rows = jnp.arange(y.shape[0])[:, None]
+    slots = jnp.where(positions < 0, capacity, positions)  # negative ones would count from the end
+
+    def layer(number: Int[Array, ""], state: tuple[Array, KeyValueCache]) -> tuple[Array, KeyValueCache]:
+        y, cache = state
+        # By number, not as a slice of the stack: that would copy the range's parameters in every call.
+        own = jax.tree.map(
+            lambda leaf: jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False).astype(y.dtype), params["layers"]
+        )
+        mixed = queries_keys_values(config, own, y, angles)
+
+        def written(stack: Array, new: Array) -> Array:
+            return stack.at[number, rows, :, slots].set(new.astype(stack.dtype), mode="drop")
+
+        cache = KeyValueCache(written(cache.keys, mixed.keys), written(cache.values, mixed.values))
+        keys, values = (jax.lax.dynamic_index_in_dim(stack, number, keepdims=False).astype(y.dtype) for stack in cache)
+        return fed_forward(config, own, y, grouped_attention(mixed.queries, keys, values, mask)), cache
+
+    return jax.lax.fori_loop(first, last, layer, (y, cache))
+
+
+def _check(config: DecoderConfig, inputs: Any, cache: KeyValueCache, positions: Any, first: int, last: int) -> None:
+    if not 0 <= first < last <= config.num_layers:
+        raise ValueError(
+            f"first and last must be such that 0 <= first < last <= num_layers={config.num_layers}, got {first} and "
+            f"{last}"
+        )
+    floating = jnp.issubdtype(inputs.dtype, jnp.floating)
+    if first > 0 and not floating:
+        raise ValueError(
+            f"inputs must be outputs of layer first={first}, got tokens ({inputs.dtype}); decode those by 0"
+        )
+    wanted = (*positions.shape, config.dim) if floating else positions.shape
+    if positions.ndim != 2 or inputs.shape != wanted:
+        raise ValueError(
+            f"inputs and positions must be (batch, n) each, or of a later layer (batch, n, dim={config.dim}) and "
+            f"(batch, n), got {inputs.shape} and {positions.shape}"
+        )
+    heads = (config.num_layers, inputs.shape[0], config.num_key_value_heads)
+    if cache.keys.shape[:3] != heads or cache.keys.shape[4:] != (config.head_size,):
+        raise ValueError(
+            f"cache must hold {heads} layers, texts and heads of width {config.head_size}, got shape "
+            f"{cache.keys.shape}; make it with empty_cache"
+        )

@@ -1,0 +1,103 @@
+"""Rotary position embeddings: frequencies, their scalings for longer texts, and the rotation."""
+
+import dataclasses
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+__all__ = ["SCALINGS", "RotaryScaling", "check_scaling", "rotary_angles", "rotary_frequencies", "rotated"]
+
+SCALINGS = ("linear", "llama3")
+
+
+@dataclasses.dataclass(frozen=True)
+class RotaryScaling:
+    """How frequencies are lowered, for texts longer than those of pretraining.
+
+    Attributes:
+      kind: "linear" divides every frequency by ``factor``; "llama3" (Llama 3.1 and later) divides those whose
+        wavelength is above original_positions / low_frequency_factor, leaves those below original_positions /
+        high_frequency_factor, and interpolates between.
+      factor: at least 1; unitless.
+      low_frequency_factor: of "llama3" alone, positive; unitless.
+      high_frequency_factor: of "llama3" alone, above low_frequency_factor; unitless.
+      original_positions: length of the texts of pretraining, in tokens; of "llama3" alone.
+
+    Raises:
+      ValueError: naming the argument, its value and what is allowed.
+    """
+
+    kind: str
+    factor: float
+    low_frequency_factor: float = 1.0
+    high_frequency_factor: float = 4.0
+    original_positions: int = 8192
+
+    def __post_init__(self) -> None:
+        check_scaling(self.kind)
+        if not self.factor >= 1.0 or not math.isfinite(self.factor):
+            raise ValueError(f"factor must be finite and at least 1, got {self.factor}")
+        if not 0.0 < self.low_frequency_factor < self.high_frequency_factor < math.inf:
+            raise ValueError(
+                "low_frequency_factor must be positive and below high_frequency_factor="
+                f"{self.high_frequency_factor}, got {self.low_frequency_factor}"
+            )
+        if self.original_positions < 1:
+            raise ValueError(f"original_positions must be at least 1, got {self.original_positions}")
+
+
+def check_scaling(kind: object) -> None:
+    """Checks that a kind of scaling is one of `SCALINGS`.
+
+    Raises:
+      ValueError: naming it and those that are.
+    """
+    if kind not in SCALINGS:
+        raise ValueError(f"kind of rotary scaling must be one of {', '.join(SCALINGS)}, got {kind!r}")
+
+
+def rotary_frequencies(size: int, base: float, scaling: RotaryScaling | None = None) -> np.ndarray:
+    r"""The frequencies :math:`\theta_j = b^{-2j / s}`, j < s / 2, scaled; radians a token, float64.
+
+    Args:
+      size: width s of a head; even.
+      base: b, above 1; unitless.
+      scaling: None leaves them.
+
+    Returns:
+      (size / 2,), falling.
+
+    Source: Su et al., "RoFormer" (2021), Section 3.2.2; "llama3" as in Meta's reference code of Llama 3.1, where the
+    frequency between is that of the weights (1 - s) / factor + s, s linear in the number of periods.
+    """
+    frequencies = base ** -(np.arange(0, size, 2) / size)
+    if scaling is None:
+        return frequencies
+    if scaling.kind == "linear":
+        return frequencies / scaling.factor
+    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    periods = scaling.original_positions * frequencies / (2.0 * math.pi)
+    share = np.clip((periods - low) / (high - low), 0.0, 1.0)
+    return frequencies * ((1.0 - share) / scaling.factor + share)
+
+
+def rotary_angles(positions: Int[Array, "*batch n"], frequencies: np.ndarray, dtype: jnp.dtype) -> tuple[Array, Array]:
+    """Cosine and sine of position times frequency, (*batch, n, size / 2) each, in ``dtype``."""
+    angles = positions[..., None].astype(dtype) * jnp.asarray(frequencies, dtype)
+    return jnp.cos(angles), jnp.sin(angles)
+
+
+def rotated(
+    y: Float[Array, "*batch n heads size"],
+    rotation: tuple[Float[Array, "*batch n half"], Float[Array, "*batch n half"]],
+) -> Float[Array, "*batch n heads size"]:
+    """Rotates pairs (j, j + size / 2) of every head by the angles of its token, in the angles' dtype.
+
+    The pairs are those of `transformers`; Meta's files and GGUF pair neighbours, (2j, 2j + 1).
+    """
+    cosine, sine = (part[..., None, :] for part in rotation)
+    first, second = jnp.split(y.astype(cosine.dtype), 2, axis=-1)
+    turned = jnp.concatenate([first * cosine - second * sine, second * cosine + first * sine], axis=-1)
+    return turned.astype(y.dtype)
