@@ -175,7 +175,9 @@ def prepare(arguments: list[str]) -> None:
 
         instructions.prepare(InstructionConfig(source=source, root=parsed.root, validation_share=share), log=print)
         return
-    check_used(parsed, usual, [("validation-share", "a source of images with a class each, of texts or instructions", False)])
+    check_used(
+        parsed, usual, [("validation-share", "a source of images with a class each, of texts or instructions", False)]
+    )
     if source in get_args(SceneSource):
         from .data import images
 

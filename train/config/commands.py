@@ -84,7 +84,8 @@ class PrepareArguments:
     root: Annotated[str | None, tyro.conf.arg(name="from")] = None
     """The folder, archive, video file or table to read."""
     validation_share: float = 0.1
-    """Of images with a class each, texts and instructions: that of the run, as data are prepared for each share of their own."""
+    """Of images with a class each, texts and instructions: that of the run, as data are prepared for each share of
+    their own."""
     text_column: str = "text"
     """Of a table: the column of the text, by name. A table without a header takes numbers for all columns, from 0."""
     label_column: str = "label"

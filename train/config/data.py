@@ -111,9 +111,9 @@ class InstructionConfig:
     """Which instructions a language model learns to follow, and where they are kept once prepared."""
 
     source: Basic[InstructionSource] = "chores"
-    """chores: made-up instructions of a few words, no files needed. alpaca: the JSON of Stanford's Alpaca. conversations:
-    a JSONL of your own, or a folder with train.jsonl, and where there are any validation.jsonl and test.jsonl; each line
-    has "messages" of roles and contents, the last of the assistant, or "prompt" and "answer"."""
+    """chores: made-up instructions of a few words, no files needed. alpaca: the JSON of Stanford's Alpaca.
+    conversations: a JSONL of your own, or a folder with train.jsonl, and where there are any validation.jsonl and
+    test.jsonl; each line has "messages" of roles and contents, the last of the assistant, or "prompt" and "answer"."""
     root: Basic[str | None] = None
     """Where the original files are; chores need none."""
     prepared: str | None = None

@@ -1,12 +1,12 @@
 """Conversations as tokens, by a chat template or Alpaca's prompt: where the prompt ends and the answer starts."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ..config.errors import UserError
-from .conversations import Conversation, Message
+from .conversations import Conversation
 from .decoder_tokenizer import ChatTokenizer
 from .files import Log
 from .packing import Tokens
@@ -56,7 +56,7 @@ class AnswerTokenizer:
         texts = self.encode(conversations)
         kept = [text for text in texts if text.first < max_length]
         cut = sum(len(text.tokens) > max_length for text in kept)
-        return Tokenised([Tokens(*_cut(text, max_length)) for text in kept], cut, len(texts) - len(kept))
+        return Tokenised([Tokens(text.tokens[:max_length], text.first) for text in kept], cut, len(texts) - len(kept))
 
     def _joined(self, prompt: np.ndarray, answer: np.ndarray) -> Tokens:
         (ends,) = np.nonzero(np.isin(answer, self._stops))
@@ -81,7 +81,8 @@ class AnswerTokenizer:
                 f"--template alpaca is of one question and its answer, got {roles} before the answer; pass --template "
                 "chat, of a tokenizer that has one"
             )
-        return self.tokenizer.named.get("bos_token", "") + ALPACA.format(conversation.messages[0].content), conversation.answer
+        prompt = ALPACA.format(conversation.messages[0].content)
+        return self.tokenizer.named.get("bos_token", "") + prompt, conversation.answer
 
 
 def tell(found: Tokenised, split: str, max_length: int, log: Log) -> None:
@@ -96,22 +97,3 @@ def tell(found: Tokenised, split: str, max_length: int, log: Log) -> None:
         log(f"  {split}: {found.cut} of {total} answers end after {max_length} tokens of prompt and answer")
     if found.left_out:
         log(f"  {split}: {found.left_out} of {total} instructions are left out: their prompts have {max_length} tokens")
-
-
-def counts_of(texts: Iterable[Tokens], size: int) -> np.ndarray:
-    """How often each token of a vocabulary occurs, prompts included."""
-    found = np.zeros(size, np.int64)
-    for text in texts:
-        found += np.bincount(text.tokens, minlength=size)
-    return found
-
-
-def question(given: Any) -> tuple[Message, ...]:
-    """The messages before an answer, of a text or of messages as they are in files."""
-    from .conversations import messages_of
-
-    return (Message("user", given),) if isinstance(given, str) else messages_of(given, where="a prompt")
-
-
-def _cut(text: Tokens, length: int) -> tuple[np.ndarray, int]:
-    return text.tokens[:length], text.first

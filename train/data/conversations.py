@@ -16,7 +16,8 @@ from .splits import NAMES
 ROLES = ("system", "user", "assistant")
 WANTED = {
     "alpaca": "the JSON file of Alpaca: a list of objects with instruction, input and output",
-    "conversations": "a JSONL file, or a folder with train.jsonl, and where there are any validation.jsonl and test.jsonl",
+    "conversations": "a JSONL file, or a folder with train.jsonl, and where there are any validation.jsonl and "
+    "test.jsonl",
 }
 FIELDS = ("instruction", "input", "output")
 SHAPES = "messages, or prompt and answer"
@@ -56,7 +57,9 @@ def conversation_of(value: Any, *, where: str) -> Conversation:
         *before, last = messages = messages_of(value["messages"], where=where)
         if last.role != "assistant" or not any(message.role == "user" for message in before):
             roles = ", ".join(message.role for message in messages)
-            raise UserError(f"{where} must end in an answer of the assistant to the user, its roles are {roles}; mend it")
+            raise UserError(
+                f"{where} must end in an answer of the assistant to the user, its roles are {roles}; mend it"
+            )
         return Conversation(tuple(before), last.content)
     if missing := [name for name in ("prompt", "answer") if name not in value]:
         shown = ", ".join(map(repr, value)) or "none"
@@ -136,7 +139,8 @@ def _files(root: Path) -> dict[str, Path]:
         files = [file for name in names if (file := root / f"{name}.jsonl").is_file()]
         if len(files) > 1:
             raise UserError(f"data.root={root} holds {' and '.join(file.name for file in files)}; keep one of them")
-        found |= {split: file for file in files}
+        if files:
+            found[split] = files[0]
     if "train" not in found:
         raise UserError(f"data.root={root} holds no train.jsonl; give {WANTED['conversations']}")
     return found

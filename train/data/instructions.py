@@ -51,9 +51,7 @@ def load(config: InstructionConfig, *, log: Log = print) -> InstructionData:
 def prepare(config: InstructionConfig, *, log: Log = print) -> Path:
     """Prepares the instructions that a config names, unless that is done, and returns the folder that holds them."""
     check_share(config.validation_share)
-    return prepare_from(
-        SOURCES, config, INSTRUCTIONS, _records, options=[f"{config.validation_share:g}"], log=log
-    )
+    return prepare_from(SOURCES, config, INSTRUCTIONS, _records, options=[f"{config.validation_share:g}"], log=log)
 
 
 def _records(found: Conversations, config: InstructionConfig, log: Log) -> Originals:

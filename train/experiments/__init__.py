@@ -5,6 +5,7 @@ from ..config.data import DataConfig
 from ..config.run import Experiment
 from ..config.video import VideoConfig
 from .images import SUPERVISED
+from .language import LANGUAGE
 from .sparse_coding import DEMO, SPARSE_CODING
 from .text import TEXT
 
@@ -28,4 +29,5 @@ EXPERIMENTS: dict[str, Experiment] = {
     **SUPERVISED,
     **SPARSE_CODING,
     **TEXT,
+    **LANGUAGE,
 }
