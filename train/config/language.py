@@ -109,6 +109,11 @@ class LanguageConfig(ConstrainedConfig):
             ("model.num-key-value-heads", f"a divisor of --model.num-heads {heads}", _divides(model, heads)),
             ("model.lora-alpha", "positive and finite", positive(model.lora_alpha)),
             ("model.lora-rank", "None for a decoder that is drawn", model.lora_rank is None or not drawn),
+            (
+                "constraints.reference",
+                "None with --model.lora-rank, which leaves the embedded input, norm and head as they are",
+                self.constraints.reference is None or model.lora_rank is None or not self.enforces,
+            ),
             ("primal.weight-decay", "finite and at least 0", 0.0 <= self.primal.weight_decay < float("inf")),
             ("constraints.bind", f"mean for language, {tokens}", self.constraints.bind == "mean"),
             ("constraints.form", f"difference for language, {tokens}", self.constraints.form == "difference"),

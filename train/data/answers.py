@@ -59,8 +59,8 @@ class AnswerTokenizer:
         return Tokenised([Tokens(text.tokens[:max_length], text.first) for text in kept], cut, len(texts) - len(kept))
 
     def _joined(self, prompt: np.ndarray, answer: np.ndarray) -> Tokens:
-        (ends,) = np.nonzero(np.isin(answer, self._stops))
-        answer = answer[: ends[0] + 1] if len(ends) else np.append(answer, self._stops[0])
+        ends = np.flatnonzero(np.isin(answer, self._stops)).tolist()
+        answer = answer[: ends[0] + 1] if ends else np.append(answer, self._stops[0])
         return Tokens(np.concatenate([prompt, answer]).astype(np.int32), len(prompt))
 
     def _chat(self, conversation: Conversation) -> tuple[str, str]:

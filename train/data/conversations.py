@@ -111,9 +111,10 @@ def _answered(splits: Mapping[str, Sequence[Conversation]], root: Path) -> Conve
 
 
 def _alpaca(value: Any, where: str) -> Conversation:
-    if not isinstance(value, dict) or (missing := [name for name in FIELDS if name not in value]):
-        lacks = "is no object" if not isinstance(value, dict) else f"lacks {', '.join(map(repr, missing))}"
-        raise UserError(f"{where} {lacks}; give {WANTED['alpaca']}")
+    if not isinstance(value, dict):
+        raise UserError(f"{where} is no object; give {WANTED['alpaca']}")
+    if missing := [name for name in FIELDS if name not in value]:
+        raise UserError(f"{where} lacks {', '.join(map(repr, missing))}; give {WANTED['alpaca']}")
     instruction, given, answer = (_text(value[name], name, where) for name in FIELDS)
     return asked(f"{instruction}\n\n{given}" if given.strip() else instruction, answer)
 

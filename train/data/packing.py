@@ -1,7 +1,7 @@
 """Conversations as rows of tokens of one length, several in a row, of which the answers alone are learned."""
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +42,7 @@ class PackedBatch(NamedTuple):
 class PackedData:
     """Splits of packed rows, held in memory; all batches of one size have one shape."""
 
-    def __init__(self, splits: dict[str, Sequence[Tokens]], *, length: int, packing: bool) -> None:
+    def __init__(self, splits: Mapping[str, Sequence[Tokens]], *, length: int, packing: bool) -> None:
         rows = {split: pack(list(map(_length, texts)), length if packing else 0) for split, texts in splits.items()}
         self.kept = max(kept_positions(texts, rows[split]) for split, texts in splits.items())
         self._splits = {split: arrays(texts, rows[split], length, self.kept) for split, texts in splits.items()}
@@ -75,7 +75,7 @@ class PackedData:
         for batch in read_ahead(in_order(self.num_rows(split), read, batch_size=batch_size)):
             yield filled(batch, batch_size)
 
-    def _reader(self, split: str):
+    def _reader(self, split: str) -> Callable[[np.ndarray], PackedBatch]:
         whole = self._splits[split]
         return lambda numbers: PackedBatch(*(part[np.asarray(numbers)] for part in whole))
 

@@ -65,8 +65,16 @@ class LanguageTask(DataTask[LanguageConfig]):
         self._read = on_batches(self._readings)
 
     def init(self, key: jax.Array) -> Params:
-        """Parameters, from what is given and the key."""
+        """Parameters, from the key alone."""
         return self.model.init(key)
+
+    def given(self) -> Any:
+        """The pretrained decoder."""
+        return self.data.given.params
+
+    def start(self, params: Params, given: Any) -> Params:
+        """The pretrained decoder in place of the drawn one."""
+        return {**params, "decoder": given}
 
     def trained(self, params: Params) -> Any:
         """Of low-rank changes these alone; None where all are."""
@@ -177,7 +185,7 @@ class LanguageTask(DataTask[LanguageConfig]):
         params: Params,
         inputs: Sequence[Any],
         *,
-        answers: Sequence[str],
+        answers: Sequence[str] = (),
         gamma: float = 0.0,
         seed: int = 0,
     ) -> list[Answered]:

@@ -48,8 +48,8 @@ def pairs(split: PackedBatch) -> tuple[np.ndarray, np.ndarray]:
 def _likeliest(table: csr_array, single: np.ndarray) -> np.ndarray:
     """For each first token the likeliest second one, where it was seen; else that of single tokens."""
     found = np.full(table.shape[0], single.argmax())
-    for first in np.flatnonzero(np.diff(table.indptr)):
-        own = slice(table.indptr[first], table.indptr[first + 1])
-        words = table.indices[own]
-        found[first] = words[np.argmax(table.data[own] + BACKED_OFF * single[words])]
+    starts, words, counts = (np.asarray(part) for part in (table.indptr, table.indices, table.data))
+    for first in np.flatnonzero(np.diff(starts)):
+        own = slice(starts[first], starts[first + 1])
+        found[first] = words[own][np.argmax(counts[own] + BACKED_OFF * single[words[own]])]
     return found

