@@ -216,7 +216,9 @@ class LanguageTask(DataTask[LanguageConfig]):
         """Losses of all layers in one call, which makes the head's gradient once."""
         shape, dtype = labels.shape, jnp.dtype(self.config.model.dtype)
         flat = states.reshape(len(states), -1, states.shape[-1])
-        losses = chunked_cross_entropy(flat, head, jnp.reshape(labels, -1), jnp.reshape(weights, -1), dtype=dtype)
+        losses = chunked_cross_entropy(
+            flat, head, jnp.asarray(labels).reshape(-1), jnp.asarray(weights).reshape(-1), dtype=dtype
+        )
         return jnp.sum(losses.reshape(-1, *shape), axis=-1)
 
     def _readings(self, params: Params, batch: PackedBatch, variance: Array, key: jax.Array) -> tuple[Array, Array]:
