@@ -11,7 +11,7 @@ CONFIG = DecoderConfig(11, dim=8, num_layers=2, num_heads=4, num_key_value_heads
 
 
 def test_changes_beside_kernels_are_changes_of_the_kernels_in_a_pass_and_in_decoding():
-    tokens, model = np.array([[3, 1, 4, 1, 5]]), Decoder(CONFIG)
+    tokens, model = jnp.asarray([[3, 1, 4, 1, 5]]), Decoder(CONFIG)
 
     @jax.jit
     def three(key):
@@ -30,7 +30,7 @@ def test_changes_beside_kernels_are_changes_of_the_kernels_in_a_pass_and_in_deco
         }
         whole = model.apply({"params": {**params, "layers": merged}}, tokens)
         own = {**params, "layers": with_changes(params["layers"], moved)}
-        decoded = decode(CONFIG, own, jnp.asarray(tokens), empty_cache(CONFIG, 1, 8), jnp.arange(5)[None])[0]
+        decoded = decode(CONFIG, own, tokens, empty_cache(CONFIG, 1, 8), jnp.arange(5)[None])[0]
         return start, whole, model.apply({"params": params}, tokens, changes=moved), decoded
 
     start, whole, beside, decoded = three(jax.random.key(0))

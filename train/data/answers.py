@@ -75,13 +75,14 @@ class AnswerTokenizer:
         return prompt, whole[len(prompt) :]
 
     def _alpaca(self, conversation: Conversation) -> tuple[str, str]:
-        if len(conversation.messages) > 1:
+        first, *others = conversation.messages
+        if others:
             roles = ", ".join(message.role for message in conversation.messages)
             raise UserError(
                 f"--template alpaca is of one question and its answer, got {roles} before the answer; pass --template "
                 "chat, of a tokenizer that has one"
             )
-        prompt = ALPACA.format(conversation.messages[0].content)
+        prompt = ALPACA.format(first.content)
         return self.tokenizer.named.get("bos_token", "") + prompt, conversation.answer
 
 

@@ -1,6 +1,6 @@
 """What needs no network: tables of tokens, and of pairs of tokens, counted on the answers that are trained on."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -27,7 +27,7 @@ def floors(train: PackedBatch, test: PackedBatch, vocabulary_size: int) -> dict[
     (before, after), (given, wanted) = pairs(train), pairs(test)
     counts = np.bincount(after, minlength=vocabulary_size)
     single = (counts + 1.0) / (counts.sum() + vocabulary_size)
-    table = csr_array((np.ones(len(after)), (before, after)), shape=(vocabulary_size,) * 2)
+    table: Any = csr_array((np.ones(len(after)), (before, after)), shape=(vocabulary_size,) * 2)
     table.sum_duplicates()
     totals = np.bincount(before, minlength=vocabulary_size)
     seen = np.asarray(table[given, wanted]).reshape(-1)
@@ -45,7 +45,7 @@ def pairs(split: PackedBatch) -> tuple[np.ndarray, np.ndarray]:
     return np.take_along_axis(split.tokens, split.places, axis=1)[counted], split.labels[counted]
 
 
-def _likeliest(table: csr_array, single: np.ndarray) -> np.ndarray:
+def _likeliest(table: Any, single: np.ndarray) -> np.ndarray:
     """For each first token the likeliest second one, where it was seen; else that of single tokens."""
     found = np.full(table.shape[0], single.argmax())
     starts, words, counts = (np.asarray(part) for part in (table.indptr, table.indices, table.data))
