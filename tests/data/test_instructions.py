@@ -141,3 +141,12 @@ def test_rows_say_where_answers_are_and_whose():
     more = filled(found, 3)
     assert [part.shape[0] for part in more] == [3] * len(PackedBatch._fields)
     assert (more.weights[1:].sum(), more.owners[1:].max()) == (0.0, -1)
+
+
+@pytest.mark.data
+def test_alpaca_as_it_is_published(real_data, tmp_path):
+    log = []
+    config = InstructionConfig("alpaca", str(real_data / "alpaca"), str(tmp_path / "prepared"))
+    data = load(config, log=log.append)
+    assert any("2 instruction(s) have an empty answer and are left out" in line for line in log)
+    assert sum(data.num_examples(split) for split in SPLITS) == 4998

@@ -189,3 +189,17 @@ def test_a_rank_scales_changes_by_alpha_over_it(task_of):
     assert params["changes"]["down"]["compress"].shape == (3, 12, 4)
     seen = model._parts({"decoder": {}, "changes": {"down": {"compress": 1.0, "expand": 2.0}}})[1]
     assert seen == {"down": {"compress": 1.0, "expand": 3.0}}
+
+
+def test_parts_recomputed_and_in_half_precision_are_the_same_step(task_of):
+    usual = {"train_gamma": 0.5, "descent": DescentOptions(every=2, positions=2)}
+    model = dataclasses.replace(TINY, dtype="bfloat16")
+    tasks = [task_of(**usual), task_of(**usual, accumulate=2, remat="everything"), task_of(**usual, model=model)]
+    state, rows = first_state(tasks[0]), next(tasks[0].batches(0, None))
+    found = jax.jit(lambda state, rows: [train_step(task, state, rows)[1] for task in tasks])(state, rows)
+    whole, parts, half = found
+    np.testing.assert_allclose(parts.layer_losses, whole.layer_losses, rtol=1e-5)
+    np.testing.assert_allclose(parts.grad_norm, whole.grad_norm, rtol=1e-4)
+    np.testing.assert_allclose(half.layer_losses, whole.layer_losses, rtol=2e-2)
+    assert half.layer_losses.dtype == np.float32
+    assert not np.array_equal(half.layer_losses, whole.layer_losses)
