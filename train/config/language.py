@@ -52,6 +52,7 @@ class DescentOptions:
     """Read layers before the last at one in so many of a row's positions, drawn anew in each step."""
 
 
+# Without a reference a decoder that is drawn meets descent bounds by making layer 0 bad (a loss of 8.7, plain 3.9).
 @dataclasses.dataclass(frozen=True)
 class LanguageConfig(ConstrainedConfig):
     """Fine-tune a decoder on instructions whose embeddings are perturbed (Porras-Valenzuela et al., Section 6)."""
@@ -96,7 +97,7 @@ class LanguageConfig(ConstrainedConfig):
     primal: DecayedPrimalConfig = dataclasses.field(default_factory=lambda: DecayedPrimalConfig(learning_rate=3e-3))
     dual: DualConfig = dataclasses.field(default_factory=lambda: DualConfig(learning_rate=0.05))
     constraints: ConstraintConfig = dataclasses.field(
-        default_factory=lambda: ConstraintConfig(alpha=(0.1,), margin=0.0, first_margin=0.0)
+        default_factory=lambda: ConstraintConfig(alpha=(0.1,), reference=4.5, margin=0.0, first_margin=0.0)
     )
 
     def check(self) -> None:
