@@ -18,8 +18,8 @@ LANGUAGE: dict[str, Experiment] = {
         config=LanguageConfig(),
         summary="small decoder of bytes on built-in instructions, or a pretrained one on yours; one method or several",
         paper=PAPER,
-        expect="token accuracy of 91% constrained and 60% plain, area 1.13 and 0.72, feasible (one seed each, rates not "
-        "searched); pairs of tokens 18%; 4 minutes a method on 1 core",
+        expect="token accuracy of 91% constrained and 60% plain, area 1.13 and 0.72, feasible (one seed each, rates not"
+        " searched); pairs of tokens 18%; 4 minutes a method on 1 core",
     ),
     "sft-smollm2": Experiment(
         config=LanguageConfig(
