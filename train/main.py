@@ -15,7 +15,17 @@ from .config.commands import (
     ReportArguments,
     elsewhere,
 )
-from .config.data import DataConfig, ImageConfig, ImageSource, SceneConfig, SceneSource, TextConfig, TextSource
+from .config.data import (
+    DataConfig,
+    ImageConfig,
+    ImageSource,
+    InstructionConfig,
+    InstructionSource,
+    SceneConfig,
+    SceneSource,
+    TextConfig,
+    TextSource,
+)
 from .config.errors import UserError
 from .config.fields import check_types, check_used
 from .config.run import RunConfig
@@ -158,7 +168,7 @@ def report(arguments: list[str]) -> None:
 def prepare(arguments: list[str]) -> None:
     """`python -m train prepare SOURCE --from PATH`: data ahead of their first use."""
     parsed = parse(PrepareArguments, arguments, "python -m train prepare", hint=elsewhere("prepare", arguments))
-    source: Any = parsed.source  # of one of four kinds, which the type checker cannot tell apart
+    source: Any = parsed.source  # of one of five kinds, which the type checker cannot tell apart
     columns = {name: getattr(parsed, name) for name in ("text_column", "label_column", "second_column")}
     share = parsed.validation_share
     if source in get_args(TextSource):
@@ -173,7 +183,14 @@ def prepare(arguments: list[str]) -> None:
 
         images.prepare(ImageConfig(source=source, root=parsed.root, validation_share=share), log=print)
         return
-    check_used(parsed, usual, [("validation-share", "a source of images with a class each, or of texts", False)])
+    if source in get_args(InstructionSource):
+        from .data import instructions
+
+        instructions.prepare(InstructionConfig(source=source, root=parsed.root, validation_share=share), log=print)
+        return
+    check_used(
+        parsed, usual, [("validation-share", "a source of images with a class each, of texts or instructions", False)]
+    )
     if source in get_args(SceneSource):
         from .data import images
 

@@ -11,7 +11,7 @@ from unroll_jax import constrained
 
 from .config.constraints import ConstrainedConfig
 from .config.errors import UserError
-from .config.run import OptimizerConfig, PrimalConfig
+from .config.run import DecayedPrimalConfig, OptimizerConfig, PrimalConfig
 
 
 def make_optimizer(
@@ -25,9 +25,9 @@ def make_optimizer(
     clip = optax.identity() if config.clip_norm is None else optax.clip_by_global_norm(config.clip_norm)
     if config.name == "muon":
         chain = optax.chain(clip, _muon(config, rates))
-    elif isinstance(config, PrimalConfig):
+    elif isinstance(config, PrimalConfig) and not isinstance(config, DecayedPrimalConfig):
         chain = optax.chain(clip, optax.adam(rates))
-    elif config.name == "adam":
+    elif isinstance(config, PrimalConfig) or config.name == "adam":
         chain = optax.chain(clip, optax.adamw(rates, weight_decay=config.weight_decay))
     else:
         chain = optax.chain(clip, optax.add_decayed_weights(config.weight_decay), optax.sgd(rates, config.momentum))
@@ -72,7 +72,7 @@ def _muon(config: PrimalConfig | OptimizerConfig, rates: optax.Schedule) -> opta
             return MuonDimensionNumbers((0, 1, 2), 3)
         return MuonDimensionNumbers(leaf.ndim - 2, leaf.ndim - 1)
 
-    decay = config.weight_decay if isinstance(config, OptimizerConfig) else 0.0
+    decay = config.weight_decay if isinstance(config, OptimizerConfig | DecayedPrimalConfig) else 0.0
     return muon(
         rates,
         weight_decay=decay,

@@ -13,6 +13,7 @@ from .config.images import (
     SceneFcnConfig,
     SceneOptEqConfig,
 )
+from .config.language import LanguageConfig
 from .config.own import OwnConfig
 from .config.run import RunConfig
 from .config.sparse_coding import SparseCodingConfig
@@ -72,6 +73,13 @@ _SPARSE_CODING = Functions(
     report="report.constrained:sparse_coding",
     predict='coded = model.predict("picture.png")  # or uint8 arrays, one or a list\ncoded.code, coded.image',
 )
+_LANGUAGE = Functions(
+    open="tasks.language:open_language",
+    rebuild="tasks.language:language_of",
+    report="report.constrained:language",
+    predict='(found,) = model.predict(["a prompt"], answers=["an answer"])\n'
+    "found.log_probabilities, found.losses  # of the answer's tokens; of every layer that is read",
+)
 _SCENES = _IMAGES._replace(
     report="report.supervised:scenes",
     predict='classes = model.predict("scene.png")  # or uint8 arrays, one or a list; the class of each pixel',
@@ -90,6 +98,7 @@ TASKS: dict[str, Registered] = {
     "image-dnn": Registered(ImageFeedForwardConfig, _IMAGES),
     "segment-opteq": Registered(SceneOptEqConfig, _SCENES),
     "segment-fcn": Registered(SceneFcnConfig, _SCENES),
+    "language": Registered(LanguageConfig, _LANGUAGE),
     "own": Registered(OwnConfig, None),
 }
 

@@ -100,10 +100,11 @@ def train_step(task: Task, state: TrainState, batch: Batch) -> tuple[TrainState,
     return new, Metrics(value, means, optax.tree.norm(gradient), moved, seen)
 
 
-def first_state(task: Task) -> TrainState:
-    """The state before the first step, from the seed alone; `init_state` makes it where its arrays live."""
+def first_state(task: Task, given: Any = None) -> TrainState:
+    """The state before the first step, from the seed and what is given; `init_state` makes it where its arrays live."""
     params_key, noise_key = jax.random.split(jax.random.key(task.config.seed))
     params = task.init(params_key)
+    params = params if given is None else task.start(params, given)
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         key=jax.random.key_data(noise_key),
@@ -127,7 +128,7 @@ def state_like(task: Task) -> TrainState:
 def init_state(task: Task) -> TrainState:
     """The state before the first step, every array made where it lives, none of them whole on one device first."""
     where = jax.tree.map(lambda leaf: leaf.sharding, state_like(task))
-    return jax.jit(lambda: first_state(task), out_shardings=where)()
+    return jax.jit(lambda given: first_state(task, given), out_shardings=where)(task.given())
 
 
 def jit_step(task: Task) -> jax.stages.Wrapped:

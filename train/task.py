@@ -144,6 +144,15 @@ class Task(Protocol):
         """An evaluation in a few words."""
         ...
 
+    def given(self) -> Any:
+        """Large parameters that are at hand, which `start` takes: programs need not hold them; None for none."""
+        return None
+
+    def start(self, params: Params, given: Any) -> Params:
+        """What `init` makes, with what is given in its place."""
+        del given
+        return params
+
     def trained(self, params: Params) -> Any:
         """For each parameter, whether it is trained; None where all are."""
         del params

@@ -20,9 +20,15 @@ EXPERIMENTS = (
     "video-vit",
     "text-encoder",
     "text-ut",
+    "sft-tiny",
 )
 COMMANDS = ("evaluate", "predict", "export", "report", "prepare", "launch")
-FOREIGN = {"logdir", "xla_force_host_platform_device_count", "xla_cpu_enable_concurrency_optimized_scheduler"}
+FOREIGN = {
+    "logdir",
+    "no-deps",
+    "xla_force_host_platform_device_count",
+    "xla_cpu_enable_concurrency_optimized_scheduler",
+}
 
 
 def messages(module):

@@ -53,7 +53,7 @@ def test_help_breaks_no_sentence_where_the_source_does(every, monkeypatch, capsy
 
 @pytest.mark.parametrize("command", ["run", "plan", "search"])
 @pytest.mark.parametrize(
-    "experiment", ["demo", "image-opteq", "segment-fcn", "sparse-coding", "text-encoder", "text-ut"]
+    "experiment", ["demo", "image-opteq", "segment-fcn", "sparse-coding", "text-encoder", "text-ut", "sft-tiny"]
 )
 def test_help_shows_the_basic_options_that_an_experiment_has_and_how_to_see_the_others(command, experiment, capsys):
     basic, last = options_in(capsys, command, experiment, "--help")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import tyro
 
 from .basic import Basic
-from .data import ImageSource, SceneSource, TextSource, VideoSource
+from .data import ImageSource, InstructionSource, SceneSource, TextSource, VideoSource
 
 C = TypeVar("C")
 
@@ -87,12 +87,14 @@ def elsewhere(command: str, arguments: Iterable[str]) -> str:
 class PrepareArguments:
     """Prepare a data source ahead of its first use."""
 
-    source: tyro.conf.Positional[Literal[VideoSource, ImageSource, SceneSource, TextSource]]
-    """Kind of data: video, images with a class each, scenes with a map of classes, or texts with a class each."""
+    source: tyro.conf.Positional[Literal[VideoSource, ImageSource, SceneSource, TextSource, InstructionSource]]
+    """Kind of data: video, images with a class each, scenes with a map of classes, texts with a class each, or
+    instructions with their answers."""
     root: Annotated[str | None, tyro.conf.arg(name="from")] = None
     """The folder, archive, video file or table to read."""
     validation_share: float = 0.1
-    """Of images with a class each, and texts: that of the run, as data are prepared for each share of their own."""
+    """Of images with a class each, texts and instructions: that of the run, as data are prepared for each share of
+    their own."""
     text_column: str = "text"
     """Of a table: the column of the text, by name. A table without a header takes numbers for all columns, from 0."""
     label_column: str = "label"

@@ -9,6 +9,7 @@ VideoSource = Literal["photos", "video", "frames", "file"]
 ImageSource = Literal["digits", "cifar10", "image_folder"]
 SceneSource = Literal["shapes", "camvid", "cityscapes"]
 TextSource = Literal["verdicts", "imdb", "sst2", "mnli", "table"]
+InstructionSource = Literal["chores", "alpaca", "conversations"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,3 +104,20 @@ class TextConfig:
     """Of a table: the column of the class, which is a name or a number."""
     second_column: str | None = None
     """Of a table: the column of the second text, where records are pairs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class InstructionConfig:
+    """Which instructions a language model learns to follow, and where they are kept once prepared."""
+
+    source: Basic[InstructionSource] = "chores"
+    """chores: made-up instructions of a few words, no files needed. alpaca: the JSON of Stanford's Alpaca.
+    conversations: a JSONL of your own, or a folder with train.jsonl, and where there are any validation.jsonl and
+    test.jsonl; each line has "messages" of roles and contents, the last of the assistant, or "prompt" and "answer"."""
+    root: Basic[str | None] = None
+    """Where the original files are; chores need none."""
+    prepared: str | None = None
+    """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
+    validation_share: float = 0.1
+    """Share of the instructions held out for validation, and as much for test, the same ones every time; chores, and a
+    folder with files of these splits, keep their own."""

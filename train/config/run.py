@@ -82,6 +82,14 @@ class PrimalConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class DecayedPrimalConfig(PrimalConfig):
+    """Adam or Muon on the parameters with decoupled weight decay: AdamW."""
+
+    weight_decay: float = 0.0
+    """Share of the weights that a step of rate 1 takes away."""
+
+
+@dataclasses.dataclass(frozen=True)
 class OptimizerConfig:
     """Adam, Muon or SGD, with a schedule over the run."""
 

@@ -11,7 +11,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from ..config.errors import UserError, one_line
-from .pretrained import INDEX, read_json
+from .pretrained_files import INDEX, read_json
 
 Index = tuple[slice, ...]
 DTYPES = {"F16": np.float16, "BF16": jnp.bfloat16, "F32": np.float32, "F64": np.float64}

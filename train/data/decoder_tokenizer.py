@@ -11,7 +11,8 @@ import numpy as np
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ..config.errors import UserError, one_line
-from .pretrained import read_json, usable_tokenizer
+from .pretrained import usable_tokenizer
+from .pretrained_files import read_json
 
 Message = Mapping[str, str]  # "role" and "content"
 
@@ -27,6 +28,12 @@ SPLITS: dict[str, tuple[bool, str]] = {  # whether digits stand alone, and the p
     "llama-bpe": (False, _LLAMA3),
 }
 CONTROL, USER_DEFINED = 3, 4  # GGUF's kinds of token that texts are not split into
+# Of the tokenizer of bytes: tokens that stand for no text, and its template.
+SIDES = ("<|user|>", "<|assistant|>", "<|system|>", "<|end|>")
+BYTE_TEMPLATE = (
+    "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
 
 
 class ChatTokenizer:
@@ -123,6 +130,16 @@ def gguf_tokenizer(files: Any) -> ChatTokenizer:
         place for name in ("eos", "eot") if (place := files.value(f"tokenizer.ggml.{name}_token_id")) is not None
     )
     return ChatTokenizer(tokenizer, files.value("tokenizer.chat_template"), named, list(stops), where=files.where)
+
+
+def byte_tokenizer() -> ChatTokenizer:
+    """A tokenizer that needs no file: a token a byte, one for each side of a conversation, and one for its end."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    tokens = [*sorted(ByteLevel.alphabet()), *SIDES]
+    kinds = [0] * (len(tokens) - len(SIDES)) + [CONTROL] * len(SIDES)
+    made = _byte_level(tokens, kinds, [], "gpt-2", None)
+    return ChatTokenizer(made, BYTE_TEMPLATE, {}, [len(tokens) - 1], where="the tokenizer of bytes")
 
 
 def tokenizer_files(tokenizer: ChatTokenizer) -> dict[str, bytes]:

@@ -16,7 +16,7 @@ from .decoder_gguf import gguf_config, open_gguf
 from .decoder_tokenizer import ChatTokenizer, folder_tokenizer, gguf_tokenizer, tokenizer_files
 from .decoder_weights import Place, read_decoder_weights, write_decoder_weights
 from .files import Log
-from .pretrained import read_json
+from .pretrained_files import read_json
 
 
 class PretrainedDecoder(NamedTuple):

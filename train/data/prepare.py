@@ -14,7 +14,7 @@ import filelock
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core.constants import INCOMPLETE_PREFIX
 
-from ..config.data import CodeConfig, DataConfig, ImageConfig, SceneConfig, TextConfig
+from ..config.data import CodeConfig, DataConfig, ImageConfig, InstructionConfig, SceneConfig, TextConfig
 from ..config.errors import StorageError, UserError
 from ..system.storage import expanded, refusal, require_writable
 from .files import Download, Log, fetch
@@ -25,7 +25,7 @@ ELSEWHERE = "name another place with data.prepared or UNROLL_PREPARED"
 SECONDS_BETWEEN_LINES = 5.0  # of progress, while a split is prepared
 
 T = TypeVar("T")
-Config = CodeConfig | DataConfig | ImageConfig | SceneConfig | TextConfig
+Config = CodeConfig | DataConfig | ImageConfig | InstructionConfig | SceneConfig | TextConfig
 C = TypeVar("C", bound=Config)
 Record = dict[str, Any]
 

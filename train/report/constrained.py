@@ -13,6 +13,7 @@ from ..system.run_files import without_folders
 from ..system.terminal import Table
 from . import Block, Fold, Picture, Report, Sections, figures
 from .disturbed import disturbed_table
+from .exits import exit_layers_table
 from .groups import METHOD_NAMES, Setting, Variant, group
 from .read import ACCURACY, METHODS, PER_LAYER, PER_STEP, RMSE, Run, read_runs
 from .robustness import frontier, paired_table
@@ -55,6 +56,7 @@ FRONTIER = (
     "Every variant at the noise of training and at the strongest noise: left and low is better. Open markers: not "
     "feasible. Bars: smallest to largest seed."
 )
+FLOORED = " Dashed, without marks: what needs no network."
 TEXTS = (
     "Accuracy on held-out texts against the strength of the noise on their embeddings: gamma is its standard deviation "
     "(under --noise variance: its variance) over the standard deviation of clean embeddings as training starts with "
@@ -64,8 +66,11 @@ CODED = (
     "Relative error of the codes of held-out images, |z − z*|² over |z*|², against the strength of the noise on the "
     "images. Bands: smallest to largest seed. Dashed, without marks: what needs no network."
 )
+ANSWERS = TEXTS.replace("Accuracy on held-out texts", "Share of right tokens of held-out answers") + FLOORED
 LOSSES = "Held-out cross entropy of the shared readout after every layer, at the noise of training."
 ERRORS = "Share of held-out texts that the shared readout is wrong about after every layer."
+ANSWER_LOSSES = "Held-out cross entropy of a token after every layer that is read, at the noise of training."
+ANSWER_ERRORS = "Share of tokens of held-out answers that every layer that is read gets wrong."
 EXIT = "Early exit: accuracy against the layers run, over all thresholds of the predicted improvement."
 
 
@@ -107,6 +112,25 @@ def text(folders: Sequence[Path]) -> Report:
         ("Training", _training(settings, MULTIPLIERS, "last layer's cross entropy (nats)")),
     ]
     return _report(runs, settings, sections, [areas, *disturbed, exits])
+
+
+def language(folders: Sequence[Path]) -> Report:
+    """The report on runs of language models: shares of right tokens under noise and the area below, and every layer."""
+    runs = read_runs(folders)
+    settings = group(runs)
+    areas = area_table(settings)
+    scores = _picture("accuracy_curve", figures.score_curve(settings), ANSWERS)
+    losses = _picture("layer_losses", figures.layer_losses(settings, "cross entropy (nats)"), ANSWER_LOSSES + BOUNDS)
+    errors = _picture("error_rates", figures.error_rates(settings), ANSWER_ERRORS)
+    ratios = _picture("ratios", figures.ratios(settings), RATIOS.format("answer") + SINGLE.format("answers"))
+    exits = exit_layers_table(settings)
+    sections = [
+        ("Accuracy under noise", [*scores, areas, *map(score_table, settings)]),
+        ("Layer by layer", [*losses, *errors, *exits, *_layers(settings), *ratios]),
+        ("What a setting changes", _picture("ablation", figures.ablation(settings), VARIED.format("accuracy", ""))),
+        ("Training", _training(settings, MULTIPLIERS, "last layer's cross entropy (nats)")),
+    ]
+    return _report(runs, settings, sections, [areas, *exits])
 
 
 def sparse_coding(folders: Sequence[Path]) -> Report:
@@ -250,7 +274,8 @@ def _variant(variant: Variant) -> dict[str, Any]:
     if first.score is ACCURACY:
         found |= {"area": variant.areas().mean(), "area_of_seeds": variant.areas()}
         found |= {"error_rates": variant.mean("error_rates")}
-        found |= {"early_exit": variant.mean_exit("mean_depth", "accuracy")}
+        if "early_exit" in first.evaluation:
+            found |= {"early_exit": variant.mean_exit("mean_depth", "accuracy")}
     return found
 
 

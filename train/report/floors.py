@@ -8,6 +8,8 @@ FLOORS = {
     "total variation": "a classical denoiser in space and time, told the variance of each noise",
     "ISTA": "as many steps as the network has layers",
     "FISTA": "as many of its steps",
+    "unigram": "the token that answers of the train split have most often",
+    "bigram": "the one that they have most often behind the token before",
     "linear map": "least squares, fitted at the training noise, with the ridge that is best on the validation split",
 }
 

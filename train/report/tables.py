@@ -43,14 +43,14 @@ def score_table(setting: Setting) -> Table:
         return Table(f"Loss of the last layer, test split, {setting.title}", ("method", "loss"), tuple(scores))
     score, accuracy = setting.score, setting.score is ACCURACY
     without = {"noisy input": setting.of_input()} if score.baseline else {}
-    columns = {name: _numbers(scores, score.digits) for name, scores in (without | setting.floors()).items()}
+    unit, floors = 100 if accuracy else 1, without | setting.floors()
+    columns = {name: _numbers(unit * scores, score.digits) for name, scores in floors.items()}
     for one in setting.variants:
-        scores = 100 * one.scores() if accuracy else one.scores()
-        columns[with_seeds(one)] = [ranged(column, score.digits) for column in scores.T]
+        columns[with_seeds(one)] = [ranged(column, score.digits) for column in unit * one.scores().T]
     gammas = [f"{gamma:g}" + (" *" if gamma == setting.train_gamma else "") for gamma in setting.gammas]
     rows = list(zip(gammas, *columns.values(), strict=True))
     if accuracy and len(_tested(setting)) > 1:
-        rows.append(("area", *(ranged(variant.areas(), 3) for variant in setting.variants)))
+        rows.append(("area", *("-" for _ in floors), *(ranged(variant.areas(), 3) for variant in setting.variants)))
     note = _accuracy_note(setting) if accuracy else _error_note(setting)
     return Table(
         f"{capital(score.title)} against test gamma, {setting.title}", ("test gamma", *columns), tuple(rows), note
@@ -257,7 +257,7 @@ def _error_note(setting: Setting) -> str:
 def _accuracy_note(setting: Setting) -> str:
     span = f" Area: under the accuracy over test gamma {_span(setting)}, by trapezoids, not divided by the range."
     area = span if len(_tested(setting)) > 1 else ""
-    return f"* training gamma.{area} Several seeds: mean [smallest, largest]."
+    return f"* training gamma.{area} Several seeds: mean [smallest, largest].{floor_note(setting)}"
 
 
 def _set_apart(own: Variant | None, plain: Variant | None) -> str:

@@ -36,6 +36,13 @@ def opening(settings: Sequence[Setting], runs: Sequence[Run]) -> str:
             f"Sparse coding ({source or 'unknown'}), {' and '.join(METHOD_NAMES[name] for name in methods)}: how far "
             f"the codes of {tested} held-out images are from the Lasso's solutions for the images without noise."
         )
+    if "perplexity" in first.evaluation:
+        return (
+            f"A language model fine-tuned on instructions ({source or 'unknown'}), "
+            f"{' and '.join(METHOD_NAMES[name] for name in methods)}, tested on the "
+            f"{first.evaluation['num_tokens']} tokens of {tested} held-out answers, with embeddings that are perturbed "
+            f"more and less than in training. Layers read out: {_joined(first.evaluation['layers'])}."
+        )
     if first.score is not RMSE:
         return (
             f"Text classification ({source or 'unknown'}), {' and '.join(METHOD_NAMES[name] for name in methods)}, "
@@ -63,6 +70,10 @@ def floor(setting: Setting) -> str:
         index = setting.training_index
         others = "".join(f"; {number(scores[index], 3)} of {name}" for name, scores in setting.floors().items())
         return f"relative error 1 of codes of zeros{others}, at test gamma {setting.gammas[index]:g}."
+    if floors := setting.first.evaluation.get("floor_losses"):
+        accuracies = {name: scores[setting.training_index] for name, scores in setting.floors().items()}
+        words = (f"{accuracies[name]:.1%} and {loss:.3f} nats of {name}s" for name, loss in floors.items())
+        return f"token accuracy and loss {'; '.join(words)}, counted on the answers of the train split."
     classes = setting.first.evaluation.get("class_names")
     return f"accuracy {1 / len(classes):.1%}, of a class of {len(classes)} drawn at random." if classes else ""
 
@@ -243,9 +254,11 @@ def _against_floors(setting: Setting) -> str:
     """The floors at the training noise, and which models are better than which of them."""
     index, score, sentences = setting.training_index, setting.score, []
     for name, scores in setting.floors().items():
-        better = [one.title for one in setting.variants if one.scores().mean(0)[index] < scores[index]]
+        sign = -1 if score is ACCURACY else 1
+        better = [one.title for one in setting.variants if sign * one.scores().mean(0)[index] < sign * scores[index]]
         words = f"better: {_joined(better)}" if better else "no model here is better"
-        sentences.append(f"{name} {number(scores[index], _digits(score))} ({words})")
+        found = 100 * scores[index] if score is ACCURACY else scores[index]
+        sentences.append(f"{name} {number(found, _digits(score))} ({words})")
     return f"Without a network, at gamma {setting.gammas[index]:g}: {score.title} {'; '.join(sentences)}."
 
 

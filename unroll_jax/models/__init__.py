@@ -17,6 +17,7 @@ from unroll_jax.models.encoder_parts import EncoderConfig, EncoderEmbeddings
 from unroll_jax.models.feedforward_network import FeedForwardNetwork
 from unroll_jax.models.initializers import cosine_atoms, dct, scaled_identity
 from unroll_jax.models.lista import LISTA
+from unroll_jax.models.low_rank import low_rank_changes, with_changes
 from unroll_jax.models.monotone_network import MonotoneOperatorNetwork
 from unroll_jax.models.neural_ode import NeuralODE
 from unroll_jax.models.opteq_base import WAYS
@@ -68,6 +69,8 @@ __all__ = [
     "decoder_readout",
     "dictionary_bases",
     "empty_cache",
+    "low_rank_changes",
     "rms_norm",
     "scaled_identity",
+    "with_changes",
 ]

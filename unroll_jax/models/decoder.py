@@ -20,6 +20,7 @@ from unroll_jax.models.decoder_parts import (
     segment_positions,
 )
 from unroll_jax.models.encoder_parts import check_inputs
+from unroll_jax.models.low_rank import with_changes
 from unroll_jax.perturbations import Perturbation
 from unroll_jax.unrolling import unroll
 
@@ -72,6 +73,7 @@ class Decoder(nn.Module):
         perturbation: jax.Array | None = None,
         record: Callable[[jax.Array], Any] | None = None,
         perturb: Perturbation | None = None,
+        changes: Any = None,
     ) -> Any:
         """Runs all layers.
 
@@ -85,6 +87,7 @@ class Decoder(nn.Module):
           record: ``y -> pytree``, evaluated inside the scan at every layer's output, in float32 or wider; None keeps
             the outputs themselves.
           perturb: what becomes of each layer's output, see `unroll_jax.unroll`.
+          changes: low-rank changes of kernels, see `low_rank_changes`; None changes nothing.
 
         Returns:
           The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record`` returned, stacked likewise. Layer 0 is
@@ -98,6 +101,7 @@ class Decoder(nn.Module):
         check_inputs(tokens, None, None, perturbation, dim=config.dim, max_positions=config.max_positions)
         _check_places(tokens, segments=segments, positions=positions)
         table, layers = self._params()
+        layers = layers if changes is None else with_changes(layers, changes)
         compute = jnp.dtype(self.param_dtype if self.dtype is None else self.dtype)
         output = jnp.promote_types(compute, jnp.float32)
         segments = jnp.zeros(tokens.shape, jnp.int32) if segments is None else segments

@@ -17,6 +17,7 @@ __all__ = [
     "Attended",
     "DecoderConfig",
     "causal_mask",
+    "dense",
     "fed_forward",
     "grouped_attention",
     "layer_shapes",
@@ -152,7 +153,7 @@ def queries_keys_values(
     normed = rms_norm(y, layer["attention_norm"]["scale"], config.norm_epsilon)
 
     def heads(name: str) -> Array:
-        return linear(normed, layer[name]["kernel"]).reshape(*y.shape[:-1], -1, config.head_size)
+        return dense(normed, layer[name]).reshape(*y.shape[:-1], -1, config.head_size)
 
     return Attended(rotated(heads("query"), angles), rotated(heads("key"), angles), heads("value"))
 
@@ -189,10 +190,16 @@ def fed_forward(
 
     Source: Shazeer, "GLU variants improve transformer" (2020), equation 6.
     """
-    y = y + linear(attended, layer["output"]["kernel"])
+    y = y + dense(attended, layer["output"])
     normed = rms_norm(y, layer["feedforward_norm"]["scale"], config.norm_epsilon)
-    gate, up = (linear(normed, layer[name]["kernel"]) for name in ("gate", "up"))
-    return y + linear(jax.nn.silu(gate) * up, layer["down"]["kernel"])
+    gate, up = (dense(normed, layer[name]) for name in ("gate", "up"))
+    return y + dense(jax.nn.silu(gate) * up, layer["down"])
+
+
+def dense(y: Float[Array, "*batch n d"], part: Any) -> Float[Array, "*batch n k"]:
+    """``y @ kernel``, and where the part has a low-rank change of it ``y @ compress @ expand`` added to that."""
+    product = linear(y, part["kernel"])
+    return product + linear(linear(y, part["compress"]), part["expand"]) if "compress" in part else product
 
 
 def causal_mask(segments: Int[Array, "*batch n"]) -> Bool[Array, "*batch n n"]:

@@ -1,0 +1,152 @@
+"""Instructions with answers out of files, as tokens, and packed into rows."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from train.config.data import InstructionConfig
+from train.config.errors import UserError
+from train.data.answers import ALPACA, AnswerTokenizer
+from train.data.conversations import Conversation, Message, asked
+from train.data.decoder_tokenizer import ChatTokenizer, byte_tokenizer
+from train.data.instructions import load
+from train.data.packing import PackedBatch, Tokens, arrays, filled, kept_positions, pack
+from train.data.splits import SPLITS
+
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+
+
+@pytest.fixture
+def opened(tmp_path):
+    log = []
+
+    def open_config(source, lines=(), name="given.jsonl"):
+        root = None
+        if source != "chores":
+            root = tmp_path / name
+            root.write_text(lines if isinstance(lines, str) else "".join(json.dumps(line) + "\n" for line in lines))
+        config = InstructionConfig(source, None if root is None else str(root), str(tmp_path / "prepared"), 0.25)
+        return load(config, log=log.append), log
+
+    return open_config
+
+
+def test_made_up_instructions_differ_between_and_within_splits(opened):
+    data, _ = opened("chores")
+    found = {split: data.whole(split) for split in SPLITS}
+    prompts = [one.messages[0].content for split in SPLITS for one in found[split]]
+    assert len(set(prompts)) == len(prompts) == 2400
+    for (message,), answer in found["test"]:
+        words = message.content.removesuffix(".").split()
+        if words[0] == "Add":
+            assert answer == str(int(words[1]) + int(words[3]))
+        elif words[0] == "Count":
+            assert answer.split() == [str(number) for number in range(int(words[2]), int(words[4]) + 1)]
+        elif words[-1] == "twice":
+            assert answer == f"{words[1]} {words[1]}"
+
+
+def test_the_entries_of_alpaca_are_questions_and_those_without_an_answer_are_left_out_with_a_count(opened):
+    entries = [{"instruction": f"Do {n}", "input": "it" * (n % 2), "output": f"done {n}"} for n in range(20)]
+    data, log = opened("alpaca", json.dumps([*entries, {"instruction": "a", "input": "", "output": " "}]), "a.json")
+    assert any("1 instruction(s) have an empty answer and are left out" in line for line in log)
+    assert {split: data.num_examples(split) for split in SPLITS} == {"train": 11, "validation": 4, "test": 5}
+    found = {one.messages[0].content: one.answer for split in SPLITS for one in data.whole(split)}
+    assert found == {f"Do {n}{chr(10) * 2 + 'it' if n % 2 else ''}": f"done {n}" for n in range(20)}
+
+
+def test_conversations_come_as_messages_or_as_prompt_and_answer(opened):
+    lines = [{"prompt": f"p{n}", "answer": f"a{n}"} for n in range(12)]
+    chat = {"messages": [*CHAT, {"role": "assistant", "content": "Ho"}]}
+    data, _ = opened("conversations", [*lines, chat])
+    found = [one for split in SPLITS for one in data.whole(split)]
+    assert asked("p3", "a3") in found
+    assert Conversation((Message("system", "Be brief."), Message("user", "Hi")), "Ho") in found
+
+
+@pytest.mark.parametrize(
+    ("source", "content", "words"),
+    [
+        ("alpaca", "[", "a.json cannot be read as JSON"),
+        ("alpaca", "{}", "holds no list; give the JSON file of Alpaca"),
+        ("alpaca", "[3]", "entry 1 is no object"),
+        ("alpaca", '[{"instruction": "a"}]', "entry 1 lacks 'input', 'output'; give the JSON file"),
+        ("alpaca", '[{"instruction": 1, "input": "", "output": ""}]', "entry 1: 'instruction' must be a text, got 1"),
+        ("alpaca", '[{"instruction": "a", "input": "", "output": ""}]', "has no answered instruction in train"),
+        ("conversations", "3\n", "is no JSON object"),
+        ("conversations", "{\n", "line 1 cannot be read as JSON"),
+        ("conversations", '{"prompt": "a"}\n', "line 1 lacks 'answer'; it needs messages, or prompt and answer, its"),
+        ("conversations", '{"prompt": "a", "answer": 3}\n', "line 1: 'answer' must be a text, got 3"),
+        ("conversations", '{"messages": []}\n', "line 1: 'messages' must be a list of objects"),
+        ("conversations", '{"messages": [{"role": "bot", "content": ""}]}\n', "message 1 has the role 'bot'"),
+        ("conversations", '{"messages": [{"role": "user"}]}\n', "message 1 must be an object with role and content"),
+        ("conversations", '{"messages": [{"role": "user", "content": "a"}]}\n', "line 1 must end in an answer of the"),
+        ("conversations", '{"prompt": "a", "answer": "b"}\n', "validation_share=0.25 cannot be cut from the train"),
+    ],
+)
+def test_files_that_are_damaged_or_lack_fields_are_refused_by_their_place(opened, source, content, words):
+    with pytest.raises(UserError, match=words.replace("(", r"\(")) as refused:
+        opened(source, content, "a.json")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_template_tells_where_the_answer_starts_and_its_end_is_learned():
+    tokenizer = byte_tokenizer()
+    (found,) = AnswerTokenizer(tokenizer, None).encode([Conversation((Message("user", "Hé?"),), "Hó")])
+    assert tokenizer.decode(found.tokens[: found.first]) == "<|user|>Hé?<|end|><|assistant|>"
+    assert tokenizer.decode(found.tokens[found.first :]) == "Hó<|end|>"
+    assert found.tokens[-1] == tokenizer.stops[0]
+    alpaca = AnswerTokenizer(tokenizer, "alpaca")
+    (found,) = alpaca.encode([asked("Hi", "Ho")])
+    assert tokenizer.decode(found.tokens) == ALPACA.format("Hi") + "Ho<|end|>"
+    with pytest.raises(UserError, match="--template alpaca is of one question and its answer, got system, user"):
+        alpaca.encode([Conversation((Message("system", "a"), Message("user", "b")), "c")])
+
+
+@pytest.mark.parametrize("template", ["{{ messages[0]['content'] }}", "{{ messages[-1]['content'] }}"])
+def test_a_template_without_an_answer_behind_the_prompt_is_refused(template):
+    made = ChatTokenizer(byte_tokenizer()._tokenizer, template, {}, [3], where="here")
+    with pytest.raises(UserError, match="the chat template of here does not put the answer behind the prompt; pass"):
+        AnswerTokenizer(made, "chat").encode([asked("a", "b")])
+    with pytest.raises(UserError, match="here names no token that ends an answer"):
+        AnswerTokenizer(ChatTokenizer(byte_tokenizer()._tokenizer, None, {}, [], where="here"), None)
+
+
+def test_long_answers_lose_their_end_and_prompts_without_room_are_left_out():
+    found = AnswerTokenizer(byte_tokenizer(), None).fitting([asked("abc", "defgh"), asked("abcdefgh", "i")], 9)
+    assert (found.cut, found.left_out, [len(text.tokens) for text in found.texts]) == (1, 1, [9])
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=40))
+def test_packing_puts_every_text_into_one_row_that_holds_it(lengths):
+    rows = pack(lengths, 12)
+    assert sorted(number for row in rows for number in row) == list(range(len(lengths)))
+    totals = [sum(lengths[number] for number in row) for row in rows]
+    assert max(totals) <= 12
+    assert sum(total <= 6 for total in totals) <= 1, "two half-empty rows would be one"
+    assert pack(lengths, 0) == [[number] for number in range(len(lengths))]
+
+
+def test_rows_say_where_answers_are_and_whose():
+    texts = [Tokens(np.array([5, 6, 7, 8]), 2), Tokens(np.array([9, 3]), 1)]
+    assert kept_positions(texts, [[0, 1]]) == 8
+    found = arrays(texts, [[0, 1]], 8, 4)
+    assert found.tokens.tolist() == [[5, 6, 7, 8, 9, 3, 0, 0]]
+    assert found.segments.tolist() == [[1, 1, 1, 1, 2, 2, 0, 0]]
+    assert (found.places.tolist(), found.labels.tolist()) == ([[1, 2, 4, 0]], [[7, 8, 3, 0]])
+    assert (found.weights.tolist(), found.owners.tolist()) == ([[1.0, 1.0, 1.0, 0.0]], [[0, 0, 1, -1]])
+    more = filled(found, 3)
+    assert [part.shape[0] for part in more] == [3] * len(PackedBatch._fields)
+    assert (more.weights[1:].sum(), more.owners[1:].max()) == (0.0, -1)
+
+
+@pytest.mark.data
+def test_alpaca_as_it_is_published(real_data, tmp_path):
+    log = []
+    config = InstructionConfig("alpaca", str(real_data / "alpaca"), str(tmp_path / "prepared"))
+    data = load(config, log=log.append)
+    assert any("2 instruction(s) have an empty answer and are left out" in line for line in log)
+    assert sum(data.num_examples(split) for split in SPLITS) == 4998

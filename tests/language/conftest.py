@@ -1,0 +1,74 @@
+"""Few of the built-in instructions, a decoder that compiles in a second, and runs of it."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+
+from tests.models import decoder_reference as reference
+from train.config.data import InstructionConfig
+from train.config.language import DecoderOptions, LanguageConfig
+from train.experiments import EXPERIMENTS
+from train.main import fit
+from train.tasks.language import LanguageTask, open_language
+
+TINY = DecoderOptions(dim=8, num_layers=3, num_heads=2, num_key_value_heads=1, hidden_dim=12)
+SIZES = {"train_examples": 40, "validation_examples": 12, "test_examples": 12}
+
+
+class Finished(NamedTuple):
+    """A plain and a constrained run, where their report is, and what was logged."""
+
+    folders: list[Path]
+    report: Path
+    log: list[str]
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., LanguageConfig]:
+    """The configuration of small runs, with fields replaced; instructions are prepared once for all tests."""
+    prepared = str(tmp_path_factory.mktemp("prepared"))
+
+    def make(**fields: Any) -> LanguageConfig:
+        usual = {"steps": 4, "batch_size": 4, "validate_every": 2, "max_length": 64, "test_gammas": (0.0, 1.0), **SIZES}
+        usual |= {"model": TINY, "data": InstructionConfig(prepared=prepared)}
+        default = EXPERIMENTS["sft-tiny"].config
+        assert isinstance(default, LanguageConfig)
+        config = dataclasses.replace(default, **{**usual, **fields})
+        config.check()
+        return config
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def task_of(small: Callable[..., LanguageConfig]) -> Callable[..., LanguageTask]:
+    """The task of a configuration, opened once."""
+    return functools.cache(lambda **fields: open_language(small(**fields), lambda line: None))
+
+
+@pytest.fixture(scope="session")
+def wide() -> Callable[[Any], Any]:
+    """Parameters as float64, for the reference."""
+    return lambda params: jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+
+
+@pytest.fixture(scope="session")
+def finished(small: Callable[..., LanguageConfig], tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Trained at the first call; tests that change a run copy its folder."""
+    root, log = tmp_path_factory.mktemp("runs"), []
+    return Finished(fit(small(method="both"), out=root, experiment="sft-tiny", log=log.append), root / "report", log)
+
+
+def answer_losses(decoder: Any, config: Any, tokens: np.ndarray, first: int) -> np.ndarray:
+    """Cross entropies of an answer's tokens at all layers, (L + 1, tokens), of one text alone, in float64."""
+    logits = reference.logits(decoder, reference.outputs(decoder, tokens, config), config)
+    logs = logits - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
+    logs -= logits.max(-1, keepdims=True)
+    places = np.arange(first - 1, len(tokens) - 1)
+    return -logs[:, places, tokens[places + 1]]

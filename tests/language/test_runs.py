@@ -1,0 +1,94 @@
+"""Runs of language models from training to report, and what comes back of them without data."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from tests.language.conftest import answer_losses
+from train import load
+from train.config.errors import Interrupted, UserError
+from train.data.packing import Tokens, arrays
+from train.main import fit
+from train.tasks.language_floors import floors
+
+pytestmark = pytest.mark.xdist_group("language")
+
+
+def quiet(line):
+    pass
+
+
+def test_a_report_says_accuracy_under_noise_at_every_layer_and_what_counting_reaches(finished):
+    page = (finished.report / "index.html").read_text()
+    words = (
+        "A language model fine-tuned on instructions (chores), plain and constrained",
+        "Layers read out: 0, 1, 2, 3.",
+        "Share of right tokens of held-out answers",
+        "Accuracy (%) of every layer that is read, constrained",
+        "unigram: the token that answers of the train split have most often",
+        "Feasibility on held-out data, constrained",
+    )
+    assert [word for word in words if word not in page] == []
+    summary = json.loads((finished.report / "summary.json").read_text())
+    assert set(summary["methods"]) == {"erm", "constrained"}
+    assert set(summary["methods"]["erm"]["accuracy"]) == {"0.0", "0.25", "1.0"}
+    assert any("token accuracy" in line and "perplexity" in line and "unconstrained" in line for line in finished.log)
+    assert any("Without a network, at gamma 0.25: Accuracy (%) unigram" in line for line in finished.log)
+    for folder in finished.folders:
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        steps = [row for row in rows if row["kind"] == "train"]
+        assert [len(row["layer_losses"]) for row in steps] == [4] * 4
+
+
+def test_answers_are_judged_by_a_run_without_its_data_as_by_the_reference(finished, monkeypatch, wide):
+    def refuse(*arguments, **options):
+        raise AssertionError("data are read")
+
+    monkeypatch.setattr("train.data.instructions.load", refuse)
+    model = load(finished.folders[1])
+    prompts, answers = ["Say bado.", [{"role": "user", "content": "Add 1 and 2."}]], ["bado", "3"]
+    found = model.predict(prompts, answers=answers)
+    decoder, config = wide(jax.device_get(model.params["decoder"])), model.task.model.given.config
+    texts = ("<|user|>Say bado.<|end|><|assistant|>bado<|end|>", "<|user|>Add 1 and 2.<|end|><|assistant|>3<|end|>")
+    tokenizer = model.task.data.given.tokenizer
+    for answer, text, one in zip(answers, texts, found, strict=True):
+        (tokens,) = tokenizer.encode([text])
+        own = answer_losses(decoder, config, tokens, len(tokens) - len(answer) - 1)
+        np.testing.assert_allclose(one.log_probabilities, -own[-1], rtol=1e-4)
+        np.testing.assert_allclose(one.losses, own.mean(axis=1), rtol=1e-4)
+        assert (one.answer, one.layers) == (answer, (0, 1, 2, 3))
+    with pytest.raises(UserError, match="prompt 1 has 68 tokens, with its answer 70, of the 64 of --max-length"):
+        model.predict("Say " + 60 * "a" + ".", answers="b")
+    with pytest.raises(UserError, match="predict needs an answer a prompt, got 2 prompts and 1 answers"):
+        model.predict(["a", "b"], answers=["c"])
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_goes_on_as_if_it_had_not_been(small, finished, tmp_path):
+    config = small(method="constrained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("train.system.distributed.Stop.at", lambda stop, step: step >= 2)
+        with pytest.raises(Interrupted):
+            fit(config, out=tmp_path / "run", experiment="sft-tiny", log=quiet)
+    (folder,) = fit(config, out=tmp_path / "run", experiment="sft-tiny", log=quiet)
+    parts, whole = (json.loads((one / "evaluation.json").read_text()) for one in (folder, finished.folders[1]))
+    assert parts["layer_losses"] == whole["layer_losses"]
+
+
+def test_floors_are_tables_of_the_answers_that_are_trained_on():
+    def split(*texts):
+        tokens = [Tokens(np.array(text, np.int32), 1) for text in texts]
+        return arrays(tokens, [[number] for number in range(len(tokens))], 4, 3)
+
+    train, test = split([0, 1, 2, 1], [0, 2, 3], [3, 2]), split([0, 1, 2, 2], [3, 1])
+    found = floors(train, test, 5)
+    single = (np.array([0, 2, 3, 1, 0]) + 1) / 11  # c = of answers alone: 1, 2, 1; 2, 3; 2
+    wanted = [1, 2, 2, 1]
+    assert found["unigram"].accuracy == 0.5
+    assert found["unigram"].loss == pytest.approx(-np.log(single[wanted]).mean())
+    # Pairs: 0-1, 1-2, 2-1; 0-2, 2-3; 3-2. Behind 0, 1 and 2 are as frequent, and 2 is the more frequent token.
+    paired = [(1 + single[1]) / 3, (1 + single[2]) / 2, single[2] / 3, single[1] / 2]
+    assert found["bigram"].loss == pytest.approx(-np.log(paired).mean())
+    assert found["bigram"].accuracy == 0.25

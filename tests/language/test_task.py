@@ -1,0 +1,205 @@
+"""The task of language: packed losses, masks, layers, positions, low-rank changes and noise."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.language.conftest import TINY, answer_losses
+from train.config.errors import UserError
+from train.config.language import DescentOptions
+from train.data.packing import PackedBatch
+from train.step import first_state, train_step
+from train.tasks.language_model import Given, LanguageModel, layers_read
+from train.tasks.language_reading import choose
+
+pytestmark = pytest.mark.xdist_group("language")
+
+
+@pytest.fixture(scope="module")
+def started(task_of, wide):
+    """A task without noise, its parameters, and the same as the reference takes them."""
+    task = task_of(train_gamma=0.0)
+    params = jax.jit(task.init)(jax.random.key(1))
+    return task, params, wide(params["decoder"])
+
+
+def alone(task, decoder, split):
+    """Losses of each text of a split on its own: a list of (L + 1, tokens)."""
+    texts = task.data.answers.encode(conversations(task, split))
+    return [answer_losses(decoder, task.model.given.config, *text) for text in texts]
+
+
+def conversations(task, split):
+    from train.data import instructions
+
+    data = instructions.load(task.config.data, log=lambda line: None)
+    data.keep(split, getattr(task.config, f"{split}_examples"))
+    return data.whole(split)
+
+
+def test_rows_of_several_texts_lose_what_their_texts_lose_alone_on_their_answers(started):
+    task, params, decoder = started
+    whole = task.data.packed.whole("test")
+    assert whole.segments.max() > 1, "several in a row"
+    losses, counts = jax.jit(lambda params, rows: (task.losses(params, rows, None)[0], task.counts(rows)))(
+        params, task.draw(whole, jax.random.key(0))
+    )
+    own = alone(task, decoder, "test")
+    for row, owners in enumerate(whole.owners):
+        texts = [own[number] for number in np.unique(owners[owners >= 0])]
+        np.testing.assert_allclose(losses[row], sum(text.sum(axis=1) for text in texts), rtol=2e-5)
+        assert counts[row] == sum(text.shape[1] for text in texts)
+
+
+def test_evaluation_figures_are_those_of_every_text_alone(started, tmp_path):
+    task, params, decoder = started
+    own = alone(task, decoder, "test")
+    tokens = sum(text.shape[1] for text in own)
+    mean = sum(text.sum(axis=1) for text in own) / tokens
+    figures, losses = task.evaluate(params, tmp_path)
+    np.testing.assert_allclose(losses.mean(axis=0), mean, rtol=2e-5)
+    ratios = np.stack([text.mean(axis=1) for text in own])
+    np.testing.assert_allclose(losses[:, 1:] / losses[:, :-1], ratios[:, 1:] / ratios[:, :-1], rtol=5e-5)
+    assert figures["num_tokens"] == tokens
+    assert figures["num_examples"] == len(own) == 12
+    assert figures["perplexity"]["0.0"] == pytest.approx(np.exp(mean[-1]), rel=2e-5)
+    assert figures["layers"] == [0, 1, 2, 3]
+    assert list(figures["layer_accuracies"]) == ["0.0", "1.0"]
+    assert figures["accuracy"]["0.0"] == pytest.approx(1.0 - figures["error_rates"][-1])
+    area = (figures["accuracy"]["0.0"] + figures["accuracy"]["1.0"]) / 2
+    assert figures["area"] == pytest.approx(area)
+
+
+def test_layers_that_are_read_are_counted_back_from_the_last():
+    cases = {(1, None): (0, 1, 2, 3, 4, 5, 6, 7), (3, None): (0, 1, 4, 7), (1, 2): (0, 6, 7), (3, 2): (0, 4, 7)}
+    for (every, last), expected in cases.items():
+        assert layers_read(DescentOptions(every=every, last=last), 7) == expected
+    for options, words in (
+        (DescentOptions(every=8), "--descent.every must be at most the 7 layers there are, got 8"),
+        (DescentOptions(every=3, last=4), "--descent.last must be at most 3, the layers of 7"),
+    ):
+        with pytest.raises(UserError, match=words):
+            layers_read(options, 7)
+
+
+def test_fewer_layers_have_the_losses_that_they_have_among_all(started, task_of):
+    task, params, _ = started
+    fewer = task_of(train_gamma=0.0, descent=DescentOptions(every=2))
+    assert fewer.num_layers == 2
+    drawn = task.draw(task.data.packed.whole("test"), jax.random.key(0))
+    both = jax.jit(lambda params, rows: [one.losses(params, rows, None)[0] for one in (task, fewer)])
+    every, some = both(params, drawn)
+    np.testing.assert_allclose(some, every[:, jnp.array([0, 1, 3])], rtol=1e-6)
+
+
+def test_chosen_positions_count_and_stand_for_all_of_a_row():
+    weights = np.zeros((2, 8), np.float32)
+    weights[0, :6], weights[1, 2] = 1.0, 1.0
+    values = np.arange(16.0).reshape(2, 8)
+
+    @jax.jit
+    @jax.vmap
+    def draw(key):
+        chosen, shares = choose(key, weights, 3)
+        return chosen, shares, jnp.sum(jnp.take_along_axis(jnp.asarray(values), chosen, axis=1) * shares, axis=1)
+
+    chosen, shares, sums = draw(jax.random.split(jax.random.key(0), 2000))
+    assert chosen.shape == (2000, 2, 3)
+    np.testing.assert_allclose(shares.sum(axis=-1), np.tile([6.0, 1.0], (2000, 1)))
+    assert set(np.unique(chosen[:, 0])) == set(range(6))
+    assert np.all(np.sort(chosen[:, 0])[:, 1:] != np.sort(chosen[:, 0])[:, :-1]), "each once"
+    np.testing.assert_allclose(sums[:, 1], 10.0)
+    np.testing.assert_allclose(sums[:, 0].mean(), values[0, :6].sum(), atol=5 * sums[:, 0].std() / 2000**0.5)
+
+
+def test_the_last_layer_is_read_everywhere_and_others_where_it_was_drawn(started, task_of):
+    task, params, _ = started
+    part = task_of(train_gamma=0.0, descent=DescentOptions(positions=4))
+    rows = task.data.packed.whole("test")
+
+    @jax.jit
+    def measure(params, key):
+        drawn = part.draw(PackedBatch(*map(jnp.asarray, rows)), key)
+        return part.losses(params, drawn, None)[0], task.losses(params, task.draw(rows, key), None)[0], drawn.chosen
+
+    (first, whole, chosen), (second, _, others) = (measure(params, jax.random.key(seed)) for seed in (0, 1))
+    assert chosen.shape[1] == -(-rows.places.shape[1] // 4)
+    assert not np.array_equal(chosen, others), "anew in each step"
+    np.testing.assert_allclose(first[:, -1], whole[:, -1], rtol=1e-5)
+    assert not np.allclose(first[:, 0], whole[:, 0], rtol=1e-3)
+    np.testing.assert_allclose(first[:, :-1], whole[:, :-1], rtol=0.5)
+    assert not np.allclose(first[:, 0], second[:, 0], rtol=1e-3)
+
+
+def test_noise_has_the_stated_strength_in_training_and_shifts_embeddings_alone(task_of):
+    for noise, expected in (("deviation", 0.5), ("variance", 0.5**0.5)):
+        task = task_of(train_gamma=0.5, noise=noise)
+        drawn = jax.jit(task.draw)(task.data.packed.whole("train"), jax.random.key(0))
+        assert drawn.noise.shape == (*drawn.batch.tokens.shape, 8)
+        assert float(jnp.std(drawn.noise)) == pytest.approx(expected, rel=0.03)
+    assert task_of(train_gamma=0.0).draw(task.data.packed.whole("train"), jax.random.key(0)).noise is None
+
+
+def test_the_size_of_given_embeddings_is_that_of_train_tokens(task_of):
+    data = task_of().data
+    assert data.embedding_std == 1.0, "as drawn ones start"
+    table = np.random.default_rng(0).normal(2.0, 3.0, (260, 5))
+    given = type(data)(
+        Given(data.given.config, data.given.tokenizer, {"embedding": jnp.asarray(table)}),
+        data.answers,
+        packed=data.packed,
+    )
+    train = data.packed.whole("train")
+    assert given.embedding_std == pytest.approx(table[train.tokens[train.segments > 0]].std(), rel=1e-4)
+
+
+def test_low_rank_changes_start_from_the_decoder_and_alone_move(task_of, started):
+    base, params, _ = started
+    config = dataclasses.replace(base.config, method="erm", model=dataclasses.replace(TINY, lora_rank=2))
+    task = type(base)(config, base.data)  # past the check: changes are for what is given
+    state = first_state(task)
+    state = state._replace(params=task.start(state.params, params["decoder"]))
+    rows = task.data.packed.whole("test")
+
+    @jax.jit
+    def steps(state, params):
+        before = task.losses(state.params, task.draw(rows, jax.random.key(0)), None)[0]
+        plain = base.losses(params, base.draw(rows, jax.random.key(0)), None)[0]
+        return before, plain, train_step(task, train_step(task, state, rows)[0], rows)
+
+    before, plain, (after, metrics) = steps(state, params)
+    np.testing.assert_allclose(before, plain, rtol=1e-6)
+    moved = jax.tree.map(lambda old, new: not np.array_equal(old, new), state.params, after.params)
+    assert not any(jax.tree.leaves(moved["decoder"]))
+    assert all(jax.tree.leaves(moved["changes"]))
+    moments = [leaf.shape for leaf in jax.tree.leaves(state.opt_state) if leaf.ndim > 0]
+    shapes = [leaf.shape for leaf in jax.tree.leaves(state.params["changes"])]
+    assert sorted(moments) == sorted(2 * shapes), "two moments of each that moves, and of nothing else"
+    assert np.isfinite(metrics.grad_norm)
+
+
+def test_a_rank_scales_changes_by_alpha_over_it(task_of):
+    task = task_of()
+    options = dataclasses.replace(TINY, lora_rank=4, lora_alpha=6.0)
+    model = LanguageModel(dataclasses.replace(task.config, model=options), task.data.given)
+    params = jax.eval_shape(model.init, jax.random.key(0))
+    assert params["changes"]["down"]["compress"].shape == (3, 12, 4)
+    seen = model._parts({"decoder": {}, "changes": {"down": {"compress": 1.0, "expand": 2.0}}})[1]
+    assert seen == {"down": {"compress": 1.0, "expand": 3.0}}
+
+
+def test_parts_recomputed_and_in_half_precision_are_the_same_step(task_of):
+    usual = {"train_gamma": 0.5, "descent": DescentOptions(every=2, positions=2)}
+    model = dataclasses.replace(TINY, dtype="bfloat16")
+    tasks = [task_of(**usual), task_of(**usual, accumulate=2, remat="everything"), task_of(**usual, model=model)]
+    state, rows = first_state(tasks[0]), next(tasks[0].batches(0, None))
+    found = jax.jit(lambda state, rows: [train_step(task, state, rows)[1] for task in tasks])(state, rows)
+    whole, parts, half = found
+    np.testing.assert_allclose(parts.layer_losses, whole.layer_losses, rtol=1e-5)
+    np.testing.assert_allclose(parts.grad_norm, whole.grad_norm, rtol=1e-4)
+    np.testing.assert_allclose(half.layer_losses, whole.layer_losses, rtol=2e-2)
+    assert half.layer_losses.dtype == np.float32
+    assert not np.array_equal(half.layer_losses, whole.layer_losses)

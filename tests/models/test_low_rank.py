@@ -1,0 +1,48 @@
+"""Low-rank changes of a decoder's kernels."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from unroll_jax.models import Decoder, DecoderConfig, decode, empty_cache, low_rank_changes, with_changes
+
+CONFIG = DecoderConfig(11, dim=8, num_layers=2, num_heads=4, num_key_value_heads=2, hidden_dim=12, max_positions=8)
+
+
+def test_changes_beside_kernels_are_changes_of_the_kernels_in_a_pass_and_in_decoding():
+    tokens, model = jnp.asarray([[3, 1, 4, 1, 5]]), Decoder(CONFIG)
+
+    @jax.jit
+    def three(key):
+        of_model, of_changes, of_expand = jax.random.split(key, 3)
+        params = model.init(of_model, tokens)["params"]
+        changes = low_rank_changes(of_changes, CONFIG, rank=2)
+        start = model.apply({"params": params}, tokens, changes=changes) - model.apply({"params": params}, tokens)
+        moved = {
+            part: {**own, "expand": jax.random.normal(of_expand, own["expand"].shape)} for part, own in changes.items()
+        }
+        merged = {
+            part: {**own, "kernel": own["kernel"] + jnp.matmul(moved[part]["compress"], moved[part]["expand"])}
+            if part in moved
+            else own
+            for part, own in params["layers"].items()
+        }
+        whole = model.apply({"params": {**params, "layers": merged}}, tokens)
+        own = {**params, "layers": with_changes(params["layers"], moved)}
+        decoded = decode(CONFIG, own, tokens, empty_cache(CONFIG, 1, 8), jnp.arange(5)[None])[0]
+        return start, whole, model.apply({"params": params}, tokens, changes=moved), decoded
+
+    start, whole, beside, decoded = three(jax.random.key(0))
+    assert not np.any(start)
+    np.testing.assert_allclose(beside, whole, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(decoded, whole[-1], rtol=1e-4, atol=1e-5)
+
+
+def test_every_kernel_has_changes_of_the_rank_and_a_rank_below_one_is_refused():
+    changes = jax.eval_shape(lambda key: low_rank_changes(key, CONFIG, rank=3), jax.random.key(0))
+    assert sorted(changes) == ["down", "gate", "key", "output", "query", "up", "value"]
+    assert changes["down"]["compress"].shape == (2, 12, 3)
+    assert changes["key"]["expand"].shape == (2, 3, 4)
+    with pytest.raises(ValueError, match="rank must be at least 1, got 0"):
+        low_rank_changes(jax.random.key(0), CONFIG, rank=0)

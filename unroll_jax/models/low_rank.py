@@ -1,0 +1,58 @@
+"""Low-rank changes of a decoder's kernels (LoRA)."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from unroll_jax.models.decoder_parts import DecoderConfig, layer_shapes
+
+__all__ = ["low_rank_changes", "with_changes"]
+
+
+def low_rank_changes(key: jax.Array, config: DecoderConfig, *, rank: int, dtype: Any = jnp.float32) -> Any:
+    r"""Changes :math:`A B` of every kernel :math:`W` of every layer, none at first: :math:`B = 0`.
+
+    Args:
+      key: of the uniform numbers in :math:`[-1/\sqrt{d}, 1/\sqrt{d}]` that A starts with, d the width that comes in.
+      config: of the decoder.
+      rank: columns of A and rows of B.
+      dtype: of both.
+
+    Returns:
+      For each part of a layer with a kernel ``compress``, A, (L, in, rank), and ``expand``, B, (L, rank, out).
+
+    Raises:
+      ValueError: if rank < 1.
+
+    Source: Hu et al., "LoRA: low-rank adaptation of large language models" (2022).
+
+    Example:
+      >>> import jax
+      >>> config = DecoderConfig(100, dim=8, num_layers=2, num_heads=4, num_key_value_heads=2, hidden_dim=16)
+      >>> changes = low_rank_changes(jax.random.key(0), config, rank=3)
+      >>> changes["gate"]["compress"].shape, changes["gate"]["expand"].shape
+      ((2, 8, 3), (2, 3, 16))
+    """
+    if rank < 1:
+        raise ValueError(f"rank must be at least 1, got {rank}")
+    kernels = {part: own["kernel"] for part, own in layer_shapes(config).items() if "kernel" in own}
+
+    def new(key: jax.Array, width: int, out: int) -> dict[str, jax.Array]:
+        bound, layers = 1.0 / math.sqrt(width), config.num_layers
+        compress = jax.random.uniform(key, (layers, width, rank), dtype, -bound, bound)
+        return {"compress": compress, "expand": jnp.zeros((layers, rank, out), dtype)}
+
+    keys = jax.random.split(key, len(kernels))
+    return {part: new(own, *shape) for own, (part, shape) in zip(keys, kernels.items(), strict=True)}
+
+
+def with_changes(layers: Any, changes: Any) -> Any:
+    """The layers' parameters with their changes beside the kernels, as layers, and `decode`, take them.
+
+    Args:
+      layers: those of a `Decoder`, stacked.
+      changes: of `low_rank_changes`; multiply ``expand`` by the paper's alpha / rank before.
+    """
+    return {part: {**own, **changes.get(part, {})} for part, own in layers.items()}
