@@ -124,7 +124,7 @@ def acceptance(
 
 
 def expected_tokens(rate: float, draft_length: int) -> float:
-    r"""Tokens that a verification yields, :math:`(1 - \alpha^{d + 1}) / (1 - \alpha)`, where drafts stand independently.
+    r"""Tokens a verification yields, :math:`(1 - \alpha^{d + 1}) / (1 - \alpha)`, where drafts stand independently.
 
     Args:
       rate: probability alpha that a drafted token stands, in [0, 1].
