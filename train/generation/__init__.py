@@ -50,9 +50,8 @@ def check(parsed: GenerateArguments, *, has_drafts: bool) -> None:
     if parsed.speculate is not None and has_drafts:
         raise UserError("--speculate auto chooses --exit-layer and --draft-length; give one or the other")
     if (parsed.exit_layer is None) != (parsed.draft_length is None):
-        raise UserError(
-            f"--exit-layer={parsed.exit_layer} and --draft-length={parsed.draft_length} go together; {HINT}"
-        )
+        alone, other = ("--exit-layer", "--draft-length")[:: 1 if parsed.draft_length is None else -1]
+        raise UserError(f"{alone} is given without {other}; {HINT}")
     for name in ("batch", "max_tokens", "limit", "exit_layer", "draft_length"):
         value = getattr(parsed, name)
         if value is not None and value < 1:

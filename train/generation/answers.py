@@ -164,7 +164,7 @@ def _summary(figures: Sequence[dict[str, np.ndarray]], seconds: float) -> str:
     count, tokens = sum(len(one["lengths"]) for one in figures), totals["lengths"]
     line = (
         f"{count} answers of {tokens:,} tokens in {seconds:.0f} s, {tokens / seconds:.1f} tokens a second; "
-        f"{totals['stopped']} ended before --max-tokens"
+        f"{totals['stopped']} ended with a stop"
     )
     if not totals.get("drafted"):
         return line

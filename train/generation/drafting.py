@@ -40,8 +40,8 @@ def chosen(
     except ValueError as error:
         raise UserError(f"--speculate auto: {error}; give --exit-layer and --draft-length") from error
     words = (
-        f"{best.exit_layer} of {config.num_layers} layers that draft {best.draft_length} tokens: {best.rate:.0%} as of the "
-        f"last layer, {best.tokens:.2f} tokens a verification, {best.speedup:.2f} times as fast"
+        f"{best.exit_layer} of {config.num_layers} layers that draft {best.draft_length} tokens: {best.rate:.0%} as "
+        f"those of the last layer, {best.tokens:.2f} tokens a verification, {best.speedup:.2f} times as fast"
     )
     if best.speedup <= 1.0:
         log(f"no draft pays, the best is {words}; answers are generated plainly")
