@@ -19,7 +19,7 @@ EXPERIMENTS = (
     "text-encoder",
     "text-ut",
 )
-COMMANDS = ("evaluate", "predict", "export", "report", "prepare", "launch")
+COMMANDS = ("evaluate", "predict", "generate", "export", "report", "prepare", "launch")
 FOREIGN = {"logdir", "xla_force_host_platform_device_count", "xla_cpu_enable_concurrency_optimized_scheduler"}
 
 

@@ -11,12 +11,10 @@ from ..system.storage import expanded, require_writable, writing
 from ..tasks.common import check_noise
 from .answers import Answer, Settings, answer, open_decoder
 
-HINT = "drafts take --exit-layer with --draft-length, or --speculate auto"
-
 
 def command(arguments: list[str]) -> None:
     """`python -m train generate SOURCE --prompts FILE ...`: answers on the screen, or as AlpacaEval reads them."""
-    parsed = parse(GenerateArguments, arguments, "python -m train generate", hint=HINT)
+    parsed = parse(GenerateArguments, arguments, "python -m train generate")
     check(parsed, has_drafts=given(arguments, "--exit-layer") or given(arguments, "--draft-length"))
     prompts = read_prompts(expanded(str(parsed.prompts), "--prompts"))[: parsed.limit]
     out = None if parsed.out is None else _check_file(parsed.out)
@@ -51,7 +49,7 @@ def check(parsed: GenerateArguments, *, has_drafts: bool) -> None:
         raise UserError("--speculate auto chooses --exit-layer and --draft-length; give one or the other")
     if (parsed.exit_layer is None) != (parsed.draft_length is None):
         alone, other = ("--exit-layer", "--draft-length")[:: 1 if parsed.draft_length is None else -1]
-        raise UserError(f"{alone} is given without {other}; {HINT}")
+        raise UserError(f"{alone} is given without {other}; give both, or --speculate auto")
     for name in ("batch", "max_tokens", "limit", "exit_layer", "draft_length"):
         value = getattr(parsed, name)
         if value is not None and value < 1:
