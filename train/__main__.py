@@ -26,6 +26,7 @@ usage: python -m train [--coordinator HOST:PORT --processes N --process I | --cl
   launch --processes N -- COMMAND ...   the same command in N processes on this machine, watched
   evaluate RUN                          evaluate the best checkpoint of a run folder again
   predict RUN --text TEXT [TEXT ...]    classify texts with a text run, layer by layer (--file LINES, --gamma NOISE)
+  generate SOURCE --prompts FILE        answer prompts with a language model (--out JSON, --gamma NOISE)
   export RUN [--out FOLDER]             write the best checkpoint's parameters as safetensors, with their configuration
   report RUN [RUN ...] [--out FOLDER]   compare runs: tables, figures, an HTML page, summary.json
   figures NAME [--option value ...]     draw the figures of a paper (yang2022) with the numbers beside them
@@ -112,6 +113,12 @@ def _predict(arguments: list[str]) -> None:
     command(arguments)
 
 
+def _generate(arguments: list[str]) -> None:
+    from .generation import command
+
+    command(arguments)
+
+
 def _export(arguments: list[str]) -> None:
     from .exporting import command
 
@@ -126,6 +133,7 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "launch": commands.launch,
     "evaluate": commands.evaluate_again,
     "predict": _predict,
+    "generate": _generate,
     "export": _export,
     "report": commands.report,
     "figures": commands.figures,

@@ -102,6 +102,8 @@ COMMANDS = [
     Command("predict", ("Missing",)),
     Command("predict nowhere", ("nowhere is no run folder",)),
     Command("predict nowhere --text a --file b", ("--file takes the place of --text",)),
+    Command("generate nowhere", ("Missing from python -m train generate",)),
+    Command("generate nowhere --prompts nothing", ("--prompts nothing cannot be read (No such file or directory)",)),
     Command("report", ("report needs at least one run folder",)),
     Command("search video-ut --method both", ("pass --method constrained, erm or deep_supervision",)),
     Command("search video-ut --sampler tpee", ("--sampler must be one of tpe, grid", "(did you mean tpe?)")),

@@ -21,7 +21,9 @@ def strangers(line: str, message: str) -> set[str]:
     words = line.split()
     typed = set(OPTION.findall(line.replace("=", " ")))
     commands = [
-        word for word in words if word in (*NAMED, "evaluate", "predict", "export", "report", "prepare", "launch")
+        word
+        for word in words
+        if word in (*NAMED, "evaluate", "predict", "generate", "export", "report", "prepare", "launch")
     ]
     known = {option.removeprefix("--") for option in MEMBERSHIP}
     if commands:

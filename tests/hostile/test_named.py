@@ -22,7 +22,7 @@ EXPERIMENTS = (
     "text-ut",
     "sft-tiny",
 )
-COMMANDS = ("evaluate", "predict", "export", "report", "prepare", "launch")
+COMMANDS = ("evaluate", "predict", "generate", "export", "report", "prepare", "launch")
 FOREIGN = {
     "logdir",
     "no-deps",

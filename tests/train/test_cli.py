@@ -40,7 +40,7 @@ def refused(capsys):
             ["fly"],
             [
                 "unknown command 'fly'",
-                "run, plan, search, table, launch, evaluate, predict, export, report, figures, prepare, list",
+                "run, plan, search, table, launch, evaluate, predict, generate, export, report, figures, prepare, list",
             ],
         ),
         (["run"], ["no experiment given", "demo, video-ut"]),

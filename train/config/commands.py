@@ -122,6 +122,49 @@ class PredictArguments:
 
 
 @dataclasses.dataclass(frozen=True)
+class GenerateArguments:
+    """Answer prompts with a language model. Where its first layers draft, greedy answers stay the same, and sampled
+    ones have the same distribution."""
+
+    source: tyro.conf.Positional[str]
+    """Folder of transformers (config.json, tokenizer.json, model.safetensors), or GGUF file."""
+    prompts: Path
+    """A .json list or .jsonl of objects with an instruction, and an input if need be, as Alpaca's; else a text a line.
+    UTF-8."""
+    out: Path | None = None
+    """JSON file for the answers, as AlpacaEval reads it; None prints them."""
+    name: str | None = None
+    """What the file calls the generator; None takes the name of the source, with gamma where there is noise."""
+    limit: int | None = None
+    """How many prompts, from the first; None takes all."""
+    chat: bool = True
+    """Whether prompts go through the chat template of the tokenizer; else they are texts to go on with."""
+    max_tokens: int = 256
+    """Longest answer, in tokens."""
+    batch: int = 8
+    """Prompts answered together."""
+    temperature: float = 0.0
+    """Divides the logits; 0 takes the most probable token."""
+    top_k: int | None = None
+    """Draw from as many of the most probable tokens; None draws from all."""
+    top_p: float | None = None
+    """Draw from the fewest most probable tokens that have this share; None draws from all."""
+    gamma: float = 0.0
+    """Strength of noise on the embeddings of all tokens, those of the answer included: its standard deviation over that
+    of the embedding table."""
+    seed: int = 0
+    """Of noise and sampling."""
+    exit_layer: int | None = None
+    """Number of layers that draft, for --draft-length."""
+    draft_length: int | None = None
+    """Tokens that --exit-layer drafts before the other layers verify them."""
+    speculate: Literal["auto"] | None = None
+    """auto: the exit layer and draft length that are quickest, measured on the first batch; none where none pays."""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """Of parameters and computation; None takes that of the source, of GGUF float32."""
+
+
+@dataclasses.dataclass(frozen=True)
 class ExportArguments:
     """Write the parameters of a run's best checkpoint as model.safetensors, and config.json beside it."""
 

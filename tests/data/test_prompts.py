@@ -1,0 +1,62 @@
+"""Prompts are read from a JSON list, JSONL or lines; what is wrong with a file is one line that names the place."""
+
+import json
+
+import pytest
+
+from train.config.errors import UserError
+from train.data.prompts import Prompt, read_prompts
+
+ROWS = [
+    {"instruction": "Add.", "input": "1 and 2", "output": "3"},
+    {"instruction": "Grüße", "input": "", "dataset": "koala"},
+    {"instruction": "a\nb", "input": None},
+]
+PROMPTS = [Prompt("Add.", "1 and 2"), Prompt("Grüße", dataset="koala"), Prompt("a\nb")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("p.json", json.dumps(ROWS), PROMPTS),
+        ("p.jsonl", "\ufeff" + "\r\n\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS) + "\n", PROMPTS),
+        ("p.txt", "one\n\n  two \u2028 of it\r\n", [Prompt("one"), Prompt("  two \u2028 of it")]),
+    ],
+)
+def test_prompts_are_read_in_order(name, content, expected, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(content.encode())
+    assert read_prompts(path) == expected
+
+
+def test_the_input_stands_below_the_instruction():
+    assert [prompt.text for prompt in PROMPTS] == ["Add.\n\n1 and 2", "Grüße", "a\nb"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("p.json", b'{"instruction": "a"}', ["holds an object instead of a list"]),
+        ("p.json", b"[]", ["holds no prompt"]),
+        ("p.json", b'[{"instruction": "a"}, 3]', ["entry 2 is a number instead of an object with an instruction"]),
+        ("p.json", b'[{"input": "a"}]', ["entry 1 has no instruction"]),
+        ("p.json", b'[{"instruction": " "}]', ["entry 1 has no instruction"]),
+        ("p.json", b'[{"instruction": ["a"]}]', ["entry 1 has fields that are no texts"]),
+        ("p.json", b"[" * 100_000, ["is no JSON"]),
+        ("p.jsonl", b'{"instruction": "a"}\n\n{"instruction"\n', ["line 3 is no JSON", "an object a line in .jsonl"]),
+        ("p.jsonl", b'"a"\n', ["line 1 is a text instead of an object"]),
+        ("p.txt", b"a\n\xff\n", ["is not UTF-8", "in line 2"]),
+        ("p.txt", b" \n\n", ["holds no prompt"]),
+        ("p.txt", None, ["cannot be read (No such file or directory)"]),
+    ],
+)
+def test_a_bad_file_is_told_in_one_line(name, content, words, tmp_path):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError) as refused:
+        read_prompts(path)
+    message = str(refused.value)
+    assert "\n" not in message
+    assert message.startswith(f"--prompts {path}")
+    assert all(word in message for word in words), message

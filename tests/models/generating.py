@@ -1,0 +1,38 @@
+"""A small decoder, prompts of different lengths, and answers of full passes of the reference, without a cache."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from tests.models import decoder_reference
+from tests.models.drawing import drawn, float64
+from unroll_jax.models import Decoder, DecoderConfig
+from unroll_jax.models.sampling import position_noise
+
+SMALL = DecoderConfig(
+    30, dim=8, num_layers=4, num_heads=4, num_key_value_heads=2, hidden_dim=12, max_positions=60, rotary_base=100.0
+)
+PROMPTS = [[1, 2, 3], [4, 5, 6, 7, 8, 9, 10], [5]]
+
+
+def small_params(seed=0, dtype=jnp.float32, config=SMALL):
+    model = Decoder(config, param_dtype=dtype)
+    return drawn(model, jax.ShapeDtypeStruct((1, 1), jnp.int32), scale=0.6, seed=seed)["params"]
+
+
+def named_by_layers(params, text, key=None, noise=0.0, config=SMALL):
+    """The most probable next token at layers 0..L, at each place of a text; (L + 1, n)."""
+    added = None
+    if key is not None:
+        places = jnp.arange(len(text))[None]
+        added = noise * np.asarray(position_noise(key[None], places, config.dim)[0], np.float64)
+    own = float64(params)
+    states = decoder_reference.outputs(own, text, config, perturbation=added)
+    return np.argmax(decoder_reference.logits(own, states, config), axis=-1)
+
+
+def expected_answer(params, prompt, count, key=None, noise=0.0):
+    text = list(prompt)
+    while len(text) < len(prompt) + count:
+        text.append(int(named_by_layers(params, text, key, noise)[-1, -1]))
+    return text[len(prompt) :]

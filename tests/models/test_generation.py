@@ -1,0 +1,95 @@
+"""Answers are those of full passes without a cache, whatever else is in the batch; stops, buckets, refusals."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from tests.models.generating import PROMPTS, SMALL, expected_answer, small_params
+from unroll_jax.models import NO_TOKEN, generate, generation
+from unroll_jax.models.sampling import row_keys
+
+COUNT = 6
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("noise", [0.0, 0.7])
+def test_greedy_answers_equal_those_of_full_passes(noise):
+    """Noise is on the prompts and on the model's own tokens, that of a position the same in every pass."""
+    params, keys = small_params(dtype="float64"), row_keys(jax.random.key(5), 3)
+    found = generate(SMALL, params, PROMPTS, max_tokens=COUNT, noise=noise, key=jax.random.key(5))
+    for row, prompt in enumerate(PROMPTS):
+        key = keys[row] if noise else None
+        assert found.tokens[row].tolist() == expected_answer(params, prompt, COUNT, key, noise)
+    assert found.lengths.tolist() == [COUNT] * 3
+    assert found.calls.tolist() == [COUNT - 1] * 3
+    assert not found.stopped.any()
+
+
+def test_a_random_answer_is_the_same_alone_and_in_a_batch():
+    options = {"max_tokens": COUNT, "temperature": 1.5, "top_k": 20, "top_p": 0.95, "noise": 0.3}
+    params, keys = small_params(), jax.random.split(jax.random.key(2), 3)
+    together = generate(SMALL, params, PROMPTS, key=keys, **options)
+    for row in (1, 2):
+        alone = generate(SMALL, params, PROMPTS[row : row + 1], key=keys[row : row + 1], **options)
+        np.testing.assert_array_equal(alone.tokens[0], together.tokens[row])
+    others = generate(SMALL, params, PROMPTS, key=jax.random.key(9), **options)
+    assert (others.tokens != together.tokens).any(axis=1).all()
+
+
+def test_each_row_ends_with_its_first_stop_and_no_row_waits_for_room():
+    params = small_params()
+    whole = np.asarray(generate(SMALL, params, PROMPTS, max_tokens=COUNT, stops=[29]).tokens)
+    assert not (whole == 29).any()
+    stop = int(whole[1, 2])
+    found = generate(SMALL, params, PROMPTS, max_tokens=COUNT, stops=[stop])
+    for row, answer in enumerate(whole.tolist()):
+        kept = answer[: answer.index(stop) + 1] if stop in answer else answer
+        assert found.tokens[row].tolist() == kept + [NO_TOKEN] * (COUNT - len(kept))
+        assert (int(found.lengths[row]), bool(found.stopped[row])) == (len(kept), stop in answer)
+        assert int(found.calls[row]) == len(kept) - 1
+    assert found.lengths[1] <= 3
+
+
+def test_one_program_serves_a_bucket_of_lengths_and_every_strength_of_noise(monkeypatch):
+    traced = []
+    monkeypatch.setattr(
+        generation, "decode", lambda *args, decode=generation.decode: traced.append(args[2].shape) or decode(*args)
+    )
+    params, options = small_params(), {"max_tokens": 3, "key": jax.random.key(0)}  # a length of no other test
+    for length in (3, 10, 16):
+        generate(SMALL, params, [[1] * length], noise=0.1 * length, **options)
+    assert traced == [(1, 16, 8), (1, 1, 8)]
+    generate(SMALL, params, [[1] * 17], noise=0.1, **options)
+    assert traced[2:] == [(1, 32, 8), (1, 1, 8)]
+
+
+def test_the_longest_prompt_that_has_room_is_answered():
+    found = generate(SMALL, small_params(), [[3] * 57], max_tokens=3)
+    assert found.lengths.tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"prompts": []}, "prompts must be at least one, got none"),
+        ({"prompts": [[1], []]}, "prompt 1 must have from 1 to max_positions - max_tokens=55 tokens, got shape (0,)"),
+        ({"prompts": [[1] * 56]}, "prompt 0 must have from 1 to max_positions - max_tokens=55 tokens, got shape (56,)"),
+        ({"prompts": [[1, 30]]}, "prompt 0 must hold integers from 0 to vocabulary_size - 1=29"),
+        ({"prompts": [[0.5]]}, "prompt 0 must hold integers"),
+        ({"max_tokens": 0}, "max_tokens must be in [1, max_positions=60), got 0"),
+        ({"max_tokens": 60}, "max_tokens must be in [1, max_positions=60), got 60"),
+        ({"noise": -0.1}, "noise must be finite and at least 0, got -0.1"),
+        ({"noise": 0.1}, "key must be given where temperature=0.0 or noise=0.1 is above 0, got None"),
+        ({"temperature": 1.0}, "key must be given where temperature=1.0"),
+        ({"temperature": -1.0}, "temperature must be finite and at least 0"),
+        ({"temperature": 1.0, "top_k": 31, "key": 0}, "top_k must be at most vocabulary_size=30, got 31"),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("unchecked")
+def test_a_bad_argument_is_named(change, message):
+    call = {"prompts": PROMPTS, "max_tokens": 5} | change
+    with pytest.raises(ValueError, match=re.escape(message)):
+        generate(SMALL, {}, call.pop("prompts"), **call)

@@ -1,0 +1,89 @@
+"""The distribution of the next token, and random numbers that depend on key and position alone."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from unroll_jax.models import Sampling
+from unroll_jax.models.sampling import Stream, log_probabilities, next_tokens, position_keys, position_noise, row_keys
+
+LOGITS = np.log([0.4, 0.1, 0.25, 0.2, 0.05])
+
+
+def cut(shares, kept):
+    shares = np.array([share if place in kept else 0.0 for place, share in enumerate(shares)])
+    return shares / shares.sum()
+
+
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        (Sampling(1.0), np.exp(LOGITS)),
+        (Sampling(0.5), np.exp(2 * LOGITS) / np.exp(2 * LOGITS).sum()),
+        (Sampling(1.0, top_k=2), cut(np.exp(LOGITS), {0, 2})),
+        (Sampling(1.0, top_k=9), np.exp(LOGITS)),
+        (Sampling(1.0, top_p=0.6), cut(np.exp(LOGITS), {0, 2})),
+        (Sampling(1.0, top_p=0.7), cut(np.exp(LOGITS), {0, 2, 3})),
+        (Sampling(1.0, top_p=1e-6), cut(np.exp(LOGITS), {0})),
+        (Sampling(1.0, top_p=1.0), np.exp(LOGITS)),
+        (Sampling(1.0, top_k=3, top_p=0.7), cut(np.exp(LOGITS), {0, 2})),  # shares of the three that top_k left
+        (Sampling(2.0, top_k=1), cut(np.exp(LOGITS), {0})),
+    ],
+    ids=str,
+)
+def test_probabilities_are_sharpened_and_cut(sampling, expected):
+    logits = jnp.asarray(np.stack([LOGITS, LOGITS[::-1]]), jnp.float32)
+    found = np.exp(log_probabilities(logits, sampling))
+    np.testing.assert_allclose(found, [expected, expected[::-1]], atol=1e-6)
+
+
+def test_tokens_are_drawn_with_their_probabilities():
+    rows, sampling = 4000, Sampling(1.0, top_k=4)
+    logits = jnp.broadcast_to(jnp.asarray(LOGITS, jnp.float32), (rows, 5))
+    keys = row_keys(jax.random.key(3), rows)
+    tokens = jax.jit(lambda keys: next_tokens(logits, sampling, keys, jnp.zeros(rows, int)))(keys)
+    expected = cut(np.exp(LOGITS), {0, 1, 2, 3})
+    shares = np.bincount(tokens, minlength=5) / rows
+    np.testing.assert_allclose(shares, expected, atol=4 * np.sqrt(0.25 / rows))  # four standard deviations at most
+    assert shares[4] == 0.0
+
+
+def test_random_numbers_of_a_position_are_the_same_in_any_batch_and_differ_between_uses():
+    keys, places = row_keys(jax.random.key(0), 3), jnp.array([[4, 5], [0, 4], [7, -1]])
+    whole = position_noise(keys, places, 6)
+    np.testing.assert_array_equal(position_noise(keys[1:2], jnp.array([[9, 4, 0]]), 6)[0, 1:], whole[1, ::-1])
+    assert whole.shape == (3, 2, 6)
+    assert not np.allclose(whole[0, 0], whole[1, 1])
+    numbers = [jax.random.uniform(position_keys(keys, stream, places)[0, 0]) for stream in Stream]
+    assert len(set(map(float, numbers))) == len(Stream)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperature": -1.0}, "temperature must be finite and at least 0, got -1.0"),
+        ({"temperature": float("nan")}, "temperature must be finite and at least 0, got nan"),
+        ({"temperature": 1.0, "top_k": 0}, "top_k must be at least 1, got 0; None keeps all tokens"),
+        ({"temperature": 1.0, "top_p": 0.0}, "top_p must be in (0, 1], got 0.0"),
+        ({"temperature": 1.0, "top_p": 1.5}, "top_p must be in (0, 1], got 1.5"),
+        ({"top_p": 0.9}, "top_p=0.9 needs a temperature above 0"),
+    ],
+    ids=str,
+)
+def test_a_bad_option_is_named(options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Sampling(**options)
+
+
+def test_bad_keys_are_named():
+    with pytest.raises(TypeError, match=r"key must be made with jax.random.key, got an array of uint32"):
+        row_keys(jax.random.PRNGKey(0), 2)
+    with pytest.raises(ValueError, match=r"one for each of 3 prompts, got shape \(2,\)"):
+        row_keys(jax.random.split(jax.random.key(0)), 3)
+    with pytest.raises(ValueError, match=r"keys must be given where temperature=1.0"):
+        next_tokens(jnp.zeros((1, 3)), Sampling(1.0), None, jnp.zeros(1, int))
+    with pytest.raises(ValueError, match="temperature must be above 0 for probabilities"):
+        log_probabilities(jnp.zeros((1, 3)), Sampling())

@@ -1,0 +1,144 @@
+"""`python -m train generate`: answers as AlpacaEval reads them, the same drafted; refusals of one line."""
+
+import json
+
+import pytest
+
+from tests.train.commands import refused
+from train.__main__ import main
+from train.config.errors import UserError
+from train.data.prompts import Prompt
+from train.generation import drafting
+from train.generation.answers import Settings, answer, open_decoder
+from unroll_jax.models import Costs, generate
+
+ROWS = [{"instruction": "ab"}, {"instruction": "Abc", "input": "d", "dataset": "koala"}, {"instruction": "e"}]
+
+
+@pytest.fixture
+def llama(write_folder):
+    return write_folder(config={"max_position_embeddings": 400})
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    path = tmp_path / "prompts.json"
+    path.write_text(json.dumps(ROWS))
+    return path
+
+
+def test_answers_are_written_as_alpaca_eval_reads_them_and_drafts_change_none(llama, prompts, tmp_path, capsys):
+    out = tmp_path / "new" / "answers.json"
+    words = ["generate", str(llama), "--prompts", str(prompts), "--max-tokens", "6", "--batch", "2"]
+    assert main([*words, "--out", str(out)]) == 0
+    rows = json.loads(out.read_text())
+    assert [{key: row[key] for key in row if key not in ("output", "generator")} for row in rows] == ROWS
+    assert {row["generator"] for row in rows} == {"llama"}
+    assert "3 answers of" in capsys.readouterr().out
+
+    opened = open_decoder(str(llama), log=lambda line: None)
+    for row, prompt in zip(rows, ROWS, strict=True):
+        text = f"{prompt['instruction']}\n\n{prompt['input']}" if "input" in prompt else prompt["instruction"]
+        chat = opened.tokenizer.chat([{"role": "user", "content": text}], answer=True)
+        tokens = opened.tokenizer.encode([chat])
+        found = generate(opened.config, opened.params, tokens, max_tokens=6, stops=opened.tokenizer.stops)
+        kept = found.tokens[0][: int(found.lengths[0]) - bool(found.stopped[0])]
+        assert row["output"] == opened.tokenizer.decode(kept, special=False).strip()
+
+    assert main([*words, "--exit-layer", "1", "--draft-length", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "tokens a verification" in shown
+    assert [row["output"] for row in rows] == [
+        shown.split(f"\n{number}. ")[1].split("\n\n", 2 if "input" in row else 1)[-1].split("\n\n")[0].strip()
+        for number, row in enumerate(rows, start=1)
+    ]
+
+
+def test_random_answers_do_not_depend_on_the_batch(llama):
+    opened, prompts = open_decoder(str(llama), log=lambda line: None), [Prompt("ab"), Prompt("cde"), Prompt("f")]
+    settings = Settings(max_tokens=5, temperature=1.0, gamma=0.5, seed=3, chat=False)
+    lines = []
+    whole = answer(opened, prompts, settings._replace(batch=3), log=lines.append)
+    parts = answer(opened, prompts, settings._replace(batch=2), log=lines.append)
+    assert [one.tokens for one in whole] == [one.tokens for one in parts]
+    assert [one.prompt for one in whole] == prompts
+    other = answer(opened, prompts, settings._replace(batch=3, seed=4), log=lines.append)
+    assert [one.tokens for one in whole] != [one.tokens for one in other]
+    assert len(lines) == 3
+
+
+@pytest.mark.parametrize(
+    ("costs", "pays"), [(Costs(layer=1.0, head=1e-3), True), (Costs(layer=1e-3, head=1.0, further=1.0), False)]
+)
+def test_a_draft_is_chosen_by_measuring_where_one_pays(costs, pays, llama, monkeypatch):
+    monkeypatch.setattr(drafting, "measured_costs", lambda *args, **options: costs)
+    opened, lines = open_decoder(str(llama), log=lambda line: None), []
+    monkeypatch.setattr(drafting, "choose_draft", biased(drafting.choose_draft, pays))
+    settings = Settings(max_tokens=6, batch=2, auto=True)
+    prompts = [Prompt("ab"), Prompt("cd")]
+    found = answer(opened, prompts, settings, log=lines.append)
+    plain = answer(opened, prompts, settings._replace(auto=False), log=lambda line: None)
+    assert [one.tokens for one in found] == [one.tokens for one in plain]
+    assert ("expected of 1 of 2 layers" in lines[0]) == pays
+    assert ("no draft pays" in lines[0]) != pays
+    assert ("tokens a verification" in lines[1]) == pays
+
+
+def biased(choose, pays):
+    """Random layers seldom agree: a choice that pays is made to."""
+
+    def chosen(*args, **options):
+        best = choose(*args, **options)
+        return best._replace(speedup=1.5) if pays else best
+
+    return chosen
+
+
+def test_costs_are_measured(llama):
+    opened = open_decoder(str(llama), log=lambda line: None)
+    costs = drafting.measured_costs(opened.config, opened.params, batch=2)
+    assert min(costs.layer, costs.head) > 0.0
+    assert costs.further >= 0.0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--exit-layer", "1"], "--exit-layer is given without --draft-length"),
+        (["--draft-length", "1"], "--draft-length is given without --exit-layer"),
+        (["--speculate", "auto", "--exit-layer", "1"], "give one or the other"),
+        (["--exit-layer", "2", "--draft-length", "1"], "--exit-layer must be from 1 to num_layers - 1=1, got 2"),
+        (["--max-tokens", "0"], "--max-tokens must be at least 1, got 0"),
+        (["--max-tokens", "400"], "--max-tokens must be in [1, max_positions=400), got 400"),
+        (
+            ["--max-tokens", "390"],
+            "tokens, and the decoder has places for 1 to 10 before an answer of --max-tokens 390",
+        ),
+        (["--batch", "0"], "--batch must be at least 1, got 0"),
+        (["--gamma", "-1"], "--gamma must be finite and at least 0, got -1.0"),
+        (["--temperature", "-1"], "--temperature must be finite and at least 0, got -1.0"),
+        (["--top-p", "0.5"], "--top-p=0.5 needs a temperature above 0"),
+        (["--temperature", "1", "--top-p", "1.5"], "--top-p must be in (0, 1], got 1.5"),
+        (["--temperature", "1", "--top-k", "999"], "--top-k must be at most vocabulary_size=270, got 999"),
+        (["--out", "."], "--out . is a folder; name a file"),
+        (["--gama", "1"], "Unrecognized options: --gama"),
+    ],
+)
+def test_a_bad_option_is_refused_in_one_line(words, message, llama, prompts, capsys):
+    assert message in refused(capsys, "generate", str(llama), "--prompts", str(prompts), *words)
+
+
+def test_a_source_that_is_none_is_refused(prompts, tmp_path, capsys):
+    line = refused(capsys, "generate", str(tmp_path / "none"), "--prompts", str(prompts))
+    assert "is neither a folder nor a GGUF file" in line
+
+
+def test_a_model_without_a_template_answers_texts_as_they_are(llama, prompts, capsys):
+    (llama / "tokenizer_config.json").write_text("{}")
+    assert "has no chat template" in refused(capsys, "generate", str(llama), "--prompts", str(prompts))
+    words = ["generate", str(llama), "--prompts", str(prompts), "--no-chat", "--max-tokens", "2", "--limit", "1"]
+    assert main(words) == 0
+    assert "1 answers of" in capsys.readouterr().out
+    opened = open_decoder(str(llama), log=lambda line: None)
+    with pytest.raises(UserError, match="prompt 1 has 0 tokens"):
+        answer(opened, [Prompt("")], Settings(chat=False))

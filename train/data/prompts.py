@@ -1,0 +1,93 @@
+"""Prompts for a language model, out of a file: a JSON list or JSONL as Alpaca's, or a text a line."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..config.errors import UserError
+from .rows import decoded
+
+LARGEST = 1 << 28  # bytes of a file of prompts; more is taken for a file without end
+WANTED = "an instruction, and an input if need be, both texts"
+
+
+class Prompt(NamedTuple):
+    """What a language model is asked."""
+
+    instruction: str
+    input: str = ""
+    dataset: str = ""  # of AlpacaEval's prompts, which its figures are split by
+
+    @property
+    def text(self) -> str:
+        """The instruction, and its input below."""
+        return f"{self.instruction}\n\n{self.input}" if self.input else self.instruction
+
+
+def read_prompts(path: Path, *, option: str = "--prompts") -> list[Prompt]:
+    """Reads prompts, in the order of the file.
+
+    Args:
+      path: a .json list or .jsonl of objects with ``instruction``, and ``input`` where there is one; any other file is
+        a text a line.
+      option: what errors call the file.
+
+    Raises:
+      UserError: if the file cannot be read, is no such file, or holds no prompt or an empty one.
+    """
+    where = f"{option} {path}"
+    text = _content(path, where)
+    if path.suffix == ".json":
+        values = _parsed(text, where)
+        if not isinstance(values, list):
+            raise UserError(f"{where} holds {_kind(values)} instead of a list; give a list of objects with {WANTED}")
+        prompts = [_prompt(value, f"{where} entry {number}") for number, value in enumerate(values, start=1)]
+    elif path.suffix == ".jsonl":
+        prompts = [_prompt(_parsed(line, place), place) for line, place in _lines(text, where)]
+    else:
+        prompts = [Prompt(line) for line, _ in _lines(text, where)]
+    if not prompts:
+        raise UserError(f"{where} holds no prompt; give a file with one or more")
+    return prompts
+
+
+def _content(path: Path, where: str) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(LARGEST + 1)
+    except OSError as error:
+        raise UserError(f"{where} cannot be read ({error.strerror}); give a file of prompts") from error
+    if len(content) > LARGEST:
+        raise UserError(f"{where} holds more than {LARGEST >> 20} MiB; give the prompts in several files")
+    return decoded(content, where=where)
+
+
+def _lines(text: str, where: str) -> Iterator[tuple[str, str]]:
+    """Lines that hold something, and what to call them."""
+    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
+        if line.strip():
+            yield line, f"{where} line {number}"
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise UserError(f"{where} is no JSON ({error}); give a list in .json, or an object a line in .jsonl") from error
+
+
+def _prompt(value: Any, where: str) -> Prompt:
+    if not isinstance(value, dict):
+        raise UserError(f"{where} is {_kind(value)} instead of an object with {WANTED}")
+    instruction, rest, dataset = (value.get(name) or "" for name in ("instruction", "input", "dataset"))
+    if not all(isinstance(field, str) for field in (instruction, rest, dataset)):
+        raise UserError(f"{where} has fields that are no texts; give {WANTED}")
+    if not instruction.strip():
+        raise UserError(f"{where} has no instruction; give {WANTED}")
+    return Prompt(instruction, rest, dataset)
+
+
+def _kind(value: Any) -> str:
+    kinds = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
+    return kinds.get(type(value), "a number")

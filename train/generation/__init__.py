@@ -1,0 +1,73 @@
+"""`python -m train generate`: answers of a language model to prompts, plain or drafted by its first layers."""
+
+from pathlib import Path
+
+from ..config.commands import GenerateArguments
+from ..config.errors import UserError
+from ..data.prompts import read_prompts
+from ..parsing import given, parse
+from ..system.run_files import write_json
+from ..system.storage import expanded, require_writable, writing
+from ..tasks.common import check_noise
+from .answers import Answer, Settings, answer, open_decoder
+
+
+def command(arguments: list[str]) -> None:
+    """`python -m train generate SOURCE --prompts FILE ...`: answers on the screen, or as AlpacaEval reads them."""
+    parsed = parse(GenerateArguments, arguments, "python -m train generate")
+    check(parsed, has_drafts=given(arguments, "--exit-layer") or given(arguments, "--draft-length"))
+    prompts = read_prompts(expanded(str(parsed.prompts), "--prompts"))[: parsed.limit]
+    out = None if parsed.out is None else _check_file(parsed.out)
+    opened = open_decoder(parsed.source, dtype=parsed.dtype)
+    settings = Settings(
+        chat=parsed.chat,
+        max_tokens=parsed.max_tokens,
+        batch=parsed.batch,
+        temperature=parsed.temperature,
+        top_k=parsed.top_k,
+        top_p=parsed.top_p,
+        gamma=parsed.gamma,
+        seed=parsed.seed,
+        exit_layer=parsed.exit_layer,
+        draft_length=parsed.draft_length,
+        auto=parsed.speculate == "auto",
+    )
+    answers = answer(opened, prompts, settings)
+    if out is None:
+        for number, one in enumerate(answers, start=1):
+            print(f"\n{number}. {one.prompt.text}\n\n{one.text}")
+        return
+    name = parsed.name or opened.name + (f"-gamma{parsed.gamma:g}" if parsed.gamma > 0.0 else "")
+    with writing(f"--out {out}", "pass another file"):
+        write_json(out, [alpaca_row(one, name) for one in answers])
+    print(f"{out}: {len(answers)} answers of {name}")
+
+
+def check(parsed: GenerateArguments, *, has_drafts: bool) -> None:
+    """Refuses options that contradict each other or are out of range, before anything is read."""
+    if parsed.speculate is not None and has_drafts:
+        raise UserError("--speculate auto chooses --exit-layer and --draft-length; give one or the other")
+    if (parsed.exit_layer is None) != (parsed.draft_length is None):
+        alone, other = ("--exit-layer", "--draft-length")[:: 1 if parsed.draft_length is None else -1]
+        raise UserError(f"{alone} is given without {other}; give both, or --speculate auto")
+    for name in ("batch", "max_tokens", "limit", "exit_layer", "draft_length"):
+        value = getattr(parsed, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
+    check_noise(parsed.gamma, parsed.seed)
+
+
+def alpaca_row(answer: Answer, generator: str) -> dict[str, str]:
+    """An answer as AlpacaEval reads it; the prompt's fields are those of its file."""
+    prompt = answer.prompt
+    row = {"instruction": prompt.instruction, "output": answer.text, "generator": generator}
+    extra = {"input": prompt.input, "dataset": prompt.dataset}
+    return row | {name: value for name, value in extra.items() if value}
+
+
+def _check_file(out: Path) -> Path:
+    path = expanded(str(out), "--out")
+    if path.is_dir():
+        raise UserError(f"--out {out} is a folder; name a file, as in {path / 'answers.json'}")
+    require_writable(path.parent, f"--out {out}", "pass another file")
+    return path

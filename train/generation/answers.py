@@ -1,0 +1,172 @@
+"""Answers of a language model to prompts, in batches of like lengths."""
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from unroll_jax.models import DecoderConfig, Generated, Sampling, Speculated, generate, speculate
+from unroll_jax.models.generation import requested
+from unroll_jax.models.speculative import check_draft
+
+from ..config.errors import UserError
+from ..data.decoder_tokenizer import ChatTokenizer
+from ..data.decoders import load_decoder
+from ..data.prompts import Prompt
+from .drafting import chosen
+
+Log = Callable[[str], None]
+
+
+class Opened(NamedTuple):
+    """A language model, and what its answers need.
+
+    Attributes:
+      config: of the decoder.
+      params: of `unroll_jax.models.Decoder`, without the outer key.
+      tokenizer: with the chat template.
+      embedding_std: standard deviation that gamma is a multiple of.
+      name: what its answers are said to be of.
+    """
+
+    config: DecoderConfig
+    params: Any
+    tokenizer: ChatTokenizer
+    embedding_std: float
+    name: str
+
+
+class Settings(NamedTuple):
+    """How prompts are answered, as `config.commands.GenerateArguments` says; ``auto`` chooses how to draft."""
+
+    chat: bool = True
+    max_tokens: int = 256
+    batch: int = 8
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    gamma: float = 0.0
+    seed: int = 0
+    exit_layer: int | None = None
+    draft_length: int | None = None
+    auto: bool = False
+
+
+class Answer(NamedTuple):
+    """A prompt, and the text and tokens that a model answered with."""
+
+    prompt: Prompt
+    text: str
+    tokens: list[int]
+
+
+def open_decoder(source: str, *, dtype: Any = None, log: Log = print) -> Opened:
+    """Opens a language model: a folder of `transformers`, or a GGUF file.
+
+    Args:
+      source: the folder or file.
+      dtype: of the parameters; None takes that of the source.
+      log: takes the line that says what was read.
+
+    Raises:
+      UserError: if the source is neither or is damaged.
+    """
+    decoder = load_decoder(source, dtype=dtype, option="SOURCE", log=log)
+    deviation = float(jnp.std(decoder.params["embedding"].astype(jnp.float32)))
+    path = Path(source)
+    name = path.stem if path.suffix == ".gguf" else path.resolve().name
+    return Opened(decoder.config, decoder.params, decoder.tokenizer, deviation, name)
+
+
+def answer(opened: Opened, prompts: Sequence[Prompt], settings: Settings, *, log: Log = print) -> list[Answer]:
+    """Answers prompts, in their order; what is random in an answer depends on the seed and the prompt's place alone.
+
+    Raises:
+      UserError: naming the option, or the prompt that is too long.
+    """
+    _check(opened, settings)
+    tokens = _encoded(opened, prompts, settings)
+    batches = _batches(tokens, settings.batch)
+    root = jax.random.key(settings.seed)
+    keys = jax.vmap(lambda place: jax.random.fold_in(root, place))(np.arange(len(tokens)))
+    drawn = {name: getattr(settings, name) for name in ("temperature", "top_k", "top_p")}
+    options: dict[str, Any] = {
+        "max_tokens": settings.max_tokens,
+        "stops": opened.tokenizer.stops,
+        "noise": settings.gamma * opened.embedding_std,
+    }
+    draft = {name: getattr(settings, name) for name in ("exit_layer", "draft_length")}
+    if settings.auto:
+        first = batches[0]
+        draft = chosen(
+            opened.config, opened.params, [tokens[place] for place in first], options | {"key": keys[first]}, log
+        )
+    run = generate if draft["exit_layer"] is None else functools.partial(speculate, **draft)
+    answers, figures, began = {}, [], time.monotonic()
+    for places in batches:
+        texts = [tokens[place] for place in places]
+        found = jax.device_get(run(opened.config, opened.params, texts, **options, **drawn, key=keys[places]))
+        rows = {int(place): row for row, place in enumerate(places)}  # a prompt that fills up is answered once
+        answers |= {place: _answer(opened, prompts[place], found, row) for place, row in rows.items()}
+        figures.append({name: getattr(found, name)[list(rows.values())] for name in found._fields})
+    log(_summary(figures, time.monotonic() - began))
+    return [answers[place] for place in range(len(tokens))]
+
+
+def _check(opened: Opened, settings: Settings) -> None:
+    """Has the library check its arguments, which are options here, before anything is computed."""
+    try:
+        sampling = Sampling(settings.temperature, settings.top_k, settings.top_p)
+        requested(opened.config, [[0]], settings.max_tokens, sampling=sampling, key=jax.random.key(settings.seed))
+        if settings.exit_layer is not None or settings.auto:
+            check_draft(opened.config, settings.exit_layer or 1, settings.draft_length or 1)
+    except ValueError as error:
+        name, _, rest = str(error).partition(" ")
+        raise UserError(f"--{name.replace('_', '-')} {rest}") from error
+
+
+def _encoded(opened: Opened, prompts: Sequence[Prompt], settings: Settings) -> list[np.ndarray]:
+    texts = [prompt.text for prompt in prompts]
+    if settings.chat:
+        texts = [opened.tokenizer.chat([{"role": "user", "content": text}], answer=True) for text in texts]
+    tokens = opened.tokenizer.encode(texts, special=not settings.chat)
+    room = opened.config.max_positions - settings.max_tokens
+    for number, text in enumerate(tokens, start=1):
+        if not 1 <= len(text) <= room:
+            raise UserError(
+                f"prompt {number} has {len(text)} tokens, and the decoder has places for 1 to {room} before an answer "
+                f"of --max-tokens {settings.max_tokens}; shorten or leave out the prompt, or shorten the answers"
+            )
+    return tokens
+
+
+def _batches(tokens: Sequence[np.ndarray], size: int) -> list[np.ndarray]:
+    """Places of prompts of like lengths, which are padded least; the last fill up their batch."""
+    size = min(size, len(tokens))
+    places = np.argsort([len(text) for text in tokens], kind="stable")
+    filled = np.concatenate([places, np.repeat(places[-1:], -len(places) % size)])
+    return list(filled.reshape(-1, size))
+
+
+def _answer(opened: Opened, prompt: Prompt, found: Generated | Speculated, row: int) -> Answer:
+    tokens = np.asarray(found.tokens[row][: found.lengths[row]]).tolist()
+    words = tokens[:-1] if found.stopped[row] else tokens
+    return Answer(prompt, opened.tokenizer.decode(words, special=False).strip(), tokens)
+
+
+def _summary(figures: Sequence[dict[str, np.ndarray]], seconds: float) -> str:
+    totals = {name: sum(int(one[name].sum()) for one in figures) for name in figures[0]}
+    count, tokens = sum(len(one["lengths"]) for one in figures), totals["lengths"]
+    line = (
+        f"{count} answers of {tokens:,} tokens in {seconds:.0f} s, {tokens / seconds:.1f} tokens a second; "
+        f"{totals['stopped']} ended with a stop"
+    )
+    if not totals.get("drafted"):
+        return line
+    stood, call = totals["accepted"] / totals["drafted"], (tokens - count) / totals["calls"]
+    return f"{line}; {stood:.0%} of drafted tokens stood, {call:.2f} tokens a verification"

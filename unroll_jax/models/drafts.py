@@ -1,0 +1,237 @@
+"""Which layer to draft with, and how many tokens: acceptance by layer, measured, and what it is expected to save."""
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from unroll_jax.arguments import typed
+from unroll_jax.models.decoder import Decoder, decoder_logits
+from unroll_jax.models.decoder_parts import DecoderConfig, layer_shapes
+from unroll_jax.models.generation import generate, padded
+from unroll_jax.models.sampling import position_noise, row_keys
+from unroll_jax.models.speculative import check_draft
+
+__all__ = [
+    "Acceptance",
+    "Costs",
+    "DraftChoice",
+    "acceptance",
+    "choose_draft",
+    "expected_speedup",
+    "expected_tokens",
+    "tokens_a_call",
+    "weight_costs",
+]
+
+Texts = Sequence[Sequence[int] | np.ndarray]
+
+
+class Acceptance(NamedTuple):
+    """How often layers 0..L name the token that the last layer names.
+
+    Attributes:
+      rates: shares of the positions that count.
+      matches: whether they do, of each text at each position.
+      counted: which positions count.
+    """
+
+    rates: Float[np.ndarray, "layers_and_one"]
+    matches: Bool[np.ndarray, "layers_and_one batch n"]
+    counted: Bool[np.ndarray, "batch n"]
+
+
+class Costs(NamedTuple):
+    """What calls cost, in seconds or any other unit.
+
+    Attributes:
+      layer: one layer on one token of each row.
+      head: norm and head on one token of each row.
+      further: what each further token in the same call adds, as a share of the first: 0 where reading the weights is
+        all that counts, 1 where computing is.
+    """
+
+    layer: float
+    head: float
+    further: float = 0.0
+
+
+class DraftChoice(NamedTuple):
+    """How to draft.
+
+    Attributes:
+      exit_layer: number of layers that draft.
+      draft_length: tokens before each verification.
+      rate: share of positions at which the exit layer names the token that the last layer names.
+      tokens: of an answer that a verification yielded.
+      speedup: expected, over plain generation; below 1 drafts do not pay.
+    """
+
+    exit_layer: int
+    draft_length: int
+    rate: float
+    tokens: float
+    speedup: float
+
+
+@typed
+def acceptance(
+    config: DecoderConfig,
+    params: Any,
+    texts: Texts,
+    *,
+    starts: Sequence[int] | None = None,
+    noise: float = 0.0,
+    key: jax.Array | None = None,
+    dtype: Any = None,
+) -> Acceptance:
+    """Compares the most probable next token of every layer with that of the last, in one pass over texts.
+
+    On texts that `generate` wrote with the same noise and key, it is what `speculate` meets there.
+
+    Args:
+      config: of the decoder.
+      params: of a `Decoder`, without the outer key ``params``.
+      texts: tokens of each.
+      starts: of each text, the first position that counts; None counts all.
+      noise: standard deviation of noise on the embeddings, see `generate`.
+      key: where noise is above 0; or one for each text.
+      dtype: that layers compute in; None is that of the embedding table.
+
+    Raises:
+      ValueError: if texts are empty or too long, no position counts, or noise lacks a key.
+    """
+    tokens, lengths = padded(texts, config.vocabulary_size, config.max_positions, f"{config.max_positions}")
+    firsts = np.zeros_like(lengths) if starts is None else np.asarray(starts)
+    if firsts.shape != lengths.shape:
+        raise ValueError(f"starts must be one for each of {len(lengths)} texts, got {len(firsts)}")
+    places = np.arange(tokens.shape[1])
+    counted = (places >= firsts[:, None]) & (places < lengths[:, None])
+    if not counted.any():
+        raise ValueError("starts must leave positions that count, got none; take longer texts")
+    if not 0.0 <= noise < math.inf or (noise > 0.0 and key is None):
+        raise ValueError(f"noise must be finite and at least 0, and have a key where it is above, got {noise}")
+    keys = None if key is None or noise == 0.0 else row_keys(key, len(lengths))
+    dtype = jnp.dtype(params["embedding"].dtype if dtype is None else dtype)
+    named = _named(config, params, jnp.asarray(tokens), keys, jnp.float32(noise), dtype=dtype)
+    matches = np.asarray(named == named[-1])
+    return Acceptance(matches[:, counted].mean(axis=1), matches, counted)
+
+
+def expected_tokens(rate: float, draft_length: int) -> float:
+    r"""Tokens a verification yields, :math:`(1 - \alpha^{d + 1}) / (1 - \alpha)`, where drafts stand independently.
+
+    Args:
+      rate: probability alpha that a drafted token stands, in [0, 1].
+      draft_length: d, at least 1.
+
+    Source: Leviathan, Kalman, Matias (2023), equation 1.
+    """
+    return sum(rate**place for place in range(draft_length + 1))
+
+
+def tokens_a_call(measured: Acceptance, exit_layer: int, draft_length: int) -> float:
+    """Tokens of the texts that a verification would have yielded on them: greedy drafts played through, no model run.
+
+    Unlike `expected_tokens` it counts tokens that are easy or hard in runs as such.
+    """
+    tokens = calls = 0
+    for matches, counted in zip(measured.matches[exit_layer], measured.counted, strict=True):
+        row = matches[counted]
+        place = 0
+        while place < len(row):
+            wrong = np.flatnonzero(~row[place : place + draft_length])
+            place += (int(wrong[0]) if len(wrong) else draft_length) + 1
+            calls += 1
+        tokens += len(row)
+    return tokens / calls
+
+
+def weight_costs(config: DecoderConfig) -> Costs:
+    """Costs where reading the weights is all that counts, in weights: about so on a GPU with a few rows."""
+    layer = sum(math.prod(shape) for part in layer_shapes(config).values() for shape in part.values())
+    return Costs(layer, config.vocabulary_size * config.dim)
+
+
+def expected_speedup(
+    config: DecoderConfig, exit_layer: int, draft_length: int, tokens: float, costs: Costs | None = None
+) -> float:
+    """Time of plain generation over that of drafts, by the costs of their calls.
+
+    Args:
+      config: of the decoder.
+      exit_layer: number of layers that draft.
+      draft_length: tokens before each verification.
+      tokens: that a verification yields, of `tokens_a_call` or `expected_tokens`.
+      costs: measured ones; None takes `weight_costs`.
+    """
+    check_draft(config, exit_layer, draft_length)
+    layer, head, further = weight_costs(config) if costs is None else costs
+    plain = config.num_layers * layer + head
+    draft = (draft_length + 1) * exit_layer * layer + draft_length * head
+    verification = (1.0 + draft_length * further) * ((config.num_layers - exit_layer) * layer + head)
+    return tokens * plain / (draft + verification)
+
+
+@typed
+def choose_draft(
+    config: DecoderConfig,
+    params: Any,
+    prompts: Texts,
+    *,
+    max_tokens: int = 64,
+    draft_lengths: Sequence[int] = (1, 2, 3, 4, 6, 8),
+    costs: Costs | None = None,
+    **options: Any,
+) -> DraftChoice:
+    """The exit layer and draft length with the largest expected speed-up on greedy answers to a few prompts.
+
+    Args:
+      config: of the decoder, which has two layers or more.
+      params: of a `Decoder`, without the outer key ``params``.
+      prompts: tokens of each.
+      max_tokens: longest answer.
+      draft_lengths: to choose from.
+      costs: see `expected_speedup`.
+      **options: ``stops``, ``noise``, ``key`` and ``dtype`` of `generate`.
+
+    Raises:
+      ValueError: if the decoder has one layer, no answer has two tokens, or `generate` refuses its arguments.
+    """
+    check_draft(config, 1, 1)
+    answers = generate(config, params, prompts, max_tokens=max_tokens, **options)
+    lengths = np.asarray(answers.lengths)
+    texts = [
+        np.concatenate([prompt, answer[: length - 1]])  # behind the last token there is nothing to draft
+        for prompt, answer, length in zip(prompts, np.asarray(answers.tokens), lengths, strict=True)
+    ]
+    if lengths.max() < 2:
+        raise ValueError(f"prompts must have answers of two tokens or more to measure on, got max_tokens={max_tokens}")
+    starts = [len(prompt) for prompt in prompts]
+    given = {name: options[name] for name in ("noise", "key", "dtype") if name in options}
+    measured = acceptance(config, params, texts, starts=starts, **given)
+
+    def choice(exit_layer: int, draft_length: int) -> DraftChoice:
+        tokens = tokens_a_call(measured, exit_layer, draft_length)
+        speedup = expected_speedup(config, exit_layer, draft_length, tokens, costs)
+        return DraftChoice(exit_layer, draft_length, float(measured.rates[exit_layer]), tokens, speedup)
+
+    choices = (choice(layer, length) for layer in range(1, config.num_layers) for length in draft_lengths)
+    return max(choices, key=lambda one: one.speedup)
+
+
+@functools.partial(jax.jit, static_argnames=("config", "dtype"))
+def _named(config: DecoderConfig, params: Any, tokens: Array, keys: Array | None, noise: Array, *, dtype: Any) -> Array:
+    """The most probable next token at every layer, (L + 1, batch, n); logits are of one row at a time."""
+    places = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    added = None if keys is None else noise * position_noise(keys, places, config.dim)
+
+    def record(y: Array) -> Array:
+        return jax.lax.map(lambda row: jnp.argmax(decoder_logits(config, params, row.astype(dtype)), axis=-1), y)
+
+    return Decoder(config, dtype=dtype).apply({"params": params}, tokens, perturbation=added, record=record)  # pyright: ignore

@@ -1,0 +1,142 @@
+"""The next token from logits, and the random numbers of a text, which depend on its key and the position alone."""
+
+import dataclasses
+import enum
+import math
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+__all__ = ["Sampling", "Stream", "log_probabilities", "next_tokens", "position_keys", "position_noise", "row_keys"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """The distribution that the next token is drawn from: that of the model, sharpened and cut.
+
+    Attributes:
+      temperature: divides the logits; 0 takes the most probable token.
+      top_k: keeps as many of the most probable tokens, and those as probable as the last of them; None keeps all.
+      top_p: keeps the fewest most probable tokens whose share is at least this, after ``top_k``; None keeps all.
+
+    Raises:
+      ValueError: naming the argument, its value and what is allowed.
+
+    Source: Holtzman et al., "The curious case of neural text degeneration" (2020), section 3.1, for ``top_p``.
+    """
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.temperature < math.inf:
+            raise ValueError(f"temperature must be finite and at least 0, got {self.temperature}")
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top_k must be at least 1, got {self.top_k}; None keeps all tokens")
+        if self.top_p is not None and not 0.0 < self.top_p <= 1.0:
+            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}; None keeps all tokens")
+        for name in ("top_k", "top_p"):
+            if self.greedy and getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name}={getattr(self, name)} needs a temperature above 0, which takes more than the most "
+                    "probable token"
+                )
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most probable token is taken."""
+        return self.temperature == 0.0
+
+
+class Stream(enum.IntEnum):
+    """Uses of random numbers, none of which shares them with another."""
+
+    NOISE = 0
+    TOKEN = 1
+    DRAFT = 2
+    VERDICT = 3
+
+
+def row_keys(key: jax.Array, batch: int) -> jax.Array:
+    """One key for each row of a batch.
+
+    Args:
+      key: of `jax.random.key`, folded with the number of each row; or already one for each row, (batch,).
+      batch: number of rows.
+
+    Raises:
+      TypeError: if ``key`` is no typed key.
+      ValueError: if there are neither one nor ``batch`` keys.
+    """
+    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        raise TypeError(f"key must be made with jax.random.key, got an array of {key.dtype}")
+    if key.shape == (batch,):
+        return key
+    if key.shape != ():
+        raise ValueError(f"key must be one key, or one for each of {batch} prompts, got shape {key.shape}")
+    return jax.vmap(lambda row: jax.random.fold_in(key, row))(jnp.arange(batch))
+
+
+def position_keys(keys: jax.Array, stream: Stream, positions: Int[Array, "batch n"]) -> jax.Array:
+    """Keys of positions in each row's text for one use, (batch, n)."""
+
+    def row(key: jax.Array, places: Array) -> jax.Array:
+        own = jax.random.fold_in(key, stream)
+        return jax.vmap(lambda place: jax.random.fold_in(own, place))(places)
+
+    return jax.vmap(row)(keys, positions)
+
+
+def position_noise(keys: jax.Array, positions: Int[Array, "batch n"], dim: int) -> Float[Array, "batch n {dim}"]:
+    """Standard normal numbers for each position of each row's text, the same whenever they are drawn."""
+    draw = lambda key: jax.random.normal(key, (dim,), jnp.float32)  # noqa: E731
+    return jax.vmap(jax.vmap(draw))(position_keys(keys, Stream.NOISE, positions))
+
+
+def log_probabilities(
+    logits: Float[Array, "*batch vocabulary"], sampling: Sampling
+) -> Float[Array, "*batch vocabulary"]:
+    """Logarithms of the probabilities that tokens are drawn with; of tokens that were cut, -inf.
+
+    Raises:
+      ValueError: if the sampling is greedy, which draws nothing.
+    """
+    if sampling.greedy:
+        raise ValueError("temperature must be above 0 for probabilities, got 0.0")
+    logits = logits / sampling.temperature
+    if sampling.top_k is not None and sampling.top_k < logits.shape[-1]:
+        least = jax.lax.top_k(logits, sampling.top_k)[0][..., -1:]
+        logits = jnp.where(logits < least, -jnp.inf, logits)
+    if sampling.top_p is not None and sampling.top_p < 1.0:
+        ordered = jnp.sort(logits, axis=-1, descending=True)
+        shares = jax.nn.softmax(ordered)
+        before = jnp.cumsum(shares, axis=-1) - shares  # the first has nothing before it, so one is always kept
+        least = jnp.min(jnp.where(before < sampling.top_p, ordered, jnp.inf), axis=-1, keepdims=True)
+        logits = jnp.where(logits < least, -jnp.inf, logits)
+    return jax.nn.log_softmax(logits)
+
+
+def next_tokens(
+    logits: Float[Array, "batch vocabulary"],
+    sampling: Sampling,
+    keys: jax.Array | None,
+    positions: Int[Array, "batch"],
+    stream: Stream = Stream.TOKEN,
+) -> Int[Array, "batch"]:
+    """Tokens for one position of each row, from the logits that were read out before it.
+
+    Args:
+      logits: of each row.
+      sampling: how tokens are drawn.
+      keys: of each row, see `row_keys`; None only where the sampling is greedy.
+      positions: that the tokens will have.
+      stream: which random numbers they are drawn with.
+    """
+    if sampling.greedy:
+        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+    if keys is None:
+        raise ValueError(f"keys must be given where temperature={sampling.temperature} is above 0")
+    drawn = position_keys(keys, stream, positions[:, None])[:, 0]
+    return jax.vmap(jax.random.categorical)(drawn, log_probabilities(logits, sampling)).astype(jnp.int32)
