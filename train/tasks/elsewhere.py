@@ -61,4 +61,4 @@ def on_other_video(task: Task, source: VideoSource, root: str | None, log: Log) 
     config = dataclasses.replace(task.config, data=dataclasses.replace(task.config.data, source=source, root=root))
     name = Path(root).resolve() if root else Path(source)
     place = f"evaluation_on_{name.stem}_{zlib.crc32(str(name).encode()):08x}.json"
-    return VideoTask(config, Elsewhere(task.data, load(config.data, log=log)), task.given), place
+    return VideoTask(config, Elsewhere(task.data, load(config.data, log=log)), task.vit_weights), place

@@ -77,7 +77,7 @@ class VideoTask(DataTask[VideoRunConfig]):
 
     def __init__(self, config: VideoRunConfig, data: Any, given: PretrainedViT | None = None):
         super().__init__(config, data)
-        self.given, self._dtype = given, jnp.promote_types(config.model.dtype, jnp.float32)
+        self.vit_weights, self._dtype = given, jnp.promote_types(config.model.dtype, jnp.float32)
         self._variance = config.train_gamma * data.pixel_std
         side, patch = getattr(data, "frame_side", FRAME_SIZE), math.isqrt(data.token_dim)
         sizes = Patches(data.num_tokens, (side // patch) ** 2, data.token_dim)
@@ -102,7 +102,7 @@ class VideoTask(DataTask[VideoRunConfig]):
 
     def again(self, config: VideoRunConfig) -> Self:
         """The same by another configuration, on the same data and from the same weights."""
-        return type(self)(config, self.data, self.given)
+        return type(self)(config, self.data, self.vit_weights)
 
     def init(self, key: jax.Array) -> Params:
         """Parameters of the model."""
@@ -209,7 +209,7 @@ class VideoTask(DataTask[VideoRunConfig]):
 
     def facts(self) -> Row:
         """Sizes of tokens, the spread of clean pixels, which noise is in units of, and what a given ViT is like."""
-        data, given = self.data, given_facts(self.given)
+        data, given = self.data, given_facts(self.vit_weights)
         sizes = {"pixel_std": data.pixel_std, "num_tokens": data.num_tokens, "token_dim": data.token_dim}
         return sizes if given is None else sizes | {"pretrained": given}
 
