@@ -18,7 +18,7 @@ from unroll_jax.models import Decoder, DecoderConfig
 from ..config.errors import UserError
 from ..system.run_files import write_json
 from .decoder_files import DTYPES, ONE_FILE, TensorFiles, bytes_of
-from .pretrained import INDEX
+from .pretrained_files import INDEX
 
 Place = Callable[[Any], Any]  # from parameters as shapes to the sharding of each
 
