@@ -33,7 +33,9 @@ VIDEO: dict[str, Experiment] = {
         "not yet run to its end",
     ),
     "ucsd-dust": _denoising(
-        VideoDustConfig(data=UCSD), "DUST on UCSD Ped2; needs --data.root", "see the table of docs/video.md"
+        VideoDustConfig(data=UCSD),
+        "DUST on UCSD Ped2; needs --data.root",
+        "RMSE at gamma 0.15: 9.3, plain and constrained (600 steps, seed 0; docs/video.md); 3 minutes",
     ),
     "video-vit": _denoising(
         VideoViTConfig(),
@@ -43,6 +45,6 @@ VIDEO: dict[str, Experiment] = {
     "ucsd-vit": _denoising(
         VideoViTConfig(data=UCSD),
         "a small vision transformer on the frames of UCSD Ped2; needs --data.root",
-        "see the table of docs/video.md",
+        "RMSE at gamma 0.15: 8.7 plain, 8.5 constrained (600 steps, seed 0; docs/video.md); a minute",
     ),
 }
