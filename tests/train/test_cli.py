@@ -74,7 +74,7 @@ def refused(capsys):
         (["prepare", "shapes", "--validation-share", "0.2"], ["--validation-share 0.2 has no effect without a source"]),
         (
             ["prepare", "photos", "--validation-share", "0.2"],
-            ["of images with a class each, or of texts"],
+            ["of images with a class each, of texts or instructions"],
         ),
         (["prepare", "digits", "--validation-share", "2"], ["--validation-share must be in (0, 1), got 2"]),
         (["prepare", "shapes", "--from", "nowhere"], ["prepare shapes takes no --from, got nowhere"]),
