@@ -115,7 +115,7 @@ FLOORS_OF_ROOMS = {
 APPLICATION = ROOT / "train"
 ROOMS_OF_APPLICATION = {
     6: ("__main__", "__init__"),
-    5: ("main", "search", "grid", "predict", "generation", "exporting"),
+    5: ("main", "search", "grid", "predict", "generation", "preparing", "exporting"),
     4: ("loop", "evaluate", "tasks", "report", "plan", "weights", "model_card"),
     3: ("step", "constraints", "checkpoint", "runs", "metrics", "data", "options"),
     2: ("task", "numbers", "optimizers", "trackers", "parsing", "registry", "sharding", "system", "experiments"),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from . import main as commands
 from .config.errors import Interrupted, UserError
 from .parsing import HELP, PROGRAM, as_typed, parse, unknown
+from .preparing import prepare
 from .system.interrupts import CTRL_C, HEARD, stopping_at_once
 from .system.machine import hush_xla, keep_memory, order_collectives
 
@@ -137,7 +138,7 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "export": _export,
     "report": commands.report,
     "figures": commands.figures,
-    "prepare": commands.prepare,
+    "prepare": prepare,
     "list": commands.show,
 }
 

@@ -1,4 +1,4 @@
-"""The commands: run, plan, evaluate, report, prepare, launch, list; and `fit`, which trains from Python."""
+"""The commands: run, plan, evaluate, report, launch, list; and `fit`, which trains from Python."""
 
 import dataclasses
 import functools
@@ -6,26 +6,9 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from .config.commands import (
-    EvaluateArguments,
-    LaunchArguments,
-    PrepareArguments,
-    ReportArguments,
-    elsewhere,
-)
-from .config.data import (
-    DataConfig,
-    ImageConfig,
-    ImageSource,
-    InstructionConfig,
-    InstructionSource,
-    SceneConfig,
-    SceneSource,
-    TextConfig,
-    TextSource,
-)
+from .config.commands import EvaluateArguments, LaunchArguments, ReportArguments
 from .config.errors import UserError
 from .config.fields import check_types, check_used
 from .config.run import RunConfig
@@ -163,42 +146,6 @@ def report(arguments: list[str]) -> None:
 
         write_pictures(out, show_frames(named_runs(parsed.runs)))
     write_report(parsed.runs, out)
-
-
-def prepare(arguments: list[str]) -> None:
-    """`python -m train prepare SOURCE --from PATH`: data ahead of their first use."""
-    parsed = parse(PrepareArguments, arguments, "python -m train prepare", hint=elsewhere("prepare", arguments))
-    source: Any = parsed.source  # of one of five kinds, which the type checker cannot tell apart
-    columns = {name: getattr(parsed, name) for name in ("text_column", "label_column", "second_column")}
-    share = parsed.validation_share
-    if source in get_args(TextSource):
-        from .data import text
-
-        text.prepare(TextConfig(source=source, root=parsed.root, validation_share=share, **columns), log=print)
-        return
-    usual = PrepareArguments(source)
-    check_used(parsed, usual, ((name.replace("_", "-"), "the source table", False) for name in columns))
-    if source in get_args(ImageSource):
-        from .data import images
-
-        images.prepare(ImageConfig(source=source, root=parsed.root, validation_share=share), log=print)
-        return
-    if source in get_args(InstructionSource):
-        from .data import instructions
-
-        instructions.prepare(InstructionConfig(source=source, root=parsed.root, validation_share=share), log=print)
-        return
-    check_used(
-        parsed, usual, [("validation-share", "a source of images with a class each, of texts or instructions", False)]
-    )
-    if source in get_args(SceneSource):
-        from .data import images
-
-        images.prepare(SceneConfig(source=source, root=parsed.root), log=print)
-    else:
-        from .data import video
-
-        video.prepare(DataConfig(source=source, root=parsed.root), log=print)
 
 
 def launch(arguments: list[str]) -> int:
