@@ -84,7 +84,8 @@ class VideoTask(DataTask[VideoRunConfig]):
         computing = Computing(self._dtype, config.remat, config.unroll)
         self.model = build_video_model(config.model, sizes, computing, given)
         self.num_layers = self.model.num_layers
-        check_depth(config, self.num_layers)
+        if config.pretrained is not None:  # else the options say the depth, and were checked
+            check_depth(config, self.num_layers)
         if self.model.reads_input:
             _check_reference(config, 0.5 * data.token_dim * self._variance)
         self.samples = samples_of(data, sizes.positions, frames=self.model.of_frames)
