@@ -44,6 +44,7 @@ WHOLE: dict[str, tuple[int, int]] = {
     "max_steps": (1, 10**6),
     "min_count": (1, LONGEST),
     "norm_steps": (1, 10**6),
+    "num_atoms": (1, WIDEST),
     "num_heads": (1, DEEPEST),
     "num_key_value_heads": (1, DEEPEST),
     "num_layers": (1, DEEPEST),

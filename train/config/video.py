@@ -14,7 +14,6 @@ from .run import PrimalConfig
 from .video_models import ViTOptions, vit_conditions, vit_rules
 
 PATCH_PIXELS = 16**2
-MOST_ATOMS = 2**14  # a square matrix of this width takes a gigabyte
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,7 +164,6 @@ class VideoDustConfig(VideoRunConfig):
         """The energy's weights."""
         model = self.model
         return (
-            ("model.num-atoms", f"from 1 to {MOST_ATOMS}", 1 <= model.num_atoms <= MOST_ATOMS),
             ("model.sparsity", "finite and at least 0", nonnegative(model.sparsity)),
             ("model.attention-scale", "positive and finite", positive(model.attention_scale)),
         )
