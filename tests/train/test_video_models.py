@@ -180,5 +180,5 @@ def test_options_that_cannot_be_are_refused(config, message):
 
 
 def test_a_dictionary_without_atoms_is_refused():
-    with pytest.raises(UserError, match="--model.num-atoms must be a whole number from 1 to 16384, got 0"):
+    with pytest.raises(UserError, match=r"--model.num-atoms must be a whole number from 1 to 16384, got 0"):
         VideoDustConfig(model=DustOptions(num_atoms=0)).check()
