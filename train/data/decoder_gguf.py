@@ -168,7 +168,7 @@ def _renamed(name: str) -> str:
 
 
 def _check_kinds(where: str, tensors: list[Any], dequantize: Callable[[np.ndarray, Any], np.ndarray]) -> None:
-    """Refuses quantisations that gguf does not undo, by one row of each."""
+    """Refuses quantisations that gguf does not undo, by one row of each: `NotImplementedError` is how gguf says so."""
     for kind, tensor in {tensor.tensor_type: tensor for tensor in tensors}.items():
         try:
             dequantize(tensor.data[:1], kind)

@@ -42,6 +42,14 @@ class DataTask(Task, Generic[C]):
         """The same by another configuration, on the same data."""
         return type(self)(config, self.data)
 
+    def found(self) -> Row:
+        """Figures that change when the data do."""
+        return self.data.found()
+
+    def facts(self) -> Row:
+        """Whatever of the data a model needs to know."""
+        return self.data.facts()
+
     def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[Any]:
         """Samples of the train split."""
         size, seed = self.config.batch_size, self.config.seed

@@ -172,14 +172,6 @@ class LanguageTask(DataTask[LanguageConfig]):
         }
         return figures, at_training.losses
 
-    def found(self) -> Row:
-        """Figures that change when the instructions, their tokens or the given weights do."""
-        return self.data.found()
-
-    def facts(self) -> Row:
-        """The shape of the decoder, its tokenizer, and the size of its embeddings."""
-        return self.data.facts()
-
     def predict(
         self,
         params: Params,

@@ -158,14 +158,6 @@ class TextTask(DataTask[TextRunConfig]):
         }
         return figures, at_training.losses
 
-    def found(self) -> Row:
-        """Figures that change when the texts, their labels, the numbers of tokens or the given weights do."""
-        return self.data.found()
-
-    def facts(self) -> Row:
-        """Classes, tokenizer, and the shapes of what was given."""
-        return self.data.facts()
-
     def predict(
         self,
         params: Params,
