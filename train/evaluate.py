@@ -65,7 +65,7 @@ def evaluate(
     with writing(f"run folder {folder}", AGAIN):
         figures, losses = judge.evaluate(state.evaluated, folder)
         layers = {} if losses is None else task.training.objective.report(losses, state.moving)
-        tested = {} if on is None else {"tested_on": dataclasses.asdict(getattr(on.config, "data"))}  # noqa: B009
+        tested = {} if on is None else {"tested_on": dataclasses.asdict(vars(on.config)["data"])}
         about = {**tested, "experiment": experiment, "best_step": step, "train_seconds": notes["train_seconds"]}
         found = plain({**figures, **layers, **about}, "the figures of evaluate")
         if is_first():

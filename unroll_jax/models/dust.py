@@ -15,6 +15,7 @@ from unroll_jax.energies.dust import DustParams, dust
 from unroll_jax.energies.lista import ListaParams, lista
 from unroll_jax.energies.proximal.penalty import check_positive
 from unroll_jax.models.initializers import cosine_atoms
+from unroll_jax.models.parts import check_mask
 from unroll_jax.perturbations import Perturbation
 from unroll_jax.products import linear
 from unroll_jax.unrolling import unroll
@@ -160,10 +161,7 @@ class DUST(nn.Module):
         if x.ndim < 2 or x.shape[-1] != width:
             name = "dim" if self.measurement is None else "m"
             raise ValueError(f"x must be (*batch, n, {name}={width}), got shape {x.shape}")
-        if mask is not None and mask.dtype != jnp.bool_:
-            raise TypeError(f"mask must be boolean, got {mask.dtype}; cast it first")
-        if mask is not None and mask.shape != x.shape[:-1]:
-            raise ValueError(f"mask must have shape {x.shape[:-1]}, as x says, got {mask.shape}")
+        check_mask(mask, x)
 
     def _layers(self) -> DustParams:
         if self.num_layers < 1:

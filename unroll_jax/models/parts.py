@@ -18,6 +18,7 @@ __all__ = [
     "Stem",
     "activate",
     "check_array",
+    "check_mask",
     "check_sizes",
     "event_ndim",
 ]
@@ -41,6 +42,19 @@ def check_array(x: Any, *, convolutional: bool) -> None:
     shape = jnp.shape(x)
     if len(shape) < axes or 0 in shape[-axes:]:
         raise ValueError(f"x must be (*batch, {wanted}) with sizes of at least 1, got shape {shape}")
+
+
+def check_mask(mask: Any, x: Any) -> None:
+    """Checks that a mask, if there is one, says of each token of x (*batch, n, d) whether it is real.
+
+    Raises:
+      TypeError: if it is not boolean.
+      ValueError: if it is not (*batch, n).
+    """
+    if mask is not None and mask.dtype != jnp.bool_:
+        raise TypeError(f"mask must be boolean, got {mask.dtype}; cast it first")
+    if mask is not None and mask.shape != x.shape[:-1]:
+        raise ValueError(f"mask must have shape {x.shape[:-1]}, as x says, got {mask.shape}")
 
 
 def check_sizes(**sizes: int | tuple[int, ...] | None) -> None:

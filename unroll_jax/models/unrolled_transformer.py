@@ -12,6 +12,7 @@ from unroll_jax.coordinates import Sides
 from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.unrolled_layer import UnrolledLayerParams, unrolled_layer
 from unroll_jax.models.initializers import dct, scaled_identity
+from unroll_jax.models.parts import check_mask
 from unroll_jax.perturbations import Perturbation
 from unroll_jax.unrolling import unroll
 
@@ -82,10 +83,7 @@ class UnrolledTransformer(nn.Module):
             raise TypeError(f"x must have a floating dtype, got {x.dtype}; cast it first")
         if x.ndim < 2 or x.shape[-1] != self.dim:
             raise ValueError(f"x must be (*batch, n, dim={self.dim}), got shape {x.shape}")
-        if mask is not None and mask.dtype != jnp.bool_:
-            raise TypeError(f"mask must be boolean, got {mask.dtype}; cast it first")
-        if mask is not None and mask.shape != x.shape[:-1]:
-            raise ValueError(f"mask must have shape {x.shape[:-1]}, as x says, got {mask.shape}")
+        check_mask(mask, x)
         params = self._layers()
         compute = x.dtype if self.dtype is None else self.dtype
         output = jnp.promote_types(x.dtype, jnp.float32)

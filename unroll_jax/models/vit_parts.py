@@ -11,7 +11,7 @@ from jax.nn.initializers import Initializer
 from jaxtyping import Array, Float
 
 from unroll_jax.models.encoder_layer import INITIAL_STD, check_layer_shape, layer_norm
-from unroll_jax.models.parts import check_sizes
+from unroll_jax.models.parts import check_mask, check_sizes
 
 __all__ = ["READINGS", "PatchEmbeddings", "PatchReadout", "ViTConfig", "check_patches"]
 
@@ -177,10 +177,7 @@ def check_patches(x: Any, mask: Any, config: ViTConfig) -> None:
         raise ValueError(
             f"x must be (*batch, num_patches, pixels), here (*batch, {wanted[0]}, {wanted[1]}), got shape {x.shape}"
         )
-    if mask is not None and mask.dtype != jnp.bool_:
-        raise TypeError(f"mask must be boolean, got {mask.dtype}; cast it first")
-    if mask is not None and mask.shape != x.shape[:-1]:
-        raise ValueError(f"mask must have shape {x.shape[:-1]}, as x says, got {mask.shape}")
+    check_mask(mask, x)
 
 
 def _colours() -> Initializer:

@@ -112,9 +112,7 @@ def test_two_processes_asked_to_end_go_on_and_end_like_one(of_processes, few_cli
     command = [sys.executable, "-m", "train", "table", "video-ut", *words]
 
     def start(folder, *more):
-        return subprocess.Popen(
-            [*command, "--out", str(folder), *more], env=of_processes, stdout=subprocess.PIPE, text=True
-        )
+        return subprocess.Popen([*command, "--out", str(folder), *more], env=of_processes, stdout=subprocess.DEVNULL)
 
     together = start(tmp_path / "together", "--jobs", "2")
     status = [tmp_path / "together" / "cells" / f"video-ut_seed-{seed}" / "status.json" for seed in (0, 1)]
