@@ -128,7 +128,7 @@ def state_like(task: Task) -> TrainState:
 def init_state(task: Task) -> TrainState:
     """The state before the first step, every array made where it lives, none of them whole on one device first."""
     where = jax.tree.map(lambda leaf: leaf.sharding, state_like(task))
-    return jax.jit(lambda given: first_state(task, given), out_shardings=where)(task.given())
+    return jax.jit(lambda given: first_state(task, given), out_shardings=where, donate_argnums=0)(task.given())
 
 
 def jit_step(task: Task) -> jax.stages.Wrapped:

@@ -145,7 +145,8 @@ class Task(Protocol):
         ...
 
     def given(self) -> Any:
-        """Large parameters that are at hand, which `start` takes: programs need not hold them; None for none."""
+        """Large parameters made anew, which `start` takes: no program holds them, and the state takes their memory;
+        None for none."""
         return None
 
     def start(self, params: Params, given: Any) -> Params:

@@ -15,6 +15,8 @@ from train.config.language import DecoderOptions
 from train.data.decoders import load_decoder
 from train.exporting import export
 from train.main import fit
+from train.plan import make_plan
+from train.step import init_state, state_like
 from train.tasks.language import open_language
 
 __all__ = ["write_folder"]
@@ -68,3 +70,34 @@ def test_what_a_given_decoder_cannot_do_is_refused(given):
     bounds = ConstraintConfig(alpha=(0.1,), reference=3.0, margin=0.0, first_margin=0.0)
     with pytest.raises(UserError, match=r"--constraints\.reference must be None with --model\.lora-rank"):
         make(method="constrained", constraints=bounds)
+
+
+def test_a_plan_needs_a_shape_and_a_tokenizer_and_a_run_the_weights(given, tmp_path):
+    make, folder = given
+    (folder / "model.safetensors").unlink()
+    told = []
+    task = open_language(make(model=DecoderOptions(pretrained=str(folder), dtype="bfloat16")), told.append)
+    plan = make_plan(task)
+    sizes = {row.path: row for row in plan.state}
+    table = sizes["params/decoder/embedding"]
+    assert (table.shape, table.dtype) == ((270, 8), "float32")
+    assert sizes["opt_state/1/0/mu/decoder/embedding"].bytes == table.bytes
+    with pytest.raises(UserError, match=r"neither model\.safetensors nor"):
+        fit(make(), out=tmp_path / "run", experiment="sft-tiny", log=quiet)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_not_trained_is_kept_in_what_layers_compute_in_and_once_on_the_device(given):
+    make, folder = given
+    task = open_language(make(model=DecoderOptions(pretrained=str(folder), lora_rank=2, dtype="bfloat16")), quiet)
+    like = state_like(task).params
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(like["decoder"])} == {"bfloat16"}
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(like["changes"])} == {"float32"}
+    read = task.given()
+    places = {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(read)}
+    task.given = lambda: read
+    state = init_state(task)
+    assert {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state.params["decoder"])} <= places
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(read))
+    original = load_decoder(str(folder), dtype=np.dtype("bfloat16"), log=quiet).params
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, *map(jax.device_get, (state.params["decoder"], original)))))

@@ -148,7 +148,7 @@ def test_the_size_of_given_embeddings_is_that_of_train_tokens(task_of):
     assert data.embedding_std == 1.0, "as drawn ones start"
     table = np.random.default_rng(0).normal(2.0, 3.0, (260, 5))
     given = type(data)(
-        Given(data.given.config, data.given.tokenizer, {"embedding": jnp.asarray(table)}),
+        Given(data.given.config, data.given.tokenizer, lambda: {"embedding": jnp.asarray(table)}),
         data.answers,
         packed=data.packed,
     )

@@ -11,12 +11,12 @@ from unroll_jax.models import DecoderConfig
 from ..config.errors import UserError
 from ..system.storage import expanded, require_room, write_all, writing
 from .decoder_architecture import decoder_values, read_decoder_config
-from .decoder_files import bytes_of, open_folder
+from .decoder_files import ONE_FILE, bytes_of, open_folder
 from .decoder_gguf import gguf_config, open_gguf
 from .decoder_tokenizer import ChatTokenizer, folder_tokenizer, gguf_tokenizer, tokenizer_files
 from .decoder_weights import Place, read_decoder_weights, write_decoder_weights
 from .files import Log
-from .pretrained_files import read_json
+from .pretrained_files import INDEX, read_json
 
 
 class PretrainedDecoder(NamedTuple):
@@ -27,15 +27,36 @@ class PretrainedDecoder(NamedTuple):
     tokenizer: ChatTokenizer
 
 
-def load_decoder(
-    source: str, *, dtype: Any = None, place: Place | None = None, option: str = "pretrained", log: Log = print
-) -> PretrainedDecoder:
-    """Reads a Llama, SmolLM2 or TinyLlama with its tokenizer, from a folder of `transformers` or a GGUF file.
+class DecoderSource(NamedTuple):
+    """A folder of `transformers` or a GGUF file whose shape and tokenizer are read, and whose weights are not yet."""
+
+    path: Path
+    config: DecoderConfig
+    tokenizer: ChatTokenizer
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there are any: a shape and a tokenizer are enough for a plan."""
+        return self.path.is_file() or any((self.path / name).is_file() for name in (ONE_FILE, INDEX))
+
+    def read(self, *, dtype: Any = None, place: Place | None = None) -> dict[str, Any]:
+        """The parameters of `unroll_jax.models.Decoder`, without the outer key.
+
+        Args:
+          dtype: of the parameters; None takes that of each tensor, of GGUF float32.
+          place: from the parameters as `jax.ShapeDtypeStruct` to a sharding of each; None is the first device.
+        """
+        opened: Any = open_gguf(self.path) if self.path.is_file() else open_folder(self.path)
+        with opened as files:
+            return read_decoder_weights(files, self.config, dtype=dtype, place=place)
+
+
+def open_decoder_source(source: str, *, option: str = "pretrained", log: Log = print) -> DecoderSource:
+    """Reads the shape and the tokenizer of a Llama, SmolLM2 or TinyLlama.
 
     Args:
-      source: the folder, with config.json, tokenizer.json and model.safetensors or its index; or the file.
-      dtype: of the parameters; None takes that of each tensor, of GGUF float32.
-      place: from the parameters as `jax.ShapeDtypeStruct` to a sharding of each; None is the first device.
+      source: a folder of `transformers`, with config.json, tokenizer.json and model.safetensors or its index; or a GGUF
+        file.
       option: what errors call the source.
       log: takes the line that says what was read.
     """
@@ -43,12 +64,9 @@ def load_decoder(
     if path.suffix == ".gguf" and path.is_file():
         with open_gguf(path) as files:
             config, tokenizer = gguf_config(files), gguf_tokenizer(files)
-            params = read_decoder_weights(files, config, dtype=dtype, place=place)
     elif source and path.is_dir():
         config = read_decoder_config(read_json(path / "config.json"), where=str(path / "config.json"))
         tokenizer = folder_tokenizer(path)
-        with open_folder(path) as files:
-            params = read_decoder_weights(files, config, dtype=dtype, place=place)
     else:
         raise UserError(
             f"{option}={source} is neither a folder nor a GGUF file; give a folder that holds config.json, "
@@ -56,11 +74,19 @@ def load_decoder(
         )
     if tokenizer.size > config.vocabulary_size:
         raise UserError(
-            f"{source} has a tokenizer of {tokenizer.size} tokens, but an embedding table of {config.vocabulary_size} "
-            "rows; take the tokenizer that came with the weights"
+            f"{source} has a tokenizer of {tokenizer.size} tokens, but its configuration says an embedding table of "
+            f"{config.vocabulary_size} rows; take the tokenizer and the configuration that came with the weights"
         )
     log(f"llama of {config.num_layers} layers, {config.dim} wide, {config.vocabulary_size} tokens")
-    return PretrainedDecoder(config, params, tokenizer)
+    return DecoderSource(path, config, tokenizer)
+
+
+def load_decoder(
+    source: str, *, dtype: Any = None, place: Place | None = None, option: str = "pretrained", log: Log = print
+) -> PretrainedDecoder:
+    """Reads a decoder whole: `open_decoder_source`, and the weights as `DecoderSource.read` takes them."""
+    found = open_decoder_source(source, option=option, log=log)
+    return PretrainedDecoder(found.config, found.read(dtype=dtype, place=place), found.tokenizer)
 
 
 def save_decoder(folder: Path, decoder: PretrainedDecoder, *, dtype: Any = None) -> None:

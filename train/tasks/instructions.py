@@ -4,7 +4,6 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from ..config.errors import UserError
@@ -15,7 +14,7 @@ from ..data.packing import PackedData
 from ..data.splits import SPLITS
 from ..task import Log
 from .facts import MANY
-from .language_model import Given, given_of, load_given
+from .language_model import Given, given_of, open_given
 
 
 class LanguageMaterial:
@@ -57,13 +56,13 @@ class LanguageMaterial:
     @functools.cached_property
     def embedding_std(self) -> float:
         """Standard deviation of an entry of the clean embeddings of train tokens; 1 where these are drawn."""
-        if self.given.params is None:
-            return 1.0  # what drawn embeddings start with
-        train, table = self.packed.whole("train"), self.given.params["embedding"]
-        counts = np.bincount(train.tokens[train.segments > 0], minlength=len(table))
-        shares = jnp.asarray(counts / counts.sum(), jnp.float32)
-        mean, square = (float(shares @ jnp.mean(values, axis=1)) for values in (table, table**2))
-        variance = square - mean**2
+        given = self.given.summary if self.given.has_weights else None
+        if given is None:
+            return 1.0  # what drawn embeddings start with; a plan of weights that are not there takes any
+        train = self.packed.whole("train")
+        counts = np.bincount(train.tokens[train.segments > 0], minlength=len(given.means))
+        shares = counts / counts.sum()
+        variance = float(shares @ given.squares) - float(shares @ given.means) ** 2
         if not variance > 0.0:
             raise UserError("all given embeddings of train tokens are one number, so noise would be 0; give others")
         return float(np.sqrt(variance))
@@ -74,12 +73,13 @@ class LanguageMaterial:
 
     def found(self) -> dict[str, Any]:
         """Figures that change when the conversations, their tokens or the given parameters do."""
+        given = self.given.summary
         return {
             "examples": self.packed.texts,
             "rows": {split: self.packed.num_rows(split) for split in SPLITS},
             "checksums": self.checksums,
             "tokenizer_checksum": self.given.tokenizer.checksum,
-            "weights_checksum": self.given.checksum,
+            "weights_checksum": None if given is None else given.checksum,
         }
 
 
@@ -93,7 +93,7 @@ def load_material(config: LanguageConfig, log: Log) -> LanguageMaterial:
                 data.keep(split, count)
         except ValueError as error:
             raise UserError(f"--{split}-examples does not fit the data: {error}") from error
-    given = load_given(config, log)
+    given = open_given(config, log)
     answers = AnswerTokenizer(given.tokenizer, config.template)
     found = {split: answers.fitting(data.whole(split), config.max_length) for split in SPLITS}
     for split, own in found.items():

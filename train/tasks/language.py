@@ -69,8 +69,9 @@ class LanguageTask(DataTask[LanguageConfig]):
         return self.model.init(key)
 
     def given(self) -> Any:
-        """The pretrained decoder."""
-        return self.data.given.params
+        """The pretrained decoder, read anew."""
+        read = self.data.given.read
+        return None if read is None else read()
 
     def start(self, params: Params, given: Any) -> Params:
         """The pretrained decoder in place of the drawn one."""

@@ -3,12 +3,13 @@
 import dataclasses
 import functools
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import tokenizers
 from jaxtyping import Array, Float
 
@@ -17,12 +18,13 @@ from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling, decoder_rea
 from ..config.errors import UserError
 from ..config.language import DecoderOptions, DescentOptions, LanguageConfig
 from ..data.decoder_tokenizer import ChatTokenizer, byte_tokenizer
-from ..data.decoders import load_decoder
+from ..data.decoders import open_decoder_source
 from ..data.packing import PackedBatch
 from ..sharding.mesh import keep_rows, make_mesh
 from ..sharding.parts import POLICIES
 from ..sharding.rules import shardings
 from ..system.digest import digest
+from ..system.distributed import fetch
 from ..task import Log, Params
 
 # What a drawn table is multiplied by: it starts with a standard deviation of 0.02, and noise is stated for one of 1.
@@ -37,6 +39,14 @@ class _Start(NamedTuple):
     params: Any
 
 
+class Summary(NamedTuple):
+    """What is kept of given parameters: a checksum, and of each token's embedding the mean and the mean square."""
+
+    checksum: int
+    means: np.ndarray
+    squares: np.ndarray
+
+
 @dataclasses.dataclass(frozen=True)
 class Given:
     """What a decoder is made from.
@@ -44,17 +54,25 @@ class Given:
     Attributes:
       config: its shape.
       tokenizer: its tokenizer.
-      params: what it starts from; None draws them.
+      read: makes the parameters it starts from, anew in each call: training changes them in place, so that they are
+        on the devices once. None where they are drawn.
+      has_weights: whether there is anything to be read; a plan needs nothing.
     """
 
     config: DecoderConfig
     tokenizer: ChatTokenizer
-    params: Any = None
+    read: Callable[[], Any] | None = None
+    has_weights: bool = True
 
     @functools.cached_property
-    def checksum(self) -> int | None:
-        """Of the parameters, on whatever mesh they live; None where they are drawn."""
-        return None if self.params is None else digest(self.params, {})[0]
+    def summary(self) -> Summary | None:
+        """Of the parameters, on whatever mesh they live; None where they are drawn. Reads them, and forgets them."""
+        if self.read is None:
+            return None
+        params = self.read()
+        table = params["embedding"].astype(jnp.float32)
+        means, squares = (np.asarray(fetch(jnp.mean(values, axis=1))) for values in (table, table**2))
+        return Summary(digest(params, {})[0], means, squares)
 
     def facts(self) -> dict[str, Any]:
         """All but the parameters, as JSON values; `given_of` makes the same of them."""
@@ -72,23 +90,27 @@ def given_of(facts: Mapping[str, Any]) -> Given:
     return Given(config, ChatTokenizer(made, told["template"], told["named"], told["stops"], where=told["where"]))
 
 
-def load_given(config: LanguageConfig, log: Log) -> Given:
-    """The decoder that a configuration names, its parameters on the mesh; or a small one of bytes."""
+def open_given(config: LanguageConfig, log: Log) -> Given:
+    """The decoder that a configuration names, whose parameters are read onto the mesh; or a small one of bytes."""
     model, length = config.model, config.max_length
     if model.pretrained is None:
         tokenizer = byte_tokenizer()
         return Given(_drawn(model, tokenizer.size, length), tokenizer)
-    mesh = make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
-
-    place = lambda params: shardings(_Start(params), mesh).params  # noqa: E731
-    source, option = _source(model.pretrained), "--model.pretrained"
-    found = load_decoder(source, dtype=jnp.float32, place=place, option=option, log=log)
+    found = open_decoder_source(_source(model.pretrained), option="--model.pretrained", log=log)
     if length > found.config.max_positions:
         raise UserError(
             f"--max-length {length} is longer than {model.pretrained} reads, {found.config.max_positions} tokens; "
             "lower it"
         )
-    return Given(found.config, found.tokenizer, found.params)
+    mesh = make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
+    place = lambda params: shardings(_Start(params), mesh).params  # noqa: E731
+    read = functools.partial(found.read, dtype=stored_dtype(model), place=place)
+    return Given(found.config, found.tokenizer, read, found.has_weights)
+
+
+def stored_dtype(options: DecoderOptions) -> Any:
+    """What the decoder's parameters are kept in: float32 where they are trained, else what layers compute in."""
+    return jnp.float32 if options.lora_rank is None else jnp.dtype(options.dtype)
 
 
 class LanguageModel:
@@ -113,6 +135,7 @@ class LanguageModel:
         of_decoder, of_changes = jax.random.split(key)
         drawn: Any = self.module.init(of_decoder, jnp.zeros((1, 1), jnp.int32))
         decoder = {**drawn["params"], "embedding": UNIT_VARIANCE * drawn["params"]["embedding"]}
+        decoder = jax.tree.map(lambda leaf: leaf.astype(stored_dtype(self._options)), decoder)
         rank = self._options.lora_rank
         if rank is None:
             return {"decoder": decoder}
