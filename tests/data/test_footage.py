@@ -1,5 +1,7 @@
 """Frames and videos beside each other, as data sets are published, in folders and archives; damage in one line."""
 
+import contextlib
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ from tests.data.conftest import write_frames
 from tests.data.test_video_file import cut, write_video
 from tests.errors import assert_fails
 from train.config.data import DataConfig
+from train.config.errors import StorageError
 from train.data.footage import fingerprint_footage, footage_clips
 from train.data.prepare import resolve_source
 from train.data.splits import SPLITS
@@ -197,3 +200,27 @@ def test_a_video_of_an_archive_leaves_nothing_behind(tmp_path, pack, monkeypatch
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     assert len(read(archive)["train"]) == 2
     assert not list((tmp_path / "temporary").iterdir())
+
+
+@contextlib.contextmanager
+def files_of_at_most(size):
+    """The system refuses to write longer files, as a full disk does."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize(
+    ("packed", "words"), [(True, "where data/only.avi of .* is unpacked"), (False, "where decoded frames are kept")]
+)
+def test_a_disk_that_refuses_temporary_files_is_no_damage_of_the_originals(packed, words, tmp_path, pack, monkeypatch):
+    (tmp_path / "data").mkdir()
+    root = write_video(tmp_path / "data/only.avi", 62)
+    root = pack(tmp_path / "data") if packed else root
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    refusal = rf"^cannot write to {tmp_path}.*, {words} \(File too large\); free room there, .* TMPDIR$"
+    with files_of_at_most(8192), pytest.raises(StorageError, match=refusal):
+        read(root)

@@ -1,6 +1,7 @@
 """Clips from video files (AVI, MP4, ...): stretches of one file, or a folder with a file a clip."""
 
 import contextlib
+import functools
 import math
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -13,8 +14,9 @@ from av.container import InputContainer
 from av.error import FFmpegError
 
 from ..config.errors import UserError
+from ..system.storage import writing
 from .clips import FRAME_SIZE, NUM_FRAMES, Splits, natural, numbered, split_clips, split_sizes, standard_frame
-from .files import Log, files_below, fingerprint_files
+from .files import TEMPORARY, Log, files_below, fingerprint_files
 from .prepare import Source
 from .splits import SPLITS
 
@@ -122,12 +124,15 @@ def whole_video(path: Path, where: str, log: Log) -> Iterator[np.ndarray]:
 
 
 def decode_into(spool: IO[bytes], frames: Iterable[np.ndarray], log: Log) -> int:
-    """Writes every frame, and returns how many there are."""
-    count = 0
+    """Writes every frame to a temporary file, and returns how many there are."""
+    count, to_disk = 0, functools.partial(writing, f"{tempfile.gettempdir()}, where decoded frames are kept", TEMPORARY)
     for count, frame in enumerate(frames, start=1):
-        spool.write(frame.tobytes())
+        with to_disk():
+            spool.write(frame.tobytes())
         if count % FRAMES_BETWEEN_LINES == 0:
             log(f"  {count} frames decoded")
+    with to_disk():
+        spool.flush()
     return count
 
 
