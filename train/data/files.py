@@ -27,6 +27,7 @@ from ..system.storage import require_room, require_writable, writing
 Log = Callable[[str], None]
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 ARCHIVE_ERRORS = (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError)
+TAR_SUFFIXES = (".tar", ".tgz", ".tbz2", ".txz")
 SECONDS_TO_ANSWER = 10.0  # after which a server counts as out of reach
 RETRIES = 2  # of a server that was reached; TFDS's own 10 take minutes
 PIECE = 1 << 20  # bytes of a member that are copied at a time
@@ -143,6 +144,11 @@ def open_tar(root: Path, wanted: Callable[[PurePosixPath], bool]) -> Iterator[li
             for path, member in members.items()
             if wanted(path) and _is_safe(member, root)
         ]
+
+
+def may_be_tar(path: Path) -> bool:
+    """Whether a file is a tar archive, by its name or by how it begins: one that was cut or damaged may be too."""
+    return any(suffix.lower() in TAR_SUFFIXES for suffix in path.suffixes) or tarfile.is_tarfile(path)
 
 
 def fetch(download: Download, folder: Path, log: Log) -> Path:

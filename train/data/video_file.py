@@ -16,7 +16,7 @@ from av.error import FFmpegError
 from ..config.errors import UserError
 from ..system.storage import writing
 from .clips import FRAME_SIZE, NUM_FRAMES, Splits, natural, numbered, split_clips, split_sizes, standard_frame
-from .files import TEMPORARY, Log, files_below, fingerprint_files
+from .files import TEMPORARY, Log, files_below, fingerprint_files, may_be_tar
 from .prepare import Source
 from .splits import SPLITS
 
@@ -145,13 +145,15 @@ def part_of(spool: IO[bytes], start: int) -> Iterator[np.ndarray]:
 def _videos(root: Path) -> list[Path]:
     """The video file, or those below a folder."""
     if not root.is_dir():
+        if root.is_file() and root.suffix.lower() not in SUFFIXES and may_be_tar(root):
+            raise UserError(f"data.root={root} is a tar archive, not a video; use data.source=video, which reads both")
         return [root]
     found = [path for path in files_below(root) if not path.name.startswith(".")]
     if videos := [path for path in found if path.suffix.lower() in SUFFIXES]:
         return videos
     raise UserError(
-        f"data.root={root} is a folder without videos ({', '.join(SUFFIXES)}); give a video file, or use "
-        "data.source=frames for a folder of frames"
+        f"data.root={root} is a folder without videos ({', '.join(SUFFIXES)}); give a video file of "
+        "any suffix, or use data.source=frames for a folder of frames"
     )
 
 
