@@ -32,12 +32,14 @@ class Functions(NamedTuple):
       rebuild: ``(config, facts) -> Task``, without its data, from the task's ``facts()``.
       report: ``[run folder, ...] -> Report`` of evaluated runs.
       predict: Python that predicts with a ``model``, for model cards.
+      prepare: ``(config.data, log=log)``, what ``open`` does for the data that are not prepared yet.
     """
 
     open: str
     rebuild: str
     report: str
     predict: str
+    prepare: str
 
 
 class Registered(NamedTuple):
@@ -52,6 +54,7 @@ _VIDEO = Functions(
     rebuild="tasks.video:video_of",
     report="report.constrained:video",
     predict='frames = model.predict("clip.mp4")  # or a picture, or uint8 arrays: (frames, 160, 160) without noise',
+    prepare="data.video:prepare",
 )
 _TEXT = Functions(
     open="tasks.text:open_text",
@@ -60,18 +63,21 @@ _TEXT = Functions(
     predict='(found,) = model.predict(["a text"])  # of pairs, with seconds=["another"]\n'
     "found.label, found.probabilities[-1]  # by layer, the last one here\n"
     "# or `unroll-jax predict FOLDER --text TEXT`, in a clone `python -m train predict ...`",
+    prepare="data.text:prepare",
 )
 _IMAGES = Functions(
     open="tasks.images:open_images",
     rebuild="tasks.images:images_of",
     report="report.supervised:images",
     predict='found = model.predict("picture.png")  # or uint8 arrays, one or a list\nfound.label, found.probabilities',
+    prepare="data.images:prepare",
 )
 _SPARSE_CODING = Functions(
     open="tasks.sparse_coding:open_sparse_coding",
     rebuild="tasks.sparse_coding:sparse_coding_of",
     report="report.constrained:sparse_coding",
     predict='coded = model.predict("picture.png")  # or uint8 arrays, one or a list\ncoded.code, coded.image',
+    prepare="data.codes:prepare",
 )
 _LANGUAGE = Functions(
     open="tasks.language:open_language",
@@ -79,6 +85,7 @@ _LANGUAGE = Functions(
     report="report.constrained:language",
     predict='(found,) = model.predict(["a prompt"], answers=["an answer"])\n'
     "found.log_probabilities, found.losses  # of the answer's tokens; of every layer that is read",
+    prepare="data.instructions:prepare",
 )
 _SCENES = _IMAGES._replace(
     report="report.supervised:scenes",

@@ -114,8 +114,15 @@ def matrix_norm_bound(A: Array, *, num_squarings: int = SQUARINGS) -> Float[Arra
 
     .. math:: |A|_2 \le \bigl| (A^* A)^{2^k} \bigr|_F^{1 / 2^{k + 1}} \le r^{1 / 2^{k + 2}} |A|_2 , \qquad r = rank(A) ,
 
-    with k = ``num_squarings``, up to rounding. Differentiable, for one product more: the derivative is that of the
-    norm, :math:`u v^T`, where one singular value is the largest, and a mean over such where several are about as large.
+    with k = ``num_squarings``, up to rounding. Differentiable, for one product more. With the bound b and the singular
+    values :math:`\sigma_i` of the vectors :math:`u_i, v_i`, the derivative along M is taken to be
+
+    .. math:: Re \langle G , M \rangle , \qquad
+              G = b \sum_i \sigma_i^{q - 1} u_i v_i^* / \sum_i \sigma_i^q , \qquad q = 2^{k + 1} + 2 .
+
+    The bound's own has :math:`q = 2^{k + 2}`. The two are one along A, where they are b; where one singular value
+    exceeds the others by a share well above 1 / q, which is the norm's :math:`u_1 v_1^*`; and where all are equal. In
+    between G gives smaller singular values more weight. Second derivatives are those of G; at A = 0 it is 0.
 
     Raises:
       ValueError: if A has fewer than two axes.

@@ -1,5 +1,7 @@
 """The benchmark of video steps: DUST in PyTorch is DUST here, with its gradient."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,6 +46,33 @@ def test_the_peer_s_loop_lowers_its_loss(problem, monkeypatch):
     assert losses[-1] < losses[0]
 
 
+def products(jaxpr):
+    """Operations of all matrix products of a program."""
+    count = 0.0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            ((contracted, _), _), left = equation.params["dimension_numbers"], equation.invars[0].aval
+            width = math.prod(left.shape[axis] for axis in contracted)
+            count += 2.0 * math.prod(equation.outvars[0].aval.shape) * width
+        times = equation.params["length"] if equation.primitive.name == "scan" else 1
+        for inner in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda one: hasattr(one, "jaxpr")):
+            inner = getattr(inner, "jaxpr", inner)
+            count += times * products(inner) if hasattr(inner, "eqns") else 0.0
+    return count
+
+
+def test_a_curvature_that_moves_costs_the_products_of_its_bounds_and_the_floor_has_them():
+    counted, told = [], []
+    for curvature in (2.5, None):
+        problem = dust(SIZES, Sparse(curvature=curvature))
+        params = jax.eval_shape(problem.init, jax.random.key(0))
+        program = jax.make_jaxpr(jax.value_and_grad(problem.last_loss))(params, problem.batch)
+        counted.append(products(program.jaxpr))
+        told.append(problem.flops[0])
+    assert counted[1] - counted[0] == told[1] - told[0] > 0.0
+    assert told[0] <= counted[0], "it is a floor"
+
+
 def test_it_prints_a_row_a_step_and_its_floor(monkeypatch, capsys):
     monkeypatch.setattr(video_step, "UNROLLED", SIZES)
     monkeypatch.setattr(video_step, "FEW", 2)
@@ -53,4 +82,5 @@ def test_it_prints_a_row_a_step_and_its_floor(monkeypatch, capsys):
     for name in ("UT", "DUST", "DUST, c moves"):
         assert name in printed
         assert record.floors[f"{name}_seconds"]["seconds"] > 0.0
+    assert "floor ms" in printed
     assert jnp.isfinite(record.figures["DUST_seconds"])

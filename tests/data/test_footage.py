@@ -1,5 +1,7 @@
 """Frames and videos beside each other, as data sets are published, in folders and archives; damage in one line."""
 
+import contextlib
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +12,12 @@ from tests.data.conftest import write_frames
 from tests.data.test_video_file import cut, write_video
 from tests.errors import assert_fails
 from train.config.data import DataConfig
+from train.config.errors import StorageError, UserError
+from train.data.clips import fingerprint_frames
 from train.data.footage import fingerprint_footage, footage_clips
 from train.data.prepare import resolve_source
 from train.data.splits import SPLITS
-from train.data.video import SOURCES, load
+from train.data.video import SOURCES, load, prepare
 
 # Clips by layout: how each lies, and the split that it must come to.
 PUBLISHED = {
@@ -138,6 +142,22 @@ def test_one_video_is_cut_in_time_alone_and_in_an_archive(packed, tmp_path, pack
     assert [len(clips[split]) for split in SPLITS] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("name", ["only.AVI", "only.mpeg4", "only"])
+def test_a_video_alone_may_have_any_suffix_and_frames_say_who_reads_it(name, tmp_path):
+    root = write_video(tmp_path / "only.avi", 62).rename(tmp_path / name)
+    assert [len(found) for found in read(root).values()] == [1, 1, 1]
+    with pytest.raises(UserError, match=r"nor a whole tar archive of frames; if it is a video, use data.source=video"):
+        prepare(DataConfig("frames", str(root), str(tmp_path / "prepared")), log=lambda line: None)
+
+
+@pytest.mark.parametrize("suffix", ["avi", "mpeg4"])
+def test_a_folder_of_videos_has_no_frames_and_those_of_unknown_suffixes_are_told(suffix, tmp_path):
+    write_video(tmp_path / "a.avi", 20).rename(tmp_path / f"a.{suffix}")
+    assert_fails(fingerprint_frames, tmp_path, "holds no frames", "videos are read with data.source=video")
+    if suffix == "mpeg4":
+        assert_fails(read, tmp_path, "holds neither frames nor videos", "one video alone, which may have any suffix")
+
+
 def test_frames_alone_come_as_from_the_source_of_frames(tmp_path):
     root = write_frames(tmp_path / "data", {f"clip{number}": 20 for number in range(4)})
     config = {"root": str(root), "prepared": str(tmp_path / "prepared")}
@@ -197,3 +217,27 @@ def test_a_video_of_an_archive_leaves_nothing_behind(tmp_path, pack, monkeypatch
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     assert len(read(archive)["train"]) == 2
     assert not list((tmp_path / "temporary").iterdir())
+
+
+@contextlib.contextmanager
+def files_of_at_most(size):
+    """The system refuses to write longer files, as a full disk does."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize(
+    ("packed", "words"), [(True, "where data/only.avi of .* is unpacked"), (False, "where decoded frames are kept")]
+)
+def test_a_disk_that_refuses_temporary_files_is_no_damage_of_the_originals(packed, words, tmp_path, pack, monkeypatch):
+    (tmp_path / "data").mkdir()
+    root = write_video(tmp_path / "data/only.avi", 62)
+    root = pack(tmp_path / "data") if packed else root
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    refusal = rf"^cannot write to {tmp_path}.*, {words} \(File too large\); free room there, .* TMPDIR$"
+    with files_of_at_most(8192), pytest.raises(StorageError, match=refusal):
+        read(root)

@@ -49,6 +49,12 @@ def test_a_folder_is_no_video(tmp_path):
     assert_fails(read, tmp_path, "is a folder", "data.source=frames")
 
 
+def test_an_archive_is_no_video_and_the_source_that_reads_it_is_told(tmp_path, pack):
+    (tmp_path / "data").mkdir()
+    write_video(tmp_path / "data/a.avi", 20)
+    assert_fails(read, pack(tmp_path / "data"), "is a tar archive, not a video; use data.source=video")
+
+
 @pytest.mark.parametrize("content", [b"", b"not a video", bytes(100_000)])
 def test_a_file_that_is_no_video_is_an_error(tmp_path, content):
     (tmp_path / "noise.avi").write_bytes(content)

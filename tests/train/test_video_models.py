@@ -12,9 +12,12 @@ from train import load
 from train.config.errors import UserError
 from train.config.video import DustOptions, VideoDustConfig, VideoViTConfig
 from train.config.video_models import ViTOptions
+from train.data.pretrained_vit import PretrainedViT
 from train.data.video import frames_from, patch_sequences
 from train.main import evaluate_again, fit
+from train.runs import begin, check_folder, identity
 from train.tasks.video import VideoTask
+from train.tasks.video_frames import figures_of_data
 from train.tasks.video_samples import cleaned_frames, samples_of
 
 FRAMES, SIDE, PATCH = 4, 160, 40
@@ -127,6 +130,19 @@ def test_a_run_comes_back_without_its_data_and_cleans_frames(run):
     patches = task.samples.to_windows(np.asarray(outputs))
     expected = np.clip(255.0 * frames_from(patches, (SIDE, SIDE), side=PATCH), 0, 255)
     np.testing.assert_allclose(found, expected, atol=0.51)
+
+
+def test_a_run_from_given_weights_goes_on_from_no_others(tmp_path):
+    def given(scale):
+        tree = {"embeddings": {"class_token": np.full(16, scale, np.float32)}}
+        return VideoTask(config, DATA, PretrainedViT(shape, tree))
+
+    config, shape = CONFIGS["video-vit"], VideoTask(CONFIGS["video-vit"], DATA).model.module.config
+    begin(tmp_path, "config.json", identity("video-vit", config, given(1.0).found()), what="run")
+    check_folder(given(1.0), tmp_path, "video-vit")
+    with pytest.raises(UserError, match=r"found.weights_checksum was \d+, is now \d+; pass another --out"):
+        check_folder(given(2.0), tmp_path, "video-vit")
+    assert figures_of_data(given(2.0)) == figures_of_data(VideoTask(CONFIGS["video-dust"], DATA))
 
 
 def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):

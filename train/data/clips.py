@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from ..config.errors import UserError
-from .files import Log, OriginalFile
+from .files import Log, OriginalFile, may_be_tar
 from .pictures import check_depth, decode_in_order, fingerprint_images, open_image_files
 from .prepare import Source
 from .splits import KNOWN, SPLITS, looks_like, tenth
@@ -107,6 +107,11 @@ def natural(path: PurePosixPath) -> list[str | int]:
 @contextlib.contextmanager
 def frame_clips(root: Path, log: Log) -> Iterator[Splits]:
     """Opens the clips below a root; they can be read while the context lasts."""
+    if root.is_file() and not may_be_tar(root):
+        raise UserError(
+            f"data.root={root} is neither a folder nor a whole tar archive of frames; if it is a video, use "
+            "data.source=video; if it is an archive that was truncated, copy it again"
+        )
     with open_image_files(root, what="frames") as files:
         folders = clip_folders(files, root=root, log=log)
         check_lengths(folders, root)

@@ -7,7 +7,6 @@ import io
 import lzma
 import os
 import re
-import shutil
 import tarfile
 import tempfile
 import urllib.error
@@ -23,13 +22,16 @@ from tensorflow_datasets.core import utils
 from tensorflow_datasets.core.download import checksums, downloader
 
 from ..config.errors import UserError
-from ..system.storage import require_room, require_writable
+from ..system.storage import require_room, require_writable, writing
 
 Log = Callable[[str], None]
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 ARCHIVE_ERRORS = (tarfile.TarError, OSError, EOFError, zlib.error, lzma.LZMAError)
+TAR_SUFFIXES = (".tar", ".tgz", ".tbz2", ".txz")
 SECONDS_TO_ANSWER = 10.0  # after which a server counts as out of reach
 RETRIES = 2  # of a server that was reached; TFDS's own 10 take minutes
+PIECE = 1 << 20  # bytes of a member that are copied at a time
+TEMPORARY = "free room there, or name another folder with TMPDIR"  # the way out where temporary files cannot be written
 
 
 class OriginalFile(NamedTuple):
@@ -144,6 +146,11 @@ def open_tar(root: Path, wanted: Callable[[PurePosixPath], bool]) -> Iterator[li
         ]
 
 
+def may_be_tar(path: Path) -> bool:
+    """Whether a file is a tar archive, by its name or by how it begins: one that was cut or damaged may be too."""
+    return any(suffix.lower() in TAR_SUFFIXES for suffix in path.suffixes) or tarfile.is_tarfile(path)
+
+
 def fetch(download: Download, folder: Path, log: Log) -> Path:
     """Downloads a file into a folder through TFDS, unless it is there; a server out of reach is told at once."""
     info = download.info
@@ -223,12 +230,20 @@ def _unpacked(archive: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, PurePosixPath(member.name).name)
         require_room(path.parent, member.size, f"{member.name} of {root}")
-        try:
-            with path.open("wb") as file, archive.extractfile(member) or io.BytesIO() as content:
-                shutil.copyfileobj(content, file)
-        except ARCHIVE_ERRORS as error:
-            raise _damaged(root, error) from error
+        with writing(f"{folder}, where {member.name} of {root} is unpacked", TEMPORARY), path.open("wb") as file:
+            for piece in _pieces(archive, member, root):
+                file.write(piece)
         yield path
+
+
+def _pieces(archive: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> Iterator[bytes]:
+    """The contents of a member in their order; only what is wrong with reading them is the archive's damage."""
+    try:
+        with archive.extractfile(member) or io.BytesIO() as content:
+            while piece := content.read(PIECE):
+                yield piece
+    except ARCHIVE_ERRORS as error:
+        raise _damaged(root, error) from error
 
 
 def _damaged(root: Path, error: Exception | str) -> UserError:

@@ -24,7 +24,7 @@ from .clips import (
     stated_split,
     stretches,
 )
-from .files import Log, OriginalFile, files_below, fingerprint_files, open_tar
+from .files import Log, OriginalFile, files_below, fingerprint_files, may_be_tar, open_tar
 from .pictures import IMAGE_SUFFIXES, below, is_image
 from .prepare import Source
 from .splits import SPLITS
@@ -48,9 +48,10 @@ def footage_clips(root: Path, log: Log) -> Iterator[Splits]:
     """Opens the clips below a root: every folder of frames and every video is one, read when its turn comes.
 
     Splits are those of the folders, as for frames alone. Where one clip serves several splits it is cut in time: a
-    video is then decoded once, into a temporary file. Of an archive one video at a time is copied to a file.
+    video is then decoded once, into a temporary file. Of an archive one video at a time is copied to a file. A file
+    that is no archive is a video, whatever its suffix.
     """
-    if root.is_file() and root.suffix.lower() in SUFFIXES:
+    if root.is_file() and (root.suffix.lower() in SUFFIXES or not may_be_tar(root)):
         with video_clips(root, log) as splits:
             yield splits
         return
@@ -91,7 +92,10 @@ def _in_folder(root: Path) -> list[OriginalFile]:
 def _some(files: list[OriginalFile], root: Path) -> list[OriginalFile]:
     if not files:
         kinds = ", ".join((*IMAGE_SUFFIXES, *SUFFIXES))
-        raise UserError(f"data.root={root} holds neither frames nor videos; give one with {kinds} files")
+        raise UserError(
+            f"data.root={root} holds neither frames nor videos; give one with {kinds} files, or one video alone, which "
+            "may have any suffix"
+        )
     return files
 
 

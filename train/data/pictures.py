@@ -21,6 +21,7 @@ from .splits import SPLITS
 PICTURES = Kind("pictures", "1.0.0")
 NOT_COUNTED = 255  # in a map of classes: a pixel that neither trains nor counts
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
+ELSEWHERE = {"frames": "; videos are read with data.source=video"}  # what a root without images may hold
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP")
 BOMBS = (Image.DecompressionBombError, Image.DecompressionBombWarning)  # of more pixels than Pillow trusts
 IMAGE_ERRORS = (OSError, SyntaxError, ValueError, EOFError, struct.error, *BOMBS)
@@ -234,7 +235,8 @@ def _image_paths(root: Path, what: str) -> list[Path]:
 
 def _some(images: list[T], root: Path, what: str) -> list[T]:
     if not images:
-        raise UserError(f"data.root={root} holds no {what}; give one with {', '.join(IMAGE_SUFFIXES)} files")
+        kinds = ", ".join(IMAGE_SUFFIXES)
+        raise UserError(f"data.root={root} holds no {what}; give one with {kinds} files{ELSEWHERE.get(what, '')}")
     return images
 
 

@@ -151,7 +151,11 @@ def resolve_source(sources: Mapping[str, Source[T]], config: Config) -> tuple[So
     if config.root == "":
         raise UserError("data.root='' is empty; name the originals, or leave it out")
     if config.root and not source.wanted:
-        raise UserError(f"data.source={config.source} takes no data.root, got {config.root}; leave it out")
+        readers = ", ".join(name for name, one in sources.items() if one.wanted)
+        raise UserError(
+            f"data.source={config.source} takes no data.root, got {config.root}; leave it out, or say what it is with "
+            f"data.source={readers}"
+        )
     return source, expanded(config.root, "data.root") if config.root else None
 
 

@@ -1,6 +1,7 @@
 """Clips from video files (AVI, MP4, ...): stretches of one file, or a folder with a file a clip."""
 
 import contextlib
+import functools
 import math
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -13,8 +14,9 @@ from av.container import InputContainer
 from av.error import FFmpegError
 
 from ..config.errors import UserError
+from ..system.storage import writing
 from .clips import FRAME_SIZE, NUM_FRAMES, Splits, natural, numbered, split_clips, split_sizes, standard_frame
-from .files import Log, files_below, fingerprint_files
+from .files import TEMPORARY, Log, files_below, fingerprint_files, may_be_tar
 from .prepare import Source
 from .splits import SPLITS
 
@@ -122,12 +124,15 @@ def whole_video(path: Path, where: str, log: Log) -> Iterator[np.ndarray]:
 
 
 def decode_into(spool: IO[bytes], frames: Iterable[np.ndarray], log: Log) -> int:
-    """Writes every frame, and returns how many there are."""
-    count = 0
+    """Writes every frame to a temporary file, and returns how many there are."""
+    count, to_disk = 0, functools.partial(writing, f"{tempfile.gettempdir()}, where decoded frames are kept", TEMPORARY)
     for count, frame in enumerate(frames, start=1):
-        spool.write(frame.tobytes())
+        with to_disk():
+            spool.write(frame.tobytes())
         if count % FRAMES_BETWEEN_LINES == 0:
             log(f"  {count} frames decoded")
+    with to_disk():
+        spool.flush()
     return count
 
 
@@ -140,13 +145,15 @@ def part_of(spool: IO[bytes], start: int) -> Iterator[np.ndarray]:
 def _videos(root: Path) -> list[Path]:
     """The video file, or those below a folder."""
     if not root.is_dir():
+        if root.is_file() and root.suffix.lower() not in SUFFIXES and may_be_tar(root):
+            raise UserError(f"data.root={root} is a tar archive, not a video; use data.source=video, which reads both")
         return [root]
     found = [path for path in files_below(root) if not path.name.startswith(".")]
     if videos := [path for path in found if path.suffix.lower() in SUFFIXES]:
         return videos
     raise UserError(
-        f"data.root={root} is a folder without videos ({', '.join(SUFFIXES)}); give a video file, or use "
-        "data.source=frames for a folder of frames"
+        f"data.root={root} is a folder without videos ({', '.join(SUFFIXES)}); give a video file of "
+        "any suffix, or use data.source=frames for a folder of frames"
     )
 
 

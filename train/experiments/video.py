@@ -30,7 +30,7 @@ VIDEO: dict[str, Experiment] = {
     "video-dust": _denoising(
         VideoDustConfig(),
         "DUST, sparse codes of patches that attend to one another, denoising video",
-        "not yet run to its end",
+        "feasible, 43% below its tightest bound; RMSE at gamma 0.15: 11.0 (linear layer 12.0); 3 minutes on one core",
     ),
     "ucsd-dust": _denoising(
         VideoDustConfig(data=UCSD),
@@ -40,7 +40,8 @@ VIDEO: dict[str, Experiment] = {
     "video-vit": _denoising(
         VideoViTConfig(),
         "a vision transformer denoising the frames of video, drawn or pretrained",
-        "not yet run to its end",
+        "drawn: feasible, 51% below its tightest bound; RMSE at gamma 0.15: 10.7 (linear layer 12.0); 3 to 5 minutes "
+        "on one core",
     ),
     "ucsd-vit": _denoising(
         VideoViTConfig(data=UCSD),

@@ -14,7 +14,7 @@ from ..config.constraints import ConstrainedConfig
 from ..config.errors import UserError
 from ..config.fields import value_of, with_value
 from ..config.run import FREE
-from ..parsing import given, parse
+from ..parsing import HELP, given, parse
 
 OVER = "--over."
 MOST_CELLS = 10_000
@@ -66,6 +66,12 @@ class Plan(NamedTuple):
     words: list[str]
 
     @property
+    def shown(self) -> str:
+        """The experiments and the axes in a sentence."""
+        experiments = ", ".join(dict.fromkeys(cell.experiment for cell in self.cells))
+        return f"Cells: {experiments}, {axes_words(self.over)}."
+
+    @property
     def command(self) -> str:
         """The command that goes on."""
         return shlex.join(["python", "-m", "train", "table", *self.words])
@@ -89,6 +95,11 @@ def split_over(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
             raise UserError(f"{option} is given more than once; give it once")
         over[name] = text
     return over, rest
+
+
+def axes_words(over: Mapping[str, str]) -> str:
+    """As in "over num-layers 3,5; seed 0"."""
+    return f"over {'; '.join(f'{name} {text}' for name, text in over.items())}" if over else "over no option"
 
 
 def make_cells(bases: Sequence[Base], over: Mapping[str, str], options: Iterable[str]) -> list[Cell]:
@@ -209,8 +220,11 @@ def _read(name: str, text: str, field: str, base: Base) -> Any:
         if text.lower() not in ("true", "false"):
             raise UserError(f"--over.{name} must be true or false, or both with a comma between, got {text!r}")
         return text.lower() == "true"
+    words = text.split()
+    if option := next((word for word in words if word in HELP or word.startswith("--")), None):
+        raise UserError(f"--over.{name} {text}: {option} is an option, not a value; list values, as in {AS_IN}")
     try:
         program = f"python -m train table {base.experiment}"
-        return value_of(parse(type(base.config), [f"--{field}", *text.split()], program, base.config), field)
+        return value_of(parse(type(base.config), [f"--{field}", *words], program, base.config), field)
     except UserError as error:
         raise UserError(f"--over.{name} {text}: {error}") from error

@@ -14,7 +14,7 @@ from ..loop import train_run
 from ..runs import ENDED, check_same, identity, read_status
 from ..system.run_files import read_object
 from ..task import Task
-from ..tasks.table import open_task
+from ..tasks.table import open_task, prepare_data
 from .axes import Cell
 
 CELLS = "cells"
@@ -104,6 +104,13 @@ class Opened:
         for key, error in errors.items():
             if key not in self._tasks:
                 raise error
+
+
+def prepare_all(cells: Sequence[Cell], log: Log) -> None:
+    """Prepares the data of cells, each once, ahead of the processes that open them; refuses what cannot be read."""
+    data = {json.dumps(vars(vars(cell.config)["data"]), sort_keys=True): cell.config for cell in cells}
+    for config in data.values():
+        prepare_data(config, log)
 
 
 def compute(folder: Path, cell: Cell, opened: Opened, log: Log) -> State:

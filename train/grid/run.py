@@ -13,13 +13,14 @@ from ..runs import VERSION, begin
 from ..system.run_files import read_object, write_json
 from ..system.storage import AGAIN, locked, require_writable, writing
 from ..task import Row
-from .axes import Cell, Plan
-from .cells import LEFT, Opened, State, check_places, compute, log_of, place_of, read_state
+from .axes import Cell, Plan, axes_words
+from .cells import LEFT, Opened, State, check_places, compute, log_of, place_of, prepare_all, read_state
 from .jobs import FAILED, at_deadline, run_children, spending
 from .writing import write_table
 
 UNFINISHED = 3  # the exit code where cells are left: a script may give the command again
 TABLE = "table.json"
+KEPT = ("finished", "collapsed")  # states of cells that no later table leaves out
 Log = Callable[[str], None]
 
 
@@ -32,8 +33,8 @@ def make_table(plan: Plan, settings: TableArguments, *, log: Log = print) -> int
     if settings.only is not None:
         return _compute_one(plan, next(cell for cell in plan.cells if cell.name == settings.only), log)
     folder = plan.folder
-    if not begin(folder, TABLE, _said(plan, {}), what="table"):
-        _require_table(folder / TABLE)
+    if not _claim(plan):
+        _require_table(plan)
     with locked(folder), writing(f"--out {folder}", AGAIN):
         require_writable(folder, f"--out {folder}", AGAIN)
         check_places(folder, plan.cells)
@@ -61,12 +62,12 @@ class _Call:
         if not cells:
             return
         if settings.jobs > 1:
-            deadline, folder = at_deadline(settings.budget_minutes), self.plan.folder
-            words = self.plan.words
+            deadline = at_deadline(settings.budget_minutes)
+            prepare_all(cells, self.log)
             run_children(
                 cells,
-                folder=folder,
-                words=words,
+                folder=self.plan.folder,
+                words=self.plan.words,
                 jobs=min(settings.jobs, len(cells)),
                 deadline=deadline,
                 ended=self.ended,
@@ -102,15 +103,33 @@ def _said(plan: Plan, states: Mapping[str, State]) -> Row:
     return {"version": VERSION, "table": plan.name, "over": plan.over, "cells": cells}
 
 
-def _require_table(path: Path) -> None:
+def _claim(plan: Plan) -> bool:
+    """Writes table.json; False where it is there. A folder without it may hold cells, as --only leaves them."""
+    begun = any((place_of(plan.folder, cell) / "config.json").exists() for cell in plan.cells)
+    if not begun or (plan.folder / TABLE).exists():
+        return begin(plan.folder, TABLE, _said(plan, {}), what="table")
+    with writing(f"--out {plan.folder}", AGAIN):
+        write_json(plan.folder / TABLE, _said(plan, {}))
+    return True
+
+
+def _require_table(plan: Plan) -> None:
+    """Refuses a file that is of no table, or of one that has cells which the table of these axes would not show."""
+    path = plan.folder / TABLE
     found = read_object(path)
-    cells = found.get("cells")
+    cells, over = found.get("cells"), found.get("over")
     whole = isinstance(cells, list) and all(
         isinstance(row, dict) and isinstance(row.get("cell"), str) and isinstance(row.get("message"), str)
         for row in cells
     )
-    if "table" not in found or not whole:
+    if "table" not in found or not isinstance(over, dict) or not isinstance(cells, list) or not whole:
         raise UserError(f"{path} is of no table, or was changed; pass another --out, or delete that file")
+    names = {cell.name for cell in plan.cells}
+    if lost := [row["cell"] for row in cells if row.get("state") in KEPT and row["cell"] not in names]:
+        raise UserError(
+            f"{plan.folder} holds a table {axes_words(over)}; this one, {axes_words(plan.over)}, has no place for "
+            f"{len(lost)} of its cells, {lost[0]} for one; repeat its values to extend it, or pass another --out"
+        )
 
 
 def _compute_one(plan: Plan, cell: Cell, log: Log) -> int:

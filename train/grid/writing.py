@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from jax.errors import JaxRuntimeError
 
-from ..config.errors import UserError
+from ..config.errors import UserError, one_line
 from ..report import Block, Picture, Report, write_files
 from ..report.gallery import write_gallery
 from ..report.groups import METHOD_NAMES
@@ -79,7 +80,7 @@ def _more(names: Sequence[str]) -> str:
 
 
 def _markdown(plan: Plan, tables: Sequence[Table], words: Sequence[str]) -> str:
-    parts = [f"# Table {plan.name}"]
+    parts = [f"# Table {plan.name}", plan.shown]
     for table in tables:
         rule = ("---", *("---:" for _ in table.header[1:]))
         rows = [" | ".join(["", *row, ""]).strip() for row in (table.header, rule, *table.rows)]
@@ -136,7 +137,9 @@ def _page(
         for heading, blocks in (("In words", said), *report.sections):
             named = [_named(block, experiment) if several else block for block in blocks]
             sections.append((f"{experiment}: {heading}" if several else heading, named))
-    return Report(f"Table {plan.name}", sections, summary, tables, opening=" ".join(words[:1]), verdicts=words[1:])
+    return Report(
+        f"Table {plan.name}", sections, summary, tables, opening=" ".join([plan.shown, *words[:1]]), verdicts=words[1:]
+    )
 
 
 def _named(block: Block, experiment: str) -> Block:
@@ -144,10 +147,18 @@ def _named(block: Block, experiment: str) -> Block:
 
 
 def _gallery(plan: Plan, lines: Sequence[Line], experiment: str, log: Log) -> Picture | None:
-    """Frames of an experiment's last row of those with most methods, as the first seed of each cleans them."""
+    """Frames of an experiment's last row of those with most methods, as the first seed of each cleans them.
+
+    What prevents them is told in a line, and costs nothing else of the page.
+    """
     rows = [line for line in lines if line.experiment == experiment and line.variants]
     row = max(reversed(rows), key=lambda line: len(line.variants))
     runs = {METHOD_NAMES[method]: variant.runs[0].folder for method, variant in row.variants.items()}
-    if not has_frames(next(iter(runs.values()))):
+    try:
+        if not has_frames(next(iter(runs.values()))):
+            return None
+        shown = show_frames(runs, log=log)
+        return write_gallery(plan.folder, f"gallery_{experiment}", shown, f"{row.title}, first seeds.")
+    except (UserError, OSError, ValueError, JaxRuntimeError) as error:
+        log(f"no frames of {experiment}: {one_line(error)}")
         return None
-    return write_gallery(plan.folder, f"gallery_{experiment}", show_frames(runs, log=log), f"{row.title}, first seeds.")

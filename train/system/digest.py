@@ -1,4 +1,4 @@
-"""The checksum that ties the arrays of a checkpoint to the notes beside them, on whatever mesh they live."""
+"""Checksums of arrays: of a checkpoint and the notes beside it, on whatever mesh; and of weights that are given."""
 
 import json
 import math
@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, UInt32
 
 from .distributed import fetch
@@ -22,6 +23,15 @@ def digest(state: Any, notes: dict[str, Any]) -> list[int]:
     """
     said = {name: value for name, value in notes.items() if name != "digest"}
     return [int(fetch(_of_arrays(jax.tree.leaves(state)))), zlib.crc32(json.dumps(said, sort_keys=True).encode())]
+
+
+def weights_checksum(weights: Any) -> int | None:
+    """CRC-32 of a pytree of NumPy arrays with their paths and shapes; None where it has none."""
+    found = None
+    for path, leaf in jax.tree.leaves_with_path(weights):
+        named = f"{jax.tree_util.keystr(path)}{leaf.shape}".encode()
+        found = zlib.crc32(np.ascontiguousarray(leaf).data, zlib.crc32(named, found or 0))
+    return found
 
 
 @jax.jit

@@ -2,11 +2,9 @@
 
 import dataclasses
 import functools
-import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 import tokenizers
 
@@ -21,6 +19,7 @@ from ..data.splits import SPLITS
 from ..data.text import TextData
 from ..data.tokens import TokenData
 from ..data.words import SPECIAL, Tokenizer, WordTokenizer, embedding_table, glove_embeddings, learn_words
+from ..system.digest import weights_checksum
 from ..system.storage import expanded
 from .facts import TokenFacts
 
@@ -108,11 +107,7 @@ class TextMaterial:
     def _weights_checksum(self) -> int | None:
         """Of all weights that are given, by the names they go by here; None where none are."""
         given = self.table if self.pretrained is None else (self.pretrained.params, self.pretrained.head)
-        found = None
-        for path, leaf in jax.tree.leaves_with_path(given):
-            named = f"{jax.tree_util.keystr(path)}{leaf.shape}".encode()
-            found = zlib.crc32(np.ascontiguousarray(leaf).data, zlib.crc32(named, found or 0))
-        return found
+        return weights_checksum(given)
 
 
 def material_of(facts: dict[str, Any]) -> TextMaterial:

@@ -16,6 +16,11 @@ def open_task(config: RunConfig, log: Log) -> Task:
     return imported(functions_of(config).open)(config, log)
 
 
+def prepare_data(config: RunConfig, log: Log) -> None:
+    """Prepares the data of a configuration, unless that is done: on no device, and without the task."""
+    imported(functions_of(config).prepare)(vars(config)["data"], log=log)
+
+
 def rebuild(config: RunConfig, facts: Row) -> Task:
     """The task that its ``facts`` describe, without its data: to predict with parameters that are at hand."""
     return imported(functions_of(config).rebuild)(config, facts)

@@ -19,6 +19,7 @@ from ..data.clips import FRAME_SIZE, SPLITS
 from ..data.pretrained_vit import PretrainedViT
 from ..data.video import frames_of, load
 from ..sharding.mesh import keep_rows
+from ..system.digest import weights_checksum
 from ..task import Log, Params, Row, SampleLosses, Validation
 from .collapse import describe_collapse
 from .common import (
@@ -40,6 +41,7 @@ from .video_samples import cleaned_frames, samples_of
 from .vit import given_facts, given_of, load_given
 
 Clips = Float[Array, "batch frames pixels"]
+GIVEN = "weights_checksum"  # of what is found: no figure of the data
 
 
 class Noisy(NamedTuple):
@@ -204,9 +206,10 @@ class VideoTask(DataTask[VideoRunConfig]):
         return figures, at_training
 
     def found(self) -> Row:
-        """Spread of the pixels, and how many sequences there are."""
+        """Spread of the pixels, how many sequences there are, and a checksum of the weights of a given ViT."""
         sequences = {split: self.data.num_sequences(split) for split in SPLITS}
-        return {"pixel_std": self.data.pixel_std, "sequences": sequences}
+        given = None if self.vit_weights is None else self.vit_weights.params
+        return {"pixel_std": self.data.pixel_std, "sequences": sequences, GIVEN: weights_checksum(given)}
 
     def facts(self) -> Row:
         """Sizes of tokens, the spread of clean pixels, which noise is in units of, and what a given ViT is like."""

@@ -14,9 +14,10 @@ from ..config.errors import UserError
 from ..data.video import frames_from
 from ..runs import read_recorded
 from ..step import state_like
-from ..task import Log, Params
+from ..task import Log, Params, Row, Task
 from .common import NOISE_SEED, on_batches
 from .table import open_run
+from .video import GIVEN
 from .video_noise import add_noise, to_unit
 
 __all__ = ["has_frames", "show_frames"]
@@ -56,7 +57,7 @@ def show_frames(
     opened = {name: open_run(folder, log=log)[1] for name, folder in runs.items()}
     (name, first), *others = opened.items()
     for other, task in others:
-        if task.found() != first.found():
+        if figures_of_data(task) != figures_of_data(first):
             raise UserError(f"{runs[name]} and {runs[other]} are on different data; show them apart")
     task: Any = first  # of video, whose data are clips
     side = math.isqrt(task.data.token_dim)
@@ -72,6 +73,11 @@ def show_frames(
             name: 255.0 * frames_from(np.asarray(each, np.float32), size, side=side) for name, each in patches.items()
         }
     return shown
+
+
+def figures_of_data(task: Task) -> Row:
+    """What tells data from others, whatever weights a run of them began with."""
+    return {name: value for name, value in task.found().items() if name != GIVEN}
 
 
 def _window(data: Any, window: int | None) -> np.ndarray:

@@ -24,7 +24,10 @@ __all__ = ["DUST", "dictionary_bases"]
 
 
 class _State(NamedTuple):
-    """Codes (*batch, n, num_atoms), and their reconstruction (*batch, n, dim) by the dictionary that made them."""
+    """Codes (*batch, n, num_atoms) behind a layer, and their reconstruction (*batch, n, dim) by its dictionary.
+
+    Where the layer is lost, the codes are those of the layer before it, which its own dictionary still reads.
+    """
 
     codes: jax.Array
     output: jax.Array
@@ -98,7 +101,8 @@ class DUST(nn.Module):
             the others' outputs; outputs at masked positions are undefined.
           record: ``y -> pytree``, evaluated inside the scan at every layer's reconstruction (*batch, n, dim), in
             float32 or wider; None keeps the reconstructions themselves.
-          perturb: what becomes of each layer's codes, see `unroll_jax.unroll`.
+          perturb: what becomes of each layer's codes, see `unroll_jax.unroll`; its dictionary reads what comes of them.
+            A lost layer (`unroll_jax.perturbations.lost_layer`) passes codes on, and its output is theirs by its D.
 
         Returns:
           The reconstructions of layers 0..L, (L + 1, *batch, n, dim), or what ``record`` returned, stacked likewise.

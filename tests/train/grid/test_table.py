@@ -9,14 +9,16 @@ import pytest
 
 import train.loop
 from tests.train.commands import refused
-from tests.train.grid.conftest import GRID, REFUSED, SMALL, states_of, table_of
+from tests.train.grid.conftest import FRAMED, GRID, REFUSED, SMALL, states_of, table_of
 from train.__main__ import main
 from train.config.errors import StorageError, UserError
+from train.report import Report
 from train.system.storage import locked
 
 pytestmark = pytest.mark.xdist_group("grid")
 
 CONSTRAINED = "video-ut_train-gamma-0.15_constrained_seed-0"
+FEWER = ["table", "video-ut", *SMALL, "--over.seed", "0"]
 PLAIN = [f"video-ut_train-gamma-{gamma}_erm_seed-0" for gamma in ("0.0", "0.15")]
 
 
@@ -117,6 +119,52 @@ def test_more_values_extend_a_table(copied, computed):
     assert computed == ["video-ut_train-gamma-0.0_erm_seed-1"]
 
 
+def test_other_axes_do_not_take_the_place_of_a_table_and_the_page_says_what_it_shows(copied, capsys):
+    shown = "Cells: video-ut, over train-gamma 0,0.15; method erm,constrained; seed 0."
+    assert all(shown in (copied / name).read_text() for name in ("table.md", "index.html"))
+    before = {path.name: path.read_bytes() for path in copied.iterdir() if path.is_file()}
+    line = refused(capsys, *FEWER, "--out", str(copied))
+    assert "holds a table over train-gamma 0,0.15; method erm,constrained; seed 0" in line
+    assert f"this one, over seed 0, has no place for 3 of its cells, {PLAIN[0]} for one; repeat its values" in line
+    assert {name: (copied / name).read_bytes() for name in before} == before
+
+
+@pytest.mark.usefixtures("in_memory")
+def test_processes_find_the_data_prepared_once_or_none_is_started(tmp_path, monkeypatch, capsys):
+    prepared, started = [], []
+    monkeypatch.setattr("train.data.video.prepare", lambda data, *, log: prepared.append(data))
+    monkeypatch.setattr("train.grid.run.run_children", lambda cells, **_: started.append(len(cells)))
+    command = [*GRID, "--jobs", "2", "--out", str(tmp_path / "table")]
+    assert main(command) == 3
+    assert (len(prepared), started) == (1, [3])
+
+    def refuse(data, *, log):
+        raise UserError("data.root=nowhere does not exist")
+
+    monkeypatch.setattr("train.data.video.prepare", refuse)
+    assert "--data.root nowhere does not exist" in refused(capsys, *command)
+    assert started == [3]
+
+
+@pytest.mark.parametrize("error", [UserError("the clip is gone"), ValueError("a frame is\nodd")])
+def test_frames_that_cannot_be_shown_cost_nothing_else_of_the_page(whole, tmp_path, monkeypatch, capsys, error):
+    def fail(*_, **__):
+        raise error
+
+    folder = shutil.copytree(whole, tmp_path / "table")
+    (folder / "index.html").unlink()
+    monkeypatch.setattr("train.grid.writing.show_frames", fail)
+    monkeypatch.setattr(
+        "train.grid.writing.report_of", lambda _: lambda _: Report("", [("Curves", ["a curve"])], {}, [])
+    )
+    assert main([*FRAMED, "--out", str(folder)]) == 0
+    assert f"no frames of video-ut: {' '.join(str(error).split())}\n" in capsys.readouterr().out
+    page = (folder / "index.html").read_text()
+    assert "mean over the test gammas" in page
+    assert "a curve" in page
+    assert "Frames of video-ut" not in page
+
+
 @pytest.mark.usefixtures("in_memory", "undrawn")
 def test_a_cell_whose_loss_is_not_finite_is_told_and_is_not_fatal(tmp_path, computed, capsys):
     rates = ["--over.primal.learning-rate", "1e-3,1e9", "--method", "erm"]
@@ -184,10 +232,16 @@ def test_a_table_takes_no_folder_of_something_else_and_no_cell_of_another_table(
     assert "is of no table" in refused(capsys, *GRID, "--out", str(copied))
 
 
-def test_one_cell_alone_is_computed_for_a_scheduler_and_writes_no_table(tmp_path, in_memory, capsys):
+def test_one_cell_alone_is_computed_for_a_scheduler_and_the_table_is_written_later(
+    tmp_path, in_memory, undrawn, computed, capsys
+):
     command = [*GRID, "--out", str(tmp_path / "table"), "--only"]
     assert main([*command, CONSTRAINED]) == 0
     assert (tmp_path / "table" / "cells" / CONSTRAINED / "evaluation.json").exists()
     assert not (tmp_path / "table" / "table.json").exists()
+    capsys.readouterr()
+    assert main([*GRID, "--out", str(tmp_path / "table"), "--cells", "1"]) == 3
+    assert computed == [CONSTRAINED, PLAIN[0]]
+    assert states_of(tmp_path / "table")[CONSTRAINED] == "finished"
     capsys.readouterr()
     assert "leaves descent constraints nothing to lower" in refused(capsys, *command, REFUSED)
