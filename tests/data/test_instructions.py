@@ -102,6 +102,9 @@ def test_a_template_tells_where_the_answer_starts_and_its_end_is_learned():
     alpaca = AnswerTokenizer(tokenizer, "alpaca")
     (found,) = alpaca.encode([asked("Hi", "Ho")])
     assert tokenizer.decode(found.tokens) == ALPACA.format("Hi") + "Ho<|end|>"
+    for own in (AnswerTokenizer(tokenizer, "chat"), alpaca):
+        (question,), (whole,) = own.questions(["Hi"]), own.encode([asked("Hi", "Ho")])
+        np.testing.assert_array_equal(question, whole.tokens[: whole.first], "what is trained on is what is asked")
     with pytest.raises(UserError, match="--template alpaca is of one question and its answer, got system, user"):
         alpaca.encode([Conversation((Message("system", "a"), Message("user", "b")), "c")])
 
@@ -111,6 +114,8 @@ def test_a_template_without_an_answer_behind_the_prompt_is_refused(template):
     made = ChatTokenizer(byte_tokenizer()._tokenizer, template, {}, [3], where="here")
     with pytest.raises(UserError, match="the chat template of here does not put the answer behind the prompt; pass"):
         AnswerTokenizer(made, "chat").encode([asked("a", "b")])
+    with pytest.raises(UserError, match="does not put the answer behind the prompt; do this"):
+        AnswerTokenizer(made, "chat", mend="do this").questions(["a"])
     with pytest.raises(UserError, match="here names no token that ends an answer"):
         AnswerTokenizer(ChatTokenizer(byte_tokenizer()._tokenizer, None, {}, [], where="here"), None)
 

@@ -60,6 +60,7 @@ class LanguageTask(DataTask[LanguageConfig]):
             config,
             num_layers=self.num_layers,
             steps_an_epoch=material.steps_an_epoch(batch_size=config.batch_size),
+            numbers=self.model.layers,
             trained=None if config.model.lora_rank is None else self.model.trained,
         )
         self._read = on_batches(self._readings)

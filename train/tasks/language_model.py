@@ -12,7 +12,15 @@ import jax.numpy as jnp
 import tokenizers
 from jaxtyping import Array, Float
 
-from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling, decoder_readout, low_rank_changes, rms_norm
+from unroll_jax.models import (
+    Decoder,
+    DecoderConfig,
+    RotaryScaling,
+    decoder_readout,
+    low_rank_changes,
+    merged_changes,
+    rms_norm,
+)
 
 from ..config.errors import UserError
 from ..config.language import DecoderOptions, DescentOptions, LanguageConfig
@@ -142,6 +150,11 @@ class LanguageModel:
     def head(self, params: Params) -> Float[Array, "vocabulary dim"]:
         """What states are read out by."""
         return decoder_readout(self._parts(params)[0])[1]
+
+    def decoder(self, params: Params) -> Any:
+        """The decoder alone, its kernels with their changes added, as `unroll_jax.models.generate` takes it."""
+        decoder, changes = self._parts(params)
+        return decoder if changes is None else {**decoder, "layers": merged_changes(decoder["layers"], changes)}
 
     def _parts(self, params: Params) -> tuple[Any, Any]:
         """The decoder, and the changes as layers take them; what is not trained has no gradient."""
