@@ -13,6 +13,10 @@ from .data import ImageSource, InstructionSource, SceneSource, TextSource, Video
 C = TypeVar("C")
 
 
+# Of an evaluation, what is no option of its run.
+PLACES = ("run", "mesh", "on_source", "on_root")
+
+
 @dataclasses.dataclass(frozen=True)
 class EvaluateArguments:
     """Evaluate the best checkpoint of a run folder again."""
@@ -28,6 +32,12 @@ class EvaluateArguments:
     """Where it is."""
     test_disturbances: tuple[str, ...] | None = None
     """Disturbances of the input, as in blur=1, in place of the run's own option; so are the others below."""
+    test_gammas: tuple[float, ...] | None = None
+    """Noise levels, of runs whose every layer has a loss."""
+    completions: int | None = None
+    """Of language models: how many prompts of the test split are answered."""
+    completion_gammas: tuple[float, ...] | None = None
+    """Noise levels of these answers."""
     test_noises: tuple[float, ...] | None = None
     """Of images with a class each; so are the others below."""
     test_attacks: tuple[float, ...] | None = None
@@ -40,7 +50,7 @@ class EvaluateArguments:
     @property
     def disturbances(self) -> dict[str, Any]:
         """The options of the evaluation that were given, by field."""
-        names = ("test_disturbances", "test_noises", "test_attacks", "attack_steps", "attack_examples")
+        names = [field.name for field in dataclasses.fields(self) if field.name not in PLACES]
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 

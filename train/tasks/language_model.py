@@ -139,13 +139,13 @@ class LanguageModel:
         scale, _ = decoder_readout(decoder)
 
         def record(y: Array) -> Array:
-            chosen = jnp.take_along_axis(keep_rows(y), places[..., None], axis=1)
-            return rms_norm(chosen, scale, self.given.config.norm_epsilon)
+            return jnp.take_along_axis(keep_rows(y), places[..., None], axis=1)
 
         recorded = self.module.apply(
             {"params": decoder}, tokens, segments=segments, perturbation=noise, record=record, changes=changes
         )
-        return recorded[jnp.array(self.layers)]  # pyright: ignore (Flax tells no type)
+        read: Any = recorded[jnp.array(self.layers)]  # pyright: ignore (Flax tells no type)
+        return rms_norm(read, scale, self.given.config.norm_epsilon)
 
     def head(self, params: Params) -> Float[Array, "vocabulary dim"]:
         """What states are read out by."""
