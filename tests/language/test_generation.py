@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks import __main__ as benchmarks
+from benchmarks import decoding
 from tests.train.commands import refused
 from train import load
 from train.__main__ import main
@@ -131,3 +133,26 @@ def test_answers_are_as_long_as_half_the_context_where_nothing_is_said(command, 
     count = int(shown.split("1 answers of ")[1].split()[0])
     assert 1 <= count <= 32
     assert np.isin("1. Say bado.", shown.splitlines())
+
+
+def test_the_benchmark_of_decoding_takes_runs_and_pairs_each_with_its_plain_answers(
+    finished, tmp_path, monkeypatch, capsys
+):
+    def timed(calls, **options):
+        del options
+        return {who: np.array([4.0, 6.0] if who == "plain" else [2.0, 2.0]) for who in calls}
+
+    monkeypatch.setattr(decoding, "interleaved", timed)
+    (tmp_path / "prompts.txt").write_text("Say bado.\n")
+    words = ["decoding", "--quick", "--out", str(tmp_path / "out"), "--prompts", str(tmp_path / "prompts.txt")]
+    assert benchmarks.main([*words, "--runs", *map(str, finished.folders)]) == 0
+    shown = capsys.readouterr().out
+    figures = json.loads((tmp_path / "out" / "decoding.json").read_text())["figures"]
+    for name in ("erm", "constrained"):
+        assert f"{name}, 3 layers, 8 wide, 1 x 1 prompts" in shown
+        assert [figures[f"{name}_exit_{layer}_speedup"] for layer in (1, 2)] == [2.5, 2.5], "medians of ratios"
+        assert figures[f"{name}_layer_3_acceptance"] == 1.0
+    assert " no" not in shown.split("same answers")[1].split("acceptance by layer")[0]
+    assert "the quickest of each" in shown
+    assert benchmarks.main([*words, "--runs", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path} ")
