@@ -39,7 +39,7 @@ class Sizes(NamedTuple):
     repeats: int = 5
     exits: int = 3  # exit layers, evenly spaced, where nothing says which
     real_prompts: int = 2
-    real_tokens: int = 32
+    real_tokens: int = 24
     real_repeats: int = 3
 
 

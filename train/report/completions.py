@@ -36,4 +36,5 @@ def _table(setting: Setting) -> Table:
 
 
 def _cut(text: str) -> str:
+    text = text or "(empty)"
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."

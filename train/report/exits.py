@@ -56,8 +56,9 @@ def acceptance_curve(settings: Sequence[Setting]) -> Figure | None:
         return None
     figure, panels = setting_panels(shown, "layer that drafts (0: embedded input)", "acceptance", percent=True)
     for axes, setting in zip(panels, shown, strict=True):
+        layers = np.asarray(setting.first.evaluation["layers"])
+        axes.set_xticks(layers)
         for variant, style in styled(setting):
-            layers = np.asarray(setting.first.evaluation["layers"])
             draw_band(axes, layers, _acceptance(variant)[:, 0], variant, style, marked=True)
     shared_legend(figure, panels)
     return figure
