@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from benchmarks.compare import Unreadable, comparison, read_records
 from benchmarks.record import write
+from train.config.errors import UserError
 from train.system.machine import environment, keep_memory
 
 BENCHMARKS = {
@@ -27,7 +28,8 @@ BENCHMARKS = {
     "gpu": "what is right, and how quick, on the GPU that is here",
 }
 ON_REQUEST = ("faults", "gpu")  # run only where they are named
-OPTIONS = ("--quick", "--peers", "--no-peers", "--out", "--compare", "--help")
+OF_RUNS = ["decoding"]  # whose --runs takes run folders
+OPTIONS = ("--quick", "--peers", "--no-peers", "--out", "--compare", "--runs", "--prompts", "--help")
 
 
 def main(arguments: list[str]) -> int:
@@ -47,7 +49,12 @@ def main(arguments: list[str]) -> int:
         print("quick: smaller sizes, fewer runs; bars were set for the full ones")
     for name in options.names or [name for name in BENCHMARKS if name not in ON_REQUEST]:
         print(f"== {name}: {BENCHMARKS[name]}", flush=True)
-        record = importlib.import_module(f"benchmarks.{name}").main(quick=options.quick, peers=peers)
+        given = {} if options.runs is None else {"runs": options.runs, "prompts": options.prompts}
+        try:
+            record = importlib.import_module(f"benchmarks.{name}").main(quick=options.quick, peers=peers, **given)
+        except UserError as error:  # of runs
+            sys.stderr.write(f"error: {error}\n")
+            return 2
         if record is not None:  # there was nothing to measure
             write(record, name, options.out, _conditions(quick=options.quick, peers=peers, kept=kept))
     return 0
@@ -74,6 +81,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--compare", nargs=2, type=Path, metavar=("OLD", "NEW"), help="two earlier runs: folders, or files in them"
     )
+    parser.add_argument("--runs", nargs="+", type=Path, metavar="RUN", help="of decoding: runs of language models")
+    parser.add_argument("--prompts", type=Path, metavar="FILE", help="what --runs are asked: JSON, or a text a line")
     options, unknown = parser.parse_known_intermixed_args(arguments)
     if unknown:
         parser.error(f"unknown option {unknown[0]!r}{_near(unknown[0], OPTIONS)}; there are {', '.join(OPTIONS)}")
@@ -82,6 +91,12 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
             parser.error(f"unknown benchmark {name!r}{_near(name, BENCHMARKS)}; choose from {', '.join(BENCHMARKS)}")
     if options.compare is not None and options.names:
         parser.error(f"--compare takes OLD and NEW alone, got also {options.names[0]!r}")
+    if options.runs is not None and options.names != OF_RUNS:
+        parser.error(
+            f"--runs is for decoding alone, as in `decoding --runs A B`, got {' '.join(options.names) or 'none'}"
+        )
+    if options.prompts is not None and options.runs is None:
+        parser.error("--prompts has no effect without --runs; leave it out")
     if options.out.exists() and not options.out.is_dir():
         parser.error(f"--out {options.out}: is a file; name a folder")
     return options

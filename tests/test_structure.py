@@ -114,8 +114,9 @@ FLOORS_OF_ROOMS = {
 # The same of the application, by its files and folders, as in docs/architecture.md.
 APPLICATION = ROOT / "train"
 ROOMS_OF_APPLICATION = {
-    6: ("__main__", "__init__"),
-    5: ("main", "search", "grid", "predict", "generation", "preparing", "exporting"),
+    7: ("__main__", "__init__"),
+    6: ("main", "search", "grid", "predict", "generation", "preparing", "exporting"),
+    5: ("loading",),
     4: ("loop", "evaluate", "tasks", "report", "plan", "weights", "model_card"),
     3: ("step", "constraints", "checkpoint", "runs", "metrics", "data", "options"),
     2: ("task", "numbers", "optimizers", "trackers", "parsing", "registry", "sharding", "system", "experiments"),

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from .config.run import PrimalConfig
     from .experiments import EXPERIMENTS
     from .exporting import export
+    from .loading import Model, load
     from .loop import Callbacks
     from .main import fit
-    from .predict import Model, load
     from .task import Task
     from .tasks.own import OwnTask
 

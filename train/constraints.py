@@ -1,6 +1,7 @@
 """Descent constraints as an objective of the step, by all options of a run: their bounds, multipliers and slacks."""
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -57,10 +58,17 @@ class DescentConstraints:
       number: how many violations there are.
     """
 
-    def __init__(self, config: ConstrainedConfig, *, num_layers: int, steps_an_epoch: int):
+    def __init__(
+        self,
+        config: ConstrainedConfig,
+        *,
+        num_layers: int,
+        steps_an_epoch: int,
+        numbers: Sequence[int] | None = None,
+    ):
         self._config, self._settings = config, config.constraints
         self._steps_an_epoch, self._enforced = steps_an_epoch, config.enforces
-        self._weights = config.loss_weights(num_layers)
+        self._weights = config.loss_weights(num_layers, numbers)
         settings = self._settings
         alphas = settings.alphas(num_layers)
         margins = (settings.first_margin, *[settings.margin] * (num_layers - 1))

@@ -79,9 +79,7 @@ def _by_options(task: Task, options: Mapping[str, Any]) -> Task:
     for name in options:
         if not hasattr(task.config, name):
             typed = name.replace("_", "-")
-            raise UserError(
-                f"--{typed} is for images with a class each, this run is of {task.config.task}; leave it out"
-            )
+            raise UserError(f"--{typed} is no option of {task.config.task}, which this run is of; leave it out")
     if not options:
         return task
     config = dataclasses.replace(task.config, **options)

@@ -1,89 +1,23 @@
-"""The way back from a run: `load` gives the model with its preparation, tokenizer and architecture; and `predict`."""
+"""`python -m train predict`: what every layer of a text run says of texts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import jax
 import numpy as np
 
-from .checkpoint import Checkpoints, way_back
 from .config.commands import PredictArguments
-from .config.errors import UserError, one_line
-from .config.run import RunConfig
+from .config.errors import UserError
 from .config.text import TextRunConfig
 from .data.rows import decoded
+from .loading import load
 from .parsing import parse
-from .registry import PASS_IT
-from .runs import FACTS, read_config, require_checkpoints
-from .step import state_like
-from .system.run_files import read_object, way_out
+from .runs import read_config
 from .system.terminal import Table, as_text
-from .task import Params, Row, Task
 from .tasks.common import check_noise
 from .tasks.reading import Prediction
-from .tasks.table import by_config, options_of, rebuild
-from .weights import AGAIN, CONFIG, is_export, read_export, restored
+from .weights import is_export, read_export
 
-Log = Callable[[str], None]
 LARGEST = 1 << 26  # bytes of a --file; more is taken for a file without end
-
-
-class Model:
-    """A trained model, and all it takes to use it.
-
-    Attributes:
-      task: what was trained, without its data.
-      params: of the best checkpoint.
-      config: of the run.
-      card: what is known of it: experiment, step, and of an export figures and whether it is feasible.
-    """
-
-    def __init__(self, task: Task, params: Params, card: dict[str, Any]):
-        self.task, self.params, self.card = task, params, card
-
-    @property
-    def config(self) -> RunConfig:
-        """The configuration that it was trained with."""
-        return self.task.config
-
-    def predict(self, inputs: Any, **options: Any) -> Any:
-        """What the model makes of inputs of its kind; see the task's ``predict``.
-
-        Video: a picture or video, as a file or an array; denoised frames come back. Images and scenes: files or arrays,
-        one or a list; classes, or maps of them. Text: strings, with ``seconds=`` where the run is of pairs. A task of
-        your own: a batch.
-        """
-        return self.task.predict(self.params, inputs, **options)
-
-
-def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> Model:
-    """Loads the model of a run folder (its best checkpoint) or of an export, wherever it was trained.
-
-    Args:
-      folder: of the run, or the export.
-      task: where it was trained on a task of your own, an `OwnTask` or any `Task`, that task; no other needs one. Its
-        options are those that the folder holds, whatever it has itself, but for its mesh.
-      log: where messages go.
-
-    Raises:
-      UserError: if the folder is neither, is damaged, or was written by another version.
-    """
-    folder, kind = Path(folder), options_of(task)
-    if is_export(folder):
-        found = read_export(folder, kind)
-        path = folder / CONFIG
-        source, mend = (path, AGAIN) if task is None else ("the task that was passed", PASS_IT)
-        task = _rebuilt(found.config, found.facts, path, AGAIN) if task is None else by_config(task, found.config)
-        params, like = restored(task, found.arrays, source=source, mend=mend), state_like(task).params
-        return Model(task, jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, like)), found.card)
-    experiment, config = read_config(folder, kind)
-    require_checkpoints(folder, experiment)
-    path = folder / FACTS
-    task = _rebuilt(config, read_object(path), path, way_out(path)) if task is None else by_config(task, config)
-    with Checkpoints(folder / "checkpoints", read_only=True, mend=way_back(task.config), log=log) as checkpoints:
-        step, state, notes = checkpoints.best(state_like(task))
-    return Model(task, state.evaluated, {"experiment": experiment, "step": step, "score": notes["score"]})
 
 
 def command(arguments: list[str]) -> None:
@@ -123,15 +57,6 @@ def read_texts(
             f"--file {file} line {odd} has {count} tabs where others have 1; put one between the texts of a pair"
         )
     return [first for first, _ in parts], [second for _, second in parts]
-
-
-def _rebuilt(config: RunConfig, facts: Row, path: Path, mend: str) -> Task:
-    try:
-        return rebuild(config, facts)
-    except UserError:
-        raise
-    except Exception as error:  # what is wrong with facts shows where they are used
-        raise UserError(f"{path} is damaged ({one_line(error)}); {mend}") from None
 
 
 def _lines(path: Path) -> list[str]:

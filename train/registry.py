@@ -84,7 +84,8 @@ _LANGUAGE = Functions(
     rebuild="tasks.language:language_of",
     report="report.constrained:language",
     predict='(found,) = model.predict(["a prompt"], answers=["an answer"])\n'
-    "found.log_probabilities, found.losses  # of the answer's tokens; of every layer that is read",
+    "found.log_probabilities, found.losses  # of the answer's tokens; of every layer that is read\n"
+    "# for answers of its own, `unroll-jax generate FOLDER --prompts FILE`, in a clone `python -m train generate ...`",
     prepare="data.instructions:prepare",
 )
 _SCENES = _IMAGES._replace(

@@ -25,6 +25,8 @@ from train.tasks.video import VideoTask
         (["--compare", "a"], ["--compare", "expected 2 arguments"]),
         (["growth", "--compare", "a", "b"], ["--compare takes OLD and NEW alone, got also 'growth'"]),
         (["--out", __file__], ["is a file; name a folder"]),
+        (["growth", "--runs", "a"], ["--runs is for decoding alone, as in `decoding --runs A B`, got growth"]),
+        (["decoding", "--prompts", "a"], ["--prompts has no effect without --runs; leave it out"]),
     ],
 )
 def test_bad_arguments_are_one_line_and_exit_code_2(arguments, words, capsys):

@@ -13,7 +13,7 @@ from train.data.answers import ALPACA, AnswerTokenizer
 from train.data.conversations import Conversation, Message, asked
 from train.data.decoder_tokenizer import ChatTokenizer, byte_tokenizer
 from train.data.instructions import load
-from train.data.packing import PackedBatch, Tokens, arrays, filled, kept_positions, pack
+from train.data.packing import PackedBatch, PackedData, Tokens, arrays, filled, kept_positions, pack
 from train.data.splits import SPLITS
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
@@ -102,6 +102,9 @@ def test_a_template_tells_where_the_answer_starts_and_its_end_is_learned():
     alpaca = AnswerTokenizer(tokenizer, "alpaca")
     (found,) = alpaca.encode([asked("Hi", "Ho")])
     assert tokenizer.decode(found.tokens) == ALPACA.format("Hi") + "Ho<|end|>"
+    for own in (AnswerTokenizer(tokenizer, "chat"), alpaca):
+        (question,), (whole,) = own.questions(["Hi"]), own.encode([asked("Hi", "Ho")])
+        np.testing.assert_array_equal(question, whole.tokens[: whole.first], "what is trained on is what is asked")
     with pytest.raises(UserError, match="--template alpaca is of one question and its answer, got system, user"):
         alpaca.encode([Conversation((Message("system", "a"), Message("user", "b")), "c")])
 
@@ -111,6 +114,8 @@ def test_a_template_without_an_answer_behind_the_prompt_is_refused(template):
     made = ChatTokenizer(byte_tokenizer()._tokenizer, template, {}, [3], where="here")
     with pytest.raises(UserError, match="the chat template of here does not put the answer behind the prompt; pass"):
         AnswerTokenizer(made, "chat").encode([asked("a", "b")])
+    with pytest.raises(UserError, match="does not put the answer behind the prompt; do this"):
+        AnswerTokenizer(made, "chat", mend="do this").questions(["a"])
     with pytest.raises(UserError, match="here names no token that ends an answer"):
         AnswerTokenizer(ChatTokenizer(byte_tokenizer()._tokenizer, None, {}, [], where="here"), None)
 
@@ -128,6 +133,15 @@ def test_packing_puts_every_text_into_one_row_that_holds_it(lengths):
     assert max(totals) <= 12
     assert sum(total <= 6 for total in totals) <= 1, "two half-empty rows would be one"
     assert pack(lengths, 0) == [[number] for number in range(len(lengths))]
+
+
+def test_texts_come_back_out_of_the_rows_they_are_packed_in():
+    texts = [Tokens(np.arange(3 + number, 9), 1 + number % 2) for number in range(5)]
+    packed = PackedData({"test": texts}, length=12, packing=True)
+    assert packed.num_rows("test") < len(texts)
+    for number, text in enumerate(texts):
+        own = packed.text("test", number)
+        assert (own.tokens.tolist(), own.first) == (text.tokens.tolist(), text.first)
 
 
 def test_rows_say_where_answers_are_and_whose():

@@ -267,8 +267,8 @@ FAULTS: list[Fault] = [
     Fault(
         "deep supervision weighs the last layer alone",
         "train/config/constraints.py",
-        "(weights if self.supervises else (0.0,) * len(before))",
-        "(0.0,) * len(before)",
+        "        if not self.supervises:\n",
+        "        if True:\n",
         "tests/train/test_forms.py",
     ),
     Fault(

@@ -18,7 +18,7 @@ from train.main import fit
 from train.tasks.language import LanguageTask, open_language
 
 TINY = DecoderOptions(dim=8, num_layers=3, num_heads=2, num_key_value_heads=1, hidden_dim=12)
-SIZES = {"train_examples": 40, "validation_examples": 12, "test_examples": 12}
+SIZES = {"train_examples": 40, "validation_examples": 12, "test_examples": 12, "completions": 2, "completion_tokens": 5}
 
 
 class Finished(NamedTuple):
@@ -67,8 +67,13 @@ def finished(small: Callable[..., LanguageConfig], tmp_path_factory: pytest.Temp
 
 def answer_losses(decoder: Any, config: Any, tokens: np.ndarray, first: int) -> np.ndarray:
     """Cross entropies of an answer's tokens at all layers, (L + 1, tokens), of one text alone, in float64."""
+    logs = answer_logs(decoder, config, tokens, first)
+    return -logs[:, np.arange(logs.shape[1]), tokens[first:]]
+
+
+def answer_logs(decoder: Any, config: Any, tokens: np.ndarray, first: int) -> np.ndarray:
+    """Log-probabilities of all words at an answer's tokens, (L + 1, tokens, words), likewise."""
     logits = reference.logits(decoder, reference.outputs(decoder, tokens, config), config)
     logs = logits - np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1, keepdims=True))
     logs -= logits.max(-1, keepdims=True)
-    places = np.arange(first - 1, len(tokens) - 1)
-    return -logs[:, places, tokens[places + 1]]
+    return logs[:, first - 1 : -1]

@@ -1,6 +1,7 @@
 """Runs of language models from training to report, and what comes back of them without data."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -8,8 +9,12 @@ import pytest
 
 from tests.language.conftest import answer_losses
 from train import load
+from train.__main__ import main
 from train.config.errors import Interrupted, UserError
 from train.data.packing import Tokens, arrays
+from train.data.prompts import Prompt
+from train.generation import answers as generation
+from train.generation.opening import open_decoder
 from train.main import fit
 from train.tasks.language_floors import floors
 
@@ -29,6 +34,8 @@ def test_a_report_says_accuracy_under_noise_at_every_layer_and_what_counting_rea
         "Accuracy (%) of every layer that is read, constrained",
         "unigram: the token that answers of the train split have most often",
         "Feasibility on held-out data, constrained",
+        "Acceptance (%): tokens that a layer names as the last one does",
+        "Answers to prompts of the test split",
     )
     assert [word for word in words if word not in page] == []
     summary = json.loads((finished.report / "summary.json").read_text())
@@ -63,6 +70,26 @@ def test_answers_are_judged_by_a_run_without_its_data_as_by_the_reference(finish
         model.predict("Say " + 60 * "a" + ".", answers="b")
     with pytest.raises(UserError, match="predict needs an answer a prompt, got 2 prompts and 1 answers"):
         model.predict(["a", "b"], answers=["c"])
+
+
+def test_answers_to_test_prompts_are_those_of_the_best_weights(finished):
+    opened = open_decoder(str(finished.folders[1]), log=quiet)
+    rows = json.loads((finished.folders[1] / "evaluation.json").read_text())["completions"]
+    assert [list(row["answers"]) for row in rows] == [["0.0", "1.0"]] * 2
+    prompts, settings = [Prompt(row["prompt"]) for row in rows], generation.Settings(max_tokens=5)
+    found = generation.answer(opened, prompts, settings, log=quiet)
+    assert [row["answers"]["0.0"] for row in rows] == [one.text for one in found]
+    page = (finished.report / "index.html").read_text()
+    assert all(row["prompt"] in page for row in rows)
+
+
+def test_an_evaluation_takes_other_strengths_of_noise_and_as_many_answers(finished, tmp_path):
+    folder = shutil.copytree(finished.folders[0], tmp_path / "run")
+    options = ["--test-gammas", "0", "2", "--completions", "1", "--completion-gammas", "2"]
+    assert main(["evaluate", str(folder), *options]) == 0
+    found = json.loads((folder / "evaluation.json").read_text())
+    assert list(found["accuracy"]) == ["0.0", "0.25", "2.0"], "that of training among them"
+    assert [list(row["answers"]) for row in found["completions"]] == [["2.0"]]
 
 
 @pytest.mark.slow

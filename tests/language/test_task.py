@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.language.conftest import TINY, answer_losses
+from tests.language.conftest import TINY, answer_logs, answer_losses
 from train.config.errors import UserError
 from train.config.language import DescentOptions
 from train.data.packing import PackedBatch
 from train.step import first_state, train_step
 from train.tasks.language_model import Given, LanguageModel, layers_read
 from train.tasks.language_reading import choose
+from unroll_jax.constrained import chunked_cross_entropy
 
 pytestmark = pytest.mark.xdist_group("language")
 
@@ -69,6 +70,9 @@ def test_evaluation_figures_are_those_of_every_text_alone(started, tmp_path):
     assert figures["layers"] == [0, 1, 2, 3]
     assert list(figures["layer_accuracies"]) == ["0.0", "1.0"]
     assert figures["accuracy"]["0.0"] == pytest.approx(1.0 - figures["error_rates"][-1])
+    texts = task.data.answers.encode(conversations(task, "test"))
+    words = np.concatenate([answer_logs(decoder, task.model.given.config, *text).argmax(-1) for text in texts], axis=1)
+    np.testing.assert_allclose(figures["acceptance"]["0.0"], np.mean(words == words[-1], axis=1), rtol=1e-6)
     area = (figures["accuracy"]["0.0"] + figures["accuracy"]["1.0"]) / 2
     assert figures["area"] == pytest.approx(area)
 
@@ -132,6 +136,50 @@ def test_the_last_layer_is_read_everywhere_and_others_where_it_was_drawn(started
     assert not np.allclose(first[:, 0], whole[:, 0], rtol=1e-3)
     np.testing.assert_allclose(first[:, :-1], whole[:, :-1], rtol=0.5)
     assert not np.allclose(first[:, 0], second[:, 0], rtol=1e-3)
+
+
+def test_plain_training_only_watches_layers_before_the_last(started, task_of):
+    constrained, params, _ = started
+    rows = constrained.data.packed.whole("test")
+    tasks = {"constrained": constrained, "erm": task_of(train_gamma=0.0, method="erm")}
+
+    @jax.jit
+    def measure(params):
+        def losses(task, part):
+            return lambda params: jnp.sum(task.losses(params, task.draw(rows, jax.random.key(0)), None)[0][:, part])
+
+        parts = {"before": slice(0, -1), "last": slice(-1, None)}
+        return {
+            (name, where): jax.value_and_grad(losses(task, part))(params)
+            for name, task in tasks.items()
+            for where, part in parts.items()
+        }
+
+    found = measure(params)
+    for where in ("before", "last"):
+        assert found["erm", where][0] == pytest.approx(float(found["constrained", where][0]), rel=1e-6)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(found["erm", "before"][1]))
+    assert np.any(found["constrained", "before"][1]["decoder"]["embedding"])
+    pairs = zip(*(jax.tree.leaves(found[name, "last"][1]) for name in tasks), strict=True)
+    for own, other in pairs:
+        np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-5)
+
+
+def test_no_layer_is_read_that_was_not_chosen(task_of, started, monkeypatch):
+    _, params, _ = started
+    fewer = task_of(train_gamma=0.0, descent=DescentOptions(last=1))
+    assert fewer.model.layers == (0, 3)
+    rows, seen = fewer.data.packed.whole("test"), []
+
+    def counted(states, *others, **options):
+        seen.append(len(states))
+        return chunked_cross_entropy(states, *others, **options)
+
+    monkeypatch.setattr("train.tasks.language.chunked_cross_entropy", counted)
+    losses = jax.eval_shape(lambda: fewer.losses(params, fewer.draw(rows, jax.random.key(0)), None)[0])
+    assert (losses.shape[1], sum(seen)) == (2, 2), "in training"
+    found, words = jax.eval_shape(lambda: fewer._readings(params, rows, jnp.float32(0.0), jax.random.key(0)))
+    assert (found.shape[0], words.shape[0]) == (2, 2), "in evaluation, whose logits are of a layer at a time"
 
 
 def test_noise_has_the_stated_strength_in_training_and_shifts_embeddings_alone(task_of):

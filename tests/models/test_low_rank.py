@@ -5,7 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unroll_jax.models import Decoder, DecoderConfig, decode, empty_cache, low_rank_changes, with_changes
+from unroll_jax.models import (
+    Decoder,
+    DecoderConfig,
+    decode,
+    empty_cache,
+    low_rank_changes,
+    merged_changes,
+    with_changes,
+)
 
 CONFIG = DecoderConfig(11, dim=8, num_layers=2, num_heads=4, num_key_value_heads=2, hidden_dim=12, max_positions=8)
 
@@ -29,14 +37,16 @@ def test_changes_beside_kernels_are_changes_of_the_kernels_in_a_pass_and_in_deco
             for part, own in params["layers"].items()
         }
         whole = model.apply({"params": {**params, "layers": merged}}, tokens)
+        ours = jax.tree.map(jnp.array_equal, merged_changes(params["layers"], moved), merged)
         own = {**params, "layers": with_changes(params["layers"], moved)}
         decoded = decode(CONFIG, own, tokens, empty_cache(CONFIG, 1, 8), jnp.arange(5)[None])[0]
-        return start, whole, model.apply({"params": params}, tokens, changes=moved), decoded
+        return start, whole, model.apply({"params": params}, tokens, changes=moved), decoded, ours
 
-    start, whole, beside, decoded = three(jax.random.key(0))
+    start, whole, beside, decoded, ours = three(jax.random.key(0))
     assert not np.any(start)
     np.testing.assert_allclose(beside, whole, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(decoded, whole[-1], rtol=1e-4, atol=1e-5)
+    assert all(jax.tree.leaves(ours))
 
 
 def test_every_kernel_has_changes_of_the_rank_and_a_rank_below_one_is_refused():

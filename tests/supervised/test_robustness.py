@@ -209,7 +209,7 @@ def test_a_run_is_evaluated_and_reported_with_disturbed_pixels(start, stripes, t
 @pytest.mark.usefixtures("fields")
 def test_scenes_have_no_such_options(start, tmp_path):
     start(small("segment-fcn", epochs=2), "segment-fcn")
-    words = "--test-noises is for images with a class each, this run is of segment-fcn; leave it out"
+    words = "--test-noises is no option of segment-fcn, which this run is of; leave it out"
     with pytest.raises(UserError, match=words):
         evaluate_again([str(tmp_path / "run"), "--test-noises", "0.1"])
 

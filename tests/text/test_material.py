@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.data.pretrained.conftest import WORDS, bert_tensors
+from train import load
 from train.config.data import TextConfig
 from train.config.errors import UserError
 from train.config.fields import differences
@@ -13,7 +14,6 @@ from train.config.text import EncoderOptions, UnrolledConfig
 from train.data.words import WordTokenizer
 from train.evaluate import best_checkpoint
 from train.loop import train_run
-from train.predict import load
 from train.tasks.material import load_material
 from train.tasks.table import open_run
 from train.tasks.text import open_text

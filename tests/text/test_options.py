@@ -7,13 +7,13 @@ import pytest
 
 from tests.text.conftest import MANY, newest_state
 from tests.text.test_task import first_batch, jnp_batch
+from train import load
 from train.config.constraints import ConstraintConfig, DualConfig
 from train.config.errors import UserError
 from train.config.text import EncoderOptions, UnrolledConfig
 from train.evaluate import best_checkpoint
 from train.exporting import export
 from train.metrics import read_metrics
-from train.predict import load
 from train.step import describe_step, init_state, jit_step
 from train.tasks.table import open_run
 from train.tasks.text import Perturbed

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
+from train import load
 from train.__main__ import main
 from train.config.errors import UserError
 from train.evaluate import best_checkpoint
 from train.loop import train_run
-from train.predict import load, read_texts
+from train.predict import read_texts
 from train.tasks.table import open_run
 from train.tasks.text import open_text
 

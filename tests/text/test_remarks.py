@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from tests.data.pretrained.conftest import bert_tensors
+from train import load
 from train.config.text import EncoderOptions
 from train.evaluate import best_checkpoint
 from train.loop import train_run
-from train.predict import load
 from train.tasks.encoders import build_model
 from train.tasks.material import load_material
 from train.tasks.table import open_run

@@ -10,6 +10,7 @@ import pytest
 from safetensors import safe_open
 
 from tests.train.conftest import traced_state, traced_task
+from train import load
 from train.__main__ import main
 from train.checkpoint import Checkpoints
 from train.config.errors import UserError
@@ -18,7 +19,6 @@ from train.config.run import Judgement
 from train.evaluate import Best
 from train.exporting import export, named_arrays
 from train.metrics import read_metrics
-from train.predict import load
 from train.weights import Export, is_export, read_export, restored
 from unroll_jax.energies.transformer_parts import TransformerParams
 

@@ -21,7 +21,6 @@ CASES = {
 SUPERVISED = {
     "erm": ((0.1,), False, [0.0, 0.0, 1.0]),
     "deep_supervision": ((0.3,), False, [0.0, 0.3, 1.0]),
-    "deep_supervision, rising": ((0.3,), True, [0.0, 0.3, 1.0]),
 }
 
 
@@ -89,13 +88,23 @@ def test_deep_supervision_is_a_fixed_sum_of_losses_also_in_parts(steps, name):
     [
         (4, (0.1,), False, (0.0, 0.1, 0.1, 0.1, 1.0)),
         (4, (0.1, 0.2, 0.3), False, (0.0, 0.1, 0.2, 0.3, 1.0)),
-        (4, (0.6,), True, (0.0, 0.1, 0.3, 0.6, 1.0)),
         (1, (0.1,), True, (0.0, 1.0)),
     ],
 )
 def test_weights_of_layers(changed, num_layers, weights, rising, expected):
     config = changed(method="deep_supervision", layer_weights=weights, rising_weights=rising)
     np.testing.assert_allclose(config.loss_weights(num_layers), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("read", "scale"), [(range(6), 1.0), (range(6), 0.2), ((0, 5, 10, 15), 0.5)])
+def test_rising_weights_are_those_of_layer_skip(changed, read, scale):
+    depth = read[-1]
+    # The paper's e(l) for its layers 0..L-1, whose outputs are our layers 1..L.
+    paper = [scale * sum(range(layer + 1)) for layer in range(depth - 1)]
+    paper.append(depth - 1 + scale * sum(range(depth - 1)))
+    enabled = np.array([0.0, *paper])[list(read)]
+    config = changed(method="deep_supervision", layer_weights=(scale,), rising_weights=True)
+    np.testing.assert_allclose(config.loss_weights(len(read) - 1, read), enabled / enabled.sum(), rtol=1e-12)
 
 
 def test_all_is_a_run_of_each_method_and_each_stands_on_its_own(changed):
@@ -114,6 +123,10 @@ def test_all_is_a_run_of_each_method_and_each_stands_on_its_own(changed):
     ("fields", "words"),
     [
         ({"layer_weights": (0.5,)}, "--layer-weights .* has no effect without --method deep_supervision"),
+        (
+            {"method": "deep_supervision", "layer_weights": (0.1, 0.2), "rising_weights": True},
+            "--layer-weights must be one number with --rising-weights, which makes it one for each layer",
+        ),
         ({"rising_weights": True}, "--rising-weights has no effect without --method deep_supervision"),
         ({"method": "all", "layer_weights": (-0.5,)}, "--layer-weights must be finite and at least 0"),
         (

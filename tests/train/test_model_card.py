@@ -98,4 +98,4 @@ def test_the_python_of_the_model_card_loads_the_model_where_it_is_installed(expo
     paths = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
     command = [sys.executable, "-c", code]
     found = subprocess.run(command, cwd=tmp_path, env=paths, capture_output=True, text=True)
-    assert (found.returncode, found.stdout) == (0, "video unroll_jax.train.predict\n"), found.stderr
+    assert (found.returncode, found.stdout) == (0, "video unroll_jax.train.loading\n"), found.stderr

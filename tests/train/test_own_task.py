@@ -11,6 +11,7 @@ import pytest
 import train
 from tests.train.test_any_task import Mean
 from tests.train.test_fit import TRAIN, VALIDATION, layer_losses, linear
+from train import load
 from train.__main__ import main
 from train.config.constraints import ConstraintConfig
 from train.config.errors import UserError
@@ -22,7 +23,6 @@ from train.exporting import export
 from train.loop import Callbacks
 from train.main import fit
 from train.metrics import read_metrics
-from train.predict import load
 from train.tasks.own import OwnTask
 
 

@@ -148,6 +148,11 @@ def _layer_rules(config: ConstrainedConfig) -> tuple[Rule, ...]:
         ),
         ("layer-weights", "one number or more", len(weights) > 0),
         ("layer-weights", "finite and at least 0", all(map(nonnegative, weights))),
+        (
+            "layer-weights",
+            "one number with --rising-weights, which makes it one for each layer",
+            len(weights) == 1 or not config.rising_weights,
+        ),
         ("layer-weights", "above 0 for a layer, or it is --method erm", not config.supervises or any(weights)),
     )
 

@@ -13,6 +13,10 @@ from .data import ImageSource, InstructionSource, SceneSource, TextSource, Video
 C = TypeVar("C")
 
 
+# Of an evaluation, what is no option of its run.
+PLACES = ("run", "mesh", "on_source", "on_root")
+
+
 @dataclasses.dataclass(frozen=True)
 class EvaluateArguments:
     """Evaluate the best checkpoint of a run folder again."""
@@ -28,6 +32,12 @@ class EvaluateArguments:
     """Where it is."""
     test_disturbances: tuple[str, ...] | None = None
     """Disturbances of the input, as in blur=1, in place of the run's own option; so are the others below."""
+    test_gammas: tuple[float, ...] | None = None
+    """Noise levels, of runs whose every layer has a loss."""
+    completions: int | None = None
+    """Of language models: how many prompts of the test split are answered."""
+    completion_gammas: tuple[float, ...] | None = None
+    """Noise levels of these answers."""
     test_noises: tuple[float, ...] | None = None
     """Of images with a class each; so are the others below."""
     test_attacks: tuple[float, ...] | None = None
@@ -40,7 +50,7 @@ class EvaluateArguments:
     @property
     def disturbances(self) -> dict[str, Any]:
         """The options of the evaluation that were given, by field."""
-        names = ("test_disturbances", "test_noises", "test_attacks", "attack_steps", "attack_examples")
+        names = [field.name for field in dataclasses.fields(self) if field.name not in PLACES]
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
@@ -127,20 +137,23 @@ class GenerateArguments:
     ones have the same distribution."""
 
     source: tyro.conf.Positional[str]
-    """Folder of transformers (config.json, tokenizer.json, model.safetensors), or GGUF file."""
+    """Run folder of an sft experiment, or its export; folder of transformers (config.json, tokenizer.json,
+    model.safetensors); or GGUF file."""
     prompts: Path
     """A .json list or .jsonl of objects with an instruction, and an input if need be, as Alpaca's; else a text a line.
     UTF-8."""
     out: Path | None = None
-    """JSON file for the answers, as AlpacaEval reads it; None prints them."""
+    """JSON file for the answers, as AlpacaEval reads it; None prints them. Answers so far are in NAME.unfinished.jsonl
+    beside it, from which the same command goes on."""
     name: str | None = None
     """What the file calls the generator; None takes the name of the source, with gamma where there is noise."""
     limit: int | None = None
     """How many prompts, from the first; None takes all."""
     chat: bool = True
-    """Whether prompts go through the chat template of the tokenizer; else they are texts to go on with."""
-    max_tokens: int = 256
-    """Longest answer, in tokens."""
+    """Whether prompts go through the template of the run, or the chat template of the tokenizer; else they are texts to
+    go on with."""
+    max_tokens: int | None = None
+    """Longest answer, in tokens; None takes 256, or half the context where that is shorter."""
     batch: int = 8
     """Prompts answered together."""
     temperature: float = 0.0
@@ -150,8 +163,8 @@ class GenerateArguments:
     top_p: float | None = None
     """Draw from the fewest most probable tokens that have this share; None draws from all."""
     gamma: float = 0.0
-    """Strength of noise on the embeddings of all tokens, those of the answer included: its standard deviation over that
-    of the embedding table."""
+    """Strength of noise on the embeddings of all tokens, those of the answer included: of a run that of its training;
+    else its standard deviation over that of the embedding table."""
     seed: int = 0
     """Of noise and sampling."""
     exit_layer: int | None = None
@@ -161,7 +174,7 @@ class GenerateArguments:
     speculate: Literal["auto"] | None = None
     """auto: the exit layer and draft length that are quickest, measured on the first batch; none where none pays."""
     dtype: Literal["float32", "bfloat16"] | None = None
-    """Of parameters and computation; None takes that of the source, of GGUF float32."""
+    """Of parameters and computation; None takes that of the source, of GGUF and runs float32."""
 
 
 @dataclasses.dataclass(frozen=True)

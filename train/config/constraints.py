@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from .basic import Basic
 from .fields import with_value
+from .layer_skip import rising_weights
 from .run import Judgement, PrimalConfig, RunConfig, Tunable
 
 Method = Literal["erm", "constrained", "deep_supervision", "both", "all"]
@@ -115,8 +116,8 @@ class ConstrainedConfig(RunConfig):
     layer_weights: tuple[float, ...] = (0.1,)
     """Of deep_supervision, beside 1 on the last layer: one number, or one for each of layers 1 to L - 1."""
     rising_weights: bool = False
-    """Of deep_supervision: multiply the weight of layer l by l (l + 1) / (L (L - 1)), which grows to 1 at the layer
-    before the last (LayerSkip, Elhoushi et al. 2024)."""
+    """Of deep_supervision: weights that grow with depth as LayerSkip's (Elhoushi et al. 2024), whose e_scale is
+    --layer-weights: layer l of L weighs e_scale l (l - 1) / 2, the last L - 1 more than that, all over their sum."""
     steps: Basic[int] = 1500
     """Training steps."""
     train_gamma: float = 0.0
@@ -151,14 +152,17 @@ class ConstrainedConfig(RunConfig):
         """Those of the evaluation in rising order, the training level among them."""
         return sorted({float(gamma) for gamma in (*self.test_gammas, self.train_gamma)})
 
-    def loss_weights(self, num_layers: int) -> tuple[float, ...]:
-        """What f_0 to f_L weigh where no constraint does: the last counts alone, or by deep supervision."""
-        before = range(1, num_layers)
-        weights = self.layer_weights if len(self.layer_weights) == num_layers - 1 else self.layer_weights * len(before)
+    def loss_weights(self, num_layers: int, numbers: Sequence[int] | None = None) -> tuple[float, ...]:
+        """What f_0 to f_L weigh where no constraint does: the last counts alone, or by deep supervision.
+
+        ``numbers`` are those of the layers in the model, from 0 on, where not every layer has a loss.
+        """
+        if not self.supervises:
+            return (*(0.0,) * num_layers, 1.0)
         if self.rising_weights:
-            rise = [layer * (layer + 1) / (num_layers * (num_layers - 1)) for layer in before]
-            weights = tuple(weight * share for weight, share in zip(weights, rise, strict=True))
-        return (0.0, *(weights if self.supervises else (0.0,) * len(before)), 1.0)
+            return rising_weights(numbers or range(num_layers + 1), self.layer_weights[0])
+        one, several = self.layer_weights * (num_layers - 1), self.layer_weights
+        return (0.0, *(several if len(several) == num_layers - 1 else one), 1.0)
 
     def variants(self) -> Sequence[tuple[str, Self]]:
         """One run, or with methods "both" and "all" one of each."""

@@ -30,6 +30,8 @@ WHOLE: dict[str, tuple[int, int]] = {
     "augment": (0, WIDEST),
     "batch_size": (1, 2**20),
     "channels": (1, WIDEST),
+    "completion_tokens": (1, 2**16),
+    "completions": (0, LONGEST),
     "decay_every": (1, LONGEST),
     "dim": (1, WIDEST),
     "epochs": (1, 10**6),

@@ -9,7 +9,7 @@ from .basic import Basic
 from .checks import check_training
 from .constraints import ConstrainedConfig, ConstraintConfig, DualConfig
 from .data import InstructionConfig
-from .fields import Rule, check_used, positive
+from .fields import Rule, check_used, nonnegative, positive
 from .run import DecayedPrimalConfig
 
 Dtype = Literal["float32", "bfloat16"]
@@ -84,6 +84,12 @@ class LanguageConfig(ConstrainedConfig):
     says. These are the embeddings that training starts with, whatever becomes of them."""
     test_gammas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
     """Noise levels of the evaluation, over which the area under the accuracy is taken."""
+    completions: int = 4
+    """How many prompts of the test split the evaluation answers, for the report; 0 for none."""
+    completion_gammas: tuple[float, ...] = (0.0, 1.0)
+    """Noise levels of these answers."""
+    completion_tokens: int = 48
+    """Longest of these answers, in tokens."""
     noise: Literal["deviation", "variance"] = "deviation"
     """What gamma x that standard deviation is of the noise: its standard deviation, or its variance, as the paper
     writes it, which drowns embeddings that are much smaller than 1."""
@@ -118,6 +124,7 @@ class LanguageConfig(ConstrainedConfig):
             ("primal.weight-decay", "finite and at least 0", 0.0 <= self.primal.weight_decay < float("inf")),
             ("constraints.bind", f"mean for language, {tokens}", self.constraints.bind == "mean"),
             ("constraints.form", f"difference for language, {tokens}", self.constraints.form == "difference"),
+            ("completion-gammas", "finite and at least 0", all(map(nonnegative, self.completion_gammas))),
             ("data.validation-share", "in (0, 1)", 0.0 < self.data.validation_share < 1.0),
         ]
         check_training(self, *rules)

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ..config.errors import UserError
-from .conversations import Conversation
+from .conversations import Conversation, asked
 from .decoder_tokenizer import ChatTokenizer
 from .files import Log
 from .packing import Tokens
@@ -19,6 +19,8 @@ ALPACA = (
     "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
     "### Instruction:\n{}\n\n### Response:\n"
 )
+
+PLACEHOLDER = "x"  # an answer, where a template is looked at
 
 
 class Tokenised(NamedTuple):
@@ -35,10 +37,14 @@ class AnswerTokenizer:
     Args:
       tokenizer: with a chat template, or a token that ends an answer.
       template: chat, that of the tokenizer; alpaca; None takes the tokenizer's where it has one.
+      mend: the way out where the tokenizer's cannot be used.
     """
 
-    def __init__(self, tokenizer: ChatTokenizer, template: Template | None) -> None:
+    def __init__(
+        self, tokenizer: ChatTokenizer, template: Template | None, *, mend: str = "pass --template alpaca"
+    ) -> None:
         chat = template == "chat" or (template is None and tokenizer.template is not None)
+        self._mend = mend
         self.tokenizer, self._render = tokenizer, self._chat if chat else self._alpaca
         self.template: Template = "chat" if chat else "alpaca"
         if not tokenizer.stops:
@@ -50,6 +56,10 @@ class AnswerTokenizer:
         pairs = [self._render(one) for one in conversations]
         prompts, answers = (self.tokenizer.encode([pair[place] for pair in pairs]) for place in range(2))
         return [self._joined(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
+
+    def questions(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The tokens of questions, to which an answer is the next; a template that leaves it no place is refused."""
+        return self.tokenizer.encode([self._render(asked(text, PLACEHOLDER))[0] for text in texts])
 
     def fitting(self, conversations: Sequence[Conversation], max_length: int) -> Tokenised:
         """Those whose prompt leaves room for one token of the answer; longer answers lose their end."""
@@ -69,8 +79,7 @@ class AnswerTokenizer:
         whole = self.tokenizer.chat([*messages, {"role": "assistant", "content": conversation.answer}])
         if not whole.startswith(prompt) or not whole[len(prompt) :].strip():
             raise UserError(
-                f"the chat template of {self.tokenizer.where} does not put the answer behind the prompt; pass "
-                "--template alpaca"
+                f"the chat template of {self.tokenizer.where} does not put the answer behind the prompt; {self._mend}"
             )
         return prompt, whole[len(prompt) :]
 

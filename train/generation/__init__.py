@@ -9,7 +9,11 @@ from ..parsing import given, parse
 from ..system.run_files import write_json
 from ..system.storage import expanded, require_writable, writing
 from ..tasks.common import check_noise
-from .answers import Answer, Settings, answer, open_decoder
+from .answers import Answer, Settings, answer
+from .opening import Opened, open_decoder
+from .unfinished import Unfinished, about
+
+LONGEST = 256  # tokens of an answer where nothing is said
 
 
 def command(arguments: list[str]) -> None:
@@ -19,27 +23,20 @@ def command(arguments: list[str]) -> None:
     prompts = read_prompts(expanded(str(parsed.prompts), "--prompts"))[: parsed.limit]
     out = None if parsed.out is None else _check_file(parsed.out)
     opened = open_decoder(parsed.source, dtype=parsed.dtype)
-    settings = Settings(
-        chat=parsed.chat,
-        max_tokens=parsed.max_tokens,
-        batch=parsed.batch,
-        temperature=parsed.temperature,
-        top_k=parsed.top_k,
-        top_p=parsed.top_p,
-        gamma=parsed.gamma,
-        seed=parsed.seed,
-        exit_layer=parsed.exit_layer,
-        draft_length=parsed.draft_length,
-        auto=parsed.speculate == "auto",
-    )
-    answers = answer(opened, prompts, settings)
+    settings = _settings(parsed, opened)
     if out is None:
-        for number, one in enumerate(answers, start=1):
+        for number, one in enumerate(answer(opened, prompts, settings), start=1):
             print(f"\n{number}. {one.prompt.text}\n\n{one.text}")
         return
     name = parsed.name or opened.name + (f"-gamma{parsed.gamma:g}" if parsed.gamma > 0.0 else "")
-    with writing(f"--out {out}", "pass another file"):
+    unfinished = Unfinished(out, about(opened, prompts, settings))
+    with writing(f"--out {out}", "give the same command again, or pass another file"):
+        done = unfinished.start(prompts)
+        if done:
+            print(f"{unfinished.path}: goes on behind {len(done)} of {len(prompts)} answers")
+        answers = answer(opened, prompts, settings, done=done, keep=unfinished.add)
         write_json(out, [alpaca_row(one, name) for one in answers])
+        unfinished.end()
     print(f"{out}: {len(answers)} answers of {name}")
 
 
@@ -63,6 +60,23 @@ def alpaca_row(answer: Answer, generator: str) -> dict[str, str]:
     row = {"instruction": prompt.instruction, "output": answer.text, "generator": generator}
     extra = {"input": prompt.input, "dataset": prompt.dataset}
     return row | {name: value for name, value in extra.items() if value}
+
+
+def _settings(parsed: GenerateArguments, opened: Opened) -> Settings:
+    longest = min(LONGEST, max(1, opened.config.max_positions // 2))
+    return Settings(
+        chat=parsed.chat,
+        max_tokens=parsed.max_tokens or longest,
+        batch=parsed.batch,
+        temperature=parsed.temperature,
+        top_k=parsed.top_k,
+        top_p=parsed.top_p,
+        gamma=parsed.gamma,
+        seed=parsed.seed,
+        exit_layer=parsed.exit_layer,
+        draft_length=parsed.draft_length,
+        auto=parsed.speculate == "auto",
+    )
 
 
 def _check_file(out: Path) -> Path:

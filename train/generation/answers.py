@@ -2,43 +2,24 @@
 
 import functools
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from unroll_jax.models import DecoderConfig, Generated, Sampling, Speculated, generate, speculate
+from unroll_jax.models import Generated, Sampling, Speculated, generate, speculate
 from unroll_jax.models.generation import requested
 from unroll_jax.models.speculative import check_draft
 
 from ..config.errors import UserError
-from ..data.decoder_tokenizer import ChatTokenizer
-from ..data.decoders import load_decoder
+from ..data.answers import AnswerTokenizer
 from ..data.prompts import Prompt
 from .drafting import chosen
+from .opening import Opened
 
 Log = Callable[[str], None]
-
-
-class Opened(NamedTuple):
-    """A language model, and what its answers need.
-
-    Attributes:
-      config: of the decoder.
-      params: of `unroll_jax.models.Decoder`, without the outer key.
-      tokenizer: with the chat template.
-      embedding_std: standard deviation that gamma is a multiple of.
-      name: what its answers are said to be of.
-    """
-
-    config: DecoderConfig
-    params: Any
-    tokenizer: ChatTokenizer
-    embedding_std: float
-    name: str
+WITHOUT = "pass --no-chat, which takes prompts as they are"
 
 
 class Settings(NamedTuple):
@@ -65,57 +46,62 @@ class Answer(NamedTuple):
     tokens: list[int]
 
 
-def open_decoder(source: str, *, dtype: Any = None, log: Log = print) -> Opened:
-    """Opens a language model: a folder of `transformers`, or a GGUF file.
+def answer(
+    opened: Opened,
+    prompts: Sequence[Prompt],
+    settings: Settings,
+    *,
+    done: Mapping[int, Answer] | None = None,
+    keep: Callable[[Mapping[int, Answer]], None] = lambda answers: None,
+    log: Log = print,
+) -> list[Answer]:
+    """Answers prompts, in their order; what is random in an answer depends on the seed and the prompt's place alone.
 
     Args:
-      source: the folder or file.
-      dtype: of the parameters; None takes that of the source.
-      log: takes the line that says what was read.
-
-    Raises:
-      UserError: if the source is neither or is damaged.
-    """
-    decoder = load_decoder(source, dtype=dtype, option="SOURCE", log=log)
-    deviation = float(jnp.std(decoder.params["embedding"].astype(jnp.float32)))
-    path = Path(source)
-    name = path.stem if path.suffix == ".gguf" else path.resolve().name
-    return Opened(decoder.config, decoder.params, decoder.tokenizer, deviation, name)
-
-
-def answer(opened: Opened, prompts: Sequence[Prompt], settings: Settings, *, log: Log = print) -> list[Answer]:
-    """Answers prompts, in their order; what is random in an answer depends on the seed and the prompt's place alone.
+      opened: the language model.
+      prompts: to be answered.
+      settings: how.
+      done: answers that are there already, by the place of their prompt.
+      keep: takes the answers of every batch as soon as they are there, likewise.
+      log: takes lines on how it went.
 
     Raises:
       UserError: naming the option, or the prompt that is too long.
     """
     _check(opened, settings)
-    tokens = _encoded(opened, prompts, settings)
-    batches = _batches(tokens, settings.batch)
+    tokens, answers = _encoded(opened, prompts, settings), dict(done or {})
+    batches = _batches(tokens, [place for place in range(len(tokens)) if place not in answers], settings.batch)
+    if not batches:
+        return [answers[place] for place in range(len(tokens))]
     root = jax.random.key(settings.seed)
     keys = jax.vmap(lambda place: jax.random.fold_in(root, place))(np.arange(len(tokens)))
-    drawn = {name: getattr(settings, name) for name in ("temperature", "top_k", "top_p")}
     options: dict[str, Any] = {
         "max_tokens": settings.max_tokens,
         "stops": opened.tokenizer.stops,
-        "noise": settings.gamma * opened.embedding_std,
+        "noise": opened.deviation(settings.gamma),
     }
-    draft = {name: getattr(settings, name) for name in ("exit_layer", "draft_length")}
-    if settings.auto:
-        first = batches[0]
-        draft = chosen(
-            opened.config, opened.params, [tokens[place] for place in first], options | {"key": keys[first]}, log
-        )
-    run = generate if draft["exit_layer"] is None else functools.partial(speculate, **draft)
-    answers, figures, began = {}, [], time.monotonic()
+    drawn = {name: getattr(settings, name) for name in ("temperature", "top_k", "top_p")}
+    first = batches[0]
+    run = _way(opened, settings, [tokens[place] for place in first], options | {"key": keys[first]}, log)
+    figures, began = [], time.monotonic()
     for places in batches:
         texts = [tokens[place] for place in places]
         found = jax.device_get(run(opened.config, opened.params, texts, **options, **drawn, key=keys[places]))
         rows = {int(place): row for row, place in enumerate(places)}  # a prompt that fills up is answered once
-        answers |= {place: _answer(opened, prompts[place], found, row) for place, row in rows.items()}
+        new = {place: _answer(opened, prompts[place], found, row) for place, row in rows.items()}
+        keep(new)
+        answers |= new
         figures.append({name: getattr(found, name)[list(rows.values())] for name in found._fields})
     log(_summary(figures, time.monotonic() - began))
     return [answers[place] for place in range(len(tokens))]
+
+
+def _way(opened: Opened, settings: Settings, prompts: Any, options: Mapping[str, Any], log: Log) -> Callable[..., Any]:
+    """`generate`, or `speculate` by the draft that is given, or chosen on some prompts."""
+    draft = {name: getattr(settings, name) for name in ("exit_layer", "draft_length")}
+    if settings.auto:
+        draft = chosen(opened.config, opened.params, prompts, options, log)
+    return generate if draft["exit_layer"] is None else functools.partial(speculate, **draft)
 
 
 def _check(opened: Opened, settings: Settings) -> None:
@@ -133,8 +119,9 @@ def _check(opened: Opened, settings: Settings) -> None:
 def _encoded(opened: Opened, prompts: Sequence[Prompt], settings: Settings) -> list[np.ndarray]:
     texts = [prompt.text for prompt in prompts]
     if settings.chat:
-        texts = [opened.tokenizer.chat([{"role": "user", "content": text}], answer=True) for text in texts]
-    tokens = opened.tokenizer.encode(texts, special=not settings.chat)
+        tokens = AnswerTokenizer(opened.tokenizer, opened.template, mend=WITHOUT).questions(texts)
+    else:
+        tokens = opened.tokenizer.encode(texts, special=True)
     room = opened.config.max_positions - settings.max_tokens
     for number, text in enumerate(tokens, start=1):
         if not 1 <= len(text) <= room:
@@ -145,10 +132,12 @@ def _encoded(opened: Opened, prompts: Sequence[Prompt], settings: Settings) -> l
     return tokens
 
 
-def _batches(tokens: Sequence[np.ndarray], size: int) -> list[np.ndarray]:
-    """Places of prompts of like lengths, which are padded least; the last fill up their batch."""
-    size = min(size, len(tokens))
-    places = np.argsort([len(text) for text in tokens], kind="stable")
+def _batches(tokens: Sequence[np.ndarray], left: Sequence[int], size: int) -> list[np.ndarray]:
+    """Of the places that are left, those of prompts of like lengths, which are padded least; the last fill up."""
+    if not left:
+        return []
+    size = min(size, len(left))
+    places = np.asarray(sorted(left, key=lambda place: len(tokens[place])))
     filled = np.concatenate([places, np.repeat(places[-1:], -len(places) % size)])
     return list(filled.reshape(-1, size))
 

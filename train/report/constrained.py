@@ -12,8 +12,9 @@ from ..system.machine import environment
 from ..system.run_files import without_folders
 from ..system.terminal import Table
 from . import Block, Fold, Picture, Report, Sections, figures
+from .completions import completion_tables
 from .disturbed import disturbed_table
-from .exits import exit_layers_table
+from .exits import acceptance_curve, acceptance_table, exit_layers_table
 from .groups import METHOD_NAMES, Setting, Variant, group
 from .read import ACCURACY, METHODS, PER_LAYER, PER_STEP, RMSE, Run, read_runs
 from .robustness import frontier, paired_table
@@ -71,6 +72,9 @@ LOSSES = "Held-out cross entropy of the shared readout after every layer, at the
 ERRORS = "Share of held-out texts that the shared readout is wrong about after every layer."
 ANSWER_LOSSES = "Held-out cross entropy of a token after every layer that is read, at the noise of training."
 ANSWER_ERRORS = "Share of tokens of held-out answers that every layer that is read gets wrong."
+DRAFTS = (
+    "Share of tokens of held-out answers at which a layer names what the last one does, without noise or with least."
+)
 EXIT = "Early exit: accuracy against the layers run, over all thresholds of the predicted improvement."
 
 
@@ -123,14 +127,17 @@ def language(folders: Sequence[Path]) -> Report:
     losses = _picture("layer_losses", figures.layer_losses(settings, "cross entropy (nats)"), ANSWER_LOSSES + BOUNDS)
     errors = _picture("error_rates", figures.error_rates(settings), ANSWER_ERRORS)
     ratios = _picture("ratios", figures.ratios(settings), RATIOS.format("answer") + SINGLE.format("answers"))
-    exits = exit_layers_table(settings)
+    exits, accepted = exit_layers_table(settings), acceptance_table(settings)
+    drafts = [*_picture("acceptance", acceptance_curve(settings), DRAFTS), *accepted]
     sections = [
         ("Accuracy under noise", [*scores, areas, *map(score_table, settings)]),
         ("Layer by layer", [*losses, *errors, *exits, *_layers(settings), *ratios]),
+        ("Drafts by the first layers", drafts),
+        ("Answers", completion_tables(settings)),
         ("What a setting changes", _picture("ablation", figures.ablation(settings), VARIED.format("accuracy", ""))),
         ("Training", _training(settings, MULTIPLIERS, "last layer's cross entropy (nats)")),
     ]
-    return _report(runs, settings, sections, [areas, *exits])
+    return _report(runs, settings, sections, [areas, *exits, *accepted])
 
 
 def sparse_coding(folders: Sequence[Path]) -> Report:

@@ -1,7 +1,7 @@
 """What tasks share: how constrained ones are trained, and how a split is run through a model."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Self, TypeVar
 
 import jax
@@ -57,7 +57,13 @@ class DataTask(Task, Generic[C]):
 
 
 def constrained_training(
-    config: ConstrainedConfig, *, num_layers: int, steps_an_epoch: int, trained: Any = None, bases: Any = None
+    config: ConstrainedConfig,
+    *,
+    num_layers: int,
+    steps_an_epoch: int,
+    numbers: Sequence[int] | None = None,
+    trained: Any = None,
+    bases: Any = None,
 ) -> Training:
     """Training by a configuration with constraints, plain or under them.
 
@@ -65,13 +71,14 @@ def constrained_training(
       config: all options.
       num_layers: L.
       steps_an_epoch: batches that fit into a pass over the data.
+      numbers: of layers 0..L in the model, where not every layer has a loss; None: their places.
       trained: for each parameter, whether it is trained; None for all.
       bases: what the optimiser takes parameters' entries for, see `unroll_jax.in_coordinates`; None leaves them.
     """
     check_epochs(config, steps_an_epoch)
     optimizer = make_optimizer(config.primal, num_steps=config.steps, trained=trained)
     return Training(
-        objective=DescentConstraints(config, num_layers=num_layers, steps_an_epoch=steps_an_epoch),
+        objective=DescentConstraints(config, num_layers=num_layers, steps_an_epoch=steps_an_epoch, numbers=numbers),
         optimizer=optimizer if bases is None else in_coordinates(optimizer, bases),
         num_steps=config.steps,
         validate_every=config.validate_every,

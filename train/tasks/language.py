@@ -1,5 +1,6 @@
 """Fine-tuning of language models on instructions with perturbed embeddings, plain and under descent constraints."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from .common import (
     on_batches,
 )
 from .instructions import LanguageMaterial, load_material, material_of
+from .language_completions import completions
 from .language_floors import floors
 from .language_model import LanguageModel
 from .language_reading import (
@@ -60,6 +62,7 @@ class LanguageTask(DataTask[LanguageConfig]):
             config,
             num_layers=self.num_layers,
             steps_an_epoch=material.steps_an_epoch(batch_size=config.batch_size),
+            numbers=self.model.layers,
             trained=None if config.model.lora_rank is None else self.model.trained,
         )
         self._read = on_batches(self._readings)
@@ -101,15 +104,21 @@ class LanguageTask(DataTask[LanguageConfig]):
         return Drawn(batch, noise, *((None, None) if share == 1 else choose(of_places, batch.weights, share)))
 
     def losses(self, params: Params, batch: Drawn, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
-        """Cross entropies of every row at every layer that is read, sums over the tokens of its answers."""
+        """Cross entropies of every row at every layer that is read, sums over the tokens of its answers.
+
+        Those before the last are constants for plain risk, which only watches them.
+        """
         del probe
         rows, head = batch.batch, self.model.head(params)
         states = self.model.states(params, rows, batch.noise)
-        if batch.chosen is None:
+        watched = not (self.config.enforces or self.config.supervises)
+        if batch.chosen is None and not watched:
             return self._sums(states, head, rows.labels, rows.weights).T, {}
-        part = jnp.take_along_axis(states[:-1], batch.chosen[None, ..., None], axis=2)
-        labels = jnp.take_along_axis(jnp.asarray(rows.labels), batch.chosen, axis=1)
-        before = self._sums(part, head, labels, batch.weights)
+        part, labels, weights = states[:-1], jnp.asarray(rows.labels), rows.weights
+        if batch.chosen is not None:
+            part = jnp.take_along_axis(part, batch.chosen[None, ..., None], axis=2)
+            labels, weights = jnp.take_along_axis(labels, batch.chosen, axis=1), batch.weights
+        before = self._sums(*(jax.lax.stop_gradient((part, head)) if watched else (part, head)), labels, weights)
         last = self._sums(states[-1:], head, rows.labels, rows.weights)
         return jnp.concatenate([before, last]).T, {}
 
@@ -120,7 +129,8 @@ class LanguageTask(DataTask[LanguageConfig]):
     def split_reading(self, params: Params, split: str, gamma: float) -> LanguageReading:
         """Every layer that is read on a whole split."""
         count, layers = self.data.packed.texts[split], len(self.model.layers)
-        losses, lengths, right = np.zeros((count, layers)), np.zeros(count), np.zeros(layers)
+        losses, lengths = np.zeros((count, layers)), np.zeros(count)
+        right, agreed = np.zeros(layers), np.zeros(layers)
         variance = np.float32(self.variance(gamma))
         for index, batch in enumerate(self.data.packed.examples(split, batch_size=self.config.batch_size)):
             key = jax.random.fold_in(jax.random.key(NOISE_SEED), index)
@@ -129,8 +139,10 @@ class LanguageTask(DataTask[LanguageConfig]):
             owners = batch.owners[counted]
             np.add.at(losses, owners, found[:, counted].T)
             np.add.at(lengths, owners, 1.0)
-            right += np.sum(predicted[:, counted] == batch.labels[counted], axis=1)
-        return LanguageReading(losses / lengths.mean(), right / lengths.sum())
+            words = predicted[:, counted]
+            right += np.sum(words == batch.labels[counted], axis=1)
+            agreed += np.sum(words == words[-1], axis=1)
+        return LanguageReading(losses / lengths.mean(), right / lengths.sum(), agreed / lengths.sum())
 
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
         """At the noise of training."""
@@ -142,7 +154,11 @@ class LanguageTask(DataTask[LanguageConfig]):
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
         """Share of right tokens at every strength of noise and every layer that is read, the area under the last
-        layer's over ``test_gammas`` alone, perplexities, and what counting tokens reaches.
+        layer's over ``test_gammas`` alone, acceptance (the share where a layer predicts what the last one does),
+        perplexities, answers to a few prompts, and what counting tokens reaches.
+
+        Each layer that is read costs a product with the head at the tokens of answers, a strength of noise; no other
+        layer is read.
         """
         config, noise, model = self.config, noise_figures(self.config), self.model
         readings = {gamma: self.split_reading(params, "test", gamma) for gamma in config.noise_levels}
@@ -159,6 +175,7 @@ class LanguageTask(DataTask[LanguageConfig]):
             "num_tokens": int(packed.whole("test").weights.sum()),
             "accuracy": {str(gamma): accuracy for gamma, accuracy in accuracies.items()},
             "layer_accuracies": {str(gamma): found.accuracies.tolist() for gamma, found in readings.items()},
+            "acceptance": {str(gamma): found.agreements.tolist() for gamma, found in readings.items()},
             "area": area_under({gamma: accuracies[gamma] for gamma in noise["test_gammas"]}),
             "error_rates": (1.0 - at_training.accuracies).tolist(),
             "perplexity": {str(gamma): perplexity(found.losses)[-1] for gamma, found in readings.items()},
@@ -166,6 +183,7 @@ class LanguageTask(DataTask[LanguageConfig]):
             "floors": {name: dict.fromkeys(map(str, accuracies), table.accuracy) for name, table in tables.items()},
             "floor_shares": dict.fromkeys(tables, 1.0),
             "floor_losses": {name: table.loss for name, table in tables.items()},
+            "completions": self._completions(params),
             "embedding_std": self.data.embedding_std,
             "noise": config.noise,
             "parameters": num_parameters(params),
@@ -200,6 +218,12 @@ class LanguageTask(DataTask[LanguageConfig]):
         area = "" if found["area"] is None else f"area {found['area']:.3f} over gamma {low:g} to {high:g}, "
         scores = f"token accuracy {found['accuracy'][gamma]:.1%}, perplexity {found['perplexity'][gamma]:.4g}"
         return f"{scores} at gamma {found['train_gamma']}, {area}{feasibility_words(found)}"
+
+    def _completions(self, params: Params) -> list[Row]:
+        config = self.config
+        deviations = {float(gamma): math.sqrt(self.variance(gamma)) for gamma in config.completion_gammas}
+        sizes = {"count": config.completions, "tokens": config.completion_tokens}
+        return completions(self.model, params, self.data.packed, deviations, **sizes)
 
     def _noise(self, key: jax.Array, batch: PackedBatch, variance: float | Array) -> Float[Array, "batch n dim"]:
         deviation = jnp.sqrt(jnp.asarray(variance, jnp.float32))

@@ -13,7 +13,15 @@ import numpy as np
 import tokenizers
 from jaxtyping import Array, Float
 
-from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling, decoder_readout, low_rank_changes, rms_norm
+from unroll_jax.models import (
+    Decoder,
+    DecoderConfig,
+    RotaryScaling,
+    decoder_readout,
+    low_rank_changes,
+    merged_changes,
+    rms_norm,
+)
 
 from ..config.errors import UserError
 from ..config.language import DecoderOptions, DescentOptions, LanguageConfig
@@ -154,17 +162,22 @@ class LanguageModel:
         scale, _ = decoder_readout(decoder)
 
         def record(y: Array) -> Array:
-            chosen = jnp.take_along_axis(keep_rows(y), places[..., None], axis=1)
-            return rms_norm(chosen, scale, self.given.config.norm_epsilon)
+            return jnp.take_along_axis(keep_rows(y), places[..., None], axis=1)
 
         recorded = self.module.apply(
             {"params": decoder}, tokens, segments=segments, perturbation=noise, record=record, changes=changes
         )
-        return recorded[jnp.array(self.layers)]  # pyright: ignore (Flax tells no type)
+        read: Any = recorded[jnp.array(self.layers)]  # pyright: ignore (Flax tells no type)
+        return rms_norm(read, scale, self.given.config.norm_epsilon)
 
     def head(self, params: Params) -> Float[Array, "vocabulary dim"]:
         """What states are read out by."""
         return decoder_readout(self._parts(params)[0])[1]
+
+    def decoder(self, params: Params) -> Any:
+        """The decoder alone, its kernels with their changes added, as `unroll_jax.models.generate` takes it."""
+        decoder, changes = self._parts(params)
+        return decoder if changes is None else {**decoder, "layers": merged_changes(decoder["layers"], changes)}
 
     def _parts(self, params: Params) -> tuple[Any, Any]:
         """The decoder, and the changes as layers take them; what is not trained has no gradient."""

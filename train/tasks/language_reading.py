@@ -37,10 +37,13 @@ class LanguageReading(NamedTuple):
       losses: of the texts, (N, layers): the sum over the tokens of a text's answer over the mean number of tokens, so
         that means over texts are means over tokens.
       accuracies: the share of tokens that each layer predicts, (layers,).
+      agreements: the share of tokens at which each layer predicts what the last one does, (layers,): how many drafts of
+        one token stand, if answers are those of the data.
     """
 
     losses: np.ndarray
     accuracies: np.ndarray
+    agreements: np.ndarray
 
 
 class Answered(NamedTuple):

@@ -29,7 +29,7 @@ from unroll_jax.models.feedforward_network import FeedForwardNetwork
 from unroll_jax.models.generation import NO_TOKEN, Generated, generate
 from unroll_jax.models.initializers import cosine_atoms, dct, scaled_identity
 from unroll_jax.models.lista import LISTA
-from unroll_jax.models.low_rank import low_rank_changes, with_changes
+from unroll_jax.models.low_rank import low_rank_changes, merged_changes, with_changes
 from unroll_jax.models.monotone_network import MonotoneOperatorNetwork
 from unroll_jax.models.neural_ode import NeuralODE
 from unroll_jax.models.opteq_base import WAYS
@@ -96,6 +96,7 @@ __all__ = [
     "expected_tokens",
     "generate",
     "low_rank_changes",
+    "merged_changes",
     "rms_norm",
     "scaled_identity",
     "speculate",

@@ -9,7 +9,8 @@ from train.__main__ import main
 from train.config.errors import UserError
 from train.data.prompts import Prompt
 from train.generation import drafting
-from train.generation.answers import Settings, answer, open_decoder
+from train.generation.answers import Settings, answer
+from train.generation.opening import open_decoder
 from unroll_jax.models import Costs, generate
 
 ROWS = [{"instruction": "ab"}, {"instruction": "Abc", "input": "d", "dataset": "koala"}, {"instruction": "e"}]

