@@ -23,14 +23,14 @@ _PLACES = {
     "EXPERIMENTS": "experiments",
     "ConstraintConfig": "config.constraints",
     "DualConfig": "config.constraints",
-    "Model": "predict",
+    "Model": "loading",
     "OwnConfig": "config.own",
     "OwnTask": "tasks.own",
     "PrimalConfig": "config.run",
     "Task": "task",
     "export": "exporting",
     "fit": "main",
-    "load": "predict",
+    "load": "loading",
 }
 
 __all__ = [
