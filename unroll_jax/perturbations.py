@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 __all__ = ["Perturbation", "in_turn", "layer_noise", "lost_layer"]
 
+#: ``(layer, before, after) -> after``: what becomes of a layer's output; layers are counted from 1.
 Perturbation = Callable[[Int[Array, ""], Any, Any], Any]
 
 

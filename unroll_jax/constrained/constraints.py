@@ -26,6 +26,7 @@ __all__ = [
     "scaled_constraints",
 ]
 
+#: Violations of constraints on layer losses: losses (..., L + 1) to violations (..., C); positive is violated.
 Constraints = Callable[[Float[Array, "*batch layers_and_one"]], Float[Array, "*batch constraints"]]
 
 

@@ -124,6 +124,7 @@ def nu_pi(integral_gain: float, proportional_gain: float = 1.0, *, nu: float = 0
     return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
 
 
+#: Optimisers of the multipliers by name, for `dual_optimizer`.
 DUAL_OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "adam": optax.adam,
     "nu_pi": nu_pi,

@@ -14,6 +14,7 @@ from unroll_jax.constrained.losses import as_losses, as_numbers, check_function
 
 __all__ = ["Reduction", "mean_of_samples", "positive_part", "sample_constraints", "tail_bound", "tail_mean"]
 
+#: One number for each constraint from the violations of N samples: (N, C) to (C,).
 Reduction = Callable[[Float[Array, "samples constraints"]], Float[Array, "constraints"]]
 
 

@@ -140,6 +140,7 @@ def unrolled(num_steps: int = 20) -> Unrolled:
     return Unrolled(num_steps)
 
 
+#: Ways to the gradient of `equilibrium` by name; each entry is a factory whose options have defaults.
 ADJOINTS: dict[str, Callable[..., Adjoint | Unrolled]] = {
     "conjugate_gradient": conjugate_gradient,
     "gmres": gmres,

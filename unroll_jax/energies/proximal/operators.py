@@ -99,6 +99,7 @@ def group_shrinkage(threshold: float = 1.0) -> Proximal:
     return Proximal(penalty=lambda y: threshold * jnp.sum(_lengths(y), axis=-1), prox=prox)
 
 
+#: Proximal operators by name, with their penalties: what follows a gradient step as a layer's nonlinearity.
 PROXIMALS: dict[str, Callable[..., Proximal]] = {
     "identity": identity,
     "relu": relu,

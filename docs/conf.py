@@ -1,0 +1,79 @@
+"""The site of the documentation: `make docs`. Sources are docs/ and notebooks/, so the source folder is the root."""
+
+import shutil
+import sys
+from pathlib import Path
+
+from sphinx.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+
+import unroll_jax  # noqa: E402
+from extensions import names  # noqa: E402
+
+if shutil.which("node") is None:
+    raise ConfigError("docs need Node.js, which renders their equations; install it so that `node` is on the PATH")
+
+project = "unroll_jax"
+author = "the authors of unroll_jax"
+release = version = unroll_jax.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinxcontrib.katex",
+    "extensions.names",
+    "extensions.signatures",
+    "extensions.options",
+    "extensions.offline",
+]
+root_doc = "docs/index"
+include_patterns = ["docs/**", "notebooks/*"]
+exclude_patterns = [".*", "**/.*", "docs/extensions", "docs/_*"]
+html_extra_path = ["_root"]  # index.html of the site, which leads to docs/
+
+# Notebooks carry the outputs that they were committed with; tests execute them.
+nb_execution_mode = "off"
+nb_ipywidgets_js = {}
+nb_merge_streams = True
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 4
+myst_dmath_allow_digits = False
+
+# Equations become MathML while the site is built, which browsers draw by themselves.
+katex_prerender = True
+katex_options = "output: 'mathml', strict: 'error', throwOnError: true"
+katex_css_path = "katex.css"  # empty: MathML needs none
+
+default_role = "py:obj"
+nitpicky = True
+add_module_names = False
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+autodoc_class_signature = "mixed"
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+napoleon_custom_sections = ["Source", "Conditions"]
+autosummary_generate = True
+autosummary_filename_map = names.pages()
+templates_path = ["_templates"]
+
+html_theme = "sphinx_book_theme"
+html_title = f"unroll_jax {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_theme_options = {
+    "show_navbar_depth": 1,
+    "show_toc_level": 2,
+    "use_download_button": False,
+    "use_fullscreen_button": False,
+}
+html_show_copyright = False
+html_show_sourcelink = False
+html_copy_source = False
