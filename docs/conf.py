@@ -9,8 +9,9 @@ from sphinx.errors import ConfigError
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
 
-import unroll_jax  # noqa: E402
 from extensions import names  # noqa: E402
+
+import unroll_jax  # noqa: E402
 
 if shutil.which("node") is None:
     raise ConfigError("docs need Node.js, which renders their equations; install it so that `node` is on the PATH")
@@ -35,8 +36,6 @@ include_patterns = ["docs/**", "notebooks/*"]
 exclude_patterns = [".*", "**/.*", "docs/extensions", "docs/_*"]
 html_extra_path = ["_root"]  # index.html of the site, which leads to docs/
 
-suppress_warnings = ["toc.empty_glob"]  # no notebook but those that the tutorials name in order
-
 # Notebooks carry the outputs that they were committed with; tests execute them.
 nb_execution_mode = "off"
 nb_ipywidgets_js = {}
@@ -60,6 +59,7 @@ autodoc_preserve_defaults = True
 autodoc_class_signature = "mixed"
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+napoleon_attr_annotations = False  # attributes say their shapes themselves
 napoleon_use_rtype = False
 napoleon_custom_sections = ["Source", "Conditions"]
 autosummary_generate = True

@@ -31,6 +31,7 @@ MODULES = (
     "unroll_jax.disturbances",
     "unroll_jax.models",
 )
+APPLICATION = ("train", "train.config.errors", "train.loop", "train.predict", "train.main", "pathlib")
 # Packages whose names docstrings and signatures may use; their own documentation is elsewhere, so nothing is linked.
 OTHERS = ("jax", "jaxtyping", "flax", "optax", "numpy", "jaxopt", "scipy", "collections", "typing", "pathlib")
 
@@ -86,13 +87,13 @@ def _resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: no
 
 @functools.cache
 def _exists(target: str) -> bool:
-    """Whether a name that has no page is one all the same: of this library, of Python, or of a package it is built on."""
+    """Whether a name without a page exists all the same: in this library, Python, or a package that it builds on."""
     root, _, rest = target.partition(".")
     if root == "unroll_jax" or root in OTHERS or root in _ALIASES:
         return _has(importlib.import_module(_ALIASES.get(root, root)), rest)
     if not rest and (hasattr(builtins, target) or target in _borrowed()):
         return True
-    return any(_has(module, target) for module in _modules())
+    return any(_has(module, target) for module in (*_modules(), *map(importlib.import_module, APPLICATION)))
 
 
 _ALIASES = {"jnp": "jax.numpy", "np": "numpy", "nn": "flax.linen", "lax": "jax.lax"}

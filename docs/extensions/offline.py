@@ -58,7 +58,11 @@ def faults(folder: Path) -> list[str]:
     for path, page in pages.items():
         where = path.relative_to(folder.resolve())
         found += [f"{where} fetches {url} from another host" for url in sorted(page.fetched) if _is_elsewhere(url)]
-        found += [f"{where} links to {url}, which is not there" for url in sorted(page.linked) if _leads_nowhere(path, url, pages)]
+        found += [
+            f"{where} links to {url}, which is not there"
+            for url in sorted(page.linked)
+            if _leads_nowhere(path, url, pages)
+        ]
     for path in folder.rglob("*.css"):
         if FETCHES.search(path.read_text(encoding="utf-8")):
             found.append(f"{path.relative_to(folder)} fetches from another host")

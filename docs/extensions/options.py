@@ -29,7 +29,10 @@ class Experiments(SphinxDirective):
         listed = nodes.definition_list(classes=["options"])
         for name, experiment in EXPERIMENTS.items():
             options = type(experiment.config).__name__
-            words = (experiment.summary, f"Source: {experiment.paper}. Expect: {experiment.expect}. Options: {options}.")
+            words = (
+                experiment.summary,
+                f"Source: {experiment.paper}. Expect: {experiment.expect}. Options: {options}.",
+            )
             listed += _item(name, *words)
         return [listed]
 

@@ -4,7 +4,7 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sphinx.application import Sphinx
@@ -28,8 +28,8 @@ def _signature(
         return f"({ast.unparse(node.args)})", ast.unparse(node.returns) if node.returns else None
     if what == "class" and (hasattr(value, "_fields") or hasattr(value, "__dataclass_fields__")):
         fields = dict(field for base in reversed(value.__mro__) for field in _fields(base))
-        return f"({', '.join(fields.values())})", None
-    return ("()", None) if what in ("class", "exception") else None
+        return f"({', '.join(_ordered(fields.values()))})", None
+    return ("()", None) if what == "class" else None
 
 
 def _definition(value: Any) -> Any:
@@ -45,6 +45,17 @@ def _fields(cls: type) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.AnnAssign) and not ast.unparse(node.annotation).startswith("ClassVar"):
             name, default = ast.unparse(node.target), "" if node.value is None else f" = {ast.unparse(node.value)}"
             yield name, f"{name}: {ast.unparse(node.annotation)}{default}"
+
+
+def _ordered(fields: Iterable[str]) -> Iterator[str]:
+    """The fields, with a star before the first that has no default behind one that has: keywords alone pass it."""
+    optional = starred = False
+    for field in fields:
+        if optional and not starred and " = " not in field:
+            starred = True
+            yield "*"
+        optional |= " = " in field
+        yield field
 
 
 def _escape(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
