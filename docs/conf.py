@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from sphinx.errors import ConfigError
+from sphinxcontrib import katex
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
@@ -44,10 +45,12 @@ myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
 myst_dmath_allow_digits = False
 
-# Equations become MathML while the site is built, which browsers draw by themselves.
+# Equations become MathML while the site is built, which browsers draw by themselves; one that KaTeX cannot read is an
+# error. `katex_options` are those of scripts in pages; what renders ahead has these.
 katex_prerender = True
-katex_options = "output: 'mathml', strict: 'error', throwOnError: true"
 katex_css_path = "katex.css"  # empty: MathML needs none
+katex.KATEX_DEFAULT_OPTIONS.update(output="mathml", throwOnError=True, strict="error")
+katex.STARTUP_TIMEOUT = katex.RENDER_TIMEOUT = 120.0  # seconds, for machines that are busy
 
 default_role = "py:obj"
 nitpicky = True

@@ -94,7 +94,7 @@ def equilibrium(
 ) -> tuple[Any, EquilibriumInfo]:
     r"""The fixed point z = f(z) of a step, and its gradient by the implicit function theorem.
 
-    The forward solve runs under `jax.lax.stop_gradient`, each example until it has converged by itself; one step y = f(z) is
+    The forward solve runs under ``stop_gradient``, each example until it has converged by itself; one step y = f(z) is
     then taken from its best state, through which params, x and whatever the step closes over are differentiated; the
     cotangent v of that step is replaced by
 
