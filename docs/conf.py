@@ -50,6 +50,8 @@ myst_dmath_allow_digits = False
 katex_prerender = True
 katex_css_path = "katex.css"  # empty: MathML needs none
 katex.KATEX_DEFAULT_OPTIONS.update(output="mathml", throwOnError=True, strict="error")
+# Its socket of files is refused where the file is there before the server listens; that of the network tries again.
+katex.KaTeXServer.start_server_process = katex.KaTeXServer.start_network_socket
 katex.STARTUP_TIMEOUT = katex.RENDER_TIMEOUT = 120.0  # seconds, for machines that are busy
 
 default_role = "py:obj"
