@@ -69,7 +69,7 @@ napoleon_use_rtype = False
 napoleon_custom_sections = ["Source", "Conditions"]
 autosummary_generate = True
 autosummary_filename_map = names.pages()
-templates_path = ["_templates"]
+templates_path = [str(ROOT / "docs" / "_templates")]
 
 html_theme = "sphinx_book_theme"
 html_title = f"unroll_jax {release}"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sphinx.application import Sphinx
+from sphinx.pycode import ModuleAnalyzer
 
 LITERAL = re.compile(r"(``.*?``|:\w+(?::\w+)?:`.*?`|`.*?`)")
 FIRST = 400  # before napoleon, which reads the sections of a docstring
@@ -15,6 +16,10 @@ FIRST = 400  # before napoleon, which reads the sections of a docstring
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Is called by Sphinx."""
+    # The two ways to call it are told by its docstring.
+    analyzer = ModuleAnalyzer.for_module("unroll_jax.certificates.certify")
+    analyzer.analyze()
+    analyzer.overloads.clear()
     app.connect("autodoc-process-signature", _signature)
     app.connect("autodoc-process-docstring", _escape, priority=FIRST)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
@@ -23,8 +28,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
 def _signature(
     app: Sphinx, what: str, name: str, value: Any, options: Any, signature: str | None, returned: str | None
 ) -> tuple[str | None, str | None] | None:
-    if what == "function":
-        node = _definition(inspect.unwrap(value))
+    if what in ("function", "method") and inspect.isfunction(function := inspect.unwrap(value)):
+        node = _definition(function)
+        node.args.args = [argument for argument in node.args.args if argument.arg not in ("self", "cls")]
         return f"({ast.unparse(node.args)})", ast.unparse(node.returns) if node.returns else None
     if what == "class" and (hasattr(value, "_fields") or hasattr(value, "__dataclass_fields__")):
         fields = dict(field for base in reversed(value.__mro__) for field in _fields(base))
