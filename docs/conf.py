@@ -63,12 +63,11 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 autodoc_class_signature = "mixed"
 napoleon_numpy_docstring = False
-napoleon_use_ivar = True
-napoleon_attr_annotations = False  # attributes say their shapes themselves
 napoleon_use_rtype = False
-napoleon_custom_sections = ["Source", "Conditions"]
+napoleon_custom_sections = ["Source", ("Attributes", "params_style")]
 autosummary_generate = True
 autosummary_filename_map = names.pages()
+autosummary_context = {"words": names.words()}
 templates_path = [str(ROOT / "docs" / "_templates")]
 
 html_theme = "sphinx_book_theme"

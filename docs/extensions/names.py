@@ -54,6 +54,16 @@ def pages() -> dict[str, str]:
     return {name: f"{name}-class" for name in full if counts[name.lower()] > 1 and name.rpartition(".")[2][0].isupper()}
 
 
+def words() -> dict[str, list[str]]:
+    """What every public table and constant is, for its page."""
+    found = {}
+    for module in MODULES:
+        for name, value in _names(module):
+            if not isinstance(value, type) and not inspect.isfunction(inspect.unwrap(value)):
+                found[f"{module}.{name}"] = _words(f"{module}.{name}", value)
+    return found
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Is called by Sphinx."""
     app.connect("missing-reference", _resolve)
@@ -126,18 +136,22 @@ def _borrowed() -> frozenset[str]:
 
 
 def _describe(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
-    """Gives a table or constant the words above its definition, and its entries, in place of those of its type."""
-    if what != "data":
-        return
-    lines[:] = [*_comment(name, value), ""]
+    """Gives a table or constant words of its own in place of those of its type."""
+    if what == "data":
+        lines[:] = _words(name, value)
+
+
+def _words(full: str, value: Any) -> list[str]:
+    """What a table or constant is, and its entries, value or type."""
     if isinstance(value, Mapping):
-        lines += ["Entries: " + ", ".join(f"``{key}``" for key in value) + "."]
+        held = "Entries: " + ", ".join(f"``{key}``" for key in value) + "."
     elif isinstance(value, tuple):
-        lines += ["Values: " + ", ".join(f"``{entry!r}``" for entry in value) + "."]
+        held = "Values: " + ", ".join(f"``{entry!r}``" for entry in value) + "."
     elif isinstance(value, int):
-        lines += [f"Value: ``{value}``."]
+        held = f"Value: ``{value}``."
     else:
-        lines += [f"``{re.sub(r'[a-z_]+[.]', '', str(value))}``"]
+        held = f"Type: ``{re.sub(r'[a-z_]+[.]', '', str(value))}``."
+    return [*_comment(full, value), "", held]
 
 
 def _comment(full: str, value: Any) -> list[str]:

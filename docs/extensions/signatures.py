@@ -31,6 +31,9 @@ def _signature(
     if what in ("function", "method") and inspect.isfunction(function := inspect.unwrap(value)):
         node = _definition(function)
         node.args.args = [argument for argument in node.args.args if argument.arg not in ("self", "cls")]
+        for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs):
+            if isinstance(quoted := argument.annotation, ast.Constant) and isinstance(quoted.value, str):
+                argument.annotation = ast.parse(quoted.value, mode="eval").body
         return f"({ast.unparse(node.args)})", ast.unparse(node.returns) if node.returns else None
     if what == "class" and (hasattr(value, "_fields") or hasattr(value, "__dataclass_fields__")):
         fields = dict(field for base in reversed(value.__mro__) for field in _fields(base))
@@ -78,4 +81,4 @@ def _escape(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: 
 
 
 def _plain(text: str) -> str:
-    return re.sub(r"(?<![\\*])\*(?!\*)(?=\w)", r"\\*", text).replace("|", r"\|")
+    return re.sub(r"(?<![\\*])\*(?!\*)(?=\w)|(?<!\\)\|", lambda sign: rf"\{sign[0]}", text)
