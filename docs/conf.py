@@ -49,11 +49,12 @@ myst_dmath_allow_digits = False
 # error. `katex_options` are those of scripts in pages; what renders ahead has these.
 katex_prerender = True
 katex_css_path = "katex.css"  # empty: MathML needs none
-katex.KATEX_DEFAULT_OPTIONS.update(output="mathml", throwOnError=True, strict="error")
+katex.KATEX_DEFAULT_OPTIONS.update(output="mathml", throwOnError=True, strict="error")  # pyright: ignore[reportArgumentType]
 # Its socket of files is refused where the file is there before the server listens; that of the network tries again.
 katex.KaTeXServer.start_server_process = katex.KaTeXServer.start_network_socket
 katex.STARTUP_TIMEOUT = katex.RENDER_TIMEOUT = 120.0  # seconds, for machines that are busy
 
+smartquotes = False  # -- stands before options
 default_role = "py:obj"
 nitpicky = True
 add_module_names = False

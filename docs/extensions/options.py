@@ -78,4 +78,4 @@ def _names(option: Any) -> str:
 
 def _item(term: str, *paragraphs: str) -> nodes.definition_list_item:
     definition = nodes.definition("", *(nodes.paragraph(words, words) for words in paragraphs))
-    return nodes.definition_list_item("", nodes.term(term, term), definition)
+    return nodes.definition_list_item("", nodes.term("", "", nodes.literal(term, term)), definition)
