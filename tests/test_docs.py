@@ -124,3 +124,23 @@ def test_files_that_docs_link_exist():
                 assert (DOCS / name).parent.joinpath(link).exists(), f"{name}: {link}"
                 count += 1
     assert count > 50
+
+
+def test_a_page_that_fetches_from_another_host_or_links_to_nothing_is_found(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    offline = importlib.import_module("extensions.offline")
+    sound = '<h1 id="top"><a href="#top">up</a><a href="https://example.org">out</a><img src="a.png"></h1>'
+    (tmp_path / "sound.html").write_text(sound)
+    (tmp_path / "style.css").write_text("a { background: url('a.png'); }")
+    assert offline.faults(tmp_path) == []
+    for text in (
+        '<script src="https://example.org/a.js"></script>',
+        '<link rel="stylesheet" href="//example.org/a.css">',
+        '<a href="missing.html">gone</a>',
+        '<a href="sound.html#missing">gone</a>',
+    ):
+        (tmp_path / "page.html").write_text(text)
+        assert len(offline.faults(tmp_path)) == 1, text
+    (tmp_path / "page.html").unlink()
+    (tmp_path / "style.css").write_text("@import url(https://example.org/font.css);")
+    assert len(offline.faults(tmp_path)) == 1

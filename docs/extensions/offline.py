@@ -3,18 +3,16 @@
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from sphinx.application import Sphinx
-from sphinx.util import logging
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 # What a browser fetches as it shows a page; a link that the reader may follow is none of these.
 FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "audio": "src"}
 FETCHES = re.compile(r"""(?:url\(|@import)\s*['"]?(?:https?:)?//""")
 STYLES = ("stylesheet", "preload", "modulepreload", "icon", "preconnect", "dns-prefetch", "prefetch")
-
-logger = logging.getLogger(__name__)
 
 
 class Page(HTMLParser):
@@ -39,13 +37,16 @@ class Page(HTMLParser):
         self.places |= {values[name] for name in ("id", "name") if name in values}
 
 
-def setup(app: Sphinx) -> dict[str, Any]:
+def setup(app: "Sphinx") -> dict[str, Any]:
     """Is called by Sphinx."""
     app.connect("build-finished", _check)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
-def _check(app: Sphinx, failure: Exception | None) -> None:
+def _check(app: "Sphinx", failure: Exception | None) -> None:
+    from sphinx.util import logging  # here, so that tests of the rest need no Sphinx
+
+    logger = logging.getLogger(__name__)
     if failure is None and app.builder.format == "html":
         for fault in faults(Path(app.outdir)):
             logger.warning(fault)
