@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test test-rest test-all coverage lint types benchmarks clean
+.PHONY: help install demo test test-rest test-all coverage lint types site docs benchmarks clean
 
 help:
 	@echo "make demo        train the demo, plain and under constraints, and write runs/demo/report/index.html"
@@ -13,6 +13,7 @@ help:
 	@echo "make coverage    make test, with the lines that no test runs"
 	@echo "make install     make .venv with everything in it"
 	@echo "make lint types  ruff; pyright"
+	@echo "make docs        build the documentation into build/site, and run its examples; make site: build it alone"
 	@echo "make benchmarks  run every benchmark but faults and gpu, and print its table"
 
 install: $(STAMP)
@@ -49,6 +50,15 @@ lint: $(STAMP)
 
 types: $(STAMP)
 	$(PY) -m pyright --pythonpath $(PY)
+
+# Nitpicky, and warnings are errors. docs also runs the Python of the pages and the examples of docstrings, as test-rest
+# does.
+site: $(STAMP)
+	$(PY) -m sphinx --builder html --conf-dir docs --fail-on-warning --keep-going --quiet . build/site
+
+docs: export JAX_COMPILATION_CACHE_DIR ?= $(PROGRAMS)
+docs: site
+	$(PY) $(PYTEST) tests/test_docs.py tests/test_structure.py -k docs $(ARGS)
 
 benchmarks: $(STAMP)
 	$(PY) -m benchmarks

@@ -62,6 +62,12 @@ def blur(
       ValueError: if ``deviation`` is negative or not finite.
 
     Source: `scipy.ndimage.gaussian_filter` with its usual ``mode="reflect"`` and ``truncate=4``, which it equals.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> blurred = blur(jnp.zeros((9, 9)).at[4, 4].set(1.0), 1.0)
+      >>> blurred.shape, round(float(blurred.sum()), 4), round(float(blurred[4, 4]), 4)
+      ((9, 9), 1.0, 0.1592)
     """
     if not (deviation >= 0.0 and math.isfinite(deviation)):
         raise ValueError(f"deviation must be finite and at least 0, got {deviation}")

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 __all__ = ["Perturbation", "in_turn", "layer_noise", "lost_layer"]
 
+#: ``(layer, before, after) -> after``: what becomes of a layer's output; layers are counted from 1.
 Perturbation = Callable[[Int[Array, ""], Any, Any], Any]
 
 
@@ -27,6 +28,13 @@ def layer_noise(key: jax.Array, scale: float | Float[Array, ""]) -> Perturbation
       ValueError: if a known ``scale`` is negative or not finite.
 
     Source: Hadou, NaderiAlizadeh, Ribeiro, "Robust stochastically-descending unrolled networks" (2024).
+
+    Example:
+      >>> import jax, jax.numpy as jnp, unroll_jax
+      >>> noise = layer_noise(jax.random.key(0), 0.1)
+      >>> y, _ = unroll_jax.unroll(lambda params, y, x: y, None, jnp.zeros(4), num_layers=3, record=None, perturb=noise)
+      >>> bool((y != 0.0).all())
+      True
     """
     if not isinstance(scale, jax.Array) and not (scale >= 0.0 and math.isfinite(scale)):
         raise ValueError(f"scale must be finite and at least 0, got {scale}")

@@ -159,6 +159,10 @@ def picard_steps(
       ValueError: if tol is not positive.
 
     Source: Banach's fixed-point theorem.
+
+    Example:
+      >>> float(picard_steps(0.5, residual=1.0, tol=2.0**-9))
+      10.0
     """
     if not tol > 0.0:
         raise ValueError(f"tol must be positive, got {tol}")
@@ -175,7 +179,12 @@ def picard_steps(
 def error_bound(
     contraction: Float[Array, "..."] | float, residual: Float[Array, "*batch"] | float
 ) -> Float[Array, "*batch"]:
-    """|z - z*| <= |f(z) - z| / (1 - c): how far the equilibrium can be; infinite where c is not below 1."""
+    """|z - z*| <= |f(z) - z| / (1 - c): how far the equilibrium can be; infinite where c is not below 1.
+
+    Example:
+      >>> float(error_bound(0.5, 0.25)), float(error_bound(1.0, 0.25))
+      (0.5, inf)
+    """
     contraction, residual = jnp.broadcast_arrays(jnp.asarray(contraction), jnp.asarray(residual))
     contracts = contraction < 1.0
     bound = residual / jnp.where(contracts, 1.0 - contraction, 1.0)

@@ -78,6 +78,10 @@ def descent_constant(f_step_size: Number, g_step_size: Number, smoothness_g: Num
 
     Source: Yang, Huang, Wipf (2022), Theorem 4.1, which has :math:`a_2 - a_1` and asks for :math:`a_1 \le a_2`. The
     absolute value does away with that hypothesis; without it the constant is too large for :math:`a_1 > a_2`.
+
+    Example:
+      >>> float(descent_constant(0.25, 0.5, 2.0)), float(descent_constant(0.5, 0.5, 0.0))
+      (1.0, inf)
     """
     a1, a2, L_g = (jnp.asarray(value, float) for value in (f_step_size, g_step_size, smoothness_g))
     return a2 / (jnp.abs(a2 - a1) + a1 * a2 * L_g)

@@ -26,6 +26,7 @@ __all__ = [
     "scaled_constraints",
 ]
 
+#: Violations of constraints on layer losses: losses (..., L + 1) to violations (..., C); positive is violated.
 Constraints = Callable[[Float[Array, "*batch layers_and_one"]], Float[Array, "*batch constraints"]]
 
 
@@ -159,6 +160,11 @@ def optimal_slacks(multipliers: Float[Array, "constraints"], resilience: float) 
     r"""Slacks :math:`s^* = \lambda / \beta`, the best relaxation :math:`c_l \le s_l` at cost :math:`\beta/2 |s|^2`.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 34 to 37.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> optimal_slacks(jnp.array([0.0, 2.0]), 4.0).tolist()
+      [0.0, 0.5]
     """
     check_resilience(resilience)
     return multipliers / resilience
@@ -171,6 +177,11 @@ def relaxed_violations(
     r"""Gradient of the resilient dual function, :math:`c - \lambda / \beta`: ascent along it decays the multipliers.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, eq. 38.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> relaxed_violations(jnp.array([-1.0, 1.0]), jnp.array([0.0, 2.0]), 4.0).tolist()
+      [-1.0, 0.5]
     """
     return violations - optimal_slacks(multipliers, resilience)
 

@@ -51,6 +51,13 @@ def proportional_integral(
 
     Source: Stooke, Achiam, Abbeel (2020), "Responsive safety in reinforcement learning by PID Lagrangian methods",
     Algorithm 2 without the derivative.
+
+    Example:
+      >>> import jax.numpy as jnp, unroll_jax
+      >>> init, update = unroll_jax.dual_ascent(proportional_integral(0.5, proportional_gain=1.0))
+      >>> state = update(init(1), jnp.array([2.0]))
+      >>> state.multipliers.tolist(), update(state, jnp.array([0.0])).multipliers.tolist()
+      ([3.0], [1.0])
     """
     _check_integral_gain(integral_gain)
     if not (proportional_gain >= 0.0 and math.isfinite(proportional_gain)):
@@ -103,6 +110,12 @@ def nu_pi(integral_gain: float, proportional_gain: float = 1.0, *, nu: float = 0
 
     Source: Sohrabi et al. (2024), "On PI controllers for updating Lagrange multipliers in constrained optimization",
     Algorithm 1 with xi_0 = (1 - nu) c_0, the start of its Theorem 1; with xi_0 = 0 the first step would be that of SGD.
+
+    Example:
+      >>> import jax.numpy as jnp, unroll_jax
+      >>> init, update = unroll_jax.dual_ascent(nu_pi(0.5, proportional_gain=1.0, nu=0.5))
+      >>> update(init(1), jnp.array([2.0])).multipliers.tolist()
+      [2.0]
     """
     _check_integral_gain(integral_gain)
     if not math.isfinite(proportional_gain):
@@ -124,6 +137,7 @@ def nu_pi(integral_gain: float, proportional_gain: float = 1.0, *, nu: float = 0
     return optax.GradientTransformation(init, update)  # type: ignore[arg-type]
 
 
+#: Optimisers of the multipliers by name, for `dual_optimizer`.
 DUAL_OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {
     "adam": optax.adam,
     "nu_pi": nu_pi,

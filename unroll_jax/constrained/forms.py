@@ -38,6 +38,7 @@ def _least(losses: Numbers) -> float:
     return float(jnp.finfo(losses.dtype).tiny) ** 0.25
 
 
+#: Forms of `descent_constraints` by name: how a loss is compared with its bound.
 FORMS: dict[str, Callable[[Numbers, Numbers], Any]] = {
     "difference": lambda losses, bounds: losses - bounds,
     "ratio": _ratio,

@@ -100,7 +100,14 @@ def augmented_lagrangian(
 def layer_weights(
     multipliers: Float[Array, "constraints"], constraints: Constraints, num_layers: int
 ) -> Float[Array, "layers_and_one"]:
-    """The weight each layer loss has in the Lagrangian, (num_layers + 1,), for constraints affine in the losses."""
+    """The weight each layer loss has in the Lagrangian, (num_layers + 1,), for constraints affine in the losses.
+
+    Example:
+      >>> import jax.numpy as jnp, unroll_jax
+      >>> constraints = unroll_jax.descent_constraints(0.25)
+      >>> layer_weights(jnp.array([0.0, 2.0]), constraints, num_layers=2).tolist()
+      [0.0, -1.5, 3.0]
+    """
     origin = jnp.zeros(num_layers + 1, jnp.result_type(multipliers))
     return jax.grad(lagrangian)(origin, multipliers, constraints)
 

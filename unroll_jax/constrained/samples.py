@@ -14,6 +14,7 @@ from unroll_jax.constrained.losses import as_losses, as_numbers, check_function
 
 __all__ = ["Reduction", "mean_of_samples", "positive_part", "sample_constraints", "tail_bound", "tail_mean"]
 
+#: One number for each constraint from the violations of N samples: (N, C) to (C,).
 Reduction = Callable[[Float[Array, "samples constraints"]], Float[Array, "constraints"]]
 
 
@@ -84,6 +85,11 @@ def tail_mean(level: float | Sequence[float] | np.ndarray) -> Reduction:
       ValueError: if level is outside [0, 1); while tracing, if it does not fit the number of constraints.
 
     Source: Rockafellar, Uryasev (2000), "Optimization of conditional value-at-risk", eqs. 4 and 9.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> tail_mean(0.5)(jnp.array([[1.0], [3.0], [-2.0], [0.0]])).tolist()
+      [2.0]
     """
     levels = _check_level(level)
 
@@ -158,6 +164,11 @@ def positive_part(tolerance: float = 0.0) -> Reduction:
 
     Raises:
       ValueError: if tolerance is negative or not finite.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> positive_part()(jnp.array([[1.0], [3.0], [-2.0], [0.0]])).tolist()
+      [1.0]
     """
     if not (tolerance >= 0.0 and math.isfinite(tolerance)):
         raise ValueError(f"tolerance must be finite and at least 0, got {tolerance}")

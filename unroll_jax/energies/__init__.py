@@ -171,6 +171,7 @@ __all__ = [
     "unrolled_layer",
 ]
 
+#: Every system by name: its factory, an example, and where its step is guaranteed to lower its energy.
 DESCENTS: dict[str, Entry] = {
     "attention": Entry(attention, attention_example),
     "softmax_attention": Entry(attention, softmax_attention_example),

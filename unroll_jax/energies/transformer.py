@@ -113,6 +113,13 @@ def transformer(
 
     Source: Yang, Huang, Wipf (2022), Algorithm 2 and eq. 20, whose print drops the Y that softmax multiplies;
     supplement B.3, F.3; F.4, whose eq. 69 adds the anchor without the degree it is divided by.
+
+    Example:
+      >>> import jax
+      >>> layer = transformer(4, rank=2)
+      >>> params, y = layer.init(jax.random.key(0)), jax.random.uniform(jax.random.key(1), (8, 5, 4))
+      >>> layer.step(params, y, y).shape, layer.energy(params, y, y).shape
+      ((8, 5, 4), (8,))
     """
     parts = transformer_parts(
         dim,

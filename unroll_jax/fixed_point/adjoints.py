@@ -134,12 +134,22 @@ def unrolled(num_steps: int = 20) -> Unrolled:
 
     Raises:
       ValueError: if num_steps is below 1.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, unroll_jax
+      >>> def fixed_point(slope):
+      ...     return unroll_jax.equilibrium(
+      ...         lambda slope, z, x: slope * z + 1.0, slope, jnp.zeros(()), adjoint=unrolled(50), batch_ndim=0
+      ...     )[0]
+      >>> round(float(jax.grad(fixed_point)(0.5)), 3)  # of 1 / (1 - slope)
+      4.0
     """
     if num_steps < 1:
         raise ValueError(f"num_steps must be at least 1, got {num_steps}")
     return Unrolled(num_steps)
 
 
+#: Ways to the gradient of `equilibrium` by name; each entry is a factory whose options have defaults.
 ADJOINTS: dict[str, Callable[..., Adjoint | Unrolled]] = {
     "conjugate_gradient": conjugate_gradient,
     "gmres": gmres,

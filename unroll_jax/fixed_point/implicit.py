@@ -94,7 +94,7 @@ def equilibrium(
 ) -> tuple[Any, EquilibriumInfo]:
     r"""The fixed point z = f(z) of a step, and its gradient by the implicit function theorem.
 
-    The forward solve runs under `stop_gradient`, each example until it has converged by itself; one step y = f(z) is
+    The forward solve runs under ``stop_gradient``, each example until it has converged by itself; one step y = f(z) is
     then taken from its best state, through which params, x and whatever the step closes over are differentiated; the
     cotangent v of that step is replaced by
 
@@ -135,7 +135,7 @@ def equilibrium(
         factored layer (`opteq`), plain steps if ``adjoint`` is unrolled, "accelerated_gradient" for a `Descent` that
         says it is symmetric (`opteq_conv`), else "picard_anderson". Solvers and adjoints that need a symmetric Jacobian
         probe for it, at two products; without it, examples count as failed.
-      adjoint: a name of `ADJOINTS`, an `Adjoint`, or `unrolled(k)`: then k steps of the solver, differentiated by
+      adjoint: a name of `ADJOINTS`, an `Adjoint`, or ``unrolled(k)``: then k steps of the solver, differentiated by
         autodiff. None is conjugate gradients for a factored or symmetric layer, in the small space of the former, else
         "bicgstab_gmres".
       tol: relative tolerance of the forward solve, |f(z) - z| <= tol |f(z)| for every example. An example that cannot

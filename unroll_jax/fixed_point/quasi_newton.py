@@ -41,6 +41,13 @@ def anderson(window: int = 5, *, ridge: float | None = None, mixing: float = 1.0
       ValueError: if an argument is outside what is stated here.
 
     Source: Anderson (1965); Walker and Ni (2011), type II.
+
+    Example:
+      >>> import jax.numpy as jnp, unroll_jax
+      >>> step = lambda weight, z, x: jnp.tanh(weight * z + x)
+      >>> z, info = unroll_jax.equilibrium(step, 0.9, jnp.zeros((4, 3)), 0.1, solver=anderson(window=3), batch_ndim=1)
+      >>> bool(info.converged.all())
+      True
     """
     if window < 1:
         raise ValueError(f"window must be at least 1, got {window}")

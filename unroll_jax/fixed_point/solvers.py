@@ -195,6 +195,7 @@ def picard_anderson(fall: float = 4.0, *, window: int = 5) -> Solver:
     return anderson(window)._replace(plain=fall)
 
 
+#: Solvers of `equilibrium` by name; each entry is a factory whose options have defaults.
 SOLVERS: dict[str, Callable[..., Solver]] = {
     "picard": picard,
     "picard_anderson": picard_anderson,

@@ -62,6 +62,7 @@ def peaceman_rachford(
     return 2.0 * monotone_product(V, reflected + step_size * x) - reflected
 
 
+#: Splitting methods of `monotone_equilibrium` by name.
 SPLITTINGS: dict[str, Callable[..., Array]] = {
     "forward_backward": forward_backward,
     "peaceman_rachford": peaceman_rachford,

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 __all__ = ["ACTIVATIONS", "INITIAL_STD", "EncoderLayer", "LayerShape", "check_layer_shape", "layer_norm"]
 
+#: Activations of `EncoderLayer` by the names that configurations of Hugging Face have for them.
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": functools.partial(jax.nn.gelu, approximate=False),
     "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),

@@ -30,7 +30,8 @@ __all__ = [
     "requested",
 ]
 
-NO_TOKEN = -1  # behind the end of an answer
+#: Stands in `Generated` for the tokens after the end of an answer.
+NO_TOKEN = -1
 SHORTEST = 16  # tokens that prompts are padded to at least; beyond, to powers of two, so that few programs serve all
 
 

@@ -19,6 +19,7 @@ from unroll_jax.models.parts import check_sizes, event_ndim
 
 __all__ = ["WAYS", "OptEqBase", "resolve_regulariser"]
 
+#: Ways to train an equilibrium network: implicit gradients, unrolled steps, or unrolled steps of SAM.
 WAYS = ("implicit", "unrolled", "averaged")
 
 

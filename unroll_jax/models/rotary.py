@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 __all__ = ["SCALINGS", "RotaryScaling", "check_scaling", "rotary_angles", "rotary_frequencies", "rotated"]
 
+#: Kinds of `RotaryScaling`, by the names that configurations of Hugging Face have for them.
 SCALINGS = ("linear", "llama3")
 
 

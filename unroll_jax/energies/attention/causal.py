@@ -156,6 +156,13 @@ def sweep_attention(
       TypeError: while tracing, if y or x is not floating.
 
     Source: ours; the sequential counterpart of Yang, Huang, Wipf (2022), Theorem 3.1.
+
+    Example:
+      >>> import jax
+      >>> layer = sweep_attention()
+      >>> params, y = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (5, 3))
+      >>> bool(layer.energy(params, layer.step(params, y, None), None) < layer.energy(params, y, None))
+      True
     """
     table = _check_directed(mask)
     at_once = attention(rho=rho, ridge=ridge, step_size=step_size, mask=mask, dim=dim, rank=rank)

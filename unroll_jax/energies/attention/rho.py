@@ -159,6 +159,7 @@ def truncated_quadratic(threshold: float = 1.0) -> Rho:
     )
 
 
+#: Functions of half the squared distance that attention energies sum over pairs of tokens, by name.
 RHOS: dict[str, Callable[..., Rho]] = {
     "softmax": softmax,
     "log": log,

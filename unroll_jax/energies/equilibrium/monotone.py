@@ -63,7 +63,8 @@ def _inside(t: Array, inside: Array, value: Elementwise, safe: float) -> Array:
     return jnp.where(inside, value(jnp.where(inside, t, safe)), jnp.inf)
 
 
-# 1-Lipschitz and monotone, as Assumptions 1 and 2 of Xie et al. (2021) ask.
+#: Activations of equilibrium layers by name, each with its potential: 1-Lipschitz and monotone, as Assumptions 1 and 2
+#: of Xie et al. (2021) ask.
 MONOTONES: dict[str, Monotone] = {
     "identity": Monotone(lambda t: t, lambda t: 0.5 * t**2, lambda t: 0.5 * t**2),
     "leaky_relu": Monotone(

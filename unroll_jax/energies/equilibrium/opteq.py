@@ -130,6 +130,13 @@ def opteq_conv(
       TypeError: while tracing, if z or x is not floating.
 
     Source: Xie et al. (2021), Section 5: the networks there are convolutional, the formulas are those of `opteq`.
+
+    Example:
+      >>> import jax
+      >>> layer = opteq_conv(2, 4, 1)
+      >>> params, x = layer.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (3, 6, 6, 1))
+      >>> layer.step(params, jax.numpy.zeros((3, 6, 6, 2)), x).shape
+      (3, 6, 6, 2)
     """
     _check_sizes(channels=channels, width=width, input_channels=input_channels)
     if kernel_size < 1 or kernel_size % 2 == 0:

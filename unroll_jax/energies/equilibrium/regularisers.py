@@ -124,6 +124,7 @@ def decorrelation(strength: float = 1.0) -> Regulariser:
     return Regulariser(value=value, prox=None, smoothness=None, convex=False, couples_examples=True)
 
 
+#: Regularisers of equilibria by name, for `regularised`.
 REGULARISERS: dict[str, Callable[..., Regulariser]] = {
     "absolute": absolute,
     "decorrelation": decorrelation,

@@ -45,6 +45,11 @@ def soft_threshold(threshold: float = 1.0) -> Proximal:
 
     Raises:
       ValueError: if threshold is negative or not finite.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> soft_threshold(1.0).prox(jnp.array([[3.0, 0.5, -2.0]]), 0.5).tolist()
+      [[2.5, 0.0, -1.5]]
     """
     _check_threshold(threshold)
     return Proximal(
@@ -73,6 +78,11 @@ def box(lower: float = 0.0, upper: float = 1.0) -> Proximal:
 
     Raises:
       ValueError: unless lower < upper.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> box(0.0, 1.0).prox(jnp.array([[3.0, 0.5, -2.0]]), 0.5).tolist()
+      [[1.0, 0.5, 0.0]]
     """
     if not lower < upper:
         raise ValueError(f"lower must be below upper, got lower={lower}, upper={upper}")
@@ -88,6 +98,11 @@ def group_shrinkage(threshold: float = 1.0) -> Proximal:
 
     Raises:
       ValueError: if threshold is negative or not finite.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> group_shrinkage(1.0).prox(jnp.array([[3.0, 4.0], [0.3, 0.4]]), 2.5).tolist()
+      [[1.5, 2.0], [0.0, 0.0]]
     """
     _check_threshold(threshold)
 
@@ -99,6 +114,7 @@ def group_shrinkage(threshold: float = 1.0) -> Proximal:
     return Proximal(penalty=lambda y: threshold * jnp.sum(_lengths(y), axis=-1), prox=prox)
 
 
+#: Proximal operators by name, with their penalties: what follows a gradient step as a layer's nonlinearity.
 PROXIMALS: dict[str, Callable[..., Proximal]] = {
     "identity": identity,
     "relu": relu,

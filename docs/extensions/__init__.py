@@ -1,0 +1,1 @@
+"""What Sphinx does for this site beyond its own extensions."""

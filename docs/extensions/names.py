@@ -1,0 +1,171 @@
+"""Public names: where each has its page, what an abbreviated name in a docstring means, and what tables hold."""
+
+import ast
+import builtins
+import functools
+import importlib
+import inspect
+import pkgutil
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from docutils import nodes
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.pycode import ModuleAnalyzer
+from sphinx.util.nodes import make_refnode
+
+import unroll_jax
+
+# Modules whose `__all__` is public, the one whose name for a thing is shortest first.
+MODULES = (
+    "unroll_jax",
+    "unroll_jax.energies",
+    "unroll_jax.fixed_point",
+    "unroll_jax.constrained",
+    "unroll_jax.certificates",
+    "unroll_jax.perturbations",
+    "unroll_jax.disturbances",
+    "unroll_jax.models",
+)
+APPLICATION = ("train", "train.config.errors", "train.loop", "train.predict", "train.main", "pathlib")
+# Packages whose names docstrings and signatures may use; their own documentation is elsewhere, so nothing is linked.
+OTHERS = ("jax", "jaxtyping", "flax", "optax", "numpy", "jaxopt", "scipy", "collections", "typing", "pathlib")
+
+
+@functools.cache
+def public() -> dict[str, tuple[str, str]]:
+    """The module and name under which everything public is documented, by the full names that it has."""
+    documented: dict[tuple[str, int], tuple[str, str]] = {}
+    return {
+        f"{module}.{name}": documented.setdefault((name, id(value)), (module, name))
+        for module in MODULES
+        for name, value in _names(module)
+    }
+
+
+def pages() -> dict[str, str]:
+    """File names of pages that differ from another's in upper and lower case alone, which some disks do not tell."""
+    full = {".".join(place) for place in public().values()}
+    counts = Counter(map(str.lower, full))
+    return {name: f"{name}-class" for name in full if counts[name.lower()] > 1 and name.rpartition(".")[2][0].isupper()}
+
+
+def words() -> dict[str, list[str]]:
+    """What every public table and constant is, for its page."""
+    found = {}
+    for module in MODULES:
+        for name, value in _names(module):
+            if not isinstance(value, type) and not inspect.isfunction(inspect.unwrap(value)):
+                found[f"{module}.{name}"] = _words(f"{module}.{name}", value)
+    return found
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Is called by Sphinx."""
+    app.connect("missing-reference", _resolve)
+    app.connect("autodoc-process-docstring", _describe)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _names(module: str) -> Iterator[tuple[str, Any]]:
+    loaded = importlib.import_module(module)
+    yield from ((name, getattr(loaded, name)) for name in loaded.__all__ if not inspect.ismodule(getattr(loaded, name)))
+
+
+def _resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.Element) -> nodes.Node | None:
+    """Where an abbreviated name leads: to a page, or nowhere if it is private, a module's or another package's."""
+    if node.get("refdomain") != "py":
+        return None
+    target = node["reftarget"].lstrip("~.")
+    places = public()
+    modules = dict.fromkeys([node.get("py:module") or "unroll_jax", *MODULES])
+    found = next((places[name] for name in (target, *(f"{m}.{target}" for m in modules)) if name in places), None)
+    if found is not None:
+        full = ".".join(found)
+        objects = env.domains["py"].objects
+        if full in objects:
+            entry = objects[full]
+            return make_refnode(app.builder, node["refdoc"], entry.docname, entry.node_id, content, full)
+        return None
+    is_shape = "'" in target or target in ("...", "None")  # of jaxtyping, as in Float[Array, '*batch n d']
+    return content if is_shape or _exists(target) else None
+
+
+@functools.cache
+def _exists(target: str) -> bool:
+    """Whether a name without a page exists all the same: in this library, Python, or a package that it builds on."""
+    root, _, rest = target.partition(".")
+    if root == "unroll_jax" or root in OTHERS or root in _ALIASES:
+        return _has(importlib.import_module(_ALIASES.get(root, root)), rest)
+    if not rest and (hasattr(builtins, target) or target in _borrowed()):
+        return True
+    return any(_has(module, target) for module in (*_modules(), *map(importlib.import_module, APPLICATION)))
+
+
+_ALIASES = {"jnp": "jax.numpy", "np": "numpy", "nn": "flax.linen", "lax": "jax.lax"}
+
+
+def _has(module: Any, path: str) -> bool:
+    value = module
+    for part in filter(None, path.split(".")):
+        if not hasattr(value, part):
+            try:
+                value = importlib.import_module(f"{value.__name__}.{part}")
+            except (ImportError, AttributeError):
+                return part in getattr(value, "__annotations__", {})
+        else:
+            value = getattr(value, part)
+    return True
+
+
+@functools.cache
+def _modules() -> tuple[Any, ...]:
+    walked = pkgutil.walk_packages(unroll_jax.__path__, "unroll_jax.")
+    return (unroll_jax, *(importlib.import_module(module.name) for module in walked))
+
+
+@functools.cache
+def _borrowed() -> frozenset[str]:
+    """Names of other packages that signatures have without their package."""
+    modules = [importlib.import_module(name) for name in ("jaxtyping", "typing", "collections.abc", "jax", "numpy")]
+    return frozenset(name for module in modules for name in dir(module))
+
+
+def _describe(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """Gives a table or constant words of its own in place of those of its type."""
+    if what == "data":
+        lines[:] = _words(name, value)
+
+
+def _words(full: str, value: Any) -> list[str]:
+    """What a table or constant is, and its entries, value or type."""
+    if isinstance(value, Mapping):
+        held = "Entries: " + ", ".join(f"``{key}``" for key in value) + "."
+    elif isinstance(value, tuple):
+        held = "Values: " + ", ".join(f"``{entry!r}``" for entry in value) + "."
+    elif isinstance(value, int):
+        held = f"Value: ``{value}``."
+    else:
+        held = f"Type: ``{re.sub(r'[a-z_]+[.]', '', str(value))}``."
+    return [*_comment(full, value), "", held]
+
+
+def _comment(full: str, value: Any) -> list[str]:
+    """The ``#:`` comment of a name, wherever in the library it is defined."""
+    name = full.rpartition(".")[2]
+    for module in _modules():
+        if getattr(module, name, None) is value and _assigns(module.__name__, name):
+            described = ModuleAnalyzer.for_module(module.__name__).find_attr_docs().get(("", name))
+            if described:
+                return described
+    raise LookupError(f"{full} has no words of its own; write a comment that begins with #: above its definition")
+
+
+def _assigns(module: str, name: str) -> bool:
+    tree = ast.parse(inspect.getsource(importlib.import_module(module)))
+    targets = [node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)] for node in tree.body]
+    return any(isinstance(target, ast.Name) and target.id == name for group in targets for target in group)

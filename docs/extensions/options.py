@@ -1,0 +1,81 @@
+"""Directives for the command line: its usage, its experiments, and the options of each command, from the code."""
+
+import importlib
+import warnings
+from typing import Any
+
+import tyro
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from train.__main__ import USAGE
+from train.experiments import EXPERIMENTS
+
+
+class Usage(SphinxDirective):
+    """The commands, as the program itself lists them."""
+
+    def run(self) -> list[nodes.Node]:
+        """Is called by Sphinx."""
+        return [nodes.literal_block(USAGE, USAGE, language="none")]
+
+
+class Experiments(SphinxDirective):
+    """Every experiment: its name, what it shows, and what a run of it ends with."""
+
+    def run(self) -> list[nodes.Node]:
+        """Is called by Sphinx."""
+        listed = nodes.definition_list(classes=["options"])
+        for name, experiment in EXPERIMENTS.items():
+            options = type(experiment.config).__name__
+            words = (
+                experiment.summary,
+                f"Source: {experiment.paper}. Expect: {experiment.expect}. Options: {options}.",
+            )
+            listed += _item(name, *words)
+        return [listed]
+
+
+class Options(SphinxDirective):
+    """The options of a command, by the class of its arguments, or of an experiment, by its name."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Is called by Sphinx."""
+        named = self.arguments[0]
+        if named in EXPERIMENTS:
+            default: Any = EXPERIMENTS[named].config
+            cls = type(default)
+        else:
+            module, _, name = named.rpartition(".")
+            cls, default = getattr(importlib.import_module(module), name), None
+        listed = nodes.definition_list(classes=["options"])
+        for option in _actions(cls, default):
+            listed += _item(f"{_names(option)} {option.metavar or ''}".strip(), " ".join((option.help or "").split()))
+        return [listed]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Is called by Sphinx."""
+    app.add_directive("usage", Usage)
+    app.add_directive("experiments", Experiments)
+    app.add_directive("options", Options)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def _actions(cls: type, default: Any) -> list[Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # tyro, which is pinned, has no other way to list options
+        parser = tyro.extras.get_parser(cls, **({} if default is None else {"default": default}))
+    return [action for action in parser._actions if "--help" not in action.option_strings]
+
+
+def _names(option: Any) -> str:
+    return ", ".join(option.option_strings) or option.dest
+
+
+def _item(term: str, *paragraphs: str) -> nodes.definition_list_item:
+    definition = nodes.definition("", *(nodes.paragraph(words, words) for words in paragraphs))
+    return nodes.definition_list_item("", nodes.term("", "", nodes.literal(term, term)), definition)

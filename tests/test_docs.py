@@ -1,0 +1,146 @@
+"""The documentation: its Python runs, and the names, commands, options and files in it exist."""
+
+import dataclasses
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import papers.yang2022
+from benchmarks.__main__ import BENCHMARKS
+from train.__main__ import COMMANDS
+from train.config import commands
+from train.experiments import EXPERIMENTS
+from train.parsing import _options
+from unroll_jax.certificates import Outcome
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(path for path in DOCS.rglob("*.md") if "generated" not in path.parts)
+TEXTS = {str(path.relative_to(DOCS)): path.read_text(encoding="utf-8") for path in PAGES}
+# Those whose Python stands alone; tests/test_your_model.py runs that of your_model.md.
+RUN = [name for name, text in TEXTS.items() if "```python\n" in text and name != "your_model.md"]
+MODULES = (
+    "unroll_jax",
+    "unroll_jax.energies",
+    "unroll_jax.fixed_point",
+    "unroll_jax.constrained",
+    "unroll_jax.certificates",
+    "unroll_jax.perturbations",
+    "unroll_jax.disturbances",
+    "unroll_jax.models",
+)
+# Options that no dataclass has: of help, of each of many processes, and of benchmarks.
+OF_BENCHMARKS = {"--quick", "--peers", "--compare"}
+OTHERS = {"--help", "--help-all", "--coordinator", "--processes", "--process", "--cluster"} | OF_BENCHMARKS
+
+
+def code(text):
+    """The lines of fenced blocks and of inline code, which is where commands stand."""
+    return "\n".join([*re.findall(r"```.*?\n(.*?)```", text, re.DOTALL), *re.findall(r"`([^`\n]+)`", text)])
+
+
+def run(name):
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", TEXTS[name], re.DOTALL):
+        exec(compile(block, f"docs/{name}", "exec"), names)
+    return names
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in RUN if name not in ("how_to/energy.md", "explanation/errata.md")])
+def test_the_python_of_docs_runs(name):
+    assert run(name)
+
+
+@pytest.mark.slow
+def test_the_energy_of_the_docs_is_certified():
+    names = run("how_to/energy.md")
+    assert (names["outcomes"] == Outcome.GUARANTEED).all()
+    assert (names["attended"].energy[-1] < names["attended"].energy[0]).all()
+
+
+def test_the_counterexample_of_the_docs_raises_the_papers_energy():
+    names = run("explanation/errata.md")
+    assert 81.0 < names["rise"] < 82.0
+    assert names["fall"] < 0.0
+
+
+def test_every_public_name_has_one_page_in_the_docs():
+    listed = []
+    for name, text in TEXTS.items():
+        if name.startswith("reference/api/"):
+            found = re.findall(r"currentmodule:: (\S+)\n\n.*?:toctree: generated\n\n(.*?)```", text, re.DOTALL)
+            listed += [f"{module}.{entry}" for module, entries in found for entry in entries.split()]
+    places = {}
+    for module in map(importlib.import_module, MODULES):
+        for name in module.__all__:
+            if not inspect.ismodule(value := getattr(module, name)):
+                places.setdefault((name, id(value)), f"{module.__name__}.{name}")
+    assert sorted(listed) == sorted(places.values())
+
+
+def test_docs_name_only_commands_experiments_and_benchmarks_that_exist():
+    named = 0
+    for name, text in TEXTS.items():
+        for command, what in re.findall(r"(?:python -m train|unroll-jax) ([a-z]+)(?: ([\w$.{}/-]+))?", code(text)):
+            assert command in COMMANDS, f"{name}: {command}"
+            is_name = command in ("run", "plan", "search") and re.fullmatch(r"[a-z][\w-]*", what)
+            assert not is_name or what in EXPERIMENTS, f"{name}: {command} {what}"
+            named += 1
+        for line in re.findall(r"python -m benchmarks((?: [a-z]\w*)*)", code(text)):
+            assert set(line.split()) <= set(BENCHMARKS), f"{name}: {line}"
+    assert named > 50
+
+
+def known_options():
+    """Every option of every experiment and command, as it is typed."""
+    arguments = [getattr(commands, name) for name in dir(commands) if name.endswith("Arguments")]
+    typed = [(type(experiment.config), experiment.config) for experiment in EXPERIMENTS.values()]
+    typed += [(cls, None) for cls in (*arguments, papers.yang2022.FiguresConfig)]
+    return {option for cls, default in typed for option in _options(cls, default)}
+
+
+def test_docs_name_only_options_that_exist():
+    known = known_options() | OTHERS
+    axes = {f"--over.{part}" for option in known for part in (option[2:], option.rpartition(".")[2].removeprefix("--"))}
+    axes |= {f"--over.{field.name.replace('_', '-')}" for field in dataclasses.fields(commands.Over)}
+    unknown = {
+        f"{name}: {option}"
+        for name, text in TEXTS.items()
+        for option in re.findall(r"(?<![\w-])--(?!xla_)[a-z][a-z.-]+\b(?![A-Z])", code(text))
+        if re.sub(r"^--((?:[\w-]+\.)*)no-", r"--\1", option) not in known | axes
+    }
+    assert unknown == set()
+
+
+def test_files_that_docs_link_exist():
+    count = 0
+    for name, text in TEXTS.items():
+        for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
+            if not link.startswith("https://"):
+                assert (DOCS / name).parent.joinpath(link).exists(), f"{name}: {link}"
+                count += 1
+    assert count > 50
+
+
+def test_a_page_that_fetches_from_another_host_or_links_to_nothing_is_found(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(DOCS)
+    offline = importlib.import_module("extensions.offline")
+    sound = '<h1 id="top"><a href="#top">up</a><a href="https://example.org">out</a><img src="a.png"></h1>'
+    (tmp_path / "sound.html").write_text(sound)
+    (tmp_path / "style.css").write_text("a { background: url('a.png'); }")
+    assert offline.faults(tmp_path) == []
+    for text in (
+        '<script src="https://example.org/a.js"></script>',
+        '<link rel="stylesheet" href="//example.org/a.css">',
+        '<a href="missing.html">gone</a>',
+        '<a href="sound.html#missing">gone</a>',
+    ):
+        (tmp_path / "page.html").write_text(text)
+        assert len(offline.faults(tmp_path)) == 1, text
+    (tmp_path / "page.html").unlink()
+    (tmp_path / "style.css").write_text("@import url(https://example.org/font.css);")
+    assert len(offline.faults(tmp_path)) == 1
