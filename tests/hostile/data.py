@@ -187,10 +187,12 @@ COMMANDS = [
     Command("prepare file --from v.avi", ("clips: 1 (v.avi, frames 40 to 59)",), video("v.avi", 65), code=0),
     Command(
         "prepare file --from v.avi",
-        ("is truncated: 40 frames could be read of the 90",),
+        ("is truncated: ", "frames could be read of the 90"),
         both(video("v.avi", 90), cut("v.avi", 0.7)),
     ),
-    Command("prepare file --from v.mp4", ("holds no video stream",), both(video("v.mp4", 90), cut("v.mp4", 0.7))),
+    Command(
+        "prepare file --from v.mp4", ("not a video that can be read",), both(video("v.mp4", 90), cut("v.mp4", 0.2))
+    ),
     Command(
         "prepare file --from v.mkv", ("s of the 3.6 s that it claims",), both(video("v.mkv", 90), cut("v.mkv", 0.4))
     ),
