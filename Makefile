@@ -67,7 +67,7 @@ clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache
 
 # Pins are by Python version; a version without a file of its own installs what pyproject.toml admits.
-$(STAMP): pyproject.toml $(wildcard requirements/*.txt)
+$(STAMP): pyproject.toml $(wildcard requirements/py*.txt)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "error: $(PYTHON) is older than Python 3.11; pass another, as in: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)

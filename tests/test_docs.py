@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import papers.yang2022
+import train
 from benchmarks.__main__ import BENCHMARKS
 from train.__main__ import COMMANDS
 from train.config import commands
@@ -32,6 +33,7 @@ MODULES = (
     "unroll_jax.disturbances",
     "unroll_jax.models",
 )
+FROM_TRAIN = re.compile(r"from (?:unroll_jax\.)?train import (.*)")
 # Options that no dataclass has: of help, of each of many processes, and of benchmarks.
 OF_BENCHMARKS = {"--quick", "--peers", "--compare"}
 OTHERS = {"--help", "--help-all", "--coordinator", "--processes", "--process", "--cluster"} | OF_BENCHMARKS
@@ -66,6 +68,17 @@ def test_the_counterexample_of_the_docs_raises_the_papers_energy():
     names = run("explanation/errata.md")
     assert 81.0 < names["rise"] < 82.0
     assert names["fall"] < 0.0
+
+
+def test_names_of_the_application_in_the_docs_are_those_of_its_face():
+    """Of the Python that needs a finished run, and so is not run here."""
+    imported = set()
+    for name, text in TEXTS.items():
+        for block in re.findall(r"```py\n(.*?)```", text, re.DOTALL):
+            compile(block, f"docs/{name}", "exec")
+            imported |= {part for found in FROM_TRAIN.findall(block) for part in found.split(", ")}
+    assert {"fit", "load", "export"} <= imported <= set(train.__all__)
+    assert all(inspect.getdoc(getattr(train, name)) for name in train.__all__ if name != "EXPERIMENTS")
 
 
 def test_every_public_name_has_one_page_in_the_docs():

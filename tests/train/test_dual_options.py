@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from tests.train.ladder import Ladder, batches, train
+from train.config import checks
 from train.config.errors import UserError
 from train.step import first_state, init_state, jit_step, state_like, train_step
 from train.tasks.video import VideoTask
+from unroll_jax import DUAL_OPTIMIZERS
 
 STEPS, EPOCH, RATE = 9, 2, 0.3
 TIGHT = {"constraints.reference": 0.4, "constraints.alpha": (0.6,), "primal.learning_rate": 0.02}
@@ -287,3 +289,7 @@ def test_everything_but_the_layers_stays_float32_where_these_compute_in_bfloat16
     np.testing.assert_allclose(narrow.layer_losses, wide.layer_losses, rtol=0.05)
     np.testing.assert_allclose(narrow.objective.multipliers, wide.objective.multipliers, rtol=0.1, atol=0.02)
     assert not np.array_equal(narrow.layer_losses, wide.layer_losses)
+
+
+def test_the_optimisers_that_options_name_are_those_of_the_library():
+    assert sorted(checks.DUAL_OPTIMIZERS) == sorted(DUAL_OPTIMIZERS)
