@@ -1,4 +1,4 @@
-"""What loops over a step need: a state that keeps its type and place on a mesh, and products in full precision."""
+"""Helpers of loops over a step: a state of fixed type and place on a mesh, and products in full precision."""
 
 import contextlib
 from collections.abc import Callable, Iterator

@@ -121,7 +121,7 @@ class Classifier(nn.Module):
 def read_by(
     head: Head, mask: Bool[Array, "*batch n"], dim: int, record: Callable[[jax.Array], Any] | None
 ) -> Callable[[jax.Array], Any]:
-    """What a head that all layers of a scan share makes of an output: logits, or ``record(logits)``."""
+    """Returns the map of outputs to logits, or ``record(logits)``, by a head that all layers of a scan share."""
     if head.is_initializing():
         head(jnp.zeros((*mask.shape, dim), head.param_dtype), mask)
     # Scans want the parameters that all layers share as arrays, not as a module of the scope around them.

@@ -145,7 +145,7 @@ class Decoder(nn.Module):
 
 
 def decoder_readout(params: Any) -> tuple[jax.Array, jax.Array]:
-    """What every layer is read out by: the scale of the norm, (dim,), and the head, (vocabulary_size, dim).
+    """Returns the readout of every layer: the scale of the norm, (dim,), and the head, (vocabulary_size, dim).
 
     Args:
       params: of a `Decoder`, without the outer key ``params``. A head that is tied is the table of embeddings.

@@ -1,4 +1,4 @@
-"""What a vision transformer is made of beside its layers: its configuration, its embeddings and its readout."""
+"""The parts of a vision transformer other than its layers: its configuration, its embeddings and its readout."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Which tokens are neighbours: graphs given by what they look like, so that no n x n array is formed."""
+"""Graphs of neighbouring tokens, described by their structure, so that no n x n array is formed."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
