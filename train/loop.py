@@ -42,7 +42,7 @@ Step = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
 
 class Notes(NamedTuple):
-    """What a checkpoint says beside the state."""
+    """Notes of a checkpoint, beside the state."""
 
     train_seconds: float = 0.0
     collapses: int = 0
@@ -133,7 +133,7 @@ class _Loop:
         self.compiled: dict[Any, Step] = {}
 
     def run(self, state: TrainState, notes: Notes) -> bool:
-        """Whether SIGTERM or Ctrl-C asked to end in the last step."""
+        """Trains until the end or a stop; returns whether SIGTERM or Ctrl-C came in the last step."""
         self.saved_step, self.notes = int(state.step), notes
         try:
             with writing(f"run folder {self.folder}", AGAIN):

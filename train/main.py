@@ -236,7 +236,7 @@ def _variants(what: "RunConfig | Task", config: RunConfig, log: Log) -> "Iterato
 
 
 def _of_run(arguments: list[str]) -> tuple[str, RunConfig] | None:
-    """What a run folder that is named in place of an experiment was trained with."""
+    """Returns experiment and options of a run folder that is named in place of an experiment; None if it is none."""
     named = arguments[0] if arguments else ""
     folder = Path(named)
     if not named or named in EXPERIMENTS or not folder.is_dir():

@@ -1,4 +1,4 @@
-"""Where a run writes what it measures: metrics.jsonl, TensorBoard files and status.json."""
+"""Files of a run's measurements: metrics.jsonl, TensorBoard files and status.json."""
 
 import contextlib
 import json

@@ -80,8 +80,8 @@ class LanguageConfig(ConstrainedConfig):
     test_examples: int | None = None
     """The same of the test split."""
     train_gamma: float = 0.25
-    """Noise of training: this times the standard deviation of clean token embeddings of train tokens is what --noise
-    says. These are the embeddings that training starts with, whatever becomes of them."""
+    """Noise of training: this times the standard deviation of clean token embeddings of train tokens is its
+    standard deviation or its variance, see --noise. The embeddings are those that training starts with."""
     test_gammas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
     """Noise levels of the evaluation, over which the area under the accuracy is taken."""
     completions: int = 4

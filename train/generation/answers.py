@@ -23,7 +23,7 @@ WITHOUT = "pass --no-chat, which takes prompts as they are"
 
 
 class Settings(NamedTuple):
-    """How prompts are answered, as `config.commands.GenerateArguments` says; ``auto`` chooses how to draft."""
+    """Options for answering prompts, see `config.commands.GenerateArguments`; with ``auto``, drafting is measured."""
 
     chat: bool = True
     max_tokens: int = 256

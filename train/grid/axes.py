@@ -23,7 +23,7 @@ SAFE = re.compile(r"[^\w.+-]+")  # what the name of a folder is kept without
 
 
 class Base(NamedTuple):
-    """What all cells of an experiment share: its options, and those that it has where nothing is said."""
+    """Base of all cells of an experiment: the options that they share, and the experiment's defaults."""
 
     experiment: str
     config: ConstrainedConfig

@@ -38,7 +38,7 @@ class State(NamedTuple):
 
     @property
     def evaluated(self) -> bool:
-        """Whether there are figures of it."""
+        """True where it has figures."""
         return self.kind in ("finished", "collapsed")
 
 
@@ -56,7 +56,7 @@ def log_of(folder: Path, cell: Cell) -> Path:
 
 
 def read_state(folder: Path, cell: Cell, failed: Mapping[str, str]) -> State:
-    """How far a cell is; ``failed`` are the messages of those that failed in an earlier call."""
+    """Reads the state of a cell; ``failed`` are the messages of those that failed in an earlier call."""
     if cell.refusal is not None:
         return State("refused", cell.refusal)
     place = place_of(folder, cell)

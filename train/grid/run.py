@@ -98,7 +98,7 @@ class _Call:
 
 
 def _said(plan: Plan, states: Mapping[str, State]) -> Row:
-    """What table.json says of cells before the table is written."""
+    """Returns the content of table.json for cells before the table is written."""
     cells = [{"cell": name, "state": state.kind, "message": state.message} for name, state in states.items()]
     return {"version": VERSION, "table": plan.name, "over": plan.over, "cells": cells}
 

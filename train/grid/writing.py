@@ -57,7 +57,7 @@ def _tables(plan: Plan, lines: Sequence[Line]) -> list[Table]:
 
 
 def _not_feasible(lines: Sequence[Line]) -> list[str]:
-    """What rows of constrained runs are over a bound, and where most."""
+    """Returns a sentence for every row of constrained runs that exceeds a bound, with the largest excess."""
     rows = [(line, line.variants["constrained"]) for line in lines if "constrained" in line.variants]
     return [f"{line.title}: constrained {state_words(variant)}." for line, variant in rows if not variant.feasible]
 

@@ -1,4 +1,4 @@
-"""What language models answer to a few prompts of the test split, side by side."""
+"""Answers of language models to a few prompts of the test split, side by side."""
 
 from collections.abc import Sequence
 

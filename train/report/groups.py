@@ -32,7 +32,7 @@ class Variant:
         return METHOD_NAMES[self.method] + (f" ({self.label})" if self.label else "")
 
     def stack(self, key: str) -> Array:
-        """What evaluation.json has under a key for every seed, shape (seeds, ...)."""
+        """Returns the values of evaluation.json under a key for every seed, shape (seeds, ...)."""
         return np.stack([run.values(key) for run in self.runs])
 
     def mean(self, key: str) -> Array:
@@ -55,22 +55,22 @@ class Variant:
 
     @property
     def bind(self) -> str:
-        """What of the samples the constraints bind: their mean, or something else."""
+        """The statistic of the samples that constraints bound: "mean", or another of --constraints.bind."""
         return str(self.runs[0].evaluation.get("bind", "mean"))
 
     @property
     def form(self) -> str:
-        """How the constraints hold a loss against its bound."""
+        """The form in which constraints compare a loss with its bound."""
         return str(self.runs[0].evaluation.get("form", "difference"))
 
     @property
     def feasible_runs(self) -> int:
-        """How many of the seeds ended feasible."""
+        """The number of seeds that ended feasible."""
         return sum(bool(run.evaluation["feasible"]) for run in self.runs)
 
     @property
     def feasible(self) -> bool:
-        """Whether every seed ended feasible."""
+        """True where every seed ended feasible."""
         return self.feasible_runs == len(self.runs)
 
     def margins(self) -> Array:
@@ -114,7 +114,7 @@ class Setting:
 
     @property
     def score(self) -> Score:
-        """What the runs are scored by."""
+        """The score of the runs."""
         return self.first.score
 
     @property
@@ -150,7 +150,7 @@ class Setting:
         return np.mean([run.values(str(run.score.baseline)) for one in self.variants for run in one.runs], axis=0)
 
     def floors(self) -> dict[str, Array]:
-        """What needs no network reaches at each test gamma, by name; mean over the runs that say."""
+        """Returns scores that need no network at each test gamma, by name; the mean over the runs that have them."""
         said = [run.floors for one in self.variants for run in one.runs if run.floors]
         return {name: np.mean([found[name] for found in said if name in found], axis=0) for name in (said or [{}])[0]}
 
@@ -262,5 +262,5 @@ def _text(config: dict[str, Any], key: str) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a config value is a number; true and false are none."""
+    """Returns whether a config value is a number; true and false are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -17,7 +17,7 @@ FEWEST = 3  # variants of a setting that make a frontier
 
 
 def paired_table(settings: Sequence[Setting]) -> list[Table]:
-    """What every constrained variant gains or loses, seed by seed, at the training noise and beyond; nothing alone."""
+    """Returns the gain or loss of every constrained variant, paired by seed, at the training noise and beyond."""
     rows = []
     for setting in settings:
         for method in ("erm", "deep_supervision"):

@@ -1,4 +1,4 @@
-"""What a search varies: ranges and choices as the command line has them, and configurations with values put in."""
+"""The space of a search: ranges and choices as the command line has them, and configurations with values put in."""
 
 import itertools
 import math

@@ -129,7 +129,7 @@ class Search:
             self.log(f"{folder}: failed: {error}")
 
     def outcome(self, number: int, values: Values) -> Outcome:
-        """What came of a trial."""
+        """Returns the outcome of a trial."""
         config = configured(self.task.config, self.parameters, values)
         return read_outcome(number, values, self.folder / _place(number), config)
 

@@ -1,4 +1,4 @@
-"""What the machine is and has: versions and hardware, memory, where programs are kept, what XLA is told, traces.
+"""The machine: versions and hardware, memory, the cache of compiled programs, options of XLA, traces.
 
 JAX is imported where it is asked, so that a command line that is refused does not wait for it.
 """

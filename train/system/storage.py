@@ -83,7 +83,7 @@ def unreachable(error: BaseException) -> str | None:
 
 @contextlib.contextmanager
 def writing(target: str, way_out: str) -> Iterator[None]:
-    """What the system refuses to write while the context lasts becomes one line.
+    """Turns a refusal of the system to write into an error of one line, while the context lasts.
 
     Raises:
       StorageError: naming the target, the system's words and the way out.
