@@ -77,7 +77,7 @@ def checked_config(numbers: Mapping[str, Any], names: Mapping[str, str], *, wher
 
 
 def decoder_values(config: DecoderConfig) -> dict[str, Any]:
-    """What config.json says of a decoder, in the names that every version of `transformers` reads."""
+    """Returns the values of config.json for a decoder, in the names that every version of `transformers` reads."""
     scaling = config.rotary_scaling
     values = {name: getattr(config, field) for field, name in NUMBERS.items()}
     return {

@@ -81,7 +81,7 @@ class ChatTokenizer:
             raise UserError(f"the chat template of {self.where} cannot be used ({one_line(error)})") from error
 
     def to_json(self) -> str:
-        """What `tokenizers.Tokenizer.from_str` makes the same tokenizer of."""
+        """Returns the tokenizer as JSON, for `tokenizers.Tokenizer.from_str`."""
         return self._tokenizer.to_str()
 
 

@@ -49,7 +49,7 @@ class Slot(NamedTuple):
 
     @property
     def transposed(self) -> bool:
-        """Whether files have (out, in) where we have (in, out)."""
+        """True where files have (out, in) and we have (in, out)."""
         return self.path[-1] == "kernel"
 
     @property

@@ -21,7 +21,7 @@ CUBIC = -0.75  # the free number of cubic convolution as torch has it (Keys, 198
 
 
 class PretrainedViT(NamedTuple):
-    """What a folder holds.
+    """The content of a folder.
 
     Attributes:
       config: of `unroll_jax.models.ViT`.

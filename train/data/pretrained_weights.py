@@ -30,7 +30,7 @@ class Tensors(NamedTuple):
     names: frozenset[str]
 
     def found(self, name: str, leaf: str) -> str:
-        """What the file calls a leaf of ours; its usual name where the file lacks it."""
+        """Returns the name of a leaf of ours in the file; its usual name where the file lacks it."""
         names = [f"{name}.{suffix}" for suffix in SUFFIXES[leaf]]
         return next((name for name in names if name in self.names), names[0])
 
@@ -96,7 +96,7 @@ def read_weights(
 
 
 def prefix_of(tensors: Tensors, architecture: Architecture) -> str:
-    """What the names of the encoder's tensors start with: nothing in a file without a head."""
+    """Returns the prefix of the names of the encoder's tensors; empty in a file without a head."""
     return architecture.prefix if any(name.startswith(architecture.prefix) for name in tensors.names) else ""
 
 

@@ -16,7 +16,7 @@ Logits = Callable[[Images], Float[Array, "batch classes"]]
 
 
 class Attacked(NamedTuple):
-    """What came of an attack, example by example.
+    """Results of an attack, example by example.
 
     Attributes:
       images: the last images tried, pixels in [0, 1].
@@ -80,7 +80,7 @@ def confined(moved: Images, images: Images, radius: Float[Array, ""] | float) ->
 
 
 def right_answers(logits: Float[Array, "batch classes"], labels: Any) -> Bool[Array, " batch"]:
-    """Whether the largest logit is the label's; of logits that are no numbers, never."""
+    """Returns whether the largest logit is the label's; never where logits are not finite."""
     return (jnp.argmax(logits, axis=-1) == labels) & jnp.all(jnp.isfinite(logits), axis=-1)
 
 

@@ -42,7 +42,7 @@ def lipschitz_bound(network: Any, params: Params, image_shape: ImageShape, std: 
 
 
 def certified_radius(margin: Float[np.ndarray, "*batch"], lipschitz: float) -> Float[np.ndarray, "*batch"]:
-    r"""How far pixels can move and leave the class as it is: :math:`margin / (\sqrt 2 L)`.
+    r"""Returns the radius in which pixels can move without changing the class: :math:`margin / (\sqrt 2 L)`.
 
     ``margin`` is the logit of the class less the largest other. It is a difference of two logits, which moves by at
     most :math:`\sqrt 2` times as much as all of them.

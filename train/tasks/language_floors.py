@@ -1,4 +1,4 @@
-"""What needs no network: tables of tokens, and of pairs of tokens, counted on the answers that are trained on."""
+"""Floors that need no network: tables of tokens, and of pairs of tokens, counted on the answers that are trained on."""
 
 from typing import Any, NamedTuple
 

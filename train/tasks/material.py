@@ -1,4 +1,4 @@
-"""What a text experiment is made from: batches of tokens, and what is given of the model."""
+"""The material of a text experiment: batches of tokens, and the pretrained part of the model."""
 
 import dataclasses
 import functools
@@ -51,7 +51,7 @@ class TextMaterial:
 
     @property
     def vocabulary_size(self) -> int:
-        """How many different tokens there are."""
+        """The number of different tokens."""
         if self.table is not None:
             return len(self.table)
         tokenizer: Any = self.tokens.tokenizer
@@ -111,7 +111,7 @@ class TextMaterial:
 
 
 def material_of(facts: dict[str, Any]) -> TextMaterial:
-    """What `TextMaterial.facts` describes: a model can be built of it, and given its parameters."""
+    """Builds the material that `TextMaterial.facts` describes: enough for a model, which is then given parameters."""
     pretrained = None
     if facts["words"] is not None:
         tokenizer: Any = WordTokenizer(facts["words"])

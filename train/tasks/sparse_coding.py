@@ -54,7 +54,7 @@ class Drawn(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """What a split is coded under: noise on images, noise on layers, and the layer that is lost; 0 for none."""
+    """Disturbances of a split: noise on images, noise on layers, the layer that is lost; 0 for none."""
 
     gamma: float = 0.0
     layer_noise: float = 0.0

@@ -42,7 +42,7 @@ class Patches(NamedTuple):
 
 
 class Computing(NamedTuple):
-    """How layers are computed, whatever the model.
+    """Options for the computation of layers, whatever the model.
 
     Attributes:
       param_dtype: dtype of the parameters.

@@ -16,7 +16,7 @@ Batch = UInt8[np.ndarray, "batch tokens pixels"]
 
 
 class Samples(abc.ABC):
-    """How sequences of prepared video become samples of a model, and back.
+    """The map of sequences of prepared video to samples of a model, and back.
 
     Attributes:
       data: a `train.data.video.VideoData`, or the `VideoFacts` that stand in for it.
