@@ -1,4 +1,4 @@
-"""How many tokens a second does an encoder of MiniLM's shape take? Against that of `transformers` in PyTorch.
+"""Tokens a second of an encoder of MiniLM's shape, against that of `transformers` in PyTorch.
 
 Both have the same weights and the same batch, no padding, and no dropout; both train all but the word embeddings.
 """

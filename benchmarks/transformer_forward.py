@@ -1,4 +1,4 @@
-"""What does a transformer with its energies cost? Twelve layers against the same equations in PyTorch."""
+"""Cost of a transformer with its energies: twelve layers against the same equations in PyTorch."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

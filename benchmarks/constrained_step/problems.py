@@ -1,4 +1,4 @@
-"""What is trained: the library's unrolled transformer, a plain encoder, and a decoder with a large vocabulary."""
+"""Problems to train: the library's unrolled transformer, a plain encoder, and a decoder with a large vocabulary."""
 
 import functools
 from collections.abc import Callable

@@ -81,7 +81,7 @@ def measure_memory(sizes: StepSizes) -> Record:
 
 
 def planned_bytes(step: CompiledStep) -> int:
-    """What `python -m train plan` adds up: arguments, temporaries, and results that are in no argument's place."""
+    """Returns the total of `train plan`: arguments, temporaries, and results that are in no argument's place."""
     analysis = step.program.memory_analysis()
     assert analysis is not None
     results = analysis.output_size_in_bytes - analysis.alias_size_in_bytes

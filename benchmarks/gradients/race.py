@@ -43,7 +43,7 @@ class Contender(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a contender did in one cell.
+    """The result of a contender in one cell.
 
     Attributes:
       name: of the contender.

@@ -1,4 +1,4 @@
-"""What grows: value and gradient of the unrolled transformer and of attention, at any size."""
+"""Programs of any size: value and gradient of the unrolled transformer and of attention."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
