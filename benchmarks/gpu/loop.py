@@ -48,7 +48,7 @@ def measure(sizes: Sizes) -> Record:
 
 
 class _Step(NamedTuple):
-    """When a step was heard of, and how many programs had been compiled by then."""
+    """The time at which a step was reported, and the number of programs compiled by then."""
 
     seconds: float
     compiled: int

@@ -38,7 +38,7 @@ __all__ = [
     "resolve_batch_ndim",
 ]
 
-#: What `equilibrium` may do where an example does not converge.
+#: Responses of `equilibrium` to an example that does not converge.
 ON_FAILURE = ("error", "warn", "accept")
 FAR = 100.0  # times the tolerance, beyond which a row by itself is not what the whole was solved to
 

@@ -39,7 +39,7 @@ __all__ = [
 
 # How a solve of one example ended.
 CONVERGED, STALLED, MAX_STEPS, NONFINITE, NONSYMMETRIC = range(5)
-#: How the solve of an example ended, in words; ``info.status`` is an index into these.
+#: Ends of the solve of an example, in words; ``info.status`` is an index into these.
 STATUS = (
     "converged",
     "stalled at round-off",

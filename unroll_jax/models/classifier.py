@@ -27,7 +27,7 @@ def mean_token(y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"]) -> 
     return total / jnp.maximum(jnp.sum(mask, axis=-1, keepdims=True), 1).astype(y.dtype)
 
 
-#: How `Classifier` makes one vector of a text's tokens, by name.
+#: Poolings of `Classifier`, from the tokens of a text to one vector, by name.
 POOLINGS: Mapping[str, Callable[..., Array]] = MappingProxyType({"first": first_token, "mean": mean_token})
 HIDDEN: Mapping[str, Callable[[Array], Array]] = MappingProxyType({"tanh": jnp.tanh, "relu": jax.nn.relu})
 
