@@ -17,7 +17,7 @@ __all__ = ["Sizes", "flops_forward", "main"]
 
 
 class Sizes(NamedTuple):
-    """Of the transformer, and how many runs each batch has."""
+    """Sizes of the transformer, and the number of runs of each batch."""
 
     num_layers: int = 12
     dim: int = 300

@@ -183,7 +183,7 @@ class Checkpoints:
         return restored.state, restored.notes
 
     def _score(self, step: int) -> float:
-        """As given to `save`, also by an earlier process; a checkpoint whose notes cannot be read is the worst."""
+        """Returns the score given to `save`, by any process; a checkpoint without readable notes has the worst."""
         if step not in self._scores:
             try:
                 self._scores[step] = float(self._notes(step)["score"])

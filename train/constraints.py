@@ -36,12 +36,12 @@ class Moving(NamedTuple):
 
     @property
     def multipliers(self) -> Float[Array, "constraints"]:
-        """Of the constraints in plain units."""
+        """The multipliers of the constraints in plain units."""
         return self.dual.multipliers if self.sizes is None else self.dual.multipliers / self.sizes
 
 
 class Figures(NamedTuple):
-    """Of one step, before its update, in plain units; violations are of the tightened bounds that training enforces."""
+    """Figures of one step, before its update, in plain units; violations are of the tightened bounds of training."""
 
     violations: Float[Array, "constraints"]
     multipliers: Float[Array, "constraints"]

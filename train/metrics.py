@@ -73,7 +73,7 @@ def tell_lost(
 ) -> tuple[str, ...]:
     """The messages of a run, with one that rows of metrics are gone where they are: the state does not depend on them.
 
-    What was told when an earlier process went on is not told again; where more is lost, or less, that takes its place.
+    A message of an earlier process is not repeated; where another number of rows is lost, the message is replaced.
     """
     message = f"{LOST} {lost} of the rows of training: it was deleted or cut; what they recorded is lost"
     if message in messages:

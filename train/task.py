@@ -155,7 +155,7 @@ class Task(Protocol):
         return params
 
     def trained(self, params: Params) -> Any:
-        """For each parameter, whether it is trained; None where all are."""
+        """Returns for each parameter whether it is trained; None where all are."""
         del params
         return None
 
@@ -188,11 +188,11 @@ class PlainRisk:
     """The mean loss of the last layer, with nothing beside it."""
 
     def init(self) -> None:
-        """Nothing moves."""
+        """Returns None: nothing moves."""
         return
 
     def is_affine(self, moving: Any, step: Array) -> bool:
-        """It is: the weights are equal."""
+        """Returns True: the weights are equal."""
         return True
 
     def value(self, samples: SampleLosses, means: Array, moving: Any, step: Array) -> Float[Array, ""]:
@@ -200,7 +200,7 @@ class PlainRisk:
         return means[-1]
 
     def advance(self, samples: SampleLosses, means: Array, moving: Any, step: Array) -> tuple[None, None]:
-        """Nothing moves."""
+        """Returns None twice: nothing moves."""
         return None, None
 
     def describe(self, step: int, value: Any, means: Any, figures: Any) -> tuple[Row, dict[str, str]]:

@@ -109,7 +109,7 @@ class WeightsAndBiases:
         self._run.log(dict(numbers), step=step)
 
     def flush(self) -> None:
-        """It sends by itself."""
+        """Does nothing: the package sends by itself."""
 
     def close(self) -> None:
         """Ends the run."""
@@ -134,7 +134,7 @@ class MLflow:
         self._module.log_metrics({name.replace("(", "").replace(")", ""): n for name, n in numbers.items()}, step=step)
 
     def flush(self) -> None:
-        """It sends by itself."""
+        """Does nothing: the package sends by itself."""
 
     def close(self) -> None:
         """Ends the run."""

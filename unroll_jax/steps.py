@@ -35,7 +35,7 @@ def check_step(before: Any, after: Any, *, what: str = "the step") -> None:
       what: the step's name in messages.
 
     Raises:
-      ValueError: saying what became what.
+      ValueError: naming the structure, shape or dtype before and after.
     """
     if jax.tree.structure(before) != jax.tree.structure(after):
         raise ValueError(

@@ -63,7 +63,7 @@ def unroll(
       unroll: layers in one iteration of the scan. None takes up to `UNROLLED` of them all at once, without ``remat``:
         that spares the copies of what a scan keeps for the backward pass, for some more memory, while a part of
         them gains nothing; deeper or with ``remat``, one.
-      perturb: ``(layer, before, after) -> after``, what becomes of the output of each layer 1..num_layers, such as
+      perturb: ``(layer, before, after) -> after``, replaces the output of each layer 1..num_layers, such as
         `unroll_jax.perturbations.layer_noise`; the next layer and the record see what it returns.
 
     Returns:

@@ -22,7 +22,7 @@ PEAKS = {"bfloat16": ("bfloat16", None), "tf32": ("float32", None), "float32": (
 
 
 class StepSizes(NamedTuple):
-    """Of the two models, the side of the product that the peak is measured by, and how many runs there are."""
+    """Sizes of the two models, the side of the product that measures the peak, and the number of runs."""
 
     unrolled: UnrolledSizes
     encoder: Sizes

@@ -112,7 +112,7 @@ def gradient_error(truth: Exact, gradient: Any) -> float:
 
 
 def _ours(cell: Cell) -> Callable[[Any], jax.Array]:
-    """With the defaults, told as the peers are to report no failures."""
+    """Solves with the defaults, and as the peers reports no failures."""
     return lambda params: unroll_jax.equilibrium(cell.layer, params, cell.start, cell.x, tol=TOL, on_failure="accept")[
         0
     ]

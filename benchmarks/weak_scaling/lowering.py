@@ -153,7 +153,7 @@ def _gathered(shard: Array, home: PartitionSpec) -> Array:
 
 
 def _mean_gradient(gradient: Array, home: PartitionSpec) -> Array:
-    """Of sharded arrays the devices' gradients are summed already, by `_gathered`."""
+    """Returns the mean over devices; gradients of sharded arrays are summed already, by `_gathered`."""
     return gradient / jax.lax.axis_size(AXIS) if AXIS in home else jax.lax.pmean(gradient, AXIS)
 
 

@@ -9,7 +9,7 @@ TOPOLOGIES = {8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 2
 
 
 class DecoderSizes(NamedTuple):
-    """Of a decoder; see `LanguageModel`."""
+    """Sizes of a decoder; see `LanguageModel`."""
 
     vocabulary: int
     dim: int

@@ -83,7 +83,7 @@ class TextRunConfig(ConstrainedConfig):
     batch_size: int = 32
     """Texts a step."""
     max_length: int = 128
-    """Most tokens of a text; longer ones lose their end, and it is said how many did."""
+    """Most tokens of a text; longer ones lose their end, and the log has their number."""
     train_examples: int | None = None
     """Number of texts of the train split to train on, a fixed random choice; None means all."""
     validation_examples: int | None = None

@@ -62,7 +62,7 @@ def read_decoder_config(values: Mapping[str, Any], *, where: str) -> DecoderConf
 
 
 def checked_config(numbers: Mapping[str, Any], names: Mapping[str, str], *, where: str) -> DecoderConfig:
-    """The decoder of these numbers; what it refuses is told with the names that the file has for them.
+    """The decoder of these numbers; errors name them as the file does.
 
     A width of heads that is the usual one is left out, so that equal decoders have equal configurations.
     """

@@ -197,7 +197,7 @@ def _raise(message: str) -> None:
 
 
 def _default_template(given: Any) -> str | None:
-    """Of a template, or several by name, the one for conversations."""
+    """Returns the template for conversations, of one template or of several by name."""
     if isinstance(given, list):
         given = next((each["template"] for each in given if each.get("name") == "default"), None)
     return given if isinstance(given, str) else None

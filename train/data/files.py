@@ -152,7 +152,7 @@ def may_be_tar(path: Path) -> bool:
 
 
 def fetch(download: Download, folder: Path, log: Log) -> Path:
-    """Downloads a file into a folder through TFDS, unless it is there; a server out of reach is told at once."""
+    """Downloads a file into a folder through TFDS, unless it is there; fails at once if the server is out of reach."""
     info = download.info
     kept = folder / str(info.filename)
     if kept.exists():

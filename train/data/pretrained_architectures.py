@@ -163,7 +163,7 @@ def read_architecture(
 
 
 def read_config(values: Mapping[str, Any], *, where: str) -> EncoderConfig:
-    """The encoder that the values of a config.json describe; all fields that are missing are told at once."""
+    """The encoder that the values of a config.json describe; one error names all fields that are missing."""
     architecture = read_architecture(values, where=where)
     numbers = {"token_types": 0, **read_numbers(values, architecture, where=where)}
     if architecture.positions_after_padding:

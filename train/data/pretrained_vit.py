@@ -60,7 +60,7 @@ def load_vit(
       std: what they are divided by then.
       revision: of the repository: branch, tag or commit.
       option: what errors call the source by.
-      log: where what was read is told.
+      log: takes a line on what was read.
 
     Raises:
       UserError: if the folder is of another architecture, lacks a file or a tensor, is damaged, or does not fit.

@@ -114,7 +114,7 @@ def prepare_all(cells: Sequence[Cell], log: Log) -> None:
 
 
 def compute(folder: Path, cell: Cell, opened: Opened, log: Log) -> State:
-    """Trains and evaluates a cell, or goes on with it; what is wrong with the cell alone is told, and not raised.
+    """Trains and evaluates a cell, or goes on with it; a failure of the cell alone is returned, not raised.
 
     Raises:
       StorageError: if a disk refuses, which says nothing of the cell.

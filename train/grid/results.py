@@ -40,7 +40,7 @@ class Figures(NamedTuple):
 
 
 class Wins(NamedTuple):
-    """In how many rows constraints are better, and by which share of the plain score in the median."""
+    """The number of rows in which constraints are better, and the median share of the plain score that they gain."""
 
     better: int
     rows: int
@@ -48,7 +48,7 @@ class Wins(NamedTuple):
 
     @property
     def words(self) -> str:
-        """As in "4 of 6 rows, by 3.1% in the median"."""
+        """Describes the wins, as in "4 of 6 rows, by 3.1% in the median"."""
         if not self.rows:
             return "0 of 0 rows"
         way = "by" if self.median >= 0.0 else "worse by"

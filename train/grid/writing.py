@@ -149,7 +149,7 @@ def _named(block: Block, experiment: str) -> Block:
 def _gallery(plan: Plan, lines: Sequence[Line], experiment: str, log: Log) -> Picture | None:
     """Frames of an experiment's last row of those with most methods, as the first seed of each cleans them.
 
-    What prevents them is told in a line, and costs nothing else of the page.
+    An obstacle is logged in a line, and the rest of the page is written.
     """
     rows = [line for line in lines if line.experiment == experiment and line.variants]
     row = max(reversed(rows), key=lambda line: len(line.variants))

@@ -140,7 +140,7 @@ class Setting:
         return compared + [(None, variant) for variant in plain if variant.label not in labels]
 
     def duels(self, against: str = "erm") -> list[tuple[Variant, Variant]]:
-        """Those of `pairs` that hold both methods, constrained first; of deep supervision, with all of its weights."""
+        """Returns the `pairs` with both methods, constrained first; of deep supervision, with all of its weights."""
         if against == "erm":
             return [(own, other) for own, other in self.pairs() if own and other]
         return [(own, other) for own in self.of("constrained") for other in self.of(against)]
@@ -155,7 +155,7 @@ class Setting:
         return {name: np.mean([found[name] for found in said if name in found], axis=0) for name in (said or [{}])[0]}
 
     def floor_shares(self) -> dict[str, float]:
-        """Of how much of the test split each of `floors` is."""
+        """Returns the share of the test split that each of `floors` is of."""
         runs = [run for one in self.variants for run in one.runs if run.floors]
         return {name: float(runs[0].evaluation["floor_shares"][name]) for name in self.floors()}
 

@@ -57,7 +57,7 @@ class Parameter(NamedTuple):
         return FloatDistribution(self.low, self.high, log=self.tunable.log)
 
     def to_json(self) -> dict[str, Any]:
-        """As search.json has it."""
+        """Returns the parameter as search.json has it."""
         over = {"choices": list(self.choices)} if self.choices else {"low": self.low, "high": self.high}
         return {"field": self.tunable.field, "log": self.tunable.log, **over}
 

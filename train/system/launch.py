@@ -43,7 +43,7 @@ class Relay:
         self._thread = threading.Thread(target=self._copy, daemon=True)
 
     def started(self) -> None:
-        """To be called once the process has started."""
+        """Starts to read the output; call it once the process has started."""
         os.close(self.target)
         self._thread.start()
 
@@ -168,7 +168,7 @@ def _watch(children: Sequence[_Child]) -> _Child | None:
 
 
 def _first(failed: Sequence[_Child]) -> _Child:
-    """Of several that were found dead at once, one that died by itself: JAX ends the others by SIGABRT."""
+    """Returns the child that died by itself, of several found dead at once: JAX ends the others by SIGABRT."""
     return min(failed, key=lambda child: child.process.returncode == -signal.SIGABRT)
 
 

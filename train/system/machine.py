@@ -162,7 +162,7 @@ class Profiler:
         self._profile, self._folder, self._log, self._tracing = profile, folder, log, False
 
     def at(self, done: int, state: Any) -> None:
-        """To be called before the first step and after every one, with how many steps are done and what they left."""
+        """Starts or ends the trace; call it before the first step and after each, with steps done and their state."""
         if self._profile is None:
             return
         import jax

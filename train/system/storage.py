@@ -31,7 +31,7 @@ PROBE = 1 << 16  # bytes; a disk without room for so many has room for nothing
 
 
 def expanded(path: str, option: str) -> Path:
-    """A path with ~ as the home folder; ``option`` is named where that is the home folder of nobody."""
+    """A path with ~ as the home folder; errors name ``option`` where there is no such home folder."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:

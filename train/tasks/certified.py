@@ -76,7 +76,7 @@ def _bound(tree: Any, network: Any, image_shape: ImageShape) -> Float[Array, ""]
 
 
 def _features(layer: Any, image_shape: ImageShape) -> Float[Array, ""]:
-    """Of a `Features`: its convolution or dense layer."""
+    """Bounds the norm of a `Features`, which has one convolution or dense layer."""
     ((_, weights),) = layer.items()
     kernel = weights["kernel"]
     return conv_norm_bound(kernel, image_shape) if kernel.ndim == 4 else matrix_norm_bound(kernel)

@@ -137,7 +137,7 @@ def _fit(entropies: np.ndarray, improvements: np.ndarray) -> tuple[np.ndarray, n
 
 
 def _thresholds(predicted: np.ndarray) -> list[float]:
-    """From none leaves to all leave at layer 0."""
+    """Returns thresholds, from no text leaving early to all leaving at layer 0."""
     levels = np.unique(np.quantile(predicted, np.linspace(0.0, 1.0, NUM_THRESHOLDS)))
     return [float(levels[0]), *levels[1:].tolist(), float(np.nextafter(levels[-1], np.inf))]
 

@@ -190,7 +190,7 @@ class ImageTask(DataTask[SupervisedConfig]):
         return {"shape": list(data.shape), "class_names": list(data.class_names), **statistics}
 
     def predict(self, params: Params, inputs: Any) -> Any:
-        """Of images (files, or uint8 arrays) the `Label` of each; of scenes the class of each pixel, uint8.
+        """Returns the `Label` of each image (files, or uint8 arrays); of scenes the class of each pixel, uint8.
 
         Images are brought to the size and channels that the network was trained on; a map of classes is of that size.
         """
@@ -242,7 +242,7 @@ class ImageTask(DataTask[SupervisedConfig]):
         return mean_cross_entropy(logits, batch.labels), confusion(logits, batch.labels), solve
 
     def _norms(self, params: Params, *, certified: bool = False) -> dict[str, float]:
-        """Of a network without weights that a norm is promised of, none."""
+        """Returns the norms of the weights; empty for a network without a bound on them."""
         network = self.config.network
         if not hasattr(network, "max_norm"):
             return {}

@@ -81,7 +81,7 @@ class LanguageTask(DataTask[LanguageConfig]):
         return {**params, "decoder": given}
 
     def trained(self, params: Params) -> Any:
-        """Of low-rank changes these alone; None where all are."""
+        """Returns which parameters are trained: the low-rank changes alone; None where all are."""
         return self.model.trained(params)
 
     def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[PackedBatch]:
@@ -90,7 +90,7 @@ class LanguageTask(DataTask[LanguageConfig]):
         return self.data.packed.batches("train", batch_size=size, seed=seed, start_step=start_step, rows=rows)
 
     def variance(self, gamma: float) -> float:
-        """Of the noise of a strength."""
+        """Returns the variance of the noise of a strength."""
         if gamma == 0.0:
             return 0.0  # without reading the train split
         size = gamma * self.data.embedding_std

@@ -74,7 +74,7 @@ class Given:
 
     @functools.cached_property
     def summary(self) -> Summary | None:
-        """Of the parameters, on whatever mesh they live; None where they are drawn. Reads them, and forgets them."""
+        """The summary of the parameters, on any mesh; None where they are drawn. Reads them, and does not keep them."""
         if self.read is None:
             return None
         params = self.read()
@@ -150,7 +150,7 @@ class LanguageModel:
         return {"decoder": decoder, "changes": low_rank_changes(of_changes, self.given.config, rank=rank)}
 
     def trained(self, params: Params) -> Any:
-        """For each parameter, whether it is trained; None where all are."""
+        """Returns for each parameter whether it is trained; None where all are."""
         if "changes" not in params:
             return None
         return {name: jax.tree.map(lambda _, own=name == "changes": own, part) for name, part in params.items()}

@@ -105,7 +105,7 @@ class TextMaterial:
 
     @functools.cached_property
     def _weights_checksum(self) -> int | None:
-        """Of all weights that are given, by the names they go by here; None where none are."""
+        """Returns the checksum of all pretrained weights, by their names in this program; None without any."""
         given = self.table if self.pretrained is None else (self.pretrained.params, self.pretrained.head)
         return weights_checksum(given)
 

@@ -55,7 +55,7 @@ class Computing(NamedTuple):
     unroll: int | None
 
     def options(self) -> dict[str, Any]:
-        """Those of a module."""
+        """Returns the options of a module."""
         return {"param_dtype": self.param_dtype, "remat": POLICIES[self.remat] or False, "unroll": self.unroll}
 
 

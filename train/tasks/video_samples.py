@@ -70,11 +70,11 @@ class Sequences(Samples):
         return self.data.examples(split, batch_size=batch_size)
 
     def of_windows(self, sequences: Any) -> Any:
-        """As they are."""
+        """Returns the sequences as they are."""
         return sequences
 
     def to_windows(self, samples: Any) -> Any:
-        """As they are."""
+        """Returns the samples as they are."""
         return samples
 
 

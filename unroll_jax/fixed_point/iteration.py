@@ -45,7 +45,7 @@ STALL_PATIENCE = 10  # steps without a better residual, near round-off, after wh
 
 
 class Progress(NamedTuple):
-    """Of each row.
+    """The progress of each row.
 
     Attributes:
       best: the state of least residual met.

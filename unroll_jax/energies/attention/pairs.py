@@ -205,7 +205,7 @@ def _layout_sums(
 
 
 def _grouped(tokens: Any, numbers: np.ndarray | None) -> Array | None:
-    """(groups, *batch, size, d): the tokens of these numbers, any token where the number is nobody's."""
+    """(groups, *batch, size, d): the tokens of these numbers; any token where a number stands for none."""
     if tokens is None or numbers is None:
         return None
     n = tokens.shape[-2]
