@@ -62,7 +62,7 @@ class AnswerTokenizer:
         return self.tokenizer.encode([self._render(asked(text, PLACEHOLDER))[0] for text in texts])
 
     def fitting(self, conversations: Sequence[Conversation], max_length: int) -> Tokenised:
-        """Tokenises conversations with room for a token of the answer behind the prompt; longer answers lose their end."""
+        """Tokenises conversations with room for a token of answer behind the prompt; longer answers lose their end."""
         texts = self.encode(conversations)
         kept = [text for text in texts if text.first < max_length]
         cut = sum(len(text.tokens) > max_length for text in kept)

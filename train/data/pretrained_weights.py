@@ -129,7 +129,7 @@ def read_slots(
     """The leaves of slots by their paths, float32.
 
     Raises:
-      UserError: if tensors are missing, of another shape or kind, or not finite, or layers are left over; all are named.
+      UserError: naming all tensors that are missing, of another shape or kind, or not finite, and layers left over.
     """
     problems = _problems(tensors, slots, num_layers, f"{prefix_of(tensors, architecture)}{architecture.layers}")
     if problems:
