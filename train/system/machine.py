@@ -34,7 +34,7 @@ CLOSED = "Event loop is closed"  # TensorStore, of each array of it that comes l
 
 
 def hush_xla() -> None:
-    """Keeps XLA's own warnings from the terminal, as that it heard SIGTERM; its errors stay, and a user's setting."""
+    """Keeps warnings of XLA from the terminal, such as on SIGTERM; its errors stay, and so does a user's setting."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 

@@ -1,4 +1,4 @@
-"""JSON files of run folders: strict, written in one move, and damage told in one line with the way out."""
+"""JSON files of run folders: strict, written in one move, and damage reported in one line with the way out."""
 
 import json
 import re

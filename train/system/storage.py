@@ -1,4 +1,4 @@
-"""Disks that are full, read-only or forbidden: looked at before the work, and told in one line when met in it."""
+"""Disks that are full, read-only or forbidden: tested before the work, and reported in one line during it."""
 
 import contextlib
 import errno
