@@ -108,7 +108,7 @@ def _near(word: str, known: Any) -> str:
 
 
 def _conditions(*, quick: bool, peers: bool, kept: bool) -> dict[str, Any]:
-    """What figures are of: machine by name only, versions, allocator and options."""
+    """Returns the conditions of the figures: machine by name only, versions, allocator and options."""
     versions = environment()
     machine = {key: versions.pop(key) for key in ("platform", "cpu", "accelerator")}
     told = {key: value for key, value in os.environ.items() if key.startswith("MALLOC_") or key == "GLIBC_TUNABLES"}

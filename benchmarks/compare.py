@@ -14,7 +14,7 @@ COUNTED = ("bytes", "compiled", "count")
 
 
 class Unreadable(ValueError):  # noqa: N818 (it is an answer to the user)
-    """What is not a record of a run; the message is for the user."""
+    """A file that is not the record of a run; the message is for the user."""
 
 
 def read_records(path: Path) -> dict[str, dict[str, Any]]:
@@ -67,7 +67,7 @@ def _rows(name: str, old: dict[str, Any], new: dict[str, Any]) -> list[list[str]
 
 
 def _remarks(name: str, old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What else differs between two runs, as their figures may not be comparable."""
+    """Lists other differences between two runs, as their figures may not be comparable."""
     remarks = []
     if old.get("quick") != new.get("quick"):
         remarks.append(f"{name}: one of the two was run with --quick, on other sizes")

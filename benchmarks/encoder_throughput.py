@@ -1,4 +1,4 @@
-"""How many tokens a second does an encoder of MiniLM's shape take? Against that of `transformers` in PyTorch.
+"""Tokens a second of an encoder of MiniLM's shape, against that of `transformers` in PyTorch.
 
 Both have the same weights and the same batch, no padding, and no dropout; both train all but the word embeddings.
 """
@@ -29,7 +29,7 @@ SHAPE = EncoderConfig(30522, dim=384, num_layers=6, num_heads=12, hidden_dim=153
 
 
 class Sizes(NamedTuple):
-    """Of the encoder and its batch, and how many runs there are."""
+    """Sizes of the encoder and its batch, and the number of runs."""
 
     shape: EncoderConfig = SHAPE
     batch: int = 32

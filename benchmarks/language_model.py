@@ -157,7 +157,7 @@ def _init_readout(key: Array, dim: int, classes: int) -> dict[str, Array]:
 
 
 def _at_every_layer(readout: Any, every: Read | None, sample: Sample | None) -> Callable[[Array], Array | None]:
-    """What the scan records of a state: nothing, the part to be read later, or its loss."""
+    """Returns the record of a state by the scan: nothing, the part to be read later, or its loss."""
     if every is None:
         return lambda state: None
     return sample or jax.checkpoint(lambda state: every(readout, state), prevent_cse=False)

@@ -1,4 +1,4 @@
-"""What a benchmark measured: figures with spreads and floors, as JSON, as a Markdown table and as a plot."""
+"""Records of a benchmark: figures with spreads and floors, as JSON, as a Markdown table and as a plot."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""What does a transformer with its energies cost? Twelve layers against the same equations in PyTorch."""
+"""Cost of a transformer with its energies: twelve layers against the same equations in PyTorch."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ __all__ = ["Sizes", "flops_forward", "main"]
 
 
 class Sizes(NamedTuple):
-    """Of the transformer, and how many runs each batch has."""
+    """Sizes of the transformer, and the number of runs of each batch."""
 
     num_layers: int = 12
     dim: int = 300

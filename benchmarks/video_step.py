@@ -28,7 +28,7 @@ REPEATS, FEW = 40, 8
 
 
 class Sparse(NamedTuple):
-    """Of DUST, beside the sizes of the unrolled transformer.
+    """Sizes of DUST, beside those of the unrolled transformer.
 
     Attributes:
       sparsity: lambda.

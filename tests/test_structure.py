@@ -123,6 +123,7 @@ ROOMS_OF_APPLICATION = {
     1: ("config",),
 }
 FLOORS_OF_APPLICATION = {room: floor for floor, rooms in ROOMS_OF_APPLICATION.items() for room in rooms}
+QUESTION = re.compile(r"\s*(What|Whether|How|When|Where|Which|Who|Why)\b")  # "Returns whether ..." is the way out
 FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = ["unroll_jax", *(module.name for module in pkgutil.walk_packages([str(PACKAGE)], "unroll_jax."))]
 
@@ -239,10 +240,8 @@ def test_a_system_its_example_and_its_condition_stand_in_one_file(name):
 
 
 def test_importing_the_library_imports_neither_models_nor_what_only_they_need():
-    code = (
-        "import sys, unroll_jax; "
-        "print(sorted({'flax', 'jaxopt', 'train', 'unroll_jax.models', 'matplotlib'} & set(sys.modules)))"
-    )
+    unwanted = {"flax", "jaxopt", "train", "unroll_jax.models", "matplotlib"}
+    code = f"import sys, unroll_jax; print(sorted({unwanted} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert (found.returncode, found.stdout.strip(), found.stderr) == (0, "[]", "")
 
@@ -253,9 +252,27 @@ def test_everything_public_is_documented_and_listed(name):
     assert module.__doc__, f"{name} has no docstring"
     assert module.__all__ == sorted(module.__all__, key=lambda n: (not n.isupper(), n[0].islower(), n)), name
     for public in module.__all__:
-        value = getattr(module, public)
-        if inspect.isfunction(value) or inspect.isclass(value):
+        if inspect.isfunction(value := getattr(module, public)) or inspect.isclass(value):
             assert inspect.getdoc(value), f"{name}.{public} has no docstring"
+
+
+def questions(path):
+    """The docstrings of a file, those of fields included, that open with a question word."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Expr(ast.Constant(str(text))) if QUESTION.match(text):
+                yield f"{path}:{node.lineno}: {text}"
+
+
+@pytest.mark.parametrize("package", ["unroll_jax", "train", "benchmarks"])
+def test_docstrings_open_with_a_verb_or_the_thing(package):
+    assert [line for path in sorted((ROOT / package).rglob("*.py")) for line in questions(path)] == []
+
+
+@pytest.mark.parametrize(("text", "count"), [("Whether it is odd.", 3), ("Whatever it is.", 0), ("The odd ones.", 0)])
+def test_a_docstring_that_opens_with_a_question_word_is_reported(text, count, tmp_path):
+    (tmp_path / "odd.py").write_text(f'"""{text}"""\nclass Odd:\n    r"""{text}"""\n    size: int\n    """{text}"""\n')
+    assert len(list(questions(tmp_path / "odd.py"))) == count
 
 
 def test_type_checkers_of_users_read_the_annotations():
@@ -264,25 +281,10 @@ def test_type_checkers_of_users_read_the_annotations():
 
 def test_what_the_design_promises_is_importable_from_the_top():
     types_and_tables = ["Descent", "DESCENTS", "PROXIMALS", "RHOS", "SOLVERS", "ADJOINTS", "constrained"]
-    functions = [
-        "attention",
-        "feedforward",
-        "transformer",
-        "hopfield",
-        "unit_layer",
-        "lista",
-        "dust",
-        "unroll",
-        "equilibrium",
-        "anderson",
-        "opteq",
-        "opteq_conv",
-        "deep_opteq",
-        "descent_constraints",
-        "lagrangian",
-        "dual_ascent",
-    ]
-    assert {*types_and_tables, *functions} <= set(unroll_jax.__all__)
+    layers = ["attention", "feedforward", "transformer", "hopfield", "unit_layer", "lista", "dust"]
+    equilibria = ["equilibrium", "anderson", "opteq", "opteq_conv", "deep_opteq"]
+    training = ["unroll", "descent_constraints", "lagrangian", "dual_ascent"]
+    assert {*types_and_tables, *layers, *equilibria, *training} <= set(unroll_jax.__all__)
 
 
 @pytest.mark.slow  # one operation at a time, each compiled

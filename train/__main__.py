@@ -157,7 +157,7 @@ def _member(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _is_one_of_many() -> bool:
-    """Whether other processes wait for this one to say that it leaves."""
+    """Returns whether other processes wait for this one to say that it leaves."""
     jax = sys.modules.get("jax")
     return jax is not None and jax.distributed.is_initialized()
 

@@ -33,7 +33,7 @@ PUT_BACK = "put the config.json and model.json that it was trained with back"
 
 
 def way_back(config: RunConfig) -> str:
-    """How to mend a checkpoint of another model: a task that was passed is at fault, else files are."""
+    """Returns the way out for a checkpoint of another model: a task that was passed is at fault, else files are."""
     return PASS_IT if is_own(config) else PUT_BACK
 
 
@@ -183,7 +183,7 @@ class Checkpoints:
         return restored.state, restored.notes
 
     def _score(self, step: int) -> float:
-        """As given to `save`, also by an earlier process; a checkpoint whose notes cannot be read is the worst."""
+        """Returns the score given to `save`, by any process; a checkpoint without readable notes has the worst."""
         if step not in self._scores:
             try:
                 self._scores[step] = float(self._notes(step)["score"])
@@ -215,14 +215,14 @@ class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
         self._score = score
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-        """Whether to keep each of the checkpoints, given in the order of their steps."""
+        """Returns whether to keep each of the checkpoints, given in the order of their steps."""
         steps = [checkpoint.step for checkpoint in checkpoints]
         kept = {*steps[-NEWEST_KEPT:], max(steps, key=self._score)}
         return [step in kept for step in steps]
 
 
 def _tried(read: Callable[[], T]) -> tuple[T | None, str | None]:
-    """What was read, or in every process why one could not."""
+    """Reads; returns the result, and the reason if any process failed to read. Either may be None."""
     found, reason = None, None
     try:
         found = read()
@@ -261,7 +261,7 @@ def _misfit(folder: Path, like: Any) -> str:
 
 
 def _target(leaf: Any) -> jax.ShapeDtypeStruct:
-    """What Orbax is to make of an array; it would put one without a sharding where it was saved from."""
+    """Returns the array that Orbax is to make; without a sharding, Orbax would put it where it was saved from."""
     where = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
 

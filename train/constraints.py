@@ -22,7 +22,7 @@ INFEASIBLE = -1e6
 
 
 class Moving(NamedTuple):
-    """What moves beside the parameters.
+    """State that moves beside the parameters.
 
     Attributes:
       dual: multipliers and the state of their optimiser; of the scaled constraints where they are scaled.
@@ -36,12 +36,12 @@ class Moving(NamedTuple):
 
     @property
     def multipliers(self) -> Float[Array, "constraints"]:
-        """Of the constraints in plain units."""
+        """The multipliers of the constraints in plain units."""
         return self.dual.multipliers if self.sizes is None else self.dual.multipliers / self.sizes
 
 
 class Figures(NamedTuple):
-    """Of one step, before its update, in plain units; violations are of the tightened bounds that training enforces."""
+    """Figures of one step, before its update, in plain units; violations are of the tightened bounds of training."""
 
     violations: Float[Array, "constraints"]
     multipliers: Float[Array, "constraints"]
@@ -83,7 +83,7 @@ class DescentConstraints:
 
     @functools.cached_property
     def ascent(self) -> constrained.DualAscent:
-        """How the multipliers move; once an epoch, it is on the mean violation (or tail) of its batches."""
+        """The ascent of the multipliers; once an epoch, it is on the mean violation (or tail) of its batches."""
         dual, settings = self._config.dual, self._settings
         first = 0 if settings.reference is not None else 1
         return constrained.dual_ascent(
@@ -99,7 +99,7 @@ class DescentConstraints:
 
     @property
     def reduction(self) -> constrained.Reduction | None:
-        """What the constraints bind of the samples' violations; None: they bind the means, and need no samples."""
+        """The reduction of samples' violations to constraints; None where these are on means and need no samples."""
         settings = self._settings
         if settings.bind == "mean":
             return None if settings.form == "difference" else constrained.mean_of_samples()
@@ -120,7 +120,7 @@ class DescentConstraints:
         )
 
     def is_affine(self, moving: Moving, step: Array) -> bool | Bool[Array, ""]:
-        """Whether the weights of losses in the Lagrangian are known without the losses.
+        """Returns whether the weights of losses in the Lagrangian are known without the losses.
 
         Sizes are those of the first step's losses: they weigh nothing there if no multiplier does.
         """
@@ -243,7 +243,7 @@ class DescentConstraints:
         return constraints if reduction is None else constrained.sample_constraints(constraints, reduction)
 
     def _bound(self, samples: Any, means: Any) -> Any:
-        """What the constraints are of: mean losses, or every sample's."""
+        """Returns the losses that the constraints are on: means, or those of every sample."""
         return means if self.reduction is None else samples
 
     def _value(

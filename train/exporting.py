@@ -88,7 +88,7 @@ def export(
 
 
 def _describe(task: Task, run: Path, experiment: str, step: int, moving: Any) -> Row:
-    """What the parameters are; the machine's folders are cut from the configuration, as in reports."""
+    """Describes the parameters; the machine's folders are cut from the configuration, as in reports."""
     rows = read_metrics(run / "metrics.jsonl")
     validations = (row for row in rows if row["kind"] == "validation" and row["step"] == step)
     validation = next(validations, None)
@@ -125,7 +125,7 @@ def _figures(run: Path, log: Log) -> tuple[Sequence[Table], str]:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a config.json may be overwritten: there is none, or it is of an export."""
+    """Returns whether a config.json may be overwritten: there is none, or it is of an export."""
     try:
         return not path.exists() or str(read_object(path).get("format")).startswith("unroll_jax")
     except UserError:

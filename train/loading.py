@@ -39,7 +39,7 @@ class Model:
         return self.task.config
 
     def predict(self, inputs: Any, **options: Any) -> Any:
-        """What the model makes of inputs of its kind; see the task's ``predict``.
+        """Applies the model to inputs of its kind; see the task's ``predict``.
 
         Video: a picture or video, as a file or an array; denoised frames come back. Images and scenes: files or arrays,
         one or a list; classes, or maps of them. Text: strings, with ``seconds=`` where the run is of pairs. A task of

@@ -42,7 +42,7 @@ Step = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
 
 class Notes(NamedTuple):
-    """What a checkpoint says beside the state."""
+    """Notes of a checkpoint, beside the state."""
 
     train_seconds: float = 0.0
     collapses: int = 0
@@ -133,7 +133,7 @@ class _Loop:
         self.compiled: dict[Any, Step] = {}
 
     def run(self, state: TrainState, notes: Notes) -> bool:
-        """Whether SIGTERM or Ctrl-C asked to end in the last step."""
+        """Trains until the end or a stop; returns whether SIGTERM or Ctrl-C came in the last step."""
         self.saved_step, self.notes = int(state.step), notes
         try:
             with writing(f"run folder {self.folder}", AGAIN):
@@ -150,7 +150,7 @@ class _Loop:
         return self.asked
 
     def _failed(self, error: Exception) -> Exception:
-        """The error, told with what is kept; the status says so too, where the disk takes it."""
+        """Returns the error with a note of what is kept; writes it to the status too, if the disk has room."""
         kept = self.checkpoints.kept()
         where = "no checkpoint was saved before" if kept is None else f"the checkpoint of step {kept} is kept"
         if isinstance(error, NotFiniteError):

@@ -91,7 +91,7 @@ def run(arguments: list[str]) -> None:
 
 
 def plan(arguments: list[str]) -> None:
-    """Says where every array of a run would live and what a step would communicate, without running one."""
+    """Prints the place of every array of a run and the communication of a step, without running one."""
     known = _of_run(arguments)
     if chosen := configured("plan", arguments, known):
         experiment, config = chosen
@@ -236,7 +236,7 @@ def _variants(what: "RunConfig | Task", config: RunConfig, log: Log) -> "Iterato
 
 
 def _of_run(arguments: list[str]) -> tuple[str, RunConfig] | None:
-    """What a run folder that is named in place of an experiment was trained with."""
+    """Returns experiment and options of a run folder that is named in place of an experiment; None if it is none."""
     named = arguments[0] if arguments else ""
     folder = Path(named)
     if not named or named in EXPERIMENTS or not folder.is_dir():
@@ -248,7 +248,7 @@ def _of_run(arguments: list[str]) -> tuple[str, RunConfig] | None:
 
 
 def _check_stored(arguments: list[str], known: tuple[str, RunConfig] | None, config: RunConfig) -> None:
-    """Refuses what a run folder has stored, and nothing typed has replaced, where this machine has it not."""
+    """Refuses options that a run folder has stored, and the command not replaced, where this machine lacks them."""
     if known is None:
         return
     from .runs import check_stored

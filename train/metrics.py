@@ -1,4 +1,4 @@
-"""Where a run writes what it measures: metrics.jsonl, TensorBoard files and status.json."""
+"""Files of a run's measurements: metrics.jsonl, TensorBoard files and status.json."""
 
 import contextlib
 import json
@@ -44,7 +44,7 @@ class MetricsWriter:
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
-        """Closes the files; that a disk is full is not told a second time."""
+        """Closes the files; a full disk is not reported a second time."""
         told = contextlib.nullcontext() if kind is None else contextlib.suppress(OSError)
         with told, contextlib.ExitStack() as closed:
             for tracker in self._trackers:
@@ -73,7 +73,7 @@ def tell_lost(
 ) -> tuple[str, ...]:
     """The messages of a run, with one that rows of metrics are gone where they are: the state does not depend on them.
 
-    What was told when an earlier process went on is not told again; where more is lost, or less, that takes its place.
+    A message of an earlier process is not repeated; where another number of rows is lost, the message is replaced.
     """
     message = f"{LOST} {lost} of the rows of training: it was deleted or cut; what they recorded is lost"
     if message in messages:

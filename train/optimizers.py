@@ -98,7 +98,7 @@ def dual_rule(config: ConstrainedConfig) -> optax.GradientTransformation:
 
 
 def _made_by(path: str, argument: Any, option: str) -> Any:
-    """What the factory MODULE:FACTORY makes of an argument; ``option`` is where its path was given."""
+    """Returns the result of the factory MODULE:FACTORY on an argument; ``option`` names the option of its path."""
     module, _, name = path.partition(":")
     try:
         return getattr(importlib.import_module(module), name)(argument)

@@ -61,7 +61,7 @@ def parse(cls: type[T], arguments: list[str], program: str, default: T | None = 
 
 
 def given(arguments: Iterable[str], option: str) -> bool:
-    """Whether an option is among the words of a command."""
+    """Returns whether an option is among the words of a command."""
     return option in map(_name, arguments)
 
 
@@ -227,7 +227,7 @@ def _nearest(tokens: Sequence[str], options: Sequence[str]) -> str | None:
 
 
 def _values(arguments: Sequence[str], option: str) -> str:
-    """What was given to an option."""
+    """Returns the values given to an option, in one string."""
     place = next(place for place, word in enumerate(arguments) if _name(word) == option)
     value = arguments[place].partition("=")[2:]
     behind = itertools.takewhile(lambda word: not word.startswith("--"), arguments[place + 1 :])

@@ -1,4 +1,4 @@
-"""Where every array of a run would live and what a step would communicate, found without running one."""
+"""The place of every array of a run, and the communication of a step, without running one."""
 
 import contextlib
 import math

@@ -112,7 +112,7 @@ TASKS: dict[str, Registered] = {
 
 
 def is_own(config: RunConfig) -> bool:
-    """Whether a configuration is of a task of a user's own, which is passed."""
+    """Returns whether a configuration is of a user's task, which is passed."""
     row = TASKS.get(config.task)
     return row is None or row.functions is None
 

@@ -33,7 +33,7 @@ def default_folder(config: RunConfig, experiment: str) -> Path:
 
 
 def identity(experiment: str, config: RunConfig, found: Row) -> Row:
-    """What a run is told by: the configuration, and figures of the data that change when the data do.
+    """Returns the identity of a run: its configuration, and figures of the data that change when the data do.
 
     What a run may go on with another value of (`FREE`) is at its default.
     """
@@ -42,12 +42,12 @@ def identity(experiment: str, config: RunConfig, found: Row) -> Row:
 
 
 def free_values(config: RunConfig) -> Row:
-    """What config.json holds in place of the defaults of `FREE`: the values that the run was trained with last."""
+    """Returns the run's latest values of `FREE`, which config.json holds in place of the defaults."""
     return {name: value for name, value in to_json(config).items() if name in FREE and name not in PLACE}
 
 
 class Recorded(NamedTuple):
-    """What config.json says of a run: its experiment, the name of its task, and its options as JSON values."""
+    """The content of a run's config.json: its experiment, the name of its task, and its options as JSON values."""
 
     experiment: str
     task: str
@@ -104,7 +104,7 @@ def check_values(config: RunConfig, path: Path, way_out: str) -> None:
 
 
 def read_status(folder: Path) -> Row:
-    """What status.json says of a run; nothing where there is none."""
+    """Reads status.json of a run; empty where there is none."""
     path = folder / "status.json"
     status = read_object(path) if path.exists() else {}
     whole = {"state": str, "steps": int, "messages": list}
@@ -263,7 +263,7 @@ def _runs_inside(folder: Path) -> list[Path]:
 
 
 def _is_run(path: Path) -> bool:
-    """Whether a config.json or search.json is of a run or a search, of any version, and not of an export."""
+    """Returns whether a config.json or search.json is of a run or a search, of any version, and not of an export."""
     said = read_object(path)
     return "format" not in said and {"experiment", "found"} <= said.keys()
 

@@ -44,7 +44,7 @@ class TrainState(NamedTuple):
 
 
 class Metrics(NamedTuple):
-    """Of one step, before its update.
+    """Metrics of one step, before its update.
 
     Attributes:
       value: of the objective.

@@ -1,4 +1,4 @@
-"""What a task is: a model, its batches, the losses of its layers, and how it is judged. A new task is one file."""
+"""Tasks: a model, its batches, the losses of its layers, and its judgement. A new task is one file."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,22 +20,22 @@ SampleLosses = Float[Array, "samples layers_and_one"]
 
 
 class Objective(Protocol):
-    """What the parameters descend, a function of every layer's loss, and what moves beside them, as multipliers do."""
+    """The objective of the parameters, a function of every layer's loss, and the state that moves beside them."""
 
     def init(self) -> Any:
-        """What moves, before the first step; None for nothing."""
+        """Returns the moving state, as multipliers, before the first step; None for nothing."""
         ...
 
     def is_affine(self, moving: Any, step: Array) -> bool | Bool[Array, ""]:
-        """Whether the weights of losses in the value are known without the losses."""
+        """Returns whether the weights of losses in the value are known without the losses."""
         ...
 
     def value(self, samples: SampleLosses, means: Array, moving: Any, step: Array) -> Float[Array, ""]:
-        """What the parameters descend."""
+        """Returns the value that the parameters descend."""
         ...
 
     def advance(self, samples: SampleLosses, means: Array, moving: Any, step: Array) -> tuple[Any, Any]:
-        """What moves, after the step; and its figures, as of before."""
+        """Returns the moving state after the step, and its figures, as of before."""
         ...
 
     def describe(self, step: int, value: Any, means: Any, figures: Any) -> tuple[Row, dict[str, str]]:
@@ -47,12 +47,12 @@ class Objective(Protocol):
         ...
 
     def report(self, samples: np.ndarray, moving: Any) -> Row:
-        """What an evaluation says of the layers on held-out data; nothing where there are none."""
+        """Returns the report of an evaluation on the layers, on held-out data; empty where there is none."""
         ...
 
 
 class Training(NamedTuple):
-    """How a task is trained: all of its options that steps depend on.
+    """Training of a task: all of its options that steps depend on.
 
     Attributes:
       objective: plain risk, or constrained.
@@ -72,7 +72,7 @@ class Training(NamedTuple):
 
 
 class Validation(NamedTuple):
-    """What a validation found.
+    """The result of a validation.
 
     Attributes:
       losses: of the samples at every layer, (N, L + 1); or their means, (1, L + 1).
@@ -137,7 +137,7 @@ class Task(Protocol):
         ...
 
     def predict(self, params: Params, inputs: Any) -> Any:
-        """What the model makes of inputs that are at hand; tasks take options of their own."""
+        """Applies the model to inputs; tasks take options of their own."""
         ...
 
     def verdict(self, found: Row) -> str:
@@ -150,12 +150,12 @@ class Task(Protocol):
         return None
 
     def start(self, params: Params, given: Any) -> Params:
-        """What `init` makes, with what is given in its place."""
+        """Returns the parameters to start from: those of `init`, with given ones in their place."""
         del given
         return params
 
     def trained(self, params: Params) -> Any:
-        """For each parameter, whether it is trained; None where all are."""
+        """Returns for each parameter whether it is trained; None where all are."""
         del params
         return None
 
@@ -165,7 +165,7 @@ class Task(Protocol):
         return batch
 
     def counts(self, batch: Batch) -> Float[Array, "samples"] | None:
-        """How many losses each sample's is the sum of, where a mean is over these; None: over samples."""
+        """Returns how many losses each sample's is the sum of, where a mean is over these; None: over samples."""
         del batch
         return None
 
@@ -188,11 +188,11 @@ class PlainRisk:
     """The mean loss of the last layer, with nothing beside it."""
 
     def init(self) -> None:
-        """Nothing moves."""
+        """Returns None: nothing moves."""
         return
 
     def is_affine(self, moving: Any, step: Array) -> bool:
-        """It is: the weights are equal."""
+        """Returns True: the weights are equal."""
         return True
 
     def value(self, samples: SampleLosses, means: Array, moving: Any, step: Array) -> Float[Array, ""]:
@@ -200,7 +200,7 @@ class PlainRisk:
         return means[-1]
 
     def advance(self, samples: SampleLosses, means: Array, moving: Any, step: Array) -> tuple[None, None]:
-        """Nothing moves."""
+        """Returns None twice: nothing moves."""
         return None, None
 
     def describe(self, step: int, value: Any, means: Any, figures: Any) -> tuple[Row, dict[str, str]]:

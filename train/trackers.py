@@ -1,4 +1,4 @@
-"""Where curves of a run are shown beside metrics.jsonl: TensorBoard, Weights & Biases, MLflow, or one of yours."""
+"""Trackers of a run's curves beside metrics.jsonl: TensorBoard, Weights & Biases, MLflow, or one of yours."""
 
 import contextlib
 import hashlib
@@ -33,7 +33,7 @@ class Tracker(Protocol):
 
 
 class Callbacks(Protocol):
-    """What a notebook hears of a run: to be subclassed, where a method that is not overridden hears nothing."""
+    """Callbacks of a run, for notebooks: subclass it and override the methods of the events you want."""
 
     def on_step(self, row: dict[str, Any]) -> None:
         """After a step, one step late, its row of metrics.jsonl."""
@@ -109,7 +109,7 @@ class WeightsAndBiases:
         self._run.log(dict(numbers), step=step)
 
     def flush(self) -> None:
-        """It sends by itself."""
+        """Does nothing: the package sends by itself."""
 
     def close(self) -> None:
         """Ends the run."""
@@ -134,7 +134,7 @@ class MLflow:
         self._module.log_metrics({name.replace("(", "").replace(")", ""): n for name, n in numbers.items()}, step=step)
 
     def flush(self) -> None:
-        """It sends by itself."""
+        """Does nothing: the package sends by itself."""
 
     def close(self) -> None:
         """Ends the run."""

@@ -21,7 +21,7 @@ AGAIN = "export the run again"
 
 
 class Export(NamedTuple):
-    """What an exported folder holds.
+    """The content of an exported folder.
 
     Attributes:
       config: of the run.
@@ -37,13 +37,13 @@ class Export(NamedTuple):
 
 
 def is_export(folder: Path) -> bool:
-    """Whether a folder is one that `export` wrote, damaged or not."""
+    """Returns whether a folder is one that `export` wrote, damaged or not."""
     path = folder / CONFIG
     return (folder / MODEL).exists() or (path.is_file() and b'"format": "unroll_jax' in path.read_bytes()[:200])
 
 
 def read_export(folder: Path, kind: type[RunConfig] | None = None) -> Export:
-    """What `export` wrote; files that are missing or damaged, or do not belong together, are refused.
+    """Reads an export; files that are missing or damaged, or do not belong together, are refused.
 
     ``kind`` is the class of the options where the task is not registered.
     """

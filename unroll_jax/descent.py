@@ -181,7 +181,7 @@ def check_array(name: str, value: Any) -> None:
 
 
 def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Whether an array of ``shape`` broadcasts to ``target``."""
+    """Returns whether an array of ``shape`` broadcasts to ``target``."""
     padded = (1,) * (len(target) - len(shape)) + tuple(shape)
     return len(padded) == len(target) and all(a in (1, b) for a, b in zip(padded, target, strict=True))
 

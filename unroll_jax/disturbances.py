@@ -1,4 +1,4 @@
-"""What may go wrong with an input beside Gaussian noise: salt and pepper, blur, and entries or frames that are lost."""
+"""Disturbances of an input beside Gaussian noise: salt and pepper, blur, and dropped entries or frames."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What may go wrong with a layer's output: noise on it, or no layer at all. `unroll` takes these as ``perturb``."""
+"""Perturbations of a layer's output, the ``perturb`` of `unroll`: noise on it, or the layer left out."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 __all__ = ["Perturbation", "in_turn", "layer_noise", "lost_layer"]
 
-#: ``(layer, before, after) -> after``: what becomes of a layer's output; layers are counted from 1.
+#: ``(layer, before, after) -> after``: replaces a layer's output; layers are counted from 1.
 Perturbation = Callable[[Int[Array, ""], Any, Any], Any]
 
 

@@ -1,4 +1,4 @@
-"""What loops over a step need: a state that keeps its type and place on a mesh, and products in full precision."""
+"""Helpers of loops over a step: a state of fixed type and place on a mesh, and products in full precision."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ def check_step(before: Any, after: Any, *, what: str = "the step") -> None:
       what: the step's name in messages.
 
     Raises:
-      ValueError: saying what became what.
+      ValueError: naming the structure, shape or dtype before and after.
     """
     if jax.tree.structure(before) != jax.tree.structure(after):
         raise ValueError(

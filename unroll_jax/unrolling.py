@@ -20,7 +20,7 @@ Record = Callable[[Params, Any, Any], Any]
 
 
 class Trace(NamedTuple):
-    """What `unroll` records when not told otherwise.
+    """The default record of `unroll`.
 
     Attributes:
       energy: (num_layers + 1, *batch), the energy before the first layer and after each layer.
@@ -63,7 +63,7 @@ def unroll(
       unroll: layers in one iteration of the scan. None takes up to `UNROLLED` of them all at once, without ``remat``:
         that spares the copies of what a scan keeps for the backward pass, for some more memory, while a part of
         them gains nothing; deeper or with ``remat``, one.
-      perturb: ``(layer, before, after) -> after``, what becomes of the output of each layer 1..num_layers, such as
+      perturb: ``(layer, before, after) -> after``, replaces the output of each layer 1..num_layers, such as
         `unroll_jax.perturbations.layer_noise`; the next layer and the record see what it returns.
 
     Returns:
@@ -111,7 +111,7 @@ def unroll(
 
 
 def layers_at_once(unroll: int | None, num_layers: int, *, remat: bool) -> int:
-    """How many layers one iteration of a scan takes, see `unroll`.
+    """Returns the number of layers in one iteration of a scan, see `unroll`.
 
     Raises:
       ValueError: if ``unroll`` is below 1 or no integer; with ``remat``, if it leaves no loop: compilers then take

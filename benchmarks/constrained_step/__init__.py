@@ -1,4 +1,4 @@
-"""What do descent constraints cost a training step? Constrained over plain, same model, same batch; and Cooper's."""
+"""Cost of descent constraints in a training step: constrained over plain, same model, same batch; and Cooper's."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is trained: the library's unrolled transformer, a plain encoder, and a decoder with a large vocabulary."""
+"""Problems to train: the library's unrolled transformer, a plain encoder, and a decoder with a large vocabulary."""
 
 import functools
 from collections.abc import Callable
@@ -31,7 +31,7 @@ ALPHA = 0.05
 
 
 class UnrolledSizes(NamedTuple):
-    """Of the unrolled transformer: those of the video experiment."""
+    """Sizes of the unrolled transformer: those of the video experiment."""
 
     num_layers: int = 7
     dim: int = 256
@@ -40,7 +40,7 @@ class UnrolledSizes(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Of a plain transformer and its batch; ``chunk`` positions are read at a time."""
+    """Sizes of a plain transformer and its batch; ``chunk`` positions are read at a time."""
 
     num_layers: int
     dim: int

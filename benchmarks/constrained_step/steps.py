@@ -41,7 +41,7 @@ class Problem(NamedTuple):
 
 
 class State(NamedTuple):
-    """Of training: steps done, parameters, Adam's state and the multipliers."""
+    """The state of training: steps done, parameters, Adam's state and the multipliers."""
 
     step: Int[Array, ""]
     params: Any

@@ -1,4 +1,4 @@
-"""How many tokens a second does a decoder write, plainly and drafted by its first layers?
+"""Tokens a second of a decoder, plainly and drafted by its first layers.
 
 Two decoders: a random one whose last half of the layers adds nothing, so that every draft of the others stands, which
 is the most that drafts can bring; and SmolLM2 on a few instructions, where the package that brings it is installed. Or

@@ -30,7 +30,7 @@ LONGEST = 256  # tokens of a prompt, which a tokenizer of bytes makes many of
 
 
 class Sizes(NamedTuple):
-    """Of the random decoder and its runs; of real ones, which answer prompts one by one."""
+    """Sizes of the random decoder and its runs; and those of real decoders, which answer prompts one by one."""
 
     shape: DecoderConfig = DecoderConfig(8192, 512, 12, 8, 4, 1536, max_positions=512)
     batches: tuple[int, ...] = (1, 8)

@@ -1,4 +1,4 @@
-"""What do faults cost? Signals, full and read-only disks and damaged files, and kills at random moments."""
+"""Cost of faults: signals, full and read-only disks, damaged files, and kills at random moments."""
 
 from benchmarks.faults.kills import kills_at_random
 from benchmarks.faults.scenarios import try_scenarios

@@ -181,7 +181,7 @@ def surroundings(root: Path) -> dict[str, str]:
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    """What must not depend on faults: checksums of the checkpoints kept, every metric, the evaluation."""
+    """Returns the results that must not depend on faults: checksums of the checkpoints, all metrics, the evaluation."""
     evaluation = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
     notes = {}
     for step in sorted(path.name for path in (folder / "checkpoints").iterdir() if path.name.isdigit()):

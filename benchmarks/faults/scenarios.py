@@ -35,7 +35,7 @@ TITLES = ["fault", "command", "exit code", "as it should be", "tracebacks", "lef
 
 
 class Ended(NamedTuple):
-    """How a process ended, and whether a fault came before that."""
+    """The end of a process, and whether a fault came before that."""
 
     code: int
     said: str

@@ -1,4 +1,4 @@
-"""What is right, and how quick, on the GPU that is here: all that a machine without one cannot tell, in 8 minutes."""
+"""Correctness and speed on the GPU of this machine: all that a machine without one cannot tell, in 8 minutes."""
 
 import dataclasses
 import json

@@ -15,7 +15,7 @@ __all__ = ["FULL", "QUICK", "Sizes", "measure"]
 
 
 class Sizes(NamedTuple):
-    """Of the tokens, and how many runs there are."""
+    """Sizes of the tokens, and the number of runs."""
 
     batch: int
     tokens: int
@@ -64,7 +64,7 @@ def _program(fused: bool, tokens: jax.Array) -> jax.stages.Compiled:
 
 
 def _truth(tokens: jax.Array) -> tuple[np.ndarray, ...]:
-    """Of one example at a time, as float64 takes twice the memory."""
+    """Computes one example at a time, as float64 takes twice the memory."""
     with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
         run, exact = jax.jit(_step_and_gradient(fused=False)), np.asarray(tokens.astype(jnp.float32), np.float64)
         rows = [jax.device_get(run(jnp.asarray(example))) for example in exact]

@@ -21,7 +21,7 @@ __all__ = ["FULL", "QUICK", "Sizes", "measure"]
 
 
 class Sizes(NamedTuple):
-    """Of a network of tanh layers, its batch, and the steps that are timed after the first ``warmup``."""
+    """Sizes of a network of tanh layers, its batch, and the steps that are timed after the first ``warmup``."""
 
     layers: int
     dim: int
@@ -48,7 +48,7 @@ def measure(sizes: Sizes) -> Record:
 
 
 class _Step(NamedTuple):
-    """When a step was heard of, and how many programs had been compiled by then."""
+    """The time at which a step was reported, and the number of programs compiled by then."""
 
     seconds: float
     compiled: int
@@ -65,10 +65,10 @@ class _Heard:
         self.steps[row["step"]] = _Step(time.perf_counter(), len(self.compiled))
 
     def on_validation(self, row: dict[str, Any]) -> None:
-        """Nothing: the only one is after the last step."""
+        """Does nothing: the only validation is after the last step."""
 
     def on_end(self, folder: Path) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 def _task(sizes: Sizes) -> OwnTask:

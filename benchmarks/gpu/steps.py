@@ -22,7 +22,7 @@ PEAKS = {"bfloat16": ("bfloat16", None), "tf32": ("float32", None), "float32": (
 
 
 class StepSizes(NamedTuple):
-    """Of the two models, the side of the product that the peak is measured by, and how many runs there are."""
+    """Sizes of the two models, the side of the product that measures the peak, and the number of runs."""
 
     unrolled: UnrolledSizes
     encoder: Sizes
@@ -81,7 +81,7 @@ def measure_memory(sizes: StepSizes) -> Record:
 
 
 def planned_bytes(step: CompiledStep) -> int:
-    """What `python -m train plan` adds up: arguments, temporaries, and results that are in no argument's place."""
+    """Returns the total of `train plan`: arguments, temporaries, and results that are in no argument's place."""
     analysis = step.program.memory_analysis()
     assert analysis is not None
     results = analysis.output_size_in_bytes - analysis.alias_size_in_bytes

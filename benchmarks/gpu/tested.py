@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def measure(folder: Path) -> Record:
-    """Of the tests below ``folder`` that are marked ``gpu``: how many passed, failed and were skipped."""
+    """Counts the tests below ``folder`` marked ``gpu`` that passed, failed and were skipped."""
     files = [path for path in sorted(folder.rglob("test_*.py")) if "mark.gpu" in path.read_text(encoding="utf-8")]
     if not files:
         raise ValueError(f"no file below {folder.name}/ has a test marked gpu; run this in a clone with its tests")

@@ -1,4 +1,4 @@
-"""What do gradients through equilibria cost? Against other libraries at their best, and against unrolling."""
+"""Cost of gradients through equilibria, against other libraries at their best, and against unrolling."""
 
 import os
 

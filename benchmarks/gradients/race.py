@@ -43,7 +43,7 @@ class Contender(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a contender did in one cell.
+    """The result of a contender in one cell.
 
     Attributes:
       name: of the contender.
@@ -112,7 +112,7 @@ def gradient_error(truth: Exact, gradient: Any) -> float:
 
 
 def _ours(cell: Cell) -> Callable[[Any], jax.Array]:
-    """With the defaults, told as the peers are to report no failures."""
+    """Solves with the defaults, and as the peers reports no failures."""
     return lambda params: unroll_jax.equilibrium(cell.layer, params, cell.start, cell.x, tol=TOL, on_failure="accept")[
         0
     ]

@@ -1,4 +1,4 @@
-"""How do time and memory grow with layers, tokens and batch? Of the unrolled transformer and of attention."""
+"""Growth of time and memory with layers, tokens and batch, of the unrolled transformer and of attention."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""What grows: value and gradient of the unrolled transformer and of attention, at any size."""
+"""Programs of any size: value and gradient of the unrolled transformer and of attention."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ __all__ = ["MODELS", "Case", "Sizes", "attention_energy", "attention_layers", "d
 
 
 class Sizes(NamedTuple):
-    """Of a model and its batch."""
+    """Sizes of a model and its batch."""
 
     layers: int
     dim: int
@@ -83,7 +83,7 @@ def _energy_case(energy: Callable[[jax.Array], jax.Array], sizes: Sizes) -> Case
 
 
 def _pair_flops(sizes: Sizes) -> float:
-    """Of the logits of all pairs, and of the weights with the tokens."""
+    """Returns the operations of the logits of all pairs, and of the products of weights and tokens."""
     return 4.0 * sizes.batch * sizes.tokens**2 * sizes.dim
 
 

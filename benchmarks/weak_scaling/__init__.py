@@ -41,7 +41,7 @@ def _lowered(devices: int, share: int | None) -> float:
 
 
 def _checked() -> dict[str, float]:
-    """What a compiler sends over the formula, on a small decoder and devices that XLA makes up."""
+    """Returns the ratio of compiled to computed traffic, for a small decoder on devices that XLA makes up."""
     ratio = sum(compile_apart(SMALL).sent.values()) / sum(formula_bytes(SMALL).values())
     print(
         f"check: compiled for {SMALL.num_devices} devices made up on the CPU, a decoder of "

@@ -1,4 +1,4 @@
-"""What a collective of a compiled program sends."""
+"""Bytes that a collective of a compiled program sends."""
 
 from train.sharding.collectives import Collective
 

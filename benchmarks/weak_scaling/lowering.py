@@ -153,12 +153,12 @@ def _gathered(shard: Array, home: PartitionSpec) -> Array:
 
 
 def _mean_gradient(gradient: Array, home: PartitionSpec) -> Array:
-    """Of sharded arrays the devices' gradients are summed already, by `_gathered`."""
+    """Returns the mean over devices; gradients of sharded arrays are summed already, by `_gathered`."""
     return gradient / jax.lax.axis_size(AXIS) if AXIS in home else jax.lax.pmean(gradient, AXIS)
 
 
 def _home(path: Any, leaf: Any, num_devices: int) -> PartitionSpec:
-    """Where a leaf of the state lives; the leading axis of the layers is never split."""
+    """Returns the placement of a leaf of the state; the leading axis of the layers is never split."""
     if "'layers'" in jax.tree_util.keystr(path) and leaf.ndim > 0:
         return PartitionSpec(None, *_spec(leaf.shape[1:], num_devices))
     return _spec(leaf.shape, num_devices)

@@ -16,7 +16,7 @@ __all__ = ["compile_apart", "tpu_compiler"]
 
 
 def tpu_compiler() -> bool:
-    """Whether libtpu is installed, which compiles for TPUs wherever it runs (extra ``tpu``)."""
+    """Returns whether libtpu is installed, which compiles for TPUs on any machine (extra ``tpu``)."""
     import importlib.util
 
     return importlib.util.find_spec("libtpu") is not None

@@ -1,4 +1,4 @@
-"""What the benchmark of many devices compiles, and what a compiler says of it."""
+"""The setting that the benchmark of many devices compiles, and the compiler's figures for it."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ TOPOLOGIES = {8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 2
 
 
 class DecoderSizes(NamedTuple):
-    """Of a decoder; see `LanguageModel`."""
+    """Sizes of a decoder; see `LanguageModel`."""
 
     vocabulary: int
     dim: int
@@ -23,7 +23,7 @@ EIGHT_BILLION = DecoderSizes(128_256, 4096, 32, 32, 8, 14_336)  # those of Llama
 
 
 class Setting(NamedTuple):
-    """What to compile.
+    """A program to compile.
 
     Attributes:
       platform: "abstract" (lowered alone, for devices that are nowhere), "tpu" (v5p, through libtpu's compiler) or
@@ -48,7 +48,7 @@ class Setting(NamedTuple):
 
 
 class Compiled(NamedTuple):
-    """What the compiler says.
+    """Figures of the compiler.
 
     Attributes:
       sent: kind -> bytes that a device sends in a step.

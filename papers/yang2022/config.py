@@ -1,4 +1,4 @@
-"""What to draw and from what: the options of `python -m train figures`."""
+"""Options of `python -m train figures`: the figures to draw, and their data."""
 
 import dataclasses
 

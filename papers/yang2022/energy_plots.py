@@ -29,7 +29,7 @@ Energies = Mapping[str, LayerEnergies]  # by name of the data set
 
 
 def moves(energies: LayerEnergies) -> dict[str, np.ndarray]:
-    """Which layers lower the energy of which text, leave it within round-off, or raise it: (texts, layers) booleans."""
+    """Returns which layers lower, keep within round-off or raise the energy of which text, (texts, layers) booleans."""
     change = np.diff(energies.total)
     size = np.sum([np.abs(energies.components[name]) for name in PARTS], axis=0)
     still = np.abs(change) <= STILL * size[:, 1:]

@@ -1,4 +1,4 @@
-"""What training under descent constraints allows of its numbers."""
+"""Rules for the numbers of training under descent constraints."""
 
 import dataclasses
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def check_training(config: ConstrainedConfig, *rules: Rule) -> None:
 
 
 def perturbation_rules(config: PerturbedConfig) -> tuple[Rule, ...]:
-    """What is allowed of disturbed layers and inputs."""
+    """Returns the rules for disturbed layers and inputs."""
     levels = config.test_layer_noises
     return (
         ("layer-noise", "finite and at least 0", nonnegative(config.layer_noise)),
@@ -124,12 +124,12 @@ def _distinct(levels: tuple[float, ...]) -> bool:
 
 
 def _may_stand_still(config: ConstrainedConfig) -> bool:
-    """Whether a run makes sense where no multiplier ever moves."""
+    """Returns whether a run makes sense although no multiplier ever moves."""
     return not config.enforces or any(config.dual.start)
 
 
 def _layer_rules(config: ConstrainedConfig) -> tuple[Rule, ...]:
-    """What each layer must do, or weighs."""
+    """Returns the rules for the constraints of layers and for their weights."""
     constraints, weights = config.constraints, config.layer_weights
     first = constraints.first_alpha
     return (
@@ -164,7 +164,7 @@ def _warmup_rules(config: ConstrainedConfig) -> tuple[Rule, ...]:
 
 
 def _swing_rules(config: ConstrainedConfig) -> tuple[Rule, ...]:
-    """What keeps the loops of resilience from overshooting: of a multiplier and its decay, of a slack and its cost."""
+    """Returns the rules against oscillation under resilience: of a multiplier and its decay, a slack and its cost."""
     settings, least = config.constraints, _least_resilience(config.dual)
     beta = settings.resilience
     if not config.enforces or beta is None or beta <= 0.0:

@@ -29,23 +29,23 @@ class EvaluateArguments:
     """Of video: another source whose test split to evaluate on, at the noise of the run; the run's own evaluation
     stays, and evaluation_on_NAME.json has this one."""
     on_root: str | None = None
-    """Where it is."""
+    """Path of the files of that source."""
     test_disturbances: tuple[str, ...] | None = None
-    """Disturbances of the input, as in blur=1, in place of the run's own option; so are the others below."""
+    """Disturbances of the input, as in blur=1; this option and those below replace the run's."""
     test_gammas: tuple[float, ...] | None = None
     """Noise levels, of runs whose every layer has a loss."""
     completions: int | None = None
-    """Of language models: how many prompts of the test split are answered."""
+    """Number of prompts of the test split that a language model answers."""
     completion_gammas: tuple[float, ...] | None = None
     """Noise levels of these answers."""
     test_noises: tuple[float, ...] | None = None
-    """Of images with a class each; so are the others below."""
+    """Noise levels of the pixels, for image classifiers; the options below are for these too."""
     test_attacks: tuple[float, ...] | None = None
     """Radii of an attack on the pixels."""
     attack_steps: int | None = None
     """Gradient steps of the attack."""
     attack_examples: int | None = None
-    """How many examples are attacked."""
+    """Number of examples that are attacked."""
 
     @property
     def disturbances(self) -> dict[str, Any]:
@@ -59,7 +59,7 @@ class LaunchArguments:
     """The same command in many processes on this machine, watched: one that dies ends them all, and is named."""
 
     processes: int = 2
-    """How many."""
+    """Number of processes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ReportArguments:
     runs: tyro.conf.Positional[tuple[Path, ...]]
     """Run folders."""
     out: Path = Path("runs/report")
-    """Where the report goes."""
+    """Folder for the report."""
     gallery: bool = False
     """Of video: frames of a test clip, with noise and as each run cleans them, as gallery.png and gallery.gif."""
 
@@ -88,7 +88,7 @@ ELSEWHERE = {
 
 
 def elsewhere(command: str, arguments: Iterable[str]) -> str:
-    """What a command has in place of an option of another command; nothing where none is given."""
+    """Returns the hint for an option of another command: its name at this one; empty where none is given."""
     names = [word.partition("=")[0].removeprefix("--") for word in arguments if word.startswith("--")]
     return next((hint for name, hint in ELSEWHERE.get(command, {}).items() if name in names), "")
 
@@ -146,12 +146,12 @@ class GenerateArguments:
     """JSON file for the answers, as AlpacaEval reads it; None prints them. Answers so far are in NAME.unfinished.jsonl
     beside it, from which the same command goes on."""
     name: str | None = None
-    """What the file calls the generator; None takes the name of the source, with gamma where there is noise."""
+    """Name of the generator in the file; None takes the name of the source, with gamma where there is noise."""
     limit: int | None = None
-    """How many prompts, from the first; None takes all."""
+    """Number of prompts, from the first; None takes all."""
     chat: bool = True
-    """Whether prompts go through the template of the run, or the chat template of the tokenizer; else they are texts to
-    go on with."""
+    """Put prompts through the template of the run, or the chat template of the tokenizer; else they are texts to go on
+    with."""
     max_tokens: int | None = None
     """Longest answer, in tokens; None takes 256, or half the context where that is shorter."""
     batch: int = 8
@@ -172,7 +172,7 @@ class GenerateArguments:
     draft_length: int | None = None
     """Tokens that --exit-layer drafts before the other layers verify them."""
     speculate: Literal["auto"] | None = None
-    """auto: the exit layer and draft length that are quickest, measured on the first batch; none where none pays."""
+    """auto: the exit layer and draft length that are quickest, measured on the first batch; no drafts if none pays."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Of parameters and computation; None takes that of the source, of GGUF and runs float32."""
 
@@ -184,14 +184,14 @@ class ExportArguments:
     run: tyro.conf.Positional[Path]
     """Run folder."""
     out: Path | None = None
-    """Where to; None means the folder export in the run's."""
+    """Folder for the export; None means the folder export in the run's."""
     mesh: str | None = None
     """Devices by axis, as in fsdp=8, where one cannot hold the parameters; None means data over all of them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Over:
-    """What is searched over: LOW:HIGH, a range; LOW:HIGH:COUNT, as many values in it; 1,2,5 or none,1,5, these values.
+    """Options to search over: LOW:HIGH, a range; LOW:HIGH:COUNT, as many values in it; 1,2,5 or none,1,5, these values.
     Rates and beta are spaced by ratio. Without any of these, all that the experiment has, in ranges around its own."""
 
     f_ref: Basic[str | None] = None
@@ -207,7 +207,7 @@ class Over:
 
 
 def over_hint(arguments: Iterable[str]) -> str:
-    """What a search is over, for one that names something else."""
+    """Returns a hint with the options of a search, for a command that names another one to search over."""
     options = (f"--over.{field.name.replace('_', '-')}" for field in dataclasses.fields(Over))
     return f"a search is over {', '.join(options)}" if any(word.startswith("--over.") for word in arguments) else ""
 
@@ -218,9 +218,9 @@ class SearchArguments(Generic[C]):
     trial is a run folder. The same command goes on with a search that was interrupted; more --trials extend it."""
 
     config: Annotated[C, tyro.conf.arg(name="")]
-    """What all trials share; --out is the folder of the search, --seed that of every run and of the sampler."""
+    """Options that all trials share; --out is the folder of the search, --seed that of every run and of the sampler."""
     trials: Basic[int | None] = None
-    """How many trials in all; None means 20, or the whole grid."""
+    """Number of trials, those of earlier calls included; None means 20, or the whole grid."""
     sampler: Basic[Literal["tpe", "grid"]] = "tpe"
     """tpe: Optuna's tree-structured Parzen estimator, 10 random trials first. grid: every combination of values."""
     over: Over = dataclasses.field(default_factory=Over)
@@ -234,7 +234,7 @@ class TableArguments(Generic[C]):
     command goes on with a table that was interrupted, and more values extend it."""
 
     config: Annotated[C, tyro.conf.arg(name="")]
-    """What all cells share; --out is the folder of the table."""
+    """Options that all cells share; --out is the folder of the table."""
     jobs: Basic[int] = 1
     """Cells that are computed at the same time, each in a process of its own with its share of the cores, and of the
     GPUs where there are several."""

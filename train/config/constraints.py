@@ -38,7 +38,7 @@ class DualConfig:
     smoothing: float = 0.0
     """Decay in [0, 1) of a moving average that takes the place of the violations; 0 for none."""
     start: tuple[float, ...] = (0.0,)
-    """Where multipliers start: one number, or one for each; under --constraints.scale, of the scaled constraints."""
+    """Initial multipliers: one number, or one for each; under --constraints.scale, of the scaled constraints."""
     cap: float | None = None
     """Largest multiplier; None for no bound. Under --constraints.scale, of the scaled constraint."""
     frozen: tuple[int, ...] = ()
@@ -49,7 +49,7 @@ class DualConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ConstraintConfig:
-    """What every layer must do."""
+    """Constraints on every layer."""
 
     alpha: Basic[tuple[float, ...]] = (0.22,)
     """Share of the loss each layer must remove, in (0, 1): one number, or one a layer."""
@@ -59,7 +59,7 @@ class ConstraintConfig:
     """f_ref, bound on the loss at the embedded input; None leaves that constraint out."""
     resilience: float | None = None
     """beta, cost of slack; None keeps the constraints hard. Implied slacks decay multipliers by 1 / beta, which pi and
-    nu_pi answer at once: too small a beta makes them swing for ever, and is refused."""
+    nu_pi answer at once: a beta so small that multipliers would oscillate is refused."""
     slacks: Literal["implied", "explicit"] = "implied"
     """Under resilience. implied: multiplier / beta, which decays the multipliers; explicit: variables that descend
     beside the parameters."""
@@ -68,16 +68,17 @@ class ConstraintConfig:
     slack_restarts: bool = True
     """Set explicit slacks to 0 after every pass over the data, as the paper does."""
     bind: Literal["mean", "tail", "positive"] = "mean"
-    """What of the samples a constraint binds. mean: their mean; tail: the mean over the worst share 1 - level (CVaR);
-    positive: the mean of the violations above 0, so every sample. The last two are beyond the paper."""
+    """Statistic of the samples that a constraint bounds. mean: their mean; tail: the mean over the worst share 1 -
+    level (CVaR); positive: the mean of the violations above 0, so every sample. The last two are beyond the paper."""
     level: float = 0.7
     """Of tail, in [0, 1): 0 is the mean, towards 1 the worst sample."""
     leeway: float = 0.0
-    """What the mean of positive may exceed 0 by, in units of the loss; without any, no model is strictly feasible."""
+    """Largest mean that --constraints.bind positive allows, in units of the loss; at 0, no model is strictly
+    feasible."""
     form: Literal["difference", "ratio", "log_ratio"] = "difference"
-    """How a loss is held against its bound. difference: loss minus bound, of mean losses. ratio, log_ratio: loss over
-    bound minus 1, or the logarithm of that quotient, sample by sample before the mean, so that every sample counts
-    alike."""
+    """Form in which a loss is compared with its bound. difference: loss minus bound, of mean losses. ratio, log_ratio:
+    loss over bound minus 1, or the logarithm of that quotient, sample by sample before the mean, so that every sample
+    counts alike."""
     proxy: bool = False
     """Take the loss before a layer for a constant in the gradient, so that no layer is rewarded for being bad;
     multipliers see the true violations (proxy constraints, Cotter et al. 2019)."""
@@ -108,7 +109,7 @@ class ConstrainedConfig(RunConfig):
     unit: ClassVar[str] = ""
     """Of losses, for the labels of axes."""
     ranges: ClassVar[Mapping[str, str]] = {"primal": "1e-4:5e-3", "dual": "5e-4:5e-2", "alpha": "0.05:0.3"}
-    """What a search varies rates and alpha in, where nothing is said."""
+    """Default ranges of a search, for the two rates and alpha."""
 
     method: Basic[Method] = "constrained"
     """Plain risk (erm), descent constraints, or fixed weights on the losses of layers before the last
@@ -127,7 +128,7 @@ class ConstrainedConfig(RunConfig):
     validate_every: int = 250
     """Steps between validations; each writes a checkpoint."""
     on_collapse: Literal["stop", "warn"] = "stop"
-    """What to do when two validations in a row show a collapsed model."""
+    """Response to two validations in a row that show a collapsed model."""
     primal: PrimalConfig = dataclasses.field(default_factory=PrimalConfig)
     dual: DualConfig = dataclasses.field(default_factory=DualConfig)
     constraints: ConstraintConfig = dataclasses.field(default_factory=ConstraintConfig)
@@ -139,12 +140,12 @@ class ConstrainedConfig(RunConfig):
 
     @property
     def enforces(self) -> bool:
-        """Whether constraints are enforced, in one of the runs at least."""
+        """True where constraints are enforced, in one of the runs at least."""
         return "constrained" in SEVERAL.get(self.method, (self.method,))
 
     @property
     def supervises(self) -> bool:
-        """Whether layers before the last have fixed weights, in one of the runs at least."""
+        """True where layers before the last have fixed weights, in one of the runs at least."""
         return "deep_supervision" in SEVERAL.get(self.method, (self.method,))
 
     @property
@@ -153,7 +154,7 @@ class ConstrainedConfig(RunConfig):
         return sorted({float(gamma) for gamma in (*self.test_gammas, self.train_gamma)})
 
     def loss_weights(self, num_layers: int, numbers: Sequence[int] | None = None) -> tuple[float, ...]:
-        """What f_0 to f_L weigh where no constraint does: the last counts alone, or by deep supervision.
+        """Returns the weights of f_0 to f_L without constraints: the last loss alone, or those of deep supervision.
 
         ``numbers`` are those of the layers in the model, from 0 on, where not every layer has a loss.
         """

@@ -1,4 +1,4 @@
-"""Which data a run trains and is tested on, and where they are kept once prepared."""
+"""Data that a run trains and is tested on, and the folder for prepared data."""
 
 import dataclasses
 from typing import Literal
@@ -14,27 +14,27 @@ InstructionSource = Literal["chores", "alpaca", "conversations"]
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """Which data to train and test on, and where they are kept once prepared."""
+    """Data to train and test on, and the folder for prepared data."""
 
     source: Basic[VideoSource] = "photos"
     """photos: clips filmed over two photographs, no files needed. video: any folder tree, tar archive or video file, in
     folders of splits as published (UCSD, Avenue, ShanghaiTech), a folder of frames or a video file a clip, or one clip.
     frames: a folder tree or tar archive of frames alone. file: one video file (AVI, MP4), or a folder of them alone."""
     root: Basic[str | None] = None
-    """Where the original frames or videos are; photos need none."""
+    """Path of the original frames or videos; photos need none."""
     prepared: str | None = None
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageConfig:
-    """Which images to classify, and where they are kept once prepared."""
+    """Images to classify, and the folder for prepared data."""
 
     source: Basic[ImageSource] = "digits"
     """digits: 8x8 grey digits, no files needed. cifar10: the binary version, as archive or folder; downloaded where no
     root is given. image_folder: a folder or tar archive with train/CLASS/NAME.png and test/CLASS/NAME.png (or jpg)."""
     root: Basic[str | None] = None
-    """Where the original files are; digits need none."""
+    """Path of the original files; digits need none."""
     prepared: str | None = None
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
     validation_share: float = 0.1
@@ -44,14 +44,14 @@ class ImageConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CodeConfig:
-    """Which images to code and in which dictionary, and where images and their codes are kept once prepared."""
+    """Images to code, the dictionary to code them in, and the folder for prepared images and codes."""
 
     source: Basic[ImageSource] = "digits"
     """digits: 8x8 grey digits, no files needed. cifar10: the binary version, as archive or folder; downloaded where no
     root is given. image_folder: a folder or tar archive with train/CLASS/NAME.png and test/CLASS/NAME.png (or jpg).
     Colours become grey."""
     root: Basic[str | None] = None
-    """Where the original files are; digits need none."""
+    """Path of the original files; digits need none."""
     prepared: str | None = None
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
     validation_share: float = 0.1
@@ -69,7 +69,7 @@ class CodeConfig:
 
 @dataclasses.dataclass(frozen=True)
 class SceneConfig:
-    """Which scenes to segment, and where they are kept once prepared."""
+    """Scenes to segment, and the folder for prepared data."""
 
     source: Basic[SceneSource] = "shapes"
     """shapes: scenes drawn by the program, no files needed. camvid: the layout of SegNet (train, trainannot, val, ...).
@@ -85,13 +85,13 @@ class SceneConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TextConfig:
-    """Which texts to classify, and where they are kept once prepared."""
+    """Texts to classify, and the folder for prepared data."""
 
     source: Basic[TextSource] = "verdicts"
     """verdicts: made-up sentences, no files needed. imdb, sst2, mnli: the published files, as folder or archive;
     downloaded where no root is given. table: a TSV, CSV or JSONL of your own."""
     root: Basic[str | None] = None
-    """Where the original files are; verdicts need none."""
+    """Path of the original files; verdicts need none."""
     prepared: str | None = None
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
     validation_share: float = 0.1
@@ -108,14 +108,14 @@ class TextConfig:
 
 @dataclasses.dataclass(frozen=True)
 class InstructionConfig:
-    """Which instructions a language model learns to follow, and where they are kept once prepared."""
+    """Instructions that a language model learns to follow, and the folder for prepared data."""
 
     source: Basic[InstructionSource] = "chores"
     """chores: made-up instructions of a few words, no files needed. alpaca: the JSON of Stanford's Alpaca.
     conversations: a JSONL of your own, or a folder with train.jsonl, and where there are any validation.jsonl and
     test.jsonl; each line has "messages" of roles and contents, the last of the assistant, or "prompt" and "answer"."""
     root: Basic[str | None] = None
-    """Where the original files are; chores need none."""
+    """Path of the original files; chores need none."""
     prepared: str | None = None
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
     validation_share: float = 0.1

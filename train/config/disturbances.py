@@ -1,4 +1,4 @@
-"""What the inputs of an evaluation are disturbed by beside Gaussian noise: words NAME=SIZE of a command line."""
+"""Disturbances of the inputs of an evaluation beside Gaussian noise: words NAME=SIZE of a command line."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -46,7 +46,7 @@ def disturbances(words: Sequence[str]) -> list[Disturbance]:
 
 
 def disturbance_rules(words: Sequence[str], names: Sequence[str]) -> tuple[Rule, ...]:
-    """What a task allows of the words of --test-disturbances, that has some of the names."""
+    """Returns the rules for --test-disturbances of a task that has the disturbances of these names."""
     found = disturbances(words)
     field, allowed = "test-disturbances", ", ".join(f"{name} ({SIZES[name][1]})" for name in names)
     return (

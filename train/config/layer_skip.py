@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 def rising_weights(numbers: Sequence[int], scale: float) -> tuple[float, ...]:
-    r"""What the losses of layers weigh, so that the weights add up to 1.
+    r"""Returns the weights of the losses of layers, which add up to 1.
 
     Layer :math:`l < L` weighs :math:`e_l = s \sum_{i=0}^{l-1} i`, the last :math:`L - 1 + s \sum_{i=0}^{L-2} i`, each
     over the sum of these: quadratically more towards the end, where predicting is easier. The embedded input and layer

@@ -8,7 +8,7 @@ from .basic import Basic
 
 @dataclasses.dataclass(frozen=True)
 class ClassifierConfig:
-    """What networks that classify images share: the kind of their layers, and what is before these."""
+    """Options that networks for images share: the kind of their layers, and the stem before them."""
 
     convolutional: bool = True
     """Convolutions; else dense layers on flattened images."""
@@ -25,15 +25,15 @@ class EquilibriumConfig:
     widths: Basic[tuple[int, ...]] = (16, 32)
     """Hidden channels of each layer."""
     input_layers: tuple[int, ...] | None = None
-    """Which layers see the input, counted from 1; None means all."""
+    """Layers that see the input, counted from 1; None means all."""
     use_bias: bool = True
-    """Whether layers have biases."""
+    """Give layers biases."""
     activation: str = "relu"
     """A name of unroll_jax.energies.MONOTONES."""
     skip: float = 1.0
     """a in (0, 1]: share of the layer in each step; 1 has no skip connection."""
     way: Basic[Literal["implicit", "unrolled", "averaged"]] = "implicit"
-    """How the equilibrium is found and differentiated: implicit function theorem, K steps, or K steps of SAM."""
+    """Method for the equilibrium and its gradient: implicit function theorem, K steps, or K steps of SAM."""
     num_steps: int = 20
     """K of unrolled and averaged."""
     regulariser: str | None = None
@@ -79,7 +79,7 @@ class MonConfig(ClassifierConfig):
     margin: float = 1.0
     """m > 0: how strongly monotone I - W is kept."""
     splitting: Literal["peaceman_rachford", "forward_backward"] = "peaceman_rachford"
-    """How the equilibrium is found."""
+    """Operator splitting that solves for the equilibrium."""
     step_size: float | None = None
     """Of the splitting; None takes its usual one."""
     pool: int | None = 4
@@ -129,7 +129,7 @@ class FcnConfig:
 
 
 def is_certifiable(network: object) -> bool:
-    """Whether a Lipschitz constant is known: of plain networks, and of OptEq held by a certified norm below 1.
+    """Returns whether a Lipschitz constant is known: of plain networks, and of OptEq held by a certified norm below 1.
 
     SAM and regularisers change the map from features to states, and have none.
     """

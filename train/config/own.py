@@ -18,7 +18,7 @@ WITHOUT_EFFECT = {
 
 @dataclasses.dataclass(frozen=True)
 class OwnConfig(ConstrainedConfig):
-    """How a task of your own is trained; no noise is added to it."""
+    """Options of a task of your own; no noise is added to it."""
 
     task: ClassVar[str] = "own"
     metric: ClassVar[str] = "validation loss"

@@ -1,4 +1,4 @@
-"""What every run is configured by: seed, batch, devices, parts, trackers; its optimiser; what a search may vary."""
+"""Options of every run: seed, batch, devices, parts, trackers; its optimiser; the options that a search may vary."""
 
 import abc
 import dataclasses
@@ -49,13 +49,13 @@ class Tunable(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """What one validation says of a model.
+    """The judgement of a model by one validation.
 
     Attributes:
       feasible: whether it meets its constraints; True where it has none.
       excess: by which share of a bound it exceeds it, where that is largest; None without constraints.
       metric: the number that feasible models are ranked by.
-      relaxed: what a run chooses among its own checkpoints by where none is feasible, smallest first; None: the excess.
+      relaxed: the figure that ranks a run's checkpoints where none is feasible, smallest first; None: the excess.
     """
 
     feasible: bool
@@ -119,12 +119,12 @@ class OptimizerConfig:
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig(abc.ABC):
-    """How a run computes, whatever it trains."""
+    """Options of every run, whatever it trains."""
 
     task: ClassVar[str]
-    """What is trained, by its name in `train.tasks`."""
+    """Name of the task in `train.tasks`."""
     metric: ClassVar[str]
-    """What a search ranks feasible models by on the validation split, with its unit."""
+    """Metric that a search ranks feasible models by on the validation split, with its unit."""
     larger_is_better: ClassVar[bool] = False
     rates: ClassVar[str] = "--primal.learning-rate or --primal.clip-norm"
     """The options to lower where a number is not finite."""
@@ -139,9 +139,9 @@ class RunConfig(abc.ABC):
     """Decay in (0, 1) of a moving average of the parameters, which validation, evaluation and export then use in their
     place; None for none."""
     remat: Remat = "none"
-    """What the backward pass recomputes in place of storing it: none; everything; dots, everything but matrix products,
-    which saves little where layers are narrow; dots_without_batch, everything but products with weights. Of each layer
-    for video and text, else of the whole network."""
+    """Part of the forward pass that the backward pass recomputes in place of storing it: none; everything; dots,
+    everything but matrix products, which saves little where layers are narrow; dots_without_batch, everything but
+    products with weights. Of each layer for video and text, else of the whole network."""
     unroll: int | None = None
     """Layers of video and text that one turn of the loop over them holds. None: all, up to 16 without --remat, which
     spares time on CPUs for some memory; else one."""
@@ -150,7 +150,7 @@ class RunConfig(abc.ABC):
     profile: str | None = None
     """STEP:COUNT writes a trace of COUNT steps from step STEP on into the run folder, for TensorBoard or Perfetto."""
     track: tuple[Tracking, ...] = ("tensorboard",)
-    """Where curves are shown beside metrics.jsonl: tensorboard files in the run folder; wandb and mlflow, where these
+    """Trackers of the curves, beside metrics.jsonl: tensorboard files in the run folder; wandb and mlflow, where these
     are installed and set up."""
     out: Basic[str | None] = None
     """Run folder; None makes one under runs/ named after the experiment."""
@@ -161,7 +161,7 @@ class RunConfig(abc.ABC):
 
     @property
     def title(self) -> str:
-        """What the progress bar is called."""
+        """The title of the progress bar."""
         return self.task
 
     @abc.abstractmethod
@@ -186,11 +186,11 @@ class RunConfig(abc.ABC):
         """The words that the log begins a run with."""
 
     def tunables(self) -> Mapping[str, Tunable]:
-        """What a search may vary, by its name on the command line; nothing, where a task does not say."""
+        """Returns the options that a search may vary, by name on the command line; none by default."""
         return {}
 
     def judge(self, row: Mapping[str, Any]) -> Judgement:
-        """What a validation row of metrics.jsonl says, in the order of the scores of checkpoints: its loss."""
+        """Judges a model by a validation row of metrics.jsonl, as checkpoints are scored: by its loss."""
         return Judgement(True, None, row["loss"])
 
 
@@ -211,7 +211,7 @@ class Experiment(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """Which steps are traced, counted from 1 as in metrics.jsonl."""
+    """Range of the steps that are traced, counted from 1 as in metrics.jsonl."""
 
     first: int
     last: int
@@ -232,7 +232,7 @@ def parse_profile(text: str | None, *, num_steps: int | None = None) -> Profile 
 
 
 def run_rules(config: RunConfig) -> tuple[Rule, ...]:
-    """What `check_fields` is to check of what every run has."""
+    """Returns the rules of every run, for `check_fields`."""
     parts, size = config.accumulate, config.batch_size
     return (
         ("accumulate", f"a divisor of --batch-size {size}", parts < 1 or size % parts == 0),

@@ -19,8 +19,8 @@ class ListaConfig:
     num_layers: Basic[int] = 10
     """Depth L."""
     weights: Literal["ista", "noise"] = "ista"
-    """What weights start as. ista: those of ISTA in the dictionary; noise: Gaussian, of a standard deviation of 0.01
-    (Hadou et al.)."""
+    """Initial weights. ista: those of ISTA in the dictionary; noise: Gaussian, of a standard deviation of 0.01 (Hadou
+    et al.)."""
     start: float = 0.0
     """Standard deviation of the codes of layer 0, drawn anew for every image and step; at 0 they are 0."""
 

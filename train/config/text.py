@@ -28,11 +28,11 @@ class EncoderOptions:
     frozen: bool = True
     """Keep a pretrained encoder's word embeddings as they are, so that noise cannot be outgrown."""
     pooling: Literal["first", "mean"] = "first"
-    """What the readout sees of a layer: the first token, or the mean of all."""
+    """Input of the readout, of each layer: the first token, or the mean of all."""
     hidden: bool = False
     """Give the readout the hidden layer of the pretrained architecture; else it is linear, as in the paper."""
     dim: int = 64
-    """Width, where nothing pretrained is given; so are the next three."""
+    """Width, without pretrained weights; the next three options likewise."""
     num_layers: Basic[int] = 4
     """Depth L."""
     num_heads: int = 4
@@ -40,7 +40,7 @@ class EncoderOptions:
     hidden_dim: int = 128
     """Width between the dense layers."""
     dtype: Dtype = "float32"
-    """What layers compute in; parameters, losses and multipliers stay float32."""
+    """Dtype of the layers; parameters, losses and multipliers stay float32."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,7 @@ class UnrolledConfig:
     positions: bool = False
     """Learn positions; without them the order of words counts for nothing."""
     pooling: Literal["first", "mean"] = "mean"
-    """What the readout sees of a layer: the mean of the tokens, or the first."""
+    """Input of the readout, of each layer: the mean of the tokens, or the first."""
     rank: int | None = None
     """Rows of V; None means the width."""
     attention_scale: float = 0.25
@@ -67,7 +67,7 @@ class UnrolledConfig:
     mixing: float = 0.2
     """W starts as this times the identity and U as the rest: how much of a layer's first output is attention's."""
     dtype: Dtype = "float32"
-    """What layers compute in; parameters, losses and multipliers stay float32."""
+    """Dtype of the layers; parameters, losses and multipliers stay float32."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,39 +83,39 @@ class TextRunConfig(ConstrainedConfig):
     batch_size: int = 32
     """Texts a step."""
     max_length: int = 128
-    """Most tokens of a text; longer ones lose their end, and it is said how many did."""
+    """Most tokens of a text; longer ones lose their end, and the log has their number."""
     train_examples: int | None = None
-    """How many texts of the train split to train on, a fixed random choice; None means all."""
+    """Number of texts of the train split to train on, a fixed random choice; None means all."""
     validation_examples: int | None = None
     """The same of the validation split."""
     test_examples: int | None = None
     """The same of the test split."""
     min_count: int = 1
-    """How often a word must occur to be a token of its own: in the train split, or in all where word vectors from a
-    file stay as they are. A pretrained encoder has tokens of its own, whatever this is."""
+    """Least number of times that a word must occur to be a token: in the train split, or in all where word vectors from
+    a file stay as they are. A pretrained encoder has its own tokens, whatever this is."""
     train_gamma: float = 0.6
-    """Noise of training: this times the standard deviation of clean word embeddings of train tokens is what --noise
-    says. These are the embeddings that training starts with, whatever becomes of those that it changes."""
+    """Noise of training: this times the standard deviation of clean word embeddings of train tokens is its
+    standard deviation or its variance, see --noise. The embeddings are those that training starts with."""
     test_gammas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
     """Noise levels of the evaluation, over which the area under the accuracy is taken."""
     noise: Noise = "deviation"
-    """What gamma x that standard deviation is of the noise: its standard deviation, so that gamma says how large noise
-    is beside an embedding that is kept as it is; or its variance, as the paper writes it, which drowns embeddings that
-    are much smaller than 1."""
+    """Meaning of gamma times the standard deviation of embeddings. deviation: the standard deviation of the noise, so
+    that gamma is its size relative to an embedding that is kept as it is; variance: its variance, as the paper writes
+    it, which drowns embeddings that are much smaller than 1."""
     test_disturbances: tuple[str, ...] = ()
     """Disturbances of the texts in the evaluation, beside the noise of training, as in dropped=0.1 dropped=0.2: the
     share of a text's tokens that are masked out, its first one never."""
     validate_every: int = 200
     """Steps between validations; each writes a checkpoint."""
     on_collapse: Literal["stop", "warn"] = "warn"
-    """What to do when two validations in a row show a collapsed model."""
+    """Response to two validations in a row that show a collapsed model."""
     data: TextConfig = dataclasses.field(default_factory=TextConfig)
     dual: DualConfig = dataclasses.field(default_factory=lambda: DualConfig(learning_rate=0.05))
     model: EncoderOptions | UnrolledConfig = dataclasses.field(default_factory=EncoderOptions)
 
     @property
     def pretrained(self) -> str | None:
-        """What is given of the model."""
+        """The source of pretrained weights or word vectors; None without one."""
         return self.model.pretrained if isinstance(self.model, EncoderOptions) else self.model.embeddings
 
     def check(self) -> None:
@@ -159,7 +159,7 @@ class TextUnrolledConfig(TextRunConfig):
 
 
 def _conditions(config: TextRunConfig) -> list[tuple[str, str, bool]]:
-    """What options need to have an effect."""
+    """Returns the conditions under which options have an effect."""
     model = config.model
     if isinstance(model, EncoderOptions):
         given, drawn = "--model.pretrained", "an encoder that is drawn (--model.pretrained None)"

@@ -23,7 +23,7 @@ class VideoPrimalConfig(PrimalConfig):
     learning_rate: float = 2e-3
     """Peak learning rate."""
     basis: Literal["cosine", "pixels"] = "cosine"
-    """What Adam takes for the entries of V, W and U where they stand for pixels: cosine, coefficients of the cosine
+    """Coordinates of Adam for the entries of V, W and U that stand for pixels: cosine, coefficients of the cosine
     transform of a patch, so that a step does not change brightness; pixels, as they are stored. Muon's steps are the
     same in either."""
 
@@ -39,11 +39,11 @@ class ModelConfig:
     attention_scale: float = 0.25
     """V starts as this times the cosine transform: the square sharpens or softens attention."""
     self_loops: bool = True
-    """Whether frames attend to themselves, which noise that is stronger than in training makes them do more."""
+    """Let frames attend to themselves; they do so more under noise that is stronger than in training."""
     mixing: float = 0.2
     """W starts as this times the identity and U as the rest: how much of a layer's first output is attention's."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """What layers compute in; parameters, losses and multipliers stay float32, or are float64 too, for which
+    """Dtype of the layers; parameters, losses and multipliers stay float32, or are float64 too, for which
     JAX_ENABLE_X64=1 must be set."""
 
 
@@ -64,9 +64,9 @@ class DustOptions:
     train_attention: bool = False
     """Train that matrix too; the paper trains dictionaries alone."""
     self_loops: bool = True
-    """Whether frames attend to themselves, which noise that is stronger than in training makes them do more."""
+    """Let frames attend to themselves; they do so more under noise that is stronger than in training."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """What codes are kept in from layer to layer; they are computed in float32, or in float64, for which
+    """Dtype that codes are kept in from layer to layer; they are computed in float32, or in float64, for which
     JAX_ENABLE_X64=1 must be set."""
 
 
@@ -104,11 +104,11 @@ class VideoRunConfig(PerturbedConfig):
 
     @property
     def pretrained(self) -> str | None:
-        """What is given of the model."""
+        """The source of pretrained weights; None without one."""
         return getattr(self.model, "pretrained", None)
 
     def model_rules(self) -> tuple[Rule, ...]:
-        """What is allowed of the model's numbers."""
+        """Returns the rules for the model's numbers."""
         return ()
 
     def label(self) -> str:

@@ -18,7 +18,7 @@ class ViTOptions:
     revision: str | None = None
     """Of the repository: branch, tag or commit."""
     num_layers: Basic[int] = 3
-    """Depth L, where nothing pretrained is given; so are the next three."""
+    """Depth L, without pretrained weights; the next three options likewise."""
     dim: int = 256
     """Width."""
     num_heads: int = 4
@@ -26,19 +26,19 @@ class ViTOptions:
     hidden_dim: int = 512
     """Width between the dense layers."""
     reading: Literal["state", "residual", "linear"] = "state"
-    """How a layer's state becomes a frame: state, it is one, as the paper has it, and its width must be a multiple of
-    the pixels of a patch; residual, the noisy frame plus what one readout of all layers makes of the state; linear,
-    what that readout makes of it alone."""
+    """Readout of a frame from a layer's state: state, it is one, as the paper has it, and its width must be a multiple
+    of the pixels of a patch; residual, the noisy frame plus a readout of the state that all layers share; linear, that
+    readout alone."""
     mean: float = 0.5
     """Subtracted from pixels in [0, 1]; 0.5 is what most ViTs were pretrained with."""
     std: float = 0.5
-    """What they are divided by then; the same."""
+    """Divides the difference; 0.5 likewise."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """What layers compute in; parameters, losses and multipliers stay float32."""
+    """Dtype of the layers; parameters, losses and multipliers stay float32."""
 
 
 def vit_rules(model: ViTOptions, pixels: int, *, prefix: str = "model") -> list[Rule]:
-    """What is allowed of the options, for `check_training`; ``pixels`` are those of a patch."""
+    """Returns the rules for the options, for `check_training`; ``pixels`` are those of a patch."""
     drawn = model.pretrained is None
     return [
         (f"{prefix}.std", "positive and finite", positive(model.std)),
@@ -56,7 +56,7 @@ def vit_rules(model: ViTOptions, pixels: int, *, prefix: str = "model") -> list[
 
 
 def vit_conditions(model: ViTOptions, *, prefix: str = "model") -> list[tuple[str, str, bool]]:
-    """What options need to have an effect, for `check_used`."""
+    """Returns the conditions under which options have an effect, for `check_used`."""
     there, drawn = model.pretrained is not None, f"a transformer that is drawn (--{prefix}.pretrained None)"
     sizes = ("num-layers", "dim", "num-heads", "hidden-dim")
     return [

@@ -62,7 +62,7 @@ class AnswerTokenizer:
         return self.tokenizer.encode([self._render(asked(text, PLACEHOLDER))[0] for text in texts])
 
     def fitting(self, conversations: Sequence[Conversation], max_length: int) -> Tokenised:
-        """Those whose prompt leaves room for one token of the answer; longer answers lose their end."""
+        """Tokenises conversations with room for a token of answer behind the prompt; longer answers lose their end."""
         texts = self.encode(conversations)
         kept = [text for text in texts if text.first < max_length]
         cut = sum(len(text.tokens) > max_length for text in kept)
@@ -96,7 +96,7 @@ class AnswerTokenizer:
 
 
 def tell(found: Tokenised, split: str, max_length: int, log: Log) -> None:
-    """Says what of a split is lost; a split of which nothing is left is refused."""
+    """Reports the examples of a split that are lost; refuses a split that loses all of them."""
     total = len(found.texts) + found.left_out
     if not found.texts:
         raise UserError(

@@ -1,4 +1,4 @@
-"""What training does to pictures on the device: random flips, shifts and crops, and pixels brought to unit scale."""
+"""Augmentation of training pictures on the device: random flips, shifts and crops; and pixels in unit scale."""
 
 import jax
 import jax.numpy as jnp

@@ -100,7 +100,7 @@ def stated_split(clip: PurePosixPath, *, root: Path) -> str | None:
 
 
 def natural(path: PurePosixPath) -> list[str | int]:
-    """What puts paths in natural order, 2 before 10."""
+    """Returns a key that sorts paths in natural order, 2 before 10."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", str(path))]
 
 
@@ -204,7 +204,7 @@ def read_frames(files: list[OriginalFile], root: Path) -> Iterator[np.ndarray]:
 
 
 def holds_masks(path: PurePosixPath) -> bool:
-    """Whether a name on the way to a folder or file says that it holds masks of anomalies."""
+    """Returns whether a name on the way to a folder or file is one for masks of anomalies."""
     return any(MASKS.fullmatch(part) for part in (*path.parent.parts, path.stem))
 
 

@@ -24,21 +24,21 @@ SHAPES = "messages, or prompt and answer"
 
 
 class Message(NamedTuple):
-    """What one side says: its role, one of `ROLES`, and the content."""
+    """A message: its role, one of `ROLES`, and its content."""
 
     role: str
     content: str
 
 
 class Conversation(NamedTuple):
-    """What was said so far, and the answer that is learned."""
+    """The messages so far, and the answer to learn."""
 
     messages: tuple[Message, ...]
     answer: str
 
 
 class Conversations(NamedTuple):
-    """What a source hands over: train, and test and validation where it has them; and how many had no answer."""
+    """Conversations of a source: train, and test and validation where it has them; and the number without an answer."""
 
     splits: Mapping[str, Sequence[Conversation]]
     unanswered: int

@@ -62,7 +62,7 @@ def read_decoder_config(values: Mapping[str, Any], *, where: str) -> DecoderConf
 
 
 def checked_config(numbers: Mapping[str, Any], names: Mapping[str, str], *, where: str) -> DecoderConfig:
-    """The decoder of these numbers; what it refuses is told with the names that the file has for them.
+    """The decoder of these numbers; errors name them as the file does.
 
     A width of heads that is the usual one is left out, so that equal decoders have equal configurations.
     """
@@ -77,7 +77,7 @@ def checked_config(numbers: Mapping[str, Any], names: Mapping[str, str], *, wher
 
 
 def decoder_values(config: DecoderConfig) -> dict[str, Any]:
-    """What config.json says of a decoder, in the names that every version of `transformers` reads."""
+    """Returns the values of config.json for a decoder, in the names that every version of `transformers` reads."""
     scaling = config.rotary_scaling
     values = {name: getattr(config, field) for field, name in NUMBERS.items()}
     return {

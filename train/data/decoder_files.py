@@ -86,7 +86,7 @@ def open_folder(folder: Path) -> Iterator[SafetensorsFiles]:
 
 
 def bytes_of(shape: tuple[int, ...], dtype: Any) -> int:
-    """How many bytes an array takes."""
+    """Returns the number of bytes of an array."""
     return math.prod(shape) * np.dtype(dtype).itemsize
 
 

@@ -71,7 +71,7 @@ class GGUFFiles:
         return tuple(int(size) for size in reversed(self._tensors[name].shape))
 
     def dtype(self, name: str) -> np.dtype | None:
-        """What all tensors are dequantised to."""
+        """Returns the dtype that all tensors are dequantised to."""
         return np.dtype(np.float32)
 
     def read(self, name: str, index: Index) -> np.ndarray:

@@ -81,7 +81,7 @@ class ChatTokenizer:
             raise UserError(f"the chat template of {self.where} cannot be used ({one_line(error)})") from error
 
     def to_json(self) -> str:
-        """What `tokenizers.Tokenizer.from_str` makes the same tokenizer of."""
+        """Returns the tokenizer as JSON, for `tokenizers.Tokenizer.from_str`."""
         return self._tokenizer.to_str()
 
 
@@ -197,7 +197,7 @@ def _raise(message: str) -> None:
 
 
 def _default_template(given: Any) -> str | None:
-    """Of a template, or several by name, the one for conversations."""
+    """Returns the template for conversations, of one template or of several by name."""
     if isinstance(given, list):
         given = next((each["template"] for each in given if each.get("name") == "default"), None)
     return given if isinstance(given, str) else None

@@ -49,12 +49,12 @@ class Slot(NamedTuple):
 
     @property
     def transposed(self) -> bool:
-        """Whether files have (out, in) where we have (in, out)."""
+        """True where files have (out, in) and we have (in, out)."""
         return self.path[-1] == "kernel"
 
     @property
     def tensor_shape(self) -> tuple[int, ...]:
-        """Of each tensor in the file."""
+        """The shape of each tensor in the file."""
         own = self.shape[1:] if self.stacked else self.shape
         return own[::-1] if self.transposed else own
 
@@ -62,7 +62,7 @@ class Slot(NamedTuple):
 def read_decoder_weights(
     files: TensorFiles, config: DecoderConfig, *, dtype: Any = None, place: Place | None = None
 ) -> dict[str, Any]:
-    """The parameters of a `Decoder`; what does not fit is told before anything is read.
+    """The parameters of a `Decoder`; files are checked before anything is read.
 
     Every device reads the part of each tensor that it will hold. What is stacked is filled layer by layer, so that the
     host never holds more than a layer of one leaf.

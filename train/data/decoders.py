@@ -20,7 +20,7 @@ from .pretrained_files import INDEX, read_json
 
 
 class PretrainedDecoder(NamedTuple):
-    """What a folder or a file holds."""
+    """The content of a folder or a file."""
 
     config: DecoderConfig
     params: dict[str, Any]  # of `unroll_jax.models.Decoder`, without the outer key
@@ -36,7 +36,7 @@ class DecoderSource(NamedTuple):
 
     @property
     def has_weights(self) -> bool:
-        """Whether there are any: a shape and a tokenizer are enough for a plan."""
+        """True where there are weights; a shape and a tokenizer are enough for a plan."""
         return self.path.is_file() or any((self.path / name).is_file() for name in (ONE_FILE, INDEX))
 
     def read(self, *, dtype: Any = None, place: Place | None = None) -> dict[str, Any]:

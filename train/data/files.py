@@ -147,12 +147,12 @@ def open_tar(root: Path, wanted: Callable[[PurePosixPath], bool]) -> Iterator[li
 
 
 def may_be_tar(path: Path) -> bool:
-    """Whether a file is a tar archive, by its name or by how it begins: one that was cut or damaged may be too."""
+    """Returns whether a file may be a tar archive, cut or damaged ones included, by its name or its first bytes."""
     return any(suffix.lower() in TAR_SUFFIXES for suffix in path.suffixes) or tarfile.is_tarfile(path)
 
 
 def fetch(download: Download, folder: Path, log: Log) -> Path:
-    """Downloads a file into a folder through TFDS, unless it is there; a server out of reach is told at once."""
+    """Downloads a file into a folder through TFDS, unless it is there; fails at once if the server is out of reach."""
     info = download.info
     kept = folder / str(info.filename)
     if kept.exists():
@@ -184,7 +184,7 @@ def _refuse(error: OSError) -> NoReturn:
 
 
 def _is_above(place: Path, folder: Path, root: Path) -> bool:
-    """Whether a place is, or holds, one of the folders on the way from the root to a folder, wherever links lead."""
+    """Returns whether a place is or holds a folder on the way from the root to ``folder``, wherever links lead."""
     way = (folder, *(parent for parent in folder.parents if parent.is_relative_to(root)))
     return any(each.resolve().is_relative_to(place) for each in way)
 

@@ -122,7 +122,7 @@ def _ground(generator: np.random.Generator) -> np.ndarray:
 
 
 def _depth(shape: str, generator: np.random.Generator) -> np.ndarray:
-    """How deep inside a shape each pixel lies, in pixels; negative outside."""
+    """Returns the depth of each pixel inside a shape, in pixels; negative outside."""
     centre, radius = generator.uniform(0, SCENE_SIZE, 2), generator.uniform(SMALLEST_RADIUS, LARGEST_RADIUS)
     angle = generator.uniform(0, 2 * np.pi)
     down, right = np.mgrid[:SCENE_SIZE, :SCENE_SIZE] - centre[:, None, None]

@@ -49,7 +49,7 @@ class PackedData:
         self.texts = {split: len(texts) for split, texts in splits.items()}
 
     def num_rows(self, split: str) -> int:
-        """How many rows the texts of a split fill."""
+        """Returns the number of rows that the texts of a split fill."""
         return len(self._splits[split].tokens)
 
     def whole(self, split: str) -> PackedBatch:

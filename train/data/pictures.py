@@ -48,7 +48,7 @@ class Examples(NamedTuple):
 
 
 class PictureSet(NamedTuple, Generic[S]):
-    """What a source of pictures hands over: uint8 images of one shape (height, width, channels), and their splits.
+    """Pictures of a source: uint8 images of one shape (height, width, channels), and their splits.
 
     The ``label_shape`` is () where a label is the number of a class, (height, width) where it is a map of them, uint8.
     """
@@ -85,7 +85,7 @@ class PictureData(Dataset[PictureBatch]):
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
+        """The number of classes."""
         return len(self.class_names)
 
     def _read(self, records: Records, numbers: list[int]) -> PictureBatch:
@@ -127,7 +127,7 @@ def below(root: Path, path: Path) -> PurePosixPath:
 
 
 def is_image(path: PurePosixPath, suffixes: Collection[str] = IMAGE_SUFFIXES) -> bool:
-    """Whether a name is an image's; hidden files and the shadow files of macOS archives are not."""
+    """Returns whether a name is an image's; hidden files and the shadow files of macOS archives are not."""
     hidden = any((part.startswith(".") and part != "..") or part == "__MACOSX" for part in path.parts)
     return path.suffix.lower() in suffixes and not hidden
 

@@ -44,7 +44,7 @@ class Source(NamedTuple, Generic[T]):
 
 
 class Originals(NamedTuple):
-    """What is to be prepared: TFDS features, the records of the splits, and facts, complete when these are read."""
+    """Originals to prepare: TFDS features, the records of the splits, and facts, complete once the records are read."""
 
     features: Mapping[str, Any]
     splits: Mapping[str, Iterable[Record]]
@@ -165,7 +165,7 @@ def prepared_root(prepared: str | None) -> Path:
 
 
 def origin(config: Config) -> str:
-    """What errors call the originals."""
+    """Returns the name of the originals in errors."""
     return f"data.root={config.root}" if config.root else f"data.source={config.source}"
 
 

@@ -53,7 +53,7 @@ class EncoderTokenizer:
         )
 
     def to_json(self) -> str:
-        """What `tokenizers.Tokenizer.from_str` makes the same tokenizer of."""
+        """Returns the tokenizer as JSON, for `tokenizers.Tokenizer.from_str`."""
         self._tokenizer.no_truncation()
         return self._tokenizer.to_str()
 
@@ -69,7 +69,7 @@ class EncoderTokenizer:
 
 
 class Pretrained(NamedTuple):
-    """What a folder holds."""
+    """The content of a folder."""
 
     config: EncoderConfig
     params: dict[str, Any]  # of `unroll_jax.models.Encoder`, NumPy float32
@@ -124,7 +124,7 @@ def start_from(pretrained: Pretrained, model: Classifier, key: jax.Array, *, cla
 
 
 def keeps_logits(pretrained: Pretrained, model: Classifier, class_names: Sequence[str]) -> bool:
-    """Whether there are pretrained logits that a classifier can take.
+    """Returns whether there are pretrained logits that a classifier can take.
 
     They are of the first token behind the pretrained hidden layer, and the classes must have the same names but for
     capitals, in any order; classes that the checkpoint calls LABEL_0, LABEL_1 and so on are known by number.
@@ -168,7 +168,7 @@ def load_tokenizer(folder: Path, config: EncoderConfig, *, log: Log = print) -> 
 
 
 def _order_of_classes(pretrained: Pretrained, class_names: Sequence[str]) -> list[int] | None:
-    """Which pretrained class each of the classes is; None where they are others."""
+    """Returns the number of the pretrained class that each class is; None where the classes differ."""
     theirs, ours = ([name.casefold() for name in names] for names in (pretrained.classes, class_names))
     count = len(ours)
     if len(theirs) != count:
@@ -195,7 +195,7 @@ def _check_padding(file: Path, tokenizer: Any, config: EncoderConfig) -> None:
 
 @contextlib.contextmanager
 def usable_tokenizer(file: Path) -> Iterator[None]:
-    """What the package ``tokenizers`` says of a file that it cannot use becomes one line."""
+    """Turns an error of the package ``tokenizers`` on a file that it cannot use into one line."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):

@@ -23,7 +23,7 @@ ACTIVATIONS = {
 
 
 class Architecture(NamedTuple):
-    """How one architecture is written down."""
+    """The names and values of one architecture in config.json and in the file of its tensors."""
 
     prefix: str  # of the names of the encoder's tensors where the file holds a head as well
     numbers: Mapping[str, str]  # names in config.json of fields of ours, none of which may be missing
@@ -163,7 +163,7 @@ def read_architecture(
 
 
 def read_config(values: Mapping[str, Any], *, where: str) -> EncoderConfig:
-    """The encoder that the values of a config.json describe; all fields that are missing are told at once."""
+    """The encoder that the values of a config.json describe; one error names all fields that are missing."""
     architecture = read_architecture(values, where=where)
     numbers = {"token_types": 0, **read_numbers(values, architecture, where=where)}
     if architecture.positions_after_padding:
@@ -211,7 +211,7 @@ def class_names(values: Mapping[str, Any], count: int, *, where: str) -> tuple[s
 
 
 def unnamed_classes(count: int) -> tuple[str, ...]:
-    """What classes are called that nobody gave a name: LABEL_0, LABEL_1 and so on."""
+    """Returns the default names of unnamed classes: LABEL_0, LABEL_1 and so on."""
     return tuple(f"LABEL_{number}" for number in range(count))
 
 

@@ -58,7 +58,7 @@ def find_folder(
 
 
 def may_be_repository(source: str) -> bool:
-    """Whether something has the form of a repository of the hub, OWNER/NAME or NAME."""
+    """Returns whether a source has the form of a repository of the hub, OWNER/NAME or NAME."""
     return REPOSITORY.fullmatch(source) is not None
 
 
@@ -84,7 +84,7 @@ def read_json(file: Path, *, files: Sequence[str] = FILES) -> dict[str, Any]:
 
 
 def missing_file(where: str, name: str, present: Sequence[str], files: Sequence[str] = FILES) -> UserError:
-    """What is said of a folder or repository without one of the files, by what it has in its place."""
+    """Returns the error for a folder or repository without one of the files, by what it has in its place."""
     if name == "tokenizer.json":
         return UserError(f"{where} holds no {name}; {TOKENIZER_WAY_OUT}")
     if name == "model.safetensors" and INDEX in present:

@@ -21,7 +21,7 @@ CUBIC = -0.75  # the free number of cubic convolution as torch has it (Keys, 198
 
 
 class PretrainedViT(NamedTuple):
-    """What a folder holds.
+    """The content of a folder.
 
     Attributes:
       config: of `unroll_jax.models.ViT`.
@@ -60,7 +60,7 @@ def load_vit(
       std: what they are divided by then.
       revision: of the repository: branch, tag or commit.
       option: what errors call the source by.
-      log: where what was read is told.
+      log: takes a line on what was read.
 
     Raises:
       UserError: if the folder is of another architecture, lacks a file or a tensor, is damaged, or does not fit.

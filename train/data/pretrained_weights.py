@@ -1,4 +1,4 @@
-"""Weights of a pretrained encoder and its head out of a safetensors file; what does not fit is told before reading."""
+"""Weights of a pretrained encoder and its head out of a safetensors file, which is checked before it is read."""
 
 import contextlib
 import re
@@ -30,7 +30,7 @@ class Tensors(NamedTuple):
     names: frozenset[str]
 
     def found(self, name: str, leaf: str) -> str:
-        """What the file calls a leaf of ours; its usual name where the file lacks it."""
+        """Returns the name of a leaf of ours in the file; its usual name where the file lacks it."""
         names = [f"{name}.{suffix}" for suffix in SUFFIXES[leaf]]
         return next((name for name in names if name in self.names), names[0])
 
@@ -57,7 +57,7 @@ class Slot(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """Of all its tensors."""
+        """The names of all its tensors."""
         return [name for row in self.rows for name in row]
 
 
@@ -75,7 +75,7 @@ def open_tensors(file: Path) -> Iterator[Tensors]:
 def read_weights(
     tensors: Tensors, config: EncoderConfig, architecture: Architecture
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The parameters of an `Encoder`, and those of a `Head` that the file has, float32; all that is wrong is told.
+    """The parameters of an `Encoder`, and those of a `Head` that the file has, float32; one error names all faults.
 
     A layer of the head is there if its weight or its bias is: then both must be, and fit.
     """
@@ -96,7 +96,7 @@ def read_weights(
 
 
 def prefix_of(tensors: Tensors, architecture: Architecture) -> str:
-    """What the names of the encoder's tensors start with: nothing in a file without a head."""
+    """Returns the prefix of the names of the encoder's tensors; empty in a file without a head."""
     return architecture.prefix if any(name.startswith(architecture.prefix) for name in tensors.names) else ""
 
 
@@ -129,7 +129,7 @@ def read_slots(
     """The leaves of slots by their paths, float32.
 
     Raises:
-      UserError: if tensors are missing, of another shape or kind, or not finite, or layers are left over; all are told.
+      UserError: naming all tensors that are missing, of another shape or kind, or not finite, and layers left over.
     """
     problems = _problems(tensors, slots, num_layers, f"{prefix_of(tensors, architecture)}{architecture.layers}")
     if problems:

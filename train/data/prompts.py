@@ -13,7 +13,7 @@ WANTED = "an instruction, and an input if need be, both texts"
 
 
 class Prompt(NamedTuple):
-    """What a language model is asked."""
+    """A prompt for a language model."""
 
     instruction: str
     input: str = ""

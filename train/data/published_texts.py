@@ -45,7 +45,7 @@ UNDECIDED = "-"  # the gold label of MultiNLI where the annotators did not agree
 
 
 class Place(NamedTuple):
-    """Where published files lie: their names, the folders they may lie in (the first with any counts), and in words.
+    """The place of published files: their names, their possible folders (the first with any counts), and in words.
 
     In a zip archive they lie anywhere.
     """

@@ -156,7 +156,7 @@ class Dataset(abc.ABC, Generic[T]):
 
 
 def open_prepared(folder: Path, data: type[D]) -> D:
-    """Opens prepared data and reads the ends of each split, so that damage is told before training starts."""
+    """Opens prepared data and reads the ends of each split, so that damage is reported before training starts."""
     try:
         opened = data(folder)
         for split in SPLITS:

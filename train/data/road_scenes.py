@@ -36,7 +36,7 @@ class SceneFiles(NamedTuple):
 
 
 class ClassTable(NamedTuple):
-    """Which class each number of a file of labels stands for, those that have none, and which there are, in words."""
+    """The classes of the numbers in a file of labels, the numbers without a class, and all of them in words."""
 
     classes: Mapping[int, int]
     uncounted: Sequence[int]

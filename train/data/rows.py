@@ -25,7 +25,7 @@ class Labelled(NamedTuple):
 
 
 class TextSet(NamedTuple):
-    """What a source of texts hands over: train, and test and validation where it has them; all pairs of texts or none.
+    """Texts of a source: train, and test and validation where it has them; all are pairs of texts, or none is.
 
     The order of texts does not depend on how the files are packed.
     """
@@ -56,12 +56,12 @@ def without_breaks(text: str) -> str:
 
 
 def is_empty(text: str) -> bool:
-    """Whether a text has nothing but white space and line breaks of HTML."""
+    """Returns whether a text has nothing but white space and line breaks of HTML."""
     return not without_breaks(text).strip()
 
 
 def is_whole(text: str) -> bool:
-    """Whether no character of a text is half a surrogate pair, which JSON and command lines can hold, UTF-8 cannot."""
+    """Returns whether a text has no half of a surrogate pair, which JSON and command lines can hold, UTF-8 cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -47,7 +47,7 @@ def hold_out(labels: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def tenth(count: int) -> int:
-    """How many of ``count`` things are held out where no share is given: a tenth, at least one."""
+    """Returns the number of ``count`` things that are held out by default: a tenth, at least one."""
     return max(1, round(count / 10))
 
 

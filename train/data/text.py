@@ -48,7 +48,7 @@ class TextData(Dataset[TextBatch]):
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
+        """The number of classes."""
         return len(self.class_names)
 
     def _read(self, records: Records, numbers: list[int]) -> TextBatch:

@@ -31,7 +31,7 @@ class TokenBatch(NamedTuple):
 
 
 class TokenData:
-    """Texts as batches of tokens, of which longer ones than ``max_length`` lose their end; it is said how many did.
+    """Texts as batches of tokens; texts longer than ``max_length`` lose their end, and the log has their number.
 
     A split is tokenised once, when it is first used; one that `TextData.keep` cuts must be cut before. Every batch has
     one of `bucket_lengths`, so a compiled function of a batch is compiled once for each of them.

@@ -29,7 +29,7 @@ RIFF_HEADER = 8  # bytes: its name, and the length of what follows
 
 
 class Claim(NamedTuple):
-    """What a container says of its pictures: frames and seconds, 0 where it does not say."""
+    """The numbers of frames and seconds that a container claims, 0 where it claims none."""
 
     frames: int
     seconds: float
@@ -186,7 +186,7 @@ def _end(frame: av.VideoFrame, stream: av.VideoStream) -> float:
 
 
 def _shortfall(path: Path, claim: Claim, count: int, seconds: float) -> str | None:
-    """How much of a truncated file could be read, in words; None for a whole one.
+    """Describes how much of a truncated file could be read; None for a whole one.
 
     Of an AVI file its chunks tell: headers of whole ones are known to claim twice their frames. Of others the frames
     that it claims, where the last that decodes is not the end; and where none are claimed, the time.
@@ -201,7 +201,7 @@ def _shortfall(path: Path, claim: Claim, count: int, seconds: float) -> str | No
 
 
 def _cut_riff(path: Path) -> bool | None:
-    """Whether the last chunk of an AVI file reaches beyond its end; None for a file of another kind."""
+    """Returns whether the last chunk of an AVI file reaches beyond its end; None for a file of another kind."""
     size, place = path.stat().st_size, 0
     with path.open("rb") as file:
         while place < size:

@@ -43,7 +43,7 @@ class Encoded(NamedTuple):
 
 
 class Tokenizer(Protocol):
-    """What batches of tokens need of a tokenizer, of words or of parts of words."""
+    """Interface of a tokenizer for batches of tokens, of words or of parts of words."""
 
     @property
     def padding_token(self) -> int:
@@ -183,7 +183,7 @@ class Embeddings:
         return np.stack([self._vector(word) for word in words])
 
     def covers(self, word: str) -> bool:
-        """Whether the vector of a word comes from the file."""
+        """Returns whether the vector of a word comes from the file."""
         return word in self._vectors
 
     def _vector(self, word: str) -> np.ndarray:
@@ -241,7 +241,7 @@ def embedding_table(tokenizer: WordTokenizer, embeddings: Embeddings) -> np.ndar
 
 
 def _lines(path: Path) -> Iterator[tuple[str, str, list[bytes]]]:
-    """What to call each line, its word and its numbers as they stand."""
+    """Yields each line: its name in errors, its word, and its numbers as they stand."""
     dim = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -263,7 +263,7 @@ def _lines(path: Path) -> Iterator[tuple[str, str, list[bytes]]]:
 
 
 def _ends_in_number(word: bytes) -> bool:
-    """Whether a word with spaces swallowed a number of its line."""
+    """Returns whether a word with spaces swallowed a number of its line."""
     try:
         return b" " in word and float(word.rsplit(b" ", 1)[1]) is not None
     except ValueError:

@@ -15,7 +15,7 @@ LENGTHS: dict[Source, int] = {"imdb": 256, "sst2": 64, "mnli": 128}
 
 
 def _bounds(alpha: float, reference: float) -> ConstraintConfig:
-    """Those of the paper, whose slack is the decay of the multipliers; its warm-up and tighter bounds are of video."""
+    """The paper's bounds, whose slack is the decay of the multipliers; its warm-up and tighter bounds are of video."""
     return ConstraintConfig(alpha=(alpha,), reference=reference, resilience=10.0, margin=0.0, first_margin=0.0)
 
 

@@ -23,7 +23,7 @@ WITHOUT = "pass --no-chat, which takes prompts as they are"
 
 
 class Settings(NamedTuple):
-    """How prompts are answered, as `config.commands.GenerateArguments` says; ``auto`` chooses how to draft."""
+    """Options for answering prompts, see `config.commands.GenerateArguments`; with ``auto``, drafting is measured."""
 
     chat: bool = True
     max_tokens: int = 256
@@ -133,7 +133,7 @@ def _encoded(opened: Opened, prompts: Sequence[Prompt], settings: Settings) -> l
 
 
 def _batches(tokens: Sequence[np.ndarray], left: Sequence[int], size: int) -> list[np.ndarray]:
-    """Of the places that are left, those of prompts of like lengths, which are padded least; the last fill up."""
+    """Batches the places that are left by length of prompt, for least padding; the last one fills up its batch."""
     if not left:
         return []
     size = min(size, len(left))

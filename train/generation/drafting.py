@@ -1,4 +1,4 @@
-"""How the first layers of a language model draft best on this machine: measured on a few prompts."""
+"""The quickest exit layer and draft length of a language model on this machine, measured on a few prompts."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -93,7 +93,7 @@ def _trained(folder: Path, dtype: Any, log: Log) -> Opened:
 
 
 def _is_trained(folder: Path) -> bool:
-    """Whether a folder is a run or an export, by its config.json; one that is damaged is none."""
+    """Returns whether a folder is a run or an export, by its config.json; one with a damaged config.json is not."""
     try:
         return {"experiment", "found"} <= read_object(folder / "config.json").keys()
     except UserError:

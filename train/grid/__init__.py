@@ -76,7 +76,7 @@ def _named(names: Sequence[str], options: Sequence[str], arguments: Sequence[str
 
 
 def _base(name: str, options: list[str]) -> tuple[Base, TableArguments]:
-    """What all cells of an experiment share, and the options of the call."""
+    """Returns the options that all cells of an experiment share, and the options of the call."""
     own = EXPERIMENTS[name].config
     assert isinstance(own, ConstrainedConfig)
     usual = dataclasses.replace(own, out=None)

@@ -23,7 +23,7 @@ SAFE = re.compile(r"[^\w.+-]+")  # what the name of a folder is kept without
 
 
 class Base(NamedTuple):
-    """What all cells of an experiment share: its options, and those that it has where nothing is said."""
+    """Base of all cells of an experiment: the options that they share, and the experiment's defaults."""
 
     experiment: str
     config: ConstrainedConfig
@@ -98,7 +98,7 @@ def split_over(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def axes_words(over: Mapping[str, str]) -> str:
-    """As in "over num-layers 3,5; seed 0"."""
+    """Describes the axes, as in "over num-layers 3,5; seed 0"."""
     return f"over {'; '.join(f'{name} {text}' for name, text in over.items())}" if over else "over no option"
 
 
@@ -164,7 +164,7 @@ def _refusal(config: ConstrainedConfig) -> str | None:
 
 
 def _name(experiment: str, values: Mapping[str, str]) -> str:
-    """As in video-ut_num-layers-3_train-gamma-0.15_erm_seed-0."""
+    """Returns the name of a cell, as in video-ut_num-layers-3_train-gamma-0.15_erm_seed-0."""
     parts = (text if name == "method" else f"{name.rpartition('.')[2]}-{text}" for name, text in values.items())
     return "_".join([experiment, *(SAFE.sub("+", part) for part in parts)])
 

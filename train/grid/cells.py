@@ -38,7 +38,7 @@ class State(NamedTuple):
 
     @property
     def evaluated(self) -> bool:
-        """Whether there are figures of it."""
+        """True where it has figures."""
         return self.kind in ("finished", "collapsed")
 
 
@@ -56,7 +56,7 @@ def log_of(folder: Path, cell: Cell) -> Path:
 
 
 def read_state(folder: Path, cell: Cell, failed: Mapping[str, str]) -> State:
-    """How far a cell is; ``failed`` are the messages of those that failed in an earlier call."""
+    """Reads the state of a cell; ``failed`` are the messages of those that failed in an earlier call."""
     if cell.refusal is not None:
         return State("refused", cell.refusal)
     place = place_of(folder, cell)
@@ -114,7 +114,7 @@ def prepare_all(cells: Sequence[Cell], log: Log) -> None:
 
 
 def compute(folder: Path, cell: Cell, opened: Opened, log: Log) -> State:
-    """Trains and evaluates a cell, or goes on with it; what is wrong with the cell alone is told, and not raised.
+    """Trains and evaluates a cell, or goes on with it; a failure of the cell alone is returned, not raised.
 
     Raises:
       StorageError: if a disk refuses, which says nothing of the cell.

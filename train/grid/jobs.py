@@ -122,7 +122,7 @@ def _devices(slot: int, jobs: int) -> dict[str, str]:
 
 
 def _state(child: _Child, folder: Path) -> State:
-    """What came of a cell; one whose process died is told so, and tried again by the next call."""
+    """Returns the state of a cell after its process; the next call tries one again whose process died."""
     code, path = child.process.returncode, log_of(folder, child.cell)
     state = read_state(folder, child.cell, {})
     if code == 0:

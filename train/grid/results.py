@@ -1,4 +1,4 @@
-"""What came of the cells: rows of the table, whose seeds are one figure, and how often constraints are better."""
+"""Results of the cells: rows of the table, whose seeds are one figure, and how often constraints are better."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -40,7 +40,7 @@ class Figures(NamedTuple):
 
 
 class Wins(NamedTuple):
-    """In how many rows constraints are better, and by which share of the plain score in the median."""
+    """The number of rows in which constraints are better, and the median share of the plain score that they gain."""
 
     better: int
     rows: int
@@ -48,7 +48,7 @@ class Wins(NamedTuple):
 
     @property
     def words(self) -> str:
-        """As in "4 of 6 rows, by 3.1% in the median"."""
+        """Describes the wins, as in "4 of 6 rows, by 3.1% in the median"."""
         if not self.rows:
             return "0 of 0 rows"
         way = "by" if self.median >= 0.0 else "worse by"
@@ -156,7 +156,7 @@ def main_table(plan: Plan, lines: Sequence[Line]) -> Table:
 
 
 def floor_table(lines: Sequence[Line]) -> Table | None:
-    """What is reached without a network, a row for each training noise and data; None where nothing is known of it."""
+    """Returns scores without a network, a row for each training noise and data; None where no run has any."""
     means, title = list[tuple[Run, dict[str, float]]](), ""
     for run in (next(iter(line.variants.values())).runs[0] for line in lines if line.variants):
         asked = np.isin(np.array(list(map(float, run.gammas))), run.evaluation["test_gammas"])

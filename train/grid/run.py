@@ -85,7 +85,7 @@ class _Call:
             self.ended(cell, _logged(self.plan.folder, cell, opened), time.perf_counter() - began)
 
     def ended(self, cell: Cell, state: State, seconds: float | None = None) -> None:
-        """Notes what came of a cell, in a line."""
+        """Logs the result of a cell, in a line."""
         self.states[cell.name] = state
         done = sum(one.kind not in ("left", "refused") for one in self.states.values())
         words = f"{state.kind}: {state.message}" if state.message else state.kind
@@ -98,7 +98,7 @@ class _Call:
 
 
 def _said(plan: Plan, states: Mapping[str, State]) -> Row:
-    """What table.json says of cells before the table is written."""
+    """Returns the content of table.json for cells before the table is written."""
     cells = [{"cell": name, "state": state.kind, "message": state.message} for name, state in states.items()]
     return {"version": VERSION, "table": plan.name, "over": plan.over, "cells": cells}
 

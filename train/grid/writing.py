@@ -57,7 +57,7 @@ def _tables(plan: Plan, lines: Sequence[Line]) -> list[Table]:
 
 
 def _not_feasible(lines: Sequence[Line]) -> list[str]:
-    """What rows of constrained runs are over a bound, and where most."""
+    """Returns a sentence for every row of constrained runs that exceeds a bound, with the largest excess."""
     rows = [(line, line.variants["constrained"]) for line in lines if "constrained" in line.variants]
     return [f"{line.title}: constrained {state_words(variant)}." for line, variant in rows if not variant.feasible]
 
@@ -149,7 +149,7 @@ def _named(block: Block, experiment: str) -> Block:
 def _gallery(plan: Plan, lines: Sequence[Line], experiment: str, log: Log) -> Picture | None:
     """Frames of an experiment's last row of those with most methods, as the first seed of each cleans them.
 
-    What prevents them is told in a line, and costs nothing else of the page.
+    An obstacle is logged in a line, and the rest of the page is written.
     """
     rows = [line for line in lines if line.experiment == experiment and line.variants]
     row = max(reversed(rows), key=lambda line: len(line.variants))

@@ -41,7 +41,7 @@ class Picture:
 
 
 class Fold(NamedTuple):
-    """What the page shows once its summary is opened: paragraphs and tables, or text as it is."""
+    """A fold of the page, with what it shows once its summary is opened: paragraphs and tables, or text as it is."""
 
     summary: str
     blocks: Sequence[str | Table] = ()

@@ -1,4 +1,4 @@
-"""What language models answer to a few prompts of the test split, side by side."""
+"""Answers of language models to a few prompts of the test split, side by side."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ def completion_tables(settings: Sequence[Setting]) -> list[Table]:
 
 
 def _answers(variant: Variant) -> Sequence[Row]:
-    """Those of the variant's first run."""
+    """Returns the answers of the variant's first run."""
     return variant.runs[0].evaluation.get("completions", [])
 
 

@@ -176,7 +176,7 @@ def own(folders: Sequence[Path]) -> Report:
 
 
 def _report(runs: Sequence[Run], settings: Sequence[Setting], sections: Sections, tables: Sequence[Table]) -> Report:
-    """What both kinds have in common; ``tables`` are for the terminal, below those of every setting."""
+    """Returns the report of both kinds of runs; ``tables`` are for the terminal, below those of every setting."""
     configs = [Fold(f"Config of {run.name}", text=json.dumps(without_folders(run.config), indent=2)) for run in runs]
     own = [("Runs", [runs_table(runs), *configs]), ("Versions and machine", [environment_table(runs, environment())])]
     said = [(run, text) for run in runs for text in run.status.get("messages") or []]

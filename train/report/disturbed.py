@@ -1,4 +1,4 @@
-"""What scores come to with disturbed layers (noise on them, or one lost) and disturbed inputs, as a table."""
+"""Scores with disturbed layers (noise on them, or one lost) and disturbed inputs, as a table."""
 
 from typing import Any
 

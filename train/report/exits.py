@@ -1,4 +1,4 @@
-"""What leaving a language model at one of its layers gives: right tokens, and drafts that stand."""
+"""Exits from a language model at each of its layers: right tokens, and drafts that are accepted."""
 
 from collections.abc import Sequence
 

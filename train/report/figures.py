@@ -190,7 +190,7 @@ def ablation(settings: Sequence[Setting]) -> Figure | None:
 
 
 def _top(setting: Setting) -> float | None:
-    """Where the axis ends: the noisy input may leave it, so that what cleans it can be told apart; None: anywhere."""
+    """Returns the end of the axis; the noisy input may lie beyond it, to tell models apart; None: anywhere."""
     cleaned = [*(one.scores().max() for one in setting.variants), *map(np.max, setting.floors().values())]
     highest = float(np.max(cleaned))
     return 1.3 * highest if setting.score.baseline is not None and np.isfinite(highest) and highest > 0 else None

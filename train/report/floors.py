@@ -1,4 +1,4 @@
-"""What needs no network, in words: a model is worth what it gains over these."""
+"""Scores that need no network, in words: a model is worth its gain over these."""
 
 from .groups import Setting
 
@@ -15,7 +15,7 @@ FLOORS = {
 
 
 def floor_note(setting: Setting) -> str:
-    """What the floors are, and of how much of the test split where not of all."""
+    """Describes the floors, with their share of the test split where it is not all."""
     words = ""
     for name, share in setting.floor_shares().items():
         part = f" (of {share:.0%} of the test pixels)" if share < 1.0 else ""

@@ -32,7 +32,7 @@ class Variant:
         return METHOD_NAMES[self.method] + (f" ({self.label})" if self.label else "")
 
     def stack(self, key: str) -> Array:
-        """What evaluation.json has under a key for every seed, shape (seeds, ...)."""
+        """Returns the values of evaluation.json under a key for every seed, shape (seeds, ...)."""
         return np.stack([run.values(key) for run in self.runs])
 
     def mean(self, key: str) -> Array:
@@ -55,22 +55,22 @@ class Variant:
 
     @property
     def bind(self) -> str:
-        """What of the samples the constraints bind: their mean, or something else."""
+        """The statistic of the samples that constraints bound: "mean", or another of --constraints.bind."""
         return str(self.runs[0].evaluation.get("bind", "mean"))
 
     @property
     def form(self) -> str:
-        """How the constraints hold a loss against its bound."""
+        """The form in which constraints compare a loss with its bound."""
         return str(self.runs[0].evaluation.get("form", "difference"))
 
     @property
     def feasible_runs(self) -> int:
-        """How many of the seeds ended feasible."""
+        """The number of seeds that ended feasible."""
         return sum(bool(run.evaluation["feasible"]) for run in self.runs)
 
     @property
     def feasible(self) -> bool:
-        """Whether every seed ended feasible."""
+        """True where every seed ended feasible."""
         return self.feasible_runs == len(self.runs)
 
     def margins(self) -> Array:
@@ -114,7 +114,7 @@ class Setting:
 
     @property
     def score(self) -> Score:
-        """What the runs are scored by."""
+        """The score of the runs."""
         return self.first.score
 
     @property
@@ -140,7 +140,7 @@ class Setting:
         return compared + [(None, variant) for variant in plain if variant.label not in labels]
 
     def duels(self, against: str = "erm") -> list[tuple[Variant, Variant]]:
-        """Those of `pairs` that hold both methods, constrained first; of deep supervision, with all of its weights."""
+        """Returns the `pairs` with both methods, constrained first; of deep supervision, with all of its weights."""
         if against == "erm":
             return [(own, other) for own, other in self.pairs() if own and other]
         return [(own, other) for own in self.of("constrained") for other in self.of(against)]
@@ -150,12 +150,12 @@ class Setting:
         return np.mean([run.values(str(run.score.baseline)) for one in self.variants for run in one.runs], axis=0)
 
     def floors(self) -> dict[str, Array]:
-        """What needs no network reaches at each test gamma, by name; mean over the runs that say."""
+        """Returns scores that need no network at each test gamma, by name; the mean over the runs that have them."""
         said = [run.floors for one in self.variants for run in one.runs if run.floors]
         return {name: np.mean([found[name] for found in said if name in found], axis=0) for name in (said or [{}])[0]}
 
     def floor_shares(self) -> dict[str, float]:
-        """Of how much of the test split each of `floors` is."""
+        """Returns the share of the test split that each of `floors` is of."""
         runs = [run for one in self.variants for run in one.runs if run.floors]
         return {name: float(runs[0].evaluation["floor_shares"][name]) for name in self.floors()}
 
@@ -262,5 +262,5 @@ def _text(config: dict[str, Any], key: str) -> str:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a config value is a number; true and false are none."""
+    """Returns whether a config value is a number; true and false are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""What the figures share: colours, a panel per setting, log axes and the legend under all panels."""
+"""Shared parts of the figures: colours, a panel per setting, log axes and the legend under all panels."""
 
 import io
 from collections.abc import Sequence

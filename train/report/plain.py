@@ -84,6 +84,6 @@ def _draw(axes: Axes, rows: Sequence[dict[str, Any]], values: Any, style: str, c
 
 
 def _has(row: dict[str, Any], name: str) -> bool:
-    """Whether a row of metrics has a loss, or of layers a list of them."""
+    """Returns whether a row of metrics has a loss, or a list of losses of layers."""
     value = row.get(name)
     return isinstance(value, list) if name == "layer_losses" else isinstance(value, int | float)

@@ -23,7 +23,7 @@ NOISY_RTOL, NOISY_ATOL = 0.02, 0.05
 
 
 class Score(NamedTuple):
-    """What runs are scored by at every test gamma: its key in evaluation.json, and that of how many were tested."""
+    """The score of runs at every test gamma: its key in evaluation.json, and that of the number tested."""
 
     name: str
     label: str
@@ -77,7 +77,7 @@ class Run(record.Run):
 
     @property
     def floors(self) -> dict[str, Array]:
-        """What needs no network reaches at each of `gammas`, by name; nothing where the evaluation does not say."""
+        """Scores that need no network at each of `gammas`, by name; empty where the evaluation has none."""
         found = self.evaluation.get("floors", {})
         return {name: floats([scores[gamma] for gamma in self.gammas]) for name, scores in found.items()}
 
@@ -120,7 +120,7 @@ def check_comparable(runs: Sequence[Run]) -> None:
 
 
 def _same_noise(run: Run, other: Run) -> bool:
-    """Whether the scores of the input itself agree, at the levels that both were tested at."""
+    """Returns whether the scores of the input itself agree, at the levels that both were tested at."""
     before = run.score.baseline
     if before is None:
         return True

@@ -17,7 +17,7 @@ FEWEST = 3  # variants of a setting that make a frontier
 
 
 def paired_table(settings: Sequence[Setting]) -> list[Table]:
-    """What every constrained variant gains or loses, seed by seed, at the training noise and beyond; nothing alone."""
+    """Returns the gain or loss of every constrained variant, paired by seed, at the training noise and beyond."""
     rows = []
     for setting in settings:
         for method in ("erm", "deep_supervision"):
@@ -71,7 +71,7 @@ def _ratios(own: Variant, other: Variant) -> Array:
 
 
 def _columns(setting: Setting, ratios: Array) -> list[Array]:
-    """Of every seed: at the training gamma, in the mean over larger ones, and at the largest."""
+    """Returns three columns over seeds: at the training gamma, the mean over larger ones, and at the largest."""
     stronger = setting.gammas > setting.gammas[setting.training_index]
     beyond = ratios[:, stronger].mean(axis=1) if stronger.any() else np.full(len(ratios), np.nan)
     return [100 * column for column in (ratios[:, setting.training_index], beyond, ratios[:, -1])]

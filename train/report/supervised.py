@@ -263,7 +263,7 @@ def _percent(mean: float, low: float, high: float) -> str:
 
 
 def _colour(place: int) -> tuple[float, float, float]:
-    """Of tab20, which has pairs of a strong and a pale colour: the ten strong ones first."""
+    """Returns a colour of tab20, which has pairs of a strong and a pale one: the ten strong ones come first."""
     return colormaps["tab20"](2 * place % 20 + place // 10 % 2)[:3]
 
 

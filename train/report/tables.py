@@ -86,7 +86,7 @@ def feasibility_table(setting: Setting, variant: Variant) -> Table:
 
 
 def cost_table(settings: Sequence[Setting]) -> list[Table]:
-    """What feasibility costs in RMSE at the training gamma, one row per constrained variant; nothing without a pair."""
+    """Returns the cost of feasibility in RMSE at the training gamma, a row per constrained variant in a pair."""
     rows = []
     for setting in settings:
         for own, plain in setting.duels():
@@ -261,7 +261,7 @@ def _accuracy_note(setting: Setting) -> str:
 
 
 def _set_apart(own: Variant | None, plain: Variant | None) -> str:
-    """What sets a row of two variants apart from others of the setting; nothing where there are no others."""
+    """Returns the words that tell a row of two variants from others of the setting; empty where there are no others."""
     if own is None:
         return f", {plain.title}" if plain and plain.label else ""
     words = f", {own.label}" if own.label else ""
@@ -277,7 +277,7 @@ def _feasible(variant: Variant) -> str:
 
 
 def _speed(whole: float, early_exit: float) -> str:
-    """How much faster early exit is than the whole network, or slower."""
+    """Returns the speed of early exit over that of the whole network, in words."""
     if not (whole > 0.0 and early_exit > 0.0):
         return "-"
     ratio = f"{max(whole, early_exit) / min(whole, early_exit):.2f}"

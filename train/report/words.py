@@ -1,4 +1,4 @@
-"""What the figures say, in plain words: feasible or not, and which method is better where."""
+"""The figures in plain words: feasible or not, and which method is better where."""
 
 from collections.abc import Iterator, Sequence
 
@@ -24,7 +24,7 @@ def methods_of(runs: Sequence[Run]) -> list[str]:
 
 
 def opening(settings: Sequence[Setting], runs: Sequence[Run]) -> str:
-    """What was compared, and on video what the words mean."""
+    """Describes the comparison, and on video the terms it uses."""
     first, methods = runs[0], methods_of(runs)
     data = first.config.get("data")
     source = data.get("source") if isinstance(data, dict) else None
@@ -133,7 +133,7 @@ def _by_loss(setting: Setting, plain: Variant, constrained: Variant) -> str:
 
 
 def notes(settings: Sequence[Setting]) -> list[str]:
-    """What weakens a comparison: unfinished runs, unequal steps, seeds or configurations, infeasible ends."""
+    """Lists what weakens a comparison: unfinished runs, unequal steps, seeds or configurations, infeasible ends."""
     found = []
     for run in (run for setting in settings for variant in setting.variants for run in variant.runs):
         state = run.status.get("state", "unknown")
@@ -207,7 +207,7 @@ def _by_noise(setting: Setting, plain: Variant, constrained: Variant) -> str:
 
 
 def _better(scores: tuple[Array, Array], titles: tuple[str, str], score: Score, *, averaged: bool) -> str:
-    """Which of two variants is better, plain first, and by how much."""
+    """Says which of two variants is better, plain first, and by how much."""
     plain, constrained = scores
     first, second = float(plain.mean()), float(constrained.mean())
     several = len(plain) > 1 and len(constrained) > 1

@@ -1,4 +1,4 @@
-"""What came of the trials of a search: read from their run folders, ranked, as tables and as parallel coordinates.
+"""Results of the trials of a search: read from their run folders, ranked, as tables and as parallel coordinates.
 
 The picture is ours and not Optuna's, which has one axis for one objective and leaves out what failed: here trials that
 are not feasible and those that failed are told apart from the others, and the excess over a bound has its own axis.
@@ -49,7 +49,7 @@ class Outcome(NamedTuple):
 
 
 def read_outcome(number: int, values: Values, folder: Path, config: RunConfig) -> Outcome:
-    """What came of a trial, from the status and the validations of its run."""
+    """Reads the outcome of a trial from the status and the validations of its run."""
     status, found, step = read_object(folder / "status.json"), None, None
     if status["state"] != "failed":
         rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "validation"]

@@ -1,4 +1,4 @@
-"""What a search varies: ranges and choices as the command line has them, and configurations with values put in."""
+"""The space of a search: ranges and choices as the command line has them, and configurations with values put in."""
 
 import itertools
 import math
@@ -57,7 +57,7 @@ class Parameter(NamedTuple):
         return FloatDistribution(self.low, self.high, log=self.tunable.log)
 
     def to_json(self) -> dict[str, Any]:
-        """As search.json has it."""
+        """Returns the parameter as search.json has it."""
         over = {"choices": list(self.choices)} if self.choices else {"low": self.low, "high": self.high}
         return {"field": self.tunable.field, "log": self.tunable.log, **over}
 

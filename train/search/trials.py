@@ -129,7 +129,7 @@ class Search:
             self.log(f"{folder}: failed: {error}")
 
     def outcome(self, number: int, values: Values) -> Outcome:
-        """What came of a trial."""
+        """Returns the outcome of a trial."""
         config = configured(self.task.config, self.parameters, values)
         return read_outcome(number, values, self.folder / _place(number), config)
 
@@ -188,7 +188,7 @@ def next_trial(
 ) -> tuple[int, Values]:
     """Number and values of the trial that was interrupted, or of a new one.
 
-    The values of a new one depend on the seed and on what came of the trials before it, not on how often the search
+    The values of a new one depend on the seed and on the results of the trials before it, not on how often the search
     was interrupted: the sampler is made anew, from the seed and the count of those trials.
     """
     distributions = {parameter.name: parameter.distribution for parameter in parameters}

@@ -1,1 +1,1 @@
-"""Where arrays live: a mesh of devices, which parameters are shared out over it, and what a step communicates."""
+"""Sharding: a mesh of devices, the parameters that are split over it, and the communication of a step."""

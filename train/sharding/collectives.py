@@ -1,4 +1,4 @@
-"""What a compiled step communicates, read from its HLO."""
+"""Communication of a compiled step, read from its HLO."""
 
 import math
 import re
@@ -71,7 +71,7 @@ def _computations(text: str) -> dict[str, list[str]]:
 
 
 def _callers(computations: dict[str, list[str]]) -> dict[str, list[tuple[str, int | None]]]:
-    """Who calls each computation, and how often: None for a loop of unknown length."""
+    """Returns the callers of each computation, with the number of calls: None for a loop of unknown length."""
     found: dict[str, list[tuple[str, int | None]]] = {}
     for caller, lines in computations.items():
         for line in lines:
@@ -86,7 +86,7 @@ def _called(line: str) -> Iterable[str]:
 
 
 def _trip_count(line: str, computations: dict[str, list[str]]) -> int | None:
-    """How often a loop runs, by XLA's word, or else by a condition that is ``counter < constant`` and nothing more.
+    """Returns the number of passes of a loop, by XLA's annotation, or by a condition ``counter < constant`` alone.
 
     XLA has no word in programs that are lowered alone, nor for TPUs. Loops over a range count from 0 by 1, as
     `jax.lax.scan` and `jax.lax.fori_loop` write them. One that looks at more than its counter, as those of solvers do,

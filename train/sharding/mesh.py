@@ -117,7 +117,7 @@ def put(batch: Any, mesh: Mesh) -> Any:
 
 
 def own_rows(mesh: Mesh, batch_size: int) -> np.ndarray | None:
-    """Which rows of a batch this process's devices hold; None for all of them."""
+    """Returns the rows of a batch that this process's devices hold; None for all of them."""
     parts = rows(mesh).addressable_devices_indices_map((batch_size,)).values()
     found = np.unique(np.concatenate([np.arange(batch_size)[part] for part in parts]))
     return None if len(found) == batch_size else found

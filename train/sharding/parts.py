@@ -117,7 +117,7 @@ def _added_up(losses: Losses, params: Any, probed: Any, parts: tuple[Any, Array]
 def _losses_so_far(
     losses: Losses, params: Any, divided: Any, probed: Any, rows: int, affine: bool | Bool[Array, ""]
 ) -> Array:
-    """What the objective's weights are taken at: the losses, or zeros where they do not matter."""
+    """Returns the losses at which the objective's weights are taken, or zeros where they do not matter."""
     only = lambda part: losses(params, part, probed)[0]  # noqa: E731
     shape = jax.eval_shape(only, jax.tree.map(lambda part: part[0], divided))
     unseen = lambda: jnp.zeros((rows, *shape.shape[1:]), shape.dtype)  # noqa: E731

@@ -1,4 +1,4 @@
-"""Which parameters are shared out over which axes of the mesh: one table."""
+"""The rules of sharding: one table of the parameters that are split, by the axes of the mesh."""
 
 import math
 import re

@@ -1,1 +1,1 @@
-"""What the application asks of the machine: files, signals, memory, the terminal."""
+"""Services of the machine: files, signals, memory, the terminal."""

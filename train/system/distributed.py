@@ -34,7 +34,7 @@ CLUSTERS = ("auto", "slurm", "ompi", "k8s", "gke_tpu", "gce_tpu", "mpi4py")  # a
 
 
 class Membership(NamedTuple):
-    """How this process finds the others; all None: it is alone.
+    """Membership of this process in a run of several; all None for one process alone.
 
     Attributes:
       coordinator: HOST:PORT of process 0.
@@ -71,7 +71,7 @@ def join(member: Membership) -> None:
 
 
 def is_first() -> bool:
-    """Whether this process writes logs, metrics and reports."""
+    """Returns whether this process writes logs, metrics and reports."""
     return jax.process_index() == 0
 
 
@@ -87,7 +87,7 @@ def wait_for_all(where: str) -> None:
 
 
 def all_of(holds: bool) -> bool:
-    """Whether it holds in every process."""
+    """Returns whether ``holds`` is true in every process."""
     if jax.process_count() == 1:
         return holds
     return bool(np.all(multihost_utils.process_allgather(np.array(holds))))
@@ -121,7 +121,7 @@ def fetch(tree: Any) -> Any:
 
 
 class Stop:
-    """Whether the run was asked to end.
+    """Requests to end the run.
 
     Attributes:
       by_hand: whether by Ctrl-C in this process.
@@ -145,7 +145,7 @@ class Stop:
             self.ask()
 
     def at(self, step: int) -> bool:
-        """Whether to end after this step; every process asks after every step and is told the same."""
+        """Returns whether to end after this step; each process calls it after each step, and all get one answer."""
         if jax.process_count() > 1:
             return multihost_utils.reached_preemption_sync_point(step)
         return self._asked.is_set()

@@ -120,6 +120,6 @@ def _raised_again() -> Iterator[None]:
 
 
 def announce() -> None:
-    """Says in a signal handler, where Python's own streams may be in use, that the first Ctrl-C was heard."""
+    """Says in a signal handler, where Python's own streams may be in use, that the first Ctrl-C was received."""
     with contextlib.suppress(OSError):
         os.write(2, AGAIN)

@@ -43,7 +43,7 @@ class Relay:
         self._thread = threading.Thread(target=self._copy, daemon=True)
 
     def started(self) -> None:
-        """To be called once the process has started."""
+        """Starts to read the output; call it once the process has started."""
         os.close(self.target)
         self._thread.start()
 
@@ -105,7 +105,7 @@ def launch(commands: Sequence[Sequence[str]], *, grace: float = GRACE_SECONDS) -
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
+    """A free port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -168,7 +168,7 @@ def _watch(children: Sequence[_Child]) -> _Child | None:
 
 
 def _first(failed: Sequence[_Child]) -> _Child:
-    """Of several that were found dead at once, one that died by itself: JAX ends the others by SIGABRT."""
+    """Returns the child that died by itself, of several found dead at once: JAX ends the others by SIGABRT."""
     return min(failed, key=lambda child: child.process.returncode == -signal.SIGABRT)
 
 

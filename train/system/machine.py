@@ -1,4 +1,4 @@
-"""What the machine is and has: versions and hardware, memory, where programs are kept, what XLA is told, traces.
+"""The machine: versions and hardware, memory, the cache of compiled programs, options of XLA, traces.
 
 JAX is imported where it is asked, so that a command line that is refused does not wait for it.
 """
@@ -34,7 +34,7 @@ CLOSED = "Event loop is closed"  # TensorStore, of each array of it that comes l
 
 
 def hush_xla() -> None:
-    """Keeps XLA's own warnings from the terminal, as that it heard SIGTERM; its errors stay, and a user's setting."""
+    """Keeps warnings of XLA from the terminal, such as on SIGTERM; its errors stay, and so does a user's setting."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
@@ -162,7 +162,7 @@ class Profiler:
         self._profile, self._folder, self._log, self._tracing = profile, folder, log, False
 
     def at(self, done: int, state: Any) -> None:
-        """To be called before the first step and after every one, with how many steps are done and what they left."""
+        """Starts or ends the trace; call it before the first step and after each, with steps done and their state."""
         if self._profile is None:
             return
         import jax

@@ -1,4 +1,4 @@
-"""JSON files of run folders: strict, written in one move, and damage told in one line with the way out."""
+"""JSON files of run folders: strict, written in one move, and damage reported in one line with the way out."""
 
 import json
 import re
@@ -78,7 +78,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def way_out(path: Path) -> str:
-    """How to mend a damaged file of a run folder."""
+    """Returns the way out for a damaged file of a run folder."""
     if path.name == "evaluation.json":
         return f"run `python -m train evaluate {path.parent}` again"
     if path.name == "status.json":

@@ -1,4 +1,4 @@
-"""Disks that are full, read-only or forbidden: looked at before the work, and told in one line when met in it."""
+"""Disks that are full, read-only or forbidden: tested before the work, and reported in one line during it."""
 
 import contextlib
 import errno
@@ -31,7 +31,7 @@ PROBE = 1 << 16  # bytes; a disk without room for so many has room for nothing
 
 
 def expanded(path: str, option: str) -> Path:
-    """A path with ~ as the home folder; ``option`` is named where that is the home folder of nobody."""
+    """A path with ~ as the home folder; errors name ``option`` where there is no such home folder."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -83,7 +83,7 @@ def unreachable(error: BaseException) -> str | None:
 
 @contextlib.contextmanager
 def writing(target: str, way_out: str) -> Iterator[None]:
-    """What the system refuses to write while the context lasts becomes one line.
+    """Turns a refusal of the system to write into an error of one line, while the context lasts.
 
     Raises:
       StorageError: naming the target, the system's words and the way out.

@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal; elsewhere, as in a log file, a line now and then."""
+"""Progress of a run: a bar on a terminal; elsewhere, as in a log file, a line now and then."""
 
 import contextlib
 import sys

@@ -16,7 +16,7 @@ Logits = Callable[[Images], Float[Array, "batch classes"]]
 
 
 class Attacked(NamedTuple):
-    """What came of an attack, example by example.
+    """Results of an attack, example by example.
 
     Attributes:
       images: the last images tried, pixels in [0, 1].
@@ -80,12 +80,12 @@ def confined(moved: Images, images: Images, radius: Float[Array, ""] | float) ->
 
 
 def right_answers(logits: Float[Array, "batch classes"], labels: Any) -> Bool[Array, " batch"]:
-    """Whether the largest logit is the label's; of logits that are no numbers, never."""
+    """Returns whether the largest logit is the label's; never where logits are not finite."""
     return (jnp.argmax(logits, axis=-1) == labels) & jnp.all(jnp.isfinite(logits), axis=-1)
 
 
 def _shortfalls(logits: Array, labels: Array) -> Float[Array, " batch"]:
-    """By how much the label's logit is below the others, softly; the cross entropy is its softplus."""
+    """Returns the gap from the label's logit to the others, softly; the cross entropy is its softplus."""
     own = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
     others = jax.nn.logsumexp(logits, axis=-1, where=~own)
     return others - jnp.sum(jnp.where(own, logits, 0.0), axis=-1)
@@ -102,7 +102,7 @@ def _starts(keys: PRNGKeyArray, images: Images, radius: Float[Array, ""] | float
 
 
 def _directions(slopes: Images) -> Images:
-    """Of length 1, or 0 where the slope is 0 or no number."""
+    """Normalises slopes to length 1; 0 where the slope is 0 or not finite."""
     length = jnp.sqrt(jnp.sum(slopes**2, axis=(1, 2, 3), keepdims=True))
     known = jnp.isfinite(length) & (length > 0.0)
     return jnp.where(known, slopes, 0.0) / jnp.where(known, length, 1.0)

@@ -42,7 +42,7 @@ def lipschitz_bound(network: Any, params: Params, image_shape: ImageShape, std: 
 
 
 def certified_radius(margin: Float[np.ndarray, "*batch"], lipschitz: float) -> Float[np.ndarray, "*batch"]:
-    r"""How far pixels can move and leave the class as it is: :math:`margin / (\sqrt 2 L)`.
+    r"""Returns the radius in which pixels can move without changing the class: :math:`margin / (\sqrt 2 L)`.
 
     ``margin`` is the logit of the class less the largest other. It is a difference of two logits, which moves by at
     most :math:`\sqrt 2` times as much as all of them.
@@ -76,7 +76,7 @@ def _bound(tree: Any, network: Any, image_shape: ImageShape) -> Float[Array, ""]
 
 
 def _features(layer: Any, image_shape: ImageShape) -> Float[Array, ""]:
-    """Of a `Features`: its convolution or dense layer."""
+    """Bounds the norm of a `Features`, which has one convolution or dense layer."""
     ((_, weights),) = layer.items()
     kernel = weights["kernel"]
     return conv_norm_bound(kernel, image_shape) if kernel.ndim == 4 else matrix_norm_bound(kernel)

@@ -1,4 +1,4 @@
-"""What sparse coding comes to without training layers: ISTA and FISTA of as many steps, and a linear map."""
+"""Floors of sparse coding, without training of layers: ISTA and FISTA of as many steps, and a linear map."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Collapse of a denoiser, told from dead units, outputs that hardly vary, and multipliers that wind up."""
+"""Collapse of a denoiser, detected by dead units, outputs that hardly vary, and multipliers that wind up."""
 
 import numpy as np
 

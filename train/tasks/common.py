@@ -1,4 +1,4 @@
-"""What tasks share: how constrained ones are trained, and how a split is run through a model."""
+"""Shared parts of tasks: the training of constrained ones, and the pass of a split through a model."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -126,7 +126,7 @@ def disturbed_figures(config: PerturbedConfig, num_layers: int, name: str, score
 
 
 def feasibility_words(found: Row) -> str:
-    """What an evaluation says of feasibility, in words."""
+    """Describes the feasibility of an evaluation, in words."""
     if found["method"] == "erm":
         return "unconstrained"
     if found["method"] == "deep_supervision":
@@ -136,5 +136,5 @@ def feasibility_words(found: Row) -> str:
 
 
 def num_parameters(params: Any) -> int:
-    """How many numbers a pytree holds."""
+    """Returns the number of parameters in a pytree."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))

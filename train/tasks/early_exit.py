@@ -74,7 +74,7 @@ def exit_curve(predicted: np.ndarray, correct: np.ndarray, thresholds: Sequence[
 
 
 def calibrate_crosswise(losses: np.ndarray, entropies: np.ndarray) -> np.ndarray:
-    """What the predictor of one half of the texts predicts for the other, (N, L): no text is predicted by itself."""
+    """Predicts each half of the texts from the other, (N, L), so that no text is predicted by itself."""
     predicted = np.empty(losses[:, :-1].shape)
     for own, other in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
         predicted[own] = calibrate(losses[other], entropies[other]).all(entropies[own])
@@ -82,7 +82,7 @@ def calibrate_crosswise(losses: np.ndarray, entropies: np.ndarray) -> np.ndarray
 
 
 def cost_of_exit(layers: np.ndarray, correct: np.ndarray) -> tuple[float, float]:
-    """What leaving at these layers (N,) costs of the accuracy, and its standard error; ``correct`` is (N, L + 1)."""
+    """Returns the accuracy lost by leaving at these layers (N,), and its standard error; ``correct`` is (N, L + 1)."""
     lost = correct[:, -1].astype(float) - correct[np.arange(len(layers)), layers]
     return float(lost.mean()), float(lost.std() / np.sqrt(len(lost)))
 
@@ -137,7 +137,7 @@ def _fit(entropies: np.ndarray, improvements: np.ndarray) -> tuple[np.ndarray, n
 
 
 def _thresholds(predicted: np.ndarray) -> list[float]:
-    """From none leaves to all leave at layer 0."""
+    """Returns thresholds, from no text leaving early to all leaving at layer 0."""
     levels = np.unique(np.quantile(predicted, np.linspace(0.0, 1.0, NUM_THRESHOLDS)))
     return [float(levels[0]), *levels[1:].tolist(), float(np.nextafter(levels[-1], np.inf))]
 

@@ -35,7 +35,7 @@ class ImageFacts(NamedTuple):
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
+        """The number of classes."""
         return len(self.class_names)
 
     def num_examples(self, split: str) -> int:

@@ -179,7 +179,7 @@ class ImageTask(DataTask[SupervisedConfig]):
         return Predictions(shown, labels, np.argmax(logits, axis=-1).astype(np.uint8))
 
     def found(self) -> Row:
-        """How many examples there are, and their mean pixel."""
+        """Returns the number of examples of each split, and the mean pixel."""
         sizes = {split: self.data.num_examples(split) for split in SPLITS}
         return {"examples": sizes, "mean": [float(value) for value in self.data.mean]}
 
@@ -190,7 +190,7 @@ class ImageTask(DataTask[SupervisedConfig]):
         return {"shape": list(data.shape), "class_names": list(data.class_names), **statistics}
 
     def predict(self, params: Params, inputs: Any) -> Any:
-        """Of images (files, or uint8 arrays) the `Label` of each; of scenes the class of each pixel, uint8.
+        """Returns the `Label` of each image (files, or uint8 arrays); of scenes the class of each pixel, uint8.
 
         Images are brought to the size and channels that the network was trained on; a map of classes is of that size.
         """
@@ -212,7 +212,7 @@ class ImageTask(DataTask[SupervisedConfig]):
         return ", ".join(f"{words[name]} {found[name]:.2%}" for name in names)
 
     def logits(self, params: Params, pixels: Array) -> Array:
-        """What the network says of pixels in unit scale, (batch, height, width, channels)."""
+        """Returns the logits of pixels in unit scale, (batch, height, width, channels)."""
         return self._apply(params, self._flat(standardise(pixels, self.data.mean, self.data.std)))[0]
 
     def _apply(self, params: Params, seen: Array, **options: Any) -> tuple[Array, Any]:
@@ -225,7 +225,7 @@ class ImageTask(DataTask[SupervisedConfig]):
         return logits, info
 
     def _shown(self, pictures: Array) -> Array:
-        """What the network sees of images."""
+        """Returns the network's input for images."""
         return self._flat(normalise(pictures, self.data.mean, self.data.std))
 
     def _flat(self, pixels: Array) -> Array:
@@ -242,7 +242,7 @@ class ImageTask(DataTask[SupervisedConfig]):
         return mean_cross_entropy(logits, batch.labels), confusion(logits, batch.labels), solve
 
     def _norms(self, params: Params, *, certified: bool = False) -> dict[str, float]:
-        """Of a network without weights that a norm is promised of, none."""
+        """Returns the norms of the weights; empty for a network without a bound on them."""
         network = self.config.network
         if not hasattr(network, "max_norm"):
             return {}
@@ -281,7 +281,7 @@ def _over_places(values: Array) -> Float[Array, "samples"]:
 
 
 def _solve(info: EquilibriumInfo | None, size: int) -> dict[str, Array]:
-    """How the equilibrium of every sample was solved; NaN where there is none."""
+    """Returns statistics of the equilibrium solve of every sample; NaN where there is none."""
     values = [jnp.nan] * 3 if info is None else [info.residual, info.steps, info.converged]
     return {
         name: jnp.broadcast_to(jnp.asarray(value, jnp.float32), (size,))

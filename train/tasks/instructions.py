@@ -1,4 +1,4 @@
-"""What a language experiment is made from: a decoder, and rows of instructions in its tokens."""
+"""The material of a language experiment: a decoder, and rows of instructions in its tokens."""
 
 import functools
 from collections.abc import Mapping
@@ -104,7 +104,7 @@ def load_material(config: LanguageConfig, log: Log) -> LanguageMaterial:
 
 
 def material_of(facts: Mapping[str, Any]) -> LanguageMaterial:
-    """What `LanguageMaterial.facts` describes: a model can be built of it, and given its parameters."""
+    """Builds the material of `LanguageMaterial.facts`: enough for a model, which is then given parameters."""
     given = given_of(facts["model"])
     found = LanguageMaterial(given, AnswerTokenizer(given.tokenizer, facts["template"]), packed=None)
     found.__dict__["embedding_std"] = facts["embedding_std"]  # a cached property

@@ -81,7 +81,7 @@ class LanguageTask(DataTask[LanguageConfig]):
         return {**params, "decoder": given}
 
     def trained(self, params: Params) -> Any:
-        """Of low-rank changes these alone; None where all are."""
+        """Returns which parameters are trained: the low-rank changes alone; None where all are."""
         return self.model.trained(params)
 
     def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[PackedBatch]:
@@ -90,7 +90,7 @@ class LanguageTask(DataTask[LanguageConfig]):
         return self.data.packed.batches("train", batch_size=size, seed=seed, start_step=start_step, rows=rows)
 
     def variance(self, gamma: float) -> float:
-        """Of the noise of a strength."""
+        """Returns the variance of the noise of a strength."""
         if gamma == 0.0:
             return 0.0  # without reading the train split
         size = gamma * self.data.embedding_std
@@ -123,7 +123,7 @@ class LanguageTask(DataTask[LanguageConfig]):
         return jnp.concatenate([before, last]).T, {}
 
     def counts(self, batch: Drawn) -> Float[Array, "batch"]:
-        """How many tokens the answers in every row have."""
+        """Returns the number of tokens of the answers in every row."""
         return jnp.sum(batch.batch.weights, axis=1)
 
     def split_reading(self, params: Params, split: str, gamma: float) -> LanguageReading:
@@ -200,7 +200,7 @@ class LanguageTask(DataTask[LanguageConfig]):
         gamma: float = 0.0,
         seed: int = 0,
     ) -> list[Answered]:
-        """How likely the ``answers`` to prompts are, and what every layer that is read loses on them.
+        """Returns log-probabilities of the ``answers`` to prompts, and their losses at every layer that is read.
 
         A prompt is a text, or messages of ``role`` and ``content``. Noise of a strength ``gamma`` may be added.
         """

@@ -1,4 +1,4 @@
-"""What a language model answers to a few prompts of the test split, without and with noise on all embeddings."""
+"""Completions of a few prompts of the test split by a language model, without and with noise on all embeddings."""
 
 from collections.abc import Mapping
 from typing import Any

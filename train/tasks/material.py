@@ -1,4 +1,4 @@
-"""What a text experiment is made from: batches of tokens, and what is given of the model."""
+"""The material of a text experiment: batches of tokens, and the pretrained part of the model."""
 
 import dataclasses
 import functools
@@ -51,7 +51,7 @@ class TextMaterial:
 
     @property
     def vocabulary_size(self) -> int:
-        """How many different tokens there are."""
+        """The number of different tokens."""
         if self.table is not None:
             return len(self.table)
         tokenizer: Any = self.tokens.tokenizer
@@ -105,13 +105,13 @@ class TextMaterial:
 
     @functools.cached_property
     def _weights_checksum(self) -> int | None:
-        """Of all weights that are given, by the names they go by here; None where none are."""
+        """Returns the checksum of all pretrained weights, by their names in this program; None without any."""
         given = self.table if self.pretrained is None else (self.pretrained.params, self.pretrained.head)
         return weights_checksum(given)
 
 
 def material_of(facts: dict[str, Any]) -> TextMaterial:
-    """What `TextMaterial.facts` describes: a model can be built of it, and given its parameters."""
+    """Builds the material that `TextMaterial.facts` describes: enough for a model, which is then given parameters."""
     pretrained = None
     if facts["words"] is not None:
         tokenizer: Any = WordTokenizer(facts["words"])

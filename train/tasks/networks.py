@@ -63,12 +63,12 @@ def _(network: FcnConfig, num_classes: int) -> nn.Module:
 
 
 def sees_vectors(network: Network) -> bool:
-    """Whether images are flattened before the network sees them."""
+    """Returns whether images are flattened before the network sees them."""
     return not getattr(network, "convolutional", True)
 
 
 def adjoint_probe(network: Network, batch_size: int) -> Probe | None:
-    """What carries the statistics of the adjoint solve out of a network's gradient; None if it has no such solve."""
+    """Returns the probe for statistics of the adjoint solve of a gradient; None without such a solve."""
     if not isinstance(network, EquilibriumConfig) or network.way != "implicit":
         return None
     whole = network.regulariser is not None and REGULARISERS[network.regulariser]().couples_examples

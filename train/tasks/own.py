@@ -92,12 +92,12 @@ class OwnTask(Task):
         return read_ahead(shuffled(self._sizes["train"], read, batch_size=size, seed=seed, rows=rows), start_step)
 
     def losses(self, params: Params, batch: Batch, probe: Any) -> tuple[SampleLosses, Mapping[str, Any]]:
-        """Of every sample at every layer."""
+        """Returns the losses of every sample at every layer."""
         del probe
         return self._trained(params, batch), {}
 
     def split_losses(self, params: Params, split: str) -> np.ndarray:
-        """Of every sample of a split at every layer, (N, L + 1)."""
+        """Returns the losses of every sample of a split at every layer, (N, L + 1)."""
         arrays, size = self._splits[split], self.config.batch_size
         read = lambda numbers: {name: array[np.asarray(numbers)] for name, array in arrays.items()}  # noqa: E731
         batches = read_ahead(in_order(self._sizes[split], read, batch_size=size))

@@ -1,4 +1,4 @@
-"""What the layers of a text classifier say of a text."""
+"""Readings of a text by the layers of a text classifier."""
 
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from ..data.tokens import TokenBatch
 
 
 class Reading(NamedTuple):
-    """What one layer says of every text of a batch, or every layer of every text: leading axes as they come.
+    """The reading of every text of a batch by one layer, or by every layer: leading axes as they come.
 
     Attributes:
       losses: cross entropy in nats.
@@ -41,7 +41,7 @@ class SplitReading(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What a classifier says of one text.
+    """The prediction of a classifier for one text.
 
     Attributes:
       text: the text, or of a pair the first.
@@ -57,7 +57,7 @@ class Prediction(NamedTuple):
 
 
 def read_sample(logits: Float[Array, "batch classes"], labels: Any) -> Reading:
-    """What a layer's logits say of every text."""
+    """Reads every text from a layer's logits."""
     logs = jax.nn.log_softmax(logits)
     entropies = -jnp.sum(jnp.exp(logs) * logs, axis=-1)
     return Reading(cross_entropy(logits, labels), entropies, jnp.argmax(logits, axis=-1))

@@ -1,4 +1,4 @@
-"""What disturbed pixels of the test split leave of accuracy: noise, attacks, and what no attack can take."""
+"""Accuracy on disturbed pixels of the test split: under noise, under attacks, and certified against any attack."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

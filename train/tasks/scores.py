@@ -1,4 +1,4 @@
-"""What classifiers are judged by: cross entropy, shares from a confusion matrix, and norms of their weights."""
+"""Scores of classifiers: cross entropy, shares from a confusion matrix, and norms of their weights."""
 
 from typing import Any, NamedTuple
 
@@ -55,7 +55,7 @@ class SplitScores(NamedTuple):
 
 
 def counted(labels: Int[Array, "*places"]) -> Bool[Array, "*places"]:
-    """Which labels count."""
+    """True at labels that count."""
     return labels != NOT_COUNTED
 
 
@@ -72,7 +72,7 @@ def mean_cross_entropy(logits: Float[Array, "*places classes"], labels: Int[Arra
 
 
 def confusion(logits: Float[Array, "*places classes"], labels: Int[Array, "*places"]) -> Int[Array, "classes classes"]:
-    """How often each label (row) was taken for each class (column)."""
+    """Counts how often each label (row) was taken for each class (column)."""
     classes = logits.shape[-1]
     pairs = labels.astype(jnp.int32) * classes + jnp.argmax(logits, axis=-1)
     beyond = classes**2  # a place of its own for what does not count
@@ -81,7 +81,7 @@ def confusion(logits: Float[Array, "*places classes"], labels: Int[Array, "*plac
 
 
 def scores(matrix: Any) -> Scores:
-    """What a confusion matrix (label, prediction) says."""
+    """Returns the scores of a confusion matrix (label, prediction)."""
     matrix = np.asarray(matrix, np.float64)
     right, of_label, of_prediction = np.diag(matrix), matrix.sum(1), matrix.sum(0)
     either = of_label + of_prediction - right

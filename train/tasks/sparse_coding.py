@@ -54,7 +54,7 @@ class Drawn(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """What a split is coded under: noise on images, noise on layers, and the layer that is lost; 0 for none."""
+    """Disturbances of a split: noise on images, noise on layers, the layer that is lost; 0 for none."""
 
     gamma: float = 0.0
     layer_noise: float = 0.0
@@ -100,7 +100,7 @@ class SparseCodingTask(DataTask[SparseCodingConfig]):
         self._read_disturbed = functools.cache(lambda one: on_batches(functools.partial(self._disturbed, one)))
 
     def init(self, key: jax.Array) -> Params:
-        """Those of ISTA, from whatever key, or noise."""
+        """Returns the weights of ISTA, for any key, or noise."""
         return dict(self.model.init(key, jnp.zeros((1, self.model.dim))))
 
     def draw(self, batch: CodeBatch, key: jax.Array) -> Drawn:
@@ -108,7 +108,7 @@ class SparseCodingTask(DataTask[SparseCodingConfig]):
         return self._drawn(batch, self.config.train_gamma, key)
 
     def losses(self, params: Params, batch: Drawn, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
-        """Of every image at every layer."""
+        """Returns the losses of every image at every layer."""
         del probe
         noise = self.config.layer_noise
         perturb = layer_noise(jax.random.wrap_key_data(batch.keys), noise) if noise > 0.0 else None
@@ -182,7 +182,7 @@ class SparseCodingTask(DataTask[SparseCodingConfig]):
         return np.concatenate(found)
 
     def relative_errors(self, params: Params, trials: Mapping[str, Trial], *, split: str = "test") -> dict[str, float]:
-        """On a split, trial by trial: the mean of |z_L - z*|^2 over that of |z*|^2."""
+        """Returns the mean of |z_L - z*|^2 over that of |z*|^2 on a split, for each trial."""
         return {name: self._relative(self.split_losses(params, split, trial), split) for name, trial in trials.items()}
 
     def ista(self) -> Params:
@@ -200,7 +200,7 @@ class SparseCodingTask(DataTask[SparseCodingConfig]):
         return {"shape": list(data.shape), "pixel_std": data.pixel_std, "dictionary": to_text(data.dictionary)}
 
     def predict(self, params: Params, inputs: Any, *, gamma: float = 0.0, seed: int = 0) -> Any:
-        """Of an image (a file, or a uint8 array) its `Coded`, of a list of them a list.
+        """Returns the `Coded` of an image (a file, or a uint8 array); a list of them for a list.
 
         Args:
           params: of the model.

@@ -85,7 +85,7 @@ class TextTask(DataTask[TextRunConfig]):
             yield batch if rows is None else TokenBatch(*(part[rows] for part in batch))
 
     def variance(self, gamma: float) -> float:
-        """Of the noise of a strength."""
+        """Returns the variance of the noise of a strength."""
         if gamma == 0.0:
             return 0.0  # without reading the train split
         size = gamma * self.data.embedding_std
@@ -170,8 +170,8 @@ class TextTask(DataTask[TextRunConfig]):
     ) -> list[Prediction]:
         """Classes of texts, or of pairs with their ``seconds``, and what every layer makes of them.
 
-        Noise of a strength ``gamma`` may be added, of its own key for every text: what is said of one does not depend
-        on those beside it, but for their number in front of it. It is told how many texts were too long.
+        Noise of a strength ``gamma`` may be added, of its own key for every text: the reading of a text
+        depends on its place among them, not on the other texts. The log has the number of texts that were too long.
         """
         inputs = [inputs] if isinstance(inputs, str) else inputs
         check_noise(gamma, seed)
@@ -216,7 +216,7 @@ class TextTask(DataTask[TextRunConfig]):
     def _probabilities(
         self, params: Params, batch: TokenBatch, numbers: Array, deviation: Any, key: jax.Array
     ) -> Array:
-        """Of the classes at every layer; with noise of its own for every text, by its number, unless there is none."""
+        """Returns class probabilities by layer; with ``deviation``, under noise drawn for every text by its number."""
         noise = None
         if deviation is not None:
             shape = (self.config.max_length, self.model.dim)

@@ -131,7 +131,7 @@ class VideoTask(DataTask[VideoRunConfig]):
         return self.model.module.apply(params, noisy, record=record, perturb=perturb)
 
     def losses(self, params: Params, batch: Noisy, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
-        """Of every sample at every layer."""
+        """Returns the losses of every sample at every layer."""
         del probe
         # Samples are averaged after the layers: over many devices, in one reduction rather than one a layer.
         record = lambda y: _sample_losses(keep_rows(y), batch.clean)  # noqa: E731
@@ -266,7 +266,7 @@ class VideoTask(DataTask[VideoRunConfig]):
         return self.outputs(params, noisy, lambda y: y)[-1]
 
     def _rmse(self, losses: np.ndarray) -> float:
-        """From 1/2 |error|^2 a frame's patch to the root mean squared error of a pixel on the 0-255 scale."""
+        """Converts 1/2 |error|^2 of a frame's patch to the root mean squared error of a pixel on the 0-255 scale."""
         return float(255.0 * np.sqrt(2.0 * np.mean(losses, dtype=np.float64) / self.data.token_dim))
 
 

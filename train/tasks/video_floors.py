@@ -130,7 +130,7 @@ def some_squares(num_sequences: int, patches: int) -> np.ndarray:
 
 
 def _rmse(data: Any, layer: LinearLayer, chosen: np.ndarray, side: int, variance: float) -> dict[str, float]:
-    """Of both floors on the test split, in one pass over its batches."""
+    """Returns the RMSE of both floors on the test split, in one pass over its batches."""
     errors, kept, first = [], [], 0
     for batch, key in keyed_batches(data, "test"):
         *pixels, squares = _noisy(layer, batch, variance, key)

@@ -27,7 +27,7 @@ Shown = dict[float, dict[str, np.ndarray]]
 
 
 def has_frames(folder: Path) -> bool:
-    """Whether a run is of video."""
+    """Returns whether a run is of video."""
     return read_recorded(folder).task.startswith("video")
 
 
@@ -76,7 +76,7 @@ def show_frames(
 
 
 def figures_of_data(task: Task) -> Row:
-    """What tells data from others, whatever weights a run of them began with."""
+    """Returns figures that tell data from other data, whatever weights a run on them started with."""
     return {name: value for name, value in task.found().items() if name != GIVEN}
 
 

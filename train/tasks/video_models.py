@@ -42,7 +42,7 @@ class Patches(NamedTuple):
 
 
 class Computing(NamedTuple):
-    """How layers are computed, whatever the model.
+    """Options for the computation of layers, whatever the model.
 
     Attributes:
       param_dtype: dtype of the parameters.
@@ -55,7 +55,7 @@ class Computing(NamedTuple):
     unroll: int | None
 
     def options(self) -> dict[str, Any]:
-        """Those of a module."""
+        """Returns the options of a module."""
         return {"param_dtype": self.param_dtype, "remat": POLICIES[self.remat] or False, "unroll": self.unroll}
 
 

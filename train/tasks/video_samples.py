@@ -16,7 +16,7 @@ Batch = UInt8[np.ndarray, "batch tokens pixels"]
 
 
 class Samples(abc.ABC):
-    """How sequences of prepared video become samples of a model, and back.
+    """The map of sequences of prepared video to samples of a model, and back.
 
     Attributes:
       data: a `train.data.video.VideoData`, or the `VideoFacts` that stand in for it.
@@ -70,11 +70,11 @@ class Sequences(Samples):
         return self.data.examples(split, batch_size=batch_size)
 
     def of_windows(self, sequences: Any) -> Any:
-        """As they are."""
+        """Returns the sequences as they are."""
         return sequences
 
     def to_windows(self, samples: Any) -> Any:
-        """As they are."""
+        """Returns the samples as they are."""
         return samples
 
 

@@ -83,7 +83,7 @@ def given_facts(pretrained: PretrainedViT | None) -> dict[str, Any] | None:
 
 
 def given_of(facts: dict[str, Any] | None) -> PretrainedViT | None:
-    """What `given_facts` describes, without weights: a model can be built of it, and given its parameters."""
+    """Builds what `given_facts` describes, without weights: enough for a model, which is then given its parameters."""
     return None if facts is None else PretrainedViT(ViTConfig(**facts), {})
 
 

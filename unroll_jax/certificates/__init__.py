@@ -1,4 +1,4 @@
-"""When a step is guaranteed to descend, when an equilibrium to exist and to be met, and by which numbers."""
+"""Certificates, with their constants: of steps that descend, and of equilibria that exist and are reached."""
 
 from unroll_jax.certificates.certify import Certificate, Outcome, certify, certify_alternating
 from unroll_jax.certificates.contraction import (

@@ -1,4 +1,4 @@
-"""How fast equilibria are found: norms of weights, contraction, iterations needed, error left."""
+"""Convergence rates of equilibria: norms of weights, contraction factors, iterations needed, errors left."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What became of the energy in a layer, and the scan over layers that asks it."""
+"""The outcome of each layer for its energy, and the scan over layers that collects the outcomes."""
 
 import enum
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Verdict = TypeVar("Verdict", bound=Any)  # a NamedTuple with a field `energy`
 
 
 class Outcome(enum.IntEnum):
-    """What became of the energy in a layer.
+    """The outcome of a layer for its energy.
 
     GUARANTEED: it did not rise, and could not. DESCENDED: it did not rise, though nothing here guarantees it. ROSE: it
     rose, or is not a number.

@@ -14,7 +14,7 @@ Energy = Callable[[Any], Float[Array, "*batch"]]  # of the state alone, one numb
 
 
 def batch_rank(f: Energy, y: Any) -> int:
-    """How many leading axes of ``y`` number examples: the rank of ``f(y)``."""
+    """Returns the number of leading axes of ``y`` that are batch axes: the rank of ``f(y)``."""
     return jax.eval_shape(f, y).ndim
 
 

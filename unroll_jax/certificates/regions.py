@@ -1,4 +1,4 @@
-"""Where alternating steps are guaranteed to descend: the constants and regions of Theorems 4.1 and 5.1."""
+"""Regions in which alternating steps are guaranteed to descend: the constants of Theorems 4.1 and 5.1."""
 
 from typing import Any, NamedTuple
 
@@ -40,7 +40,7 @@ class Ball(NamedTuple):
 
 
 def gradient_ratio(f: Energy, g: Energy, y: Any) -> Float[Array, "*batch"]:
-    r"""How much of the gradient is f's: :math:`\delta(y) = |\nabla f(y)| / |\nabla h(y)|` with h = f + g.
+    r"""Ratio of gradient norms: :math:`\delta(y) = |\nabla f(y)| / |\nabla h(y)|` with h = f + g.
 
     Args:
       f: ``y -> (*batch,)``, the half whose step is taken first.
@@ -61,7 +61,7 @@ def gradient_ratio(f: Energy, g: Energy, y: Any) -> Float[Array, "*batch"]:
 
 
 def descent_constant(f_step_size: Number, g_step_size: Number, smoothness_g: Number) -> Float[Array, "..."]:
-    r"""How large delta may be for a step to descend: :math:`C = a_2 / (|a_2 - a_1| + a_1 a_2 L_g)`.
+    r"""Bound on delta up to which a step descends: :math:`C = a_2 / (|a_2 - a_1| + a_1 a_2 L_g)`.
 
     A step :math:`u = y - a_1 \nabla f(y)`, :math:`y' = u - a_2 \nabla g(u)` with :math:`\delta(y) \le C` and
     :math:`a_2 \le 1 / L_h` has :math:`h(y') \le h(y)`. Of f, g and h the proof uses no more than :math:`L_g`, a
@@ -90,7 +90,7 @@ def descent_constant(f_step_size: Number, g_step_size: Number, smoothness_g: Num
 def proximal_constant(
     f_step_size: Number, g_step_size: Number, smoothness_g: Number, kappa: Number
 ) -> Float[Array, "..."]:
-    r"""How large delta may be for a step that ends in a prox: :math:`C' = C \sqrt{(1 - \kappa) / 2}`.
+    r"""Bound on delta up to which a step that ends in a prox descends: :math:`C' = C \sqrt{(1 - \kappa) / 2}`.
 
     :math:`y' = prox_{a_2 \phi}(u - a_2 \nabla g(u))` with :math:`a_2 \le 1 / L_h`, :math:`\delta(y) \le C'` and y in
     T(kappa) has :math:`(h + \phi)(y') \le (h + \phi)(y)`. See `in_proximal_region` for T(kappa) and its phi.
@@ -167,7 +167,7 @@ def apollonian_ball(minimiser_f: Float[Array, "*event"], minimiser_h: Float[Arra
 
 @typed
 def orthant_alignment(p: Any, q: Any, *, batch_ndim: int = 0) -> Float[Array, "*batch"]:
-    r"""How far a step of -p from q is stopped by the orthant: :math:`D(p; q) = \sum_i \min(q_i^2 - p_i^2, 0) / |p|^2`.
+    r"""Alignment of a step -p from q with the orthant: :math:`D(p; q) = \sum_i \min(q_i^2 - p_i^2, 0) / |p|^2`.
 
     It lies in [-1, 0]: 0 where every entry of p is at most that of q in size, -1 where q is 0.
 

@@ -62,7 +62,7 @@ def dual_ascent(
       resilience: beta > 0, cost of slack; None for hard constraints. The decay is fed back to the optimiser: under a
         constant violation c a multiplier comes to rest, at beta c, only if
         :math:`\beta > k_i / 2 + k_p (1 - \nu) / (1 + \nu)`, with nu = 0 for `proportional_integral` and k_i = eta,
-        k_p = 0 for SGD. Otherwise it swings for ever, or grows without bound. That is not checked.
+        k_p = 0 for SGD. Otherwise it oscillates, or grows without bound. That is not checked.
       every: calls whose violations are averaged for one step of the multipliers; they stay as they are in between.
       smoothing: decay in [0, 1) of an exponential moving average of the violations (of their means over ``every``
         calls), which takes their place; 0 for none.

@@ -1,4 +1,4 @@
-"""Whether the layers of a trained model really descend, from per-sample losses on held-out data."""
+"""Feasibility of a trained model: tests that its layers descend, from per-sample losses on held-out data."""
 
 from typing import NamedTuple
 

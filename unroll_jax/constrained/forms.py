@@ -25,7 +25,7 @@ def _log_ratio(losses: Numbers, bounds: Numbers) -> Losses:
 
 
 def _binds(bounds: Numbers) -> Bool[Array, "*batch constraints"]:
-    """Of a loss that is 0 there is no share to remove."""
+    """Returns where constraints bind: a bound of 0 leaves no share to remove."""
     return jnp.asarray(bounds) > _least(bounds)
 
 

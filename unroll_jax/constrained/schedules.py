@@ -1,4 +1,4 @@
-"""When multipliers move and on what: means over batches, smoothing, the steps in between, slack's decay.
+"""Schedules of multipliers: means over batches, smoothing, the steps in between, slack's decay.
 
 Each is a gradient transformation around another, fed minus the violations, as `dual_ascent` feeds its optimiser.
 """

@@ -188,7 +188,7 @@ def feedforward_smoothness(W_f: Float[Array, "d d"]) -> Float[Array, ""]:
 
 @typed
 def step_is_guaranteed(W_f: Float[Array, "d d"], step_size: float) -> Bool[Array, ""]:
-    """Whether a feed-forward step of this length lowers its energy wherever it is taken: step_size <= 1 / L.
+    """Returns whether a feed-forward step of this size lowers its energy from every point: step_size <= 1 / L.
 
     Args:
       W_f: square matrix; only its symmetric part counts.

@@ -64,7 +64,7 @@ def unrolled_layer(
 
 
 def _neighbours(n: int, mask: Bool[Array, "*batch n"] | None, self_loops: bool) -> Bool[Array, "*batch m n"] | None:
-    """Which tokens (columns) each token (row) may attend to; None for all."""
+    """Returns the mask of the tokens (columns) that each token (row) may attend to; None for all."""
     real = None if mask is None else mask[..., None, :]
     if self_loops:
         return real

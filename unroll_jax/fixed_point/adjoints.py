@@ -1,4 +1,4 @@
-"""How the gradient of a fixed point is found, by name: linear solves with J^T, or differentiating a loop."""
+"""Adjoints by name: the gradient of a fixed point by linear solves with J^T, or by differentiating a loop."""
 
 from collections.abc import Callable
 

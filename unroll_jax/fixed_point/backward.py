@@ -64,7 +64,7 @@ def zero_probe(*batch: int) -> Probe:
 
 
 class Backward(NamedTuple):
-    """How cotangents are solved for.
+    """Options of the solve for cotangents.
 
     Attributes:
       adjoint: the linear solver; its operator is the transposed Jacobian unless ``prepared`` is given.

@@ -1,4 +1,4 @@
-"""What `equilibrium` checks: its arguments, symmetry where a method needs it, and whether a solve converged."""
+"""Checks of `equilibrium`: its arguments, symmetry where a method needs it, and convergence of a solve."""
 
 import warnings
 from collections.abc import Callable
@@ -38,7 +38,7 @@ __all__ = [
     "resolve_batch_ndim",
 ]
 
-#: What `equilibrium` may do where an example does not converge.
+#: Responses of `equilibrium` to an example that does not converge.
 ON_FAILURE = ("error", "warn", "accept")
 FAR = 100.0  # times the tolerance, beyond which a row by itself is not what the whole was solved to
 
@@ -91,7 +91,7 @@ def check_start(y: Any) -> None:
 def resolve_batch_ndim(
     descent: Descent | Callable[..., Any], params: Any, y: Any, x: Any, batch_ndim: int | None
 ) -> int:
-    """How many leading axes of the state are batch axes: as told, or the rank of the energy of a `Descent`, or 0.
+    """Returns the number of batch axes of the state: ``batch_ndim``, or the rank of the energy of a `Descent`, or 0.
 
     Raises:
       ValueError: if a leaf has fewer axes, or the leaves differ in them.

@@ -163,7 +163,7 @@ def _start(layer: Factored, shared: Shared | None, z: Float[Array, "b m"]) -> _C
 
 
 def _accuracy(residual: Float[Array, " b"], tol: float) -> Float[Array, " b"]:
-    """Of the inner solve: quadratic convergence, or what is left to do where that is less."""
+    """Returns the tolerance of the inner solve: for quadratic convergence, or for what is left where that is less."""
     wanted = jnp.clip(0.3 * tol / jnp.maximum(residual, jnp.finfo(residual.dtype).tiny), None, FORCING)
     return jnp.maximum(wanted, jnp.minimum(FORCING, residual))
 

@@ -57,7 +57,7 @@ CONTRACTING = ", or keep |W| < 1 (certificates.spectral_normalise)"  # what else
 
 
 class EquilibriumInfo(NamedTuple):
-    """What `equilibrium` says of its forward solve, per example.
+    """Diagnostics of the forward solve of `equilibrium`, per example.
 
     Attributes:
       residual: relative, |f(z) - z| / |f(z)| at the z that the state returned is f of; where |f(z)| has grown to more

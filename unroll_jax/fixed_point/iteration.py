@@ -45,7 +45,7 @@ STALL_PATIENCE = 10  # steps without a better residual, near round-off, after wh
 
 
 class Progress(NamedTuple):
-    """Of each row.
+    """The progress of each row.
 
     Attributes:
       best: the state of least residual met.
@@ -63,7 +63,7 @@ class Progress(NamedTuple):
 
     @property
     def going(self) -> Bool[Array, " b"]:
-        """Which rows go on."""
+        """True in rows that go on."""
         return self.status == RUNNING
 
 
@@ -213,7 +213,7 @@ def advance(
 
 
 def at_the_cap(progress: Progress, floor: float | Float[Array, " b"], rounding: float) -> Int[Array, " b"]:
-    """How rows ended once no more steps are taken: one that goes on had stalled, or was cut off.
+    """Returns the status of rows at the cap on steps: a row that is still going has stalled, or was cut off.
 
     A residual under ``rounding`` is less than rounding the values of the map leaves: more steps say nothing.
     """

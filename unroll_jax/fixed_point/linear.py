@@ -115,7 +115,7 @@ def _dot(a: Float[Array, "b m"], b: Float[Array, "b m"]) -> Float[Array, " b"]:
 
 
 def _safe(a: Float[Array, " b"]) -> Float[Array, " b"]:
-    """What may be divided by: 1 in place of 0."""
+    """Returns a divisor that is safe: ``a`` with 1 in place of 0."""
     return jnp.where(a == 0.0, 1.0, a)
 
 

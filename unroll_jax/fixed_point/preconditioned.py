@@ -42,7 +42,7 @@ class _Round(NamedTuple):
 
 
 def prepare(matrix: Float[Array, "h m"], states: Float[Array, "b _"]) -> Shared | None:
-    """What `solve` starts with; None for a single example (or none), which has nobody to share the cost with."""
+    """Returns the initial state of `solve`; None for a single example (or none), with nobody to share the cost."""
     if (rows := len(states)) <= 1:
         return None
     side = matrix.shape[0] if _wide(matrix) else matrix.shape[1]
@@ -159,13 +159,13 @@ def inverse(matrix: Float[Array, "n n"], blocks: tuple[int, ...] = BLOCKS) -> Fl
 
 
 def _wide(matrix: Array) -> bool:
-    """Whether one product with G is cheaper than two with W."""
+    """Returns whether one product with G is cheaper than two with W."""
     width, dim = matrix.shape
     return width < 2 * dim
 
 
 def _squared(matrix: Array, rows: int) -> bool:
-    """Whether G is worth its making: 20 products on ``rows`` examples pay for it."""
+    """Returns whether making G pays off, which takes 20 products on ``rows`` examples."""
     width, dim = matrix.shape
     return rows > 1 and 20 * rows * (2 * dim - width) > width * dim
 

@@ -39,7 +39,7 @@ __all__ = [
 
 # How a solve of one example ended.
 CONVERGED, STALLED, MAX_STEPS, NONFINITE, NONSYMMETRIC = range(5)
-#: How the solve of an example ended, in words; ``info.status`` is an index into these.
+#: Ends of the solve of an example, in words; ``info.status`` is an index into these.
 STATUS = (
     "converged",
     "stalled at round-off",
@@ -73,7 +73,7 @@ class Problem(NamedTuple):
 
 
 class SolveInfo(NamedTuple):
-    """How a solve went, per example.
+    """Diagnostics of a solve, per example.
 
     Attributes:
       residual: relative, |f(z) - z| / |f(z)| of the state returned, see `relative` (for an adjoint
@@ -88,12 +88,12 @@ class SolveInfo(NamedTuple):
 
     @property
     def converged(self) -> Bool[Array, "*batch"]:
-        """Whether the tolerance was met, or the residual is as small as round-off lets it be."""
+        """True where the tolerance was met, or the residual is as small as round-off lets it be."""
         return self.status <= STALLED
 
 
 class Point(NamedTuple):
-    """Where an iteration stands: z, f(z), relative residual and whether it goes on of each row, steps taken so far."""
+    """The state of an iteration: of each row z, f(z), relative residual and whether it goes on; steps taken so far."""
 
     z: Float[Array, "b m"]
     fz: Float[Array, "b m"]
@@ -192,7 +192,7 @@ def ratio(above: Float[Array, " b"], below: Float[Array, " b"]) -> Float[Array, 
 def judge(
     residual: Float[Array, " b"], steps: Int[Array, " b"], tol: float, epsilon: float, idle: Bool[Array, " b"]
 ) -> SolveInfo:
-    """What the residuals say of solves that have ended; ``idle`` where nothing had improved lately."""
+    """Returns how solves ended, from their residuals; ``idle`` where nothing had improved lately."""
     status = jnp.where(idle & (residual <= ROUND_OFF * epsilon), STALLED, MAX_STEPS)
     status = jnp.where(residual <= tol, CONVERGED, status)
     return SolveInfo(residual, steps, jnp.where(jnp.isfinite(residual), status, NONFINITE).astype(jnp.int32))

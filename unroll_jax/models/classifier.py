@@ -27,7 +27,7 @@ def mean_token(y: Float[Array, "*batch n d"], mask: Bool[Array, "*batch n"]) -> 
     return total / jnp.maximum(jnp.sum(mask, axis=-1, keepdims=True), 1).astype(y.dtype)
 
 
-#: How `Classifier` makes one vector of a text's tokens, by name.
+#: Poolings of `Classifier`, from the tokens of a text to one vector, by name.
 POOLINGS: Mapping[str, Callable[..., Array]] = MappingProxyType({"first": first_token, "mean": mean_token})
 HIDDEN: Mapping[str, Callable[[Array], Array]] = MappingProxyType({"tanh": jnp.tanh, "relu": jax.nn.relu})
 
@@ -121,7 +121,7 @@ class Classifier(nn.Module):
 def read_by(
     head: Head, mask: Bool[Array, "*batch n"], dim: int, record: Callable[[jax.Array], Any] | None
 ) -> Callable[[jax.Array], Any]:
-    """What a head that all layers of a scan share makes of an output: logits, or ``record(logits)``."""
+    """Returns the map of outputs to logits, or ``record(logits)``, by a head that all layers of a scan share."""
     if head.is_initializing():
         head(jnp.zeros((*mask.shape, dim), head.param_dtype), mask)
     # Scans want the parameters that all layers share as arrays, not as a module of the scope around them.

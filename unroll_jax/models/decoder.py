@@ -86,7 +86,7 @@ class Decoder(nn.Module):
           perturbation: added to the word embeddings, (*batch, n, dim); None adds nothing.
           record: ``y -> pytree``, evaluated inside the scan at every layer's output, in float32 or wider; None keeps
             the outputs themselves.
-          perturb: what becomes of each layer's output, see `unroll_jax.unroll`.
+          perturb: replaces each layer's output, see `unroll_jax.unroll`.
           changes: low-rank changes of kernels, see `low_rank_changes`; None changes nothing.
 
         Returns:
@@ -145,7 +145,7 @@ class Decoder(nn.Module):
 
 
 def decoder_readout(params: Any) -> tuple[jax.Array, jax.Array]:
-    """What every layer is read out by: the scale of the norm, (dim,), and the head, (vocabulary_size, dim).
+    """Returns the readout of every layer: the scale of the norm, (dim,), and the head, (vocabulary_size, dim).
 
     Args:
       params: of a `Decoder`, without the outer key ``params``. A head that is tied is the table of embeddings.

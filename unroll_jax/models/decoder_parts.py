@@ -1,4 +1,4 @@
-"""What a decoder is made of: its configuration, and the pure functions of one of its layers."""
+"""The parts of a decoder: its configuration, and the pure functions of one of its layers."""
 
 import dataclasses
 import math
@@ -89,7 +89,7 @@ class DecoderConfig:
 
 
 class Attended(NamedTuple):
-    """What attention mixes, of one layer."""
+    """The inputs of the attention of one layer."""
 
     queries: Float[Array, "*batch n heads size"]
     keys: Float[Array, "*batch n key_heads size"]
@@ -203,14 +203,14 @@ def dense(y: Float[Array, "*batch n d"], part: Any) -> Float[Array, "*batch n k"
 
 
 def causal_mask(segments: Int[Array, "*batch n"]) -> Bool[Array, "*batch n n"]:
-    """Which tokens each token sees: itself and those before it in its segment."""
+    """Returns the mask of the tokens that each token sees: itself and those before it in its segment."""
     count = segments.shape[-1]
     before = jnp.tril(jnp.ones((count, count), bool))
     return before & (segments[..., :, None] == segments[..., None, :])
 
 
 def segment_positions(segments: Int[Array, "*batch n"]) -> Int[Array, "*batch n"]:
-    """How many tokens stand before each in its segment; a segment is a run of equal numbers."""
+    """Returns the position of each token in its segment, from 0; a segment is a run of equal numbers."""
     places = jnp.broadcast_to(jnp.arange(segments.shape[-1], dtype=jnp.int32), segments.shape)
     starts = jnp.concatenate([jnp.ones_like(segments[..., :1], bool), segments[..., 1:] != segments[..., :-1]], axis=-1)
     return places - jax.lax.cummax(jnp.where(starts, places, 0), axis=segments.ndim - 1)

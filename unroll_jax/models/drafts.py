@@ -1,4 +1,4 @@
-"""Which layer to draft with, and how many tokens: acceptance by layer, measured, and what it is expected to save."""
+"""The choice of the drafting layer and of the number of drafted tokens, from measured acceptance and costs."""
 
 import functools
 import math
@@ -33,11 +33,11 @@ Texts = Sequence[Sequence[int] | np.ndarray]
 
 
 class Acceptance(NamedTuple):
-    """How often layers 0..L name the token that the last layer names.
+    """Acceptance by layer: how often layers 0..L predict the token that the last layer predicts.
 
     Attributes:
       rates: shares of the positions that count.
-      matches: whether they do, of each text at each position.
+      matches: whether a layer names that token, of each text at each position.
       counted: which positions count.
     """
 
@@ -47,7 +47,7 @@ class Acceptance(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """What calls cost, in seconds or any other unit.
+    """Costs of calls, in seconds or any other unit.
 
     Attributes:
       layer: one layer on one token of each row.
@@ -62,7 +62,7 @@ class Costs(NamedTuple):
 
 
 class DraftChoice(NamedTuple):
-    """How to draft.
+    """The layer that drafts, the number of tokens it drafts, and the speedup to expect.
 
     Attributes:
       exit_layer: number of layers that draft.

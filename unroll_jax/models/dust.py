@@ -101,7 +101,7 @@ class DUST(nn.Module):
             the others' outputs; outputs at masked positions are undefined.
           record: ``y -> pytree``, evaluated inside the scan at every layer's reconstruction (*batch, n, dim), in
             float32 or wider; None keeps the reconstructions themselves.
-          perturb: what becomes of each layer's codes, see `unroll_jax.unroll`; its dictionary reads what comes of them.
+          perturb: replaces each layer's codes, see `unroll_jax.unroll`; its dictionary reads the replaced ones.
             A lost layer (`unroll_jax.perturbations.lost_layer`) passes codes on, and its output is theirs by its D.
 
         Returns:

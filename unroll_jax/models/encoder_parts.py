@@ -1,4 +1,4 @@
-"""What an encoder is made of beside its layers: its configuration and its embeddings."""
+"""The parts of an encoder other than its layers: its configuration and its embeddings."""
 
 import dataclasses
 import functools
@@ -103,7 +103,7 @@ class EncoderEmbeddings(nn.Module):
 
 
 def real_positions(mask: Bool[Array, "*batch n"]) -> Int[Array, "*batch n"]:
-    """How many real tokens stand before each."""
+    """Returns the position of each token, counting real tokens only, from 0."""
     return jnp.maximum(jnp.cumsum(mask, axis=-1) - 1, 0)
 
 

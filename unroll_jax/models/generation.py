@@ -84,7 +84,7 @@ class Answers(NamedTuple):
 
     @property
     def done(self) -> Bool[Array, "batch"]:
-        """Which of them go on no further."""
+        """True for answers that are complete: stopped, or of the largest length."""
         return self.stopped | (self.lengths == self.tokens.shape[1])
 
 

@@ -64,7 +64,7 @@ class LISTA(nn.Module):
           x: signals (*batch, dim).
           z: codes of layer 0, (*batch, num_atoms); None starts at 0.
           record: ``z -> pytree``, evaluated inside the scan at every layer's codes; None keeps the codes themselves.
-          perturb: what becomes of each layer's output, see `unroll_jax.unroll`.
+          perturb: replaces each layer's output, see `unroll_jax.unroll`.
 
         Returns:
           The codes of layers 0..L, (L + 1, *batch, num_atoms), or what ``record`` returned, stacked likewise.

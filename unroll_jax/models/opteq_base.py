@@ -35,7 +35,7 @@ def resolve_regulariser(regulariser: str | Regulariser) -> Regulariser:
 
 
 class OptEqBase(nn.Module):
-    r"""What `DeepOptEq` and `DeepOptEqSegmenter` share: the equilibrium of a deep OptEq that sees features x.
+    r"""The common part of `DeepOptEq` and `DeepOptEqSegmenter`: the equilibrium of a deep OptEq that sees features x.
 
     .. math:: z^* = T(z^*) , \quad T = f_L \circ \dots \circ f_1 , \quad
               f_l(z) = a W_l^T \sigma(W_l z + U_l x + b_l) + (1 - a) z .
@@ -143,7 +143,7 @@ class OptEqBase(nn.Module):
         }
 
     def _params(self, place: int, layer: Descent, image: tuple[int, int] | None, compute: Any) -> OptEqParams:
-        """What layer ``place`` computes with; its own parameters are a dict of W, and U and b if it has them."""
+        """Returns the parameters of layer ``place``; the layer stores a dict of W, and U and b if it has them."""
 
         def init(key: jax.Array) -> dict[str, Array]:
             made = layer.init(key)._asdict()

@@ -1,4 +1,4 @@
-"""What classifiers and segmenters share: input checks, feature extractors, heads."""
+"""The parts that classifiers and segmenters share: input checks, feature extractors, heads."""
 
 from collections.abc import Callable
 from typing import Any
@@ -200,7 +200,7 @@ class BehindStem(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "*batch h w c"], **options: Any) -> tuple[Float[Array, "*batch classes"], Any]:
-        """What the network says of images (*batch, height, width, channels); it gets the options.
+        """Applies stem and network to images (*batch, height, width, channels); the options go to the network.
 
         Raises:
           ValueError: if x has too few axes, stem names a size below 1, or the network finds something wrong.

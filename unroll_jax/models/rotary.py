@@ -15,7 +15,7 @@ SCALINGS = ("linear", "llama3")
 
 @dataclasses.dataclass(frozen=True)
 class RotaryScaling:
-    """How frequencies are lowered, for texts longer than those of pretraining.
+    """Scaling of rotary frequencies, for texts longer than those of pretraining.
 
     Attributes:
       kind: "linear" divides every frequency by ``factor``; "llama3" (Llama 3.1 and later) divides those whose

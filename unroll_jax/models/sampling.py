@@ -46,7 +46,7 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether the most probable token is taken."""
+        """True where the most probable token is taken."""
         return self.temperature == 0.0
 
 

@@ -40,7 +40,7 @@ class Speculated(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """How many drafted tokens stand, and what the token behind them is drawn from.
+    """The result of a verification: the number of drafted tokens accepted, and the distribution of the next one.
 
     Attributes:
       accepted: leading tokens that stand.
@@ -74,7 +74,7 @@ def speculate(
     key: jax.Array | None = None,
     dtype: Any = None,
 ) -> Speculated:
-    """Answers prompts as `generate` does, of whose steps several become one.
+    """Answers prompts as `generate` does, several tokens in each call of the model.
 
     The first ``exit_layer`` layers, read out by the norm and head that all layers share, draft ``draft_length`` tokens
     one by one. The other layers take the outputs of the exit layer at all of them in one call: no layer is computed

@@ -69,7 +69,7 @@ class UnrolledTransformer(nn.Module):
             the others' outputs; its own mean nothing.
           record: ``y -> pytree``, evaluated inside the scan at every layer's output, in float32 or wider; None keeps
             the outputs themselves.
-          perturb: what becomes of each layer's output, see `unroll_jax.unroll`.
+          perturb: replaces each layer's output, see `unroll_jax.unroll`.
 
         Returns:
           The outputs of layers 0..L, (L + 1, *batch, n, dim), or what ``record`` returned, stacked likewise.

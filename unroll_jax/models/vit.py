@@ -60,7 +60,7 @@ class ViT(nn.Module):
             nothing of the others' outputs; outputs at masked positions are undefined.
           record: ``y -> pytree``, evaluated inside the scan at every layer's reconstruction, in float32 or wider; None
             keeps the reconstructions themselves.
-          perturb: what becomes of each layer's output (states, not reconstructions), see `unroll_jax.unroll`.
+          perturb: replaces each layer's output (states, not reconstructions), see `unroll_jax.unroll`.
 
         Returns:
           The reconstructions of layers 0..L, (L + 1, *batch, num_patches, pixels), or what ``record`` returned, stacked
@@ -111,7 +111,7 @@ def _params_of(module: nn.Module) -> Callable[..., Any]:
 
 
 def _stacked(module: nn.Module, num_layers: int) -> Callable[..., Any]:
-    """Those of so many of them, each with its key, stacked."""
+    """Returns an initialiser of ``num_layers`` layers of this module, each with its key, stacked."""
 
     def init(key: jax.Array, *inputs: Any) -> Any:
         return jax.vmap(lambda key: _params_of(module)(key, *inputs))(jax.random.split(key, num_layers))

@@ -1,4 +1,4 @@
-"""What a vision transformer is made of beside its layers: its configuration, its embeddings and its readout."""
+"""The parts of a vision transformer other than its layers: its configuration, its embeddings and its readout."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ from unroll_jax.models.parts import check_mask, check_sizes
 
 __all__ = ["READINGS", "PatchEmbeddings", "PatchReadout", "ViTConfig", "check_patches"]
 
-#: What `PatchReadout` takes the state of a layer for.
+#: Readings of a layer's state by `PatchReadout`.
 READINGS = ("state", "residual", "linear")
 
 

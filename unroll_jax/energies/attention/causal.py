@@ -40,7 +40,7 @@ def causal_attention(
               y_u' = (1 - a) y_u + a \frac{\sum_{v \in N(u)} \gamma_{uv} c_v + s y_u}{\sum_{v \in N(u)} \gamma_{uv} + s}
 
     with :math:`\gamma_{uv} = \rho'(\tfrac12 |W_a^T (y_u - c_v)|^2)`, s = 0 for ``form="jacobi"`` and s = rho'(0) for
-    ``form="softmax"``. A token that attends to nobody, with s = 0, stays. **x = None takes C = Y**, the state itself:
+    ``form="softmax"``. A token that attends to no token, with s = 0, stays. **x = None takes C = Y**, the state itself:
     a decoder's layer, whose softmax form is causal softmax attention, :math:`softmax_{v \le u}( z_u . z_v -
     \tfrac12 |z_v|^2 ) Y`.
 

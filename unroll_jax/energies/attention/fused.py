@@ -13,7 +13,7 @@ ABSENT = -1e9
 
 
 def qualifies(z: Array, values: Array, dtype: jnp.dtype) -> bool:
-    """Whether the process has a GPU, and its primitive takes tokens of this dtype and these widths."""
+    """Returns whether there is a GPU, and its primitive takes tokens of this dtype and these widths."""
     wide_enough = max(z.shape[-1] + 2, values.shape[-1]) <= WIDEST
     return jax.default_backend() == "gpu" and dtype == jnp.bfloat16 and wide_enough
 

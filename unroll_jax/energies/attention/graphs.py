@@ -1,4 +1,4 @@
-"""Which tokens are neighbours: graphs given by what they look like, so that no n x n array is formed."""
+"""Graphs of neighbouring tokens, described by their structure, so that no n x n array is formed."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ class Layout(NamedTuple):
     """Blocks of tokens and, for each block, the tokens among which its neighbours are.
 
     Attributes:
-      rows: (blocks, b) numbers of tokens; below 0, or n and more, stands for nobody.
+      rows: (blocks, b) numbers of tokens; below 0, or n and more, stands for no token.
       columns: (blocks, m), likewise; None stands for all tokens.
     """
 
@@ -251,5 +251,5 @@ def _tile_rows(table: np.ndarray, numbers: np.ndarray, length: int, block: int) 
 
 
 def _in_blocks(tokens: np.ndarray, size: int) -> np.ndarray:
-    """(blocks, size), the last block padded with nobody."""
+    """Returns the tokens as (blocks, size), the last block padded with numbers of no token."""
     return np.concatenate([tokens, np.full(-len(tokens) % size, NOBODY)]).reshape(-1, size)

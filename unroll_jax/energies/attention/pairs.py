@@ -32,7 +32,7 @@ GraphLike = Graph | EdgeList | None
 
 
 class Neighbourhood(NamedTuple):
-    """What the pairs of a graph add up to, with gamma_uv = rho'(|z_u - z_v|^2 / 2) on its edges and 0 elsewhere.
+    """Sums over the pairs of a graph, with gamma_uv = rho'(|z_u - z_v|^2 / 2) on its edges and 0 elsewhere.
 
     Attributes:
       energy: (*batch,), the sum of rho over unordered pairs.
@@ -205,7 +205,7 @@ def _layout_sums(
 
 
 def _grouped(tokens: Any, numbers: np.ndarray | None) -> Array | None:
-    """(groups, *batch, size, d): the tokens of these numbers, any token where the number is nobody's."""
+    """(groups, *batch, size, d): the tokens of these numbers; any token where a number stands for none."""
     if tokens is None or numbers is None:
         return None
     n = tokens.shape[-2]
@@ -230,6 +230,6 @@ def _in_order(tokens: Array, numbers: np.ndarray, n: int) -> Array:
 
 
 def _is_range(numbers: np.ndarray, n: int) -> bool:
-    """Whether these are 0, ..., n - 1 in order, and nobody after."""
+    """Returns whether the numbers are 0, ..., n - 1 in order, followed only by numbers that stand for no token."""
     flat = numbers.ravel()
     return len(flat) >= n and bool(np.all(flat[:n] == np.arange(n)) and np.all(flat[n:] >= n))

@@ -217,7 +217,7 @@ def _damped(step_size: float, tokens: Array, moved: Array, y: Array, present: Ar
 
 
 def _shares(log_degree: Array, ridge: float, log_itself: Any) -> tuple[Array, Array]:
-    """What shares of D_u a token's neighbours and its anchor have; 0 where D_u is 0.
+    """Returns the shares of D_u that a token's neighbours and its anchor have; 0 where D_u is 0.
 
     In logarithms, so that far tokens neither under- nor overflow.
     """

@@ -1,4 +1,4 @@
-"""What a nonlinearity is made of: a convex penalty, its proximal operator, its Moreau envelope."""
+"""The parts of a nonlinearity: a convex penalty, its proximal operator and its Moreau envelope."""
 
 import math
 from collections.abc import Callable
