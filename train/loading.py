@@ -83,4 +83,4 @@ def _rebuilt(config: RunConfig, facts: Row, path: Path, mend: str) -> Task:
     except UserError:
         raise
     except Exception as error:  # what is wrong with facts shows where they are used
-        raise UserError(f"{path} is damaged ({one_line(error)}); {mend}") from None
+        raise UserError(f"{path} is damaged ({one_line(error)}); {mend}") from error

@@ -22,8 +22,7 @@ __all__ = [
     "spectral_radius",
 ]
 
-# Squarings of `matrix_norm_bound`: the bound is then within a factor rank^(1 / 4096) of the norm, 0.1% for rank 100.
-SQUARINGS = 10
+SQUARINGS = 10  # of `matrix_norm_bound`, which is then within a factor rank^(1 / 4096) of the norm, 0.1% for rank 100
 
 
 @typed
@@ -120,9 +119,8 @@ def matrix_norm_bound(A: Array, *, num_squarings: int = SQUARINGS) -> Float[Arra
     .. math:: Re \langle G , M \rangle , \qquad
               G = b \sum_i \sigma_i^{q - 1} u_i v_i^* / \sum_i \sigma_i^q , \qquad q = 2^{k + 1} + 2 .
 
-    The bound's own has :math:`q = 2^{k + 2}`. The two are one along A, where they are b; where one singular value
-    exceeds the others by a share well above 1 / q, which is the norm's :math:`u_1 v_1^*`; and where all are equal. In
-    between G gives smaller singular values more weight. Second derivatives are those of G; at A = 0 it is 0.
+    The bound's own has :math:`q = 2^{k + 2}`: the same along A, where all singular values are equal, and where one is
+    far above the others. Second derivatives are those of G; at A = 0 it is 0.
 
     Raises:
       ValueError: if A has fewer than two axes.

@@ -69,6 +69,8 @@ def constrained_loop(
     layers, tensors, model = _prepared(params, batch, compile_model)
 
     class Descent(cooper.ConstrainedMinimizationProblem):  # type: ignore[misc]
+        """The descent constraints as Cooper states a problem."""
+
         def __init__(self) -> None:
             super().__init__()
             multiplier = cooper.multipliers.DenseMultiplier(init=torch.ones(len(layers)))

@@ -1,1 +1,1 @@
-"""What Sphinx does for this site beyond its own extensions."""
+"""Extensions of Sphinx for this site."""

@@ -31,7 +31,7 @@ MODULES = (
     "unroll_jax.disturbances",
     "unroll_jax.models",
 )
-APPLICATION = ("train", "train.config.errors", "train.loop", "train.predict", "train.main", "pathlib")
+APPLICATION = ("train", "train.config.errors", "train.loop", "train.loading", "train.main", "pathlib")
 # Packages whose names docstrings and signatures may use; their own documentation is elsewhere, so nothing is linked.
 OTHERS = ("jax", "jaxtyping", "flax", "optax", "numpy", "jaxopt", "scipy", "collections", "typing", "pathlib")
 
@@ -55,7 +55,7 @@ def pages() -> dict[str, str]:
 
 
 def words() -> dict[str, list[str]]:
-    """What every public table and constant is, for its page."""
+    """Returns a description of every public table and constant, for its page."""
     found = {}
     for module in MODULES:
         for name, value in _names(module):
@@ -77,7 +77,7 @@ def _names(module: str) -> Iterator[tuple[str, Any]]:
 
 
 def _resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: nodes.Element) -> nodes.Node | None:
-    """Where an abbreviated name leads: to a page, or nowhere if it is private, a module's or another package's."""
+    """Returns a link to a name's page; none if it is private, a module's or another package's."""
     if node.get("refdomain") != "py":
         return None
     target = node["reftarget"].lstrip("~.")
@@ -97,7 +97,7 @@ def _resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: no
 
 @functools.cache
 def _exists(target: str) -> bool:
-    """Whether a name without a page exists all the same: in this library, Python, or a package that it builds on."""
+    """Returns whether a name without a page exists in this library, Python, or a package that it builds on."""
     root, _, rest = target.partition(".")
     if root == "unroll_jax" or root in OTHERS or root in _ALIASES:
         return _has(importlib.import_module(_ALIASES.get(root, root)), rest)
@@ -142,7 +142,7 @@ def _describe(app: Sphinx, what: str, name: str, value: Any, options: Any, lines
 
 
 def _words(full: str, value: Any) -> list[str]:
-    """What a table or constant is, and its entries, value or type."""
+    """Describes a table or constant: its entries, value or type."""
     if isinstance(value, Mapping):
         held = "Entries: " + ", ".join(f"``{key}``" for key in value) + "."
     elif isinstance(value, tuple):

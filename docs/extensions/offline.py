@@ -16,7 +16,7 @@ STYLES = ("stylesheet", "preload", "modulepreload", "icon", "preconnect", "dns-p
 
 
 class Page(HTMLParser):
-    """What a page fetches, what it links to, and the places in it that links may name."""
+    """The addresses that a page fetches and links to, and the places in it that links may name."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def _check(app: "Sphinx", failure: Exception | None) -> None:
 
 
 def faults(folder: Path) -> list[str]:
-    """What is wrong with the pages and style sheets in a folder, a line each."""
+    """Returns the faults of the pages and style sheets in a folder, a line each."""
     found = []
     pages = {path.resolve(): Page(path.read_text(encoding="utf-8")) for path in folder.rglob("*.html")}
     for path, page in pages.items():

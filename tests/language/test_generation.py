@@ -13,6 +13,7 @@ from benchmarks import decoding
 from tests.train.commands import refused
 from train import load
 from train.__main__ import main
+from train.config.errors import UserError
 from train.data.prompts import Prompt
 from train.exporting import export
 from train.generation import unfinished
@@ -101,6 +102,20 @@ def test_an_interrupted_command_goes_on_behind_the_answers_it_has(command, monke
     assert (out.read_text(), partial.exists()) == (whole, False)
     partial.write_text("[]\n")
     assert "answers.unfinished.jsonl is damaged in line 1" in refused(capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"place": 3, "text": "a", "tokens": [1]}, "it answers prompt 3 of 3"),
+        ({"place": "0", "text": "a", "tokens": [1]}, "place is '0'"),
+    ],
+)
+def test_unfinished_answers_that_are_none_are_refused_in_one_line(row, message, tmp_path):
+    found = unfinished.Unfinished(tmp_path / "answers.json", {"seed": 0})
+    found.path.write_text("".join(json.dumps(line) + "\n" for line in ({"about": {"seed": 0}}, row)))
+    with pytest.raises(UserError, match=message):
+        found.start([Prompt(one["instruction"]) for one in ROWS])
 
 
 def test_what_a_run_cannot_generate_is_refused_in_one_line(finished, command, tmp_path, capsys):

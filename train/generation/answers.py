@@ -55,7 +55,8 @@ def answer(
     keep: Callable[[Mapping[int, Answer]], None] = lambda answers: None,
     log: Log = print,
 ) -> list[Answer]:
-    """Answers prompts, in their order; what is random in an answer depends on the seed and the prompt's place alone.
+    """Answers prompts, in their order; what is random in an answer depends on the seed, the prompt's place
+    and the draft, which ``auto`` chooses by timing.
 
     Args:
       opened: the language model.

@@ -49,7 +49,7 @@ def open_decoder(source: str, *, dtype: Any = None, option: str = "SOURCE", log:
 
     Args:
       source: the folder or file.
-      dtype: of the parameters; None takes that of the source, of a run float32.
+      dtype: of the parameters; None takes that of the source, of a run what it keeps.
       option: what errors call the source.
       log: takes the line that says what was read.
 

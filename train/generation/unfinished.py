@@ -53,6 +53,11 @@ class Unfinished:
                 f"{self.path} holds answers of another command ({'; '.join(changed)}); give that one again, delete the "
                 "file, or pass another --out"
             )
+        if outside := [row["place"] for row in rows[1:] if not 0 <= row["place"] < len(prompts)]:
+            raise UserError(
+                f"{self.path} is damaged (it answers prompt {outside[0]} of {len(prompts)}); delete it, or pass "
+                "another --out"
+            )
         return {row["place"]: Answer(prompts[row["place"]], row["text"], row["tokens"]) for row in rows[1:]}
 
     def add(self, answers: Mapping[int, Answer]) -> None:
@@ -75,6 +80,9 @@ class Unfinished:
             wanted = {"about"} if number == 1 else {"place", "text", "tokens"}
             if set(row) != wanted:
                 raise ValueError(f"it holds {', '.join(row)} instead of {', '.join(sorted(wanted))}")
+            kinds = {"about": dict, "place": int, "text": str, "tokens": list}
+            if wrong := [name for name, value in row.items() if not isinstance(value, kinds[name])]:
+                raise ValueError(f"{wrong[0]} is {row[wrong[0]]!r}")
         except (ValueError, TypeError) as error:
             raise UserError(
                 f"{self.path} is damaged in line {number} ({one_line(error)}); delete it, or pass another --out"

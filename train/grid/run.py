@@ -93,7 +93,7 @@ class _Call:
             (run,) = read_runs([place_of(self.plan.folder, cell)])
             words = run_verdict(run) + (f"; {state.kind}: {state.message}" if state.kind == "collapsed" else "")
         took = "" if seconds is None else f" ({seconds:.0f} s)"
-        write_json(self.plan.folder / TABLE, _said(self.plan, self.states))  # a kill may come before the table
+        write_json(self.plan.folder / TABLE, _kept(self.plan, self.states))  # a kill may come before the table
         self.log(f"[{done} of {self.runs}] {words if state.evaluated else f'{cell.name}: {words}'}{took}")
 
 
@@ -101,6 +101,14 @@ def _said(plan: Plan, states: Mapping[str, State]) -> Row:
     """Returns the content of table.json for cells before the table is written."""
     cells = [{"cell": name, "state": state.kind, "message": state.message} for name, state in states.items()]
     return {"version": VERSION, "table": plan.name, "over": plan.over, "cells": cells}
+
+
+def _kept(plan: Plan, states: Mapping[str, State]) -> Row:
+    """Returns table.json with new states, and the figures that an earlier call wrote there."""
+    before = read_object(plan.folder / TABLE)
+    figures = {row["cell"]: row for row in before.get("cells", [])}
+    new = _said(plan, states)
+    return before | new | {"cells": [figures.get(row["cell"], {}) | row for row in new["cells"]]}
 
 
 def _claim(plan: Plan) -> bool:

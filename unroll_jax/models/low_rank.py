@@ -59,7 +59,7 @@ def with_changes(layers: Any, changes: Any) -> Any:
 
 
 def merged_changes(layers: Any, changes: Any) -> Any:
-    """The layers' parameters with their changes added to the kernels: what `with_changes` computes, but for round-off.
+    """The layers' parameters with their changes added to the kernels, in their dtype: `with_changes` but for round-off.
 
     Decoding reads every weight for each token, so it is quicker by kernels alone.
 
@@ -69,6 +69,7 @@ def merged_changes(layers: Any, changes: Any) -> Any:
     """
 
     def merged(own: Any, change: Any) -> Any:
-        return {**own, "kernel": own["kernel"] + jnp.matmul(change["compress"], change["expand"])}
+        kernel = own["kernel"] + jnp.matmul(change["compress"], change["expand"])
+        return {**own, "kernel": kernel.astype(own["kernel"].dtype)}
 
     return {part: merged(own, changes[part]) if part in changes else own for part, own in layers.items()}

@@ -182,6 +182,7 @@ def test_a_cell_whose_loss_is_not_finite_is_told_and_is_not_fatal(tmp_path, comp
 
 def test_a_disk_that_refuses_ends_the_table_and_is_no_outcome_of_a_cell(copied, monkeypatch, capsys):
     shutil.rmtree(copied / "cells" / CONSTRAINED)
+    before = {row["cell"]: row for row in table_of(copied)["cells"]}
 
     def full(*_, **__):
         raise StorageError("the disk is full")
@@ -189,6 +190,8 @@ def test_a_disk_that_refuses_ends_the_table_and_is_no_outcome_of_a_cell(copied, 
     with monkeypatch.context() as patch:
         patch.setattr("train.grid.cells.train_run", full)
         assert "the disk is full" in refused(capsys, *GRID, "--out", str(copied))
+    after = {row["cell"]: row for row in table_of(copied)["cells"]}
+    assert after[PLAIN[0]].items() >= before[PLAIN[0]].items(), "figures of finished cells stay"
     assert main([*GRID, "--out", str(copied)]) == 0
     assert states_of(copied)[CONSTRAINED] == "finished"
 
