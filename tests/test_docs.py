@@ -11,6 +11,7 @@ import pytest
 import papers.yang2022
 import train
 from benchmarks.__main__ import BENCHMARKS
+from tests.test_public_api import NAMES
 from train.__main__ import COMMANDS
 from train.config import commands
 from train.experiments import EXPERIMENTS
@@ -23,16 +24,7 @@ PAGES = sorted(path for path in DOCS.rglob("*.md") if "generated" not in path.pa
 TEXTS = {str(path.relative_to(DOCS)): path.read_text(encoding="utf-8") for path in PAGES}
 # Those whose Python stands alone; tests/test_your_model.py runs that of your_model.md.
 RUN = [name for name, text in TEXTS.items() if "```python\n" in text and name != "your_model.md"]
-MODULES = (
-    "unroll_jax",
-    "unroll_jax.energies",
-    "unroll_jax.fixed_point",
-    "unroll_jax.constrained",
-    "unroll_jax.certificates",
-    "unroll_jax.perturbations",
-    "unroll_jax.disturbances",
-    "unroll_jax.models",
-)
+MODULES = [name for name in NAMES if name.startswith("unroll_jax")]
 FROM_TRAIN = re.compile(r"from (?:unroll_jax\.)?train import (.*)")
 # Options that no dataclass has: of help, of each of many processes, and of benchmarks.
 OF_BENCHMARKS = {"--quick", "--peers", "--compare"}
