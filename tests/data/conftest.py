@@ -3,7 +3,7 @@ import os
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -46,6 +46,15 @@ def real_data() -> Path:
     if "UNROLL_DATA" not in os.environ:
         pytest.skip("UNROLL_DATA does not name the folder of real data")
     return Path(os.environ["UNROLL_DATA"])
+
+
+@pytest.fixture(scope="module")
+def oracles() -> tuple[Any, Any]:
+    """The modules torch and transformers; imported here, as every worker collects tests and that takes seconds."""
+    torch = pytest.importorskip("torch", reason="torch, an oracle of the extra dev, is for Python 3.11 only")
+    transformers = pytest.importorskip("transformers", reason="transformers, an oracle of the extra dev, is missing")
+    transformers.logging.disable_progress_bar()
+    return torch, transformers
 
 
 @pytest.fixture

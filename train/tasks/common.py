@@ -14,6 +14,7 @@ from ..config.constraints import ConstrainedConfig, PerturbedConfig
 from ..config.errors import UserError
 from ..config.run import RunConfig
 from ..constraints import DescentConstraints
+from ..data.splits import SPLITS
 from ..optimizers import make_optimizer
 from ..sharding.mesh import make_mesh, put_beside
 from ..system.distributed import fetch
@@ -54,6 +55,21 @@ class DataTask(Task, Generic[C]):
         """Samples of the train split."""
         size, seed = self.config.batch_size, self.config.seed
         return self.data.batches("train", batch_size=size, seed=seed, start_step=start_step, rows=rows)
+
+
+def keep_examples(data: Any, config: Any) -> None:
+    """Keeps as many examples of each split as `train_examples`, `validation_examples` and `test_examples` say.
+
+    Raises:
+      UserError: naming the option of a split that has fewer.
+    """
+    for split in SPLITS:
+        count = getattr(config, f"{split}_examples")
+        try:
+            if count is not None:
+                data.keep(split, count)
+        except ValueError as error:
+            raise UserError(f"--{split}-examples does not fit the data: {error}") from error
 
 
 def constrained_training(

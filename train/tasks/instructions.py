@@ -13,6 +13,7 @@ from ..data.answers import AnswerTokenizer, tell
 from ..data.packing import PackedData
 from ..data.splits import SPLITS
 from ..task import Log
+from .common import keep_examples
 from .facts import MANY
 from .language_model import Given, given_of, open_given
 
@@ -86,13 +87,7 @@ class LanguageMaterial:
 def load_material(config: LanguageConfig, log: Log) -> LanguageMaterial:
     """Opens the instructions, and the decoder whose tokens they become."""
     data = instructions.load(config.data, log=log)
-    for split in SPLITS:
-        count = getattr(config, f"{split}_examples")
-        try:
-            if count is not None:
-                data.keep(split, count)
-        except ValueError as error:
-            raise UserError(f"--{split}-examples does not fit the data: {error}") from error
+    keep_examples(data, config)
     given = open_given(config, log)
     answers = AnswerTokenizer(given.tokenizer, config.template)
     found = {split: answers.fitting(data.whole(split), config.max_length) for split in SPLITS}

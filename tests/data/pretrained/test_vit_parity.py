@@ -19,15 +19,6 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def oracles():
-    """The modules torch and transformers; imported here, as every worker collects tests and that takes seconds."""
-    torch = pytest.importorskip("torch", reason="torch, an oracle of the extra dev, is for Python 3.11 only")
-    transformers = pytest.importorskip("transformers", reason="transformers, an oracle of the extra dev, is missing")
-    transformers.logging.disable_progress_bar()
-    return torch, transformers
-
-
 def written(name, options, folder, torch, transformers):
     """A random model of `transformers`, away from its initial values, written to a folder."""
     torch.manual_seed(0)
