@@ -85,7 +85,10 @@ html_theme_options = {
     "show_toc_level": 2,
     "use_download_button": False,
     "use_fullscreen_button": False,
+    "navbar_persistent": [],  # the search field stands in the sidebar
 }
+html_context = {"default_mode": "auto"}  # light or dark, as the reader's system
+html_favicon = "_static/favicon.svg"
 html_show_copyright = False
 html_show_sourcelink = False
 html_copy_source = False
