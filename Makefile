@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test test-rest test-all coverage lint types site docs benchmarks clean
+.PHONY: help install demo test test-rest test-all coverage lint types site docs notebooks benchmarks clean
 
 help:
 	@echo "make demo        train the demo, plain and under constraints, and write runs/demo/report/index.html"
@@ -14,6 +14,7 @@ help:
 	@echo "make install     make .venv with everything in it"
 	@echo "make lint types  ruff; pyright"
 	@echo "make docs        build the documentation into build/site, and run its examples; make site: build it alone"
+	@echo "make notebooks   run the notebooks and keep their outputs, for a commit"
 	@echo "make benchmarks  run every benchmark but faults and gpu, and print its table"
 
 install: $(STAMP)
@@ -59,6 +60,9 @@ site: $(STAMP)
 docs: export JAX_COMPILATION_CACHE_DIR ?= $(PROGRAMS)
 docs: site
 	$(PY) $(PYTEST) tests/test_docs.py tests/test_structure.py -k docs $(ARGS)
+
+notebooks: $(STAMP)
+	$(PY) -m pytest --nbmake --overwrite --numprocesses 0 notebooks $(ARGS)
 
 benchmarks: $(STAMP)
 	$(PY) -m benchmarks
