@@ -131,26 +131,3 @@ def test_a_position_of_weight_0_counts_nothing_whatever_its_label():
 def test_a_bad_argument_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def bytes_of_a_step(weights, *, tied=False):
-    """Temporary memory of the gradient of a weighted sum of layer losses."""
-    config = DecoderConfig(128_256, 512, 8, 8, 2, 1024, tied=tied)
-    model, tokens = Decoder(config, remat=True), jax.ShapeDtypeStruct((1, 512), jnp.int32)
-
-    def loss(params, tokens):
-        scale, head = decoder_readout(params)
-        states = model.apply({"params": params}, tokens, record=lambda y: rms_norm(y[0], scale, 1e-5))
-        losses = chunked_cross_entropy(states[-len(weights) :], head, tokens[0])
-        return jnp.dot(jnp.mean(losses, axis=-1), jnp.asarray(weights))
-
-    params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
-    compiled = jax.jit(jax.grad(loss)).lower(params, tokens).compile()
-    return compiled.memory_analysis().temp_size_in_bytes
-
-
-@pytest.mark.slow
-def test_a_constrained_step_takes_little_more_memory_than_a_plain_one_and_less_than_all_logits_of_a_layer():
-    plain_step, constrained = bytes_of_a_step([1.0]), bytes_of_a_step([-0.9, *[0.1] * 7, 2.0])
-    assert constrained <= 1.15 * plain_step
-    assert constrained < 4 * 512 * 128_256
