@@ -115,16 +115,24 @@ class PrepareArguments:
 
 @dataclasses.dataclass(frozen=True)
 class PredictArguments:
-    """Classify texts with the best checkpoint of a text run: class, probabilities and loss at every layer."""
+    """Show what every layer of a run makes of texts, by its best checkpoint. Of a text run: class, probabilities and
+    loss. Of a language run, where the answer to a prompt is given: mean loss of its tokens (nats) and share of right
+    ones; where it is not: the most probable next token. Whole answers are written by generate."""
 
     run: tyro.conf.Positional[Path]
-    """Run folder."""
+    """Run folder, or its export."""
     text: tuple[str, ...] = ()
-    """Texts."""
+    """Texts; of a language run prompts."""
     second: tuple[str, ...] = ()
-    """The second text of each, where the run is of pairs."""
+    """The second text of each, where the run is of pairs; of a language run the answer to each."""
     file: Path | None = None
-    """A UTF-8 file with a text a line in place of --text; of pairs, with a tab between the two."""
+    """A UTF-8 file in place of --text: a text a line; of pairs, and of prompts with answers, a tab between the two. Of
+    a language run also a .json list or .jsonl of objects with instruction, input and output, as Alpaca's and those
+    that generate writes."""
+    out: Path | None = None
+    """JSONL file for the predictions, an object a line for each text; None prints tables."""
+    overwrite: bool = False
+    """Replace the file --out where it is there already."""
     gamma: float = 0.0
     """Strength of noise on the embeddings, as in training."""
     seed: int = 0

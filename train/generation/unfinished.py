@@ -92,7 +92,7 @@ class Unfinished:
 
 def about(opened: Opened, prompts: Sequence[Prompt], settings: Settings) -> Row:
     """All that answers depend on, as JSON values: prompts, weights and tokenizer by their checksums."""
-    told = json.dumps([list(prompt) for prompt in prompts]).encode()
+    told = json.dumps([[prompt.instruction, prompt.input, prompt.dataset] for prompt in prompts]).encode()
     return {
         "prompts": {"count": len(prompts), "checksum": zlib.crc32(told)},
         "weights": digest(opened.params, {})[0],
