@@ -62,7 +62,7 @@ def test_a_run_answers_with_its_best_weights_in_its_template(finished, command):
         padded = jnp.asarray([tokens + [0] * (start + 5 - len(tokens))])
         tokens.append(int(last(padded)[0, len(tokens) - 1].argmax()))
     assert rows[0]["output"] == given.tokenizer.decode(tokens[start:], special=False).strip()
-    assert main([*words, "--exit-layer", "2", "--draft-length", "2"]) == 0
+    assert main([*words, "--overwrite", "--exit-layer", "2", "--draft-length", "2"]) == 0
     assert json.loads(out.read_text()) == rows
 
 
@@ -100,6 +100,7 @@ def test_an_interrupted_command_goes_on_behind_the_answers_it_has(command, monke
     assert main(with_words(words, "2", "1")) == 0, "in batches of another size"
     assert f"{partial}: goes on behind 2 of 3 answers" in capsys.readouterr().out
     assert (out.read_text(), partial.exists()) == (whole, False)
+    out.unlink()
     partial.write_text("[]\n")
     assert "answers.unfinished.jsonl is damaged in line 1" in refused(capsys, *words)
 

@@ -153,6 +153,8 @@ class GenerateArguments:
     out: Path | None = None
     """JSON file for the answers, as AlpacaEval reads it; None prints them. Answers so far are in NAME.unfinished.jsonl
     beside it, from which the same command goes on."""
+    overwrite: bool = False
+    """Replace the file --out where it is there already."""
     name: str | None = None
     """Name of the generator in the file; None takes the name of the source, with gamma where there is noise."""
     limit: int | None = None

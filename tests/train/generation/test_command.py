@@ -46,6 +46,10 @@ def test_answers_are_written_as_alpaca_eval_reads_them_and_drafts_change_none(ll
         kept = found.tokens[0][: int(found.lengths[0]) - bool(found.stopped[0])]
         assert row["output"] == opened.tokenizer.decode(kept, special=False).strip()
 
+    line = refused(capsys, "generate", str(tmp_path / "none"), *words[2:], "--out", str(out))
+    assert line.endswith("answers.json is there already; pass another file, or --overwrite, which replaces it\n")
+    assert json.loads(out.read_text()) == rows, "refused before the model is looked for"
+
     assert main([*words, "--exit-layer", "1", "--draft-length", "2"]) == 0
     shown = capsys.readouterr().out
     assert "tokens a verification" in shown
@@ -121,7 +125,7 @@ def test_costs_are_measured(llama):
         (["--top-p", "0.5"], "--top-p=0.5 needs a temperature above 0"),
         (["--temperature", "1", "--top-p", "1.5"], "--top-p must be in (0, 1], got 1.5"),
         (["--temperature", "1", "--top-k", "999"], "--top-k must be at most vocabulary_size=270, got 999"),
-        (["--out", "."], "--out . is a folder; name a file"),
+        (["--out", "."], "--out . is a folder; name a file in it, as answers.json"),
         (["--gama", "1"], "Unrecognized options: --gama"),
     ],
 )
