@@ -142,7 +142,7 @@ class PredictArguments:
 @dataclasses.dataclass(frozen=True)
 class GenerateArguments:
     """Answer prompts with a language model. Where its first layers draft, greedy answers stay the same, and sampled
-    ones have the same distribution."""
+    ones have the same distribution, but are other texts for another exit layer or draft length."""
 
     source: tyro.conf.Positional[str]
     """Run folder of an sft experiment, or its export; folder of transformers (config.json, tokenizer.json,
@@ -182,7 +182,10 @@ class GenerateArguments:
     draft_length: int | None = None
     """Tokens that --exit-layer drafts before the other layers verify them."""
     speculate: Literal["auto"] | None = None
-    """auto: the exit layer and draft length that are quickest, measured on the first batch; no drafts if none pays."""
+    """auto: chooses the exit layer and draft length on the first 8 prompts; no drafts if none pays. Greedy answers do
+    not depend on the choice, which is then the quickest by timing. Sampled texts depend on it: it is then made from
+    acceptance and the weights that are read, so that the same seed draws the same texts. NAME.draft.json beside --out
+    has the choice, which --exit-layer and --draft-length take again."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Of parameters and computation; None takes that of the source, of GGUF and runs float32."""
 

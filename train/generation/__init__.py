@@ -7,7 +7,7 @@ from ..parsing import given, parse
 from ..system.run_files import write_json
 from ..system.storage import check_file, expanded, writing
 from ..tasks.common import check_noise
-from .answers import Answer, Settings, answer
+from .answers import Answer, Settings, answer, drafted
 from .opening import Opened, open_decoder
 from .unfinished import Unfinished, about
 
@@ -27,8 +27,12 @@ def command(arguments: list[str]) -> None:
             print(f"\n{number}. {one.prompt.text}\n\n{one.text}")
         return
     name = parsed.name or opened.name + (f"-gamma{parsed.gamma:g}" if parsed.gamma > 0.0 else "")
+    settings = drafted(opened, prompts, settings)
     unfinished = Unfinished(out, about(opened, prompts, settings))
     with writing(f"--out {out}", "give the same command again, or pass another file"):
+        if parsed.speculate is not None:
+            draft = {"exit_layer": settings.exit_layer, "draft_length": settings.draft_length}
+            write_json(out.with_name(f"{out.stem}.draft.json"), draft)
         done = unfinished.start(prompts)
         if done:
             print(f"{unfinished.path}: goes on behind {len(done)} of {len(prompts)} answers")

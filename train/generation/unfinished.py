@@ -91,7 +91,10 @@ class Unfinished:
 
 
 def about(opened: Opened, prompts: Sequence[Prompt], settings: Settings) -> Row:
-    """All that answers depend on, as JSON values: prompts, weights and tokenizer by their checksums."""
+    """All that answers depend on, as JSON values: prompts, weights and tokenizer by their checksums; the draft is
+    chosen already, see `answers.drafted`."""
+    if settings.temperature == 0.0:  # drafts change no greedy answer
+        settings = settings._replace(exit_layer=None, draft_length=None)
     told = json.dumps([[prompt.instruction, prompt.input, prompt.dataset] for prompt in prompts]).encode()
     return {
         "prompts": {"count": len(prompts), "checksum": zlib.crc32(told)},
