@@ -1,5 +1,6 @@
 """Tokenizers of language models, and the templates that make one text of a conversation."""
 
+import functools
 import json
 import zlib
 from collections.abc import Mapping, Sequence
@@ -50,6 +51,12 @@ class ChatTokenizer:
     def size(self) -> int:
         """One more than the largest number of a token."""
         return max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+    @functools.cached_property
+    def prefixes(self) -> bool:
+        """True where texts start with tokens that they do not have behind others: SentencePiece puts a space there."""
+        line, text, both = self.encode(["a\n", "a", "a\na"])
+        return not np.array_equal(np.concatenate([line, text]), both)
 
     def encode(self, texts: Sequence[str], *, special: bool = False) -> list[np.ndarray]:
         """Turns texts into numbers of tokens; ``special`` adds those at the ends, which chat templates have in them."""

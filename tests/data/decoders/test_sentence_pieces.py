@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from tests.errors import assert_fails
+from train.data.answers import ALPACA, AnswerTokenizer
+from train.data.conversations import asked
 from train.data.decoder_gguf import open_gguf
-from train.data.decoder_tokenizer import ChatTokenizer, gguf_tokenizer
+from train.data.decoder_tokenizer import ChatTokenizer, byte_tokenizer, gguf_tokenizer
 
 gguf = pytest.importorskip("gguf", reason="gguf, which reads quantised weights, is not installed")
 
@@ -136,6 +138,15 @@ def test_a_file_says_whether_texts_start_with_a_space_and_with_the_first_token(w
     (tokens,) = tokenizer.encode([" the cat"], special=True)
     assert tokens.tolist() == sentence_piece(" the cat", prefix=False)
     assert tokenizer.decode(tokens) == " the cat"
+
+
+def test_answers_go_on_from_their_prompts_without_a_space_of_their_own(tokenizer):
+    assert (tokenizer.prefixes, byte_tokenizer().prefixes) == (True, False)
+    (text,) = AnswerTokenizer(tokenizer, "alpaca").encode([asked("cat", "the cat")])
+    prompt = ALPACA.format("cat")
+    assert text.tokens.tolist() == [1, *sentence_piece(f"{prompt}the cat"), 2]
+    assert text.first == 1 + len(sentence_piece(prompt))
+    assert tokenizer.decode(text.tokens[text.first :], special=False) == "the cat"
 
 
 def test_a_tokenizer_without_scores_or_that_drops_spaces_is_refused_in_one_line(write_file):
