@@ -26,7 +26,7 @@ usage: python -m train [--coordinator HOST:PORT --processes N --process I | --cl
   table EXPERIMENT [--over.OPTION V,V] a grid of runs, as depth x noise x method x seed: table, curves, frames
   launch --processes N -- COMMAND ...   the same command in N processes on this machine, watched
   evaluate RUN                          evaluate the best checkpoint of a run folder again
-  predict RUN --text TEXT [TEXT ...]    classify texts with a text run, layer by layer (--file LINES, --gamma NOISE)
+  predict RUN --text TEXT [TEXT ...]    what every layer of a text or language run makes of texts (--file, --out JSONL)
   generate SOURCE --prompts FILE        answer prompts with a language model (--out JSON, --gamma NOISE)
   export RUN [--out FOLDER]             write the best checkpoint's parameters as safetensors, with their configuration
   report RUN [RUN ...] [--out FOLDER]   compare runs: tables, figures, an HTML page, summary.json

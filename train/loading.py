@@ -42,8 +42,8 @@ class Model:
         """Applies the model to inputs of its kind; see the task's ``predict``.
 
         Video: a picture or video, as a file or an array; denoised frames come back. Images and scenes: files or arrays,
-        one or a list; classes, or maps of them. Text: strings, with ``seconds=`` where the run is of pairs. A task of
-        your own: a batch.
+        one or a list; classes, or maps of them. Text: strings, with ``seconds=`` where the run is of pairs. Language:
+        prompts, with ``answers=`` to be judged, or for the next token without. A task of your own: a batch.
         """
         return self.task.predict(self.params, inputs, **options)
 

@@ -1,5 +1,6 @@
-"""`python -m train predict`: what every layer of a text run says of texts."""
+"""`python -m train predict`: what every layer of a text or language run makes of texts."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,45 +8,60 @@ import numpy as np
 
 from .config.commands import PredictArguments
 from .config.errors import UserError
+from .config.language import LanguageConfig
 from .config.text import TextRunConfig
-from .data.rows import decoded
-from .loading import load
+from .data.prompts import read_prompts
+from .data.rows import decoded, is_whole
+from .loading import Model, load
 from .parsing import parse
 from .runs import read_config
+from .system.storage import check_file, write_all, writing
 from .system.terminal import Table, as_text
+from .task import Row
 from .tasks.common import check_noise
+from .tasks.language_reading import Answered, NextToken
 from .tasks.reading import Prediction
 from .weights import is_export, read_export
 
 LARGEST = 1 << 26  # bytes of a --file; more is taken for a file without end
+WIDEST = 80  # characters of a text in a title
+
+Texts = Sequence[str]
 
 
 def command(arguments: list[str]) -> None:
-    """`python -m train predict RUN --text TEXT ...`: what every layer of a text run says of texts."""
+    """`python -m train predict RUN --text TEXT ...`: what every layer of a run makes of texts."""
     hint = "write a text that begins with a dash as --text=TEXT or --second=TEXT, several as lines of --file"
     parsed = parse(PredictArguments, arguments, "python -m train predict", hint=hint)
-    texts, seconds = read_texts(parsed.text, parsed.second, parsed.file)
+    if parsed.file is not None and (parsed.text or parsed.second):
+        raise UserError("--file takes the place of --text and --second; give one or the other")
     check_noise(parsed.gamma, parsed.seed)
-    found = read_export(parsed.run) if is_export(parsed.run) else None
-    experiment, config = (found.card["experiment"], found.config) if found else read_config(parsed.run)
-    if not isinstance(config, TextRunConfig):
+    export = read_export(parsed.run) if is_export(parsed.run) else None
+    experiment, config = (export.card["experiment"], export.config) if export else read_config(parsed.run)
+    if not isinstance(config, TextRunConfig | LanguageConfig):
         raise UserError(
-            f"{parsed.run} is a run of {experiment}, which classifies no text; give one of a text experiment"
+            f"{parsed.run} is a run of {experiment}, which classifies no text and is no language model; give one of a "
+            "text or sft experiment"
         )
-    model = load(parsed.run)
-    found = model.predict(texts, seconds=seconds, gamma=parsed.gamma, seed=parsed.seed)
-    for number, prediction in enumerate(found, start=1):
-        print(_described(number, prediction))
+    out = None if parsed.out is None else check_file(parsed.out, overwrite=parsed.overwrite)
+    if isinstance(config, LanguageConfig):
+        prompts, answers = read_pairs(parsed.text, parsed.second, parsed.file)
+        rows, tables = _of_language(load(parsed.run), prompts, answers, gamma=parsed.gamma, seed=parsed.seed)
+    else:
+        texts, seconds = read_texts(parsed.text, parsed.second, parsed.file)
+        rows, tables = _of_texts(load(parsed.run), texts, seconds, gamma=parsed.gamma, seed=parsed.seed)
+    if out is None:
+        print("\n".join(map(as_text, tables)))
+        return
+    with writing(f"--out {out}", "pass another file"):
+        write_all(out.parent, {out.name: "".join(f"{json.dumps(row, allow_nan=False)}\n" for row in rows).encode()})
+    print(f"{out}: predictions for {len(rows)} texts")
 
 
-def read_texts(
-    texts: Sequence[str], seconds: Sequence[str], file: Path | None
-) -> tuple[Sequence[str], Sequence[str] | None]:
+def read_texts(texts: Texts, seconds: Texts, file: Path | None) -> tuple[Texts, Texts | None]:
     """Texts and their second ones, None where there are none, from the command line or the lines of a file."""
     if file is None:
         return texts, seconds or None
-    if texts or seconds:
-        raise UserError("--file takes the place of --text and --second; give one or the other")
     lines = _lines(file)
     parts = [line.split("\t") for line in lines]
     if all(len(part) == 1 for part in parts):
@@ -57,6 +73,58 @@ def read_texts(
             f"--file {file} line {odd} has {count} tabs where others have 1; put one between the texts of a pair"
         )
     return [first for first, _ in parts], [second for _, second in parts]
+
+
+def read_pairs(texts: Texts, seconds: Texts, file: Path | None) -> tuple[Texts, Sequence[str | None]]:
+    """Prompts and their answers, None for what has none, from the command line, lines, or objects of JSON."""
+    if file is not None and file.suffix in (".json", ".jsonl"):
+        prompts = read_prompts(file, option="--file")
+        return [prompt.text for prompt in prompts], [prompt.answer or None for prompt in prompts]
+    prompts, answers = read_texts(texts, seconds, file)
+    if answers is not None and len(answers) != len(prompts):
+        raise UserError(f"--second must be as many as --text, {len(prompts)}, got {len(answers)}")
+    for number, prompt in enumerate(prompts, start=1):
+        if not prompt.strip() or not is_whole(prompt):
+            kind = "no valid UTF-8" if prompt.strip() else "empty"
+            raise UserError(f"prompt {number} is {kind}; leave it out")
+    return prompts, answers or [None] * len(prompts)
+
+
+def _of_texts(
+    model: Model, texts: Texts, seconds: Texts | None, *, gamma: float, seed: int
+) -> tuple[list[Row], list[Table]]:
+    predictions = model.predict(texts, seconds=seconds, gamma=gamma, seed=seed)
+    rows = [
+        {
+            "text": one.text,
+            "label": one.label,
+            "classes": list(one.class_names),
+            "probabilities": one.probabilities.tolist(),
+        }
+        for one in predictions
+    ]
+    if seconds is not None:
+        rows = [row | {"second": second} for row, second in zip(rows, seconds, strict=True)]
+    return rows, [_class_table(number, one) for number, one in enumerate(predictions, start=1)]
+
+
+def _of_language(
+    model: Model, prompts: Texts, answers: Sequence[str | None], *, gamma: float, seed: int
+) -> tuple[list[Row], list[Table]]:
+    predictions = model.predict(prompts, answers=answers, gamma=gamma, seed=seed)
+    rows, tables = [], []
+    for number, (prompt, one) in enumerate(zip(prompts, predictions, strict=True), start=1):
+        of_layers = {"layers": list(one.layers)}
+        if isinstance(one, NextToken):
+            figures = {"next": list(one.tokens), "probabilities": one.probabilities.tolist()}
+            rows.append({"prompt": prompt} | of_layers | figures)
+            tables.append(_next_table(number, prompt, one))
+        else:
+            figures = {"losses": one.losses.tolist(), "accuracies": one.accuracies.tolist()}
+            counted = {"answer": one.answer, "tokens": len(one.log_probabilities)}
+            rows.append({"prompt": prompt} | counted | of_layers | figures)
+            tables.append(_answer_table(number, prompt, one))
+    return rows, tables
 
 
 def _lines(path: Path) -> list[str]:
@@ -75,7 +143,7 @@ def _lines(path: Path) -> list[str]:
     return lines
 
 
-def _described(number: int, prediction: Prediction) -> str:
+def _class_table(number: int, prediction: Prediction) -> Table:
     """A table with a row for each layer; the loss is that of the class predicted in the end."""
     last, names = prediction.probabilities[-1].argmax(), prediction.class_names
     rows = tuple(
@@ -87,7 +155,28 @@ def _described(number: int, prediction: Prediction) -> str:
         )
         for layer, row in enumerate(prediction.probabilities)
     )
-    shown = prediction.text if len(prediction.text) <= 80 else f"{prediction.text[:77]}..."
-    title = f"{number}. {prediction.label} ({prediction.probabilities[-1].max():.1%}): {shown}"
+    title = f"{number}. {prediction.label} ({prediction.probabilities[-1].max():.1%}): {_shown(prediction.text)}"
     note = f"loss: -log p({names[int(last)]}), of the class that the last layer predicts"
-    return as_text(Table(title, ("layer", "class", *(f"p({name})" for name in names), "loss"), rows, note))
+    return Table(title, ("layer", "class", *(f"p({name})" for name in names), "loss"), rows, note)
+
+
+def _answer_table(number: int, prompt: str, one: Answered) -> Table:
+    rows = tuple(
+        (str(layer), f"{loss:.3f}", f"{accuracy:.1%}")
+        for layer, loss, accuracy in zip(one.layers, one.losses, one.accuracies, strict=True)
+    )
+    note = f"loss: mean of the {len(one.log_probabilities)} tokens of the answer, its end among them, in nats"
+    return Table(f"{number}. {_shown(prompt)}", ("layer", "loss", "right tokens"), rows, note)
+
+
+def _next_table(number: int, prompt: str, one: NextToken) -> Table:
+    rows = tuple(
+        (str(layer), repr(token), f"{probability:.3f}")
+        for layer, token, probability in zip(one.layers, one.tokens, one.probabilities, strict=True)
+    )
+    note = "next token: the most probable first token of an answer, by each layer that is read"
+    return Table(f"{number}. {_shown(prompt)}", ("layer", "next token", "probability"), rows, note)
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."

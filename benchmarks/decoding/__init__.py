@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from benchmarks.decoding.cases import INSTRUCTIONS, Case, Sizes, of_runs, random, smollm2
+from benchmarks.decoding.cases import ENOUGH, INSTRUCTIONS, Case, Sizes, of_runs, random, smollm2
 from benchmarks.record import Record
 from benchmarks.timing import interleaved, matmul_rate, table
 from train.config.errors import UserError
@@ -56,21 +56,25 @@ def main(*, quick: bool = False, peers: bool = True, runs: Sequence[Path] = (), 
         cases = [random(sizes, batch) for batch in sizes.batches] + [smollm2(sizes)]
     best = [_measure(record, case) for case in cases if case is not None]
     if runs:
-        print(f"\nthe quickest of each\n{table(['run', 'ms a token', 'drafted', 'by', 'speed-up'], best)}")
+        print("\nthe exit of each that was expected to be quickest")
+        print(table(["run", "ms a token", "drafted", "by", "speed-up"], best))
     record.draw = record.draw_times
     return record
 
 
 def _measure(record: Record, case: Case) -> list[str]:
-    """Adds the times of a case and what follows from them to the record, prints them, and returns the quickest."""
+    """Adds the times of a case and what follows from them to the record, prints them, and returns those of the draft
+    that was expected to be quickest."""
     config = case.config
-    asked: dict[str, Any] = {"max_tokens": case.tokens, "stops": case.stops}
+    options: dict[str, Any] = {"max_tokens": case.tokens, "stops": case.stops}
 
-    def answers(run: Callable[..., Any], **draft: int) -> list[Any]:
-        return jax.block_until_ready([run(config, case.params, batch, **draft, **asked) for batch in case.batches])
+    def answers(run: Callable[..., Any], batches: Any = case.batches, **draft: int) -> list[Any]:
+        return jax.block_until_ready([run(config, case.params, batch, **draft, **options) for batch in batches])
 
     plain = jax.device_get(answers(generate))
-    measured, costs = _on_answers(case, plain), measured_costs(config, case.params, batch=len(case.batches[0]))
+    others = jax.device_get(answers(generate, case.choosing)) if case.choosing else plain
+    measured = _on_answers(case, case.choosing or case.batches, others)
+    costs = measured_costs(config, case.params, batch=len(case.batches[0]))
     record.figures[f"{case.name}_further_token_over_first"] = costs.further
     drafts = {f"exit_{layer}": _chosen(case, layer, measured, costs) for layer in case.exits}
     calls: dict[str, Callable[[], Any]] = {"plain": lambda: answers(generate)}
@@ -78,7 +82,7 @@ def _measure(record: Record, case: Case) -> list[str]:
     for who, draft in drafts.items():
         sizes = {"exit_layer": draft.exit_layer, "draft_length": draft.draft_length}
         calls[who] = lambda sizes=sizes: answers(speculate, **sizes)
-        same[who] = all(np.array_equal(one.tokens, own.tokens) for one, own in zip(calls[who](), plain, strict=True))
+        same[who] = all(np.array_equal(one.tokens, two.tokens) for one, two in zip(calls[who](), plain, strict=True))
     seconds = interleaved(calls, repeats=case.repeats, warmup=0)  # all have run once
     count = sum(int(one.lengths.sum()) for one in plain)
     _add_times(record, case, seconds, count)
@@ -94,12 +98,30 @@ def _measure(record: Record, case: Case) -> list[str]:
     batch, several = len(case.batches[0]), len(case.batches)
     print(f"\n{case.name}, {config.num_layers} layers, {config.dim} wide, {several} x {batch} prompts, {count} tokens")
     print(table([*header, "same answers"], rows))
+    _tell_acceptance(record, case, measured)
+    best = max(drafts, key=lambda who: drafts[who].expected)
+    (row,) = (row for row in rows if row[0] == best)
+    return [case.name, rows[0][1], row[1], best, row[6]]
+
+
+def _tell_acceptance(record: Record, case: Case, measured: Acceptance) -> None:
+    """Prints the acceptance of every layer, and which prompts it is of, and adds both to the record."""
+    record.notes.append(f"{case.name}: {_chosen_on(case)}")
     listed = " ".join(f"{layer}:{rate:.0%}" for layer, rate in enumerate(measured.rates))
-    print(f"acceptance by layer: {listed}")
+    print(f"{_chosen_on(case)}\nacceptance by layer: {listed}")
     record.figures |= {
         f"{case.name}_layer_{layer}_acceptance": float(rate) for layer, rate in enumerate(measured.rates)
     }
-    return [case.name, *min(([rows[0][1], row[1], row[0], row[6]] for row in rows[1:]), key=lambda one: float(one[1]))]
+
+
+def _chosen_on(case: Case) -> str:
+    """Says which prompts drafts were chosen on, and which were timed."""
+    if len(case.draft_lengths) == 1:
+        return "drafts are given, and none is chosen"
+    if not case.choosing:
+        return f"drafts are chosen on the same prompts that are timed: there are fewer than {ENOUGH}"
+    first, rest = (sum(map(len, batches)) for batches in (case.choosing, case.batches))
+    return f"acceptance and drafts are of the first {first} prompts, times of the other {rest}"
 
 
 def _chosen(case: Case, layer: int, measured: Acceptance, costs: Costs) -> Draft:
@@ -136,9 +158,9 @@ def _speed(seconds: np.ndarray, count: int) -> list[str]:
     return [f"{1e3 * value / count:.2f}", f"{count / value:.1f}"]
 
 
-def _on_answers(case: Case, plain: Sequence[Any]) -> Acceptance:
-    """Acceptance on the plain answers, which is what drafts meet."""
-    prompts = [prompt for batch in case.batches for prompt in batch]
+def _on_answers(case: Case, batches: Sequence[Sequence[np.ndarray]], plain: Sequence[Any]) -> Acceptance:
+    """Acceptance on the plain answers to batches of prompts, which is what drafts meet there."""
+    prompts = [prompt for batch in batches for prompt in batch]
     if max(int(one.lengths.max()) for one in plain) < 2:
         raise UserError(f"every answer of {case.name} ends with its first token; give other prompts with --prompts")
     answers = [(row, length) for one in plain for row, length in zip(one.tokens, one.lengths, strict=True)]

@@ -27,6 +27,7 @@ INSTRUCTIONS = (
     "What is the capital of France?",
     "What is 12 times 12?",
 )
+ENOUGH = 4  # prompts, of which the first half chooses the drafts that are timed on the others
 LONGEST = 256  # tokens of a prompt, which a tokenizer of bytes makes many of
 
 
@@ -39,7 +40,7 @@ class Sizes(NamedTuple):
     draft_length: int = 4
     repeats: int = 5
     exits: int = 3  # exit layers, evenly spaced, where nothing says which
-    real_prompts: int = 2
+    real_prompts: int = 4
     real_tokens: int = 24
     real_repeats: int = 3
 
@@ -51,7 +52,8 @@ class Case(NamedTuple):
       name: of its figures.
       config: of the decoder.
       params: of the decoder.
-      batches: of prompts, answered one after the other.
+      batches: of prompts, answered one after the other and timed.
+      choosing: others, on which exit layers and draft lengths are chosen; none where they are chosen on the timed ones.
       stops: tokens that end an answer.
       exits: layers that draft.
       draft_lengths: to choose from for each.
@@ -63,6 +65,7 @@ class Case(NamedTuple):
     config: DecoderConfig
     params: Any
     batches: Sequence[Sequence[np.ndarray]]
+    choosing: Sequence[Sequence[np.ndarray]]
     stops: tuple[int, ...]
     exits: Sequence[int]
     draft_lengths: Sequence[int]
@@ -85,7 +88,7 @@ def random(sizes: Sizes, batch: int) -> Case:
     exits = _spaced(range(1, config.num_layers), sizes.exits)
     name, lengths = f"random_batch_{batch}", (sizes.draft_length,)
     params = params | {"layers": layers}
-    return Case(name, config, params, [list(prompts)], (), exits, lengths, sizes.tokens, sizes.repeats)
+    return Case(name, config, params, [list(prompts)], (), (), exits, lengths, sizes.tokens, sizes.repeats)
 
 
 def smollm2(sizes: Sizes) -> Case | None:
@@ -118,11 +121,12 @@ def _real(name: str, opened: Opened, prompts: Sequence[str], sizes: Sizes, exits
     tokens = AnswerTokenizer(tokenizer, opened.template).questions(prompts)
     room = min(config.max_positions - sizes.real_tokens, LONGEST)
     batches = [[text] for text in tokens if len(text) <= room][: sizes.real_prompts]
+    half = len(batches) // 2 if len(batches) >= ENOUGH else 0
     if not batches:
         raise UserError(f"all prompts have more than {room} tokens for {name}; give shorter ones with --prompts")
     exits = exits or _spaced(range(1, config.num_layers), sizes.exits)
     how = (exits, (1, 2, 4, 8), sizes.real_tokens, sizes.real_repeats)
-    return Case(name, config, opened.params, batches, tokenizer.stops, *how)
+    return Case(name, config, opened.params, batches[half:], batches[:half], tokenizer.stops, *how)
 
 
 def _spaced(layers: Sequence[int], count: int) -> list[int]:

@@ -18,7 +18,9 @@ def test_tokens_a_second_are_reported_without_a_real_model(capsys, monkeypatch):
     printed = capsys.readouterr().out
     assert "without SmolLM2" in printed
     assert "yes" in printed
-    assert " no" not in printed.split("same answers")[1]
+    rows, _, told = printed.split("same answers")[1].partition("drafts are given, and none is chosen")
+    assert " no" not in rows
+    assert told.startswith("\nacceptance by layer: 0:")
     stem = "random_batch_2"
     for who in ("plain", "exit_1", "exit_2", "exit_3"):
         assert figures[f"{stem}_{who}_tokens_a_second"] == pytest.approx(20 / figures[f"{stem}_{who}_seconds"])

@@ -12,7 +12,7 @@ ROWS = [
     {"instruction": "Grüße", "input": "", "dataset": "koala"},
     {"instruction": "a\nb", "input": None},
 ]
-PROMPTS = [Prompt("Add.", "1 and 2"), Prompt("Grüße", dataset="koala"), Prompt("a\nb")]
+PROMPTS = [Prompt("Add.", "1 and 2", answer="3"), Prompt("Grüße", dataset="koala"), Prompt("a\nb")]
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,8 @@ def test_the_input_stands_below_the_instruction():
         ("p.json", b'[{"input": "a"}]', ["entry 1 has no instruction"]),
         ("p.json", b'[{"instruction": " "}]', ["entry 1 has no instruction"]),
         ("p.json", b'[{"instruction": ["a"]}]', ["entry 1 has fields that are no texts"]),
+        ("p.json", b'[{"instruction": "a", "output": 3}]', ["entry 1 has fields that are no texts"]),
+        ("p.json", b'[{"instruction": "\\ud800"}]', ["entry 1 has fields that are no texts"]),
         ("p.json", b"[" * 100_000, ["is no JSON"]),
         ("p.jsonl", b'{"instruction": "a"}\n\n{"instruction"\n', ["line 3 is no JSON", "an object a line in .jsonl"]),
         ("p.jsonl", b'"a"\n', ["line 1 is a text instead of an object"]),

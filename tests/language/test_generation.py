@@ -62,7 +62,7 @@ def test_a_run_answers_with_its_best_weights_in_its_template(finished, command):
         padded = jnp.asarray([tokens + [0] * (start + 5 - len(tokens))])
         tokens.append(int(last(padded)[0, len(tokens) - 1].argmax()))
     assert rows[0]["output"] == given.tokenizer.decode(tokens[start:], special=False).strip()
-    assert main([*words, "--exit-layer", "2", "--draft-length", "2"]) == 0
+    assert main([*words, "--overwrite", "--exit-layer", "2", "--draft-length", "2"]) == 0
     assert json.loads(out.read_text()) == rows
 
 
@@ -100,6 +100,7 @@ def test_an_interrupted_command_goes_on_behind_the_answers_it_has(command, monke
     assert main(with_words(words, "2", "1")) == 0, "in batches of another size"
     assert f"{partial}: goes on behind 2 of 3 answers" in capsys.readouterr().out
     assert (out.read_text(), partial.exists()) == (whole, False)
+    out.unlink()
     partial.write_text("[]\n")
     assert "answers.unfinished.jsonl is damaged in line 1" in refused(capsys, *words)
 
@@ -159,6 +160,7 @@ def test_the_benchmark_of_decoding_takes_runs_and_pairs_each_with_its_plain_answ
 
     monkeypatch.setattr(decoding, "interleaved", timed)
     (tmp_path / "prompts.txt").write_text("Say bado.\n")
+    (tmp_path / "several.txt").write_text("".join(f"Say {word}.\n" for word in ("bado", "mi", "lu", "re")))
     words = ["decoding", "--quick", "--out", str(tmp_path / "out"), "--prompts", str(tmp_path / "prompts.txt")]
     assert benchmarks.main([*words, "--runs", *map(str, finished.folders)]) == 0
     shown = capsys.readouterr().out
@@ -168,6 +170,13 @@ def test_the_benchmark_of_decoding_takes_runs_and_pairs_each_with_its_plain_answ
         assert [figures[f"{name}_exit_{layer}_speedup"] for layer in (1, 2)] == [2.5, 2.5], "medians of ratios"
         assert figures[f"{name}_layer_3_acceptance"] == 1.0
     assert " no" not in shown.split("same answers")[1].split("acceptance by layer")[0]
-    assert "the quickest of each" in shown
+    assert "the exit of each that was expected to be quickest" in shown
+    assert shown.count("drafts are chosen on the same prompts that are timed: there are fewer than 4") == 2
+    monkeypatch.setattr(decoding, "QUICK", decoding.QUICK._replace(real_prompts=4, real_tokens=4))
+    several = [word.replace("prompts.txt", "several.txt") for word in words]
+    assert benchmarks.main([*several, "--runs", str(finished.folders[1])]) == 0
+    shown = capsys.readouterr().out
+    assert "constrained, 3 layers, 8 wide, 2 x 1 prompts" in shown
+    assert "acceptance and drafts are of the first 2 prompts, times of the other 2" in shown
     assert benchmarks.main([*words, "--runs", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith(f"error: {tmp_path} ")

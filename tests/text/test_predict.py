@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -192,6 +193,15 @@ def test_the_command_line_predicts_a_file_of_lines(trained, tmp_path, capsys):
     assert [f"{number}. " in out for number in range(1, 5)] == [True, True, True, False]
     assert main(["predict", str(folder), "--text", "fine", "--file", "lines.txt"]) == 2
     assert "--file takes the place of --text" in capsys.readouterr().err
+    out = tmp_path / "new" / "out.jsonl"
+    words = ["predict", str(folder), "--file", str(tmp_path / "lines.txt"), "--gamma", "0.5", "--out", str(out)]
+    assert main(words) == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["text"] for row in rows] == TEXTS
+    assert all(row["label"] == row["classes"][int(np.argmax(row["probabilities"][-1]))] for row in rows)
+    capsys.readouterr()
+    assert main(words) == 2
+    assert "out.jsonl is there already; pass another file, or --overwrite" in capsys.readouterr().err
     assert main(["predict", str(folder), "--text", "-awful film"]) == 2
     said = capsys.readouterr().err
     assert "Unrecognized options: -awful film; write a text that begins with a dash as --text=TEXT" in said

@@ -115,16 +115,24 @@ class PrepareArguments:
 
 @dataclasses.dataclass(frozen=True)
 class PredictArguments:
-    """Classify texts with the best checkpoint of a text run: class, probabilities and loss at every layer."""
+    """Show what every layer of a run makes of texts, by its best checkpoint. Of a text run: class, probabilities and
+    loss. Of a language run, where the answer to a prompt is given: mean loss of its tokens (nats) and share of right
+    ones; where it is not: the most probable next token. Whole answers are written by generate."""
 
     run: tyro.conf.Positional[Path]
-    """Run folder."""
+    """Run folder, or its export."""
     text: tuple[str, ...] = ()
-    """Texts."""
+    """Texts; of a language run prompts."""
     second: tuple[str, ...] = ()
-    """The second text of each, where the run is of pairs."""
+    """The second text of each, where the run is of pairs; of a language run the answer to each."""
     file: Path | None = None
-    """A UTF-8 file with a text a line in place of --text; of pairs, with a tab between the two."""
+    """A UTF-8 file in place of --text: a text a line; of pairs, and of prompts with answers, a tab between the two. Of
+    a language run also a .json list or .jsonl of objects with instruction, input and output, as Alpaca's and those
+    that generate writes."""
+    out: Path | None = None
+    """JSONL file for the predictions, an object a line for each text; None prints tables."""
+    overwrite: bool = False
+    """Replace the file --out where it is there already."""
     gamma: float = 0.0
     """Strength of noise on the embeddings, as in training."""
     seed: int = 0
@@ -134,7 +142,7 @@ class PredictArguments:
 @dataclasses.dataclass(frozen=True)
 class GenerateArguments:
     """Answer prompts with a language model. Where its first layers draft, greedy answers stay the same, and sampled
-    ones have the same distribution."""
+    ones have the same distribution, but are other texts for another exit layer or draft length."""
 
     source: tyro.conf.Positional[str]
     """Run folder of an sft experiment, or its export; folder of transformers (config.json, tokenizer.json,
@@ -145,6 +153,8 @@ class GenerateArguments:
     out: Path | None = None
     """JSON file for the answers, as AlpacaEval reads it; None prints them. Answers so far are in NAME.unfinished.jsonl
     beside it, from which the same command goes on."""
+    overwrite: bool = False
+    """Replace the file --out where it is there already."""
     name: str | None = None
     """Name of the generator in the file; None takes the name of the source, with gamma where there is noise."""
     limit: int | None = None
@@ -172,7 +182,10 @@ class GenerateArguments:
     draft_length: int | None = None
     """Tokens that --exit-layer drafts before the other layers verify them."""
     speculate: Literal["auto"] | None = None
-    """auto: the exit layer and draft length that are quickest, measured on the first batch; no drafts if none pays."""
+    """auto: chooses the exit layer and draft length on the first 8 prompts; no drafts if none pays. Greedy answers do
+    not depend on the choice, which is then the quickest by timing. Sampled texts depend on it: it is then made from
+    acceptance and the weights that are read, so that the same seed draws the same texts. NAME.draft.json beside --out
+    has the choice, which --exit-layer and --draft-length take again."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Of parameters and computation; None takes that of the source, of GGUF and runs float32."""
 

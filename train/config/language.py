@@ -85,8 +85,7 @@ class LanguageConfig(ConstrainedConfig):
     test_gammas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
     """Noise levels of the evaluation, over which the area under the accuracy is taken."""
     completions: int = 4
-    """Number of prompts of the test split that the evaluation answers, for the report; 0 for none. Runs of several
-    processes answer none."""
+    """Number of prompts of the test split that the evaluation answers, for the report; 0 for none."""
     completion_gammas: tuple[float, ...] = (0.0, 1.0)
     """Noise levels of these answers."""
     completion_tokens: int = 48

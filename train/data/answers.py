@@ -1,7 +1,7 @@
 """Conversations as tokens, by a chat template or Alpaca's prompt: where the prompt ends and the answer starts."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -55,6 +55,8 @@ class AnswerTokenizer:
         """The tokens of conversations, of whatever length; an answer ends with the first token that stops it."""
         pairs = [self._render(one) for one in conversations]
         prompts, answers = (self.tokenizer.encode([pair[place] for pair in pairs]) for place in range(2))
+        if self.tokenizer.prefixes:
+            answers = self._behind(pairs, prompts, answers)
         return [self._joined(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
 
     def questions(self, texts: Sequence[str]) -> list[np.ndarray]:
@@ -67,6 +69,14 @@ class AnswerTokenizer:
         kept = [text for text in texts if text.first < max_length]
         cut = sum(len(text.tokens) > max_length for text in kept)
         return Tokenised([Tokens(text.tokens[:max_length], text.first) for text in kept], cut, len(texts) - len(kept))
+
+    def _behind(self, pairs: Sequence[tuple[str, str]], prompts: Any, alone: Any) -> list[np.ndarray]:
+        """The tokens of answers as they go on from prompts; those of answers alone where one token would be of both."""
+        whole = self.tokenizer.encode(["".join(pair) for pair in pairs])
+        return [
+            both[len(prompt) :] if np.array_equal(both[: len(prompt)], prompt) else answer
+            for both, prompt, answer in zip(whole, prompts, alone, strict=True)
+        ]
 
     def _joined(self, prompt: np.ndarray, answer: np.ndarray) -> Tokens:
         ends = np.flatnonzero(np.isin(answer, self._stops)).tolist()

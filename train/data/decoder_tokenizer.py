@@ -1,5 +1,6 @@
 """Tokenizers of language models, and the templates that make one text of a conversation."""
 
+import functools
 import json
 import zlib
 from collections.abc import Mapping, Sequence
@@ -11,23 +12,13 @@ import numpy as np
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ..config.errors import UserError, one_line
+from .decoder_vocabulary import CONTROL, SPLITS, byte_level, sentence_pieces
 from .pretrained import usable_tokenizer
 from .pretrained_files import read_json
 
 Message = Mapping[str, str]  # "role" and "content"
 
-# How byte-level tokenizers split texts, by the name that GGUF has for it (llama.cpp, src/llama-vocab.cpp).
-_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
-    r"\s+(?!\S)|\s+"
-)
-SPLITS: dict[str, tuple[bool, str]] = {  # whether digits stand alone, and the pattern
-    "gpt-2": (False, _GPT2),
-    "smollm": (True, _GPT2),
-    "llama-bpe": (False, _LLAMA3),
-}
-CONTROL, USER_DEFINED = 3, 4  # GGUF's kinds of token that texts are not split into
+PIECES = {"unknown": 0, "bos": 1, "eos": 2}  # SentencePiece's special tokens, where a GGUF file does not number them
 # Of the tokenizer of bytes: tokens that stand for no text, and its template.
 SIDES = ("<|user|>", "<|assistant|>", "<|system|>", "<|end|>")
 BYTE_TEMPLATE = (
@@ -60,6 +51,12 @@ class ChatTokenizer:
     def size(self) -> int:
         """One more than the largest number of a token."""
         return max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1
+
+    @functools.cached_property
+    def prefixes(self) -> bool:
+        """True where texts start with tokens that they do not have behind others: SentencePiece puts a space there."""
+        line, text, both = self.encode(["a\n", "a", "a\na"])
+        return not np.array_equal(np.concatenate([line, text]), both)
 
     def encode(self, texts: Sequence[str], *, special: bool = False) -> list[np.ndarray]:
         """Turns texts into numbers of tokens; ``special`` adds those at the ends, which chat templates have in them."""
@@ -110,25 +107,40 @@ def folder_tokenizer(folder: Path) -> ChatTokenizer:
 
 
 def gguf_tokenizer(files: Any) -> ChatTokenizer:
-    """The tokenizer that the metadata of a GGUF file describes: byte-level BPE, split as one of `SPLITS`."""
+    """The tokenizer that the metadata of a GGUF file describes: SentencePiece's BPE, or byte-level BPE, split as one of
+    `SPLITS`."""
     kind, split = files.value("tokenizer.ggml.model"), files.value("tokenizer.ggml.pre", "gpt-2")
-    if kind != "gpt2" or split not in SPLITS:
+    pieces = kind == "llama"
+    if not pieces and (kind != "gpt2" or split not in SPLITS):
         raise UserError(
-            f"{files.where} has a tokenizer of model {kind!r} split as {split!r}; known is 'gpt2' split as "
-            f"{', '.join(SPLITS)}; take the tokenizer.json that came with the original weights"
+            f"{files.where} has a tokenizer of model {kind!r} split as {split!r}; known are 'llama', and 'gpt2' split "
+            f"as {', '.join(SPLITS)}; take the tokenizer.json that came with the original weights"
+        )
+    if pieces and files.value("tokenizer.ggml.remove_extra_whitespaces", False):
+        raise UserError(
+            f"{files.where} has tokenizer.ggml.remove_extra_whitespaces, and only spaces that stay are known; take the "
+            "tokenizer.json that came with the original weights"
         )
     tokens, kinds = files.value("tokenizer.ggml.tokens"), files.value("tokenizer.ggml.token_type")
-    merges = [tuple(pair.split(" ")) for pair in files.value("tokenizer.ggml.merges", [])]
-    first, last = (files.value(f"tokenizer.ggml.{name}_token_id") for name in ("bos", "eos"))
+    usual = PIECES if pieces else {}
+    numbers: dict[str, Any] = {
+        name: files.value(f"tokenizer.ggml.{name}_token_id", usual.get(name))
+        for name in ("bos", "eos", "eot", "unknown")
+    }
     try:
-        starts = first if files.value("tokenizer.ggml.add_bos_token", split == "llama-bpe") else None
-        tokenizer = _byte_level(tokens, kinds or [], merges, split, starts)
-        named = {f"{name}_token": tokens[place] for name, place in (("bos", first), ("eos", last)) if place is not None}
+        first = files.value("tokenizer.ggml.add_bos_token", pieces or split == "llama-bpe")
+        starts = numbers["bos"] if first else None
+        if pieces:
+            prefix = files.value("tokenizer.ggml.add_space_prefix", True)
+            options = {"unknown": numbers["unknown"], "prefix": prefix, "starts": starts}
+            tokenizer = sentence_pieces(tokens, files.value("tokenizer.ggml.scores", []), kinds or [], **options)
+        else:
+            merges: Any = [tuple(pair.split(" ")) for pair in files.value("tokenizer.ggml.merges", [])]
+            tokenizer = byte_level(tokens, kinds or [], merges, split, starts=starts)
+        named = {f"{name}_token": tokens[place] for name in ("bos", "eos") if (place := numbers[name]) is not None}
     except Exception as error:  # tokenizers raises nothing special
         raise UserError(f"{files.where} holds no usable tokenizer ({one_line(error)}); copy it again") from error
-    stops = dict.fromkeys(
-        place for name in ("eos", "eot") if (place := files.value(f"tokenizer.ggml.{name}_token_id")) is not None
-    )
+    stops = dict.fromkeys(place for name in ("eos", "eot") if (place := numbers[name]) is not None)
     return ChatTokenizer(tokenizer, files.value("tokenizer.chat_template"), named, list(stops), where=files.where)
 
 
@@ -138,7 +150,7 @@ def byte_tokenizer() -> ChatTokenizer:
 
     tokens = [*sorted(ByteLevel.alphabet()), *SIDES]
     kinds = [0] * (len(tokens) - len(SIDES)) + [CONTROL] * len(SIDES)
-    made = _byte_level(tokens, kinds, [], "gpt-2", None)
+    made = byte_level(tokens, kinds, [], "gpt-2", starts=None)
     return ChatTokenizer(made, BYTE_TEMPLATE, {}, [len(tokens) - 1], where="the tokenizer of bytes")
 
 
@@ -152,33 +164,6 @@ def tokenizer_files(tokenizer: ChatTokenizer) -> dict[str, bytes]:
     if tokenizer.template is not None:
         own["chat_template"] = tokenizer.template
     return {name: text.encode() for name, text in {**files, "tokenizer_config.json": json.dumps(own)}.items()}
-
-
-def _byte_level(tokens: Any, kinds: Any, merges: Any, split: str, starts: int | None) -> Any:
-    import tokenizers
-    from tokenizers import AddedToken, decoders, models, pre_tokenizers, processors
-
-    digits, pattern = SPLITS[split]
-    vocabulary = {token: place for place, token in enumerate(tokens)}
-    tokenizer: Any = tokenizers.Tokenizer(models.BPE(vocabulary, merges, ignore_merges=split == "llama-bpe"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            *([pre_tokenizers.Digits(individual_digits=True)] if digits else []),
-            pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    for token, kind in zip(tokens, kinds, strict=False):
-        if kind in (CONTROL, USER_DEFINED):
-            added = AddedToken(token, special=kind == CONTROL, normalized=False)
-            (tokenizer.add_special_tokens if kind == CONTROL else tokenizer.add_tokens)([added])
-    if starts is not None:
-        first = tokens[starts]
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{first} $A", pair=f"{first} $A {first} $B:1", special_tokens=[(first, starts)]
-        )
-    return tokenizer
 
 
 def _compiled(template: str, where: str) -> jinja2.Template:

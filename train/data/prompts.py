@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config.errors import UserError
-from .rows import decoded
+from .rows import decoded, is_whole
 
 LARGEST = 1 << 28  # bytes of a file of prompts; more is taken for a file without end
-WANTED = "an instruction, and an input if need be, both texts"
+WANTED = "an instruction, and an input or output if need be, all texts"
 
 
 class Prompt(NamedTuple):
@@ -18,6 +18,7 @@ class Prompt(NamedTuple):
     instruction: str
     input: str = ""
     dataset: str = ""  # of AlpacaEval's prompts, which its figures are split by
+    answer: str = ""  # that the file has, as its output
 
     @property
     def text(self) -> str:
@@ -29,8 +30,8 @@ def read_prompts(path: Path, *, option: str = "--prompts") -> list[Prompt]:
     """Reads prompts, in the order of the file.
 
     Args:
-      path: a .json list or .jsonl of objects with ``instruction``, and ``input`` where there is one; any other file is
-        a text a line.
+      path: a .json list or .jsonl of objects with ``instruction``, and ``input`` and ``output`` where there are any;
+        any other file is a text a line.
       option: what errors call the file.
 
     Raises:
@@ -80,12 +81,12 @@ def _parsed(text: str, where: str) -> Any:
 def _prompt(value: Any, where: str) -> Prompt:
     if not isinstance(value, dict):
         raise UserError(f"{where} is {_kind(value)} instead of an object with {WANTED}")
-    instruction, rest, dataset = (value.get(name) or "" for name in ("instruction", "input", "dataset"))
-    if not all(isinstance(field, str) for field in (instruction, rest, dataset)):
+    fields = [value.get(name) or "" for name in ("instruction", "input", "dataset", "output")]
+    if not all(isinstance(field, str) and is_whole(field) for field in fields):
         raise UserError(f"{where} has fields that are no texts; give {WANTED}")
-    if not instruction.strip():
+    if not fields[0].strip():
         raise UserError(f"{where} has no instruction; give {WANTED}")
-    return Prompt(instruction, rest, dataset)
+    return Prompt(*fields)
 
 
 def _kind(value: Any) -> str:

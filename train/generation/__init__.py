@@ -1,15 +1,13 @@
 """`python -m train generate`: answers of a language model to prompts, plain or drafted by its first layers."""
 
-from pathlib import Path
-
 from ..config.commands import GenerateArguments
 from ..config.errors import UserError
 from ..data.prompts import read_prompts
 from ..parsing import given, parse
 from ..system.run_files import write_json
-from ..system.storage import expanded, require_writable, writing
+from ..system.storage import check_file, expanded, writing
 from ..tasks.common import check_noise
-from .answers import Answer, Settings, answer
+from .answers import Answer, Settings, answer, drafted
 from .opening import Opened, open_decoder
 from .unfinished import Unfinished, about
 
@@ -20,8 +18,8 @@ def command(arguments: list[str]) -> None:
     """`python -m train generate SOURCE --prompts FILE ...`: answers on the screen, or as AlpacaEval reads them."""
     parsed = parse(GenerateArguments, arguments, "python -m train generate")
     check(parsed, has_drafts=given(arguments, "--exit-layer") or given(arguments, "--draft-length"))
+    out = None if parsed.out is None else check_file(parsed.out, overwrite=parsed.overwrite)
     prompts = read_prompts(expanded(str(parsed.prompts), "--prompts"))[: parsed.limit]
-    out = None if parsed.out is None else _check_file(parsed.out)
     opened = open_decoder(parsed.source, dtype=parsed.dtype)
     settings = _settings(parsed, opened)
     if out is None:
@@ -29,8 +27,12 @@ def command(arguments: list[str]) -> None:
             print(f"\n{number}. {one.prompt.text}\n\n{one.text}")
         return
     name = parsed.name or opened.name + (f"-gamma{parsed.gamma:g}" if parsed.gamma > 0.0 else "")
+    settings = drafted(opened, prompts, settings)
     unfinished = Unfinished(out, about(opened, prompts, settings))
     with writing(f"--out {out}", "give the same command again, or pass another file"):
+        if parsed.speculate is not None:
+            draft = {"exit_layer": settings.exit_layer, "draft_length": settings.draft_length}
+            write_json(out.with_name(f"{out.stem}.draft.json"), draft)
         done = unfinished.start(prompts)
         if done:
             print(f"{unfinished.path}: goes on behind {len(done)} of {len(prompts)} answers")
@@ -77,11 +79,3 @@ def _settings(parsed: GenerateArguments, opened: Opened) -> Settings:
         draft_length=parsed.draft_length,
         auto=parsed.speculate == "auto",
     )
-
-
-def _check_file(out: Path) -> Path:
-    path = expanded(str(out), "--out")
-    if path.is_dir():
-        raise UserError(f"--out {out} is a folder; name a file, as in {path / 'answers.json'}")
-    require_writable(path.parent, f"--out {out}", "pass another file")
-    return path

@@ -15,15 +15,16 @@ from unroll_jax.models.speculative import check_draft
 from ..config.errors import UserError
 from ..data.answers import AnswerTokenizer
 from ..data.prompts import Prompt
-from .drafting import chosen
+from .drafting import chosen, measured_costs
 from .opening import Opened
 
 Log = Callable[[str], None]
+CHOSEN_ON = 8  # prompts, whatever the batch, which answers must not depend on
 WITHOUT = "pass --no-chat, which takes prompts as they are"
 
 
 class Settings(NamedTuple):
-    """Options for answering prompts, see `config.commands.GenerateArguments`; with ``auto``, drafting is measured."""
+    """Options for answering prompts, see `config.commands.GenerateArguments`; with ``auto``, `drafted` chooses."""
 
     chat: bool = True
     max_tokens: int = 256
@@ -55,8 +56,8 @@ def answer(
     keep: Callable[[Mapping[int, Answer]], None] = lambda answers: None,
     log: Log = print,
 ) -> list[Answer]:
-    """Answers prompts, in their order; what is random in an answer depends on the seed, the prompt's place
-    and the draft, which ``auto`` chooses by timing.
+    """Answers prompts, in their order; what is random in an answer depends on the seed, the prompt's place and, where
+    tokens are drawn, the exit layer and draft length.
 
     Args:
       opened: the language model.
@@ -69,40 +70,65 @@ def answer(
     Raises:
       UserError: naming the option, or the prompt that is too long.
     """
-    _check(opened, settings)
+    settings = drafted(opened, prompts, settings, log=log)
     tokens, answers = _encoded(opened, prompts, settings), dict(done or {})
     batches = _batches(tokens, [place for place in range(len(tokens)) if place not in answers], settings.batch)
     if not batches:
         return [answers[place] for place in range(len(tokens))]
-    root = jax.random.key(settings.seed)
-    keys = jax.vmap(lambda place: jax.random.fold_in(root, place))(np.arange(len(tokens)))
-    options: dict[str, Any] = {
-        "max_tokens": settings.max_tokens,
-        "stops": opened.tokenizer.stops,
-        "noise": opened.deviation(settings.gamma),
-    }
+    keys, options = _keys(settings, len(tokens)), _options(opened, settings)
     drawn = {name: getattr(settings, name) for name in ("temperature", "top_k", "top_p")}
-    first = batches[0]
-    run = _way(opened, settings, [tokens[place] for place in first], options | {"key": keys[first]}, log)
+    draft = {"exit_layer": settings.exit_layer, "draft_length": settings.draft_length}
+    run = generate if settings.exit_layer is None else functools.partial(speculate, **draft)
     figures, began = [], time.monotonic()
     for places in batches:
         texts = [tokens[place] for place in places]
-        found = jax.device_get(run(opened.config, opened.params, texts, **options, **drawn, key=keys[places]))
+        batch = jax.device_get(run(opened.config, opened.params, texts, **options, **drawn, key=keys[places]))
         rows = {int(place): row for row, place in enumerate(places)}  # a prompt that fills up is answered once
-        new = {place: _answer(opened, prompts[place], found, row) for place, row in rows.items()}
+        new = {place: _answer(opened, prompts[place], batch, row) for place, row in rows.items()}
         keep(new)
         answers |= new
-        figures.append({name: getattr(found, name)[list(rows.values())] for name in found._fields})
+        figures.append({name: getattr(batch, name)[list(rows.values())] for name in batch._fields})
     log(_summary(figures, time.monotonic() - began))
     return [answers[place] for place in range(len(tokens))]
 
 
-def _way(opened: Opened, settings: Settings, prompts: Any, options: Mapping[str, Any], log: Log) -> Callable[..., Any]:
-    """`generate`, or `speculate` by the draft that is given, or chosen on some prompts."""
-    draft = {name: getattr(settings, name) for name in ("exit_layer", "draft_length")}
-    if settings.auto:
-        draft = chosen(opened.config, opened.params, prompts, options, log)
-    return generate if draft["exit_layer"] is None else functools.partial(speculate, **draft)
+def drafted(opened: Opened, prompts: Sequence[Prompt], settings: Settings, *, log: Log = print) -> Settings:
+    """The settings with the exit layer and draft length that ``auto`` chooses, on the first prompts.
+
+    Greedy answers do not depend on the choice, which is by timing. Drawn ones do: it is by acceptance and the weights
+    that are read, the same in every call.
+
+    Args:
+      opened: the language model.
+      prompts: to be answered.
+      settings: how; those without ``auto`` are checked and returned.
+      log: takes the line that says what was chosen.
+
+    Raises:
+      UserError: naming the option, or the prompt that is too long.
+    """
+    _check(opened, settings)
+    if not settings.auto:
+        return settings
+    tokens = _encoded(opened, prompts, settings)[:CHOSEN_ON]
+    batch = min(settings.batch, len(prompts))
+    options = _options(opened, settings) | {"key": _keys(settings, len(tokens))}
+    costs = measured_costs(opened.config, opened.params, batch=batch) if settings.temperature == 0.0 else None
+    return settings._replace(auto=False, **chosen(opened.config, opened.params, tokens, options, log, costs=costs))
+
+
+def _options(opened: Opened, settings: Settings) -> dict[str, Any]:
+    return {
+        "max_tokens": settings.max_tokens,
+        "stops": opened.tokenizer.stops,
+        "noise": opened.deviation(settings.gamma),
+    }
+
+
+def _keys(settings: Settings, count: int) -> jax.Array:
+    """A key for each prompt, by its place."""
+    root = jax.random.key(settings.seed)
+    return jax.vmap(lambda place: jax.random.fold_in(root, place))(np.arange(count))
 
 
 def _check(opened: Opened, settings: Settings) -> None:

@@ -19,7 +19,13 @@ LONGEST = 64  # tokens of the answers that are measured on
 
 
 def chosen(
-    config: DecoderConfig, params: Any, prompts: Sequence[np.ndarray], options: Mapping[str, Any], log: Log
+    config: DecoderConfig,
+    params: Any,
+    prompts: Sequence[np.ndarray],
+    options: Mapping[str, Any],
+    log: Log,
+    *,
+    costs: Costs | None,
 ) -> dict[str, int | None]:
     """The options of `speculate` with the largest expected speed-up, or None for both where no draft pays.
 
@@ -29,11 +35,11 @@ def chosen(
       prompts: tokens of each.
       options: of `generate`, whose answers are taken greedily.
       log: takes the line that says what was chosen.
+      costs: measured ones; None takes the weights that are read, which no clock changes.
 
     Raises:
       UserError: if the answers are too short to measure on.
     """
-    costs = measured_costs(config, params, batch=len(prompts))
     given = {**options, "max_tokens": min(options["max_tokens"], LONGEST)}
     try:
         best = choose_draft(config, params, prompts, costs=costs, **given)
@@ -43,10 +49,12 @@ def chosen(
         f"{best.exit_layer} of {config.num_layers} layers that draft {best.draft_length} tokens: {best.rate:.0%} as "
         f"those of the last layer, {best.tokens:.2f} tokens a verification, {best.speedup:.2f} times as fast"
     )
+    by = "the weights that are read" if costs is None else "timing"
     if best.speedup <= 1.0:
-        log(f"no draft pays, the best is {words}; answers are generated plainly")
+        log(f"no draft pays by {by}, the best is {words}; answers are generated plainly")
         return {"exit_layer": None, "draft_length": None}
-    log(f"expected of {words}")
+    again = f"--exit-layer {best.exit_layer} --draft-length {best.draft_length}"
+    log(f"expected by {by} of {words}; {again} takes the same again")
     return {"exit_layer": best.exit_layer, "draft_length": best.draft_length}
 
 

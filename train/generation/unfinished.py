@@ -91,8 +91,11 @@ class Unfinished:
 
 
 def about(opened: Opened, prompts: Sequence[Prompt], settings: Settings) -> Row:
-    """All that answers depend on, as JSON values: prompts, weights and tokenizer by their checksums."""
-    told = json.dumps([list(prompt) for prompt in prompts]).encode()
+    """All that answers depend on, as JSON values: prompts, weights and tokenizer by their checksums; the draft is
+    chosen already, see `answers.drafted`."""
+    if settings.temperature == 0.0:  # drafts change no greedy answer
+        settings = settings._replace(exit_layer=None, draft_length=None)
+    told = json.dumps([[prompt.instruction, prompt.input, prompt.dataset] for prompt in prompts]).encode()
     return {
         "prompts": {"count": len(prompts), "checksum": zlib.crc32(told)},
         "weights": digest(opened.params, {})[0],

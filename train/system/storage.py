@@ -49,6 +49,22 @@ def check_out(out: Path | str) -> Path:
     return folder
 
 
+def check_file(out: Path | str, *, overwrite: bool) -> Path:
+    """The file that --out names, with ~ as the home folder: one that can be written, and is there only to be replaced.
+
+    Raises:
+      UserError: if it is a folder, or is there and ``overwrite`` is False.
+      StorageError: if it cannot be written.
+    """
+    path = expanded(str(out), "--out")
+    if path.is_dir():
+        raise UserError(f"--out {out} is a folder; name a file in it, as {path / 'answers.json'}")
+    if path.exists() and not overwrite:
+        raise UserError(f"--out {out} is there already; pass another file, or --overwrite, which replaces it")
+    require_writable(path.parent, f"--out {out}", "pass another file")
+    return path
+
+
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Holds a run folder while the context lasts; the system lets go of it when the process ends or is killed."""

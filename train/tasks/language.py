@@ -36,8 +36,10 @@ from .language_reading import (
     Answered,
     Drawn,
     LanguageReading,
+    NextToken,
     answered,
     choose,
+    paired,
     part_of,
     perplexity,
     rows_of,
@@ -134,7 +136,7 @@ class LanguageTask(DataTask[LanguageConfig]):
         variance = np.float32(self.variance(gamma))
         for index, batch in enumerate(self.data.packed.examples(split, batch_size=self.config.batch_size)):
             key = jax.random.fold_in(jax.random.key(NOISE_SEED), index)
-            found, predicted = self._read(params, batch, variance, key)
+            found, predicted, _ = self._read(params, batch, variance, key)
             counted = batch.weights > 0.0
             owners = batch.owners[counted]
             np.add.at(losses, owners, found[:, counted].T)
@@ -196,21 +198,24 @@ class LanguageTask(DataTask[LanguageConfig]):
         params: Params,
         inputs: Sequence[Any],
         *,
-        answers: Sequence[str] = (),
+        answers: Sequence[str | None] = (),
         gamma: float = 0.0,
         seed: int = 0,
-    ) -> list[Answered]:
-        """Returns log-probabilities of the ``answers`` to prompts, and their losses at every layer that is read.
+    ) -> list[Answered | NextToken]:
+        """Returns log-probabilities of the ``answers`` to prompts, and losses and accuracies of every layer that is
+        read; of a prompt whose answer is None, or where there are no answers, the next token by each of these layers.
 
         A prompt is a text, or messages of ``role`` and ``content``. Noise of a strength ``gamma`` may be added.
         """
         check_noise(gamma, seed)
-        found, variance = [], np.float32(self.variance(gamma))
-        whole = rows_of(inputs, answers, self.data.answers, max_length=self.config.max_length)
+        inputs, given = paired(inputs, answers)
+        whole = rows_of(inputs, given, self.data.answers, max_length=self.config.max_length)
+        parts, variance = [], np.float32(self.variance(gamma))
         for start in range(0, len(whole.tokens), self.config.batch_size):
             batch = part_of(whole, start, self.config.batch_size)
-            found.append(self._read(params, batch, variance, jax.random.fold_in(jax.random.key(seed), start))[0])
-        return list(answered(answers, np.concatenate(found, axis=1), whole, self.model.layers))
+            parts.append(self._read(params, batch, variance, jax.random.fold_in(jax.random.key(seed), start)))
+        readings = [np.concatenate(part, axis=1) for part in zip(*parts, strict=True)]
+        return list(answered(given, readings, whole, self.model.layers, self.data.given.tokenizer.decode))
 
     def verdict(self, found: Row) -> str:
         """Accuracy and perplexity at the noise of training, the area under the former, and feasibility."""
@@ -238,15 +243,17 @@ class LanguageTask(DataTask[LanguageConfig]):
         )
         return jnp.sum(losses.reshape(-1, *shape), axis=-1)
 
-    def _readings(self, params: Params, batch: PackedBatch, variance: Array, key: jax.Array) -> tuple[Array, Array]:
-        """Losses and predicted tokens at kept positions, (layers, batch, kept) each; logits of a layer at a time."""
+    def _readings(self, params: Params, batch: PackedBatch, variance: Array, key: jax.Array) -> tuple[Array, ...]:
+        """Losses, predicted tokens and their log-probabilities at kept positions, (layers, batch, kept) each; logits of
+        a layer at a time."""
         noise, head = self._noise(key, batch, variance), self.model.head(params)
         dtype = jnp.dtype(self.config.model.dtype)
 
-        def read(states: Array) -> tuple[Array, Array]:
+        def read(states: Array) -> tuple[Array, Array, Array]:
             logits = jnp.matmul(states.astype(dtype), head.astype(dtype).T, preferred_element_type=jnp.float32)
             losses = optax.softmax_cross_entropy_with_integer_labels(logits, jnp.asarray(batch.labels))
-            return losses, jnp.argmax(logits, axis=-1)
+            likeliest = jnp.max(logits, axis=-1) - jax.nn.logsumexp(logits, axis=-1)
+            return losses, jnp.argmax(logits, axis=-1), likeliest
 
         return jax.lax.map(read, self.model.states(params, batch, noise))
 

@@ -9,6 +9,7 @@ import numpy as np
 from unroll_jax.models import generate
 
 from ..data.packing import PackedData
+from ..system.distributed import fetch
 from ..task import Params, Row
 from .common import NOISE_SEED
 from .language_model import LanguageModel
@@ -33,7 +34,7 @@ def completions(
       count: of prompts, or all where there are fewer.
       tokens: of the longest answer, where the context has room for as many.
     """
-    if count == 0 or jax.process_count() > 1:  # which answer together, and would have to agree on every token
+    if count == 0:
         return []
     config, tokenizer = model.given.config, model.given.tokenizer
     texts = [packed.text("test", number) for number in range(min(count, packed.texts["test"]))]
@@ -51,8 +52,9 @@ def completions(
         for prompt, text in zip(prompts, texts, strict=True)
     ]
     for gamma, deviation in deviations.items():
-        found = jax.device_get(generate(config, decoder, prompts, noise=deviation, **options))
-        for row, answer, length in zip(rows, found.tokens, found.lengths, strict=True):
+        # One program on the mesh of the parameters: several processes get the same tokens.
+        answers = fetch(generate(config, decoder, prompts, noise=deviation, **options))
+        for row, answer, length in zip(rows, answers.tokens, answers.lengths, strict=True):
             row["answers"][str(gamma)] = _text(tokenizer, answer[:length])
     return rows
 

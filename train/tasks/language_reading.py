@@ -1,6 +1,6 @@
 """Readings of answers by the layers of a language model, and the rows that are read."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ..config.errors import UserError
-from ..data.answers import AnswerTokenizer
+from ..data.answers import PLACEHOLDER, AnswerTokenizer
 from ..data.conversations import Conversation, Message, messages_of
-from ..data.packing import PackedBatch, arrays, filled, kept_positions, pack
+from ..data.packing import PackedBatch, Tokens, arrays, filled, kept_positions, pack
 
 
 class Drawn(NamedTuple):
@@ -53,12 +53,28 @@ class Answered(NamedTuple):
       answer: the answer.
       log_probabilities: of its tokens, the end among them, by the last layer; in nats.
       losses: means over these tokens of every layer that is read.
+      accuracies: the share of these tokens that each layer predicts.
       layers: numbers of these layers.
     """
 
     answer: str
     log_probabilities: np.ndarray
     losses: np.ndarray
+    accuracies: np.ndarray
+    layers: tuple[int, ...]
+
+
+class NextToken(NamedTuple):
+    """The most probable token behind a prompt, by every layer that is read.
+
+    Attributes:
+      tokens: as texts.
+      probabilities: of these, (layers,).
+      layers: numbers of these layers.
+    """
+
+    tokens: tuple[str, ...]
+    probabilities: np.ndarray
     layers: tuple[int, ...]
 
 
@@ -82,14 +98,27 @@ def perplexity(losses: np.ndarray) -> list[float]:
     return np.exp(losses.mean(axis=0)).tolist()
 
 
-def rows_of(inputs: Any, answers: Any, tokenizer: AnswerTokenizer, *, max_length: int) -> PackedBatch:
-    """Prompts with their answers, a row each; those that are too long are refused."""
+def paired(inputs: Any, answers: Any) -> tuple[list[Any], list[str | None]]:
+    """Prompts, and an answer or None for each; without answers, None for all."""
     inputs, answers = several(inputs), several(answers)
-    if not inputs or len(inputs) != len(answers):
+    if not inputs:
+        raise UserError("predict needs prompts; give --text, or a --file of them")
+    if answers and len(inputs) != len(answers):
         raise UserError(f"predict needs an answer a prompt, got {len(inputs)} prompts and {len(answers)} answers")
-    texts = tokenizer.encode(
-        [Conversation(_question(one), answer) for one, answer in zip(inputs, answers, strict=True)]
-    )
+    return inputs, answers or [None] * len(inputs)
+
+
+def rows_of(
+    inputs: Sequence[Any], answers: Sequence[str | None], tokenizer: AnswerTokenizer, *, max_length: int
+) -> PackedBatch:
+    """Prompts with their answers, a row each, and of a prompt without one the place of the next token; those that are
+    too long are refused."""
+    whole = [PLACEHOLDER if answer is None else answer for answer in answers]
+    texts = tokenizer.encode([Conversation(_question(one), answer) for one, answer in zip(inputs, whole, strict=True)])
+    texts = [
+        Tokens(text.tokens[: text.first + 1], text.first) if answer is None else text
+        for text, answer in zip(texts, answers, strict=True)
+    ]
     for number, text in enumerate(texts, start=1):
         if len(text.tokens) > max_length:
             raise UserError(
@@ -105,11 +134,22 @@ def part_of(whole: PackedBatch, start: int, size: int) -> PackedBatch:
     return filled(PackedBatch(*(part[start : start + size] for part in whole)), size)
 
 
-def answered(answers: Any, losses: np.ndarray, whole: PackedBatch, layers: tuple[int, ...]) -> Iterator[Answered]:
-    """Splits losses of rows (layers, rows, kept) into readings, answer by answer."""
-    for row, answer in enumerate(several(answers)):
-        own = losses[:, row, whole.weights[row] > 0.0]
-        yield Answered(answer, -own[-1], own.mean(axis=1), layers)
+def answered(
+    answers: Sequence[str | None],
+    readings: Sequence[np.ndarray],
+    whole: PackedBatch,
+    layers: tuple[int, ...],
+    decode: Callable[[Sequence[int]], str],
+) -> Iterator[Answered | NextToken]:
+    """Splits losses, predicted tokens and their log-probabilities (layers, rows, kept) into readings, row by row."""
+    for row, answer in enumerate(answers):
+        counted = whole.weights[row] > 0.0
+        losses, words, logs = (part[:, row, counted] for part in readings)
+        if answer is None:
+            yield NextToken(tuple(decode([int(word)]) for word in words[:, 0]), np.exp(logs[:, 0]), layers)
+            continue
+        right = words == whole.labels[row, counted]
+        yield Answered(answer, -losses[-1], losses.mean(axis=1), right.mean(axis=1), layers)
 
 
 def several(given: Any) -> list[Any]:

@@ -8,9 +8,10 @@ from tests.train.commands import refused
 from train.__main__ import main
 from train.config.errors import UserError
 from train.data.prompts import Prompt
-from train.generation import drafting
+from train.generation import answers, drafting
 from train.generation.answers import Settings, answer
 from train.generation.opening import open_decoder
+from train.generation.unfinished import about
 from unroll_jax.models import Costs, generate
 
 ROWS = [{"instruction": "ab"}, {"instruction": "Abc", "input": "d", "dataset": "koala"}, {"instruction": "e"}]
@@ -46,6 +47,10 @@ def test_answers_are_written_as_alpaca_eval_reads_them_and_drafts_change_none(ll
         kept = found.tokens[0][: int(found.lengths[0]) - bool(found.stopped[0])]
         assert row["output"] == opened.tokenizer.decode(kept, special=False).strip()
 
+    line = refused(capsys, "generate", str(tmp_path / "none"), *words[2:], "--out", str(out))
+    assert line.endswith("answers.json is there already; pass another file, or --overwrite, which replaces it\n")
+    assert json.loads(out.read_text()) == rows, "refused before the model is looked for"
+
     assert main([*words, "--exit-layer", "1", "--draft-length", "2"]) == 0
     shown = capsys.readouterr().out
     assert "tokens a verification" in shown
@@ -72,7 +77,7 @@ def test_random_answers_do_not_depend_on_the_batch(llama):
     ("costs", "pays"), [(Costs(layer=1.0, head=1e-3), True), (Costs(layer=1e-3, head=1.0, further=1.0), False)]
 )
 def test_a_draft_is_chosen_by_measuring_where_one_pays(costs, pays, llama, monkeypatch):
-    monkeypatch.setattr(drafting, "measured_costs", lambda *args, **options: costs)
+    monkeypatch.setattr(answers, "measured_costs", lambda *args, **options: costs)
     opened, lines = open_decoder(str(llama), log=lambda line: None), []
     monkeypatch.setattr(drafting, "choose_draft", biased(drafting.choose_draft, pays))
     settings = Settings(max_tokens=6, batch=2, auto=True)
@@ -80,9 +85,34 @@ def test_a_draft_is_chosen_by_measuring_where_one_pays(costs, pays, llama, monke
     found = answer(opened, prompts, settings, log=lines.append)
     plain = answer(opened, prompts, settings._replace(auto=False), log=lambda line: None)
     assert [one.tokens for one in found] == [one.tokens for one in plain]
-    assert ("expected of 1 of 2 layers" in lines[0]) == pays
+    assert ("expected by timing of 1 of 2 layers" in lines[0]) == pays
     assert ("no draft pays" in lines[0]) != pays
     assert ("tokens a verification" in lines[1]) == pays
+
+
+def test_a_draft_of_sampled_answers_is_chosen_without_a_clock_and_can_be_given_again(
+    llama, prompts, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(answers, "measured_costs", None)
+    monkeypatch.setattr(drafting, "choose_draft", biased(drafting.choose_draft, pays=True))
+    words = ["generate", str(llama), "--prompts", str(prompts), "--max-tokens", "6", "--temperature", "1", "--no-chat"]
+    one, other, given = (tmp_path / f"{name}.json" for name in ("one", "other", "given"))
+    assert main([*words, "--batch", "3", "--speculate", "auto", "--out", str(one)]) == 0
+    assert "expected by the weights that are read of 1 of 2 layers" in capsys.readouterr().out
+    assert main([*words, "--batch", "2", "--speculate", "auto", "--out", str(other)]) == 0
+    draft = json.loads(one.with_name("one.draft.json").read_text())
+    again = ["--exit-layer", str(draft["exit_layer"]), "--draft-length", str(draft["draft_length"])]
+    assert f"{' '.join(again)} takes the same again" in capsys.readouterr().out
+    assert main([*words, *again, "--out", str(given)]) == 0
+    assert one.read_text() == other.read_text() == given.read_text()
+    assert not given.with_name("given.draft.json").exists()
+
+
+def test_unfinished_answers_depend_on_the_draft_only_where_tokens_are_drawn(llama):
+    opened, settings = open_decoder(str(llama), log=lambda line: None), Settings(exit_layer=1, draft_length=2)
+    plain, drawn = Settings(), settings._replace(temperature=1.0)
+    assert about(opened, [Prompt("a")], settings) == about(opened, [Prompt("a", answer="b")], plain)
+    assert about(opened, [], drawn) != about(opened, [], drawn._replace(draft_length=3))
 
 
 def biased(choose, pays):
@@ -121,7 +151,7 @@ def test_costs_are_measured(llama):
         (["--top-p", "0.5"], "--top-p=0.5 needs a temperature above 0"),
         (["--temperature", "1", "--top-p", "1.5"], "--top-p must be in (0, 1], got 1.5"),
         (["--temperature", "1", "--top-k", "999"], "--top-k must be at most vocabulary_size=270, got 999"),
-        (["--out", "."], "--out . is a folder; name a file"),
+        (["--out", "."], "--out . is a folder; name a file in it, as answers.json"),
         (["--gama", "1"], "Unrecognized options: --gama"),
     ],
 )

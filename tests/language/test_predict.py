@@ -1,0 +1,99 @@
+"""`python -m train predict` of language runs: losses of answers, next tokens, and prompts that have neither."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from tests.language.conftest import answer_logs
+from tests.train.commands import refused
+from train import load
+from train.__main__ import main
+
+pytestmark = pytest.mark.xdist_group("language")
+ROWS = [
+    {"instruction": "Say bado.", "input": "", "output": "bado"},
+    {"instruction": "Add.", "input": "1 and 2"},
+    {"instruction": "Say mi.", "output": "mi", "generator": "other"},
+]
+
+
+def quiet(line):
+    pass
+
+
+@pytest.fixture
+def run(finished):
+    """The folder of the constrained run, as a word of a command."""
+    return str(finished.folders[1])
+
+
+@pytest.fixture
+def layers_of(run, wide):
+    """Log-probabilities of all words by all layers at the tokens of an answer, in float64, and these tokens."""
+    model = load(run, log=quiet)
+    decoder, given = wide(jax.device_get(model.params["decoder"])), model.task.model.given
+
+    def logs(prompt, answer):
+        start = f"<|user|>{prompt}<|end|><|assistant|>"
+        first, tokens = (given.tokenizer.encode([text])[0] for text in (start, f"{start}{answer}<|end|>"))
+        return answer_logs(decoder, given.config, tokens, len(first)), tokens[len(first) :], given.tokenizer
+
+    return logs
+
+
+def test_answers_get_losses_and_accuracies_of_every_layer_and_prompts_without_one_the_next_token(
+    run, layers_of, tmp_path, capsys
+):
+    file, out = tmp_path / "prompts.json", tmp_path / "new" / "out.jsonl"
+    file.write_text(json.dumps(ROWS))
+    assert main(["predict", run, "--file", str(file), "--out", str(out)]) == 0
+    assert f"{out}: predictions for 3 texts" in capsys.readouterr().out
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["prompt"] for row in rows] == ["Say bado.", "Add.\n\n1 and 2", "Say mi."]
+    for row, answer in zip(rows, ("bado", None, "mi"), strict=True):
+        logs, tokens, tokenizer = layers_of(row["prompt"], answer or "?")
+        assert row["layers"] == [0, 1, 2, 3]
+        if answer is None:
+            assert row["next"] == [tokenizer.decode([word]) for word in logs[:, 0].argmax(axis=-1)]
+            np.testing.assert_allclose(row["probabilities"], np.exp(logs[:, 0].max(axis=-1)), rtol=1e-4)
+            continue
+        assert (row["answer"], row["tokens"]) == (answer, len(tokens))
+        losses = -logs[:, np.arange(len(tokens)), tokens]
+        np.testing.assert_allclose(row["losses"], losses.mean(axis=1), rtol=1e-4)
+        np.testing.assert_allclose(row["accuracies"], (logs.argmax(axis=-1) == tokens).mean(axis=1))
+
+
+def test_tables_are_of_texts_of_the_command_line_and_of_lines_with_tabs(run, tmp_path, capsys):
+    assert main(["predict", run, "--text", "Say bado.", "--second", "bado"]) == 0
+    shown = capsys.readouterr().out
+    table = shown[shown.index("1. Say bado.") :]
+    assert table.splitlines()[1].split() == ["layer", "loss", "right", "tokens"]
+    assert "mean of the 5 tokens of the answer" in table, "the end among them"
+    file = tmp_path / "lines.txt"
+    file.write_text("Say bado.\tbado\n")
+    assert main(["predict", run, "--file", str(file)]) == 0
+    assert table in capsys.readouterr().out
+    assert main(["predict", run, "--text", "Say bado.", "--gamma", "1"]) == 0
+    assert "next token" in capsys.readouterr().out
+
+
+def test_what_a_language_run_cannot_read_is_refused_in_one_line(run, tmp_path, capsys, monkeypatch):
+    there, lines = tmp_path / "there.jsonl", tmp_path / "lines.jsonl"
+    there.write_text("old")
+    lines.write_text('{"input": "a"}\n')
+    long = ["--text", 60 * "a", "--second", "b"]
+    assert "prompt 1 has 63 tokens, with its answer 65, of the 64" in refused(capsys, "predict", run, *long)
+    monkeypatch.setattr("train.predict.load", None)  # before the model is read
+    cases = (
+        (["--text", "a", "b", "--second", "c"], "--second must be as many as --text, 2, got 1"),
+        (["--text", "a", " "], "prompt 2 is empty; leave it out"),
+        (["--text", "a\udcff"], "prompt 1 is no valid UTF-8; leave it out"),
+        (["--file", str(lines)], "lines.jsonl line 1 has no instruction"),
+        (["--text", "a", "--out", str(there)], "there.jsonl is there already; pass another file, or --overwrite"),
+        (["--text", "a", "--out", str(tmp_path)], "is a folder; name a file in it"),
+    )
+    for words, message in cases:
+        assert message in refused(capsys, "predict", run, *words)
+    assert there.read_text() == "old"
