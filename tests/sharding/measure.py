@@ -27,7 +27,7 @@ from train.evaluate import evaluate
 from train.experiments import EXPERIMENTS
 from train.main import fit
 from train.plan import make_plan
-from train.sharding.mesh import describe_mesh, make_mesh, own_rows, put
+from train.sharding.mesh import describe_mesh, local_rows, make_mesh, put
 from train.sharding.rules import path_name
 from train.step import init_state, jit_step, state_like
 from train.system.distributed import fetch
@@ -88,7 +88,7 @@ DOUBLE = {"video": [key for key in MESHES if key != "data"], "options": list(MES
 def trained(task: Task) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
     """The state and the metrics after five steps, and the shape of one device's part of every array of the state."""
     mesh, state, advance, found = task.training.mesh, init_state(task), jit_step(task), {}
-    batches = task.batches(0, own_rows(mesh, task.config.batch_size))
+    batches = task.batches(0, local_rows(mesh, task.config.batch_size))
     for step in range(STEPS):
         state, metrics = advance(state, put(next(batches), mesh))
         found |= {f"{step}/{path}": leaf for path, leaf in _named(metrics).items()}
