@@ -147,15 +147,15 @@ def theme(parts):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_floor_imports_only_from_floors_below(path):
-    own = theme(path.relative_to(ROOT).with_suffix("").parts)
+    home = theme(path.relative_to(ROOT).with_suffix("").parts)
     if path == PACKAGE / "__init__.py":
-        own = "models"  # the face of the library lies above all of it but the models, see the next test
+        home = "models"  # the face of the library lies above all of it but the models, see the next test
     for name in imports(path):
         room = theme(name.split("."))
-        if room == own or room not in FLOORS:
-            assert not name.startswith("unroll_jax") or room == own, f"{name} is on no floor: add it to FLOORS"
+        if room == home or room not in FLOORS:
+            assert not name.startswith("unroll_jax") or room == home, f"{name} is on no floor: add it to FLOORS"
             continue
-        assert FLOORS[room] < FLOORS[own], f"{own} (floor {FLOORS[own]}) imports {name} (floor {FLOORS[room]})"
+        assert FLOORS[room] < FLOORS[home], f"{home} (floor {FLOORS[home]}) imports {name} (floor {FLOORS[room]})"
 
 
 @pytest.mark.parametrize("room", FLOORS_OF_ROOMS)
@@ -163,21 +163,21 @@ def test_a_file_of_a_room_imports_only_from_floors_below(room):
     floors, package, folder = FLOORS_OF_ROOMS[room], f"unroll_jax.{room}.", PACKAGE / room.replace(".", "/")
     assert set(floors) <= {path.stem for path in folder.iterdir()}
     for path in set(folder.rglob("*.py")) - {folder / "__init__.py"}:
-        own = path.relative_to(folder).with_suffix("").parts[0]
+        home = path.relative_to(folder).with_suffix("").parts[0]
         for name in imports(path):
             other = name.removeprefix(package).split(".")[0]
-            if name.startswith(package) and other != own:
-                low, high = floors.get(other, TOP), floors.get(own, TOP)
+            if name.startswith(package) and other != home:
+                low, high = floors.get(other, TOP), floors.get(home, TOP)
                 assert low < high, f"{path.relative_to(ROOT)} (floor {high}) imports {name} (floor {low})"
 
 
 def climbs(path, root=ROOT):
     """The imports of a file of the application that do not lead to its own room or to a floor below."""
-    floors, own = FLOORS_OF_APPLICATION, path.relative_to(root / "train").with_suffix("").parts[0]
+    floors, home = FLOORS_OF_APPLICATION, path.relative_to(root / "train").with_suffix("").parts[0]
     for name in imports(path, root):
         room = (*name.split("."), "__init__")[1]  # `train` itself is its __init__
-        if name.split(".")[0] == "train" and room != own and not floors.get(room, TOP) < floors.get(own, -1):
-            yield f"{own} (floor {floors.get(own)}) imports {name} (floor {floors.get(room)})"
+        if name.split(".")[0] == "train" and room != home and not floors.get(room, TOP) < floors.get(home, -1):
+            yield f"{home} (floor {floors.get(home)}) imports {name} (floor {floors.get(room)})"
 
 
 @pytest.mark.parametrize("path", sorted(APPLICATION.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
@@ -213,8 +213,8 @@ def test_an_import_of_the_application_that_climbs_is_found(place, line, word, tm
     path = tmp_path / "train" / place
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"from pathlib import Path\n{line}\n")
-    (found,) = climbs(path, tmp_path)
-    assert word in found
+    (message,) = climbs(path, tmp_path)
+    assert word in message
 
 
 def test_no_imports_run_in_a_circle():
@@ -242,8 +242,8 @@ def test_a_system_its_example_and_its_condition_stand_in_one_file(name):
 def test_importing_the_library_imports_neither_models_nor_what_only_they_need():
     unwanted = {"flax", "jaxopt", "train", "unroll_jax.models", "matplotlib"}
     code = f"import sys, unroll_jax; print(sorted({unwanted} & set(sys.modules)))"
-    found = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert (found.returncode, found.stdout.strip(), found.stderr) == (0, "[]", "")
+    process = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (process.returncode, process.stdout.strip(), process.stderr) == (0, "[]", "")
 
 
 @pytest.mark.parametrize("name", MODULES)
