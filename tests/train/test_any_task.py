@@ -89,8 +89,8 @@ class Mean(Task):
     def predict(self, params, inputs):
         return inputs * float(params)
 
-    def verdict(self, found):
-        return f"the mean is {found['mean']:.1f}"
+    def verdict(self, evaluation):
+        return f"the mean is {evaluation['mean']:.1f}"
 
 
 @dataclasses.dataclass(frozen=True)

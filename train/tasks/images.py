@@ -205,11 +205,11 @@ class ImageTask(DataTask[SupervisedConfig]):
             predictions = [Label(names[int(best)], share) for best, share in zip(predictions, shares, strict=True)]
         return predictions if several else predictions[0]
 
-    def verdict(self, found: Row) -> str:
+    def verdict(self, evaluation: Row) -> str:
         """The scores."""
         names = reversed(WORDS) if isinstance(self.config, SceneTaskConfig) else ("accuracy",)
         words = WORDS | ({"accuracy": "aAcc"} if isinstance(self.config, SceneTaskConfig) else {})
-        return ", ".join(f"{words[name]} {found[name]:.2%}" for name in names)
+        return ", ".join(f"{words[name]} {evaluation[name]:.2%}" for name in names)
 
     def logits(self, params: Params, pixels: Array) -> Array:
         """Returns the logits of pixels in unit scale, (batch, height, width, channels)."""

@@ -220,11 +220,13 @@ class SparseCodingTask(DataTask[SparseCodingConfig]):
         coded = [Coded(code, image.reshape(self.data.shape[:2])) for code, image in zip(estimates, shown, strict=True)]
         return coded if several else coded[0]
 
-    def verdict(self, found: Row) -> str:
+    def verdict(self, evaluation: Row) -> str:
         """The relative error at the noise of training beside that of ISTA, and feasibility."""
-        gamma = str(float(found["train_gamma"]))
-        own, ista = found["relative_error"][gamma], found["floors"]["ISTA"][gamma]
-        return f"relative error {own:.3f} against {ista:.3f} of ISTA at gamma {gamma}, {feasibility_words(found)}"
+        gamma = str(float(evaluation["train_gamma"]))
+        error, ista = evaluation["relative_error"][gamma], evaluation["floors"]["ISTA"][gamma]
+        return (
+            f"relative error {error:.3f} against {ista:.3f} of ISTA at gamma {gamma}, {feasibility_words(evaluation)}"
+        )
 
     def _drawn(self, batch: CodeBatch, gamma: Any, key: jax.Array, one: Disturbance | None = None) -> Drawn:
         of_images, of_start, of_layers = jax.random.split(key, 3)

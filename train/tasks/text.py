@@ -192,12 +192,12 @@ class TextTask(DataTask[TextRunConfig]):
             for text, probabilities in zip(inputs, np.concatenate(outputs), strict=True)
         ]
 
-    def verdict(self, found: Row) -> str:
+    def verdict(self, evaluation: Row) -> str:
         """Accuracy at the noise of training, the area under it, and feasibility."""
-        low, high = found["test_gammas"][0], found["test_gammas"][-1]
-        at_training = found["accuracy"][str(float(found["train_gamma"]))]
-        area = "" if found["area"] is None else f"area {found['area']:.3f} over gamma {low:g} to {high:g}, "
-        return f"accuracy {at_training:.1%} at gamma {found['train_gamma']}, {area}{feasibility_words(found)}"
+        low, high = evaluation["test_gammas"][0], evaluation["test_gammas"][-1]
+        at_training = evaluation["accuracy"][str(float(evaluation["train_gamma"]))]
+        area = "" if evaluation["area"] is None else f"area {evaluation['area']:.3f} over gamma {low:g} to {high:g}, "
+        return f"accuracy {at_training:.1%} at gamma {evaluation['train_gamma']}, {area}{feasibility_words(evaluation)}"
 
     def _token_batches(self, texts: Sequence[str], seconds: Sequence[str] | None) -> list[tuple[TokenBatch, int]]:
         parts = [slice(start, start + TOGETHER) for start in range(0, len(texts), TOGETHER)]

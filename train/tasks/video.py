@@ -235,14 +235,14 @@ class VideoTask(DataTask[VideoRunConfig]):
         whole = cleaned_frames(frames, self.samples, clean)
         return whole[0] if still else whole
 
-    def verdict(self, found: Row) -> str:
+    def verdict(self, evaluation: Row) -> str:
         """RMSE at the noise of training beside that of the input and of the linear layer, and feasibility."""
-        gamma = str(float(found["train_gamma"]))
-        rmse, noisy, words = found["rmse"][gamma], found["noisy_rmse"][gamma], feasibility_words(found)
+        gamma = str(float(evaluation["train_gamma"]))
+        rmse, noisy, words = evaluation["rmse"][gamma], evaluation["noisy_rmse"][gamma], feasibility_words(evaluation)
         others = f"{noisy:.1f} of its input"
-        if "floors" in found:  # evaluations of before have none
-            others += f" and {found['floors']['linear layer'][gamma]:.1f} of one linear layer"
-        return f"RMSE {rmse:.1f} against {others} at gamma {found['train_gamma']}, {words}"
+        if "floors" in evaluation:  # evaluations of before have none
+            others += f" and {evaluation['floors']['linear layer'][gamma]:.1f} of one linear layer"
+        return f"RMSE {rmse:.1f} against {others} at gamma {evaluation['train_gamma']}, {words}"
 
     def _layers(
         self, params: Params, batch: Array, variance: Array, key: jax.Array, noise: Any = None, lost: Any = None
