@@ -26,15 +26,15 @@ def command(arguments: list[str]) -> None:
     parsed = parse(PredictArguments, arguments, "python -m train predict", hint=hint)
     texts, seconds = read_texts(parsed.text, parsed.second, parsed.file)
     check_noise(parsed.gamma, parsed.seed)
-    found = read_export(parsed.run) if is_export(parsed.run) else None
-    experiment, config = (found.card["experiment"], found.config) if found else read_config(parsed.run)
+    export = read_export(parsed.run) if is_export(parsed.run) else None
+    experiment, config = (export.card["experiment"], export.config) if export else read_config(parsed.run)
     if not isinstance(config, TextRunConfig):
         raise UserError(
             f"{parsed.run} is a run of {experiment}, which classifies no text; give one of a text experiment"
         )
     model = load(parsed.run)
-    found = model.predict(texts, seconds=seconds, gamma=parsed.gamma, seed=parsed.seed)
-    for number, prediction in enumerate(found, start=1):
+    predictions = model.predict(texts, seconds=seconds, gamma=parsed.gamma, seed=parsed.seed)
+    for number, prediction in enumerate(predictions, start=1):
         print(_described(number, prediction))
 
 

@@ -78,7 +78,9 @@ def _measure(record: Record, case: Case) -> list[str]:
     for who, draft in drafts.items():
         sizes = {"exit_layer": draft.exit_layer, "draft_length": draft.draft_length}
         calls[who] = lambda sizes=sizes: answers(speculate, **sizes)
-        same[who] = all(np.array_equal(one.tokens, own.tokens) for one, own in zip(calls[who](), plain, strict=True))
+        same[who] = all(
+            np.array_equal(one.tokens, reference.tokens) for one, reference in zip(calls[who](), plain, strict=True)
+        )
     seconds = interleaved(calls, repeats=case.repeats, warmup=0)  # all have run once
     count = sum(int(one.lengths.sum()) for one in plain)
     _add_times(record, case, seconds, count)

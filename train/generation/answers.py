@@ -87,12 +87,12 @@ def answer(
     figures, began = [], time.monotonic()
     for places in batches:
         texts = [tokens[place] for place in places]
-        found = jax.device_get(run(opened.config, opened.params, texts, **options, **drawn, key=keys[places]))
+        generated = jax.device_get(run(opened.config, opened.params, texts, **options, **drawn, key=keys[places]))
         rows = {int(place): row for row, place in enumerate(places)}  # a prompt that fills up is answered once
-        new = {place: _answer(opened, prompts[place], found, row) for place, row in rows.items()}
+        new = {place: _answer(opened, prompts[place], generated, row) for place, row in rows.items()}
         keep(new)
         answers |= new
-        figures.append({name: getattr(found, name)[list(rows.values())] for name in found._fields})
+        figures.append({name: getattr(generated, name)[list(rows.values())] for name in generated._fields})
     log(_summary(figures, time.monotonic() - began))
     return [answers[place] for place in range(len(tokens))]
 
@@ -143,9 +143,9 @@ def _batches(tokens: Sequence[np.ndarray], left: Sequence[int], size: int) -> li
     return list(filled.reshape(-1, size))
 
 
-def _answer(opened: Opened, prompt: Prompt, found: Generated | Speculated, row: int) -> Answer:
-    tokens = np.asarray(found.tokens[row][: found.lengths[row]]).tolist()
-    words = tokens[:-1] if found.stopped[row] else tokens
+def _answer(opened: Opened, prompt: Prompt, generated: Generated | Speculated, row: int) -> Answer:
+    tokens = np.asarray(generated.tokens[row][: generated.lengths[row]]).tolist()
+    words = tokens[:-1] if generated.stopped[row] else tokens
     return Answer(prompt, opened.tokenizer.decode(words, special=False).strip(), tokens)
 
 

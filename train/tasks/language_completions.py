@@ -51,8 +51,8 @@ def completions(
         for prompt, text in zip(prompts, texts, strict=True)
     ]
     for gamma, deviation in deviations.items():
-        found = jax.device_get(generate(config, decoder, prompts, noise=deviation, **options))
-        for row, answer, length in zip(rows, found.tokens, found.lengths, strict=True):
+        generated = jax.device_get(generate(config, decoder, prompts, noise=deviation, **options))
+        for row, answer, length in zip(rows, generated.tokens, generated.lengths, strict=True):
             row["answers"][str(gamma)] = _text(tokenizer, answer[:length])
     return rows
 

@@ -71,8 +71,8 @@ def choose(key: jax.Array, weights: Any, share: int) -> tuple[Array, Array]:
     weights = jnp.asarray(weights)
     most = -(-weights.shape[1] // share)
     order = jnp.where(weights > 0.0, jax.random.uniform(key, weights.shape), -1.0)
-    found, chosen = jax.lax.top_k(order, most)
-    counted = (found >= 0.0).astype(weights.dtype)
+    highest, chosen = jax.lax.top_k(order, most)
+    counted = (highest >= 0.0).astype(weights.dtype)
     totals = jnp.sum(weights, axis=1, keepdims=True)
     return chosen, counted * totals / jnp.maximum(jnp.sum(counted, axis=1, keepdims=True), 1.0)
 
@@ -108,8 +108,8 @@ def part_of(whole: PackedBatch, start: int, size: int) -> PackedBatch:
 def answered(answers: Any, losses: np.ndarray, whole: PackedBatch, layers: tuple[int, ...]) -> Iterator[Answered]:
     """Splits losses of rows (layers, rows, kept) into readings, answer by answer."""
     for row, answer in enumerate(several(answers)):
-        own = losses[:, row, whole.weights[row] > 0.0]
-        yield Answered(answer, -own[-1], own.mean(axis=1), layers)
+        answer_losses = losses[:, row, whole.weights[row] > 0.0]
+        yield Answered(answer, -answer_losses[-1], answer_losses.mean(axis=1), layers)
 
 
 def several(given: Any) -> list[Any]:
