@@ -63,7 +63,7 @@ def main(*, quick: bool = False, peers: bool = True) -> Record:
     theirs = {} if peer is None else torch_calls(peer, batch)
     rate, record = matmul_rate(count, shape.dim, shape.hidden_dim), Record()
     for what in BARS:
-        both = {**calls[what], **{name: own[what] for name, own in theirs.items()}}
+        both = {**calls[what], **{name: peer_calls[what] for name, peer_calls in theirs.items()}}
         seconds = interleaved(both, repeats=sizes.repeats, warmup=3)
         print(f"\n{what}, {sizes.repeats} runs")
         _add(record, what, seconds, sizes, rate, list(theirs))
@@ -82,10 +82,10 @@ def _add(record: Record, what: str, seconds: dict[str, Any], sizes: Sizes, rate:
     for who, value in median.items():
         rate_of = f"{what}_{_key(who)}_tokens_a_second"
         record.figures[rate_of], record.spreads[rate_of] = count / value, record.spreads[names[who]]
-    for own, peer in itertools.product([who for who in seconds if who not in theirs], theirs):
-        times = record.ratio(f"{what}_{_key(own)}_over_{_key(peer)}", names[peer], names[own])
-        held = f" (bar {BARS[what]:.1f})" if (own, peer) == ("unroll_jax", "torch compiled") else ""
-        print(f"{own} / {peer}: {times:.2f} times the tokens{held}")
+    for ours, peer in itertools.product([who for who in seconds if who not in theirs], theirs):
+        times = record.ratio(f"{what}_{_key(ours)}_over_{_key(peer)}", names[peer], names[ours])
+        held = f" (bar {BARS[what]:.1f})" if (ours, peer) == ("unroll_jax", "torch compiled") else ""
+        print(f"{ours} / {peer}: {times:.2f} times the tokens{held}")
 
 
 def forward(model: Classifier, params: Any, batch: dict[str, np.ndarray]) -> Callable[[], np.ndarray]:
@@ -146,12 +146,12 @@ def torch_calls(peer: Any, batch: dict[str, np.ndarray]) -> dict[str, dict[str, 
 
         return {"forward": logits, "training": train}
 
-    found = {}
+    variants = {}
     for name, prepare in (("torch eager", lambda model: model), ("torch compiled", torch.compile)):
-        own = _copy(peer)
-        own.bert.embeddings.word_embeddings.weight.requires_grad_(False)
-        found[name] = calls(prepare(own), list(own.parameters()))
-    return found
+        copied = _copy(peer)
+        copied.bert.embeddings.word_embeddings.weight.requires_grad_(False)
+        variants[name] = calls(prepare(copied), list(copied.parameters()))
+    return variants
 
 
 def flops(sizes: Sizes) -> float:
@@ -205,9 +205,9 @@ def _transformers_or_none() -> Any:
 
 
 def _copy(peer: Any) -> Any:
-    own = type(peer)(peer.config).eval()
-    own.load_state_dict(peer.state_dict())
-    return own
+    model = type(peer)(peer.config).eval()
+    model.load_state_dict(peer.state_dict())
+    return model
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def draw(seed, widths, *, norm=0.9):
 
 
 def layers_of(params, **options):
-    return [opteq(own.W.shape[1], own.W.shape[0], own.U.shape[1], **options) for own in params]
+    return [opteq(layer.W.shape[1], layer.W.shape[0], layer.U.shape[1], **options) for layer in params]
 
 
 def newton(layer):
@@ -49,13 +49,13 @@ def newton(layer):
 def blocks_of(layers, params, z, x):
     """The outputs of the layers, one after the other."""
     blocks = []
-    for layer, own in zip(layers, params, strict=True):
-        blocks.append(z := layer.step(own, z, x))
+    for layer, block_params in zip(layers, params, strict=True):
+        blocks.append(z := layer.step(block_params, z, x))
     return tuple(blocks)
 
 
 def smooth_minimum(function, start, *args, **options):
     """A numerical minimiser of a JAX function of one vector, polished with its gradient by SciPy."""
     slope = lambda z: tuple(map(np.asarray, function(z, *args)[:2]))  # noqa: E731
-    found = minimize(slope, np.asarray(start), jac=True, tol=1e-13, **options)
-    return found.x, found.fun
+    solution = minimize(slope, np.asarray(start), jac=True, tol=1e-13, **options)
+    return solution.x, solution.fun

@@ -66,18 +66,18 @@ def test_a_step_is_a_gradient_step_on_f_then_on_g_then_a_prox(batch, dtype):
 
     @jax.jit
     def measure(params, y):
-        found = {}
+        results = {}
         for phi in PROXES:
             system = uj.alternating(quadratic("f"), quadratic("g"), f_step_size=A1, g_step_size=A2, phi=phi)
             stepped = system.step(params, y, None)
-            found[phi or "none"] = stepped, system.energy(params, stepped, None)
-        return found
+            results[phi or "none"] = stepped, system.energy(params, stepped, None)
+        return results
 
     with jax.enable_x64(dtype == "float64"):
-        found = measure(params, y)
+        results = measure(params, y)
     (A, a), (B, b) = params["f"], params["g"]
     for phi, prox in PROXES.items():
-        stepped, energy = found[phi or "none"]
+        stepped, energy = results[phi or "none"]
         assert (stepped.shape, stepped.dtype) == (y.shape, y.dtype), phi
         expected = np.empty_like(y)
         for place in np.ndindex(y.shape[:-1]):
@@ -173,12 +173,12 @@ def test_absent_tokens_neither_move_nor_count(phi, first):
     for padding in (0.0, -1.0, np.nan):
         padded = np.full((2, 6, DIM), padding)
         padded[:, :4] = y
-        by_padded, (stepped, found) = jax.tree.map(
+        by_padded, (stepped, padded_energy) = jax.tree.map(
             np.asarray, measure(params, padded, Anchor(None, jnp.asarray(there)))
         )
         np.testing.assert_array_equal(stepped[:, 4:], padded[:, 4:])
         np.testing.assert_allclose(stepped[:, :4], expected, rtol=1e-12)
-        np.testing.assert_allclose(found, energy, rtol=1e-12)
+        np.testing.assert_allclose(padded_energy, energy, rtol=1e-12)
         np.testing.assert_allclose(by_padded[:, :4], slope, rtol=1e-10, atol=1e-12)
         np.testing.assert_array_equal(by_padded[:, 4:], 0.0)
 

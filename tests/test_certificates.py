@@ -38,17 +38,17 @@ def test_a_certificate_speaks_of_the_forward_pass_of_the_transformer(batch):
 
     @jax.jit
     def both(params, y, x):
-        found = certify(*halves, params, y, x, **keywords, smoothness_f=9.0, smoothness_g=1.95, num_layers=5)
-        return found, uj.unroll(uj.transformer(4, step_size=0.1), params, y, x, num_layers=5)[1].energy
+        certificate = certify(*halves, params, y, x, **keywords, smoothness_f=9.0, smoothness_g=1.95, num_layers=5)
+        return certificate, uj.unroll(uj.transformer(4, step_size=0.1), params, y, x, num_layers=5)[1].energy
 
-    found, energy = jax.tree.map(np.asarray, both(params, y, x))
-    assert found.energy.shape == (6, *batch)
-    assert all(leaf.shape == (5, *batch) for name, leaf in found._asdict().items() if name != "energy")
-    np.testing.assert_allclose(found.energy, energy, rtol=1e-5, atol=1e-5)
+    certificate, energy = jax.tree.map(np.asarray, both(params, y, x))
+    assert certificate.energy.shape == (6, *batch)
+    assert all(leaf.shape == (5, *batch) for name, leaf in certificate._asdict().items() if name != "energy")
+    np.testing.assert_allclose(certificate.energy, energy, rtol=1e-5, atol=1e-5)
     rose = np.diff(energy, axis=0) > 1e-5
-    assert np.all((found.outcome == Outcome.ROSE) >= rose)
+    assert np.all((certificate.outcome == Outcome.ROSE) >= rose)
     np.testing.assert_array_equal(
-        (found.outcome == Outcome.GUARANTEED) & ~rose, (found.by_theorem | found.by_noise) & ~rose
+        (certificate.outcome == Outcome.GUARANTEED) & ~rose, (certificate.by_theorem | certificate.by_noise) & ~rose
     )
 
 
@@ -82,8 +82,8 @@ def test_padding_does_not_change_a_certificate(phi):
     for padding in (0.0, -1.0, np.nan):
         filled, anchor = np.full((2, 2, 9, 32), padding)
         filled[:, 1:7], anchor[:, 1:7] = y, y[:, :1]
-        found = check(filled, Anchor(anchor, jnp.asarray((np.arange(9) > 0) & (np.arange(9) < 7))))
-        chex.assert_trees_all_close(found, plain, rtol=1e-9, atol=1e-12)
+        certificate = check(filled, Anchor(anchor, jnp.asarray((np.arange(9) > 0) & (np.arange(9) < 7))))
+        chex.assert_trees_all_close(certificate, plain, rtol=1e-9, atol=1e-12)
     assert np.all(np.isfinite(plain.energy))
     assert phi != "relu" or np.all(plain.outcome[:, 1] == Outcome.GUARANTEED)
 
@@ -94,15 +94,15 @@ def test_the_noise_of_a_transformer_is_what_its_docstring_states():
 
     @jax.jit
     def measure(params, y):
-        found = certify(*halves, params, y, **keywords, smoothness_f=1.0, smoothness_g=1.5)
+        certificate = certify(*halves, params, y, **keywords, smoothness_f=1.0, smoothness_g=1.5)
         moved, after = parts.attention.step(params, y, None), uj.transformer(4, step_size=0.2).step(params, y, None)
-        return found, jax.grad(parts.attention.energy, 1)(params, y, None), moved, after
+        return certificate, jax.grad(parts.attention.energy, 1)(params, y, None), moved, after
 
-    found, f_gradient, moved, after = jax.tree.map(np.asarray, measure(params, y))
+    certificate, f_gradient, moved, after = jax.tree.map(np.asarray, measure(params, y))
     mixing = 0.8 * np.eye(4) - 0.1 * (params.W_f + params.W_f.T)
     noise = np.linalg.norm(0.2 * f_gradient + (moved - y) @ mixing) / np.linalg.norm(after - y)
-    np.testing.assert_allclose(found.noise, [noise], rtol=1e-10)
-    np.testing.assert_allclose(found.noise_limit, [1.0 - 0.5 * 0.2 * 2.5], rtol=1e-12)
+    np.testing.assert_allclose(certificate.noise, [noise], rtol=1e-10)
+    np.testing.assert_allclose(certificate.noise_limit, [1.0 - 0.5 * 0.2 * 2.5], rtol=1e-12)
 
 
 @pytest.mark.usefixtures("x64")
@@ -121,19 +121,19 @@ def test_the_numbers_of_an_alternating_certificate_are_those_of_the_theorems(phi
     measured = [certified.quadratic_smoothness(half) for half in (f, g)]
     known = {"smoothness_f": measured[0], "smoothness_g": measured[1], "phi": phi}
     check = jax.jit(lambda y: certify(f, g, None, y, f_step_size=a1, g_step_size=a2, **known))
-    found = jax.tree.map(np.asarray, check(y))
-    np.testing.assert_allclose(found.smoothness_h, L_f + L_g, rtol=1e-10)
-    np.testing.assert_allclose(found.smoothness_g, L_g, rtol=1e-10)
+    certificate = jax.tree.map(np.asarray, check(y))
+    np.testing.assert_allclose(certificate.smoothness_h, L_f + L_g, rtol=1e-10)
+    np.testing.assert_allclose(certificate.smoothness_g, L_g, rtol=1e-10)
     of_f, of_h = (y - 1.0) @ A, (y - 1.0) @ A + (y - 0.3) @ B
     size = lambda array: np.linalg.norm(array, axis=(-2, -1))  # noqa: E731
     C = a2 / (a2 - a1 + a1 * a2 * L_g)
     moved = a2 * of_h if phi is None else y - np.maximum(y - a2 * of_h, 0.0)
-    np.testing.assert_allclose(found.delta[0], size(of_f) / size(of_h), rtol=1e-9)
-    np.testing.assert_allclose(found.constant[0], C * size(moved) / size(a2 * of_h), rtol=1e-9)
-    np.testing.assert_array_equal(found.by_theorem, found.delta <= found.constant)
-    assert 0 < np.sum(found.by_theorem) < 200
-    assert not np.any(found.by_theorem & (found.outcome == Outcome.ROSE))
-    assert {int(value) for value in found.outcome.ravel()} == set(Outcome)
+    np.testing.assert_allclose(certificate.delta[0], size(of_f) / size(of_h), rtol=1e-9)
+    np.testing.assert_allclose(certificate.constant[0], C * size(moved) / size(a2 * of_h), rtol=1e-9)
+    np.testing.assert_array_equal(certificate.by_theorem, certificate.delta <= certificate.constant)
+    assert 0 < np.sum(certificate.by_theorem) < 200
+    assert not np.any(certificate.by_theorem & (certificate.outcome == Outcome.ROSE))
+    assert {int(value) for value in certificate.outcome.ravel()} == set(Outcome)
 
 
 def test_a_layer_norm_is_part_of_the_first_half():
@@ -150,11 +150,11 @@ def test_a_layer_norm_is_part_of_the_first_half():
     @jax.jit
     def both(params, y):
         known = keywords | {"f_step": f_step, "smoothness_f": 9.0, "smoothness_g": 1.95, "num_layers": 3}
-        found = certify(f, parts.feedforward.energy, params, y, **known)
-        return found, uj.unroll(uj.transformer(4, step_size=0.1, norm_radius=2.0), params, y, num_layers=3)[1].energy
+        checked = certify(f, parts.feedforward.energy, params, y, **known)
+        return checked, uj.unroll(uj.transformer(4, step_size=0.1, norm_radius=2.0), params, y, num_layers=3)[1].energy
 
-    found, energy = both(params, y)
-    np.testing.assert_allclose(found.energy, energy, rtol=1e-5, atol=1e-5)
+    certificate, energy = both(params, y)
+    np.testing.assert_allclose(certificate.energy, energy, rtol=1e-5, atol=1e-5)
 
 
 def test_far_tokens_are_guaranteed_and_steps_too_long_are_not():
@@ -176,17 +176,17 @@ def test_far_tokens_are_guaranteed_and_steps_too_long_are_not():
 def test_a_rise_under_a_false_smoothness_is_told_as_a_rise():
     f = g = lambda params, y, x: 5.0 * jnp.sum(y**2, (-2, -1))
     known = {"f_step_size": 0.3, "g_step_size": 0.3, "smoothness_f": 0.0, "smoothness_g": 0.0}
-    found = jax.jit(lambda y: certify(f, g, None, y, **known))(np.ones((1, 1), np.float32))
-    assert found.by_theorem
-    assert np.asarray(found.outcome) == Outcome.ROSE
+    certificate = jax.jit(lambda y: certify(f, g, None, y, **known))(np.ones((1, 1), np.float32))
+    assert certificate.by_theorem
+    assert np.asarray(certificate.outcome) == Outcome.ROSE
 
 
 def test_a_point_that_stays_has_not_risen_whatever_the_sign_of_its_energy():
     f = g = lambda params, y, x: jnp.sum(y**2, (-2, -1)) - 1000.0
     known = {"f_step_size": 0.1, "g_step_size": 0.1, "smoothness_f": 2.0, "smoothness_g": 2.0}
-    found = jax.jit(lambda y: certify(f, g, None, y, **known))(np.zeros((1, 1), np.float32))
-    np.testing.assert_array_equal(found.energy, -2000.0)
-    assert np.asarray(found.outcome) != Outcome.ROSE
+    certificate = jax.jit(lambda y: certify(f, g, None, y, **known))(np.zeros((1, 1), np.float32))
+    np.testing.assert_array_equal(certificate.energy, -2000.0)
+    assert np.asarray(certificate.outcome) != Outcome.ROSE
 
 
 @pytest.mark.usefixtures("x64")
@@ -200,8 +200,8 @@ def test_layers_may_have_parameters_of_their_own():
         whole = certify(*halves, stacked, y, **keywords, **known, num_layers=3, tied=False)
 
         def one(y, params):
-            found = certify(*halves, params, y, **keywords, **known)
-            first = jax.tree.map(lambda leaf: leaf[0], found._replace(energy=found.energy[:1]))
+            certificate = certify(*halves, params, y, **keywords, **known)
+            first = jax.tree.map(lambda leaf: leaf[0], certificate._replace(energy=certificate.energy[:1]))
             return uj.transformer(4, step_size=0.1).step(params, y, None), first
 
         return whole, jax.lax.scan(one, y, stacked)[1]
@@ -238,11 +238,11 @@ def test_options_out_of_range_are_one_clear_error_each(changed, message):
 def test_certify_takes_every_descent_and_finds_that_it_descends(name):
     descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (3,))
     params = descent.init(jax.random.key(1))
-    found = jax.jit(lambda params: uj.certify(descent, params, y, x, num_points=2))(params)
-    assert found.outcome.shape == (1, 3)
-    assert not np.any(found.outcome == Outcome.ROSE)
-    assert not np.any(found.by_smoothness), "no smoothness was given"
-    assert np.all(np.diff(found.energy, axis=0) <= 1e-5 * np.abs(found.energy[:-1]))
+    certificate = jax.jit(lambda params: uj.certify(descent, params, y, x, num_points=2))(params)
+    assert certificate.outcome.shape == (1, 3)
+    assert not np.any(certificate.outcome == Outcome.ROSE)
+    assert not np.any(certificate.by_smoothness), "no smoothness was given"
+    assert np.all(np.diff(certificate.energy, axis=0) <= 1e-5 * np.abs(certificate.energy[:-1]))
 
 
 def quartic(rate):

@@ -203,8 +203,8 @@ def minimiser(name, place):
         energy, gradient, _ = slope_and_step(name)(params, flat.reshape(y.shape), x)
         return float(energy), np.ravel(gradient)
 
-    found = minimize(objective, np.ravel(y), jac=True, method="BFGS", options={"gtol": 1e-10, "maxiter": 2000})
-    return params, found.x.reshape(y.shape), x
+    solution = minimize(objective, np.ravel(y), jac=True, method="BFGS", options={"gtol": 1e-10, "maxiter": 2000})
+    return params, solution.x.reshape(y.shape), x
 
 
 def consensus(name, place):

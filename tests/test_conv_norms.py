@@ -20,9 +20,9 @@ def test_the_gradient_of_a_convolution_s_bound_is_that_of_its_largest_frequency(
         symbol = np.fft.fft2(kernel, s=(IMAGE[0] + 2, IMAGE[1] + 2), axes=(0, 1))
         return np.linalg.svd(symbol, compute_uv=False).max()
 
-    found = jax.jit(jax.grad(lambda W: certificates.weight_norm_bound(W, IMAGE)))(jnp.asarray(kernel))
+    gradient = jax.jit(jax.grad(lambda W: certificates.weight_norm_bound(W, IMAGE)))(jnp.asarray(kernel))
     slope = (largest(kernel + 1e-6 * direction) - largest(kernel - 1e-6 * direction)) / 2e-6
-    assert np.vdot(found, direction) == pytest.approx(slope, rel=5e-3)
+    assert np.vdot(gradient, direction) == pytest.approx(slope, rel=5e-3)
 
 
 @pytest.mark.parametrize("exponent", [-30, -15, 0, 15, 30])
@@ -31,5 +31,5 @@ def test_bounds_hold_for_weights_whose_squares_leave_the_range_of_float32(expone
     kernel = rng.normal(size=(3, 3, 4, 5)).astype(np.float32)
     largest = np.linalg.svd(np.fft.fft2(kernel, s=(7, 6), axes=(0, 1)), compute_uv=False).max()
     scaled = jnp.asarray(kernel * np.float32(10.0**exponent))
-    found = float(jax.jit(lambda W: certificates.weight_norm_bound(W, IMAGE))(scaled)) / 10.0**exponent
-    assert largest * (1.0 - 1e-5) <= found <= 1.01 * largest
+    bound = float(jax.jit(lambda W: certificates.weight_norm_bound(W, IMAGE))(scaled)) / 10.0**exponent
+    assert largest * (1.0 - 1e-5) <= bound <= 1.01 * largest

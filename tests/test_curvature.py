@@ -32,13 +32,13 @@ def test_the_curvature_of_a_quadratic_is_the_spectrum_s_ends(batch, d, dtype):
         return certified.curvature(energy, y)
 
     with jax.enable_x64(dtype == "float64"):
-        found = measure(A.astype(dtype), np.ones((*batch, d), dtype))
-        assert (found.largest.shape, found.largest.dtype) == (batch, dtype)
+        extremes = measure(A.astype(dtype), np.ones((*batch, d), dtype))
+        assert (extremes.largest.shape, extremes.largest.dtype) == (batch, dtype)
     values = np.linalg.eigvalsh(A)
     tolerance = {"rtol": 0.0, "atol": (1e-12 if dtype == "float64" else 2e-5) * d}
-    np.testing.assert_allclose(found.smallest, values[..., 0], **tolerance)
-    np.testing.assert_allclose(found.largest, values[..., -1], **tolerance)
-    assert float(found.error) == 0.0
+    np.testing.assert_allclose(extremes.smallest, values[..., 0], **tolerance)
+    np.testing.assert_allclose(extremes.largest, values[..., -1], **tolerance)
+    assert float(extremes.error) == 0.0
 
 
 @pytest.mark.usefixtures("x64")
@@ -50,8 +50,8 @@ def test_repeated_eigenvalues_and_a_flat_energy_end_the_iteration_without_false_
         repeated = certified.curvature(lambda y: 0.5 * jnp.sum(spectrum * y**2, -1), y)
         return repeated, certified.curvature(lambda y: jnp.sum(y, -1), y)
 
-    found, flat = both(np.ones((3, 6)))
-    np.testing.assert_allclose([found.smallest, found.largest], [[2.0] * 3, [7.0] * 3], rtol=1e-12)
+    extremes, flat = both(np.ones((3, 6)))
+    np.testing.assert_allclose([extremes.smallest, extremes.largest], [[2.0] * 3, [7.0] * 3], rtol=1e-12)
     np.testing.assert_array_equal([flat.smallest, flat.largest], np.zeros((2, 3)))
 
 
@@ -71,14 +71,14 @@ def test_the_true_ends_lie_within_the_error_when_steps_are_few():
         return certified.curvature(energy, jnp.zeros((3, d)), num_steps=steps, key=key), few.error
 
     for seed in range(5):
-        found, of_few = jax.tree.map(np.asarray, run(spectra, jax.random.key(seed)))
-        assert 0.0 < found.error < 0.2
-        seen = np.max(found.largest - found.smallest)
-        np.testing.assert_allclose(found.error, share * seen / (1.0 - 2.0 * share), rtol=1e-12)
-        assert np.all(found.largest <= spectra.max(-1) + 1e-12)
-        assert np.all(found.smallest >= spectra.min(-1) - 1e-12)
-        assert np.all(found.largest + found.error >= spectra.max(-1))
-        assert np.all(found.smallest - found.error <= spectra.min(-1))
+        extremes, of_few = jax.tree.map(np.asarray, run(spectra, jax.random.key(seed)))
+        assert 0.0 < extremes.error < 0.2
+        seen = np.max(extremes.largest - extremes.smallest)
+        np.testing.assert_allclose(extremes.error, share * seen / (1.0 - 2.0 * share), rtol=1e-12)
+        assert np.all(extremes.largest <= spectra.max(-1) + 1e-12)
+        assert np.all(extremes.smallest >= spectra.min(-1) - 1e-12)
+        assert np.all(extremes.largest + extremes.error >= spectra.max(-1))
+        assert np.all(extremes.smallest - extremes.error <= spectra.min(-1))
         assert of_few == np.inf
 
 
@@ -101,10 +101,10 @@ def test_any_energy_has_the_curvature_of_its_dense_hessian_at_the_point():
         products = certified.hessian_product(energy, y, v)
         return certified.curvature(energy, y), products, dense, certified.curvature(cubes, point)
 
-    found, products, hessians, of_cubes = jax.tree.map(np.asarray, measure(y, v, np.array([1.0, 2.0, 4.0])))
+    extremes, products, hessians, of_cubes = jax.tree.map(np.asarray, measure(y, v, np.array([1.0, 2.0, 4.0])))
     for place, dense in enumerate(hessians.reshape(2, 12, 12)):
         ends = np.linalg.eigvalsh(dense)[[0, -1]]
-        np.testing.assert_allclose([found.smallest[place], found.largest[place]], ends, atol=1e-10)
+        np.testing.assert_allclose([extremes.smallest[place], extremes.largest[place]], ends, atol=1e-10)
         np.testing.assert_allclose(products[place], (dense @ np.ravel(v[place])).reshape(4, 3), atol=1e-12)
     np.testing.assert_allclose([of_cubes.smallest, of_cubes.largest], [6.0, 24.0], rtol=1e-12)
 
@@ -112,9 +112,9 @@ def test_any_energy_has_the_curvature_of_its_dense_hessian_at_the_point():
 @pytest.mark.usefixtures("x64")
 def test_the_state_of_a_curvature_may_be_a_pytree():
     energy = lambda y: y["a"] ** 2 + jnp.sum(jnp.array([1.5, 4.0]) * y["b"] ** 2, -1) + y["a"] * y["b"][..., 0]  # noqa: E731
-    found = jax.jit(lambda y: certified.curvature(energy, y))({"a": np.zeros(5), "b": np.zeros((5, 2))})
+    extremes = jax.jit(lambda y: certified.curvature(energy, y))({"a": np.zeros(5), "b": np.zeros((5, 2))})
     values = np.linalg.eigvalsh([[2.0, 1.0, 0.0], [1.0, 3.0, 0.0], [0.0, 0.0, 8.0]])
-    np.testing.assert_allclose([found.smallest, found.largest], np.outer(values[[0, -1]], np.ones(5)), rtol=1e-12)
+    np.testing.assert_allclose([extremes.smallest, extremes.largest], np.outer(values[[0, -1]], np.ones(5)), rtol=1e-12)
 
 
 @pytest.mark.usefixtures("x64")
@@ -135,8 +135,8 @@ def test_the_pairwise_smoothness_of_a_graph_is_that_of_its_mask(graph):
     W_a, y = rng.normal(size=(3, 2)).astype(np.float32), rng.normal(size=(4, 6, 3)).astype(np.float32)
     masks = [{"mask": graph}, {"mask": GRAPH}, {}]
     each = jax.jit(lambda params, y: [certified.pairwise_smoothness(**mask)(params, y, None) for mask in masks])
-    found, expected, complete = map(np.asarray, each(AttentionParams(W_a), y))
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    actual, expected, complete = map(np.asarray, each(AttentionParams(W_a), y))
+    np.testing.assert_allclose(actual, expected, rtol=1e-5)
     assert np.all(expected < complete)
 
 
@@ -158,12 +158,12 @@ def test_the_pairwise_smoothness_bounds_attention_energies_from_any_point():
         return energy(start + step) - before, slope + 0.5 * L * jnp.sum(step**2, (-2, -1)), L
 
     every = jax.jit(lambda *arrays: {name: check(*case, *arrays) for name, case in cases.items()})
-    found = jax.tree.map(np.asarray, every(AttentionParams(W_a), start, step))
-    for name, (change, bound, L) in found.items():
+    results = jax.tree.map(np.asarray, every(AttentionParams(W_a), start, step))
+    for name, (change, bound, L) in results.items():
         assert L.shape == (300,), name
         assert np.all(change <= bound + 1e-9 * (1.0 + np.abs(bound))), name
     # Near for tokens that meet, far below the bound that holds everywhere for tokens far apart.
-    L, everywhere = found["plain"][2], 6 * np.linalg.norm(W_a, 2) ** 2
+    L, everywhere = results["plain"][2], 6 * np.linalg.norm(W_a, 2) ** 2
     assert np.all(everywhere * 1.001 >= L)
     assert np.min(L) < 1e-3 * everywhere < 0.5 * everywhere < np.max(L)
 

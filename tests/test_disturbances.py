@@ -14,26 +14,26 @@ KEY = jax.random.key(3)
 
 @pytest.mark.parametrize("share", [0.05, 0.3])
 def test_salt_and_pepper_replace_the_share_that_is_said_half_by_each(share):
-    found = np.asarray(jax.jit(salt_and_pepper)(GREY, KEY, share))
+    noisy = np.asarray(jax.jit(salt_and_pepper)(GREY, KEY, share))
     deviation = np.sqrt(0.5 * share / GREY.size)
     for value in (0.0, 1.0):
-        assert np.mean(found == value) == pytest.approx(0.5 * share, abs=5 * deviation)
-    assert set(np.unique(found)) == {0.0, 0.5, 1.0}
+        assert np.mean(noisy == value) == pytest.approx(0.5 * share, abs=5 * deviation)
+    assert set(np.unique(noisy)) == {0.0, 0.5, 1.0}
 
 
 def test_salt_and_pepper_at_the_ends_of_the_share_and_with_other_values():
     np.testing.assert_array_equal(salt_and_pepper(GREY, KEY, 0.0), GREY)
-    found = salt_and_pepper(GREY.astype(jnp.bfloat16), KEY, 1.0, low=-2.0, high=3.0)
-    assert found.dtype == jnp.bfloat16
-    assert set(np.unique(np.asarray(found, np.float32))) == {-2.0, 3.0}
+    noisy = salt_and_pepper(GREY.astype(jnp.bfloat16), KEY, 1.0, low=-2.0, high=3.0)
+    assert noisy.dtype == jnp.bfloat16
+    assert set(np.unique(np.asarray(noisy, np.float32))) == {-2.0, 3.0}
 
 
 @pytest.mark.parametrize("deviation", [0.1, 0.7, 2.125, 9.0])
 def test_a_blur_is_that_of_scipy_also_where_it_is_wider_than_the_picture(deviation):
     pictures = np.random.default_rng(0).uniform(size=(2, 13, 20, 3))
-    found = blur(jnp.asarray(pictures, jnp.float32), deviation, axes=(1, 2))
+    blurred = blur(jnp.asarray(pictures, jnp.float32), deviation, axes=(1, 2))
     expected = ndimage.gaussian_filter(pictures, (0.0, deviation, deviation, 0.0))
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(blurred, expected, atol=1e-6)
 
 
 def test_a_blur_is_the_sum_of_its_equation():
@@ -53,19 +53,19 @@ def test_no_blur_leaves_a_picture_as_it_is():
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_lost_slices_are_whole_and_their_share_is_that_said(axis):
     values = jnp.ones((300, 310, 320))
-    found = np.moveaxis(np.asarray(dropped(values, KEY, 0.2, axis=axis)), axis, 0).reshape(values.shape[axis], -1)
-    assert np.array_equal(found.min(axis=1), found.max(axis=1))
-    assert np.mean(found[:, 0] == 0.0) == pytest.approx(0.2, abs=5 * np.sqrt(0.2 * 0.8 / 300))
+    slices = np.moveaxis(np.asarray(dropped(values, KEY, 0.2, axis=axis)), axis, 0).reshape(values.shape[axis], -1)
+    assert np.array_equal(slices.min(axis=1), slices.max(axis=1))
+    assert np.mean(slices[:, 0] == 0.0) == pytest.approx(0.2, abs=5 * np.sqrt(0.2 * 0.8 / 300))
 
 
 def test_the_last_slice_that_arrived_stands_for_a_lost_one():
     values = jnp.asarray(np.random.default_rng(4).uniform(1.0, 2.0, (40, 3)).astype(np.float32))
     lost = np.asarray(dropped(values, KEY, 0.6))[:, 0] == 0.0
-    found, shown = np.asarray(dropped(values, KEY, 0.6, fill="last")), np.zeros(3, np.float32)
+    slices, shown = np.asarray(dropped(values, KEY, 0.6, fill="last")), np.zeros(3, np.float32)
     assert 10 < lost.sum() < 35
     for place in range(40):
         shown = shown if lost[place] else np.asarray(values[place])
-        np.testing.assert_array_equal(found[place], shown)
+        np.testing.assert_array_equal(slices[place], shown)
     np.testing.assert_array_equal(dropped(values, KEY, 1.0, fill="last"), np.zeros((40, 3)))
     np.testing.assert_array_equal(dropped(values, KEY, 0.0, fill="last"), values)
 

@@ -68,7 +68,7 @@ def test_names_of_the_application_in_the_docs_are_those_of_its_face():
     for name, text in TEXTS.items():
         for block in re.findall(r"```py\n(.*?)```", text, re.DOTALL):
             compile(block, f"docs/{name}", "exec")
-            imported |= {part for found in FROM_TRAIN.findall(block) for part in found.split(", ")}
+            imported |= {part for names in FROM_TRAIN.findall(block) for part in names.split(", ")}
     assert {"fit", "load", "export"} <= imported <= set(train.__all__)
     assert all(inspect.getdoc(getattr(train, name)) for name in train.__all__ if name != "EXPERIMENTS")
 
@@ -77,8 +77,8 @@ def test_every_public_name_has_one_page_in_the_docs():
     listed = []
     for name, text in TEXTS.items():
         if name.startswith("reference/api/"):
-            found = re.findall(r"currentmodule:: (\S+)\n\n.*?:toctree: generated\n\n(.*?)```", text, re.DOTALL)
-            listed += [f"{module}.{entry}" for module, entries in found for entry in entries.split()]
+            sections = re.findall(r"currentmodule:: (\S+)\n\n.*?:toctree: generated\n\n(.*?)```", text, re.DOTALL)
+            listed += [f"{module}.{entry}" for module, entries in sections for entry in entries.split()]
     places = {}
     for module in map(importlib.import_module, MODULES):
         for name in module.__all__:

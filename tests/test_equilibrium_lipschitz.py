@@ -77,8 +77,8 @@ def test_the_bound_is_the_slope_of_numbers(convolutional, skip):
     shape = (1, 1, 1, 1) if convolutional else (1, 1)
     layers = [OptEqParams(jnp.full(shape, w), jnp.full(shape, u), jnp.zeros(1)) for w, u in ((0.8, 3.0), (0.5, 0.7))]
     image = {"image_shape": (2, 2)} if convolutional else {}
-    found = float(equilibrium_lipschitz(layers[0], skip=skip, **image))
-    np.testing.assert_allclose(found, 0.8 * 3.0 / (1.0 - 0.64), rtol=1e-9)
+    bound = float(equilibrium_lipschitz(layers[0], skip=skip, **image))
+    np.testing.assert_allclose(bound, 0.8 * 3.0 / (1.0 - 0.64), rtol=1e-9)
     first, second = skip * 0.64 + 1.0 - skip, skip * 0.25 + 1.0 - skip
     slope = (second * skip * 0.8 * 3.0 + skip * 0.5 * 0.7) / (1.0 - first * second)
     np.testing.assert_allclose(float(equilibrium_lipschitz(layers, skip=skip, **image)), slope, rtol=1e-9)

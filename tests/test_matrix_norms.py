@@ -41,7 +41,7 @@ def test_where_singular_values_are_near_each_other_the_derivative_is_the_one_tha
     order, ours = 2 ** (squarings + 2), 2 ** (squarings + 1) + 2
     schatten = 3.0 * np.sum(sigma**order) ** (1 / order)
     np.testing.assert_allclose(value, schatten, rtol=1e-12)
-    expected, own = (schatten / 3.0 * (left * (sigma ** (q - 1) / np.sum(sigma**q))) @ right.T for q in (ours, order))
+    expected, exact = (schatten / 3.0 * (left * (sigma ** (q - 1) / np.sum(sigma**q))) @ right.T for q in (ours, order))
     np.testing.assert_allclose(slope, expected, rtol=1e-10, atol=1e-13)
-    assert np.max(np.abs(expected - own)) > 0.01, "the two would be told apart"
+    assert np.max(np.abs(expected - exact)) > 0.01, "the two would be told apart"
     np.testing.assert_allclose(np.sum(slope * A), schatten, rtol=1e-12)

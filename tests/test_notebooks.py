@@ -42,8 +42,8 @@ def test_it_is_small(notebook):
 
 
 def test_it_names_no_place_of_a_machine(notebook):
-    found = json.loads(notebook.read_text(encoding="utf-8"))
-    texts = ["".join(cell["source"]) for cell in found["cells"]]
+    content = json.loads(notebook.read_text(encoding="utf-8"))
+    texts = ["".join(cell["source"]) for cell in content["cells"]]
     for cell in code_cells(notebook):
         for output in cell["outputs"]:
             texts += ["".join(output.get("text", [])), "".join(output.get("data", {}).get("text/plain", []))]

@@ -68,18 +68,18 @@ def test_theorem_4_holds_for_a_regulariser_that_is_convex_and_no_more():
     start = particular + 2.0 * rng.normal(size=M)
     sam = averaged(R.value, smoothness=R.smoothness, p=0.3, c=0.3)
     counts = [1000, 5000, 25_000]
-    found = [np.asarray(iterate(layer, params, start, sam, steps)) for steps in counts]
-    errors = [np.linalg.norm(z - least) for z in found]
+    iterates = [np.asarray(iterate(layer, params, start, sam, steps)) for steps in counts]
+    errors = [np.linalg.norm(z - least) for z in iterates]
     rates = np.diff(np.log(errors)) / np.diff(np.log(counts))
     assert errors[-1] < 0.03 * np.linalg.norm(start - least)
     assert np.all((rates < -0.2) & (rates > -0.4))  # the bias of both schedules, k^-0.3
     picard = iterate(layer, params, start, "picard", 1000)
     assert np.linalg.norm(picard - least) > 10.0 * errors[-1]
-    at_picard, at_least, at_found = (
-        0.5 * np.sum((A @ z - q) ** 2) for z in map(np.asarray, (picard, least, found[-1]))
+    at_picard, at_least, at_last = (
+        0.5 * np.sum((A @ z - q) ** 2) for z in map(np.asarray, (picard, least, iterates[-1]))
     )
     assert at_picard > at_least + 0.1
-    assert at_found < at_least + 0.1
+    assert at_last < at_least + 0.1
 
 
 # Smooth, 1-Lipschitz and strongly monotone, as Theorem 5 asks: slopes in (1/2, 1].

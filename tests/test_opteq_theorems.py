@@ -59,10 +59,10 @@ def test_theorem_1_the_equilibrium_minimises_phi_whatever_the_skip(skip):
         t = cp.Variable(M, nonneg=True)
         problem = cp.Problem(cp.Minimize(0.5 * cp.quad_form(t, np.eye(M) - W @ W.T) - c @ t))
         problem.solve(solver=cp.CLARABEL, **TIGHT)
-        found = solve(params, x)
-        np.testing.assert_allclose(found, W.T @ t.value, **EXACT)
-        near = found + 1e-3 * np.random.default_rng(seed).normal(size=(50, M)) @ W  # some inside the domain
-        objective, energy = map(np.asarray, energies(params, np.concatenate([found[None], near]), x))
+        solution = solve(params, x)
+        np.testing.assert_allclose(solution, W.T @ t.value, **EXACT)
+        near = solution + 1e-3 * np.random.default_rng(seed).normal(size=(50, M)) @ W  # some inside the domain
+        objective, energy = map(np.asarray, energies(params, np.concatenate([solution[None], near]), x))
         np.testing.assert_allclose([objective[0], energy[0]], problem.value, **EXACT)
         assert np.sum(np.isfinite(objective)) > 1
         assert np.all(objective[1:] >= problem.value)
@@ -131,10 +131,10 @@ def test_lemma_3_the_blocks_of_a_deep_equilibrium_are_one_of_the_shifted_wide_la
     stacked = np.concatenate(blocks)
     # Eq. 6 written out: W block diagonal, P the cyclic shift, U and b stacked.
     W = np.zeros((16, 3 * M))
-    for (row, width), (place, own) in zip([(0, 5), (5, 4), (9, 7)], enumerate(params), strict=True):
-        W[row : row + width, place * M : (place + 1) * M] = own.W
+    for (row, width), (place, layer) in zip([(0, 5), (5, 4), (9, 7)], enumerate(params), strict=True):
+        W[row : row + width, place * M : (place + 1) * M] = layer.W
     P = np.kron(np.roll(np.eye(3), 1, axis=0), np.eye(M))
-    U, b = np.concatenate([own.U for own in params]), np.concatenate([own.b for own in params])
+    U, b = np.concatenate([layer.U for layer in params]), np.concatenate([layer.b for layer in params])
     expected = 0.6 * W.T @ np.maximum(W @ P @ stacked + U @ x + b, 0.0) + 0.4 * P @ stacked
     np.testing.assert_allclose(expected, stacked, **EXACT)
     np.testing.assert_allclose(np.concatenate(moved), expected, atol=1e-12)
@@ -167,8 +167,8 @@ def test_corollary_1_two_layers_solve_a_convex_problem(skip):
     _, params, _, x = draw(3, [M, 6], norm=0.8)
     z = [cp.Variable(M), cp.Variable(M)]
     cost, parts = 0.5 * cp.sum_squares(z[0] - z[1]), []
-    for own, block in zip(params, z, strict=True):
-        W, c = own.W, own.U @ x + own.b
+    for layer, block in zip(params, z, strict=True):
+        W, c = layer.W, layer.U @ x + layer.b
         t = cp.Variable(len(c), nonneg=True)
         cost += skip * (0.5 * cp.quad_form(t, np.eye(len(c)) - W @ W.T) - c @ t)
         if skip == 1.0:
@@ -220,8 +220,8 @@ def test_two_layers_alternate_so_no_step_raises_corollary_1s_objective():
 def test_theorem_3_blocks_meet_at_the_wide_layer_at_rate_a():
     """Errors fall in proportion to a, as a goes to 0; extrapolated from two of them the limit is exact."""
     _, params, _, x = draw(5, [5, 4, 7])
-    W, U = np.concatenate([own.W for own in params]), np.concatenate([own.U for own in params])
-    b = np.concatenate([own.b for own in params])
+    W, U = np.concatenate([layer.W for layer in params]), np.concatenate([layer.U for layer in params])
+    b = np.concatenate([layer.b for layer in params])
     # L z = sum_l W_l^T sigma(W_l z + ...): one wide layer with the weights stacked and divided by L.
     limit = np.zeros(M)
     for _ in range(2000):
@@ -261,5 +261,5 @@ def test_an_appended_regulariser_is_a_block_of_its_own():
     cp.Problem(cp.Minimize(cost)).solve(solver=cp.CLARABEL, **TIGHT)
     sparse = regularised(layers_of([params])[0], absolute(0.2))
     iterate = jax.jit(lambda *given: equilibrium(sparse, *given, tol=1e-13, max_steps=500)[0])
-    found = iterate(params, np.zeros(M), x)
-    np.testing.assert_allclose(found, z.value, atol=1e-7)
+    solution = iterate(params, np.zeros(M), x)
+    np.testing.assert_allclose(solution, z.value, atol=1e-7)

@@ -23,7 +23,7 @@ def test_derivatives_of_gram_are_those_of_autodiff():
     """Of first and second order, and of a cotangent that is not symmetric."""
     tokens, moved, weights = drawn((2, 5, 4)), drawn((2, 5, 4), 1), drawn((2, 5, 5), 2)
 
-    def found(product):
+    def derivatives(product):
         def loss(z):
             return jnp.sum(jnp.sin(product(z)) * weights)
 
@@ -34,7 +34,7 @@ def test_derivatives_of_gram_are_those_of_autodiff():
 
         return slope(tokens), jax.jvp(slope, (tokens,), (moved,))[1], jax.grad(along)(tokens)
 
-    mine, plain = jax.jit(lambda: (found(gram), found(lambda z: z @ jnp.swapaxes(z, -1, -2))))()
+    mine, plain = jax.jit(lambda: (derivatives(gram), derivatives(lambda z: z @ jnp.swapaxes(z, -1, -2))))()
     chex.assert_trees_all_close(mine, plain, rtol=1e-4, atol=1e-4)
 
 
@@ -45,10 +45,10 @@ def test_gram_takes_one_product_forward_and_one_backward():
 
 def test_gram_of_bfloat16_accumulates_in_the_dtype_asked_for():
     tokens = jnp.asarray(drawn((5, 400)), jnp.bfloat16)
-    found = gram(tokens, jnp.float32)
+    actual = gram(tokens, jnp.float32)
     wide = np.asarray(tokens, np.float32)
-    assert found.dtype == jnp.float32
-    np.testing.assert_allclose(found, wide @ wide.T, rtol=1e-5, atol=1e-4)
+    assert actual.dtype == jnp.float32
+    np.testing.assert_allclose(actual, wide @ wide.T, rtol=1e-5, atol=1e-4)
     assert jax.grad(lambda z: jnp.sum(gram(z, jnp.float32)))(tokens).dtype == jnp.bfloat16
 
 

@@ -37,8 +37,8 @@ def test_the_gradient_ratio_is_the_quotient_of_the_norms(batch, dtype):
 def test_the_gradient_ratio_is_0_where_f_is_stationary_and_infinite_where_only_h_is():
     f, g = quadratic(np.eye(2)), quadratic(np.eye(2), np.array([2.0, 0.0], np.float32))
     ratios = jax.jit(lambda y: [certified.gradient_ratio(f, half, y) for half in (g, f)])
-    found, twice = ratios(np.array([[0.0, 0.0], [1.0, 0.0]], np.float32))
-    np.testing.assert_array_equal(found, [0.0, np.inf])
+    actual, twice = ratios(np.array([[0.0, 0.0], [1.0, 0.0]], np.float32))
+    np.testing.assert_array_equal(actual, [0.0, np.inf])
     np.testing.assert_array_equal(twice, [0.0, 0.5])
 
 
@@ -98,9 +98,9 @@ def test_the_alignment_is_the_sum_over_single_coordinates():
         sum(min(b**2 - a**2, 0.0) for a, b in zip(u.flat, v.flat, strict=True)) for u, v in zip(p, q, strict=True)
     ]
     align = jax.jit(lambda p, q: certified.orthant_alignment(p, q, batch_ndim=1))
-    found = np.asarray(align(p, q))
-    np.testing.assert_allclose(found, expected / np.sum(p**2, (1, 2)), rtol=1e-5)
-    assert np.all((found >= -1.0) & (found <= 0.0))
+    alignment = np.asarray(align(p, q))
+    np.testing.assert_allclose(alignment, expected / np.sum(p**2, (1, 2)), rtol=1e-5)
+    assert np.all((alignment >= -1.0) & (alignment <= 0.0))
     assert np.all(align(p, 0.0 * q) == -1.0)
     assert np.all(align(0.0 * p, q) == 0.0)
 

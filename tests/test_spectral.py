@@ -29,7 +29,7 @@ def test_the_norm_of_a_matrix_is_met_from_both_sides():
         true = np.linalg.norm(W, 2)
         assert 0.999 * true <= norm <= true * (1.0 + 1e-12)
         assert true * (1.0 - 1e-12) <= bound <= 1.001 * true
-    assert [float(found) for found in both(np.zeros((3, 8)))] == [0.0, 0.0]
+    assert [float(value) for value in both(np.zeros((3, 8)))] == [0.0, 0.0]
 
 
 @pytest.mark.usefixtures("x64")
@@ -66,8 +66,8 @@ def test_the_gradient_of_a_norm_is_that_of_the_largest_singular_value():
     left, _, right = np.linalg.svd(W)
     norms = (lambda W: certificates.weight_norm(W, num_steps=500), certificates.weight_norm_bound)
     slopes = jax.jit(lambda W: [jax.grad(norm)(W) for norm in norms])
-    for found in slopes(W):
-        np.testing.assert_allclose(found, np.outer(left[:, 0], right[0]), atol=2e-3)
+    for slope in slopes(W):
+        np.testing.assert_allclose(slope, np.outer(left[:, 0], right[0]), atol=2e-3)
     assert np.all(np.isfinite(slopes(np.zeros((6, 4)))[1]))
     # After few steps too it is u v^T of one pair, for it does not pass through the steps.
     early = jax.jit(jax.grad(lambda W: certificates.weight_norm(W, num_steps=2)))(W)
@@ -153,8 +153,8 @@ def test_the_penalty_is_differentiable_in_the_parameters():
         estimate = lambda W: spectral.jacobian_penalty(lambda z: W @ z, jnp.ones(4), key)  # noqa: E731
         return jax.grad(estimate)(W), jax.random.normal(key, (1, 4), jnp.float64)[0]
 
-    found, v = map(np.asarray, measure(W, jax.random.key(0)))
-    np.testing.assert_allclose(found, 2.0 * np.outer(v, W.T @ v) / 4.0, rtol=1e-12)
+    gradient, v = map(np.asarray, measure(W, jax.random.key(0)))
+    np.testing.assert_allclose(gradient, 2.0 * np.outer(v, W.T @ v) / 4.0, rtol=1e-12)
 
 
 @pytest.mark.usefixtures("x64")
@@ -260,8 +260,8 @@ def test_as_many_picard_steps_as_were_promised_are_enough():
 
 def test_what_does_not_contract_has_no_promise():
     steps = jax.jit(lambda c, residual: certificates.picard_steps(c, residual, 1e-3))
-    found = [float(steps(*case)) for case in [(1.0, 0.5), (1.2, 0.0), (0.5, 1e-9), (0.0, 1.0)]]
-    assert found == [np.inf, 0.0, 0.0, 1.0]
+    counts = [float(steps(*case)) for case in [(1.0, 0.5), (1.2, 0.0), (0.5, 1e-9), (0.0, 1.0)]]
+    assert counts == [np.inf, 0.0, 0.0, 1.0]
     error = jax.jit(certificates.error_bound)
     assert [float(error(1.2, residual)) for residual in (0.5, 0.0)] == [np.inf, 0.0]
 
@@ -275,8 +275,8 @@ def test_weights_above_the_bound_are_refused_by_layer():
         certificates.check_weight_norms((good, bad))
     with pytest.raises(ValueError, match="got nan in layer 0"):
         certificates.check_weight_norms(params_of(np.full((2, 2), np.nan, np.float32)))
-    own = jax.jit(opteq_conv(2, 3).init)(jax.random.key(0))
-    certificates.check_weight_norms(own, image_shape=IMAGE)
+    params = jax.jit(opteq_conv(2, 3).init)(jax.random.key(0))
+    certificates.check_weight_norms(params, image_shape=IMAGE)
 
 
 BAD_OPTIONS = [

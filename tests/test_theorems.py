@@ -170,17 +170,17 @@ def test_theorem_5_1_holds_for_any_phi_with_kappa_measured(name):
         places = phi.prox(places, A2)
 
         def certificate(y):
-            found = certify(
+            result = certify(
                 f, g, params, y, f_step=f_step, g_step_size=A2, phi=phi, smoothness_f=constants["L_f"],
                 smoothness_g=constants["L_g"], smoothness_h=constants["L_h"], tolerance=0.0,
             )  # fmt: skip
-            return jax.tree.map(lambda leaf: leaf[0], found)
+            return jax.tree.map(lambda leaf: leaf[0], result)
 
-        found = jax.lax.map(certificate, places)
-        y, tested = tightest(found.delta / found.constant, places)
-        by_noise = jnp.where(found.by_noise & ~found.by_theorem, found.noise / found.noise_limit, 2.0)
+        verdicts = jax.lax.map(certificate, places)
+        y, tested = tightest(verdicts.delta / verdicts.constant, places)
+        by_noise = jnp.where(verdicts.by_noise & ~verdicts.by_theorem, verdicts.noise / verdicts.noise_limit, 2.0)
         y_noise, tested_noise = tightest(by_noise, places)
-        agree = found.by_theorem == (found.delta <= found.constant)
+        agree = verdicts.by_theorem == (verdicts.delta <= verdicts.constant)
         return agree, (tested, rises(params, y, phi)), (tested_noise, rises(params, y_noise, phi))
 
     agree, theorem, noise = check(params, constants, places)

@@ -88,22 +88,22 @@ def test_energies_are_recorded_through_what_step_and_energy_share(layer):
         calls.append("energy")
         return layer.energy(*args)
 
-    counted, found = layer._replace(energy=apart, step_and_energy=shared), []
+    counted, runs = layer._replace(energy=apart, step_and_energy=shared), []
 
     def unrolled(descent, **options):
         calls.clear()
         last, trace = jax.jit(lambda *a: uj.unroll(descent, *a, num_layers=3, **options))(params, y, x)
-        found.append((last, *jax.tree.leaves(trace)))
+        runs.append((last, *jax.tree.leaves(trace)))
         return list(calls)
 
     assert unrolled(counted) == ["shared", "energy"]  # in the scan, and after the last layer
     assert unrolled(counted, record=counted.energy) == ["energy", "energy"]
     assert unrolled(counted._replace(step_and_energy=None)) == ["energy", "energy"]
-    for other in found[1:]:
-        chex.assert_trees_all_close(other, found[0], rtol=1e-5)
+    for other in runs[1:]:
+        chex.assert_trees_all_close(other, runs[0], rtol=1e-5)
     assert unrolled(counted, record=None) == []  # and nothing is recorded
-    assert len(found[-1]) == 1
-    chex.assert_trees_all_close(found[-1][0], found[0][0], rtol=1e-6)
+    assert len(runs[-1]) == 1
+    chex.assert_trees_all_close(runs[-1][0], runs[0][0], rtol=1e-6)
 
 
 def test_a_record_function_is_stacked_over_the_layers(layer):

@@ -38,8 +38,8 @@ def test_the_gradient_of_an_nnx_cell_at_equilibrium_is_that_of_many_unrolled_ste
         return jnp.mean((z - names["clean"]) ** 2)
 
     pairs = zip(*map(jax.tree.leaves, (jax.grad(unrolled)(names["cell_params"]), names["gradient"])), strict=True)
-    for expected, found in pairs:
-        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-6)
+    for expected, actual in pairs:
+        np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-6)
 
 
 def test_the_certificate_of_an_own_energy_is_a_guarantee(names):

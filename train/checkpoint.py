@@ -25,7 +25,7 @@ from .system.storage import AGAIN, require_room, steps_in, unreachable, writing
 
 T = TypeVar("T")
 Log = Callable[[str], None]
-Found = tuple[int, Any, dict[str, Any]]
+Stored = tuple[int, Any, dict[str, Any]]
 
 UNREADABLE = float("-inf")  # score of a checkpoint whose notes cannot be read
 UNFINISHED = "*.orbax-checkpoint-tmp*"
@@ -121,7 +121,7 @@ class Checkpoints:
     def _writing(self) -> contextlib.AbstractContextManager[None]:
         return writing(str(self._folder), AGAIN)
 
-    def newest(self, like: Any) -> Found | None:
+    def newest(self, like: Any) -> Stored | None:
         """The newest checkpoint that can be read, as (step, state, notes); None if there is none.
 
         A damaged one is named in the log and, unless read-only, moved to ``damaged/`` beside the checkpoints. One that
@@ -132,12 +132,12 @@ class Checkpoints:
             which need not be where they were saved from.
         """
         steps = sorted(self._manager.all_steps(), reverse=True)
-        found = next(self._readable(steps, like), None)
-        if steps and found is None:
+        checkpoint = next(self._readable(steps, like), None)
+        if steps and checkpoint is None:
             self._log(f"no checkpoint in {self._folder} can be read: starting again from step 0")
-        return found
+        return checkpoint
 
-    def best(self, like: Any) -> Found:
+    def best(self, like: Any) -> Stored:
         """The checkpoint of highest score that can be read, as (step, state, notes).
 
         Raises:
@@ -147,12 +147,12 @@ class Checkpoints:
         for step in [step for step, score in scores.items() if score == UNREADABLE]:
             self._log(f"checkpoint {step} cannot be read (its notes are missing or damaged), falling back to another")
             del scores[step]
-        found = next(self._readable(sorted(scores, key=lambda step: scores[step], reverse=True), like), None)
-        if found is None:
+        checkpoint = next(self._readable(sorted(scores, key=lambda step: scores[step], reverse=True), like), None)
+        if checkpoint is None:
             raise UserError(f"{self._folder} holds no checkpoint that can be read; train the run again")
-        return found
+        return checkpoint
 
-    def _readable(self, steps: Sequence[int], like: Any) -> Iterator[Found]:
+    def _readable(self, steps: Sequence[int], like: Any) -> Iterator[Stored]:
         for step in steps:
             # Orbax's restore and the checksum are collective: a process that failed alone would leave the others in
             # them. So files are read first, by each process some, and every stage is begun by all or by none.
@@ -163,11 +163,11 @@ class Checkpoints:
                 if misfit:
                     raise UserError(f"checkpoint {step} in {self._folder} is of another model: {misfit}; {self._mend}")
             if reason is None:
-                found, reason = _tried(lambda step=step: self._read(step, like))
+                contents, reason = _tried(lambda step=step: self._read(step, like))
                 if reason is None:
-                    assert found is not None
-                    if digest(*found) == found[1]["digest"]:
-                        yield step, *found
+                    assert contents is not None
+                    if digest(*contents) == contents[1]["digest"]:
+                        yield step, *contents
                         continue
                     reason = "its contents do not match their checksum"
             self._set_aside(step, reason)
@@ -223,16 +223,16 @@ class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
 
 def _tried(read: Callable[[], T]) -> tuple[T | None, str | None]:
     """Reads; returns the result, and the reason if any process failed to read. Either may be None."""
-    found, reason = None, None
+    result, reason = None, None
     try:
-        found = read()
+        result = read()
     except MemoryError:
         raise
     except Exception as error:  # Orbax and TensorStore raise many kinds for damaged files
         if words := unreachable(error):  # says nothing of what the files hold
             raise UserError(f"a checkpoint cannot be read ({words}); see to it and give the command again") from error
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-    return found, reason if all_of(reason is None) else reason or "another process cannot read it"
+    return result, reason if all_of(reason is None) else reason or "another process cannot read it"
 
 
 def _read_arrays(folder: Path) -> None:
@@ -256,8 +256,8 @@ def _misfit(folder: Path, like: Any) -> str:
         {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in leaves}
         for leaves in map(jax.tree.leaves_with_path, (handler.metadata(folder), like))
     )
-    found = [(name, there.get(name), here.get(name)) for name in sorted({*there, *here})]
-    return next((f"{name} is {old} there, {new} here" for name, old, new in found if old != new), "")
+    shapes = [(name, there.get(name), here.get(name)) for name in sorted({*there, *here})]
+    return next((f"{name} is {old} there, {new} here" for name, old, new in shapes if old != new), "")
 
 
 def _target(leaf: Any) -> jax.ShapeDtypeStruct:

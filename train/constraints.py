@@ -227,8 +227,8 @@ class DescentConstraints:
 
     def enforced(self, sizes: Float[Array, "constraints"] | None) -> constrained.Constraints:
         """The tightened constraints that training enforces, divided by ``sizes`` if there are some."""
-        found = self._reduced(self.tightened)
-        return found if sizes is None else constrained.scaled_constraints(found, sizes)
+        constraints = self._reduced(self.tightened)
+        return constraints if sizes is None else constrained.scaled_constraints(constraints, sizes)
 
     def plain_slacks(self, moving: Moving) -> Float[Array, "constraints"] | None:
         """Slacks in units of the losses, explicit or implied by the multipliers; None where constraints are hard."""
@@ -267,8 +267,8 @@ class DescentConstraints:
     def _sizes(self, means: Array, moving: Moving, step: Array) -> Any:
         if moving.sizes is None:
             return None
-        found = constrained.initial_sizes(jax.lax.stop_gradient(means), self.tightened)
-        return jnp.where(step == 0, found.astype(moving.sizes.dtype), moving.sizes)
+        initial = constrained.initial_sizes(jax.lax.stop_gradient(means), self.tightened)
+        return jnp.where(step == 0, initial.astype(moving.sizes.dtype), moving.sizes)
 
     def _moved_slacks(self, losses: Array, moving: Moving, sizes: Any, step: Array) -> constrained.SlackState | None:
         if moving.slacks is None:
@@ -288,8 +288,8 @@ class DescentConstraints:
         return float(losses[-1] + 0.5 * self._settings.resilience * np.sum(slacks**2))
 
     def _named(self, **figures: Any) -> dict[str, float | None]:
-        found = constrained.named_figures(self._names, **figures)
-        return dict(zip(found, numbers(map(float, found.values())), strict=True))
+        named = constrained.named_figures(self._names, **figures)
+        return dict(zip(named, numbers(map(float, named.values())), strict=True))
 
 
 def _slacks(moving: Moving) -> Any:

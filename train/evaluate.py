@@ -67,11 +67,11 @@ def evaluate(
         layers = {} if losses is None else task.training.objective.report(losses, state.moving)
         tested = {} if on is None else {"tested_on": dataclasses.asdict(vars(on.config)["data"])}
         about = {**tested, "experiment": experiment, "best_step": step, "train_seconds": notes["train_seconds"]}
-        found = plain({**figures, **layers, **about}, "the figures of evaluate")
+        evaluation = plain({**figures, **layers, **about}, "the figures of evaluate")
         if is_first():
-            write_json(folder / place, found)
-    log(f"{folder}{'' if on is None else f', {place}'}: {task.verdict(found)}")
-    return found
+            write_json(folder / place, evaluation)
+    log(f"{folder}{'' if on is None else f', {place}'}: {task.verdict(evaluation)}")
+    return evaluation
 
 
 def _by_options(task: Task, options: Mapping[str, Any]) -> Task:

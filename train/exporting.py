@@ -146,8 +146,8 @@ def _claim(out: Path) -> None:
 
 def _write(out: Path, content: bytes, described: Row, card: str) -> None:
     """Each file in one move; config.json last, so that a kill between two leaves a folder that is refused."""
-    said = json.dumps(described, indent=2, allow_nan=False) + "\n"
+    text = json.dumps(described, indent=2, allow_nan=False) + "\n"
     try:
-        write_all(out, {MODEL: content, CARD: card.encode(), CONFIG: said.encode()})
+        write_all(out, {MODEL: content, CARD: card.encode(), CONFIG: text.encode()})
     except OSError as error:
         raise StorageError(f"cannot write to --out {out} ({error.strerror}); pass another folder") from error

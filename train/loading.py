@@ -62,12 +62,12 @@ def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> M
     """
     folder, kind = Path(folder), options_of(task)
     if is_export(folder):
-        found = read_export(folder, kind)
+        export = read_export(folder, kind)
         path = folder / CONFIG
         source, mend = (path, AGAIN) if task is None else ("the task that was passed", PASS_IT)
-        task = _rebuilt(found.config, found.facts, path, AGAIN) if task is None else by_config(task, found.config)
-        params, like = restored(task, found.arrays, source=source, mend=mend), state_like(task).params
-        return Model(task, jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, like)), found.card)
+        task = _rebuilt(export.config, export.facts, path, AGAIN) if task is None else by_config(task, export.config)
+        params, like = restored(task, export.arrays, source=source, mend=mend), state_like(task).params
+        return Model(task, jax.device_put(params, jax.tree.map(lambda leaf: leaf.sharding, like)), export.card)
     experiment, config = read_config(folder, kind)
     require_checkpoints(folder, experiment)
     path = folder / FACTS

@@ -16,7 +16,7 @@ from .config.run import parse_profile
 from .metrics import MetricsWriter, tell_lost
 from .numbers import NotFiniteError
 from .runs import ANEW, ENDED, read_status, take
-from .sharding.mesh import describe_mesh, own_rows, put
+from .sharding.mesh import describe_mesh, local_rows, put
 from .step import (
     Metrics,
     TrainState,
@@ -91,8 +91,8 @@ def train(task: Task, folder: Path, *, callbacks: Sequence[Callbacks] = (), log:
                     log(remark)
                 state, notes = init_state(task), Notes()
             else:
-                step, state, found = newest
-                notes = Notes(found["train_seconds"], found["collapses"], tuple(found["messages"]))
+                step, state, saved_notes = newest
+                notes = Notes(saved_notes["train_seconds"], saved_notes["collapses"], tuple(saved_notes["messages"]))
                 if step < num_steps:
                     log(f"going on from the checkpoint of step {step}")
             with (
@@ -165,7 +165,7 @@ class _Loop:
 
     def _steps(self, state: TrainState) -> None:
         training, config, done, pending = self.training, self.task.config, self.saved_step, None
-        batches = self.task.batches(done, own_rows(training.mesh, config.batch_size))
+        batches = self.task.batches(done, local_rows(training.mesh, config.batch_size))
         batch = put(next(batches), training.mesh)
         with Progress(config.title, total=training.num_steps, done=done, shown=is_first()) as bar:
             self._compile(state, batch, bar)

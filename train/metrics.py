@@ -140,9 +140,9 @@ class Predictions(NamedTuple):
     predicted: np.ndarray
 
 
-def write_predictions(folder: Path, found: Predictions) -> None:
+def write_predictions(folder: Path, predictions: Predictions) -> None:
     """Keeps predictions in a run folder."""
-    np.savez_compressed(folder / PREDICTIONS, allow_pickle=False, **found._asdict())
+    np.savez_compressed(folder / PREDICTIONS, allow_pickle=False, **predictions._asdict())
 
 
 def read_predictions(folder: Path) -> Predictions:

@@ -15,40 +15,40 @@ FEASIBLE = {True: "feasible", False: "NOT feasible", None: "not known to be feas
 USUAL = {"bind": "mean", "form": "difference", "proxy": False}
 
 
-def model_card(said: Row, tables: Sequence[Table], floor: str) -> str:
+def model_card(description: Row, tables: Sequence[Table], floor: str) -> str:
     """The card, from what config.json of the export says, the report's tables, and the figures without a model."""
-    count = sum(int(np.prod(array["shape"])) for array in said["parameters"].values())
-    return f"""# {said["experiment"]}, step {said["step"]}
+    count = sum(int(np.prod(array["shape"])) for array in description["parameters"].values())
+    return f"""# {description["experiment"]}, step {description["step"]}
 
-- task: {said["task"]}, {count:,} parameters
-- data: {_data(said)}
-- constraints: {_constraints(said)}
-- test split: {said["evaluation"] or "not evaluated"}
-- made with: {", ".join(f"{name} {version}" for name, version in said["environment"].items())}
+- task: {description["task"]}, {count:,} parameters
+- data: {_data(description)}
+- constraints: {_constraints(description)}
+- test split: {description["evaluation"] or "not evaluated"}
+- made with: {", ".join(f"{name} {version}" for name, version in description["environment"].items())}
 {_figures(tables, floor)}
 ## Use
 
 ```python
-{_usage(said["task"])}
+{_usage(description["task"])}
 ```
 
 `config.json` holds the whole configuration, the figures of the data, and the validation of this step.
 """
 
 
-def _data(said: Row) -> str:
+def _data(description: Row) -> str:
     """Source, and how many samples each split has, in the words of the task."""
-    data, found = said["config"].get("data"), {**said["facts"], **said["found"]}
+    data, facts = description["config"].get("data"), {**description["facts"], **description["found"]}
     source = data.get("source", "of its own") if isinstance(data, dict) else "of its own"
     for unit in ("sequences", "examples"):
-        if isinstance(counts := found.get(unit), dict):
+        if isinstance(counts := facts.get(unit), dict):
             return f"{source}: {', '.join(f'{count:,} {split}' for split, count in counts.items())} {unit}"
     return source
 
 
-def _constraints(said: Row) -> str:
+def _constraints(description: Row) -> str:
     """The bounds, whether the validation split meets them, and by how much."""
-    config, excess = said["config"], said["excess"]
+    config, excess = description["config"], description["excess"]
     if config.get("method") == "deep_supervision":
         rising = ", rising" if config["rising_weights"] else ""
         return f"none; fixed weights {config['layer_weights']}{rising} on the losses of layers before the last"
@@ -58,7 +58,7 @@ def _constraints(said: Row) -> str:
     first = "" if bounds["first_alpha"] is None else f" ({bounds['first_alpha']} for layer 1)"
     words = f"alpha {bounds['alpha']}{first}, reference {bounds['reference']}"
     words += "".join(f", {name} {bounds[name]}" for name, usual in USUAL.items() if bounds[name] != usual)
-    words += f": {FEASIBLE[said['feasible']]}"
+    words += f": {FEASIBLE[description['feasible']]}"
     if excess is None:
         return words
     room = f"{excess:.1%} over its bound" if excess > 0 else f"{-excess:.1%} below its bound"
@@ -82,7 +82,7 @@ except ModuleNotFoundError:  # in a clone of the repository
 """
     row = TASKS.get(task)
     if row is None or row.functions is None:
-        own = 'model = load("FOLDER", task=task)  # the task that was trained, of your own code'
+        with_task = 'model = load("FOLDER", task=task)  # the task that was trained, of your own code'
         predict = "model.predict(...)  # see its predict" if row is None else OWN
-        return f"{load}\n{own}\n{predict}"
+        return f"{load}\n{with_task}\n{predict}"
     return f'{load}\nmodel = load("FOLDER")\n{row.functions.predict}'

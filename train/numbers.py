@@ -57,5 +57,5 @@ def ratio_figures(sample_losses: np.ndarray) -> dict[str, Any]:
 
 def numbers(values: Iterable[float], *, length: int = 0) -> list[float | None]:
     """Numbers as JSON has them: null for what is not finite, and nulls in front to make up ``length``."""
-    found = [value if math.isfinite(value) else None for value in map(float, values)]
-    return [None] * (length - len(found)) + found
+    finite = [value if math.isfinite(value) else None for value in map(float, values)]
+    return [None] * (length - len(finite)) + finite

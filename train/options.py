@@ -42,13 +42,13 @@ def configured(
 
     ``known`` are those of a run that is named in the experiment's place.
     """
-    options, found = arguments[1:], known
-    if found is None:
+    options, base = arguments[1:], known
+    if base is None:
         name = experiment_named(command, arguments)
         if name is None:
             return None
-        found = name, EXPERIMENTS[name].config
-    name, usual = found
+        base = name, EXPERIMENTS[name].config
+    name, usual = base
     default = from_file(options, usual)
     program, hint = f"python -m train {command} {arguments[0]}", elsewhere(command, arguments)
     parsed = parse(type(default), options, program, default, hint=hint)

@@ -85,8 +85,8 @@ def as_typed(message: str, command: str) -> str:
         # Data are those of a run's config.json; or the option is quoted.
         return message.replace("data.prepared or UNROLL_PREPARED", "UNROLL_PREPARED")
 
-    def option(found: re.Match[str]) -> str:
-        field, value = found.groups()
+    def option(match: re.Match[str]) -> str:
+        field, value = match.groups()
         plain = field.removeprefix("data.") if command == "prepare" else field
         name = (NAMES[""] | NAMES.get(command, {})).get(field, f"--{plain.replace('_', '-')}")
         return f"{name} " if value else name

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 
 from .sharding.collectives import Collective, collectives
-from .sharding.mesh import describe_mesh, own_rows, parse_mesh, put
+from .sharding.mesh import describe_mesh, local_rows, parse_mesh, put
 from .sharding.rules import path_name
 from .step import jit_step, state_like
 from .system.machine import SIMULATED
@@ -49,8 +49,8 @@ class Plan(NamedTuple):
 
 def simulate(mesh: str | None) -> None:
     """Devices for a plan, which runs no step: CPUs may be as many as its mesh asks for."""
-    said = SIMULATED in os.environ.get("XLA_FLAGS", "")
-    if mesh is None or said or jax.distributed.is_initialized():
+    simulated = SIMULATED in os.environ.get("XLA_FLAGS", "")
+    if mesh is None or simulated or jax.distributed.is_initialized():
         return
     # Too late where this process has computed before: there, the mesh has to fit the devices that there are.
     with contextlib.suppress(RuntimeError):
@@ -60,7 +60,7 @@ def simulate(mesh: str | None) -> None:
 def make_plan(task: Task) -> Plan:
     """Compiles the step of a task for its mesh; no array is made but one batch, whose shape nothing else knows."""
     mesh, like = task.training.mesh, state_like(task)
-    batch = put(next(task.batches(0, own_rows(mesh, task.config.batch_size))), mesh)
+    batch = put(next(task.batches(0, local_rows(mesh, task.config.batch_size))), mesh)
     compiled = jit_step(task).lower(like, batch).compile()
     analysis: Any = compiled.memory_analysis()
     return Plan(
@@ -115,12 +115,12 @@ def _axis(axis: Any) -> str:
     return "." if axis is None else axis if isinstance(axis, str) else "*".join(axis)
 
 
-def _collectives_text(found: Sequence[Collective]) -> str:
-    if not found:
+def _collectives_text(operations: Sequence[Collective]) -> str:
+    if not operations:
         return "a step communicates nothing"
-    rows = tuple(_collective_row(one) for one in found)
-    total = sum(one.bytes * one.times for one in found)
-    more = "" if all(one.bounded for one in found) else " or more: + marks loops whose length depends on the data"
+    rows = tuple(_collective_row(one) for one in operations)
+    total = sum(one.bytes * one.times for one in operations)
+    more = "" if all(one.bounded for one in operations) else " or more: + marks loops whose length depends on the data"
     header = ("collective", "devices", "arrays", "bytes", "times a step", "bytes a step", "for")
     note = f"a step gives each device {total:,} bytes of results of collectives{more}"
     return as_text(Table("", header, rows, note))

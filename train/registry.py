@@ -61,7 +61,7 @@ _TEXT = Functions(
     rebuild="tasks.text:text_of",
     report="report.constrained:text",
     predict='(found,) = model.predict(["a text"])  # of pairs, with seconds=["another"]\n'
-    "found.label, found.probabilities[-1]  # by layer, the last one here\n"
+    "prediction.label, prediction.probabilities[-1]  # by layer, the last one here\n"
     "# or `unroll-jax predict FOLDER --text TEXT`, in a clone `python -m train predict ...`",
     prepare="data.text:prepare",
 )

@@ -32,13 +32,13 @@ def default_folder(config: RunConfig, experiment: str) -> Path:
     return Path("runs") / experiment / config.label()
 
 
-def identity(experiment: str, config: RunConfig, found: Row) -> Row:
+def identity(experiment: str, config: RunConfig, fingerprint: Row) -> Row:
     """Returns the identity of a run: its configuration, and figures of the data that change when the data do.
 
     What a run may go on with another value of (`FREE`) is at its default.
     """
     fixed = dataclasses.replace(config, **FREE)
-    return {"version": VERSION, "experiment": experiment, "task": config.task, **to_json(fixed), "found": found}
+    return {"version": VERSION, "experiment": experiment, "task": config.task, **to_json(fixed), "found": fingerprint}
 
 
 def free_values(config: RunConfig) -> Row:
@@ -129,7 +129,7 @@ def take(task: Task, folder: Path, *, experiment: str, like: Any, held: contextl
       UserError: if the folder holds something else, or a disk or another process is in the way.
     """
     check_folder(task, folder, experiment)
-    said, free = identity(experiment, task.config, task.found()), free_values(task.config)
+    description, free = identity(experiment, task.config, task.found()), free_values(task.config)
     saves = math.ceil(task.training.num_steps / task.training.validate_every)
     exists = (folder / "config.json").exists()
     if task.config.overwrite and exists:
@@ -139,7 +139,7 @@ def take(task: Task, folder: Path, *, experiment: str, like: Any, held: contextl
     elif not exists:
         check_room(folder, like, saves, f"--out {folder}", "pass another folder")
     if not exists:
-        begin(folder, "config.json", said | free, what="run")
+        begin(folder, "config.json", description | free, what="run")
     held.enter_context(locked(folder))
     if exists and read_status(folder).get("state") not in ENDED:
         check_room(folder, like, saves, f"run folder {folder}", AGAIN)
@@ -169,7 +169,7 @@ def check_parent(config: RunConfig, folder: Path) -> None:
         )
 
 
-def begin(folder: Path, name: str, said: Row, *, what: str) -> bool:
+def begin(folder: Path, name: str, description: Row, *, what: str) -> bool:
     """Writes the file that makes a folder that of a run or a search; False where the file is there already."""
     path = folder / name
     try:
@@ -177,7 +177,7 @@ def begin(folder: Path, name: str, said: Row, *, what: str) -> bool:
             return False
         folder.mkdir(parents=True, exist_ok=True)
         _require_empty(folder, name, what)
-        write_json(path, said)
+        write_json(path, description)
     except OSError as error:
         raise StorageError(f"cannot write to --out {folder} ({error.strerror}); pass another folder") from error
     return True
@@ -193,10 +193,10 @@ def clear(folder: Path, name: str = "config.json") -> None:
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
 
-def check_same(folder: Path, said: Row, way_out: str) -> None:
+def check_same(folder: Path, description: Row, way_out: str) -> None:
     """Refuses a folder whose config.json says something else."""
     stored = read_object(folder / "config.json")
-    changed = differences(stored | {name: said[name] for name in FREE}, said)
+    changed = differences(stored | {name: description[name] for name in FREE}, description)
     if changed:
         raise UserError(f"{folder} was trained with another configuration: {'; '.join(changed)}; {way_out}")
 
@@ -219,8 +219,10 @@ def check_first(config: RunConfig) -> None:
     """Refuses what can be refused before data are read."""
     config.check()
     if config.task in TASKS and not isinstance(config, TASKS[config.task].config):
-        own = f"{type(config).__name__}.task"
-        raise UserError(f"{own} must not be {config.task!r}, which a task of train/ is called; give yours another name")
+        field = f"{type(config).__name__}.task"
+        raise UserError(
+            f"{field} must not be {config.task!r}, which a task of train/ is called; give yours another name"
+        )
     if config.out:
         check_out(config.out)
     _check_mesh(config)
@@ -264,8 +266,8 @@ def _runs_inside(folder: Path) -> list[Path]:
 
 def _is_run(path: Path) -> bool:
     """Returns whether a config.json or search.json is of a run or a search, of any version, and not of an export."""
-    said = read_object(path)
-    return "format" not in said and {"experiment", "found"} <= said.keys()
+    contents = read_object(path)
+    return "format" not in contents and {"experiment", "found"} <= contents.keys()
 
 
 def _check_mesh(config: RunConfig) -> None:

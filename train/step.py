@@ -148,19 +148,19 @@ def describe_step(task: Task, step: int, values: Metrics) -> tuple[Row, dict[str
     require_finite(step, values.layer_losses, "loss", each="layer" if task.num_layers else None)
     row, words = task.training.objective.describe(step, values.value, values.layer_losses, values.objective)
     require_finite(step, values.grad_norm, "gradient")
-    own, said = task.describe(values.task)
-    return {**row, **own, "grad_norm": float(values.grad_norm)}, words | said
+    task_row, task_words = task.describe(values.task)
+    return {**row, **task_row, "grad_norm": float(values.grad_norm)}, words | task_words
 
 
 def validate(task: Task, state: TrainState) -> tuple[Row, float, str | None]:
     """The row of a validation, the score of its checkpoint, and that the model has collapsed, if it has."""
     multipliers = getattr(state.moving, "multipliers", None)
-    found = task.validate(state.evaluated, None if multipliers is None else np.asarray(multipliers))
-    means = found.losses.mean(axis=0)
+    validation = task.validate(state.evaluated, None if multipliers is None else np.asarray(multipliers))
+    means = validation.losses.mean(axis=0)
     require_finite(int(state.step), means, "validation loss", each="layer" if task.num_layers else None)
-    row, score = task.training.objective.judge(int(state.step), found.losses, state.moving)
-    score = score if found.score is None else float(found.score)
-    return row | plain(found.row, "the row of validate"), score, found.collapse
+    row, score = task.training.objective.judge(int(state.step), validation.losses, state.moving)
+    score = score if validation.score is None else float(validation.score)
+    return row | plain(validation.row, "the row of validate"), score, validation.collapse
 
 
 def next_average(average: Params, params: Params, step: Int[Array, ""], decay: float | None) -> Params:

@@ -140,7 +140,7 @@ class Task(Protocol):
         """Applies the model to inputs; tasks take options of their own."""
         ...
 
-    def verdict(self, found: Row) -> str:
+    def verdict(self, evaluation: Row) -> str:
         """An evaluation in a few words."""
         ...
 

@@ -123,10 +123,10 @@ class MLflow:
         del first_step
         self._module = _installed("mlflow")
         with _reaching("mlflow"):
-            found = self._module.search_runs(
+            runs = self._module.search_runs(
                 filter_string=f"tags.unroll_jax = '{_identity(folder)}'", output_format="list", max_results=1
             )
-            known: dict[str, Any] = {"run_id": found[0].info.run_id} if found else {"run_name": _name(folder)}
+            known: dict[str, Any] = {"run_id": runs[0].info.run_id} if runs else {"run_name": _name(folder)}
             self._run = self._module.start_run(**known, tags={"unroll_jax": _identity(folder)})
 
     def add(self, numbers: Mapping[str, float], step: int) -> None:

@@ -47,23 +47,23 @@ def read_export(folder: Path, kind: type[RunConfig] | None = None) -> Export:
 
     ``kind`` is the class of the options where the task is not registered.
     """
-    path, said = folder / MODEL, _read_config(folder)
+    path, description = folder / MODEL, _read_config(folder)
     try:
-        if hashlib.sha256(path.read_bytes()).hexdigest() != said["sha256"]:
+        if hashlib.sha256(path.read_bytes()).hexdigest() != description["sha256"]:
             raise UserError(f"{path} is damaged, or of another export than {CONFIG} beside it (sha256); {AGAIN}")
         try:
             with safe_open(path, framework="numpy") as file:
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         except (SafetensorError, ValueError, TypeError) as error:  # as where it holds what NumPy does not
             raise UserError(f"{path} is damaged ({one_line(error)}); {AGAIN}") from None
-        told = {name: (tuple(array["shape"]), array["dtype"]) for name, array in said["parameters"].items()}
+        told = {name: (tuple(array["shape"]), array["dtype"]) for name, array in description["parameters"].items()}
         odd = _first_difference(told, {name: (array.shape, str(array.dtype)) for name, array in arrays.items()})
         if odd is not None:
             raise ValueError(f"it differs from {MODEL} in {odd}")
-        known = config_type(said["task"], kind, folder / CONFIG, AGAIN)
-        config = from_json(known, said["config"], source=folder / CONFIG, again=AGAIN)
+        known = config_type(description["task"], kind, folder / CONFIG, AGAIN)
+        config = from_json(known, description["config"], source=folder / CONFIG, again=AGAIN)
         check_values(config, folder / CONFIG, AGAIN)
-        return Export(config, said["facts"], arrays, said)
+        return Export(config, description["facts"], arrays, description)
     except OSError as error:
         raise UserError(f"cannot read {path} ({error.strerror}); {AGAIN}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -72,12 +72,12 @@ def read_export(folder: Path, kind: type[RunConfig] | None = None) -> Export:
 
 def named_arrays(params: Params) -> dict[str, np.ndarray]:
     """The arrays of parameters by their keys, fields and places joined by dots."""
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     for path, leaf in jax.tree.leaves_with_path(params):
-        if (name := _name(path)) in found:
+        if (name := _name(path)) in arrays:
             raise UserError(f"two arrays of the parameters would be called {name}; give a key of theirs another name")
-        found[name] = np.asarray(leaf)
-    return found
+        arrays[name] = np.asarray(leaf)
+    return arrays
 
 
 def restored(task: Task, arrays: dict[str, np.ndarray], *, source: Path | str = CONFIG, mend: str = AGAIN) -> Params:
@@ -94,21 +94,21 @@ def _read_config(folder: Path) -> Row:
     if not path.is_file():
         raise UserError(f"{folder} is no exported folder: it has no {CONFIG}; `python -m train export RUN` makes one")
     try:
-        said = read_object(path)
+        description = read_object(path)
     except UserError:
         raise UserError(f"{path} is damaged; {AGAIN}") from None
-    if said.get("format") != FORMAT:
-        raise UserError(f"{path}: format must be {FORMAT!r}, got {said.get('format')!r}; {AGAIN}")
-    return said
+    if description.get("format") != FORMAT:
+        raise UserError(f"{path}: format must be {FORMAT!r}, got {description.get('format')!r}; {AGAIN}")
+    return description
 
 
 def _name(path: Any) -> str:
     return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
-def _first_difference(said: Row, found: Row) -> str | None:
+def _first_difference(expected: Row, actual: Row) -> str | None:
     """The first name that only one has, or that is of another shape or dtype."""
-    for name in sorted(set(said) | set(found)):
-        if said.get(name) != found.get(name):
-            return f"{name} ({said.get(name, 'missing')} and {found.get(name, 'missing')})"
+    for name in sorted(set(expected) | set(actual)):
+        if expected.get(name) != actual.get(name):
+            return f"{name} ({expected.get(name, 'missing')} and {actual.get(name, 'missing')})"
     return None

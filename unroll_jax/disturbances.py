@@ -113,9 +113,9 @@ def dropped(
     places = jnp.arange(values.shape[axis])
     arrived = jax.random.uniform(key, places.shape, jnp.float32) >= share
     last = jax.lax.cummax(jnp.where(arrived, places, -1)) if fill == "last" else jnp.where(arrived, places, -1)
-    found = jnp.take(values, jnp.maximum(last, 0), axis=axis)
+    previous = jnp.take(values, jnp.maximum(last, 0), axis=axis)
     there = jnp.expand_dims(last >= 0, [place for place in range(values.ndim) if place != axis % values.ndim])
-    return jnp.where(there, found, jnp.zeros((), values.dtype))
+    return jnp.where(there, previous, jnp.zeros((), values.dtype))
 
 
 def _gaussian(size: int, deviation: float) -> np.ndarray:

@@ -88,7 +88,7 @@ def in_turn(*perturbations: Perturbation) -> Perturbation:
 
 def _normal(key: jax.Array, numbers: tuple[Any, ...], like: jax.Array) -> jax.Array:
     if key.ndim > 0:
-        return jax.vmap(lambda own, row: _normal(own, numbers, row))(key, like)
+        return jax.vmap(lambda row_key, row: _normal(row_key, numbers, row))(key, like)
     for number in numbers:
         key = jax.random.fold_in(key, number)
     return jax.random.normal(key, like.shape, like.dtype)

@@ -291,7 +291,7 @@ def _random_like(like: Any, key: jax.Array | None) -> Any:
     leaves, structure = jax.tree.flatten(like)
     keys = jax.random.split(jax.random.key(0) if key is None else key, len(leaves))
     return structure.unflatten(
-        [jax.random.normal(own, leaf.shape, leaf.dtype) for own, leaf in zip(keys, leaves, strict=True)]
+        [jax.random.normal(leaf_key, leaf.shape, leaf.dtype) for leaf_key, leaf in zip(keys, leaves, strict=True)]
     )
 
 

@@ -110,8 +110,10 @@ def of_runs(
         names = ["_".join(folder.resolve().parts[-2:]) for folder in folders]
     if len(set(names)) < len(names):
         names = [f"{place}_{name}" for place, name in enumerate(names)]
-    found = [open_decoder(str(folder), option="--runs", log=log) for folder in folders]
-    return [_real(name, opened, prompts, sizes, opened.layers[1:-1]) for name, opened in zip(names, found, strict=True)]
+    decoders = [open_decoder(str(folder), option="--runs", log=log) for folder in folders]
+    return [
+        _real(name, opened, prompts, sizes, opened.layers[1:-1]) for name, opened in zip(names, decoders, strict=True)
+    ]
 
 
 def _real(name: str, opened: Opened, prompts: Sequence[str], sizes: Sizes, exits: Sequence[int]) -> Case:

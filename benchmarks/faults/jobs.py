@@ -46,11 +46,11 @@ def _halve_newest_checkpoint(folder: Path) -> None:
 
 def _prepared(folder: Path) -> str:
     """A checksum of the clips; how their records are packed differs from time to time."""
-    data, found = load(DataConfig(prepared=str(folder))), hashlib.sha256()
+    data, checksum = load(DataConfig(prepared=str(folder))), hashlib.sha256()
     for split in SPLITS:
         for clips in data.examples(split, batch_size=500):
-            found.update(clips.tobytes())
-    return found.hexdigest()
+            checksum.update(clips.tobytes())
+    return checksum.hexdigest()
 
 
 def _evaluated(folder: Path) -> Any:
@@ -58,8 +58,8 @@ def _evaluated(folder: Path) -> Any:
 
 
 def _searched(folder: Path) -> Any:
-    said = json.loads((folder / "search.json").read_text(encoding="utf-8"))
-    return [{name: value for name, value in row.items() if name != "train_seconds"} for row in said["trials"]]
+    search = json.loads((folder / "search.json").read_text(encoding="utf-8"))
+    return [{name: value for name, value in row.items() if name != "train_seconds"} for row in search["trials"]]
 
 
 def _half_a_line(folder: Path) -> None:

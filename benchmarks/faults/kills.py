@@ -69,10 +69,10 @@ def kills_at_random() -> dict[str, Any]:
     print(f"runs of {STEPS} steps that save every {EVERY}, killed by SIGKILL and started again")
     draw, rows, kills, same = random.Random(0), [], [], []
     for fleet in FLEETS:
-        found, equal = _killed(fleet, draw)
-        kills, same = [*kills, *found], [*same, *equal]
+        fleet_kills, equal = _killed(fleet, draw)
+        kills, same = [*kills, *fleet_kills], [*same, *equal]
         rows += [
-            [str(fleet.processes), phase, *_figures([kill for kill in found if kill.phase == phase])]
+            [str(fleet.processes), phase, *_figures([kill for kill in fleet_kills if kill.phase == phase])]
             for phase in PHASES
         ]
     titles = [
@@ -113,8 +113,8 @@ def _killed(fleet: Fleet, draw: random.Random) -> tuple[list[Kill], list[bool]]:
                 if kill := work.kill(name, victim, phase, seconds):
                     kills.append(kill)
             same.append(outcome(work.end(name)) == expected)
-            said = "the same result" if same[-1] else "ANOTHER RESULT"
-            print(f"  {fleet.processes} process(es), {name}: {said}", flush=True)
+            verdict = "the same result" if same[-1] else "ANOTHER RESULT"
+            print(f"  {fleet.processes} process(es), {name}: {verdict}", flush=True)
     return kills, same
 
 
@@ -185,8 +185,8 @@ def outcome(folder: Path) -> dict[str, Any]:
     evaluation = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
     notes = {}
     for step in sorted(path.name for path in (folder / "checkpoints").iterdir() if path.name.isdigit()):
-        said = json.loads((folder / "checkpoints" / step / "notes" / "metadata").read_text(encoding="utf-8"))
-        notes[step] = [said["score"], said["digest"][0]]  # the second checksum is of notes, which hold times
+        metadata = json.loads((folder / "checkpoints" / step / "notes" / "metadata").read_text(encoding="utf-8"))
+        notes[step] = [metadata["score"], metadata["digest"][0]]  # the second checksum is of notes, which hold times
     metrics = (folder / "metrics.jsonl").read_text(encoding="utf-8")
     return {"checkpoints": notes, "metrics": metrics, "evaluation": figures_without_times(evaluation)}
 

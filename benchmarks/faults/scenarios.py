@@ -38,7 +38,7 @@ class Ended(NamedTuple):
     """The end of a process, and whether a fault came before that."""
 
     code: int
-    said: str
+    log: str
     struck: bool
 
 
@@ -75,7 +75,7 @@ def _tried(fault: str, name: str, disk: Path, expected: Any, seconds: float) -> 
         name,
         ended.code,
         "yes" if ended.code in allowed else "NO" if ended.struck or fault not in SIGNALS else "ended first",
-        ended.said.count("Traceback"),
+        ended.log.count("Traceback"),
         len(left),
         "yes" if again.code == 0 and job.result(folder) == expected else "NO",
     ]
@@ -111,7 +111,7 @@ def _alone(name: str, disk: Path) -> tuple[Any, float]:
         began = time.monotonic()
         ended = _run(name, folder, disk)
         if ended.code != 0:
-            raise RuntimeError(f"{name}, left alone, ended with exit code {ended.code}: {ended.said}")
+            raise RuntimeError(f"{name}, left alone, ended with exit code {ended.code}: {ended.log}")
     seconds, result = time.monotonic() - began, JOBS[name].result(folder)
     if name == "run":
         shutil.copytree(folder, disk / "trained")
@@ -128,15 +128,15 @@ def _run(
     """Runs a command to its end; struck when it is in the middle."""
     job, elsewhere = JOBS[name], disk.parent
     environment = surroundings(elsewhere) | ({"UNROLL_PREPARED": str(folder)} if name == "prepare" else {})
-    with tempfile.TemporaryFile("w+", dir=elsewhere) as said:
+    with tempfile.TemporaryFile("w+", dir=elsewhere) as log:
         command = [sys.executable, "-m", "train", *job.words(folder)]
-        process = subprocess.Popen(command, env=environment, stdout=said, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
         struck = strike is not None and _in_the_middle(process, job, folder, seconds)
         if strike is not None and struck:
             strike(process)
         code = process.wait()
-        said.seek(0)
-        return Ended(code, said.read(), struck)
+        log.seek(0)
+        return Ended(code, log.read(), struck)
 
 
 def _in_the_middle(process: subprocess.Popen, job: Job, folder: Path, seconds: float) -> bool:

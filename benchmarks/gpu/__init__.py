@@ -98,8 +98,8 @@ def measured_apart(name: str, seconds: float, *, quick: bool) -> Record:
                 os.killpg(process.pid, signal.SIGKILL)  # with the processes that it started
                 process.communicate()
         if process.returncode != 0:
-            said = [line for line in errors.splitlines() if line.strip()] or ["nothing"]
-            raise RuntimeError(f"exit code {process.returncode}: {said[-1]}")
+            messages = [line for line in errors.splitlines() if line.strip()] or ["nothing"]
+            raise RuntimeError(f"exit code {process.returncode}: {messages[-1]}")
         return Record(**json.loads(file.read_text(encoding="utf-8")))
 
 

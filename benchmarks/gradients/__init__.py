@@ -76,8 +76,8 @@ def _row(cell: Cell, results: dict[str, Result], floor: float) -> list[str]:
     if best is not None:
         ratio, memory = f"{ours.seconds / best.seconds:.2f}", f"{best.mebibytes:.2f}"
         error = f"{best.error:.0e}"
-    own = [f"{1e3 * floor:.2f}", f"{1e3 * ours.seconds:.2f}"]
-    return [cell.name, *own, *times, ratio, f"{ours.mebibytes:.2f}", memory, f"{ours.error:.0e}", error]
+    our_figures = [f"{1e3 * floor:.2f}", f"{1e3 * ours.seconds:.2f}"]
+    return [cell.name, *our_figures, *times, ratio, f"{ours.mebibytes:.2f}", memory, f"{ours.error:.0e}", error]
 
 
 def _best(results: dict[str, Result]) -> Result | None:
@@ -87,8 +87,8 @@ def _best(results: dict[str, Result]) -> Result | None:
 
 def _least(results: dict[str, Result], field: str) -> float:
     """The least of the peers that say it."""
-    found = [getattr(result, field) for library, result in results.items() if library != "unroll_jax"]
-    return min((value for value in found if not np.isnan(value)), default=float("nan"))
+    values = [getattr(result, field) for library, result in results.items() if library != "unroll_jax"]
+    return min((value for value in values if not np.isnan(value)), default=float("nan"))
 
 
 def _words(results: dict[str, Result]) -> str:
@@ -106,10 +106,10 @@ def _judge(cells: list[Cell], results: dict[str, dict[str, Result]]) -> dict[str
         return {}
     ratios = {cell.name: ours.seconds / best.seconds for cell, ours, best in pairs}
     hard = [ratios[cell.name] for cell, _, _ in pairs if cell.hard]
-    found = {"median": float(np.median(list(ratios.values()))), "worst": max(ratios.values())}
+    summary = {"median": float(np.median(list(ratios.values()))), "worst": max(ratios.values())}
     if hard:
-        found["hard"] = max(hard)
-    for name, value in found.items():
+        summary["hard"] = max(hard)
+    for name, value in summary.items():
         print(f"{name} time over the best peer's: {value:.2f} (bar {BARS[name]:.2f})")
     slower = [name for name, ratio in ratios.items() if ratio > BARS["worst"]]
     print(f"slower than the best peer by more than 5%: {', '.join(slower) or 'nowhere'}")
@@ -118,4 +118,4 @@ def _judge(cells: list[Cell], results: dict[str, dict[str, Result]]) -> dict[str
         least = [cell.name for cell, ours, _ in pairs if getattr(ours, field) > _least(results[cell.name], field)]
         print(f"{what} than the quickest peer: {', '.join(worse) or 'nowhere'}")
         print(f"{what} than the best peer in that: {', '.join(least) or 'nowhere'}")
-    return {f"{name}_over_best_peer": value for name, value in found.items()}
+    return {f"{name}_over_best_peer": value for name, value in summary.items()}

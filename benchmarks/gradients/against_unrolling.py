@@ -42,9 +42,9 @@ def sweeps(*, quick: bool = False) -> dict[str, float]:
         print(f"\n{title}; dense, m = 256, |W|^2 = 0.99 spread, tolerance {TOL:.0e}, batch 64 if not said otherwise:")
         rows = []
         for name, measure in parts:
-            row, found = measure()
+            row, case_figures = measure()
             rows.append([name, *row])
-            figures |= {f"{name} {what}": value for what, value in found.items()}
+            figures |= {f"{name} {what}": value for what, value in case_figures.items()}
         print(table(header, rows), flush=True)
     return figures
 

@@ -70,9 +70,9 @@ def race(cell: Cell, *, repeats: int, peers: bool = True) -> dict[str, Result]:
     logging.getLogger("jax._src.callback").setLevel(logging.CRITICAL)  # the breakdowns of peers, which are counted
     limit = BEATEN * min(_timed(ours.run)[0] for _ in range(3))
     for library, ways in (_peers(cell, truth) if peers else {}).items():
-        found = _best(cell, truth, ways, limit)
-        if found is not None:
-            best[library] = found
+        result = _best(cell, truth, ways, limit)
+        if result is not None:
+            best[library] = result
     calls = max(1, round(LEAST_SECONDS / min(_timed(ours.run)[0] for _ in range(3))))
     seconds = interleaved({library: _again(way.run, calls) for library, way in best.items()}, repeats=repeats)
     results = {}
@@ -187,5 +187,5 @@ def _again(run: Callable[[], Any], calls: int) -> Callable[[], None]:
 
 def _timed(run: Callable[[], Any]) -> tuple[float, Any]:
     began = time.perf_counter()
-    found = run()
-    return time.perf_counter() - began, found
+    outcome = run()
+    return time.perf_counter() - began, outcome

@@ -58,9 +58,9 @@ def gradient(
         for leaf in leaves:
             leaf.grad = None
         step = _conv_step(torch, weights[0], x) if images else _dense_step(torch, weights, x)
-        found = deq(step, start, solver_kwargs=solver)[0][-1]
-        (found * target).sum().backward()
-        state = found.detach().permute(0, 2, 3, 1) if images else found.detach()
+        fixed_point = deq(step, start, solver_kwargs=solver)[0][-1]
+        (fixed_point * target).sum().backward()
+        state = fixed_point.detach().permute(0, 2, 3, 1) if images else fixed_point.detach()
         return state.numpy(), [leaf.grad.numpy() for leaf in leaves]
 
     return run

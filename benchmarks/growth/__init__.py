@@ -132,8 +132,8 @@ def _row(record: Record, sweep: Sweep, value: int) -> list[str]:
         if model == sweep.model:
             row.append(f"{1e3 * record.floors[f'{name}_seconds']['seconds']:.3f}")
         else:
-            own = f"{sweep.model}_{sweep.axis}_{value}"
-            record.ratio(f"{own}_over_dense", f"{own}_seconds", f"{name}_seconds")
+            prefix = f"{sweep.model}_{sweep.axis}_{value}"
+            record.ratio(f"{prefix}_over_dense", f"{prefix}_seconds", f"{name}_seconds")
         row.append(f"{record.figures[f'{name}_mebibytes']:.1f}")
     return row
 

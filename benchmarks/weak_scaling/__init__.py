@@ -55,15 +55,15 @@ def _compiled_for_tpu() -> dict[int, Compiled]:
     if not tpu_compiler():
         print('without libtpu (pip install "unroll_jax[tpu]"), which compiles for TPUs that are not there')
         return {}
-    found = {}
+    programs = {}
     for devices in COMPILED_AT:
-        found[devices] = compiled = compile_apart(LARGE._replace(platform="tpu", num_devices=devices))
+        programs[devices] = compiled = compile_apart(LARGE._replace(platform="tpu", num_devices=devices))
         kinds = ", ".join(f"{compiled.counts[kind]} {kind} {sent / 1e9:.2f} GB" for kind, sent in compiled.sent.items())
         state, temporary = compiled.argument_bytes / 2**30, compiled.temporary_bytes / 2**30
         print(
             f"compiled for {devices} TPU v5p, a device sends {kinds}; state {state:.1f} GiB, temporary {temporary:.1f}"
         )
-    return found
+    return programs
 
 
 def _table(lowered: dict[int, float], compiled: dict[int, Compiled]) -> dict[str, float]:

@@ -45,9 +45,9 @@ def lowered_bytes(setting: Setting) -> dict[str, float]:
 def _sums(text: str) -> tuple[dict[str, float], dict[str, int]]:
     sent: dict[str, float] = defaultdict(float)
     counts: dict[str, int] = defaultdict(int)
-    for found in collectives(text):
-        sent[found.kind] += bytes_sent(found)
-        counts[found.kind] += found.times
+    for collective in collectives(text):
+        sent[collective.kind] += bytes_sent(collective)
+        counts[collective.kind] += collective.times
     return dict(sent), dict(counts)
 
 
@@ -79,10 +79,10 @@ def lowered(setting: Setting) -> jax.stages.Lowered:
 
     def step(state: Any, tokens: Array) -> tuple[Any, Array]:
         params, opt_state, dual = state
-        gradients, found = jax.grad(objective, has_aux=True)(params, dual, tokens)
+        gradients, auxiliary = jax.grad(objective, has_aux=True)(params, dual, tokens)
         # The Lagrangian is linear in the losses: its gradient is the mean of the devices'.
         gradients = jax.tree.map(_mean_gradient, gradients, homes[0])
-        last, losses = jax.lax.pmean(found, AXIS)
+        last, losses = jax.lax.pmean(auxiliary, AXIS)
         updates, opt_state = optimizer.update(gradients, opt_state, params)
         dual = dual if losses is None else ascent.update(dual, constraints(losses))
         return (optax.apply_updates(params, updates), opt_state, dual), last

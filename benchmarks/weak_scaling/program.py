@@ -31,8 +31,13 @@ def compile_apart(setting: Setting) -> Compiled:
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={setting.num_devices}"
     # Without TPU_SKIP_MDS_QUERY libtpu looks for the machine that it runs on, and waits.
     # Beside a process that has loaded it, it asks to be allowed.
-    own = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "XLA_FLAGS": flags}
-    environment = os.environ | own
+    variables = {
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "XLA_FLAGS": flags,
+    }
+    environment = os.environ | variables
     command = [sys.executable, "-m", "benchmarks.weak_scaling.program", json.dumps(setting._asdict())]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -43,17 +43,17 @@ def test_bad_arguments_are_one_line_and_exit_code_2(arguments, words, capsys):
 @pytest.fixture
 def asked(monkeypatch):
     """The options that each benchmark is run with; none of them measures anything."""
-    found = {}
+    calls = {}
 
     def load(name):
         def main(**options):
-            found[name.removeprefix("benchmarks.")] = options
+            calls[name.removeprefix("benchmarks.")] = options
 
         return SimpleNamespace(main=main)
 
     monkeypatch.setattr(benchmarks, "importlib", SimpleNamespace(import_module=load))
     monkeypatch.setattr(benchmarks, "keep_memory", lambda: False)
-    return found
+    return calls
 
 
 def test_quick_leaves_peers_out_and_all_leaves_out_what_is_on_request(asked):

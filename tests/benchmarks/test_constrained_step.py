@@ -74,8 +74,8 @@ def test_cross_entropy_in_chunks_is_that_of_all_logits():
         return cross_entropy({"scale": jnp.ones(4), "kernel": kernel}, jnp.asarray(y), jnp.asarray(labels), chunk=2)
 
     values = jax.jit(lambda kernel: [(f(kernel), jax.jacobian(f)(kernel)) for f in (in_chunks, whole)])(kernel)
-    for found, expected in zip(*values, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    for actual, expected in zip(*values, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_samples_visit_every_position_and_estimate_the_same_losses(read):
@@ -136,8 +136,8 @@ def test_the_constrained_step_is_adam_on_the_weighted_losses_then_ascent(decoder
     weighted = lambda params: jnp.sum(weights * problem.layer_losses(params, batch, jnp.int32(0))[1])  # noqa: E731
     gradients = jax.jit(jax.grad(weighted))(params)
     means = optax.tree.get(state.opt_state, "mu")
-    for found, gradient in zip(jax.tree.leaves(means), jax.tree.leaves(gradients), strict=True):
-        np.testing.assert_allclose(found, 0.1 * gradient, rtol=1e-3, atol=1e-7)
+    for actual, gradient in zip(jax.tree.leaves(means), jax.tree.leaves(gradients), strict=True):
+        np.testing.assert_allclose(actual, 0.1 * gradient, rtol=1e-3, atol=1e-7)
 
 
 @pytest.mark.peers
@@ -196,8 +196,8 @@ def test_the_ratio_to_cooper_is_ours_over_its(capsys):
     timed = {f"unrolled_{label}_seconds": value for label, value in median.items()}
     record = Record(dict(timed))
     constrained_step._against_cooper(record, "unrolled", "ours")
-    found = {name.removeprefix("unrolled_"): value for name, value in record.figures.items() if name not in timed}
-    assert found == {"over torch Cooper, eager": 0.2, "over torch Cooper, compiled": 0.25, "torch_time_ratio": 2.0}
+    ratios = {name.removeprefix("unrolled_"): value for name, value in record.figures.items() if name not in timed}
+    assert ratios == {"over torch Cooper, eager": 0.2, "over torch Cooper, compiled": 0.25, "torch_time_ratio": 2.0}
     assert "constrained, ours / torch Cooper, compiled: 0.250 (faster)" in capsys.readouterr().out
 
 

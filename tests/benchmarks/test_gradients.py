@@ -68,11 +68,11 @@ def test_every_installed_peer_solves_an_easy_problem_to_the_same_mark():
 def test_bars_count_what_is_slower_larger_and_less_exact(capsys):
     cell = dense_cell(8, 0.999, "spread", batch=2)
     ours, peer = Result("ours", 2.0, 3.0, 1e-6, 1e-3), Result("Picard", 1.0, 2.0, 1e-6, 1e-4)
-    found = gradients._judge([cell], {cell.name: {"unroll_jax": ours, "jaxopt": peer}})
-    assert found["median_over_best_peer"] == found["hard_over_best_peer"] == found["worst_over_best_peer"] == 2.0
+    ratios = gradients._judge([cell], {cell.name: {"unroll_jax": ours, "jaxopt": peer}})
+    assert ratios["median_over_best_peer"] == ratios["hard_over_best_peer"] == ratios["worst_over_best_peer"] == 2.0
     assert capsys.readouterr().out.count(cell.name) == 5
-    found = gradients._judge([cell], {cell.name: {"unroll_jax": peer, "jaxopt": ours}})
-    assert found["worst_over_best_peer"] == 0.5
+    ratios = gradients._judge([cell], {cell.name: {"unroll_jax": peer, "jaxopt": ours}})
+    assert ratios["worst_over_best_peer"] == 0.5
     assert capsys.readouterr().out.count("nowhere") == 5
     assert gradients._judge([cell], {cell.name: {"unroll_jax": ours}}) == {}
     assert "no peers" in capsys.readouterr().out

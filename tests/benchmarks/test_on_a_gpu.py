@@ -21,10 +21,10 @@ def on_a_gpu():
         pytest.skip("there is no GPU")
 
 
-def close(found, expected, tolerance):
+def close(actual, expected, tolerance):
     """Relative in the Euclidean norm."""
-    found, expected = (np.asarray(jnp.asarray(value, jnp.float32), np.float64) for value in (found, expected))
-    assert np.linalg.norm(found - expected) <= tolerance * np.linalg.norm(expected)
+    actual, expected = (np.asarray(jnp.asarray(value, jnp.float32), np.float64) for value in (actual, expected))
+    assert np.linalg.norm(actual - expected) <= tolerance * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -72,5 +72,5 @@ def test_steps_and_energies_are_those_of_the_cpu(name, getkey):
     with jax.default_matmul_precision("highest"):
         for device in (jax.devices()[0], jax.devices("cpu")[0]):
             results.append(jax.device_get(jax.jit(both)(*jax.device_put((params, y, x), device))))
-    for found, expected in zip(*map(jax.tree.leaves, results), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+    for actual, expected in zip(*map(jax.tree.leaves, results), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4)

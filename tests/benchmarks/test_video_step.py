@@ -33,8 +33,8 @@ def test_both_libraries_compute_one_loss_and_one_gradient(problem):
     peer = torch_dust_loss(dictionaries, noisy, clean, Sparse(curvature=2.5))
     peer.backward()
     np.testing.assert_allclose(float(loss), peer.item(), rtol=1e-5)
-    found = np.stack([each.grad.numpy() for each in dictionaries])
-    np.testing.assert_allclose(slope["params"]["layers"].D, found, rtol=1e-3, atol=1e-4)
+    gradient = np.stack([each.grad.numpy() for each in dictionaries])
+    np.testing.assert_allclose(slope["params"]["layers"].D, gradient, rtol=1e-3, atol=1e-4)
 
 
 def test_the_peer_s_loop_lowers_its_loss(problem, monkeypatch):

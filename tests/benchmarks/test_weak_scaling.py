@@ -33,9 +33,11 @@ def test_bytes_sent_are_those_of_rings(kind, result, sent):
 
 
 def test_what_runs_an_unknown_number_of_times_is_refused():
-    found = _collective("all-reduce", 80)._replace(bounded=False)
-    with pytest.raises(ValueError, match=r"found must be in loops whose trip counts .* bounded=False.*jax.lax.scan"):
-        bytes_sent(found)
+    collective = _collective("all-reduce", 80)._replace(bounded=False)
+    with pytest.raises(
+        ValueError, match=r"collective must be in loops whose trip counts .* bounded=False.*jax.lax.scan"
+    ):
+        bytes_sent(collective)
 
 
 SIZES = DecoderSizes(64, 32, 2, 4, 2, 64)

@@ -27,11 +27,11 @@ def test_violations_equal_the_reference(alpha, reference_value):
 def test_leading_axes_are_kept(batch):
     losses = np.random.default_rng(0).random((*batch, 4)).astype(np.float32)
     run = jax.jit(lambda losses: [uj.descent_constraints(0.3, reference=value)(losses) for value in (None, 2.0)])
-    for value, width, found in zip((None, 2.0), (3, 4), run(losses), strict=True):
-        assert found.shape == (*batch, width)
+    for value, width, actual in zip((None, 2.0), (3, 4), run(losses), strict=True):
+        assert actual.shape == (*batch, width)
         for place in np.ndindex(*batch):
             expected = reference.violations(np.float64(losses[place]), 0.3, value)
-            np.testing.assert_allclose(np.asarray(found)[place], expected, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(np.asarray(actual)[place], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.usefixtures("x64")
@@ -97,8 +97,8 @@ def test_sizes_are_those_of_the_bounded_losses(reference_value):
 def test_every_violation_is_divided_by_its_size_at_any_rank(getkey, batch):
     losses, sizes = jax.random.uniform(getkey(), (*batch, 4)), jnp.array([2.0, 0.1, 5.0])
     plain = uj.descent_constraints(0.3)
-    found = jax.jit(lambda losses, sizes: uj.scaled_constraints(plain, sizes)(losses))(losses, sizes)
-    np.testing.assert_allclose(found, np.asarray(plain(losses)) / np.array([2.0, 0.1, 5.0]), rtol=1e-14)
+    actual = jax.jit(lambda losses, sizes: uj.scaled_constraints(plain, sizes)(losses))(losses, sizes)
+    np.testing.assert_allclose(actual, np.asarray(plain(losses)) / np.array([2.0, 0.1, 5.0]), rtol=1e-14)
 
 
 @pytest.mark.usefixtures("x64")
@@ -155,8 +155,8 @@ def test_figures_are_named_under_jit_and_absent_ones_left_out():
     assert uj.constraint_names(2, reference=False) == uj.constraint_names(2) == ["layer 1", "layer 2"]
     names = uj.constraint_names(2, reference=True)
     find = jax.jit(lambda c, m: named_figures(names, violation=c, multiplier=m, slack=None))
-    found = find(jnp.array([1.0, 2.0, 3.0]), jnp.array([4.0, 5.0, 6.0]))
-    assert {name: float(value) for name, value in found.items()} == {
+    figures = find(jnp.array([1.0, 2.0, 3.0]), jnp.array([4.0, 5.0, 6.0]))
+    assert {name: float(value) for name, value in figures.items()} == {
         "violation/f_0": 1.0,
         "violation/layer 1": 2.0,
         "violation/layer 2": 3.0,

@@ -109,29 +109,29 @@ def test_nu_pi_equals_coopers():
 
 
 def test_a_capped_controller_never_exceeds_its_cap():
-    found = run(proportional_integral(0.5, 2.0, cap=1.5), np.ones(10))
-    assert found.max() == 1.5
+    multipliers = run(proportional_integral(0.5, 2.0, cap=1.5), np.ones(10))
+    assert multipliers.max() == 1.5
 
 
 @pytest.mark.parametrize("name", uj.DUAL_OPTIMIZERS)
 def test_every_dual_optimiser_raises_the_multipliers_of_what_is_violated(name):
-    found = run(uj.dual_optimizer(name, 0.1), np.concatenate([np.ones(10), -np.ones(60)]))
-    assert np.all(np.diff(found[:10]) > 0.0)
-    assert found[-1] == 0.0
+    multipliers = run(uj.dual_optimizer(name, 0.1), np.concatenate([np.ones(10), -np.ones(60)]))
+    assert np.all(np.diff(multipliers[:10]) > 0.0)
+    assert multipliers[-1] == 0.0
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "own"),
+    ("name", "options", "optimizer"),
     [
         ("adam", {"b1": 0.5}, lambda **options: optax.adam(0.1, **options)),
         ("sgd", {"momentum": 0.9}, lambda **options: optax.sgd(0.1, **options)),
     ],
 )
-def test_options_of_a_named_optimiser_are_its_own(name, options, own):
+def test_options_of_a_named_optimiser_are_its_own(name, options, optimizer):
     violations = np.random.default_rng(8).normal(size=10)
-    found = run(uj.dual_optimizer(name, 0.1, **options), violations)
-    np.testing.assert_array_equal(found, run(own(**options), violations))
-    assert np.any(found != run(own(), violations))
+    multipliers = run(uj.dual_optimizer(name, 0.1, **options), violations)
+    np.testing.assert_array_equal(multipliers, run(optimizer(**options), violations))
+    assert np.any(multipliers != run(optimizer(), violations))
 
 
 def test_an_optimiser_may_be_given_by_itself_and_a_rate_may_be_a_schedule():

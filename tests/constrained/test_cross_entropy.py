@@ -39,8 +39,8 @@ def test_values_and_gradients_are_those_of_all_logits_at_once(layers, chunk):
         theirs = lambda *each: plain(*each, LABELS, WEIGHTS)  # noqa: E731
         return [(losses, pull(slopes)) for losses, pull in (jax.vjp(each, hidden, head) for each in (ours, theirs))]
 
-    found, expected = jax.jit(both)(hidden, head)
-    chex.assert_trees_all_close(found, expected, rtol=1e-9, atol=1e-9)
+    actual, expected = jax.jit(both)(hidden, head)
+    chex.assert_trees_all_close(actual, expected, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.usefixtures("x64")
@@ -73,8 +73,8 @@ def test_in_a_record_inside_of_the_scan_losses_and_gradients_are_the_same():
         return jnp.dot(losses, jnp.array([0.3, -0.1, 1.0])), losses
 
     params = random_params(model, tokens, scale=0.3)["params"]
-    found, expected = jax.jit(lambda p: [jax.value_and_grad(f, has_aux=True)(p) for f in (inside, outside)])(params)
-    chex.assert_trees_all_close(found, expected, rtol=1e-8, atol=1e-10)
+    actual, expected = jax.jit(lambda p: [jax.value_and_grad(f, has_aux=True)(p) for f in (inside, outside)])(params)
+    chex.assert_trees_all_close(actual, expected, rtol=1e-8, atol=1e-10)
 
 
 def test_bfloat16_factors_keep_float32_sums_and_the_dtypes_of_the_arguments():
@@ -98,10 +98,10 @@ def test_positions_that_do_not_count_are_dropped_and_too_many_are_seen():
     number = int(counts.sum())
     run = jax.jit(counted_positions, static_argnums=1)
     for kept in (number, 24):
-        found = run(counts, kept)
-        assert found.positions.shape == (kept,)
-        np.testing.assert_array_equal(found.positions[:number], np.flatnonzero(counts))
-        np.testing.assert_array_equal(found.weights, np.arange(kept) < number)
+        selected = run(counts, kept)
+        assert selected.positions.shape == (kept,)
+        np.testing.assert_array_equal(selected.positions[:number], np.flatnonzero(counts))
+        np.testing.assert_array_equal(selected.weights, np.arange(kept) < number)
     assert np.isnan(run(counts, number - 1).weights).all()
 
 

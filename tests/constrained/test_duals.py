@@ -74,8 +74,8 @@ def test_resilience_under_sgd_decays_the_multipliers():
     """lambda <- [(1 - eta/beta) lambda + eta c]_+."""
     _, update = uj.dual_ascent(optax.sgd(0.1), resilience=2.0)
     multipliers, violations = jnp.array([1.0, 0.5, 0.02]), jnp.array([0.3, -0.2, -5.0])
-    found = update(uj.DualState(multipliers, optax.sgd(0.1).init(multipliers)), violations).multipliers
-    np.testing.assert_allclose(found, np.maximum((1 - 0.1 / 2.0) * multipliers + 0.1 * violations, 0.0), rtol=1e-6)
+    updated = update(uj.DualState(multipliers, optax.sgd(0.1).init(multipliers)), violations).multipliers
+    np.testing.assert_allclose(updated, np.maximum((1 - 0.1 / 2.0) * multipliers + 0.1 * violations, 0.0), rtol=1e-6)
 
 
 def test_adam_moves_a_multiplier_by_about_its_rate_whatever_the_violation():

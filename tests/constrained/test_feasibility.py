@@ -72,7 +72,7 @@ def test_a_layer_within_the_tolerance_of_its_bound_is_feasible():
     @jax.jit
     def feasible(losses):
         options = {}, {"tolerance": 0.0}
-        return [uj.feasibility_report(losses, none, constraints, **own).feasible for own in options]
+        return [uj.feasibility_report(losses, none, constraints, **choice).feasible for choice in options]
 
     for last, expected in ((0.79, (True, True)), (0.83, (True, False)), (0.85, (False, False)), (np.nan, (False,) * 2)):
         assert tuple(map(bool, feasible(np.array([[1.0, last]], np.float32)))) == expected, last

@@ -62,9 +62,9 @@ def test_losses_of_zero_give_numbers(form):
 
 
 def test_a_bound_of_zero_has_an_excess_that_is_a_number():
-    found = relative_excess(jnp.array([0.0, -1.0, 24.0]), jnp.zeros(3))
-    np.testing.assert_array_equal(found[:2], [0.0, -1.0])
-    assert 1e6 < found[2] < np.inf
+    excess = relative_excess(jnp.array([0.0, -1.0, 24.0]), jnp.zeros(3))
+    np.testing.assert_array_equal(excess[:2], [0.0, -1.0])
+    assert 1e6 < excess[2] < np.inf
 
 
 @pytest.mark.parametrize(

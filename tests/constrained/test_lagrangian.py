@@ -39,10 +39,10 @@ def test_its_weights_are_those_written_out_by_hand(alpha):
         weights = uj.layer_weights(multipliers, with_reference, 3), uj.layer_weights(multipliers[1:], without, 3)
         return gradient, *weights
 
-    gradient, found, found_without = run(LOSSES, MULTIPLIERS)
-    np.testing.assert_allclose(found, reference.layer_weights(MULTIPLIERS, alpha), rtol=1e-14)
-    np.testing.assert_allclose(gradient, found, rtol=1e-14)
-    np.testing.assert_allclose(found_without, reference.layer_weights([0.0, *MULTIPLIERS[1:]], alpha), rtol=1e-14)
+    gradient, actual, weights_without = run(LOSSES, MULTIPLIERS)
+    np.testing.assert_allclose(actual, reference.layer_weights(MULTIPLIERS, alpha), rtol=1e-14)
+    np.testing.assert_allclose(gradient, actual, rtol=1e-14)
+    np.testing.assert_allclose(weights_without, reference.layer_weights([0.0, *MULTIPLIERS[1:]], alpha), rtol=1e-14)
 
 
 def test_no_gradient_flows_to_the_multipliers():

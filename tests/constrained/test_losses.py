@@ -32,9 +32,9 @@ def test_an_epochs_dual_step_is_that_of_the_train_set():
     mean = empty_mean(2)
     for batch in np.split(samples, [10, 25]):
         mean = add_losses(mean, jnp.asarray(batch.mean(axis=0), jnp.float32), len(batch))
-    found = uj.descent_constraints(0.2)(mean.losses)
+    actual = uj.descent_constraints(0.2)(mean.losses)
     whole = samples.mean(axis=0)
-    np.testing.assert_allclose(found, whole[1:] - 0.8 * whole[:-1], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(actual, whole[1:] - 0.8 * whole[:-1], rtol=1e-4, atol=1e-6)
 
 
 def test_no_gradient_flows_to_the_losses():

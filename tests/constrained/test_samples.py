@@ -31,26 +31,26 @@ def tails(samples):
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("count", [1, 10, 37])
 def test_the_tail_mean_is_the_least_of_its_bounds(count):
-    for level, found in tails(SAMPLES[:count]).items():
+    for level, actual in tails(SAMPLES[:count]).items():
         expected = tail_reference(SAMPLES[:count], level)
-        np.testing.assert_allclose(found, expected, rtol=1e-12, err_msg=str(level))
+        np.testing.assert_allclose(actual, expected, rtol=1e-12, err_msg=str(level))
 
 
 @pytest.mark.usefixtures("x64")
 def test_the_tail_mean_is_the_mean_of_the_worst_samples_where_their_number_is_whole():
-    found, sorted_samples = tails(SAMPLES[:20]), np.sort(SAMPLES[:20], axis=0)
+    tail_means, sorted_samples = tails(SAMPLES[:20]), np.sort(SAMPLES[:20], axis=0)
     for level, worst in ((0.0, 20), (0.75, 5), (0.9, 2), (0.95, 1)):
         expected = sorted_samples[20 - worst :].mean(axis=0)
-        np.testing.assert_allclose(found[level], expected, rtol=1e-12, err_msg=str(level))
+        np.testing.assert_allclose(tail_means[level], expected, rtol=1e-12, err_msg=str(level))
 
 
 @pytest.mark.usefixtures("x64")
 def test_the_tail_of_a_normal_distribution_has_its_closed_form():
     """CVaR_q of N(0, 1) is density(quantile(q)) / (1 - q); here of 100,001 quantiles in the place of samples."""
-    found = tails(scipy.stats.norm.ppf((np.arange(100_001) + 0.5) / 100_001)[:, None])
+    tail_means = tails(scipy.stats.norm.ppf((np.arange(100_001) + 0.5) / 100_001)[:, None])
     for level in (0.5, 0.9):
         expected = scipy.stats.norm.pdf(scipy.stats.norm.ppf(level)) / (1.0 - level)
-        np.testing.assert_allclose(found[level], [expected], rtol=1e-4, err_msg=str(level))
+        np.testing.assert_allclose(tail_means[level], [expected], rtol=1e-4, err_msg=str(level))
 
 
 @pytest.mark.usefixtures("x64")
@@ -58,8 +58,8 @@ def test_every_constraint_may_have_its_own_level():
     levels = (0.0, 0.5, 0.9)
     expected = [tail_reference(SAMPLES[:, i : i + 1], level)[0] for i, level in enumerate(levels)]
     at_quantiles = np.array([np.quantile(SAMPLES[:, i], q, method="higher") for i, q in enumerate(levels)])
-    found = jax.jit(lambda c, t: (uj.tail_mean(levels)(c), tail_bound(levels)(c, t)))(SAMPLES, at_quantiles)
-    np.testing.assert_allclose(found, [expected, expected], rtol=1e-12)
+    actual = jax.jit(lambda c, t: (uj.tail_mean(levels)(c), tail_bound(levels)(c, t)))(SAMPLES, at_quantiles)
+    np.testing.assert_allclose(actual, [expected, expected], rtol=1e-12)
 
 
 @pytest.mark.usefixtures("x64")
@@ -116,13 +116,13 @@ def test_the_bound_is_tight_at_the_quantile_and_above_the_tail_elsewhere():
         ]
         return shifted, slopes
 
-    found = tails(SAMPLES)
-    for level, own, (tight, below, above), slope in zip(levels, thresholds, *run(SAMPLES, thresholds), strict=True):
-        tail = np.asarray(found[level])
+    tail_means = tails(SAMPLES)
+    for level, cutoff, (tight, below, above), slope in zip(levels, thresholds, *run(SAMPLES, thresholds), strict=True):
+        tail = np.asarray(tail_means[level])
         np.testing.assert_allclose(tight, tail, rtol=1e-12, err_msg=str(level))
         assert np.all(np.asarray(below) > tail), level
         assert np.all(np.asarray(above) > tail), level
-        share = (own + 0.1 < SAMPLES).mean(axis=0)
+        share = (cutoff + 0.1 < SAMPLES).mean(axis=0)
         np.testing.assert_allclose(slope, 1.0 - share / (1.0 - level), rtol=1e-12, err_msg=str(level))
 
 
@@ -155,10 +155,10 @@ def test_the_mean_of_samples_is_the_constraint_on_mean_losses():
         values = uj.lagrangian(losses, multipliers, sampled), uj.lagrangian(means, multipliers, plain)
         return sampled(losses), values
 
-    violations, (found, expected) = run(losses, losses.mean(axis=0), np.array([0.1, 0.0, 2.0, 0.5]))
+    violations, (actual, expected) = run(losses, losses.mean(axis=0), np.array([0.1, 0.0, 2.0, 0.5]))
     by_hand = reference.violations(losses.mean(axis=0), (0.1, 0.5, 0.9), 2.0)
     np.testing.assert_allclose(violations, by_hand, rtol=1e-12)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
 TARGETS = np.random.default_rng(3).exponential(size=(30, 2))

@@ -40,8 +40,8 @@ def test_a_step_every_three_calls_takes_their_mean():
         if call % 3 == 2:
             multipliers = np.maximum(multipliers + 0.1 * VIOLATIONS[call - 2 : call + 1].mean(axis=0), 0.0)
         expected.append(multipliers)
-    found = multipliers_after(uj.dual_ascent(optax.sgd(0.1), every=3))
-    np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-14)
+    actual = multipliers_after(uj.dual_ascent(optax.sgd(0.1), every=3))
+    np.testing.assert_allclose(actual, expected, rtol=1e-13, atol=1e-14)
 
 
 @pytest.mark.usefixtures("x64")
@@ -53,8 +53,8 @@ def test_smoothing_puts_a_moving_average_in_the_place_of_violations():
         average = np.average(VIOLATIONS[: call + 1], axis=0, weights=weights)
         multipliers = np.maximum(multipliers + 0.1 * average, 0.0)
         expected.append(multipliers)
-    found = multipliers_after(uj.dual_ascent(optax.sgd(0.1), smoothing=0.8))
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+    actual = multipliers_after(uj.dual_ascent(optax.sgd(0.1), smoothing=0.8))
+    np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.usefixtures("x64")
@@ -71,30 +71,30 @@ def test_all_options_together_equal_a_loop():
                 multipliers = np.clip(multipliers + 0.1 * gradient, 0.0, 0.3)
                 multipliers[1], pair = start[1], []
         expected.append(multipliers.copy())
-    found = multipliers_after(uj.dual_ascent(optax.sgd(0.1), **EVERYTHING), start=start)
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
-    assert np.max(found) == 0.3  # the cap was met
-    assert len(np.unique(found[:, 0])) > 5  # and something moved
+    actual = multipliers_after(uj.dual_ascent(optax.sgd(0.1), **EVERYTHING), start=start)
+    np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-14)
+    assert np.max(actual) == 0.3  # the cap was met
+    assert len(np.unique(actual[:, 0])) > 5  # and something moved
 
 
 def test_warmup_and_freeze_leave_the_steps_between_as_they_are():
     """Adam too begins only after the warm-up: its moments are those of the calls that counted."""
-    found = multipliers_after(uj.dual_ascent(optax.adam(0.1), warmup=5, freeze_after=15))
+    multipliers = multipliers_after(uj.dual_ascent(optax.adam(0.1), warmup=5, freeze_after=15))
     plain = multipliers_after(uj.dual_ascent(optax.adam(0.1)), VIOLATIONS[5:15])
-    np.testing.assert_array_equal(found[:5], np.zeros((5, 3)))
-    np.testing.assert_allclose(found[5:15], plain, rtol=1e-6, atol=1e-7)
-    np.testing.assert_array_equal(found[15:], np.broadcast_to(found[14], (9, 3)))
+    np.testing.assert_array_equal(multipliers[:5], np.zeros((5, 3)))
+    np.testing.assert_allclose(multipliers[5:15], plain, rtol=1e-6, atol=1e-7)
+    np.testing.assert_array_equal(multipliers[15:], np.broadcast_to(multipliers[14], (9, 3)))
 
 
 @pytest.mark.parametrize("frozen", [(0, 2), [0], True, (), False], ids=str)
 def test_frozen_multipliers_stay_where_they_start_and_others_do_not_notice(frozen):
     start = np.array([0.5, 1.0, 2.0], np.float32)
     free = multipliers_after(uj.dual_ascent(optax.adam(0.1)), start=start)
-    found = multipliers_after(uj.dual_ascent(optax.adam(0.1), frozen=frozen), start=start)
+    multipliers = multipliers_after(uj.dual_ascent(optax.adam(0.1), frozen=frozen), start=start)
     places = range(3) if frozen is True else frozen or ()
     for place in range(3):
         expected = np.full(24, start[place]) if place in places else free[:, place]
-        np.testing.assert_allclose(found[:, place], expected, rtol=1e-6)
+        np.testing.assert_allclose(multipliers[:, place], expected, rtol=1e-6)
 
 
 def test_no_multiplier_exceeds_its_cap():
@@ -109,15 +109,15 @@ def test_a_capped_multiplier_falls_as_soon_as_its_constraint_is_met(name):
     options = {"proportional_gain": 0.5} if name.endswith("pi") else {}
     optimizer = proportional_integral(0.1, 0.5, cap=1.0) if name == "pi" else uj.dual_optimizer(name, 0.1, **options)
     violations = np.concatenate([np.ones((1000, 1)), -np.ones((20, 1))])
-    found = multipliers_after(uj.dual_ascent(optimizer, cap=1.0), violations)[:, 0]
-    assert found.max() == 1.0
-    assert found[999] == 1.0
-    assert found[-1] < 0.9 if name == "adam" else found[-1] == 0.0  # Adam's moments need longer to turn
+    multipliers = multipliers_after(uj.dual_ascent(optimizer, cap=1.0), violations)[:, 0]
+    assert multipliers.max() == 1.0
+    assert multipliers[999] == 1.0
+    assert multipliers[-1] < 0.9 if name == "adam" else multipliers[-1] == 0.0  # Adam's moments need longer to turn
 
 
 def test_a_fixed_penalty_is_multipliers_frozen_at_their_start():
-    found = multipliers_after(uj.dual_ascent(optax.sgd(0.1), frozen=True), start=0.75)
-    np.testing.assert_array_equal(found, np.full((24, 3), 0.75, np.float32))
+    multipliers = multipliers_after(uj.dual_ascent(optax.sgd(0.1), frozen=True), start=0.75)
+    np.testing.assert_array_equal(multipliers, np.full((24, 3), 0.75, np.float32))
 
 
 def test_a_run_resumed_from_the_arrays_of_its_state_goes_on_exactly():

@@ -64,8 +64,8 @@ def decaying():
 def test_both_forms_of_resilience_end_at_the_known_solution(optimizer, options):
     solution = known_solution(BETA)
     assert np.sum(solution[2] > 0.05) >= 2  # slack is used
-    found, other = explicit(optimizer, **options), decaying()
-    for name, ours, theirs, expected in zip(("x", "multipliers", "slacks"), found, other, solution, strict=True):
+    actual, other = explicit(optimizer, **options), decaying()
+    for name, ours, theirs, expected in zip(("x", "multipliers", "slacks"), actual, other, solution, strict=True):
         np.testing.assert_allclose(ours, expected, atol=1e-3, err_msg=name)
         np.testing.assert_allclose(ours, theirs, atol=1e-4, err_msg=name)
 

@@ -27,7 +27,7 @@ def candidates(image, shift):
             yield (row, column, True), window[:, ::-1]
 
 
-def found(result, image, shift):
+def locate(result, image, shift):
     places = [place for place, window in candidates(image, shift) if np.array_equal(window, result)]
     assert len(places) == 1
     return places[0]
@@ -37,7 +37,7 @@ def test_every_image_is_a_shifted_and_perhaps_mirrored_copy_of_itself(batch, get
     result = np.asarray(augment(getkey(), batch))
     assert (result.shape, result.dtype) == (batch.shape, np.uint8)
     assert flip_and_shift(getkey(), batch, LABELS)[1] is LABELS
-    places = [found(r, image, SHIFT) for r, image in zip(result, batch, strict=True)]
+    places = [locate(r, image, SHIFT) for r, image in zip(result, batch, strict=True)]
     rows, columns, mirrored = zip(*places, strict=True)
     # 64 draws of 9: each end is missed with probability (8/9)^64 = 0.0005; the key is fixed.
     assert {0, 2 * SHIFT} <= set(rows)
@@ -48,7 +48,7 @@ def test_every_image_is_a_shifted_and_perhaps_mirrored_copy_of_itself(batch, get
 def test_flips_and_shifts_can_be_left_out(batch, getkey):
     shifted = jax.jit(lambda key: [flip_and_shift(key, batch, LABELS, flip=False, shift=shift)[0] for shift in (1, 0)])
     result, same = map(np.asarray, shifted(getkey()))
-    assert not any(found(r, image, 1)[2] for r, image in zip(result, batch, strict=True))
+    assert not any(locate(r, image, 1)[2] for r, image in zip(result, batch, strict=True))
     np.testing.assert_array_equal(same, batch)
 
 

@@ -88,9 +88,9 @@ def test_cifar10_without_a_root_is_downloaded_and_prepared_once(server, tmp_path
 def test_a_file_that_tfds_does_not_know_is_fetched_by_the_checksum_that_comes_with_it(server, tmp_path):
     download, known, _ = server
     info = known.pop(download.url)
-    own = download._replace(known=(len(archive()), info.checksum, "own.tar.gz"))
-    assert fetch(own, tmp_path, print).read_bytes() == archive()
-    assert own.fingerprint == info.checksum[:12]
+    pinned = download._replace(known=(len(archive()), info.checksum, "own.tar.gz"))
+    assert fetch(pinned, tmp_path, print).read_bytes() == archive()
+    assert pinned.fingerprint == info.checksum[:12]
     with pytest.raises(UserError, match="cannot download"):
         fetch(download._replace(known=(len(archive()), "0" * 64, "other.tar.gz")), tmp_path, print)
 

@@ -80,11 +80,11 @@ def test_published_layouts_come_to_their_splits_from_folders_and_archives(layout
     root = write(layout, tmp_path / "data")
     clips = read(root)
     wanted = {split: [name for name, where in PUBLISHED[layout].items() if where == split] for split in SPLITS}
-    assert {split: list(found) for split, found in clips.items()} == wanted
-    assert {found.shape[1:] for split in SPLITS for found in clips[split].values()} == {(160, 160)}
-    for split, found in read(pack(root, "w:gz")).items():
-        assert [name.removeprefix("data/") for name in found] == wanted[split]
-        for name, frames in found.items():
+    assert {split: list(split_clips) for split, split_clips in clips.items()} == wanted
+    assert {split_clips.shape[1:] for split in SPLITS for split_clips in clips[split].values()} == {(160, 160)}
+    for split, split_clips in read(pack(root, "w:gz")).items():
+        assert [name.removeprefix("data/") for name in split_clips] == wanted[split]
+        for name, frames in split_clips.items():
             np.testing.assert_array_equal(frames, clips[split][name.removeprefix("data/")])
 
 
@@ -109,9 +109,9 @@ def test_a_clip_that_is_there_as_frames_and_as_a_video_is_one(tmp_path):
         write_video(tmp_path / f"training/videos/{name}.avi", 20)
     lines: list[str] = []
     with footage_clips(tmp_path, lines.append) as splits:
-        found = {split: [clip.name for clip in splits[split].clips] for split in SPLITS}
-    assert found["train"] == ["training/frames/01", "training/frames/02"]
-    assert found["validation"] == ["training/videos/03.avi"]
+        names = {split: [clip.name for clip in splits[split].clips] for split in SPLITS}
+    assert names["train"] == ["training/frames/01", "training/frames/02"]
+    assert names["validation"] == ["training/videos/03.avi"]
     assert "2 video(s) hold masks, lie in a clip of frames, or are there as frames too" in lines[0]
 
 
@@ -120,18 +120,18 @@ def test_videos_of_masks_and_inside_of_clips_are_passed_over(name, tmp_path):
     write_frames(tmp_path, {"train/a": 20, "train/b": 20, "test/c": 20})
     (tmp_path / name).parent.mkdir(exist_ok=True)
     write_video(tmp_path / name, 20)
-    found = read(tmp_path)
-    assert [list(found[split]) for split in SPLITS] == [["train/a"], ["train/b"], ["test/c"]]
+    clips = read(tmp_path)
+    assert [list(clips[split]) for split in SPLITS] == [["train/a"], ["train/b"], ["test/c"]]
 
 
 def test_the_only_train_clip_is_cut_in_time_where_it_is_a_video_too(tmp_path):
     write_frames(tmp_path, {"testing/frames/01": 20})
     (tmp_path / "training").mkdir()
     write_video(tmp_path / "training/01.avi", 65)
-    found = read(tmp_path)
+    clips = read(tmp_path)
     parts = [f"training/01.avi/frames {start} to {start + 19}" for start in (0, 20, 40)]
-    assert [list(found[split]) for split in SPLITS] == [parts[:2], parts[2:], ["testing/frames/01"]]
-    np.testing.assert_array_equal(found["validation"][parts[2]][:, 0, 0], 2 * np.arange(40, 60))
+    assert [list(clips[split]) for split in SPLITS] == [parts[:2], parts[2:], ["testing/frames/01"]]
+    np.testing.assert_array_equal(clips["validation"][parts[2]][:, 0, 0], 2 * np.arange(40, 60))
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -145,7 +145,7 @@ def test_one_video_is_cut_in_time_alone_and_in_an_archive(packed, tmp_path, pack
 @pytest.mark.parametrize("name", ["only.AVI", "only.mpeg4", "only"])
 def test_a_video_alone_may_have_any_suffix_and_frames_say_who_reads_it(name, tmp_path):
     root = write_video(tmp_path / "only.avi", 62).rename(tmp_path / name)
-    assert [len(found) for found in read(root).values()] == [1, 1, 1]
+    assert [len(split_clips) for split_clips in read(root).values()] == [1, 1, 1]
     with pytest.raises(UserError, match=r"nor a whole tar archive of frames; if it is a video, use data.source=video"):
         prepare(DataConfig("frames", str(root), str(tmp_path / "prepared")), log=lambda line: None)
 

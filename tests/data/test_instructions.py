@@ -36,10 +36,10 @@ def opened(tmp_path):
 
 def test_made_up_instructions_differ_between_and_within_splits(opened):
     data, _ = opened("chores")
-    found = {split: data.whole(split) for split in SPLITS}
-    prompts = [one.messages[0].content for split in SPLITS for one in found[split]]
+    conversations = {split: data.whole(split) for split in SPLITS}
+    prompts = [one.messages[0].content for split in SPLITS for one in conversations[split]]
     assert len(set(prompts)) == len(prompts) == 2400
-    for (message,), answer in found["test"]:
+    for (message,), answer in conversations["test"]:
         words = message.content.removesuffix(".").split()
         if words[0] == "Add":
             assert answer == str(int(words[1]) + int(words[3]))
@@ -54,17 +54,17 @@ def test_the_entries_of_alpaca_are_questions_and_those_without_an_answer_are_lef
     data, log = opened("alpaca", json.dumps([*entries, {"instruction": "a", "input": "", "output": " "}]), "a.json")
     assert any("1 instruction(s) have an empty answer and are left out" in line for line in log)
     assert {split: data.num_examples(split) for split in SPLITS} == {"train": 11, "validation": 4, "test": 5}
-    found = {one.messages[0].content: one.answer for split in SPLITS for one in data.whole(split)}
-    assert found == {f"Do {n}{chr(10) * 2 + 'it' if n % 2 else ''}": f"done {n}" for n in range(20)}
+    answers = {one.messages[0].content: one.answer for split in SPLITS for one in data.whole(split)}
+    assert answers == {f"Do {n}{chr(10) * 2 + 'it' if n % 2 else ''}": f"done {n}" for n in range(20)}
 
 
 def test_conversations_come_as_messages_or_as_prompt_and_answer(opened):
     lines = [{"prompt": f"p{n}", "answer": f"a{n}"} for n in range(12)]
     chat = {"messages": [*CHAT, {"role": "assistant", "content": "Ho"}]}
     data, _ = opened("conversations", [*lines, chat])
-    found = [one for split in SPLITS for one in data.whole(split)]
-    assert asked("p3", "a3") in found
-    assert Conversation((Message("system", "Be brief."), Message("user", "Hi")), "Ho") in found
+    conversations = [one for split in SPLITS for one in data.whole(split)]
+    assert asked("p3", "a3") in conversations
+    assert Conversation((Message("system", "Be brief."), Message("user", "Hi")), "Ho") in conversations
 
 
 @pytest.mark.parametrize(
@@ -95,15 +95,15 @@ def test_files_that_are_damaged_or_lack_fields_are_refused_by_their_place(opened
 
 def test_a_template_tells_where_the_answer_starts_and_its_end_is_learned():
     tokenizer = byte_tokenizer()
-    (found,) = AnswerTokenizer(tokenizer, None).encode([Conversation((Message("user", "Hé?"),), "Hó")])
-    assert tokenizer.decode(found.tokens[: found.first]) == "<|user|>Hé?<|end|><|assistant|>"
-    assert tokenizer.decode(found.tokens[found.first :]) == "Hó<|end|>"
-    assert found.tokens[-1] == tokenizer.stops[0]
+    (encoded,) = AnswerTokenizer(tokenizer, None).encode([Conversation((Message("user", "Hé?"),), "Hó")])
+    assert tokenizer.decode(encoded.tokens[: encoded.first]) == "<|user|>Hé?<|end|><|assistant|>"
+    assert tokenizer.decode(encoded.tokens[encoded.first :]) == "Hó<|end|>"
+    assert encoded.tokens[-1] == tokenizer.stops[0]
     alpaca = AnswerTokenizer(tokenizer, "alpaca")
-    (found,) = alpaca.encode([asked("Hi", "Ho")])
-    assert tokenizer.decode(found.tokens) == ALPACA.format("Hi") + "Ho<|end|>"
-    for own in (AnswerTokenizer(tokenizer, "chat"), alpaca):
-        (question,), (whole,) = own.questions(["Hi"]), own.encode([asked("Hi", "Ho")])
+    (encoded,) = alpaca.encode([asked("Hi", "Ho")])
+    assert tokenizer.decode(encoded.tokens) == ALPACA.format("Hi") + "Ho<|end|>"
+    for answer_tokenizer in (AnswerTokenizer(tokenizer, "chat"), alpaca):
+        (question,), (whole,) = answer_tokenizer.questions(["Hi"]), answer_tokenizer.encode([asked("Hi", "Ho")])
         np.testing.assert_array_equal(question, whole.tokens[: whole.first], "what is trained on is what is asked")
     with pytest.raises(UserError, match="--template alpaca is of one question and its answer, got system, user"):
         alpaca.encode([Conversation((Message("system", "a"), Message("user", "b")), "c")])
@@ -121,8 +121,8 @@ def test_a_template_without_an_answer_behind_the_prompt_is_refused(template):
 
 
 def test_long_answers_lose_their_end_and_prompts_without_room_are_left_out():
-    found = AnswerTokenizer(byte_tokenizer(), None).fitting([asked("abc", "defgh"), asked("abcdefgh", "i")], 9)
-    assert (found.cut, found.left_out, [len(text.tokens) for text in found.texts]) == (1, 1, [9])
+    tokenised = AnswerTokenizer(byte_tokenizer(), None).fitting([asked("abc", "defgh"), asked("abcdefgh", "i")], 9)
+    assert (tokenised.cut, tokenised.left_out, [len(text.tokens) for text in tokenised.texts]) == (1, 1, [9])
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=40))
@@ -140,19 +140,19 @@ def test_texts_come_back_out_of_the_rows_they_are_packed_in():
     packed = PackedData({"test": texts}, length=12, packing=True)
     assert packed.num_rows("test") < len(texts)
     for number, text in enumerate(texts):
-        own = packed.text("test", number)
-        assert (own.tokens.tolist(), own.first) == (text.tokens.tolist(), text.first)
+        unpacked = packed.text("test", number)
+        assert (unpacked.tokens.tolist(), unpacked.first) == (text.tokens.tolist(), text.first)
 
 
 def test_rows_say_where_answers_are_and_whose():
     texts = [Tokens(np.array([5, 6, 7, 8]), 2), Tokens(np.array([9, 3]), 1)]
     assert kept_positions(texts, [[0, 1]]) == 8
-    found = arrays(texts, [[0, 1]], 8, 4)
-    assert found.tokens.tolist() == [[5, 6, 7, 8, 9, 3, 0, 0]]
-    assert found.segments.tolist() == [[1, 1, 1, 1, 2, 2, 0, 0]]
-    assert (found.places.tolist(), found.labels.tolist()) == ([[1, 2, 4, 0]], [[7, 8, 3, 0]])
-    assert (found.weights.tolist(), found.owners.tolist()) == ([[1.0, 1.0, 1.0, 0.0]], [[0, 0, 1, -1]])
-    more = filled(found, 3)
+    batch = arrays(texts, [[0, 1]], 8, 4)
+    assert batch.tokens.tolist() == [[5, 6, 7, 8, 9, 3, 0, 0]]
+    assert batch.segments.tolist() == [[1, 1, 1, 1, 2, 2, 0, 0]]
+    assert (batch.places.tolist(), batch.labels.tolist()) == ([[1, 2, 4, 0]], [[7, 8, 3, 0]])
+    assert (batch.weights.tolist(), batch.owners.tolist()) == ([[1.0, 1.0, 1.0, 0.0]], [[0, 0, 1, -1]])
+    more = filled(batch, 3)
     assert [part.shape[0] for part in more] == [3] * len(PackedBatch._fields)
     assert (more.weights[1:].sum(), more.owners[1:].max()) == (0.0, -1)
 

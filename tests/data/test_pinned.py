@@ -54,11 +54,11 @@ CHECKSUMS: dict[str, tuple[Callable[..., Any], Any, dict[str, tuple[int, int]]]]
 
 def checksum(batch: Any) -> int:
     """CRC-32 of an array, or of the parts of a batch one after the other."""
-    found = 0
+    crc = 0
     for part in batch if isinstance(batch, tuple) else (batch,):
         if part is not None:
-            found = zlib.crc32("\n".join(part).encode() if isinstance(part, list) else part.tobytes(), found)
-    return found
+            crc = zlib.crc32("\n".join(part).encode() if isinstance(part, list) else part.tobytes(), crc)
+    return crc
 
 
 @pytest.mark.parametrize("source", CHECKSUMS)

@@ -275,5 +275,5 @@ def test_long_texts_keep_all_their_words():
 def test_reading_text_needs_no_tensorflow():
     code = "import sys, train.data.text; print('tensorflow' in sys.modules)"
     root = Path(__file__).parents[2]
-    found = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "False"
+    process = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "False"

@@ -131,8 +131,8 @@ def test_tables_are_read_as_written_with_the_classes_of_train(opened, tmp_path, 
         write(tmp_path / "table" / f"{name}.{suffix}", part)
     data = opened("table", str(tmp_path / "table"))
     assert data.class_names == ("rain", "sun", "wind")
-    found = {split: records(data, split) for split in SPLITS}
-    assert found == {"train": rows[:-6], "validation": rows[-6:-3], "test": rows[-3:]}
+    actual = {split: records(data, split) for split in SPLITS}
+    assert actual == {"train": rows[:-6], "validation": rows[-6:-3], "test": rows[-3:]}
 
 
 def test_columns_have_the_names_that_the_user_says_and_whole_numbers_are_in_order(opened, tmp_path):
@@ -142,8 +142,8 @@ def test_columns_have_the_names_that_the_user_says_and_whole_numbers_are_in_orde
     data = opened("table", str(tmp_path / "table.jsonl"), validation_share=0.25, **columns)
     assert data.class_names == tuple(map(str, range(11)))
     assert data.pairs
-    found = [record for split in SPLITS for record in records(data, split)]
-    assert sorted(found) == sorted((premise, claim, str(stars)) for premise, claim, stars, _ in rows)
+    actual = [record for split in SPLITS for record in records(data, split)]
+    assert sorted(actual) == sorted((premise, claim, str(stars)) for premise, claim, stars, _ in rows)
     first = opened(
         "table", str(tmp_path / "table.jsonl"), text_column="claim", label_column="stars", validation_share=0.25
     )

@@ -46,12 +46,12 @@ def numbers_of(batch: TokenBatch, words) -> list[int]:
 
 def test_tokens_are_the_numbers_of_words_and_unknown_words_are_one(words):
     assert words.vocabulary[:4] == ("<padding>", "<unknown>", "<separator>", "and")
-    found = words.encode(["w7 and W3", "never seen and"])
-    assert [[words.vocabulary[token] for token in tokens] for tokens in found.tokens] == [
+    encoded = words.encode(["w7 and W3", "never seen and"])
+    assert [[words.vocabulary[token] for token in tokens] for tokens in encoded.tokens] == [
         ["w7", "and", "w3"],
         ["<unknown>", "<unknown>", "and"],
     ]
-    assert (found.truncated, found.tokens[0].dtype) == (0, np.int32)
+    assert (encoded.truncated, encoded.tokens[0].dtype) == (0, np.int32)
 
 
 def test_words_are_learned_most_frequent_first_from_the_splits_that_count(texts):
@@ -100,12 +100,12 @@ def test_every_epoch_shows_each_text_once_but_for_a_random_rest(data, words):
 
 
 def test_batches_have_few_shapes_and_are_short_where_their_texts_are(data):
-    found = list(itertools.islice(data.batches("train", batch_size=8, seed=0), 10))
-    assert {batch.tokens.shape for batch in found} == {(8, length) for length in SHAPES}
-    filled = sum(batch.mask.sum() for batch in found) / sum(batch.mask.size for batch in found)
-    one_length = sum(batch.mask.sum() for batch in found) / (80 * 50)
+    batches = list(itertools.islice(data.batches("train", batch_size=8, seed=0), 10))
+    assert {batch.tokens.shape for batch in batches} == {(8, length) for length in SHAPES}
+    filled = sum(batch.mask.sum() for batch in batches) / sum(batch.mask.size for batch in batches)
+    one_length = sum(batch.mask.sum() for batch in batches) / (80 * 50)
     assert filled > 0.7 > 0.5 > one_length
-    lengths = [batch.tokens.shape[1] for batch in found]
+    lengths = [batch.tokens.shape[1] for batch in batches]
     assert lengths != sorted(lengths), "lengths come in random order"
 
 
@@ -115,8 +115,8 @@ def test_batches_depend_on_seed_and_step_alone(data, texts, words, start):
     resumed = itertools.islice(again.batches("train", batch_size=8, seed=3, start_step=start), 12)
     for step, batch in enumerate(resumed, start=start):
         expected = data.batch("train", batch_size=8, seed=3, step=step)
-        for found, wanted in zip(batch, expected, strict=True):
-            np.testing.assert_array_equal(found, wanted)
+        for part, wanted in zip(batch, expected, strict=True):
+            np.testing.assert_array_equal(part, wanted)
     first, other = (data.batch("train", batch_size=8, seed=seed, step=0) for seed in (3, 4))
     assert numbers_of(first, words) != numbers_of(other, words)
 

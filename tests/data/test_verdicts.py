@@ -66,6 +66,6 @@ def swap(sentence):
     concession = f"({'|'.join(generated.CONCESSIONS)})"
     last = rf"(.*?, )?(the [^,]*) , {concession} (the [^,]*) \."
     first = rf"(.*?, )?{concession} (the [^,]*) , (the [^,]*) \."
-    if found := re.fullmatch(first, sentence):
-        return f"{found[1] or ''}{found[2]} {found[4]} , {found[3]} ."
-    return re.sub(last, lambda found: f"{found[1] or ''}{found[4]} , {found[3]} {found[2]} .", sentence)
+    if match := re.fullmatch(first, sentence):
+        return f"{match[1] or ''}{match[2]} {match[4]} , {match[3]} ."
+    return re.sub(last, lambda tail: f"{tail[1] or ''}{tail[4]} , {tail[3]} {tail[2]} .", sentence)

@@ -222,7 +222,7 @@ class Ended(NamedTuple):
     lines: list[str]
     errors: str
     shared: DataConfig
-    own: DataConfig
+    separate: DataConfig
 
 
 @pytest.fixture(scope="module")
@@ -231,11 +231,11 @@ def processes(tmp_path_factory) -> list[Ended]:
     folder = tmp_path_factory.mktemp("processes")
     root, shared = write_frames(folder / "clips", FLAT), folder / "shared"
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    run = lambda own: subprocess.Popen([sys.executable, "-c", PROGRAM, root, shared, own], **pipes)  # noqa: E731
-    started, ended = {own: run(own) for own in (folder / "one", folder / "two")}, []
-    for own, process in started.items():
+    run = lambda path: subprocess.Popen([sys.executable, "-c", PROGRAM, root, shared, path], **pipes)  # noqa: E731
+    started, ended = {path: run(path) for path in (folder / "one", folder / "two")}, []
+    for path, process in started.items():
         out, errors = process.communicate(timeout=120)
-        configs = (DataConfig("frames", str(root), str(each)) for each in (shared, own))
+        configs = (DataConfig("frames", str(root), str(each)) for each in (shared, path))
         ended.append(Ended(process.returncode, out.splitlines(), errors, *configs))
     return ended
 

@@ -32,11 +32,11 @@ def test_pairs_are_joined_and_the_longer_text_loses_its_end_first(max_length, ex
         if max_length == 6:
             first, second = "a b", "g h i"
         first, second = second, first
-    found = words.encode([pair[0]], [pair[1]], max_length=max_length)
+    encoded = words.encode([pair[0]], [pair[1]], max_length=max_length)
     joined = [*first.split(), "<separator>", *second.split()]
-    assert [words.vocabulary[token] for token in found.tokens[0]] == joined
-    assert found.token_types[0].tolist() == [0] * (len(first.split()) + 1) + [1] * len(second.split())
-    assert found.truncated == truncated
+    assert [words.vocabulary[token] for token in encoded.tokens[0]] == joined
+    assert encoded.token_types[0].tolist() == [0] * (len(first.split()) + 1) + [1] * len(second.split())
+    assert encoded.truncated == truncated
 
 
 def test_the_embedding_table_has_the_vector_of_every_word_and_none_for_padding(tmp_path):

@@ -41,8 +41,8 @@ def test_an_anchor_that_broadcasts_is_one_written_out(name):
         ys = jnp.broadcast_to(y, whole.shape)
         return [of(y, x) for x in anchors], of(ys, whole), layer.step(params, ys, 2.0 * whole)
 
-    found, (energies, *moved), doubled = all_of(params, y, anchors, np.arange(6) < 4)
-    for i, (shape, (energy, *steps)) in enumerate(zip(SHAPES, found, strict=True)):
+    of_shapes, (energies, *moved), doubled = all_of(params, y, anchors, np.arange(6) < 4)
+    for i, (shape, (energy, *steps)) in enumerate(zip(SHAPES, of_shapes, strict=True)):
         assert np.max(np.abs(steps[0] - doubled[i])) > 0.01, f"the anchor {shape} does nothing"
         np.testing.assert_allclose(energy, energies[i], rtol=1e-12, err_msg=str(shape))
         for stepped, expected in zip(steps, moved, strict=True):

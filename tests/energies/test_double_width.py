@@ -44,7 +44,7 @@ def simulate(layers, y, contractions=(None,), **options):
         return jnp.concatenate([start[None], states])
 
     states = [np.asarray(run(wide.params, y)) for wide in wides]
-    return [(wide, own, wide.readout(own[-1])) for wide, own in zip(wides, states, strict=True)]
+    return [(wide, trajectory, wide.readout(trajectory[-1])) for wide, trajectory in zip(wides, states, strict=True)]
 
 
 @pytest.mark.usefixtures("x64")
@@ -56,8 +56,8 @@ def test_two_asymmetric_layers_are_two_steps_of_one_symmetric_layer(form, phi):
     expected = reference_outputs(layers, y, phi=phi, form=form, graph=graph)[-1]
     assert np.max(np.ptp(expected, axis=0)) > 0.1  # tokens differ still: attention has not made them one
     contractions = (None, 0.5, 1e-2)  # with two layers nothing that flows back is seen in time
-    for wide, _, found in simulate(layers, y, contractions, phi=phi, form=form, mask=graph, dtype=jnp.float64):
-        np.testing.assert_allclose(found, expected, atol=1e-14, rtol=1e-12)
+    for wide, _, actual in simulate(layers, y, contractions, phi=phi, form=form, mask=graph, dtype=jnp.float64):
+        np.testing.assert_allclose(actual, expected, atol=1e-14, rtol=1e-12)
         np.testing.assert_array_equal(wide.params.W_f, np.asarray(wide.params.W_f).T)
 
 
@@ -67,9 +67,9 @@ def test_networks_of_any_depth_and_widths_are_simulated(depth):
     rng = np.random.default_rng(depth)
     layers = network(rng, rng.integers(2, 5, size=depth + 1))
     y = 6.0 * rng.uniform(size=(N, layers[0].W.shape[0]))
-    [(_, states, found)] = simulate(layers, y, dtype=jnp.float64)
+    [(_, states, actual)] = simulate(layers, y, dtype=jnp.float64)
     expected = reference_outputs(layers, y)[-1]
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12 * np.max(np.abs(expected)))
+    np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12 * np.max(np.abs(expected)))
     assert states[0].shape == (N, sum(W.shape[0] for _, W in layers) + layers[-1].W.shape[1])
     np.testing.assert_array_equal(states[0][:, y.shape[1] :], 0.0)
 
@@ -89,8 +89,8 @@ def test_from_three_layers_on_echoes_are_heard_unless_the_blocks_shrink():
     rng = np.random.default_rng(1)
     layers, y = network(rng, [3, 3, 3, 3]), 6.0 * rng.uniform(size=(N, 3))
     expected = reference_outputs(layers, y)[-1]
-    found = [found for *_, found in simulate(layers, y, (0.5, 0.05), dtype=jnp.float64)]
-    errors = np.max(np.abs(np.array(found) - expected), axis=(1, 2))
+    outputs = [output for *_, output in simulate(layers, y, (0.5, 0.05), dtype=jnp.float64)]
+    errors = np.max(np.abs(np.array(outputs) - expected), axis=(1, 2))
     assert errors[0] > 1e-6
     assert errors[1] < 1e-2 * errors[0]  # 10^-4 for a tenth of the ratio, but ratios are rounded to powers of 2
 
@@ -99,17 +99,17 @@ def test_from_three_layers_on_echoes_are_heard_unless_the_blocks_shrink():
 def test_single_precision_is_as_good_as_its_epsilon(depth):
     rng = np.random.default_rng(2)
     layers, y = network(rng, [3] * (depth + 1)), (6.0 * rng.uniform(size=(N, 3))).astype(np.float32)
-    [(_, states, found)] = simulate(layers, y)
+    [(_, states, actual)] = simulate(layers, y)
     expected = reference_outputs(layers, y)[-1]
     assert states[-1].dtype == jnp.float32
-    np.testing.assert_allclose(found, expected, atol=2e-6 * np.max(np.abs(expected)), rtol=1e-5)
+    np.testing.assert_allclose(actual, expected, atol=2e-6 * np.max(np.abs(expected)), rtol=1e-5)
 
 
 def test_a_batch_is_simulated_example_by_example():
     rng = np.random.default_rng(3)
     layers, y = network(rng, [3, 3, 3]), rng.uniform(size=(2, 4, N, 3)).astype(np.float32)
-    [(*_, found)], [(*_, alone)] = simulate(layers, y), simulate(layers, y[1, 3])
-    np.testing.assert_allclose(found[1, 3], alone, rtol=1e-5, atol=1e-6)
+    [(*_, outputs)], [(*_, alone)] = simulate(layers, y), simulate(layers, y[1, 3])
+    np.testing.assert_allclose(outputs[1, 3], alone, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.usefixtures("x64")

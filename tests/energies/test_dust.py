@@ -23,8 +23,8 @@ def test_dust_equals_the_reference():
     cases = [(form, damping) for form in graphs for damping in (1.0, 0.4)]
     options = {"rank": RANK, "sparsity": 0.2, "curvature": 9.0}
     layers = [dust(DIM, ATOMS, form=f, attention_step_size=a, mask=graphs[f], **options) for f, a in cases]
-    found = at_once(layers)(DustParams(D, V), H, x)
-    for (form, damping), (energy, stepped) in zip(cases, found, strict=True):
+    results = at_once(layers)(DustParams(D, V), H, x)
+    for (form, damping), (energy, stepped) in zip(cases, results, strict=True):
         graph, name = graphs[form], f"{form}, damping {damping}"
         expected = reference.pair_energy(H, W_a=V.T, graph=graph) + coding_energy(H, D, x, 0.2)
         np.testing.assert_allclose(energy, expected, rtol=1e-12, err_msg=name)
@@ -124,8 +124,8 @@ def random_layers(form):
         return layer.energy(params, H, x), layer.energy(params, stepped, x), room - jnp.linalg.norm(left), halves
 
     every = jax.jit(jax.vmap(lambda *a: {share: of_share(share, *a) for share in (0.8, 2.0, 20.0)}))
-    found = {spread: jax.tree.map(np.asarray, every(consensus + spread * C, D, V, x)) for spread in (1e-2, 1.0)}
-    return {(share, spread): found[spread][share] for spread in found for share in found[spread]}
+    results = {spread: jax.tree.map(np.asarray, every(consensus + spread * C, D, V, x)) for spread in (1e-2, 1.0)}
+    return {(share, spread): results[spread][share] for spread in results for share in results[spread]}
 
 
 @pytest.mark.usefixtures("x64")
@@ -164,10 +164,10 @@ def test_the_published_softmax_raises_the_pair_energy_where_the_exact_one_lowers
 def test_the_published_softmax_is_the_exact_one_among_codes_of_one_length():
     H, D, V, x = draw(12)
     H = H / np.linalg.norm(H @ V.T, axis=1, keepdims=True)
-    (_, found), (_, exact) = at_once([dust(DIM, ATOMS, rank=RANK, form=form) for form in ("plain", "softmax")])(
+    (_, published), (_, exact) = at_once([dust(DIM, ATOMS, rank=RANK, form=form) for form in ("plain", "softmax")])(
         DustParams(D, V), H, x
     )
-    np.testing.assert_allclose(found, exact, rtol=1e-12)
+    np.testing.assert_allclose(published, exact, rtol=1e-12)
 
 
 @pytest.mark.parametrize("form", ["softmax", "plain"])

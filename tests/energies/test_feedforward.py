@@ -116,18 +116,18 @@ def test_a_step_of_at_most_one_over_the_smoothness_never_raises_the_energy(phi, 
     @jax.jit
     def descend(params, y, x):
         """Each of the spectra with its two step sizes, which are numbers of a layer."""
-        found = []
+        pairs = []
         for place, share in itertools.product(range(len(SPECTRA)), shares):
             layer = uj.feedforward(4, step_size=share / (max(0.0, SPECTRA[place][1]) + 1.0), phi=phi)
-            own = FeedForwardParams(params.W_f[place])
-            start = layer.step(own, y, x)  # a point where phi is finite
-            found.append((start, layer.energy(own, jnp.stack([start, layer.step(own, start, x)]), x)))
-        return found
+            layer_params = FeedForwardParams(params.W_f[place])
+            start = layer.step(layer_params, y, x)  # a point where phi is finite
+            pairs.append((start, layer.energy(layer_params, jnp.stack([start, layer.step(layer_params, start, x)]), x)))
+        return pairs
 
     with jax.enable_x64(dtype == "float64"):
-        found = [np.asarray(array, np.float64) for pair in descend(params, y, x) for array in pair]
+        arrays = [np.asarray(array, np.float64) for pair in descend(params, y, x) for array in pair]
     for i, (spectrum, share) in enumerate(itertools.product(SPECTRA, shares)):
-        start, (before, after) = found[2 * i : 2 * i + 2]
+        start, (before, after) = arrays[2 * i : 2 * i + 2]
         size = np.sum(start**2 + np.float64(x) ** 2, axis=(-2, -1))
         rounding = 30.0 * jnp.finfo(dtype).eps * (1.0 + spectrum[1] ** 2) * (1.0 + size)
         assert np.all(np.isfinite(before)), (spectrum, share)
@@ -205,8 +205,8 @@ def test_with_a_spectrum_the_layer_is_the_layer_of_the_clipped_weights_and_alway
     clipped, ours, theirs = all_of(W_f, y, x)
     assert not step_is_guaranteed(jnp.asarray(W_f), 0.5)
     assert step_is_guaranteed(clipped, 0.5)
-    for name, found, expected in zip(("energy", "step"), ours, theirs, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-12, err_msg=name)
+    for name, actual, expected in zip(("energy", "step"), ours, theirs, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-12, err_msg=name)
 
 
 @pytest.mark.usefixtures("x64")

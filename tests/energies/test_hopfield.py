@@ -33,8 +33,8 @@ def reference_step(y, S, b, anchor=None, seen=None, step_size=1.0):
     anchor = np.zeros_like(y) if anchor is None else anchor
     kept = np.array([s for j, s in enumerate(S) if seen is None or seen[j]]).reshape(-1, y.shape[1])
     lookup = lambda token: kept.T @ softmax(b * kept @ token) if len(kept) else np.zeros(y.shape[1])  # noqa: E731
-    found = [lookup(token) + pull for token, pull in zip(y, anchor, strict=True)]
-    return (1.0 - step_size) * y + step_size * np.array(found)
+    lookups = [lookup(token) + pull for token, pull in zip(y, anchor, strict=True)]
+    return (1.0 - step_size) * y + step_size * np.array(lookups)
 
 
 def both(layer):
@@ -63,8 +63,8 @@ def test_energy_and_step_equal_the_reference():
         return [one(*entry) for entry in table]
 
     cases = ({}, {"anchor": x}, {}, {"seen": seen}, {"seen": nobody})
-    for (b, step_size), found in zip(table, all_of(y, S, x, seen, nobody), strict=True):
-        for place, (options, (energy, stepped)) in enumerate(zip(cases, found, strict=True)):
+    for (b, step_size), results in zip(table, all_of(y, S, x, seen, nobody), strict=True):
+        for place, (options, (energy, stepped)) in enumerate(zip(cases, results, strict=True)):
             message = f"b={b}, step_size={step_size}, case {place}"
             np.testing.assert_allclose(energy, reference_energy(y, S, b, **options), rtol=1e-12, err_msg=message)
             expected = reference_step(y, S, b, step_size=step_size, **options)
@@ -137,8 +137,8 @@ def test_no_step_raises_its_energy_and_it_falls_as_much_as_proven(b, dtype):
         }
 
     with jax.enable_x64(dtype == "float64"):
-        found = jax.tree.map(np.asarray, fall(y, S, x))
-    for step_size, (fell, proven, size) in found.items():
+        results = jax.tree.map(np.asarray, fall(y, S, x))
+    for step_size, (fell, proven, size) in results.items():
         assert np.all(fell >= proven - 40.0 * jnp.finfo(dtype).eps * size), step_size
         assert np.mean(fell > 0.0) > 0.6, step_size  # the rest moves by less than round-off
 
@@ -161,8 +161,8 @@ def test_cold_lookups_return_the_nearest_pattern():
     S /= np.linalg.norm(S, axis=1, keepdims=True)
     y = draw(7, 4, N, DIM)
     nearest = S[np.argmin(np.linalg.norm(y[..., None, :] - S, axis=-1), axis=-1)]
-    found = jax.jit(hopfield(DIM, inverse_temperature=1e6).step)(OWN, y, S)
-    np.testing.assert_allclose(found, nearest, atol=1e-9)
+    retrieved = jax.jit(hopfield(DIM, inverse_temperature=1e6).step)(OWN, y, S)
+    np.testing.assert_allclose(retrieved, nearest, atol=1e-9)
 
 
 def test_masked_keys_are_as_good_as_absent_whatever_they_hold():
@@ -176,9 +176,9 @@ def test_masked_keys_are_as_good_as_absent_whatever_they_hold():
 
         return one(Anchor(keys, seen)), one(keys[..., :4, :])
 
-    (found, gradient), (expected, slope) = all_of(y, keys, np.broadcast_to(np.arange(M) < 4, (2, 3, M)))
-    assert found[0].shape == (2, 3)
-    chex.assert_trees_all_close(found, expected, rtol=1e-6)
+    (actual, gradient), (expected, slope) = all_of(y, keys, np.broadcast_to(np.arange(M) < 4, (2, 3, M)))
+    assert actual[0].shape == (2, 3)
+    chex.assert_trees_all_close(actual, expected, rtol=1e-6)
     np.testing.assert_allclose(gradient, slope, rtol=1e-6, atol=1e-5)
 
 
@@ -200,8 +200,8 @@ def test_one_set_of_keys_serves_a_batch_of_queries():
     of, y, keys = both(hopfield(DIM)), np.float32(draw(0, 2, 4, N, DIM)), np.float32(draw(1, M, DIM))
     shapes = [(M, DIM), (1, M, DIM), (1, 1, M, DIM)]
     every = jax.jit(lambda y, keys: (of(OWN, y[1, 2], keys), [of(OWN, y, keys.reshape(shape)) for shape in shapes]))
-    (energy, stepped), found = every(y, keys)
-    for shape, (energies, steps) in zip(shapes, found, strict=True):
+    (energy, stepped), results = every(y, keys)
+    for shape, (energies, steps) in zip(shapes, results, strict=True):
         np.testing.assert_allclose(steps[1, 2], stepped, rtol=1e-6, err_msg=str(shape))
         np.testing.assert_allclose(energies[1, 2], energy, rtol=1e-6, err_msg=str(shape))
 

@@ -36,15 +36,15 @@ def test_the_energy_equals_the_reference_and_the_step_is_minus_its_gradient(batc
 
     @jax.jit
     def measure(y):
-        found = []
+        results = []
         for radius, epsilon in cases:
             plain, damped = (uj.layer_norm(DIM, radius=radius, epsilon=epsilon, step_size=a) for a in (1.0, 0.3))
             gradient = jax.grad(lambda y, energy=plain.energy: jnp.sum(energy(None, y)))(y)
-            found.append((plain.energy(None, y), gradient, plain.step(None, y), damped.step(None, y)))
-        return found
+            results.append((plain.energy(None, y), gradient, plain.step(None, y), damped.step(None, y)))
+        return results
 
-    for case, found in zip(cases, measure(y), strict=True):
-        energy, gradient, stepped, damped = map(np.asarray, found)
+    for case, results in zip(cases, measure(y), strict=True):
+        energy, gradient, stepped, damped = map(np.asarray, results)
         radius, epsilon = case
         assert energy.shape == batch
         expected = [reference_energy(tokens, radius or np.sqrt(DIM), epsilon) for tokens in y.reshape(-1, 5, DIM)]
@@ -66,8 +66,8 @@ def test_the_step_is_the_layer_norm_of_flax():
         return ours, flax, uj.layer_norm(DIM, radius=1.0).step(None, y)
 
     ours, flax, unit = steps(y)
-    for epsilon, found, expected in zip(epsilons, ours, flax, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9, err_msg=str(epsilon))
+    for epsilon, actual, expected in zip(epsilons, ours, flax, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-9, atol=1e-9, err_msg=str(epsilon))
     np.testing.assert_allclose(unit, flax[0] / np.sqrt(DIM), rtol=1e-9, atol=1e-9)  # the radius scales it
     np.testing.assert_allclose(np.linalg.norm(unit, axis=-1), 1.0, rtol=1e-12)
 
@@ -107,17 +107,17 @@ def test_no_step_raises_the_energy(dtype):
 
     @jax.jit
     def descend(y):
-        layers = [uj.layer_norm(DIM, **own) for own in options]
+        layers = [uj.layer_norm(DIM, **layer_options) for layer_options in options]
         return [(layer.energy(None, y), layer.energy(None, layer.step(None, y))) for layer in layers]
 
     with jax.enable_x64(dtype == "float64"):
-        found = jax.tree.map(np.asarray, descend(y))
+        pairs = jax.tree.map(np.asarray, descend(y))
     rounding = np.finfo(dtype).eps
-    for own, (before, after) in zip(options, found, strict=True):
+    for layer_options, (before, after) in zip(options, pairs, strict=True):
         # Round-off of a sum of squares.
-        assert np.all(after <= before + 20.0 * rounding * (1.0 + np.sum(y**2, (-2, -1)))), own
-        assert np.all(after < before), own
-        if not own:
+        assert np.all(after <= before + 20.0 * rounding * (1.0 + np.sum(y**2, (-2, -1)))), layer_options
+        assert np.all(after < before), layer_options
+        if not layer_options:
             assert np.all(after <= 1e3 * rounding)  # one step is enough: it projects
 
 

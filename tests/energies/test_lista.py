@@ -46,17 +46,17 @@ def test_no_lista_step_raises_its_energy_and_it_falls_as_much_as_proven(dtype, m
     @jax.jit
     @jax.vmap
     def falls(H, D, x):
-        params, size, found = ListaParams(D), jnp.sum(H**2) + jnp.sum(x**2) + 0.1 * jnp.sum(jnp.abs(H)), {}
+        params, size, results = ListaParams(D), jnp.sum(H**2) + jnp.sum(x**2) + 0.1 * jnp.sum(jnp.abs(H)), {}
         for share in shares:
             layer = lista(DIM, ATOMS, sparsity=0.1, curvature=share, measurement=Phi if measured else None)
             stepped = layer.step(params, H, x)
             proven = (share - 0.5) * jnp.sum((stepped - H) ** 2)
-            found[share] = layer.energy(params, H, x) - layer.energy(params, stepped, x), proven, size
-        return found
+            results[share] = layer.energy(params, H, x) - layer.energy(params, stepped, x), proven, size
+        return results
 
     with jax.enable_x64(dtype == "float64"):
-        found = jax.tree.map(np.asarray, falls(*(a.astype(dtype) for a in (H, D, x))))
-    for share, (fell, proven, size) in found.items():
+        results = jax.tree.map(np.asarray, falls(*(a.astype(dtype) for a in (H, D, x))))
+    for share, (fell, proven, size) in results.items():
         assert np.all(fell >= proven - 60.0 * np.finfo(dtype).eps * (1.0 + size)), share
         assert np.mean(fell > 0.0) > 0.9, share
 
@@ -107,10 +107,10 @@ def test_the_default_curvature_bounds_the_dictionary_from_above_by_little(shape,
     D[:20] = np.linalg.qr(rng.normal(size=(20, max(shape), min(shape))))[0].reshape(20, *shape)  # some are tight frames
     Phi = rng.normal(size=(3, shape[1])) if measured else None
     x = rng.normal(size=(4, 3 if measured else shape[1]))
-    found = jax.jit(jax.vmap(lambda D: curvatures(D, x.astype(np.float32), Phi)))(D.astype(np.float32))
+    bounds = jax.jit(jax.vmap(lambda D: curvatures(D, x.astype(np.float32), Phi)))(D.astype(np.float32))
     true = np.linalg.norm(D if Phi is None else D @ Phi.T, 2, axis=(1, 2)) ** 2
-    assert np.all(found >= true * (1.0 - 1e-4))
-    assert np.all(found <= true * 1.02)
+    assert np.all(bounds >= true * (1.0 - 1e-4))
+    assert np.all(bounds <= true * 1.02)
 
 
 @pytest.mark.usefixtures("x64")
@@ -136,12 +136,12 @@ def test_steps_descend_while_their_dictionary_is_trained():
 
         return jax.lax.scan(update, D, length=30)[1]
 
-    energies, trained, found = map(np.asarray, train(jnp.asarray(D)))
+    energies, trained, bounds = map(np.asarray, train(jnp.asarray(D)))
     true = np.linalg.norm(trained, 2, axis=(1, 2)) ** 2
     assert true[-1] > 3.0 * np.linalg.norm(D, 2) ** 2
     assert np.all(np.diff(energies, axis=1) <= 1e-12)
-    assert np.all(found >= true * (1.0 - 1e-9))
-    assert np.all(found <= 1.01 * true)
+    assert np.all(bounds >= true * (1.0 - 1e-9))
+    assert np.all(bounds <= 1.01 * true)
 
 
 @pytest.mark.usefixtures("x64")

@@ -29,26 +29,26 @@ def draw(filler=np.nan):
 
 def padded_and_alone(rho, form, params, y, x):
     """Energy and step on every graph, of all sentences padded and of each by itself."""
-    found = {}
+    results = {}
     for name, mask in GRAPHS.items():
         options = {"rho": rho, "form": form, "ridge": 0.5, "dim": DIM, "rank": 2}
         layer, args = uj.attention(mask=mask, **options), (params, y, Anchor(x, jnp.asarray(PRESENT)))
-        found[name] = [(layer.energy(*args), layer.step(*args))]
+        results[name] = [(layer.energy(*args), layer.step(*args))]
         for i, length in enumerate(LENGTHS):
             alone = uj.attention(mask=None if mask is None else mask[:length, :length], **options)
             args = params, y[i, :length], x[i, :length]
-            found[name].append((alone.energy(*args), alone.step(*args)))
-    return found
+            results[name].append((alone.energy(*args), alone.step(*args)))
+    return results
 
 
 @pytest.mark.parametrize("form", ["jacobi", "softmax"])
 def test_padded_sentences_equal_sentences_alone(form):
     args = draw()
     of_rhos = of_every_rho(lambda rho, *args: padded_and_alone(rho, form, *args))(*args)
-    found = [(rho, jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], of_rhos)) for i, rho in enumerate(uj.RHOS)]
+    results = [(rho, jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], of_rhos)) for i, rho in enumerate(uj.RHOS)]
     if form == "softmax":  # which has sums of its own for this form
-        found.append(("softmax, by name", jax.jit(lambda *args: padded_and_alone("softmax", form, *args))(*args)))
-    for (rho, of_graphs), graph in itertools.product(found, GRAPHS):
+        results.append(("softmax, by name", jax.jit(lambda *args: padded_and_alone("softmax", form, *args))(*args)))
+    for (rho, of_graphs), graph in itertools.product(results, GRAPHS):
         (energy, stepped), *alone = of_graphs[graph]
         for i, (expected, moved) in enumerate(alone):
             message = f"{rho}, {graph}, sentence {i}"

@@ -64,8 +64,8 @@ def test_the_default_layer_is_equation_20():
     y, x, W_a, W_f = draw(1)
     mixing = 0.5 * np.eye(DIM) - 0.5 * (W_f + W_f.T) / 2
     expected = np.maximum(reference.softmax_attention(y, W_a) @ mixing + 0.5 * x, 0.0)
-    found = jax.jit(uj.transformer(DIM, rank=2).step)(*as_arguments(y, x, W_a, W_f))
-    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+    actual = jax.jit(uj.transformer(DIM, rank=2).step)(*as_arguments(y, x, W_a, W_f))
+    np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.usefixtures("x64")
@@ -220,9 +220,9 @@ def test_the_energy_is_infinite_outside_the_domain_of_phi():
 def test_the_unrolled_layer_equals_the_reference(batch):
     rng = np.random.default_rng(8)
     y, V, W, U = (rng.normal(size=shape) for shape in ((*batch, N, DIM), (2, DIM), (3, 3), (3, 3)))
-    found = jax.jit(unrolled_layer)(UnrolledLayerParams(V, W, U), y)
+    actual = jax.jit(unrolled_layer)(UnrolledLayerParams(V, W, U), y)
     flat = [reference.unrolled_layer(example, V, W, U) for example in y.reshape(-1, N, DIM)]
-    np.testing.assert_allclose(found, np.reshape(flat, y.shape), rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(actual, np.reshape(flat, y.shape), rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.usefixtures("x64")

@@ -93,8 +93,8 @@ def measured(form):
     params, y, x = draw(form)
     stack = lambda leaf: np.where(PRESENT[..., None], leaf, np.nan)  # noqa: E731
     padded = params, stack(y), Anchor(stack(x), jnp.asarray(PRESENT))
-    found = everything((params, y, x), draw(form, seed=1), along(form), padded, random_draws(form))
-    return jax.tree.map(np.asarray, found)
+    results = everything((params, y, x), draw(form, seed=1), along(form), padded, random_draws(form))
+    return jax.tree.map(np.asarray, results)
 
 
 def along(form):
@@ -107,9 +107,9 @@ def along(form):
 @every_form
 def test_energy_and_step_equal_the_reference(form):
     energy, step = reference_layer(form, *draw(form))
-    found = measured(form)["values"]["alone"]
-    np.testing.assert_allclose(found[0], step, rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(found[1], energy, rtol=1e-12)
+    actual = measured(form)["values"]["alone"]
+    np.testing.assert_allclose(actual[0], step, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(actual[1], energy, rtol=1e-12)
 
 
 @pytest.mark.usefixtures("x64")
@@ -147,8 +147,8 @@ def test_under_the_stated_condition_no_step_raises_the_whole_energy(form):
 @every_form
 def test_the_parts_make_up_the_layer(form):
     values = measured(form)["values"]
-    for found, expected in zip(values["alone"], values["parts"], strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-15)
+    for actual, expected in zip(values["alone"], values["parts"], strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-13, atol=1e-15)
     np.testing.assert_allclose(*values["features"], rtol=1e-10, atol=1e-12)
     assert (uj.transformer_parts(DIM, **build(form)).layer_norm is not None) == (form == "norm")
 
@@ -190,8 +190,8 @@ def test_step_and_energy_at_once_are_the_two(form):
     if form == "norm" or attention.step_and_energy is None:
         assert uj.transformer(DIM, **build(form)).step_and_energy is None
         return
-    for found, expected in zip(values["at once"], values["alone"], strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-15)
+    for actual, expected in zip(values["at once"], values["alone"], strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-13, atol=1e-15)
 
 
 class Scaled(NamedTuple):
@@ -222,8 +222,8 @@ def test_another_attention_half_takes_the_place_of_attention():
         pair = lambda layer, params: (layer.energy(params, y, x), layer.step(params, y, x))  # noqa: E731
         return pair(layer, params), pair(plain, halved)
 
-    for found, expected in zip(*both(y, x), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15)
+    for actual, expected in zip(*both(y, x), strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-15)
     assert layer.step_and_energy is None
 
 

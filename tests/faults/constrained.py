@@ -64,8 +64,8 @@ FAULTS: list[Fault] = [
     Fault(
         "options of a named dual optimiser are dropped",
         "unroll_jax/constrained/controllers.py",
-        "return found(learning_rate, **options)",
-        "return found(learning_rate)",
+        "return entry(learning_rate, **options)",
+        "return entry(learning_rate)",
         "tests/constrained/test_controllers.py tests/constrained/test_schedules.py",
     ),
     Fault(

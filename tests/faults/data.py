@@ -225,8 +225,8 @@ FAULTS: list[Fault] = [
     Fault(
         "colours of pretrained patches are averaged",
         "train/data/pretrained_vit.py",
-        "found.pop(colours).sum(axis=1)",
-        "found.pop(colours).mean(axis=1)",
+        "tensors.pop(colours).sum(axis=1)",
+        "tensors.pop(colours).mean(axis=1)",
         "tests/data/pretrained/test_vit.py",
     ),
     Fault(

@@ -176,8 +176,8 @@ FAULTS: list[Fault] = [
     Fault(
         "smoothness from the largest eigenvalue and not the one largest in size",
         "unroll_jax/certificates/smoothness.py",
-        "jnp.maximum(found.largest, -found.smallest)",
-        "found.largest",
+        "jnp.maximum(extremes.largest, -extremes.smallest)",
+        "extremes.largest",
         "tests/test_curvature.py",
     ),
     Fault(

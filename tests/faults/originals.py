@@ -71,7 +71,7 @@ FAULTS: list[Fault] = [
     Fault(
         "a header is a row where columns are numbers",
         "train/data/table.py",
-        '    _refuse_header(found["train"])\n',
+        '    _refuse_header(tables["train"])\n',
         "",
         "tests/data/test_rows.py",
     ),
@@ -99,7 +99,7 @@ FAULTS: list[Fault] = [
     Fault(
         "tables of splits under other names are left out",
         "train/data/table.py",
-        "    _check_others(root, found)\n",
+        "    _check_others(root, paths)\n",
         "",
         "tests/data/test_rows.py",
     ),

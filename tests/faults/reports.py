@@ -64,15 +64,15 @@ FAULTS: list[Fault] = [
     Fault(
         "texts are predicted by a predictor that was fitted to them",
         "train/tasks/early_exit.py",
-        "calibrate(losses[other], entropies[other]).all(entropies[own])",
-        "calibrate(losses[own], entropies[own]).all(entropies[own])",
+        "calibrate(losses[other], entropies[other]).all(entropies[half])",
+        "calibrate(losses[half], entropies[half]).all(entropies[half])",
         "tests/text/test_early_exit.py",
     ),
     Fault(
         "the threshold of early exit is chosen without the error of its cost",
         "train/tasks/early_exit.py",
-        "if sum(cost_of_exit(own, correct)) <= TOLERATED]",
-        "if cost_of_exit(own, correct)[0] <= TOLERATED]",
+        "if sum(cost_of_exit(exits, correct)) <= TOLERATED]",
+        "if cost_of_exit(exits, correct)[0] <= TOLERATED]",
         "tests/text/test_early_exit.py",
     ),
     Fault(

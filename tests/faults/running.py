@@ -71,8 +71,8 @@ FAULTS: list[Fault] = [
     Fault(
         "the checksum of a checkpoint is not compared",
         "train/checkpoint.py",
-        'if digest(*found) == found[1]["digest"]:',
-        'if found[1]["digest"]:',
+        'if digest(*contents) == contents[1]["digest"]:',
+        'if contents[1]["digest"]:',
         "tests/train/test_checkpoint.py",
     ),
     Fault(
@@ -226,8 +226,8 @@ FAULTS: list[Fault] = [
     Fault(
         "the checksum of exported weights is not compared",
         "train/weights.py",
-        'if hashlib.sha256(path.read_bytes()).hexdigest() != said["sha256"]:',
-        'if len(said["sha256"]) != 64:',
+        'if hashlib.sha256(path.read_bytes()).hexdigest() != description["sha256"]:',
+        'if len(description["sha256"]) != 64:',
         "tests/train/test_export.py",
     ),
     Fault(

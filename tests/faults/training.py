@@ -64,15 +64,15 @@ FAULTS: list[Fault] = [
     Fault(
         "sizes of scaled constraints are measured anew in every step",
         "train/constraints.py",
-        "return jnp.where(step == 0, found.astype(moving.sizes.dtype), moving.sizes)",
-        "return found.astype(moving.sizes.dtype)",
+        "return jnp.where(step == 0, initial.astype(moving.sizes.dtype), moving.sizes)",
+        "return initial.astype(moving.sizes.dtype)",
         "tests/train/test_dual_options.py",
     ),
     Fault(
         "training enforces the stated bounds, without their margin",
         "train/constraints.py",
-        "found = self._reduced(self.tightened)",
-        "found = self._reduced(self.stated)",
+        "constraints = self._reduced(self.tightened)",
+        "constraints = self._reduced(self.stated)",
         "tests/train/test_state.py tests/train/test_dual_options.py",
     ),
     Fault(
@@ -120,8 +120,8 @@ FAULTS: list[Fault] = [
     Fault(
         "of a batch in parts only the last part has a gradient",
         "train/sharding/parts.py",
-        "return jax.tree.map(jnp.add, gradient, found), (samples, figures, in_probe)",
-        "return found, (samples, figures, in_probe)",
+        "return jax.tree.map(jnp.add, gradient, part_gradient), (samples, figures, in_probe)",
+        "return part_gradient, (samples, figures, in_probe)",
         "tests/train/test_gradients.py",
     ),
     Fault(

@@ -36,14 +36,14 @@ def test_averaging_takes_the_stated_steps_and_can_be_differentiated():
         return z
 
     solver = fp.averaged(R, smoothness=smoothness, eta=eta, p=p, c=c)
-    found = jax.jit(
+    averaged = jax.jit(
         lambda x: uj.equilibrium(
             tanh_step, jnp.asarray(A), jnp.zeros(8), x, solver=solver, adjoint=fp.unrolled(6), on_failure="accept"
         )[0]
     )
-    np.testing.assert_allclose(found(x), looped(x), rtol=1e-12)
+    np.testing.assert_allclose(averaged(x), looped(x), rtol=1e-12)
     step = 1e-6 * np.cos(np.arange(8.0))
-    slope = jax.jvp(found, (x,), (step,))[1]
+    slope = jax.jvp(averaged, (x,), (step,))[1]
     np.testing.assert_allclose(slope, (looped(x + step) - looped(x - step)) / 2, rtol=1e-5, atol=1e-13)
 
 
@@ -72,12 +72,12 @@ def test_a_start_among_the_fixed_points_is_led_to_the_one_of_least_regulariser()
     def run(start):
         limits = (200, 2000, 20_000)
         options = [{"solver": solver, "max_steps": steps, "on_failure": "accept"} for steps in limits]
-        return [uj.equilibrium(project, (), start, **own) for own in (*options, {"solver": "picard"})]
+        return [uj.equilibrium(project, (), start, **choice) for choice in (*options, {"solver": "picard"})]
 
     *averaged, (plain, info) = run(start)
     errors = []
-    for steps, (y, own) in zip((200, 2000, 20_000), averaged, strict=True):
-        assert int(own.steps) == steps
+    for steps, (y, solve_info) in zip((200, 2000, 20_000), averaged, strict=True):
+        assert int(solve_info.steps) == steps
         np.testing.assert_allclose(project((), np.asarray(y), None), y, atol=1e-12)
         errors.append(np.linalg.norm(y - least))
     assert np.linalg.norm(start - least) > 1.0

@@ -41,9 +41,9 @@ def test_jvp_equals_forward_mode_through_an_unroll():
     def run(A, x, tangents):
         return [jax.jvp(f, (A, x), tangents) for f in (plain, *functions)]
 
-    expected, *found = run(A(), X(), (inputs(5, 5, seed=3), inputs(2, 5, seed=4)))
-    for adjoint, own in zip(adjoints, found, strict=True):
-        assert relative_error(own, expected) < 1e-8, adjoint
+    expected, *results = run(A(), X(), (inputs(5, 5, seed=3), inputs(2, 5, seed=4)))
+    for adjoint, tangent in zip(adjoints, results, strict=True):
+        assert relative_error(tangent, expected) < 1e-8, adjoint
 
 
 def test_jvp_with_conjugate_gradients_on_a_symmetric_layer():
@@ -68,11 +68,11 @@ def test_gradients_and_hessian_vector_products_of_the_forward_mode_equal_those_o
 
     options = {"forward_mode": True, "solver": "picard", "adjoint": "bicgstab"}
     functions = functools.partial(implicit, **options), plain
-    found, expected = jax.jit(lambda *given: [derivatives(f, *given) for f in functions])(
+    actual, expected = jax.jit(lambda *given: [derivatives(f, *given) for f in functions])(
         A(), X(), inputs(5, 5, seed=3)
     )
     for mode in expected:
-        assert relative_error(found[mode], expected[mode]) < 1e-8, mode
+        assert relative_error(actual[mode], expected[mode]) < 1e-8, mode
 
 
 def test_second_derivatives_through_the_unrolled_adjoint_equal_autodiff():
@@ -119,7 +119,7 @@ def test_a_custom_vjp_kernel_inside_the_step_works():
     kernel.defvjp(lambda u: (jnp.tanh(u), u), lambda u, ct: (ct * (1.0 - jnp.tanh(u) ** 2),))
     step = lambda A, z, x: kernel(z @ A + x)  # noqa: E731
 
-    def found(A, x):
+    def by_solver(A, x):
         return jnp.sum(uj.equilibrium(step, A, np.zeros((2, 5)), x, batch_ndim=1, tol=1e-12)[0] ** 3)
 
-    assert relative_error(*jax.jit(lambda *given: [jax.grad(f)(*given) for f in (found, plain)])(A(), X())) < 1e-8
+    assert relative_error(*jax.jit(lambda *given: [jax.grad(f)(*given) for f in (by_solver, plain)])(A(), X())) < 1e-8

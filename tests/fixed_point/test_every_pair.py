@@ -102,13 +102,13 @@ def test_the_gradient_of_every_adjoint_at_the_point_of_every_solver_is_that_of_a
         solved = [uj.equilibrium(problem.layer, params, start, x, solver=s, **OPTIONS) for s in problem.solvers]
         points = jnp.stack([y for y, _ in solved])
         at_all = lambda adjoint: jax.vmap(gradient_from(problem, staying(), adjoint), (None, None, 0))  # noqa: E731
-        found = [at_all(adjoint)(params, x, points) for adjoint in problem.adjoints]
-        return [info.converged for _, info in solved], found, by_unroll(problem, params, x)
+        results = [at_all(adjoint)(params, x, points) for adjoint in problem.adjoints]
+        return [info.converged for _, info in solved], results, by_unroll(problem, params, x)
 
-    converged, found, expected = jax.tree.map(np.asarray, run(problem.params, problem.x))
+    converged, results, expected = jax.tree.map(np.asarray, run(problem.params, problem.x))
     for solver, rows in zip(problem.solvers, converged, strict=True):
         assert rows.all(), solver
-    for adjoint, (gradients, (_, still)) in zip(problem.adjoints, found, strict=True):
+    for adjoint, (gradients, (_, still)) in zip(problem.adjoints, results, strict=True):
         for place, solver in enumerate(problem.solvers):
             gradient = jax.tree.map(lambda leaf: leaf[place], gradients)  # noqa: B023
             assert still[place], (solver, adjoint)
@@ -124,11 +124,11 @@ def test_in_one_call_what_is_chosen_and_what_is_named_agree_with_an_unroll(name)
     @jax.jit
     def run(params, x):
         start = jnp.zeros((4, 8))
-        found = [gradient_from(problem, *pair)(params, x, start) for pair in pairs[name]]
-        return found, by_unroll(problem, params, x)
+        results = [gradient_from(problem, *pair)(params, x, start) for pair in pairs[name]]
+        return results, by_unroll(problem, params, x)
 
-    found, expected = run(problem.params, problem.x)
-    for pair, (gradient, (_, converged)) in zip(pairs[name], found, strict=True):
+    results, expected = run(problem.params, problem.x)
+    for pair, (gradient, (_, converged)) in zip(pairs[name], results, strict=True):
         assert converged, pair
         assert relative_error(gradient, expected) < 1e-6, pair
 
@@ -143,8 +143,8 @@ def test_every_solver_that_says_so_can_be_unrolled(name):
         way, start = fixed_point.unrolled(150), jnp.zeros((4, 8))
         return [gradient_from(problem, s, way)(params, x, start)[0] for s in solvers], by_unroll(problem, params, x)
 
-    found, expected = run(problem.params, problem.x)
-    for solver, gradient in zip(solvers, found, strict=True):
+    gradients, expected = run(problem.params, problem.x)
+    for solver, gradient in zip(solvers, gradients, strict=True):
         assert relative_error(gradient, expected) < 1e-6, solver
 
 
@@ -211,9 +211,9 @@ def test_the_documented_error_bounds_hold_over_random_problems(kind):
     for seed in range(9):
         weights = weights_of((0.3, 0.7, 0.95)[seed % 3], seed)
         c, beta, L_J, L_B = bounds_of(weights)
-        exact, B, J, found = jax.tree.map(np.asarray, figures(weights, inputs(8, seed=seed)))
+        exact, B, J, results = jax.tree.map(np.asarray, figures(weights, inputs(8, seed=seed)))
         right, size = B.T @ np.linalg.solve(np.eye(8) - J.T, exact), np.linalg.norm(exact)
-        for (*pair, tol), (y, residual, gradient) in zip(BOUNDED[kind], found, strict=True):
+        for (*pair, tol), (y, residual, gradient) in zip(BOUNDED[kind], results, strict=True):
             e = residual * np.linalg.norm(y) / (1.0 - c)
             assert np.linalg.norm(y - exact) <= c * e + 1e-13, (seed, pair, tol)
             rho = tol * np.linalg.norm(y)

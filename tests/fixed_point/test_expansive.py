@@ -25,7 +25,7 @@ def of_norm(size, make, **options):
     return layer, params._replace(W=params.W * size / 0.9), z, x
 
 
-def norm_said(call):
+def stated_norm(call):
     """The norm that a refusal names."""
     with pytest.raises(ValueError, match=MESSAGE) as caught:
         call()
@@ -39,10 +39,10 @@ def test_a_norm_above_1_is_one_error_that_says_so_and_consent_takes_it_away(make
     def solve(z, x, params=params, layer=layer):
         return jnp.sum(uj.equilibrium(layer, params, z, x, adjoint=unrolled(2), on_failure="accept")[0])
 
-    assert norm_said(lambda: solve(z, x)) == pytest.approx(1.2, rel=1e-2)
+    assert stated_norm(lambda: solve(z, x)) == pytest.approx(1.2, rel=1e-2)
     for transform in (jax.grad, jax.jit, lambda f: jax.jit(jax.grad(f)), jax.vmap):  # the weights are closed over
-        assert norm_said(lambda: transform(solve)(z, x)) == pytest.approx(1.2, rel=1e-2)  # noqa: B023
-    assert norm_said(lambda: jax.grad(lambda params: solve(z, x, params))(params)) == pytest.approx(1.2, rel=1e-2)
+        assert stated_norm(lambda: transform(solve)(z, x)) == pytest.approx(1.2, rel=1e-2)  # noqa: B023
+    assert stated_norm(lambda: jax.grad(lambda params: solve(z, x, params))(params)) == pytest.approx(1.2, rel=1e-2)
     allowed = of_norm(1.2, make, allow_expansive=True)[0]
     assert allowed.check is None
     assert jnp.isfinite(solve(z, x, layer=allowed))
@@ -56,8 +56,8 @@ def test_no_weights_within_the_bound_are_refused(make):
     assert abs(np.linalg.norm(matrix, 2) - 1.0) < 1e-12
     for dtype in (jnp.float64, jnp.float32, jnp.bfloat16):
         layer.check(params._replace(W=params.W.astype(dtype)), z)
-    assert 1.01 < norm_said(lambda: layer.check(params._replace(W=1.02 * params.W), z)) <= 1.02
-    assert np.isnan(norm_said(lambda: layer.check(params._replace(W=jnp.nan * params.W), z)))
+    assert 1.01 < stated_norm(lambda: layer.check(params._replace(W=1.02 * params.W), z)) <= 1.02
+    assert np.isnan(stated_norm(lambda: layer.check(params._replace(W=jnp.nan * params.W), z)))
 
 
 def test_the_layer_of_a_deep_opteq_is_named_and_its_consent_is_its_own():
@@ -78,8 +78,8 @@ def test_the_layer_of_a_deep_opteq_is_named_and_its_consent_is_its_own():
 def test_the_objective_asks_for_consent_too():
     _, params, z, x = of_norm(1.2, dense)
     for skip in (0.5, 1.0):
-        assert norm_said(lambda: opteq_objective(params, z, x, skip=skip)) == pytest.approx(1.2, rel=1e-3)  # noqa: B023
-    assert norm_said(lambda: deep_opteq_objective([params], [z], x, skip=0.5)) == pytest.approx(1.2, rel=1e-3)
+        assert stated_norm(lambda: opteq_objective(params, z, x, skip=skip)) == pytest.approx(1.2, rel=1e-3)  # noqa: B023
+    assert stated_norm(lambda: deep_opteq_objective([params], [z], x, skip=0.5)) == pytest.approx(1.2, rel=1e-3)
     assert opteq_objective(params, z, x, skip=0.5, allow_expansive=True).shape == (3,)
 
 

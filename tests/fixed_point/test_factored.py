@@ -24,8 +24,8 @@ def test_an_input_may_broadcast_over_some_batch_axes():
 
     @jax.jit
     def run(params, rows):
-        found = [uj.equilibrium(layer, params, jnp.zeros((2, 5, 8)), x, tol=1e-12)[0] for x in rows]
-        return found, [layer.step(params, z, x) for z, x in zip(found, rows, strict=True)]
+        states = [uj.equilibrium(layer, params, jnp.zeros((2, 5, 8)), x, tol=1e-12)[0] for x in rows]
+        return states, [layer.step(params, z, x) for z, x in zip(states, rows, strict=True)]
 
     whole = jax.jit(lambda params, x: uj.equilibrium(layer, params, jnp.zeros((2, 5, 8)), x, tol=1e-12)[0])
     for x, z, again in zip(rows, *run(params, rows), strict=True):
@@ -59,9 +59,9 @@ def test_a_nan_in_one_example_reaches_no_other(dim, width):
         find = lambda x: uj.equilibrium(layer, params, jnp.zeros((16, dim)), x, on_failure="accept")[0]  # noqa: E731
         return jax.grad(lambda x: jnp.sum(find(x) ** 3))(x)
 
-    expected, found = (np.asarray(gradient(params, x)) for x in (clean, dirty))
-    assert np.isnan(found[1]).any()
-    assert relative_error(np.delete(found, 1, 0), np.delete(expected, 1, 0)) < 1e-3
+    expected, actual = (np.asarray(gradient(params, x)) for x in (clean, dirty))
+    assert np.isnan(actual[1]).any()
+    assert relative_error(np.delete(actual, 1, 0), np.delete(expected, 1, 0)) < 1e-3
 
 
 def test_a_slope_that_rounding_leaves_below_0_counts_as_0():
@@ -140,7 +140,7 @@ def test_products_are_in_full_precision_unless_the_user_says_otherwise():
         return len(lines), sum("HIGHEST" in line for line in lines)
 
     for case in ((layer, params, z), (conv, jax.eval_shape(conv.init, jax.random.key(0)), images)):
-        found, highest = counts(*case)
-        assert found == highest > 0
+        count, highest = counts(*case)
+        assert count == highest > 0
         with jax.default_matmul_precision("tensorfloat32"):
-            assert counts(*case) == (found, 0)
+            assert counts(*case) == (count, 0)

@@ -53,9 +53,9 @@ def test_a_warning_is_given_of_either_pass_and_nothing_is_said_where_failure_is_
 
     with pytest.warns(ConvergenceWarning, match=LOUD) as caught:
         warned, accepted = finish(TRANSFORMS[transform](run)(draw(4)))
-    said = [str(warning.message).split(":")[0] for warning in caught]
+    messages = [str(warning.message).split(":")[0] for warning in caught]
     for _, _, what in BOTH:
-        assert said.count(what) == (4 if transform == "scan" else 1), what
+        assert messages.count(what) == (4 if transform == "scan" else 1), what
     assert relative_error(accepted, warned) == 0.0
 
 
@@ -140,14 +140,14 @@ def test_the_probe_carries_the_statistics_of_the_backward_solve_out():
 
     run = jax.jit(lambda x, probe: [jax.grad(loss)(probe, x, options) for options in cases])
     good, cut, loose, brief = jax.tree.map(np.asarray, run(draw(4), fixed_point.zero_probe(4)))
-    for own, bound in (
+    for info, bound in (
         (good, 1e-6),
         (loose, 1e-2),
         (brief, 1e-6),
     ):  # adjoints have 200 steps whatever the forward solve
-        assert (own.residual <= bound).all()
-        assert own.converged.all()
-        assert (own.steps > 1).all()
+        assert (info.residual <= bound).all()
+        assert info.converged.all()
+        assert (info.steps > 1).all()
     assert (loose.steps < good.steps).all()
     assert (cut.residual > 1e-6).all()
     assert not cut.converged.any()
@@ -194,5 +194,5 @@ def test_an_inexact_adjoint_by_choice_is_no_failure():
     """Two terms of the series are far from its limit here."""
     ways = {"neumann": fixed_point.neumann(2), "one_step": "one_step"}
     run = jax.jit(lambda x: {name: gradient(x, adjoint=way, on_failure="error") for name, way in ways.items()})
-    for name, found in finish(run(draw(4))).items():
-        assert np.isfinite(found).all(), name
+    for name, slope in finish(run(draw(4))).items():
+        assert np.isfinite(slope).all(), name

@@ -63,13 +63,13 @@ def test_neumann_terms_equal_the_series_and_one_step_is_its_first():
         losses = [loss_of(tanh_step, x, batch_ndim=0, adjoint=adjoint, solver="picard") for adjoint, _ in ways]
         return z, [jax.grad(loss, 1)(A, x) for loss in losses]
 
-    z, found = jax.tree.map(np.asarray, run(A, x))
+    z, gradients = jax.tree.map(np.asarray, run(A, x))
     slope = 1.0 - z**2  # the derivative of tanh; once more for the gradient with respect to x
     transposed, v = np.asarray(A) * slope, np.cos(z) * np.arange(8.0)
-    for (_, terms), gradient in zip(ways, found, strict=True):
+    for (_, terms), gradient in zip(ways, gradients, strict=True):
         expected = sum(np.linalg.matrix_power(transposed, k) @ v for k in range(terms)) * slope
         assert relative_error(gradient, expected) < 1e-8, terms
-    assert relative_error(found[-1], np.linalg.solve(np.eye(8) - transposed, v) * slope) < 1e-5
+    assert relative_error(gradients[-1], np.linalg.solve(np.eye(8) - transposed, v) * slope) < 1e-5
 
 
 def test_batch_ranks_give_the_same_as_one_example_at_a_time():
@@ -88,14 +88,14 @@ def test_batch_ranks_give_the_same_as_one_example_at_a_time():
             lambda row: gradient(A, row), x.reshape(6, 8)
         )
 
-    found, (singles, info) = run(A, x)
+    of_ranks, (singles, info) = run(A, x)
     weights, rows = (np.asarray(leaf) for leaf in singles)
     assert {leaf.shape for leaf in info} == {(6,)}  # of rank 0, stacked
     for rank, count, shape in ((2, 6, (2, 3)), (1, 3, (3,))):
-        own, info = found[rank]
+        actual, info = of_ranks[rank]
         assert {leaf.shape for leaf in info} == {shape}
         expected = weights[:count].sum(0), rows[:count].reshape(*shape, 8)
-        assert relative_error(own, expected) < 1e-9, rank
+        assert relative_error(actual, expected) < 1e-9, rank
 
 
 def test_the_initial_state_and_a_warm_start_get_no_gradient_and_do_not_change_the_answer():
@@ -108,8 +108,8 @@ def test_the_initial_state_and_a_warm_start_get_no_gradient_and_do_not_change_th
             return jnp.sum(y), (y, info)
 
         few = {"adjoint": fixed_point.unrolled(3), "on_failure": "accept"}
-        gradient, found = jax.grad(lambda y0: solve(y0, **PLAIN), has_aux=True)(y0)
-        return (gradient, jax.grad(lambda y0: solve(y0, **few)[0])(y0)), found
+        gradient, solution = jax.grad(lambda y0: solve(y0, **PLAIN), has_aux=True)(y0)
+        return (gradient, jax.grad(lambda y0: solve(y0, **few)[0])(y0)), solution
 
     _, (cold, info) = run(np.zeros((3, 8)), x)
     gradients, (warm, info_warm) = run(cold, x)
@@ -131,8 +131,8 @@ def test_what_the_step_closes_over_gets_its_gradient_and_integers_may_be_closed_
         plain = lambda step: unrolled(step, (), jnp.zeros((3, 8)), None, steps=200)  # noqa: E731
         return [jax.grad(jax.jit(loss, static_argnums=2), (0, 1))(A, x, how) for how in (find, plain)]
 
-    found, expected = both(A, x, jnp.arange(8)[::-1])
-    assert relative_error(found, expected) < 1e-8
+    actual, expected = both(A, x, jnp.arange(8)[::-1])
+    assert relative_error(actual, expected) < 1e-8
 
 
 def test_a_state_may_be_a_pytree():

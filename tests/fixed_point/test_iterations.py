@@ -45,7 +45,7 @@ def quadratic(size=8, norm=0.99):
 
 def test_accelerated_gradient_forgets_its_momentum_where_it_restarts():
     A, b = quadratic()
-    found = iterates(fp.accelerated_gradient(), lambda z: z @ A + b, np.zeros((1, 8)), 60)[:, 0]
+    states = iterates(fp.accelerated_gradient(), lambda z: z @ A + b, np.zeros((1, 8)), 60)[:, 0]
     z, before, weight, restarts = np.zeros(8), np.zeros(8), 1.0, 0
     for step in range(60):
         image = A @ z + b
@@ -55,14 +55,14 @@ def test_accelerated_gradient_forgets_its_momentum_where_it_restarts():
         following = (1.0 + np.sqrt(1.0 + 4.0 * weight**2)) / 2.0
         z = image + (0.0 if uphill else (weight - 1.0) / following) * (image - before)
         before, weight = image, following
-        np.testing.assert_allclose(found[step], z, rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(states[step], z, rtol=1e-9, atol=1e-9)
     assert restarts > 0
 
 
 def test_broyden_starts_again_where_its_memory_is_full():
     A, b = quadratic(norm=0.8)
     f, window = (lambda z: np.tanh(z @ A + b)), 3
-    found = iterates(fp.broyden(window), lambda z: jnp.tanh(z @ A + b), np.zeros((1, 8)), 10)[:, 0]
+    states = iterates(fp.broyden(window), lambda z: jnp.tanh(z @ A + b), np.zeros((1, 8)), 10)[:, 0]
     z, inverse = np.zeros(8), np.eye(8)
     last = None
     for step in range(10):
@@ -74,7 +74,7 @@ def test_broyden_starts_again_where_its_memory_is_full():
             inverse = inverse + np.outer(s - inverse @ y, s @ inverse) / (s @ inverse @ y)
         last = z, residual
         z = z - inverse @ residual
-        np.testing.assert_allclose(found[step], z, rtol=1e-7, atol=1e-9, err_msg=f"step {step}")
+        np.testing.assert_allclose(states[step], z, rtol=1e-7, atol=1e-9, err_msg=f"step {step}")
 
 
 def test_a_newton_step_that_raises_the_residual_is_taken_back():

@@ -79,9 +79,9 @@ def test_stalled_at_round_off_is_an_outcome_of_its_own():
     """A tolerance under float32's round-off ends long before the cap, and counts as converged."""
     A, x = skew_weights(norm=0.8, dtype=jnp.float32), inputs(8, 8, dtype=jnp.float32)
     options, solvers = {"tol": 1e-12, "max_steps": 5000, "on_failure": "error"}, ("picard", "anderson", "broyden")
-    found = jax.jit(lambda x: {s: solve(tanh_step, A, x, 8, solver=s, **options)[1] for s in (*solvers, "damped")})(x)
+    infos = jax.jit(lambda x: {s: solve(tanh_step, A, x, 8, solver=s, **options)[1] for s in (*solvers, "damped")})(x)
     good, stalled = STATUS.index("converged"), STATUS.index("stalled at round-off")
-    for solver, info in found.items():
+    for solver, info in infos.items():
         assert set(info.status.tolist()) <= {good, stalled}, solver
         assert solver == "picard" or stalled in info.status.tolist(), solver  # Picard may land on it exactly
         assert int(np.max(info.steps)) < 300, solver
@@ -139,14 +139,14 @@ def test_anderson_mixes_from_the_second_step_and_is_quicker_than_picard():
 
     @jax.jit
     def steps(params, x):
-        found = {s: solve(symmetric_step, params, x, 32, solver=s)[1].steps for s in ("picard", "anderson")}
+        counts = {s: solve(symmetric_step, params, x, 32, solver=s)[1].steps for s in ("picard", "anderson")}
         secant, one = anderson(1, ridge=0.0), jnp.ones((1, 1))
-        found["secant"] = solve(lambda c, z, x: c * z + x, 0.9, one, 1, solver=secant, tol=1e-5)[1].steps
-        return found
+        counts["secant"] = solve(lambda c, z, x: c * z + x, 0.9, one, 1, solver=secant, tol=1e-5)[1].steps
+        return counts
 
-    found = {name: int(np.max(own)) for name, own in steps(params, x).items()}
-    assert found["anderson"] < 0.6 * found["picard"]
-    assert found["secant"] == 3
+    counts = {name: int(np.max(count)) for name, count in steps(params, x).items()}
+    assert counts["anderson"] < 0.6 * counts["picard"]
+    assert counts["secant"] == 3
 
 
 @pytest.mark.usefixtures("optimised")
@@ -203,9 +203,9 @@ def test_flat_states_of_32768_and_more_converge_in_float32():
         return jax.grad(loss, (0, 1), has_aux=True)(gain, probe)
 
     pairs = [("picard", "conjugate_gradient"), ("picard", "bicgstab"), ("anderson", "gmres")]
-    found = jax.jit(lambda *given: [gradient(*given, *pair) for pair in pairs])(1.0, fixed_point.zero_probe(2))
+    gradients = jax.jit(lambda *given: [gradient(*given, *pair) for pair in pairs])(1.0, fixed_point.zero_probe(2))
     # f is positively homogeneous in (z, x): so the equilibrium is linear in gain > 0, and its derivative is itself.
-    for pair, ((slope, probe), total) in zip(pairs, found, strict=True):
+    for pair, ((slope, probe), total) in zip(pairs, gradients, strict=True):
         assert abs(float(slope) / float(total) - 1.0) < 1e-4, pair
         assert np.all(probe.converged), pair
 
@@ -224,8 +224,8 @@ def test_jaxopt_finds_the_same_gradient_where_it_works():
         ours = lambda A: jnp.sum(solve(tanh_step, A, x, 8, tol=1e-11)[0] ** 2)  # noqa: E731
         return jax.grad(ours)(A), jax.grad(theirs)(A)
 
-    found, expected = both(skew_weights())
-    assert relative_error(found, expected) < 1e-4  # as far as jaxopt's own adjoint goes, whose tolerance is 1e-5
+    actual, expected = both(skew_weights())
+    assert relative_error(actual, expected) < 1e-4  # as far as jaxopt's own adjoint goes, whose tolerance is 1e-5
 
 
 @pytest.mark.peers

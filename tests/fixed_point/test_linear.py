@@ -35,11 +35,11 @@ def solved(J, v, **solvers):
 
     @jax.jit
     def run(J, v):
-        found = {name: solve(operator(J), v) for name, solve in solvers.items()}
-        return {name: (w, {**info._asdict(), "converged": info.converged}) for name, (w, info) in found.items()}
+        solutions = {name: solve(operator(J), v) for name, solve in solvers.items()}
+        return {name: (w, {**info._asdict(), "converged": info.converged}) for name, (w, info) in solutions.items()}
 
-    found = jax.tree.map(np.asarray, run(J, v))
-    return {name: (w, SimpleNamespace(**info)) for name, (w, info) in found.items()}
+    solutions = jax.tree.map(np.asarray, run(J, v))
+    return {name: (w, SimpleNamespace(**info)) for name, (w, info) in solutions.items()}
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
@@ -47,8 +47,8 @@ def test_every_exact_adjoint_equals_a_direct_solve(symmetric):
     J, v = systems(symmetric=symmetric)
     v = v / np.linalg.norm(v, axis=1, keepdims=True)
     adjoints = {n: ADJOINTS[n]() for n in ADJOINTS if n not in ("neumann", "one_step", "unrolled")}
-    own = {name: adjoint for name, adjoint in adjoints.items() if adjoint.symmetric == symmetric}
-    calls = {name: lambda o, v, adjoint=adjoint: adjoint.solve(o, v, 1e-11, 1000) for name, adjoint in own.items()}
+    chosen = {name: adjoint for name, adjoint in adjoints.items() if adjoint.symmetric == symmetric}
+    calls = {name: lambda o, v, adjoint=adjoint: adjoint.solve(o, v, 1e-11, 1000) for name, adjoint in chosen.items()}
     for name, (w, info) in solved(J, v, **calls).items():
         np.testing.assert_allclose(w, direct(J, v), rtol=1e-7, atol=1e-8, err_msg=name)
         residual = np.linalg.norm(v + np.einsum("bij,bj->bi", J, w) - w, axis=1)
@@ -77,23 +77,23 @@ def test_gmres_takes_over_where_bicgstab_gets_no_further():
         "bicgstab": lambda o, v: linear.bicgstab(o, v, **options),
         "both": lambda o, v: ADJOINTS["bicgstab_gmres"]().solve(o, v, 1e-9, 400),
     }
-    found = solved(J, v, **calls)
-    assert found["bicgstab"][1].converged.tolist() == [False, False, True, True, True]
-    w, info = found["both"]
+    solutions = solved(J, v, **calls)
+    assert solutions["bicgstab"][1].converged.tolist() == [False, False, True, True, True]
+    w, info = solutions["both"]
     assert info.converged.all()
     np.testing.assert_allclose(w, direct(J, v), rtol=1e-6, atol=1e-7)
     assert (info.steps[:2] < 400).all()
-    np.testing.assert_array_equal(w[2:], found["bicgstab"][0][2:])
-    np.testing.assert_array_equal(info.steps[2:], found["bicgstab"][1].steps[2:])
+    np.testing.assert_array_equal(w[2:], solutions["bicgstab"][0][2:])
+    np.testing.assert_array_equal(info.steps[2:], solutions["bicgstab"][1].steps[2:])
 
 
 def test_gmres_begins_where_it_is_told_to():
     J, v = systems(symmetric=False)
     w = direct(J, v)
     calls = {"gmres": lambda o, v: linear.gmres(o, v, tol=1e-10, max_steps=100, start=jnp.asarray(w))}
-    found, info = solved(J, v, **calls)["gmres"]
+    actual, info = solved(J, v, **calls)["gmres"]
     assert info.steps.tolist() == [0] * ROWS
-    np.testing.assert_array_equal(found, w)
+    np.testing.assert_array_equal(actual, w)
 
 
 def test_gmres_ends_where_its_space_is_complete():

@@ -67,8 +67,8 @@ def test_where_the_same_units_are_active_in_all_examples_a_few_steps_are_enough(
 
     @jax.jit
     def both(W, root, right):
-        found = [solve(W, root, right, shared, tol=1e-9, max_steps=1000) for shared in (None, prepare(W, right))]
-        return found[0][1], found[1][1], found[1][2].made
+        solutions = [solve(W, root, right, shared, tol=1e-9, max_steps=1000) for shared in (None, prepare(W, right))]
+        return solutions[0][1], solutions[1][1], solutions[1][2].made
 
     plain, steps, made = both(W, root, right)
     assert made

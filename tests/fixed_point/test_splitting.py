@@ -54,9 +54,9 @@ def inputs_for(kind, *batch, seed=1):
 
 
 def solve_by_scipy(W, x, sigma):
-    found = scipy.optimize.root(lambda z: z - sigma(W @ z + x), np.zeros(len(x)), method="hybr", tol=1e-13)
-    assert np.linalg.norm(found.x - sigma(W @ found.x + x)) < 1e-11
-    return found.x
+    solution = scipy.optimize.root(lambda z: z - sigma(W @ z + x), np.zeros(len(x)), method="hybr", tol=1e-13)
+    assert np.linalg.norm(solution.x - sigma(W @ solution.x + x)) < 1e-11
+    return solution.x
 
 
 @pytest.mark.parametrize("kind", ["dense", "images"])
@@ -139,9 +139,9 @@ def test_gradients_of_both_splittings_are_those_of_an_unroll(kind):
         return jax.grad(lambda params, x: jnp.sum(jnp.sin(find(params, x))), (0, 1))
 
     finders = [unrolled, *map(by_splitting, fp.SPLITTINGS)]
-    expected, *found = jax.jit(lambda params, x: [gradient(find)(params, x) for find in finders])(params, x)
-    for own in found:
-        assert relative_error(own, expected) < 1e-7
+    expected, *gradients = jax.jit(lambda params, x: [gradient(find)(params, x) for find in finders])(params, x)
+    for actual in gradients:
+        assert relative_error(actual, expected) < 1e-7
 
 
 def test_without_damping_the_iteration_of_the_test_problem_does_not_converge():

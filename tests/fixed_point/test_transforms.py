@@ -39,9 +39,9 @@ def test_gradients_under_a_transform_are_the_same():
     def run(A, x):
         return gradient(plain, A, x), {name: gradient(find, A, x) for name, find in finds.items()}
 
-    expected, found = run(skew_weights(), inputs(3, 4, 8))
-    for name, own in found.items():
-        assert relative_error(own, expected) < 1e-8, name
+    expected, gradients = run(skew_weights(), inputs(3, 4, 8))
+    for name, actual in gradients.items():
+        assert relative_error(actual, expected) < 1e-8, name
 
 
 def test_the_gradient_of_a_scan_over_equilibria_is_that_of_a_scan_over_unrolls():
@@ -62,9 +62,9 @@ def test_the_gradient_of_a_scan_over_equilibria_is_that_of_a_scan_over_unrolls()
     def run(A):
         return recurrent(A, plain, False), {remat: recurrent(A, implicit, remat) for remat in (False, True)}
 
-    expected, found = run(skew_weights())
-    for remat, own in found.items():
-        assert relative_error(own, expected) < 1e-8, remat
+    expected, gradients = run(skew_weights())
+    for remat, actual in gradients.items():
+        assert relative_error(actual, expected) < 1e-8, remat
 
 
 def test_a_second_call_with_the_same_shapes_does_not_trace_again():

@@ -45,11 +45,11 @@ def assert_handled(command: Command, folder: Path, patch: pytest.MonkeyPatch, ca
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
     output = capsys.readouterr()
-    said = output.err if command.code else output.out + output.err
-    assert code == command.code, said
+    printed = output.err if command.code else output.out + output.err
+    assert code == command.code, printed
     assert "Traceback" not in output.out + output.err
     for word in command.words:
-        assert word in said, said
+        assert word in printed, printed
     if command.code:
         last = output.err.splitlines()
         assert len(last) == 1, output.err

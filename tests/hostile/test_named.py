@@ -56,13 +56,13 @@ def test_every_option_that_a_message_names_is_one_of_some_command():
     known |= options_of("table", "video-ut")
     known |= options_of("figures", "yang2022").union(*(options_of(command, "") for command in COMMANDS))
     known = known.union(*(options_of(command, name) for command in ("run", "search") for name in EXPERIMENTS))
-    found = {
+    places = {
         (path.name, option)
         for path in Path(train.__file__).parent.rglob("*.py")
         for text in messages(ast.parse(path.read_text(encoding="utf-8")))
         for option in OPTION.findall(text)
     }
-    assert {place for place in found if place[1] not in known and not place[1].startswith("over.")} == set()
+    assert {place for place in places if place[1] not in known and not place[1].startswith("over.")} == set()
 
 
 @pytest.mark.parametrize(

@@ -96,8 +96,8 @@ def test_equilibria_of_every_magnitude_are_found_or_refused(dtype):
                 for name in names
             ]
         )
-        found = solve(x)
-    for name, (z, info) in zip(names, found, strict=True):
+        solutions = solve(x)
+    for name, (z, info) in zip(names, solutions, strict=True):
         assert np.all(info.converged), name
         expected = 2.0 / 3.0 * x.astype(np.float64)
         tolerance = max(2e-5, 8 * float(limits.eps))

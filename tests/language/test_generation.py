@@ -70,7 +70,7 @@ def test_an_export_answers_as_its_run_and_noise_is_that_of_training(finished, tm
     folder = export(finished.folders[0], tmp_path / "model", log=quiet)
     opened = [open_decoder(str(place), log=quiet) for place in (finished.folders[0], folder)]
     prompts, settings = [Prompt(row["instruction"]) for row in ROWS], Settings(max_tokens=4, batch=3, gamma=1.5)
-    one, other = ([found.tokens for found in answer(each, prompts, settings, log=quiet)] for each in opened)
+    one, other = ([reply.tokens for reply in answer(each, prompts, settings, log=quiet)] for each in opened)
     assert one == other
     assert opened[0].deviation(1.5) == 1.5, "drawn embeddings start with a deviation of 1"
     assert opened[0].layers == (0, 1, 2, 3)
@@ -113,10 +113,10 @@ def test_an_interrupted_command_goes_on_behind_the_answers_it_has(command, monke
     ],
 )
 def test_unfinished_answers_that_are_none_are_refused_in_one_line(row, message, tmp_path):
-    found = unfinished.Unfinished(tmp_path / "answers.json", {"seed": 0})
-    found.path.write_text("".join(json.dumps(line) + "\n" for line in ({"about": {"seed": 0}}, row)))
+    answers = unfinished.Unfinished(tmp_path / "answers.json", {"seed": 0})
+    answers.path.write_text("".join(json.dumps(line) + "\n" for line in ({"about": {"seed": 0}}, row)))
     with pytest.raises(UserError, match=message):
-        found.start([Prompt(one["instruction"]) for one in ROWS])
+        answers.start([Prompt(one["instruction"]) for one in ROWS])
 
 
 def test_what_a_run_cannot_generate_is_refused_in_one_line(finished, command, tmp_path, capsys):
@@ -124,8 +124,8 @@ def test_what_a_run_cannot_generate_is_refused_in_one_line(finished, command, tm
     bare, other, several = (tmp_path / name for name in ("bare", "other", "several"))
     shutil.copytree(finished.folders[0], bare, ignore=shutil.ignore_patterns("checkpoints"))
     shutil.copytree(bare, other)
-    said = json.loads((other / "config.json").read_text())
-    (other / "config.json").write_text(json.dumps(said | {"task": "video", "experiment": "demo"}))
+    description = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(description | {"task": "video", "experiment": "demo"}))
     shutil.copytree(bare, several / "erm")
     long = tmp_path / "long.txt"
     long.write_text("a" * 80)

@@ -54,13 +54,13 @@ def test_changes_of_given_weights_are_trained_kept_and_exported_and_the_weights_
         same = jax.tree.map(np.array_equal, jax.device_get(model.params["decoder"]), original)
         assert all(jax.tree.leaves(same))
         assert any(np.any(part["expand"]) for part in model.params["changes"].values())
-    one, other = ([found.losses for found in model.predict("7?", answers="ab")] for model in models)
+    one, other = ([prediction.losses for prediction in model.predict("7?", answers="ab")] for model in models)
     np.testing.assert_array_equal(one, other)
-    found = json.loads((run / "evaluation.json").read_text())
-    assert found["trained_parameters"] == sum(leaf.size for leaf in jax.tree.leaves(models[0].params["changes"]))
-    assert found["trained_parameters"] < found["parameters"]
+    evaluation = json.loads((run / "evaluation.json").read_text())
+    assert evaluation["trained_parameters"] == sum(leaf.size for leaf in jax.tree.leaves(models[0].params["changes"]))
+    assert evaluation["trained_parameters"] < evaluation["parameters"]
     table, packed = original["embedding"], open_language(make(), quiet).data.packed.whole("train")
-    assert found["embedding_std"] == pytest.approx(table[packed.tokens[packed.segments > 0]].std(), rel=1e-3)
+    assert evaluation["embedding_std"] == pytest.approx(table[packed.tokens[packed.segments > 0]].std(), rel=1e-3)
 
 
 def test_what_a_given_decoder_cannot_do_is_refused(given):

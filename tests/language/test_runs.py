@@ -56,15 +56,15 @@ def test_answers_are_judged_by_a_run_without_its_data_as_by_the_reference(finish
     monkeypatch.setattr("train.data.instructions.load", refuse)
     model = load(finished.folders[1])
     prompts, answers = ["Say bado.", [{"role": "user", "content": "Add 1 and 2."}]], ["bado", "3"]
-    found = model.predict(prompts, answers=answers)
+    predictions = model.predict(prompts, answers=answers)
     decoder, config = wide(jax.device_get(model.params["decoder"])), model.task.model.given.config
     texts = ("<|user|>Say bado.<|end|><|assistant|>bado<|end|>", "<|user|>Add 1 and 2.<|end|><|assistant|>3<|end|>")
     tokenizer = model.task.data.given.tokenizer
-    for answer, text, one in zip(answers, texts, found, strict=True):
+    for answer, text, one in zip(answers, texts, predictions, strict=True):
         (tokens,) = tokenizer.encode([text])
-        own = answer_losses(decoder, config, tokens, len(tokens) - len(answer) - 1)
-        np.testing.assert_allclose(one.log_probabilities, -own[-1], rtol=1e-4)
-        np.testing.assert_allclose(one.losses, own.mean(axis=1), rtol=1e-4)
+        losses = answer_losses(decoder, config, tokens, len(tokens) - len(answer) - 1)
+        np.testing.assert_allclose(one.log_probabilities, -losses[-1], rtol=1e-4)
+        np.testing.assert_allclose(one.losses, losses.mean(axis=1), rtol=1e-4)
         assert (one.answer, one.layers) == (answer, (0, 1, 2, 3))
     with pytest.raises(UserError, match="prompt 1 has 68 tokens, with its answer 70, of the 64 of --max-length"):
         model.predict("Say " + 60 * "a" + ".", answers="b")
@@ -77,8 +77,8 @@ def test_answers_to_test_prompts_are_those_of_the_best_weights(finished):
     rows = json.loads((finished.folders[1] / "evaluation.json").read_text())["completions"]
     assert [list(row["answers"]) for row in rows] == [["0.0", "1.0"]] * 2
     prompts, settings = [Prompt(row["prompt"]) for row in rows], generation.Settings(max_tokens=5)
-    found = generation.answer(opened, prompts, settings, log=quiet)
-    assert [row["answers"]["0.0"] for row in rows] == [one.text for one in found]
+    answers = generation.answer(opened, prompts, settings, log=quiet)
+    assert [row["answers"]["0.0"] for row in rows] == [one.text for one in answers]
     page = (finished.report / "index.html").read_text()
     assert all(row["prompt"] in page for row in rows)
 
@@ -87,9 +87,9 @@ def test_an_evaluation_takes_other_strengths_of_noise_and_as_many_answers(finish
     folder = shutil.copytree(finished.folders[0], tmp_path / "run")
     options = ["--test-gammas", "0", "2", "--completions", "1", "--completion-gammas", "2"]
     assert main(["evaluate", str(folder), *options]) == 0
-    found = json.loads((folder / "evaluation.json").read_text())
-    assert list(found["accuracy"]) == ["0.0", "0.25", "2.0"], "that of training among them"
-    assert [list(row["answers"]) for row in found["completions"]] == [["2.0"]]
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    assert list(evaluation["accuracy"]) == ["0.0", "0.25", "2.0"], "that of training among them"
+    assert [list(row["answers"]) for row in evaluation["completions"]] == [["2.0"]]
 
 
 @pytest.mark.slow
@@ -110,12 +110,12 @@ def test_floors_are_tables_of_the_answers_that_are_trained_on():
         return arrays(tokens, [[number] for number in range(len(tokens))], 4, 3)
 
     train, test = split([0, 1, 2, 1], [0, 2, 3], [3, 2]), split([0, 1, 2, 2], [3, 1])
-    found = floors(train, test, 5)
+    tables = floors(train, test, 5)
     single = (np.array([0, 2, 3, 1, 0]) + 1) / 11  # c = of answers alone: 1, 2, 1; 2, 3; 2
     wanted = [1, 2, 2, 1]
-    assert found["unigram"].accuracy == 0.5
-    assert found["unigram"].loss == pytest.approx(-np.log(single[wanted]).mean())
+    assert tables["unigram"].accuracy == 0.5
+    assert tables["unigram"].loss == pytest.approx(-np.log(single[wanted]).mean())
     # Pairs: 0-1, 1-2, 2-1; 0-2, 2-3; 3-2. Behind 0, 1 and 2 are as frequent, and 2 is the more frequent token.
     paired = [(1 + single[1]) / 3, (1 + single[2]) / 2, single[2] / 3, single[1] / 2]
-    assert found["bigram"].loss == pytest.approx(-np.log(paired).mean())
-    assert found["bigram"].accuracy == 0.25
+    assert tables["bigram"].loss == pytest.approx(-np.log(paired).mean())
+    assert tables["bigram"].accuracy == 0.25

@@ -16,19 +16,19 @@ def softmax(scores):
 
 def frequency(place, size, base, scaling):
     """Of pair ``place`` of a head, as Meta's code of Llama 3.1 computes it."""
-    own = 1.0 / base ** (2 * place / size)
+    unscaled = 1.0 / base ** (2 * place / size)
     if scaling is None:
-        return own
+        return unscaled
     if scaling.kind == "linear":
-        return own / scaling.factor
-    wavelength = 2 * math.pi / own
+        return unscaled / scaling.factor
+    wavelength = 2 * math.pi / unscaled
     if wavelength < scaling.original_positions / scaling.high_frequency_factor:
-        return own
+        return unscaled
     if wavelength > scaling.original_positions / scaling.low_frequency_factor:
-        return own / scaling.factor
+        return unscaled / scaling.factor
     smooth = scaling.original_positions / wavelength - scaling.low_frequency_factor
     smooth /= scaling.high_frequency_factor - scaling.low_frequency_factor
-    return (1 - smooth) * own / scaling.factor + smooth * own
+    return (1 - smooth) * unscaled / scaling.factor + smooth * unscaled
 
 
 def rotated(x, positions, config):
@@ -45,8 +45,8 @@ def layer(params, y, config, positions):
     hidden = np.triu(np.full((len(y), len(y)), -np.inf), 1)
     heads = []
     for head in range(config.num_heads):
-        own, group = (slice(place * size, (place + 1) * size) for place in (head, head // shared))
-        query, key = rotated(queries[:, own], positions, config), rotated(keys[:, group], positions, config)
+        columns, group = (slice(place * size, (place + 1) * size) for place in (head, head // shared))
+        query, key = rotated(queries[:, columns], positions, config), rotated(keys[:, group], positions, config)
         heads.append(softmax(query @ key.T / math.sqrt(size) + hidden) @ values[:, group])
     y = y + np.concatenate(heads, axis=-1) @ params["output"]["kernel"]
     normed = rms_norm(y, params["feedforward_norm"]["scale"], config.norm_epsilon)
@@ -59,8 +59,8 @@ def outputs(params, tokens, config, *, positions=None, perturbation=None):
     positions = np.arange(len(tokens)) if positions is None else positions
     states = [params["embedding"][np.asarray(tokens)] + (0.0 if perturbation is None else perturbation)]
     for place in range(config.num_layers):
-        own = {name: {key: leaf[place] for key, leaf in part.items()} for name, part in params["layers"].items()}
-        states.append(layer(own, states[-1], config, positions))
+        weights = {name: {key: leaf[place] for key, leaf in part.items()} for name, part in params["layers"].items()}
+        states.append(layer(weights, states[-1], config, positions))
     return np.stack(states)
 
 

@@ -37,17 +37,17 @@ def by_hand(model, params, x, steps=3000):
     matrix = reference.conv_matrix if model.convolutional else reference.dense_matrix
     sigma = reference.SIGMA[model.activation]
     if model.features is not None:
-        own = next(iter(params["features"].values()))
-        kernel = matrix(own["kernel"], image) if model.convolutional else own["kernel"].T
-        x = sigma(kernel @ x.ravel() + np.tile(own["bias"], len(kernel) // len(own["bias"])))
+        weights = next(iter(params["features"].values()))
+        kernel = matrix(weights["kernel"], image) if model.convolutional else weights["kernel"].T
+        x = sigma(kernel @ x.ravel() + np.tile(weights["bias"], len(kernel) // len(weights["bias"])))
     z = np.zeros(model.channels * (image[0] * image[1] if model.convolutional else 1))
     for _ in range(steps):
         before = z
         for place in range(1, len(model.widths) + 1):
-            own = params[f"layer_{place}"]
-            W = matrix(own["W"], image)
-            U = matrix(own["U"], image) if "U" in own else np.zeros((len(W), x.size))
-            b = np.tile(own["b"], len(W) // len(own["b"]))
+            weights = params[f"layer_{place}"]
+            W = matrix(weights["W"], image)
+            U = matrix(weights["U"], image) if "U" in weights else np.zeros((len(W), x.size))
+            b = np.tile(weights["b"], len(W) // len(weights["b"]))
             z = reference.step(z, W, U, b, x.ravel(), activation=model.activation, skip=model.skip)
         if np.linalg.norm(z - before) < 1e-14:
             break

@@ -42,9 +42,9 @@ def attention(params, y, config):
     queries, keys, values = np.split(dense(y, params["query_key_value"]), 3, axis=-1)
     size, heads = config.dim // config.num_heads, []
     for head in range(config.num_heads):
-        own = slice(head * size, (head + 1) * size)
-        scores = queries[:, own] @ keys[:, own].T / math.sqrt(size)
-        heads.append(softmax(scores) @ values[:, own])
+        columns = slice(head * size, (head + 1) * size)
+        scores = queries[:, columns] @ keys[:, columns].T / math.sqrt(size)
+        heads.append(softmax(scores) @ values[:, columns])
     return dense(np.concatenate(heads, axis=-1), params["attention_output"])
 
 

@@ -26,9 +26,9 @@ def named_by_layers(params, text, key=None, noise=0.0, config=SMALL):
     if key is not None:
         places = jnp.arange(len(text))[None]
         added = noise * np.asarray(position_noise(key[None], places, config.dim)[0], np.float64)
-    own = float64(params)
-    states = decoder_reference.outputs(own, text, config, perturbation=added)
-    return np.argmax(decoder_reference.logits(own, states, config), axis=-1)
+    weights = float64(params)
+    states = decoder_reference.outputs(weights, text, config, perturbation=added)
+    return np.argmax(decoder_reference.logits(weights, states, config), axis=-1)
 
 
 def expected_answer(params, prompt, count, key=None, noise=0.0):

@@ -15,13 +15,13 @@ from unroll_jax.models import DeepOptEq, FeedForwardNetwork, NeuralODE
 from unroll_jax.models.neural_ode import integrate
 
 
-def head_of(own, z):
-    return z @ own["head"]["Dense_0"]["kernel"] + own["head"]["Dense_0"]["bias"]
+def head_of(weights, z):
+    return z @ weights["head"]["Dense_0"]["kernel"] + weights["head"]["Dense_0"]["bias"]
 
 
-def field_matrices(own, image):
+def field_matrices(weights, image):
     """The layers of the vector field as matrices on flattened states, time a channel of the first, and their biases."""
-    layers = [own["field"][f"layer_{place}"] for place in range(1, len(own["field"]) + 1)]
+    layers = [weights["field"][f"layer_{place}"] for place in range(1, len(weights["field"]) + 1)]
     if image is None:
         return [(layer["W"], layer["b"]) for layer in layers]
     pixels = image[0] * image[1]
@@ -39,8 +39,8 @@ def test_the_neural_ode_ends_where_scipy_says(image, augment):
     params = drawn(model, x, scale=0.4)
     (logits, info), kept = jax.jit(lambda params: model.apply(params, x, mutable="intermediates"))(params)
     assert info is None
-    own = float64(params["params"])
-    (W1, b1), (W2, b2) = field_matrices(own, image)
+    weights = float64(params["params"])
+    (W1, b1), (W2, b2) = field_matrices(weights, image)
     channels = 2 + augment
 
     def slope(t, h):
@@ -53,7 +53,9 @@ def test_the_neural_ode_ends_where_scipy_says(image, augment):
         end = solved.y[:, -1].reshape(start.shape)
         assert np.linalg.norm(end - start) > 0.1
         np.testing.assert_allclose(np.asarray(kept["intermediates"]["end"][0])[row], end, atol=1e-7)
-        np.testing.assert_allclose(np.asarray(logits)[row], head_of(own, end.mean((0, 1)) if image else end), atol=1e-7)
+        np.testing.assert_allclose(
+            np.asarray(logits)[row], head_of(weights, end.mean((0, 1)) if image else end), atol=1e-7
+        )
 
 
 def test_a_trajectory_that_one_step_finds_takes_one():
@@ -107,19 +109,19 @@ def test_the_plain_network_is_its_layers_one_after_the_other(image):
     batches = ((), (3,), (2, 2))
     xs = [normal(*batch, *(image or ()), 2) for batch in batches]
     params = drawn(model, xs[0])
-    own, found = float64(params["params"]), jax.jit(lambda params: [model.apply(params, x) for x in xs])(params)
+    weights, outputs = float64(params["params"]), jax.jit(lambda params: [model.apply(params, x) for x in xs])(params)
 
     def by_hand(z):
         for name in ("features", "layer_1", "layer_2"):
-            layer = next(iter(own[name].values()))
+            layer = next(iter(weights[name].values()))
             if image is None:
                 z = np.tanh(z @ layer["kernel"] + layer["bias"])
             else:
                 taps = conv_matrix(layer["kernel"], image) @ z.ravel()
                 z = np.tanh(taps.reshape(*image, len(layer["bias"])) + layer["bias"])
-        return head_of(own, z.mean((0, 1)) if image else z)
+        return head_of(weights, z.mean((0, 1)) if image else z)
 
-    for batch, x, (logits, info) in zip(batches, xs, found, strict=True):
+    for batch, x, (logits, info) in zip(batches, xs, outputs, strict=True):
         assert (logits.shape, info) == ((*batch, 3), None)
         for place in np.ndindex(*batch):
             expected = by_hand(np.asarray(x)[place])

@@ -30,15 +30,15 @@ def test_logits_are_those_of_the_head_at_every_output():
     def run(params):
         inside, head = params["params"]["encoder"], params["params"]["head"]
         heads = [head if hidden else {"logits": head["logits"]} for _, hidden in cases]
-        found = [
-            Classifier(encoder, 3, *case).apply({"params": {"encoder": inside, "head": own}}, tokens, mask)
-            for case, own in zip(cases, heads, strict=True)
+        of_cases = [
+            Classifier(encoder, 3, *case).apply({"params": {"encoder": inside, "head": readout}}, tokens, mask)
+            for case, readout in zip(cases, heads, strict=True)
         ]
-        return encoder.apply({"params": inside}, tokens, mask), found
+        return encoder.apply({"params": inside}, tokens, mask), of_cases
 
-    outputs, found = run(params)
+    outputs, of_cases = run(params)
     head = float64(params)["params"]["head"]
-    for (pooling, hidden), logits in zip(cases, found, strict=True):
+    for (pooling, hidden), logits in zip(cases, of_cases, strict=True):
         pooled = pooled_by_hand(np.asarray(outputs), pooling)
         if hidden is not None:
             before = pooled @ head["hidden"]["kernel"] + head["hidden"]["bias"]
@@ -103,13 +103,13 @@ def test_the_parts_one_by_one_are_the_classifier():
         y = embed({"params": encoder["embeddings"]}, tokens, mask, jnp.zeros_like(tokens))
         logits = [read(head, y, mask)]
         for place in range(3):
-            own = jax.tree.map(lambda leaf: leaf[place], encoder["layers"])  # noqa: B023
-            y = advance({"params": own}, y, mask)
+            layer_params = jax.tree.map(lambda leaf: leaf[place], encoder["layers"])  # noqa: B023
+            y = advance({"params": layer_params}, y, mask)
             logits.append(read(head, y, mask))
         return jnp.stack(logits), model.apply(params, tokens, mask)
 
-    found, expected = run(random_params(model))
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    actual, expected = run(random_params(model))
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -54,18 +54,18 @@ def test_all_outputs_and_logits_equal_the_reference(kind):
         return states, decoder_logits(config, params["params"], states)
 
     states, logits = run(params)
-    own = float64(params)["params"]
-    expected = decoder_reference.outputs(own, tokens, config, **inputs)
+    weights = float64(params)["params"]
+    expected = decoder_reference.outputs(weights, tokens, config, **inputs)
     assert states.shape == (config.num_layers + 1, 7, 8)
     np.testing.assert_allclose(states, expected, rtol=1e-10, atol=1e-11)
-    np.testing.assert_allclose(logits, decoder_reference.logits(own, expected, config), rtol=1e-10, atol=1e-11)
+    np.testing.assert_allclose(logits, decoder_reference.logits(weights, expected, config), rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize("scaling", [None, LLAMA3, RotaryScaling("linear", 3.0), RotaryScaling("llama3", 32.0)])
 def test_frequencies_are_those_of_the_reference(scaling):
-    found = rotary_frequencies(64, 5e5, scaling)
+    actual = rotary_frequencies(64, 5e5, scaling)
     expected = [decoder_reference.frequency(place, 64, 5e5, scaling) for place in range(32)]
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
 @pytest.mark.usefixtures("x64")
@@ -100,16 +100,16 @@ def test_packed_texts_have_the_outputs_and_gradients_they_have_alone():
         states = model.apply(params, packed, segments=segments)[:, 0, :8]
         return jnp.sum(weight * jnp.sin(states)), states
 
-    expected, found = jax.jit(
+    expected, actual = jax.jit(
         lambda params: [jax.value_and_grad(run, has_aux=True)(params) for run in (alone, together)]
     )(params)
-    chex.assert_trees_all_close(found, expected, rtol=1e-10, atol=1e-11)
+    chex.assert_trees_all_close(actual, expected, rtol=1e-10, atol=1e-11)
 
 
 def test_positions_start_anew_in_every_segment():
     segments = np.array([[1, 1, 2, 2, 2, 0], [3, 3, 3, 3, 3, 3]])
-    found = jax.jit(segment_positions)(segments)
-    np.testing.assert_array_equal(found, [[0, 1, 0, 1, 2, 0], [0, 1, 2, 3, 4, 5]])
+    actual = jax.jit(segment_positions)(segments)
+    np.testing.assert_array_equal(actual, [[0, 1, 0, 1, 2, 0], [0, 1, 2, 3, 4, 5]])
 
 
 def test_leading_axes_are_batches():
@@ -179,22 +179,22 @@ def test_decoding_by_ranges_of_layers_with_tokens_taken_back_equals_the_whole():
     """A prompt, a draft of wrong tokens by the first layer, and the right ones in their place; rows of two lengths."""
     model = Decoder(SMALL, param_dtype=jnp.float64)
     params, tokens, lengths = random_params(model), random_tokens(2, 9), np.array([4, 6])
-    own = params["params"]
+    weights = params["params"]
 
     @jax.jit
-    def run(own):
+    def run(decoder_params):
         cache = empty_cache(SMALL, 2, 12, jnp.float64)
         places = jnp.arange(6) + jnp.zeros((2, 1), int)
         prompt = jnp.where(places < lengths[:, None], places, -1)
-        _, cache = decode(SMALL, own, tokens[:, :6], cache, prompt)
+        _, cache = decode(SMALL, decoder_params, tokens[:, :6], cache, prompt)
         rest = jnp.arange(3) + lengths[:, None]
         right = jnp.take_along_axis(tokens, rest, axis=1)
-        _, cache = decode(SMALL, own, (right + 1) % 30, cache, rest, last=1)
-        draft, cache = decode(SMALL, own, right, cache, rest, last=1)
-        y, cache = decode(SMALL, own, draft, cache, rest, first=1)
+        _, cache = decode(SMALL, decoder_params, (right + 1) % 30, cache, rest, last=1)
+        draft, cache = decode(SMALL, decoder_params, right, cache, rest, last=1)
+        y, cache = decode(SMALL, decoder_params, draft, cache, rest, first=1)
         return y, model.apply(params, tokens), cache
 
-    y, states, cache = run(own)
+    y, states, cache = run(weights)
     for row, length in enumerate(lengths):
         np.testing.assert_allclose(y[row], states[-1, row, length : length + 3], rtol=1e-10, atol=1e-11)
         assert np.all(np.asarray(cache.keys)[:, row, :, length + 3 :] == 0.0)

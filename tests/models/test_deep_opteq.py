@@ -75,10 +75,10 @@ def test_implicit_gradients_are_those_of_an_unroll_to_convergence(draw, options)
         loss = lambda model: lambda params, x: jnp.sum(jnp.sin(model.apply(params, x)[0]))  # noqa: E731
         return [jax.grad(loss(model), (0, 1))(params, x) for model in (implicit, unrolled)]
 
-    found, expected = gradients(start(implicit, x, size=1.0), x)
-    assert relative_error(found, expected) < 1e-8
-    for own, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        assert relative_error(own, other) < 1e-6
+    actual, expected = gradients(start(implicit, x, size=1.0), x)
+    assert relative_error(actual, expected) < 1e-8
+    for leaf, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        assert relative_error(leaf, other) < 1e-6
 
 
 @pytest.mark.usefixtures("x64")
@@ -116,7 +116,7 @@ def test_a_norm_above_1_is_an_error_where_it_is_known_unless_it_is_allowed_or_ke
     params["params"]["layer_2"]["W"] *= np.float32(2.0)
     with pytest.raises(ValueError, match=r"^layer 2 of 2: \|W\| must be at most 1, got 1.8.*allow_expansive=True"):
         plain.apply(params, x)
-    consent = [DeepOptEq(**options, **own) for own in ({"allow_expansive": True}, {"max_norm": 0.9})]
+    consent = [DeepOptEq(**options, **option) for option in ({"allow_expansive": True}, {"max_norm": 0.9})]
 
     @jax.jit
     def run(given):
@@ -139,7 +139,7 @@ def test_bfloat16_states_keep_float32_parameters_and_logits():
 
 
 def test_a_failure_is_said_as_asked_and_never_of_the_dummy_input_of_init():
-    strict, model = (DeepOptEq(num_classes=3, **VECTORS, max_steps=1, on_failure=said) for said in ("error", "warn"))
+    strict, model = (DeepOptEq(num_classes=3, **VECTORS, max_steps=1, on_failure=mode) for mode in ("error", "warn"))
     x = vectors(2, dtype=jnp.float32)
     params = jax.block_until_ready(jax.jit(strict.init)(jax.random.key(0), x))
     with pytest.raises(jax.errors.JaxRuntimeError, match="2 of 2 examples failed"):

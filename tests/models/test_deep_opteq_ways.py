@@ -29,8 +29,8 @@ def test_few_unrolled_steps_are_those_steps_and_no_more():
 def composed(params, z, x):
     """The layers of eq. 5, one after the other."""
     for place in (1, 2):
-        own = jax.tree.map(np.asarray, params["params"][f"layer_{place}"])
-        z = reference.step(z, own["W"], own["U"], own["b"], np.asarray(x), activation="leaky_relu", skip=0.8)
+        layer = jax.tree.map(np.asarray, params["params"][f"layer_{place}"])
+        z = reference.step(z, layer["W"], layer["U"], layer["b"], np.asarray(x), activation="leaky_relu", skip=0.8)
     return z
 
 
@@ -46,13 +46,13 @@ def test_averaged_steps_are_those_of_equation_10():
     options = {**VECTORS, "num_classes": 3, "way": "averaged", "num_steps": 4, "param_dtype": jnp.float64}
     models, x = {name: DeepOptEq(**options, **way) for name, (_, _, way) in ways.items()}, vectors(1)
     params = start(models["default"], x)
-    found = jax.jit(lambda params: {name: model.apply(params, x)[0] for name, model in models.items()})(params)
+    outputs = jax.jit(lambda params: {name: model.apply(params, x)[0] for name, model in models.items()})(params)
     for name, (strength, c, _) in ways.items():
         z, gamma = np.zeros(6), 0.5 / strength
         for k in range(1, 5):
             beta, weight, moved = k**-0.5, k**-c, composed(params, z, x[0])
             z = beta * ((1.0 - gamma * weight) * z - gamma * strength * z) + (1.0 - beta) * moved
-        np.testing.assert_allclose(np.asarray(found[name])[0], logits_by_hand(params, z), atol=1e-12, err_msg=name)
+        np.testing.assert_allclose(np.asarray(outputs[name])[0], logits_by_hand(params, z), atol=1e-12, err_msg=name)
 
 
 @pytest.mark.usefixtures("x64")

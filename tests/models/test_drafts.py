@@ -27,15 +27,15 @@ NOISE, KEY = 0.3, jax.random.key(4)
 
 def test_acceptance_is_the_share_of_positions_where_a_layer_names_the_last_layers_token():
     params, keys, starts = small_params(), row_keys(KEY, 3), [1, 4, 0]
-    found = acceptance(SMALL, params, PROMPTS, starts=starts, noise=NOISE, key=KEY)
+    agreement = acceptance(SMALL, params, PROMPTS, starts=starts, noise=NOISE, key=KEY)
     matches = []
     for row, (text, start) in enumerate(zip(PROMPTS, starts, strict=True)):
         named = named_by_layers(params, text, keys[row], NOISE)
         matches.append((named == named[-1])[:, start:])
-        np.testing.assert_array_equal(found.matches[:, row, start : len(text)], matches[-1])
-    np.testing.assert_allclose(found.rates, np.concatenate(matches, axis=1).mean(axis=1))
-    assert found.rates[-1] == 1.0
-    assert found.counted.sum() == 6
+        np.testing.assert_array_equal(agreement.matches[:, row, start : len(text)], matches[-1])
+    np.testing.assert_allclose(agreement.rates, np.concatenate(matches, axis=1).mean(axis=1))
+    assert agreement.rates[-1] == 1.0
+    assert agreement.counted.sum() == 6
 
 
 def test_drafts_played_through_on_answers_are_those_of_speculation():
@@ -45,8 +45,8 @@ def test_drafts_played_through_on_answers_are_those_of_speculation():
     measured = acceptance(SMALL, params, texts, starts=[len(prompt) for prompt in PROMPTS], **options)
     for exit_layer in (1, 2, 3):
         draft = {"exit_layer": exit_layer, "draft_length": 2}
-        found = speculate(SMALL, params, PROMPTS, max_tokens=count, **draft, **options)
-        assert tokens_a_call(measured, **draft) == pytest.approx(3 * (count - 1) / int(found.calls.sum()))
+        speculated = speculate(SMALL, params, PROMPTS, max_tokens=count, **draft, **options)
+        assert tokens_a_call(measured, **draft) == pytest.approx(3 * (count - 1) / int(speculated.calls.sum()))
 
 
 def test_expected_tokens_are_those_of_independent_drafts():

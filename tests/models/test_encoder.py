@@ -50,9 +50,9 @@ def test_all_outputs_equal_the_reference(kind):
 @pytest.mark.usefixtures("x64")
 def test_every_activation_is_the_one_of_its_name():
     x = np.linspace(-6.0, 6.0, 101)
-    found = jax.jit(lambda x: {name: activation(x) for name, activation in ACTIVATIONS.items()})(x)
-    for name, own in found.items():
-        np.testing.assert_allclose(own, encoder_reference.ACTIVATIONS[name](x), atol=1e-14, err_msg=name)
+    values = jax.jit(lambda x: {name: activation(x) for name, activation in ACTIVATIONS.items()})(x)
+    for name, value in values.items():
+        np.testing.assert_allclose(value, encoder_reference.ACTIVATIONS[name](x), atol=1e-14, err_msg=name)
 
 
 @pytest.mark.usefixtures("x64")
@@ -98,9 +98,9 @@ def test_padding_changes_neither_outputs_nor_gradients(kind):
         mask, kinds = padded(np.ones((1, 4), bool), False), padded(types, 99)
         for filling in (17, -1, config.vocabulary_size):
             longer = (padded(tokens, filling), mask, kinds, padded(noise, np.nan), padded(weight, 3.0))
-            (_, found), found_gradient = run(params, *longer)
-            np.testing.assert_allclose(np.asarray(found)[:, :, where], outputs, rtol=1e-12, atol=1e-12)
-            chex.assert_trees_all_close(found_gradient, gradient, rtol=1e-10, atol=1e-11)
+            (_, padded_outputs), padded_gradient = run(params, *longer)
+            np.testing.assert_allclose(np.asarray(padded_outputs)[:, :, where], outputs, rtol=1e-12, atol=1e-12)
+            chex.assert_trees_all_close(padded_gradient, gradient, rtol=1e-10, atol=1e-11)
 
 
 def test_without_a_mask_all_tokens_are_real_but_those_of_padding():
@@ -128,17 +128,17 @@ def test_a_perturbation_is_one_of_the_word_embeddings():
 
     @jax.jit
     def both(params):
-        found = model.apply(params, tokens, perturbation=shift[tokens])
+        perturbed = model.apply(params, tokens, perturbation=shift[tokens])
         params["params"]["embeddings"]["word"]["embedding"] += shift
-        return found, model.apply(params, tokens)
+        return perturbed, model.apply(params, tokens)
 
     chex.assert_trees_all_close(*both(random_params(model)), rtol=1e-4, atol=1e-4)
 
 
 def test_a_row_of_padding_alone_has_finite_outputs_and_gradients():
     model, tokens = Encoder(SMALL), jnp.array([[3] * 5, [0] * 5])
-    found = jax.jit(jax.value_and_grad(lambda p: jnp.sum(model.apply(p, tokens) ** 2)))(random_params(model))
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
+    results = jax.jit(jax.value_and_grad(lambda p: jnp.sum(model.apply(p, tokens) ** 2)))(random_params(model))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(results))
 
 
 def test_record_is_evaluated_at_every_layer_in_the_place_of_its_output():

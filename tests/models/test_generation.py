@@ -18,13 +18,13 @@ COUNT = 6
 def test_greedy_answers_equal_those_of_full_passes(noise):
     """Noise is on the prompts and on the model's own tokens, that of a position the same in every pass."""
     params, keys = small_params(dtype="float64"), row_keys(jax.random.key(5), 3)
-    found = generate(SMALL, params, PROMPTS, max_tokens=COUNT, noise=noise, key=jax.random.key(5))
+    answers = generate(SMALL, params, PROMPTS, max_tokens=COUNT, noise=noise, key=jax.random.key(5))
     for row, prompt in enumerate(PROMPTS):
         key = keys[row] if noise else None
-        assert found.tokens[row].tolist() == expected_answer(params, prompt, COUNT, key, noise)
-    assert found.lengths.tolist() == [COUNT] * 3
-    assert found.calls.tolist() == [COUNT - 1] * 3
-    assert not found.stopped.any()
+        assert answers.tokens[row].tolist() == expected_answer(params, prompt, COUNT, key, noise)
+    assert answers.lengths.tolist() == [COUNT] * 3
+    assert answers.calls.tolist() == [COUNT - 1] * 3
+    assert not answers.stopped.any()
 
 
 def test_a_random_answer_is_the_same_alone_and_in_a_batch():
@@ -43,13 +43,13 @@ def test_each_row_ends_with_its_first_stop_and_no_row_waits_for_room():
     whole = np.asarray(generate(SMALL, params, PROMPTS, max_tokens=COUNT, stops=[29]).tokens)
     assert not (whole == 29).any()
     stop = int(whole[1, 2])
-    found = generate(SMALL, params, PROMPTS, max_tokens=COUNT, stops=[stop])
+    answers = generate(SMALL, params, PROMPTS, max_tokens=COUNT, stops=[stop])
     for row, answer in enumerate(whole.tolist()):
         kept = answer[: answer.index(stop) + 1] if stop in answer else answer
-        assert found.tokens[row].tolist() == kept + [NO_TOKEN] * (COUNT - len(kept))
-        assert (int(found.lengths[row]), bool(found.stopped[row])) == (len(kept), stop in answer)
-        assert int(found.calls[row]) == len(kept) - 1
-    assert found.lengths[1] <= 3
+        assert answers.tokens[row].tolist() == kept + [NO_TOKEN] * (COUNT - len(kept))
+        assert (int(answers.lengths[row]), bool(answers.stopped[row])) == (len(kept), stop in answer)
+        assert int(answers.calls[row]) == len(kept) - 1
+    assert answers.lengths[1] <= 3
 
 
 def test_one_program_serves_a_bucket_of_lengths_and_every_strength_of_noise(monkeypatch):
@@ -66,8 +66,8 @@ def test_one_program_serves_a_bucket_of_lengths_and_every_strength_of_noise(monk
 
 
 def test_the_longest_prompt_that_has_room_is_answered():
-    found = generate(SMALL, small_params(), [[3] * 57], max_tokens=3)
-    assert found.lengths.tolist() == [3]
+    answers = generate(SMALL, small_params(), [[3] * 57], max_tokens=3)
+    assert answers.lengths.tolist() == [3]
 
 
 @pytest.mark.parametrize(

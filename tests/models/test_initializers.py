@@ -27,24 +27,24 @@ def test_dct_is_the_cosine_transform(size):
 
 @pytest.mark.usefixtures("x64")
 def test_dct_of_a_square_number_of_pixels_is_two_dimensional():
-    found = np.asarray(dct()(KEY, (16, 16), jnp.float64))
+    basis = np.asarray(dct()(KEY, (16, 16), jnp.float64))
     rows = {tuple(row) for row in np.kron(cosine_basis(4), cosine_basis(4)).round(12) + 0.0}
-    assert {tuple(row) for row in found.round(12) + 0.0} == rows
-    np.testing.assert_allclose(found @ found.T, np.eye(16), atol=1e-14)
-    np.testing.assert_allclose(found[0], np.full(16, 0.25), atol=1e-14)  # the mean comes first
+    assert {tuple(row) for row in basis.round(12) + 0.0} == rows
+    np.testing.assert_allclose(basis @ basis.T, np.eye(16), atol=1e-14)
+    np.testing.assert_allclose(basis[0], np.full(16, 0.25), atol=1e-14)  # the mean comes first
 
 
 def test_dct_of_a_stack_repeats_the_lowest_frequencies():
-    found = dct()(KEY, (3, 4, 16))
-    assert found.shape == (3, 4, 16)
-    for layer in found:
+    stack = dct()(KEY, (3, 4, 16))
+    assert stack.shape == (3, 4, 16)
+    for layer in stack:
         np.testing.assert_array_equal(layer, dct()(KEY, (16, 16))[:4])
 
 
 def test_scaled_identity_is_repeated_over_a_stack():
-    found = scaled_identity(0.9)(KEY, (3, 4, 4), jnp.bfloat16)
-    assert found.dtype == jnp.bfloat16
-    np.testing.assert_array_equal(found, np.broadcast_to(jnp.bfloat16(0.9) * np.eye(4), (3, 4, 4)))
+    stack = scaled_identity(0.9)(KEY, (3, 4, 4), jnp.bfloat16)
+    assert stack.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(stack, np.broadcast_to(jnp.bfloat16(0.9) * np.eye(4), (3, 4, 4)))
 
 
 def test_more_rows_than_columns_are_refused():

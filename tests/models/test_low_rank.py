@@ -28,18 +28,19 @@ def test_changes_beside_kernels_are_changes_of_the_kernels_in_a_pass_and_in_deco
         changes = low_rank_changes(of_changes, CONFIG, rank=2)
         start = model.apply({"params": params}, tokens, changes=changes) - model.apply({"params": params}, tokens)
         moved = {
-            part: {**own, "expand": jax.random.normal(of_expand, own["expand"].shape)} for part, own in changes.items()
+            part: {**weights, "expand": jax.random.normal(of_expand, weights["expand"].shape)}
+            for part, weights in changes.items()
         }
         merged = {
-            part: {**own, "kernel": own["kernel"] + jnp.matmul(moved[part]["compress"], moved[part]["expand"])}
+            part: {**weights, "kernel": weights["kernel"] + jnp.matmul(moved[part]["compress"], moved[part]["expand"])}
             if part in moved
-            else own
-            for part, own in params["layers"].items()
+            else weights
+            for part, weights in params["layers"].items()
         }
         whole = model.apply({"params": {**params, "layers": merged}}, tokens)
         ours = jax.tree.map(jnp.array_equal, merged_changes(params["layers"], moved), merged)
-        own = {**params, "layers": with_changes(params["layers"], moved)}
-        decoded = decode(CONFIG, own, tokens, empty_cache(CONFIG, 1, 8), jnp.arange(5)[None])[0]
+        decoder_params = {**params, "layers": with_changes(params["layers"], moved)}
+        decoded = decode(CONFIG, decoder_params, tokens, empty_cache(CONFIG, 1, 8), jnp.arange(5)[None])[0]
         return start, whole, model.apply({"params": params}, tokens, changes=moved), decoded, ours
 
     start, whole, beside, decoded, ours = three(jax.random.key(0))

@@ -46,13 +46,13 @@ def test_vectors_are_classified_by_the_equilibrium_that_numpy_iterates_to():
     model, batches = MonotoneOperatorNetwork(3, convolutional=False, channels=5, margin=0.6, **EXACT), ((), (2, 2))
     xs = [normal(*batch, 4) for batch in batches]
     params = start(model, xs[0])
-    found = jax.jit(lambda params: [model.apply(params, x, mutable="intermediates") for x in xs])(params)
-    own = jax.tree.map(np.asarray, params["params"])
-    A, B = (own["operator"][name] / np.linalg.norm(own["operator"][name]) for name in "AB")
-    W, head = 0.4 * np.eye(5) - A.T @ A + B - B.T, own["head"]["Dense_0"]
-    for batch, x, ((logits, info), kept) in zip(batches, xs, found, strict=True):
+    outputs = jax.jit(lambda params: [model.apply(params, x, mutable="intermediates") for x in xs])(params)
+    weights = jax.tree.map(np.asarray, params["params"])
+    A, B = (weights["operator"][name] / np.linalg.norm(weights["operator"][name]) for name in "AB")
+    W, head = 0.4 * np.eye(5) - A.T @ A + B - B.T, weights["head"]["Dense_0"]
+    for batch, x, ((logits, info), kept) in zip(batches, xs, outputs, strict=True):
         assert (logits.shape, info.converged.shape) == ((*batch, 3), batch)
-        z, drive = np.zeros((*batch, 5)), np.asarray(x) @ own["input"]["kernel"] + own["input"]["bias"]
+        z, drive = np.zeros((*batch, 5)), np.asarray(x) @ weights["input"]["kernel"] + weights["input"]["bias"]
         for _ in range(2000):  # forward-backward with a step far below 2 m / |I - W|^2
             z = np.maximum(z + 0.1 * (z @ W.T + drive - z), 0.0)
         np.testing.assert_allclose(kept["intermediates"]["equilibrium"][0], z, atol=1e-9, err_msg=str(batch))
@@ -73,13 +73,13 @@ def test_images_are_padded_and_pooled_by_windows_around_their_equilibrium():
 
     logits, z, product = (np.asarray(leaf) for leaf in run(params))
     assert z.shape == (2, 6, 8, 2)
-    own = jax.tree.map(np.asarray, params["params"])
+    weights = jax.tree.map(np.asarray, params["params"])
     # The equilibrium's equation, with U x + b as the taps of a padded convolution.
     padded = np.pad(np.asarray(x), ((0, 0), (2, 2), (2, 2), (0, 0)))
-    drive = sum(padded[:, k : k + 6, m : m + 8] @ own["input"]["kernel"][k, m] for k in range(3) for m in range(3))
-    np.testing.assert_allclose(z, np.maximum(product + drive + own["input"]["bias"], 0.0), atol=1e-9)
+    drive = sum(padded[:, k : k + 6, m : m + 8] @ weights["input"]["kernel"][k, m] for k in range(3) for m in range(3))
+    np.testing.assert_allclose(z, np.maximum(product + drive + weights["input"]["bias"], 0.0), atol=1e-9)
     pooled = z[:, :6, :6].reshape(2, 2, 3, 2, 3, 2).mean((2, 4)).reshape(2, -1)  # two columns have no window
-    head = own["head"]["Dense_0"]
+    head = weights["head"]["Dense_0"]
     np.testing.assert_allclose(logits, pooled @ head["kernel"] + head["bias"], atol=1e-12)
 
 

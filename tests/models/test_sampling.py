@@ -36,8 +36,8 @@ def cut(shares, kept):
 )
 def test_probabilities_are_sharpened_and_cut(sampling, expected):
     logits = jnp.asarray(np.stack([LOGITS, LOGITS[::-1]]), jnp.float32)
-    found = np.exp(log_probabilities(logits, sampling))
-    np.testing.assert_allclose(found, [expected, expected[::-1]], atol=1e-6)
+    probabilities = np.exp(log_probabilities(logits, sampling))
+    np.testing.assert_allclose(probabilities, [expected, expected[::-1]], atol=1e-6)
 
 
 def test_tokens_are_drawn_with_their_probabilities():

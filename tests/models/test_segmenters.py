@@ -64,14 +64,14 @@ def test_the_segmenter_is_stem_equilibrium_head_and_interpolation():
     ((logits, info), kept), single = run(params, x, np.asarray(x)[0, 1])
     assert (logits.shape, info.converged.shape) == ((1, 2, 9, 11, 3), (1, 2))
     np.testing.assert_allclose(single, np.asarray(logits)[0, 1], atol=1e-9)
-    own = jax.tree.map(np.asarray, params["params"])
-    stem, head = [own["stem"][f"Features_{place}"]["Conv_0"] for place in (0, 1)], own["head"]["Dense_0"]
+    weights = jax.tree.map(np.asarray, params["params"])
+    stem, head = [weights["stem"][f"Features_{place}"]["Conv_0"] for place in (0, 1)], weights["head"]["Dense_0"]
     for place in np.ndindex(1, 2):
         features = strided(strided(np.asarray(x)[place], stem[0]), stem[1])
         assert features.shape == (3, 3, 5)
         z = np.asarray(kept["intermediates"]["equilibrium"][0])[place]
         moved = z.ravel()
-        for layer in (own["layer_1"], own["layer_2"]):
+        for layer in (weights["layer_1"], weights["layer_2"]):
             W, U = (reference.conv_matrix(layer[name], (3, 3)) for name in "WU")
             moved = reference.step(moved, W, U, np.tile(layer["b"], 9), features.ravel())
         np.testing.assert_allclose(z.ravel(), moved, atol=1e-9)
@@ -85,15 +85,15 @@ def test_the_fully_convolutional_network_is_its_layers_one_after_the_other():
     params = drawn(model, x)
     logits, info = jax.jit(model.apply)(params, x)
     assert (logits.shape, info) == ((2, 8, 6, 3), None)
-    own = jax.tree.map(np.asarray, params["params"])
+    weights = jax.tree.map(np.asarray, params["params"])
     hidden = np.asarray(x)[1]
     for place in (0, 1):
-        hidden = strided(hidden, own["stem"][f"Features_{place}"]["Conv_0"])
+        hidden = strided(hidden, weights["stem"][f"Features_{place}"]["Conv_0"])
     for name in ("layer_1", "layer_2"):
-        layer = own[name]["Conv_0"]
+        layer = weights[name]["Conv_0"]
         moved = reference.conv_matrix(layer["kernel"], (2, 2)) @ hidden.ravel()
         hidden = np.maximum(moved.reshape(2, 2, -1) + layer["bias"], 0.0)
-    head = own["head"]["Dense_0"]
+    head = weights["head"]["Dense_0"]
     expected = upsampled(hidden @ head["kernel"] + head["bias"], (8, 6))
     np.testing.assert_allclose(np.asarray(logits)[1], expected, atol=1e-12)
 
@@ -113,11 +113,11 @@ def test_a_classifier_behind_a_stem_sees_what_the_stem_makes_of_images():
     network = FeedForwardNetwork(3, widths=(4,), param_dtype=jnp.float64)
     model, x = BehindStem(network, (3, 5), jnp.float64), normal(2, 9, 11, 2)
     params = drawn(model, x)
-    own = jax.tree.map(np.asarray, params["params"])
+    weights = jax.tree.map(np.asarray, params["params"])
     features = np.asarray(x)[0]
     for place in (0, 1):
-        features = strided(features, own["stem"][f"Features_{place}"]["Conv_0"])
-    (inside,) = [own[name] for name in own if name != "stem"]
+        features = strided(features, weights["stem"][f"Features_{place}"]["Conv_0"])
+    (inside,) = [weights[name] for name in weights if name != "stem"]
     run = jax.jit(lambda params, features: (model.apply(params, x), network.apply({"params": inside}, features)))
     (logits, info), (expected, _) = run(params, features[None])
     assert (logits.shape, info) == ((2, 3), None)

@@ -17,15 +17,15 @@ from unroll_jax.models.speculative import verdict
 COUNT = 8
 
 
-def assert_same_answers(found, plain):
+def assert_same_answers(answers, plain):
     for name in ("tokens", "lengths", "stopped"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(plain, name), err_msg=name)
+        np.testing.assert_array_equal(getattr(answers, name), getattr(plain, name), err_msg=name)
 
 
-def assert_counts_add_up(found, draft_length):
+def assert_counts_add_up(answers, draft_length):
     """A verification yields the tokens that stand and one more; only the last may be cut."""
-    calls, accepted, lengths = (np.asarray(each) for each in (found.calls, found.accepted, found.lengths))
-    np.testing.assert_array_equal(found.drafted, draft_length * calls)
+    calls, accepted, lengths = (np.asarray(each) for each in (answers.calls, answers.accepted, answers.lengths))
+    np.testing.assert_array_equal(answers.drafted, draft_length * calls)
     assert np.all(lengths <= 1 + accepted + calls)
     assert np.all(lengths > 1 + accepted + calls - (draft_length + 1))
 
@@ -41,10 +41,10 @@ def test_greedy_answers_are_the_plain_ones_for_every_exit_layer(draft_length):
         plain = generate(SMALL, params, PROMPTS, stops=stop, **options)
         for exit_layer in (1, 2, 3):
             draft = {"exit_layer": exit_layer, "draft_length": draft_length}
-            found = speculate(SMALL, params, PROMPTS, stops=stop, **draft, **options)
-            assert_same_answers(found, plain)
-            assert_counts_add_up(found, draft_length)
-            accepted.append(found.accepted)
+            answers = speculate(SMALL, params, PROMPTS, stops=stop, **draft, **options)
+            assert_same_answers(answers, plain)
+            assert_counts_add_up(answers, draft_length)
+            accepted.append(answers.accepted)
         lengths.append(plain.lengths)
     assert len(set(np.ravel(accepted))) > 2  # some rows went further than others
     assert len(set(np.ravel(lengths))) > 1
@@ -54,9 +54,13 @@ def test_a_draft_by_layers_that_agree_stands_whole():
     """Layers that add nothing leave the exit layer's output as it is."""
     params = small_params()
     still = jax.tree.map(lambda leaf: leaf.at[2:].set(0.0), params["layers"])
-    found = speculate(SMALL, params | {"layers": still}, PROMPTS, exit_layer=2, draft_length=3, max_tokens=COUNT)
-    assert found.calls.tolist() == [2, 2, 2]  # one token of the prompt's pass, and twice four of which the last is cut
-    assert found.accepted.tolist() == [6, 6, 6]
+    answers = speculate(SMALL, params | {"layers": still}, PROMPTS, exit_layer=2, draft_length=3, max_tokens=COUNT)
+    assert answers.calls.tolist() == [
+        2,
+        2,
+        2,
+    ]  # one token of the prompt's pass, and twice four of which the last is cut
+    assert answers.accepted.tolist() == [6, 6, 6]
 
 
 def exact_outputs(target, draft):
@@ -74,10 +78,10 @@ def exact_outputs(target, draft):
             uniforms = [r * (1 - 1e-4) if stand else r * (1 + 1e-4) for r, stand in zip(ratios, stands, strict=True)]
             if chance == 0.0:
                 continue
-            found = judged(target, draft, tokens, uniforms)
+            judgement = judged(target, draft, tokens, uniforms)
             expected = stands.index(False) if False in stands else count
-            assert int(found.accepted[0]) == expected
-            following = np.exp(np.asarray(found.remaining[0], np.float64))
+            assert int(judgement.accepted[0]) == expected
+            following = np.exp(np.asarray(judgement.remaining[0], np.float64))
             rest = target[expected + 1 : count]
             for ending in itertools.product(range(words), repeat=count - expected):
                 share = np.prod([p[token] for p, token in zip([following, *rest], ending, strict=False)])
@@ -97,15 +101,15 @@ def test_the_rule_leaves_the_distribution_of_the_target_exactly():
     """Two drafted tokens, positions independent; some tokens are possible for one of the two alone."""
     target = np.array([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.2, 0.2, 0.6]])
     for draft in ([[0.2, 0.5, 0.3], [0.4, 0.35, 0.25]], [[0.9, 0.05, 0.05], [0.1, 0.6, 0.3]]):
-        found = exact_outputs(target, np.array(draft))
-        np.testing.assert_allclose(found, np.outer(target[0], target[1]), atol=1e-6)
+        distribution = exact_outputs(target, np.array(draft))
+        np.testing.assert_allclose(distribution, np.outer(target[0], target[1]), atol=1e-6)
 
 
 def test_behind_a_draft_that_stands_comes_a_token_of_the_target():
     target = np.array([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.2, 0.2, 0.6]])
-    found = judged(target, target[:2], (0, 2), (0.999, 0.999))
-    assert int(found.accepted[0]) == 2
-    np.testing.assert_allclose(np.exp(found.remaining[0]), target[2], rtol=1e-5)
+    judgement = judged(target, target[:2], (0, 2), (0.999, 0.999))
+    assert int(judgement.accepted[0]) == 2
+    np.testing.assert_allclose(np.exp(judgement.remaining[0]), target[2], rtol=1e-5)
 
 
 TINY = DecoderConfig(4, dim=8, num_layers=2, num_heads=2, num_key_value_heads=1, hidden_dim=12, max_positions=30)
@@ -114,11 +118,11 @@ ROWS, TOKENS = 4000, 3
 
 def exact_answers(params, prompt, temperature):
     """The probability of every answer of `TOKENS` tokens, by full passes of the reference."""
-    own, shares = float64(params), np.zeros((4,) * TOKENS)
+    weights, shares = float64(params), np.zeros((4,) * TOKENS)
     for answer in itertools.product(range(4), repeat=TOKENS):
         text = np.array([*prompt, *answer])
-        states = decoder_reference.outputs(own, text, TINY)[-1]
-        chances = decoder_reference.softmax(decoder_reference.logits(own, states, TINY) / temperature)
+        states = decoder_reference.outputs(weights, text, TINY)[-1]
+        chances = decoder_reference.softmax(decoder_reference.logits(weights, states, TINY) / temperature)
         shares[answer] = np.prod([chances[len(prompt) - 1 + place, token] for place, token in enumerate(answer)])
     return shares
 
@@ -128,13 +132,13 @@ def test_sampled_answers_have_the_distribution_of_the_model(way):
     params, prompt = small_params(config=TINY), [1, 2]
     options = {"max_tokens": TOKENS, "temperature": 1.5, "key": jax.random.key(7)}
     if way == "plain":
-        found = generate(TINY, params, [prompt] * ROWS, **options)
+        generated = generate(TINY, params, [prompt] * ROWS, **options)
     else:
-        found = speculate(TINY, params, [prompt] * ROWS, exit_layer=1, draft_length=2, **options)
-        share = float(found.accepted.sum() / found.drafted.sum())
+        generated = speculate(TINY, params, [prompt] * ROWS, exit_layer=1, draft_length=2, **options)
+        share = float(generated.accepted.sum() / generated.drafted.sum())
         assert 0.1 < share < 0.9  # both what stands and what is drawn instead are under test
     counts = np.zeros((4,) * TOKENS)
-    np.add.at(counts, tuple(np.asarray(found.tokens).T), 1)
+    np.add.at(counts, tuple(np.asarray(generated.tokens).T), 1)
     expected = ROWS * exact_answers(params, prompt, 1.5)
     freedom = expected.size - 1
     assert expected.min() > 2.0

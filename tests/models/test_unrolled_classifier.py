@@ -23,7 +23,7 @@ def classifier(**options):
 def reference_logits(variables, noise, *, positions):
     """Every text by itself, without padding, layer by layer."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), variables["params"])
-    head, layers, found = params["head"]["logits"], params["transformer"]["layers"], []
+    head, layers, logits = params["head"]["logits"], params["transformer"]["layers"], []
     for tokens, mask, shift in zip(TOKENS, MASK, noise, strict=True):
         y = params["embeddings"]["word"]["embedding"][tokens[mask]] + shift[mask]
         if positions:
@@ -31,17 +31,17 @@ def reference_logits(variables, noise, *, positions):
         outputs = [y]
         for layer in range(LAYERS):
             outputs.append(reference.unrolled_layer(outputs[-1], *(leaf[layer] for leaf in layers)))
-        found.append([output.mean(axis=0) @ head["kernel"] + head["bias"] for output in outputs])
-    return np.swapaxes(found, 0, 1)
+        logits.append([output.mean(axis=0) @ head["kernel"] + head["bias"] for output in outputs])
+    return np.swapaxes(logits, 0, 1)
 
 
 @pytest.mark.parametrize("positions", [None, 5])
 def test_a_padded_batch_gives_the_logits_of_each_text_by_itself(positions):
     model, noise = classifier(max_positions=positions), np.random.default_rng(0).normal(size=(2, 5, DIM))
     variables = drawn(model, *GIVEN)
-    found = jax.jit(model.apply)(variables, *GIVEN, perturbation=jnp.asarray(noise, jnp.float32))
+    actual = jax.jit(model.apply)(variables, *GIVEN, perturbation=jnp.asarray(noise, jnp.float32))
     expected = reference_logits(variables, noise, positions=positions is not None)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_what_stands_at_the_padding_changes_nothing():

@@ -35,8 +35,8 @@ def reference_outputs(params, x):
 def test_all_outputs_equal_the_reference():
     model, x = random_model(param_dtype=jnp.float64), normal(TOKENS, DIM)
     params = drawn(model, x)
-    found = jax.jit(model.apply)(params, x)
-    np.testing.assert_allclose(found, reference_outputs(params, x), rtol=1e-12, atol=1e-13)
+    actual = jax.jit(model.apply)(params, x)
+    np.testing.assert_allclose(actual, reference_outputs(params, x), rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.usefixtures("x64")
@@ -61,8 +61,8 @@ def test_leading_axes_are_batches():
     outputs = jax.jit(model.apply)(params, x)
     assert outputs.shape == (LAYERS + 1, 2, 3, TOKENS, DIM)
     for place in np.ndindex(2, 3):
-        found, expected = np.asarray(outputs)[(slice(None), *place)], reference_outputs(params, np.asarray(x)[place])
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+        actual, expected = np.asarray(outputs)[(slice(None), *place)], reference_outputs(params, np.asarray(x)[place])
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_parameters_are_stacked_by_layer_and_layer_0_is_the_input():
@@ -78,7 +78,7 @@ def test_parameters_are_stacked_by_layer_and_layer_0_is_the_input():
 def test_without_self_loops_tokens_attend_to_the_others_alone(masked):
     model, x = random_model(param_dtype=jnp.float64, self_loops=False), normal(TOKENS, DIM)
     params, mask = drawn(model, x), np.array([True, True, False, True, True])
-    found = jax.jit(model.apply)(params, x, mask if masked else None)
+    outputs = jax.jit(model.apply)(params, x, mask if masked else None)
     V, W, U = (np.asarray(leaf[0]) for leaf in params["params"]["layers"])
     x = np.asarray(x)
     for token in range(TOKENS):
@@ -86,7 +86,7 @@ def test_without_self_loops_tokens_attend_to_the_others_alone(masked):
         weights = np.exp(x[others] @ V.T @ V @ x[token])
         mixed = weights / weights.sum() @ x[others]
         expected = np.maximum(mixed @ (W + W.T) / 2 + x[token] @ U, 0.0)
-        np.testing.assert_allclose(found[1, token], expected, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(outputs[1, token], expected, rtol=1e-10, atol=1e-12)
 
 
 def test_a_token_with_no_other_to_attend_to_is_mixed_with_nothing():
@@ -95,8 +95,8 @@ def test_a_token_with_no_other_to_attend_to_is_mixed_with_nothing():
     _, _, U = (leaf[0] for leaf in params["params"]["layers"])
     np.testing.assert_allclose(model.apply(params, x)[1], jax.nn.relu(x @ U), rtol=1e-5)
     alone = jnp.concatenate([x, x + 1.0])
-    found = model.apply(params, alone, jnp.array([True, False]))
-    np.testing.assert_allclose(found[1, :1], jax.nn.relu(x @ U), rtol=1e-5)
+    outputs = model.apply(params, alone, jnp.array([True, False]))
+    np.testing.assert_allclose(outputs[1, :1], jax.nn.relu(x @ U), rtol=1e-5)
 
 
 def test_the_model_is_its_layers_unrolled():
@@ -196,9 +196,9 @@ def test_padding_changes_no_output_and_no_gradient_of_real_tokens():
         return plain, {side: outputs_and_gradient(params, *case) for side, case in cases.items()}
 
     (plain, plain_gradient), padded = run(drawn(model, X))
-    for found, found_gradient in padded.values():
-        chex.assert_trees_all_close(found, plain, rtol=1e-5, atol=1e-5)
-        chex.assert_trees_all_close(found_gradient, plain_gradient, rtol=1e-4, atol=1e-4)
+    for actual, actual_gradient in padded.values():
+        chex.assert_trees_all_close(actual, plain, rtol=1e-5, atol=1e-5)
+        chex.assert_trees_all_close(actual_gradient, plain_gradient, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -37,8 +37,8 @@ def reference_outputs(params, x, config):
         state = np.concatenate([params["embeddings"]["class_token"][None], state])
     states = [state + params["embeddings"]["position"]]
     for place in range(config.num_layers):
-        own = encoder_reference.of_layer(params["layers"], place)
-        states.append(encoder_reference.layer_norm_first(own, states[-1], config))
+        layer_params = encoder_reference.of_layer(params["layers"], place)
+        states.append(encoder_reference.layer_norm_first(layer_params, states[-1], config))
     states = np.stack(states)[:, int(config.class_token) :]
     if config.reading == "state":
         colours = np.split(states, config.dim // config.pixels, axis=-1)
@@ -55,8 +55,8 @@ def test_all_outputs_equal_the_reference(case):
     config = CASES[case]
     model, x = ViT(config, param_dtype=jnp.float64), frames(dtype=jnp.float64)
     params = random_params(model)
-    found = jax.jit(model.apply)(params, x)
-    np.testing.assert_allclose(found, reference_outputs(params, np.asarray(x), config), rtol=1e-11, atol=1e-12)
+    actual = jax.jit(model.apply)(params, x)
+    np.testing.assert_allclose(actual, reference_outputs(params, np.asarray(x), config), rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.usefixtures("x64")
@@ -80,10 +80,10 @@ def test_gradients_equal_finite_differences_of_the_reference():
 def test_layer_0_starts_as_the_noisy_input(reading, colours):
     config = dataclasses.replace(SMALL, reading=reading, dim=4 * colours, num_layers=1, class_token=True)
     model, x = ViT(config), frames(2)
-    found = jax.jit(lambda key: model.apply(model.init(key, x), x))(jax.random.key(0))
-    np.testing.assert_allclose(found[0], x, atol=1e-6)
+    outputs = jax.jit(lambda key: model.apply(model.init(key, x), x))(jax.random.key(0))
+    np.testing.assert_allclose(outputs[0], x, atol=1e-6)
     if reading == "residual":  # so do all layers
-        np.testing.assert_array_equal(found[1], x)
+        np.testing.assert_array_equal(outputs[1], x)
 
 
 def test_leading_axes_are_batches_and_record_sees_every_reconstruction():
@@ -136,21 +136,21 @@ def test_masked_patches_change_neither_outputs_nor_gradients_of_the_others():
     # The embedding of a masked patch and its position reach nothing that is read.
     chex.assert_trees_all_close(other_gradient, gradient, rtol=1e-12, atol=1e-12)
     # They are those of a frame that lacks the masked patches, with the class token there.
-    own = float64(params)
-    own["params"]["embeddings"]["position"] = own["params"]["embeddings"]["position"][np.concatenate([[True], mask])]
-    np.testing.assert_allclose(outputs, reference_outputs(own, x[mask], model.config), rtol=1e-11, atol=1e-12)
+    tree = float64(params)
+    tree["params"]["embeddings"]["position"] = tree["params"]["embeddings"]["position"][np.concatenate([[True], mask])]
+    np.testing.assert_allclose(outputs, reference_outputs(tree, x[mask], model.config), rtol=1e-11, atol=1e-12)
 
 
 def test_layers_are_perturbed_before_they_are_read():
     model, x = ViT(CASES["linear"]), frames(2)
     params = random_params(model)
     perturb = in_turn(lost_layer(2), layer_noise(jax.random.key(3), 0.0))
-    found = np.asarray(jax.jit(lambda params: model.apply(params, x, perturb=perturb))(params))
-    np.testing.assert_array_equal(found[2], found[1])
+    outputs = np.asarray(jax.jit(lambda params: model.apply(params, x, perturb=perturb))(params))
+    np.testing.assert_array_equal(outputs[2], outputs[1])
     without = jax.tree.map(lambda leaf: leaf[jnp.array([0, 2])], params["params"]["layers"])
     shallow = ViT(dataclasses.replace(CASES["linear"], num_layers=2))
     expected = jax.jit(shallow.apply)({"params": params["params"] | {"layers": without}}, x)
-    np.testing.assert_allclose(found[[0, 1, 3]], expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(outputs[[0, 1, 3]], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_bfloat16_layers_keep_float32_parameters_and_outputs():

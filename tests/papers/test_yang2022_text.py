@@ -85,8 +85,8 @@ def test_energies_are_those_of_the_equations_at_every_layer_and_length(name, len
         for layer, Y in enumerate(states):
             expected = energies_of(Y, X, network, residual=stack.residual)
             for name in COMPONENTS:
-                found = measured.components[name][number, layer]
-                assert found == pytest.approx(expected[name], rel=1e-10, abs=1e-10), (name, number, layer)
+                actual = measured.components[name][number, layer]
+                assert actual == pytest.approx(expected[name], rel=1e-10, abs=1e-10), (name, number, layer)
             total = sum(expected[name] for name in ("pairs", "residual", "features"))
             assert measured.total[number, layer] == pytest.approx(total, rel=1e-10)
             assert measured.infinite[number, layer] == (Y < 0).any()

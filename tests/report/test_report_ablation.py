@@ -44,9 +44,9 @@ def test_points_and_bars_are_mean_and_range_over_the_seeds(make_run):
     figure = ablation(_settings([folder for alpha in (0.3, 0.1, 0.2) for folder in folders[alpha]]))
     assert figure is not None
     left, right = figure.axes
-    found = [_evaluations(folders[alpha]) for alpha in alphas]
-    rmse = np.array([[list(evaluation["rmse"].values()) for evaluation in cell] for cell in found])
-    excess = np.array([[max(np.divide(e["violations"], e["bounds"])) for e in cell] for cell in found])
+    cells = [_evaluations(folders[alpha]) for alpha in alphas]
+    rmse = np.array([[list(evaluation["rmse"].values()) for evaluation in cell] for cell in cells])
+    excess = np.array([[max(np.divide(e["violations"], e["bounds"])) for e in cell] for cell in cells])
     stronger = rmse[:, :, GAMMAS > 0.15].mean(-1)
     for axes, label, scores in (
         (left, "test gamma 0.15 (training)", rmse[:, :, 2]),

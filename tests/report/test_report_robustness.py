@@ -22,10 +22,10 @@ OWN = PLAIN * np.array(
 def settings(make_run):
     """Of ``seeds``: the runs of two methods, in the order of the seeds; ``others`` are further folders."""
 
-    def build(seeds=(0, 1, 2), own=(0, 1, 2), others=()):
+    def build(seeds=(0, 1, 2), enforced=(0, 1, 2), others=()):
         rmse = lambda row: dict(zip(GAMMAS, row.tolist(), strict=True))  # noqa: E731
         plain = [make_run("erm", seed=seed, evaluation={"rmse": rmse(PLAIN[seed])}) for seed in seeds]
-        constrained = [make_run("constrained", seed=seed, evaluation={"rmse": rmse(OWN[seed])}) for seed in own]
+        constrained = [make_run("constrained", seed=seed, evaluation={"rmse": rmse(OWN[seed])}) for seed in enforced]
         return group(read_runs([*plain, *reversed(constrained), *others]))
 
     return build
@@ -33,8 +33,8 @@ def settings(make_run):
 
 def test_differences_are_paired_by_seed_with_the_interval_of_a_paired_t_test(settings):
     (table,) = paired_table(settings())
-    ((_, own, other, seeds, *cells),) = table.rows
-    assert (own, other, seeds) == ("constrained", "plain", "3")
+    ((_, constrained, other, seeds, *cells),) = table.rows
+    assert (constrained, other, seeds) == ("constrained", "plain", "3")
     ratios = 100 * (OWN / PLAIN - 1)
     for cell, values in zip(cells, (ratios[:, 2], ratios[:, 3:].mean(axis=1), ratios[:, 5]), strict=True):
         low, high = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
@@ -42,13 +42,13 @@ def test_differences_are_paired_by_seed_with_the_interval_of_a_paired_t_test(set
 
 
 def test_only_seeds_that_both_have_are_compared(settings):
-    (table,) = paired_table(settings(seeds=(0, 1), own=(1, 2)))
+    (table,) = paired_table(settings(seeds=(0, 1), enforced=(1, 2)))
     assert table.rows[0][3] == "1"
     assert "[" not in table.rows[0][4]
 
 
 def test_runs_that_share_no_seed_are_not_compared(settings):
-    assert paired_table(settings(seeds=(0,), own=(1,))) == []
+    assert paired_table(settings(seeds=(0,), enforced=(1,))) == []
 
 
 def test_deep_supervision_is_compared_too(settings, make_run):

@@ -177,9 +177,9 @@ def test_what_differs_between_the_methods_besides_constraints_is_noted(make_run,
     assert "differ in more than constraints" not in text
     other = make_run("erm", name="other", config=usual | {"primal": {"learning_rate": 0.001}, "steps": 9})
     _, text = _report([other, constrained], tmp_path / "out")
-    said = "constrained and plain differ in more than constraints: primal.learning_rate 0.1 (plain: 0.001), steps "
-    assert f"3 layers, training gamma 0.15: {said}not set (plain: 9)." in text
-    assert said in (tmp_path / "out" / "index.html").read_text()
+    sentence = "constrained and plain differ in more than constraints: primal.learning_rate 0.1 (plain: 0.001), steps "
+    assert f"3 layers, training gamma 0.15: {sentence}not set (plain: 9)." in text
+    assert sentence in (tmp_path / "out" / "index.html").read_text()
 
 
 def test_terminal_tables_are_aligned(make_run, tmp_path):

@@ -27,7 +27,7 @@ from train.evaluate import evaluate
 from train.experiments import EXPERIMENTS
 from train.main import fit
 from train.plan import make_plan
-from train.sharding.mesh import describe_mesh, make_mesh, own_rows, put
+from train.sharding.mesh import describe_mesh, local_rows, make_mesh, put
 from train.sharding.rules import path_name
 from train.step import init_state, jit_step, state_like
 from train.system.distributed import fetch
@@ -87,12 +87,12 @@ DOUBLE = {"video": [key for key in MESHES if key != "data"], "options": list(MES
 
 def trained(task: Task) -> tuple[dict[str, np.ndarray], dict[str, list[int]]]:
     """The state and the metrics after five steps, and the shape of one device's part of every array of the state."""
-    mesh, state, advance, found = task.training.mesh, init_state(task), jit_step(task), {}
-    batches = task.batches(0, own_rows(mesh, task.config.batch_size))
+    mesh, state, advance, arrays = task.training.mesh, init_state(task), jit_step(task), {}
+    batches = task.batches(0, local_rows(mesh, task.config.batch_size))
     for step in range(STEPS):
         state, metrics = advance(state, put(next(batches), mesh))
-        found |= {f"{step}/{path}": leaf for path, leaf in _named(metrics).items()}
-    return found | _named(state), _parts(state)
+        arrays |= {f"{step}/{path}": leaf for path, leaf in _named(metrics).items()}
+    return arrays | _named(state), _parts(state)
 
 
 def _named(tree: Any) -> dict[str, np.ndarray]:
@@ -124,13 +124,13 @@ def moved(folder: Path) -> dict[str, Any]:
     expected = _named(state)
     with Checkpoints(folder) as checkpoints:
         checkpoints.save(0, state, {}, score=0.0)
-    found = {}
+    outcomes = {}
     for key, mesh in MESHES.items():
         with Checkpoints(folder, read_only=True, log=_fail) as checkpoints:
             _, restored, _ = checkpoints.best(state_like(video(mesh)))
         same = all(np.array_equal(leaf, expected[path]) for path, leaf in _named(restored).items())
-        found[key] = {"same": same, "parts": _parts(restored)}
-    return found
+        outcomes[key] = {"same": same, "parts": _parts(restored)}
+    return outcomes
 
 
 def runs(folder: Path) -> dict[str, list[str]]:
@@ -176,7 +176,7 @@ def _fail(message: str) -> None:
 
 
 def main(out: Path) -> None:
-    """Writes arrays.npz and found.json."""
+    """Writes arrays.npz and measurements.json."""
     arrays, parts, plans = {}, {}, {}
     for name, model in MODELS.items():
         for key, mesh in MESHES.items():
@@ -190,14 +190,14 @@ def main(out: Path) -> None:
                 double, parts[f"{name}/{key}"] = trained({**MODELS, "options": options}[name](MESHES[key], "float64"))
             arrays |= {f"{name}/{key}/float64/{path}": leaf for path, leaf in double.items()}
     np.savez(out / "arrays.npz", allow_pickle=False, **arrays)
-    found = {
+    measurements = {
         "parts": parts,
         "plans": plans,
         "moved": moved(out / "moved"),
         "log": runs(out),
         "default": [describe_mesh(make_mesh(None, batch_size=size)) for size in (64, 12, 5)],
     }
-    (out / "found.json").write_text(json.dumps(found))
+    (out / "measurements.json").write_text(json.dumps(measurements))
 
 
 if __name__ == "__main__":

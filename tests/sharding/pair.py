@@ -18,8 +18,8 @@ def main(out: Path, coordinator: str, number: int) -> None:
     jax.config.update("jax_enable_x64", True)
     arrays = {}
     for (name, key), (model, mesh) in PAIRS.items():
-        found, _ = trained(model(mesh, "float64"))
-        arrays |= {f"{name}/{key}/float64/{path}": leaf for path, leaf in found.items()}
+        leaves, _ = trained(model(mesh, "float64"))
+        arrays |= {f"{name}/{key}/float64/{path}": leaf for path, leaf in leaves.items()}
     if is_first():
         np.savez(out / "pair.npz", allow_pickle=False, **arrays)
 

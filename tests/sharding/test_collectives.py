@@ -37,15 +37,15 @@ def _read(inner="%n = f32[4] negate(%p)", entry="%n = f32[4] negate(%v)", trips=
 
 
 def test_a_collective_in_two_loops_runs_as_often_as_both_together():
-    (found,) = _read(inner='%g = f32[8,4]{1,0} all-gather(%p), dimensions={0}, metadata={op_name="jit(f)/jvp()/dot"}')
-    assert (found.kind, found.bytes, found.arrays, found.times, found.bounded) == ("all-gather", 128, 1, 6, True)
-    assert found.source == "jit(f)/jvp()/dot"
-    assert found.group == 8, "without groups, all devices take part"
+    (op,) = _read(inner='%g = f32[8,4]{1,0} all-gather(%p), dimensions={0}, metadata={op_name="jit(f)/jvp()/dot"}')
+    assert (op.kind, op.bytes, op.arrays, op.times, op.bounded) == ("all-gather", 128, 1, 6, True)
+    assert op.source == "jit(f)/jvp()/dot"
+    assert op.group == 8, "without groups, all devices take part"
 
 
 def test_a_loop_of_unknown_length_counts_once_and_is_marked():
-    (found,) = _read(inner=REDUCE.replace("GROUPS", "{{0,1,2,3},{4,5,6,7}}"), trips="")
-    assert (found.times, found.bounded, found.arrays, found.bytes) == (3, False, 2, 16 * 4 * 4 + 3 * 2)
+    (op,) = _read(inner=REDUCE.replace("GROUPS", "{{0,1,2,3},{4,5,6,7}}"), trips="")
+    assert (op.times, op.bounded, op.arrays, op.bytes) == (3, False, 2, 16 * 4 * 4 + 3 * 2)
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_a_loop_of_unknown_length_counts_once_and_is_marked():
     ],
 )
 def test_groups_are_read_in_every_way_that_xla_writes_them(groups, size):
-    (found,) = _read(entry=REDUCE.replace("GROUPS", groups))
-    assert (found.group, found.times) == (size, 1)
+    (op,) = _read(entry=REDUCE.replace("GROUPS", groups))
+    assert (op.group, op.times) == (size, 1)
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ def test_groups_are_read_in_every_way_that_xla_writes_them(groups, size):
     ],
 )
 def test_the_bytes_are_those_of_the_result(line, kind, size):
-    (found,) = _read(entry=line)
-    assert (found.kind, found.bytes) == (kind, size)
+    (op,) = _read(entry=line)
+    assert (op.kind, op.bytes) == (kind, size)
 
 
 def test_the_end_of_an_asynchronous_one_is_not_another_one():
@@ -132,8 +132,8 @@ ENTRY %main (p: f32[16]) -> f32[16] {
 
 
 def test_collectives_are_read_from_every_way_of_writing_them():
-    found = collectives(EVERY)
-    assert [(one.kind, one.bytes, one.group, one.times, one.source) for one in found] == [
+    operations = collectives(EVERY)
+    assert [(one.kind, one.bytes, one.group, one.times, one.source) for one in operations] == [
         ("all-gather", 2 * 64, 4, 15, ""),
         ("reduce-scatter", 4 * 16, 8, 1, ""),
         ("all-reduce", 4 * 20, 4, 1, "a/b"),
@@ -141,7 +141,7 @@ def test_collectives_are_read_from_every_way_of_writing_them():
         ("collective-permute", 4 * 16, 2, 1, ""),
         ("reduce-scatter", 4 * 2, 8, 1, ""),
     ]
-    assert all(one.bounded for one in found)
+    assert all(one.bounded for one in operations)
 
 
 def test_names_without_marks_and_computations_without_parameters_are_those_of_a_program_lowered_alone():
@@ -158,8 +158,8 @@ def test_names_without_marks_and_computations_without_parameters_are_those_of_a_
     ],
 )
 def test_an_all_reduce_of_which_more_is_kept_is_one(other):
-    found = collectives(other)[1]
-    assert (found.kind, found.bytes) == ("all-reduce", 4 * 128)
+    op = collectives(other)[1]
+    assert (op.kind, op.bytes) == ("all-reduce", 4 * 128)
 
 
 WRAPPED = """
@@ -190,9 +190,9 @@ def test_a_condition_is_read_in_a_fusion_too():
     ],
 )
 def test_a_loop_that_may_end_otherwise_than_by_its_count_is_marked(read, instead):
-    found = collectives(EVERY.replace(read, instead))
-    assert (found[0].kind, found[0].times, found[0].bounded) == ("all-gather", 5, False)
-    assert all(one.bounded for one in found[1:])
+    operations = collectives(EVERY.replace(read, instead))
+    assert (operations[0].kind, operations[0].times, operations[0].bounded) == ("all-gather", 5, False)
+    assert all(one.bounded for one in operations[1:])
 
 
 def test_text_that_is_not_a_module_is_refused():
@@ -220,11 +220,11 @@ print(json.dumps(collectives(text)))
 
 def test_collectives_of_a_compiled_program_are_those_it_was_written_with():
     read = json.loads(on_eight_devices(PROGRAM)[-1])
-    found = {(kind, size, group, times) for kind, size, _, group, times, *_ in read}
-    assert found >= {
+    entries = {(kind, size, group, times) for kind, size, _, group, times, *_ in read}
+    assert entries >= {
         ("all-gather", 64, 2, 5),
         ("all-reduce", 64, 4, 5),
         ("reduce-scatter", 32, 2, 5),
         ("all-to-all", 32, 2, 1),
     }
-    assert {entry[1] for entry in found if entry[0] == "collective-permute"} == {32}
+    assert {entry[1] for entry in entries if entry[0] == "collective-permute"} == {32}

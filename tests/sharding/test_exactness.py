@@ -34,11 +34,11 @@ ENTRIES = {"float32": {"video": 5e-4, "encoder": 2e-5}, "float64": dict.fromkeys
 def out(tmp_path_factory):
     """The folder where a process with eight devices, and two with one each, left what they found."""
     folder = tmp_path_factory.mktemp("eight")
-    _said(_started("measure", str(folder), devices=8))
+    _log_of(_started("measure", str(folder), devices=8))
     coordinator = f"127.0.0.1:{free_port()}"
     pair = [_started("pair", str(folder), coordinator, str(i), devices=1) for i in (0, 1)]
     for process in pair:
-        _said(process)
+        _log_of(process)
     return folder
 
 
@@ -51,24 +51,24 @@ def _started(module, *arguments, devices):
     return subprocess.Popen(command, cwd=ROOT, env=variables, stdout=PIPE, stderr=PIPE, text=True)
 
 
-def _said(process):
+def _log_of(process):
     _, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors
     assert "Involuntary full rematerialization" not in errors, "XLA moves an array whole: see the rules"
 
 
 @pytest.fixture(scope="module")
-def found(out):
-    return json.loads((out / "found.json").read_text())
+def measurements(out):
+    return json.loads((out / "measurements.json").read_text())
 
 
 @pytest.fixture(scope="module")
 def arrays(out):
-    found = {}
+    leaves = {}
     for name in ("arrays.npz", "pair.npz"):
         with np.load(out / name, allow_pickle=False) as file:
-            found |= dict(file)
-    return found
+            leaves |= dict(file)
+    return leaves
 
 
 def _of(arrays, prefix):
@@ -105,8 +105,8 @@ def test_the_five_steps_move_everything_that_they_compare(arrays, model, dtype):
 
 
 @pytest.mark.parametrize(("key", "shares"), [("data", 1), ("fsdp", 8), ("mixed", 4)])
-def test_parameters_and_their_optimiser_state_are_in_shares_and_multipliers_whole(found, key, shares):
-    whole, parts = found["parts"]["video/one"], found["parts"][f"video/{key}"]
+def test_parameters_and_their_optimiser_state_are_in_shares_and_multipliers_whole(measurements, key, shares):
+    whole, parts = measurements["parts"]["video/one"], measurements["parts"][f"video/{key}"]
     weights = [name for name in whole if name[-1] in "VWU"]
     assert len(weights) == 9  # and two moments of each
     for name in whole:
@@ -114,8 +114,8 @@ def test_parameters_and_their_optimiser_state_are_in_shares_and_multipliers_whol
     assert parts["moving/dual/multipliers"] == [4]
 
 
-def test_an_average_is_in_the_shares_of_its_parameters_and_slacks_and_sizes_are_whole(arrays, found):
-    whole, parts = found["parts"]["options/one"], found["parts"]["options/mixed"]
+def test_an_average_is_in_the_shares_of_its_parameters_and_slacks_and_sizes_are_whole(arrays, measurements):
+    whole, parts = measurements["parts"]["options/one"], measurements["parts"]["options/mixed"]
     averages = [name for name in whole if name.startswith("average/")]
     assert averages
     for name in averages:
@@ -128,8 +128,8 @@ def test_an_average_is_in_the_shares_of_its_parameters_and_slacks_and_sizes_are_
     assert not np.allclose(last["average/embedding"], last["params/embedding"], rtol=1e-3)
 
 
-def test_parts_of_the_encoder_are_as_the_rules_say(found):
-    parts = found["parts"]["encoder/mixed"]
+def test_parts_of_the_encoder_are_as_the_rules_say(measurements):
+    parts = measurements["parts"]["encoder/mixed"]
     for place in ("params", "opt_state/1/0/mu", "opt_state/1/0/nu"):
         assert parts[f"{place}/embedding"] == [64, 32 // 4]
         assert parts[f"{place}/layers/query/kernel"] == [6, 32 // 2, 32 // 2]
@@ -139,14 +139,14 @@ def test_parts_of_the_encoder_are_as_the_rules_say(found):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_one_device_communicates_nothing(found, model):
-    assert _communication(found, f"{model}/one") == []
+def test_one_device_communicates_nothing(measurements, model):
+    assert _communication(measurements, f"{model}/one") == []
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_copies_on_data_reduce_gradients_once_a_layer_and_all_scalars_at_once(found, model):
+def test_copies_on_data_reduce_gradients_once_a_layer_and_all_scalars_at_once(measurements, model):
     layers = {"video": 3, "encoder": 6}[model]
-    inside, once = _communication(found, f"{model}/data")
+    inside, once = _communication(measurements, f"{model}/data")
     assert (inside["kind"], inside["times"], once["kind"], once["times"]) == ("all-reduce", layers, "all-reduce", 1)
     matrices = {"video": 3 * 256 * 256, "encoder": 4 * 32 * 32 + 2 * 32 * 64 + 64}[model]
     readout = {"video": 0, "encoder": 32 * 8}[model]
@@ -175,8 +175,8 @@ def test_copies_on_data_reduce_gradients_once_a_layer_and_all_scalars_at_once(fo
         ),
     ],
 )
-def test_shares_are_gathered_layer_by_layer_once_forward_and_once_backward(found, model, layers, expected):
-    communication = _communication(found, f"{model}/fsdp")
+def test_shares_are_gathered_layer_by_layer_once_forward_and_once_backward(measurements, model, layers, expected):
+    communication = _communication(measurements, f"{model}/fsdp")
     assert Counter((one["kind"], one["times"]) for one in communication) == expected
     gathered = sum(one["bytes"] for one in communication if one["kind"] == "all-gather" and one["times"] == layers)
     assert gathered == 2 * 4 * {"video": 3 * 256 * 256, "encoder": 4 * 32 * 32 + 2 * 32 * 64}[model]
@@ -184,8 +184,8 @@ def test_shares_are_gathered_layer_by_layer_once_forward_and_once_backward(found
 
 @pytest.mark.parametrize("key", DIVIDED)
 @pytest.mark.parametrize("model", MODELS)
-def test_the_optimiser_moves_no_array_and_losses_are_reduced_once(found, model, key):
-    communication = _communication(found, f"{model}/{key}")
+def test_the_optimiser_moves_no_array_and_losses_are_reduced_once(measurements, model, key):
+    communication = _communication(measurements, f"{model}/{key}")
     for one in communication:
         if "jvp(" not in one["source"]:  # neither of the forward nor of the backward pass
             assert (one["kind"], one["times"]) == ("all-reduce", 1), one
@@ -195,26 +195,26 @@ def test_the_optimiser_moves_no_array_and_losses_are_reduced_once(found, model, 
 
 @pytest.mark.parametrize("key", MESHES)
 @pytest.mark.parametrize("model", MODELS)
-def test_a_plan_adds_up_to_what_the_compiled_step_takes(found, model, key):
-    plan = found["plans"][f"{model}/{key}"]
+def test_a_plan_adds_up_to_what_the_compiled_step_takes(measurements, model, key):
+    plan = measurements["plans"][f"{model}/{key}"]
     rows = [*plan["state"], *plan["batch"]]
     assert sum(row[4] for row in rows) == plan["memory"]["state and batch"]
-    parts = found["parts"][f"{model}/{key}"]
+    parts = measurements["parts"][f"{model}/{key}"]
     assert {row[0]: 4 * np.prod(parts[row[0]]) for row in plan["state"]} == {row[0]: row[4] for row in plan["state"]}
     if key in ("one", "data"):
         assert sum(row[4] for row in plan["state"]) == plan["whole_bytes"]
 
 
 @pytest.mark.parametrize("key", MESHES)
-def test_a_checkpoint_is_read_on_another_mesh(found, key):
-    assert found["moved"][key]["same"]
-    assert found["moved"][key]["parts"] == found["parts"][f"video/{key}"]
+def test_a_checkpoint_is_read_on_another_mesh(measurements, key):
+    assert measurements["moved"][key]["same"]
+    assert measurements["moved"][key]["parts"] == measurements["parts"][f"video/{key}"]
 
 
 @pytest.mark.parametrize("other", ["video-mesh", "video-moved", "image-mesh", "text-mesh"])
-def test_a_run_on_a_mesh_or_moved_from_one_ends_like_the_run_on_one_device(out, found, other):
+def test_a_run_on_a_mesh_or_moved_from_one_ends_like_the_run_on_one_device(out, measurements, other):
     one = f"{other.partition('-')[0]}-one"
-    assert ("going on from the checkpoint of step 4" in found["log"][other]) == (other == "video-moved")
+    assert ("going on from the checkpoint of step 4" in measurements["log"][other]) == (other == "video-moved")
     runs = [read_metrics(out / name / "metrics.jsonl") for name in (one, other)]
     for expected, row in zip(*runs, strict=True):
         for name in set(expected) - {"kind", "residual", "adjoint_residual"}:  # a solver's residual is mere rounding
@@ -224,10 +224,10 @@ def test_a_run_on_a_mesh_or_moved_from_one_ends_like_the_run_on_one_device(out, 
     losses = [json.loads((out / name / "evaluation.json").read_text()) for name in (one, other)]
     told = {"video": ("layer_losses", "rmse"), "image": ("loss", "accuracy"), "text": ("layer_losses", "error_rates")}
     for name in told[other.partition("-")[0]]:
-        np.testing.assert_allclose(*(_numbers(found[name]) for found in losses), rtol=1e-3)
+        np.testing.assert_allclose(*(_numbers(run_losses[name]) for run_losses in losses), rtol=1e-3)
     meshes = {"video-moved": "data=1", "image-mesh": "data=2,fsdp=2"}  # the last that the run was trained on
-    said = json.loads((out / other / "config.json").read_text())["mesh"]
-    assert said == meshes.get(other, "data=2,fsdp=2,tensor=2")
+    mesh = json.loads((out / other / "config.json").read_text())["mesh"]
+    assert mesh == meshes.get(other, "data=2,fsdp=2,tensor=2")
     idle = {
         "video-mesh": "8 devices",
         "video-moved": "1 of 8 devices",
@@ -241,21 +241,21 @@ def _numbers(values):
     return list(values.values()) if isinstance(values, dict) else values
 
 
-def test_a_mesh_that_does_not_fit_the_parameters_is_refused_before_the_folder_is_made(found):
-    useless, uneven = found["log"]["useless"], found["log"]["uneven"]
+def test_a_mesh_that_does_not_fit_the_parameters_is_refused_before_the_folder_is_made(measurements):
+    useless, uneven = measurements["log"]["useless"], measurements["log"]["uneven"]
     assert "tensor=2, over which no parameter" in useless[0]
     assert "fsdp = 8, which does not divide 4 in the shape (4, 2) of params/head/Dense_0/kernel" in uneven[0]
     assert (useless[1], uneven[1]) == ("False", "False")
 
 
-def test_without_a_mesh_all_devices_that_divide_the_batch_are_used_and_the_idle_are_named(found):
-    assert found["default"] == [
+def test_without_a_mesh_all_devices_that_divide_the_batch_are_used_and_the_idle_are_named(measurements):
+    assert measurements["default"] == [
         "8 devices (data=8)",
         "4 of 8 devices (data=4), 4 IDLE",
         "1 of 8 devices (data=1), 7 IDLE",
     ]
 
 
-def _communication(found, name):
+def _communication(measurements, name):
     fields = ("kind", "bytes", "arrays", "group", "times", "bounded", "source")
-    return [dict(zip(fields, one, strict=True)) for one in found["plans"][name]["collectives"]]
+    return [dict(zip(fields, one, strict=True)) for one in measurements["plans"][name]["collectives"]]

@@ -30,7 +30,7 @@ def _params(**shapes):
 
 
 def _specs(state, mesh=MIXED, **options):
-    return jax.tree.map(lambda found: found.spec, shardings(state, mesh, **options))
+    return jax.tree.map(lambda sharding: sharding.spec, shardings(state, mesh, **options))
 
 
 @pytest.mark.parametrize(
@@ -39,39 +39,39 @@ def _specs(state, mesh=MIXED, **options):
 def test_moments_of_an_optimiser_are_where_optax_says_their_parameters_are(rule):
     params = _params(query=(3, 8, 4), output=(3, 4, 8))
     state = rule.init(params)
-    found = _specs(State(params, state, (), np.zeros(4, np.float32)))
+    specs = _specs(State(params, state, (), np.zeros(4, np.float32)))
     whole = PartitionSpec()
     expected = optax.tree.map_params(
-        rule, lambda _, spec: spec, state, found.params, transform_non_params=lambda _: whole
+        rule, lambda _, spec: spec, state, specs.params, transform_non_params=lambda _: whole
     )
-    assert found.opt_state == expected
-    assert found.params["layers"]["query"]["kernel"] == PartitionSpec(None, "fsdp", "tensor")
-    assert found.params["layers"]["output"]["kernel"] == PartitionSpec(None, "tensor", "fsdp")
-    assert found.multipliers == whole
+    assert specs.opt_state == expected
+    assert specs.params["layers"]["query"]["kernel"] == PartitionSpec(None, "fsdp", "tensor")
+    assert specs.params["layers"]["output"]["kernel"] == PartitionSpec(None, "tensor", "fsdp")
+    assert specs.multipliers == whole
 
 
 def test_rows_of_attention_are_over_tensor_and_what_is_computed_with_whole_is_in_all_shares():
     params = {"layers": {name: np.zeros((3, 8, 8), np.float32) for name in "VWU"}}
-    found = _specs(State(params, (), (), ())).params["layers"]
-    assert found["V"] == PartitionSpec(None, "tensor", "fsdp")
-    assert found["W"] == found["U"] == PartitionSpec(None, ("fsdp", "tensor"), None)
+    specs = _specs(State(params, (), (), ())).params["layers"]
+    assert specs["V"] == PartitionSpec(None, "tensor", "fsdp")
+    assert specs["W"] == specs["U"] == PartitionSpec(None, ("fsdp", "tensor"), None)
 
 
 def test_an_average_of_parameters_goes_where_they_are_and_what_has_another_shape_is_whole():
     params = _params(up=(8, 4))
     rule = optax.adafactor(1e-3, min_dim_size_to_factor=2)
-    found = _specs(State(params, rule.init(params), params, np.zeros((8, 4), np.float32)))
-    assert found.average["layers"]["up"]["kernel"] == PartitionSpec("fsdp", "tensor")
-    assert found.multipliers == PartitionSpec()
-    factored = [spec for spec in jax.tree.leaves(found.opt_state) if any(spec)]
+    specs = _specs(State(params, rule.init(params), params, np.zeros((8, 4), np.float32)))
+    assert specs.average["layers"]["up"]["kernel"] == PartitionSpec("fsdp", "tensor")
+    assert specs.multipliers == PartitionSpec()
+    factored = [spec for spec in jax.tree.leaves(specs.opt_state) if any(spec)]
     assert factored == [], "rows and columns of a factored moment are vectors"
 
 
 def test_the_first_rule_counts_and_leading_dimensions_are_not_shared_out():
     rules = ((r"up/kernel$", (None, "tensor")), (r"kernel$", ("fsdp",)))
-    found = _specs(State(_params(up=(5, 3, 4), down=(5, 3, 4)), (), (), ()), rules=rules)
-    assert found.params["layers"]["up"]["kernel"] == PartitionSpec(None, None, "tensor")
-    assert found.params["layers"]["down"]["kernel"] == PartitionSpec(None, None, "fsdp")
+    specs = _specs(State(_params(up=(5, 3, 4), down=(5, 3, 4)), (), (), ()), rules=rules)
+    assert specs.params["layers"]["up"]["kernel"] == PartitionSpec(None, None, "tensor")
+    assert specs.params["layers"]["down"]["kernel"] == PartitionSpec(None, None, "fsdp")
 
 
 def test_a_rule_of_more_axes_than_dimensions_is_an_error():

@@ -23,11 +23,11 @@ def quiet(line):
 
 
 def test_codes_are_the_solutions_of_the_lasso():
-    found = lasso_codes(SIGNALS, BLOBS.dictionary, SPARSITY, what="train", log=quiet)
-    assert found.dtype == np.float32
+    actual = lasso_codes(SIGNALS, BLOBS.dictionary, SPARSITY, what="train", log=quiet)
+    assert actual.dtype == np.float32
     expected = lasso(SIGNALS, BLOBS.dictionary, SPARSITY)
     assert 0 < np.count_nonzero(expected) < expected.size
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_fista_takes_as_many_steps_as_it_is_told():
@@ -39,8 +39,8 @@ def test_fista_takes_as_many_steps_as_it_is_told():
         following = (1.0 + np.sqrt(1.0 + 4.0 * weight**2)) / 2.0
         y, z, weight = after + (weight - 1.0) / following * (after - z), after, following
         if steps in (1, 4):
-            found = fista(SIGNALS, BLOBS.dictionary, SPARSITY, steps)
-            np.testing.assert_allclose(found, z, rtol=1e-4, atol=1e-5)
+            actual = fista(SIGNALS, BLOBS.dictionary, SPARSITY, steps)
+            np.testing.assert_allclose(actual, z, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["learned", "random", "cosine"])

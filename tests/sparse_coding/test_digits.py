@@ -16,7 +16,7 @@ def test_constrained_layers_descend_on_digits_and_are_better_under_noise_than_pl
     config = dataclasses.replace(EXPERIMENTS["sparse-coding"].config, method="both")
     folders = fit(config, out=tmp_path / "runs", experiment="sparse-coding", log=lambda line: None)
     plain, constrained = (json.loads((folder / "evaluation.json").read_text()) for folder in folders)
-    lost = [np.mean(list(found["lost_layer_relative_error"].values())) for found in (plain, constrained)]
+    lost = [np.mean(list(evaluation["lost_layer_relative_error"].values())) for evaluation in (plain, constrained)]
     assert constrained["feasible"]
     assert not plain["feasible"]
     assert constrained["relative_error"]["0.0"] < 0.9 * plain["relative_error"]["0.0"] < 0.15

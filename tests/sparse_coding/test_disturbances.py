@@ -23,26 +23,26 @@ def seen(name, size):
 
 
 def test_a_blur_is_of_images_and_not_of_rows():
-    found, clean = seen("blur", 0.8)
+    actual, clean = seen("blur", 0.8)
     expected = ndimage.gaussian_filter(clean.reshape(-1, SIDE, SIDE), (0.0, 0.8, 0.8))
-    np.testing.assert_allclose(found, expected.reshape(clean.shape), atol=1e-6)
+    np.testing.assert_allclose(actual, expected.reshape(clean.shape), atol=1e-6)
 
 
 @pytest.mark.parametrize(("name", "values"), [("dropped", (0.0,)), ("salt-and-pepper", (0.0, 1.0))])
 def test_the_share_of_pixels_that_is_said_is_replaced(name, values):
-    found, clean = seen(name, 0.3)
+    disturbed, clean = seen(name, 0.3)
     share = 0.3 / len(values)
     for value in values:
-        assert np.mean(found == value) == pytest.approx(share, abs=5 * np.sqrt(share / found.size))
-    kept = ~np.isin(found, values)
-    np.testing.assert_allclose(found[kept], clean[kept], rtol=1e-6)
+        assert np.mean(disturbed == value) == pytest.approx(share, abs=5 * np.sqrt(share / disturbed.size))
+    kept = ~np.isin(disturbed, values)
+    np.testing.assert_allclose(disturbed[kept], clean[kept], rtol=1e-6)
 
 
 def test_an_evaluation_has_the_errors_of_the_network_and_of_ista():
     config = small(test_disturbances=("blur=1e-3", "dropped=0.5"), test_layer_noises=(), lose_layers=False)
     task = task_of(config)
-    found = task.disturbed(task.ista())
-    assert list(found) == ["disturbed_relative_error"]
+    figures = task.disturbed(task.ista())
+    assert list(figures) == ["disturbed_relative_error"]
     clean = task.relative_errors(task.ista(), {"clean": Trial()})["clean"]
-    assert found["disturbed_relative_error"]["blur=0.001"] == pytest.approx(clean, rel=1e-5)  # which is none at all
-    assert found["disturbed_relative_error"]["dropped=0.5"] > 1.5 * clean
+    assert figures["disturbed_relative_error"]["blur=0.001"] == pytest.approx(clean, rel=1e-5)  # which is none at all
+    assert figures["disturbed_relative_error"]["dropped=0.5"] > 1.5 * clean

@@ -36,19 +36,19 @@ def finished(tmp_path_factory):
 def test_evaluations_hold_errors_under_noise_with_disturbed_layers_and_without_training(finished):
     folders, log, _ = finished
     for folder in folders:
-        found = json.loads((folder / "evaluation.json").read_text())
+        evaluation = json.loads((folder / "evaluation.json").read_text())
         levels = {"0.0", "0.5"}
-        assert all(set(found[name]) == levels for name in ("relative_error", "validation_relative_error"))
-        assert {name: set(errors) for name, errors in found["floors"].items()} == dict.fromkeys(FLOORS, levels)
-        assert found["floor_shares"] == dict.fromkeys(FLOORS, 1.0)
+        assert all(set(evaluation[name]) == levels for name in ("relative_error", "validation_relative_error"))
+        assert {name: set(errors) for name, errors in evaluation["floors"].items()} == dict.fromkeys(FLOORS, levels)
+        assert evaluation["floor_shares"] == dict.fromkeys(FLOORS, 1.0)
         for name in ("", "ista_"):
-            assert list(found[f"{name}layer_noise_relative_error"]) == ["0.1", "0.2"]
-            assert list(found[f"{name}lost_layer_relative_error"]) == ["1", "2", "3"]
-        assert found["num_examples"] == 20
-        assert found["parameters"] == 3 * (20 * 20 + 20 * 16 + 20)
-        error = found["layer_losses"][-1] / (0.5 * BLOBS.square_norms["test"])
-        assert found["relative_error"]["0.0"] == pytest.approx(error, rel=1e-5)
-        assert found["floors"]["FISTA"]["0.0"] < found["floors"]["ISTA"]["0.0"] < 1.0
+            assert list(evaluation[f"{name}layer_noise_relative_error"]) == ["0.1", "0.2"]
+            assert list(evaluation[f"{name}lost_layer_relative_error"]) == ["1", "2", "3"]
+        assert evaluation["num_examples"] == 20
+        assert evaluation["parameters"] == 3 * (20 * 20 + 20 * 16 + 20)
+        error = evaluation["layer_losses"][-1] / (0.5 * BLOBS.square_norms["test"])
+        assert evaluation["relative_error"]["0.0"] == pytest.approx(error, rel=1e-5)
+        assert evaluation["floors"]["FISTA"]["0.0"] < evaluation["floors"]["ISTA"]["0.0"] < 1.0
     assert any("relative error 0." in line and "of ISTA at gamma 0.0, unconstrained" in line for line in log)
 
 
@@ -65,9 +65,9 @@ def test_a_report_compares_methods_with_each_other_and_with_what_needs_no_traini
 def test_a_report_leaves_out_what_was_not_disturbed(finished, tmp_path):
     assert task_of(small(lose_layers=False, test_layer_noises=())).disturbed(None) == {}
     folder = shutil.copytree(finished[0][0], tmp_path / "run")
-    found = json.loads((folder / "evaluation.json").read_text())
-    left = {name: value for name, value in found.items() if "layer_noise_" not in name and "lost_" not in name}
-    assert len(left) == len(found) - 4
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    left = {name: value for name, value in evaluation.items() if "layer_noise_" not in name and "lost_" not in name}
+    assert len(left) == len(evaluation) - 4
     (folder / "evaluation.json").write_text(json.dumps(left))
     write_report([folder], tmp_path / "report", log=quiet)
     assert "disturbed" not in (tmp_path / "report" / "index.html").read_text()
@@ -87,10 +87,10 @@ def test_codes_come_from_a_run_and_from_its_export_without_data(finished, in_mem
     monkeypatch.setattr("train.tasks.sparse_coding.load", refuse)
     Image.fromarray(image).save(tmp_path / "image.png")
     models, given = [load(place) for place in (folder, tmp_path / "model")], (image, tmp_path / "image.png")
-    found = [model.predict(one) for model in models for one in given]
-    for one in found:
+    predictions = [model.predict(one) for model in models for one in given]
+    for one in predictions:
         assert (one.code.shape, one.image.shape, one.image.dtype) == ((20,), (4, 4), np.uint8)
-        np.testing.assert_array_equal(one.code, found[0].code)
+        np.testing.assert_array_equal(one.code, predictions[0].code)
     card = (tmp_path / "model" / "README.md").read_text()
     assert "coded.code, coded.image" in card
 

@@ -28,11 +28,11 @@ def perturbed(params, scale=0.05, seed=0):
 
 def codes_of(params, signals, lost=0):
     layers, z = [np.asarray(leaf) for leaf in params["params"]["layers"]], np.zeros((len(signals), 20))
-    found = [z]
+    states = [z]
     for number, (A, B, theta) in enumerate(zip(*layers, strict=True), start=1):
         z = z if number == lost else soft(z @ A.T + signals @ B.T, np.abs(theta))
-        found.append(z)
-    return np.stack(found, axis=1)
+        states.append(z)
+    return np.stack(states, axis=1)
 
 
 def losses_of(params, split, lost=0):
@@ -44,8 +44,8 @@ def test_losses_are_half_the_squared_errors_of_the_codes_at_every_layer():
     task = task_of(small())
     params = perturbed(task.init(jax.random.key(0)))
     batch = CodeBatch(*(jnp.asarray(part) for part in BLOBS.whole("validation")))
-    found, _ = jax.jit(lambda params: task.losses(params, task.draw(batch, jax.random.key(1)), None))(params)
-    np.testing.assert_allclose(found, losses_of(params, "validation"), rtol=1e-4)
+    actual, _ = jax.jit(lambda params: task.losses(params, task.draw(batch, jax.random.key(1)), None))(params)
+    np.testing.assert_allclose(actual, losses_of(params, "validation"), rtol=1e-4)
     for split in ("validation", "test"):
         np.testing.assert_allclose(task.split_losses(params, split, Trial()), losses_of(params, split), rtol=1e-4)
     np.testing.assert_allclose(
@@ -58,9 +58,9 @@ def test_relative_errors_are_ratios_of_means():
     params = perturbed(task.init(jax.random.key(0)))
     codes = BLOBS.whole("test").codes
     expected = 2.0 * np.sum(losses_of(params, "test")[:, -1]) / np.sum(codes**2)
-    found = task.relative_errors(params, {"clean": Trial(), "lost": Trial(lost=1)})
-    assert found["clean"] == pytest.approx(expected, rel=1e-4)
-    assert found["lost"] == pytest.approx(
+    errors = task.relative_errors(params, {"clean": Trial(), "lost": Trial(lost=1)})
+    assert errors["clean"] == pytest.approx(expected, rel=1e-4)
+    assert errors["lost"] == pytest.approx(
         2.0 * np.sum(losses_of(params, "test", 1)[:, -1]) / np.sum(codes**2), rel=1e-4
     )
 
@@ -110,10 +110,10 @@ def test_stronger_noise_means_larger_errors():
 def test_ista_stands_beside_the_network_whatever_its_weights_start_as(weights):
     task = task_of(small(model=ListaConfig(num_layers=3, weights=weights)))
     curvature = np.linalg.norm(BLOBS.dictionary, 2) ** 2
-    found, own = (params["params"]["layers"] for params in (task.ista(), task.init(jax.random.key(0))))
-    np.testing.assert_allclose(found.B[1], BLOBS.dictionary / curvature, rtol=1e-5)
-    np.testing.assert_allclose(found.theta, SPARSITY / curvature, rtol=1e-5)
-    np.testing.assert_allclose(np.std(own.A), np.std(found.A) if weights == "ista" else 0.01, rtol=0.1)
+    ista, drawn = (params["params"]["layers"] for params in (task.ista(), task.init(jax.random.key(0))))
+    np.testing.assert_allclose(ista.B[1], BLOBS.dictionary / curvature, rtol=1e-5)
+    np.testing.assert_allclose(ista.theta, SPARSITY / curvature, rtol=1e-5)
+    np.testing.assert_allclose(np.std(drawn.A), np.std(ista.A) if weights == "ista" else 0.01, rtol=0.1)
 
 
 def test_the_linear_map_is_that_of_least_squares_with_the_best_penalty():
@@ -123,8 +123,8 @@ def test_the_linear_map_is_that_of_least_squares_with_the_best_penalty():
     errors = {}
     for penalty in PENALTIES:
         weights = np.linalg.solve(centred.T @ centred + penalty * len(x) * np.eye(16), centred.T @ codes)
-        found = (held_out - x.mean(0)) @ weights + z.mean(0)
-        errors[np.sum((found - expected) ** 2)] = found
+        predicted = (held_out - x.mean(0)) @ weights + z.mean(0)
+        errors[np.sum((predicted - expected) ** 2)] = predicted
     np.testing.assert_allclose(linear_coder(BLOBS, 0.3)(held_out), errors[min(errors)], rtol=1e-2, atol=1e-3)
 
 
@@ -161,13 +161,13 @@ def test_the_network_and_its_dictionary_come_back_from_facts():
 def test_codes_of_images_come_with_what_they_stand_for():
     task = task_of(small())
     params, images = task.init(jax.random.key(0)), BLOBS.whole("test").images[:3].reshape(3, 4, 4)
-    found = task.predict(params, list(images))
+    predictions = task.predict(params, list(images))
     expected = codes_of(params, images.reshape(3, -1) / 255.0)[:, -1]
-    np.testing.assert_allclose([one.code for one in found], expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose([one.code for one in predictions], expected, rtol=1e-4, atol=1e-6)
     shown = np.clip(255.0 * expected @ BLOBS.dictionary, 0, 255).reshape(3, 4, 4)
-    np.testing.assert_allclose([one.image for one in found], shown, atol=1)
+    np.testing.assert_allclose([one.image for one in predictions], shown, atol=1)
     single = task.predict(params, images[1])
-    np.testing.assert_allclose(single.code, found[1].code, rtol=1e-5)
+    np.testing.assert_allclose(single.code, predictions[1].code, rtol=1e-5)
     noise = [task.predict(params, images[1], gamma=1.0, seed=seed).code for seed in (0, 0, 1)]
     np.testing.assert_array_equal(noise[0], noise[1])
     assert np.any(noise[0] != noise[2])

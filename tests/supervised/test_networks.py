@@ -85,8 +85,8 @@ def test_the_first_of_three_layers_sees_the_images(getkey):
 def test_every_matrix_and_kernel_of_every_network_has_a_rule(name):
     params = parameters(name, "pictures")
     specs = jax.tree.leaves_with_path(shardings(State(params), jax.sharding.AbstractMesh((1, 1, 1), AXES)).params)
-    for (path, found), leaf in zip(specs, jax.tree.leaves(params), strict=True):
-        assert ("fsdp" in found.spec) == (leaf.ndim >= 2), jax.tree_util.keystr(path)
+    for (path, sharding), leaf in zip(specs, jax.tree.leaves(params), strict=True):
+        assert ("fsdp" in sharding.spec) == (leaf.ndim >= 2), jax.tree_util.keystr(path)
 
 
 def test_networks_for_the_same_data_have_as_many_parameters_within_5_percent():

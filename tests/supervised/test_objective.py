@@ -42,14 +42,14 @@ def test_the_confusion_matrix_and_its_scores_are_scikit_learns(drawn):
     right, guess = labels[there], predicted[there]
     matrix = jax.jit(confusion)(logits, labels)
     np.testing.assert_array_equal(matrix, metrics.confusion_matrix(right, guess, labels=range(CLASSES)))
-    found = scores(matrix)
+    actual = scores(matrix)
     occurring = np.unique(right)
     either = np.union1d(occurring, guess)
-    assert found.accuracy == pytest.approx(metrics.accuracy_score(right, guess))
+    assert actual.accuracy == pytest.approx(metrics.accuracy_score(right, guess))
     recalls = metrics.recall_score(right, guess, labels=occurring, average=None)
-    assert found.class_accuracy == pytest.approx(np.mean(recalls))
+    assert actual.class_accuracy == pytest.approx(np.mean(recalls))
     overlaps = metrics.jaccard_score(right, guess, labels=either, average=None)
-    assert found.intersection_over_union == pytest.approx(np.mean(overlaps))
+    assert actual.intersection_over_union == pytest.approx(np.mean(overlaps))
 
 
 def test_a_matrix_of_nothing_scores_nothing():

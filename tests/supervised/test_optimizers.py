@@ -62,11 +62,11 @@ def test_momentum_gathers_gradients():
     )
     weight, gradient = jnp.zeros(1), jnp.ones(1)
     state = rule.init(weight)
-    found = []
+    steps = []
     for _ in range(3):
         step, state = rule.update(gradient, state, weight)
-        found.append(float(step[0]))
-    np.testing.assert_allclose(found, [-1.0, -1.5, -1.75])
+        steps.append(float(step[0]))
+    np.testing.assert_allclose(steps, [-1.0, -1.5, -1.75])
 
 
 def test_clipping_bounds_the_global_norm():
@@ -100,10 +100,10 @@ def test_muon_makes_the_singular_values_of_a_matrix_s_step_equal_and_as_large_as
     decay = 0.5 if kind == "images" else 0.0
     rule = make_optimizer(CONFIGS[kind], num_steps=STEPS)
     params = {name: jnp.asarray(value, jnp.float32) for name, value in weights.items()}
-    found, _ = rule.update(
+    updates, _ = rule.update(
         {name: jnp.asarray(value, jnp.float32) for name, value in gradients.items()}, rule.init(params), params
     )
-    for name, step in found.items():
+    for name, step in updates.items():
         step = (np.asarray(step, np.float64) + 0.1 * decay * weights[name]) / -0.1
         if name in (
             "bias",

@@ -30,12 +30,12 @@ def _leaves(config, batches=None):
     task, init, step = traced(config)
     state = init()
     for _, batch in zip(range(STEPS), batches or task.batches(0, None), strict=False):
-        state, found = step(state, batch)
-    return jax.tree.leaves_with_path((state, found))
+        state, result = step(state, batch)
+    return jax.tree.leaves_with_path((state, result))
 
 
-def _assert_close(found, expected, bound):
-    for (path, one), (_, two) in zip(found, expected, strict=True):
+def _assert_close(actual, expected, bound):
+    for (path, one), (_, two) in zip(actual, expected, strict=True):
         if "residual" in jax.tree_util.keystr(path) or "iterations" in jax.tree_util.keystr(path):
             continue  # of a solver: mere rounding
         one, two = np.asarray(one, np.float64), np.asarray(two, np.float64)
@@ -67,8 +67,8 @@ def test_parts_count_by_their_labels_and_are_augmented_as_the_whole_is():
 def test_scenes_without_a_label_that_counts_cost_nothing_and_have_no_gradient():
     task, init, step = traced(dataclasses.replace(small("segment-fcn"), augment=True))
     scenes = next(task.batches(0, None))
-    _, found = step(init(), scenes._replace(labels=np.full_like(scenes.labels, NOT_COUNTED)))
-    assert found.value == found.layer_losses[-1] == found.grad_norm == 0.0
+    _, result = step(init(), scenes._replace(labels=np.full_like(scenes.labels, NOT_COUNTED)))
+    assert result.value == result.layer_losses[-1] == result.grad_norm == 0.0
 
 
 def test_the_loss_of_a_split_is_over_the_labels_that_count_however_they_fall_into_batches(monkeypatch):
@@ -80,12 +80,12 @@ def test_the_loss_of_a_split_is_over_the_labels_that_count_however_they_fall_int
     assert task.config.batch_size == 8
     logits_of = lambda params, images, probe=None: (params * images[..., :2] / 255.0, None)  # noqa: E731
     monkeypatch.setattr(task, "_logits", logits_of)
-    found = task.split_scores(jnp.asarray(slope), "validation")
+    reading = task.split_scores(jnp.asarray(slope), "validation")
     there, logits = scenes.labels != NOT_COUNTED, slope * scenes.images[..., :2] / 255.0
     labels = scenes.labels[there].astype(int)
     logs = log_softmax(logits.astype(np.float64), axis=-1)[there]
-    np.testing.assert_allclose(found.loss, -np.mean(logs[np.arange(len(labels)), labels]), rtol=1e-6)
-    np.testing.assert_array_equal(found.matrix, metrics.confusion_matrix(labels, np.argmax(logs, axis=-1)))
+    np.testing.assert_allclose(reading.loss, -np.mean(logs[np.arange(len(labels)), labels]), rtol=1e-6)
+    np.testing.assert_array_equal(reading.matrix, metrics.confusion_matrix(labels, np.argmax(logs, axis=-1)))
 
 
 def test_an_average_is_what_a_run_is_judged_by(start, stripes, tmp_path):
@@ -99,8 +99,8 @@ def test_an_average_is_what_a_run_is_judged_by(start, stripes, tmp_path):
     last, average = (task.split_scores(params, "validation").loss for params in (state.params, state.average))
     np.testing.assert_allclose(row["loss"], average, rtol=1e-5)
     assert abs(last - average) > 1e-4 * average, "the case tells the two apart"
-    found = json.loads((tmp_path / "run" / "evaluation.json").read_text())
-    np.testing.assert_allclose(found["loss"], task.split_scores(state.evaluated, "test").loss, rtol=1e-5)
+    evaluation = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    np.testing.assert_allclose(evaluation["loss"], task.split_scores(state.evaluated, "test").loss, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -59,22 +59,22 @@ def model(loaded, monkeypatch):
 @pytest.mark.parametrize("which", ["run", "export"])
 @pytest.mark.parametrize("experiment", DATA)
 def test_a_loaded_model_is_right_where_the_evaluation_says_it_is(model, trained, experiment, which):
-    said = json.loads((trained[experiment]["run"] / "evaluation.json").read_text())
+    evaluation = json.loads((trained[experiment]["run"] / "evaluation.json").read_text())
     pictures, labels = DATA[experiment].splits["test"]
     loaded = model(experiment, which)
-    found = loaded.predict(list(pictures))
-    assert loaded.card["step"] == said["best_step"]
+    predictions = loaded.predict(list(pictures))
+    assert loaded.card["step"] == evaluation["best_step"]
     if experiment.startswith("image"):
-        shares = np.stack([one.probabilities for one in found])
+        shares = np.stack([one.probabilities for one in predictions])
         np.testing.assert_allclose(shares.sum(axis=1), 1.0, rtol=1e-5)
-        assert -np.log(shares[np.arange(len(labels)), labels]).mean() == pytest.approx(said["loss"], rel=1e-4)
-        predicted = np.array([said["class_names"].index(one.label) for one in found])
+        assert -np.log(shares[np.arange(len(labels)), labels]).mean() == pytest.approx(evaluation["loss"], rel=1e-4)
+        predicted = np.array([evaluation["class_names"].index(one.label) for one in predictions])
     else:
-        predicted = np.stack(found)
+        predicted = np.stack(predictions)
         assert (predicted.shape, predicted.dtype) == (labels.shape, np.uint8)
     confusion = np.zeros((2, 2), int)
     np.add.at(confusion, (labels[labels != NOT_COUNTED], predicted[labels != NOT_COUNTED]), 1)
-    assert confusion.tolist() == said["confusion"]
+    assert confusion.tolist() == evaluation["confusion"]
 
 
 @pytest.mark.parametrize("experiment", DATA)
@@ -91,8 +91,8 @@ def test_pictures_of_any_size_and_colour_are_brought_to_those_of_training(model,
             standard = opened.convert(mode).resize((width, height), Image.Resampling.BILINEAR)
         expected = loaded.predict(np.asarray(standard))
         alone, inside = loaded.predict(str(file)), loaded.predict([file])[0]
-        for found in (alone, inside):
-            np.testing.assert_allclose(np.asarray(found[-1]), np.asarray(expected[-1]), rtol=1e-5)
+        for prediction in (alone, inside):
+            np.testing.assert_allclose(np.asarray(prediction[-1]), np.asarray(expected[-1]), rtol=1e-5)
     grey = np.asarray(picture.convert("L"))
     assert str(loaded.predict(grey)) == str(loaded.predict(grey[..., None]))
 
@@ -120,18 +120,18 @@ def test_what_is_no_picture_is_refused_in_a_line(model, source, words):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda said: said.pop("mean"), r"is damaged \(missing 'mean'\)"),
-        (lambda said: said.update(shape=[4, 4]), "is damaged"),
-        (lambda said: said.update(shape="wide"), "is damaged"),
-        (lambda said: said.update(shape=[8, 8, 3]), "do not fit the model"),
-        (lambda said: said.update(class_names=["one", "two", "three"]), "do not fit the model"),
+        (lambda facts: facts.pop("mean"), r"is damaged \(missing 'mean'\)"),
+        (lambda facts: facts.update(shape=[4, 4]), "is damaged"),
+        (lambda facts: facts.update(shape="wide"), "is damaged"),
+        (lambda facts: facts.update(shape=[8, 8, 3]), "do not fit the model"),
+        (lambda facts: facts.update(class_names=["one", "two", "three"]), "do not fit the model"),
     ],
 )
 def test_damaged_facts_are_refused_in_a_line(model, trained, tmp_path, change, words):
     folder = shutil.copytree(trained["image-opteq"]["export"], tmp_path / "model")
-    said = json.loads((folder / "config.json").read_text())
-    change(said["facts"])
-    (folder / "config.json").write_text(json.dumps(said))
+    contents = json.loads((folder / "config.json").read_text())
+    change(contents["facts"])
+    (folder / "config.json").write_text(json.dumps(contents))
     with pytest.raises(UserError, match=words) as caught:
         load(folder)
     assert "\n" not in str(caught.value)
@@ -140,11 +140,11 @@ def test_damaged_facts_are_refused_in_a_line(model, trained, tmp_path, change, w
 @pytest.mark.parametrize("experiment", DATA)
 def test_the_model_card_has_the_figures_of_the_report_and_those_of_the_commonest_class(trained, experiment):
     folders = trained[experiment]
-    found, card = (
+    evaluation, card = (
         json.loads((folders["run"] / "evaluation.json").read_text()),
         (folders["export"] / "README.md").read_text(),
     )
-    matrix = np.array(found["confusion"])
+    matrix = np.array(evaluation["confusion"])
     constant = np.zeros_like(matrix)
     constant[:, matrix.sum(axis=1).argmax()] = matrix.sum(axis=1)
     floor, figures = scores(constant), {"accuracy": "accuracy"}
@@ -153,5 +153,5 @@ def test_the_model_card_has_the_figures_of_the_report_and_those_of_the_commonest
     words = ", ".join(f"{title} {getattr(floor, name):.2%}" for name, title in figures.items())
     assert f"Without a model: {words}, of always the commonest class." in card
     (row,) = [line for line in card.splitlines() if line.startswith(f"{experiment} ")]
-    assert [f"{100 * found[name]:.2f}" for name in figures] == row.split()[3 : 3 + len(figures)]
+    assert [f"{100 * evaluation[name]:.2f}" for name in figures] == row.split()[3 : 3 + len(figures)]
     assert ("classes = model.predict" in card) == (experiment == "segment-fcn")

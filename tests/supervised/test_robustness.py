@@ -46,12 +46,12 @@ def test_an_attack_on_a_linear_model_breaks_what_is_nearer_than_the_radius():
     keys = jax.random.split(jax.random.key(0), 16)
     for radius in (0.5 * np.median(distances), np.median(distances), 0.9 * np.max(distances)):
         apart = np.abs(distances / radius - 1.0) > 1e-3
-        found = run(images, labels, keys, radius)
-        assert np.asarray(found.right).all()
-        np.testing.assert_array_equal(np.asarray(found.stands)[apart], (distances > radius)[apart])
+        result = run(images, labels, keys, radius)
+        assert np.asarray(result.right).all()
+        np.testing.assert_array_equal(np.asarray(result.stands)[apart], (distances > radius)[apart])
     for share, stands in ((0.999, True), (1.001, False)):  # of one image, at radii on either side
-        found = run(images[:1], labels[:1], keys[:1], share * distances[0])
-        assert bool(found.stands[0]) == stands
+        result = run(images[:1], labels[:1], keys[:1], share * distances[0])
+        assert bool(result.stands[0]) == stands
 
 
 def test_an_attack_leaves_neither_the_ball_nor_the_box():
@@ -61,9 +61,9 @@ def test_an_attack_leaves_neither_the_ball_nor_the_box():
     labels, keys = rng.integers(0, 2, 8).astype(np.int32), jax.random.split(jax.random.key(0), 8)
     run = jax.jit(functools.partial(attack, linear(rng.normal(size=(3, 3, 1)))), static_argnames="num_steps")
     for num_steps, radius in ((1, 0.7), (1, 0.01), (7, 0.7)):
-        found = np.asarray(run(images, labels, keys, radius, num_steps=num_steps).images)
-        lengths = np.linalg.norm((found - images).reshape(8, -1), axis=1)
-        assert np.all((found >= 0.0) & (found <= 1.0))
+        attacked = np.asarray(run(images, labels, keys, radius, num_steps=num_steps).images)
+        lengths = np.linalg.norm((attacked - images).reshape(8, -1), axis=1)
+        assert np.all((attacked >= 0.0) & (attacked <= 1.0))
         assert np.all(lengths <= radius * (1.0 + 1e-5))
         assert np.max(lengths) > 0.9 * radius
 
@@ -72,18 +72,18 @@ def test_what_is_no_number_is_no_right_answer_and_leaves_no_ball():
     """A model without an equilibrium says NaN, of which argmax makes class 0; a slope of NaN moves nothing."""
     images, labels = np.full((2, 2, 2, 1), 0.5, np.float32), np.zeros(2, np.int32)
     keys = jax.random.split(jax.random.key(0), 2)
-    found = attack(lambda pixels: jnp.nan * linear(np.ones((2, 2, 1)))(pixels), images, labels, keys, 0.5, num_steps=3)
-    assert np.isfinite(found.images).all()
-    assert not np.asarray(found.right).any()
-    assert not np.asarray(found.stands).any()
+    result = attack(lambda pixels: jnp.nan * linear(np.ones((2, 2, 1)))(pixels), images, labels, keys, 0.5, num_steps=3)
+    assert np.isfinite(result.images).all()
+    assert not np.asarray(result.right).any()
+    assert not np.asarray(result.stands).any()
 
 
 def test_an_attack_finds_its_way_where_the_answer_is_sure():
     """In float32 the probability of the label is 1 there, and the cross entropy has no slope."""
     weights = np.full((2, 2, 1), 25.0, np.float32)
     images, labels = np.full((1, 2, 2, 1), 0.6, np.float32), np.zeros(1, np.int32)
-    found = attack(linear(weights), images, labels, jax.random.split(jax.random.key(0), 1), 0.5, num_steps=5)
-    np.testing.assert_allclose(found.images, images - 0.25, atol=0.02)
+    result = attack(linear(weights), images, labels, jax.random.split(jax.random.key(0), 1), 0.5, num_steps=5)
+    np.testing.assert_allclose(result.images, images - 0.25, atol=0.02)
 
 
 @pytest.mark.parametrize(
@@ -95,18 +95,18 @@ def test_attacks_cost_accuracy_and_certificates_promise_less_than_they_leave(nam
     state = init()
     for _, batch in zip(range(20), task.batches(0, None), strict=False):
         state, _ = step(state, batch)
-    found = robustness(config, task.data, task.logits, state.params)
+    figures = robustness(config, task.data, task.logits, state.params)
     clean = task.split_scores(state.params, "test").scores.accuracy
-    left = [found["attack_accuracy"][str(radius)] for radius in RADII]
-    assert list(found["noise_accuracy"]) == ["0.1"]
-    assert found["attacked_examples"] == 10
-    assert found["attacked_clean_accuracy"] == pytest.approx(clean)
+    left = [figures["attack_accuracy"][str(radius)] for radius in RADII]
+    assert list(figures["noise_accuracy"]) == ["0.1"]
+    assert figures["attacked_examples"] == 10
+    assert figures["attacked_clean_accuracy"] == pytest.approx(clean)
     assert clean > 0.6
     assert clean >= left[0] >= left[1] >= left[2]
     assert left[2] < clean
-    assert ("certified_accuracy" in found) == is_certifiable(config.network) == (name in ("image-opteq", "image-dnn"))
-    for radius, share in found.get("certified_accuracy", {}).items():
-        assert share <= found["attack_accuracy"][radius]
+    assert ("certified_accuracy" in figures) == is_certifiable(config.network) == (name in ("image-opteq", "image-dnn"))
+    for radius, share in figures.get("certified_accuracy", {}).items():
+        assert share <= figures["attack_accuracy"][radius]
 
 
 def test_no_two_images_have_logits_further_apart_than_the_lipschitz_bound_says():
@@ -175,14 +175,14 @@ def test_figures_do_not_depend_on_the_batch_size_and_are_of_examples_spread_over
     config = dataclasses.replace(small("image-dnn"), test_noises=(0.5,), test_attacks=(0.3,), attack_examples=7)
     task, init, _ = traced(config)
     params = init().params
-    found = [
+    figures = [
         robustness(dataclasses.replace(config, batch_size=size), task.data, task.logits, params) for size in (3, 8, 16)
     ]
-    assert found[0] == found[1] == found[2]
-    assert found[0]["attacked_examples"] == 7
+    assert figures[0] == figures[1] == figures[2]
+    assert figures[0]["attacked_examples"] == 7
     images, labels = task.data.splits["test"]
     right = np.argmax(task.logits(params, images / np.float32(255.0)), axis=-1) == labels
-    assert found[0]["attacked_clean_accuracy"] == pytest.approx(np.mean(right[np.arange(7) * len(right) // 7]))
+    assert figures[0]["attacked_clean_accuracy"] == pytest.approx(np.mean(right[np.arange(7) * len(right) // 7]))
 
 
 def test_a_run_is_evaluated_and_reported_with_disturbed_pixels(start, stripes, tmp_path, capsys):
@@ -194,13 +194,13 @@ def test_a_run_is_evaluated_and_reported_with_disturbed_pixels(start, stripes, t
     assert "attack_accuracy" not in read()
     words = ["--test-disturbances", "blur=0.7"]
     evaluate_again([str(folder), "--test-attacks", "0.3", "0.1", "--attack-steps", "3", *words])
-    found = read()
-    assert list(found["attack_accuracy"]) == list(found["certified_accuracy"]) == ["0.1", "0.3"]
-    assert list(found["noise_accuracy"]) == ["0.2"]
+    evaluation = read()
+    assert list(evaluation["attack_accuracy"]) == list(evaluation["certified_accuracy"]) == ["0.1", "0.3"]
+    assert list(evaluation["noise_accuracy"]) == ["0.2"]
     start(small("image-dnn"), "image-dnn", "plain")
     write_report([str(folder), str(tmp_path / "plain"), "--out", str(tmp_path / "report")])
     printed, page = capsys.readouterr().out, (tmp_path / "report" / "index.html").read_text()
-    assert list(found["disturbed_accuracy"]) == ["blur=0.7"]
+    assert list(evaluation["disturbed_accuracy"]) == ["blur=0.7"]
     for words in ("Test split with disturbed pixels", "blur=0.7", "noise 0.2", "attack 0.3", "certified 0.1"):
         assert words in printed
         assert words in page
@@ -244,7 +244,7 @@ def test_scenes_under_a_blur_have_the_scores_that_scipy_s_blur_has():
     config = dataclasses.replace(small("segment-fcn", epochs=2), test_disturbances=("blur=1.5",))
     config.check()
     data = Fields()
-    found = robustness(config, data, brightness, {"none": jnp.zeros(1)})
+    figures = robustness(config, data, brightness, {"none": jnp.zeros(1)})
     images, labels = data.splits["test"]
     blurred = ndimage.gaussian_filter(images / 255.0, (0.0, 1.5, 1.5, 0.0))
     predicted, counts = blurred[..., 0] > 0.5, labels != NOT_COUNTED
@@ -252,7 +252,7 @@ def test_scenes_under_a_blur_have_the_scores_that_scipy_s_blur_has():
         np.sum((predicted == one) & (labels == one)) / np.sum(counts & ((predicted == one) | (labels == one)))
         for one in (0, 1)
     ]
-    assert found == {"disturbed_intersection_over_union": {"blur=1.5": pytest.approx(np.mean(overlaps))}}
+    assert figures == {"disturbed_intersection_over_union": {"blur=1.5": pytest.approx(np.mean(overlaps))}}
 
 
 def test_images_under_salt_and_pepper_have_answers_of_the_share_that_is_replaced():
@@ -263,7 +263,7 @@ def test_images_under_salt_and_pepper_have_answers_of_the_share_that_is_replaced
     shares = []
     for size in (300, 1000):  # the first leaves a rest
         config = dataclasses.replace(small("image-dnn"), batch_size=size, test_disturbances=("salt-and-pepper=0.4",))
-        found = robustness(config, data, logits, {"none": jnp.zeros(1)})
-        shares.append(found["disturbed_accuracy"]["salt-and-pepper=0.4"])
+        figures = robustness(config, data, logits, {"none": jnp.zeros(1)})
+        shares.append(figures["disturbed_accuracy"]["salt-and-pepper=0.4"])
     assert shares[0] == shares[1]
     assert shares[0] == pytest.approx(0.8, abs=5 * math.sqrt(0.16 / 2000))

@@ -69,14 +69,14 @@ def test_every_experiment_trains_evaluates_and_reports(experiment, trained):
     assert [row["step"] for row in rows if row["kind"] == "validation"] == [12, 24]
     train = [row["loss"] for row in rows if row["kind"] == "train"]
     assert np.mean(train[-6:]) < np.mean(train[:6])
-    found = read(folder, "evaluation.json")
-    assert (found["experiment"], found["num_examples"]) == (experiment, 10)
-    assert found["accuracy"] > 0.6
-    assert sum(map(sum, found["confusion"])) == (10 if found["class_names"] == ["left", "right"] else 10 * 7 * 8)
+    figures = read(folder, "evaluation.json")
+    assert (figures["experiment"], figures["num_examples"]) == (experiment, 10)
+    assert figures["accuracy"] > 0.6
+    assert sum(map(sum, figures["confusion"])) == (10 if figures["class_names"] == ["left", "right"] else 10 * 7 * 8)
     has_equilibrium = "opteq" in experiment or "mon" in experiment
-    assert (found["iterations"] is not None) == has_equilibrium
+    assert (figures["iterations"] is not None) == has_equilibrium
     layers = {"image-opteq": {"layer_1", "layer_2"}, "segment-opteq": {"layer_1"}}
-    assert found["weight_norms"].keys() == layers.get(experiment, set())
+    assert figures["weight_norms"].keys() == layers.get(experiment, set())
     assert (folder / "report" / "curves.png").stat().st_size > 10_000
     assert (folder / "report" / "predictions.png").exists() == experiment.startswith("segment")
     assert any("accuracy" in line or "mIoU" in line for line in log)
@@ -92,8 +92,8 @@ def test_a_run_that_was_cut_back_ends_like_the_whole_one(trained, start, tmp_pat
     assert "going on from the checkpoint of step 12" in start(small("image-dnn"), "image-dnn")
     assert (whole / "metrics.jsonl").read_bytes() == (again / "metrics.jsonl").read_bytes()
     same = [read(folder, "evaluation.json") for folder in (whole, again)]
-    for found in same:
-        del found["train_seconds"], found["seconds_an_example"]
+    for figures in same:
+        del figures["train_seconds"], figures["seconds_an_example"]
     assert same[0] == same[1]
 
 
@@ -135,18 +135,18 @@ def test_predictions_of_all_networks_are_one_picture(trained, tmp_path):
     names = ("segment-opteq", "segment-fcn")
     folders = [shutil.copytree(trained(name)[0], tmp_path / name) for name in names]
     report([*map(str, folders), "--out", str(tmp_path / "report")])
-    found = {folder.name: read_predictions(folder) for folder in folders}
-    figure = draw_predictions(found, ("dark", "bright"))
+    predictions = {folder.name: read_predictions(folder) for folder in folders}
+    figure = draw_predictions(predictions, ("dark", "bright"))
     titles = [axes.get_title() for axes in figure.axes[:4]]
     assert titles == ["scene", "labels (black: not counted)", *names]
     drawn = [np.asarray(axes.images[0].get_array()) for axes in figure.axes[:4]]
-    first = found["segment-opteq"]
+    first = predictions["segment-opteq"]
     np.testing.assert_array_equal(drawn[0], first.images[0])
     assert not drawn[1][first.labels[0] == NOT_COUNTED].any()
     for picture, folder in zip(drawn[2:], folders, strict=True):
-        guess = found[folder.name].predicted[0]
+        guess = predictions[folder.name].predicted[0]
         assert (len(np.unique(picture.reshape(-1, 3), axis=0))) == len(np.unique(guess))
-    np.savez(folders[1] / "predictions.npz", **found["segment-fcn"]._replace(images=255 - first.images)._asdict())
+    np.savez(folders[1] / "predictions.npz", **predictions["segment-fcn"]._replace(images=255 - first.images)._asdict())
     with pytest.raises(UserError, match="segment-opteq and segment-fcn were tested on other scenes"):
         report([*map(str, folders), "--out", str(tmp_path / "report")])
     (folders[1] / "predictions.npz").write_bytes(b"half")

@@ -95,9 +95,9 @@ def finished(small: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
 def newest_state(folder: Path, task: TextTask) -> TrainState:
     """The training state in the newest checkpoint of a run."""
     with Checkpoints(folder / "checkpoints", read_only=True) as checkpoints:
-        found = checkpoints.newest(state_like(task))
-    assert found is not None
-    return jax.device_get(found[1])
+        checkpoint = checkpoints.newest(state_like(task))
+    assert checkpoint is not None
+    return jax.device_get(checkpoint[1])
 
 
 @pytest.fixture(params=MODELS)

@@ -61,17 +61,17 @@ BAD = {
 
 @pytest.mark.parametrize(("wrong", "words"), BAD.values(), ids=BAD)
 def test_what_is_wrong_is_told_in_one_line_before_anything_is_trained(told, wrong, words):
-    said = told(**wrong)
-    assert said.startswith("error: ")
-    assert said.count("\n") == 1
+    error = told(**wrong)
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
     for word in words:
-        assert word in said
+        assert word in error
 
 
 def test_pickled_weights_are_refused(told):
-    said = told(pickled=True)
-    assert "no model.safetensors but pytorch_model.bin" in said
-    assert said.count("\n") == 1
+    error = told(pickled=True)
+    assert "no model.safetensors but pytorch_model.bin" in error
+    assert error.count("\n") == 1
 
 
 def test_texts_that_are_too_long_are_one_line_with_their_count(tmp_path, capsys, monkeypatch, write_folder):
@@ -79,5 +79,5 @@ def test_texts_that_are_too_long_are_one_line_with_their_count(tmp_path, capsys,
     monkeypatch.setattr("train.plan.describe_plan", lambda plan: "")
     options = [*table(tmp_path), "--model.pretrained", str(write_folder()), "--max-length", "5"]
     assert main(["plan", "text-encoder", *options]) == 0
-    said = [line for line in capsys.readouterr().out.splitlines() if "lose their end" in line]
-    assert said == ["  train: 10 of 40 texts have more than 5 tokens and lose their end"]
+    warnings = [line for line in capsys.readouterr().out.splitlines() if "lose their end" in line]
+    assert warnings == ["  train: 10 of 40 texts have more than 5 tokens and lose their end"]

@@ -119,11 +119,11 @@ def test_texts_leave_one_by_one_where_they_leave_in_a_split(built, experiment):
     threshold = max(between, key=lambda threshold: len(set(exit_layers(predicted, threshold).tolist())))
     expected = exit_layers(predicted, threshold)
     assert len(set(expected.tolist())) > 1
-    run, found = layer_runner(task.model.layerwise, params), []
+    run, exits = layer_runner(task.model.layerwise, params), []
     for batch in task.data.tokens.examples("test", batch_size=1):
-        found.append(run(jnp_batch(batch), None, lambda layer, entropy: predictor(layer, entropy) < threshold))
-    assert [layer for layer, _ in found] == expected.tolist()
-    assert [label for _, label in found] == test.predictions[np.arange(len(expected)), expected].tolist()
+        exits.append(run(jnp_batch(batch), None, lambda layer, entropy: predictor(layer, entropy) < threshold))
+    assert [layer for layer, _ in exits] == expected.tolist()
+    assert [label for _, label in exits] == test.predictions[np.arange(len(expected)), expected].tolist()
 
 
 def test_layers_one_by_one_are_the_network(built, experiment):

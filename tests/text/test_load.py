@@ -78,14 +78,14 @@ def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(on_table, write_fo
     for path in ("data", "vectors.txt", "bert"):
         shutil.rmtree(tmp_path / path) if (tmp_path / path).is_dir() else (tmp_path / path).unlink(missing_ok=True)
     for folder in folders:
-        found = load(folder, log=quiet)
-        predictions = found.predict([text for text, _ in TEST], log=quiet)
-        labels = [found.task.data.class_names.index(label) for _, label in TEST]
+        loaded = load(folder, log=quiet)
+        predictions = loaded.predict([text for text, _ in TEST], log=quiet)
+        labels = [loaded.task.data.class_names.index(label) for _, label in TEST]
         shares = np.stack([one.probabilities for one in predictions])[np.arange(len(TEST)), :, labels]
         np.testing.assert_allclose(in_order(-np.log(shares)), in_order(reading.losses), rtol=1e-4)
         right = np.mean([one.label == label for one, (_, label) in zip(predictions, TEST, strict=True)])
         assert right == pytest.approx(reading.accuracies()[-1])
-        assert found.task.data.embedding_std == task.data.embedding_std, "noise has the unit of training"
+        assert loaded.task.data.embedding_std == task.data.embedding_std, "noise has the unit of training"
 
 
 def test_pairs_come_back_without_their_data(small, write_pairs, tmp_path):
@@ -96,8 +96,8 @@ def test_pairs_come_back_without_their_data(small, write_pairs, tmp_path):
     for name in ("pairs", "kept"):
         shutil.rmtree(tmp_path / name)
     one, two = (load(folder, log=quiet).predict(["a good film", "long"], seconds=seconds) for folder in (run, out))
-    for found, other in zip(one, two, strict=True):
-        np.testing.assert_array_equal(found.probabilities, other.probabilities)
+    for prediction, other in zip(one, two, strict=True):
+        np.testing.assert_array_equal(prediction.probabilities, other.probabilities)
     with pytest.raises(UserError, match="classifies pairs of texts"):
         load(out).predict(["long"])
 
@@ -106,18 +106,18 @@ def test_pairs_come_back_without_their_data(small, write_pairs, tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda said: said.pop("class_names"),
-        lambda said: said.update(words=None),
-        lambda said: said.update(words=None, tokenizer="{", encoder={}),
-        lambda said: said.update(words=3),
+        lambda facts: facts.pop("class_names"),
+        lambda facts: facts.update(words=None),
+        lambda facts: facts.update(words=None, tokenizer="{", encoder={}),
+        lambda facts: facts.update(words=3),
     ],
     ids=["no classes", "no tokenizer", "half a tokenizer", "odd words"],
 )
 def test_damaged_facts_are_refused_in_a_line(finished, tmp_path, change):
     folder = shutil.copytree(finished("text-ut").runs["erm"], tmp_path / "run")
-    said = json.loads((folder / "model.json").read_text())
-    change(said)
-    (folder / "model.json").write_text(json.dumps(said))
+    facts = json.loads((folder / "model.json").read_text())
+    change(facts)
+    (folder / "model.json").write_text(json.dumps(facts))
     with pytest.raises(UserError, match=r"model\.json is damaged") as caught:
         load(folder, log=quiet)
     assert "\n" not in str(caught.value)

@@ -59,7 +59,7 @@ def test_a_run_is_not_read_with_words_that_changed_places(on_table, write_table,
     task = open_text(config, quiet)
     before = task.data
     train_run(task, folder, experiment="text-ut", log=quiet)
-    (said,) = load(folder, log=quiet).predict(["dull"])
+    (prediction,) = load(folder, log=quiet).predict(["dull"])
     write_table([*ROWS[:-2], ("dull dull", "good"), ("dull plot", "bad")])
     after = load_material(config, quiet)
     assert after.vocabulary_size == before.vocabulary_size
@@ -69,24 +69,24 @@ def test_a_run_is_not_read_with_words_that_changed_places(on_table, write_table,
     with pytest.raises(UserError, match=r"was trained with another configuration: .*found\.tokenizer_checksum was"):
         best_checkpoint(edited, folder, experiment=experiment, log=quiet)
     (again,) = load(folder, log=quiet).predict(["dull"])  # knows words as they were
-    np.testing.assert_array_equal(again.probabilities, said.probabilities)
+    np.testing.assert_array_equal(again.probabilities, prediction.probabilities)
 
 
-def changed(found, expected):
+def changed(actual, expected):
     """Names of the figures that differ."""
-    return {line.split()[0] for line in differences(expected, found)}
+    return {line.split()[0] for line in differences(expected, actual)}
 
 
 def test_figures_tell_edited_texts_and_labels_of_the_same_count_and_words(on_table, write_table):
     config = on_table()
-    found = load_material(config, quiet).found()
-    assert load_material(config, quiet).found() == found
+    fingerprint = load_material(config, quiet).found()
+    assert load_material(config, quiet).found() == fingerprint
     swapped = [("a fine film", "bad"), ("a dull film", "good"), *ROWS[2:]]
     write_table(swapped)
-    assert changed(load_material(config, quiet).found(), found) == {"texts_checksums.train"}
+    assert changed(load_material(config, quiet).found(), fingerprint) == {"texts_checksums.train"}
     write_table(held_out=[("film a fine", "good"), *ROWS[1:4]])
     expected = {"texts_checksums.validation", "texts_checksums.test"}
-    assert changed(load_material(config, quiet).found(), found) == expected
+    assert changed(load_material(config, quiet).found(), fingerprint) == expected
 
 
 LAYER = "bert.encoder.layer.1.output.dense.bias"
@@ -101,19 +101,19 @@ OTHER = {
 def test_figures_tell_another_encoder(on_table, write_folder, other, name):
     folder = write_folder()
     config = on_table("text-encoder", model=EncoderOptions(pretrained=str(folder)))
-    found = load_material(config, quiet).found()
+    fingerprint = load_material(config, quiet).found()
     folder.rename(folder.with_name("before"))
     write_folder(**other)
-    assert changed(load_material(config, quiet).found(), found) == {name}
+    assert changed(load_material(config, quiet).found(), fingerprint) == {name}
 
 
 def test_figures_tell_other_word_vectors(on_table, tmp_path):
     vectors = tmp_path / "vectors.txt"
     vectors.write_text("fine 1 0\ndull 0 1\n")
     config = on_table(model=UnrolledConfig(embeddings=str(vectors)))
-    found = load_material(config, quiet).found()
+    fingerprint = load_material(config, quiet).found()
     vectors.write_text("fine 1 0\ndull 0 2\n")
-    assert changed(load_material(config, quiet).found(), found) == {"weights_checksum"}
+    assert changed(load_material(config, quiet).found(), fingerprint) == {"weights_checksum"}
 
 
 def test_one_text_is_too_few_to_validate_on(on_table, write_table):
@@ -142,8 +142,8 @@ def test_it_is_said_that_tokens_of_an_encoder_are_not_counted(on_table, write_fo
     for count in (1, 2):
         lines = []
         load_material(on_table(model=model, min_count=count), lines.append)
-        said = f"--min-count {count} has no effect: the tokens are those of {model.embeddings}"
-        assert (said in lines) == (count == 2)
+        line = f"--min-count {count} has no effect: the tokens are those of {model.embeddings}"
+        assert (line in lines) == (count == 2)
 
 
 def test_a_revision_of_a_folder_is_refused(on_table, write_folder):

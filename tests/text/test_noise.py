@@ -22,19 +22,19 @@ def test_validation_is_at_the_noise_of_training(task_of):
 
 def test_early_exit_is_calibrated_at_the_noise_of_training(built, tmp_path):
     task, params = built("text-ut", train_gamma=0.6, test_gammas=(0.0, 2.0))
-    found = task.evaluate(params, tmp_path)[0]["early_exit"]["calibration"]
+    calibration = task.evaluate(params, tmp_path)[0]["early_exit"]["calibration"]
     validation = task.split_reading(params, "validation", 0.6)
     expected = calibrate(validation.losses, validation.entropies)
-    for layer, entropies, improvements in zip(found, *expected, strict=True):
+    for layer, entropies, improvements in zip(calibration, *expected, strict=True):
         assert layer["entropies"] == pytest.approx(entropies, rel=1e-5)
         assert layer["improvements"] == pytest.approx(improvements, rel=1e-4, abs=1e-6)
 
 
 def test_embeddings_that_are_drawn_have_the_standard_deviation_that_noise_is_stated_beside(built, experiment):
     task, params = built(experiment)
-    own = params["params"].get("encoder", params["params"])["embeddings"]["word"]["embedding"]
-    assert own.shape[0] == task.data.vocabulary_size
-    assert np.std(jax.device_get(own)) == pytest.approx(task.data.embedding_std, rel=0.1)
+    table = params["params"].get("encoder", params["params"])["embeddings"]["word"]["embedding"]
+    assert table.shape[0] == task.data.vocabulary_size
+    assert np.std(jax.device_get(table)) == pytest.approx(task.data.embedding_std, rel=0.1)
     assert task.data.embedding_std == 1.0
 
 
@@ -43,21 +43,21 @@ def test_lost_tokens_are_the_share_that_is_said_the_first_stays_and_padding_stay
     mask = np.arange(32) < lengths[:, None]
     zeros = np.zeros((2000, 32), np.int32)
     batch = TokenBatch(zeros, mask, zeros, zeros[:, 0])
-    found = np.asarray(jax.jit(lose_tokens)(batch, jax.random.key(0), 0.3).mask)
-    assert found[:, 0].all()
-    assert not found[~mask].any()
+    arrived = np.asarray(jax.jit(lose_tokens)(batch, jax.random.key(0), 0.3).mask)
+    assert arrived[:, 0].all()
+    assert not arrived[~mask].any()
     others = mask[:, 1:].sum()
-    assert np.mean(~found[:, 1:][mask[:, 1:]]) == pytest.approx(0.3, abs=5 * np.sqrt(0.21 / others))
-    assert len(np.unique(found[lengths == 32], axis=0)) > 30  # each text by a draw of its own
+    assert np.mean(~arrived[:, 1:][mask[:, 1:]]) == pytest.approx(0.3, abs=5 * np.sqrt(0.21 / others))
+    assert len(np.unique(arrived[lengths == 32], axis=0)) > 30  # each text by a draw of its own
 
 
 def test_an_evaluation_without_any_token_but_the_first_is_that_of_the_first_tokens(built, tmp_path):
     fields = {"train_gamma": 0.0, "method": "erm", "test_gammas": (0.0,), "test_disturbances": ("dropped=1",)}
     task, params = built("text-ut", **fields)
-    found = task.evaluate(params, tmp_path)[0]["disturbed_accuracy"]
+    accuracies = task.evaluate(params, tmp_path)[0]["disturbed_accuracy"]
     right = []
     for tokens, _, types, labels in task.data.tokens.examples("test", batch_size=20):
         first = TokenBatch(*(jnp.asarray(part[:, :1]) for part in (tokens, tokens >= 0, types)), jnp.asarray(labels))
         logits = task.outputs(params, first, None, lambda logits: logits)[-1]
         right.append(np.argmax(logits, axis=-1) == labels)
-    assert found == {"dropped=1": pytest.approx(np.mean(np.concatenate(right)))}
+    assert accuracies == {"dropped=1": pytest.approx(np.mean(np.concatenate(right)))}

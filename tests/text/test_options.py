@@ -25,16 +25,16 @@ def quiet(line):
     pass
 
 
-def close(found, expected, tolerance):
-    for (path, one), other in zip(jax.tree.leaves_with_path(found), jax.tree.leaves(expected), strict=True):
+def close(actual, expected, tolerance):
+    for (path, one), other in zip(jax.tree.leaves_with_path(actual), jax.tree.leaves(expected), strict=True):
         scale = np.max(np.abs(other), initial=0.0)
         np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * max(scale, 1e-6), err_msg=str(path))
 
 
 def figures(row):
     """What a row says of a step, but for the multipliers and violations by name."""
-    own = {name: row[name] for name in ("lagrangian", "layer_losses", "violations", "multipliers", "grad_norm")}
-    return own | {kind: [row[name] for name in row if name.startswith(kind)] for kind in ("slack/", "size/")}
+    values = {name: row[name] for name in ("lagrangian", "layer_losses", "violations", "multipliers", "grad_norm")}
+    return values | {kind: [row[name] for name in row if name.startswith(kind)] for kind in ("slack/", "size/")}
 
 
 @pytest.mark.slow
@@ -45,8 +45,8 @@ def test_a_run_in_parts_takes_the_steps_of_whole_batches(finished, task_of, expe
     for number, batch in zip(range(task.config.steps), task.batches(0, None), strict=False):
         state, metrics = step(state, batch)
         rows.append(describe_step(task, number + 1, jax.device_get(metrics))[0])
-    found = [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "train"]
-    close([figures(row) for row in found], [figures(row) for row in rows], 1e-4)
+    train_rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "train"]
+    close([figures(row) for row in train_rows], [figures(row) for row in rows], 1e-4)
     close(newest_state(folder, task).moving.dual.multipliers, state.moving.dual.multipliers, 1e-4)
     assert np.max(state.moving.multipliers) > 0.01, "no multiplier moved"
     assert np.max(figures(rows[-1])["slack/"]) > 0.0, "no slack moved"

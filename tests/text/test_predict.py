@@ -49,12 +49,12 @@ def layers_of(folder, texts, seconds=None, noise=None):
 
     @jax.jit
     def each(params):
-        found = []
+        outputs = []
         for tokens in map(np.asarray, encoded.tokens):
-            own = None if noise is None else jnp.asarray(noise[None, : len(tokens)])
+            added = None if noise is None else jnp.asarray(noise[None, : len(tokens)])
             mask = jnp.ones((1, len(tokens)), bool)
-            found.append(task.model.module.apply(params, jnp.asarray(tokens)[None], mask, perturbation=own)[:, 0])
-        return found
+            outputs.append(task.model.module.apply(params, jnp.asarray(tokens)[None], mask, perturbation=added)[:, 0])
+        return outputs
 
     return [softmax(logits, axis=-1) for logits in map(np.asarray, each(best.state.evaluated))]
 
@@ -67,12 +67,12 @@ def tables(out):
 
 def test_predictions_are_the_networks_whatever_the_texts_beside_them(trained, opened, capsys, experiment):
     folder = trained(experiment)
-    found = opened(folder).predict(TEXTS, log=quiet)
+    predictions = opened(folder).predict(TEXTS, log=quiet)
     (alone,) = opened(folder).predict(TEXTS[:1])
-    np.testing.assert_allclose(found[0].probabilities, alone.probabilities, rtol=1e-4)
+    np.testing.assert_allclose(predictions[0].probabilities, alone.probabilities, rtol=1e-4)
     assert main(["predict", str(folder), "--text", *TEXTS]) == 0
     told = tables(capsys.readouterr().out)
-    for shares, prediction, table in zip(layers_of(folder, TEXTS), found, told, strict=True):
+    for shares, prediction, table in zip(layers_of(folder, TEXTS), predictions, told, strict=True):
         assert prediction.probabilities.shape == (3, 2)
         np.testing.assert_allclose(prediction.probabilities, shares, rtol=1e-4)
         assert prediction.label == ("negative", "positive")[int(np.argmax(shares[-1]))]
@@ -86,12 +86,12 @@ def test_the_table_of_a_text_has_the_shares_of_every_layer_and_the_loss_of_the_l
     folder, file = trained("text-ut"), tmp_path / "lines.txt"
     names, texts = ("negative", "positive"), [" ".join(words) for words in itertools.permutations(WORDS, 3)]
     file.write_text("\n".join(texts))
-    found = opened(folder).predict(texts)
+    predictions = opened(folder).predict(texts)
     assert main(["predict", str(folder), "--file", str(file)]) == 0
-    place = next(place for place, one in enumerate(found) if one.label == names[last])
+    place = next(place for place, one in enumerate(predictions) if one.label == names[last])
     told = tables(capsys.readouterr().out)
     assert len(told) == len(texts)
-    shares, lines = found[place].probabilities, told[place]
+    shares, lines = predictions[place].probabilities, told[place]
     assert lines[0] == f"{place + 1}. {names[last]} ({shares[-1, last]:.1%}): {texts[place]}"
     assert lines[1].split() == ["layer", "class", "p(negative)", "p(positive)", "loss"]
     for layer, line in enumerate(lines[3:6]):
@@ -115,9 +115,9 @@ def test_noise_changes_predictions_and_is_that_of_its_seed(trained, opened):
     np.testing.assert_allclose(one, layers_of(folder, TEXTS[:1], noise=strong)[0], rtol=1e-4)
     shown = model.predict(TEXTS[:1], gamma=0.5, seed=0)[0].probabilities
     np.testing.assert_allclose(shown, one, rtol=1e-5)  # nor does it depend on the texts beside
-    found = model.predict([TEXTS[0]] * 34, gamma=0.5)  # 32 are one batch
+    noisy = model.predict([TEXTS[0]] * 34, gamma=0.5)  # 32 are one batch
     for place in (1, 32, 33):
-        assert not np.allclose(found[place].probabilities, found[0].probabilities), "every text has noise of its own"
+        assert not np.allclose(noisy[place].probabilities, noisy[0].probabilities), "every text has noise of its own"
 
 
 def test_long_texts_are_truncated_and_counted(trained, opened):
@@ -132,10 +132,10 @@ def test_pairs_take_their_second_text(small, write_pairs, tmp_path):
     config = small("text-ut", steps=2, method="erm", **write_pairs(PAIRS))
     train_run(open_text(config, quiet), folder, experiment="text-ut", log=quiet)
     model = load(folder, log=quiet)
-    found = model.predict(["a dog runs"] * 2, seconds=seconds)
-    for prediction, shares in zip(found, layers_of(folder, ["a dog runs"] * 2, seconds), strict=True):
+    predictions = model.predict(["a dog runs"] * 2, seconds=seconds)
+    for prediction, shares in zip(predictions, layers_of(folder, ["a dog runs"] * 2, seconds), strict=True):
         np.testing.assert_allclose(prediction.probabilities, shares, rtol=1e-4)
-    assert not np.allclose(found[0].probabilities, found[1].probabilities, rtol=1e-2)
+    assert not np.allclose(predictions[0].probabilities, predictions[1].probabilities, rtol=1e-2)
     with pytest.raises(UserError, match="classifies pairs of texts; give the second with --second"):
         model.predict(["a dog runs"])
 
@@ -203,9 +203,9 @@ def test_the_command_line_predicts_a_file_of_lines(trained, tmp_path, capsys):
     assert main(words) == 2
     assert "out.jsonl is there already; pass another file, or --overwrite" in capsys.readouterr().err
     assert main(["predict", str(folder), "--text", "-awful film"]) == 2
-    said = capsys.readouterr().err
-    assert "Unrecognized options: -awful film; write a text that begins with a dash as --text=TEXT" in said
-    assert said.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert "Unrecognized options: -awful film; write a text that begins with a dash as --text=TEXT" in errors
+    assert errors.count("\n") == 1
     assert main(["predict", str(folder), "--text=-awful film"]) == 0
     assert "): -awful film" in capsys.readouterr().out
     assert main(["predict", str(tmp_path / "nowhere"), "--text", "fine"]) == 2

@@ -68,9 +68,9 @@ def test_no_option_keeps_logits_of_other_classes(model_of, encoder):
 
 def test_drawn_logits_are_told_once_and_not_where_a_trained_head_is_read(small, encoder, capsys, tmp_path):
     options = EncoderOptions(pretrained=encoder("negative", "positive"))
-    config, folder, said = small("text-encoder", model=options, steps=2, method="erm"), tmp_path / "run", []
-    train_run(open_text(config, said.append), folder, experiment="text-encoder", log=said.append)
-    assert said.count(f"{DRAWN}; --model.hidden keeps them") == 1
+    config, folder, log = small("text-encoder", model=options, steps=2, method="erm"), tmp_path / "run", []
+    train_run(open_text(config, log.append), folder, experiment="text-encoder", log=log.append)
+    assert log.count(f"{DRAWN}; --model.hidden keeps them") == 1
     lines = []
     train_run(open_text(config, lines.append), folder, experiment="text-encoder", log=lines.append)
     load(folder, log=lines.append).predict(["dull"], log=lines.append)

@@ -36,20 +36,20 @@ def read(folder, name):
 def test_both_methods_train_evaluate_and_report(finished, experiment):
     whole = finished(experiment)
     for method, folder in whole.runs.items():
-        found = read(folder, "evaluation.json")
-        assert (found["method"], found["num_examples"], found["num_layers"]) == (method, 20, 2)
-        assert list(found["accuracy"]) == ["0.0", "0.6", "2.0"]
-        assert found["area"] == pytest.approx(found["accuracy"]["0.0"] + found["accuracy"]["2.0"])
+        evaluation = read(folder, "evaluation.json")
+        assert (evaluation["method"], evaluation["num_examples"], evaluation["num_layers"]) == (method, 20, 2)
+        assert list(evaluation["accuracy"]) == ["0.0", "0.6", "2.0"]
+        assert evaluation["area"] == pytest.approx(evaluation["accuracy"]["0.0"] + evaluation["accuracy"]["2.0"])
         for name in ("layer_losses", "error_rates", "bounds", "multipliers"):
-            assert len(found[name]) == 3
-        assert found["error_rates"][-1] == pytest.approx(1.0 - found["accuracy"]["0.6"])
-        assert sum(map(sum, found["ratio_histogram"]["counts"])) == 2 * 20
-        times = found["early_exit"]["milliseconds"]
+            assert len(evaluation[name]) == 3
+        assert evaluation["error_rates"][-1] == pytest.approx(1.0 - evaluation["accuracy"]["0.6"])
+        assert sum(map(sum, evaluation["ratio_histogram"]["counts"])) == 2 * 20
+        times = evaluation["early_exit"]["milliseconds"]
         assert set(times) == {"whole", "by_layers", "early_exit", "depth"}
         assert min(times[name] for name in ("whole", "by_layers", "early_exit")) > 0
         assert 0.0 <= times["depth"] <= 2.0
-        assert found["early_exit"]["curve"]["mean_depths"][0] == 2.0
-        assert found["early_exit"]["curve"]["accuracies"][0] == found["early_exit"]["full_accuracy"]
+        assert evaluation["early_exit"]["curve"]["mean_depths"][0] == 2.0
+        assert evaluation["early_exit"]["curve"]["accuracies"][0] == evaluation["early_exit"]["full_accuracy"]
         rows = read_metrics(folder / "metrics.jsonl")
         assert [row["step"] for row in rows if row["kind"] == "validation"] == [2, 4]
         assert all(0.0 <= row["accuracy"] <= 1.0 for row in rows if row["kind"] == "validation")
@@ -73,8 +73,8 @@ def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(small
     assert "going on from the checkpoint of step 2" in log
     assert (whole / "metrics.jsonl").read_bytes() == (again / "metrics.jsonl").read_bytes()
     one, other = (read(folder, "evaluation.json") for folder in (whole, again))
-    for found in (one, other):
-        del found["train_seconds"], found["early_exit"]["milliseconds"]
+    for evaluation in (one, other):
+        del evaluation["train_seconds"], evaluation["early_exit"]["milliseconds"]
     assert one == other
     assert (one["bind"], len(one["slacks"])) == ("tail", 3)
     first = read_metrics(whole / "metrics.jsonl")[0]
@@ -118,10 +118,10 @@ def test_the_loop_compiles_once_for_each_length_of_batch(task_of, monkeypatch, t
 
 def test_readings_of_a_split_do_not_depend_on_how_it_is_padded(built, experiment):
     task, params = built(experiment, max_length=16)
-    found = task.split_reading(params, "test", 0.0)
+    reading = task.split_reading(params, "test", 0.0)
     texts = list(task.data.tokens.examples("test", batch_size=1))
-    assert found.losses.shape == found.entropies.shape == found.predictions.shape == (len(texts), 3)
-    assert found.labels.tolist() == [int(batch.labels[0]) for batch in texts]
+    assert reading.losses.shape == reading.entropies.shape == reading.predictions.shape == (len(texts), 3)
+    assert reading.labels.tolist() == [int(batch.labels[0]) for batch in texts]
     lengths = [batch.tokens.shape[1] for batch in texts]
     rows = [row for row, length in enumerate(lengths) if length == min(lengths)][:4]
     assert min(lengths) < max(lengths)
@@ -129,9 +129,9 @@ def test_readings_of_a_split_do_not_depend_on_how_it_is_padded(built, experiment
     for row in rows:
         logits = np.asarray(outputs(texts[row]), np.float64)[:, 0]
         shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-        np.testing.assert_allclose(found.losses[row], -np.log(shares[:, texts[row].labels[0]]), rtol=1e-4)
-        np.testing.assert_allclose(found.entropies[row], -(shares * np.log(shares)).sum(1), rtol=1e-4)
-        assert found.predictions[row].tolist() == shares.argmax(1).tolist()
+        np.testing.assert_allclose(reading.losses[row], -np.log(shares[:, texts[row].labels[0]]), rtol=1e-4)
+        np.testing.assert_allclose(reading.entropies[row], -(shares * np.log(shares)).sum(1), rtol=1e-4)
+        assert reading.predictions[row].tolist() == shares.argmax(1).tolist()
 
 
 def test_the_area_is_that_of_trapezoids():
@@ -171,17 +171,17 @@ def test_areas_stand_as_in_the_papers_table(family):
 def test_methods_are_compared_where_their_configurations_agree(family, order):
     rates = [("slow", 1e-5, 0.5), ("usual", 3e-3, 0.55), ("fast", 1e-2, 0.45)]
     plain = [family(name, method="erm", area=area, primal__learning_rate=rate) for name, rate, area in rates]
-    own = [family("one", area=0.6), family("two", area=0.65, primal__learning_rate=1e-2)]
-    (setting,) = group(read_runs([*plain, *own][::order]))
+    enforced = [family("one", area=0.6), family("two", area=0.65, primal__learning_rate=1e-2)]
+    (setting,) = group(read_runs([*plain, *enforced][::order]))
     assert sorted(row[:4] for row in area_table([setting]).rows) == [
         ("2, 0.6, learning_rate 0.003 against plain (learning_rate 0.003)", "0.600", "0.550", "+0.050"),
         ("2, 0.6, learning_rate 0.01 against plain (learning_rate 0.01)", "0.650", "0.450", "+0.200"),
         ("2, 0.6, plain (learning_rate 1e-05)", "-", "0.500", "-"),
     ]
-    said = compare(setting)
-    assert "0.600 constrained (learning_rate 0.003), 0.550 plain (learning_rate 0.003) (+0.050)" in said
-    assert "0.650 constrained (learning_rate 0.01), 0.450 plain (learning_rate 0.01) (+0.200)" in said
-    assert "Compared with none: plain (learning_rate 1e-05), area 0.500." in said
+    sentence = compare(setting)
+    assert "0.600 constrained (learning_rate 0.003), 0.550 plain (learning_rate 0.003) (+0.050)" in sentence
+    assert "0.650 constrained (learning_rate 0.01), 0.450 plain (learning_rate 0.01) (+0.200)" in sentence
+    assert "Compared with none: plain (learning_rate 1e-05), area 0.500." in sentence
     assert not any("differ in more than constraints" in note for note in notes([setting]))
 
 
@@ -191,14 +191,14 @@ def test_under_one_gamma_there_is_no_area(task_of, family, monkeypatch, capsys, 
     one = {"test_gammas": [2.0], "area": stored}
     folders = [family("plain", method="erm", **one), family("own", **one), family("more", seed=1, **one)]
     report([*map(str, folders), "--out", str(tmp_path / "report")])
-    said = capsys.readouterr().out
-    assert "area" not in said.replace("Area under the accuracy over test gamma 2 alone", "")
-    assert "Constrained against plain: at gamma 0 0.00 points of accuracy." in said
+    printed = capsys.readouterr().out
+    assert "area" not in printed.replace("Area under the accuracy over test gamma 2 alone", "")
+    assert "Constrained against plain: at gamma 0 0.00 points of accuracy." in printed
     assert [row[1:4] for row in area_table(group(read_runs(folders))).rows] == [("-", "-", "-")]
     summary = read(tmp_path / "report", "summary.json")
     assert [variant["area"] for variant in summary["groups"][0]["variants"]] == [None, None]
-    found = read(folders[0], "evaluation.json")
-    assert "area" not in task_of("text-ut").verdict(found | {"area": area_under({2.0: 0.5})})
+    evaluation = read(folders[0], "evaluation.json")
+    assert "area" not in task_of("text-ut").verdict(evaluation | {"area": area_under({2.0: 0.5})})
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -250,9 +250,9 @@ def test_a_model_that_gives_every_text_one_class_is_said_to_have_collapsed(task_
     head = jax.device_get(state.params["params"]["head"]["logits"])
     blind = {"kernel": jnp.asarray(0.0 * head["kernel"]), "bias": jnp.asarray(np.eye(2, dtype=np.float32)[1])}
     dead = {**state.params["params"], "head": {"logits": blind}}
-    _, _, said = validate(task, state._replace(params={"params": dead}))
-    assert said is not None
-    assert "it gives every text the class positive" in said
+    _, _, collapse = validate(task, state._replace(params={"params": dead}))
+    assert collapse is not None
+    assert "it gives every text the class positive" in collapse
 
 
 def test_every_experiment_has_a_folder_of_its_own_and_the_bounds_of_the_paper():

@@ -43,9 +43,9 @@ def test_losses_of_samples_are_cross_entropies_of_the_perturbed_texts(built, exp
     @jax.jit
     def run(params, gamma):
         noise = draw_noise(key, batch, task.model.dim, (gamma * task.data.embedding_std) ** 2)
-        own = {"token_types": batch.token_types, "perturbation": noise}
+        inputs = {"token_types": batch.token_types, "perturbation": noise}
         losses = {each: one.losses(params, one.draw(batch, key), None)[0] for each, one in ((0.6, task), (0.0, clean))}
-        return losses, task.model.module.apply(params, batch.tokens, batch.mask, **own)
+        return losses, task.model.module.apply(params, batch.tokens, batch.mask, **inputs)
 
     for gamma in (0.0, 0.6):
         losses, logits = run(params, gamma)
@@ -62,9 +62,9 @@ def test_longer_padding_leaves_losses_and_gradients_as_they_are(built, experimen
     assert longer.tokens.shape[1] > batch.tokens.shape[1]
     total = lambda params, batch: jnp.sum(task.losses(params, task.draw(batch, None), None)[0])  # noqa: E731
     both = jax.jit(lambda params: [jax.value_and_grad(total)(params, each) for each in (batch, longer)])
-    (loss, gradient), (found, found_gradient) = both(params)
-    np.testing.assert_allclose(found, loss, rtol=1e-5)
-    for one, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(found_gradient), strict=True):
+    (loss, gradient), (padded_loss, padded_gradient) = both(params)
+    np.testing.assert_allclose(padded_loss, loss, rtol=1e-5)
+    for one, other in zip(jax.tree.leaves(gradient), jax.tree.leaves(padded_gradient), strict=True):
         np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-6)
 
 
@@ -154,12 +154,12 @@ def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder,
     assert not np.allclose(logits, apply(0 * kinds), rtol=1e-2)
     losses, _ = jax.jit(task.losses)(params, task.draw(batch, None), None)
     np.testing.assert_allclose(losses, cross_entropies(logits, batch.labels), rtol=1e-4)
-    run, found = layer_runner(task.model.layerwise, params), []
+    run, entropies = layer_runner(task.model.layerwise, params), []
     for row in range(3):
-        run(TokenBatch(*(part[row : row + 1] for part in batch)), None, lambda _, entropy: found.append(entropy))
+        run(TokenBatch(*(part[row : row + 1] for part in batch)), None, lambda _, entropy: entropies.append(entropy))
     logs = log_softmax(np.asarray(logits, np.float64), axis=-1)
     expected = -np.sum(np.exp(logs) * logs, axis=-1)[:-1].T  # the last layer is not asked whether to leave
-    np.testing.assert_allclose(np.reshape(found, (3, 2)), expected, rtol=1e-4)
+    np.testing.assert_allclose(np.reshape(entropies, (3, 2)), expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -214,8 +214,8 @@ def test_evaluations_add_the_same_noise_to_every_model_scaled_by_gamma(built, ex
     def perturbed(params, gamma):
         shape = (*batch.tokens.shape, task.model.dim)
         unit = jax.random.normal(jax.random.fold_in(jax.random.key(NOISE_SEED), 0), shape)
-        own = {"token_types": batch.token_types, "perturbation": gamma * task.data.embedding_std * unit}
-        return task.model.module.apply(params, batch.tokens, batch.mask, **own)
+        inputs = {"token_types": batch.token_types, "perturbation": gamma * task.data.embedding_std * unit}
+        return task.model.module.apply(params, batch.tokens, batch.mask, **inputs)
 
     for gamma in (0.5, 1.0):
         expected = cross_entropies(perturbed(params, gamma), batch.labels)
@@ -234,10 +234,10 @@ def test_bfloat16_is_near_float32_and_keeps_parameters_and_layer_0_wide(built, e
         losses = [one.losses(params, one.draw(batch, jax.random.key(0)), None)[0] for one in (task, other)]
         return losses, other.outputs(params, text, None, lambda logits: logits)
 
-    (wide, found), logits = jax.tree.map(np.asarray, run(params))
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, wide, rtol=0.05, atol=0.02)
-    assert not np.array_equal(found[:, 1:], wide[:, 1:])
+    (wide, half), logits = jax.tree.map(np.asarray, run(params))
+    assert half.dtype == np.float32
+    np.testing.assert_allclose(half, wide, rtol=0.05, atol=0.02)
+    assert not np.array_equal(half[:, 1:], wide[:, 1:])
     entropies, logs = [], log_softmax(np.asarray(logits[0, 0], np.float64))
     layer_runner(other.model.layerwise, params)(text, None, lambda layer, entropy: entropies.append(entropy))
     np.testing.assert_allclose(entropies[0], -np.sum(np.exp(logs) * logs), rtol=1e-5)

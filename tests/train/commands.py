@@ -23,7 +23,7 @@ def named(out):
 def refused(capsys, *arguments):
     """The one line of a command that must fail."""
     assert main(arguments) == 2
-    said = capsys.readouterr()
-    assert said.err.startswith("error: ")
-    assert said.err.count("\n") == 1
-    return said.err
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    return captured.err

@@ -89,8 +89,8 @@ class Mean(Task):
     def predict(self, params, inputs):
         return inputs * float(params)
 
-    def verdict(self, found):
-        return f"the mean is {found['mean']:.1f}"
+    def verdict(self, evaluation):
+        return f"the mean is {evaluation['mean']:.1f}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,14 +168,14 @@ def test_a_task_of_any_make_is_trained_evaluated_and_reported(tmp_path, monkeypa
     log = []
     (folder,) = fit(Mean(), log=log.append)
     assert folder == Path("runs/mean/seed0")
-    found = read(folder / "evaluation.json")
-    assert found["mean"] == pytest.approx(1.0 - 0.8**20)
-    assert found["best_step"] == 20
+    evaluation = read(folder / "evaluation.json")
+    assert evaluation["mean"] == pytest.approx(1.0 - 0.8**20)
+    assert evaluation["best_step"] == 20
     assert [row["loss"] for row in read_metrics(folder / "metrics.jsonl")][:2] == pytest.approx([1.0, 0.64])
     assert any(line.startswith("mean ") and line.endswith(" 0.9885") for text in log for line in text.splitlines())
     assert read(folder / "report" / "summary.json")["runs"] == [
         {"run": "seed0", **{key: read(folder / "status.json").get(key) for key in
-                            ("state", "steps", "compile_seconds", "messages")}, **found}
+                            ("state", "steps", "compile_seconds", "messages")}, **evaluation}
     ]  # fmt: skip
     pictures = {path.name for path in (folder / "report").glob("*.png")}
     assert pictures == {"loss.png"}
@@ -190,9 +190,9 @@ def test_layers_without_the_figures_of_our_tasks_are_drawn_too(tmp_path):
 
 def test_it_is_loaded_with_the_task(run):
     task = Mean(MeanConfig(target=1.0))
-    found = load(run, task=task, log=quiet)
-    assert found.predict(10.0) == pytest.approx(10.0 * (1.0 - 0.8**20))
-    assert found.card["step"] == 20
+    model = load(run, task=task, log=quiet)
+    assert model.predict(10.0) == pytest.approx(10.0 * (1.0 - 0.8**20))
+    assert model.card["step"] == 20
     assert read_config(run, MeanConfig) == ("mean", MeanConfig())
 
 

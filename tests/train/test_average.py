@@ -26,10 +26,10 @@ def test_the_average_is_the_weighted_mean_written_out(decay):
 
         return jax.lax.scan(move, {"w": jnp.full(3, 7.0)}, jnp.arange(40))[1]
 
-    for step, found in enumerate(np.asarray(averages(values))):
+    for step, actual in enumerate(np.asarray(averages(values))):
         weights = decay ** np.arange(step, -1, -1, dtype=np.float64)
         expected = weights @ values[: step + 1].astype(np.float64) / weights.sum()
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5, err_msg=f"step {step}")
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5, err_msg=f"step {step}")
 
 
 def test_without_a_decay_there_is_none(config):
@@ -56,5 +56,5 @@ def test_validation_evaluation_and_export_use_the_average(many, changed, clips, 
     exported = read_export(export(many, tmp_path / "export", log=lambda _: None)).arrays
     average = named_arrays(jax.device_get(state.average))
     assert exported.keys() == average.keys()
-    for name, found in exported.items():
-        np.testing.assert_array_equal(found, average[name])
+    for name, array in exported.items():
+        np.testing.assert_array_equal(array, average[name])

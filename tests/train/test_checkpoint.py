@@ -99,9 +99,9 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path):
     assert step == 50
     assert {name: notes[name] for name in NOTES} == NOTES
     assert jax.tree.structure(state) == jax.tree.structure(STATE)
-    for found, saved in zip(jax.tree.leaves(state), jax.tree.leaves(_state(50)), strict=True):
-        assert found.dtype == saved.dtype
-        np.testing.assert_array_equal(found, saved)
+    for leaf, saved in zip(jax.tree.leaves(state), jax.tree.leaves(_state(50)), strict=True):
+        assert leaf.dtype == saved.dtype
+        np.testing.assert_array_equal(leaf, saved)
 
 
 def test_a_state_may_be_donated_as_soon_as_it_is_saved(tmp_path):
@@ -111,8 +111,8 @@ def test_a_state_may_be_donated_as_soon_as_it_is_saved(tmp_path):
         checkpoints.save(1, state, {}, score=0.0)
         for _ in range(20):
             state = step(state)
-    found = _newest(tmp_path, [])
-    np.testing.assert_array_equal(found[1]["params"], _state(0)["params"])
+    checkpoint = _newest(tmp_path, [])
+    np.testing.assert_array_equal(checkpoint[1]["params"], _state(0)["params"])
 
 
 def test_an_empty_folder_holds_no_checkpoint(tmp_path):

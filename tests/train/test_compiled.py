@@ -15,7 +15,7 @@ def folder(monkeypatch, tmp_path):
     monkeypatch.setenv("XLA_FLAGS", "")  # which another test of this process may have joined processes with
     before = jax.config.jax_compilation_cache_dir
 
-    def found(setting, variable=None):
+    def folder_of(setting, variable=None):
         jax.config.update(NAME, setting)
         monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
         if variable is not None:
@@ -23,7 +23,7 @@ def folder(monkeypatch, tmp_path):
         keep_programs()
         return jax.config.jax_compilation_cache_dir
 
-    yield found
+    yield folder_of
     jax.config.update(NAME, before)
 
 

@@ -65,22 +65,22 @@ def test_a_blur_crosses_patches_and_no_frames():
 
 
 def test_salt_and_pepper_are_the_share_of_pixels_that_is_said():
-    found = seen(Disturbance("salt-and-pepper", 0.2))
+    noisy = seen(Disturbance("salt-and-pepper", 0.2))
     for value in (0.0, 1.0):
-        assert np.mean(found == value) == pytest.approx(0.1, abs=5 * np.sqrt(0.1 / found.size))
-    kept = (found != 0.0) & (found != 1.0)
-    np.testing.assert_allclose(found[kept], FRAMES_OF.frames[kept], rtol=1e-6)
+        assert np.mean(noisy == value) == pytest.approx(0.1, abs=5 * np.sqrt(0.1 / noisy.size))
+    kept = (noisy != 0.0) & (noisy != 1.0)
+    np.testing.assert_allclose(noisy[kept], FRAMES_OF.frames[kept], rtol=1e-6)
 
 
 def test_a_lost_frame_is_lost_whole_and_shows_the_last_that_arrived():
-    found, clean = seen(Disturbance("dropped", 0.4)), FRAMES_OF.frames
-    lost = np.array([[not np.allclose(found[w, t], clean[w, t]) for t in range(FRAMES)] for w in range(WINDOWS)])
+    frames, clean = seen(Disturbance("dropped", 0.4)), FRAMES_OF.frames
+    lost = np.array([[not np.allclose(frames[w, t], clean[w, t]) for t in range(FRAMES)] for w in range(WINDOWS)])
     assert np.mean(lost) == pytest.approx(0.4, abs=5 * np.sqrt(0.24 / lost.size))
     for window in range(WINDOWS):
         shown = np.zeros((SIDE, SIDE))
         for frame in range(FRAMES):
             shown = shown if lost[window, frame] else clean[window, frame]
-            np.testing.assert_allclose(found[window, frame], shown, atol=1e-6)
+            np.testing.assert_allclose(frames[window, frame], shown, atol=1e-6)
     assert len(np.unique(lost, axis=0)) > 10  # every window by a draw of its own
 
 
@@ -90,17 +90,17 @@ def test_the_noise_of_training_is_there_too():
 
 
 def test_an_evaluation_has_the_rmse_of_the_last_layer_and_of_the_input():
-    found, task, params = evaluated(("blur=1.3", "dropped=0.4"))
-    assert list(found["disturbed_rmse"]) == list(found["input_disturbed_rmse"]) == ["blur=1.3", "dropped=0.4"]
+    evaluation, task, params = evaluated(("blur=1.3", "dropped=0.4"))
+    assert list(evaluation["disturbed_rmse"]) == list(evaluation["input_disturbed_rmse"]) == ["blur=1.3", "dropped=0.4"]
     blurred = ndimage.gaussian_filter(FRAMES_OF.frames, (0.0, 0.0, 1.3, 1.3))
     rmse = lambda frames: 255.0 * np.sqrt(np.mean((frames - FRAMES_OF.frames) ** 2))  # noqa: E731
-    assert found["input_disturbed_rmse"]["blur=1.3"] == pytest.approx(rmse(blurred), rel=1e-4)
+    assert evaluation["input_disturbed_rmse"]["blur=1.3"] == pytest.approx(rmse(blurred), rel=1e-4)
     noisy = np.concatenate([patch_sequences(window, side=PATCH) for window in blurred]).astype(np.float32)
     output = np.asarray(task.outputs(params, jnp.asarray(noisy), lambda y: y)[-1]).reshape(
         WINDOWS, -1, FRAMES, PATCH**2
     )
     frames = np.stack([frames_from(window, (SIDE, SIDE), side=PATCH) for window in output])
-    assert found["disturbed_rmse"]["blur=1.3"] == pytest.approx(rmse(frames), rel=1e-4)
+    assert evaluation["disturbed_rmse"]["blur=1.3"] == pytest.approx(rmse(frames), rel=1e-4)
 
 
 def test_figures_do_not_depend_on_how_many_windows_are_read_at_once(monkeypatch):
@@ -121,8 +121,8 @@ def test_a_run_is_evaluated_again_and_reported_with_disturbances(both, tmp_path,
 
 
 def test_disturbances_come_in_order():
-    found = disturbances(["dropped=0.1", "blur=10", "blur=2"])
-    assert [one.label for one in found] == ["blur=2", "blur=10", "dropped=0.1"]
+    ordered = disturbances(["dropped=0.1", "blur=10", "blur=2"])
+    assert [one.label for one in ordered] == ["blur=2", "blur=10", "dropped=0.1"]
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,8 @@ def runs(changed):
     fields = VARIANTS | OTHERS | {name: {**fields, "steps": 6} for name, (fields, _) in NEVER.items()}
     configs = {name: changed(**{"steps": STEPS, "batch_size": 32, **TIGHT, **one}) for name, one in fields.items()}
     data = batches(STEPS, 32)
-    found = jax.device_get(jax.jit(lambda: {name: train(one, data[: one.steps]) for name, one in configs.items()})())
-    return {name: (config, found[name][1], found[name][0]) for name, config in configs.items()}
+    results = jax.device_get(jax.jit(lambda: {name: train(one, data[: one.steps]) for name, one in configs.items()})())
+    return {name: (config, results[name][1], results[name][0]) for name, config in configs.items()}
 
 
 def _replay(config, rows):
@@ -85,10 +85,10 @@ def _replay(config, rows):
     lam, slack = np.broadcast_to(np.array(dual.start), 3).astype(float), np.zeros(3)
     beta, explicit = settings.resilience, settings.slacks == "explicit"
     waiting, average, number, before = [], 0.0, 0, 0.0
-    found = []
+    history = []
     for step, violations in enumerate(rows.objective.violations.astype(np.float64)):
         shown = slack if explicit else lam / beta if beta else None
-        found.append((lam / sizes, None if shown is None else shown * sizes))
+        history.append((lam / sizes, None if shown is None else shown * sizes))
         unmet = violations / sizes - (slack if explicit else 0.0)
         if explicit:
             pressing = lam if step >= settings.warmup_steps else np.zeros(3)
@@ -114,7 +114,7 @@ def _replay(config, rows):
             raised, before = raised + dual.proportional_gain * (smooth - before), smooth
         raised = np.clip(raised, 0, dual.cap)
         lam = np.where(np.isin(np.arange(3), dual.frozen), lam, raised)
-    return found
+    return history
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -141,12 +141,12 @@ def samples(changed):
     fields = {"batch_size": 8, "dual.start": (0.5, 2.0, 1.0), **TIGHT}
     configs = {bind: changed(**fields, **one, **{"constraints.bind": bind}) for bind, one in BINDS.items()}
 
-    def found(config):
+    def sample(config):
         task = Ladder(config)
         state, losses = first_state(task), lambda params: task.losses(params, data, None)[0]
         return losses(state.params), jax.jacrev(losses)(state.params), train_step(task, state, data)[1]
 
-    return jax.device_get(jax.jit(lambda: {bind: found(config) for bind, config in configs.items()})())
+    return jax.device_get(jax.jit(lambda: {bind: sample(config) for bind, config in configs.items()})())
 
 
 KEPT = 0.4 * (1 - np.array([0.2, 0.05]))
@@ -267,9 +267,9 @@ def test_layers_are_frozen_by_their_number_also_without_a_bound_on_the_input(run
 
 
 def test_without_a_frozen_or_capped_multiplier_nothing_differs_from_the_defaults(runs):
-    (_, plain, last), (_, said, other) = runs["defaults"], runs["defaults said"]
-    np.testing.assert_array_equal(plain.objective.multipliers, said.objective.multipliers)
-    np.testing.assert_array_equal(plain.layer_losses, said.layer_losses)
+    (_, plain, last), (_, stated, other) = runs["defaults"], runs["defaults said"]
+    np.testing.assert_array_equal(plain.objective.multipliers, stated.objective.multipliers)
+    np.testing.assert_array_equal(plain.layer_losses, stated.layer_losses)
     np.testing.assert_array_equal(last.params, other.params)
     assert (last.moving.slacks, last.moving.sizes, last.average) == (None, None, None)
 

@@ -47,42 +47,42 @@ def _clean_and_noisy(batch, variance, index):
 
 
 def test_rmse_is_that_of_all_pixels_on_the_byte_scale(evaluated, clips):
-    _, task, params, found = evaluated()
+    _, task, params, evaluation = evaluated()
     for gamma in (0.0, 0.15, 0.3):
         clean, noisy = (np.asarray(pixels, np.float64) for pixels in _noisy(clips, "test", gamma))
         output = np.asarray(_outputs(task)(params, noisy.astype(np.float32))[-1], np.float64)
         rmse = 255 * np.sqrt(np.mean((output - clean) ** 2))
-        assert found["rmse"][str(gamma)] == pytest.approx(rmse, rel=1e-5)
+        assert evaluation["rmse"][str(gamma)] == pytest.approx(rmse, rel=1e-5)
         noisy_rmse = 255 * np.sqrt(np.mean((noisy - clean) ** 2))
-        assert found["noisy_rmse"][str(gamma)] == pytest.approx(noisy_rmse, rel=1e-5, abs=1e-9)
+        assert evaluation["noisy_rmse"][str(gamma)] == pytest.approx(noisy_rmse, rel=1e-5, abs=1e-9)
 
 
 def test_layer_losses_are_means_over_the_test_split(evaluated, clips):
-    _, task, params, found = evaluated()
+    _, task, params, evaluation = evaluated()
     clean, noisy = _noisy(clips, "test", 0.15)
     outputs = np.asarray(_outputs(task)(params, noisy), np.float64)
     losses = 0.5 * np.sum((outputs - np.asarray(clean)) ** 2, axis=-1).mean(axis=-1)
-    np.testing.assert_allclose(found["layer_losses"], losses.mean(axis=-1), rtol=1e-5)
-    np.testing.assert_allclose(found["descend_share"], (losses[1:] < losses[:-1]).mean(axis=-1), rtol=1e-6)
-    np.testing.assert_allclose(found["mean_ratio"], (losses[1:] / losses[:-1]).mean(axis=-1), rtol=1e-5)
-    assert found["share_descending"] == pytest.approx((losses[1:] < losses[:-1]).mean())
-    assert found["mean_ratio_all"] == pytest.approx((losses[1:] / losses[:-1]).mean(), rel=1e-5)
+    np.testing.assert_allclose(evaluation["layer_losses"], losses.mean(axis=-1), rtol=1e-5)
+    np.testing.assert_allclose(evaluation["descend_share"], (losses[1:] < losses[:-1]).mean(axis=-1), rtol=1e-6)
+    np.testing.assert_allclose(evaluation["mean_ratio"], (losses[1:] / losses[:-1]).mean(axis=-1), rtol=1e-5)
+    assert evaluation["share_descending"] == pytest.approx((losses[1:] < losses[:-1]).mean())
+    assert evaluation["mean_ratio_all"] == pytest.approx((losses[1:] / losses[:-1]).mean(), rel=1e-5)
 
 
 def test_bounds_are_the_stated_ones_not_the_tightened(evaluated):
-    config, _, _, found = evaluated(**{"constraints.margin": 0.5, "constraints.first_margin": 0.5})
-    losses = np.array(found["layer_losses"])
+    config, _, _, evaluation = evaluated(**{"constraints.margin": 0.5, "constraints.first_margin": 0.5})
+    losses = np.array(evaluation["layer_losses"])
     bounds = [config.constraints.reference, *(1 - 0.22) * losses[:-1]]
-    np.testing.assert_allclose(found["bounds"], bounds, rtol=1e-6)
-    np.testing.assert_allclose(found["violations"], losses - bounds, rtol=1e-5, atol=1e-6)
-    assert found["feasible"] == bool(np.all(losses <= 1.05 * np.array(bounds)))
+    np.testing.assert_allclose(evaluation["bounds"], bounds, rtol=1e-6)
+    np.testing.assert_allclose(evaluation["violations"], losses - bounds, rtol=1e-5, atol=1e-6)
+    assert evaluation["feasible"] == bool(np.all(losses <= 1.05 * np.array(bounds)))
 
 
 def test_a_split_larger_than_a_batch_is_measured_whole(evaluated, clips, monkeypatch):
     _, task, params, _ = evaluated()
     monkeypatch.setattr("train.tasks.video_noise.BATCH_SIZE", 7)
-    found = task.split_losses(params, "validation", 0.15)
-    assert found.samples.shape == (12, 3)
+    reading = task.split_losses(params, "validation", 0.15)
+    assert reading.samples.shape == (12, 3)
     batch = clips.splits["validation"]
     parts = [
         [np.asarray(pixels) for pixels in _clean_and_noisy(part, 0.15 * clips.pixel_std, index)]
@@ -90,7 +90,7 @@ def test_a_split_larger_than_a_batch_is_measured_whole(evaluated, clips, monkeyp
     ]
     clean, noisy = (np.concatenate(pixels) for pixels in zip(*parts, strict=True))
     losses = 0.5 * np.sum((noisy - clean) ** 2, axis=-1).mean(axis=-1)
-    np.testing.assert_allclose(found.samples[:, 0], losses, rtol=1e-5)
+    np.testing.assert_allclose(reading.samples[:, 0], losses, rtol=1e-5)
 
 
 def test_noise_has_the_variance_it_names(clips):
@@ -101,14 +101,14 @@ def test_noise_has_the_variance_it_names(clips):
 
 
 def test_both_methods_are_tested_on_the_same_noise(evaluated):
-    found = [evaluated(method=method, seed=seed)[3] for method, seed in (("erm", 0), ("constrained", 3))]
-    assert found[0]["noisy_rmse"] == found[1]["noisy_rmse"]
-    assert found[0]["layer_losses"][0] == found[1]["layer_losses"][0]
+    evaluations = [evaluated(method=method, seed=seed)[3] for method, seed in (("erm", 0), ("constrained", 3))]
+    assert evaluations[0]["noisy_rmse"] == evaluations[1]["noisy_rmse"]
+    assert evaluations[0]["layer_losses"][0] == evaluations[1]["layer_losses"][0]
 
 
 def test_every_ratio_is_counted_once(evaluated):
-    _, _, _, found = evaluated()
-    histogram = found["ratio_histogram"]
+    _, _, _, evaluation = evaluated()
+    histogram = evaluation["ratio_histogram"]
     assert [sum(counts) for counts in histogram["counts"]] == [10, 10]
     assert all(len(counts) == len(histogram["edges"]) - 1 for counts in histogram["counts"])
     assert histogram["edges"][0] == 0.0
@@ -132,34 +132,34 @@ def test_the_training_level_is_always_tested(changed):
     ],
 )
 def test_the_evaluation_is_strict_json_with_a_figure_for_every_layer(evaluated, fields):
-    config, _, _, found = evaluated(**fields)
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    config, _, _, evaluation = evaluated(**fields)
+    assert json.loads(json.dumps(evaluation, allow_nan=False)) == evaluation
     layers = config.model.num_layers
     for name in ("layer_losses", "bounds", "violations", "multipliers", "slacks", "complementary_slackness"):
-        assert len(found[name]) == layers + 1, name
+        assert len(evaluation[name]) == layers + 1, name
     for name in ("descend_share", "mean_ratio"):
-        assert len(found[name]) == layers, name
-    assert (found["bounds"][0] is None) == (config.constraints.reference is None)
+        assert len(evaluation[name]) == layers, name
+    assert (evaluation["bounds"][0] is None) == (config.constraints.reference is None)
 
 
 def test_slack_is_what_resilience_allows(evaluated):
-    _, _, _, found = evaluated(**{"constraints.resilience": 2.0})
-    np.testing.assert_allclose(found["slacks"], np.array(found["multipliers"]) / 2.0)
+    _, _, _, evaluation = evaluated(**{"constraints.resilience": 2.0})
+    np.testing.assert_allclose(evaluation["slacks"], np.array(evaluation["multipliers"]) / 2.0)
 
 
 def test_complementary_slackness_is_of_the_tightened_bounds_that_multipliers_enforce(evaluated):
-    config, _, _, found = evaluated(**{"constraints.resilience": 2.0, "constraints.margin": 0.1})
-    losses, settings = np.array(found["layer_losses"]), config.constraints
+    config, _, _, evaluation = evaluated(**{"constraints.resilience": 2.0, "constraints.margin": 0.1})
+    losses, settings = np.array(evaluation["layer_losses"]), config.constraints
     factors = np.full(losses.size - 1, (1.0 - settings.alpha[0]) * 0.9)
     factors[0] = (1.0 - settings.alpha[0]) * (1.0 - settings.first_margin)
     enforced = np.append(losses[0] - settings.reference, losses[1:] - factors * losses[:-1])
-    expected = np.array(found["multipliers"]) * (enforced - found["slacks"])
-    np.testing.assert_allclose(found["complementary_slackness"], expected, rtol=1e-4, atol=1e-6)
+    expected = np.array(evaluation["multipliers"]) * (enforced - evaluation["slacks"])
+    np.testing.assert_allclose(evaluation["complementary_slackness"], expected, rtol=1e-4, atol=1e-6)
 
 
 def test_disturbed_layers_are_evaluated_as_they_are_asked_for(evaluated, clips):
     """A lost layer is the model without it; noise of no strength to speak of changes nothing."""
-    _, task, params, found = evaluated(lose_layers=True, test_layer_noises=(1e-6, 0.5))
+    _, task, params, evaluation = evaluated(lose_layers=True, test_layer_noises=(1e-6, 0.5))
     clean, noisy = (np.asarray(pixels, np.float64) for pixels in _noisy(clips, "test", 0.15))
     layers = params["params"]["layers"]
     for lost in (1, 2):
@@ -168,13 +168,13 @@ def test_disturbed_layers_are_evaluated_as_they_are_asked_for(evaluated, clips):
         }
         output = np.asarray(_outputs(task)(kept, noisy.astype(np.float32))[1], np.float64)
         rmse = 255 * np.sqrt(np.mean((output - clean) ** 2))
-        assert found["lost_layer_rmse"][str(lost)] == pytest.approx(rmse, rel=1e-5)
-    noise = found["layer_noise_rmse"]
-    assert noise["1e-06"] == pytest.approx(found["rmse"]["0.15"], rel=1e-3)
+        assert evaluation["lost_layer_rmse"][str(lost)] == pytest.approx(rmse, rel=1e-5)
+    noise = evaluation["layer_noise_rmse"]
+    assert noise["1e-06"] == pytest.approx(evaluation["rmse"]["0.15"], rel=1e-3)
     assert noise["0.5"] > 2 * noise["1e-06"]
 
 
 def test_nothing_is_disturbed_where_nothing_was_asked_for(evaluated):
-    _, _, _, found = evaluated()
-    assert not {"lost_layer_rmse", "layer_noise_rmse"} & set(found)
-    assert set(found["validation_rmse"]) == set(found["rmse"])
+    _, _, _, evaluation = evaluated()
+    assert not {"lost_layer_rmse", "layer_noise_rmse"} & set(evaluation)
+    assert set(evaluation["validation_rmse"]) == set(evaluation["rmse"])

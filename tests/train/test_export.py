@@ -43,22 +43,22 @@ def best(run, config, clips):
         return Best(*checkpoints.best(traced_state(traced_task(config, clips))))
 
 
-def assert_same(found, params):
+def assert_same(actual, params):
     """The two are the same pytree, bit for bit."""
-    assert jax.tree.structure(found) == jax.tree.structure(params)
-    for leaf, other in zip(jax.tree.leaves(found), jax.tree.leaves(params), strict=True):
+    assert jax.tree.structure(actual) == jax.tree.structure(params)
+    for leaf, other in zip(jax.tree.leaves(actual), jax.tree.leaves(params), strict=True):
         assert (leaf.dtype, leaf.shape) == (np.asarray(other).dtype, np.shape(other))
         assert np.asarray(leaf).tobytes() == np.asarray(other).tobytes()
 
 
 def test_parameters_and_outputs_come_back_bit_for_bit(best, exported, config, clips):
-    found = load(exported)
-    assert found.card["step"] == best.step
-    assert_same(found.params, best.state.params)
+    model = load(exported)
+    assert model.card["step"] == best.step
+    assert_same(model.params, best.state.params)
     task = traced_task(config, clips)
     noisy = np.random.default_rng(0).uniform(size=clips.splits["test"].shape).astype(np.float32)
     outputs = jax.jit(lambda params: task.outputs(params, jnp.asarray(noisy), lambda y: y))
-    assert np.asarray(outputs(found.params)).tobytes() == np.asarray(outputs(best.state.params)).tobytes()
+    assert np.asarray(outputs(model.params)).tobytes() == np.asarray(outputs(best.state.params)).tobytes()
 
 
 def test_names_are_keys_joined_by_dots_and_any_reader_finds_the_arrays(best, exported):
@@ -71,30 +71,30 @@ def test_names_are_keys_joined_by_dots_and_any_reader_finds_the_arrays(best, exp
 
 
 def test_config_json_says_what_the_run_was_and_what_its_multipliers_are(run, best, exported, config):
-    found = json.loads((exported / "config.json").read_text())
-    assert found["experiment"] == "video-ut"
-    assert found["config"] == to_json(config)
-    assert found["multipliers"] == np.asarray(best.state.moving.multipliers).tolist()
+    description = json.loads((exported / "config.json").read_text())
+    assert description["experiment"] == "video-ut"
+    assert description["config"] == to_json(config)
+    assert description["multipliers"] == np.asarray(best.state.moving.multipliers).tolist()
     validations = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "validation"]
     rows = [row for row in validations if row["step"] == best.step]
-    assert [found["validation"]] == rows
-    assert found["feasible"] == rows[0]["feasible"]
-    assert found["parameters"]["params.layers.V"] == {"shape": [2, 4, 16], "dtype": "float32"}
+    assert [description["validation"]] == rows
+    assert description["feasible"] == rows[0]["feasible"]
+    assert description["parameters"]["params.layers.V"] == {"shape": [2, 4, 16], "dtype": "float32"}
     assert str(run.parent) not in (exported / "config.json").read_text()
 
 
 def test_an_infeasible_run_says_so_and_a_plain_one_has_no_multipliers(infeasible, both, tmp_path):
     log = []
-    found = read_export(export(infeasible[0], tmp_path / "steep", log=log.append)).card
-    assert found["feasible"] is False
+    card = read_export(export(infeasible[0], tmp_path / "steep", log=log.append)).card
+    assert card["feasible"] is False
     assert any("NOT feasible" in line for line in log)
-    found = read_export(export(both / "erm", tmp_path / "plain", log=lambda _: None)).card
-    assert (found["feasible"], found["multipliers"]) == (None, None)
+    card = read_export(export(both / "erm", tmp_path / "plain", log=lambda _: None)).card
+    assert (card["feasible"], card["multipliers"]) == (None, None)
 
 
 def test_an_export_says_nothing_of_the_devices_it_was_read_onto(run, config, tmp_path):
-    found = read_export(export(run, tmp_path / "model", mesh="data=1", log=lambda _: None))
-    assert found.config == config
+    read_back = read_export(export(run, tmp_path / "model", mesh="data=1", log=lambda _: None))
+    assert read_back.config == config
 
 
 @pytest.fixture
@@ -102,8 +102,8 @@ def exported_params(run, best, monkeypatch, tmp_path):
     """Exports parameters of one's own in place of those of the run."""
 
     def go(params):
-        found = best._replace(state=best.state._replace(params=params))
-        monkeypatch.setattr("train.exporting.best_checkpoint", lambda task, folder, *, experiment, log: found)
+        checkpoint = best._replace(state=best.state._replace(params=params))
+        monkeypatch.setattr("train.exporting.best_checkpoint", lambda task, folder, *, experiment, log: checkpoint)
         return export(run, tmp_path / "own", log=lambda _: None)
 
     return go

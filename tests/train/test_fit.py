@@ -82,16 +82,16 @@ def run(trained, tmp_path):
 
 def test_a_task_of_ones_own_takes_under_twenty_lines(tmp_path, capsys):
     assert len(NOTEBOOK.splitlines()) < 20
-    said = {"train": TRAIN, "validation": VALIDATION, "out": tmp_path / "run"}
-    exec(NOTEBOOK, said)
-    found = json.loads((tmp_path / "run" / "evaluation.json").read_text())
-    assert found["feasible"]
-    assert len(found["layer_losses"]) == 3
-    assert found["layer_losses"][2] < 0.7 * found["layer_losses"][0]
-    rows = read_metrics(said["run"] / "metrics.jsonl")
+    namespace = {"train": TRAIN, "validation": VALIDATION, "out": tmp_path / "run"}
+    exec(NOTEBOOK, namespace)
+    evaluation = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert evaluation["feasible"]
+    assert len(evaluation["layer_losses"]) == 3
+    assert evaluation["layer_losses"][2] < 0.7 * evaluation["layer_losses"][0]
+    rows = read_metrics(namespace["run"] / "metrics.jsonl")
     heard = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines() if line.startswith("worst:")]
     assert heard == [row["worst_excess"] for row in rows if row["kind"] == "validation"]
-    assert json.loads((said["run"] / "report" / "summary.json").read_text())["methods"]["constrained"]["feasible"]
+    assert json.loads((namespace["run"] / "report" / "summary.json").read_text())["methods"]["constrained"]["feasible"]
 
 
 def test_callbacks_hear_of_every_step_every_validation_and_the_end(tmp_path):
@@ -140,9 +140,9 @@ def test_the_parameters_of_the_best_checkpoint_are_at_hand(run):
     task = linear()
     best = best_checkpoint(task, run, experiment="own")
     losses = task.predict(best.state.evaluated, VALIDATION)
-    found = json.loads((run / "evaluation.json").read_text())
-    assert found["best_step"] == best.step
-    assert losses.mean(axis=0) == pytest.approx(found["layer_losses"])
+    evaluation = json.loads((run / "evaluation.json").read_text())
+    assert evaluation["best_step"] == best.step
+    assert losses.mean(axis=0) == pytest.approx(evaluation["layer_losses"])
 
 
 def test_other_arrays_are_other_data(run):
@@ -234,9 +234,9 @@ def test_what_is_recomputed_is_a_choice_and_changes_no_gradient():
         program = str(jax.make_jaxpr(jax.grad(mean))(task.init(jax.random.key(0))))
         return "remat" in program or "checkpoint" in program, jax.grad(mean)(task.init(jax.random.key(0)))["w"]
 
-    (stored, found), (recomputed, again) = gradient("none"), gradient("everything")
+    (stored, expected), (recomputed, again) = gradient("none"), gradient("everything")
     assert (stored, recomputed) == (False, True)
-    np.testing.assert_allclose(again, found, rtol=1e-6)
+    np.testing.assert_allclose(again, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

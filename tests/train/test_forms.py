@@ -35,12 +35,12 @@ def steps(changed):
             **fields, method=name.split(",")[0], layer_weights=weights, rising_weights=rising, accumulate=2
         )
 
-    def found(config):
+    def steps_of(config):
         task = Ladder(config)
         state, losses = first_state(task), lambda params: task.losses(params, data, None)[0]
         return losses(state.params), jax.jacrev(losses)(state.params), train_step(task, state, data)[1]
 
-    return jax.device_get(jax.jit(lambda: {name: found(config) for name, config in configs.items()})())
+    return jax.device_get(jax.jit(lambda: {name: steps_of(config) for name, config in configs.items()})())
 
 
 def _violations(name, f):

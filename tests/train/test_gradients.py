@@ -41,14 +41,14 @@ def whole_and_parts(changed):
             (name, parts): changed(**usual, **BINDS[name], accumulate=parts) for name in names for parts in (1, 4)
         }
         data = batches(STEPS, 16, dtype)
-        found = jax.jit(lambda: {key: train(config, data, dtype) for key, config in configs.items()})()
-        return {name: tuple(jax.tree.leaves_with_path(found[name, parts]) for parts in (1, 4)) for name in names}
+        trained = jax.jit(lambda: {key: train(config, data, dtype) for key, config in configs.items()})()
+        return {name: tuple(jax.tree.leaves_with_path(trained[name, parts]) for parts in (1, 4)) for name in names}
 
     return go
 
 
-def _assert_close(found, expected, bound, case):
-    for (path, one), (_, two) in zip(found, expected, strict=True):
+def _assert_close(actual, expected, bound, case):
+    for (path, one), (_, two) in zip(actual, expected, strict=True):
         one, two = np.asarray(one, np.float64), np.asarray(two, np.float64)
         scale = np.max(np.abs(two), initial=0.0)
         np.testing.assert_allclose(
@@ -83,22 +83,22 @@ def test_the_gradient_in_parts_is_autodiffs():
 
     @jax.jit
     def gradients(weights, rows):
-        found = {}
+        results = {}
         for parts, affine, traced in itertools.product((1, 3, 12), (False, True), (False, True)):
             known = jnp.array(affine) if traced else affine
             bound = functools.partial(objective, affine=affine)
             options = {"parts": parts, "affine": known}
-            found[parts, affine, traced] = loss_gradient(losses, bound, weights, rows, probe, **options)
+            results[parts, affine, traced] = loss_gradient(losses, bound, weights, rows, probe, **options)
         expected = [
             jax.value_and_grad(lambda *at, affine=affine: objective(losses(at[0], rows, at[1])[0], affine)[0], (0, 1))(
                 weights, probe(12)
             )
             for affine in (False, True)
         ]
-        return found, expected, losses(weights, rows, probe(12))
+        return results, expected, losses(weights, rows, probe(12))
 
-    found, expected, (samples, figures) = jax.device_get(gradients(weights, rows))
-    for (parts, affine, traced), ((value, means, seen, others), (gradient, probed)) in found.items():
+    results, expected, (samples, figures) = jax.device_get(gradients(weights, rows))
+    for (parts, affine, traced), ((value, means, seen, others), (gradient, probed)) in results.items():
         case = f"{parts} parts, affine={affine}, traced={traced}"
         value_expected, (gradient_expected, probed_expected) = expected[affine]
         np.testing.assert_allclose(value, value_expected, rtol=1e-5, err_msg=case)
@@ -140,13 +140,13 @@ def test_parts_take_a_first_pass_only_in_steps_whose_weights_need_it(changed):
     step = jax.jit(
         lambda states, batch: {name: train_step(tasks[name], state, batch)[0] for name, state in states.items()}
     )
-    found, states = [], jax.jit(lambda: {name: first_state(task) for name, task in tasks.items()})()
+    counts, states = [], jax.jit(lambda: {name: first_state(task) for name, task in tasks.items()})()
     for batch in batches(3, 16):
         calls.clear()
         states = jax.block_until_ready(step(states, batch))
         jax.effects_barrier()
-        found.append({name: calls.count(name) / 4 for name in PASSES})
-    assert found == [{name: passes[number] for name, (_, passes) in PASSES.items()} for number in range(3)]
+        counts.append({name: calls.count(name) / 4 for name in PASSES})
+    assert counts == [{name: passes[number] for name, (_, passes) in PASSES.items()} for number in range(3)]
 
 
 def test_parts_take_every_so_manyth_row_and_make_up_the_batch_again():
@@ -167,12 +167,12 @@ def _memory(compiled):
 
 def test_parts_take_less_memory(changed, clips, monkeypatch):
     monkeypatch.setattr(clips, "num_sequences", lambda split: 512)
-    batch, found = np.zeros((512, 4, 16), np.uint8), {}
+    batch, memory = np.zeros((512, 4, 16), np.uint8), {}
     for bind, parts in (("mean", 1), ("mean", 8), ("tail", 8)):
         config = changed(**{"constraints.bind": bind, "batch_size": 512, "accumulate": parts, "model.num_layers": 8})
-        found[bind, parts] = _memory(_compiled(VideoTask(config, clips), batch))
+        memory[bind, parts] = _memory(_compiled(VideoTask(config, clips), batch))
     for bind in ("mean", "tail"):
-        assert found[bind, 8] < 0.5 * found["mean", 1], bind
+        assert memory[bind, 8] < 0.5 * memory["mean", 1], bind
 
 
 def test_recomputing_changes_no_step_and_takes_less_memory(changed):

@@ -93,9 +93,9 @@ def measured(changed):
 def test_a_unit_that_one_batch_moves_is_not_dead(measured):
     """A layer of two units: the first is 0, black pixels move the second and white ones do not."""
     batches = [np.full((3, 2, 2), 255, np.uint8), np.zeros((3, 2, 2), np.uint8)]
-    found = measured(batches, lambda pixels: jnp.stack([jnp.zeros_like(pixels[..., 0]), 1.0 - pixels[..., 0]], -1))
-    np.testing.assert_allclose(found.dead, [0.0, 0.5])
-    np.testing.assert_allclose(found.samples[:3, 0], 0.0)
+    reading = measured(batches, lambda pixels: jnp.stack([jnp.zeros_like(pixels[..., 0]), 1.0 - pixels[..., 0]], -1))
+    np.testing.assert_allclose(reading.dead, [0.0, 0.5])
+    np.testing.assert_allclose(reading.samples[:3, 0], 0.0)
 
 
 def test_health_counts_units_that_no_sample_moves(measured):

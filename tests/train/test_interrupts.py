@@ -135,9 +135,9 @@ def test_commands_end_in_one_line_and_change_nothing(finished, config, monkeypat
     before = _files(finished)
     words = ["run", "video-ut", "--out", str(finished / "new")] if command == "run" else [command, str(finished)]
     assert main(words) == code
-    said = capsys.readouterr().err
-    assert len(said.splitlines()) == 1
-    assert "the same command goes on from what is saved, or begins again" in said
+    errors = capsys.readouterr().err
+    assert len(errors.splitlines()) == 1
+    assert "the same command goes on from what is saved, or begins again" in errors
     assert _files(finished) == before
 
 
@@ -187,7 +187,7 @@ def test_two_ctrl_c_end_a_real_process_at_once_and_it_goes_on(launched, tmp_path
     time.sleep(1.0)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=60) == 130
-    said = folder.with_suffix(".log").read_text()
-    assert "saved at step" in said.splitlines()[-1]
-    assert "Traceback" not in said
+    log = folder.with_suffix(".log").read_text()
+    assert "saved at step" in log.splitlines()[-1]
+    assert "Traceback" not in log
     assert json.loads((folder / "status.json").read_text())["state"] == "interrupted"

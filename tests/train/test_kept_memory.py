@@ -20,20 +20,20 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def said_and_faults(**variables):
+def kept_and_faults(**variables):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     command = [sys.executable, "-c", FAULTS]
-    said, faults = subprocess.check_output(command, env=environment | variables, text=True).split()
-    return said == "True", int(faults)
+    printed, faults = subprocess.check_output(command, env=environment | variables, text=True).split()
+    return printed == "True", int(faults)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another allocator than glibc's")
 def test_freed_memory_is_used_again_without_a_page_fault():
-    kept, faults = said_and_faults()
+    kept, faults = kept_and_faults()
     assert kept
     assert faults < 100
 
 
 def test_settings_of_the_users_own_stay():
-    kept, _ = said_and_faults(MALLOC_MMAP_THRESHOLD_="1048576")
+    kept, _ = kept_and_faults(MALLOC_MMAP_THRESHOLD_="1048576")
     assert not kept

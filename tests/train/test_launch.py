@@ -32,10 +32,10 @@ def test_one_that_fails_ends_the_others_and_is_named(place, capfd):
     began = time.monotonic()
     assert launch(python(*programs)) == 7
     assert time.monotonic() - began < 10
-    said = capfd.readouterr().err
-    assert f"process {place} of 3" in said
-    assert "exit code 7" in said
-    assert "no such shard" in said
+    errors = capfd.readouterr().err
+    assert f"process {place} of 3" in errors
+    assert "exit code 7" in errors
+    assert "no such shard" in errors
 
 
 def test_a_signal_is_named_and_its_exit_code_is_the_shells(capfd):

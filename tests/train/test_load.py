@@ -70,37 +70,37 @@ def denoised(config, params, frames):
     outputs = jax.jit(lambda noisy: traced_task(config, CLIPS).outputs(params, noisy, lambda y: y)[-1])
     places = [slice(start, start + SIDE) for start in range(0, 160, SIDE)]
     padded = np.concatenate([frames, *[frames[-1:]] * (-len(frames) % LENGTH)])
-    found = np.zeros(padded.shape)
+    cleaned = np.zeros(padded.shape)
     for window in (slice(start, start + LENGTH) for start in range(0, len(padded), LENGTH)):
         cut = np.stack([padded[window, row, column].reshape(LENGTH, -1) for row in places for column in places])
         ways = iter(np.asarray(outputs(jnp.asarray(cut / 255.0, jnp.float32))))
         for row in places:
             for column in places:
-                found[window, row, column] = next(ways).reshape(LENGTH, SIDE, SIDE)
-    return np.clip(255.0 * found[: len(frames)], 0, 255)
+                cleaned[window, row, column] = next(ways).reshape(LENGTH, SIDE, SIDE)
+    return np.clip(255.0 * cleaned[: len(frames)], 0, 255)
 
 
 @pytest.mark.usefixtures("without_data")
 @pytest.mark.parametrize("which", ["run", "export"])
 def test_a_model_comes_back_without_its_data_and_is_worth_the_same(both, exported, config, which, tmp_path):
     folder = both / "constrained"
-    found = load(folder if which == "run" else exported, log=quiet)
-    said = json.loads((folder / "evaluation.json").read_text())
-    assert found.config == read_config(folder)[1] == config
-    assert (found.card["experiment"], found.card["step"]) == ("video-ut", said["best_step"])
-    figures, _ = traced_task(config, CLIPS).evaluate(found.params, tmp_path)
+    loaded = load(folder if which == "run" else exported, log=quiet)
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    assert loaded.config == read_config(folder)[1] == config
+    assert (loaded.card["experiment"], loaded.card["step"]) == ("video-ut", evaluation["best_step"])
+    figures, _ = traced_task(config, CLIPS).evaluate(loaded.params, tmp_path)
     assert {name: figures[name] for name in ("rmse", "noisy_rmse", "parameters")} == {
-        name: said[name] for name in ("rmse", "noisy_rmse", "parameters")
+        name: evaluation[name] for name in ("rmse", "noisy_rmse", "parameters")
     }
 
 
 def test_frames_come_back_as_the_network_makes_them_however_many_there_are(model, config):
     time, place = np.arange(6)[:, None, None], np.arange(160)
     frames = (120 + 8 * time + 0.5 * place[None, :, None] - 0.3 * place).astype(np.uint8)
-    found = model.predict(frames)
-    assert (found.shape, found.dtype) == (frames.shape, np.uint8)
+    cleaned = model.predict(frames)
+    assert (cleaned.shape, cleaned.dtype) == (frames.shape, np.uint8)
     expected = denoised(config, model.params, frames)
-    np.testing.assert_allclose(found, expected, atol=0.51)
+    np.testing.assert_allclose(cleaned, expected, atol=0.51)
     assert np.ptp(expected) > 30, "the case tells places apart"
 
 
@@ -143,12 +143,12 @@ def test_a_picture_of_any_size_and_colour_is_brought_to_grey(model, mode, tmp_pa
 def test_a_video_file_comes_back_frame_by_frame_as_its_frames_do(model, tmp_path):
     path = write_video(tmp_path / "grey.avi", 6)
     frames = np.broadcast_to(2 * np.arange(6, dtype=np.uint8)[:, None, None], (6, 160, 160))
-    found = model.predict(path)
-    assert found.shape == (6, 160, 160)
-    np.testing.assert_array_equal(found, model.predict(frames))
+    cleaned = model.predict(path)
+    assert cleaned.shape == (6, 160, 160)
+    np.testing.assert_array_equal(cleaned, model.predict(frames))
     coloured = np.broadcast_to(frames[:, ::2, ::4, None], (6, 80, 40, 3))
-    np.testing.assert_array_equal(found, model.predict(coloured))
-    np.testing.assert_array_equal(found, model.predict(list(frames)))
+    np.testing.assert_array_equal(cleaned, model.predict(coloured))
+    np.testing.assert_array_equal(cleaned, model.predict(list(frames)))
 
 
 REFUSED = {
@@ -185,16 +185,16 @@ def test_what_is_no_picture_and_no_video_is_refused_in_a_line(model, tmp_path, c
 
 DAMAGE = {
     "half the facts": ("run", "model.json", None, r"model\.json is damaged"),
-    "a fact less": ("run", "model.json", lambda said: said.pop("token_dim"), r"model\.json is damaged .*token_dim"),
-    "a fact more": ("run", "model.json", lambda said: said.update(more=1), r"model\.json is damaged"),
-    "another fact": ("run", "model.json", lambda said: said.update(token_dim="wide"), r"model\.json is damaged"),
-    "facts of another model": ("run", "model.json", lambda said: said.update(token_dim=25), "is of another model: .*"),
-    "of 0.1": ("run", "config.json", lambda said: said.pop("version"), "was written by version 0.1 of unroll_jax"),
-    "later": ("run", "config.json", lambda said: said.update(version="9.1"), "was written by version 9.1 of"),
-    "another task": ("run", "config.json", lambda said: said.update(task="chess"), "'task' is unknown or missing"),
-    "exported facts": ("export", "config.json", lambda said: said["facts"].clear(), r"config\.json is damaged .*again"),
+    "a fact less": ("run", "model.json", lambda row: row.pop("token_dim"), r"model\.json is damaged .*token_dim"),
+    "a fact more": ("run", "model.json", lambda row: row.update(more=1), r"model\.json is damaged"),
+    "another fact": ("run", "model.json", lambda row: row.update(token_dim="wide"), r"model\.json is damaged"),
+    "facts of another model": ("run", "model.json", lambda row: row.update(token_dim=25), "is of another model: .*"),
+    "of 0.1": ("run", "config.json", lambda row: row.pop("version"), "was written by version 0.1 of unroll_jax"),
+    "later": ("run", "config.json", lambda row: row.update(version="9.1"), "was written by version 9.1 of"),
+    "another task": ("run", "config.json", lambda row: row.update(task="chess"), "'task' is unknown or missing"),
+    "exported facts": ("export", "config.json", lambda row: row["facts"].clear(), r"config\.json is damaged .*again"),
     "of another": (
-        "export", "config.json", lambda said: said["facts"].update(token_dim=25),
+        "export", "config.json", lambda row: row["facts"].update(token_dim=25),
         r"do not fit the model that .*config\.json describes",
     ),
 }  # fmt: skip
@@ -231,9 +231,9 @@ def test_a_folder_without_a_model_is_refused_in_a_line(finished, both, exported,
 def test_the_command_refuses_a_model_of_pictures(both, exported, capsys):
     for folder in (both / "constrained", exported):
         assert main(["predict", str(folder), "--text", "fine"]) == 2
-        said = capsys.readouterr().err
-        assert "is a run of video-ut, which classifies no text" in said
-        assert said.count("\n") == 1
+        errors = capsys.readouterr().err
+        assert "is a run of video-ut, which classifies no text" in errors
+        assert errors.count("\n") == 1
 
 
 def test_a_task_of_ones_own_comes_back_with_the_task(tmp_path):
@@ -241,7 +241,7 @@ def test_a_task_of_ones_own_comes_back_with_the_task(tmp_path):
     losses = json.loads((run / "evaluation.json").read_text())["layer_losses"]
     out = export(run, tmp_path / "model", task=linear(steps=2), log=quiet)
     for folder in (run, out):
-        found = load(folder, task=linear(steps=2), log=quiet).predict(VALIDATION)
-        assert found.mean(axis=0) == pytest.approx(losses)
+        predictions = load(folder, task=linear(steps=2), log=quiet).predict(VALIDATION)
+        assert predictions.mean(axis=0) == pytest.approx(losses)
         with pytest.raises(UserError, match="known to Python alone; pass the task itself"):
             load(folder, log=quiet)

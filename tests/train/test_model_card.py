@@ -27,12 +27,12 @@ def exported(run):
 
 
 def test_the_model_card_tells_task_data_constraints_and_figures(run, exported):
-    said, card = json.loads((exported / "config.json").read_text()), (exported / "README.md").read_text()
+    description, card = json.loads((exported / "config.json").read_text()), (exported / "README.md").read_text()
     evaluation = json.loads((run / "evaluation.json").read_text())
     floors = evaluation["floors"]
-    assert said["excess"] == said["validation"]["worst_excess"]
-    excess = f"{abs(said['excess']):.1%} {'over' if said['excess'] > 0 else 'below'} its bound"
-    sizes = ", ".join(f"{count:,} {split}" for split, count in said["found"]["sequences"].items())
+    assert description["excess"] == description["validation"]["worst_excess"]
+    excess = f"{abs(description['excess']):.1%} {'over' if description['excess'] > 0 else 'below'} its bound"
+    sizes = ", ".join(f"{count:,} {split}" for split, count in description["found"]["sequences"].items())
     for words in (
         "# video-ut, step",
         "task: video, 1,152 parameters",
@@ -97,5 +97,5 @@ def test_the_python_of_the_model_card_loads_the_model_where_it_is_installed(expo
     code = snippet(exported) + "print(model.config.task, type(model).__module__)"
     paths = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
     command = [sys.executable, "-c", code]
-    found = subprocess.run(command, cwd=tmp_path, env=paths, capture_output=True, text=True)
-    assert (found.returncode, found.stdout) == (0, "video unroll_jax.train.loading\n"), found.stderr
+    process = subprocess.run(command, cwd=tmp_path, env=paths, capture_output=True, text=True)
+    assert (process.returncode, process.stdout) == (0, "video unroll_jax.train.loading\n"), process.stderr

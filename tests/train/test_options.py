@@ -81,8 +81,8 @@ def test_a_scalar_of_yaml_is_what_it_looks_like(text, words, tmp_path):
 )
 def test_an_option_that_json_has_twice_is_named_in_full(text, name, tmp_path, capsys):
     (tmp_path / "options.json").write_text(text)
-    said = refused(capsys, "run", "video-ut", "--config", "options.json")
-    assert f"--config options.json: {name} is there more than once; give it once" in said
+    error = refused(capsys, "run", "video-ut", "--config", "options.json")
+    assert f"--config options.json: {name} is there more than once; give it once" in error
 
 
 def test_options_that_are_typed_beside_a_file_count(tmp_path):
@@ -171,9 +171,9 @@ def test_a_warm_up_that_a_file_names_is_chosen(tmp_path):
 def test_a_file_that_holds_something_else_is_refused_in_one_line(text, words, tmp_path, capsys):
     if text is not None:
         (tmp_path / "options.yaml").write_bytes(text)
-    said = refused(capsys, "run", "video-ut", "--config", "options.yaml")
-    assert words in said
-    assert "--config options.yaml" in said or "must be" in said
+    error = refused(capsys, "run", "video-ut", "--config", "options.yaml")
+    assert words in error
+    assert "--config options.yaml" in error or "must be" in error
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"steps": 4, "steps": 5}', '{"steps": 1e400}', "[" * 100_000])

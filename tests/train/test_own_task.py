@@ -47,9 +47,9 @@ def both(tmp_path_factory):
 def test_the_options_of_a_model_are_those_of_its_run_whatever_the_task_has(both, tmp_path, method, passed):
     run, task = both / method, linear(**passed)
     out = export(str(run), str(tmp_path / "model"), task=task, log=quiet)
-    found = read(out / "config.json")
-    assert (found["config"]["method"], found["config"]["steps"], found["config"]["seed"]) == (method, 2, 0)
-    assert found["feasible"] is None if method == "erm" else found["multipliers"] is not None
+    card = read(out / "config.json")
+    assert (card["config"]["method"], card["config"]["steps"], card["config"]["seed"]) == (method, 2, 0)
+    assert card["feasible"] is None if method == "erm" else card["multipliers"] is not None
     losses = read(run / "evaluation.json")["layer_losses"]
     for folder in (run, out):
         model = load(folder, task=task, log=quiet)
@@ -126,9 +126,9 @@ def test_what_is_no_task_is_refused_in_a_line(both, call, task, words):
 @pytest.mark.parametrize("command", ["run", "plan", "evaluate", "export"])
 def test_the_command_line_says_how_python_goes_on_with_a_task_of_ones_own(both, tmp_path, capsys, command):
     assert main([command, str(both / "constrained")]) == 2
-    said = capsys.readouterr().err
-    assert "from Python: fit(task, out=FOLDER), load(FOLDER, task=task) or export(FOLDER, task=task)" in said
-    assert said.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert "from Python: fit(task, out=FOLDER), load(FOLDER, task=task) or export(FOLDER, task=task)" in errors
+    assert errors.count("\n") == 1
 
 
 def wide(**options):

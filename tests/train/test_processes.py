@@ -21,15 +21,15 @@ STEPS = OF_PROCESSES["steps"]
 LAUNCH = ["launch", "--processes", "2", "--"]
 
 
-def said(folder: Path) -> str:
+def log_of(folder: Path) -> str:
     return folder.with_suffix(".log").read_text(errors="replace")
 
 
 def wait_for_checkpoint(folder: Path, process: subprocess.Popen, *, after: int = 0) -> None:
     limit = time.monotonic() + 240
     while newest(folder) <= after:
-        assert process.poll() is None, said(folder)
-        assert time.monotonic() < limit, said(folder)
+        assert process.poll() is None, log_of(folder)
+        assert time.monotonic() < limit, log_of(folder)
         time.sleep(0.02)
 
 
@@ -61,14 +61,14 @@ def test_two_processes_do_what_one_does_and_go_on_as_one_after_sigterm(launched,
     process = launched(folder, *LAUNCH)
     wait_for_checkpoint(folder, process)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) == 0, said(folder)
+    assert process.wait(timeout=60) == 0, log_of(folder)
     status = read_object(folder / "status.json")
-    assert status["state"] == "interrupted", said(folder)
+    assert status["state"] == "interrupted", log_of(folder)
     assert status["mesh"] == "2 devices (data=2)"
-    assert f"saved at step {status['steps']} of {STEPS}" in said(folder)
+    assert f"saved at step {status['steps']} of {STEPS}" in log_of(folder)
     assert (folder / "checkpoints" / str(status["steps"])).is_dir()
-    assert launched(folder).wait(timeout=240) == 0, said(folder)
-    assert f"going on from the checkpoint of step {status['steps']}" in said(folder)
+    assert launched(folder).wait(timeout=240) == 0, log_of(folder)
+    assert f"going on from the checkpoint of step {status['steps']}" in log_of(folder)
     assert_same(folder, alone)
 
 
@@ -80,20 +80,20 @@ def test_one_that_is_killed_ends_both_with_a_message_and_what_one_cannot_read_is
         process = launched(folder, *LAUNCH, mesh="fsdp=2")
         wait_for_checkpoint(folder, process, after=after)
         os.kill(children(process)[victim], signal.SIGKILL)
-        assert process.wait(timeout=60) == 128 + signal.SIGKILL, said(folder)
+        assert process.wait(timeout=60) == 128 + signal.SIGKILL, log_of(folder)
         after = newest(folder)
-        assert f"process {victim} of 2" in said(folder)
-        assert said(folder).count("was ended by SIGKILL") == 2 - victim
+        assert f"process {victim} of 2" in log_of(folder)
+        assert log_of(folder).count("was ended by SIGKILL") == 2 - victim
         assert read_object(folder / "status.json")["state"] != "finished"
         if victim == 1:
             for path in (folder / "checkpoints" / str(after) / "state" / "ocdbt.process_1" / "d").iterdir():
                 path.write_bytes(bytes(255 - byte for byte in path.read_bytes()))
             damaged, kept = after, after - 20
-    assert f"checkpoint {damaged} is damaged" in said(folder)
-    assert f"going on from the checkpoint of step {kept}" in said(folder)
+    assert f"checkpoint {damaged} is damaged" in log_of(folder)
+    assert f"going on from the checkpoint of step {kept}" in log_of(folder)
     assert (folder / "damaged" / str(damaged)).is_dir()
-    assert launched(folder).wait(timeout=240) == 0, said(folder)
-    assert said(folder).count("going on from the checkpoint of step") == 2
+    assert launched(folder).wait(timeout=240) == 0, log_of(folder)
+    assert log_of(folder).count("going on from the checkpoint of step") == 2
     assert read_object(folder / "status.json")["state"] == "finished"
     assert_same(folder, alone)
 
@@ -103,9 +103,9 @@ def test_what_one_process_would_refuse_ends_both_at_once(launched, tmp_path):
     folder.mkdir()
     (folder / "thesis.txt").write_text("of somebody's", encoding="utf-8")
     before = sorted(tmp_path.rglob("*"))
-    assert launched(folder, *LAUNCH).wait(timeout=60) == 2, said(folder)
-    assert "holds files but no config.json" in said(folder)
-    assert "Traceback" not in said(folder)
+    assert launched(folder, *LAUNCH).wait(timeout=60) == 2, log_of(folder)
+    assert "holds files but no config.json" in log_of(folder)
+    assert "Traceback" not in log_of(folder)
     assert [path for path in sorted(tmp_path.rglob("*")) if path.suffix != ".log"] == before
 
 
@@ -126,7 +126,7 @@ def test_a_membership_that_cannot_be_is_one_error(member, words):
 
 def test_a_cluster_that_is_not_there_is_one_error(launched, tmp_path):
     folder = tmp_path / "run"
-    assert launched(folder, "--cluster", "slurm").wait(timeout=60) == 2, said(folder)
-    *_, line = said(folder).splitlines()  # JAX says something before
+    assert launched(folder, "--cluster", "slurm").wait(timeout=60) == 2, log_of(folder)
+    *_, line = log_of(folder).splitlines()  # JAX says something before
     assert line.startswith("error: the processes did not come together (KeyError: 'SLURM_JOB_ID')")
-    assert "Traceback" not in said(folder)
+    assert "Traceback" not in log_of(folder)

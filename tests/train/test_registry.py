@@ -42,5 +42,5 @@ def test_a_task_of_your_own_has_no_functions():
 
 def test_reading_the_registry_imports_nothing_that_takes_time():
     code = "import sys, train.registry; print({'jax', 'flax', 'matplotlib', 'orbax', 'tensorflow'} & set(sys.modules))"
-    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "set()"
+    process = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "set()"

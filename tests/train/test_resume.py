@@ -66,8 +66,8 @@ def test_a_run_killed_again_and_again_ends_bit_for_bit_like_one_left_alone(launc
     assert any(kills), "no kill fell into the writing of a checkpoint"
     assert launched(folder).wait(timeout=300) == 0, folder.with_suffix(".log").read_text()
 
-    found, expected = (jax.tree.leaves_with_path(_last_state(run)) for run in (folder, alone))
-    for (path, leaf), (_, other) in zip(found, expected, strict=True):
+    actual, expected = (jax.tree.leaves_with_path(_last_state(run)) for run in (folder, alone))
+    for (path, leaf), (_, other) in zip(actual, expected, strict=True):
         assert np.asarray(leaf).tobytes() == np.asarray(other).tobytes(), jax.tree_util.keystr(path)
     assert (folder / "metrics.jsonl").read_bytes() == (alone / "metrics.jsonl").read_bytes()
     assert not list((folder / "checkpoints").glob("*tmp*"))

@@ -49,9 +49,9 @@ def test_a_stored_mesh_or_tracker_that_is_not_there_is_told_to_be_stored(
     monkeypatch.setitem(sys.modules, "mlflow", None)
     stored = json.loads((trained / "config.json").read_text())
     (trained / "config.json").write_text(json.dumps(stored | {field: value}))
-    said = refused(capsys, "run", "run")
-    assert words in said
-    assert said.endswith(f"; {' '.join(way_out)} goes on without it\n")
+    error = refused(capsys, "run", "run")
+    assert words in error
+    assert error.endswith(f"; {' '.join(way_out)} goes on without it\n")
     typed = refused(capsys, "run", "run", f"--{field}", *(value if field == "track" else [value]))
     assert "of run/config.json" not in typed
     assert main(["run", "run", *way_out]) == 0
@@ -88,8 +88,8 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(named, words, tmp_path, 
 
 def test_overwrite_begins_anew(trained, capsys):
     (trained / "notes.txt").write_text("of the old run")
-    said = refused(capsys, *RUN, "--seed", "1")
-    assert "seed was 0, is now 1; pass another --out, or --overwrite (overwrite=True from Python)" in said
+    error = refused(capsys, *RUN, "--seed", "1")
+    assert "seed was 0, is now 1; pass another --out, or --overwrite (overwrite=True from Python)" in error
     assert main([*RUN, "--seed", "1", "--overwrite"]) == 0
     assert "finished already" not in capsys.readouterr().out
     assert read_config(trained)[1].seed == 1
@@ -140,8 +140,8 @@ def test_overwrite_deletes_no_other_run_that_lies_inside(trained, capsys):
     export.write_text('{"format": "unroll_jax 2", "experiment": "video-ut", "found": {}}')
     shutil.copytree(trained, trained / "erm", ignore=shutil.ignore_patterns("export"))
     kept = sorted(trained.rglob("*"))
-    said = refused(capsys, *RUN, "--overwrite")
-    assert "--overwrite would delete the runs run/erm too; move them away, or pass another --out" in said
+    error = refused(capsys, *RUN, "--overwrite")
+    assert "--overwrite would delete the runs run/erm too; move them away, or pass another --out" in error
     assert sorted(trained.rglob("*")) == kept
     shutil.rmtree(trained / "erm")
     assert main([*RUN, "--overwrite"]) == 0
@@ -151,8 +151,8 @@ def test_overwrite_deletes_no_other_run_that_lies_inside(trained, capsys):
 def test_several_runs_are_refused_in_the_folder_of_one(trained, capsys):
     kept = sorted(trained.rglob("*"))
     for more in ((), ("--overwrite",)):
-        said = refused(capsys, *RUN, "--method", "both", *more)
-        assert "--out run is itself a run, and this trains erm and constrained in folders inside; pass another" in said
+        error = refused(capsys, *RUN, "--method", "both", *more)
+        assert "--out run is itself a run, and this trains erm and constrained in folders inside; pass another" in error
     assert sorted(trained.rglob("*")) == kept
 
 
@@ -160,9 +160,9 @@ def test_one_run_in_the_folder_of_several_is_told_how_to_go_on(trained, tmp_path
     trained.rename(tmp_path / "constrained")
     trained.mkdir()
     (tmp_path / "constrained").rename(trained / "constrained")
-    said = refused(capsys, *RUN)
-    assert "--out run is no run but holds the runs run/constrained; give the command that began them" in said
-    assert "or go on with one, as in `python -m train run run/constrained`" in said
+    error = refused(capsys, *RUN)
+    assert "--out run is no run but holds the runs run/constrained; give the command that began them" in error
+    assert "or go on with one, as in `python -m train run run/constrained`" in error
     assert "it holds the run folders run/constrained; give one of these" in refused(capsys, "run", "run/")
 
 

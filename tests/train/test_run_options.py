@@ -25,14 +25,14 @@ def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(many,
     logged = [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "train"]
     slacks = [row["slack/layer 1"] for row in logged]
     assert [slack > 0.0 for slack in slacks] == [False, False, False, False, True, False]
-    rows, found = ((folder / name).read_bytes() for name in ("metrics.jsonl", "evaluation.json"))
+    rows, evaluation = ((folder / name).read_bytes() for name in ("metrics.jsonl", "evaluation.json"))
     for name in ("status.json", "evaluation.json"):
         (folder / name).unlink()
     shutil.rmtree(folder / "checkpoints" / "6")
     assert "going on from the checkpoint of step 4" in start(config)
     assert (folder / "metrics.jsonl").read_bytes() == rows
     after = json.loads((folder / "evaluation.json").read_bytes())
-    assert {**after, "train_seconds": 0} == {**json.loads(found), "train_seconds": 0}
+    assert {**after, "train_seconds": 0} == {**json.loads(evaluation), "train_seconds": 0}
     assert len(after["slacks"]) == 3
     assert after["bind"] == "tail"
 
@@ -80,9 +80,9 @@ def test_validation_judges_as_the_report_on_the_same_samples_does(changed, clips
         fields = {"constraints.bind": bind, "constraints.level": 0.9 if bind == "tail" else 0.7}
         task = traced_task(changed(**fields, **{"constraints.alpha": (0.3,)}), clips)
         state, objective = init_state(task), task.training.objective
-        found = task.split_losses(state.params, "validation", task.config.train_gamma)
+        reading = task.split_losses(state.params, "validation", task.config.train_gamma)
         report = feasibility_report(
-            jnp.asarray(found.samples), state.moving.multipliers, objective.stated, reduction=objective.reduction
+            jnp.asarray(reading.samples), state.moving.multipliers, objective.stated, reduction=objective.reduction
         )
         row, _, _ = validate(task, state)
         excess = np.max(np.asarray(report.violations) / np.asarray(report.bounds))

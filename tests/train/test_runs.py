@@ -29,8 +29,8 @@ def whole(both):
 
 def _state(folder, config, clips, step=None):
     with Checkpoints(folder / "checkpoints", read_only=True) as checkpoints:
-        found = checkpoints.newest(state_like(traced_task(config, clips)))
-    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(found[1])]
+        checkpoint = checkpoints.newest(state_like(traced_task(config, clips)))
+    return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(checkpoint[1])]
 
 
 def _cut_back(folder, *, keep, metrics):
@@ -48,8 +48,8 @@ def _assert_same(folder, whole, config, clips):
     assert (folder / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
     assert _state(folder, config, clips) == _state(whole, config, clips)
     same = [json.loads((one / "evaluation.json").read_text()) for one in (folder, whole)]
-    for found in same:
-        del found["train_seconds"]
+    for evaluation in same:
+        del evaluation["train_seconds"]
     assert same[0] == same[1]
 
 
@@ -73,9 +73,9 @@ def test_a_run_goes_on_in_parts_and_with_recomputed_layers_up_to_rounding(start,
     assert [sorted(row) for row in again] == [sorted(row) for row in rows]
     numbers = [
         np.hstack(
-            [np.array(value, float).ravel() for row in found for name, value in sorted(row.items()) if name != "kind"]
+            [np.array(value, float).ravel() for row in metrics for name, value in sorted(row.items()) if name != "kind"]
         )
-        for found in (again, rows)
+        for metrics in (again, rows)
     ]
     np.testing.assert_allclose(*numbers, rtol=1e-12, atol=1e-14)
 
@@ -223,13 +223,13 @@ def test_the_best_checkpoint_is_the_feasible_one_of_least_loss_or_the_least_infe
     assert any("NOT feasible" in line for line in log)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     excess = {row["step"]: row["worst_excess"] for row in rows if row["kind"] == "validation"}
-    found = json.loads((folder / "evaluation.json").read_text())
-    assert found["best_step"] == min(excess, key=excess.__getitem__)
-    assert found["feasible"] is False
+    evaluation = json.loads((folder / "evaluation.json").read_text())
+    assert evaluation["best_step"] == min(excess, key=excess.__getitem__)
+    assert evaluation["feasible"] is False
 
 
 def test_both_methods_run_side_by_side(both):
-    found = [json.loads((both / name / "evaluation.json").read_text()) for name in ("erm", "constrained")]
-    assert [one["method"] for one in found] == ["erm", "constrained"]
-    assert found[0]["noisy_rmse"] == found[1]["noisy_rmse"]
-    assert found[0]["multipliers"] == [0.0, 0.0, 0.0]
+    evaluations = [json.loads((both / name / "evaluation.json").read_text()) for name in ("erm", "constrained")]
+    assert [one["method"] for one in evaluations] == ["erm", "constrained"]
+    assert evaluations[0]["noisy_rmse"] == evaluations[1]["noisy_rmse"]
+    assert evaluations[0]["multipliers"] == [0.0, 0.0, 0.0]

@@ -164,10 +164,10 @@ def test_room_is_for_what_is_kept_and_one_more():
 
 
 def test_a_system_that_says_nothing_of_its_disk_refuses_nothing(monkeypatch, tmp_path):
-    said = Disk(0, 0, 0)
-    monkeypatch.setattr(storage.shutil, "disk_usage", lambda path: said)
+    reported = Disk(0, 0, 0)
+    monkeypatch.setattr(storage.shutil, "disk_usage", lambda path: reported)
     require_room(tmp_path, 10**12, "everything")
-    said = Disk(10, 10, 0)
+    reported = Disk(10, 10, 0)
     with pytest.raises(StorageError) as caught:
         require_room(tmp_path, 10**12, "everything")
     assert "everything takes" in str(caught.value)

@@ -183,9 +183,9 @@ def test_a_tracker_that_cannot_be_reached_is_refused_in_one_line_and_the_run_goe
     for call in ("init", "start_run"):
         setattr(module, call, refuse)
     assert main([*RUN, "--track", "tensorboard", name]) == 2
-    said = capsys.readouterr().err
-    assert f"error: --track {name}: api_key not configured (no-tty); set {name} up, or leave it out" in said
-    assert said.count("\n") == 1
+    errors = capsys.readouterr().err
+    assert f"error: --track {name}: api_key not configured (no-tty); set {name} up, or leave it out" in errors
+    assert errors.count("\n") == 1
     assert main(RUN) == 0
     assert json.loads((at / "status.json").read_text())["state"] == "finished"
 
@@ -233,8 +233,8 @@ def test_a_tracker_that_is_not_installed_is_refused_before_anything_is_begun(nam
     monkeypatch.setitem(sys.modules, name, None)
     for command in ("run", "plan"):
         assert main([command, *RUN[1:], "--track", "tensorboard", name]) == 2
-        said = capsys.readouterr().err
-        assert said == f"error: --track {name}: {name} is not installed; install it with pip, or leave {name} out\n"
+        errors = capsys.readouterr().err
+        assert errors == f"error: --track {name}: {name} is not installed; install it with pip, or leave {name} out\n"
     assert not at.exists()
 
 

@@ -39,8 +39,8 @@ def test_the_linear_layer_is_least_squares_under_the_expected_noise(sequences):
     rows = np.sqrt(len(inputs)) * np.linalg.cholesky(noise).T
     left = np.block([[inputs, np.ones((len(inputs), 1))], [rows, np.zeros((len(rows), 1))]])
     expected = np.linalg.lstsq(left, np.concatenate([targets, np.zeros((len(rows), PIXELS))]))[0]
-    found = np.concatenate([layer.frame.T, layer.mean.T, layer.constant[None]])
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
+    coefficients = np.concatenate([layer.frame.T, layer.mean.T, layer.constant[None]])
+    np.testing.assert_allclose(coefficients, expected, rtol=1e-9, atol=1e-11)
 
 
 def test_the_linear_layer_is_what_regression_on_drawn_noise_comes_to(sequences):
@@ -75,8 +75,8 @@ def test_squares_are_those_of_the_frames_and_tile_them_equally_often():
 def test_whole_frames_come_back_from_their_sequences():
     window = np.random.default_rng(3).uniform(size=(2, 6, 6))
     sequences = patch_sequences(window, side=2)
-    (found,) = video_floors._frames(sequences[some_squares(9, 3)], 2)
-    np.testing.assert_array_equal(found, window)
+    (restored,) = video_floors._frames(sequences[some_squares(9, 3)], 2)
+    np.testing.assert_array_equal(restored, window)
 
 
 def test_windows_are_spaced_evenly_over_a_long_split():
@@ -111,11 +111,11 @@ def test_the_floors_meet_the_noise_that_the_models_meet(evaluated, clips, monkey
     nothing = LinearLayer(np.eye(16), np.zeros((16, 16)), np.zeros(16))
     monkeypatch.setattr(video_floors, "fit_linear", lambda *_: nothing)
     monkeypatch.setattr(video_floors, "total_variation", lambda noisy, deviation: noisy)
-    found = evaluated(clips)
+    evaluation = evaluated(clips)
     for name in (LINEAR, CLASSICAL):
-        for gamma, rmse in found["noisy_rmse"].items():
-            assert found["floors"][name][gamma] == pytest.approx(rmse, rel=1e-5, abs=1e-9), (name, gamma)
-    assert found["floor_shares"] == {LINEAR: 1.0, CLASSICAL: 1.0}
+        for gamma, rmse in evaluation["noisy_rmse"].items():
+            assert evaluation["floors"][name][gamma] == pytest.approx(rmse, rel=1e-5, abs=1e-9), (name, gamma)
+    assert evaluation["floor_shares"] == {LINEAR: 1.0, CLASSICAL: 1.0}
 
 
 def test_the_floors_are_fitted_on_the_train_split_at_its_noise_alone(evaluated, clips, monkeypatch):
@@ -134,16 +134,16 @@ def test_the_floors_are_fitted_on_the_train_split_at_its_noise_alone(evaluated, 
 
 def test_the_floors_are_figures_of_the_evaluation_and_of_its_verdict(evaluated, changed):
     clips = Clips(seed=5)
-    found = evaluated(clips)
-    assert json.loads(json.dumps(found["floors"], allow_nan=False)) == found["floors"]
-    assert all(set(found["floors"][name]) == set(found["rmse"]) for name in (LINEAR, CLASSICAL))
-    assert found["floors"][CLASSICAL]["0.0"] == 0.0
-    assert found["floors"][LINEAR]["0.15"] < 0.5 * found["noisy_rmse"]["0.15"]
+    evaluation = evaluated(clips)
+    assert json.loads(json.dumps(evaluation["floors"], allow_nan=False)) == evaluation["floors"]
+    assert all(set(evaluation["floors"][name]) == set(evaluation["rmse"]) for name in (LINEAR, CLASSICAL))
+    assert evaluation["floors"][CLASSICAL]["0.0"] == 0.0
+    assert evaluation["floors"][LINEAR]["0.15"] < 0.5 * evaluation["noisy_rmse"]["0.15"]
     task = traced_task(changed(method="erm"), clips)
-    linear = found["floors"][LINEAR]["0.15"]
-    assert f" of its input and {linear:.1f} of one linear layer at gamma 0.15, " in task.verdict(found)
-    del found["floors"]  # as evaluations of before are
-    assert f"{found['noisy_rmse']['0.15']:.1f} of its input at gamma 0.15, " in task.verdict(found)
+    linear = evaluation["floors"][LINEAR]["0.15"]
+    assert f" of its input and {linear:.1f} of one linear layer at gamma 0.15, " in task.verdict(evaluation)
+    del evaluation["floors"]  # as evaluations of before are
+    assert f"{evaluation['noisy_rmse']['0.15']:.1f} of its input at gamma 0.15, " in task.verdict(evaluation)
 
 
 def test_both_methods_of_a_command_are_judged_by_floors_computed_once(evaluated, changed, clips):

@@ -83,10 +83,10 @@ def whole(frame):
 def test_frames_are_samples_in_order_and_sequences_again():
     samples = samples_of(DATA, POSITIONS, frames=True)
     assert (samples.count("test"), samples.num_tokens) == (COUNTS["test"] * FRAMES, POSITIONS)
-    found = np.concatenate(list(samples.examples("test", batch_size=2 * FRAMES)))
+    frames = np.concatenate(list(samples.examples("test", batch_size=2 * FRAMES)))
     expected = DATA.frames["test"].reshape(-1, SIDE, SIDE)
-    np.testing.assert_array_equal([whole(frame) for frame in found], expected)
-    np.testing.assert_array_equal(samples.to_windows(found), DATA.splits["test"])
+    np.testing.assert_array_equal([whole(frame) for frame in frames], expected)
+    np.testing.assert_array_equal(samples.to_windows(frames), DATA.splits["test"])
 
 
 def test_batches_of_frames_show_each_once_an_epoch_and_go_on_anywhere():
@@ -122,14 +122,14 @@ def test_a_run_comes_back_without_its_data_and_cleans_frames(run):
     name, folder = run
     model = load(folder)
     frames = DATA.frames["test"][0]
-    found = model.predict(frames)
-    assert (found.shape, found.dtype) == (frames.shape, np.uint8)
+    cleaned = model.predict(frames)
+    assert (cleaned.shape, cleaned.dtype) == (frames.shape, np.uint8)
     task = VideoTask(CONFIGS[name], DATA)
     samples = task.samples.of_windows(patch_sequences(frames, side=PATCH)) / np.float32(255.0)
     outputs = task.outputs(model.params, jax.numpy.asarray(samples), lambda y: y)[-1]
     patches = task.samples.to_windows(np.asarray(outputs))
     expected = np.clip(255.0 * frames_from(patches, (SIDE, SIDE), side=PATCH), 0, 255)
-    np.testing.assert_allclose(found, expected, atol=0.51)
+    np.testing.assert_allclose(cleaned, expected, atol=0.51)
 
 
 def test_a_run_from_given_weights_goes_on_from_no_others(tmp_path):
@@ -147,18 +147,18 @@ def test_a_run_from_given_weights_goes_on_from_no_others(tmp_path):
 
 def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):
     _, folder = run
-    own = (folder / "evaluation.json").read_text()
+    original = (folder / "evaluation.json").read_text()
     other = Windows(seed=1, contrast=0.5)
     monkeypatch.setattr("train.tasks.video.load", lambda config, *, log: DATA)
     monkeypatch.setattr("train.tasks.elsewhere.load", lambda config, *, log: other)
     evaluate_again([str(folder), "--on-source", "file", "--on-root", "elsewhere.avi"])
-    assert (folder / "evaluation.json").read_text() == own
+    assert (folder / "evaluation.json").read_text() == original
     (place,) = folder.glob("evaluation_on_elsewhere_*.json")
-    found = json.loads(place.read_text())
-    assert (found["tested_on"]["source"], found["tested_on"]["root"]) == ("file", "elsewhere.avi")
+    evaluation = json.loads(place.read_text())
+    assert (evaluation["tested_on"]["source"], evaluation["tested_on"]["root"]) == ("file", "elsewhere.avi")
     deviation = 255.0 * math.sqrt(0.3 * DATA.pixel_std)
-    assert found["noisy_rmse"]["0.3"] == pytest.approx(deviation, rel=0.01)
-    assert found["rmse"]["0.3"] != json.loads(own)["rmse"]["0.3"]
+    assert evaluation["noisy_rmse"]["0.3"] == pytest.approx(deviation, rel=0.01)
+    assert evaluation["rmse"]["0.3"] != json.loads(original)["rmse"]["0.3"]
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,9 @@ class Config:
 
 
 def test_the_default_is_a_small_transformer_of_whole_frames_whose_states_are_patches():
-    found = build_vit(ViTOptions(), None, num_patches=100, pixels=256, remat="dots")
-    shapes = jax.eval_shape(found.init, jax.random.key(0))["params"]
-    assert (found.num_layers, found.module.config.reading, found.module.config.class_token) == (3, "state", False)
+    model = build_vit(ViTOptions(), None, num_patches=100, pixels=256, remat="dots")
+    shapes = jax.eval_shape(model.init, jax.random.key(0))["params"]
+    assert (model.num_layers, model.module.config.reading, model.module.config.class_token) == (3, "state", False)
     assert shapes["embeddings"]["patch"]["kernel"].shape == (256, 256)
     assert shapes["layers"]["hidden"]["kernel"].shape == (3, 256, 512)
     assert shapes["readout"] == {}
@@ -38,13 +38,13 @@ def test_the_default_is_a_small_transformer_of_whole_frames_whose_states_are_pat
 def test_pretrained_weights_give_the_sizes_and_are_what_is_started_from(write_vit):
     options = ViTOptions(pretrained=str(write_vit()), mean=0.4)
     given = load_given(options, grid=(GRID, GRID), side=SIDE, log=lambda line: None)
-    found = build_vit(options, given, **SIZES)
-    assert (found.num_layers, found.module.config.dim, found.module.config.mean) == (2, 16, 0.4)
-    params = found.init(jax.random.key(0))["params"]
+    model = build_vit(options, given, **SIZES)
+    assert (model.num_layers, model.module.config.dim, model.module.config.mean) == (2, 16, 0.4)
+    params = model.init(jax.random.key(0))["params"]
     np.testing.assert_array_equal(params["embeddings"]["position"], given.params["embeddings"]["position"])
 
     again = build_vit(options, given_of(json.loads(json.dumps(given_facts(given)))), **SIZES)
-    assert again.module == found.module
+    assert again.module == model.module
     shapes = jax.eval_shape(again.init, jax.random.key(0))["params"]
     assert jax.tree.map(jnp.shape, shapes) == jax.tree.map(jnp.shape, params)
 

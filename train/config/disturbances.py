@@ -32,12 +32,12 @@ def parse_disturbance(word: str) -> Disturbance:
     """The disturbance that NAME=SIZE says."""
     name, _, size = word.partition("=")
     try:
-        found = Disturbance(name, float(size))
+        disturbance = Disturbance(name, float(size))
     except ValueError:
         raise UserError(f"--test-disturbances must be as in blur=1, got {word}") from None
     if name not in SIZES:
         raise UserError(f"--test-disturbances must be of {', '.join(SIZES)}, got {word}")
-    return found
+    return disturbance
 
 
 def disturbances(words: Sequence[str]) -> list[Disturbance]:
@@ -47,17 +47,17 @@ def disturbances(words: Sequence[str]) -> list[Disturbance]:
 
 def disturbance_rules(words: Sequence[str], names: Sequence[str]) -> tuple[Rule, ...]:
     """Returns the rules for --test-disturbances of a task that has the disturbances of these names."""
-    found = disturbances(words)
+    parsed = disturbances(words)
     field, allowed = "test-disturbances", ", ".join(f"{name} ({SIZES[name][1]})" for name in names)
     return (
-        (field, f"of {allowed} for this task", all(one.name in names for one in found)),
+        (field, f"of {allowed} for this task", all(one.name in names for one in parsed)),
         *(
-            (field, f"{name}=SIZE with {what} above 0 and at most {most:g}", _in_range(found, name, most))
+            (field, f"{name}=SIZE with {what} above 0 and at most {most:g}", _in_range(parsed, name, most))
             for name, (most, what) in SIZES.items()
         ),
-        (field, "each once", len({one.label for one in found}) == len(found)),
+        (field, "each once", len({one.label for one in parsed}) == len(parsed)),
     )
 
 
-def _in_range(found: Sequence[Disturbance], name: str, most: float) -> bool:
-    return all(0.0 < one.size <= most for one in found if one.name == name)
+def _in_range(parsed: Sequence[Disturbance], name: str, most: float) -> bool:
+    return all(0.0 < one.size <= most for one in parsed if one.name == name)

@@ -133,27 +133,27 @@ def from_json(cls: type[T], values: Any, *, source: Path | str, typed: bool = Fa
 
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
     """Dotted names of the fields in which two `to_json` values differ, with both values."""
-    found = []
+    lines = []
     for name in sorted(set(old) | set(new)):
         before, after = old.get(name), new.get(name)
         if isinstance(before, dict) and isinstance(after, dict):
-            found += differences(before, after, f"{prefix}{name}.")
+            lines += differences(before, after, f"{prefix}{name}.")
         elif before != after:
-            found.append(f"{prefix}{name} was {before}, is now {after}")
-    return found
+            lines.append(f"{prefix}{name} was {before}, is now {after}")
+    return lines
 
 
 def changes(
     config: "DataclassInstance", usual: "DataclassInstance", *, but: Iterable[str] = ()
 ) -> list[tuple[str, Any]]:
     """Names and values of the fields that are not as usual, those of parts too, but for some names."""
-    found = []
+    pairs = []
     for field in dataclasses.fields(config):
         value, default = getattr(config, field.name), getattr(usual, field.name)
         if field.name in but or value == default:
             continue
-        found += changes(value, default, but=but) if _is_part(value) else [(field.name, value)]
-    return found
+        pairs += changes(value, default, but=but) if _is_part(value) else [(field.name, value)]
+    return pairs
 
 
 def value_of(config: Any, dotted: str) -> Any:

@@ -128,13 +128,13 @@ class LanguageConfig(ConstrainedConfig):
             ("data.validation-share", "in (0, 1)", 0.0 < self.data.validation_share < 1.0),
         ]
         check_training(self, *rules)
-        own = "a decoder that is drawn (--model.pretrained None)"
+        condition = "a decoder that is drawn (--model.pretrained None)"
         sizes = ("dim", "num-layers", "num-heads", "num-key-value-heads", "hidden-dim")
         check_used(
             self,
             type(self)(),
             [
-                *((f"model.{name}", own, drawn) for name in sizes),
+                *((f"model.{name}", condition, drawn) for name in sizes),
                 ("model.lora-alpha", "--model.lora-rank", model.lora_rank is not None),
                 ("data.validation-share", "--data.source alpaca or conversations", self.data.source != "chores"),
             ],

@@ -221,8 +221,8 @@ def parse_profile(text: str | None, *, num_steps: int | None = None) -> Profile 
     """The steps of a text STEP:COUNT, as in 100:5, which is steps 100 to 104; None for None."""
     if text is None:
         return None
-    found = re.fullmatch(r"(\d+):(\d+)", text)
-    first, count = map(int, found.groups()) if found else (0, 0)
+    match = re.fullmatch(r"(\d+):(\d+)", text)
+    first, count = map(int, match.groups()) if match else (0, 0)
     if first < 1 or count < 1:
         raise UserError(f"--profile must be STEP:COUNT, both at least 1, as in 100:5, got {text}")
     last = first + count - 1

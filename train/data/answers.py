@@ -105,15 +105,18 @@ class AnswerTokenizer:
         return self.tokenizer.named.get("bos_token", "") + prompt, conversation.answer
 
 
-def tell(found: Tokenised, split: str, max_length: int, log: Log) -> None:
+def tell(tokenised: Tokenised, split: str, max_length: int, log: Log) -> None:
     """Reports the examples of a split that are lost; refuses a split that loses all of them."""
-    total = len(found.texts) + found.left_out
-    if not found.texts:
+    total = len(tokenised.texts) + tokenised.left_out
+    if not tokenised.texts:
         raise UserError(
             f"--max-length {max_length} leaves no {split} instruction room for an answer: the prompts of all {total} "
             "are as long; raise it"
         )
-    if found.cut:
-        log(f"  {split}: {found.cut} of {total} answers end after {max_length} tokens of prompt and answer")
-    if found.left_out:
-        log(f"  {split}: {found.left_out} of {total} instructions are left out: their prompts have {max_length} tokens")
+    if tokenised.cut:
+        log(f"  {split}: {tokenised.cut} of {total} answers end after {max_length} tokens of prompt and answer")
+    if tokenised.left_out:
+        log(
+            f"  {split}: {tokenised.left_out} of {total} instructions are left out: "
+            f"their prompts have {max_length} tokens"
+        )

@@ -30,13 +30,13 @@ def open_chores(_: Path, __: Log) -> Iterator[Conversations]:
 
 
 def _different(generator: np.random.Generator, count: int, seen: set[str]) -> list[Conversation]:
-    found: list[Conversation] = []
-    while len(found) < count:
+    conversations: list[Conversation] = []
+    while len(conversations) < count:
         prompt, answer = _chore(generator)
         if prompt not in seen:
             seen.add(prompt)
-            found.append(asked(prompt, answer))
-    return found
+            conversations.append(asked(prompt, answer))
+    return conversations
 
 
 def _chore(generator: np.random.Generator) -> tuple[str, str]:

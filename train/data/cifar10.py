@@ -30,16 +30,16 @@ PYTHON_VERSION = ("cifar-10-python.tar.gz", "cifar-10-batches-py", "data_batch_1
 
 def fingerprint_cifar10(root: Path) -> str:
     """Fingerprints the six files, or the archive that holds them."""
-    found = _find(root)
-    files = [path for name in FILES if (path := found / name).exists()] if found.is_dir() else [found]
-    return fingerprint_files(files, root=found)
+    source = _find(root)
+    files = [path for name in FILES if (path := source / name).exists()] if source.is_dir() else [source]
+    return fingerprint_files(files, root=source)
 
 
 @contextlib.contextmanager
 def open_cifar10(root: Path, _: Log) -> Iterator[PictureSet[LabelledImages]]:
     """Reads all images into memory, 184 MB."""
-    found = _find(root)
-    contents = _unpacked(found) if found.is_dir() else _packed(found)
+    source = _find(root)
+    contents = _unpacked(source) if source.is_dir() else _packed(source)
     records = {name: _records(contents[name], where=f"data.root={root}: {name}") for name in FILES}
     splits = {split: _images([records[name] for name in names]) for split, names in PARTS.items()}
     yield PictureSet(CLASSES, SHAPE, splits)
@@ -51,9 +51,9 @@ def _find(root: Path) -> Path:
     _refuse_python_version(root, [root.name, *sorted(names)])
     if root.is_file():
         return root
-    for found in (root, root / FOLDER):
-        if (found / FILES[0]).exists():
-            return found
+    for folder in (root, root / FOLDER):
+        if (folder / FILES[0]).exists():
+            return folder
     if (root / ARCHIVE).is_file():
         return root / ARCHIVE
     what = f"holds no {FILES[0]}" if root.exists() else "does not exist"

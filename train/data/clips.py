@@ -59,12 +59,12 @@ def standard_frame(picture: Image.Image) -> np.ndarray:
 
 def numbered(splits: Mapping[str, Sequence[tuple[str, Iterable[np.ndarray]]]]) -> Splits:
     """Numbers the clips, each a name and its frames, through the splits."""
-    first, found = 0, {}
+    first, clip_sets = 0, {}
     for split in SPLITS:
         clips = (Clip(number, *clip) for number, clip in enumerate(splits[split], start=first))
-        found[split] = ClipSet(len(splits[split]), clips)
+        clip_sets[split] = ClipSet(len(splits[split]), clips)
         first += len(splits[split])
-    return found
+    return clip_sets
 
 
 def split_sizes(count: int) -> dict[str, int]:

@@ -71,15 +71,15 @@ def messages_of(values: Any, *, where: str) -> tuple[Message, ...]:
     """The messages in a list of objects with role and content."""
     if not isinstance(values, list | tuple) or not values:
         raise UserError(f"{where}: 'messages' must be a list of objects with role and content, at least one; mend it")
-    found = []
+    messages = []
     for number, value in enumerate(values, start=1):
         place = f"{where}, message {number}"
         if not isinstance(value, Mapping) or not {"role", "content"} <= value.keys():
             raise UserError(f"{place} must be an object with role and content, got {value!r:.60}; mend it")
         if value["role"] not in ROLES:
             raise UserError(f"{place} has the role {value['role']!r}; the roles known are {', '.join(ROLES)}")
-        found.append(Message(value["role"], _text(value["content"], "content", place)))
-    return tuple(found)
+        messages.append(Message(value["role"], _text(value["content"], "content", place)))
+    return tuple(messages)
 
 
 @contextlib.contextmanager
@@ -92,8 +92,8 @@ def open_alpaca(root: Path, _: Log) -> Iterator[Conversations]:
         raise UserError(f"{file} cannot be read as JSON ({one_line(error)}); copy it again") from error
     if not isinstance(values, list):
         raise UserError(f"{file} holds no list; give {WANTED['alpaca']}")
-    found = [_alpaca(value, f"{file} entry {number}") for number, value in enumerate(values, start=1)]
-    yield _answered({"train": found}, root)
+    conversations = [_alpaca(value, f"{file} entry {number}") for number, value in enumerate(values, start=1)]
+    yield _answered({"train": conversations}, root)
 
 
 @contextlib.contextmanager
@@ -104,8 +104,8 @@ def open_conversations(root: Path, _: Log) -> Iterator[Conversations]:
 
 def _answered(splits: Mapping[str, Sequence[Conversation]], root: Path) -> Conversations:
     """Conversations without those whose answer is empty, which would teach a model to say nothing."""
-    kept = {split: [one for one in found if one.answer.strip()] for split, found in splits.items()}
-    if empty := [split for split, found in kept.items() if not found]:
+    kept = {split: [one for one in conversations if one.answer.strip()] for split, conversations in splits.items()}
+    if empty := [split for split, conversations in kept.items() if not conversations]:
         raise UserError(f"data.root={root} has no answered instruction in {empty[0]}; give at least one")
     return Conversations(kept, sum(len(splits[split]) - len(kept[split]) for split in splits))
 
@@ -135,16 +135,16 @@ def _files(root: Path) -> dict[str, Path]:
         raise UserError(f"data.root={root} does not exist; give {WANTED['conversations']}")
     if root.is_file():
         return {"train": root}
-    found = {}
+    paths = {}
     for split, names in NAMES.items():
         files = [file for name in names if (file := root / f"{name}.jsonl").is_file()]
         if len(files) > 1:
             raise UserError(f"data.root={root} holds {' and '.join(file.name for file in files)}; keep one of them")
         if files:
-            found[split] = files[0]
-    if "train" not in found:
+            paths[split] = files[0]
+    if "train" not in paths:
         raise UserError(f"data.root={root} holds no train.jsonl; give {WANTED['conversations']}")
-    return found
+    return paths
 
 
 def _rows(file: Path) -> Iterator[Row]:

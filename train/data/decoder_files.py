@@ -49,8 +49,8 @@ class SafetensorsFiles:
 
     def dtype(self, name: str) -> np.dtype | None:
         """The dtype of this tensor: one file may hold several."""
-        found = DTYPES.get(str(self._tensors[name].get_slice(name).get_dtype()))
-        return None if found is None else np.dtype(found)
+        kind = DTYPES.get(str(self._tensors[name].get_slice(name).get_dtype()))
+        return None if kind is None else np.dtype(kind)
 
     def read(self, name: str, index: Index) -> np.ndarray:
         """A part of a tensor."""

@@ -161,11 +161,11 @@ def _key_value_heads(files: GGUFFiles) -> int:
 
 
 def _renamed(name: str) -> str:
-    found = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.weight", name)
-    if found is None or found[2] not in NAMES:
+    match = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.weight", name)
+    if match is None or match[2] not in NAMES:
         return name
-    layer = "" if found[1] is None else f"model.layers.{found[1]}."
-    return f"{layer}{NAMES[found[2]]}.weight"
+    layer = "" if match[1] is None else f"model.layers.{match[1]}."
+    return f"{layer}{NAMES[match[2]]}.weight"
 
 
 def _check_kinds(where: str, tensors: list[Any], quants: Any) -> None:

@@ -94,9 +94,11 @@ def folder_tokenizer(folder: Path) -> ChatTokenizer:
     values = {}
     for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
         values[name] = read_json(folder / name) if (folder / name).is_file() else {}
-    own, template = values["tokenizer_config.json"], folder / "chat_template.jinja"
-    text = template.read_text(encoding="utf-8") if template.is_file() else _default_template(own.get("chat_template"))
-    named = {name: token for name in ("bos_token", "eos_token") if (token := _text(own.get(name))) is not None}
+    settings, template = values["tokenizer_config.json"], folder / "chat_template.jinja"
+    text = (
+        template.read_text(encoding="utf-8") if template.is_file() else _default_template(settings.get("chat_template"))
+    )
+    named = {name: token for name in ("bos_token", "eos_token") if (token := _text(settings.get(name))) is not None}
     stops = values["generation_config.json"].get("eos_token_id", values["config.json"].get("eos_token_id"))
     if stops is None:
         stops = tokenizer.token_to_id(named.get("eos_token", ""))
@@ -156,14 +158,14 @@ def byte_tokenizer() -> ChatTokenizer:
 
 def tokenizer_files(tokenizer: ChatTokenizer) -> dict[str, bytes]:
     """The files that `folder_tokenizer` and `transformers` read a tokenizer from, by name."""
-    own: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **tokenizer.named}
+    settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **tokenizer.named}
     files = {
         "tokenizer.json": tokenizer.to_json(),
         "generation_config.json": json.dumps({"eos_token_id": list(tokenizer.stops)}),
     }
     if tokenizer.template is not None:
-        own["chat_template"] = tokenizer.template
-    return {name: text.encode() for name, text in {**files, "tokenizer_config.json": json.dumps(own)}.items()}
+        settings["chat_template"] = tokenizer.template
+    return {name: text.encode() for name, text in {**files, "tokenizer_config.json": json.dumps(settings)}.items()}
 
 
 def _compiled(template: str, where: str) -> jinja2.Template:

@@ -55,8 +55,8 @@ class Slot(NamedTuple):
     @property
     def tensor_shape(self) -> tuple[int, ...]:
         """The shape of each tensor in the file."""
-        own = self.shape[1:] if self.stacked else self.shape
-        return own[::-1] if self.transposed else own
+        layer_shape = self.shape[1:] if self.stacked else self.shape
+        return layer_shape[::-1] if self.transposed else layer_shape
 
 
 def read_decoder_weights(
@@ -141,7 +141,7 @@ def _problems(files: TensorFiles, slots: list[Slot]) -> list[str]:
     places = [(name, slot.tensor_shape) for slot in slots for name in slot.names]
     missing = [name for name, _ in places if name not in files.names]
     present = [(name, shape) for name, shape in places if name in files.names]
-    wrong = [f"{name} is {found}, not {shape}" for name, shape in present if (found := files.shape(name)) != shape]
+    wrong = [f"{name} is {stored}, not {shape}" for name, shape in present if (stored := files.shape(name)) != shape]
     kinds = [name for name, _ in present if files.dtype(name) is None]
     known = {name for name, _ in places} | {"lm_head.weight"}  # which files of tied heads may hold too
     others = sorted(name for name in files.names - known if not UNUSED.search(name))

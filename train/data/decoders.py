@@ -93,8 +93,8 @@ def load_decoder(
     source: str, *, dtype: Any = None, place: Place | None = None, option: str = "pretrained", log: Log = print
 ) -> PretrainedDecoder:
     """Reads a decoder whole: `open_decoder_source`, and the weights as `DecoderSource.read` takes them."""
-    found = open_decoder_source(source, option=option, log=log)
-    return PretrainedDecoder(found.config, found.read(dtype=dtype, place=place), found.tokenizer)
+    opened = open_decoder_source(source, option=option, log=log)
+    return PretrainedDecoder(opened.config, opened.read(dtype=dtype, place=place), opened.tokenizer)
 
 
 def save_decoder(folder: Path, decoder: PretrainedDecoder, *, dtype: Any = None) -> None:

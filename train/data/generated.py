@@ -202,13 +202,13 @@ def open_verdicts(_: Path, __: Log) -> Iterator[TextSet]:
 
 
 def _sentences(generator: np.random.Generator, count: int, seen: set[str]) -> list[Labelled]:
-    found: list[Labelled] = []
-    while len(found) < count:
-        sentence = _sentence(generator, len(found) % 2)
+    sentences: list[Labelled] = []
+    while len(sentences) < count:
+        sentence = _sentence(generator, len(sentences) % 2)
         if sentence.text not in seen:
             seen.add(sentence.text)
-            found.append(sentence)
-    return found
+            sentences.append(sentence)
+    return sentences
 
 
 def _sentence(generator: np.random.Generator, label: int) -> Labelled:

@@ -50,12 +50,12 @@ def _splits(files: list[OriginalFile], root: Path, log: Log) -> dict[str, Filed]
     splits: dict[str, Filed] = defaultdict(lambda: defaultdict(list))
     tops, passed_over = set(), 0
     for file in sorted(files, key=lambda file: file.path):
-        found = SPLIT.fullmatch(str(file.path))
-        if found is None:
+        match = SPLIT.fullmatch(str(file.path))
+        if match is None:
             _check_no_split(file, root)
             passed_over += 1
             continue
-        top, split, rest = found.groups()
+        top, split, rest = match.groups()
         if rest.count("/") != 1:
             raise UserError(
                 f"data.root={root}: image '{file.path}' does not lie in the folder of a class; the layout is {LAYOUT}"

@@ -72,7 +72,9 @@ def _scene_records(scenes: PictureSet[Examples], config: SceneConfig, log: Log) 
     if height % factor or width % factor:
         raise UserError(f"data.reduction={factor} must divide the size of the images, {width}x{height}")
     size = (height // factor, width // factor)
-    splits = {split: Examples(found.num_examples, _reduce(found, factor)) for split, found in scenes.splits.items()}
+    splits = {
+        split: Examples(examples.num_examples, _reduce(examples, factor)) for split, examples in scenes.splits.items()
+    }
     return picture_records(PictureSet(scenes.class_names, (*size, channels), splits, size), origin(config), log)
 
 

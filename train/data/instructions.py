@@ -54,10 +54,10 @@ def prepare(config: InstructionConfig, *, log: Log = print) -> Path:
     return prepare_from(SOURCES, config, INSTRUCTIONS, _records, options=[f"{config.validation_share:g}"], log=log)
 
 
-def _records(found: Conversations, config: InstructionConfig, log: Log) -> Originals:
-    if found.unanswered:
-        log(f"  {found.unanswered} instruction(s) have an empty answer and are left out")
-    splits = _three_splits(found.splits, config.validation_share)
+def _records(dataset: Conversations, config: InstructionConfig, log: Log) -> Originals:
+    if dataset.unanswered:
+        log(f"  {dataset.unanswered} instruction(s) have an empty answer and are left out")
+    splits = _three_splits(dataset.splits, config.validation_share)
     log("  " + ", ".join(f"{split}: {len(splits[split])}" for split in SPLITS))
     rows = {split: list(_rows(splits[split])) for split in SPLITS}
     text = tfds.features.Text()
@@ -72,17 +72,17 @@ def _rows(split: Iterable[Conversation]) -> Iterator[Record]:
 
 def _checksum(rows: Iterable[Record]) -> int:
     """CRC-32 of records in their order."""
-    found = 0
+    checksum = 0
     for row in rows:
-        found = zlib.crc32(f"{row['messages']}\0{row['answer']}\n".encode(), found)
-    return found
+        checksum = zlib.crc32(f"{row['messages']}\0{row['answer']}\n".encode(), checksum)
+    return checksum
 
 
 def _three_splits(splits: Mapping[str, Sequence[Conversation]], share: float) -> Mapping[str, Sequence[Conversation]]:
     """The splits; those that are missing are cut from train, test first."""
-    found = dict(splits)
-    for split in (name for name in reversed(SPLITS) if name not in found):
-        train = found["train"]
+    all_splits = dict(splits)
+    for split in (name for name in reversed(SPLITS) if name not in all_splits):
+        train = all_splits["train"]
         stay, held_out = cut_from_train(np.zeros(len(train), int), share, "instructions", f"{split}.jsonl")
-        found |= {"train": [train[i] for i in stay], split: [train[i] for i in held_out]}
-    return found
+        all_splits |= {"train": [train[i] for i in stay], split: [train[i] for i in held_out]}
+    return all_splits

@@ -38,13 +38,13 @@ def make_dictionary(
     """
     dim = signals.shape[1]
     if name == "cosine":
-        found = cosine_dictionary(atoms, dim)
+        dictionary = cosine_dictionary(atoms, dim)
     elif name == "random":
-        found = np.random.default_rng(SEED).normal(size=(atoms, dim))
+        dictionary = np.random.default_rng(SEED).normal(size=(atoms, dim))
     else:
-        found = _learned(atoms, signals, sparsity)
-    lengths = np.linalg.norm(found, axis=1, keepdims=True)
-    return (found / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
+        dictionary = _learned(atoms, signals, sparsity)
+    lengths = np.linalg.norm(dictionary, axis=1, keepdims=True)
+    return (dictionary / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
 
 
 def lasso_codes(signals: np.ndarray, dictionary: np.ndarray, sparsity: float, *, what: str, log: Log) -> np.ndarray:
@@ -63,8 +63,8 @@ def lasso_codes(signals: np.ndarray, dictionary: np.ndarray, sparsity: float, *,
     with jax.enable_x64(True):
         D = dictionary.astype(np.float64)
         solve = lambda part: _solve(part.astype(np.float64), D, sparsity, MAX_STEPS, TOLERANCE)  # noqa: E731
-        found = [solve(part) for part in telling(parts, len(parts), f"  {what}: {{}} parts", log)]
-    codes, residuals = map(np.concatenate, zip(*found, strict=True))
+        solutions = [solve(part) for part in telling(parts, len(parts), f"  {what}: {{}} parts", log)]
+    codes, residuals = map(np.concatenate, zip(*solutions, strict=True))
     if unmet := int(np.sum(~(residuals <= TOLERANCE))):
         log(
             f"{unmet} of {len(codes)} codes of {what} are not converged after {MAX_STEPS} steps: the largest relative "

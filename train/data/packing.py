@@ -122,14 +122,14 @@ def arrays(texts: Sequence[Tokens], rows: Sequence[Sequence[int]], length: int, 
     for index, row in enumerate(rows):
         begun = filled_up = 0
         for segment, number in enumerate(row, start=1):
-            own, first = texts[number]
-            tokens[index, begun : begun + len(own)] = own
-            segments[index, begun : begun + len(own)] = segment
-            answer = slice(filled_up, filled_up + len(own) - first)
-            places[index, answer] = begun + np.arange(first - 1, len(own) - 1)
-            labels[index, answer] = own[first:]
+            text_tokens, first = texts[number]
+            tokens[index, begun : begun + len(text_tokens)] = text_tokens
+            segments[index, begun : begun + len(text_tokens)] = segment
+            answer = slice(filled_up, filled_up + len(text_tokens) - first)
+            places[index, answer] = begun + np.arange(first - 1, len(text_tokens) - 1)
+            labels[index, answer] = text_tokens[first:]
             weights[index, answer], owners[index, answer] = 1.0, number
-            begun, filled_up = begun + len(own), answer.stop
+            begun, filled_up = begun + len(text_tokens), answer.stop
     return PackedBatch(tokens, segments, places, labels, weights, owners)
 
 

@@ -196,8 +196,8 @@ def pixels_of(source: Any) -> np.ndarray:
     except ValueError:  # of rows or pictures of several sizes
         pixels = np.array(None)
     if pixels.dtype != np.uint8 or 0 in pixels.shape:
-        said = f"{pixels.dtype} {pixels.shape}" if isinstance(source, np.ndarray) else type(source).__name__
-        raise UserError(f"pixels must be an array of uint8, from 0 to 255, that is not empty, got {said}")
+        description = f"{pixels.dtype} {pixels.shape}" if isinstance(source, np.ndarray) else type(source).__name__
+        raise UserError(f"pixels must be an array of uint8, from 0 to 255, that is not empty, got {description}")
     return pixels
 
 

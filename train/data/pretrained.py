@@ -44,12 +44,12 @@ class EncoderTokenizer:
         check_pairs(texts, seconds)
         self._tokenizer.enable_truncation(limit)
         inputs: Any = list(texts) if seconds is None else list(zip(texts, seconds, strict=True))
-        found = self._tokenizer.encode_batch(inputs)
-        types = [np.array(each.type_ids, np.int32) for each in found]
+        encodings = self._tokenizer.encode_batch(inputs)
+        types = [np.array(each.type_ids, np.int32) for each in encodings]
         return Encoded(
-            tokens=[np.array(each.ids, np.int32) for each in found],
+            tokens=[np.array(each.ids, np.int32) for each in encodings],
             token_types=types if self.config.token_types > 1 else [np.zeros_like(each) for each in types],
-            truncated=sum(bool(each.overflowing) for each in found),
+            truncated=sum(bool(each.overflowing) for each in encodings),
         )
 
     def to_json(self) -> str:
@@ -59,13 +59,13 @@ class EncoderTokenizer:
 
     def _limit(self, max_length: int | None, *, pairs: bool) -> int:
         limit, added = self.config.max_positions, self._tokenizer.num_special_tokens_to_add(pairs)
-        found, least = limit if max_length is None else max_length, added + (2 if pairs else 1)
-        if not least <= found <= limit:
+        length, least = limit if max_length is None else max_length, added + (2 if pairs else 1)
+        if not least <= length <= limit:
             raise ValueError(
                 f"max_length must be in [{least}, {limit}], as {added} tokens are added to each "
                 f"{'pair' if pairs else 'text'} and the encoder has {limit} positions, got {max_length}"
             )
-        return found
+        return length
 
 
 class Pretrained(NamedTuple):
@@ -182,9 +182,9 @@ def _order_of_classes(pretrained: Pretrained, class_names: Sequence[str]) -> lis
 
 def _check_padding(file: Path, tokenizer: Any, config: EncoderConfig) -> None:
     """Refuses a padding token of another number than the encoder's: such a tokenizer is that of another encoder."""
-    own = (tokenizer.padding or {}).get("pad_token")
-    found = [(name, tokenizer.token_to_id(name)) for name in (own, *PADDING) if name is not None]
-    name, number = next((each for each in found if each[1] is not None), (None, config.padding_token))
+    pad_token = (tokenizer.padding or {}).get("pad_token")
+    candidates = [(name, tokenizer.token_to_id(name)) for name in (pad_token, *PADDING) if name is not None]
+    name, number = next((each for each in candidates if each[1] is not None), (None, config.padding_token))
     if number != config.padding_token:
         raise UserError(
             f"{file} does not fit the weights: its padding token {name!r} has number {number}, config.json has "

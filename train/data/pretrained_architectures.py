@@ -157,8 +157,8 @@ def read_architecture(
         raise UserError(f"{where} has model_type={name!r}; the architectures known are {', '.join(known)}")
     architecture = known[name]
     for field, wanted in architecture.required.items():
-        if (found := values.get(field, wanted)) != wanted:
-            raise UserError(f"{where} has {field}={found!r}; of {name} only {field}={wanted!r} is supported")
+        if (value := values.get(field, wanted)) != wanted:
+            raise UserError(f"{where} has {field}={value!r}; of {name} only {field}={wanted!r} is supported")
     return architecture
 
 
@@ -197,8 +197,8 @@ def config_of(make: Callable[..., C], numbers: Mapping[str, Any], architecture: 
     try:
         return make(**numbers)
     except ValueError as error:
-        said = re.findall(r"\w+", str(error))
-        names = ", ".join(f"{field} is {name}" for field, name in architecture.numbers.items() if field in said)
+        words = re.findall(r"\w+", str(error))
+        names = ", ".join(f"{field} is {name}" for field, name in architecture.numbers.items() if field in words)
         raise UserError(f"{where}: {error} ({names} there)") from error
 
 

@@ -68,7 +68,7 @@ def weights_file(folder: Path, *, files: Sequence[str] = FILES) -> Path:
     file = folder / "model.safetensors"
     if file.is_file():
         return file
-    raise missing_file(str(folder), file.name, [found.name for found in folder.iterdir()], files)
+    raise missing_file(str(folder), file.name, [path.name for path in folder.iterdir()], files)
 
 
 def read_json(file: Path, *, files: Sequence[str] = FILES) -> dict[str, Any]:
@@ -76,12 +76,12 @@ def read_json(file: Path, *, files: Sequence[str] = FILES) -> dict[str, Any]:
     if not file.is_file():
         raise missing_file(str(file.parent), file.name, [], files)
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        contents = json.loads(file.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise UserError(f"{file} is no JSON ({error}); copy it again") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{file} holds a {type(found).__name__} instead of an object; copy it again")
-    return found
+    if not isinstance(contents, dict):
+        raise UserError(f"{file} holds a {type(contents).__name__} instead of an object; copy it again")
+    return contents
 
 
 def missing_file(where: str, name: str, present: Sequence[str], files: Sequence[str] = FILES) -> UserError:
@@ -90,7 +90,7 @@ def missing_file(where: str, name: str, present: Sequence[str], files: Sequence[
         return UserError(f"{where} holds no {name}; {TOKENIZER_WAY_OUT}")
     if name == "model.safetensors" and INDEX in present:
         return UserError(f"{where} holds weights split over many files; save them as one, {name}")
-    pickles = sorted(found for found in present if found.endswith(PICKLES))
+    pickles = sorted(entry for entry in present if entry.endswith(PICKLES))
     if name == "model.safetensors" and pickles:
         return UserError(
             f"{where} holds no {name} but {', '.join(pickles)}: pickles can run any program when they are read, so "

@@ -144,22 +144,24 @@ def _read(tensors: Tensors, config: ViTConfig, architecture: Architecture, pictu
 
 def _adapted(leaves: dict[Any, Any], config: ViTConfig, grid: tuple[int, int], picture: dict[str, int]) -> Any:
     """The leaves of our parameters, of grey frames of a grid, out of those of coloured pictures."""
-    found = dict(leaves)
+    tensors = dict(leaves)
     place, token, colours = (
         ("embeddings", *names) for names in (("position",), ("class_token",), ("patch", "colours"))
     )
-    found[token] = found[token][0, 0]
-    kernel = found.pop(colours).sum(axis=1).reshape(config.dim, config.pixels)
-    found["embeddings", "patch", "kernel"] = np.ascontiguousarray(kernel.T)
-    first, rest = found[place][0, :1], found[place][0, 1:]
+    tensors[token] = tensors[token][0, 0]
+    kernel = tensors.pop(colours).sum(axis=1).reshape(config.dim, config.pixels)
+    tensors["embeddings", "patch", "kernel"] = np.ascontiguousarray(kernel.T)
+    first, rest = tensors[place][0, :1], tensors[place][0, 1:]
     old = picture["image_size"] // picture["patch_size"]
     moved = interpolated(rest.reshape(old, old, config.dim), grid).reshape(-1, config.dim)
-    found[place] = np.concatenate([first, moved])
-    if ("readout", "pixels", "colours") in found:
+    tensors[place] = np.concatenate([first, moved])
+    if ("readout", "pixels", "colours") in tensors:
         grey = lambda leaf: leaf.reshape(picture["channels"], config.pixels, -1).mean(axis=0)  # noqa: E731
-        found["readout", "pixels", "kernel"] = np.ascontiguousarray(grey(found.pop(("readout", "pixels", "colours"))).T)
-        found["readout", "pixels", "bias"] = grey(found["readout", "pixels", "bias"])[:, 0]
-    return traverse_util.unflatten_dict(found)
+        tensors["readout", "pixels", "kernel"] = np.ascontiguousarray(
+            grey(tensors.pop(("readout", "pixels", "colours"))).T
+        )
+        tensors["readout", "pixels", "bias"] = grey(tensors["readout", "pixels", "bias"])[:, 0]
+    return traverse_util.unflatten_dict(tensors)
 
 
 def _bicubic(have: int, want: int) -> np.ndarray:

@@ -29,7 +29,7 @@ class Tensors(NamedTuple):
     opened: Any
     names: frozenset[str]
 
-    def found(self, name: str, leaf: str) -> str:
+    def stored_name(self, name: str, leaf: str) -> str:
         """Returns the name of a leaf of ours in the file; its usual name where the file lacks it."""
         names = [f"{name}.{suffix}" for suffix in SUFFIXES[leaf]]
         return next((name for name in names if name in self.names), names[0])
@@ -80,7 +80,7 @@ def read_weights(
     shapes = jax.eval_shape(Encoder(config).init, jax.random.key(0), tokens)["params"]
     embeddings: dict[Any, Any] = traverse_util.flatten_dict({"embeddings": shapes["embeddings"]})
     slots = [
-        Slot(path, [[tensors.found(prefix + architecture.embeddings[path[1]], path[2])]], leaf.shape)
+        Slot(path, [[tensors.stored_name(prefix + architecture.embeddings[path[1]], path[2])]], leaf.shape)
         for path, leaf in embeddings.items()
     ]
     layers = layer_slots(tensors, shapes["layers"], architecture, num_layers=config.num_layers)
@@ -113,7 +113,9 @@ def layer_slots(
     leaves: dict[Any, Any] = traverse_util.flatten_dict(layers)
     for (module, kind), leaf in leaves.items():
         pieces = architecture.layer[module]
-        rows = [[tensors.found(f"{stem}.{layer}.{piece}", kind) for piece in pieces] for layer in range(num_layers)]
+        rows = [
+            [tensors.stored_name(f"{stem}.{layer}.{piece}", kind) for piece in pieces] for layer in range(num_layers)
+        ]
         shape = (*leaf.shape[1:-1], leaf.shape[-1] // len(pieces))
         slots.append(Slot(("layers", module, kind), rows, shape[::-1], stacked=True))  # files have (out, in)
     return slots
@@ -154,9 +156,9 @@ def _problems(tensors: Tensors, slots: Sequence[Slot], num_layers: int, stem: st
     places = [(name, slot.shape) for slot in slots for name in slot.names]
     missing = [name for name, _ in places if name not in tensors.names]
     present = [(name, shape) for name, shape in places if name in tensors.names]
-    wrong = [f"{name} is {found}, not {shape}" for name, shape in present if (found := tensors.shape(name)) != shape]
+    wrong = [f"{name} is {stored}, not {shape}" for name, shape in present if (stored := tensors.shape(name)) != shape]
     kinds = [f"{name} is {kind}" for name, _ in present if (kind := tensors.kind(name)) not in FLOATS]
-    layers = {int(found[1]) for name in tensors.names if (found := re.match(rf"{re.escape(stem)}\.(\d+)\.", name))}
+    layers = {int(match[1]) for name in tensors.names if (match := re.match(rf"{re.escape(stem)}\.(\d+)\.", name))}
     beyond = [f"{stem}.{layer}" for layer in sorted(layers) if layer >= num_layers]
     titles = {
         f"{len(missing)} tensor(s) missing": missing,

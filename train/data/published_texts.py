@@ -69,21 +69,21 @@ MNLI_PLACE = Place(
 
 def fingerprint_imdb(root: Path) -> str:
     """Fingerprints the reviews of the unpacked folder, or the archive."""
-    found = _find_reviews(root)
-    folders = [found / split / name for split in IMDB_SPLITS for name in STARS]
+    source = _find_reviews(root)
+    folders = [source / split / name for split in IMDB_SPLITS for name in STARS]
     reviews = [file for folder in folders for file in folder.glob("*.txt")]
-    return fingerprint_files([found] if found.is_file() else reviews, root=found)
+    return fingerprint_files([source] if source.is_file() else reviews, root=source)
 
 
 @contextlib.contextmanager
 def open_imdb(root: Path, _: Log) -> Iterator[TextSet]:
     """Reads both splits, negative reviews first, each class by number."""
-    found = _find_reviews(root)
-    if found.is_dir():
-        names = ((file, PurePosixPath("aclImdb", file.relative_to(found))) for file in found.glob("*/*/*.txt"))
+    source = _find_reviews(root)
+    if source.is_dir():
+        names = ((file, PurePosixPath("aclImdb", file.relative_to(source))) for file in source.glob("*/*/*.txt"))
         reviews = sorted(_reviews((OriginalFile(name, 0, file.read_bytes) for file, name in names), root))
     else:
-        with open_tar(found, lambda path: REVIEW.fullmatch(str(path)) is not None) as files:
+        with open_tar(source, lambda path: REVIEW.fullmatch(str(path)) is not None) as files:
             reviews = sorted(_reviews(files, root))
     present = {(split, label) for split, label, *_ in reviews}
     for split in IMDB_SPLITS:
@@ -121,9 +121,9 @@ def open_mnli(root: Path, log: Log) -> Iterator[TextSet]:
 
 def fingerprint_rows(root: Path, *, place: Place) -> str:
     """Fingerprints those of the files that are there, or the zip archive that holds them."""
-    found = _folder(root, place) or root
-    files = [path for name in place.names if (path := found / name).exists()]
-    return fingerprint_files([found] if found.is_file() else files, root=found)
+    source = _folder(root, place) or root
+    files = [path for name in place.names if (path := source / name).exists()]
+    return fingerprint_files([source] if source.is_file() else files, root=source)
 
 
 def _find_reviews(root: Path) -> Path:
@@ -153,9 +153,9 @@ def _find_reviews(root: Path) -> Path:
 
 def _reviews(files: Iterable[OriginalFile], root: Path) -> Iterator[Review]:
     for file in files:
-        if not (found := REVIEW.fullmatch(str(file.path))):
+        if not (match := REVIEW.fullmatch(str(file.path))):
             continue
-        split, name, number, stars = found[1], found[2], int(found[3]), int(found[4])
+        split, name, number, stars = match[1], match[2], int(match[3]), int(match[4])
         where = f"data.root={root}: {file.path}"
         if name not in STARS:
             raise UserError(f"{where} lies in no class; the folders are {', '.join(STARS)}")
@@ -175,14 +175,16 @@ def _open_rows(root: Path, place: Place) -> Iterator[dict[str, RowFile]]:
     with contextlib.ExitStack() as stack:
         if folder is not None:
             paths = [folder / name for name in place.names if (folder / name).exists()]
-            found = {path.name: RowFile(str(path), path.suffix, functools.partial(path.open, "rb")) for path in paths}
+            row_files = {
+                path.name: RowFile(str(path), path.suffix, functools.partial(path.open, "rb")) for path in paths
+            }
         else:
             archive = stack.enter_context(_open_zip(root, place))
-            found = {name: file for name in place.names if (file := _packed(archive, name, root))}
+            row_files = {name: file for name in place.names if (file := _packed(archive, name, root))}
         for name in place.names:
-            if name not in found:
+            if name not in row_files:
                 raise UserError(f"data.root={folder or root} holds no {name}; give {place.wanted}")
-        yield found
+        yield row_files
 
 
 def _folder(root: Path, place: Place) -> Path | None:

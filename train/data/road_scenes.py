@@ -40,7 +40,7 @@ class ClassTable(NamedTuple):
 
     classes: Mapping[int, int]
     uncounted: Sequence[int]
-    said: str
+    labels: str
 
     def look_up(self, numbers: np.ndarray, where: str) -> np.ndarray:
         """The class of each number, uint8, `NOT_COUNTED` where there is none."""
@@ -51,7 +51,8 @@ class ClassTable(NamedTuple):
         if unknown.any():
             row, column = np.argwhere(unknown)[0]
             raise UserError(
-                f"{where} holds the label {numbers[row, column]} at row {row}, column {column}; labels are {self.said}"
+                f"{where} holds the label {numbers[row, column]} at row {row}, column {column}; "
+                f"labels are {self.labels}"
             )
         return table[numbers]
 
@@ -99,8 +100,8 @@ LABELS = re.compile(r"(?:.*/)?gtFine/((train|val)/[^/]+/[^/]+)_gtFine_(labelIds|
 def open_camvid(root: Path, _: Log) -> Iterator[PictureSet[Examples]]:
     """Opens the scenes below a root; they can be read while the context lasts."""
     with open_image_files(root, what="images") as files:
-        found = _camvid_files(files, root)
-        splits = {split: _camvid_split(found, folder, root) for split, folder in CAMVID_SPLITS.items()}
+        scene_files = _camvid_files(files, root)
+        splits = {split: _camvid_split(scene_files, folder, root) for split, folder in CAMVID_SPLITS.items()}
         tables = {scene.labels: CAMVID_TABLE for scenes in splits.values() for scene in scenes}
         yield _scenes(splits, tables, CAMVID_CLASSES, root)
 
@@ -119,7 +120,9 @@ def open_cityscapes(root: Path, log: Log) -> Iterator[PictureSet[Examples]]:
         splits = {
             split: [scene for city in names for scene in scenes["train", city]] for split, names in cities.items()
         }
-        splits["test"] = [scene for (split, _), found in scenes.items() if split == "val" for scene in found]
+        splits["test"] = [
+            scene for (split, _), city_scenes in scenes.items() if split == "val" for scene in city_scenes
+        ]
         if not splits["test"]:
             raise UserError(
                 f"data.root={root} holds no scenes of val, on which tests run; the layout is {CITYSCAPES_LAYOUT}"
@@ -139,33 +142,33 @@ def split_cities(cities: list[str], *, root: Path) -> dict[str, list[str]]:
 
 
 def _camvid_files(files: list[OriginalFile], root: Path) -> CamVidFiles:
-    found: CamVidFiles = {}
+    scene_files: CamVidFiles = {}
     tops, twice = set(), []
     for file in files:
         if matched := CAMVID_FILE.fullmatch(str(file.path)):
             top, split, labels, name = matched.groups()
             tops.add(top or ".")
-            other = found.setdefault((split + (labels or ""), name), file)
+            other = scene_files.setdefault((split + (labels or ""), name), file)
             if other is not file:
                 twice.append((other.path, file.path))
     check_one_data_set(tops, root)
     if twice:
         raise UserError(f"data.root={root} holds '{twice[0][0]}' and '{twice[0][1]}'; keep one of them")
-    return found
+    return scene_files
 
 
-def _camvid_split(found: CamVidFiles, folder: str, root: Path) -> list[SceneFiles]:
-    names = sorted(name for place, name in found if place == folder)
+def _camvid_split(scene_files: CamVidFiles, folder: str, root: Path) -> list[SceneFiles]:
+    names = sorted(name for place, name in scene_files if place == folder)
     if not names:
         raise UserError(f"data.root={root} holds no {folder} folder with images; the layout is {CAMVID_LAYOUT}")
-    for place, name in sorted(found):
+    for place, name in sorted(scene_files):
         for one, other in ((folder, f"{folder}annot"), (f"{folder}annot", folder)):
-            if place == one and (other, name) not in found:
+            if place == one and (other, name) not in scene_files:
                 raise UserError(
-                    f"data.root={root}: '{found[place, name].path}' has no counterpart in {other}; "
+                    f"data.root={root}: '{scene_files[place, name].path}' has no counterpart in {other}; "
                     f"the layout is {CAMVID_LAYOUT}"
                 )
-    return [SceneFiles(found[folder, name], found[f"{folder}annot", name]) for name in names]
+    return [SceneFiles(scene_files[folder, name], scene_files[f"{folder}annot", name]) for name in names]
 
 
 def _cityscapes_files(
@@ -174,10 +177,10 @@ def _cityscapes_files(
     """Finds the scenes of each split and city, with label ids where there are some, train ids otherwise."""
     images, labels = {}, {}
     for file in files:
-        if found := IMAGE.fullmatch(str(file.path)):
-            images[found[1]] = (file, (found[2], found[3]))
-        elif found := LABELS.fullmatch(str(file.path)):
-            labels.setdefault(found[1], {})[found[3]] = file
+        if match := IMAGE.fullmatch(str(file.path)):
+            images[match[1]] = (file, (match[2], match[3]))
+        elif match := LABELS.fullmatch(str(file.path)):
+            labels.setdefault(match[1], {})[match[3]] = file
     scenes, tables = {}, {}
     for name, (image, city) in sorted(images.items(), key=lambda item: item[0].split("/")):
         if name not in labels:

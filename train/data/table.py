@@ -53,11 +53,11 @@ def table(columns: Columns) -> Source[TextSet]:
 @contextlib.contextmanager
 def open_table(root: Path, _: Log, *, columns: Columns) -> Iterator[TextSet]:
     """Reads every file. Classes are the labels of the train file: by value where all are numbers, else by name."""
-    found = {split: _read(path, columns) for split, path in _find(root).items()}
-    _refuse_header(found["train"])
-    class_names = _class_names({record.label for record in found["train"]}, root)
+    tables = {split: _read(path, columns) for split, path in _find(root).items()}
+    _refuse_header(tables["train"])
+    class_names = _class_names({record.label for record in tables["train"]}, root)
     numbers = {name: number for number, name in enumerate(class_names)}
-    splits = {split: [_labelled(record, numbers) for record in records] for split, records in found.items()}
+    splits = {split: [_labelled(record, numbers) for record in records] for split, records in tables.items()}
     yield TextSet(class_names, splits, pairs=columns.second is not None)
 
 
@@ -73,26 +73,26 @@ def _find(root: Path) -> dict[str, Path]:
         if root.suffix not in SUFFIXES:
             raise UserError(f"data.root={root} ends in none of {', '.join(SUFFIXES)}; give {WANTED}")
         return {"train": root}
-    found = {}
+    paths = {}
     for split, names in FILE_NAMES.items():
         files = [root / f"{name}{suffix}" for name in names for suffix in SUFFIXES]
         files = [file for file in files if file.is_file()]
         if len(files) > 1:
             raise UserError(f"data.root={root} holds {' and '.join(file.name for file in files)}; keep one of them")
         if files:
-            found[split] = files[0]
-    _check_others(root, found)
-    if "train" not in found:
+            paths[split] = files[0]
+    _check_others(root, paths)
+    if "train" not in paths:
         raise UserError(f"data.root={root} holds no train.tsv, train.csv or train.jsonl; give {WANTED}")
-    return found
+    return paths
 
 
-def _check_others(root: Path, found: dict[str, Path]) -> None:
+def _check_others(root: Path, paths: dict[str, Path]) -> None:
     """Refuses files that look like splits and would be left out in silence, their split cut from train."""
     for file in sorted(root.iterdir()):
         tabular = file.suffix.lower() in (*SUFFIXES, *OTHER_SUFFIXES) and not file.is_dir()
         split = looks_like(PurePosixPath(file.name)) if tabular else None
-        if split and split not in found and file not in found.values():
+        if split and split not in paths and file not in paths.values():
             raise UserError(f"data.root={root}: '{file.name}' looks like {split}, and cannot be read; give {WANTED}")
 
 

@@ -90,10 +90,10 @@ def _records(texts: TextSet, config: TextConfig, log: Log) -> Originals:
 
 def _checksum(texts: Iterable[Labelled]) -> int:
     """CRC-32 of records in their order: known from the preparation on, so that no start reads them all for it."""
-    found = 0
+    checksum = 0
     for text, label, second in texts:
-        found = zlib.crc32(f"{text}\0{second}\0{label}\n".encode(), found)
-    return found
+        checksum = zlib.crc32(f"{text}\0{second}\0{label}\n".encode(), checksum)
+    return checksum
 
 
 def _three_splits(texts: TextSet, share: float, log: Log) -> Mapping[str, Sequence[Labelled]]:

@@ -98,8 +98,8 @@ class TokenData:
 
     def _lengths(self, split: str) -> np.ndarray:
         """The bucket that holds each example."""
-        found = [len(tokens) for tokens in self._split(split)[0].tokens]
-        return np.array(self._buckets)[np.searchsorted(self._buckets, found)]
+        lengths = [len(tokens) for tokens in self._split(split)[0].tokens]
+        return np.array(self._buckets)[np.searchsorted(self._buckets, lengths)]
 
     def _read(self, split: str, numbers: np.ndarray) -> TokenBatch:
         encoded, labels = self._split(split)
@@ -110,16 +110,16 @@ class TokenData:
         tokens, types, labels, truncated = [], [], [], 0
         for batch in self._data.examples(split, batch_size=ENCODED_TOGETHER):
             try:
-                found = self.tokenizer.encode(batch.texts, batch.seconds, max_length=self.max_length)
+                encoded = self.tokenizer.encode(batch.texts, batch.seconds, max_length=self.max_length)
             except UserError:
                 # It was checked; here it is known which text of which split it is.
                 check_texts(batch.texts, what=f"{split} texts", first=len(tokens) + 1)
                 check_texts(batch.seconds or (), what=f"{split} second texts", first=len(tokens) + 1)
                 raise
-            tokens += found.tokens
-            types += found.token_types
+            tokens += encoded.tokens
+            types += encoded.token_types
             labels.append(batch.labels)
-            truncated += found.truncated
+            truncated += encoded.truncated
         if truncated:
             share = f"{truncated} of {len(tokens)} texts"
             self._log(f"  {split}: {share} have more than {self.max_length} tokens and lose their end")

@@ -148,8 +148,8 @@ def _videos(root: Path) -> list[Path]:
         if root.is_file() and root.suffix.lower() not in SUFFIXES and may_be_tar(root):
             raise UserError(f"data.root={root} is a tar archive, not a video; use data.source=video, which reads both")
         return [root]
-    found = [path for path in files_below(root) if not path.name.startswith(".")]
-    if videos := [path for path in found if path.suffix.lower() in SUFFIXES]:
+    files = [path for path in files_below(root) if not path.name.startswith(".")]
+    if videos := [path for path in files if path.suffix.lower() in SUFFIXES]:
         return videos
     raise UserError(
         f"data.root={root} is a folder without videos ({', '.join(SUFFIXES)}); give a video file of "

@@ -82,7 +82,7 @@ def check_texts(texts: Sequence[str], *, what: str = "texts", first: int = 1) ->
         "that are no valid UTF-8": [not is_whole(text) for text in texts],
     }
     for problem, bad in problems.items():
-        places = [str(place) for place, found in enumerate(bad, start=first) if found]
+        places = [str(place) for place, is_bad in enumerate(bad, start=first) if is_bad]
         if places:
             shown = f"{', '.join(places[:10])}{' and more' if len(places) > 10 else ''}"
             raise UserError(f"{len(places)} {what} {problem}, number {shown}; leave them out, or mend them")

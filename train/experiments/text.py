@@ -60,14 +60,14 @@ def _unrolled(source: Source) -> Experiment:
 
 def _on_one_core(experiment: Experiment, summary: str, expect: str, **fields: Any) -> Experiment:
     """The same with MiniLM, of 6 layers and width 384: less to do, and a reference below which layer 0 can stay."""
-    own = experiment.config
-    assert isinstance(own, TextRunConfig)
+    base = experiment.config
+    assert isinstance(base, TextRunConfig)
     config = dataclasses.replace(
-        own,
+        base,
         **fields,
         model=EncoderOptions(pretrained="sentence-transformers/all-MiniLM-L6-v2", pooling="mean"),
         primal=PrimalConfig(learning_rate=1e-4),
-        constraints=dataclasses.replace(own.constraints, reference=CHANCE),
+        constraints=dataclasses.replace(base.constraints, reference=CHANCE),
     )
     return experiment._replace(config=config, summary=summary, expect=expect)
 
@@ -77,10 +77,10 @@ def _built_in(experiment: Experiment, summary: str, expect: str, alpha: float, *
 
     Single words say nothing of these texts: all layers stay at chance for some 300 steps, and bounds would slow that.
     """
-    own, warmup = experiment.config, 300
-    assert isinstance(own, TextRunConfig)
-    constraints = dataclasses.replace(own.constraints, alpha=(alpha,), reference=CHANCE, warmup_steps=warmup)
-    config = dataclasses.replace(own, data=TextConfig(), max_length=32, min_count=1, constraints=constraints, **fields)
+    base, warmup = experiment.config, 300
+    assert isinstance(base, TextRunConfig)
+    constraints = dataclasses.replace(base.constraints, alpha=(alpha,), reference=CHANCE, warmup_steps=warmup)
+    config = dataclasses.replace(base, data=TextConfig(), max_length=32, min_count=1, constraints=constraints, **fields)
     return experiment._replace(config=config, summary=summary, expect=expect)
 
 

@@ -169,9 +169,9 @@ def _batches(tokens: Sequence[np.ndarray], left: Sequence[int], size: int) -> li
     return list(filled.reshape(-1, size))
 
 
-def _answer(opened: Opened, prompt: Prompt, found: Generated | Speculated, row: int) -> Answer:
-    tokens = np.asarray(found.tokens[row][: found.lengths[row]]).tolist()
-    words = tokens[:-1] if found.stopped[row] else tokens
+def _answer(opened: Opened, prompt: Prompt, generated: Generated | Speculated, row: int) -> Answer:
+    tokens = np.asarray(generated.tokens[row][: generated.lengths[row]]).tolist()
+    words = tokens[:-1] if generated.stopped[row] else tokens
     return Answer(prompt, opened.tokenizer.decode(words, special=False).strip(), tokens)
 
 

@@ -86,9 +86,9 @@ def measured_costs(config: DecoderConfig, params: Any, *, batch: int, capacity: 
 def _least(call: Callable[[], Any]) -> float:
     """Seconds of the quickest of some calls, after one that compiles."""
     jax.block_until_ready(call())
-    found = []
+    seconds = []
     for _ in range(REPEATS):
         began = time.perf_counter()
         jax.block_until_ready(call())
-        found.append(time.perf_counter() - began)
-    return min(found)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)

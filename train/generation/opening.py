@@ -71,10 +71,11 @@ def open_decoder(source: str, *, dtype: Any = None, option: str = "SOURCE", log:
 
 def _trained(folder: Path, dtype: Any, log: Log) -> Opened:
     """The model of a run, whose noise is that of its training."""
-    said = read_object(folder / "config.json")
-    if said.get("task") != LanguageConfig.task:
+    description = read_object(folder / "config.json")
+    if description.get("task") != LanguageConfig.task:
         raise UserError(
-            f"{folder} is a run of {said['experiment']}, which is no language model; give one of an sft experiment"
+            f"{folder} is a run of {description['experiment']}, which is no language model; "
+            "give one of an sft experiment"
         )
     model = load(folder, log=log)
     task: Any = model.task

@@ -50,36 +50,36 @@ def _named(names: Sequence[str], options: Sequence[str], arguments: Sequence[str
                 f"table has its experiments first, as in `table video-ut {arguments[0]} ...`, got {arguments[0]}"
             )
         raise unknown("experiment", [], [*GRIDS, *COMPARED])
-    found, over = list[str](), dict[str, str]()
+    experiments, over = list[str](), dict[str, str]()
     for name in names:
         if name in GRIDS:
             grid = GRIDS[name]
-            found += (grid.rooted if given(options, "--data.root") else ()) or grid.experiments
+            experiments += (grid.rooted if given(options, "--data.root") else ()) or grid.experiments
             over |= grid.over
         elif name in EXPERIMENTS:
-            found.append(name)
+            experiments.append(name)
         else:
             raise unknown("experiment", [name], [*GRIDS, *COMPARED])
-    for name in found:
-        if found.count(name) > 1:
+    for name in experiments:
+        if experiments.count(name) > 1:
             raise UserError(f"{name} is in the table twice; name it once")
         if name not in COMPARED:
             raise UserError(
                 f"a table compares training with and without constraints on layers, which {name} has none of; name "
                 "experiments of video, text or sparse coding"
             )
-    kinds = {name: EXPERIMENTS[name].config.task.partition("-")[0] for name in found}
-    for name in found:
-        if kinds[name] != kinds[found[0]]:
-            raise UserError(f"{found[0]} and {name} are scored differently; give each a table of its own")
-    return found, over
+    kinds = {name: EXPERIMENTS[name].config.task.partition("-")[0] for name in experiments}
+    for name in experiments:
+        if kinds[name] != kinds[experiments[0]]:
+            raise UserError(f"{experiments[0]} and {name} are scored differently; give each a table of its own")
+    return experiments, over
 
 
 def _base(name: str, options: list[str]) -> tuple[Base, TableArguments]:
     """Returns the options that all cells of an experiment share, and the options of the call."""
-    own = EXPERIMENTS[name].config
-    assert isinstance(own, ConstrainedConfig)
-    usual = dataclasses.replace(own, out=None)
+    config = EXPERIMENTS[name].config
+    assert isinstance(config, ConstrainedConfig)
+    usual = dataclasses.replace(config, out=None)
     whole = TableArguments(config=from_file(options, usual))
     parsed = parse(TableArguments[type(usual)], options, f"python -m train table {name}", whole)
     assert isinstance(parsed.config, ConstrainedConfig)

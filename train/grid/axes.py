@@ -205,14 +205,14 @@ def _texts(name: str, text: str) -> list[str]:
 
 def _values(name: str, text: str, field: str, base: Base) -> dict[str, Any]:
     """The values of an axis by their text, each once, read as the option itself is."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for part in _texts(name, text):
         value = _read(name, part, field, base)
         shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        if shown in found:
+        if shown in values:
             raise UserError(f"--over.{name} {text}: {shown} is there twice; give each value once")
-        found[shown] = value
-    return found
+        values[shown] = value
+    return values
 
 
 def _read(name: str, text: str, field: str, base: Base) -> Any:

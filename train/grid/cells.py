@@ -74,8 +74,8 @@ def check_places(folder: Path, cells: Sequence[Cell]) -> None:
     for cell in cells:
         place = place_of(folder, cell)
         if cell.refusal is None and (place / "config.json").exists():
-            found = read_object(place / "config.json").get("found", {})
-            check_same(place, identity(cell.experiment, cell.config, found), ANOTHER)
+            fingerprint = read_object(place / "config.json").get("found", {})
+            check_same(place, identity(cell.experiment, cell.config, fingerprint), ANOTHER)
 
 
 class Opened:

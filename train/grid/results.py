@@ -86,24 +86,24 @@ def figures(runs: Sequence[Run]) -> Figures:
 
 def differences(line: Line) -> tuple[Figures, Figures] | None:
     """Constrained less plain, and the share of the plain score that constraints gain, by the seeds that both have."""
-    own, plain = (line.variants.get(method) for method in ("constrained", "erm"))
-    if own is None or plain is None:
+    constrained, plain = (line.variants.get(method) for method in ("constrained", "erm"))
+    if constrained is None or plain is None:
         return None
-    mine, theirs = ({run.evaluation["seed"]: run for run in one.runs} for one in (own, plain))
+    mine, theirs = ({run.evaluation["seed"]: run for run in one.runs} for one in (constrained, plain))
     if not (shared := [seed for seed in mine if seed in theirs]):
         return None
     pairs = list(zip(*(figures([runs[seed] for seed in shared]) for runs in (mine, theirs)), strict=True))
-    sign = 1.0 if own.runs[0].score is ACCURACY else -1.0
+    sign = 1.0 if constrained.runs[0].score is ACCURACY else -1.0
     with np.errstate(divide="ignore", invalid="ignore"):
         return Figures(*(one - two for one, two in pairs)), Figures(*(sign * (one / two - 1.0) for one, two in pairs))
 
 
 def wins(lines: Sequence[Line]) -> dict[str, Wins]:
     """For every mean of `Figures`, how many rows constraints win: by the mean over the seeds that both methods have."""
-    found = [both[1] for line in lines if (both := differences(line))]
+    compared = [both[1] for line in lines if (both := differences(line))]
     result = {}
     for name in Figures._fields:
-        gains = np.array([getattr(one, name).mean() for one in found])
+        gains = np.array([getattr(one, name).mean() for one in compared])
         gains = gains[~np.isnan(gains)]  # rows without such a gamma; an infinite error counts as a loss
         median = float(np.median(gains)) if len(gains) else float("nan")
         result[name] = Wins(int(np.sum(gains > 0.0)), len(gains), median)
@@ -112,12 +112,12 @@ def wins(lines: Sequence[Line]) -> dict[str, Wins]:
 
 def wins_words(lines: Sequence[Line]) -> str:
     """The count in a sentence."""
-    found = wins(lines)
-    if not found["mean"].rows:
+    tallies = wins(lines)
+    if not tallies["mean"].rows:
         return "No row has runs of both methods with one seed, plain and constrained."
     return (
-        f"Constrained better out of distribution (test gamma above training) in {found['stronger'].words}; at the "
-        f"training noise in {found['training'].words}."
+        f"Constrained better out of distribution (test gamma above training) in {tallies['stronger'].words}; at the "
+        f"training noise in {tallies['training'].words}."
     )
 
 
@@ -163,12 +163,12 @@ def floor_table(lines: Sequence[Line]) -> Table | None:
         without = {"noisy input": run.values(run.score.baseline)} if run.score.baseline else {}
         means.append((run, {name: float(scores[asked].mean()) for name, scores in (without | run.floors).items()}))
         title = capital(run.score.title)
-    names = list(dict.fromkeys(name for _, found in means for name in found))
+    names = list(dict.fromkeys(name for _, mean in means for name in mean))
     if not names:
         return None
     rows: dict[tuple[str, ...], list[str]] = {}
-    for run, found in means:
-        numbers = (number(found.get(name, np.nan), run.score.digits) for name in names)
+    for run, mean in means:
+        numbers = (number(mean.get(name, np.nan), run.score.digits) for name in names)
         of = rows.setdefault((f"{float(run.values('train_gamma')):g}", *numbers), [])
         of += [run.evaluation["experiment"]] if run.evaluation["experiment"] not in of else []
     return Table(

@@ -97,7 +97,7 @@ class _Call:
         self.log(f"[{done} of {self.runs}] {words if state.evaluated else f'{cell.name}: {words}'}{took}")
 
 
-def _said(plan: Plan, states: Mapping[str, State]) -> Row:
+def _description(plan: Plan, states: Mapping[str, State]) -> Row:
     """Returns the content of table.json for cells before the table is written."""
     cells = [{"cell": name, "state": state.kind, "message": state.message} for name, state in states.items()]
     return {"version": VERSION, "table": plan.name, "over": plan.over, "cells": cells}
@@ -107,7 +107,7 @@ def _kept(plan: Plan, states: Mapping[str, State]) -> Row:
     """Returns table.json with new states, and the figures that an earlier call wrote there."""
     before = read_object(plan.folder / TABLE)
     figures = {row["cell"]: row for row in before.get("cells", [])}
-    new = _said(plan, states)
+    new = _description(plan, states)
     return before | new | {"cells": [figures.get(row["cell"], {}) | row for row in new["cells"]]}
 
 
@@ -115,22 +115,22 @@ def _claim(plan: Plan) -> bool:
     """Writes table.json; False where it is there. A folder without it may hold cells, as --only leaves them."""
     begun = any((place_of(plan.folder, cell) / "config.json").exists() for cell in plan.cells)
     if not begun or (plan.folder / TABLE).exists():
-        return begin(plan.folder, TABLE, _said(plan, {}), what="table")
+        return begin(plan.folder, TABLE, _description(plan, {}), what="table")
     with writing(f"--out {plan.folder}", AGAIN):
-        write_json(plan.folder / TABLE, _said(plan, {}))
+        write_json(plan.folder / TABLE, _description(plan, {}))
     return True
 
 
 def _require_table(plan: Plan) -> None:
     """Refuses a file that is of no table, or of one that has cells which the table of these axes would not show."""
     path = plan.folder / TABLE
-    found = read_object(path)
-    cells, over = found.get("cells"), found.get("over")
+    table = read_object(path)
+    cells, over = table.get("cells"), table.get("over")
     whole = isinstance(cells, list) and all(
         isinstance(row, dict) and isinstance(row.get("cell"), str) and isinstance(row.get("message"), str)
         for row in cells
     )
-    if "table" not in found or not isinstance(over, dict) or not isinstance(cells, list) or not whole:
+    if "table" not in table or not isinstance(over, dict) or not isinstance(cells, list) or not whole:
         raise UserError(f"{path} is of no table, or was changed; pass another --out, or delete that file")
     names = {cell.name for cell in plan.cells}
     if lost := [row["cell"] for row in cells if row.get("state") in KEPT and row["cell"] not in names]:

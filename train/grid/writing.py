@@ -64,14 +64,14 @@ def _not_feasible(lines: Sequence[Line]) -> list[str]:
 
 def _others(plan: Plan, states: Mapping[str, State]) -> list[str]:
     """The cells that did not finish, those of one reason together."""
-    found: dict[tuple[str, str], list[str]] = {}
+    groups: dict[tuple[str, str], list[str]] = {}
     for cell in plan.cells:
         state = states[cell.name]
         if state.kind != "finished":
-            found.setdefault((state.kind, state.message), []).append(cell.name)
+            groups.setdefault((state.kind, state.message), []).append(cell.name)
     return [
         f"{OUTCOMES[kind]}: {', '.join(names[:SHOWN])}{_more(names)}" + (f": {message}" if message else "")
-        for (kind, message), names in found.items()
+        for (kind, message), names in groups.items()
     ]
 
 
@@ -98,10 +98,10 @@ def _csv(plan: Plan, states: Mapping[str, State]) -> str:
 
 
 def _json(plan: Plan, states: Mapping[str, State], lines: Sequence[Line]) -> str:
-    said = {"version": VERSION, "table": plan.name, "over": plan.over, "command": plan.command}
-    counts = {name: found._asdict() for name, found in wins(lines).items()}
+    header = {"version": VERSION, "table": plan.name, "over": plan.over, "command": plan.command}
+    counts = {name: tally._asdict() for name, tally in wins(lines).items()}
     cells = [row_of(plan, cell, states[cell.name]) for cell in plan.cells]
-    return json.dumps(_finite(said | {"wins": counts, "cells": cells}), indent=2, allow_nan=False) + "\n"
+    return json.dumps(_finite(header | {"wins": counts, "cells": cells}), indent=2, allow_nan=False) + "\n"
 
 
 def _finite(value: Any) -> Any:
@@ -133,8 +133,8 @@ def _page(
         summary[experiment], several = report.summary, len(experiments) > 1
         if gallery and (shown := _gallery(plan, lines, experiment, log)):
             sections.append((f"Frames of {experiment}", [shown]))
-        said = [*report.verdicts, *(report.warnings or ())]
-        for heading, blocks in (("In words", said), *report.sections):
+        sentences = [*report.verdicts, *(report.warnings or ())]
+        for heading, blocks in (("In words", sentences), *report.sections):
             named = [_named(block, experiment) if several else block for block in blocks]
             sections.append((f"{experiment}: {heading}" if several else heading, named))
     return Report(

@@ -53,7 +53,7 @@ Sections = Sequence[tuple[str, Sequence[Block]]]  # headings, "" for none, and w
 
 
 class Report(NamedTuple):
-    """All that a report says: on its page, in JSON, and as ``tables`` and what is ``said`` on the terminal.
+    """All that a report says: on its page, in JSON, and as ``tables`` and ``sentences`` on the terminal.
 
     ``floor`` says what the figures are without a model, for model cards.
     """
@@ -62,7 +62,7 @@ class Report(NamedTuple):
     sections: Sections
     summary: dict[str, Any]
     tables: Sequence[Table]
-    said: Sequence[str] = ()
+    sentences: Sequence[str] = ()
     opening: str = ""
     verdicts: Sequence[str] = ()
     warnings: Sequence[str] | None = None  # None where none are looked for
@@ -75,7 +75,7 @@ def write(
     """Writes a kind's report as ``index.html``, ``NAME.png`` and ``summary.json`` into ``out``; returns the summary."""
     report = kind([Path(folder) for folder in folders])
     write_files(out, report)
-    for words in (*(as_text(table) + "\n" for table in report.tables), *report.said):
+    for words in (*(as_text(table) + "\n" for table in report.tables), *report.sentences):
         log(words)
     log(f"report: {out / 'index.html'}")
     return report.summary

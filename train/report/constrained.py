@@ -160,7 +160,7 @@ def sparse_coding(folders: Sequence[Path]) -> Report:
     return _report(runs, settings, sections, disturbed)
 
 
-def own(folders: Sequence[Path]) -> Report:
+def layered(folders: Sequence[Path]) -> Report:
     """The report on runs of a task of the user's own: the loss, and every layer."""
     runs = read_runs(folders)
     settings, label = group(runs), "loss"
@@ -178,9 +178,12 @@ def own(folders: Sequence[Path]) -> Report:
 def _report(runs: Sequence[Run], settings: Sequence[Setting], sections: Sections, tables: Sequence[Table]) -> Report:
     """Returns the report of both kinds of runs; ``tables`` are for the terminal, below those of every setting."""
     configs = [Fold(f"Config of {run.name}", text=json.dumps(without_folders(run.config), indent=2)) for run in runs]
-    own = [("Runs", [runs_table(runs), *configs]), ("Versions and machine", [environment_table(runs, environment())])]
-    said = [(run, text) for run in runs for text in run.status.get("messages") or []]
-    messages = [f"{run.name}: {without_folders(str(text))}" for run, text in said]
+    run_sections = [
+        ("Runs", [runs_table(runs), *configs]),
+        ("Versions and machine", [environment_table(runs, environment())]),
+    ]
+    logged = [(run, text) for run in runs for text in run.status.get("messages") or []]
+    messages = [f"{run.name}: {without_folders(str(text))}" for run, text in logged]
     verdicts, weak = [compare(setting) for setting in settings], notes(settings)
     by_setting = [table for one in settings for table in (score_table(one), *_feasibility(one))]
     methods = " against ".join(METHOD_NAMES[method] for method in methods_of(runs))
@@ -189,10 +192,10 @@ def _report(runs: Sequence[Run], settings: Sequence[Setting], sections: Sections
         opening=opening(settings, runs),
         verdicts=verdicts,
         warnings=[*weak, *messages],
-        sections=[(heading, blocks) for heading, blocks in (*sections, *own) if blocks],
+        sections=[(heading, blocks) for heading, blocks in (*sections, *run_sections) if blocks],
         summary=summarise(settings, runs),
         tables=[*by_setting, *tables],
-        said=[*map(run_verdict, runs), *verdicts, *weak, *messages],
+        sentences=[*map(run_verdict, runs), *verdicts, *weak, *messages],
         floor=floor(settings[0]),
     )
 
@@ -235,8 +238,8 @@ def summarise(settings: Sequence[Setting], runs: Sequence[Run]) -> dict[str, Any
     both = [setting for setting in settings if setting.duels()]
     main, score = (both or list(settings))[0], runs[0].score
     pair = (main.pairs() or [(None, None)])[0]
-    found = [variant for variant in (*pair, *main.of("deep_supervision")[:1]) if variant]
-    chosen = {method: variant for method in METHODS for variant in found if variant.method == method}
+    variants = [variant for variant in (*pair, *main.of("deep_supervision")[:1]) if variant]
+    chosen = {method: variant for method in METHODS for variant in variants if variant.method == method}
     summary = {
         "experiment": runs[0].evaluation["experiment"],
         "train_gamma": main.train_gamma,
@@ -261,7 +264,7 @@ def summarise(settings: Sequence[Setting], runs: Sequence[Run]) -> dict[str, Any
 
 def _variant(variant: Variant) -> dict[str, Any]:
     first, scores, name = variant.runs[0], variant.scores(), variant.runs[0].score.name
-    found = {
+    row = {
         "label": variant.label,
         "runs": [run.name for run in variant.runs],
         "seeds": [run.evaluation["seed"] for run in variant.runs],
@@ -279,11 +282,11 @@ def _variant(variant: Variant) -> dict[str, Any]:
         "parameters": first.evaluation.get("parameters"),
     }
     if first.score is ACCURACY:
-        found |= {"area": variant.areas().mean(), "area_of_seeds": variant.areas()}
-        found |= {"error_rates": variant.mean("error_rates")}
+        row |= {"area": variant.areas().mean(), "area_of_seeds": variant.areas()}
+        row |= {"error_rates": variant.mean("error_rates")}
         if "early_exit" in first.evaluation:
-            found |= {"early_exit": variant.mean_exit("mean_depth", "accuracy")}
-    return found
+            row |= {"early_exit": variant.mean_exit("mean_depth", "accuracy")}
+    return row
 
 
 def _of_input(setting: Setting) -> dict[str, Any]:

@@ -30,13 +30,13 @@ def disturbed_table(setting: Setting) -> list[Table]:
             *named,
         )
     }
-    rows = list(dict.fromkeys(row for found in cells.values() for one in found for row in one))
+    rows = list(dict.fromkeys(row for series in cells.values() for one in series for row in one))
     columns = {
         title: [
-            ranged(np.array([one[row] for one in found]), score.digits) if all(row in one for one in found) else "-"
+            ranged(np.array([one[row] for one in series]), score.digits) if all(row in one for one in series) else "-"
             for row in rows
         ]
-        for title, found in cells.items()
+        for title, series in cells.items()
     }
     title = f"{capital(score.title)} with disturbed layers or inputs, {setting.title}"
     table = Table(title, ("disturbed by", *columns), tuple(zip(rows, *columns.values(), strict=True)), NOTE)
@@ -47,8 +47,8 @@ def _disturbed(evaluation: dict[str, Any], prefix: str, score: Score) -> dict[st
     """The disturbed figures that an evaluation holds, by what was done to layers or inputs."""
     noisy = evaluation.get(f"{prefix}layer_noise_{score.name}", {})
     lost = list(evaluation.get(f"{prefix}lost_layer_{score.name}", {}).values())
-    found = {f"layer noise {level}": float(value) for level, value in noisy.items()}
-    found |= {"one layer lost, mean": float(np.mean(lost)), "one layer lost, worst": max(lost)} if lost else {}
+    figures = {f"layer noise {level}": float(value) for level, value in noisy.items()}
+    figures |= {"one layer lost, mean": float(np.mean(lost)), "one layer lost, worst": max(lost)} if lost else {}
     scale = 100.0 if score is ACCURACY else 1.0
     of_input = evaluation.get(f"{prefix}disturbed_{score.name}", {})
-    return found | {label: scale * float(value) for label, value in of_input.items()}
+    return figures | {label: scale * float(value) for label, value in of_input.items()}

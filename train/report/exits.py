@@ -18,8 +18,8 @@ def exit_layers_table(settings: Sequence[Setting]) -> list[Table]:
     for setting in settings:
         layers = setting.first.evaluation["layers"]
         for variant in setting.variants:
-            found = [[run.evaluation["layer_accuracies"][gamma] for gamma in run.gammas] for run in variant.runs]
-            shares = 100 * np.asarray(found).mean(axis=0)
+            accuracies = [[run.evaluation["layer_accuracies"][gamma] for gamma in run.gammas] for run in variant.runs]
+            shares = 100 * np.asarray(accuracies).mean(axis=0)
             cells = [[number(share, 2) for share in row] for row in shares]
             rows = [(f"{gamma:g}", *row) for gamma, row in zip(setting.gammas, cells, strict=True)]
             title = f"Accuracy (%) of every layer that is read, {with_seeds(variant)}, {setting.title}"

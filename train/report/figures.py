@@ -236,9 +236,9 @@ def _smooth(steps: NDArray, values: Array) -> tuple[Array, Array]:
 
 def _histogram(variant: Variant) -> tuple[Array, Array, bool]:
     """Bin edges, share of all ratios in each bin, and whether the last bin has no end."""
-    found = [run.evaluation["ratio_histogram"] for run in variant.runs]
-    edges = np.asarray(found[0]["edges"], np.float64)
-    counts = np.sum([one["counts"] for one in found], axis=(0, 1), dtype=np.float64)
+    histograms = [run.evaluation["ratio_histogram"] for run in variant.runs]
+    edges = np.asarray(histograms[0]["edges"], np.float64)
+    counts = np.sum([one["counts"] for one in histograms], axis=(0, 1), dtype=np.float64)
     open_ended = not np.isfinite(edges[-1])
     if open_ended:
         edges[-1] = 2 * edges[-2] - edges[-3]

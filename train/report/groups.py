@@ -133,8 +133,8 @@ class Setting:
         """
         plain = sorted(self.of("erm"), key=lambda variant: variant.label)
         compared: list[tuple[Variant | None, Variant | None]] = [
-            (own, min(plain, key=lambda variant: len(unlike(own, variant)), default=None))
-            for own in self.of("constrained")
+            (constrained, min(plain, key=lambda variant: len(unlike(constrained, variant)), default=None))
+            for constrained in self.of("constrained")
         ]
         labels = {other.label for _, other in compared if other}
         return compared + [(None, variant) for variant in plain if variant.label not in labels]
@@ -142,8 +142,8 @@ class Setting:
     def duels(self, against: str = "erm") -> list[tuple[Variant, Variant]]:
         """Returns the `pairs` with both methods, constrained first; of deep supervision, with all of its weights."""
         if against == "erm":
-            return [(own, other) for own, other in self.pairs() if own and other]
-        return [(own, other) for own in self.of("constrained") for other in self.of(against)]
+            return [(constrained, other) for constrained, other in self.pairs() if constrained and other]
+        return [(constrained, other) for constrained in self.of("constrained") for other in self.of(against)]
 
     def of_input(self) -> Array:
         """The score of the noisy input itself, mean over the runs, at each test gamma."""
@@ -151,8 +151,11 @@ class Setting:
 
     def floors(self) -> dict[str, Array]:
         """Returns scores that need no network at each test gamma, by name; the mean over the runs that have them."""
-        said = [run.floors for one in self.variants for run in one.runs if run.floors]
-        return {name: np.mean([found[name] for found in said if name in found], axis=0) for name in (said or [{}])[0]}
+        run_floors = [run.floors for one in self.variants for run in one.runs if run.floors]
+        return {
+            name: np.mean([floors[name] for floors in run_floors if name in floors], axis=0)
+            for name in (run_floors or [{}])[0]
+        }
 
     def floor_shares(self) -> dict[str, float]:
         """Returns the share of the test split that each of `floors` is of."""
@@ -211,14 +214,14 @@ def unlike(one: Variant, other: Variant) -> dict[str, tuple[str, str]]:
 
 def find_ablations(settings: Sequence[Setting]) -> list[Ablation]:
     """Every numeric field that alone sets two or more constrained variants of a setting apart."""
-    found = []
+    ablations = []
     for setting in settings:
         variants = setting.of("constrained")
         configs = [identity(variant.runs[0]) for variant in variants]
         for field in sorted({key for config in configs for key in config}):
             if series := _series(field, variants, configs):
-                found.append(Ablation(setting, field, series))
-    return found
+                ablations.append(Ablation(setting, field, series))
+    return ablations
 
 
 def _series(field: str, variants: Sequence[Variant], configs: Sequence[dict]) -> tuple[Series, ...]:

@@ -12,7 +12,7 @@ from . import Report, write
 
 Kind = Callable[[Sequence[Path]], Report]
 
-# What an evaluation of a task of your own has where `constrained.own` reports on it.
+# What an evaluation of a task of your own has where `constrained.layered` reports on it.
 LAYERED = {"method", "num_examples", "loss", "layer_losses", "bounds"}
 
 
@@ -39,4 +39,4 @@ def _kind(folder: Path) -> tuple[Kind, str]:
         if row.functions is not None:
             return imported(row.functions.report), ""
     layered = path.is_file() and read_object(path).keys() >= LAYERED
-    return imported("report.constrained:own" if layered else "report.plain:plain"), "" if row else task
+    return imported("report.constrained:layered" if layered else "report.plain:plain"), "" if row else task

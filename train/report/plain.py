@@ -36,8 +36,8 @@ def plain(folders: Sequence[Path]) -> Report:
 
 def _figures(runs: Sequence[Run]) -> Table:
     figures = [flat(run.evaluation) for run in runs]
-    names = dict.fromkeys(name for found in figures for name in found)
-    rows = tuple((name, *(_text(found.get(name)) for found in figures)) for name in names)
+    names = dict.fromkeys(name for column in figures for name in column)
+    rows = tuple((name, *(_text(column.get(name)) for column in figures)) for name in names)
     return Table("Figures of the evaluation", ("", *(run.name for run in runs)), rows)
 
 

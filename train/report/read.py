@@ -78,8 +78,8 @@ class Run(record.Run):
     @property
     def floors(self) -> dict[str, Array]:
         """Scores that need no network at each of `gammas`, by name; empty where the evaluation has none."""
-        found = self.evaluation.get("floors", {})
-        return {name: floats([scores[gamma] for gamma in self.gammas]) for name, scores in found.items()}
+        floors = self.evaluation.get("floors", {})
+        return {name: floats([scores[gamma] for gamma in self.gammas]) for name, scores in floors.items()}
 
     def values(self, key: str) -> Array:
         """A number or list of evaluation.json, or its number at each of `gammas`; null becomes NaN."""
@@ -148,8 +148,8 @@ def _checked(run: record.Run) -> Run:
 
 def _check_evaluation(evaluation: dict[str, Any], path: Path) -> None:
     score = _score(evaluation)
-    own = (score.name, score.tested, *filter(None, [score.baseline]))
-    for key in (*OTHERS, *own, *PER_LAYER, *PER_STEP, *SCALARS, "ratio_histogram"):
+    score_keys = (score.name, score.tested, *filter(None, [score.baseline]))
+    for key in (*OTHERS, *score_keys, *PER_LAYER, *PER_STEP, *SCALARS, "ratio_histogram"):
         if key not in evaluation:
             raise UserError(f"{path} lacks {key!r}; {way_out(path)}")
     if evaluation["method"] not in METHODS:

@@ -21,10 +21,10 @@ def paired_table(settings: Sequence[Setting]) -> list[Table]:
     rows = []
     for setting in settings:
         for method in ("erm", "deep_supervision"):
-            for own, other in setting.duels(method):
-                ratios = _ratios(own, other)
+            for constrained, other in setting.duels(method):
+                ratios = _ratios(constrained, other)
                 if len(ratios):
-                    titles = setting.title, own.title, other.title, str(len(ratios))
+                    titles = setting.title, constrained.title, other.title, str(len(ratios))
                     rows.append((*titles, *(_interval(column) for column in _columns(setting, ratios))))
     if not rows:
         return []
@@ -63,9 +63,11 @@ def frontier(settings: Sequence[Setting]) -> Figure | None:
     return figure
 
 
-def _ratios(own: Variant, other: Variant) -> Array:
+def _ratios(constrained: Variant, other: Variant) -> Array:
     """Relative differences of scores, (seeds, gammas), of the seeds that both have."""
-    mine, theirs = ({run.evaluation["seed"]: run.values(run.score.name) for run in one.runs} for one in (own, other))
+    mine, theirs = (
+        {run.evaluation["seed"]: run.values(run.score.name) for run in one.runs} for one in (constrained, other)
+    )
     shared = sorted(set(mine) & set(theirs))
     return np.array([mine[seed] / theirs[seed] - 1.0 for seed in shared])
 

@@ -55,11 +55,11 @@ def scenes(folders: Sequence[Path]) -> Report:
     return _report(folders, SEGMENTATION, pictured=True)
 
 
-def draw_predictions(found: Mapping[str, Predictions], class_names: Sequence[str]) -> Figure:
+def draw_predictions(by_name: Mapping[str, Predictions], class_names: Sequence[str]) -> Figure:
     """Scenes, their labels, and a column of predictions of each network by its name; one colour a class."""
-    scenes = next(iter(found.values()))
+    scenes = next(iter(by_name.values()))
     columns = {"scene": scenes.images, "labels (black: not counted)": _coloured(scenes.labels)}
-    columns |= {name: _coloured(predictions.predicted) for name, predictions in found.items()}
+    columns |= {name: _coloured(predictions.predicted) for name, predictions in by_name.items()}
     rows, height, width = scenes.labels.shape
     figure = Figure(figsize=(WIDTH, WIDTH / len(columns) * height / width * rows + 0.9), layout="constrained")
     grid = figure.subplots(rows, len(columns), squeeze=False)
@@ -94,8 +94,8 @@ def _floor(run: Run, measures: Sequence[Measure]) -> str:
     """The measures of always the commonest class of the test split."""
     counts = np.sum(run.evaluation["confusion"], axis=1)
     share, classes = counts.max() / max(counts.sum(), 1), max(np.count_nonzero(counts), 1)
-    found = {"accuracy": share, "class_accuracy": 1 / classes, "intersection_over_union": share / classes}
-    figures = ", ".join(f"{one.title.removesuffix(' %')} {found[one.name]:.2%}" for one in measures)
+    floors = {"accuracy": share, "class_accuracy": 1 / classes, "intersection_over_union": share / classes}
+    figures = ", ".join(f"{one.title.removesuffix(' %')} {floors[one.name]:.2%}" for one in measures)
     return f"{figures}, of always the commonest class."
 
 
@@ -114,14 +114,14 @@ def _check_comparable(runs: Sequence[Run]) -> None:
 
 def _grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Runs by what their configurations say but for the seed; named by experiment and what tells them apart."""
-    found: dict[str, list[Run]] = {}
+    groups: dict[str, list[Run]] = {}
     configs = [{**flat(run.config), **FREE, "seed": None} for run in runs]
     for run, config in zip(runs, configs, strict=True):
         others = [other for other in configs if other["experiment"] == config["experiment"]]
         keys = {key for other in others for key in (*other, *config) if other.get(key) != config.get(key)}
         told = [f"{key.rpartition('.')[2]}={config.get(key)}" for key in sorted(keys)]
-        found.setdefault(" ".join([config["experiment"], *told]), []).append(run)
-    return found
+        groups.setdefault(" ".join([config["experiment"], *told]), []).append(run)
+    return groups
 
 
 def _summarise(group: Sequence[Run], measures: Sequence[Measure]) -> dict[str, Any]:
@@ -148,10 +148,12 @@ def _table(summary: Mapping[str, dict[str, Any]], measures: Sequence[Measure], t
         ("train s", "train_seconds", ".0f", 1.0),
     )  # fmt: skip
     rows = []
-    for name, found in summary.items():
-        shares = [_percent(found[one.name], *found[f"{one.name}_range"]) for one in measures]
-        numbers = ["-" if found[key] is None else format(scale * found[key], form) for _, key, form, scale in columns]
-        rows.append((name, f"{found['parameters']:,}", str(len(found["seeds"])), *shares, *numbers))
+    for name, figures in summary.items():
+        shares = [_percent(figures[one.name], *figures[f"{one.name}_range"]) for one in measures]
+        numbers = [
+            "-" if figures[key] is None else format(scale * figures[key], form) for _, key, form, scale in columns
+        ]
+        rows.append((name, f"{figures['parameters']:,}", str(len(figures["seeds"])), *shares, *numbers))
     titles = (*(measure.title for measure in measures), *(title for title, *_ in columns))
     return Table(
         title=f"Test split, {tested:,} examples",
@@ -164,13 +166,13 @@ def _table(summary: Mapping[str, dict[str, Any]], measures: Sequence[Measure], t
 
 def _by_level(group: Sequence[Run], name: str) -> dict[str, list[float]]:
     """Mean, smallest and largest accuracy at every level that a run of the group has, in rising order."""
-    found: dict[str, list[float]] = {}
+    shares: dict[str, list[float]] = {}
     for run in group:
         for level, share in run.evaluation.get(name, {}).items():
-            found.setdefault(level, []).append(share)
+            shares.setdefault(level, []).append(share)
     return {
-        level: [float(np.mean(found[level])), min(found[level]), max(found[level])]
-        for level in sorted(found, key=_order)
+        level: [float(np.mean(shares[level])), min(shares[level]), max(shares[level])]
+        for level in sorted(shares, key=_order)
     }
 
 
@@ -179,11 +181,17 @@ def _disturbed_table(summary: Mapping[str, dict[str, Any]]) -> list[Table]:
     columns = [
         (name, level)
         for name in DISTURBED
-        for level in sorted({level for found in summary.values() for level in found.get(name, {})}, key=_order)
+        for level in sorted({level for figures in summary.values() for level in figures.get(name, {})}, key=_order)
     ]
     rows = [
-        (row, *("-" if level not in found.get(name, {}) else _percent(*found[name][level]) for name, level in columns))
-        for row, found in summary.items()
+        (
+            row,
+            *(
+                "-" if level not in figures.get(name, {}) else _percent(*figures[name][level])
+                for name, level in columns
+            ),
+        )
+        for row, figures in summary.items()
     ]
     note = (
         "Accuracies (of scenes mIoU) in percent, pixels in [0, 1]. Salt and pepper: by the share of values that are 0 "
@@ -250,12 +258,12 @@ def _curve(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[list[int], lis
 
 
 def _predictions(rows: Rows) -> Figure:
-    found = {name: read_predictions(group[0].folder) for name, group in rows.items()}
-    (name, first), *others = found.items()
+    by_name = {name: read_predictions(group[0].folder) for name, group in rows.items()}
+    (name, first), *others = by_name.items()
     for other, predictions in others:
         if not np.array_equal(predictions.images, first.images):
             raise UserError(f"{name} and {other} were tested on other scenes; report them apart")
-    return draw_predictions(found, next(iter(rows.values()))[0].evaluation["class_names"])
+    return draw_predictions(by_name, next(iter(rows.values()))[0].evaluation["class_names"])
 
 
 def _percent(mean: float, low: float, high: float) -> str:

@@ -89,18 +89,18 @@ def cost_table(settings: Sequence[Setting]) -> list[Table]:
     """Returns the cost of feasibility in RMSE at the training gamma, a row per constrained variant in a pair."""
     rows = []
     for setting in settings:
-        for own, plain in setting.duels():
+        for constrained, plain in setting.duels():
             index = setting.training_index
-            reached, usual = (float(one.scores().mean(0)[index]) for one in (own, plain))
+            reached, usual = (float(one.scores().mean(0)[index]) for one in (constrained, plain))
             rows.append((
-                setting.title + _set_apart(own, plain),
+                setting.title + _set_apart(constrained, plain),
                 number(setting.of_input()[index], 2),
                 number(usual, 2),
                 number(reached, 2),
                 number(100 * (reached - usual) / usual if usual else np.nan, 1, sign=True),
-                _feasible(own),
-                number(100 * own.worst()[2], 1, sign=True),
-                " / ".join(number(float(one.mean("train_seconds")), 0) for one in (plain, own)),
+                _feasible(constrained),
+                number(100 * constrained.worst()[2], 1, sign=True),
+                " / ".join(number(float(one.mean("train_seconds")), 0) for one in (plain, constrained)),
             ))  # fmt: skip
     table = Table(
         "What feasibility costs",
@@ -116,17 +116,17 @@ def area_table(settings: Sequence[Setting]) -> Table:
     """Areas under the accuracy of both methods by depth and training gamma, as in the paper's Table 4."""
     rows = []
     for setting in settings:
-        for own, plain in setting.pairs():
+        for constrained, plain in setting.pairs():
             difference = cost = np.nan
-            if own and plain:
-                difference = own.areas().mean() - plain.areas().mean()
-                cost = 100 * (own.scores().mean(0)[0] - plain.scores().mean(0)[0])
+            if constrained and plain:
+                difference = constrained.areas().mean() - plain.areas().mean()
+                cost = 100 * (constrained.scores().mean(0)[0] - plain.scores().mean(0)[0])
             rows.append((
-                f"{setting.num_layers}, {setting.train_gamma:g}{_set_apart(own, plain)}",
-                *(ranged(one.areas(), 3) if one else "-" for one in (own, plain)),
+                f"{setting.num_layers}, {setting.train_gamma:g}{_set_apart(constrained, plain)}",
+                *(ranged(one.areas(), 3) if one else "-" for one in (constrained, plain)),
                 number(difference, 3, sign=True),
                 number(cost, 2, sign=True),
-                _feasible(own) if own else "-",
+                _feasible(constrained) if constrained else "-",
             ))  # fmt: skip
     points = f"points at gamma {settings[0].gammas[0]:g}"
     return Table(
@@ -187,8 +187,8 @@ def runs_table(runs: Sequence[Run]) -> Table:
         counts = (
             "-" if step is None else str(step) for step in (run.status.get("steps"), run.evaluation.get("best_step"))
         )
-        found = run.evaluation.get("feasible")  # None of tasks without layers
-        feasible = "-" if found is None else "yes" if found else "no"
+        verdict = run.evaluation.get("feasible")  # None of tasks without layers
+        feasible = "-" if verdict is None else "yes" if verdict else "no"
         rows.append(
             (
                 run.name,
@@ -208,9 +208,9 @@ def runs_table(runs: Sequence[Run]) -> Table:
     return Table(title, (*header, *values), tuple(rows), words=True, marked=frozenset(marked))
 
 
-def environment_table(runs: Sequence[Run], own: dict[str, str]) -> Table:
+def environment_table(runs: Sequence[Run], here: dict[str, str]) -> Table:
     """This report's own environment, and beside it every other environment that the runs recorded."""
-    columns = {"this report": own}
+    columns = {"this report": here}
     for run in runs:
         recorded = run.status.get("environment")
         if isinstance(recorded, dict) and recorded not in columns.values():
@@ -260,11 +260,11 @@ def _accuracy_note(setting: Setting) -> str:
     return f"* training gamma.{area} Several seeds: mean [smallest, largest].{floor_note(setting)}"
 
 
-def _set_apart(own: Variant | None, plain: Variant | None) -> str:
+def _set_apart(constrained: Variant | None, plain: Variant | None) -> str:
     """Returns the words that tell a row of two variants from others of the setting; empty where there are no others."""
-    if own is None:
+    if constrained is None:
         return f", {plain.title}" if plain and plain.label else ""
-    words = f", {own.label}" if own.label else ""
+    words = f", {constrained.label}" if constrained.label else ""
     return words + (f" against {plain.title}" if plain and plain.label else "")
 
 

@@ -90,9 +90,11 @@ def compare(setting: Setting) -> str:
     else:
         compared = {RMSE: _by_noise, CODES: _by_noise, LOSS: _by_loss}.get(setting.score, _by_area)
         duels = [*setting.duels(), *setting.duels("deep_supervision")]
-        sentences += [compared(setting, other, own) for own, other in duels]
+        sentences += [compared(setting, other, enforced) for enforced, other in duels]
         alone = (
-            [] if setting.score is not ACCURACY else [other for own, other in setting.pairs() if other and own is None]
+            []
+            if setting.score is not ACCURACY
+            else [other for enforced, other in setting.pairs() if other and enforced is None]
         )
         sentences += [f"Compared with none: {one.title}, area {number(one.areas().mean(), 3)}." for one in alone]
         if all(len(variant.runs) == 1 for variant in setting.variants):
@@ -111,50 +113,50 @@ def run_verdict(run: Run) -> str:
     score = run.values(run.score.name)[index]
     if run.score is RMSE:
         noisy = setting.of_input()[index]
-        found = f"RMSE {_rmse(score)} at test gamma {setting.gammas[index]}"
+        outcome = f"RMSE {_rmse(score)} at test gamma {setting.gammas[index]}"
         if noisy > 0:
             change = f"{(score - noisy) / noisy:+.0%}" if np.isfinite(score) else "not comparable"
-            found += f" ({change} against the noisy input)"
+            outcome += f" ({change} against the noisy input)"
     elif run.score is CODES:
-        found = f"relative error {score:.3f} at test gamma {setting.gammas[index]:g}"
+        outcome = f"relative error {score:.3f} at test gamma {setting.gammas[index]:g}"
     elif run.score is LOSS:
-        found = f"loss {score:.4g}"
+        outcome = f"loss {score:.4g}"
     else:
         area = variant.areas()[0]
-        found = f"accuracy {score:.1%} at test gamma {setting.gammas[index]}"
-        found += f", area {area:.3f}" if np.isfinite(area) else ""
+        outcome = f"accuracy {score:.1%} at test gamma {setting.gammas[index]}"
+        outcome += f", area {area:.3f}" if np.isfinite(area) else ""
     seed = run.evaluation["seed"]
-    return f"{run.name}: {run.method}, {setting.title}, seed {seed}: {state_words(variant)}; {found}"
+    return f"{run.name}: {run.method}, {setting.title}, seed {seed}: {state_words(variant)}; {outcome}"
 
 
 def _by_loss(setting: Setting, plain: Variant, constrained: Variant) -> str:
-    own, other = constrained.scores().mean(), plain.scores().mean()
-    return f"Loss of the last layer: {own:.4g} {constrained.title}, {other:.4g} {plain.title}."
+    ours, other = constrained.scores().mean(), plain.scores().mean()
+    return f"Loss of the last layer: {ours:.4g} {constrained.title}, {other:.4g} {plain.title}."
 
 
 def notes(settings: Sequence[Setting]) -> list[str]:
     """Lists what weakens a comparison: unfinished runs, unequal steps, seeds or configurations, infeasible ends."""
-    found = []
+    sentences = []
     for run in (run for setting in settings for variant in setting.variants for run in variant.runs):
         state = run.status.get("state", "unknown")
         if state != "finished":
-            found.append(f"{run.name} is not finished (state: {state}, {run.status.get('steps', '?')} steps).")
+            sentences.append(f"{run.name} is not finished (state: {state}, {run.status.get('steps', '?')} steps).")
     for setting in settings:
         title = capital(setting.title)
         members = [run for variant in setting.variants for run in variant.runs]
         steps = sorted({run.status["steps"] for run in members if "steps" in run.status})
         if len(steps) > 1:
-            found.append(f"{title}: runs were trained for unequal steps ({_joined(steps)}).")
+            sentences.append(f"{title}: runs were trained for unequal steps ({_joined(steps)}).")
         seeds = {tuple(sorted(run.evaluation["seed"] for run in variant.runs)) for variant in setting.variants}
         if len(seeds) > 1:
-            found.append(f"{title}: the variants do not share the same seeds.")
+            sentences.append(f"{title}: the variants do not share the same seeds.")
         if any(len(set(s)) < len(s) for s in seeds):
-            found.append(f"{title}: two runs share config and seed; both count as a seed.")
+            sentences.append(f"{title}: two runs share config and seed; both count as a seed.")
         if setting.train_gamma not in setting.gammas:
             nearest = setting.gammas[setting.training_index]
-            found.append(f"{title} was not tested at its training gamma; {nearest} stands for it.")
-        found += [f"{title}: {words}" for words in _beyond_constraints(setting)]
-    return found
+            sentences.append(f"{title} was not tested at its training gamma; {nearest} stands for it.")
+        sentences += [f"{title}: {words}" for words in _beyond_constraints(setting)]
+    return sentences
 
 
 def state_words(variant: Variant) -> str:
@@ -177,14 +179,14 @@ def state_words(variant: Variant) -> str:
 def _beyond_constraints(setting: Setting) -> Iterator[str]:
     """In what compared models differ besides constraints; a sentence for all that differ in the same."""
     titles: dict[tuple[str, str], list[str]] = {}
-    for own, plain in (*setting.duels(), *setting.duels("deep_supervision")):
-        if fields := unlike(own, plain):
+    for constrained, plain in (*setting.duels(), *setting.duels("deep_supervision")):
+        if fields := unlike(constrained, plain):
             words = ", ".join(
                 f"{name} {value} ({METHOD_NAMES[plain.method]}: {other})" for name, (value, other) in fields.items()
             )
-            titles.setdefault((plain.title, words), []).append(own.title)
-    for (plain, words), own in titles.items():
-        yield f"{_joined(own)} and {plain} differ in more than constraints: {words}."
+            titles.setdefault((plain.title, words), []).append(constrained.title)
+    for (plain, words), compared in titles.items():
+        yield f"{_joined(compared)} and {plain} differ in more than constraints: {words}."
 
 
 def _by_noise(setting: Setting, plain: Variant, constrained: Variant) -> str:
@@ -225,14 +227,14 @@ def _better(scores: tuple[Array, Array], titles: tuple[str, str], score: Score, 
 
 def _by_area(setting: Setting, plain: Variant, constrained: Variant) -> str:
     """The areas under the accuracy of the two variants, and their accuracies at the weakest noise."""
-    own, other = constrained.areas(), plain.areas()
+    ours, other = constrained.areas(), plain.areas()
     clean = 100 * (constrained.scores().mean(0)[0] - plain.scores().mean(0)[0])
     points = f"at gamma {setting.gammas[0]:g} {number(clean, 2, sign=True)} points of accuracy"
-    if not np.isfinite([*own, *other]).all():
+    if not np.isfinite([*ours, *other]).all():
         return f"{constrained.title.capitalize()} against {plain.title}: {points}."
     return (
-        f"Area under the accuracy: {own.mean():.3f} {constrained.title}, {other.mean():.3f} {plain.title} "
-        f"({number(own.mean() - other.mean(), 3, sign=True)}{_doubt(own, other)}); {points}."
+        f"Area under the accuracy: {ours.mean():.3f} {constrained.title}, {other.mean():.3f} {plain.title} "
+        f"({number(ours.mean() - other.mean(), 3, sign=True)}{_doubt(ours, other)}); {points}."
     )
 
 
@@ -257,8 +259,8 @@ def _against_floors(setting: Setting) -> str:
         sign = -1 if score is ACCURACY else 1
         better = [one.title for one in setting.variants if sign * one.scores().mean(0)[index] < sign * scores[index]]
         words = f"better: {_joined(better)}" if better else "no model here is better"
-        found = 100 * scores[index] if score is ACCURACY else scores[index]
-        sentences.append(f"{name} {number(found, _digits(score))} ({words})")
+        figure = 100 * scores[index] if score is ACCURACY else scores[index]
+        sentences.append(f"{name} {number(figure, _digits(score))} ({words})")
     return f"Without a network, at gamma {setting.gammas[index]:g}: {score.title} {'; '.join(sentences)}."
 
 

@@ -50,15 +50,15 @@ class Outcome(NamedTuple):
 
 def read_outcome(number: int, values: Values, folder: Path, config: RunConfig) -> Outcome:
     """Reads the outcome of a trial from the status and the validations of its run."""
-    status, found, step = read_object(folder / "status.json"), None, None
+    status, validation, step = read_object(folder / "status.json"), None, None
     if status["state"] != "failed":
         rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "validation"]
         if not rows:
             raise UserError(f"{folder} has lost its metrics.jsonl; restore it, or search into another --out")
         judged = [(config.judge(row), row["step"]) for row in rows]
-        found, step = max(judged, key=lambda pair: _checkpoint_score(pair[0], config))
+        validation, step = max(judged, key=lambda pair: _checkpoint_score(pair[0], config))
     message = status["messages"][-1] if status["messages"] else ""
-    figures = (None, None, None) if found is None else (found.feasible, found.excess, found.metric)
+    figures = (None, None, None) if validation is None else (validation.feasible, validation.excess, validation.metric)
     return Outcome(number, dict(values), *figures, step, status["state"], status["train_seconds"], message)
 
 
@@ -124,10 +124,10 @@ def parallel_coordinates(outcomes: Sequence[Outcome], parameters: Sequence[Param
     axes = figure.subplots()
     for look, group in _groups(outcomes):
         for one in reversed(group):
-            found = [one.values[parameter.name] for parameter in parameters]
-            found += [] if one.worst_excess is None else [100 * one.worst_excess]
-            found += [] if one.metric is None else [one.metric]
-            heights = [scale.place(value) for scale, value in zip(scales, found, strict=False)]
+            coordinates = [one.values[parameter.name] for parameter in parameters]
+            coordinates += [] if one.worst_excess is None else [100 * one.worst_excess]
+            coordinates += [] if one.metric is None else [one.metric]
+            heights = [scale.place(value) for scale, value in zip(scales, coordinates, strict=False)]
             places = list(map(float, range(len(heights))))
             if one.metric is None:  # a cross beyond the last value, where it does not hide that it belongs to one
                 places, heights = [*places, places[-1] + 0.2], [*heights, heights[-1]]
@@ -150,12 +150,12 @@ def _groups(outcomes: Sequence[Outcome]) -> list[tuple[dict[str, Any], Sequence[
     failed = [one for one in outcomes if one.metric is None]
     best, *others = [one for one in outcomes if one.metric is not None] or [None]
     feasible, infeasible = ([one for one in others if one and one.feasible == wanted] for wanted in (True, False))
-    said = f" ({'feasible' if met else 'not feasible'})" if bounded else ""
+    verdict = f" ({'feasible' if met else 'not feasible'})" if bounded else ""
     groups = (
         (f"failed ({len(failed)})", FAILED, ":", 1.6, "x", failed),
         (f"{'' if met else 'other '}not feasible ({len(infeasible)})", NOT_FEASIBLE, "--", 1.1, "", infeasible),
         (f"other {'feasible' if bounded else 'trials'} ({len(feasible)})", FEASIBLE, "-", 1.3, "", feasible),
-        (f"best, trial {outcomes[0].trial}{said}", BEST, "-" if met else "--", 3.0, "", [best] if best else []),
+        (f"best, trial {outcomes[0].trial}{verdict}", BEST, "-" if met else "--", 3.0, "", [best] if best else []),
     )
     names = ("label", "color", "linestyle", "linewidth", "marker")
     return [(dict(zip(names, look, strict=True)), group) for *look, group in groups if group]

@@ -87,14 +87,14 @@ def read_search(
 
 def read_space(given: Mapping[str, str | None], tunables: Mapping[str, Tunable], *, grid: bool) -> list[Parameter]:
     """The parameters given, or where none is, all those that have a default; a grid needs choices."""
-    said = {name: text for name, text in given.items() if text is not None}
-    for name, text in said.items():
+    texts = {name: text for name, text in given.items() if text is not None}
+    for name, text in texts.items():
         if name not in tunables:
             raise UserError(f"--over.{name} {text}: this experiment has no {name}; it has {', '.join(tunables)}")
-    if not said and grid:
+    if not texts and grid:
         raise UserError(f"--sampler grid needs values, as in --over.{next(iter(tunables))} 1e-4:1e-2:3")
-    said = said or {name: tunable.default for name, tunable in tunables.items() if tunable.default is not None}
-    parameters = [_read(name, text, tunables[name]) for name, text in said.items()]
+    texts = texts or {name: tunable.default for name, tunable in tunables.items() if tunable.default is not None}
+    parameters = [_read(name, text, tunables[name]) for name, text in texts.items()]
     for parameter in parameters if grid else ():
         if not parameter.choices:
             raise UserError(

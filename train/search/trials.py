@@ -68,15 +68,15 @@ def search(
     task = open_task(config, log)
     _check(ends, parameters, config, task.again)
     space = {parameter.name: parameter.to_json() for parameter in parameters}
-    said = identity(experiment, config, task.found()) | {"sampler": sampler, "over": space}
+    description = identity(experiment, config, task.found()) | {"sampler": sampler, "over": space}
     if anew and (folder / "search.json").exists():
         require_writable(folder, f"--out {folder}", "pass another folder")
         clear(folder, "search.json")
-    _claim(folder, said)
+    _claim(folder, description)
     with locked(folder), writing(f"--out {folder}", AGAIN):
         require_writable(folder, f"--out {folder}", AGAIN)
         log(f"{folder}: {total} trials ({sampler}) over " + ", ".join(f"{one.name} {one.text}" for one in parameters))
-        one = Search(folder, experiment, task, parameters, sampler, said, log)
+        one = Search(folder, experiment, task, parameters, sampler, description, log)
         outcomes = one.run(total)
         one.conclude(outcomes)
     return outcomes
@@ -96,7 +96,7 @@ class Search:
     task: Task
     parameters: Sequence[Parameter]
     sampler: Sampler
-    said: dict[str, Any]
+    description: dict[str, Any]
     log: Log
 
     def run(self, total: int) -> list[Outcome]:
@@ -138,9 +138,9 @@ class Search:
         outcomes = ranked(outcomes, self.task.config)
         best = None if outcomes[0].metric is None else str(_place(outcomes[0].trial))
         rows = [{"rank": rank, **one._asdict()} for rank, one in enumerate(outcomes, start=1)]
-        found = {"metric": self.task.config.metric, "best": best, "trials": rows}
+        results = {"metric": self.task.config.metric, "best": best, "trials": rows}
         files = {
-            "search.json": (json.dumps(self.said | found, indent=2, allow_nan=False) + "\n").encode(),
+            "search.json": (json.dumps(self.description | results, indent=2, allow_nan=False) + "\n").encode(),
             "table.csv": as_csv(outcomes).encode(),
             "parallel_coordinates.png": png(parallel_coordinates(outcomes, self.parameters, self.task.config)),
         }
@@ -218,11 +218,11 @@ def _check(
     points: Iterable[tuple[str, Values]], parameters: Sequence[Parameter], config: RunConfig, check: Check
 ) -> None:
     """Refuses a search, in the words beside it, for a point that the experiment refuses."""
-    for said, values in points:
+    for point, values in points:
         try:
             check(configured(config, parameters, values))
         except UserError as error:
-            raise UserError(f"{said}: {error}") from error
+            raise UserError(f"{point}: {error}") from error
 
 
 def _corners(parameters: Sequence[Parameter]) -> Iterator[tuple[str, Values]]:
@@ -232,10 +232,10 @@ def _corners(parameters: Sequence[Parameter]) -> Iterator[tuple[str, Values]]:
         yield f"a trial with {words(values)} would be refused", values
 
 
-def _claim(folder: Path, said: dict[str, Any]) -> None:
+def _claim(folder: Path, description: dict[str, Any]) -> None:
     """Makes the folder this search's, or checks that it is."""
-    if begin(folder, "search.json", said, what="search"):
+    if begin(folder, "search.json", description, what="search"):
         return
-    found = {name: value for name, value in read_object(folder / "search.json").items() if name not in RESULTS}
-    if changed := differences(found, said):
+    stored = {name: value for name, value in read_object(folder / "search.json").items() if name not in RESULTS}
+    if changed := differences(stored, description):
         raise UserError(f"{folder} holds another search: {'; '.join(changed)}; {ANEW}")

@@ -49,36 +49,36 @@ def collectives(text: str) -> list[Collective]:
     callers = _callers(computations)
     fused = set(_FUSED.findall(text))
     everyone = int(re.search(r"num_partitions=(\d+)|$", text)[1] or 1)  # type: ignore[index]
-    found = []
+    operations = []
     for computation, lines in computations.items():
         for line in lines:
             if match := _COLLECTIVE.search(line):
                 one = _collective(match, _group(line, everyone), *_times(computation, callers))
-                found.append(_scattered(one, lines) if computation in fused else one)
-    return found
+                operations.append(_scattered(one, lines) if computation in fused else one)
+    return operations
 
 
 def _computations(text: str) -> dict[str, list[str]]:
     """Name -> its instructions, a line each."""
-    found: dict[str, list[str]] = {}
+    computations: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in text.splitlines():
         if header := _HEADER.match(line):
-            lines = found[ENTRY if header["entry"] else header["name"]] = []
+            lines = computations[ENTRY if header["entry"] else header["name"]] = []
         elif line.startswith("  "):
             lines.append(line)
-    return found
+    return computations
 
 
 def _callers(computations: dict[str, list[str]]) -> dict[str, list[tuple[str, int | None]]]:
     """Returns the callers of each computation, with the number of calls: None for a loop of unknown length."""
-    found: dict[str, list[tuple[str, int | None]]] = {}
+    callers: dict[str, list[tuple[str, int | None]]] = {}
     for caller, lines in computations.items():
         for line in lines:
             often = _trip_count(line, computations) if " while(" in line else 1
             for name in _called(line):
-                found.setdefault(name, []).append((caller, often))
-    return found
+                callers.setdefault(name, []).append((caller, often))
+    return callers
 
 
 def _called(line: str) -> Iterable[str]:
@@ -132,13 +132,17 @@ def _collective(match: re.Match[str], group: int, times: int, bounded: bool) -> 
     )
 
 
-def _scattered(found: Collective, lines: list[str]) -> Collective:
+def _scattered(collective: Collective, lines: list[str]) -> Collective:
     """An all-reduce of whose result its fusion returns no more than the device's own slice, as a reduce-scatter."""
     kept = next((root for line in lines if (root := _OWN_SLICE.search(line))), None)
-    if found.kind != "all-reduce" or kept is None:
-        return found
+    if collective.kind != "all-reduce" or kept is None:
+        return collective
     size = _bytes(_ARRAY.findall(kept["result"]))
-    return found._replace(kind="reduce-scatter", bytes=size) if size * found.group == found.bytes else found
+    return (
+        collective._replace(kind="reduce-scatter", bytes=size)
+        if size * collective.group == collective.bytes
+        else collective
+    )
 
 
 def _bytes(arrays: Iterable[tuple[str, str]]) -> int:

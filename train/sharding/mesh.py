@@ -116,11 +116,11 @@ def put(batch: Any, mesh: Mesh) -> Any:
     return jax.tree.map(lambda part: jax.make_array_from_process_local_data(rows(mesh), part), batch)
 
 
-def own_rows(mesh: Mesh, batch_size: int) -> np.ndarray | None:
+def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray | None:
     """Returns the rows of a batch that this process's devices hold; None for all of them."""
     parts = rows(mesh).addressable_devices_indices_map((batch_size,)).values()
-    found = np.unique(np.concatenate([np.arange(batch_size)[part] for part in parts]))
-    return None if len(found) == batch_size else found
+    row_numbers = np.unique(np.concatenate([np.arange(batch_size)[part] for part in parts]))
+    return None if len(row_numbers) == batch_size else row_numbers
 
 
 def put_beside(params: Any, examples: Any) -> Any:
@@ -128,10 +128,10 @@ def put_beside(params: Any, examples: Any) -> Any:
 
     Every process gives all examples. Parameters that are on no mesh leave the examples as they are.
     """
-    found = jax.tree.leaves(params)[0].sharding
-    if not isinstance(found, NamedSharding):
+    sharding = jax.tree.leaves(params)[0].sharding
+    if not isinstance(sharding, NamedSharding):
         return examples
-    mesh = found.mesh
+    mesh = sharding.mesh
     assert isinstance(mesh, Mesh)
     ways = mesh.shape[BATCH[0]] * mesh.shape[BATCH[1]]
     divide = all(np.shape(part)[0] % ways == 0 for part in jax.tree.leaves(examples))

@@ -15,7 +15,7 @@ SampleLosses = Float[Array, "samples layers_and_one"]
 Losses = Callable[[Any, Any, Any], tuple[SampleLosses, Mapping[str, Array]]]
 ObjectiveOfLosses = Callable[[SampleLosses], tuple[Array, Any]]  # losses of the whole batch -> (value, extras)
 # (value, extras, losses of every sample, other figures), (gradient in the parameters, gradient in the probe)
-Found = tuple[tuple[Array, Any, SampleLosses, Mapping[str, Array]], tuple[Any, Any]]
+ValueAndGradients = tuple[tuple[Array, Any, SampleLosses, Mapping[str, Array]], tuple[Any, Any]]
 
 # What the backward pass finds stored; all else it computes again. None: nothing is computed again.
 POLICIES: dict[Remat, Callable[..., Any] | None] = {
@@ -41,7 +41,7 @@ def loss_gradient(
     *,
     parts: int = 1,
     affine: bool | Bool[Array, ""] = False,
-) -> Found:
+) -> ValueAndGradients:
     r"""Value and extras of an objective of losses; the samples' losses and figures; gradients in parameters and probe.
 
     In parts it is exact for any objective, also one that is nonlinear over the batch, as a tail of the samples is:
@@ -90,7 +90,7 @@ def whole(divided: Any) -> Any:
     return jax.tree.map(lambda part: jnp.reshape(jnp.swapaxes(part, 0, 1), (-1, *part.shape[2:])), divided)
 
 
-def _undivided(losses: Losses, objective: ObjectiveOfLosses, params: Any, batch: Any, probed: Any) -> Found:
+def _undivided(losses: Losses, objective: ObjectiveOfLosses, params: Any, batch: Any, probed: Any) -> ValueAndGradients:
     """`loss_gradient` of a batch in one part, by one backward pass."""
 
     def of_batch(params: Any, probed: Any) -> tuple[Array, tuple[Any, Array, Mapping[str, Array]]]:
@@ -106,10 +106,10 @@ def _added_up(losses: Losses, params: Any, probed: Any, parts: tuple[Any, Array]
     """The weighted gradient, added up over batches and weights in parts; and what every part has of its own."""
 
     def add(gradient: Any, part: tuple[Any, Array]) -> tuple[Any, tuple[Array, Mapping[str, Array], Any]]:
-        own = lambda params, probed: losses(params, part[0], probed)  # noqa: E731
-        samples, pull, figures = jax.vjp(own, params, probed, has_aux=True)
-        found, in_probe = pull(part[1])
-        return jax.tree.map(jnp.add, gradient, found), (samples, figures, in_probe)
+        part_losses = lambda params, probed: losses(params, part[0], probed)  # noqa: E731
+        samples, pull, figures = jax.vjp(part_losses, params, probed, has_aux=True)
+        part_gradient, in_probe = pull(part[1])
+        return jax.tree.map(jnp.add, gradient, part_gradient), (samples, figures, in_probe)
 
     return jax.lax.scan(add, jax.tree.map(jnp.zeros_like, params), parts)
 

@@ -21,17 +21,17 @@ def digest(state: Any, notes: dict[str, Any]) -> list[int]:
     Any change of one element changes the first: sums are modulo 2^32, and an element's factor is odd. Sums do not
     depend on their order, so each device adds up its own part.
     """
-    said = {name: value for name, value in notes.items() if name != "digest"}
-    return [int(fetch(_of_arrays(jax.tree.leaves(state)))), zlib.crc32(json.dumps(said, sort_keys=True).encode())]
+    contents = {name: value for name, value in notes.items() if name != "digest"}
+    return [int(fetch(_of_arrays(jax.tree.leaves(state)))), zlib.crc32(json.dumps(contents, sort_keys=True).encode())]
 
 
 def weights_checksum(weights: Any) -> int | None:
     """CRC-32 of a pytree of NumPy arrays with their paths and shapes; None where it has none."""
-    found = None
+    checksum = None
     for path, leaf in jax.tree.leaves_with_path(weights):
         named = f"{jax.tree_util.keystr(path)}{leaf.shape}".encode()
-        found = zlib.crc32(np.ascontiguousarray(leaf).data, zlib.crc32(named, found or 0))
-    return found
+        checksum = zlib.crc32(np.ascontiguousarray(leaf).data, zlib.crc32(named, checksum or 0))
+    return checksum
 
 
 @jax.jit

@@ -50,18 +50,18 @@ def no_run(folder: Path) -> str:
     """Says that what has no config.json is no run folder, which it holds, and the way out."""
     if folder.is_file():
         return f"{folder} is a file, not a run folder; {WRITTEN}"
-    said = f"{folder} is no run folder: it has no config.json"
+    message = f"{folder} is no run folder: it has no config.json"
     if (folder / "search.json").is_file():
         best = read_object(folder / "search.json").get("best")
         if best:
-            return f"{said}; it is a search, and its best run is {folder / str(best)}; give that one"
-        return f"{said}; it is a search; {WRITTEN}"
-    found = (path for depth in ("*", "*/*") for path in folder.glob(f"{depth}/config.json"))
-    held = sorted(str(path.parent) for path in found if not (path.parent / "model.safetensors").exists())  # no exports
+            return f"{message}; it is a search, and its best run is {folder / str(best)}; give that one"
+        return f"{message}; it is a search; {WRITTEN}"
+    paths = (path for depth in ("*", "*/*") for path in folder.glob(f"{depth}/config.json"))
+    held = sorted(str(path.parent) for path in paths if not (path.parent / "model.safetensors").exists())  # no exports
     if not held:
-        return f"{said}; {WRITTEN}"
+        return f"{message}; {WRITTEN}"
     more = f" and {len(held) - SHOWN} more" if len(held) > SHOWN else ""
-    return f"{said}; it holds the run folders {', '.join(held[:SHOWN])}{more}; give one of these"
+    return f"{message}; it holds the run folders {', '.join(held[:SHOWN])}{more}; give one of these"
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -59,8 +59,8 @@ def attack(
     """
 
     def loss(moved: Images) -> tuple[Float[Array, ""], Bool[Array, " batch"]]:
-        found = logits(moved)
-        return jnp.sum(_shortfalls(found, labels)), right_answers(found, labels)
+        outputs = logits(moved)
+        return jnp.sum(_shortfalls(outputs, labels)), right_answers(outputs, labels)
 
     def step(_: Array, carry: tuple[Images, Bool[Array, " batch"]]) -> tuple[Images, Bool[Array, " batch"]]:
         moved, stands = carry
@@ -86,9 +86,9 @@ def right_answers(logits: Float[Array, "batch classes"], labels: Any) -> Bool[Ar
 
 def _shortfalls(logits: Array, labels: Array) -> Float[Array, " batch"]:
     """Returns the gap from the label's logit to the others, softly; the cross entropy is its softplus."""
-    own = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
-    others = jax.nn.logsumexp(logits, axis=-1, where=~own)
-    return others - jnp.sum(jnp.where(own, logits, 0.0), axis=-1)
+    of_label = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
+    others = jax.nn.logsumexp(logits, axis=-1, where=~of_label)
+    return others - jnp.sum(jnp.where(of_label, logits, 0.0), axis=-1)
 
 
 def _starts(keys: PRNGKeyArray, images: Images, radius: Float[Array, ""] | float) -> Images:

@@ -141,14 +141,14 @@ def disturbed_figures(config: PerturbedConfig, num_layers: int, name: str, score
     return {key: cases for key, cases in figures.items() if cases}
 
 
-def feasibility_words(found: Row) -> str:
+def feasibility_words(evaluation: Row) -> str:
     """Describes the feasibility of an evaluation, in words."""
-    if found["method"] == "erm":
+    if evaluation["method"] == "erm":
         return "unconstrained"
-    if found["method"] == "deep_supervision":
+    if evaluation["method"] == "deep_supervision":
         return "with fixed weights on its layers"
-    words = "feasible on held-out data" if found["feasible"] else "NOT feasible on held-out data"
-    return words + BOUND.get(found["bind"], "")
+    words = "feasible on held-out data" if evaluation["feasible"] else "NOT feasible on held-out data"
+    return words + BOUND.get(evaluation["bind"], "")
 
 
 def num_parameters(params: Any) -> int:

@@ -76,8 +76,8 @@ def exit_curve(predicted: np.ndarray, correct: np.ndarray, thresholds: Sequence[
 def calibrate_crosswise(losses: np.ndarray, entropies: np.ndarray) -> np.ndarray:
     """Predicts each half of the texts from the other, (N, L), so that no text is predicted by itself."""
     predicted = np.empty(losses[:, :-1].shape)
-    for own, other in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
-        predicted[own] = calibrate(losses[other], entropies[other]).all(entropies[own])
+    for half, other in ((slice(0, None, 2), slice(1, None, 2)), (slice(1, None, 2), slice(0, None, 2))):
+        predicted[half] = calibrate(losses[other], entropies[other]).all(entropies[half])
     return predicted
 
 
@@ -90,7 +90,7 @@ def cost_of_exit(layers: np.ndarray, correct: np.ndarray) -> tuple[float, float]
 def choose_threshold(predicted: np.ndarray, correct: np.ndarray, thresholds: Sequence[float]) -> float:
     """The threshold of least depth whose cost, with its standard error, is `TOLERATED` at most."""
     layers = [exit_layers(predicted, threshold) for threshold in thresholds]
-    kept = [place for place, own in enumerate(layers) if sum(cost_of_exit(own, correct)) <= TOLERATED]
+    kept = [place for place, exits in enumerate(layers) if sum(cost_of_exit(exits, correct)) <= TOLERATED]
     # A threshold below all predictions lets none leave, and costs nothing.
     return float(thresholds[min(kept, key=lambda place: layers[place].mean())])
 
@@ -185,16 +185,16 @@ def layer_runner(parts: Layerwise, params: Any) -> Any:
         return y, read_sample(parts.read(params, y, batch.mask), batch.labels)
 
     @jax.jit
-    def advance(own: Any, shared: Any, y: Any, batch: Any) -> Any:
-        y = parts.layer(own, y, batch.mask)
+    def advance(layer_params: Any, shared: Any, y: Any, batch: Any) -> Any:
+        y = parts.layer(layer_params, y, batch.mask)
         return y, read_sample(parts.read(shared, y, batch.mask), batch.labels)
 
     def run(batch: Any, noise: Any, leaves: Any) -> tuple[int, int]:
         y, reading = begin(params, batch, noise)
-        for layer, own in enumerate(layers):
+        for layer, layer_params in enumerate(layers):
             if leaves(layer, float(reading.entropies[0])):
                 return layer, int(reading.predictions[0])
-            y, reading = advance(own, params, y, batch)
+            y, reading = advance(layer_params, params, y, batch)
         return len(layers), int(reading.predictions[0])
 
     return run

@@ -102,8 +102,8 @@ def _remarks(pretrained: Pretrained, module: Classifier, class_names: Sequence[s
     options = " ".join(option for option, differs in needed.items() if differs)
     theirs = module.clone(hidden=pretrained.hidden, pooling="first")
     way_out = f"; {options} keeps them" if keeps_logits(pretrained, theirs, class_names) else ""
-    own = f"{', '.join(pretrained.classes)} behind a {pretrained.hidden} layer on the first token"
-    return (f"the pretrained logits are of {own}, which is not what is trained: new ones are drawn{way_out}",)
+    readout = f"{', '.join(pretrained.classes)} behind a {pretrained.hidden} layer on the first token"
+    return (f"the pretrained logits are of {readout}, which is not what is trained: new ones are drawn{way_out}",)
 
 
 def _shape(settings: EncoderOptions, max_length: int, material: TextMaterial) -> models.EncoderConfig:
@@ -126,13 +126,13 @@ def _encoder_layerwise(module: Classifier) -> Layerwise:
     head = models.Head(module.num_classes, module.pooling, module.hidden, encoder.param_dtype)
 
     def embed(params: Any, batch: Any, perturbation: jax.Array | None) -> Any:
-        own = {"params": params["params"]["encoder"]["embeddings"]}
-        return jnp.asarray(embeddings.apply(own, batch.tokens, batch.mask, batch.token_types, perturbation))
+        variables = {"params": params["params"]["encoder"]["embeddings"]}
+        return jnp.asarray(embeddings.apply(variables, batch.tokens, batch.mask, batch.token_types, perturbation))
 
     return Layerwise(
         embed=embed,
         layers=lambda params: _unstacked(params["params"]["encoder"]["layers"]),
-        layer=lambda own, y, mask: jnp.asarray(layer.apply({"params": own}, y.astype(dtype), mask)),
+        layer=lambda layer_params, y, mask: jnp.asarray(layer.apply({"params": layer_params}, y.astype(dtype), mask)),
         read=lambda params, y, mask: jnp.asarray(head.apply({"params": params["params"]["head"]}, y, mask)),
     )
 
@@ -180,11 +180,11 @@ def _unrolled_layerwise(module: UnrolledClassifier) -> Layerwise:
     head = models.Head(module.num_classes, module.pooling, param_dtype=transformer.param_dtype)
 
     def embed(params: Any, batch: Any, perturbation: jax.Array | None) -> Any:
-        own = {"params": params["params"]["embeddings"]}
-        return jnp.asarray(embeddings.apply(own, batch.tokens, batch.mask, perturbation), dtype)
+        variables = {"params": params["params"]["embeddings"]}
+        return jnp.asarray(embeddings.apply(variables, batch.tokens, batch.mask, perturbation), dtype)
 
-    def layer(own: UnrolledLayerParams, y: jax.Array, mask: jax.Array) -> jax.Array:
-        return unrolled_layer(jax.tree.map(lambda leaf: leaf.astype(dtype), own), y, mask)
+    def layer(layer_params: UnrolledLayerParams, y: jax.Array, mask: jax.Array) -> jax.Array:
+        return unrolled_layer(jax.tree.map(lambda leaf: leaf.astype(dtype), layer_params), y, mask)
 
     return Layerwise(
         embed=embed,

@@ -104,10 +104,10 @@ class ImageTask(DataTask[SupervisedConfig]):
 
     def summarise(self, figures: Mapping[str, Array], counts: Array | None, probed: Any) -> Mapping[str, Array]:
         """Places that are right and that count, and means over examples of both solves."""
-        found = {"right": jnp.sum(figures["right"]), "counted": jnp.sum(jnp.asarray(counts))}
-        found |= {name: jnp.mean(figures[name]) for name in SOLVE}
+        summary = {"right": jnp.sum(figures["right"]), "counted": jnp.sum(jnp.asarray(counts))}
+        summary |= {name: jnp.mean(figures[name]) for name in SOLVE}
         solve = [jnp.full((), jnp.nan)] * 3 if probed is None else [jnp.mean(leaf) for leaf in probed]
-        return found | {f"adjoint_{name}": value for name, value in zip(SOLVE, solve, strict=True)}
+        return summary | {f"adjoint_{name}": value for name, value in zip(SOLVE, solve, strict=True)}
 
     def describe(self, figures: Mapping[str, Any]) -> tuple[Row, dict[str, str]]:
         """Accuracy and solves."""
@@ -140,32 +140,32 @@ class ImageTask(DataTask[SupervisedConfig]):
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
         """Scores; the best checkpoint is best in one of them."""
         del multipliers
-        found = self.split_scores(params, "validation")
-        solve = dict(zip(found.solve, numbers(found.solve.values()), strict=True))
-        row = {"loss": found.loss, **found.scores._asdict(), **solve}
+        reading = self.split_scores(params, "validation")
+        solve = dict(zip(reading.solve, numbers(reading.solve.values()), strict=True))
+        row = {"loss": reading.loss, **reading.scores._asdict(), **solve}
         if norms := self._norms(params):
             row["weight_norms"] = numbers(norms.values())
             if getattr(self.config.network, "norm_steps", None) is None:  # else they are not used, and may take long
                 row["weight_norm_bounds"] = numbers(self._norms(params, certified=True).values())
-        return Validation(np.array([[found.loss]]), row, score=getattr(found.scores, self.config.best_by))
+        return Validation(np.array([[reading.loss]]), row, score=getattr(reading.scores, self.config.best_by))
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, None]:
         """Scores on the test split; of scenes, some predictions go to the folder."""
         if isinstance(self.config, SceneTaskConfig):
             write_predictions(folder, self.predictions(params))
-        found = self.split_scores(params, "test")
+        reading = self.split_scores(params, "test")
         figures = {
             "seed": self.config.seed,
             "num_examples": self.data.num_examples("test"),
-            "loss": found.loss,
-            **found.scores._asdict(),
-            **dict(zip(found.solve, numbers(found.solve.values()), strict=True)),
+            "loss": reading.loss,
+            **reading.scores._asdict(),
+            **dict(zip(reading.solve, numbers(reading.solve.values()), strict=True)),
             "weight_norms": self._norms(params),
             "parameters": num_parameters(params),
-            "seconds_an_example": numbers([found.seconds])[0],
+            "seconds_an_example": numbers([reading.seconds])[0],
             **robustness(self.config, self.data, self.logits, params),
             "class_names": list(self.data.class_names),
-            "confusion": found.matrix.tolist(),
+            "confusion": reading.matrix.tolist(),
         }
         return figures, None
 
@@ -199,17 +199,17 @@ class ImageTask(DataTask[SupervisedConfig]):
             raise UserError("predict needs images, got an empty list")
         shown = np.stack([picture_of(one, self.data.shape) for one in (inputs if several else [inputs])])
         logits = self._see(gathered(params), shown)
-        found: list[Any] = list(np.argmax(logits, axis=-1).astype(np.uint8))
+        predictions: list[Any] = list(np.argmax(logits, axis=-1).astype(np.uint8))
         if not isinstance(self.config, SceneTaskConfig):
             names, shares = self.data.class_names, np.asarray(jax.nn.softmax(logits))
-            found = [Label(names[int(best)], share) for best, share in zip(found, shares, strict=True)]
-        return found if several else found[0]
+            predictions = [Label(names[int(best)], share) for best, share in zip(predictions, shares, strict=True)]
+        return predictions if several else predictions[0]
 
-    def verdict(self, found: Row) -> str:
+    def verdict(self, evaluation: Row) -> str:
         """The scores."""
         names = reversed(WORDS) if isinstance(self.config, SceneTaskConfig) else ("accuracy",)
         words = WORDS | ({"accuracy": "aAcc"} if isinstance(self.config, SceneTaskConfig) else {})
-        return ", ".join(f"{words[name]} {found[name]:.2%}" for name in names)
+        return ", ".join(f"{words[name]} {evaluation[name]:.2%}" for name in names)
 
     def logits(self, params: Params, pixels: Array) -> Array:
         """Returns the logits of pixels in unit scale, (batch, height, width, channels)."""

@@ -90,10 +90,10 @@ def load_material(config: LanguageConfig, log: Log) -> LanguageMaterial:
     keep_examples(data, config)
     given = open_given(config, log)
     answers = AnswerTokenizer(given.tokenizer, config.template)
-    found = {split: answers.fitting(data.whole(split), config.max_length) for split in SPLITS}
-    for split, own in found.items():
-        tell(own, split, config.max_length, log)
-    texts = {split: own.texts for split, own in found.items()}
+    by_split = {split: answers.fitting(data.whole(split), config.max_length) for split in SPLITS}
+    for split, tokenised in by_split.items():
+        tell(tokenised, split, config.max_length, log)
+    texts = {split: one.texts for split, one in by_split.items()}
     packed = PackedData(texts, length=config.max_length, packing=config.packing)
     return LanguageMaterial(given, answers, packed=packed, checksums=data.checksums)
 
@@ -101,6 +101,6 @@ def load_material(config: LanguageConfig, log: Log) -> LanguageMaterial:
 def material_of(facts: Mapping[str, Any]) -> LanguageMaterial:
     """Builds the material of `LanguageMaterial.facts`: enough for a model, which is then given parameters."""
     given = given_of(facts["model"])
-    found = LanguageMaterial(given, AnswerTokenizer(given.tokenizer, facts["template"]), packed=None)
-    found.__dict__["embedding_std"] = facts["embedding_std"]  # a cached property
-    return found
+    material = LanguageMaterial(given, AnswerTokenizer(given.tokenizer, facts["template"]), packed=None)
+    material.__dict__["embedding_std"] = facts["embedding_std"]  # a cached property
+    return material

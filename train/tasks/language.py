@@ -136,10 +136,10 @@ class LanguageTask(DataTask[LanguageConfig]):
         variance = np.float32(self.variance(gamma))
         for index, batch in enumerate(self.data.packed.examples(split, batch_size=self.config.batch_size)):
             key = jax.random.fold_in(jax.random.key(NOISE_SEED), index)
-            found, predicted, _ = self._read(params, batch, variance, key)
+            token_losses, predicted, _ = self._read(params, batch, variance, key)
             counted = batch.weights > 0.0
             owners = batch.owners[counted]
-            np.add.at(losses, owners, found[:, counted].T)
+            np.add.at(losses, owners, token_losses[:, counted].T)
             np.add.at(lengths, owners, 1.0)
             words = predicted[:, counted]
             right += np.sum(words == batch.labels[counted], axis=1)
@@ -149,10 +149,10 @@ class LanguageTask(DataTask[LanguageConfig]):
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
         """At the noise of training."""
         del multipliers
-        found = self.split_reading(params, "validation", self.config.train_gamma)
-        accuracies = found.accuracies
+        reading = self.split_reading(params, "validation", self.config.train_gamma)
+        accuracies = reading.accuracies
         row = {"accuracy": float(accuracies[-1]), "error_rates": (1.0 - accuracies).tolist()}
-        return Validation(found.losses, row | {"perplexity": perplexity(found.losses)[-1]})
+        return Validation(reading.losses, row | {"perplexity": perplexity(reading.losses)[-1]})
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
         """Share of right tokens at every strength of noise and every layer that is read, the area under the last
@@ -165,7 +165,7 @@ class LanguageTask(DataTask[LanguageConfig]):
         config, noise, model = self.config, noise_figures(self.config), self.model
         readings = {gamma: self.split_reading(params, "test", gamma) for gamma in config.noise_levels}
         at_training, packed = readings[float(config.train_gamma)], self.data.packed
-        accuracies = {gamma: float(found.accuracies[-1]) for gamma, found in readings.items()}
+        accuracies = {gamma: float(reading.accuracies[-1]) for gamma, reading in readings.items()}
         tables = floors(packed.whole("train"), packed.whole("test"), self.data.given.config.vocabulary_size)
         figures = {
             "method": config.method,
@@ -176,11 +176,11 @@ class LanguageTask(DataTask[LanguageConfig]):
             "num_examples": packed.texts["test"],
             "num_tokens": int(packed.whole("test").weights.sum()),
             "accuracy": {str(gamma): accuracy for gamma, accuracy in accuracies.items()},
-            "layer_accuracies": {str(gamma): found.accuracies.tolist() for gamma, found in readings.items()},
-            "acceptance": {str(gamma): found.agreements.tolist() for gamma, found in readings.items()},
+            "layer_accuracies": {str(gamma): reading.accuracies.tolist() for gamma, reading in readings.items()},
+            "acceptance": {str(gamma): reading.agreements.tolist() for gamma, reading in readings.items()},
             "area": area_under({gamma: accuracies[gamma] for gamma in noise["test_gammas"]}),
             "error_rates": (1.0 - at_training.accuracies).tolist(),
-            "perplexity": {str(gamma): perplexity(found.losses)[-1] for gamma, found in readings.items()},
+            "perplexity": {str(gamma): perplexity(reading.losses)[-1] for gamma, reading in readings.items()},
             "layer_perplexities": perplexity(at_training.losses),
             "floors": {name: dict.fromkeys(map(str, accuracies), table.accuracy) for name, table in tables.items()},
             "floor_shares": dict.fromkeys(tables, 1.0),
@@ -217,12 +217,13 @@ class LanguageTask(DataTask[LanguageConfig]):
         readings = [np.concatenate(part, axis=1) for part in zip(*parts, strict=True)]
         return list(answered(given, readings, whole, self.model.layers, self.data.given.tokenizer.decode))
 
-    def verdict(self, found: Row) -> str:
+    def verdict(self, evaluation: Row) -> str:
         """Accuracy and perplexity at the noise of training, the area under the former, and feasibility."""
-        gamma, low, high = str(float(found["train_gamma"])), found["test_gammas"][0], found["test_gammas"][-1]
-        area = "" if found["area"] is None else f"area {found['area']:.3f} over gamma {low:g} to {high:g}, "
-        scores = f"token accuracy {found['accuracy'][gamma]:.1%}, perplexity {found['perplexity'][gamma]:.4g}"
-        return f"{scores} at gamma {found['train_gamma']}, {area}{feasibility_words(found)}"
+        gamma, gammas = str(float(evaluation["train_gamma"])), evaluation["test_gammas"]
+        area, span = evaluation["area"], f"over gamma {gammas[0]:g} to {gammas[-1]:g}"
+        area = "" if area is None else f"area {area:.3f} {span}, "
+        scores = f"token accuracy {evaluation['accuracy'][gamma]:.1%}, perplexity {evaluation['perplexity'][gamma]:.4g}"
+        return f"{scores} at gamma {evaluation['train_gamma']}, {area}{feasibility_words(evaluation)}"
 
     def _completions(self, params: Params) -> list[Row]:
         config = self.config

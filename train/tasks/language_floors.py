@@ -47,9 +47,9 @@ def pairs(split: PackedBatch) -> tuple[np.ndarray, np.ndarray]:
 
 def _likeliest(table: Any, single: np.ndarray) -> np.ndarray:
     """Returns the likeliest second token for each first one that was seen; for others, the likeliest single token."""
-    found = np.full(table.shape[0], single.argmax())
+    likeliest = np.full(table.shape[0], single.argmax())
     starts, words, counts = (np.asarray(part) for part in (table.indptr, table.indices, table.data))
     for first in np.flatnonzero(np.diff(starts)):
-        own = slice(starts[first], starts[first + 1])
-        found[first] = words[own][np.argmax(counts[own] + BACKED_OFF * single[words[own]])]
-    return found
+        followers = slice(starts[first], starts[first + 1])
+        likeliest[first] = words[followers][np.argmax(counts[followers] + BACKED_OFF * single[words[followers]])]
+    return likeliest

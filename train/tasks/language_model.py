@@ -82,9 +82,14 @@ class Given:
 
     def facts(self) -> dict[str, Any]:
         """All but the parameters, as JSON values; `given_of` makes the same of them."""
-        own = self.tokenizer
-        told = {"json": own.to_json(), "template": own.template, "named": own.named, "stops": list(own.stops)}
-        return {"decoder": dataclasses.asdict(self.config), "tokenizer": told | {"where": own.where}}
+        tokenizer = self.tokenizer
+        told = {
+            "json": tokenizer.to_json(),
+            "template": tokenizer.template,
+            "named": tokenizer.named,
+            "stops": list(tokenizer.stops),
+        }
+        return {"decoder": dataclasses.asdict(self.config), "tokenizer": told | {"where": tokenizer.where}}
 
 
 def given_of(facts: Mapping[str, Any]) -> Given:
@@ -102,16 +107,16 @@ def open_given(config: LanguageConfig, log: Log) -> Given:
     if model.pretrained is None:
         tokenizer = byte_tokenizer()
         return Given(_drawn(model, tokenizer.size, length), tokenizer)
-    found = open_decoder_source(_source(model.pretrained), option="--model.pretrained", log=log)
-    if length > found.config.max_positions:
+    opened = open_decoder_source(_source(model.pretrained), option="--model.pretrained", log=log)
+    if length > opened.config.max_positions:
         raise UserError(
-            f"--max-length {length} is longer than {model.pretrained} reads, {found.config.max_positions} tokens; "
+            f"--max-length {length} is longer than {model.pretrained} reads, {opened.config.max_positions} tokens; "
             "lower it"
         )
     mesh = make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
     place = lambda params: shardings(_Start(params), mesh).params  # noqa: E731
-    read = functools.partial(found.read, dtype=stored_dtype(model), place=place)
-    return Given(found.config, found.tokenizer, read, found.has_weights)
+    read = functools.partial(opened.read, dtype=stored_dtype(model), place=place)
+    return Given(opened.config, opened.tokenizer, read, opened.has_weights)
 
 
 def stored_dtype(options: DecoderOptions) -> Any:
@@ -151,7 +156,9 @@ class LanguageModel:
         """Returns for each parameter whether it is trained; None where all are."""
         if "changes" not in params:
             return None
-        return {name: jax.tree.map(lambda _, own=name == "changes": own, part) for name, part in params.items()}
+        return {
+            name: jax.tree.map(lambda _, is_change=name == "changes": is_change, part) for name, part in params.items()
+        }
 
     def states(self, params: Params, batch: PackedBatch, noise: Array | None) -> Float[Array, "layers batch kept dim"]:
         """Normalised states of the layers that are read, at the places of a batch, ready for the head."""
@@ -184,7 +191,7 @@ class LanguageModel:
         rank = self._options.lora_rank
         assert rank is not None
         scale = self._options.lora_alpha / rank
-        changes = {part: {**own, "expand": scale * own["expand"]} for part, own in params["changes"].items()}
+        changes = {part: {**change, "expand": scale * change["expand"]} for part, change in params["changes"].items()}
         return jax.lax.stop_gradient(params["decoder"]), changes
 
 
@@ -192,13 +199,13 @@ def layers_read(options: DescentOptions, num_layers: int) -> tuple[int, ...]:
     """Numbers of the layers that are read out, rising, 0 among them."""
     if options.every > num_layers:
         raise UserError(f"--descent.every must be at most the {num_layers} layers there are, got {options.every}")
-    found = range(num_layers, 0, -options.every)
-    if options.last is not None and options.last > len(found):
+    layers = range(num_layers, 0, -options.every)
+    if options.last is not None and options.last > len(layers):
         raise UserError(
-            f"--descent.last must be at most {len(found)}, the layers of {num_layers} that --descent.every "
+            f"--descent.last must be at most {len(layers)}, the layers of {num_layers} that --descent.every "
             f"{options.every} reads, got {options.last}"
         )
-    return (0, *reversed(found[: options.last]))
+    return (0, *reversed(layers[: options.last]))
 
 
 def _drawn(options: DecoderOptions, vocabulary_size: int, length: int) -> DecoderConfig:

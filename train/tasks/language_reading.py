@@ -87,8 +87,8 @@ def choose(key: jax.Array, weights: Any, share: int) -> tuple[Array, Array]:
     weights = jnp.asarray(weights)
     most = -(-weights.shape[1] // share)
     order = jnp.where(weights > 0.0, jax.random.uniform(key, weights.shape), -1.0)
-    found, chosen = jax.lax.top_k(order, most)
-    counted = (found >= 0.0).astype(weights.dtype)
+    largest, chosen = jax.lax.top_k(order, most)
+    counted = (largest >= 0.0).astype(weights.dtype)
     totals = jnp.sum(weights, axis=1, keepdims=True)
     return chosen, counted * totals / jnp.maximum(jnp.sum(counted, axis=1, keepdims=True), 1.0)
 

@@ -123,9 +123,9 @@ def material_of(facts: dict[str, Any]) -> TextMaterial:
             pretrained = Pretrained(config, {}, {}, facts["hidden"], (), tokenizer)
     tokens: Any = TokenFacts(tokenizer, tuple(facts["class_names"]))
     table = None if facts["table"] is None else np.broadcast_to(np.float32(0.0), facts["table"])
-    found = TextMaterial(tokens, pairs=facts["pairs"], pretrained=pretrained, table=table)
-    found.__dict__["embedding_std"] = facts["embedding_std"]  # a cached property
-    return found
+    material = TextMaterial(tokens, pairs=facts["pairs"], pretrained=pretrained, table=table)
+    material.__dict__["embedding_std"] = facts["embedding_std"]  # a cached property
+    return material
 
 
 def load_material(config: TextRunConfig, log: Log) -> TextMaterial:

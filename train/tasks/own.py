@@ -134,9 +134,9 @@ class OwnTask(Task):
         """Losses of every layer on a batch."""
         return self._read(params, inputs)
 
-    def verdict(self, found: Row) -> str:
+    def verdict(self, evaluation: Row) -> str:
         """Loss of the last layer, and feasibility."""
-        return f"loss {found['layer_losses'][-1]:.4g} on the test split, {feasibility_words(found)}"
+        return f"loss {evaluation['layer_losses'][-1]:.4g} on the test split, {feasibility_words(evaluation)}"
 
 
 def _check_kinds(init: Any, layer_losses: Any, config: Any) -> None:

@@ -72,7 +72,7 @@ def lose_tokens(batch: TokenBatch, key: jax.Array, share: Array) -> TokenBatch:
     """The batch with a share of every text's tokens masked out; the first one stays, for readouts that see it alone."""
     whole = jnp.ones(batch.tokens.shape[1:])
     keys = jax.random.split(key, len(batch.tokens))
-    arrived = jax.vmap(lambda own: dropped(whole, own, share))(keys) > 0.0
+    arrived = jax.vmap(lambda row_key: dropped(whole, row_key, share))(keys) > 0.0
     return batch._replace(mask=batch.mask & arrived.at[:, 0].set(True))
 
 

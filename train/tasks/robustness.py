@@ -43,18 +43,18 @@ def robustness(config: SupervisedConfig, data: Any, logits: Logits, params: Para
       whole split.
     """
     params = gathered(params)
-    found = disturbance_figures(
+    figures = disturbance_figures(
         config.test_disturbances, config.best_by, lambda one: _disturbed(config, data, logits, params, one)
     )
     if not isinstance(config, ImageTaskConfig):
-        return found
+        return figures
     if config.test_noises:
-        found |= _noisy(config, data, logits, params)
+        figures |= _noisy(config, data, logits, params)
     if config.test_attacks:
-        found |= _attacked(config, data, logits, params)
+        figures |= _attacked(config, data, logits, params)
         if is_certifiable(config.network):
-            found |= _certified(config, data, logits, params)
-    return found
+            figures |= _certified(config, data, logits, params)
+    return figures
 
 
 def _disturbed(config: SupervisedConfig, data: Any, logits: Logits, params: Params, one: Disturbance) -> float:
@@ -64,11 +64,11 @@ def _disturbed(config: SupervisedConfig, data: Any, logits: Logits, params: Para
         disturb = lambda pixels, key: disturbed(pixels, 0.0, one, key, axes=(0, 1))  # noqa: E731
         return confusion(logits(params, jax.vmap(disturb)(_pixels(batch), _keys(batch))), jnp.asarray(batch[1]))
 
-    measure, found = on_batches(matrix), []
+    measure, matrices = on_batches(matrix), []
     for (images, labels, numbers), count in _batches(config, data):
         labels = np.where(np.arange(len(labels)).reshape(-1, *[1] * (labels.ndim - 1)) < count, labels, NOT_COUNTED)
-        found.append(measure(params, (images, labels, numbers)))
-    return float(getattr(scores(np.sum(found, axis=0)), config.best_by))
+        matrices.append(measure(params, (images, labels, numbers)))
+    return float(getattr(scores(np.sum(matrices, axis=0)), config.best_by))
 
 
 def _noisy(config: ImageTaskConfig, data: Any, logits: Logits, params: Params) -> Row:
@@ -88,8 +88,8 @@ def _noisy(config: ImageTaskConfig, data: Any, logits: Logits, params: Params) -
 def _attacked(config: ImageTaskConfig, data: Any, logits: Logits, params: Params) -> Row:
     def stands(params: Params, batch: Batch, radius: Array) -> tuple[Array, Array]:
         answer, steps = lambda pixels: logits(params, pixels), config.attack_steps
-        found = attack(answer, _pixels(batch), jnp.asarray(batch[1]), _keys(batch), radius, num_steps=steps)
-        return found.right, found.stands
+        outcome = attack(answer, _pixels(batch), jnp.asarray(batch[1]), _keys(batch), radius, num_steps=steps)
+        return outcome.right, outcome.stands
 
     measure, shares = on_batches(stands), dict[str, float]()
     most, right = min(config.attack_examples, data.num_examples("test")), np.zeros(0)
@@ -117,8 +117,8 @@ def _certified(config: ImageTaskConfig, data: Any, logits: Logits, params: Param
 def _margins(logits: Float[Array, "batch classes"], labels: Any) -> Float[Array, " batch"]:
     """The logit of the label less the largest other; not above 0 where the answer is wrong."""
     of_label = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
-    own, others = (jnp.max(jnp.where(those, logits, -jnp.inf), axis=-1) for those in (of_label, ~of_label))
-    return own - others
+    label_logit, others = (jnp.max(jnp.where(those, logits, -jnp.inf), axis=-1) for those in (of_label, ~of_label))
+    return label_logit - others
 
 
 def _pixels(batch: Batch) -> Array:

@@ -105,13 +105,13 @@ def weight_norms(
     Convolutions see images of ``image_shape`` halved, and rounded up, by each of ``stem`` strided convolutions. From
     below, by power iteration; ``certified`` gives upper bounds, which `max_norm` divides by.
     """
-    found, image_shape = {}, tuple(-(-side // 2**stem) for side in image_shape)
+    norms, image_shape = {}, tuple(-(-side // 2**stem) for side in image_shape)
     size = _weight_norm_bound if certified else _weight_norm
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         names = [str(getattr(entry, "key", entry)) for entry in path]
         if names[-1] == "W":
-            found[names[-2]] = float(size(leaf, image_shape if leaf.ndim == 4 else None))
-    return found
+            norms[names[-2]] = float(size(leaf, image_shape if leaf.ndim == 4 else None))
+    return norms
 
 
 _weight_norm = jax.jit(weight_norm, static_argnums=1)

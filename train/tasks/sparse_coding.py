@@ -116,11 +116,11 @@ class SparseCodingTask(DataTask[SparseCodingConfig]):
 
     def split_losses(self, params: Params, split: str, trial: Trial) -> np.ndarray:
         """Losses of every image of a split at every layer, (N, L + 1)."""
-        found = []
+        losses = []
         for index, batch in enumerate(self.data.examples(split, batch_size=BATCH_SIZE)):
             key = jax.random.fold_in(jax.random.key(NOISE_SEED), index)
-            found.append(self._read(params, batch, *map(np.asarray, trial), key))
-        return np.concatenate(found)
+            losses.append(self._read(params, batch, *map(np.asarray, trial), key))
+        return np.concatenate(losses)
 
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
         """At the noises of training; codes that are no better than zeros have collapsed."""
@@ -137,7 +137,7 @@ class SparseCodingTask(DataTask[SparseCodingConfig]):
         config, ista = self.config, self.ista()
         levels = {str(gamma): Trial(gamma) for gamma in config.noise_levels}
         gammas = {gamma: self.split_losses(params, "test", trial) for gamma, trial in levels.items()}
-        found = {"ISTA": self.relative_errors(ista, levels), **floors(config, self.data)}
+        floor_errors = {"ISTA": self.relative_errors(ista, levels), **floors(config, self.data)}
         at_training = gammas[str(float(config.train_gamma))]
         if config.layer_noise > 0.0:
             at_training = self.split_losses(params, "test", Trial(config.train_gamma, config.layer_noise))
@@ -150,8 +150,8 @@ class SparseCodingTask(DataTask[SparseCodingConfig]):
             "num_examples": len(at_training),
             "relative_error": {gamma: self._relative(losses, "test") for gamma, losses in gammas.items()},
             "validation_relative_error": self.relative_errors(params, levels, split="validation"),
-            "floors": found,
-            "floor_shares": dict.fromkeys(found, 1.0),
+            "floors": floor_errors,
+            "floor_shares": dict.fromkeys(floor_errors, 1.0),
             **self.disturbed(params),
             **{f"ista_{name}": figures for name, figures in self.disturbed(ista).items()},
             "parameters": num_parameters(params),
@@ -175,11 +175,11 @@ class SparseCodingTask(DataTask[SparseCodingConfig]):
 
     def disturbed_losses(self, params: Params, split: str, one: Disturbance) -> np.ndarray:
         """Losses of every image of a split at every layer, (N, L + 1), at the noise of training and a disturbance."""
-        found = []
+        losses = []
         for index, batch in enumerate(self.data.examples(split, batch_size=BATCH_SIZE)):
             key = jax.random.fold_in(jax.random.key(NOISE_SEED), index)
-            found.append(self._read_disturbed(one)(params, batch, key))
-        return np.concatenate(found)
+            losses.append(self._read_disturbed(one)(params, batch, key))
+        return np.concatenate(losses)
 
     def relative_errors(self, params: Params, trials: Mapping[str, Trial], *, split: str = "test") -> dict[str, float]:
         """Returns the mean of |z_L - z*|^2 over that of |z*|^2 on a split, for each trial."""
@@ -215,16 +215,18 @@ class SparseCodingTask(DataTask[SparseCodingConfig]):
         given = inputs if several else [inputs]
         images = np.stack([to_grey(picture_of(one, self.data.shape)) for one in given])
         codes = np.zeros((len(images), self.model.num_atoms), np.float32)
-        found = self._coded(params, CodeBatch(images, codes), np.float32(gamma), jax.random.key(seed))
-        shown = np.clip(np.round(255.0 * found @ self.data.dictionary), 0, 255).astype(np.uint8)
-        coded = [Coded(code, image.reshape(self.data.shape[:2])) for code, image in zip(found, shown, strict=True)]
+        estimates = self._coded(params, CodeBatch(images, codes), np.float32(gamma), jax.random.key(seed))
+        shown = np.clip(np.round(255.0 * estimates @ self.data.dictionary), 0, 255).astype(np.uint8)
+        coded = [Coded(code, image.reshape(self.data.shape[:2])) for code, image in zip(estimates, shown, strict=True)]
         return coded if several else coded[0]
 
-    def verdict(self, found: Row) -> str:
+    def verdict(self, evaluation: Row) -> str:
         """The relative error at the noise of training beside that of ISTA, and feasibility."""
-        gamma = str(float(found["train_gamma"]))
-        own, ista = found["relative_error"][gamma], found["floors"]["ISTA"][gamma]
-        return f"relative error {own:.3f} against {ista:.3f} of ISTA at gamma {gamma}, {feasibility_words(found)}"
+        gamma = str(float(evaluation["train_gamma"]))
+        error, ista = evaluation["relative_error"][gamma], evaluation["floors"]["ISTA"][gamma]
+        return (
+            f"relative error {error:.3f} against {ista:.3f} of ISTA at gamma {gamma}, {feasibility_words(evaluation)}"
+        )
 
     def _drawn(self, batch: CodeBatch, gamma: Any, key: jax.Array, one: Disturbance | None = None) -> Drawn:
         of_images, of_start, of_layers = jax.random.split(key, 3)
@@ -242,8 +244,8 @@ class SparseCodingTask(DataTask[SparseCodingConfig]):
 
         def disturb(clean: Array, noise: Array, key: jax.Array) -> Array:
             lose = lambda image, *others: dropped(image.reshape(-1), *others).reshape(image.shape)  # noqa: E731
-            picture, own = clean.reshape(height, width), noise.reshape(height, width)
-            return disturbed(picture, own, one, key, lose=lose).reshape(-1)
+            picture, picture_noise = clean.reshape(height, width), noise.reshape(height, width)
+            return disturbed(picture, picture_noise, one, key, lose=lose).reshape(-1)
 
         return jax.vmap(disturb)(clean, noise, jax.random.split(key, len(clean)))
 

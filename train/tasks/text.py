@@ -125,10 +125,10 @@ class TextTask(DataTask[TextRunConfig]):
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
         """At the noise of training."""
         del multipliers
-        found = self.split_reading(params, "validation", self.config.train_gamma)
-        accuracies = found.accuracies()
+        reading = self.split_reading(params, "validation", self.config.train_gamma)
+        accuracies = reading.accuracies()
         row = {"accuracy": float(accuracies[-1]), "error_rates": (1.0 - accuracies).tolist()}
-        return Validation(found.losses, row, collapse=_describe_collapse(found, self.data.class_names))
+        return Validation(reading.losses, row, collapse=_describe_collapse(reading, self.data.class_names))
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
         """Accuracy at every strength of noise, the area under it over ``test_gammas`` alone, and early exit.
@@ -178,26 +178,26 @@ class TextTask(DataTask[TextRunConfig]):
         _check_inputs(inputs, seconds, pairs=self.data.pairs)
         key = jax.random.key(seed)
         deviation = np.float32(np.sqrt(self.variance(gamma))) if gamma > 0.0 else None
-        names, found, truncated = self.data.class_names, [], 0
+        names, outputs, truncated = self.data.class_names, [], 0
         # All are made into tokens before the first is run: a text that cannot be used is told at once.
         for number, (batch, longer) in enumerate(self._token_batches(inputs, seconds)):
             numbers = number * TOGETHER + np.arange(len(batch.tokens))
-            found.append(np.swapaxes(jax.device_get(self._predict(params, batch, numbers, deviation, key)), 0, 1))
+            outputs.append(np.swapaxes(jax.device_get(self._predict(params, batch, numbers, deviation, key)), 0, 1))
             truncated += longer
         if truncated:
             longest = self.config.max_length
             log(f"{truncated} of {len(inputs)} texts are longer than {longest} tokens; their ends are left out")
         return [
-            Prediction(text, names[int(own[-1].argmax())], own, names)
-            for text, own in zip(inputs, np.concatenate(found), strict=True)
+            Prediction(text, names[int(probabilities[-1].argmax())], probabilities, names)
+            for text, probabilities in zip(inputs, np.concatenate(outputs), strict=True)
         ]
 
-    def verdict(self, found: Row) -> str:
+    def verdict(self, evaluation: Row) -> str:
         """Accuracy at the noise of training, the area under it, and feasibility."""
-        low, high = found["test_gammas"][0], found["test_gammas"][-1]
-        at_training = found["accuracy"][str(float(found["train_gamma"]))]
-        area = "" if found["area"] is None else f"area {found['area']:.3f} over gamma {low:g} to {high:g}, "
-        return f"accuracy {at_training:.1%} at gamma {found['train_gamma']}, {area}{feasibility_words(found)}"
+        low, high = evaluation["test_gammas"][0], evaluation["test_gammas"][-1]
+        at_training = evaluation["accuracy"][str(float(evaluation["train_gamma"]))]
+        area = "" if evaluation["area"] is None else f"area {evaluation['area']:.3f} over gamma {low:g} to {high:g}, "
+        return f"accuracy {at_training:.1%} at gamma {evaluation['train_gamma']}, {area}{feasibility_words(evaluation)}"
 
     def _token_batches(self, texts: Sequence[str], seconds: Sequence[str] | None) -> list[tuple[TokenBatch, int]]:
         parts = [slice(start, start + TOGETHER) for start in range(0, len(texts), TOGETHER)]
@@ -279,11 +279,11 @@ def area_under(accuracies: dict[float, float]) -> float | None:
     return float(np.trapezoid([accuracies[gamma] for gamma in gammas], gammas))
 
 
-def _describe_collapse(found: SplitReading, class_names: Any) -> str | None:
+def _describe_collapse(reading: SplitReading, class_names: Any) -> str | None:
     """One plain sentence if every text gets the same class and that is no better than knowing the shares of classes."""
-    shares = np.bincount(found.labels, minlength=len(class_names)) / len(found.labels)
+    shares = np.bincount(reading.labels, minlength=len(class_names)) / len(reading.labels)
     known = -float(np.sum(shares[shares > 0] * np.log(shares[shares > 0])))
-    given, loss = np.unique(found.predictions[:, -1]), float(found.losses[:, -1].mean())
+    given, loss = np.unique(reading.predictions[:, -1]), float(reading.losses[:, -1].mean())
     if len(given) > 1 or loss < known - 1e-3:
         return None
     return (

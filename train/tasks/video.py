@@ -159,11 +159,11 @@ class VideoTask(DataTask[VideoRunConfig]):
 
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
         """At the noise of training, on inputs and on layers."""
-        found = self.split_losses(params, "validation", self.config.train_gamma, noise=self.config.layer_noise)
-        row = {"dead_share": found.dead.tolist(), "spread": found.spread.tolist()}
+        reading = self.split_losses(params, "validation", self.config.train_gamma, noise=self.config.layer_noise)
+        row = {"dead_share": reading.dead.tolist(), "spread": reading.spread.tolist()}
         wound = np.zeros(0) if multipliers is None else multipliers
-        collapse = describe_collapse(found.dead, found.spread, found.samples.mean(axis=0), wound)
-        return Validation(found.samples, row, collapse=collapse)
+        collapse = describe_collapse(reading.dead, reading.spread, reading.samples.mean(axis=0), wound)
+        return Validation(reading.samples, row, collapse=collapse)
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
         """RMSE over all pixels of all sequences, on the 0-255 scale, without clipping, at every noise level.
@@ -185,8 +185,8 @@ class VideoTask(DataTask[VideoRunConfig]):
             return jnp.stack([_sample_losses(noisy, clean), outputs[-1]])
 
         def disturbed(noise: float, lost: int) -> float:
-            found = self.split_losses(params, "test", config.train_gamma, noise=noise, lost=lost)
-            return self._rmse(found.samples[:, -1])
+            reading = self.split_losses(params, "test", config.train_gamma, noise=noise, lost=lost)
+            return self._rmse(reading.samples[:, -1])
 
         figures = {
             "method": config.method,
@@ -195,8 +195,8 @@ class VideoTask(DataTask[VideoRunConfig]):
             "num_layers": self.num_layers,
             "seed": config.seed,
             "num_sequences": len(at_training),
-            "rmse": {str(gamma): self._rmse(found.samples[:, -1]) for gamma, found in by_gamma.items()},
-            "noisy_rmse": {str(gamma): self._rmse(found.noisy) for gamma, found in by_gamma.items()},
+            "rmse": {str(gamma): self._rmse(reading.samples[:, -1]) for gamma, reading in by_gamma.items()},
+            "noisy_rmse": {str(gamma): self._rmse(reading.noisy) for gamma, reading in by_gamma.items()},
             "validation_rmse": {str(gamma): self._rmse(losses[:, -1]) for gamma, losses in validation.items()},
             **disturbed_figures(config, self.num_layers, "rmse", disturbed),
             **video_disturbances(config, self.data, losses, self._rmse, params),
@@ -235,14 +235,14 @@ class VideoTask(DataTask[VideoRunConfig]):
         whole = cleaned_frames(frames, self.samples, clean)
         return whole[0] if still else whole
 
-    def verdict(self, found: Row) -> str:
+    def verdict(self, evaluation: Row) -> str:
         """RMSE at the noise of training beside that of the input and of the linear layer, and feasibility."""
-        gamma = str(float(found["train_gamma"]))
-        rmse, noisy, words = found["rmse"][gamma], found["noisy_rmse"][gamma], feasibility_words(found)
+        gamma = str(float(evaluation["train_gamma"]))
+        rmse, noisy, words = evaluation["rmse"][gamma], evaluation["noisy_rmse"][gamma], feasibility_words(evaluation)
         others = f"{noisy:.1f} of its input"
-        if "floors" in found:  # evaluations of before have none
-            others += f" and {found['floors']['linear layer'][gamma]:.1f} of one linear layer"
-        return f"RMSE {rmse:.1f} against {others} at gamma {found['train_gamma']}, {words}"
+        if "floors" in evaluation:  # evaluations of before have none
+            others += f" and {evaluation['floors']['linear layer'][gamma]:.1f} of one linear layer"
+        return f"RMSE {rmse:.1f} against {others} at gamma {evaluation['train_gamma']}, {words}"
 
     def _layers(
         self, params: Params, batch: Array, variance: Array, key: jax.Array, noise: Any = None, lost: Any = None

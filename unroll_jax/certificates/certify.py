@@ -197,20 +197,20 @@ def certify_alternating(
         return v if proximal is None else prox_of_present(proximal, v, g_step_size, present)
 
     def layer(y: Any, stacked: Params) -> tuple[Any, Certificate]:
-        own = params if tied else stacked
-        of_f = slope_f(own, y, x)
-        of_h = jax.tree.map(jnp.add, of_f, slope_g(own, y, x))
-        u = f_step(own, y, x) if f_step is not None else _add(y, -f_step_size, of_f)  # pyright: ignore
-        v = _add(u, -g_step_size, slope_g(own, u, x))
+        layer_params = params if tied else stacked
+        of_f = slope_f(layer_params, y, x)
+        of_h = jax.tree.map(jnp.add, of_f, slope_g(layer_params, y, x))
+        u = f_step(layer_params, y, x) if f_step is not None else _add(y, -f_step_size, of_f)  # pyright: ignore
+        v = _add(u, -g_step_size, slope_g(layer_params, u, x))
         after = prox(v)
-        before_energy, after_energy = (system.energy(own, state, x) for state in (y, after))
+        before_energy, after_energy = (system.energy(layer_params, state, x) for state in (y, after))
         size = lambda tree: norm(tree, before_energy.ndim)  # noqa: E731
-        L_f, L_g = (evaluate(value, own, y, x, before_energy) for value in (smoothness_f, smoothness_g))
+        L_f, L_g = (evaluate(value, layer_params, y, x, before_energy) for value in (smoothness_f, smoothness_g))
         reach = size(_add(y, -1.0, prox(_add(y, -g_step_size, of_h))))
         first = _add(u, -1.0, y)
         bound = size(_add(first, g_step_size, of_f)) + g_step_size * L_g * size(first)
         noise, moved = size(_add(_add(v, -1.0, y), g_step_size, of_h)), size(_add(after, -1.0, y))
-        L_h = L_f + L_g if smoothness_h is None else evaluate(smoothness_h, own, y, x, before_energy)
+        L_h = L_f + L_g if smoothness_h is None else evaluate(smoothness_h, layer_params, y, x, before_energy)
         limit = 1.0 - 0.5 * g_step_size * L_h
         by_theorem = (bound <= reach) & (limit >= 0.5 - 8 * jnp.finfo(limit.dtype).eps)
         by_noise = noise <= limit * moved

@@ -70,6 +70,6 @@ def judge_layers(
     tied: bool,
 ) -> Verdict:
     """The verdicts of all layers, stacked, with the energy after the last behind those before each."""
-    last, found = jax.lax.scan(layer, y, None if tied else params, length=num_layers)
+    last, verdicts = jax.lax.scan(layer, y, None if tied else params, length=num_layers)
     final = energy(params if tied else jax.tree.map(lambda leaf: leaf[-1], params), last, x)
-    return found._replace(energy=jnp.concatenate([found.energy, final[None]]))
+    return verdicts._replace(energy=jnp.concatenate([verdicts.energy, final[None]]))

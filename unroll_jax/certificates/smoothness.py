@@ -38,8 +38,8 @@ def quadratic_smoothness(energy: Energy, *, num_steps: int = 64) -> Energy:
     """
 
     def smoothness(params: Params, y: Any, x: Any = None) -> Float[Array, "*batch"]:
-        found = curvature(lambda state: energy(params, state, x), y, num_steps=num_steps)
-        return jnp.maximum(found.largest, -found.smallest) + found.error
+        extremes = curvature(lambda state: energy(params, state, x), y, num_steps=num_steps)
+        return jnp.maximum(extremes.largest, -extremes.smallest) + extremes.error
 
     return smoothness
 

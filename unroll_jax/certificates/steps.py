@@ -100,15 +100,15 @@ def certify_descent(
     present = as_anchor(x).present
 
     def layer(y: Any, stacked: Params) -> tuple[Any, StepCertificate]:
-        own = params if tied else stacked
-        after = descent.step(own, y, x)
+        layer_params = params if tied else stacked
+        after = descent.step(layer_params, y, x)
         check_step(y, after)
-        before_energy, after_energy = (descent.energy(own, state, x) for state in (y, after))
+        before_energy, after_energy = (descent.energy(layer_params, state, x) for state in (y, after))
         batch_ndim, move = before_energy.ndim, jax.tree.map(jnp.subtract, after, y)
 
         def slope_at(share: Array) -> Array:
             point = jax.tree.map(lambda state, change: state + share * change, y, move)
-            return inner(gradient(lambda state: descent.energy(own, state, x), point), move, batch_ndim)
+            return inner(gradient(lambda state: descent.energy(layer_params, state, x), point), move, batch_ndim)
 
         shares = jnp.linspace(0.0, 1.0, num_points + 1, dtype=before_energy.dtype)
         slopes = jax.lax.map(slope_at, shares)
@@ -119,7 +119,7 @@ def certify_descent(
         limit = jnp.where(still, jnp.inf, -2.0 * slopes[0] / jnp.where(still, 1.0, length))
         known = jnp.zeros_like(still)
         if smoothness is not None:
-            constant = evaluate(smoothness, own, y, x, limit)
+            constant = evaluate(smoothness, layer_params, y, x, limit)
             known = (slopes[0] <= 0.0) & (constant <= limit) & (curvature <= constant * (1.0 + ROUNDING))
         return after, StepCertificate(
             outcome=outcome_of(before_energy, after_energy, known, tolerance),

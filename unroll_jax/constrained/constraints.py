@@ -229,8 +229,8 @@ def named_figures(names: Sequence[str], **figures: Float[Array | np.ndarray, "co
       >>> {name: float(value) for name, value in figures.items()}
       {'multiplier/f_0': 0.0, 'multiplier/layer 1': 2.0}
     """
-    found = {figure: values for figure, values in figures.items() if values is not None}
-    for figure, values in found.items():
+    vectors = {figure: values for figure, values in figures.items() if values is not None}
+    for figure, values in vectors.items():
         if values.shape != (len(names),):
             raise ValueError(f"{figure} must have shape ({len(names)},), one a name, got {values.shape}")
-    return {f"{figure}/{name}": values[i] for figure, values in found.items() for i, name in enumerate(names)}
+    return {f"{figure}/{name}": values[i] for figure, values in vectors.items() for i, name in enumerate(names)}

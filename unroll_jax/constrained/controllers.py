@@ -166,14 +166,14 @@ def dual_optimizer(
       >>> update(init(2), jnp.array([1.0, -1.0])).multipliers.tolist()
       [1.5, 0.0]
     """
-    found = look_up("optimizer", optimizer, DUAL_OPTIMIZERS, optax.GradientTransformation)
-    if isinstance(found, optax.GradientTransformation):
+    entry = look_up("optimizer", optimizer, DUAL_OPTIMIZERS, optax.GradientTransformation)
+    if isinstance(entry, optax.GradientTransformation):
         if learning_rate is not None or options:
             raise ValueError("learning_rate and options are for a name; an optax transformation has its own")
-        return found
+        return entry
     if learning_rate is None:
         raise ValueError(f'learning_rate is missing: call dual_optimizer("{optimizer}", 0.01)')
-    return found(learning_rate, **options)
+    return entry(learning_rate, **options)
 
 
 def _check_integral_gain(integral_gain: float) -> None:

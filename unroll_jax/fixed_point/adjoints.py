@@ -173,5 +173,5 @@ def resolve_adjoint(adjoint: str | Adjoint | Unrolled) -> Adjoint | Unrolled:
       ValueError: if the name is not in `ADJOINTS`.
       TypeError: if it is none of these.
     """
-    found = look_up("adjoint", adjoint, ADJOINTS, Adjoint, Unrolled)
-    return found if isinstance(found, Adjoint | Unrolled) else found()
+    entry = look_up("adjoint", adjoint, ADJOINTS, Adjoint, Unrolled)
+    return entry if isinstance(entry, Adjoint | Unrolled) else entry()

@@ -45,7 +45,7 @@ def monotone_init(key: jax.Array, size: int, kernel_size: int | None = None) -> 
     if kernel_size is not None and (kernel_size < 1 or kernel_size % 2 == 0):
         raise ValueError(f"kernel_size must be odd and positive, got {kernel_size}")
     shape = (size, size) if kernel_size is None else (kernel_size, kernel_size, size, size)
-    A, B = (jax.random.normal(own, shape) / math.sqrt(math.prod(shape)) for own in jax.random.split(key))
+    A, B = (jax.random.normal(matrix_key, shape) / math.sqrt(math.prod(shape)) for matrix_key in jax.random.split(key))
     return MonotoneParams(A, B, jnp.ones(()), jnp.ones(()))
 
 

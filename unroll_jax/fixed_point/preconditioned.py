@@ -183,9 +183,9 @@ def _invert(matrix: Array, root: Array, going: Array) -> Shared:
     scaled = mean[:, None] * matrix
     jacobian = scaled @ scaled.T if _wide(matrix) else scaled.T @ scaled
     identity = jnp.eye(len(jacobian), dtype=root.dtype)
-    found = inverse(identity - jacobian)
+    inverted = inverse(identity - jacobian)
     made = vary_like(jnp.ones((), bool), root)
-    return Shared(made, mean, jnp.where(jnp.all(jnp.isfinite(found)), found, identity))
+    return Shared(made, mean, jnp.where(jnp.all(jnp.isfinite(inverted)), inverted, identity))
 
 
 def _preconditioner(matrix: Array, shared: Shared) -> Callable[[Array], Array]:

@@ -217,5 +217,5 @@ def resolve_solver(solver: str | Solver) -> Solver:
       ValueError: if the name is not in `SOLVERS`.
       TypeError: if it is neither a name nor a `Solver`.
     """
-    found = look_up("solver", solver, SOLVERS, Solver)
-    return found if isinstance(found, Solver) else found()
+    entry = look_up("solver", solver, SOLVERS, Solver)
+    return entry if isinstance(entry, Solver) else entry()

@@ -154,9 +154,9 @@ def _size(W: Inexact[Array, "..."]) -> Float[Array, ""]:
 
 def _check_shapes(W: Array, x: Array) -> None:
     # Of an image's width, W tells no more than half.
-    own = (W.shape[-1],) if W.ndim == 2 else (*W.shape[:2], W.shape[-1])
+    state_shape = (W.shape[-1],) if W.ndim == 2 else (*W.shape[:2], W.shape[-1])
     shape = tuple(x.shape)
-    event = shape if len(own) == 1 else (*shape[:-2], shape[-2] // 2 + 1, shape[-1]) if len(shape) > 2 else ()
-    if event[len(event) - len(own) :] != own or x.ndim < len(own):
-        what = f"vectors of width {own[0]}" if len(own) == 1 else "images of the size and channels"
+    event = shape if len(state_shape) == 1 else (*shape[:-2], shape[-2] // 2 + 1, shape[-1]) if len(shape) > 2 else ()
+    if event[len(event) - len(state_shape) :] != state_shape or x.ndim < len(state_shape):
+        what = f"vectors of width {state_shape[0]}" if len(state_shape) == 1 else "images of the size and channels"
         raise ValueError(f"x must hold {what} that W was made for, got x of shape {shape} and W of shape {W.shape}")

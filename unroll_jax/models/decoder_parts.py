@@ -122,7 +122,10 @@ def new_layers(key: jax.Array, config: DecoderConfig, initial: Initializer, dtyp
         stacked = (config.num_layers, *shape)
         return jnp.ones(stacked, dtype) if name == "scale" else initial(keys[part], stacked, dtype)
 
-    return {part: {name: new(part, name, shape) for name, shape in own.items()} for part, own in shapes.items()}
+    return {
+        part: {name: new(part, name, shape) for name, shape in part_shapes.items()}
+        for part, part_shapes in shapes.items()
+    }
 
 
 def rms_norm(y: Float[Array, "*batch d"], scale: Float[Array, "d"], epsilon: float) -> Float[Array, "*batch d"]:

@@ -92,17 +92,17 @@ def decode(
     def layer(number: Int[Array, ""], state: tuple[Array, KeyValueCache]) -> tuple[Array, KeyValueCache]:
         y, cache = state
         # By number, not as a slice of the stack: that would copy the range's parameters in every call.
-        own = jax.tree.map(
+        layer_params = jax.tree.map(
             lambda leaf: jax.lax.dynamic_index_in_dim(leaf, number, keepdims=False).astype(y.dtype), params["layers"]
         )
-        mixed = queries_keys_values(config, own, y, angles)
+        mixed = queries_keys_values(config, layer_params, y, angles)
 
         def written(stack: Array, new: Array) -> Array:
             return stack.at[number, rows, :, slots].set(new.astype(stack.dtype), mode="drop")
 
         cache = KeyValueCache(written(cache.keys, mixed.keys), written(cache.values, mixed.values))
         keys, values = (jax.lax.dynamic_index_in_dim(stack, number, keepdims=False).astype(y.dtype) for stack in cache)
-        return fed_forward(config, own, y, grouped_attention(mixed.queries, keys, values, mask)), cache
+        return fed_forward(config, layer_params, y, grouped_attention(mixed.queries, keys, values, mask)), cache
 
     return jax.lax.fori_loop(first, last, layer, (y, cache))
 

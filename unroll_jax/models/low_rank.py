@@ -37,7 +37,9 @@ def low_rank_changes(key: jax.Array, config: DecoderConfig, *, rank: int, dtype:
     """
     if rank < 1:
         raise ValueError(f"rank must be at least 1, got {rank}")
-    kernels = {part: own["kernel"] for part, own in layer_shapes(config).items() if "kernel" in own}
+    kernels = {
+        part: part_shapes["kernel"] for part, part_shapes in layer_shapes(config).items() if "kernel" in part_shapes
+    }
 
     def new(key: jax.Array, width: int, out: int) -> dict[str, jax.Array]:
         bound, layers = 1.0 / math.sqrt(width), config.num_layers
@@ -45,7 +47,7 @@ def low_rank_changes(key: jax.Array, config: DecoderConfig, *, rank: int, dtype:
         return {"compress": compress, "expand": jnp.zeros((layers, rank, out), dtype)}
 
     keys = jax.random.split(key, len(kernels))
-    return {part: new(own, *shape) for own, (part, shape) in zip(keys, kernels.items(), strict=True)}
+    return {part: new(part_key, *shape) for part_key, (part, shape) in zip(keys, kernels.items(), strict=True)}
 
 
 def with_changes(layers: Any, changes: Any) -> Any:
@@ -55,7 +57,7 @@ def with_changes(layers: Any, changes: Any) -> Any:
       layers: those of a `Decoder`, stacked.
       changes: of `low_rank_changes`; multiply ``expand`` by the paper's alpha / rank before.
     """
-    return {part: {**own, **changes.get(part, {})} for part, own in layers.items()}
+    return {part: {**weights, **changes.get(part, {})} for part, weights in layers.items()}
 
 
 def merged_changes(layers: Any, changes: Any) -> Any:
@@ -68,8 +70,8 @@ def merged_changes(layers: Any, changes: Any) -> Any:
       changes: of `low_rank_changes`; multiply ``expand`` by the paper's alpha / rank before.
     """
 
-    def merged(own: Any, change: Any) -> Any:
-        kernel = own["kernel"] + jnp.matmul(change["compress"], change["expand"])
-        return {**own, "kernel": kernel.astype(own["kernel"].dtype)}
+    def merged(weights: Any, change: Any) -> Any:
+        kernel = weights["kernel"] + jnp.matmul(change["compress"], change["expand"])
+        return {**weights, "kernel": kernel.astype(weights["kernel"].dtype)}
 
-    return {part: merged(own, changes[part]) if part in changes else own for part, own in layers.items()}
+    return {part: merged(weights, changes[part]) if part in changes else weights for part, weights in layers.items()}

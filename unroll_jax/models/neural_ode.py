@@ -98,9 +98,9 @@ class NeuralODE(nn.Module):
 
         def init(key: jax.Array) -> dict[str, dict[str, Array]]:
             made, scale = {}, jax.nn.initializers.lecun_normal()
-            for place, own in enumerate(jax.random.split(key, len(sizes) - 1)):
+            for place, layer_key in enumerate(jax.random.split(key, len(sizes) - 1)):
                 inner, outer = sizes[place] + (place == 0), sizes[place + 1]  # the first layer sees t
-                W = scale(own, (*window, inner, outer), self.param_dtype)
+                W = scale(layer_key, (*window, inner, outer), self.param_dtype)
                 made[f"layer_{place + 1}"] = {
                     "W": W if self.convolutional else W.T,
                     "b": jnp.zeros(outer, self.param_dtype),

@@ -30,8 +30,8 @@ def resolve_regulariser(regulariser: str | Regulariser) -> Regulariser:
       ValueError: if the name is not in `REGULARISERS`.
       TypeError: if it is neither a name nor a `Regulariser`.
     """
-    found = look_up("regulariser", regulariser, REGULARISERS, Regulariser)
-    return found if isinstance(found, Regulariser) else found()
+    entry = look_up("regulariser", regulariser, REGULARISERS, Regulariser)
+    return entry if isinstance(entry, Regulariser) else entry()
 
 
 class OptEqBase(nn.Module):
@@ -150,8 +150,8 @@ class OptEqBase(nn.Module):
             absent = [name for name, value in made.items() if value is None] + ([] if self.use_bias else ["b"])
             return {name: value.astype(self.param_dtype) for name, value in made.items() if name not in absent}
 
-        own = self.param(f"layer_{place}", init)
-        params = OptEqParams(own["W"], own.get("U"), own.get("b", jnp.zeros(self.widths[place - 1])))
+        weights = self.param(f"layer_{place}", init)
+        params = OptEqParams(weights["W"], weights.get("U"), weights.get("b", jnp.zeros(self.widths[place - 1])))
         if self.max_norm is not None:
             certified, steps = self.norm_steps is None, self.norm_steps or 1
             params = spectral_normalise(

@@ -83,8 +83,8 @@ def position_keys(keys: jax.Array, stream: Stream, positions: Int[Array, "batch 
     """Keys of positions in each row's text for one use, (batch, n)."""
 
     def row(key: jax.Array, places: Array) -> jax.Array:
-        own = jax.random.fold_in(key, stream)
-        return jax.vmap(lambda place: jax.random.fold_in(own, place))(places)
+        stream_key = jax.random.fold_in(key, stream)
+        return jax.vmap(lambda place: jax.random.fold_in(stream_key, place))(places)
 
     return jax.vmap(row)(keys, positions)
 

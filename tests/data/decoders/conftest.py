@@ -90,8 +90,12 @@ def write_folder(tmp_path: Path) -> WriteFolder:
         values = {name: value for name, value in (CONFIG | (config or {})).items() if value is not None}
         (folder / "config.json").write_text(json.dumps(values))
         byte_tokenizer().save(str(folder / "tokenizer.json"))
-        own = {"chat_template": TEMPLATE, "bos_token": {"__type": "AddedToken", "content": "<s>"}, "eos_token": "<e>"}
-        (folder / "tokenizer_config.json").write_text(json.dumps(own))
+        settings = {
+            "chat_template": TEMPLATE,
+            "bos_token": {"__type": "AddedToken", "content": "<s>"},
+            "eos_token": "<e>",
+        }
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
         tensors = llama_tensors() if tensors is None else tensors
         if shards == 1:
             save_file(tensors, folder / "model.safetensors")

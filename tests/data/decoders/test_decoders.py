@@ -38,10 +38,12 @@ def test_the_tensors_of_a_folder_become_the_parameters(write_folder, shards):
     assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), decoder.params) == jax.tree.map(
         lambda leaf: (leaf.shape, leaf.dtype), shapes
     )
-    own, stem = jax.tree.map(lambda leaf: np.asarray(leaf)[1], decoder.params["layers"]), "model.layers.1."
-    np.testing.assert_array_equal(own["key"]["kernel"], tensors[f"{stem}self_attn.k_proj.weight"].T)
-    np.testing.assert_array_equal(own["down"]["kernel"], tensors[f"{stem}mlp.down_proj.weight"].T)
-    np.testing.assert_array_equal(own["feedforward_norm"]["scale"], tensors[f"{stem}post_attention_layernorm.weight"])
+    weights, stem = jax.tree.map(lambda leaf: np.asarray(leaf)[1], decoder.params["layers"]), "model.layers.1."
+    np.testing.assert_array_equal(weights["key"]["kernel"], tensors[f"{stem}self_attn.k_proj.weight"].T)
+    np.testing.assert_array_equal(weights["down"]["kernel"], tensors[f"{stem}mlp.down_proj.weight"].T)
+    np.testing.assert_array_equal(
+        weights["feedforward_norm"]["scale"], tensors[f"{stem}post_attention_layernorm.weight"]
+    )
     np.testing.assert_array_equal(decoder.params["head"]["embedding"], tensors["lm_head.weight"])
 
 
@@ -57,12 +59,12 @@ def test_what_is_read_and_written_is_the_same_bit_for_bit(write_folder, tmp_path
     save_decoder(folder, decoder)
     decoder_weights.write_decoder_weights(folder, decoder.config, decoder.params, shard_bytes=shard_bytes)
     assert (folder / INDEX).exists() is (shard_bytes == 4000)
-    found = {}
+    stored = {}
     for file in folder.glob("*.safetensors"):
-        found |= load_file(file)
-    assert found.keys() == tensors.keys()
+        stored |= load_file(file)
+    assert stored.keys() == tensors.keys()
     for name, tensor in tensors.items():
-        assert (found[name].dtype, found[name].tobytes()) == (tensor.dtype, tensor.tobytes()), name
+        assert (stored[name].dtype, stored[name].tobytes()) == (tensor.dtype, tensor.tobytes()), name
     again = reads(folder)
     assert (again.config, again.tokenizer.stops) == (decoder.config, (257,))
     assert again.tokenizer.checksum == decoder.tokenizer.checksum
@@ -154,8 +156,8 @@ def test_layers_are_not_shared_out(write_folder):
     ids=["linear", "its old name", "llama3", "default"],
 )
 def test_every_way_to_write_rotary_embeddings_down_is_read(write_folder, config, expected):
-    found = reads(write_folder(config=config)).config
-    assert (found.rotary_scaling, found.rotary_base) == (expected, 100.0)
+    actual = reads(write_folder(config=config)).config
+    assert (actual.rotary_scaling, actual.rotary_base) == (expected, 100.0)
 
 
 def without(*names):

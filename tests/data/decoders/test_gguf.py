@@ -42,10 +42,15 @@ def tensors():
     """In the order of `transformers`, by GGUF's names."""
     shapes = {"token_embd": (WORDS, DIM), "output_norm": (DIM,)}
     for layer in range(2):
-        own = {"attn_norm": (DIM,), "attn_q": (DIM, DIM), "attn_k": (16, DIM), "attn_v": (16, DIM)}
-        own |= {"attn_output": (DIM, DIM), "ffn_norm": (DIM,), "ffn_gate": (HIDDEN, DIM), "ffn_up": (HIDDEN, DIM)}
-        own["ffn_down"] = (DIM, HIDDEN)
-        shapes |= {f"blk.{layer}.{name}": shape for name, shape in own.items()}
+        layer_shapes = {"attn_norm": (DIM,), "attn_q": (DIM, DIM), "attn_k": (16, DIM), "attn_v": (16, DIM)}
+        layer_shapes |= {
+            "attn_output": (DIM, DIM),
+            "ffn_norm": (DIM,),
+            "ffn_gate": (HIDDEN, DIM),
+            "ffn_up": (HIDDEN, DIM),
+        }
+        layer_shapes["ffn_down"] = (DIM, HIDDEN)
+        shapes |= {f"blk.{layer}.{name}": shape for name, shape in layer_shapes.items()}
     generator = np.random.default_rng(0)
     return {f"{name}.weight": generator.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
 

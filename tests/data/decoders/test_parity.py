@@ -24,8 +24,8 @@ CASES = {
 
 def their_states_and_logits(model, tokens, torch):
     with torch.no_grad():
-        found = model(input_ids=torch.tensor(tokens), output_hidden_states=True)
-    return [state.numpy() for state in found.hidden_states], found.logits.numpy()
+        outputs = model(input_ids=torch.tensor(tokens), output_hidden_states=True)
+    return [state.numpy() for state in outputs.hidden_states], outputs.logits.numpy()
 
 
 def our_states_and_logits(decoder: PretrainedDecoder, tokens):
@@ -54,9 +54,9 @@ def test_hidden_states_and_logits_are_those_of_transformers_and_come_back_to_it(
     decoder = load_decoder(str(tmp_path), log=lambda line: None)
     tokens = np.random.default_rng(0).integers(0, 270, (2, 40))
     states, logits = their_states_and_logits(theirs, tokens, torch)
-    found, found_logits = our_states_and_logits(decoder, tokens)
-    np.testing.assert_allclose(found, np.stack(states), rtol=0, atol=1e-4)
-    np.testing.assert_allclose(found_logits, logits, rtol=0, atol=1e-4)
+    our_states, our_logits = our_states_and_logits(decoder, tokens)
+    np.testing.assert_allclose(our_states, np.stack(states), rtol=0, atol=1e-4)
+    np.testing.assert_allclose(our_logits, logits, rtol=0, atol=1e-4)
 
     save_decoder(tmp_path / "back", decoder)
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "back").eval()
@@ -79,10 +79,10 @@ def test_a_real_language_model_is_that_of_transformers_and_answers(smollm2, tmp_
     assert auto.apply_chat_template(messages, add_generation_prompt=True, tokenize=False) == text
     assert auto(text)["input_ids"] == tokens.tolist()
     states, logits = their_states_and_logits(theirs, tokens[None], torch)
-    found, found_logits = our_states_and_logits(decoder, tokens[None])
-    for ours, state in zip(found, states, strict=True):
+    our_states, our_logits = our_states_and_logits(decoder, tokens[None])
+    for ours, state in zip(our_states, states, strict=True):
         np.testing.assert_allclose(ours, state, rtol=0, atol=1e-4 * max(1.0, np.abs(state).max()))
-    np.testing.assert_allclose(found_logits, logits, rtol=0, atol=1e-4 * np.abs(logits).max())
+    np.testing.assert_allclose(our_logits, logits, rtol=0, atol=1e-4 * np.abs(logits).max())
     answer = greedy(decoder, tokens, 12)
     assert tokenizer.decode(answer, special=False) == "The capital of France is Paris."
     with torch.no_grad():

@@ -92,5 +92,5 @@ def test_a_tokenizer_that_is_missing_or_damaged_is_told_in_one_line(write_folder
 )
 def test_texts_are_split_by_the_pattern_of_the_name(split, pieces):
     pattern = tokenizers.pre_tokenizers.Split(tokenizers.Regex(SPLITS[split][1]), "isolated")
-    found = pattern.pre_tokenize_str("It's 1234 cafés!?\n\n  ok")
-    assert [piece for piece, _ in found] == pieces
+    pairs = pattern.pre_tokenize_str("It's 1234 cafés!?\n\n  ok")
+    assert [piece for piece, _ in pairs] == pieces

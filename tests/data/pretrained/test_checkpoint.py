@@ -33,12 +33,12 @@ def test_the_tensors_of_a_file_become_the_parameters(write_folder):
     assert jax.tree.map(np.shape, pretrained.params) == jax.tree.map(np.shape, shapes)
     layer = "bert.encoder.layer.1."
     np.testing.assert_array_equal(query_of(pretrained, 1), tensors[f"{layer}attention.self.query.weight"].T)
-    own = jax.tree.map(lambda leaf: leaf[1], pretrained.params["layers"])
+    weights = jax.tree.map(lambda leaf: leaf[1], pretrained.params["layers"])
     np.testing.assert_array_equal(
-        own["query_key_value"]["kernel"][:, -DIM:], tensors[f"{layer}attention.self.value.weight"].T
+        weights["query_key_value"]["kernel"][:, -DIM:], tensors[f"{layer}attention.self.value.weight"].T
     )
-    np.testing.assert_array_equal(own["output"]["kernel"], tensors[f"{layer}output.dense.weight"].T)
-    np.testing.assert_array_equal(own["output_norm"]["scale"], tensors[f"{layer}output.LayerNorm.weight"])
+    np.testing.assert_array_equal(weights["output"]["kernel"], tensors[f"{layer}output.dense.weight"].T)
+    np.testing.assert_array_equal(weights["output_norm"]["scale"], tensors[f"{layer}output.LayerNorm.weight"])
     np.testing.assert_array_equal(pretrained.head["hidden"]["kernel"], tensors["bert.pooler.dense.weight"].T)
     np.testing.assert_array_equal(pretrained.head["logits"]["bias"], tensors["classifier.bias"])
     assert (pretrained.hidden, pretrained.classes) == ("tanh", ("bad", "good", "neither"))
@@ -50,10 +50,10 @@ def test_the_tensors_of_a_file_become_the_parameters(write_folder):
     ids=["a bare encoder", "the names of old norms"],
 )
 def test_other_names_of_the_same_tensors_are_known(write_folder, tensors):
-    found = reads(write_folder(tensors=tensors))
+    pretrained = reads(write_folder(tensors=tensors))
     expected = next(iter(tensors.values()))
-    np.testing.assert_array_equal(found.params["embeddings"]["word"]["embedding"], expected)
-    assert sorted(found.head) == ["hidden", "logits"]
+    np.testing.assert_array_equal(pretrained.params["embeddings"]["word"]["embedding"], expected)
+    assert sorted(pretrained.head) == ["hidden", "logits"]
 
 
 DISTILBERT = {
@@ -90,24 +90,24 @@ def test_folders_of_the_other_architectures_are_read_with_and_without_their_pref
         tensors = {name.removeprefix(f"{kind}."): each for name, each in tensors.items() if "classifier" not in name}
     words = ROBERTA_WORDS if kind == "roberta" else WORDS
     folder = write_folder(config=config | {"model_type": kind}, tensors=tensors, words=words)
-    found, base = reads(folder), bert_tensors()
-    np.testing.assert_array_equal(query_of(found, 1), base["bert.encoder.layer.1.attention.self.query.weight"].T)
+    pretrained, base = reads(folder), bert_tensors()
+    np.testing.assert_array_equal(query_of(pretrained, 1), base["bert.encoder.layer.1.attention.self.query.weight"].T)
     np.testing.assert_array_equal(
-        found.params["layers"]["output_norm"]["bias"][0], base["bert.encoder.layer.0.output.LayerNorm.bias"]
+        pretrained.params["layers"]["output_norm"]["bias"][0], base["bert.encoder.layer.0.output.LayerNorm.bias"]
     )
-    assert (found.config.max_positions, found.hidden) == (positions, hidden)
-    assert sorted(found.head) == ([] if bare else ["hidden", "logits"])
+    assert (pretrained.config.max_positions, pretrained.hidden) == (positions, hidden)
+    assert sorted(pretrained.head) == ([] if bare else ["hidden", "logits"])
     if not bare:
-        np.testing.assert_array_equal(found.head["hidden"]["kernel"], base["bert.pooler.dense.weight"].T)
+        np.testing.assert_array_equal(pretrained.head["hidden"]["kernel"], base["bert.pooler.dense.weight"].T)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float64])
 def test_weights_of_any_floating_dtype_become_float32(write_folder, dtype):
     narrow = {name: tensor.astype(dtype) for name, tensor in bert_tensors().items()}
-    found = reads(write_folder(tensors=narrow))
-    assert {leaf.dtype for leaf in jax.tree.leaves(found.params)} == {np.dtype(np.float32)}
+    pretrained = reads(write_folder(tensors=narrow))
+    assert {leaf.dtype for leaf in jax.tree.leaves(pretrained.params)} == {np.dtype(np.float32)}
     expected = narrow["bert.encoder.layer.0.attention.self.query.weight"].T.astype(np.float32)
-    np.testing.assert_array_equal(query_of(found, 0), expected)
+    np.testing.assert_array_equal(query_of(pretrained, 0), expected)
 
 
 def test_all_tensors_that_do_not_fit_are_named_at_once(write_folder):
@@ -165,9 +165,9 @@ def test_a_configuration_that_is_not_supported_is_named(write_folder, config, wo
 
 def test_fields_that_old_configurations_leave_out_have_their_defaults(write_folder):
     left_out = dict.fromkeys(("type_vocab_size", "hidden_act", "layer_norm_eps", "pad_token_id", "id2label"))
-    found = reads(write_folder(config=left_out))
-    assert found.config == EncoderConfig(20, 8, 2, 2, 12, 16)
-    assert found.classes == ("LABEL_0", "LABEL_1", "LABEL_2")
+    pretrained = reads(write_folder(config=left_out))
+    assert pretrained.config == EncoderConfig(20, 8, 2, 2, 12, 16)
+    assert pretrained.classes == ("LABEL_0", "LABEL_1", "LABEL_2")
 
 
 def test_null_stands_for_what_is_left_out(write_folder):
@@ -175,9 +175,9 @@ def test_null_stands_for_what_is_left_out(write_folder):
     values = json.loads((folder / "config.json").read_text())
     nulls = dict.fromkeys(("type_vocab_size", "hidden_act", "is_decoder", "position_embedding_type", "id2label"))
     (folder / "config.json").write_text(json.dumps(values | nulls))
-    found = reads(folder)
-    assert found.config == EncoderConfig(20, 8, 2, 2, 12, 16)
-    assert found.classes == ("LABEL_0", "LABEL_1", "LABEL_2")
+    pretrained = reads(folder)
+    assert pretrained.config == EncoderConfig(20, 8, 2, 2, 12, 16)
+    assert pretrained.classes == ("LABEL_0", "LABEL_1", "LABEL_2")
 
 
 def test_pickled_weights_are_refused_unread(write_folder):

@@ -52,7 +52,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = self.path.split("?")[0]
         name = path.rsplit("/", 1)[-1]
-        owned = next((f"owner/{own}" for own in REPOSITORIES if f"/owner/{own}/" in path), "nobody/nothing")
+        owned = next((f"owner/{repo}" for repo in REPOSITORIES if f"/owner/{repo}/" in path), "nobody/nothing")
         content = {name: f"content of {name}".encode() for name in REPOSITORIES.get(owned.split("/")[1], ())}
         if path == f"/api/models/{owned}/revision/main":
             siblings = [{"rfilename": name} for name in content]
@@ -92,7 +92,7 @@ def hub() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def said(hub, tmp_path_factory):
+def printed(hub, tmp_path_factory):
     """What is said of each that is asked for: with a network, and then without, where the cache is the same."""
     cache = str(tmp_path_factory.mktemp("cache"))
     unset = ("HF_HUB_OFFLINE", "HF_HUB_CACHE", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
@@ -100,8 +100,8 @@ def said(hub, tmp_path_factory):
 
     def ask(address: str, asked: list[tuple[str, str | None]]) -> dict[tuple[str, str | None], list[str]]:
         command = [sys.executable, "-c", CALLS, json.dumps(asked)]
-        own = {**variables, "HF_ENDPOINT": address}
-        done = subprocess.run(command, env=own, capture_output=True, text=True, timeout=120)
+        settings = {**variables, "HF_ENDPOINT": address}
+        done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         return dict(zip(asked, json.loads(done.stdout.splitlines()[-1]), strict=True))
 
@@ -135,12 +135,12 @@ def test_a_file_is_no_folder(tmp_path):
         find_folder(str(tmp_path / "model.safetensors"))
 
 
-def test_a_repository_is_downloaded_once_without_its_pickles(said):
-    lines = said["online"]["owner/tiny", None]
+def test_a_repository_is_downloaded_once_without_its_pickles(printed):
+    lines = printed["online"]["owner/tiny", None]
     assert any("looking for owner/tiny on the Hugging Face hub" in line for line in lines)
     assert lines[-1] == str(sorted(FILES))
     # Then it is at hand, network or not.
-    assert said["offline"]["owner/tiny", None][-1] == str(sorted(FILES))
+    assert printed["offline"]["owner/tiny", None][-1] == str(sorted(FILES))
 
 
 @pytest.mark.parametrize(
@@ -151,18 +151,18 @@ def test_a_repository_is_downloaded_once_without_its_pickles(said):
         ("owner/wordless", "holds no tokenizer.json; transformers.AutoTokenizer.from_pretrained(...).save_pretrained("),
     ],
 )
-def test_a_repository_without_what_is_read_is_refused_by_its_name(said, repository, words):
-    assert f"error: pretrained={repository} {words}" in one_error(said["online"][repository, None])
+def test_a_repository_without_what_is_read_is_refused_by_its_name(printed, repository, words):
+    assert f"error: pretrained={repository} {words}" in one_error(printed["online"][repository, None])
 
 
 @pytest.mark.parametrize("asked", [("owner/none", None), ("owner/tiny", "no-such-branch")])
-def test_what_the_hub_does_not_have_is_told_in_one_line(said, asked):
-    found = one_error(said["online"][asked])
-    assert f"pretrained={asked[0]} is no folder here, and cannot be had from the Hugging Face hub (404" in found
+def test_what_the_hub_does_not_have_is_told_in_one_line(printed, asked):
+    error = one_error(printed["online"][asked])
+    assert f"pretrained={asked[0]} is no folder here, and cannot be had from the Hugging Face hub (404" in error
 
 
-def test_without_a_network_the_way_out_is_told(said):
-    error = one_error(said["offline"]["owner/new", None])
+def test_without_a_network_the_way_out_is_told(printed):
+    error = one_error(printed["offline"]["owner/new", None])
     assert "pretrained=owner/new" in error
     assert "where there is no network, copy config.json, model.safetensors, tokenizer.json into a folder" in error
 
@@ -178,5 +178,5 @@ def one_error(lines):
 def test_knowing_the_experiments_needs_neither_the_hub_nor_tokenizers():
     code = "import sys, train.experiments; print(sorted({'huggingface_hub', 'tokenizers'} & set(sys.modules)))"
     root = Path(__file__).parents[2]
-    found = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"

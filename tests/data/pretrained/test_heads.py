@@ -25,8 +25,8 @@ def test_a_file_without_a_head_has_none(write_folder):
     bare = {
         name: tensor for name, tensor in bert_tensors().items() if "pooler" not in name and "classifier" not in name
     }
-    found = reads(write_folder(tensors=bare))
-    assert (found.head, found.classes) == ({}, ())
+    pretrained = reads(write_folder(tensors=bare))
+    assert (pretrained.head, pretrained.classes) == ({}, ())
 
 
 def test_a_classifier_starts_from_what_fits_it(write_folder, getkey):
@@ -40,8 +40,8 @@ def test_a_classifier_starts_from_what_fits_it(write_folder, getkey):
 
     @jax.jit
     def start(key):
-        own = {taken: (model, NAMES[: model.num_classes]) for taken, model in cases.items()}
-        return [start_from(pretrained, model, key, class_names=names) for model, names in own.values()]
+        starts = {taken: (model, NAMES[: model.num_classes]) for taken, model in cases.items()}
+        return [start_from(pretrained, model, key, class_names=names) for model, names in starts.values()]
 
     for (taken, model), started in zip(cases.items(), start(getkey()), strict=True):
         params = started["params"]
@@ -76,9 +76,9 @@ ORDERS = {
 def test_logits_go_to_the_classes_of_their_names_or_are_new(write_folder, getkey, id2label, class_names, order):
     pretrained = reads(write_folder(config={"id2label": id2label}))
     model = Classifier(Encoder(pretrained.config), len(class_names), hidden="tanh")
-    found = start_from(pretrained, model, getkey(), class_names=class_names)["params"]["head"]
+    head = start_from(pretrained, model, getkey(), class_names=class_names)["params"]["head"]
     assert keeps_logits(pretrained, model, class_names) == (order is not None)
-    tensors, logits = bert_tensors(), found["logits"]
+    tensors, logits = bert_tensors(), head["logits"]
     if order is None:
         assert not np.isin(logits["kernel"], tensors["classifier.weight"]).any()
         return
@@ -131,5 +131,5 @@ def test_a_head_that_does_not_fit_is_named_as_the_encoder_is(write_folder, other
 
 def test_logits_without_the_layer_before_them_are_those_of_another_task(write_folder):
     tensors = {name: tensor for name, tensor in bert_tensors().items() if "pooler" not in name}
-    found = reads(write_folder(tensors=tensors))
-    assert (found.head, found.classes) == ({}, ())
+    pretrained = reads(write_folder(tensors=tensors))
+    assert (pretrained.head, pretrained.classes) == ({}, ())

@@ -26,37 +26,37 @@ def numbers(text):
 
 
 def test_texts_become_tokens_as_long_as_they_are(tokenizer):
-    found = tokenizer.encode(["a good film", "bad"])
-    assert [each.tolist() for each in found.tokens] == [
+    encoded = tokenizer.encode(["a good film", "bad"])
+    assert [each.tolist() for each in encoded.tokens] == [
         [CLS, *numbers("a good film"), SEP],
         [CLS, *numbers("bad"), SEP],
     ]
-    assert found.tokens[0].dtype == np.int32
-    assert found.truncated == 0
+    assert encoded.tokens[0].dtype == np.int32
+    assert encoded.truncated == 0
 
 
 def test_pairs_have_two_kinds_of_token_where_the_encoder_knows_them(tokenizer):
-    found = tokenizer.encode(["a film"], ["good"])
-    assert found.tokens[0].tolist() == [CLS, *numbers("a film"), SEP, *numbers("good"), SEP]
-    assert found.token_types[0].tolist() == [0, 0, 0, 0, 1, 1]
+    encoded = tokenizer.encode(["a film"], ["good"])
+    assert encoded.tokens[0].tolist() == [CLS, *numbers("a film"), SEP, *numbers("good"), SEP]
+    assert encoded.token_types[0].tolist() == [0, 0, 0, 0, 1, 1]
     single = EncoderTokenizer(word_tokenizer(WORDS), EncoderConfig(20, 8, 2, 2, 12, 8, token_types=0))
     assert single.encode(["a film"], ["good"]).token_types[0].tolist() == [0] * 6
 
 
 def test_texts_that_are_too_long_lose_their_end_and_are_counted(tokenizer):
-    found = tokenizer.encode(["a film that is long and never ends", "bad", "a good film that never ends"])
-    assert found.tokens[0].tolist() == [CLS, *numbers("a film that is long and"), SEP]
-    assert [len(each) for each in found.tokens] == [8, 3, 8]
-    assert found.truncated == 1
+    encoded = tokenizer.encode(["a film that is long and never ends", "bad", "a good film that never ends"])
+    assert encoded.tokens[0].tolist() == [CLS, *numbers("a film that is long and"), SEP]
+    assert [len(each) for each in encoded.tokens] == [8, 3, 8]
+    assert encoded.truncated == 1
     assert [len(each) for each in tokenizer.encode(["a good film", "bad"], max_length=4).tokens] == [4, 3]
     # What one call allows is not left over for the next.
     assert len(tokenizer.encode(["a good film"]).tokens[0]) == 5
 
 
 def test_of_pairs_that_are_too_long_the_longer_text_loses_its_end(tokenizer):
-    found = tokenizer.encode(["a film that is long and never ends"], ["good"])
-    assert found.tokens[0].tolist() == [CLS, *numbers("a film that is"), SEP, *numbers("good"), SEP]
-    assert found.truncated == 1
+    encoded = tokenizer.encode(["a film that is long and never ends"], ["good"])
+    assert encoded.tokens[0].tolist() == [CLS, *numbers("a film that is"), SEP, *numbers("good"), SEP]
+    assert encoded.truncated == 1
 
 
 def test_batches_are_padded_with_the_encoders_own_token(tokenizer):
@@ -100,8 +100,8 @@ def test_a_length_that_cannot_be_is_refused(tokenizer, seconds, max_length, mess
 
 
 def test_the_least_length_leaves_a_token_of_every_text(tokenizer):
-    found = tokenizer.encode(["a film that is long"], ["good and long"], max_length=5)
-    assert found.tokens[0].tolist() == [CLS, *numbers("a"), SEP, *numbers("good"), SEP]
+    encoded = tokenizer.encode(["a film that is long"], ["good and long"], max_length=5)
+    assert encoded.tokens[0].tolist() == [CLS, *numbers("a"), SEP, *numbers("good"), SEP]
     short = EncoderTokenizer(word_tokenizer(WORDS), EncoderConfig(20, 8, 2, 2, 12, max_positions=4))
     assert short.encode(["a film that is long"]).tokens[0].tolist() == [CLS, *numbers("a film"), SEP]
     with pytest.raises(ValueError, match=r"max_length must be in \[5, 4\].* the encoder has 4 positions, got None"):
@@ -146,13 +146,13 @@ def test_a_tokenizer_without_a_padding_token_is_given_the_encoders(tmp_path):
     assert load_tokenizer(tmp_path, ROBERTA).padding_token == 1
 
 
-@pytest.mark.parametrize(("rows", "said"), [(len(WORDS), False), (len(WORDS) + 1, False), (len(WORDS) + 2, True)])
-def test_it_is_said_when_much_of_the_table_has_no_token(tmp_path, rows, said):
+@pytest.mark.parametrize(("rows", "count"), [(len(WORDS), False), (len(WORDS) + 1, False), (len(WORDS) + 2, True)])
+def test_it_is_said_when_much_of_the_table_has_no_token(tmp_path, rows, count):
     word_tokenizer(WORDS).save(str(tmp_path / "tokenizer.json"))
     lines = []
     load_tokenizer(tmp_path, EncoderConfig(rows, 8, 2, 2, 12, 8), log=lines.append)
     line = f"{tmp_path / 'tokenizer.json'} has 14 tokens for an embedding table of {rows} rows: make sure that"
-    assert [each.startswith(line) for each in lines] == [True] * said
+    assert [each.startswith(line) for each in lines] == [True] * count
 
 
 def test_added_tokens_count_as_tokens(tmp_path):
@@ -162,16 +162,16 @@ def test_added_tokens_count_as_tokens(tmp_path):
     assert_fails(lambda folder: load_tokenizer(folder, CONFIG), tmp_path, "'[extra19]'")
 
 
-def no_special(found):
-    found["post_processor"]["special_tokens"] = {}
+def no_special(contents):
+    contents["post_processor"]["special_tokens"] = {}
 
 
-def special_beyond(found):
-    found["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [99]
+def special_beyond(contents):
+    contents["post_processor"]["special_tokens"]["[SEP]"]["ids"] = [99]
 
 
-def no_unknown(found):
-    found["model"]["unk_token"] = "[NONE]"
+def no_unknown(contents):
+    contents["model"]["unk_token"] = "[NONE]"
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def no_unknown(found):
     ],
 )
 def test_a_tokenizer_that_fails_over_some_text_is_refused_when_it_is_read(tmp_path, spoil, words):
-    found = json.loads(word_tokenizer(WORDS).to_str())
-    spoil(found)
-    (tmp_path / "tokenizer.json").write_text(json.dumps(found))
+    contents = json.loads(word_tokenizer(WORDS).to_str())
+    spoil(contents)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(contents))
     assert_fails(lambda folder: load_tokenizer(folder, CONFIG), tmp_path, *words)

@@ -79,8 +79,8 @@ def load(folder, **options):
 
 
 def test_the_tensors_of_a_file_become_the_parameters(write_vit):
-    found, tensors = load(write_vit(), reading="linear"), vit_tensors()
-    config, params = found.config, found.params
+    pretrained, tensors = load(write_vit(), reading="linear"), vit_tensors()
+    config, params = pretrained.config, pretrained.params
     assert (config.num_patches, config.pixels, config.dim, config.class_token) == (9, 16, DIM, True)
     assert (config.num_layers, config.num_heads, config.hidden_dim, config.norm_epsilon) == (2, 2, HIDDEN, 1e-12)
     shapes = jax.eval_shape(ViT(config).init, jax.random.key(0), jnp.ones((9, 16)))["params"]
@@ -92,13 +92,13 @@ def test_the_tensors_of_a_file_become_the_parameters(write_vit):
     # A grey patch in every colour, row by row: pixel 6 is that of row 1 and column 2.
     weight = tensors["vit.embeddings.patch_embeddings.projection.weight"]
     np.testing.assert_allclose(embeddings["patch"]["kernel"][6], weight[:, :, 1, 2].sum(axis=1), rtol=1e-5)
-    own = jax.tree.map(lambda leaf: leaf[1], params["layers"])
+    weights = jax.tree.map(lambda leaf: leaf[1], params["layers"])
     stem = "vit.encoder.layer.1."
-    value = own["query_key_value"]["kernel"][:, -DIM:]
+    value = weights["query_key_value"]["kernel"][:, -DIM:]
     np.testing.assert_array_equal(value, tensors[f"{stem}attention.attention.value.weight"].T)
-    np.testing.assert_array_equal(own["output"]["kernel"], tensors[f"{stem}output.dense.weight"].T)
-    np.testing.assert_array_equal(own["attention_norm"]["scale"], tensors[f"{stem}layernorm_before.weight"])
-    np.testing.assert_array_equal(own["output_norm"]["bias"], tensors[f"{stem}layernorm_after.bias"])
+    np.testing.assert_array_equal(weights["output"]["kernel"], tensors[f"{stem}output.dense.weight"].T)
+    np.testing.assert_array_equal(weights["attention_norm"]["scale"], tensors[f"{stem}layernorm_before.weight"])
+    np.testing.assert_array_equal(weights["output_norm"]["bias"], tensors[f"{stem}layernorm_after.bias"])
     readout = params["readout"]
     np.testing.assert_array_equal(readout["norm"]["bias"], tensors["vit.layernorm.bias"])
     decoder = tensors["decoder.0.weight"][:, :, 0, 0].reshape(3, 16, DIM)
@@ -109,27 +109,27 @@ def test_the_tensors_of_a_file_become_the_parameters(write_vit):
 
 @pytest.mark.parametrize(("reading", "parts"), [("state", None), ("linear", ["norm"])])
 def test_a_bare_transformer_is_read_and_the_rest_is_drawn(write_vit, reading, parts):
-    found, tensors = load(write_vit(tensors=vit_tensors("", decoder=False)), reading=reading), vit_tensors()
-    assert ("readout" in found.params) == (parts is not None)
-    model = ViT(found.config)
-    params = start_from(found, model, jax.random.key(0))["params"]
+    pretrained, tensors = load(write_vit(tensors=vit_tensors("", decoder=False)), reading=reading), vit_tensors()
+    assert ("readout" in pretrained.params) == (parts is not None)
+    model = ViT(pretrained.config)
+    params = start_from(pretrained, model, jax.random.key(0))["params"]
     x = jnp.full((9, 16), 0.3)
     shapes = jax.eval_shape(model.init, jax.random.key(0), x)["params"]
     assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, shapes)
     np.testing.assert_array_equal(params["embeddings"]["class_token"], tensors["vit.embeddings.cls_token"][0, 0])
     if parts is not None:
-        assert sorted(found.params["readout"]) == parts
+        assert sorted(pretrained.params["readout"]) == parts
         np.testing.assert_array_equal(params["readout"]["norm"]["scale"], tensors["vit.layernorm.weight"])
         assert np.any(params["readout"]["pixels"]["kernel"])
     with pytest.raises(UserError, match=r"the transformer is ViTConfig.*the pretrained one ViTConfig"):
-        start_from(found, ViT(dataclasses.replace(found.config, mean=0.0)), jax.random.key(0))
+        start_from(pretrained, ViT(dataclasses.replace(pretrained.config, mean=0.0)), jax.random.key(0))
 
 
 @pytest.mark.parametrize("grid", [(10, 10), (3, 5), (20, 14)])
 def test_positions_are_interpolated_by_cubic_convolution(grid):
     """Point by point from the definition; linear slopes inside the grid are kept."""
     positions = np.random.default_rng(0).normal(size=(14, 14, 2))
-    found = interpolated(positions, grid)
+    resized = interpolated(positions, grid)
 
     def kernel(t, a=-0.75):
         t = abs(t)
@@ -144,7 +144,7 @@ def test_positions_are_interpolated_by_cubic_convolution(grid):
             for j in range(math.floor(column) - 1, math.floor(column) + 3):
                 nearest = positions[min(max(i, 0), 13), min(max(j, 0), 13)]
                 expected += kernel(row - i) * kernel(column - j) * nearest
-        np.testing.assert_allclose(found[place], expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(resized[place], expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(interpolated(positions, (14, 14)), positions, rtol=1e-6)
 
 

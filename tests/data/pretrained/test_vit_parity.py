@@ -49,9 +49,9 @@ def test_hidden_states_are_those_of_transformers(case, tmp_path, oracles):
     states = np.stack([state.numpy() for state in expected.hidden_states])
     pretrained = load_vit(str(tmp_path), grid=grid, side=SIDE, log=lambda line: None)
     model = ViT(pretrained.config)
-    found = jax.jit(model.apply)(start_from(pretrained, model, jax.random.key(0)), x)
+    outputs = jax.jit(model.apply)(start_from(pretrained, model, jax.random.key(0)), x)
     # The reading puts states on the scale of pixels.
-    ours = (np.asarray(found) - 0.5) / 0.5
+    ours = (np.asarray(outputs) - 0.5) / 0.5
     assert ours.shape == (4, 2, grid[0] * grid[1], 16)
     if isinstance(theirs, oracles[1].ViTModel):  # whose last hidden state is not normalised, unlike its output
         assert len(states) == 4
@@ -67,6 +67,6 @@ def test_reconstructions_of_masked_image_models_are_those_of_transformers(tmp_pa
         expected = theirs(pixels, interpolate_pos_encoding=True).reconstruction.mean(dim=1).numpy()
     pretrained = load_vit(str(tmp_path), grid=(4, 4), side=SIDE, reading="linear", log=lambda line: None)
     model = ViT(pretrained.config)
-    found = jax.jit(model.apply)(start_from(pretrained, model, jax.random.key(0)), x)
+    outputs = jax.jit(model.apply)(start_from(pretrained, model, jax.random.key(0)), x)
     expected = patch_sequences(0.5 + 0.5 * expected, side=SIDE).swapaxes(0, 1)
-    np.testing.assert_allclose(np.asarray(found)[-1], expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(np.asarray(outputs)[-1], expected, rtol=0, atol=1e-5)

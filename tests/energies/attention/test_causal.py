@@ -58,13 +58,13 @@ def test_energy_and_step_equal_the_reference(rho):
 
     @jax.jit
     def all_of(W_a, y, c):
-        found = []
+        results = []
         for mask, form, weight, step_size, context in table:
             dim, rank = (None, None) if weight is None else (3, 2)
             layer = causal_attention(rho=rho, form=form, step_size=step_size, mask=MASKS[mask], dim=dim, rank=rank)
             args = AttentionParams(None if weight is None else W_a), y, None if context is None else c
-            found.append(both(layer, *args))
-        return found
+            results.append(both(layer, *args))
+        return results
 
     for (*entry, weight, step_size, context), (energy, stepped) in zip(table, all_of(W_a, y, c), strict=True):
         held, system = y if context is None else context, {"rho": rho, "graph": MASKS[entry[0]], "W_a": weight}
@@ -104,18 +104,18 @@ def test_no_step_raises_the_energy_to_a_context_that_is_held(form, dtype):
     options = [(1.0, None), (0.3, MASKS["any"])]
 
     def energies(rho, y, context):
-        found = []
+        pairs = []
         for (step_size, mask), (held, x) in itertools.product(options, ((context, context), (y, None))):
             layer = causal_attention(rho=rho, form=form, step_size=step_size, mask=mask)
             states = jnp.stack([y, layer.step(NO_WEIGHT, y, x)])
-            found.append(layer.energy(NO_WEIGHT, states, held))
-        return jnp.stack(found)
+            pairs.append(layer.energy(NO_WEIGHT, states, held))
+        return jnp.stack(pairs)
 
     with jax.enable_x64(dtype == "float64"):
         y, context = draws(dtype)
-        found = of_every_rho(energies)(y, context)
-        assert found.dtype == dtype
-    for rho, of_cases in zip(uj.RHOS, np.asarray(found, np.float64), strict=True):
+        of_rhos = of_every_rho(energies)(y, context)
+        assert of_rhos.dtype == dtype
+    for rho, of_cases in zip(uj.RHOS, np.asarray(of_rhos, np.float64), strict=True):
         for case, (before, after) in enumerate(of_cases):
             assert np.all(after <= before + rounding(before, y, dtype)), (rho, options[case // 2], case % 2)
             assert np.mean(after < before) > 0.3, (rho, options[case // 2], case % 2)
@@ -146,19 +146,19 @@ def test_a_layer_may_raise_the_pair_energy_which_the_sweep_and_the_undirected_st
         return {name: layers["undirected"].energy(NO_WEIGHT, state) for name, state in states.items()}
 
     with jax.enable_x64(dtype == "float64"):
-        found = {name: float(energy) for name, energy in pair_energies(y).items()}
+        energies = {name: float(energy) for name, energy in pair_energies(y).items()}
     # The same by hand: token 1 goes to 0, token k >= 2 to the mean of 0 and k - 1 ones, weighted by their slopes.
     expected = reference.pair_energy(reference.causal_step(np.float64(y), np.float64(y), rho="power"), rho="power")
-    assert found["causal"] == pytest.approx(expected, rel=1e-5)
-    assert found["causal"] > found["before"] + 0.4
-    assert max(found["sweep"], found["undirected"]) < found["before"] - 0.5
+    assert energies["causal"] == pytest.approx(expected, rel=1e-5)
+    assert energies["causal"] > energies["before"] + 0.4
+    assert max(energies["sweep"], energies["undirected"]) < energies["before"] - 0.5
 
 
 def test_the_energy_of_a_state_as_its_own_context_is_the_pair_energy():
     energy, pairs = causal_attention().energy, uj.attention().energy
     all_of = jax.jit(lambda y: (energy(NO_WEIGHT, y), energy(NO_WEIGHT, y, y), pairs(NO_WEIGHT, y)))
-    *found, expected = all_of(np.float32(tokens(0, (2, 6, 3))))
-    for energy in found:
+    *energies, expected = all_of(np.float32(tokens(0, (2, 6, 3))))
+    for energy in energies:
         np.testing.assert_allclose(energy, expected, rtol=1e-5)
 
 
@@ -220,12 +220,12 @@ def test_the_sweep_is_the_jacobi_step_taken_token_by_token():
 
     @jax.jit
     def all_of(W_a, y, x):
-        found = []
+        steps = []
         for rho, (ridge, weight, step_size) in table:
             dim, rank = (None, None) if weight is None else (3, 2)
             layer = sweep_attention(rho=rho, ridge=ridge, step_size=step_size, mask=graph, dim=dim, rank=rank)
-            found.append(layer.step(AttentionParams(None if weight is None else W_a), y, x))
-        return found
+            steps.append(layer.step(AttentionParams(None if weight is None else W_a), y, x))
+        return steps
 
     for (rho, (ridge, weight, step_size)), stepped in zip(table, all_of(W_a, y, x), strict=True):
         expected = y.copy()
@@ -245,10 +245,10 @@ def test_no_sweep_raises_the_pair_energy(dtype):
 
     with jax.enable_x64(dtype == "float64"):
         y, x = draws(dtype)
-        found = of_every_rho(energies)(y, x)
-        assert found.dtype == dtype
+        of_rhos = of_every_rho(energies)(y, x)
+        assert of_rhos.dtype == dtype
     pull = 20.0 * jnp.finfo(dtype).eps * 0.1 * np.sum((y - x) ** 2, axis=(-2, -1))
-    for rho, of_options in zip(uj.RHOS, np.asarray(found, np.float64), strict=True):
+    for rho, of_options in zip(uj.RHOS, np.asarray(of_rhos, np.float64), strict=True):
         for option, (before, after) in zip(options, of_options, strict=True):
             assert np.all(after <= before + rounding(before, y, dtype) + pull), (rho, option)
 

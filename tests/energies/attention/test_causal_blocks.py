@@ -20,7 +20,7 @@ def test_tokens_in_blocks_are_the_same_as_all_at_once(form, mask):
     there = jnp.asarray(np.arange(6) != np.array([[2], [5]]))
     y, x, W_a = tokens(0, (2, 6, 3)), tokens(1), AttentionParams(tokens(2, (3, 2)))
 
-    def found(block, *args):
+    def in_blocks(block, *args):
         layer = causal_attention(form=form, rho="log", mask=MASKS[mask], dim=3, rank=2, block=block)
 
         def both(W_a, y, x):
@@ -30,7 +30,7 @@ def test_tokens_in_blocks_are_the_same_as_all_at_once(form, mask):
 
         return jax.value_and_grad(both, (0, 1, 2), has_aux=True)(*args)
 
-    expected, *others = jax.jit(lambda *args: [found(block, *args) for block in (None, 4, 1)])(W_a, y, x)
+    expected, *others = jax.jit(lambda *args: [in_blocks(block, *args) for block in (None, 4, 1)])(W_a, y, x)
     for block, other in zip((4, 1), others, strict=True):
         chex.assert_trees_all_close(other, expected, rtol=1e-12, atol=1e-12, custom_message=f"block={block}")
 

@@ -51,29 +51,29 @@ def test_its_gradients_are_those_of_the_step():
     def by_step(y):
         return jnp.sum(weight * uj.attention(form="softmax").step(NO_WEIGHT, y, Anchor(None, present)))
 
-    found, expected = jax.jit(lambda y: [jax.value_and_grad(function)(y) for function in (by_call, by_step)])(values)
-    chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-5)
+    actual, expected = jax.jit(lambda y: [jax.value_and_grad(function)(y) for function in (by_call, by_step)])(values)
+    chex.assert_trees_all_close(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_two_columns_keep_beta_to_float32_digits_in_bfloat16():
     """One would round |z|^2 / 2 = 50 to a multiple of a quarter."""
     z, values = draw(dtype="bfloat16")
     z = jnp.asarray(4 * np.asarray(z))
-    found = jax.jit(by_xla)(z, values)
+    actual = jax.jit(by_xla)(z, values)
     both = np.concatenate([np.float64(z), np.float64(values)], axis=-1)
     expected = reference.softmax_attention(both, np.eye(RANK + DIM)[:, :RANK])
-    assert found.dtype == jnp.bfloat16
-    np.testing.assert_allclose(np.float64(found), expected[:, RANK:], atol=0.03)
+    assert actual.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.float64(actual), expected[:, RANK:], atol=0.03)
 
 
 def test_without_a_gpu_nothing_changes():
     _, y = draw(2, dtype="bfloat16")
     plain, layer = uj.attention(form="softmax", dim=DIM), uj.attention(form="softmax", dim=DIM, fused=True)
     params = AttentionParams(np.float32(np.random.default_rng(1).normal(size=(DIM, DIM))))
-    found, expected = (
+    actual, expected = (
         jax.jit(lambda *args, one=one: (one.energy(*args), one.step(*args)))(params, y) for one in (layer, plain)
     )
-    chex.assert_trees_all_equal(found, expected)
+    chex.assert_trees_all_equal(actual, expected)
     assert layer.step_and_energy is None
 
 

@@ -71,14 +71,14 @@ def test_a_graph_gives_what_its_mask_gives(name):
             rho, form = choice
             return everything(uj.attention(rho=rho, form=form, ridge=0.3, **options), y, x)
 
-        found = {choice: {"mask": one(choice, mask=mask), "graph": one(choice, mask=graph)} for choice in choices}
+        results = {choice: {"mask": one(choice, mask=mask), "graph": one(choice, mask=graph)} for choice in choices}
         if name in ("band", "star with a band", "tiles"):
-            found[choices[-1]]["blocks"] = one(choices[-1], mask=graph, block=5)
-        return found
+            results[choices[-1]]["blocks"] = one(choices[-1], mask=graph, block=5)
+        return results
 
-    for choice, found in all_of(*draw(2)).items():
-        expected = found.pop("mask")
-        for what, other in found.items():
+    for choice, results in all_of(*draw(2)).items():
+        expected = results.pop("mask")
+        for what, other in results.items():
             message = f"{choice}, {what}"
             chex.assert_trees_all_close(other, expected, rtol=1e-10, atol=1e-12, custom_message=message)
 
@@ -89,8 +89,8 @@ def test_a_graph_gives_what_the_equations_give(name):
     graph, mask = GRAPHS[name]
     y, x = draw(1, 2)
     layers = [uj.attention(rho=rho, form=form, ridge=0.3, mask=graph) for rho, form in CHOICES]
-    found = jax.jit(lambda *args: [(layer.energy(NO_WEIGHT, *args), layer.step(NO_WEIGHT, *args)) for layer in layers])
-    for (rho, form), (energy, stepped) in zip(CHOICES, found(y, x.value), strict=True):
+    apply = jax.jit(lambda *args: [(layer.energy(NO_WEIGHT, *args), layer.step(NO_WEIGHT, *args)) for layer in layers])
+    for (rho, form), (energy, stepped) in zip(CHOICES, apply(y, x.value), strict=True):
         for place in np.ndindex(1, 2):
             system = {"rho": rho, "graph": mask, "ridge": 0.3, "anchor": x.value[place]}
             np.testing.assert_allclose(energy[place], reference.pair_energy(y[place], **system), rtol=1e-12)
@@ -197,8 +197,8 @@ def test_blocks_that_do_not_divide_a_star_are_padded_with_nobody(n):
     """In float32, where numbers of tokens are int32: a padding beyond its range once wrapped round to the hubs."""
     layers = [uj.attention(mask=mask) for mask in (star(1), np.minimum.outer(np.arange(n), np.arange(n)) < 1)]
     y = np.float32(np.random.default_rng(0).normal(size=(n, 4)))
-    found, expected = jax.jit(lambda y: [jax.value_and_grad(layer.energy, 1)(NO_WEIGHT, y) for layer in layers])(y)
-    chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-5)
+    actual, expected = jax.jit(lambda y: [jax.value_and_grad(layer.energy, 1)(NO_WEIGHT, y) for layer in layers])(y)
+    chex.assert_trees_all_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ def energies_and_slack(layer, params, y, x):
     return *before_and_after, slack
 
 
-def check_descent(found, dtype, bound, what):
-    before, after, slack = (np.asarray(array, np.float64) for array in found)
+def check_descent(values, dtype, bound, what):
+    before, after, slack = (np.asarray(array, np.float64) for array in values)
     limits = jnp.finfo(dtype)
     assert np.all(after - before <= bound * (float(limits.eps) * slack + float(limits.tiny))), what
     assert np.mean(after < before) > 0.3, what
@@ -60,11 +60,11 @@ def test_no_step_raises_the_sum_of_the_heads_energies(majoriser, shape, dtype):
     }
     layer = build(majoriser, shape, **options)
     with jax.enable_x64(dtype == "float64"):
-        found = jax.jit(jax.vmap(lambda W_a, *args: energies_and_slack(layer, HeadsParams(W_a), *args)))(
+        values = jax.jit(jax.vmap(lambda W_a, *args: energies_and_slack(layer, HeadsParams(W_a), *args)))(
             *draws(dtype, shape, batch)
         )
-        assert found[0].shape == (200, *batch)
-        check_descent(found, dtype, 32.0, options)
+        assert values[0].shape == (200, *batch)
+        check_descent(values, dtype, 32.0, options)
 
 
 def test_no_step_of_a_block_raises_the_energy_for_any_rho():
@@ -74,8 +74,8 @@ def test_no_step_of_a_block_raises_the_energy_for_any_rho():
         layer = build("block", "wide", rho=rho)
         return jax.vmap(lambda W_a, *args: energies_and_slack(layer, HeadsParams(W_a), *args))(*args)
 
-    for rho, *found in zip(uj.RHOS, *of_every_rho(one)(*draws("float32", "wide")), strict=True):
-        check_descent(found, "float32", 32.0, rho)
+    for rho, *values in zip(uj.RHOS, *of_every_rho(one)(*draws("float32", "wide")), strict=True):
+        check_descent(values, "float32", 32.0, rho)
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
@@ -90,8 +90,8 @@ def test_no_step_of_orthogonal_heads_raises_the_energy(dtype):
     raw = {shape: weights(shape, "orthogonal")[0].astype(dtype) for shape in entries}
     y, x = ((SCALES * tokens(seed, (200, 6, 4))).astype(dtype) for seed in (0, 1))
     with jax.enable_x64(dtype == "float64"):
-        found = jax.jit(
+        values = jax.jit(
             lambda raw, y, x: {name: energies_and_slack(layers[name], HeadsParams(raw[name]), y, x) for name in layers}
         )(raw, y, x)
         for shape, options in entries.items():
-            check_descent(found[shape], dtype, 32.0, (shape, options))
+            check_descent(values[shape], dtype, 32.0, (shape, options))

@@ -53,10 +53,10 @@ def test_blocks_give_what_all_at_once_gives(name, bounded):
         around = neighbourhood(rho, z, values, None, **options)
         return around, pair_energy(rho, z, None, block=block), slopes, second
 
-    expected, found = all_of(z, values, N), all_of(z, values, 4 if bounded else 1)
+    expected, actual = all_of(z, values, N), all_of(z, values, 4 if bounded else 1)
     chex.assert_trees_all_close(expected[0].energy, expected[1], rtol=1e-13)
-    chex.assert_trees_all_close(found[:2], expected[:2], rtol=1e-12, atol=1e-13)
-    chex.assert_trees_all_close(found[2:], expected[2:], rtol=1e-10, atol=1e-11)
+    chex.assert_trees_all_close(actual[:2], expected[:2], rtol=1e-12, atol=1e-13)
+    chex.assert_trees_all_close(actual[2:], expected[2:], rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.usefixtures("x64")
@@ -64,11 +64,11 @@ def test_blocks_give_what_all_at_once_gives(name, bounded):
 def test_the_softmax_sums_know_what_any_rho_would_compute(block):
     """The derivative written out for rho = -exp(-z) is the one autodiff finds for the same function."""
     z, values = draw()
-    found, expected = (
+    actual, expected = (
         jax.jit(jax.value_and_grad(functools.partial(total, rho, block=block, bounded=True), (0, 1)))(z, values)
         for rho in (RHOS["softmax"], RHOS["plain softmax"])
     )
-    chex.assert_trees_all_close(found, expected, rtol=1e-11, atol=1e-12)
+    chex.assert_trees_all_close(actual, expected, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.usefixtures("x64")
@@ -83,8 +83,8 @@ def test_batches_in_blocks_and_maps_of_them_equal_examples_alone():
     z, values = draw(2, 3, dtype="float32")
     summed = functools.partial(neighbourhood, RHOS["softmax"], graph=None, block=4, bounded=True)
     mapped = jax.vmap(jax.vmap(summed))
-    found = jax.jit(lambda *args: (summed(*args), mapped(*args), summed(*(array[0, 0] for array in args))))
-    whole, in_maps, alone = found(z, values)
+    evaluate = jax.jit(lambda *args: (summed(*args), mapped(*args), summed(*(array[0, 0] for array in args))))
+    whole, in_maps, alone = evaluate(z, values)
     assert whole.energy.shape == (2, 3)
     chex.assert_trees_all_close(in_maps, whole, rtol=1e-5, atol=1e-6)
     corner = jax.tree.map(lambda leaf: np.asarray(leaf)[0, 0], whole)
@@ -100,8 +100,8 @@ def test_attention_in_blocks_unrolls_to_the_same_layers_and_gradients(form):
         return jnp.sum(last**2) + jnp.sum(trace.energy), trace.energy
 
     y, _ = draw(2, dtype="float32")
-    found = jax.jit(lambda y: [jax.grad(loss, has_aux=True)(y, layer) for layer in layers])(y)
-    chex.assert_trees_all_close(*found, rtol=1e-4, atol=1e-5)
+    gradients = jax.jit(lambda y: [jax.grad(loss, has_aux=True)(y, layer) for layer in layers])(y)
+    chex.assert_trees_all_close(*gradients, rtol=1e-4, atol=1e-5)
 
 
 def temporary_bytes(layer, n, *batch):

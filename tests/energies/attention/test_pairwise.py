@@ -38,12 +38,12 @@ def test_energy_and_step_equal_the_reference(rho):
 
     @jax.jit
     def all_of(y, x, W_a):
-        found = []
+        results = []
         for graph, form, ridge, step_size, anchored, learned in table:
             options = {"rho": rho, "form": form, "ridge": ridge, "step_size": step_size, "mask": GRAPHS[graph]}
             layer = uj.attention(**options, **({"dim": 3, "rank": 2} if learned else {}))
-            found.append(both(layer)(AttentionParams(W_a if learned else None), y, x if anchored else None))
-        return found
+            results.append(both(layer)(AttentionParams(W_a if learned else None), y, x if anchored else None))
+        return results
 
     for entry, (energy, stepped) in zip(table, all_of(y, x, W_a), strict=True):
         graph, form, ridge, step_size, anchored, learned = entry
@@ -87,8 +87,8 @@ def test_the_softmax_form_is_softmax_attention():
     plain, learned = uj.attention(form="softmax"), uj.attention(form="softmax", dim=4, rank=3)
     steps = jax.jit(lambda y, W_a: (plain.step(NO_WEIGHT, y), learned.step(AttentionParams(W_a), y)))(y, W_a)
     for stepped, weight in zip(steps, (None, np.float64(W_a)), strict=True):
-        for example, found in zip(np.float64(y), stepped, strict=True):
-            np.testing.assert_allclose(found, reference.softmax_attention(example, weight), rtol=1e-5, atol=1e-6)
+        for example, actual in zip(np.float64(y), stepped, strict=True):
+            np.testing.assert_allclose(actual, reference.softmax_attention(example, weight), rtol=1e-5, atol=1e-6)
 
 
 def test_the_undamped_step_minimises_the_majoriser_of_each_token_alone():
@@ -108,24 +108,24 @@ def test_a_token_feels_its_neighbours_alone():
 
     @jax.jit
     def all_of(y):
-        found = {name: both(layer)(NO_WEIGHT, y) for name, layer in layers.items() if name != "complete"}
-        found |= {f"isolated {form}": layer.step(NO_WEIGHT, y) for form, layer in isolated.items()}
-        found |= {
+        results = {name: both(layer)(NO_WEIGHT, y) for name, layer in layers.items() if name != "complete"}
+        results |= {f"isolated {form}": layer.step(NO_WEIGHT, y) for form, layer in isolated.items()}
+        results |= {
             f"one {form}": layer.step(NO_WEIGHT, y[:1])
             for form, layer in (("jacobi", layers["complete"]), ("softmax", soft))
         }
-        return found | {"halves": both(layers["complete"])(NO_WEIGHT, y.reshape(2, 3, 3))}
+        return results | {"halves": both(layers["complete"])(NO_WEIGHT, y.reshape(2, 3, 3))}
 
-    found = jax.tree.map(np.asarray, all_of(y))
+    results = jax.tree.map(np.asarray, all_of(y))
     for form in ("jacobi", "softmax"):
-        stepped = found[f"isolated {form}"]
+        stepped = results[f"isolated {form}"]
         np.testing.assert_array_equal(stepped[5], y[5], err_msg=form)
         assert np.all(np.any(stepped[:5] != y[:5], axis=-1)), form
-        np.testing.assert_array_equal(found[f"one {form}"], y[:1], err_msg=form)
-    (energy, stepped), (energies, halves) = found["two components"], found["halves"]
+        np.testing.assert_array_equal(results[f"one {form}"], y[:1], err_msg=form)
+    (energy, stepped), (energies, halves) = results["two components"], results["halves"]
     np.testing.assert_allclose(stepped, halves.reshape(6, 3), rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(energy, energies.sum(), rtol=1e-5)
-    chex.assert_trees_all_equal(found["random"], found["diagonal"])
+    chex.assert_trees_all_equal(results["random"], results["diagonal"])
 
 
 DISTANCES = np.array([7.0, 8.2, 20.0, 1e3, 1e8])
@@ -173,9 +173,9 @@ def test_a_rho_of_infinite_slope_at_zero_is_refused_for_equal_tokens_have_it_as_
         energies = [layer.energy(NO_WEIGHT, state) for state in (y, stepped)]
         return stepped, jax.jacobian(layer.step, 1)(NO_WEIGHT, y), energies
 
-    found = all_of(np.float32([[1.0, 2.0], [1.0, 2.0], [0.0, 1.0]]))
-    chex.assert_tree_all_finite(found)
-    before, after = found[-1]
+    results = all_of(np.float32([[1.0, 2.0], [1.0, 2.0], [0.0, 1.0]]))
+    chex.assert_tree_all_finite(results)
+    before, after = results[-1]
     assert float(after) < float(before)
 
 
@@ -190,8 +190,8 @@ def test_a_nan_token_is_not_hidden_where_it_cannot_be_refused():
     """Traced values are not known when they are checked."""
     y, layers = np.float32(tokens(0, (4, 2))), {rho: uj.attention(rho=rho) for rho in (*uj.RHOS, CAUCHY)}
     y[1, 0] = np.nan
-    found = jax.jit(lambda y: [both(layer)(NO_WEIGHT, y) for layer in layers.values()])(y)
-    for rho, (energy, stepped) in zip(layers, found, strict=True):
+    results = jax.jit(lambda y: [both(layer)(NO_WEIGHT, y) for layer in layers.values()])(y)
+    for rho, (energy, stepped) in zip(layers, results, strict=True):
         assert np.isnan(energy), rho
         assert np.all(np.any(np.isnan(stepped), axis=-1)), rho
 

@@ -40,19 +40,19 @@ def test_no_step_raises_its_energy(form, dtype):
     x = (scales * tokens(2, (200, 6, 3))).astype(dtype)
 
     def energies(rho, y, x, table):
-        found = []
+        pairs = []
         for graph, ridge, step_size in table:
             layer = uj.attention(rho=rho, form=form, ridge=ridge, step_size=step_size, mask=GRAPHS[graph])
-            found.append(layer.energy(NO_WEIGHT, jnp.stack([y, layer.step(NO_WEIGHT, y, x)]), x))
-        return jnp.stack(found)
+            pairs.append(layer.energy(NO_WEIGHT, jnp.stack([y, layer.step(NO_WEIGHT, y, x)]), x))
+        return jnp.stack(pairs)
 
     with jax.enable_x64(dtype == "float64"):
         by_name = jax.jit(lambda y, x: energies("softmax", y, x, table[::3]))(y, x)  # which has sums of its own
         others = of_every_rho(lambda rho, y, x: energies(rho, y, x, table), rhos)(y, x)
         assert by_name.dtype == others.dtype == dtype
-    for rho, found in (("softmax, by name", by_name), *zip(rhos, others, strict=True)):
+    for rho, of_rho in (("softmax, by name", by_name), *zip(rhos, others, strict=True)):
         for entry, (before, after) in zip(
-            table[::3] if found is by_name else table, np.asarray(found, np.float64), strict=True
+            table[::3] if of_rho is by_name else table, np.asarray(of_rho, np.float64), strict=True
         ):
             assert np.all(after <= before + rounding(before, y, x, entry[1], dtype)), (rho, entry)
 

@@ -47,8 +47,8 @@ def test_values_and_slopes_equal_the_reference_over_24_orders_of_magnitude(dtype
     z, eps = DISTANCES.astype(dtype), jnp.finfo(dtype).eps
     exact = np.float64(z)
     with jax.enable_x64(dtype == "float64"):
-        found = values_and_slopes({name: name for name in uj.RHOS})(z)
-    for name, (value, slope, log_slope) in found.items():
+        curves = values_and_slopes({name: name for name in uj.RHOS})(z)
+    for name, (value, slope, log_slope) in curves.items():
         np.testing.assert_allclose(value, reference.RHO_VALUES[name](exact), rtol=8 * eps, atol=1e-30, err_msg=name)
         # No table entry is below the smallest normal number here but softmax, whose slope underflows.
         expected = reference.RHO_SLOPES[name](exact)
@@ -60,12 +60,12 @@ def test_values_and_slopes_equal_the_reference_over_24_orders_of_magnitude(dtype
 
 @pytest.mark.usefixtures("x64")
 def test_numbers_given_to_a_factory_count():
-    found = values_and_slopes({name: uj.RHOS[name](**options) for name, options in OPTIONS.items()})(DISTANCES)
+    curves = values_and_slopes({name: uj.RHOS[name](**options) for name, options in OPTIONS.items()})(DISTANCES)
     for name, formulas in FORMULAS.items():
         value, slope = (formula(DISTANCES) for formula in formulas)
         with np.errstate(divide="ignore"):
             expected = value, slope, np.log(slope)
-        for array, exact, tolerance in zip(found[name], expected, (0.0, 0.0, 1e-14), strict=True):
+        for array, exact, tolerance in zip(curves[name], expected, (0.0, 0.0, 1e-14), strict=True):
             np.testing.assert_allclose(array, exact, rtol=1e-12, atol=tolerance, err_msg=name)
 
 
@@ -75,9 +75,9 @@ def test_the_given_slope_is_the_derivative_of_the_value():
     z = DISTANCES[(DISTANCES < 1e2) & (DISTANCES != 1.0)]
     named = {name: name for name in uj.RHOS}
     derived = {f"{name} by autodiff": resolve_rho(name).value for name in uj.RHOS}
-    found = values_and_slopes(named | derived)(z)
+    curves = values_and_slopes(named | derived)(z)
     for name in uj.RHOS:
-        (_, given, logarithm), (_, slope, log_slope) = found[name], found[f"{name} by autodiff"]
+        (_, given, logarithm), (_, slope, log_slope) = curves[name], curves[f"{name} by autodiff"]
         np.testing.assert_allclose(given, slope, rtol=1e-11, err_msg=name)
         np.testing.assert_allclose(logarithm, log_slope, rtol=1e-9, atol=1e-12, err_msg=name)
 
@@ -87,8 +87,8 @@ def test_every_rho_is_concave_and_nondecreasing(dtype):
     """Every pair of points, not only neighbours: the tangent at one lies above the value at the other."""
     z, eps = DISTANCES.astype(dtype), jnp.finfo(dtype).eps
     with jax.enable_x64(dtype == "float64"):
-        found = values_and_slopes({name: name for name in uj.RHOS})(z)
-    for name, arrays in found.items():
+        curves = values_and_slopes({name: name for name in uj.RHOS})(z)
+    for name, arrays in curves.items():
         value, slope, _ = (np.asarray(array) for array in arrays)
         assert value.dtype == slope.dtype == dtype, name
         assert np.all(slope >= 0.0), name
@@ -109,8 +109,8 @@ def test_every_rho_has_finite_derivatives_and_keeps_a_nan():
         return [(jax.vmap(jax.grad(f))(z), f(nan)) for f in functions.values()]
 
     places = itertools.product(rhos, ("value", "log_slope"))
-    found = all_of(np.float32(DISTANCES), np.full(1, np.nan, np.float32))
-    for place, (derivative, of_nan) in zip(places, found, strict=True):
+    derivatives = all_of(np.float32(DISTANCES), np.full(1, np.nan, np.float32))
+    for place, (derivative, of_nan) in zip(places, derivatives, strict=True):
         assert np.all(np.isfinite(derivative)), place
         assert np.isnan(of_nan[0]), place
 
@@ -119,10 +119,10 @@ def test_every_rho_has_finite_derivatives_and_keeps_a_nan():
 def test_log_with_shift_1_gives_the_weights_of_unit_norm_tokens():
     """Yang et al. (2022), Section 7: 1 / (2 - y_i . y_j) belongs to log(z + 1), not to log(z + 2)."""
     u, v = (np.array(w) / np.linalg.norm(w) for w in ([1.0, 2.0, 2.0], [3.0, -1.0, 0.5]))
-    found = values_and_slopes({shift: table.log(float(shift)) for shift in (1, 2)})(
+    curves = values_and_slopes({shift: table.log(float(shift)) for shift in (1, 2)})(
         0.5 * np.sum((u - v) ** 2, keepdims=True)
     )
-    for shift, (_, slope, _) in found.items():
+    for shift, (_, slope, _) in curves.items():
         np.testing.assert_allclose(slope, 1.0 / (1.0 + shift - u @ v), rtol=1e-12, err_msg=f"{shift=}")
 
 

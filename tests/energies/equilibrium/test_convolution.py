@@ -76,8 +76,8 @@ def test_derivatives_of_second_order_in_both_modes():
     at = {k: moved(1e-3 * k) for k in (-3, -2, -1, 0, 1, 2, 3)}
     difference = lambda value: directional_derivative(lambda t: value(at[round(t / 1e-3)]), 0.0, 1.0)  # noqa: E731
     _, first, second = at[0]
-    np.testing.assert_allclose(first, difference(lambda found: float(found[0])), rtol=1e-9)
-    np.testing.assert_allclose(second, difference(lambda found: float(found[1][0])), rtol=1e-9)
+    np.testing.assert_allclose(first, difference(lambda gradients: float(gradients[0])), rtol=1e-9)
+    np.testing.assert_allclose(second, difference(lambda gradients: float(gradients[1][0])), rtol=1e-9)
 
 
 @pytest.mark.usefixtures("x64")
@@ -87,11 +87,11 @@ def test_both_backends_agree_for_kernels_of_any_side(taps, monkeypatch):
 
     @jax.jit
     def both(kernel, images):
-        found = []
+        gradients = []
         for name in ("cpu", "cuda"):
             monkeypatch.setattr(jax.lax, "platform_dependent", as_on(name))
-            found.append(jax.grad(lambda k, z: jnp.sum(jnp.sin(convolve(k, z))), (0, 1))(kernel, images))
-        return found
+            gradients.append(jax.grad(lambda k, z: jnp.sum(jnp.sin(convolve(k, z))), (0, 1))(kernel, images))
+        return gradients
 
     for ours, theirs in zip(*both(kernel, images), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-12)

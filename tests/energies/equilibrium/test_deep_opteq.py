@@ -28,8 +28,8 @@ def test_a_deep_step_applies_every_layer_and_never_raises_the_residual(kind, bat
     def measure(z, x):
         params = jax.tree.map(lambda leaf: leaf.astype(z.dtype), layer.init(jax.random.key(0, impl="rbg")))
         expected = z
-        for one, own in zip(layers, params, strict=True):
-            expected = one.step(own, expected, x)
+        for one, layer_params in zip(layers, params, strict=True):
+            expected = one.step(layer_params, expected, x)
         stepped = layer.step(params, z, x)
         return expected, stepped, layer.energy(params, z, x), layer.energy(params, stepped, x)
 
@@ -47,7 +47,7 @@ def test_the_residual_can_rise_where_a_norm_is_above_1():
 
     @jax.jit
     def measure(z):
-        params = tuple(own._replace(W=2.0 * own.W) for own in layer.init(jax.random.key(0)))
+        params = tuple(layer_params._replace(W=2.0 * layer_params.W) for layer_params in layer.init(jax.random.key(0)))
         return layer.energy(params, z), layer.energy(params, layer.step(params, z))
 
     before, after = measure(np.random.default_rng(0).normal(size=M))
@@ -88,6 +88,6 @@ def test_the_equilibrium_of_one_convolution_is_found_as_that_of_the_layer():
         alone = [solve(layer, params, solver=name) for name in ("accelerated_gradient", "anderson")]
         return solve(deep, (params,)), *alone
 
-    found, accelerated, anderson = (counts.tolist() for counts in steps(z, x))
-    assert found == accelerated
-    assert found != anderson
+    default, accelerated, anderson = (counts.tolist() for counts in steps(z, x))
+    assert default == accelerated
+    assert default != anderson

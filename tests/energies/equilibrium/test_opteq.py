@@ -29,8 +29,8 @@ def test_step_and_energy_equal_loops():
     made = [KINDS[kind][0](batch, activation=name, skip=skip) for kind, name, skip, batch in CASES]
     layers, inputs = [case[0] for case in made], [case[1:] for case in made]
     both = lambda layer, a: (layer.step(*a), layer.energy(*a))  # noqa: E731
-    found = jax.jit(lambda inputs: [both(*pair) for pair in zip(layers, inputs, strict=True)])(inputs)
-    for case, (params, z, x), results in zip(CASES, inputs, found, strict=True):
+    outputs = jax.jit(lambda inputs: [both(*pair) for pair in zip(layers, inputs, strict=True)])(inputs)
+    for case, (params, z, x), results in zip(CASES, inputs, outputs, strict=True):
         kind, activation, skip, batch = case
         z, x, stepped, energy = map(np.asarray, (z, x, *results))
         W, U = (KINDS[kind][1](kernel, IMAGE) for kernel in (params.W, params.U))
@@ -53,10 +53,10 @@ def test_the_step_is_a_gradient_step_and_never_raises_the_energy_whatever_the_no
 
     @jax.jit
     def measure(norm):
-        own, start = params._replace(W=params.W * (norm / 0.9)), 3.0 * z
-        gradient = jax.grad(lambda z: jnp.sum(layer.energy(own, z, x)))(start)
-        steps = [one.step(own, start, x) for one in (layer, other)]
-        return gradient, layer.energy(own, start, x), [(s, layer.energy(own, s, x)) for s in steps]
+        scaled, start = params._replace(W=params.W * (norm / 0.9)), 3.0 * z
+        gradient = jax.grad(lambda z: jnp.sum(layer.energy(scaled, z, x)))(start)
+        steps = [one.step(scaled, start, x) for one in (layer, other)]
+        return gradient, layer.energy(scaled, start, x), [(s, layer.energy(scaled, s, x)) for s in steps]
 
     for norm in (0.9, 1.0, 3.0):
         gradient, before, steps = jax.tree.map(np.asarray, measure(norm))
@@ -74,8 +74,8 @@ def test_the_energy_is_convex_where_the_norm_is_at_most_1_and_not_above():
 
     @jax.jit
     def chords(norm, v):
-        own = params._replace(W=params.W * norm / size)
-        first, last, middle = (layer.energy(own, z, x) for z in (u, v, 0.5 * (u + v)))
+        scaled = params._replace(W=params.W * norm / size)
+        first, last, middle = (layer.energy(scaled, z, x) for z in (u, v, 0.5 * (u + v)))
         return middle - 0.5 * (first + last)
 
     assert np.all(chords(1.0, v) <= 1e-10)
@@ -117,8 +117,8 @@ def test_an_input_left_out_is_zero_and_one_for_all_examples_broadcasts(kind):
             layer.step(params, z, shared),
         )
 
-    for found, expected in pairs(z, x):
-        chex.assert_trees_all_close(found, expected, rtol=1e-6, atol=1e-6)
+    for actual, expected in pairs(z, x):
+        chex.assert_trees_all_close(actual, expected, rtol=1e-6, atol=1e-6)
 
 
 def test_a_layer_without_an_input_does_not_see_it():
@@ -139,11 +139,11 @@ def test_activations_are_monotone_1_lipschitz_and_have_their_antiderivative_and_
 
     @jax.jit
     def tables(t, grid):
-        found = {}
+        curves = {}
         for name, sigma in MONOTONES.items():
             slope, integral = jax.grad(sigma.value), antiderivative(sigma)
             ends = sigma.value(jnp.array([-jnp.inf, jnp.inf]))
-            found[name] = {
+            curves[name] = {
                 "values": sigma.value(t), "integrals": sigma.integral(t), "at_0": sigma.integral(jnp.zeros(())),
                 "first": jax.vmap(jax.grad(integral))(t), "second": jax.vmap(jax.grad(jax.grad(integral)))(t),
                 "slopes": jax.vmap(slope)(t), "conjugate": sigma.conjugate(sigma.value(t)),
@@ -151,7 +151,7 @@ def test_activations_are_monotone_1_lipschitz_and_have_their_antiderivative_and_
                 "outside": sigma.conjugate(ends + jnp.array([-1e-6, 1e-6])),
                 "pulls": jax.vmap(jax.grad(sigma.conjugate))(jnp.array([0.3, 0.7, 1.5, -1.5])),
             }  # fmt: skip
-        return found
+        return curves
 
     for name, at in jax.tree.map(np.asarray, tables(t, grid)).items():
         values, integrals = at["values"], at["integrals"]

@@ -71,11 +71,11 @@ def test_prox_is_the_numerical_minimiser(name):
     (regulariser, value), points, step_sizes = VALUES[name], np.random.default_rng(1).normal(size=(5, 2)), (0.3, 2.0)
     proxes = jax.jit(lambda z: [jax.vmap(lambda z, s=s: regulariser.prox(z, s))(z) for s in step_sizes])(points)
     for step_size, prox in zip(step_sizes, proxes, strict=True):
-        for z, found in zip(points, prox, strict=True):
+        for z, actual in zip(points, prox, strict=True):
             objective = lambda u, z=z: value(u) + np.sum((u - z) ** 2) / (2.0 * step_size)  # noqa: E731, B023
             options = {"xatol": 1e-11, "fatol": 1e-15}
             best = minimize(objective, z, method="Nelder-Mead", options=options)
-            np.testing.assert_allclose(found, best.x, atol=1e-6, err_msg=str(step_size))
+            np.testing.assert_allclose(actual, best.x, atol=1e-6, err_msg=str(step_size))
 
 
 def system(kind, batch):
@@ -101,20 +101,20 @@ def test_an_appended_layer_is_the_prox_or_the_gradient_step_of_every_example(kin
 
     @jax.jit
     def pairs(params, z, x):
-        plain, found = layer.step(params, z, x), {}
+        plain, results = layer.step(params, z, x), {}
         for name in ("half_square", "absolute"):
             wrapped = regularised(layer, VALUES[name][0], step_size=0.4)
-            found[f"prox {name}"] = wrapped.step(params, z, x), VALUES[name][0].prox(plain, 0.4)
+            results[f"prox {name}"] = wrapped.step(params, z, x), VALUES[name][0].prox(plain, 0.4)
         for name in ("half_square", "inverse_square"):
             value = VALUES[name][0].value
             stepped = regularised(layer, VALUES[name][0], step_size=0.4, form="gradient").step(params, z, x)
             slopes = [jax.grad(value)(plain[place]) for place in np.ndindex(batch)]
-            found[f"gradient {name}"] = stepped, plain - 0.4 * jnp.stack(slopes).reshape(plain.shape)
+            results[f"gradient {name}"] = stepped, plain - 0.4 * jnp.stack(slopes).reshape(plain.shape)
         slope = jax.grad(lambda z: decorrelation().value(z.reshape(max(1, z.size // int(np.prod(event))), -1)))(plain)
-        return found | {"decorrelation": (coupled.step(params, z, x), plain - 0.4 * slope)}
+        return results | {"decorrelation": (coupled.step(params, z, x), plain - 0.4 * slope)}
 
-    for name, (found, expected) in pairs(params, z, x).items():
-        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-15, err_msg=name)
+    for name, (actual, expected) in pairs(params, z, x).items():
+        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-15, err_msg=name)
     assert jax.eval_shape(coupled.energy, params, z, x).shape == batch
 
 

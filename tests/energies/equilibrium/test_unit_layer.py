@@ -41,8 +41,8 @@ def as_arguments(y, W, U, b, x):
 def test_energy_and_step_equal_the_reference(width):
     point = draw(0, width)
     layers = {name: unit_layer(DIM, width, INPUT, activation=name, mu=2.5, skip=0.4) for name in SIGMA}
-    found = jax.jit(lambda *a: {name: (layer.energy(*a), layer.step(*a)) for name, layer in layers.items()})
-    for name, (energy, stepped) in found(*as_arguments(*point)).items():
+    evaluate = jax.jit(lambda *a: {name: (layer.energy(*a), layer.step(*a)) for name, layer in layers.items()})
+    for name, (energy, stepped) in evaluate(*as_arguments(*point)).items():
         expected = reference_energy(*point, mu=2.5, activation=name)
         np.testing.assert_allclose(energy, expected, rtol=1e-12, err_msg=name)
         expected = reference_step(*point, mu=2.5, activation=name, skip=0.4)
@@ -59,11 +59,11 @@ def test_the_conjugate_energy_is_equation_3():
 
     @jax.jit
     def energies(params, points, edge, x):
-        found = {name: layer.energy(params, points[name], x) for name, layer in layers.items()}
-        return found, [layers["relu"].energy(params, z, x) for z in edge]
+        values = {name: layer.energy(params, points[name], x) for name, layer in layers.items()}
+        return values, [layers["relu"].energy(params, z, x) for z in edge]
 
-    found, (inside, outside) = energies(UnitLayerParams(W, U, b), points, edge, x)
-    for name, energy in found.items():
+    values, (inside, outside) = energies(UnitLayerParams(W, U, b), points, edge, x)
+    for name, energy in values.items():
         expected = reference_conjugate(points[name], W, U, b, x, activation=name)
         np.testing.assert_allclose(energy, expected, rtol=1e-11, err_msg=name)
     assert np.isfinite(inside)
@@ -90,10 +90,10 @@ def test_the_layer_is_the_proximal_operator_of_the_conjugate_energy(activation, 
     bounds = [(-1.0 + 1e-9, 1.0 - 1e-9) if activation == "tanh" else (1e-9, None)] * (N * DIM)
     options = {"ftol": 1e-15, "gtol": 1e-9, "maxiter": 5000}
     objective = lambda t: measure(t, params, y, x)[:2]  # noqa: E731
-    found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+    solution = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
     *_, stepped, energy = measure(start, params, y, x)
-    np.testing.assert_allclose(stepped, found.x.reshape(N, DIM) @ params.W / mu, atol=1e-5)
-    np.testing.assert_allclose(energy, found.fun, rtol=1e-8)
+    np.testing.assert_allclose(stepped, solution.x.reshape(N, DIM) @ params.W / mu, atol=1e-5)
+    np.testing.assert_allclose(energy, solution.fun, rtol=1e-8)
 
 
 @pytest.mark.usefixtures("x64")
@@ -101,8 +101,8 @@ def test_the_step_is_a_gradient_step_on_the_envelope():
     layers = {name: unit_layer(DIM, WIDTH, INPUT, activation=name, mu=1.3, skip=0.6) for name in uj.PROXIMALS}
     params, y, x = as_arguments(*draw(3))
     both = lambda layer, *a: (layer.step(*a), jax.grad(layer.energy, 1)(*a))  # noqa: E731
-    found = jax.jit(lambda *a: {name: both(layer, *a) for name, layer in layers.items()})(params, y, x)
-    for name, (stepped, gradient) in jax.tree.map(np.asarray, found).items():
+    results = jax.jit(lambda *a: {name: both(layer, *a) for name, layer in layers.items()})(params, y, x)
+    for name, (stepped, gradient) in jax.tree.map(np.asarray, results).items():
         np.testing.assert_allclose(stepped, y - 0.6 * gradient, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
@@ -249,10 +249,10 @@ def test_absent_tokens_neither_count_nor_move(energy):
         evaluate = lambda t, x: (layer.energy(params, t @ params.W, x), layer.step(params, t @ params.W, x))  # noqa: E731
         return evaluate(t, Anchor(x, jnp.asarray(np.arange(N) < 3))), evaluate(t[:, :3], x[:, :3])
 
-    found, short = both(t, x)
+    padded, short = both(t, x)
     assert np.all(np.isfinite(short[0]))
-    chex.assert_trees_all_close((found[0], found[1][:, :3]), short, rtol=1e-5)
-    assert np.all(np.isnan(found[1][:, 3:]))
+    chex.assert_trees_all_close((padded[0], padded[1][:, :3]), short, rtol=1e-5)
+    assert np.all(np.isnan(padded[1][:, 3:]))
 
 
 def test_bfloat16_is_computed_in_float32():

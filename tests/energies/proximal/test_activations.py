@@ -31,8 +31,8 @@ def test_every_activation_is_tested():
 def test_the_prox_at_its_own_step_size_is_the_activation():
     y, sizes = np.linspace(-8.0, 8.0, 40).reshape(10, 4), (0.1, 1.0, 3.0)
     proxes = jax.jit(lambda y: {n: [make(step_size=s).prox(y, s) for s in sizes] for n, make in ACTIVATIONS.items()})
-    for name, found in proxes(y).items():
-        for prox in found:
+    for name, results in proxes(y).items():
+        for prox in results:
             np.testing.assert_allclose(prox, FUNCTIONS[name](y), rtol=1e-12, err_msg=name)
 
 
@@ -63,8 +63,8 @@ def test_the_solved_prox_is_differentiable_twice():
         first = jax.value_and_grad(prox)
         return jax.vmap(jax.vmap(lambda y: (*first(y), jax.grad(lambda y: first(y)[1])(y))))
 
-    found = jax.jit(lambda y: {name: derivatives(make())(y) for name, make in ACTIVATIONS.items()})(points)
-    for name, (value, first, second) in jax.tree.map(np.asarray, found).items():
+    curves = jax.jit(lambda y: {name: derivatives(make())(y) for name, make in ACTIVATIONS.items()})(points)
+    for name, (value, first, second) in jax.tree.map(np.asarray, curves).items():
         for function, derivative in ((value, first), (first, second)):
             slopes = (function[1] - function[2]) / (2.0 * width)
             np.testing.assert_allclose(derivative[0], slopes, rtol=1e-6, atol=1e-8, err_msg=name)
@@ -74,10 +74,10 @@ def test_the_solved_prox_is_differentiable_twice():
 def test_the_solved_prox_is_right_in_low_precision(dtype):
     y = np.linspace(-5.0, 5.0, 64).astype(dtype)[:, None]
     solve = jax.jit(lambda y: {name: make().prox(y, 3.0) for name, make in ACTIVATIONS.items()})
-    found = solve(y)
+    solutions = solve(y)
     with jax.enable_x64(True):
         exact = solve(y.astype(np.float64))
-    for name, prox in found.items():
+    for name, prox in solutions.items():
         assert prox.dtype == dtype
         atol = 30.0 * float(jnp.finfo(dtype).eps)
         np.testing.assert_allclose(np.asarray(prox, np.float64), exact[name], atol=atol, err_msg=name)
@@ -89,17 +89,17 @@ def test_by_name_a_layer_applies_the_activation_itself():
 
     @jax.jit
     def measure(y):
-        plain, found = uj.feedforward(4, step_size=0.3), {}
+        plain, results = uj.feedforward(4, step_size=0.3), {}
         params = plain.init(jax.random.key(0))
         for name, make in ACTIVATIONS.items():
             layer = uj.feedforward(4, step_size=0.3, phi=name)
             inside = layer.step(params, y)
             of_layer = layer.energy(params, inside) - plain.energy(params, inside)
-            found[name] = inside, of_layer, make().penalty(inside) / 0.3, resolve_proximal(name, 0.3).prox(y, 0.3)
-        return plain.step(params, y), found
+            results[name] = inside, of_layer, make().penalty(inside) / 0.3, resolve_proximal(name, 0.3).prox(y, 0.3)
+        return plain.step(params, y), results
 
-    stepped, found = measure(y)
-    for name, (inside, of_layer, penalty, prox) in found.items():
+    stepped, results = measure(y)
+    for name, (inside, of_layer, penalty, prox) in results.items():
         expected = FUNCTIONS[name](np.asarray(stepped, np.float64))
         np.testing.assert_allclose(inside, expected, rtol=1e-5, atol=1e-6, err_msg=name)
         np.testing.assert_allclose(of_layer, penalty, rtol=1e-4, atol=1e-5, err_msg=name)
@@ -151,5 +151,5 @@ def test_a_bad_option_is_named(call, message):
 
 def test_an_activation_can_be_made_inside_a_compiled_function():
     penalty = lambda z: -jnp.log(jnp.cos(z)) - 0.5 * z**2  # noqa: E731
-    found = jax.jit(lambda y: energies.activation(jnp.arctan, penalty).prox(y, 1.0))(np.ones((1, 1), np.float32))
-    assert found.item() == pytest.approx(np.pi / 4.0)
+    actual = jax.jit(lambda y: energies.activation(jnp.arctan, penalty).prox(y, 1.0))(np.ones((1, 1), np.float32))
+    assert actual.item() == pytest.approx(np.pi / 4.0)

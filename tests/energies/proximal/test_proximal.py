@@ -16,10 +16,10 @@ def conjugate_less_square(antiderivative):
     """phi_1(z) = max_w z w - psi(w) - z^2 / 2 by numerical maximisation, psi the activation's antiderivative."""
 
     def phi(z):
-        found = minimize_scalar(
+        optimum = minimize_scalar(
             lambda w: antiderivative(w) - z * w, bounds=(-60.0, 60.0), method="bounded", options={"xatol": 1e-10}
         )
-        return -found.fun - 0.5 * z**2
+        return -optimum.fun - 0.5 * z**2
 
     return phi
 
@@ -84,7 +84,7 @@ def test_prox_is_the_numerical_minimiser_and_the_envelope_the_minimum():
 
     @jax.jit  # the penalty is itself tested against its definition below
     def penalties(z):
-        return jnp.stack([case[0].penalty(own[..., None, None]) for case, own in zip(CASES.values(), z, strict=True)])
+        return jnp.stack([case[0].penalty(row[..., None, None]) for case, row in zip(CASES.values(), z, strict=True)])
 
     def objective(z):
         return np.asarray(penalties(z)) + (z - points) ** 2 / (2.0 * step_sizes[:, None])
@@ -141,11 +141,11 @@ def test_prox_keeps_shape_and_dtype_and_penalty_is_float32_at_least(dtype):
 
     @jax.jit
     def measure(y):
-        found = {}
+        values = {}
         for name, factory in uj.PROXIMALS.items():
             stepped = factory().prox(y, 0.5)
-            found[name] = stepped, factory().penalty(stepped)
-        return found
+            values[name] = stepped, factory().penalty(stepped)
+        return values
 
     for name, (stepped, penalty) in measure(y).items():
         assert (stepped.shape, stepped.dtype) == (y.shape, y.dtype), name
@@ -172,12 +172,12 @@ def test_penalty_is_convex_on_its_domain():
 
     @jax.jit
     def measure(pair, shares):
-        found = {}
+        values = {}
         for name, factory in uj.PROXIMALS.items():
             u, v = factory().prox(pair, 1.0)
             three = jnp.stack([u, v, u + shares[:, None, None] * (v - u)])
-            found[name] = factory().penalty(three)
-        return found
+            values[name] = factory().penalty(three)
+        return values
 
     for name, (first, last, between) in measure(pair, shares).items():
         chord = (1.0 - shares) * first + shares * last
@@ -195,12 +195,12 @@ def test_the_gradient_of_the_envelope_is_what_the_prox_takes_away():
 
     @jax.jit
     def measure(points):
-        found = {}
+        values = {}
         for name, factory in uj.PROXIMALS.items():
             prox, penalty = factory().prox(points, step_size), factory().penalty(points[0])
             value, pull = jax.vjp(lambda y, pair=factory: energies.moreau_envelope(pair(), y, step_size), points)
-            found[name] = value, *pull(jnp.ones_like(value)), prox, penalty
-        return found
+            values[name] = value, *pull(jnp.ones_like(value)), prox, penalty
+        return values
 
     for name, (value, gradient, prox, penalty) in jax.tree.map(np.asarray, measure(points)).items():
         slope = np.sum(gradient[0] * direction, (-2, -1))
@@ -226,21 +226,21 @@ def test_group_shrinkage_is_the_numerical_minimiser():
 
     penalty, steps = jax.tree.map(np.asarray, measure(y))
     np.testing.assert_allclose(penalty, 0.7 * np.linalg.norm(y, axis=1).sum(), rtol=1e-12)
-    for step_size, (found, gradient) in zip(step_sizes, steps, strict=True):
-        for token, prox in zip(y, found, strict=True):
+    for step_size, (shrunk, gradient) in zip(step_sizes, steps, strict=True):
+        for token, prox in zip(y, shrunk, strict=True):
             given = {"args": (token, step_size), "method": "Nelder-Mead", "options": {"fatol": 1e-13}}
             best = minimize(objective, token + 0.1, **given)
             assert objective(prox, token, step_size) <= best.fun + 1e-12
             np.testing.assert_allclose(prox, best.x, atol=1e-3)
-        assert np.all(found[0.7 * step_size >= np.linalg.norm(y, axis=1)] == 0.0)
+        assert np.all(shrunk[0.7 * step_size >= np.linalg.norm(y, axis=1)] == 0.0)
         assert np.all(np.isfinite(gradient))  # at a token of zeros too
 
 
 def test_an_entry_that_is_nan_is_outside_every_domain():
     bounded = [name for name in uj.PROXIMALS if name != "identity"]
     pair = lambda proximal, y: (proximal.penalty(y), proximal.prox(y, 1.0))  # noqa: E731
-    found = jax.jit(lambda y: [pair(uj.PROXIMALS[name](), y) for name in bounded])(np.full((2, 2), np.nan, np.float32))
-    for name, (penalty, prox) in zip(bounded, found, strict=True):
+    values = jax.jit(lambda y: [pair(uj.PROXIMALS[name](), y) for name in bounded])(np.full((2, 2), np.nan, np.float32))
+    for name, (penalty, prox) in zip(bounded, values, strict=True):
         assert not np.isfinite(penalty), name
         assert np.all(np.isnan(prox)), name
 

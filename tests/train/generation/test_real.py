@@ -49,7 +49,7 @@ def test_answers_are_those_of_transformers(opened, prompts, plain, oracles, tmp_
 def test_drafted_answers_are_the_plain_ones(exit_layer, draft_length, opened, prompts, plain):
     draft = {"exit_layer": exit_layer, "draft_length": draft_length}
     lines = []
-    found = answer(opened, prompts, Settings(max_tokens=TOKENS, batch=25, **draft), log=lines.append)
-    assert [one.tokens for one in found] == [one.tokens for one in plain]
+    answers = answer(opened, prompts, Settings(max_tokens=TOKENS, batch=25, **draft), log=lines.append)
+    assert [one.tokens for one in answers] == [one.tokens for one in plain]
     assert "tokens a verification" in lines[-1]
-    assert np.mean([len(one.tokens) for one in found]) > TOKENS / 2
+    assert np.mean([len(one.tokens) for one in answers]) > TOKENS / 2

@@ -21,8 +21,8 @@ def cells_of(over, *options, base=BASE):
 
 def test_every_combination_is_a_cell_and_the_last_axis_changes_fastest():
     cells = cells_of({"num-layers": "3,5", "train-gamma": "0.1,0.15", "seed": "0,1"})
-    found = [(cell.config.model.num_layers, cell.config.train_gamma, cell.config.seed) for cell in cells]
-    assert found == [(layers, gamma, seed) for layers in (3, 5) for gamma in (0.1, 0.15) for seed in (0, 1)]
+    combinations = [(cell.config.model.num_layers, cell.config.train_gamma, cell.config.seed) for cell in cells]
+    assert combinations == [(layers, gamma, seed) for layers in (3, 5) for gamma in (0.1, 0.15) for seed in (0, 1)]
     assert cells[0].name == "video-ut_num-layers-3_train-gamma-0.1_seed-0"
     assert len({cell.name for cell in cells}) == len(cells)
 

@@ -45,12 +45,12 @@ def scripted(monkeypatch):
 
 
 def run_all(cells, folder, count=2, deadline=None):
-    found = {}
+    states = {}
     run_children(
         cells, folder=folder, words=["video-ut"], jobs=count, deadline=deadline,
-        ended=lambda cell, state: found.update({cell.name: state}),
+        ended=lambda cell, state: states.update({cell.name: state}),
     )  # fmt: skip
-    return found
+    return states
 
 
 def test_jobs_share_the_cores_and_each_has_one_at_least():
@@ -83,10 +83,10 @@ def test_a_child_whose_cell_failed_says_why_and_one_that_died_is_tried_again(thr
 def test_a_deadline_ends_what_runs_and_starts_nothing_more(three, scripted, tmp_path):
     started = scripted("import time; time.sleep(60)")
     began = time.monotonic()
-    found = run_all(three, tmp_path, deadline=began + 0.3)
+    states = run_all(three, tmp_path, deadline=began + 0.3)
     assert time.monotonic() - began < 30
     assert len(started) == 2
-    assert {state.kind for state in found.values()} == {LEFT.kind}
+    assert {state.kind for state in states.values()} == {LEFT.kind}
 
 
 def test_a_budget_that_is_used_up_ends_the_work_and_one_that_is_not_leaves_no_signal():

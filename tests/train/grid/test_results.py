@@ -57,11 +57,11 @@ def test_a_row_holds_the_runs_that_differ_in_method_and_seed_alone(table):
 
 def test_means_are_over_the_test_gammas_that_of_training_and_those_above(table):
     _, lines = table
-    found = figures(lines[0].variants["erm"].runs)
+    actual = figures(lines[0].variants["erm"].runs)
     expected = [rmse_of((3, "erm", seed)) for seed in (0, 1)]
-    np.testing.assert_allclose(found.mean, [each.mean() for each in expected])
-    np.testing.assert_allclose(found.training, [each[GAMMAS.index("0.15")] for each in expected])
-    np.testing.assert_allclose(found.stronger, [each[STRONGER].mean() for each in expected])
+    np.testing.assert_allclose(actual.mean, [each.mean() for each in expected])
+    np.testing.assert_allclose(actual.training, [each[GAMMAS.index("0.15")] for each in expected])
+    np.testing.assert_allclose(actual.stronger, [each[STRONGER].mean() for each in expected])
 
 
 def test_differences_are_paired_by_seed(table):
@@ -76,13 +76,13 @@ def test_differences_are_paired_by_seed(table):
 def test_wins_are_counted_by_row(table):
     _, lines = table
     gains = {3: np.mean([1 - 12 / 14, 1 - 20 / 18]), 5: 1 - 16 / 26}
-    found = wins(lines)["stronger"]
-    assert (found.better, found.rows) == (sum(gain > 0 for gain in gains.values()), 2)
-    assert found.median == pytest.approx(np.median(list(gains.values())))
+    tally = wins(lines)["stronger"]
+    assert (tally.better, tally.rows) == (sum(gain > 0 for gain in gains.values()), 2)
+    assert tally.median == pytest.approx(np.median(list(gains.values())))
     training = [np.mean([1 - 11 / 12, 1 - 15 / 14]), 1 - 13 / 18]
     assert wins_words(lines) == (
         "Constrained better out of distribution (test gamma above training) in 2 of 2 rows, by "
-        f"{found.median:.1%} in the median; at the training noise in 2 of 2 rows, by {np.median(training):.1%} in the "
+        f"{tally.median:.1%} in the median; at the training noise in 2 of 2 rows, by {np.median(training):.1%} in the "
         "median."
     )
     assert wins_words([]) == "No row has runs of both methods with one seed, plain and constrained."

@@ -48,8 +48,8 @@ def test_the_table_holds_the_means_of_the_evaluations(whole):
             assert float(row["rmse_training"]) == pytest.approx(rmse[gamma])
             stronger = [rmse["0.3"]] if gamma == "0.15" else [rmse["0.15"], rmse["0.3"]]
             assert float(row["rmse_stronger"]) == pytest.approx(np.mean(stronger))
-    plain, own = (float(rows[cell]["rmse_mean"]) for cell in (PLAIN[1], CONSTRAINED))
-    assert f"| {plain:.2f} | {own:.2f}" in (whole / "table.md").read_text()
+    plain, constrained = (float(rows[cell]["rmse_mean"]) for cell in (PLAIN[1], CONSTRAINED))
+    assert f"| {plain:.2f} | {constrained:.2f}" in (whole / "table.md").read_text()
 
 
 def test_the_page_has_the_table_the_curves_and_the_frames(whole):
@@ -216,8 +216,8 @@ def test_an_infeasible_and_useless_model_is_caught_everywhere(tmp_path, in_memor
     assert f"{cell}: constrained, 2 layers, training gamma 0.15, seed 0: NOT feasible (worst: layer" in output
     assert "†1/1" in (tmp_path / "table.md").read_text()
     assert "The constrained model is NOT feasible" in (tmp_path / "index.html").read_text()
-    found = evaluation_of(tmp_path, cell)
-    losses, bounds = np.array(found["layer_losses"][1:]), np.array(found["bounds"][1:])
+    evaluation = evaluation_of(tmp_path, cell)
+    losses, bounds = np.array(evaluation["layer_losses"][1:]), np.array(evaluation["bounds"][1:])
     over = [f"layer {place}: {share:.1%}" for place, share in enumerate(losses / bounds - 1.0, start=1)]
     (row,) = table_of(tmp_path)["cells"]
     assert (row["feasible"], row["over_bounds"]) == (False, "; ".join(over))

@@ -100,11 +100,11 @@ print([name for name in ("jax", "optuna", "matplotlib") if name in sys.modules])
 
 def test_the_options_of_a_file_count_in_a_search(monkeypatch, tmp_path):
     (tmp_path / "small.yaml").write_text("steps: 7\nconstraints:\n  alpha: 0.3\n")
-    found = []
-    monkeypatch.setattr("train.search.trials.search", lambda config, **options: found.append((config, options)))
+    calls = []
+    monkeypatch.setattr("train.search.trials.search", lambda config, **options: calls.append((config, options)))
     assert main(["search", "video-ut", "--config", str(tmp_path / "small.yaml"), "--batch-size", "4"]) == 0
     assert main(["search", "video-ut", "--config", str(tmp_path / "nowhere.yaml")]) == 2
-    ((config, options),) = found
+    ((config, options),) = calls
     assert (config.steps, config.constraints.alpha, config.batch_size) == (7, (0.3,), 4)
     assert options["experiment"] == "video-ut"
 

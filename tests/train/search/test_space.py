@@ -84,8 +84,8 @@ def test_every_experiment_can_be_searched_without_saying_over_what(experiment):
 
 
 def _is_set(config, field, value):
-    found = value_of(config, field)
-    return value in (found if isinstance(found, tuple) else (found,))
+    values = value_of(config, field)
+    return value in (values if isinstance(values, tuple) else (values,))
 
 
 def test_values_land_in_their_fields_and_nowhere_else():
@@ -111,23 +111,23 @@ def test_options_make_the_configuration_again(monkeypatch):
         model=dataclasses.replace(default.model, rank=3),
         constraints=dataclasses.replace(default.constraints, normalise=False, reference=None, alpha=(0.1, 0.2, 0.3)),
     )
-    found = []
-    monkeypatch.setattr("train.main.fit", lambda config, *, experiment: found.append(config))
+    configs = []
+    monkeypatch.setattr("train.main.fit", lambda config, *, experiment: configs.append(config))
     assert main(["run", "video-ut", *shlex.split(as_options(config, default))]) == 0
-    assert found == [config]
+    assert configs == [config]
 
 
 def _outcomes():
     figures = [(True, -0.2, 2.0, 4), (True, 0.01, 1.5, 4), (False, 0.4, 1.0, 4), (None, None, None, None)]
     outcomes = []
-    for number, found in enumerate(figures):
+    for number, trial_figures in enumerate(figures):
         values = {
             "alpha": 0.1 + 0.05 * number,
             "primal-rate": 10.0 ** -(number + 1),
             "resilience": (None, 1.0)[number % 2],
         }
-        state = "finished" if found[-1] else "failed"
-        outcomes.append(Outcome(number, values, *found, state, 1.0, ""))
+        state = "finished" if trial_figures[-1] else "failed"
+        outcomes.append(Outcome(number, values, *trial_figures, state, 1.0, ""))
     return ranked(outcomes, VideoConfig())
 
 

@@ -30,8 +30,8 @@ def test_a_grid_tries_every_combination_once(go, trained, tmp_path):
 
 def test_feasible_trials_come_first_then_the_metric_then_the_excess_then_what_failed(go):
     outcomes = go({"alpha": "0.1,0.9", "primal-rate": "1e-3,8e-3,5e-2,0.1"}, sampler="grid")
-    found = [(one.values["alpha"], one.values["primal-rate"], one.feasible) for one in outcomes]
-    assert found == [
+    trials = [(one.values["alpha"], one.values["primal-rate"], one.feasible) for one in outcomes]
+    assert trials == [
         (0.1, 1e-3, True),  # equal to the next: the earlier one
         (0.9, 1e-3, True),
         (0.1, 8e-3, True),
@@ -130,16 +130,16 @@ def test_a_search_of_failures_alone_says_so(go):
 def test_the_files_tell_what_was_found(go, tmp_path):
     outcomes = go(GRID, sampler="grid")
     folder = tmp_path / "search"
-    found = json.loads((folder / "search.json").read_text())
-    assert found["experiment"] == "video-ut"
-    assert found["best"] == f"trials/{outcomes[0].trial:04d}"
-    assert found["over"]["alpha"] == {"field": "constraints.alpha", "log": False, "choices": [0.1, 0.3]}
-    assert [row["trial"] for row in found["trials"]] == [one.trial for one in outcomes]
+    search = json.loads((folder / "search.json").read_text())
+    assert search["experiment"] == "video-ut"
+    assert search["best"] == f"trials/{outcomes[0].trial:04d}"
+    assert search["over"]["alpha"] == {"field": "constraints.alpha", "log": False, "choices": [0.1, 0.3]}
+    assert [row["trial"] for row in search["trials"]] == [one.trial for one in outcomes]
     with (folder / "table.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [float(row["alpha"]) for row in rows] == [row["values"]["alpha"] for row in found["trials"]]
+    assert [float(row["alpha"]) for row in rows] == [row["values"]["alpha"] for row in search["trials"]]
     assert [row["metric"] for row in rows] == [
-        "" if r["metric"] is None else repr(r["metric"]) for r in found["trials"]
+        "" if r["metric"] is None else repr(r["metric"]) for r in search["trials"]
     ]
 
 

@@ -255,8 +255,8 @@ def _by_rows(
     rows = jnp.minimum(jnp.arange(-(-n // size) * size).reshape(-1, size), n - 1)  # what is over is cut off again
     if len(rows) == 1:
         return list(some(rows[0]))
-    found = jax.lax.map(jax.checkpoint(some, prevent_cse=False), rows)
-    joined = [jnp.moveaxis(part, 0, -3) for part in found]
+    parts = jax.lax.map(jax.checkpoint(some, prevent_cse=False), rows)
+    joined = [jnp.moveaxis(part, 0, -3) for part in parts]
     return [part.reshape(*part.shape[:-3], -1, part.shape[-1])[..., :n, :] for part in joined]
 
 

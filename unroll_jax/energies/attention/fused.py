@@ -52,8 +52,8 @@ def fused_softmax_step(
     width = -(-max(z.shape[-1] + 2, d) // MULTIPLE) * MULTIPLE
     queries, keys = ([rounded, ones, ones], [rounded, leading, remainder])
     heads = (_one_head(jnp.concatenate(parts, axis=-1), width) for parts in (queries, keys, [values]))
-    found = jax.nn.dot_product_attention(*heads, scale=1.0, implementation=implementation)  # type: ignore[arg-type]
-    return found[:, :, 0, :d].reshape(values.shape)
+    outputs = jax.nn.dot_product_attention(*heads, scale=1.0, implementation=implementation)  # type: ignore[arg-type]
+    return outputs[:, :, 0, :d].reshape(values.shape)
 
 
 def _one_head(tokens: Array, width: int) -> Array:

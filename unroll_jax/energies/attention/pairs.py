@@ -171,8 +171,8 @@ def _layout_sums(
 
     def neighbours_of(u: Array, v: Array, there: Array | None, around: Array | None) -> Array:
         u, v = u[:, None], v[None, :]
-        found = (u != v) & (u >= 0) & (u < n) & (v >= 0) & (v < n) & graph.adjacent(u, v)
-        return found if there is None or around is None else found & there & jnp.swapaxes(around, -1, -2)
+        adjacency = (u != v) & (u >= 0) & (u < n) & (v >= 0) & (v < n) & graph.adjacent(u, v)
+        return adjacency if there is None or around is None else adjacency & there & jnp.swapaxes(around, -1, -2)
 
     if groups == 1 and layout.columns is None and _is_range(layout.rows, n):
         everyone = jnp.arange(n)
@@ -197,10 +197,10 @@ def _layout_sums(
     if groups == 1:
         return one(jax.tree.map(lambda array: array[0], inputs))
     if groups <= chunk:
-        found = jax.vmap(one)(inputs)
+        stacked = jax.vmap(one)(inputs)
     else:
-        found = jax.lax.map(jax.checkpoint(one, prevent_cse=False), inputs, batch_size=chunk if chunk > 1 else None)
-    energy, *others = found
+        stacked = jax.lax.map(jax.checkpoint(one, prevent_cse=False), inputs, batch_size=chunk if chunk > 1 else None)
+    energy, *others = stacked
     return _ungrouped(energy[..., None])[..., 0], *(_ungrouped(array) for array in others)
 
 

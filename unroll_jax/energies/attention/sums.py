@@ -149,8 +149,8 @@ def _(primals: tuple, tangents: tuple) -> tuple:
     degree, mean = _weighted(weights, values)
     # d(-|z_u - z_v|^2 / 2) = z_u.dz_v + z_v.dz_u - z_u.dz_u - z_v.dz_v, written so that one product transposes it.
     cross = jnp.matmul(z, _transpose(dz), precision=jax.lax.Precision.HIGHEST)
-    own = jnp.sum(z * dz, axis=-1, keepdims=True)
-    dweights = weights * (cross + _transpose(cross) - own - _transpose(own))
+    diagonal = jnp.sum(z * dz, axis=-1, keepdims=True)
+    dweights = weights * (cross + _transpose(cross) - diagonal - _transpose(diagonal))
     ddegree = jnp.sum(dweights, axis=-1, keepdims=True)
     alone = _negligible(degree, bounded=True)
     inverse = jnp.where(alone, 0.0, 1.0 / jnp.where(alone, 1.0, degree))
@@ -218,5 +218,5 @@ def _edge_distances(z: Array, graph: EdgeList, there: Array) -> Array:
 def _by_receiver(reduce: Callable, edges: Array, graph: EdgeList) -> Array:
     """(..., edges, d) to (..., n, d)."""
     leading = jnp.moveaxis(edges, -2, 0)
-    found = reduce(leading, graph.receivers, num_segments=graph.num_tokens, indices_are_sorted=True)
-    return jnp.moveaxis(found, 0, -2)
+    reduced = reduce(leading, graph.receivers, num_segments=graph.num_tokens, indices_are_sorted=True)
+    return jnp.moveaxis(reduced, 0, -2)

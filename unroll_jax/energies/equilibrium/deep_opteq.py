@@ -56,8 +56,8 @@ def deep_opteq(layers: Sequence[Descent]) -> Descent:
     first, rest = chain[0], chain[1:]
 
     def step(params: Params, z: Array, x: Any = None) -> Array:
-        for layer, own in zip(chain, params, strict=True):
-            z = layer.step(own, z, x)
+        for layer, layer_params in zip(chain, params, strict=True):
+            z = layer.step(layer_params, z, x)
         return z
 
     def first_energy(params: Params, z: Array, x: Any = None) -> Float[Array, "*batch"]:
@@ -103,7 +103,10 @@ def multi_block(layers: Sequence[Descent]) -> Descent:
         if not isinstance(z, tuple) or len(z) != len(chain):
             raise ValueError(f"z must be a tuple of {len(chain)} blocks, got {type(z).__name__} of {len(z)}")
         shifted = (z[-1], *z[:-1])
-        return tuple(layer.step(own, block, x) for layer, own, block in zip(chain, params, shifted, strict=True))
+        return tuple(
+            layer.step(layer_params, block, x)
+            for layer, layer_params, block in zip(chain, params, shifted, strict=True)
+        )
 
     energy = residual_energy(step, lambda params, z, x: chain[0].energy(params[0], z[0], x))
     descent = Descent(_init_of(chain), energy, step, check=_check_of(chain, lambda blocks: blocks))
@@ -170,11 +173,11 @@ def _check_of(
         return None
 
     def check(params: Params, state: Any) -> None:
-        for place, (layer, own, z) in enumerate(zip(layers, params, states_of(state), strict=True), start=1):
+        for place, (layer, layer_params, z) in enumerate(zip(layers, params, states_of(state), strict=True), start=1):
             if layer.check is None:
                 continue
             try:
-                layer.check(own, z)
+                layer.check(layer_params, z)
             except ValueError as error:
                 raise ValueError(f"layer {place} of {len(layers)}: {error}") from None
 
@@ -183,6 +186,8 @@ def _check_of(
 
 def _init_of(layers: tuple[Descent, ...]) -> Callable[[jax.Array], tuple[Params, ...]]:
     def init(key: jax.Array) -> tuple[Params, ...]:
-        return tuple(layer.init(own) for layer, own in zip(layers, jax.random.split(key, len(layers)), strict=True))
+        return tuple(
+            layer.init(layer_key) for layer, layer_key in zip(layers, jax.random.split(key, len(layers)), strict=True)
+        )
 
     return init

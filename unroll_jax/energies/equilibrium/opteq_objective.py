@@ -139,7 +139,7 @@ def deep_opteq_objective(
     if len(params) != len(blocks):
         raise ValueError(f"blocks must be as many as layers, {len(params)}, got {len(blocks)}")
     options = {"activation": activation, "skip": skip, "allow_expansive": allow_expansive}
-    values = [opteq_objective(own, z, x, **options) for own, z in zip(params, blocks, strict=True)]
+    values = [opteq_objective(layer_params, z, x, **options) for layer_params, z in zip(params, blocks, strict=True)]
     return sum(values[1:], values[0])
 
 

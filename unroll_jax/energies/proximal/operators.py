@@ -145,10 +145,10 @@ def resolve_proximal(phi: str | Proximal, step_size: float = 1.0) -> Proximal:
             f"phi must be one of {sorted(PROXIMALS)} or a Proximal, got {phi!r}, which falls somewhere: every proximal "
             "operator of one variable is nondecreasing, so no penalty has it; softplus, elu and relu are near it"
         )
-    found = look_up("phi", phi, PROXIMALS, Proximal)
-    if isinstance(found, Proximal):
-        return found
-    return found(step_size=step_size) if phi in ACTIVATIONS else found()
+    entry = look_up("phi", phi, PROXIMALS, Proximal)
+    if isinstance(entry, Proximal):
+        return entry
+    return entry(step_size=step_size) if phi in ACTIVATIONS else entry()
 
 
 def _indicator(y: Array, lower: float, upper: float = math.inf) -> Array:

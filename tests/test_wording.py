@@ -1,0 +1,72 @@
+"""The words of the house: what docstrings open with, and what variables, arguments and functions are not called."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from train.task import Task
+
+ROOT = Path(__file__).resolve().parents[1]
+QUESTION = re.compile(r"\s*(What|Whether|How|When|Where|Which|Who|Why)\b")  # "Returns whether ..." is the way out
+VAGUE = {"found", "own", "said"}  # a noun of the field says what the thing is
+
+
+def questions(path):
+    """The docstrings of a file, those of fields included, that open with a question word."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Expr(ast.Constant(str(text))) if QUESTION.match(text):
+                yield f"{path}:{node.lineno}: {text}"
+
+
+@pytest.mark.parametrize("package", ["unroll_jax", "train", "benchmarks"])
+def test_docstrings_open_with_a_verb_or_the_thing(package):
+    assert [line for path in sorted((ROOT / package).rglob("*.py")) for line in questions(path)] == []
+
+
+@pytest.mark.parametrize(("text", "count"), [("Whether it is odd.", 3), ("Whatever it is.", 0), ("The odd ones.", 0)])
+def test_a_docstring_that_opens_with_a_question_word_is_reported(text, count, tmp_path):
+    (tmp_path / "odd.py").write_text(f'"""{text}"""\nclass Odd:\n    r"""{text}"""\n    size: int\n    """{text}"""\n')
+    assert len(list(questions(tmp_path / "odd.py"))) == count
+
+
+def vague_names(path):
+    """The variables, arguments and functions of a file that are called one of `VAGUE`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.FunctionDef(name=name, args=ast.arguments(args=[ast.arg("self"), *_])) if name in vars(Task):
+                continue  # a public name, which tasks of users have too
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
+                pass
+            case ast.FunctionDef(name=str(name)) | ast.ExceptHandler(name=str(name)) | ast.alias(asname=str(name)):
+                pass
+            case _:
+                continue
+        if name.strip("_") in VAGUE:
+            yield f"{path}:{node.lineno}: {name}"
+
+
+@pytest.mark.parametrize("package", ["unroll_jax", "train", "benchmarks"])
+def test_names_are_nouns_of_the_field(package):
+    assert [line for path in sorted((ROOT / package).rglob("*.py")) for line in vague_names(path)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("found, (own, _) = 1, (2, 3)", 2),
+        ("said: int = 1", 1),
+        ("def _said(found, *own): ...", 3),
+        ("any(found for found in ()) or (lambda own: own)", 2),
+        ("def f(self):\n    self.found = 1", 1),
+        ("try: ...\nexcept ValueError as said: ...", 1),
+        ("def found(): ...", 1),
+        ("class Any:\n    def found(self): ...", 0),
+        ("is_own = row['found']  # it is said", 0),
+    ],
+)
+def test_a_vague_name_is_reported(text, count, tmp_path):
+    (tmp_path / "vague.py").write_text(text)
+    assert len(list(vague_names(tmp_path / "vague.py"))) == count
