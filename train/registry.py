@@ -60,7 +60,7 @@ _TEXT = Functions(
     open="tasks.text:open_text",
     rebuild="tasks.text:text_of",
     report="report.constrained:text",
-    predict='(found,) = model.predict(["a text"])  # of pairs, with seconds=["another"]\n'
+    predict='(prediction,) = model.predict(["a text"])  # of pairs, with seconds=["another"]\n'
     "prediction.label, prediction.probabilities[-1]  # by layer, the last one here\n"
     "# or `unroll-jax predict FOLDER --text TEXT`, in a clone `python -m train predict ...`",
     prepare="data.text:prepare",
@@ -69,7 +69,7 @@ _IMAGES = Functions(
     open="tasks.images:open_images",
     rebuild="tasks.images:images_of",
     report="report.supervised:images",
-    predict='found = model.predict("picture.png")  # or uint8 arrays, one or a list\nfound.label, found.probabilities',
+    predict='prediction = model.predict("picture.png")  # or uint8 arrays, one or a list\nprediction.label, prediction.probabilities',
     prepare="data.images:prepare",
 )
 _SPARSE_CODING = Functions(
@@ -83,8 +83,8 @@ _LANGUAGE = Functions(
     open="tasks.language:open_language",
     rebuild="tasks.language:language_of",
     report="report.constrained:language",
-    predict='(found,) = model.predict(["a prompt"], answers=["an answer"])\n'
-    "found.log_probabilities, found.losses  # of the answer's tokens; of every layer that is read\n"
+    predict='(answer,) = model.predict(["a prompt"], answers=["an answer"])\n'
+    "answer.log_probabilities, answer.losses  # of the answer's tokens; of every layer that is read\n"
     "# for answers of its own, `unroll-jax generate FOLDER --prompts FILE`, in a clone `python -m train generate ...`",
     prepare="data.instructions:prepare",
 )
