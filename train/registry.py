@@ -69,7 +69,8 @@ _IMAGES = Functions(
     open="tasks.images:open_images",
     rebuild="tasks.images:images_of",
     report="report.supervised:images",
-    predict='prediction = model.predict("picture.png")  # or uint8 arrays, one or a list\nprediction.label, prediction.probabilities',
+    predict='prediction = model.predict("picture.png")  # or uint8 arrays, one or a list\n'
+    "prediction.label, prediction.probabilities",
     prepare="data.images:prepare",
 )
 _SPARSE_CODING = Functions(
