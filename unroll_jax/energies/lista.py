@@ -25,7 +25,13 @@ SQUARINGS = 7
 
 
 class ListaParams(NamedTuple):
-    """D (num_atoms, dim), the dictionary: atoms as rows."""
+    """D (num_atoms, dim), the dictionary: atoms as rows.
+
+    Example:
+      >>> import jax
+      >>> lista(4, 6).init(jax.random.key(0)).D.shape
+      (6, 4)
+    """
 
     D: Float[Array, "atoms dim"]
 

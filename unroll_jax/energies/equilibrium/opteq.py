@@ -162,7 +162,25 @@ def opteq_potential(
     *,
     activation: str | Monotone = "relu",
 ) -> Float[Array, "*batch"]:
-    """psi(z) = 1^T s(W z + U x + b), whose gradient is the layer (Xie et al. 2021, Theorem 1)."""
+    """psi(z) = 1^T s(W z + U x + b), whose gradient is the layer.
+
+    Args:
+      params: of `opteq` or `opteq_conv`.
+      z: the state, (*batch, m) or (*batch, height, width, channels).
+      x: the input, or None.
+      activation: as in `opteq`.
+
+    Returns:
+      One number per example.
+
+    Source: Xie et al. (2021), Theorem 1.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> params, z = OptEqParams(W=jnp.eye(2), U=None, b=jnp.zeros(2)), jnp.array([3.0, -4.0])
+      >>> float(opteq_potential(params, z)), jax.grad(opteq_potential, argnums=1)(params, z).tolist()  # relu(z)
+      (4.5, [3.0, 0.0])
+    """
     summed = antiderivative(resolve_monotone(activation))(opteq_hidden(params, z, x))
     return jnp.sum(summed, axis=event_axes(params))
 

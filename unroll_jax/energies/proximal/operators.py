@@ -30,12 +30,26 @@ NOT_MONOTONE = ("gelu", "mish", "silu", "swish")
 
 
 def identity() -> Proximal:
-    """phi = 0: no nonlinearity."""
+    """phi = 0: no nonlinearity.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> identity().prox(jnp.array([[3.0, -2.0]]), 0.5).tolist()
+      [[3.0, -2.0]]
+    """
     return Proximal(penalty=lambda y: jnp.zeros(y.shape[:-2], compute_dtype(y)), prox=lambda y, step_size: y)
 
 
 def relu() -> Proximal:
-    """phi = 0 where every entry is at least 0, else infinite; prox = max(y, 0) (Yang et al. 2022, Section 5)."""
+    """phi = 0 where every entry is at least 0, else infinite; prox = max(y, 0).
+
+    Source: Yang, Huang, Wipf (2022), Section 5.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> relu().prox(jnp.array([[3.0, -2.0]]), 0.5).tolist(), float(relu().penalty(jnp.array([[3.0, -2.0]])))
+      ([[3.0, 0.0]], inf)
+    """
     return Proximal(penalty=lambda y: _indicator(y, lower=0.0), prox=lambda y, step_size: jax.nn.relu(y))
 
 
@@ -45,6 +59,8 @@ def soft_threshold(threshold: float = 1.0) -> Proximal:
 
     Raises:
       ValueError: if threshold is negative or not finite.
+
+    Source: Parikh and Boyd (2014), "Proximal algorithms", Section 6.5.2.
 
     Example:
       >>> import jax.numpy as jnp
@@ -64,6 +80,11 @@ def nonnegative_soft_threshold(threshold: float = 1.0) -> Proximal:
 
     Raises:
       ValueError: if threshold is negative or not finite.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> nonnegative_soft_threshold(1.0).prox(jnp.array([[3.0, 0.5, -2.0]]), 0.5).tolist()
+      [[2.5, 0.0, 0.0]]
     """
     _check_threshold(threshold)
     return Proximal(
@@ -98,6 +119,8 @@ def group_shrinkage(threshold: float = 1.0) -> Proximal:
 
     Raises:
       ValueError: if threshold is negative or not finite.
+
+    Source: Parikh and Boyd (2014), "Proximal algorithms", Section 6.5.4.
 
     Example:
       >>> import jax.numpy as jnp
