@@ -7,8 +7,8 @@ conformance test then covers it, as it does all of the table.
 Example:
   >>> import jax
   >>> descent, y, x = DESCENTS["softmax_attention"].example(jax.random.key(0), (2,))
-  >>> params = descent.init(jax.random.key(1))
-  >>> bool((descent.energy(params, descent.step(params, y, x), x) <= descent.energy(params, y, x)).all())
+  >>> params, energy = descent.init(jax.random.key(1)), jax.jit(descent.energy)
+  >>> bool((energy(params, jax.jit(descent.step)(params, y, x), x) <= energy(params, y, x)).all())
   True
   >>> sorted(REGULARISERS), sorted(MONOTONES)[:2], "softmax" in RHOS, "relu" in PROXIMALS
   (['absolute', 'decorrelation', 'half_square', 'inverse_square'], ['identity', 'leaky_relu'], True, True)

@@ -43,10 +43,11 @@ class SymmetricEmbedding(NamedTuple):
       readout: ``(*batch, n, D) -> (*batch, n, d_L)``, of the wide state after the last layer.
 
     Example:
-      >>> import jax.numpy as jnp
+      >>> import jax, jax.numpy as jnp
       >>> swap = AsymmetricLayer(W_a=np.eye(2), W=np.array([[0.0, 1.0], [1.0, 0.0]]))
       >>> wide, token = symmetric_embedding([swap]), jnp.array([[1.0, 2.0]])
-      >>> wide.readout(wide.descent.step(wide.params, wide.embed(token), None)).tolist()  # one token attends to itself
+      >>> state = jax.jit(wide.descent.step)(wide.params, wide.embed(token), None)
+      >>> wide.readout(state).tolist()  # a single token attends to itself
       [[2.0, 1.0]]
     """
 

@@ -110,9 +110,9 @@ def transformer_parts(
       >>> from unroll_jax.energies import transformer
       >>> layer, parts, y = transformer(4), transformer_parts(4), jnp.eye(3, 4)
       >>> params = layer.init(jax.random.key(0))
-      >>> attended = parts.attention.step(params, y, y)
+      >>> attended = jax.jit(parts.attention.step)(params, y, y)
       >>> by_parts = parts.phi.prox(parts.feedforward.step(params, attended, y), parts.step_size)
-      >>> bool(jnp.allclose(by_parts, layer.step(params, y, y), atol=1e-6))
+      >>> bool(jnp.allclose(by_parts, jax.jit(layer.step)(params, y, y), atol=1e-6))
       True
     """
     if not 0.0 < attention_step_size <= 1.0:

@@ -108,9 +108,10 @@ def star(num_hubs: int, *, width: int = 0) -> Graph:
     with num_hubs=1 and width=1, close to Guo et al. (2019), "Star-Transformer", whose band is a ring.
 
     Example:
+      >>> import jax
       >>> from unroll_jax.energies import AttentionParams, attention
       >>> layer = attention(mask=star(1))  # the others see the first token alone
-      >>> layer.step(AttentionParams(None), jnp.array([[5.0], [1.0], [2.0]]), None)[1:].ravel().tolist()
+      >>> jax.jit(layer.step)(AttentionParams(None), jnp.array([[5.0], [1.0], [2.0]]), None)[1:].ravel().tolist()
       [5.0, 5.0]
     """
     _check_count("num_hubs", num_hubs)
@@ -148,9 +149,10 @@ def block_sparse(tiles: Any, block: int) -> Graph:
       ValueError: if tiles is not symmetric, boolean and square, or block is not at least 1.
 
     Example:
+      >>> import jax
       >>> from unroll_jax.energies import AttentionParams, attention
       >>> layer = attention(mask=block_sparse(np.eye(2, dtype=bool), block=2))  # tokens 0 and 1; 2 and 3
-      >>> layer.step(AttentionParams(None), jnp.array([[0.0], [1.0], [10.0], [11.0]]), None).ravel().tolist()
+      >>> jax.jit(layer.step)(AttentionParams(None), jnp.array([[0.0], [1.0], [10.0], [11.0]]), None).ravel().tolist()
       [1.0, 0.0, 11.0, 10.0]
     """
     _check_count("block", block)

@@ -39,10 +39,10 @@ class Rho(NamedTuple):
         own.
 
     Example:
-      >>> import jax.numpy as jnp
+      >>> import jax, jax.numpy as jnp
       >>> from unroll_jax.energies import AttentionParams, attention
       >>> layer = attention(rho=Rho(lambda z: 2.0 * z), form="softmax")  # the same slope for all pairs
-      >>> layer.step(AttentionParams(None), jnp.array([[0.0], [4.0]]), None).tolist()  # the mean
+      >>> jax.jit(layer.step)(AttentionParams(None), jnp.array([[0.0], [4.0]]), None).tolist()  # the mean
       [[2.0], [2.0]]
     """
 

@@ -25,7 +25,7 @@ class OptEqParams(NamedTuple):
 
     Example:
       >>> import jax
-      >>> from unroll_jax.energies import opteq, opteq_conv
+      >>> from unroll_jax.energies import opteq
       >>> jax.tree.map(lambda leaf: leaf.shape, opteq(4, 8, 3).init(jax.random.key(0)))
       OptEqParams(W=(8, 4), U=(8, 3), b=(8,))
     """
