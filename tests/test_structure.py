@@ -27,6 +27,7 @@ FLOORS = {
     "steps": 0,
     "conjugate_gradients": 1,
     "descent": 1,
+    "norm_bounds": 1,
     "spectral": 1,
     "energies": 2,
     "constrained": 2,

@@ -1,4 +1,10 @@
-"""Certificates, with their constants: of steps that descend, and of equilibria that exist and are reached."""
+"""Certificates, with their constants: of steps that descend, and of equilibria that exist and are reached.
+
+Example:
+  >>> import jax.numpy as jnp
+  >>> float(descent_constant(0.25, 0.5, 2.0)), Outcome.GUARANTEED.value  # delta(y) up to C: the step descends
+  (1.0, 0)
+"""
 
 from unroll_jax.certificates.certify import Certificate, Outcome, certify, certify_alternating
 from unroll_jax.certificates.contraction import (
@@ -24,15 +30,8 @@ from unroll_jax.certificates.regions import (
 )
 from unroll_jax.certificates.smoothness import pairwise_smoothness, quadratic_smoothness
 from unroll_jax.certificates.steps import StepCertificate, certify_descent
-from unroll_jax.spectral import (
-    conv_norm_bound,
-    jacobian_norm,
-    jacobian_penalty,
-    jacobian_radius,
-    matrix_norm_bound,
-    spectral_norm,
-    spectral_radius,
-)
+from unroll_jax.norm_bounds import conv_norm_bound, matrix_norm_bound
+from unroll_jax.spectral import jacobian_norm, jacobian_penalty, jacobian_radius, spectral_norm, spectral_radius
 
 __all__ = [
     "Ball",

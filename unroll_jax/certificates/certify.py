@@ -46,6 +46,14 @@ class Certificate(NamedTuple):
       noise_limit: :math:`1 - a_2 L_h / 2`.
       smoothness_g: L_g as used.
       smoothness_h: L_h as used.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> f, g = (lambda params, y, x: 0.5 * jnp.sum(y**2)), (lambda params, y, x: 0.5 * jnp.sum((y - 1.0) ** 2))
+      >>> options = {"f_step_size": 0.1, "g_step_size": 0.1, "smoothness_f": 1.0, "smoothness_g": 1.0}
+      >>> certificate = certify_alternating(f, g, None, jnp.ones((1, 1)), num_layers=2, **options)
+      >>> [Outcome(value).name for value in certificate.outcome.tolist()]
+      ['GUARANTEED', 'GUARANTEED']
     """
 
     outcome: Int[Array, "layers *batch"]

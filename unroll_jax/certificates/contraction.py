@@ -8,7 +8,8 @@ from jaxtyping import Array, Float
 
 from unroll_jax.arguments import typed
 from unroll_jax.energies.equilibrium.opteq_params import OptEqParams, opteq_linear
-from unroll_jax.spectral import conv_norm_bound, matrix_norm_bound, spectral_norm
+from unroll_jax.norm_bounds import conv_norm_bound, matrix_norm_bound
+from unroll_jax.spectral import spectral_norm
 
 __all__ = [
     "check_weight_norms",
@@ -36,8 +37,16 @@ def weight_norm(
       num_steps: as in `spectral_norm`.
       key: as in `spectral_norm`.
 
+    Returns:
+      A scalar.
+
     Raises:
       ValueError: if W is neither, or a kernel comes without image_shape.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> round(float(weight_norm(jnp.diag(jnp.array([3.0, 1.0])))), 3)
+      3.0
     """
     shape = _domain(W, image_shape)
     like = jax.ShapeDtypeStruct(shape, W.dtype)
@@ -51,8 +60,16 @@ def weight_norm_bound(W: Float[Array, "..."], image_shape: ImageShape | None = N
       W: (h, m), or a kernel (height, width, channels in, channels out).
       image_shape: height and width of the images, for a kernel.
 
+    Returns:
+      A scalar.
+
     Raises:
       ValueError: if W is neither, or a kernel comes without image_shape.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> 3.0 <= float(weight_norm_bound(jnp.diag(jnp.array([3.0, 1.0])))) < 3.01
+      True
     """
     height_width = _domain(W, image_shape)[:-1]
     return matrix_norm_bound(W) if W.ndim == 2 else conv_norm_bound(W, (height_width[0], height_width[1]))
@@ -215,11 +232,21 @@ def spectral_normalise(
         convolutions.
       num_steps: of power iteration.
 
+    Returns:
+      The parameters, with another W.
+
     Raises:
       ValueError: if bound is not positive, or W and image_shape do not fit.
 
     Source: Miyato et al. (2018), "Spectral normalization for generative adversarial networks", with a cap and not a
     fixed norm.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from unroll_jax.energies import OptEqParams
+      >>> params = spectral_normalise(OptEqParams(W=2.0 * jnp.eye(1), U=None, b=jnp.zeros(1)), bound=0.5)
+      >>> params.W.round(3).tolist()
+      [[0.5]]
     """
     if not bound > 0.0:
         raise ValueError(f"bound must be positive, got {bound}")
@@ -238,8 +265,19 @@ def check_weight_norms(
 
     The norm is taken from below, so that no weights within the bound are refused for rounding.
 
+    Args:
+      params: of `opteq` or `opteq_conv`, or a sequence of them.
+      bound: of every |W|_2.
+      image_shape: height and width of the images, for convolutions.
+
     Raises:
       ValueError: if a norm is above the bound, or not a number.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from unroll_jax.energies import OptEqParams
+      >>> params = OptEqParams(W=2.0 * jnp.eye(2), U=None, b=jnp.zeros(2))  # with these it raises
+      >>> check_weight_norms(spectral_normalise(params, bound=0.5), bound=0.5)
     """
     layers = (params,) if isinstance(params, OptEqParams) else tuple(params)
     for place, layer in enumerate(layers):

@@ -58,7 +58,16 @@ def sample_constraints(constraints: Constraints, reduction: Reduction) -> Constr
 
 
 def mean_of_samples() -> Reduction:
-    """The mean over samples; of differences, the paper's constraints."""
+    """The mean over samples; of differences, the paper's constraints.
+
+    Returns:
+      ``(N, C) -> (C,)``.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> mean_of_samples()(jnp.array([[1.0], [3.0], [-2.0], [0.0]])).tolist()
+      [0.5]
+    """
     return lambda violations: jnp.mean(violations, axis=0)
 
 

@@ -31,6 +31,7 @@ def cosine_dictionary(num_atoms: int, dim: int) -> np.ndarray:
     Source: Porras-Valenzuela et al. (2026), B.2, after Luong et al. (2021).
 
     Example:
+      >>> import numpy as np
       >>> atoms = cosine_dictionary(4, 4)  # of patches of 2 x 2 pixels
       >>> bool(np.allclose(atoms @ atoms.T, np.eye(4))), atoms[0].round(4).tolist()
       (True, [0.5, 0.5, 0.5, 0.5])

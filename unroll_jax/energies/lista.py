@@ -15,7 +15,7 @@ from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
 from unroll_jax.energies.inputs import check_input, check_known, guarded, sum_present
 from unroll_jax.energies.proximal.penalty import check_positive
 from unroll_jax.products import linear
-from unroll_jax.spectral import matrix_norm_bound
+from unroll_jax.norm_bounds import matrix_norm_bound
 
 __all__ = ["ListaParams", "lista", "lista_example"]
 

@@ -88,7 +88,7 @@ def monotone_weight(
     Source: Winston and Kolter (2020), Proposition 1 and Appendix C; the scales are those of their code.
 
     Example:
-      >>> import jax
+      >>> import jax, jax.numpy as jnp
       >>> W = monotone_weight(monotone_init(jax.random.key(0), size=3), margin=0.5)
       >>> bool(jnp.linalg.eigvalsh(jnp.eye(3) - 0.5 * (W + W.T)).min() >= 0.5 - 1e-4)
       True
@@ -122,6 +122,7 @@ def monotone_resolvent(W: Inexact[Array, "..."], step_size: float | Float[Array,
     Source: Winston and Kolter (2020), Section 3.3.
 
     Example:
+      >>> import jax.numpy as jnp
       >>> monotone_resolvent(-jnp.eye(2), step_size=0.5).tolist()  # 1 / (1 + 0.5 * 2)
       [[0.5, 0.0], [0.0, 0.5]]
     """
@@ -140,6 +141,7 @@ def monotone_product(W: Inexact[Array, "..."], z: Float[Array, "..."]) -> Float[
       W z, of the shape of z.
 
     Example:
+      >>> import jax.numpy as jnp
       >>> monotone_product(jnp.array([[0.0, 2.0], [1.0, 0.0]]), jnp.array([3.0, 4.0])).tolist()
       [8.0, 3.0]
     """

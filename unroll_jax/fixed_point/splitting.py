@@ -14,7 +14,7 @@ from unroll_jax.energies.proximal.penalty import Proximal
 from unroll_jax.fixed_point.implicit import EquilibriumInfo, equilibrium
 from unroll_jax.fixed_point.monotone_operator import monotone_product, monotone_resolvent
 from unroll_jax.fixed_point.problem import Adjoint, Solver, Unrolled
-from unroll_jax.spectral import matrix_norm_bound
+from unroll_jax.norm_bounds import matrix_norm_bound
 
 __all__ = ["SPLITTINGS", "forward_backward", "monotone_equilibrium", "peaceman_rachford"]
 

@@ -108,7 +108,7 @@ def star(num_hubs: int, *, width: int = 0) -> Graph:
     with num_hubs=1 and width=1, close to Guo et al. (2019), "Star-Transformer", whose band is a ring.
 
     Example:
-      >>> import jax
+      >>> import jax, jax.numpy as jnp
       >>> from unroll_jax.energies import AttentionParams, attention
       >>> layer = attention(mask=star(1))  # the others see the first token alone
       >>> jax.jit(layer.step)(AttentionParams(None), jnp.array([[5.0], [1.0], [2.0]]), None)[1:].ravel().tolist()
@@ -149,7 +149,7 @@ def block_sparse(tiles: Any, block: int) -> Graph:
       ValueError: if tiles is not symmetric, boolean and square, or block is not at least 1.
 
     Example:
-      >>> import jax
+      >>> import jax, jax.numpy as jnp, numpy as np
       >>> from unroll_jax.energies import AttentionParams, attention
       >>> layer = attention(mask=block_sparse(np.eye(2, dtype=bool), block=2))  # tokens 0 and 1; 2 and 3
       >>> jax.jit(layer.step)(AttentionParams(None), jnp.array([[0.0], [1.0], [10.0], [11.0]]), None).ravel().tolist()

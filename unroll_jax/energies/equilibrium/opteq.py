@@ -20,7 +20,7 @@ from unroll_jax.energies.equilibrium.opteq_params import (
 )
 from unroll_jax.energies.examples import DIM, Example
 from unroll_jax.energies.inputs import guarded
-from unroll_jax.spectral import conv_norm_bound, matrix_norm_bound
+from unroll_jax.norm_bounds import conv_norm_bound, matrix_norm_bound
 from unroll_jax.steps import vary_like
 
 __all__ = ["opteq", "opteq_conv", "opteq_conv_example", "opteq_example", "opteq_potential"]
