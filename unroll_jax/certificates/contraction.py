@@ -245,8 +245,8 @@ def spectral_normalise(
       >>> import jax.numpy as jnp
       >>> from unroll_jax.energies import OptEqParams
       >>> params = spectral_normalise(OptEqParams(W=2.0 * jnp.eye(1), U=None, b=jnp.zeros(1)), bound=0.5)
-      >>> params.W.round(3).tolist()
-      [[0.5]]
+      >>> round(params.W.item(), 3)
+      0.5
     """
     if not bound > 0.0:
         raise ValueError(f"bound must be positive, got {bound}")

@@ -14,8 +14,8 @@ from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
 from unroll_jax.energies.inputs import check_input, check_known, guarded, sum_present
 from unroll_jax.energies.proximal.penalty import check_positive
-from unroll_jax.products import linear
 from unroll_jax.norm_bounds import matrix_norm_bound
+from unroll_jax.products import linear
 
 __all__ = ["ListaParams", "lista", "lista_example"]
 

@@ -72,7 +72,8 @@ def ista_layer(dictionary: Float[Array, "atoms dim"], sparsity: float) -> ListaL
     Example:
       >>> import jax.numpy as jnp
       >>> params = ista_layer(2.0 * jnp.eye(2), 1.0)  # c = 4
-      >>> lista_layer(params, jnp.zeros(2), jnp.array([1.0, 0.1])).round(4).tolist()  # S_{1/4} of x / 2
+      >>> z = lista_layer(params, jnp.zeros(2), jnp.array([1.0, 0.1]))  # S_{1/4} of x / 2
+      >>> [round(value, 4) for value in z.tolist()]
       [0.25, 0.0]
     """
     D = jnp.asarray(dictionary)

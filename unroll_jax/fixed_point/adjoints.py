@@ -64,8 +64,8 @@ def gmres(restart: int = 20) -> Adjoint:
       >>> import jax.numpy as jnp
       >>> turn = lambda w: jnp.stack([-w[:, 1], w[:, 0]], axis=1)  # J^T is not symmetric
       >>> w, _ = gmres().solve(turn, jnp.array([[2.0, 0.0]]), 1e-6, 20)
-      >>> w.round(3).tolist()  # w - J^T w = (2, 0)
-      [[1.0, 1.0]]
+      >>> [round(value, 3) for value in w[0].tolist()]  # w - J^T w = (2, 0)
+      [1.0, 1.0]
     """
     if restart < 1:
         raise ValueError(f"restart must be at least 1, got {restart}")

@@ -134,7 +134,7 @@ def monotone_equilibrium(
     Example:
       >>> import jax.numpy as jnp
       >>> z, info = monotone_equilibrium(-jnp.eye(2), jnp.array([2.0, -2.0]))  # z = relu(x - z)
-      >>> z.round(3).tolist(), bool(info.converged)
+      >>> [round(value, 3) for value in z.tolist()], bool(info.converged)
       ([1.0, 0.0], True)
     """
     if splitting not in SPLITTINGS:

@@ -65,6 +65,13 @@ class DUST(nn.Module):
 
     Source: De Weerdt, Eldar, Deligiannis (2023) in the reading of Porras-Valenzuela, Hadou, Ribeiro (2026), C.3 and
     C.4. The codes of layer 0 are ours.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> model, x = DUST(dim=4, num_atoms=6, num_layers=2), jnp.ones((5, 3, 4))
+      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
+      >>> variables["params"]["layers"].D.shape, jax.eval_shape(model.apply, variables, x).shape
+      ((2, 6, 4), (3, 5, 3, 4))
     """
 
     dim: int

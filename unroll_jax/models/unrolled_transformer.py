@@ -38,6 +38,15 @@ class UnrolledTransformer(nn.Module):
       V_init: initialiser of V; the cosine transform by default (Porras-Valenzuela et al., Appendix B.2).
       W_init: initialiser of W.
       U_init: initialiser of U; with the default W the first pass averages similar tokens a little.
+
+    Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 47 and 48.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> model, x = UnrolledTransformer(dim=4, num_layers=2), jnp.ones((5, 3, 4))
+      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
+      >>> jax.eval_shape(model.apply, variables, x).shape  # layers 0 to 2
+      (3, 5, 3, 4)
     """
 
     dim: int

@@ -42,8 +42,9 @@ class Rho(NamedTuple):
       >>> import jax, jax.numpy as jnp
       >>> from unroll_jax.energies import AttentionParams, attention
       >>> layer = attention(rho=Rho(lambda z: 2.0 * z), form="softmax")  # the same slope for all pairs
-      >>> jax.jit(layer.step)(AttentionParams(None), jnp.array([[0.0], [4.0]]), None).tolist()  # the mean
-      [[2.0], [2.0]]
+      >>> y = jax.jit(layer.step)(AttentionParams(None), jnp.array([[0.0], [4.0]]), None)
+      >>> [round(value, 3) for value in y.ravel().tolist()]  # the mean
+      [2.0, 2.0]
     """
 
     value: Elementwise
