@@ -82,9 +82,9 @@ def conv_norm_bound(
     Source: Sedghi, Gupta, Long (2019) for the circular convolution; that it bounds the padded one is ours.
 
     Example:
-      >>> import jax.numpy as jnp
-      >>> box = jnp.ones((3, 1, 1, 1))  # adds up three pixels
-      >>> round(float(conv_norm_bound(box, (8, 1))), 3)  # reached by constant images, but for their edges
+      >>> import jax, jax.numpy as jnp
+      >>> box, bound = jnp.ones((3, 1, 1, 1)), jax.jit(conv_norm_bound, static_argnums=1)  # adds up three pixels
+      >>> round(float(bound(box, (8, 1))), 3)  # reached by constant images, but for their edges
       3.0
     """
     sizes = tuple(n + k - 1 for n, k in zip(image_shape, kernel.shape[:2], strict=True))

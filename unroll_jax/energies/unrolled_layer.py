@@ -16,9 +16,9 @@ class UnrolledLayerParams(NamedTuple):
     """V (k, d), W (d, d) and U (d, d) of one `unrolled_layer`.
 
     Example:
-      >>> import jax.numpy as jnp
+      >>> import jax, jax.numpy as jnp
       >>> params = UnrolledLayerParams(V=jnp.zeros((1, 3)), W=jnp.eye(3), U=jnp.zeros((3, 3)))
-      >>> unrolled_layer(params, jnp.ones((2, 5, 3))).shape
+      >>> jax.eval_shape(unrolled_layer, params, jnp.ones((2, 5, 3))).shape
       (2, 5, 3)
     """
 

@@ -103,7 +103,8 @@ def decode(
       >>> from unroll_jax.models import Decoder
       >>> config = DecoderConfig(100, dim=8, num_layers=2, num_heads=4, num_key_value_heads=2, hidden_dim=16)
       >>> tokens, places, run = jnp.array([[5, 6]]), jnp.array([[0, 1]]), jax.jit(decode, static_argnums=0)
-      >>> params, cache = Decoder(config).init(jax.random.key(0), tokens)["params"], empty_cache(config, 1, 2)
+      >>> params = jax.jit(Decoder(config).init)(jax.random.key(0), tokens)["params"]
+      >>> cache = empty_cache(config, batch=1, capacity=2)
       >>> both, _ = run(config, params, tokens, cache, places)
       >>> _, cache = run(config, params, tokens[:, :1], cache, places[:, :1])
       >>> second, _ = run(config, params, tokens[:, 1:], cache, places[:, 1:])  # sees the first in the cache

@@ -100,7 +100,7 @@ def acceptance(
     Example:
       >>> import jax, jax.numpy as jnp
       >>> config = DecoderConfig(50, dim=8, num_layers=2, num_heads=2, num_key_value_heads=2, hidden_dim=16)
-      >>> params = Decoder(config).init(jax.random.key(0), jnp.ones((1, 1), int))["params"]
+      >>> params = jax.jit(Decoder(config).init)(jax.random.key(0), jnp.ones((1, 1), int))["params"]
       >>> measured = acceptance(config, params, [[5, 6, 7], [8]])
       >>> measured.rates.shape, float(measured.rates[-1])
       ((3,), 1.0)
@@ -185,7 +185,7 @@ def choose_draft(
     Example:
       >>> import jax, jax.numpy as jnp
       >>> config = DecoderConfig(50, dim=8, num_layers=2, num_heads=2, num_key_value_heads=2, hidden_dim=16)
-      >>> params = Decoder(config).init(jax.random.key(0), jnp.ones((1, 1), int))["params"]
+      >>> params = jax.jit(Decoder(config).init)(jax.random.key(0), jnp.ones((1, 1), int))["params"]
       >>> choose_draft(config, params, [[5, 6, 7], [8]], max_tokens=4).exit_layer
       1
     """

@@ -117,7 +117,7 @@ def speculate(
       >>> import jax, jax.numpy as jnp
       >>> from unroll_jax.models import Decoder
       >>> config = DecoderConfig(50, dim=8, num_layers=2, num_heads=2, num_key_value_heads=2, hidden_dim=16)
-      >>> params = Decoder(config).init(jax.random.key(0), jnp.ones((1, 1), int))["params"]
+      >>> params = jax.jit(Decoder(config).init)(jax.random.key(0), jnp.ones((1, 1), int))["params"]
       >>> answers = speculate(config, params, [[5, 6, 7], [8]], exit_layer=1, draft_length=2, max_tokens=4)
       >>> answers.lengths.tolist(), bool((answers.accepted <= answers.drafted).all())
       ([4, 4], True)
