@@ -81,6 +81,7 @@ def unroll(
       ValueError: if num_layers or unroll is not at least 1, unroll leaves no loop for remat, a stacked leaf has another
         leading axis, a step alone is given with ``record="energy"``, or the step or perturb changes the state's
         structure, shape or dtype.
+      TypeError: if a leaf of y is no array.
 
     Example:
       >>> import jax, unroll_jax

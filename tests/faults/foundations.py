@@ -196,7 +196,7 @@ FAULTS: list[Fault] = [
     ),
     Fault(
         "certified and estimated norms swapped in spectral_normalise",
-        "unroll_jax/certificates/contraction.py",
+        "unroll_jax/certificates/weights.py",
         "if certified else",
         "if not certified else",
         "tests/test_spectral.py",

@@ -7,16 +7,7 @@ Example:
 """
 
 from unroll_jax.certificates.certify import Certificate, Outcome, certify, certify_alternating
-from unroll_jax.certificates.contraction import (
-    check_weight_norms,
-    contraction_bound,
-    equilibrium_lipschitz,
-    error_bound,
-    picard_steps,
-    spectral_normalise,
-    weight_norm,
-    weight_norm_bound,
-)
+from unroll_jax.certificates.contraction import contraction_bound, equilibrium_lipschitz, error_bound, picard_steps
 from unroll_jax.certificates.curvature import Curvature, curvature, hessian_product
 from unroll_jax.certificates.regions import (
     Ball,
@@ -30,6 +21,7 @@ from unroll_jax.certificates.regions import (
 )
 from unroll_jax.certificates.smoothness import pairwise_smoothness, quadratic_smoothness
 from unroll_jax.certificates.steps import StepCertificate, certify_descent
+from unroll_jax.certificates.weights import check_weight_norms, spectral_normalise, weight_norm, weight_norm_bound
 from unroll_jax.norm_bounds import conv_norm_bound, matrix_norm_bound
 from unroll_jax.spectral import jacobian_norm, jacobian_penalty, jacobian_radius, spectral_norm, spectral_radius
 

@@ -177,6 +177,7 @@ def certify_alternating(
 
     Raises:
       ValueError: if a step size or smoothness is out of range, or both or neither of f_step_size and f_step are given.
+      TypeError: if a smoothness is no number, array or function, or a leaf of y no array.
 
     Source: Yang, Huang, Wipf (2022), Theorems 4.1 and 5.1, proofs C.1 and D. Eq. 57 is used without the factor 2 that
     its last line loses, and T(kappa) is replaced by the length of the proximal step, which Lemma D.3 bounds by it.

@@ -73,6 +73,7 @@ def pairwise_smoothness(*, rho: RhoLike = "softmax", mask: Any = None, ridge: fl
 
     Raises:
       ValueError: as `attention`.
+      TypeError: if rho is neither a name, a `Rho` nor a function.
 
     Source: Yang, Huang, Wipf (2022), proof of Theorem 3.1 (majorisation); the bound is ours.
 

@@ -89,6 +89,7 @@ def certify_descent(
 
     Raises:
       ValueError: if an option is out of range, or the step changes the state's structure, shapes or dtypes.
+      TypeError: if smoothness is no number, array or function, or a leaf of y no array.
 
     Source: the descent lemma, Nesterov (2018), Lectures on Convex Optimization, Lemma 1.2.3.
 

@@ -123,6 +123,9 @@ def add_losses(
       layer_losses: means f_0..f_L over the batch; no gradient flows to them.
       num_samples: in the batch, over all devices; positive.
 
+    Returns:
+      The mean over all of them.
+
     Example:
       >>> import jax.numpy as jnp
       >>> mean = add_losses(empty_mean(1), jnp.array([4.0, 2.0]), 3)

@@ -29,6 +29,9 @@ def sample_constraints(constraints: Constraints, reduction: Reduction) -> Constr
       constraints: ``layer_losses -> violations`` on the last axis, such as `descent_constraints`.
       reduction: ``(N, C) -> (C,)``, such as `tail_mean`, `positive_part` or `mean_of_samples`.
 
+    Returns:
+      ``losses (N, L + 1) -> violations (C,)``.
+
     Raises:
       TypeError: if either is no function.
       ValueError: while tracing, if the losses are not (N, L + 1) with N >= 1.

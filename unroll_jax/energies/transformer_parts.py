@@ -102,6 +102,7 @@ def transformer_parts(
 
     Raises:
       ValueError: as `transformer`.
+      TypeError: if phi is neither a name nor a `Proximal`.
 
     Source: Yang, Huang, Wipf (2022), Algorithm 2 and eq. 20; see `transformer`.
 

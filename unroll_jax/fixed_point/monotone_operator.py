@@ -84,6 +84,7 @@ def monotone_weight(
 
     Raises:
       ValueError: if margin is not positive, or image_shape is not that of images at least as large as the kernels.
+      TypeError: if params are no `MonotoneParams`.
 
     Source: Winston and Kolter (2020), Proposition 1 and Appendix C; the scales are those of their code.
 

@@ -127,6 +127,7 @@ def monotone_equilibrium(
 
     Raises:
       ValueError: if an option is outside what is stated here, or W and x do not fit.
+      TypeError: if activation, solver or adjoint is neither a name nor of its kind.
 
     Source: Winston and Kolter (2020), Section 3. They solve the backward pass by the same splitting; here it is any
     linear solver of `ADJOINTS`, on the splitting's step.

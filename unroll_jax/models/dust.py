@@ -194,6 +194,12 @@ def dictionary_bases(dim: int) -> dict[str, Any]:
     D has pixels as columns; V, of codes, stays as it is. The basis is the cosine transform, that of a square patch
     where ``dim`` is a square.
 
+    Args:
+      dim: width of the signal, in pixels.
+
+    Returns:
+      A pytree of `Sides`, to pass as ``bases``.
+
     Example:
       >>> import jax, jax.numpy as jnp, optax, unroll_jax
       >>> model, bases = DUST(16, 24, 2), dictionary_bases(16)

@@ -144,6 +144,12 @@ def cosine_bases(dim: int) -> dict[str, Any]:
 
     V has pixels as columns, W and U on both sides. Where ``dim`` is a square, the transform is that of a square patch.
 
+    Args:
+      dim: width of the tokens, in pixels.
+
+    Returns:
+      A pytree of `Sides`, to pass as ``bases``.
+
     Example:
       >>> import jax, jax.numpy as jnp, optax, unroll_jax
       >>> model, optimizer = UnrolledTransformer(16, 2), unroll_jax.in_coordinates(optax.adam(2e-3), cosine_bases(16))

@@ -173,6 +173,10 @@ def opteq_potential(
     Returns:
       One number per example.
 
+    Raises:
+      ValueError: if there is no activation of that name.
+      TypeError: if activation is neither a name nor a `Monotone`.
+
     Source: Xie et al. (2021), Theorem 1.
 
     Example:

@@ -55,6 +55,7 @@ def opteq_objective(
     Raises:
       ValueError: if skip is outside (0, 1]; skip is 1 and W not a square matrix, or the activation has no conjugate;
         or |W| is known to be above 1, without ``allow_expansive``.
+      TypeError: if activation is neither a name nor a `Monotone`.
 
     Source: Xie et al. (2021), Theorem 1, the formula after it, and Theorem 2 with its proof.
 

@@ -56,6 +56,9 @@ class Regulariser(NamedTuple):
 def half_square(strength: float = 1.0) -> Regulariser:
     """R = strength / 2 |z|^2; its prox scales the state down.
 
+    Args:
+      strength: positive, unitless.
+
     Raises:
       ValueError: if strength is not positive and finite.
 
@@ -79,10 +82,13 @@ def half_square(strength: float = 1.0) -> Regulariser:
 def absolute(strength: float = 1.0) -> Regulariser:
     """R = strength |z|_1; its prox is the soft threshold.
 
+    Args:
+      strength: positive, in units of the state.
+
     Raises:
       ValueError: if strength is not positive and finite.
 
-    Source: the shrinkage of Xie et al. (2021), Section 4.1; its prox, Parikh and Boyd (2014), Section 6.5.2.
+    Source: the shrinkage of Xie et al. (2021), Section 4.1; its prox, Parikh and Boyd (2014), Section 6.5.
 
     Example:
       >>> import jax.numpy as jnp
@@ -101,6 +107,10 @@ def absolute(strength: float = 1.0) -> Regulariser:
 @typed
 def inverse_square(strength: float = 1.0, *, epsilon: float = 1.0) -> Regulariser:
     """R = strength / (|z|^2 + epsilon), which pushes states away from 0; not convex.
+
+    Args:
+      strength: positive.
+      epsilon: positive, in units of the state squared.
 
     Raises:
       ValueError: if strength or epsilon is not positive and finite.
@@ -130,6 +140,9 @@ def decorrelation(strength: float = 1.0) -> Regulariser:
 
     Z has a row per feature and a column per example, D = diag(1 / |z_i|) with z_i its rows; a feature that is 0 in the
     whole batch correlates with nothing. The state passed to ``value`` is the batch, (n, m), an example a row.
+
+    Args:
+      strength: positive, unitless.
 
     Raises:
       ValueError: if strength is not positive and finite.

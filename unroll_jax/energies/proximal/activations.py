@@ -75,6 +75,12 @@ def activation(function: Elementwise, penalty: Elementwise, *, step_size: float 
 def tanh(*, step_size: float = 1.0) -> Proximal:
     """tanh; phi_1 = ((1 + z) log(1 + z) + (1 - z) log(1 - z) - z^2) / 2 on [-1, 1]; see `activation`.
 
+    Args:
+      step_size: at which the prox is this function, positive.
+
+    Raises:
+      ValueError: if step_size is not positive and finite.
+
     Example:
       >>> import jax.numpy as jnp
       >>> tanh().prox(jnp.array([[0.0, 50.0]]), 1.0).tolist(), float(tanh().penalty(jnp.array([[2.0]])))
@@ -92,6 +98,12 @@ def tanh(*, step_size: float = 1.0) -> Proximal:
 @typed
 def sigmoid(*, step_size: float = 1.0) -> Proximal:
     """1 / (1 + e^-w); phi_1 = z log z + (1 - z) log(1 - z) - z^2 / 2 on [0, 1]; see `activation`.
+
+    Args:
+      step_size: at which the prox is this function, positive.
+
+    Raises:
+      ValueError: if step_size is not positive and finite.
 
     Example:
       >>> import jax.numpy as jnp
@@ -111,6 +123,12 @@ def sigmoid(*, step_size: float = 1.0) -> Proximal:
 def softplus(*, step_size: float = 1.0) -> Proximal:
     """log(1 + e^w); phi_1 = Li_2(e^-z) - pi^2 / 6 on z >= 0, Li_2 the dilogarithm; see `activation`.
 
+    Args:
+      step_size: at which the prox is this function, positive.
+
+    Raises:
+      ValueError: if step_size is not positive and finite.
+
     Example:
       >>> import jax.numpy as jnp
       >>> round(softplus().prox(jnp.zeros((1, 1)), 1.0).item(), 4)  # log 2
@@ -127,6 +145,12 @@ def softplus(*, step_size: float = 1.0) -> Proximal:
 @typed
 def softsign(*, step_size: float = 1.0) -> Proximal:
     """w / (1 + |w|); phi_1 = -|z| - log(1 - |z|) - z^2 / 2 on (-1, 1); see `activation`.
+
+    Args:
+      step_size: at which the prox is this function, positive.
+
+    Raises:
+      ValueError: if step_size is not positive and finite.
 
     Example:
       >>> import jax.numpy as jnp
@@ -145,6 +169,10 @@ def softsign(*, step_size: float = 1.0) -> Proximal:
 @typed
 def leaky_relu(slope: float = 0.01, *, step_size: float = 1.0) -> Proximal:
     """w, or slope w where w < 0; phi_1 = (1 / slope - 1) min(z, 0)^2 / 2; see `activation`.
+
+    Args:
+      slope: below 0, in (0, 1].
+      step_size: at which the prox is this function, positive.
 
     Raises:
       ValueError: if slope is not in (0, 1], or step_size not positive and finite.
@@ -168,6 +196,10 @@ def elu(alpha: float = 1.0, *, step_size: float = 1.0) -> Proximal:
     """w, or alpha (e^w - 1) where w < 0; phi_1 = (z + alpha) log(1 + z / alpha) - z - z^2 / 2 on [-alpha, 0], 0 above.
 
     See `activation`.
+
+    Args:
+      alpha: minus the limit towards minus infinity, in (0, 1].
+      step_size: at which the prox is this function, positive.
 
     Raises:
       ValueError: if alpha is not in (0, 1], or step_size not positive and finite.

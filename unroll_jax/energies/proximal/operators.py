@@ -57,10 +57,13 @@ def relu() -> Proximal:
 def soft_threshold(threshold: float = 1.0) -> Proximal:
     """phi = threshold |y|_1; prox = sign(y) max(|y| - step_size threshold, 0).
 
+    Args:
+      threshold: at least 0, in units of y over the step size.
+
     Raises:
       ValueError: if threshold is negative or not finite.
 
-    Source: Parikh and Boyd (2014), "Proximal algorithms", Section 6.5.2.
+    Source: Parikh and Boyd (2014), "Proximal algorithms", Section 6.5.
 
     Example:
       >>> import jax.numpy as jnp
@@ -77,6 +80,9 @@ def soft_threshold(threshold: float = 1.0) -> Proximal:
 @typed
 def nonnegative_soft_threshold(threshold: float = 1.0) -> Proximal:
     """phi = threshold sum(y) where every entry is at least 0, else infinite; prox = max(y - step_size threshold, 0).
+
+    Args:
+      threshold: at least 0, in units of y over the step size.
 
     Raises:
       ValueError: if threshold is negative or not finite.
@@ -96,6 +102,10 @@ def nonnegative_soft_threshold(threshold: float = 1.0) -> Proximal:
 @typed
 def box(lower: float = 0.0, upper: float = 1.0) -> Proximal:
     """phi = 0 where every entry is in [lower, upper], else infinite; prox clips.
+
+    Args:
+      lower: least value of an entry.
+      upper: largest value of an entry.
 
     Raises:
       ValueError: unless lower < upper.
@@ -117,10 +127,13 @@ def box(lower: float = 0.0, upper: float = 1.0) -> Proximal:
 def group_shrinkage(threshold: float = 1.0) -> Proximal:
     """phi = threshold sum_i |y_i|_2 over tokens; prox shortens each by step_size threshold, to 0 at the least.
 
+    Args:
+      threshold: at least 0, in units of y over the step size.
+
     Raises:
       ValueError: if threshold is negative or not finite.
 
-    Source: Parikh and Boyd (2014), "Proximal algorithms", Section 6.5.4.
+    Source: Parikh and Boyd (2014), "Proximal algorithms", Section 6.5.
 
     Example:
       >>> import jax.numpy as jnp
