@@ -58,7 +58,7 @@ site: $(STAMP)
 
 docs: export JAX_COMPILATION_CACHE_DIR ?= $(PROGRAMS)
 docs: site
-	$(PY) $(PYTEST) tests/test_docs.py tests/test_structure.py -k docs $(ARGS)
+	$(PY) $(PYTEST) tests/test_docs.py tests/test_public_api.py tests/test_structure.py -k docs $(ARGS)
 
 benchmarks: $(STAMP)
 	$(PY) -m benchmarks

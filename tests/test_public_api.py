@@ -262,12 +262,12 @@ def test_tables_and_constants_occur_in_the_example_of_their_package(package):
 
 @pytest.mark.slow  # one operation at a time, each compiled
 @pytest.mark.parametrize("module", LIBRARY)
-def test_the_examples_of_the_library_run(module):
+def test_the_examples_in_the_docs_of_the_library_run(module):
     failed, _ = doctest.testmod(importlib.import_module(module))
     assert failed == 0
 
 
 @pytest.mark.slow  # one of them trains
-def test_the_examples_of_the_application_run():
+def test_the_examples_in_the_docs_of_the_application_run():
     modules = ["train", *places(documented(["train"]))]
     assert [module for module in modules if doctest.testmod(importlib.import_module(module)).failed] == []
