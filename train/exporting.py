@@ -60,6 +60,8 @@ def export(
 
     Raises:
       UserError: if the run has no checkpoint that can be read, or the folder is of something else.
+
+    Example: see `fit`.
     """
     run = Path(run)
     out = run / "export" if out is None else check_out(out)

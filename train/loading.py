@@ -28,6 +28,8 @@ class Model:
       params: of the best checkpoint.
       config: of the run.
       card: what is known of it: experiment, step, and of an export figures and whether it is feasible.
+
+    Example: see `fit`.
     """
 
     def __init__(self, task: Task, params: Params, card: dict[str, Any]):
@@ -57,8 +59,13 @@ def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> M
         options are those that the folder holds, whatever it has itself, but for its mesh.
       log: where messages go.
 
+    Returns:
+      The model, its parameters on the devices of the task's mesh.
+
     Raises:
       UserError: if the folder is neither, is damaged, or was written by another version.
+
+    Example: see `fit`.
     """
     folder, kind = Path(folder), options_of(task)
     if is_export(folder):

@@ -52,6 +52,20 @@ def fit(
 
     Raises:
       UserError: whatever you can mend, in one line.
+
+    Example:
+      >>> import tempfile, jax.numpy as jnp, numpy as np
+      >>> from train import OwnConfig, OwnTask, export, load
+      >>> def losses(scale, batch):  # of the input, and of one layer's output
+      ...     return jnp.concatenate([batch["x"] ** 2, (scale * batch["x"]) ** 2], axis=1)
+      >>> arrays = {"x": np.linspace(-1.0, 1.0, 8, dtype=np.float32)[:, None]}
+      >>> config = OwnConfig(steps=2, batch_size=4, validate_every=2, track=())
+      >>> task = OwnTask(lambda key: jnp.ones(()), losses, train=arrays, validation=arrays, config=config)
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     (run,) = fit(task, out=f"{folder}/run", log=lambda line: None)
+      ...     model, written = load(run, task=task), export(run, task=task, log=lambda line: None)
+      ...     bool(model.params < 1.0), sorted(path.name for path in written.iterdir())
+      (True, ['README.md', 'config.json', 'model.safetensors'])
     """
     name, trained, config = _told(what)
     check_callbacks(callbacks)

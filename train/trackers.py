@@ -33,7 +33,19 @@ class Tracker(Protocol):
 
 
 class Callbacks(Protocol):
-    """Callbacks of a run, for notebooks: subclass it and override the methods of the events you want."""
+    """Callbacks of a run, for notebooks: subclass it and override the methods of the events you want.
+
+    Example:
+      >>> class Losses(Callbacks):
+      ...     def __init__(self):
+      ...         self.losses = []
+      ...     def on_step(self, row):
+      ...         self.losses.append(row["loss"])
+      >>> mine = Losses()
+      >>> mine.on_step({"step": 1, "loss": 0.5})  # as `fit(..., callbacks=[mine])` does
+      >>> mine.losses
+      [0.5]
+    """
 
     def on_step(self, row: dict[str, Any]) -> None:
         """After a step, one step late, its row of metrics.jsonl."""

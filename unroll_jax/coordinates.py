@@ -19,6 +19,13 @@ class Sides(NamedTuple):
     Attributes:
       left: (rows, rows), of what the rows stand for; None leaves them as they are.
       right: (columns, columns), of what the columns stand for; None leaves them as they are.
+
+    Example:
+      >>> import jax.numpy as jnp, optax
+      >>> swap = Sides(left=jnp.array([[0.0, 1.0], [1.0, 0.0]]))  # of the rows; columns stay as they are
+      >>> rule, params = in_coordinates(optax.sgd(1.0), {"W": swap}), {"W": jnp.zeros((2, 3))}
+      >>> rule.update(params, rule.init(params))[0]["W"].shape
+      (2, 3)
     """
 
     left: Float[Array | np.ndarray, "rows rows"] | None = None

@@ -37,6 +37,14 @@ class Anchor(NamedTuple):
     Attributes:
       value: the anchor B, broadcastable to y, or None.
       present: boolean (*batch, n), or broadcastable to it; None if every token is there.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from unroll_jax.energies import AttentionParams, attention
+      >>> y, real = jnp.array([[0.0], [4.0], [9.0]]), jnp.array([True, True, False])  # the last one is padding
+      >>> y = jax.jit(attention().step)(AttentionParams(None), y, Anchor(present=real))
+      >>> [round(value, 3) for value in y.ravel().tolist()]  # each of the two moves to its only neighbour
+      [4.0, 0.0, 9.0]
     """
 
     value: Float[Array, "..."] | None = None
@@ -78,6 +86,17 @@ class Descent(_Fields):
         semidefinite; `equilibrium` then chooses solvers that use it.
       check: ``(params, y) -> None``, a ValueError where parameters whose values are known make steps that need have no
         fixed point; None if there is nothing to check. `equilibrium` asks it first.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> layer = Descent(  # half a gradient step on |y|^2 / 2
+      ...     init=lambda key: None,
+      ...     energy=lambda params, y, x: 0.5 * jnp.sum(y**2, (-2, -1)),
+      ...     step=lambda params, y, x: 0.5 * y,
+      ... )
+      >>> y = jnp.array([[2.0]])
+      >>> float(layer.energy(None, y, None)), float(layer.energy(None, layer.step(None, y, None), None))
+      (2.0, 0.5)
     """
 
     __slots__ = ()
@@ -117,6 +136,13 @@ class Entry(NamedTuple):
       condition: ``(params, y, x) -> (*batch,)``, the condition that the factory's docstring states for descent, as
         booleans; None if the step of the example always descends.
       event_ndim: how many axes of y one example has: 2 for tokens, 1 for a vector, 3 for an image.
+
+    Example:
+      >>> import jax
+      >>> from unroll_jax import DESCENTS
+      >>> entry = DESCENTS["opteq"]
+      >>> entry.factory.__name__, entry.event_ndim, entry.example(jax.random.key(0), (5,))[1].ndim
+      ('opteq', 1, 2)
     """
 
     factory: Callable[..., Descent]

@@ -73,9 +73,17 @@ def lost_layer(lost: int | Int[Array, ""]) -> Perturbation:
 def in_turn(*perturbations: Perturbation) -> Perturbation:
     """Several perturbations, each of what the one before it made of the output; none changes nothing.
 
+    Args:
+      *perturbations: each ``(layer, before, after) -> after``, the first one first.
+
+    Returns:
+      One such function.
+
     Example:
-      >>> import jax, unroll_jax
-      >>> lost_then_noisy = in_turn(lost_layer(2), layer_noise(jax.random.key(0), 0.1))
+      >>> import jax.numpy as jnp, unroll_jax
+      >>> double, both_lost = (lambda params, y, x: 2.0 * y), in_turn(lost_layer(1), lost_layer(3))
+      >>> unroll_jax.unroll(double, None, jnp.ones(2), num_layers=3, record=None, perturb=both_lost)[0].tolist()
+      [2.0, 2.0]
     """
 
     def perturb(layer: Int[Array, ""], before: Any, after: Any) -> Any:

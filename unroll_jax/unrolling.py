@@ -24,6 +24,14 @@ class Trace(NamedTuple):
 
     Attributes:
       energy: (num_layers + 1, *batch), the energy before the first layer and after each layer.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from unroll_jax.energies import FeedForwardParams, feedforward
+      >>> params = FeedForwardParams(jnp.zeros((1, 1)))  # y^2 / 2
+      >>> _, trace = unroll(feedforward(1, step_size=0.5), params, jnp.array([[4.0]]), num_layers=2)
+      >>> trace.energy.tolist()
+      [8.0, 2.0, 0.5]
     """
 
     energy: Float[Array, "layers_and_one *batch"]
@@ -73,6 +81,7 @@ def unroll(
       ValueError: if num_layers or unroll is not at least 1, unroll leaves no loop for remat, a stacked leaf has another
         leading axis, a step alone is given with ``record="energy"``, or the step or perturb changes the state's
         structure, shape or dtype.
+      TypeError: if a leaf of y is no array.
 
     Example:
       >>> import jax, unroll_jax

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import pkgutil
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -151,7 +152,16 @@ def _words(full: str, value: Any) -> list[str]:
         held = f"Value: ``{value}``."
     else:
         held = f"Type: ``{re.sub(r'[a-z_]+[.]', '', str(value))}``."
-    return [*_comment(full, value), "", held]
+    return [*_comment(full, value), "", held, *_example(full.rpartition(".")[2])]
+
+
+def _example(name: str) -> list[str]:
+    """The example of the package that a table or constant occurs in; none of a type."""
+    for module in MODULES:
+        _, _, shown = inspect.cleandoc(importlib.import_module(module).__doc__ or "").partition("\nExample:\n")
+        if re.search(rf"\b{name}\b", shown):
+            return ["", ".. rubric:: Example", "", *textwrap.dedent(shown).splitlines(), ""]
+    return []
 
 
 def _comment(full: str, value: Any) -> list[str]:

@@ -19,7 +19,13 @@ SEVERAL: dict[str, tuple[Literal["erm", "constrained", "deep_supervision"], ...]
 
 @dataclasses.dataclass(frozen=True)
 class DualConfig:
-    """Projected ascent on the multipliers."""
+    """Projected ascent on the multipliers.
+
+    Example:
+      >>> from train import OwnConfig
+      >>> OwnConfig(dual=DualConfig(optimizer="sgd")).dual.learning_rate
+      0.005
+    """
 
     optimizer: str = "pi"
     """sgd: rate x violation a step; pi: sgd plus a part proportional to the violation, which damps swings; nu_pi: the
@@ -49,7 +55,12 @@ class DualConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ConstraintConfig:
-    """Constraints on every layer."""
+    """Constraints on every layer.
+
+    Example:
+      >>> ConstraintConfig(alpha=(0.3,), first_alpha=0.5).alphas(num_layers=3)  # shares of the loss to remove
+      (0.5, 0.3, 0.3)
+    """
 
     alpha: Basic[tuple[float, ...]] = (0.22,)
     """Share of the loss each layer must remove, in (0, 1): one number, or one a layer."""

@@ -18,7 +18,16 @@ WITHOUT_EFFECT = {
 
 @dataclasses.dataclass(frozen=True)
 class OwnConfig(ConstrainedConfig):
-    """Options of a task of your own; no noise is added to it."""
+    """Options of a task of your own; no noise is added to it.
+
+    Example:
+      >>> from train import ConstraintConfig, PrimalConfig
+      >>> constraints, primal = ConstraintConfig(alpha=(0.1,)), PrimalConfig(learning_rate=1e-2)
+      >>> config = OwnConfig(steps=100, constraints=constraints, primal=primal)
+      >>> config.check()  # of every number
+      >>> config.label()
+      'constrained-seed0'
+    """
 
     task: ClassVar[str] = "own"
     metric: ClassVar[str] = "validation loss"

@@ -66,7 +66,13 @@ class Judgement(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class PrimalConfig:
-    """Adam or Muon on the parameters: linear warm-up, then a schedule."""
+    """Adam or Muon on the parameters: linear warm-up, then a schedule.
+
+    Example:
+      >>> from train import OwnConfig
+      >>> OwnConfig(primal=PrimalConfig(schedule="constant")).primal.learning_rate
+      0.0005
+    """
 
     learning_rate: float = 5e-4
     """Peak learning rate."""

@@ -45,6 +45,16 @@ class OwnTask(Task):
     Raises:
       UserError: if arrays are none, lack names or have different numbers of rows, losses are of another shape, or a
         number is not allowed.
+
+    Example:
+      >>> import jax.numpy as jnp, numpy as np
+      >>> from train import OwnConfig, OwnTask
+      >>> def losses(scale, batch):  # of the input, and of one layer's output
+      ...     return jnp.concatenate([batch["x"] ** 2, (scale * batch["x"]) ** 2], axis=1)
+      >>> arrays = {"x": np.linspace(-1.0, 1.0, 8, dtype=np.float32)[:, None]}
+      >>> config = OwnConfig(steps=10, batch_size=4)
+      >>> OwnTask(lambda key: jnp.ones(()), losses, train=arrays, validation=arrays, config=config).num_layers
+      1
     """
 
     def __init__(

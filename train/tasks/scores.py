@@ -8,7 +8,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.certificates.contraction import weight_norm, weight_norm_bound
+from unroll_jax.certificates.weights import weight_norm, weight_norm_bound
 
 from ..data.pictures import NOT_COUNTED
 

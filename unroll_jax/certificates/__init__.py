@@ -1,16 +1,13 @@
-"""Certificates, with their constants: of steps that descend, and of equilibria that exist and are reached."""
+"""Certificates, with their constants: of steps that descend, and of equilibria that exist and are reached.
+
+Example:
+  >>> import jax.numpy as jnp
+  >>> float(descent_constant(0.25, 0.5, 2.0)), Outcome.GUARANTEED.value  # delta(y) up to C: the step descends
+  (1.0, 0)
+"""
 
 from unroll_jax.certificates.certify import Certificate, Outcome, certify, certify_alternating
-from unroll_jax.certificates.contraction import (
-    check_weight_norms,
-    contraction_bound,
-    equilibrium_lipschitz,
-    error_bound,
-    picard_steps,
-    spectral_normalise,
-    weight_norm,
-    weight_norm_bound,
-)
+from unroll_jax.certificates.contraction import contraction_bound, equilibrium_lipschitz, error_bound, picard_steps
 from unroll_jax.certificates.curvature import Curvature, curvature, hessian_product
 from unroll_jax.certificates.regions import (
     Ball,
@@ -24,15 +21,9 @@ from unroll_jax.certificates.regions import (
 )
 from unroll_jax.certificates.smoothness import pairwise_smoothness, quadratic_smoothness
 from unroll_jax.certificates.steps import StepCertificate, certify_descent
-from unroll_jax.spectral import (
-    conv_norm_bound,
-    jacobian_norm,
-    jacobian_penalty,
-    jacobian_radius,
-    matrix_norm_bound,
-    spectral_norm,
-    spectral_radius,
-)
+from unroll_jax.certificates.weights import check_weight_norms, spectral_normalise, weight_norm, weight_norm_bound
+from unroll_jax.norm_bounds import conv_norm_bound, matrix_norm_bound
+from unroll_jax.spectral import jacobian_norm, jacobian_penalty, jacobian_radius, spectral_norm, spectral_radius
 
 __all__ = [
     "Ball",

@@ -46,6 +46,14 @@ class Certificate(NamedTuple):
       noise_limit: :math:`1 - a_2 L_h / 2`.
       smoothness_g: L_g as used.
       smoothness_h: L_h as used.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> f, g = (lambda params, y, x: 0.5 * jnp.sum(y**2)), (lambda params, y, x: 0.5 * jnp.sum((y - 1.0) ** 2))
+      >>> options = {"f_step_size": 0.1, "g_step_size": 0.1, "smoothness_f": 1.0, "smoothness_g": 1.0}
+      >>> certificate = certify_alternating(f, g, None, jnp.ones((1, 1)), num_layers=2, **options)
+      >>> [Outcome(value).name for value in certificate.outcome.tolist()]
+      ['GUARANTEED', 'GUARANTEED']
     """
 
     outcome: Int[Array, "layers *batch"]
@@ -169,6 +177,7 @@ def certify_alternating(
 
     Raises:
       ValueError: if a step size or smoothness is out of range, or both or neither of f_step_size and f_step are given.
+      TypeError: if a smoothness is no number, array or function, or a leaf of y no array.
 
     Source: Yang, Huang, Wipf (2022), Theorems 4.1 and 5.1, proofs C.1 and D. Eq. 57 is used without the factor 2 that
     its last line loses, and T(kappa) is replaced by the length of the proximal step, which Lemma D.3 bounds by it.

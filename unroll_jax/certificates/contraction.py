@@ -1,61 +1,15 @@
-"""Convergence rates of equilibria: norms of weights, contraction factors, iterations needed, errors left."""
+"""Convergence rates of equilibria: contraction factors, iterations needed, errors left."""
 
 from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from unroll_jax.arguments import typed
-from unroll_jax.energies.equilibrium.opteq_params import OptEqParams, opteq_linear
-from unroll_jax.spectral import conv_norm_bound, matrix_norm_bound, spectral_norm
+from unroll_jax.certificates.weights import ImageShape, weight_norm_bound
+from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
 
-__all__ = [
-    "check_weight_norms",
-    "contraction_bound",
-    "equilibrium_lipschitz",
-    "error_bound",
-    "picard_steps",
-    "spectral_normalise",
-    "weight_norm",
-    "weight_norm_bound",
-]
-
-ImageShape = tuple[int, int]
-
-
-@typed
-def weight_norm(
-    W: Float[Array, "..."], image_shape: ImageShape | None = None, *, num_steps: int = 100, key: jax.Array | None = None
-) -> Float[Array, ""]:
-    """|W|_2 of a matrix or of a zero-padded convolution, by power iteration: from below, see `spectral_norm`.
-
-    Args:
-      W: (h, m), or a kernel (height, width, channels in, channels out).
-      image_shape: height and width of the images, for a kernel.
-      num_steps: as in `spectral_norm`.
-      key: as in `spectral_norm`.
-
-    Raises:
-      ValueError: if W is neither, or a kernel comes without image_shape.
-    """
-    shape = _domain(W, image_shape)
-    like = jax.ShapeDtypeStruct(shape, W.dtype)
-    return spectral_norm(lambda z: opteq_linear(W, z), like, num_steps=num_steps, key=key)
-
-
-def weight_norm_bound(W: Float[Array, "..."], image_shape: ImageShape | None = None) -> Float[Array, ""]:
-    """|W|_2 from above, up to rounding: what a certificate needs. See `matrix_norm_bound` and `conv_norm_bound`.
-
-    Args:
-      W: (h, m), or a kernel (height, width, channels in, channels out).
-      image_shape: height and width of the images, for a kernel.
-
-    Raises:
-      ValueError: if W is neither, or a kernel comes without image_shape.
-    """
-    height_width = _domain(W, image_shape)[:-1]
-    return matrix_norm_bound(W) if W.ndim == 2 else conv_norm_bound(W, (height_width[0], height_width[1]))
+__all__ = ["contraction_bound", "equilibrium_lipschitz", "error_bound", "picard_steps"]
 
 
 @typed
@@ -72,6 +26,9 @@ def contraction_bound(
       params: of `opteq` or `opteq_conv`, or a sequence of them as `deep_opteq` has.
       skip: a, common to the layers.
       image_shape: height and width of the images, for convolutions.
+
+    Returns:
+      The constant, a scalar.
 
     Source: Xie et al. (2021), remarks after Theorems 1 and 4.
 
@@ -181,6 +138,15 @@ def error_bound(
 ) -> Float[Array, "*batch"]:
     """|z - z*| <= |f(z) - z| / (1 - c): how far the equilibrium can be; infinite where c is not below 1.
 
+    Args:
+      contraction: c, as of `contraction_bound`.
+      residual: |f(z) - z|, (*batch,).
+
+    Returns:
+      Bounds of |z - z*|, (*batch,).
+
+    Source: Banach's fixed-point theorem.
+
     Example:
       >>> float(error_bound(0.5, 0.25)), float(error_bound(1.0, 0.25))
       (0.5, inf)
@@ -189,72 +155,3 @@ def error_bound(
     contracts = contraction < 1.0
     bound = residual / jnp.where(contracts, 1.0 - contraction, 1.0)
     return jnp.where(residual == 0.0, 0.0, jnp.where(contracts, bound, jnp.inf))
-
-
-@typed
-def spectral_normalise(
-    params: OptEqParams,
-    *,
-    bound: float = 0.95,
-    image_shape: ImageShape | None = None,
-    certified: bool = True,
-    num_steps: int = 20,
-) -> OptEqParams:
-    r"""The parameters with W scaled down, if it must be, to a norm of at most ``bound``.
-
-    .. math:: W \min(1, bound / |W|_2) .
-
-    Do it once, before the equilibrium is solved and not inside the step. The gradient passes through the norm.
-
-    Args:
-      params: of `opteq` or `opteq_conv`.
-      bound: positive; below 1 the layer contracts.
-      image_shape: height and width of the images, for a convolution.
-      certified: whether to divide by an upper bound of the norm, so that the result keeps to ``bound`` for certain;
-        else by power iteration of ``num_steps``, which may leave it slightly above and costs less for wide
-        convolutions.
-      num_steps: of power iteration.
-
-    Raises:
-      ValueError: if bound is not positive, or W and image_shape do not fit.
-
-    Source: Miyato et al. (2018), "Spectral normalization for generative adversarial networks", with a cap and not a
-    fixed norm.
-    """
-    if not bound > 0.0:
-        raise ValueError(f"bound must be positive, got {bound}")
-    if not hasattr(params, "W"):
-        raise TypeError(f"params must hold a weight W, as OptEqParams do, got {type(params).__name__}")
-    W = params.W
-    size = weight_norm_bound(W, image_shape) if certified else weight_norm(W, image_shape, num_steps=num_steps)
-    return params._replace(W=W * jnp.where(size > bound, bound / jnp.where(size > bound, size, 1.0), 1.0))
-
-
-@typed
-def check_weight_norms(
-    params: OptEqParams | Sequence[OptEqParams], *, bound: float = 1.0, image_shape: ImageShape | None = None
-) -> None:
-    """Checks, outside jit, that every |W|_2 is at most ``bound``: without that a layer need not have an equilibrium.
-
-    The norm is taken from below, so that no weights within the bound are refused for rounding.
-
-    Raises:
-      ValueError: if a norm is above the bound, or not a number.
-    """
-    layers = (params,) if isinstance(params, OptEqParams) else tuple(params)
-    for place, layer in enumerate(layers):
-        size = float(weight_norm(layer.W, image_shape))
-        if not size <= bound * (1.0 + 1e-5):  # rounding of float32 products
-            raise ValueError(
-                f"|W| must be at most {bound}, got {size:.4g} in layer {place}; keep it there with spectral_normalise"
-            )
-
-
-def _domain(W: Array, image_shape: ImageShape | None) -> tuple[int, ...]:
-    if W.ndim == 2:
-        return (W.shape[1],)
-    if W.ndim != 4:
-        raise ValueError(f"W must be a matrix or a kernel of rank 4, got shape {W.shape}")
-    if image_shape is None:
-        raise ValueError("image_shape must be given for a convolution, got None")
-    return (*image_shape, W.shape[2])

@@ -27,6 +27,12 @@ class Curvature(NamedTuple):
       largest: the largest one found; L of a convex quadratic. A Lipschitz constant is the larger of -smallest, largest.
       error: how far beyond the two the true extremes may lie, but with probability 1e-6; 0 where they are exact (up to
         rounding), infinite where there were too few steps to tell.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> found = curvature(lambda y: y[0] ** 2 - y[1] ** 2, jnp.ones(2))
+      >>> round(float(found.smallest), 3), round(float(found.largest), 3)
+      (-2.0, 2.0)
     """
 
     smallest: Float[Array, "*batch"]
@@ -35,7 +41,21 @@ class Curvature(NamedTuple):
 
 
 def hessian_product(f: Energy, y: Any, v: Any) -> Any:
-    """The Hessian of each example's energy times ``v``, by two reverse passes (so that a custom_vjp in f will do)."""
+    """The Hessian of each example's energy times ``v``, by two reverse passes (so that a custom_vjp in f will do).
+
+    Args:
+      f: ``y -> (*batch,)``, twice differentiable in reverse mode.
+      y: a pytree of arrays whose leading axes are the batch of ``f(y)``.
+      v: of the structure and shapes of y.
+
+    Returns:
+      The products, as v.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> hessian_product(lambda y: jnp.sum(y**3, axis=-1), jnp.array([1.0, 2.0]), jnp.ones(2)).tolist()  # 6 y v
+      [6.0, 12.0]
+    """
     return jax.vjp(lambda state: gradient(f, state), y)[1](v)[0]
 
 
@@ -62,6 +82,12 @@ def curvature(f: Energy, y: Any, *, num_steps: int = 64, key: jax.Array | None =
 
     Source: Lanczos (1950); the error: Kuczynski and Wozniakowski (1992), "Estimating the largest eigenvalue by the
     power and Lanczos algorithms with a random start", Section 4, for the Hessian shifted to be positive semidefinite.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> energy = lambda y: 0.5 * jnp.sum(jnp.array([1.0, 2.0, 5.0]) * y**2)
+      >>> round(float(curvature(energy, jnp.zeros(3), num_steps=3).largest), 3)
+      5.0
     """
     if num_steps < 2:
         raise ValueError(f"num_steps must be at least 2, got {num_steps}")

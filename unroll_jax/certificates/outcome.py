@@ -22,6 +22,10 @@ class Outcome(enum.IntEnum):
 
     GUARANTEED: it did not rise, and could not. DESCENDED: it did not rise, though nothing here guarantees it. ROSE: it
     rose, or is not a number.
+
+    Example:
+      >>> [outcome.name for outcome in Outcome]
+      ['GUARANTEED', 'DESCENDED', 'ROSE']
     """
 
     GUARANTEED = 0

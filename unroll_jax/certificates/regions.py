@@ -32,6 +32,12 @@ class Ball(NamedTuple):
       radius: a number; infinite where the boundary is a plane, as are the entries of the centre in which the
         minimisers differ.
       inside: whether S(C) is the ball itself; else it is all but the open ball.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> ball = apollonian_ball(jnp.array([0.0]), jnp.array([3.0]), 0.5)  # |y| = |y - 3| / 2 at y = 1 and y = -3
+      >>> ball.centre.tolist(), float(ball.radius), bool(ball.inside)
+      ([-1.0], 2.0, True)
     """
 
     centre: Float[Array, "*event"]
@@ -53,6 +59,12 @@ def gradient_ratio(f: Energy, g: Energy, y: Any) -> Float[Array, "*batch"]:
     Source: Yang, Huang, Wipf (2022), Section 4.1. The text there defines delta as :math:`|\Delta_t| / |\nabla h|`; the
     proof, eq. 40, needs the ratio given here, and with the text's own Theorem 4.1 is false (its bound would be 1, not
     C).
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> f, g = (lambda y: 0.5 * jnp.sum(y**2)), (lambda y: jnp.sum(y))
+      >>> float(gradient_ratio(f, g, jnp.array([1.0])))  # y / (y + 1)
+      0.5
     """
     rank = batch_rank(f, y)
     part, rest = gradient(f, y), gradient(g, y)
@@ -108,6 +120,10 @@ def proximal_constant(
     print has the denominator of C under the root, which has the wrong units and is too large where
     :math:`a_2 - a_1 + a_1 a_2 L_g` is. The last line of eq. 57 loses a factor 2, so that :math:`C \sqrt{1 - \kappa}`
     would do; `certify` uses that.
+
+    Example:
+      >>> float(proximal_constant(0.25, 0.5, 2.0, kappa=0.5))  # C = 1, times 1 / 2
+      0.5
     """
     return descent_constant(f_step_size, g_step_size, smoothness_g) * jnp.sqrt((1.0 - jnp.asarray(kappa, float)) / 2.0)
 
@@ -135,6 +151,12 @@ def in_descent_region(
       True where y is in S(C), one per example.
 
     Source: Yang, Huang, Wipf (2022), Lemma 4.3. The boundary is an Apollonian sphere; see `apollonian_ball`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> y, options = jnp.array([[0.0], [1.5], [3.0]]), {"constant": 1.0, "smoothness_f": 1.0, "convexity_h": 1.0}
+      >>> in_descent_region(y, jnp.array([0.0]), jnp.array([3.0]), **options).tolist()  # nearer to 0 than to 3
+      [True, True, False]
     """
     rank = y.ndim - minimiser_f.ndim
     to_f, to_h = (norm(y - point, rank) for point in (minimiser_f, minimiser_h))
@@ -157,6 +179,11 @@ def apollonian_ball(minimiser_f: Float[Array, "*event"], minimiser_h: Float[Arra
 
     Source: Yang, Huang, Wipf (2022), Section 4.1 and Fig. 1. The text centres the ball on :math:`y_f^*` or
     :math:`y_h^*`; it holds that point, but its centre lies on the line through both, beyond it.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> float(apollonian_ball(jnp.array([0.0]), jnp.array([3.0]), 1.0).radius)  # the plane half way
+      inf
     """
     r = jnp.asarray(ratio, float)
     apart = minimiser_f - minimiser_h
@@ -180,6 +207,12 @@ def orthant_alignment(p: Any, q: Any, *, batch_ndim: int = 0) -> Float[Array, "*
       One number per example, 0 where p is 0.
 
     Source: Yang, Huang, Wipf (2022), Section 5.1: the squares are of single entries. Eq. 58 leaves the norm out.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> p = jnp.array([1.0, 2.0])
+      >>> [float(orthant_alignment(p, q)) for q in (p, jnp.array([1.0, 3.0]), jnp.zeros(2))]
+      [0.0, 0.0, -1.0]
     """
     squared = inner(p, p, batch_ndim)
     short = jax.tree.map(lambda a, b: jnp.minimum(b**2 - a**2, 0.0), p, q)
@@ -205,6 +238,12 @@ def in_proximal_region(h: Energy, y: Any, *, step_size: Number, kappa: Number) -
 
     Source: Yang, Huang, Wipf (2022), Theorem 5.1 and Fig. 4. The paper says that its result generalises beyond ReLU;
     with this D it does not: at the minimiser of h + phi for phi = l1, D can be 0 while delta is small.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> h, options = (lambda y: 0.5 * jnp.sum((y - 3.0) ** 2, axis=-1)), {"step_size": 0.5, "kappa": 0.1}
+      >>> in_proximal_region(h, jnp.array([[2.0], [0.1]]), **options).tolist()  # D = 0, and nearly -1
+      [True, False]
     """
     move = jax.tree.map(lambda leaf: step_size * leaf, gradient(h, y))
     return orthant_alignment(move, y, batch_ndim=batch_rank(h, y)) >= -kappa

@@ -35,6 +35,12 @@ def quadratic_smoothness(energy: Energy, *, num_steps: int = 64) -> Energy:
       A function ``(params, y, x) -> (*batch,)``: the largest eigenvalue of the Hessian in size.
 
     Source: design of the library.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> smoothness = quadratic_smoothness(lambda W, y, x: 0.5 * jnp.sum((y @ W) ** 2), num_steps=2)
+      >>> round(float(smoothness(jnp.diag(jnp.array([1.0, 3.0])), jnp.zeros((1, 2)), None)), 3)
+      9.0
     """
 
     def smoothness(params: Params, y: Any, x: Any = None) -> Float[Array, "*batch"]:
@@ -67,8 +73,17 @@ def pairwise_smoothness(*, rho: RhoLike = "softmax", mask: Any = None, ridge: fl
 
     Raises:
       ValueError: as `attention`.
+      TypeError: if rho is neither a name, a `Rho` nor a function.
 
     Source: Yang, Huang, Wipf (2022), proof of Theorem 3.1 (majorisation); the bound is ours.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from unroll_jax.energies import AttentionParams
+      >>> near, far = jnp.zeros((3, 1)), jnp.array([[0.0], [9.0], [18.0]])  # n = 3 tokens
+      >>> smoothness = jax.jit(pairwise_smoothness())
+      >>> [round(float(smoothness(AttentionParams(None), y, None)), 3) for y in (near, far)]
+      [3.0, 0.0]
     """
     chosen, graph = resolve_rho(rho), check_mask(mask)
     assert chosen.log_slope is not None

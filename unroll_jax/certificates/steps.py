@@ -31,6 +31,14 @@ class StepCertificate(NamedTuple):
       curvature: the largest growth of the slope towards y', over the distance squared, at the points looked at.
       limit: -2 <grad E(y), y' - y> / |y' - y|^2, the largest smoothness with which descent is sure; infinite at a fixed
         point.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from unroll_jax.energies import FeedForwardParams, feedforward
+      >>> layer, params = feedforward(1, step_size=0.5), FeedForwardParams(jnp.zeros((1, 1)))  # y^2 / 2, so that L = 1
+      >>> certificate = certify_descent(layer, params, jnp.array([[2.0]]), num_layers=1, smoothness=1.0)
+      >>> certificate.energy.tolist(), certificate.limit.tolist(), certificate.by_smoothness.tolist()
+      ([2.0, 0.5], [4.0], [True])
     """
 
     outcome: Int[Array, "layers *batch"]
@@ -81,6 +89,7 @@ def certify_descent(
 
     Raises:
       ValueError: if an option is out of range, or the step changes the state's structure, shapes or dtypes.
+      TypeError: if smoothness is no number, array or function, or a leaf of y no array.
 
     Source: the descent lemma, Nesterov (2018), Lectures on Convex Optimization, Lemma 1.2.3.
 

@@ -1,4 +1,15 @@
-"""Training under constraints: violations, Lagrangian, multipliers, resilience and the report on held-out data."""
+"""Training under constraints: violations, Lagrangian, multipliers, resilience and the report on held-out data.
+
+Example:
+  >>> import jax.numpy as jnp
+  >>> constraints, losses = descent_constraints(0.25), jnp.array([4.0, 2.0, 2.0])  # f_0, f_1, f_2
+  >>> init, update = dual_ascent(dual_optimizer("sgd", 1.0))
+  >>> multipliers = update(init(2), constraints(losses)).multipliers
+  >>> multipliers.tolist(), layer_weights(multipliers, constraints, num_layers=2).tolist()
+  ([0.0, 0.5], [0.0, -0.375, 1.5])
+  >>> sorted(DUAL_OPTIMIZERS), sorted(FORMS)
+  (['adam', 'nu_pi', 'pi', 'sgd'], ['difference', 'log_ratio', 'ratio'])
+"""
 
 from unroll_jax.constrained.constraints import (
     Constraints,

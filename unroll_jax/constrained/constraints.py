@@ -112,6 +112,13 @@ def initial_sizes(
 
     Take it once, from the losses at the start of training, and keep it with the state of the run.
 
+    Args:
+      layer_losses: f_0..f_L.
+      constraints: ``layer_losses -> violations``, such as `descent_constraints`.
+
+    Returns:
+      One positive number for each constraint, in units of the losses.
+
     Example:
       >>> import jax.numpy as jnp, unroll_jax
       >>> initial_sizes(jnp.array([4.0, 2.0, 0.5]), unroll_jax.descent_constraints(0.25)).tolist()
@@ -131,6 +138,9 @@ def scaled_constraints(constraints: Constraints, sizes: Float[Array, "constraint
     Args:
       constraints: ``layer_losses -> violations``, also of every sample's losses (`sample_constraints`).
       sizes: one for each constraint, positive and finite, as `initial_sizes` gives them.
+
+    Returns:
+      ``layer_losses -> violations``, unitless.
 
     Raises:
       ValueError: if sizes are known (not traced) and not all positive and finite; while tracing, if there is not one
@@ -159,6 +169,16 @@ def scaled_constraints(constraints: Constraints, sizes: Float[Array, "constraint
 def optimal_slacks(multipliers: Float[Array, "constraints"], resilience: float) -> Float[Array, "constraints"]:
     r"""Slacks :math:`s^* = \lambda / \beta`, the best relaxation :math:`c_l \le s_l` at cost :math:`\beta/2 |s|^2`.
 
+    Args:
+      multipliers: lambda, at least 0.
+      resilience: beta, positive.
+
+    Returns:
+      Slacks, in units of the violations.
+
+    Raises:
+      ValueError: if resilience is not positive and finite.
+
     Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 34 to 37.
 
     Example:
@@ -175,6 +195,17 @@ def relaxed_violations(
     violations: Float[Array, "constraints"], multipliers: Float[Array, "constraints"], resilience: float
 ) -> Float[Array, "constraints"]:
     r"""Gradient of the resilient dual function, :math:`c - \lambda / \beta`: ascent along it decays the multipliers.
+
+    Args:
+      violations: c.
+      multipliers: lambda, at least 0.
+      resilience: beta, positive.
+
+    Returns:
+      One number for each constraint.
+
+    Raises:
+      ValueError: if resilience is not positive and finite.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, eq. 38.
 

@@ -15,7 +15,15 @@ __all__ = ["DUAL_OPTIMIZERS", "NuPIState", "dual_optimizer", "nu_pi", "proportio
 
 
 class NuPIState(NamedTuple):
-    """The smoothed gradient of `nu_pi`: minus the smoothed violation."""
+    """The smoothed gradient of `nu_pi`: minus the smoothed violation.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> optimizer = nu_pi(0.5, proportional_gain=1.0, nu=0.5)
+      >>> _, state = optimizer.update(jnp.array([-2.0]), optimizer.init(jnp.zeros(1)))  # of a violation of 2
+      >>> state.smoothed.tolist()
+      [-1.0]
+    """
 
     smoothed: optax.Params
 

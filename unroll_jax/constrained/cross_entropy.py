@@ -18,6 +18,12 @@ class CountedPositions(NamedTuple):
     Attributes:
       positions: in the flattened batch; the first one where fewer count.
       weights: 1 where it counts, 0 where it only fills up; not a number where more count than are kept.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> counted = counted_positions(jnp.array([False, True, False, True]), kept=2)
+      >>> counted.positions.tolist(), counted.weights.tolist()
+      ([1, 3], [1.0, 1.0])
     """
 
     positions: Int[Array, "kept"]

@@ -17,7 +17,13 @@ __all__ = ["DualAscent", "DualState", "dual_ascent"]
 
 
 class DualState(NamedTuple):
-    """Multipliers lambda >= 0 (constraints,) and the state of the optimiser that raises them."""
+    """Multipliers lambda >= 0 (constraints,) and the state of the optimiser that raises them.
+
+    Example:
+      >>> import optax
+      >>> dual_ascent(optax.sgd(0.5)).init(3).multipliers.tolist()
+      [0.0, 0.0, 0.0]
+    """
 
     multipliers: Float[Array, "constraints"]
     opt_state: optax.OptState
@@ -29,6 +35,12 @@ class DualAscent(NamedTuple):
     Attributes:
       init: ``(num_constraints, start=0.0) -> DualState``, every multiplier at ``start`` (one number, or one for each).
       update: ``(state, violations) -> DualState``.
+
+    Example:
+      >>> import optax
+      >>> ascent = dual_ascent(optax.sgd(0.5))
+      >>> ascent.init(2, start=1.0).multipliers.tolist()
+      [1.0, 1.0]
     """
 
     init: Callable[..., DualState]

@@ -28,6 +28,13 @@ class FeasibilityReport(NamedTuple):
       multipliers: (C,) lambda.
       slacks: (C,) lambda / beta under resilience, else 0.
       complementary_slackness: (C,) lambda (c - s), 0 at a saddle point.
+
+    Example:
+      >>> import jax.numpy as jnp, unroll_jax
+      >>> losses = jnp.array([[4.0, 2.0], [2.0, 2.0]])  # two samples, one layer
+      >>> report = feasibility_report(losses, jnp.ones(1), unroll_jax.descent_constraints(0.5))
+      >>> report.bounds.tolist(), report.violations.tolist(), report.descending.tolist()
+      ([1.5], [0.5], [0.5])
     """
 
     layer_losses: Float[Array, "layers_and_one"]

@@ -60,8 +60,24 @@ def check_form(form: str) -> Callable[[Numbers, Numbers], Any]:
 def constraint_bounds(losses: Numbers, violations: Numbers, *, form: str = "difference") -> Losses:
     """The bounds that ``losses`` had to stay under, from their violations in a form.
 
+    Args:
+      losses: that a constraint bounds, (*batch, constraints).
+      violations: of the same shape.
+      form: a name of `FORMS`, the one of the violations.
+
+    Returns:
+      The bounds, of the same shape.
+
     Raises:
       ValueError: if there is no form of that name.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> losses = jnp.array([3.0])  # under a bound of 2
+      >>> constraint_bounds(losses, jnp.array([1.0])).tolist()
+      [2.0]
+      >>> constraint_bounds(losses, jnp.array([0.5]), form="ratio").tolist()
+      [2.0]
     """
     check_form(form)
     losses, violations = jnp.asarray(losses), jnp.asarray(violations)
@@ -73,8 +89,21 @@ def constraint_bounds(losses: Numbers, violations: Numbers, *, form: str = "diff
 def relative_excess(violations: Numbers, bounds: Numbers, *, form: str = "difference") -> Losses:
     """The share of its bound by which each constraint is exceeded, at least -1. A bound may be 0.
 
+    Args:
+      violations: in the form named, (*batch, constraints).
+      bounds: of the same shape.
+      form: a name of `FORMS`.
+
+    Returns:
+      Shares, unitless, of the same shape.
+
     Raises:
       ValueError: if there is no form of that name.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> relative_excess(jnp.array([1.0, -2.0]), jnp.array([2.0, 2.0])).tolist()  # losses of 3 and 0
+      [0.5, -1.0]
     """
     check_form(form)
     violations, bounds = jnp.asarray(violations), jnp.asarray(bounds)

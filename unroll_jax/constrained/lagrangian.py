@@ -102,6 +102,16 @@ def layer_weights(
 ) -> Float[Array, "layers_and_one"]:
     """The weight each layer loss has in the Lagrangian, (num_layers + 1,), for constraints affine in the losses.
 
+    Args:
+      multipliers: lambda, one for each constraint, at least 0.
+      constraints: ``layer_losses -> violations``, such as `descent_constraints`.
+      num_layers: L.
+
+    Returns:
+      The weights of f_0..f_L; a negative one rewards a layer for its loss, see ``proxy`` of `descent_constraints`.
+
+    Source: Porras-Valenzuela, Hadou, Ribeiro, eq. 5, differentiated in the losses.
+
     Example:
       >>> import jax.numpy as jnp, unroll_jax
       >>> constraints = unroll_jax.descent_constraints(0.25)

@@ -14,7 +14,14 @@ __all__ = ["LossMean", "add_losses", "as_losses", "as_multipliers", "as_numbers"
 
 
 class LossMean(NamedTuple):
-    """Mean of each layer's loss over the samples seen so far (layers_and_one,), and how many they were."""
+    """Mean of each layer's loss over the samples seen so far (layers_and_one,), and how many they were.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> mean = add_losses(empty_mean(1), jnp.array([4.0, 2.0]), 3)
+      >>> mean.losses.tolist(), int(mean.samples)
+      ([4.0, 2.0], 3)
+    """
 
     losses: Float[Array, "layers_and_one"]
     samples: Int[Array, ""]
@@ -84,8 +91,18 @@ def as_multipliers(value: Any, shape: tuple[int, ...]) -> Float[Array, "constrai
 def empty_mean(num_layers: int) -> LossMean:
     """The mean over no sample, of a model with ``num_layers`` layers.
 
+    Args:
+      num_layers: L, at least 1.
+
+    Returns:
+      A `LossMean` of zeros, to start `add_losses` with.
+
     Raises:
       ValueError: if num_layers < 1.
+
+    Example:
+      >>> empty_mean(2).losses.tolist()
+      [0.0, 0.0, 0.0]
     """
     if num_layers < 1:
         raise ValueError(f"num_layers must be at least 1, got {num_layers}")
@@ -105,6 +122,9 @@ def add_losses(
       mean: over the batches so far.
       layer_losses: means f_0..f_L over the batch; no gradient flows to them.
       num_samples: in the batch, over all devices; positive.
+
+    Returns:
+      The mean over all of them.
 
     Example:
       >>> import jax.numpy as jnp

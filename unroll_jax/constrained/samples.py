@@ -29,6 +29,9 @@ def sample_constraints(constraints: Constraints, reduction: Reduction) -> Constr
       constraints: ``layer_losses -> violations`` on the last axis, such as `descent_constraints`.
       reduction: ``(N, C) -> (C,)``, such as `tail_mean`, `positive_part` or `mean_of_samples`.
 
+    Returns:
+      ``losses (N, L + 1) -> violations (C,)``.
+
     Raises:
       TypeError: if either is no function.
       ValueError: while tracing, if the losses are not (N, L + 1) with N >= 1.
@@ -58,7 +61,16 @@ def sample_constraints(constraints: Constraints, reduction: Reduction) -> Constr
 
 
 def mean_of_samples() -> Reduction:
-    """The mean over samples; of differences, the paper's constraints."""
+    """The mean over samples; of differences, the paper's constraints.
+
+    Returns:
+      ``(N, C) -> (C,)``.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> mean_of_samples()(jnp.array([[1.0], [3.0], [-2.0], [0.0]])).tolist()
+      [0.5]
+    """
     return lambda violations: jnp.mean(violations, axis=0)
 
 

@@ -16,7 +16,13 @@ __all__ = ["SlackDescent", "SlackState", "resilient_lagrangian", "slack_descent"
 
 
 class SlackState(NamedTuple):
-    """Slacks s >= 0 (constraints,) and the state of the optimiser that moves them."""
+    """Slacks s >= 0 (constraints,) and the state of the optimiser that moves them.
+
+    Example:
+      >>> import optax
+      >>> slack_descent(optax.sgd(0.5)).init(2).slacks.tolist()
+      [0.0, 0.0]
+    """
 
     slacks: Float[Array, "constraints"]
     opt_state: optax.OptState
@@ -29,6 +35,12 @@ class SlackDescent(NamedTuple):
       init: ``num_constraints -> SlackState``, all slacks 0.
       update: ``(state, gradient) -> SlackState``, the gradient that of `resilient_lagrangian` in the slacks.
       restart: ``(state, when=True) -> SlackState``, all slacks 0 where ``when`` (it may be traced) holds.
+
+    Example:
+      >>> import jax.numpy as jnp, optax
+      >>> descent = slack_descent(optax.sgd(0.5))
+      >>> descent.update(descent.init(2), jnp.array([-1.0, 1.0])).slacks.tolist()  # never below 0
+      [0.5, 0.0]
     """
 
     init: Callable[[int], SlackState]

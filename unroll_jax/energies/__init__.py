@@ -3,6 +3,15 @@
 A new system is one file and one row. The file holds its factory, an example ``(key, batch) -> (descent, y, x)`` of the
 sizes in `examples`, and, unless every step descends, the condition under which one does; the row is its `Entry`. The
 conformance test then covers it, as it does all of the table.
+
+Example:
+  >>> import jax
+  >>> descent, y, x = DESCENTS["softmax_attention"].example(jax.random.key(0), (2,))
+  >>> params, energy = descent.init(jax.random.key(1)), jax.jit(descent.energy)
+  >>> bool((energy(params, jax.jit(descent.step)(params, y, x), x) <= energy(params, y, x)).all())
+  True
+  >>> sorted(REGULARISERS), sorted(MONOTONES)[:2], "softmax" in RHOS, "relu" in PROXIMALS
+  (['absolute', 'decorrelation', 'half_square', 'inverse_square'], ['identity', 'leaky_relu'], True, True)
 """
 
 from unroll_jax.descent import Entry

@@ -18,10 +18,23 @@ def cosine_dictionary(num_atoms: int, dim: int) -> np.ndarray:
     num_atoms / dim. When ``dim`` is a perfect square it is taken for the pixels of a square patch, row by row, and
     atoms are products of two cosines.
 
+    Args:
+      num_atoms: rows of the dictionary, at least 1.
+      dim: entries of a signal, or pixels of a square patch, at least 1.
+
+    Returns:
+      Atoms as rows, (num_atoms, dim), float64.
+
     Raises:
       ValueError: if a size is below 1.
 
     Source: Porras-Valenzuela et al. (2026), B.2, after Luong et al. (2021).
+
+    Example:
+      >>> import numpy as np
+      >>> atoms = cosine_dictionary(4, 4)  # of patches of 2 x 2 pixels
+      >>> bool(np.allclose(atoms @ atoms.T, np.eye(4))), atoms[0].round(4).tolist()
+      (True, [0.5, 0.5, 0.5, 0.5])
     """
     for name, size in (("num_atoms", num_atoms), ("dim", dim)):
         if size < 1:

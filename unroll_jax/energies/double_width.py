@@ -21,7 +21,14 @@ PHIS = ("relu", "identity")  # prox(s y) = s prox(y) for s > 0, and prox(0) = 0
 
 
 class AsymmetricLayer(NamedTuple):
-    """W_a (d, k) of the attention, and W (d, d') of the linear map that follows it, under no condition."""
+    """W_a (d, k) of the attention, and W (d, d') of the linear map that follows it, under no condition.
+
+    Example:
+      >>> import numpy as np
+      >>> layer = AsymmetricLayer(W_a=np.eye(2), W=np.ones((2, 3)))  # maps tokens of 2 features to 3
+      >>> symmetric_embedding([layer]).params.W_f.shape  # a symmetric layer on 2 + 3
+      (5, 5)
+    """
 
     W_a: Float[np.ndarray | Array, "d k"]
     W: Float[np.ndarray | Array, "d e"]
@@ -35,6 +42,14 @@ class SymmetricEmbedding(NamedTuple):
       params: its `TransformerParams`.
       embed: ``y (*batch, n, d_0) -> (*batch, n, D)``.
       readout: ``(*batch, n, D) -> (*batch, n, d_L)``, of the wide state after the last layer.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, numpy as np
+      >>> swap = AsymmetricLayer(W_a=np.eye(2), W=np.array([[0.0, 1.0], [1.0, 0.0]]))
+      >>> wide, token = symmetric_embedding([swap]), jnp.array([[1.0, 2.0]])
+      >>> state = jax.jit(wide.descent.step)(wide.params, wide.embed(token), None)
+      >>> wide.readout(state).tolist()  # a single token attends to itself
+      [[2.0, 1.0]]
     """
 
     descent: Descent

@@ -23,7 +23,14 @@ EXAMPLE: dict[str, Any] = {"curvature": 8.0}
 
 
 class DustParams(NamedTuple):
-    """D (num_atoms, dim), the dictionary, and V (rank, num_atoms), through which attention sees codes, or None."""
+    """D (num_atoms, dim), the dictionary, and V (rank, num_atoms), through which attention sees codes, or None.
+
+    Example:
+      >>> import jax
+      >>> params = dust(4, 6, curvature=16.0).init(jax.random.key(0))
+      >>> params.D.shape, params.V.shape
+      ((6, 4), (6, 6))
+    """
 
     D: Float[Array, "atoms dim"]
     V: Float[Array, "rank atoms"] | None

@@ -40,7 +40,14 @@ INITIAL_NORM = 0.95
 
 
 class FeedForwardParams(NamedTuple):
-    """W_f (d, d); only its symmetric part counts."""
+    """W_f (d, d); only its symmetric part counts.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> skew = FeedForwardParams(jnp.array([[0.0, 5.0], [-5.0, 0.0]]))
+      >>> feedforward(2, step_size=0.5).step(skew, jnp.array([[1.0, 2.0]]), None).tolist()  # as with W_f = 0
+      [[0.5, 1.0]]
+    """
 
     W_f: Float[Array, "d d"]
 
@@ -181,6 +188,11 @@ def feedforward_smoothness(W_f: Float[Array, "d d"]) -> Float[Array, ""]:
       L, at least 1; steps of length at most 1 / L never raise the energy.
 
     Source: Yang, Huang, Wipf (2022), Section 4.2.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> float(feedforward_smoothness(jnp.diag(jnp.array([2.0, -1.0]))))
+      3.0
     """
     wide = W_f.astype(compute_dtype(W_f))
     return jnp.maximum(jnp.linalg.eigvalsh(0.5 * (wide + wide.T))[-1], 0.0) + 1.0
@@ -196,6 +208,14 @@ def step_is_guaranteed(W_f: Float[Array, "d d"], step_size: float) -> Bool[Array
 
     Returns:
       One boolean, for the health report of a run or an assertion after training.
+
+    Source: Yang, Huang, Wipf (2022), Section 4.2.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> W_f = jnp.diag(jnp.array([2.0, -1.0]))  # L = 3
+      >>> bool(step_is_guaranteed(W_f, 0.25)), bool(step_is_guaranteed(W_f, 0.5))
+      (True, False)
     """
     return step_size * feedforward_smoothness(W_f) <= 1.0
 

@@ -16,7 +16,13 @@ __all__ = ["HopfieldParams", "cross_attention_example", "hopfield", "hopfield_ex
 
 
 class HopfieldParams(NamedTuple):
-    """S (num_patterns, dim), or None when the patterns come from x."""
+    """S (num_patterns, dim), or None when the patterns come from x.
+
+    Example:
+      >>> import jax
+      >>> hopfield(3, num_patterns=5).init(jax.random.key(0)).S.shape, hopfield(3).init(jax.random.key(0)).S
+      ((5, 3), None)
+    """
 
     S: Float[Array, "m d"] | None
 

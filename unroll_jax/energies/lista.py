@@ -14,8 +14,8 @@ from unroll_jax.energies.cosine import cosine_dictionary
 from unroll_jax.energies.examples import DIM, TOKENS, Example, normal
 from unroll_jax.energies.inputs import check_input, check_known, guarded, sum_present
 from unroll_jax.energies.proximal.penalty import check_positive
+from unroll_jax.norm_bounds import matrix_norm_bound
 from unroll_jax.products import linear
-from unroll_jax.spectral import matrix_norm_bound
 
 __all__ = ["ListaParams", "lista", "lista_example"]
 
@@ -25,7 +25,13 @@ SQUARINGS = 7
 
 
 class ListaParams(NamedTuple):
-    """D (num_atoms, dim), the dictionary: atoms as rows."""
+    """D (num_atoms, dim), the dictionary: atoms as rows.
+
+    Example:
+      >>> import jax
+      >>> lista(4, 6).init(jax.random.key(0)).D.shape
+      (6, 4)
+    """
 
     D: Float[Array, "atoms dim"]
 

@@ -10,7 +10,14 @@ __all__ = ["ListaLayerParams", "ista_layer", "lista_layer"]
 
 
 class ListaLayerParams(NamedTuple):
-    """A (atoms, atoms), B (atoms, dim) and theta (atoms,) of one `lista_layer`."""
+    """A (atoms, atoms), B (atoms, dim) and theta (atoms,) of one `lista_layer`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> params = ista_layer(jnp.ones((6, 4)), 0.1)
+      >>> params.A.shape, params.B.shape, params.theta.shape
+      ((6, 6), (6, 4), (6,))
+    """
 
     A: Float[Array, "atoms atoms"]
     B: Float[Array, "atoms dim"]
@@ -37,6 +44,12 @@ def lista_layer(
       z', same shape and dtype as z.
 
     Source: Gregor and LeCun (2010), with A, B and theta of every layer its own, as in Hadou et al. (2023).
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> params = ListaLayerParams(A=jnp.eye(2), B=jnp.eye(2), theta=jnp.ones(2))
+      >>> lista_layer(params, jnp.array([2.0, 0.0]), jnp.array([1.0, 0.5])).tolist()
+      [2.0, 0.0]
     """
     moved = z @ params.A.T + x @ params.B.T
     return (jnp.sign(moved) * jax.nn.relu(jnp.abs(moved) - jnp.abs(params.theta))).astype(z.dtype)
@@ -50,6 +63,18 @@ def ista_layer(dictionary: Float[Array, "atoms dim"], sparsity: float) -> ListaL
     Args:
       dictionary: D, atoms as rows, as in `unroll_jax.lista`.
       sparsity: lambda >= 0, in units of the signal.
+
+    Returns:
+      A, B and theta, in the dtype of the computation.
+
+    Source: Gregor and LeCun (2010), ISTA as the recurrent network whose weights LISTA learns; atoms as rows.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> params = ista_layer(2.0 * jnp.eye(2), 1.0)  # c = 4
+      >>> z = lista_layer(params, jnp.zeros(2), jnp.array([1.0, 0.1]))  # S_{1/4} of x / 2
+      >>> [round(value, 4) for value in z.tolist()]
+      [0.25, 0.0]
     """
     D = jnp.asarray(dictionary)
     atoms, dim = D.shape

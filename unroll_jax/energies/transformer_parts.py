@@ -21,7 +21,14 @@ AnchorRule = Callable[[Any], Any]  # of the input x
 
 
 class TransformerParams(NamedTuple):
-    """W_a (d, k) of the attention energy, W_f (d, d) of the feed-forward one, and learnable anchors (1, d), if any."""
+    """W_a (d, k) of the attention energy, W_f (d, d) of the feed-forward one, and learnable anchors (1, d), if any.
+
+    Example:
+      >>> import jax
+      >>> params = transformer_parts(4, rank=2, anchor="row").attention.init(jax.random.key(0))
+      >>> jax.tree.map(lambda leaf: leaf.shape, params)
+      TransformerParams(W_a=(4, 2), W_f=(4, 4), row=(1, 4), attention_row=None)
+    """
 
     W_a: Float[Array, "*heads d k"]
     W_f: Float[Array, "d d"]
@@ -42,6 +49,11 @@ class TransformerParts(NamedTuple):
       phi: the penalty and its prox.
       step_size: a2.
       layer_norm: the energy that layer normalisation lowers, and its step; or None.
+
+    Example:
+      >>> parts = transformer_parts(4, step_size=0.25, norm_radius=1.0)
+      >>> parts.step_size, parts.layer_norm is None
+      (0.25, False)
     """
 
     attention: Descent
@@ -90,6 +102,19 @@ def transformer_parts(
 
     Raises:
       ValueError: as `transformer`.
+      TypeError: if phi is neither a name nor a `Proximal`.
+
+    Source: Yang, Huang, Wipf (2022), Algorithm 2 and eq. 20; see `transformer`.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from unroll_jax.energies import transformer
+      >>> layer, parts, y = transformer(4), transformer_parts(4), jnp.eye(3, 4)
+      >>> params = layer.init(jax.random.key(0))
+      >>> attended = jax.jit(parts.attention.step)(params, y, y)
+      >>> by_parts = parts.phi.prox(parts.feedforward.step(params, attended, y), parts.step_size)
+      >>> bool(jnp.allclose(by_parts, jax.jit(layer.step)(params, y, y), atol=1e-6))
+      True
     """
     if not 0.0 < attention_step_size <= 1.0:
         raise ValueError(f"attention_step_size must be in (0, 1], got {attention_step_size}")

@@ -13,7 +13,14 @@ __all__ = ["UnrolledLayerParams", "unrolled_layer"]
 
 
 class UnrolledLayerParams(NamedTuple):
-    """V (k, d), W (d, d) and U (d, d) of one `unrolled_layer`."""
+    """V (k, d), W (d, d) and U (d, d) of one `unrolled_layer`.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> params = UnrolledLayerParams(V=jnp.zeros((1, 3)), W=jnp.eye(3), U=jnp.zeros((3, 3)))
+      >>> jax.eval_shape(unrolled_layer, params, jnp.ones((2, 5, 3))).shape
+      (2, 5, 3)
+    """
 
     V: Float[Array, "k d"]
     W: Float[Array, "d d"]
@@ -50,6 +57,12 @@ def unrolled_layer(
       TypeError: while tracing, if y is not floating.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 47 and 48; tokens as rows.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> uniform = UnrolledLayerParams(V=jnp.zeros((1, 1)), W=jnp.eye(1), U=jnp.zeros((1, 1)))
+      >>> unrolled_layer(uniform, jnp.array([[1.0], [3.0]])).tolist()  # with V = 0 each token gets the mean
+      [[2.0], [2.0]]
     """
     check_tokens(y, dim=params.V.shape[-1])
     logits = gram(linear(y, params.V.T), compute_dtype(y))

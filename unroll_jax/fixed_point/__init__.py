@@ -1,4 +1,14 @@
-"""Fixed points of steps: solvers, adjoints, and the equilibrium they make differentiable."""
+"""Fixed points of steps: solvers, adjoints, and the equilibrium they make differentiable.
+
+Example:
+  >>> import jax.numpy as jnp
+  >>> step, options = lambda w, z, x: w * z + x, {"solver": "anderson", "adjoint": "gmres"}
+  >>> z, info = equilibrium(step, 0.5, jnp.zeros(3), jnp.ones(3), **options)
+  >>> [round(value, 3) for value in z.tolist()], STATUS[int(info.status)]
+  ([2.0, 2.0, 2.0], 'converged')
+  >>> "anderson" in SOLVERS, "gmres" in ADJOINTS, ON_FAILURE, sorted(SPLITTINGS)
+  (True, True, ('error', 'warn', 'accept'), ['forward_backward', 'peaceman_rachford'])
+"""
 
 from unroll_jax.fixed_point.adjoints import (
     ADJOINTS,

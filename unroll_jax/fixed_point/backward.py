@@ -51,6 +51,15 @@ class Probe(NamedTuple):
       residual: |v + J^T w - w| / |v| of each example, NaN where the adjoint does not measure it.
       steps: steps of the adjoint solve, as floats.
       converged: 1.0 where the adjoint met its tolerance or stalled at round-off.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from unroll_jax import equilibrium
+      >>> step, start = lambda w, z, x: w * z + 1.0, jnp.zeros(())
+      >>> solve = lambda w, probe: equilibrium(step, w, start, probe=probe, batch_ndim=0)[0]
+      >>> slope, backward = jax.jit(jax.grad(solve, argnums=(0, 1)))(0.5, zero_probe())
+      >>> round(float(slope), 2), float(backward.converged)  # of 1 / (1 - w)
+      (4.0, 1.0)
     """
 
     residual: Float[Array, "*batch"]
@@ -59,7 +68,18 @@ class Probe(NamedTuple):
 
 
 def zero_probe(*batch: int) -> Probe:
-    """A `Probe` of zeros for a batch shape."""
+    """A `Probe` of zeros for a batch shape.
+
+    Args:
+      *batch: sizes of the batch axes; none for one example.
+
+    Returns:
+      A `Probe` of float32 zeros, to pass as ``probe`` of `equilibrium`.
+
+    Example:
+      >>> zero_probe(2).converged.tolist()
+      [0.0, 0.0]
+    """
     return Probe(*(jnp.zeros(batch) for _ in Probe._fields))
 
 

@@ -47,11 +47,30 @@ ASYMMETRY = 1e-2
 
 
 class ConvergenceError(RuntimeError):
-    """A fixed-point or adjoint solve did not converge."""
+    """A fixed-point or adjoint solve did not converge.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from unroll_jax import equilibrium
+      >>> try:
+      ...     equilibrium(lambda w, z, x: w * z + x, 0.5, jnp.zeros(3), jnp.ones(3), max_steps=1, on_failure="error")
+      ... except ConvergenceError as error:
+      ...     print(str(error)[:35])
+      equilibrium: 1 of 1 examples failed
+    """
 
 
 class ConvergenceWarning(UserWarning):
-    """A fixed-point or adjoint solve did not converge; its best state was used."""
+    """A fixed-point or adjoint solve did not converge; its best state was used.
+
+    Example:
+      >>> import warnings, jax.numpy as jnp
+      >>> from unroll_jax import equilibrium
+      >>> with warnings.catch_warnings(record=True, action="always") as caught:
+      ...     z, info = equilibrium(lambda w, z, x: w * z + x, 0.5, jnp.zeros(3), jnp.ones(3), max_steps=1)
+      >>> caught[0].category.__name__, bool(info.converged)
+      ('ConvergenceWarning', False)
+    """
 
 
 def check_options(

@@ -65,6 +65,12 @@ class EquilibriumInfo(NamedTuple):
       steps: evaluations of the step until the example ended.
       status: how it ended, an index into `unroll_jax.fixed_point.STATUS`.
       converged: whether it met the tolerance or stalled at round-off.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> z, info = equilibrium(lambda w, z, x: w * z + 1.0, 0.5, jnp.zeros(()), batch_ndim=0)
+      >>> round(float(z), 3), bool(info.converged), bool(info.residual <= 1e-5)
+      (2.0, True, True)
     """
 
     residual: Float[Array, "*batch"]

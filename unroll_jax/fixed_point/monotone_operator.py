@@ -20,6 +20,12 @@ class MonotoneParams(NamedTuple):
       B: the same.
       A_scale: norm of A.
       B_scale: norm of B.
+
+    Example:
+      >>> import jax
+      >>> params = monotone_init(jax.random.key(0), size=4, kernel_size=3)
+      >>> params.A.shape, float(params.A_scale)
+      ((3, 3, 4, 4), 1.0)
     """
 
     A: Float[Array, "..."]
@@ -37,8 +43,16 @@ def monotone_init(key: jax.Array, size: int, kernel_size: int | None = None) -> 
       size: width m, or channels c.
       kernel_size: side of the kernels, odd; None is dense.
 
+    Returns:
+      `MonotoneParams` in float32.
+
     Raises:
       ValueError: if size is below 1, or kernel_size even or below 1.
+
+    Example:
+      >>> import jax
+      >>> monotone_init(jax.random.key(0), size=4).A.shape
+      (4, 4)
     """
     if size < 1:
         raise ValueError(f"size must be at least 1, got {size}")
@@ -70,8 +84,15 @@ def monotone_weight(
 
     Raises:
       ValueError: if margin is not positive, or image_shape is not that of images at least as large as the kernels.
+      TypeError: if params are no `MonotoneParams`.
 
     Source: Winston and Kolter (2020), Proposition 1 and Appendix C; the scales are those of their code.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> W = monotone_weight(monotone_init(jax.random.key(0), size=3), margin=0.5)
+      >>> bool(jnp.linalg.eigvalsh(jnp.eye(3) - 0.5 * (W + W.T)).min() >= 0.5 - 1e-4)
+      True
     """
     if not isinstance(params, MonotoneParams):
         raise TypeError(
@@ -95,13 +116,36 @@ def monotone_resolvent(W: Inexact[Array, "..."], step_size: float | Float[Array,
     Args:
       W: of `monotone_weight`.
       step_size: alpha, positive.
+
+    Returns:
+      V, of the shape and dtype of W.
+
+    Source: Winston and Kolter (2020), Section 3.3.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> monotone_resolvent(-jnp.eye(2), step_size=0.5).tolist()  # 1 / (1 + 0.5 * 2)
+      [[0.5, 0.0], [0.0, 0.5]]
     """
     identity = jnp.eye(W.shape[-1], dtype=W.dtype)
     return jnp.linalg.inv((1.0 + step_size) * identity - step_size * W)
 
 
 def monotone_product(W: Inexact[Array, "..."], z: Float[Array, "..."]) -> Float[Array, "..."]:
-    """W z for vectors (*batch, m), or images (*batch, height, width, c); of a resolvent V as of W."""
+    """W z for vectors (*batch, m), or images (*batch, height, width, c); of a resolvent V as of W.
+
+    Args:
+      W: of `monotone_weight`, (m, m) or at the frequencies of images.
+      z: vectors or images that W was made for.
+
+    Returns:
+      W z, of the shape of z.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> monotone_product(jnp.array([[0.0, 2.0], [1.0, 0.0]]), jnp.array([3.0, 4.0])).tolist()
+      [8.0, 3.0]
+    """
     if W.ndim == 2:
         return z @ W.T
     transformed = jnp.einsum("hwoi,...hwi->...hwo", W, jnp.fft.rfft2(z, axes=(-3, -2)))

@@ -60,6 +60,13 @@ class Problem(NamedTuple):
       apply: ``z (b, m) -> f(z) (b, m)``.
       pull: ``z -> (w -> J(z)^T w)``, vector products with the transposed Jacobian of each row.
       epsilon: relative spacing of the numbers f is computed in, the state's own dtype.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> problem = Problem(apply=lambda z: 0.5 * z + 1.0, pull=lambda z: lambda w: 0.5 * w)
+      >>> z = jnp.array([[2.0]])  # the fixed point
+      >>> problem.apply(z).tolist(), problem.pull(z)(jnp.array([[3.0]])).tolist()
+      ([[2.0]], [[1.5]])
     """
 
     apply: Callable[[Float[Array, "b m"]], Float[Array, "b m"]]
@@ -80,6 +87,13 @@ class SolveInfo(NamedTuple):
         |v + J^T w - w| / |v|).
       steps: steps taken until it ended.
       status: how it ended, an index into `STATUS`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from unroll_jax.fixed_point import neumann
+      >>> _, info = neumann(3).solve(lambda w: 0.5 * w, jnp.ones((1, 1)), 1e-6, 20)
+      >>> info.residual.tolist(), STATUS[int(info.status[0])]  # 3 terms leave 1 / 8
+      ([0.125], 'reached max_steps')
     """
 
     residual: Float[Array, "*batch"]
@@ -93,7 +107,15 @@ class SolveInfo(NamedTuple):
 
 
 class Point(NamedTuple):
-    """The state of an iteration: of each row z, f(z), relative residual and whether it goes on; steps taken so far."""
+    """The state of an iteration: of each row z, f(z), relative residual and whether it goes on; steps taken so far.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> z, fz = jnp.ones((1, 2)), jnp.zeros((1, 2))
+      >>> point = Point(z, fz, residual=jnp.ones(1), going=jnp.array([True]), number=jnp.array(1))
+      >>> (0.5 * (point.z + point.fz)).tolist()  # from here, a damped step
+      [[0.5, 0.5]]
+    """
 
     z: Float[Array, "b m"]
     fz: Float[Array, "b m"]
@@ -114,6 +136,14 @@ class Solver(NamedTuple):
         that do not stop on a residual; steps unrolled for autodiff are ``update`` all the same.
       plain: plain steps, z' = f(z), come first, as long as each makes every residual so many times smaller; None has
         none of them. Steps unrolled for autodiff are ``update`` from the first on.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from unroll_jax import equilibrium
+      >>> halfway = Solver(lambda z: (), lambda problem, point, memory: (0.5 * (point.z + point.fz), memory))
+      >>> z, _ = equilibrium(lambda w, z, x: 1.0 - w * z, 1.0, jnp.zeros(()), solver=halfway, batch_ndim=0)
+      >>> round(float(z), 3)  # plain steps go 0, 1, 0, 1
+      0.5
     """
 
     init: Callable[[Float[Array, "b m"]], Any]
@@ -133,6 +163,11 @@ class Adjoint(NamedTuple):
       solve: ``(operator, v, tol, max_steps) -> (w, SolveInfo)``; ``operator`` is w -> J^T w.
       symmetric: whether it needs J symmetric.
       exact: whether it solves the system to ``tol``; an inexact one never counts as failed.
+
+    Example:
+      >>> from unroll_jax.fixed_point import conjugate_gradient, neumann
+      >>> conjugate_gradient().symmetric, neumann(3).exact  # needs a symmetric J; is not exact
+      (True, False)
     """
 
     solve: Callable[[Linear, Float[Array, "b m"], float, int], tuple[Float[Array, "b m"], SolveInfo]]
@@ -141,7 +176,13 @@ class Adjoint(NamedTuple):
 
 
 class Unrolled(NamedTuple):
-    """No adjoint system: ``num_steps`` steps of the solver in a scan, differentiated by autodiff."""
+    """No adjoint system: ``num_steps`` steps of the solver in a scan, differentiated by autodiff.
+
+    Example:
+      >>> from unroll_jax.fixed_point import unrolled
+      >>> unrolled(5)
+      Unrolled(num_steps=5)
+    """
 
     num_steps: int
 

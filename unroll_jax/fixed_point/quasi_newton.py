@@ -100,10 +100,20 @@ def broyden(window: int = 20) -> Solver:
     The inverse Jacobian starts at the identity, which makes the first step a Picard step; when the memory is full
     it starts again.
 
+    Args:
+      window: updates kept, at least 1.
+
     Raises:
       ValueError: if window is below 1.
 
     Source: Broyden (1965); Bai, Kolter, Koltun (2019), Section 3.1.3, in limited memory.
+
+    Example:
+      >>> import jax.numpy as jnp, unroll_jax
+      >>> step, start = lambda w, z, x: w * z + 1.0, jnp.zeros(())
+      >>> z, info = unroll_jax.equilibrium(step, 0.9, start, solver=broyden(window=3), batch_ndim=0)
+      >>> round(float(z), 2), int(info.steps) < 10  # `picard` needs more than 60
+      (10.0, True)
     """
     if window < 1:
         raise ValueError(f"window must be at least 1, got {window}")

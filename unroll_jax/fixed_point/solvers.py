@@ -28,7 +28,15 @@ __all__ = [
 
 
 def picard() -> Solver:
-    """z' = f(z): converges at the rate of f's contraction."""
+    """z' = f(z): converges at the rate of f's contraction.
+
+    Example:
+      >>> import jax.numpy as jnp, unroll_jax
+      >>> step, start = lambda w, z, x: w * z + 1.0, jnp.zeros(())
+      >>> z, info = unroll_jax.equilibrium(step, 0.5, start, solver=picard(), batch_ndim=0)
+      >>> round(float(z), 3)
+      2.0
+    """
     return damped(1.0)
 
 
@@ -36,8 +44,20 @@ def picard() -> Solver:
 def damped(share: float = 0.5) -> Solver:
     """z' = (1 - share) z + share f(z) (Krasnoselskii-Mann): converges for every f that is nonexpansive.
 
+    Args:
+      share: of f(z) in the step, in (0, 1]; 1 is `picard`.
+
     Raises:
       ValueError: if share is outside (0, 1].
+
+    Source: Krasnoselskii (1955); Mann (1953).
+
+    Example:
+      >>> import jax.numpy as jnp, unroll_jax
+      >>> reflect, start = lambda w, z, x: w - z, jnp.zeros(())  # plain steps go 0, 1, 0, 1
+      >>> z, info = unroll_jax.equilibrium(reflect, 1.0, start, solver=damped(0.5), batch_ndim=0)
+      >>> round(float(z), 3)
+      0.5
     """
     if not 0.0 < share <= 1.0:
         raise ValueError(f"share must be in (0, 1], got {share}")
@@ -80,6 +100,14 @@ def averaged(
       ValueError: if an argument is outside what is stated here.
 
     Source: Xie et al. (2021), eq. 10 and Theorem 4.
+
+    Example:
+      >>> import jax.numpy as jnp, unroll_jax
+      >>> keep_sum = lambda w, z, x: z + w * (2.0 - z.sum())  # every z with z_1 + z_2 = 2 is a fixed point
+      >>> options = {"solver": averaged(), "max_steps": 500, "on_failure": "accept", "batch_ndim": 0}
+      >>> z, _ = unroll_jax.equilibrium(keep_sum, 0.5, jnp.array([3.0, -1.0]), **options)
+      >>> bool(abs(z[0] - z[1]) < 0.1)  # near (1, 1), the one of least norm
+      True
     """
     if not smoothness > 0.0:
         raise ValueError(f"smoothness must be positive, got {smoothness}")
@@ -121,6 +149,13 @@ def accelerated_gradient() -> Solver:
     radius c it needs about sqrt(1 / (1 - c)) steps a digit where Picard needs 1 / (1 - c), and no c is asked for.
 
     Source: Nesterov (1983); O'Donoghue and Candes (2015), gradient restart.
+
+    Example:
+      >>> import jax.numpy as jnp, unroll_jax
+      >>> step, start = lambda w, z, x: w * z + 1.0, jnp.zeros(())
+      >>> z, info = unroll_jax.equilibrium(step, 0.9, start, solver=accelerated_gradient(), batch_ndim=0)
+      >>> bool(info.converged), abs(float(z) - 10.0) < 0.01
+      (True, True)
     """
 
     def init(z: Array) -> _Momentum:
@@ -158,6 +193,13 @@ def newton_cg(*, forcing: float = 0.1, max_inner_steps: int = 100) -> Solver:
       ValueError: if an argument is outside what is stated here.
 
     Source: Qi and Sun (1993); Dembo, Eisenstat, Steihaug (1982) for the inner tolerance.
+
+    Example:
+      >>> import jax.numpy as jnp, unroll_jax
+      >>> step, start = lambda w, z, x: w * z + 1.0, jnp.zeros(())
+      >>> z, info = unroll_jax.equilibrium(step, 0.9, start, solver=newton_cg(), batch_ndim=0)
+      >>> round(float(z), 2), int(info.steps) < 5  # a linear map: one Newton step
+      (10.0, True)
     """
     if not 0.0 < forcing < 1.0:
         raise ValueError(f"forcing must be in (0, 1), got {forcing}")
@@ -187,8 +229,19 @@ def picard_anderson(fall: float = 4.0, *, window: int = 5) -> Solver:
 
     Where a map contracts that well, plain steps need hardly more evaluations than extrapolation, and no history.
 
+    Args:
+      fall: how many times smaller a plain step must make every residual, above 1.
+      window: as in `anderson`.
+
     Raises:
       ValueError: if fall is not above 1 or not finite, or window is below 1.
+
+    Example:
+      >>> import jax.numpy as jnp, unroll_jax
+      >>> step, start = lambda w, z, x: w * z + 1.0, jnp.zeros(())
+      >>> z, info = unroll_jax.equilibrium(step, 0.9, start, solver=picard_anderson(), batch_ndim=0)
+      >>> round(float(z), 2), int(info.steps) < 20  # `picard` needs more than 60
+      (10.0, True)
     """
     if not (fall > 1.0 and math.isfinite(fall)):
         raise ValueError(f"fall must be above 1 and finite, got {fall}")

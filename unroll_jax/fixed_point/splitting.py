@@ -14,7 +14,7 @@ from unroll_jax.energies.proximal.penalty import Proximal
 from unroll_jax.fixed_point.implicit import EquilibriumInfo, equilibrium
 from unroll_jax.fixed_point.monotone_operator import monotone_product, monotone_resolvent
 from unroll_jax.fixed_point.problem import Adjoint, Solver, Unrolled
-from unroll_jax.spectral import matrix_norm_bound
+from unroll_jax.norm_bounds import matrix_norm_bound
 
 __all__ = ["SPLITTINGS", "forward_backward", "monotone_equilibrium", "peaceman_rachford"]
 
@@ -34,7 +34,17 @@ def forward_backward(
       activation: sigma, as the `Proximal` f.
       step_size: alpha.
 
+    Returns:
+      z', of the shape of z.
+
     Source: Winston and Kolter (2020), Section 3.3 and Theorem A.1.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from unroll_jax.energies import relu
+      >>> W, z, x = jnp.zeros((2, 2)), jnp.ones(2), jnp.array([1.0, -3.0])
+      >>> forward_backward(W, z, x, activation=relu(), step_size=0.5).tolist()  # relu((z + x) / 2)
+      [1.0, 0.0]
     """
     return _prox(activation, (1.0 - step_size) * z + step_size * (monotone_product(W, z) + x), step_size)
 
@@ -56,7 +66,17 @@ def peaceman_rachford(
       activation: sigma, as the `Proximal` f.
       step_size: alpha.
 
+    Returns:
+      u', of the shape of u.
+
     Source: Winston and Kolter (2020), Section 3.3.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from unroll_jax.energies import relu
+      >>> V, u, x = 0.5 * jnp.eye(2), jnp.ones(2), jnp.array([1.0, -3.0])  # of W = 0, alpha = 1
+      >>> peaceman_rachford(V, u, x, activation=relu(), step_size=1.0).tolist()  # x, and relu(x) solves z = relu(x)
+      [1.0, -3.0]
     """
     reflected = 2.0 * _prox(activation, u, step_size) - u
     return 2.0 * monotone_product(V, reflected + step_size * x) - reflected
@@ -107,9 +127,16 @@ def monotone_equilibrium(
 
     Raises:
       ValueError: if an option is outside what is stated here, or W and x do not fit.
+      TypeError: if activation, solver or adjoint is neither a name nor of its kind.
 
     Source: Winston and Kolter (2020), Section 3. They solve the backward pass by the same splitting; here it is any
     linear solver of `ADJOINTS`, on the splitting's step.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> z, info = monotone_equilibrium(-jnp.eye(2), jnp.array([2.0, -2.0]))  # z = relu(x - z)
+      >>> [round(value, 3) for value in z.tolist()], bool(info.converged)
+      ([1.0, 0.0], True)
     """
     if splitting not in SPLITTINGS:
         raise ValueError(f"splitting must be one of {sorted(SPLITTINGS)}, got {splitting!r}")

@@ -3,6 +3,12 @@
 Classifiers and segmenters of images are called as ``(logits, info) = module.apply(variables, x)``: ``info`` is an
 `EquilibriumInfo` where features are an equilibrium, and None where they are not. `Classifier` and `UnrolledClassifier`,
 of text, return the logits of every layer; `Decoder`, of language, the hidden states.
+
+Example:
+  >>> sorted(ACTIVATIONS), sorted(POOLINGS), WAYS
+  (['gelu', 'gelu_tanh', 'relu', 'silu'], ['first', 'mean'], ('implicit', 'unrolled', 'averaged'))
+  >>> READINGS, SCALINGS, NO_TOKEN  # of `ViTConfig`, of `RotaryScaling`, behind the ends of answers
+  (('state', 'residual', 'linear'), ('linear', 'llama3'), -1)
 """
 
 from unroll_jax.models.classifier import POOLINGS, Classifier, Head
@@ -10,17 +16,8 @@ from unroll_jax.models.decoder import Decoder, decoder_logits, decoder_readout
 from unroll_jax.models.decoder_parts import DecoderConfig, rms_norm
 from unroll_jax.models.decoding import KeyValueCache, decode, empty_cache
 from unroll_jax.models.deep_opteq import DeepOptEq
-from unroll_jax.models.drafts import (
-    Acceptance,
-    Costs,
-    DraftChoice,
-    acceptance,
-    choose_draft,
-    expected_speedup,
-    expected_tokens,
-    tokens_a_call,
-    weight_costs,
-)
+from unroll_jax.models.draft_costs import Costs, expected_speedup, expected_tokens, weight_costs
+from unroll_jax.models.drafts import Acceptance, DraftChoice, acceptance, choose_draft, tokens_a_call
 from unroll_jax.models.dust import DUST, dictionary_bases
 from unroll_jax.models.encoder import Encoder
 from unroll_jax.models.encoder_layer import ACTIVATIONS, EncoderLayer

@@ -41,6 +41,13 @@ class Head(nn.Module):
       hidden: activation of a dense layer as wide as the tokens: "tanh" (BERT, RoBERTa), "relu" (DistilBERT); None has
         no such layer.
       param_dtype: dtype of the parameters.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> head, y = Head(num_classes=2, pooling="mean"), jnp.ones((5, 3, 8))
+      >>> output, _ = jax.eval_shape(head.init_with_output, jax.random.key(0), y, jnp.ones((5, 3), bool))
+      >>> output.shape
+      (5, 2)
     """
 
     num_classes: int

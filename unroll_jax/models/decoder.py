@@ -47,6 +47,8 @@ class Decoder(nn.Module):
         `jax.checkpoint_policies` says which of them are stored all the same.
       unroll: layers in one iteration of the scan, see `unroll_jax.unroll`.
 
+    Source: Touvron et al. (2023), "Llama 2"; Grattafiori et al. (2024), "The Llama 3 herd of models".
+
     Example:
       >>> import jax, jax.numpy as jnp
       >>> model = Decoder(DecoderConfig(100, dim=8, num_layers=2, num_heads=4, num_key_value_heads=2, hidden_dim=16))
@@ -149,6 +151,12 @@ def decoder_readout(params: Any) -> tuple[jax.Array, jax.Array]:
 
     Args:
       params: of a `Decoder`, without the outer key ``params``. A head that is tied is the table of embeddings.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> scale, head = decoder_readout({"embedding": jnp.zeros((5, 2)), "norm": {"scale": jnp.ones(2)}})
+      >>> scale.shape, head.shape
+      ((2,), (5, 2))
     """
     return params["norm"]["scale"], params["head"]["embedding"] if "head" in params else params["embedding"]
 
@@ -165,6 +173,17 @@ def decoder_logits(
       params: of a `Decoder`, without the outer key ``params``.
       y: outputs of any layers.
       dtype: of the product's factors; None is that of y. The logits are float32 or wider.
+
+    Returns:
+      The logits.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> config = DecoderConfig(2, dim=2, num_layers=1, num_heads=1, num_key_value_heads=1, hidden_dim=2)
+      >>> params = {"embedding": jnp.array([[1.0, 2.0], [3.0, 4.0]]), "norm": {"scale": jnp.ones(2)}}
+      >>> logits = decoder_logits(config, params, jnp.array([5.0, 5.0]))  # of the norm's (1, 1)
+      >>> [round(value, 3) for value in logits.tolist()]
+      [3.0, 7.0]
     """
     scale, head = decoder_readout(params)
     normed = rms_norm(y, scale, config.norm_epsilon)

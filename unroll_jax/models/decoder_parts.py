@@ -51,6 +51,13 @@ class DecoderConfig:
 
     Raises:
       ValueError: naming the argument, its value and what is allowed.
+
+    Source: Grattafiori et al. (2024), "The Llama 3 herd of models".
+
+    Example:
+      >>> config = DecoderConfig(128256)  # Llama 3.2, 1B, but for its `RotaryScaling`
+      >>> config.head_size, config.num_heads // config.num_key_value_heads
+      (64, 4)
     """
 
     vocabulary_size: int
@@ -136,7 +143,16 @@ def rms_norm(y: Float[Array, "*batch d"], scale: Float[Array, "d"], epsilon: flo
       scale: of every coordinate.
       epsilon: at least 0, in units of y squared.
 
+    Returns:
+      The normalised tokens, of the shape and dtype of y.
+
     Source: Zhang and Sennrich, "Root mean square layer normalization" (2019), equation 4.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> y = rms_norm(jnp.array([3.0, -3.0]), jnp.array([1.0, 2.0]), 0.0)
+      >>> [round(value, 4) for value in y.tolist()]
+      [1.0, -2.0]
     """
     wide = y.astype(jnp.promote_types(y.dtype, jnp.float32))
     normed = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + epsilon)

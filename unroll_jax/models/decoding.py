@@ -23,6 +23,11 @@ class KeyValueCache(NamedTuple):
     Attributes:
       keys: of every layer.
       values: of every layer.
+
+    Example:
+      >>> config = DecoderConfig(100, dim=8, num_layers=2, num_heads=4, num_key_value_heads=2, hidden_dim=16)
+      >>> empty_cache(config, batch=3, capacity=16).keys.shape
+      (2, 3, 2, 16, 2)
     """
 
     keys: Float[Array, "layers batch key_heads capacity size"]
@@ -32,8 +37,22 @@ class KeyValueCache(NamedTuple):
 def empty_cache(config: DecoderConfig, batch: int, capacity: int, dtype: Any = jnp.float32) -> KeyValueCache:
     """A cache for ``batch`` texts of up to ``capacity`` tokens.
 
+    Args:
+      config: of the decoder.
+      batch: texts, at least 1.
+      capacity: longest text, in tokens.
+      dtype: of keys and values, and that layers compute in.
+
+    Returns:
+      A `KeyValueCache` of zeros.
+
     Raises:
       ValueError: if batch or capacity is below 1, or capacity is above ``config.max_positions``.
+
+    Example:
+      >>> config = DecoderConfig(100, dim=8, num_layers=2, num_heads=4, num_key_value_heads=2, hidden_dim=16)
+      >>> empty_cache(config, batch=3, capacity=16).values.nbytes  # 2 layers, 3 texts, 2 heads, 16 tokens, width 2
+      1536
     """
     if batch < 1:
         raise ValueError(f"batch must be at least 1, got {batch}")
@@ -78,6 +97,19 @@ def decode(
     Raises:
       ValueError: if the range is not within 0 <= first < last <= num_layers, tokens are given for a later layer than
         the first, or shapes do not fit each other or the configuration.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from unroll_jax.models import Decoder
+      >>> config = DecoderConfig(100, dim=8, num_layers=2, num_heads=4, num_key_value_heads=2, hidden_dim=16)
+      >>> tokens, places, run = jnp.array([[5, 6]]), jnp.array([[0, 1]]), jax.jit(decode, static_argnums=0)
+      >>> params = jax.jit(Decoder(config).init)(jax.random.key(0), tokens)["params"]
+      >>> cache = empty_cache(config, batch=1, capacity=2)
+      >>> both, _ = run(config, params, tokens, cache, places)
+      >>> _, cache = run(config, params, tokens[:, :1], cache, places[:, :1])
+      >>> second, _ = run(config, params, tokens[:, 1:], cache, places[:, 1:])  # sees the first in the cache
+      >>> bool(jnp.allclose(second, both[:, 1:], atol=1e-5))
+      True
     """
     last = config.num_layers if last is None else last
     _check(config, inputs, cache, positions, first, last)

@@ -12,22 +12,13 @@ from jaxtyping import Array, Bool, Float
 
 from unroll_jax.arguments import typed
 from unroll_jax.models.decoder import Decoder, decoder_logits
-from unroll_jax.models.decoder_parts import DecoderConfig, layer_shapes
+from unroll_jax.models.decoder_parts import DecoderConfig
+from unroll_jax.models.draft_costs import Costs, expected_speedup
 from unroll_jax.models.generation import generate, padded
 from unroll_jax.models.sampling import position_noise, row_keys
 from unroll_jax.models.speculative import check_draft
 
-__all__ = [
-    "Acceptance",
-    "Costs",
-    "DraftChoice",
-    "acceptance",
-    "choose_draft",
-    "expected_speedup",
-    "expected_tokens",
-    "tokens_a_call",
-    "weight_costs",
-]
+__all__ = ["Acceptance", "DraftChoice", "acceptance", "choose_draft", "tokens_a_call"]
 
 Texts = Sequence[Sequence[int] | np.ndarray]
 
@@ -39,26 +30,18 @@ class Acceptance(NamedTuple):
       rates: shares of the positions that count.
       matches: whether a layer names that token, of each text at each position.
       counted: which positions count.
+
+    Example:
+      >>> import numpy as np
+      >>> matches = np.array([[[False, False]], [[True, False]], [[True, True]]])  # of layers 0 to 2, one text
+      >>> measured = Acceptance(matches.mean(axis=(1, 2)), matches, counted=np.ones((1, 2), bool))
+      >>> measured.rates.tolist()
+      [0.0, 0.5, 1.0]
     """
 
     rates: Float[np.ndarray, "layers_and_one"]
     matches: Bool[np.ndarray, "layers_and_one batch n"]
     counted: Bool[np.ndarray, "batch n"]
-
-
-class Costs(NamedTuple):
-    """Costs of calls, in seconds or any other unit.
-
-    Attributes:
-      layer: one layer on one token of each row.
-      head: norm and head on one token of each row.
-      further: what each further token in the same call adds, as a share of the first: 0 where reading the weights is
-        all that counts, 1 where computing is.
-    """
-
-    layer: float
-    head: float
-    further: float = 0.0
 
 
 class DraftChoice(NamedTuple):
@@ -70,6 +53,11 @@ class DraftChoice(NamedTuple):
       rate: share of positions at which the exit layer names the token that the last layer names.
       tokens: of an answer that a verification yielded.
       speedup: expected, over plain generation; below 1 drafts do not pay.
+
+    Example:
+      >>> choice = DraftChoice(exit_layer=2, draft_length=3, rate=0.8, tokens=2.7, speedup=1.4)
+      >>> choice.speedup > 1.0  # drafts pay; `speculate` takes the first two
+      True
     """
 
     exit_layer: int
@@ -103,8 +91,19 @@ def acceptance(
       key: where noise is above 0; or one for each text.
       dtype: that layers compute in; None is that of the embedding table.
 
+    Returns:
+      An `Acceptance`, whose last rate is 1.
+
     Raises:
       ValueError: if texts are empty or too long, no position counts, or noise lacks a key.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> config = DecoderConfig(50, dim=8, num_layers=2, num_heads=2, num_key_value_heads=2, hidden_dim=16)
+      >>> params = jax.jit(Decoder(config).init)(jax.random.key(0), jnp.ones((1, 1), int))["params"]
+      >>> measured = acceptance(config, params, [[5, 6, 7], [8]])
+      >>> measured.rates.shape, float(measured.rates[-1])
+      ((3,), 1.0)
     """
     tokens, lengths = padded(texts, config.vocabulary_size, config.max_positions, f"{config.max_positions}")
     firsts = np.zeros_like(lengths) if starts is None else np.asarray(starts)
@@ -123,22 +122,25 @@ def acceptance(
     return Acceptance(matches[:, counted].mean(axis=1), matches, counted)
 
 
-def expected_tokens(rate: float, draft_length: int) -> float:
-    r"""Tokens a verification yields, :math:`(1 - \alpha^{d + 1}) / (1 - \alpha)`, where drafts stand independently.
-
-    Args:
-      rate: probability alpha that a drafted token stands, in [0, 1].
-      draft_length: d, at least 1.
-
-    Source: Leviathan, Kalman, Matias (2023), equation 1.
-    """
-    return sum(rate**place for place in range(draft_length + 1))
-
-
 def tokens_a_call(measured: Acceptance, exit_layer: int, draft_length: int) -> float:
     """Tokens of the texts that a verification would have yielded on them: greedy drafts played through, no model run.
 
     Unlike `expected_tokens` it counts tokens that are easy or hard in runs as such.
+
+    Args:
+      measured: of `acceptance`.
+      exit_layer: number of layers that draft.
+      draft_length: tokens before each verification.
+
+    Returns:
+      Tokens, in [1, draft_length + 1] but for the ends of texts.
+
+    Example:
+      >>> import numpy as np
+      >>> matches = np.array([[[True, False, True, True]]])  # two drafts, one stands; two drafts, both stand
+      >>> measured = Acceptance(matches.mean(axis=(1, 2)), matches, counted=np.ones((1, 4), bool))
+      >>> tokens_a_call(measured, exit_layer=0, draft_length=2)
+      2.0
     """
     tokens = calls = 0
     for matches, counted in zip(measured.matches[exit_layer], measured.counted, strict=True):
@@ -150,32 +152,6 @@ def tokens_a_call(measured: Acceptance, exit_layer: int, draft_length: int) -> f
             calls += 1
         tokens += len(row)
     return tokens / calls
-
-
-def weight_costs(config: DecoderConfig) -> Costs:
-    """Costs where reading the weights is all that counts, in weights: about so on a GPU with a few rows."""
-    layer = sum(math.prod(shape) for part in layer_shapes(config).values() for shape in part.values())
-    return Costs(layer, config.vocabulary_size * config.dim)
-
-
-def expected_speedup(
-    config: DecoderConfig, exit_layer: int, draft_length: int, tokens: float, costs: Costs | None = None
-) -> float:
-    """Time of plain generation over that of drafts, by the costs of their calls.
-
-    Args:
-      config: of the decoder.
-      exit_layer: number of layers that draft.
-      draft_length: tokens before each verification.
-      tokens: that a verification yields, of `tokens_a_call` or `expected_tokens`.
-      costs: measured ones; None takes `weight_costs`.
-    """
-    check_draft(config, exit_layer, draft_length)
-    layer, head, further = weight_costs(config) if costs is None else costs
-    plain = config.num_layers * layer + head
-    draft = (draft_length + 1) * exit_layer * layer + draft_length * head
-    verification = (1.0 + draft_length * further) * ((config.num_layers - exit_layer) * layer + head)
-    return tokens * plain / (draft + verification)
 
 
 @typed
@@ -200,8 +176,18 @@ def choose_draft(
       costs: see `expected_speedup`.
       **options: ``stops``, ``noise``, ``key`` and ``dtype`` of `generate`.
 
+    Returns:
+      A `DraftChoice`.
+
     Raises:
       ValueError: if the decoder has one layer, no answer has two tokens, or `generate` refuses its arguments.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> config = DecoderConfig(50, dim=8, num_layers=2, num_heads=2, num_key_value_heads=2, hidden_dim=16)
+      >>> params = jax.jit(Decoder(config).init)(jax.random.key(0), jnp.ones((1, 1), int))["params"]
+      >>> choose_draft(config, params, [[5, 6, 7], [8]], max_tokens=4).exit_layer
+      1
     """
     check_draft(config, 1, 1)
     answers = generate(config, params, prompts, max_tokens=max_tokens, **options)

@@ -65,6 +65,13 @@ class DUST(nn.Module):
 
     Source: De Weerdt, Eldar, Deligiannis (2023) in the reading of Porras-Valenzuela, Hadou, Ribeiro (2026), C.3 and
     C.4. The codes of layer 0 are ours.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> model, x = DUST(dim=4, num_atoms=6, num_layers=2), jnp.ones((5, 3, 4))
+      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
+      >>> variables["params"]["layers"].D.shape, jax.eval_shape(model.apply, variables, x).shape
+      ((2, 6, 4), (3, 5, 3, 4))
     """
 
     dim: int
@@ -186,6 +193,12 @@ def dictionary_bases(dim: int) -> dict[str, Any]:
 
     D has pixels as columns; V, of codes, stays as it is. The basis is the cosine transform, that of a square patch
     where ``dim`` is a square.
+
+    Args:
+      dim: width of the signal, in pixels.
+
+    Returns:
+      A pytree of `Sides`, to pass as ``bases``.
 
     Example:
       >>> import jax, jax.numpy as jnp, optax, unroll_jax

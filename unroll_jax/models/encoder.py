@@ -29,6 +29,9 @@ class Encoder(nn.Module):
         `jax.checkpoint_policies` says which of them are stored all the same.
       unroll: layers in one iteration of the scan, see `unroll_jax.unroll`.
 
+    Source: Devlin et al. (2019), BERT; Sanh et al. (2019), DistilBERT; Liu et al. (2019), RoBERTa; Wang et al. (2020),
+    MiniLM.
+
     Example:
       >>> import jax, jax.numpy as jnp
       >>> model = Encoder(EncoderConfig(100, dim=8, num_layers=2, num_heads=2, hidden_dim=16))

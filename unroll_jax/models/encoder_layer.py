@@ -68,6 +68,16 @@ class EncoderLayer(nn.Module):
       dtype: dtype to compute in; softmax and the statistics of norms are computed in float32 at least.
       param_dtype: dtype of the parameters.
       norm_first: whether norms stand before the parts, else behind the sums.
+
+    Source: Vaswani et al. (2017); Dosovitskiy et al. (2021), eqs. 2 and 3, for ``norm_first``.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from unroll_jax.models import EncoderConfig
+      >>> layer = EncoderLayer(EncoderConfig(100, dim=8, num_layers=2, num_heads=2, hidden_dim=16))
+      >>> output, variables = jax.eval_shape(layer.init_with_output, jax.random.key(0), jnp.ones((5, 3, 8)), None)
+      >>> output.shape, variables["params"]["query_key_value"]["kernel"].shape
+      ((5, 3, 8), (8, 24))
     """
 
     config: LayerShape

@@ -39,6 +39,13 @@ class EncoderConfig:
 
     Raises:
       ValueError: naming the argument, its value and what is allowed.
+
+    Source: Devlin et al. (2019), "BERT".
+
+    Example:
+      >>> config = EncoderConfig(30522, num_layers=6, token_types=0)  # DistilBERT
+      >>> config.dim, config.num_heads
+      (768, 12)
     """
 
     vocabulary_size: int
@@ -76,6 +83,14 @@ class EncoderEmbeddings(nn.Module):
     Attributes:
       config: of the encoder.
       param_dtype: dtype of the parameters, which sum and norm are computed in.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> model = EncoderEmbeddings(EncoderConfig(100, dim=8, num_layers=2, num_heads=2, hidden_dim=16))
+      >>> tokens = jnp.array([[5, 6, 0]])
+      >>> inputs = (tokens, tokens > 0, jnp.zeros_like(tokens))  # which are real; all of the first sentence
+      >>> jax.eval_shape(model.init_with_output, jax.random.key(0), *inputs)[0].shape
+      (1, 3, 8)
     """
 
     config: EncoderConfig

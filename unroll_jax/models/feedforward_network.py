@@ -28,6 +28,14 @@ class FeedForwardNetwork(nn.Module):
       use_bias: whether layers have b; the head has one.
       dtype: dtype of the layers; None is that of the input.
       param_dtype: dtype of the parameters.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> model, x = FeedForwardNetwork(num_classes=3, convolutional=False, widths=(8,)), jnp.ones((5, 4))
+      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)
+      >>> logits, info = jax.eval_shape(model.apply, variables, x)
+      >>> logits.shape, info
+      ((5, 3), None)
     """
 
     num_classes: int

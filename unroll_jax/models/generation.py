@@ -43,6 +43,13 @@ class Generated(NamedTuple):
       lengths: tokens of each answer, its stop included.
       stopped: whether it ended with a stop.
       calls: passes through the last layer that each took behind its prompt.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> tokens, stopped = jnp.array([[5, 2, NO_TOKEN, NO_TOKEN]]), jnp.array([True])
+      >>> answers = Generated(tokens, lengths=jnp.array([2]), stopped=stopped, calls=jnp.array([2]))
+      >>> answers.tokens[0, : answers.lengths[0]].tolist()
+      [5, 2]
     """
 
     tokens: Int[Array, "batch max_tokens"]

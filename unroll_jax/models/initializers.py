@@ -13,7 +13,15 @@ __all__ = ["cosine_atoms", "dct", "scaled_identity"]
 
 
 def cosine_atoms() -> Initializer:
-    """The cosine dictionary of `unroll_jax.energies.cosine_dictionary`, (atoms, dim), atoms as rows."""
+    """The cosine dictionary of `unroll_jax.energies.cosine_dictionary`, (atoms, dim), atoms as rows.
+
+    Source: as `unroll_jax.energies.cosine_dictionary`.
+
+    Example:
+      >>> import jax
+      >>> cosine_atoms()(jax.random.key(0), (6, 4)).shape  # more atoms than pixels
+      (6, 4)
+    """
 
     def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> jax.Array:
         return jnp.asarray(cosine_dictionary(*shape), dtype)
@@ -25,11 +33,24 @@ def dct(scale: float = 1.0) -> Initializer:
     """``scale`` times the orthonormal discrete cosine transform: row k is the k-th basis vector of R^columns.
 
     When the number of columns is a perfect square they are taken for the pixels of a square patch, row by row, and the
-    transform is the two-dimensional one (Luong et al. 2021, as used by Porras-Valenzuela et al., Appendix B.2). Rows
+    transform is the two-dimensional one. Rows
     run from low to high frequency, so fewer rows than columns keep the lowest ones.
+
+    Args:
+      scale: of every entry.
+
+    Returns:
+      An initialiser of shapes (*layers, rows, columns).
 
     Raises:
       ValueError: when called, if there are more rows than columns.
+
+    Source: Luong et al. (2021), as used by Porras-Valenzuela, Hadou, Ribeiro, Appendix B.2.
+
+    Example:
+      >>> import jax
+      >>> [round(value, 4) for value in dct()(jax.random.key(0), (2, 2)).ravel().tolist()]
+      [0.7071, 0.7071, 0.7071, -0.7071]
     """
 
     def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> jax.Array:
@@ -42,7 +63,19 @@ def dct(scale: float = 1.0) -> Initializer:
 
 
 def scaled_identity(scale: float) -> Initializer:
-    """``scale`` times the identity matrix."""
+    """``scale`` times the identity matrix.
+
+    Args:
+      scale: on the diagonal.
+
+    Returns:
+      An initialiser of shapes (*layers, rows, columns).
+
+    Example:
+      >>> import jax
+      >>> scaled_identity(0.5)(jax.random.key(0), (2, 2)).tolist()
+      [[0.5, 0.0], [0.0, 0.5]]
+    """
 
     def init(key: jax.Array, shape: Any, dtype: Any = jnp.float32, out_sharding: Any = None) -> jax.Array:
         return jnp.asarray(np.broadcast_to(scale * np.eye(*shape[-2:]), shape), dtype)

@@ -37,6 +37,13 @@ class LISTA(nn.Module):
 
     Source: Gregor and LeCun (2010); untied as in Hadou, NaderiAlizadeh, Ribeiro (2023), whose weights start as noise of
     0.01.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> model, x = LISTA(dim=4, num_atoms=6, num_layers=2), jnp.ones((5, 4))
+      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
+      >>> jax.eval_shape(model.apply, variables, x).shape  # codes of layers 0 to 2
+      (3, 5, 6)
     """
 
     dim: int

@@ -56,6 +56,18 @@ def with_changes(layers: Any, changes: Any) -> Any:
     Args:
       layers: those of a `Decoder`, stacked.
       changes: of `low_rank_changes`; multiply ``expand`` by the paper's alpha / rank before.
+
+    Returns:
+      The layers, whose changed parts have ``compress`` and ``expand`` too.
+
+    Source: Hu et al. (2022), Section 4.1.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> layers = {"gate": {"kernel": jnp.eye(2)[None]}}  # of one layer
+      >>> changes = {"gate": {"compress": jnp.ones((1, 2, 1)), "expand": jnp.zeros((1, 1, 2))}}
+      >>> sorted(with_changes(layers, changes)["gate"])
+      ['compress', 'expand', 'kernel']
     """
     return {part: {**weights, **changes.get(part, {})} for part, weights in layers.items()}
 
@@ -68,6 +80,18 @@ def merged_changes(layers: Any, changes: Any) -> Any:
     Args:
       layers: those of a `Decoder`, stacked.
       changes: of `low_rank_changes`; multiply ``expand`` by the paper's alpha / rank before.
+
+    Returns:
+      The layers, with other kernels.
+
+    Source: Hu et al. (2022), Section 4.1.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> layers = {"gate": {"kernel": jnp.eye(2)[None]}}  # of one layer
+      >>> changes = {"gate": {"compress": jnp.ones((1, 2, 1)), "expand": jnp.ones((1, 1, 2))}}
+      >>> merged_changes(layers, changes)["gate"]["kernel"].tolist()
+      [[[2.0, 1.0], [1.0, 2.0]]]
     """
 
     def merged(weights: Any, change: Any) -> Any:

@@ -45,6 +45,13 @@ class MonotoneOperatorNetwork(nn.Module):
         float32.
 
     Source: Winston and Kolter (2020), Section 4, "Single conv"; Xie et al. (2021), Table 1b.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> model, x = MonotoneOperatorNetwork(num_classes=10), jnp.ones((5, 32, 32, 3))
+      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
+      >>> sum(leaf.size for leaf in jax.tree.leaves(variables))
+      172218
     """
 
     num_classes: int

@@ -39,6 +39,13 @@ class NeuralODE(nn.Module):
       param_dtype: dtype of the parameters and, where x is not wider, of the trajectory.
 
     Source: Chen et al. (2018); Dupont, Doucet, Teh (2019) for ``augment``.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> model, x = NeuralODE(num_classes=3, convolutional=False, widths=(8,), augment=2), jnp.ones((5, 4))
+      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
+      >>> jax.eval_shape(model.apply, variables, x)[0].shape
+      (5, 3)
     """
 
     num_classes: int

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from unroll_jax.certificates.contraction import spectral_normalise
+from unroll_jax.certificates.weights import spectral_normalise
 from unroll_jax.descent import Descent, look_up
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq
 from unroll_jax.energies.equilibrium.monotone import Monotone

@@ -28,6 +28,13 @@ class RotaryScaling:
 
     Raises:
       ValueError: naming the argument, its value and what is allowed.
+
+    Source: Chen et al. (2023), "Extending context window of large language models via positional interpolation", for
+    "linear"; Grattafiori et al. (2024), "The Llama 3 herd of models", for "llama3".
+
+    Example:
+      >>> RotaryScaling("llama3", factor=32.0).original_positions  # Llama 3.2
+      8192
     """
 
     kind: str

@@ -24,6 +24,10 @@ class Sampling:
       ValueError: naming the argument, its value and what is allowed.
 
     Source: Holtzman et al., "The curious case of neural text degeneration" (2020), section 3.1, for ``top_p``.
+
+    Example:
+      >>> Sampling().greedy, Sampling(temperature=0.7, top_p=0.9).greedy
+      (True, False)
     """
 
     temperature: float = 0.0

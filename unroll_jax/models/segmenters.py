@@ -31,6 +31,14 @@ class DeepOptEqSegmenter(OptEqBase, kw_only=True):
     All others are `OptEqBase`'s.
 
     Source: Xie et al. (2021), Section 5.3.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> model, x = DeepOptEqSegmenter(num_classes=3, channels=4, widths=(4, 4), stem=(2,)), jnp.ones((5, 8, 6, 1))
+      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
+      >>> logits, info = jax.eval_shape(model.apply, variables, x)
+      >>> logits.shape, info.converged.shape  # classes of pixels; one equilibrium for each image
+      ((5, 8, 6, 3), (5,))
     """
 
     num_classes: int
@@ -76,6 +84,13 @@ class FullyConvolutionalNetwork(nn.Module):
       param_dtype: dtype of the parameters.
 
     Source: Long, Shelhamer, Darrell (2015), without skip connections, to be of one build with `DeepOptEqSegmenter`.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> model, x = FullyConvolutionalNetwork(num_classes=3, widths=(4, 4), stem=(2,)), jnp.ones((5, 8, 6, 1))
+      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
+      >>> jax.eval_shape(model.apply, variables, x)[0].shape
+      (5, 8, 6, 3)
     """
 
     num_classes: int

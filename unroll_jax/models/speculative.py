@@ -29,6 +29,14 @@ class Speculated(NamedTuple):
       calls: verifications that each took behind its prompt.
       drafted: tokens drafted for each.
       accepted: those of them that were verified, also where a stop or the longest answer then cut them.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> counts = {"lengths": jnp.array([4]), "stopped": jnp.array([False]), "calls": jnp.array([2])}
+      >>> tokens = jnp.array([[5, 6, 7, 8]])
+      >>> answers = Speculated(tokens, **counts, drafted=jnp.array([4]), accepted=jnp.array([2]))
+      >>> (answers.accepted / answers.drafted).tolist()
+      [0.5]
     """
 
     tokens: Int[Array, "batch max_tokens"]
@@ -96,11 +104,23 @@ def speculate(
       key: where temperature or noise is above 0.
       dtype: that layers compute in.
 
+    Returns:
+      The answers, on the device, and what was drafted for them.
+
     Raises:
       ValueError, TypeError: naming the argument, its value and what is allowed.
 
     Source: Elhoushi et al., "LayerSkip" (2024), section 4.3; Leviathan, Kalman, Matias, "Fast inference from
     transformers via speculative decoding" (2023), algorithm 1.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from unroll_jax.models import Decoder
+      >>> config = DecoderConfig(50, dim=8, num_layers=2, num_heads=2, num_key_value_heads=2, hidden_dim=16)
+      >>> params = jax.jit(Decoder(config).init)(jax.random.key(0), jnp.ones((1, 1), int))["params"]
+      >>> answers = speculate(config, params, [[5, 6, 7], [8]], exit_layer=1, draft_length=2, max_tokens=4)
+      >>> answers.lengths.tolist(), bool((answers.accepted <= answers.drafted).all())
+      ([4, 4], True)
     """
     check_draft(config, exit_layer, draft_length)
     sampling = Sampling(temperature, top_k, top_p)

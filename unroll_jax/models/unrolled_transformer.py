@@ -38,6 +38,15 @@ class UnrolledTransformer(nn.Module):
       V_init: initialiser of V; the cosine transform by default (Porras-Valenzuela et al., Appendix B.2).
       W_init: initialiser of W.
       U_init: initialiser of U; with the default W the first pass averages similar tokens a little.
+
+    Source: Porras-Valenzuela, Hadou, Ribeiro, eqs. 47 and 48.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> model, x = UnrolledTransformer(dim=4, num_layers=2), jnp.ones((5, 3, 4))
+      >>> variables = jax.eval_shape(model.init, jax.random.key(0), x)  # shapes alone
+      >>> jax.eval_shape(model.apply, variables, x).shape  # layers 0 to 2
+      (3, 5, 3, 4)
     """
 
     dim: int
@@ -134,6 +143,12 @@ def cosine_bases(dim: int) -> dict[str, Any]:
     """Bases for `unroll_jax.in_coordinates`, like the parameters: pixels become coefficients of the cosine transform.
 
     V has pixels as columns, W and U on both sides. Where ``dim`` is a square, the transform is that of a square patch.
+
+    Args:
+      dim: width of the tokens, in pixels.
+
+    Returns:
+      A pytree of `Sides`, to pass as ``bases``.
 
     Example:
       >>> import jax, jax.numpy as jnp, optax, unroll_jax

@@ -55,6 +55,11 @@ class ViTConfig:
 
     Source: Dosovitskiy et al. (2021); Porras-Valenzuela, Hadou, Ribeiro, Appendix B.2, for "state", where colours of
     grey video are not said to be averaged.
+
+    Example:
+      >>> config = ViTConfig(num_patches=4, pixels=9, dim=27, num_heads=3)
+      >>> config.reading, config.dim // config.pixels  # a state is a patch of three colours
+      ('state', 3)
     """
 
     num_patches: int = 100
@@ -97,6 +102,15 @@ class PatchEmbeddings(nn.Module):
       config: of the transformer.
       dtype: dtype to compute in.
       param_dtype: dtype of the parameters.
+
+    Source: Dosovitskiy et al. (2021), eq. 1.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> config = ViTConfig(num_patches=4, pixels=9, dim=18, num_heads=2, class_token=True)
+      >>> output, _ = jax.eval_shape(PatchEmbeddings(config).init_with_output, jax.random.key(0), jnp.ones((5, 4, 9)))
+      >>> output.shape  # the class token is the first
+      (5, 5, 18)
     """
 
     config: ViTConfig
@@ -135,6 +149,13 @@ class PatchReadout(nn.Module):
       config: of the transformer.
       dtype: dtype to compute in; what is added to the normalised correction is added in that of x.
       param_dtype: dtype of the parameters.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> config, x = ViTConfig(num_patches=1, pixels=4, dim=8, num_heads=1), jnp.ones((1, 4))
+      >>> state = jnp.zeros((1, 8))  # normalised pixels of two colours
+      >>> PatchReadout(config).apply({}, state, x).tolist()  # the mean
+      [[0.5, 0.5, 0.5, 0.5]]
     """
 
     config: ViTConfig

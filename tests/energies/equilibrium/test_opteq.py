@@ -11,7 +11,7 @@ import pytest
 import unroll_jax as uj
 from tests.energies import opteq_reference as reference
 from tests.energies.opteq_layers import IMAGE, H, M, convolutional, dense
-from unroll_jax.certificates.contraction import weight_norm_bound
+from unroll_jax.certificates.weights import weight_norm_bound
 from unroll_jax.energies.equilibrium.deep_opteq import deep_opteq, multi_block
 from unroll_jax.energies.equilibrium.monotone import MONOTONES, Monotone, antiderivative, resolve_monotone
 from unroll_jax.energies.equilibrium.opteq import opteq, opteq_conv

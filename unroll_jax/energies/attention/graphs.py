@@ -106,6 +106,14 @@ def star(num_hubs: int, *, width: int = 0) -> Graph:
 
     Source: the global tokens of Beltagy, Peters, Cohan (2020), "Longformer", and Zaheer et al. (2020), "BigBird";
     with num_hubs=1 and width=1, close to Guo et al. (2019), "Star-Transformer", whose band is a ring.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from unroll_jax.energies import AttentionParams, attention
+      >>> layer = attention(mask=star(1))  # the others see the first token alone
+      >>> y = jax.jit(layer.step)(AttentionParams(None), jnp.array([[5.0], [1.0], [2.0]]), None)
+      >>> [round(value, 3) for value in y[1:].ravel().tolist()]
+      [5.0, 5.0]
     """
     _check_count("num_hubs", num_hubs)
     _check_count("width", width, least=0)
@@ -140,6 +148,14 @@ def block_sparse(tiles: Any, block: int) -> Graph:
 
     Raises:
       ValueError: if tiles is not symmetric, boolean and square, or block is not at least 1.
+
+    Example:
+      >>> import jax, jax.numpy as jnp, numpy as np
+      >>> from unroll_jax.energies import AttentionParams, attention
+      >>> layer = attention(mask=block_sparse(np.eye(2, dtype=bool), block=2))  # tokens 0 and 1; 2 and 3
+      >>> y = jax.jit(layer.step)(AttentionParams(None), jnp.array([[0.0], [1.0], [10.0], [11.0]]), None)
+      >>> [round(value, 3) for value in y.ravel().tolist()]
+      [1.0, 0.0, 11.0, 10.0]
     """
     _check_count("block", block)
     table = _check_table("tiles", tiles)

@@ -25,7 +25,13 @@ MAJORISERS = ("block", "scalar", "orthogonal")
 
 
 class HeadsParams(NamedTuple):
-    """W_a (num_heads, dim, rank): the weight of each head."""
+    """W_a (num_heads, dim, rank): the weight of each head.
+
+    Example:
+      >>> import jax
+      >>> multihead_attention(6, num_heads=2, rank=3).init(jax.random.key(0)).W_a.shape
+      (2, 6, 3)
+    """
 
     W_a: Float[Array, "h d k"]
 
@@ -175,6 +181,12 @@ def orthonormal_heads(W_a: Float[Array, "h d k"]) -> Float[Array, "h d k"]:
 
     Returns:
       Their orthonormalised columns, by a QR decomposition.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> first, second = orthonormal_heads(jax.random.normal(jax.random.key(0), (2, 4, 2)))
+      >>> bool(jnp.allclose(first.T @ first, jnp.eye(2), atol=1e-5)), bool(abs(first.T @ second).max() < 1e-5)
+      (True, True)
     """
     joined, _ = jnp.linalg.qr(_join(W_a))
     return _split(joined, W_a.shape[0])

@@ -23,7 +23,13 @@ FORMS = ("jacobi", "softmax")
 
 
 class AttentionParams(NamedTuple):
-    """W_a (dim, rank), or None when the energy is taken on the tokens themselves."""
+    """W_a (dim, rank), or None when the energy is taken on the tokens themselves.
+
+    Example:
+      >>> import jax
+      >>> attention(dim=4, rank=2).init(jax.random.key(0)).W_a.shape, attention().init(jax.random.key(0)).W_a
+      ((4, 2), None)
+    """
 
     W_a: Float[Array, "d k"] | None
 

@@ -37,6 +37,14 @@ class Rho(NamedTuple):
         far apart do not underflow; None takes the logarithm of the slope.
       exponential: whether rho(z) = -exp(-z), so that the energy is minus the sum of the slopes and needs no pass of its
         own.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from unroll_jax.energies import AttentionParams, attention
+      >>> layer = attention(rho=Rho(lambda z: 2.0 * z), form="softmax")  # the same slope for all pairs
+      >>> y = jax.jit(layer.step)(AttentionParams(None), jnp.array([[0.0], [4.0]]), None)
+      >>> [round(value, 3) for value in y.ravel().tolist()]  # the mean
+      [2.0, 2.0]
     """
 
     value: Elementwise

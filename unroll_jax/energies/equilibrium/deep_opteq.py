@@ -40,6 +40,7 @@ def deep_opteq(layers: Sequence[Descent]) -> Descent:
 
     Raises:
       ValueError: if there is no layer.
+      TypeError: if layers are no list of `Descent`.
 
     Source: Xie et al. (2021), eqs. 4 and 5; the two energies are ours, the first of all, the second from Corollary 1.
 
@@ -93,9 +94,19 @@ def multi_block(layers: Sequence[Descent]) -> Descent:
 
     Raises:
       ValueError: if there is no layer; while tracing, if the state is not a tuple of L blocks.
+      TypeError: if layers are no list of `Descent`.
 
     Source: Xie et al. (2021), Lemma 3 and eq. 6, where z_0 is our z_L. Lemma 6 (ii, a), which Theorem 2 rests on,
     prints :math:`f(A(y)) = \nabla \psi(y)`; (i) gives :math:`f(y) = \nabla \psi(A(y))`, which is what its use needs.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from unroll_jax.energies import opteq
+      >>> layer, z = opteq(2, 3), (jnp.zeros(2), jnp.ones(2))
+      >>> blocks = multi_block([layer, layer])
+      >>> params = blocks.init(jax.random.key(0))
+      >>> bool(jnp.allclose(blocks.step(params, z, None)[0], layer.step(params[0], z[1], None)))  # the shift
+      True
     """
     chain = _checked(layers)
 

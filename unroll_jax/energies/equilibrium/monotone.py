@@ -24,6 +24,12 @@ class Monotone(NamedTuple):
       integral: s with :math:`s' = \sigma` and s(0) = 0; its derivative is taken to be ``value``.
       conjugate: :math:`s^*(t) = \max_w t w - s(w)`, infinite outside the closure of the range of :math:`\sigma`; None
         if it is not at hand, and then `opteq_objective` cannot use it.
+
+    Example:
+      >>> import jax
+      >>> half = Monotone(value=lambda t: t / 2, integral=lambda t: t**2 / 4, conjugate=lambda t: t**2)
+      >>> float(half.value(3.0)), float(jax.grad(half.integral)(3.0))  # any layer takes it: opteq(..., activation=half)
+      (1.5, 1.5)
     """
 
     value: Elementwise

@@ -20,7 +20,7 @@ from unroll_jax.energies.equilibrium.opteq_params import (
 )
 from unroll_jax.energies.examples import DIM, Example
 from unroll_jax.energies.inputs import guarded
-from unroll_jax.spectral import conv_norm_bound, matrix_norm_bound
+from unroll_jax.norm_bounds import conv_norm_bound, matrix_norm_bound
 from unroll_jax.steps import vary_like
 
 __all__ = ["opteq", "opteq_conv", "opteq_conv_example", "opteq_example", "opteq_potential"]
@@ -162,7 +162,29 @@ def opteq_potential(
     *,
     activation: str | Monotone = "relu",
 ) -> Float[Array, "*batch"]:
-    """psi(z) = 1^T s(W z + U x + b), whose gradient is the layer (Xie et al. 2021, Theorem 1)."""
+    """psi(z) = 1^T s(W z + U x + b), whose gradient is the layer.
+
+    Args:
+      params: of `opteq` or `opteq_conv`.
+      z: the state, (*batch, m) or (*batch, height, width, channels).
+      x: the input, or None.
+      activation: as in `opteq`.
+
+    Returns:
+      One number per example.
+
+    Raises:
+      ValueError: if there is no activation of that name.
+      TypeError: if activation is neither a name nor a `Monotone`.
+
+    Source: Xie et al. (2021), Theorem 1.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> params, z = OptEqParams(W=jnp.eye(2), U=None, b=jnp.zeros(2)), jnp.array([3.0, -4.0])
+      >>> float(opteq_potential(params, z)), jax.grad(opteq_potential, argnums=1)(params, z).tolist()  # relu(z)
+      (4.5, [3.0, 0.0])
+    """
     summed = antiderivative(resolve_monotone(activation))(opteq_hidden(params, z, x))
     return jnp.sum(summed, axis=event_axes(params))
 

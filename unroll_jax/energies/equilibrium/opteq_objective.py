@@ -55,8 +55,16 @@ def opteq_objective(
     Raises:
       ValueError: if skip is outside (0, 1]; skip is 1 and W not a square matrix, or the activation has no conjugate;
         or |W| is known to be above 1, without ``allow_expansive``.
+      TypeError: if activation is neither a name nor a `Monotone`.
 
     Source: Xie et al. (2021), Theorem 1, the formula after it, and Theorem 2 with its proof.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> params = OptEqParams(W=0.5 * jnp.eye(1), U=None, b=jnp.array([1.5]))  # phi(z) = 3/2 z^2 - 3 z where z >= 0
+      >>> value, slope = jax.value_and_grad(opteq_objective, argnums=1)(params, jnp.ones(1))
+      >>> round(float(value), 4), round(float(slope[0]), 4)  # the minimum, at the equilibrium z = 1
+      (-1.5, 0.0)
     """
     if not 0.0 < skip <= 1.0:
         raise ValueError(f"skip must be in (0, 1], got {skip}")
@@ -131,10 +139,19 @@ def deep_opteq_objective(
       skip: a, common to the layers.
       allow_expansive: as in `opteq_objective`.
 
+    Returns:
+      One number per example, differentiable in the blocks and the parameters.
+
     Raises:
       ValueError: if there are not as many blocks as layers, or as `opteq_objective`.
 
     Source: Xie et al. (2021), Theorem 2 and Corollary 1.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> params = OptEqParams(W=0.5 * jnp.eye(1), U=None, b=jnp.array([1.5]))  # phi(1) = -3/2
+      >>> round(float(deep_opteq_objective([params, params], [jnp.ones(1), jnp.ones(1)])), 4)
+      -3.0
     """
     if len(params) != len(blocks):
         raise ValueError(f"blocks must be as many as layers, {len(params)}, got {len(blocks)}")

@@ -22,6 +22,12 @@ class OptEqParams(NamedTuple):
       W: (width, dim), or a kernel (height, width, channels of z, hidden channels) of a convolution.
       U: the same from the input x, or None for a layer that does not see x.
       b: one number per hidden unit or channel.
+
+    Example:
+      >>> import jax
+      >>> from unroll_jax.energies import opteq
+      >>> jax.tree.map(lambda leaf: leaf.shape, opteq(4, 8, 3).init(jax.random.key(0)))
+      OptEqParams(W=(8, 4), U=(8, 3), b=(8,))
     """
 
     W: Float[Array, "..."]

@@ -37,6 +37,12 @@ class Regulariser(NamedTuple):
       smoothness: a Lipschitz constant of the gradient, or None if it has none.
       convex: whether R is convex, which Theorem 4 and nonexpansive layers need.
       couples_examples: whether R is of a whole batch (n, m) and not of one example.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> total = Regulariser(value=jnp.sum, prox=lambda z, step_size: z - step_size, smoothness=0.0, convex=True)
+      >>> total.prox(jnp.array([3.0, 1.0]), 0.5).tolist(), half_square(2.0).smoothness
+      ([2.5, 0.5], 2.0)
     """
 
     value: Callable[[Float[Array, "..."]], Float[Array, ""]]
@@ -50,8 +56,18 @@ class Regulariser(NamedTuple):
 def half_square(strength: float = 1.0) -> Regulariser:
     """R = strength / 2 |z|^2; its prox scales the state down.
 
+    Args:
+      strength: positive, unitless.
+
     Raises:
       ValueError: if strength is not positive and finite.
+
+    Source: Xie et al. (2021), A.1, first regulariser.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> half_square(2.0).prox(jnp.array([3.0, -6.0]), 1.0).tolist()  # z / (1 + 2)
+      [1.0, -2.0]
     """
     _check_positive("strength", strength)
     return Regulariser(
@@ -66,8 +82,18 @@ def half_square(strength: float = 1.0) -> Regulariser:
 def absolute(strength: float = 1.0) -> Regulariser:
     """R = strength |z|_1; its prox is the soft threshold.
 
+    Args:
+      strength: positive, in units of the state.
+
     Raises:
       ValueError: if strength is not positive and finite.
+
+    Source: the shrinkage of Xie et al. (2021), Section 4.1; its prox, Parikh and Boyd (2014), Section 6.5.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> absolute(2.0).prox(jnp.array([3.0, 0.5]), 1.0).tolist()
+      [1.0, 0.0]
     """
     _check_positive("strength", strength)
     return Regulariser(
@@ -82,11 +108,21 @@ def absolute(strength: float = 1.0) -> Regulariser:
 def inverse_square(strength: float = 1.0, *, epsilon: float = 1.0) -> Regulariser:
     """R = strength / (|z|^2 + epsilon), which pushes states away from 0; not convex.
 
+    Args:
+      strength: positive.
+      epsilon: positive, in units of the state squared.
+
     Raises:
       ValueError: if strength or epsilon is not positive and finite.
 
     Source: Xie et al. (2021), A.1. The paper asks for convex R, which this one is not: Theorem 4 does not cover it, and
     z - g grad R(z) is not nonexpansive.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> regulariser = inverse_square()
+      >>> float(regulariser.value(jnp.zeros(3))), float(regulariser.value(jnp.ones(3))), regulariser.convex
+      (1.0, 0.25, False)
     """
     _check_positive("strength", strength)
     _check_positive("epsilon", epsilon)
@@ -105,11 +141,20 @@ def decorrelation(strength: float = 1.0) -> Regulariser:
     Z has a row per feature and a column per example, D = diag(1 / |z_i|) with z_i its rows; a feature that is 0 in the
     whole batch correlates with nothing. The state passed to ``value`` is the batch, (n, m), an example a row.
 
+    Args:
+      strength: positive, unitless.
+
     Raises:
       ValueError: if strength is not positive and finite.
 
     Source: Xie et al. (2021), A.1. The paper asks for convex R, which this one is not (it does not change when a
     feature is scaled).
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> same, apart = jnp.array([[1.0, 2.0], [1.0, 2.0]]), jnp.eye(2)  # two examples of two features
+      >>> round(float(decorrelation().value(same)), 4), round(float(decorrelation().value(apart)), 4)
+      (1.0, 0.0)
     """
     _check_positive("strength", strength)
 
@@ -160,6 +205,15 @@ def regularised(descent: Descent, regulariser: Regulariser, *, step_size: float 
 
     Source: Xie et al. (2021), Section 4.1. The paper says that this adds R(z_L) to the objective Phi. It adds a block
     of its own: R(z_{L+1}), and :math:`M^1_\phi + R` rather than :math:`\phi + R` is what a single layer minimises.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> from unroll_jax.energies import opteq
+      >>> layer = opteq(2, 3)
+      >>> params, z = layer.init(jax.random.key(0)), jnp.ones(2)
+      >>> small = regularised(layer, half_square(1.0))  # halves what the layer gives
+      >>> bool(jnp.allclose(2.0 * small.step(params, z, None), layer.step(params, z, None)))
+      True
     """
     _check_positive("step_size", step_size)
     if form not in ("prox", "gradient"):

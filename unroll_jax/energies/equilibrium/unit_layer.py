@@ -21,7 +21,13 @@ INITIAL_NORM = 0.95  # of W: below 1, so that at initialisation the layer contra
 
 
 class UnitLayerParams(NamedTuple):
-    """W (width, dim), U (width, input_dim) or None without an input, b (width,)."""
+    """W (width, dim), U (width, input_dim) or None without an input, b (width,).
+
+    Example:
+      >>> import jax
+      >>> jax.tree.map(lambda leaf: leaf.shape, unit_layer(3, width=8).init(jax.random.key(0)))
+      UnitLayerParams(W=(8, 3), U=None, b=(8,))
+    """
 
     W: Float[Array, "width d"]
     U: Float[Array, "width e"] | None

@@ -73,7 +73,19 @@ def activation(function: Elementwise, penalty: Elementwise, *, step_size: float 
 
 @typed
 def tanh(*, step_size: float = 1.0) -> Proximal:
-    """tanh; phi_1 = ((1 + z) log(1 + z) + (1 - z) log(1 - z) - z^2) / 2 on [-1, 1]; see `activation`."""
+    """tanh; phi_1 = ((1 + z) log(1 + z) + (1 - z) log(1 - z) - z^2) / 2 on [-1, 1]; see `activation`.
+
+    Args:
+      step_size: at which the prox is this function, positive.
+
+    Raises:
+      ValueError: if step_size is not positive and finite.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> tanh().prox(jnp.array([[0.0, 50.0]]), 1.0).tolist(), float(tanh().penalty(jnp.array([[2.0]])))
+      ([[0.0, 1.0]], inf)
+    """
 
     def penalty(z: Array) -> Array:
         inside = jnp.abs(z) <= 1.0
@@ -85,7 +97,19 @@ def tanh(*, step_size: float = 1.0) -> Proximal:
 
 @typed
 def sigmoid(*, step_size: float = 1.0) -> Proximal:
-    """1 / (1 + e^-w); phi_1 = z log z + (1 - z) log(1 - z) - z^2 / 2 on [0, 1]; see `activation`."""
+    """1 / (1 + e^-w); phi_1 = z log z + (1 - z) log(1 - z) - z^2 / 2 on [0, 1]; see `activation`.
+
+    Args:
+      step_size: at which the prox is this function, positive.
+
+    Raises:
+      ValueError: if step_size is not positive and finite.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> sigmoid().prox(jnp.array([[0.0, 50.0]]), 1.0).tolist(), float(sigmoid().penalty(jnp.array([[2.0]])))
+      ([[0.5, 1.0]], inf)
+    """
 
     def penalty(z: Array) -> Array:
         inside = (z >= 0.0) & (z <= 1.0)
@@ -97,7 +121,19 @@ def sigmoid(*, step_size: float = 1.0) -> Proximal:
 
 @typed
 def softplus(*, step_size: float = 1.0) -> Proximal:
-    """log(1 + e^w); phi_1 = Li_2(e^-z) - pi^2 / 6 on z >= 0, Li_2 the dilogarithm; see `activation`."""
+    """log(1 + e^w); phi_1 = Li_2(e^-z) - pi^2 / 6 on z >= 0, Li_2 the dilogarithm; see `activation`.
+
+    Args:
+      step_size: at which the prox is this function, positive.
+
+    Raises:
+      ValueError: if step_size is not positive and finite.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> round(softplus().prox(jnp.zeros((1, 1)), 1.0).item(), 4)  # log 2
+      0.6931
+    """
 
     def penalty(z: Array) -> Array:
         inside = z >= 0.0
@@ -108,7 +144,19 @@ def softplus(*, step_size: float = 1.0) -> Proximal:
 
 @typed
 def softsign(*, step_size: float = 1.0) -> Proximal:
-    """w / (1 + |w|); phi_1 = -|z| - log(1 - |z|) - z^2 / 2 on (-1, 1); see `activation`."""
+    """w / (1 + |w|); phi_1 = -|z| - log(1 - |z|) - z^2 / 2 on (-1, 1); see `activation`.
+
+    Args:
+      step_size: at which the prox is this function, positive.
+
+    Raises:
+      ValueError: if step_size is not positive and finite.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> softsign().prox(jnp.array([[1.0, -3.0]]), 1.0).tolist()
+      [[0.5, -0.75]]
+    """
 
     def penalty(z: Array) -> Array:
         inside = jnp.abs(z) < 1.0
@@ -122,8 +170,17 @@ def softsign(*, step_size: float = 1.0) -> Proximal:
 def leaky_relu(slope: float = 0.01, *, step_size: float = 1.0) -> Proximal:
     """w, or slope w where w < 0; phi_1 = (1 / slope - 1) min(z, 0)^2 / 2; see `activation`.
 
+    Args:
+      slope: below 0, in (0, 1].
+      step_size: at which the prox is this function, positive.
+
     Raises:
       ValueError: if slope is not in (0, 1], or step_size not positive and finite.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> leaky_relu(0.25).prox(jnp.array([[2.0, -2.0]]), 1.0).tolist()
+      [[2.0, -0.5]]
     """
     if not 0.0 < slope <= 1.0:
         raise ValueError(f"slope must be in (0, 1], got {slope}")
@@ -140,8 +197,17 @@ def elu(alpha: float = 1.0, *, step_size: float = 1.0) -> Proximal:
 
     See `activation`.
 
+    Args:
+      alpha: minus the limit towards minus infinity, in (0, 1].
+      step_size: at which the prox is this function, positive.
+
     Raises:
       ValueError: if alpha is not in (0, 1], or step_size not positive and finite.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> elu(0.5).prox(jnp.array([[2.0, -50.0]]), 1.0).tolist()
+      [[2.0, -0.5]]
     """
     if not 0.0 < alpha <= 1.0:
         raise ValueError(f"alpha must be in (0, 1], got {alpha}")

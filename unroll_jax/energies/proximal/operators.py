@@ -30,12 +30,26 @@ NOT_MONOTONE = ("gelu", "mish", "silu", "swish")
 
 
 def identity() -> Proximal:
-    """phi = 0: no nonlinearity."""
+    """phi = 0: no nonlinearity.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> identity().prox(jnp.array([[3.0, -2.0]]), 0.5).tolist()
+      [[3.0, -2.0]]
+    """
     return Proximal(penalty=lambda y: jnp.zeros(y.shape[:-2], compute_dtype(y)), prox=lambda y, step_size: y)
 
 
 def relu() -> Proximal:
-    """phi = 0 where every entry is at least 0, else infinite; prox = max(y, 0) (Yang et al. 2022, Section 5)."""
+    """phi = 0 where every entry is at least 0, else infinite; prox = max(y, 0).
+
+    Source: Yang, Huang, Wipf (2022), Section 5.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> relu().prox(jnp.array([[3.0, -2.0]]), 0.5).tolist(), float(relu().penalty(jnp.array([[3.0, -2.0]])))
+      ([[3.0, 0.0]], inf)
+    """
     return Proximal(penalty=lambda y: _indicator(y, lower=0.0), prox=lambda y, step_size: jax.nn.relu(y))
 
 
@@ -43,8 +57,13 @@ def relu() -> Proximal:
 def soft_threshold(threshold: float = 1.0) -> Proximal:
     """phi = threshold |y|_1; prox = sign(y) max(|y| - step_size threshold, 0).
 
+    Args:
+      threshold: at least 0, in units of y over the step size.
+
     Raises:
       ValueError: if threshold is negative or not finite.
+
+    Source: Parikh and Boyd (2014), "Proximal algorithms", Section 6.5.
 
     Example:
       >>> import jax.numpy as jnp
@@ -62,8 +81,16 @@ def soft_threshold(threshold: float = 1.0) -> Proximal:
 def nonnegative_soft_threshold(threshold: float = 1.0) -> Proximal:
     """phi = threshold sum(y) where every entry is at least 0, else infinite; prox = max(y - step_size threshold, 0).
 
+    Args:
+      threshold: at least 0, in units of y over the step size.
+
     Raises:
       ValueError: if threshold is negative or not finite.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> nonnegative_soft_threshold(1.0).prox(jnp.array([[3.0, 0.5, -2.0]]), 0.5).tolist()
+      [[2.5, 0.0, 0.0]]
     """
     _check_threshold(threshold)
     return Proximal(
@@ -75,6 +102,10 @@ def nonnegative_soft_threshold(threshold: float = 1.0) -> Proximal:
 @typed
 def box(lower: float = 0.0, upper: float = 1.0) -> Proximal:
     """phi = 0 where every entry is in [lower, upper], else infinite; prox clips.
+
+    Args:
+      lower: least value of an entry.
+      upper: largest value of an entry.
 
     Raises:
       ValueError: unless lower < upper.
@@ -96,8 +127,13 @@ def box(lower: float = 0.0, upper: float = 1.0) -> Proximal:
 def group_shrinkage(threshold: float = 1.0) -> Proximal:
     """phi = threshold sum_i |y_i|_2 over tokens; prox shortens each by step_size threshold, to 0 at the least.
 
+    Args:
+      threshold: at least 0, in units of y over the step size.
+
     Raises:
       ValueError: if threshold is negative or not finite.
+
+    Source: Parikh and Boyd (2014), "Proximal algorithms", Section 6.5.
 
     Example:
       >>> import jax.numpy as jnp

@@ -20,6 +20,12 @@ class Proximal(NamedTuple):
     Attributes:
       penalty: ``y (*batch, n, d) -> phi(y) (*batch,)``; infinite outside phi's domain.
       prox: ``(y, step_size) -> argmin_z phi(z) + |z - y|^2 / (2 step_size)``, same shape and dtype as y.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> square = Proximal(lambda y: 0.5 * jnp.sum(y**2, (-2, -1)), lambda y, step_size: y / (1.0 + step_size))
+      >>> square.prox(jnp.array([[2.0, -4.0]]), 1.0).tolist()  # any layer takes it: transformer(..., phi=square)
+      [[1.0, -2.0]]
     """
 
     penalty: Callable[[Float[Array, "*batch n d"]], Float[Array, "*batch"]]
