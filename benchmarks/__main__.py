@@ -83,7 +83,12 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--compare", nargs=2, type=Path, metavar=("OLD", "NEW"), help="two earlier runs: folders, or files in them"
     )
     parser.add_argument("--runs", nargs="+", type=Path, metavar="RUN", help="of decoding: runs of language models")
-    parser.add_argument("--prompts", type=Path, metavar="FILE", help="what --runs are asked: JSON, or a text a line")
+    parser.add_argument(
+        "--prompts",
+        type=Path,
+        metavar="FILE",
+        help="what --runs are asked: JSON, or a text a line; without, the first prompts of their test splits",
+    )
     options, unknown = parser.parse_known_intermixed_args(arguments)
     if unknown:
         parser.error(f"unknown option {unknown[0]!r}{_near(unknown[0], OPTIONS)}; there are {', '.join(OPTIONS)}")

