@@ -21,6 +21,7 @@ EXPERIMENTS = (
     "text-encoder",
     "text-ut",
     "sft-tiny",
+    "sft-drafts",
 )
 COMMANDS = ("evaluate", "predict", "generate", "export", "report", "prepare", "launch")
 FOREIGN = {
