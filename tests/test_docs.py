@@ -84,7 +84,10 @@ def test_every_public_name_has_one_page_in_the_docs():
         for name in module.__all__:
             if not inspect.ismodule(value := getattr(module, name)):
                 places.setdefault((name, id(value)), f"{module.__name__}.{name}")
-    assert sorted(listed) == sorted(places.values())
+    missing, unknown = set(places.values()) - set(listed), set(listed) - set(places.values())
+    assert not missing, f"on no page of docs/reference/api: {sorted(missing)}"
+    assert not unknown, f"on a page of docs/reference/api, but not public: {sorted(unknown)}"
+    assert len(listed) == len(set(listed))
 
 
 def test_docs_name_only_commands_experiments_and_benchmarks_that_exist():

@@ -43,9 +43,11 @@ class Model:
     def predict(self, inputs: Any, **options: Any) -> Any:
         """Applies the model to inputs of its kind; see the task's ``predict``.
 
-        Video: a picture or video, as a file or an array; denoised frames come back. Images and scenes: files or arrays,
-        one or a list; classes, or maps of them. Text: strings, with ``seconds=`` where the run is of pairs. Language:
-        prompts, with ``answers=`` to be judged, or for the next token without. A task of your own: a batch.
+        Pictures are files or arrays of uint8. They are brought to the size of the training data, as are results.
+        Video: a picture or video; denoised frames come back. Images and scenes: one or a list; classes, or maps of
+        them. Sparse coding: one image or a list; of each the ``code``, and the ``image`` that the code stands for.
+        Text: strings, with ``seconds=`` where the run is of pairs. Language: prompts, with ``answers=`` to be judged,
+        or for the next token without. A task of your own: a batch.
         """
         return self.task.predict(self.params, inputs, **options)
 

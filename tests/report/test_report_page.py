@@ -1,6 +1,7 @@
 """The page is self-contained and the figures show what they should."""
 
 import base64
+import json
 import re
 import subprocess
 import sys
@@ -159,6 +160,20 @@ def test_multiplier_figure_has_a_curve_per_layer_and_a_line_at_zero(make_run):
         assert len(axes.lines) == 9
         assert list(_heights(axes.lines[8])) == [0.0, 0.0]
         assert len({tuple(line.get_color()) for line in axes.lines[:8]}) == 8
+
+
+def test_multiplier_figure_has_no_layer_0_without_a_reference_loss(make_run):
+    run = make_run("constrained", num_layers=3)
+    path = run / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        for name in {"violations", "multipliers"} & row.keys():
+            row[name][0] = None
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    figure = multipliers(group(read_runs([run])))
+    assert figure is not None
+    (legend,) = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
+    assert [text.get_text() for text in legend.get_texts()] == ["layer 1", "layer 2", "layer 3"]
 
 
 def test_ratio_figure_draws_shares_and_names_mean_and_descent(make_run):

@@ -171,8 +171,8 @@ def picture_of(source: Path | str | np.ndarray, shape: tuple[int, int, int]) -> 
         pixels = pixels_of(source)
         if pixels.ndim != 2 and (pixels.ndim != 3 or pixels.shape[-1] not in CHANNELS):
             raise UserError(
-                f"a picture must be uint8 (height, width) or (height, width, channels), these {CHANNELS}, got shape "
-                f"{pixels.shape}"
+                "a picture must be uint8 (height, width) or (height, width, channels) with 1 to 4 channels, got shape "
+                f"{pixels.shape}; give several as a list"
             )
         picture = Image.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
     else:

@@ -93,6 +93,8 @@ def multipliers(settings: Sequence[Setting]) -> Figure | None:
         for layer, shade in enumerate(shades):
             multiplier = np.mean([curve.multipliers[:, layer] for curve in curves], axis=0)
             violation = np.mean([curve.violations[:, layer] for curve in curves], axis=0)
+            if np.all(np.isnan(violation)):  # layer 0 without a reference loss has no constraint
+                continue
             left.plot(*_smooth(steps, multiplier), color=shade)
             right.plot(*_smooth(steps, violation), color=shade, label=f"layer {layer}")
         right.set_yscale("symlog", linthresh=0.1, linscale=0.7)
