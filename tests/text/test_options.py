@@ -91,7 +91,7 @@ def test_the_average_is_what_is_judged_and_exported(finished, tmp_path):
     card = (out / "README.md").read_text()
     assert "Without a model: accuracy 50.0%, of a class of 2 drawn at random." in card
     assert "Early exit on the test split" in card
-    assert '(found,) = model.predict(["a text"])' in card
+    assert '(prediction,) = model.predict(["a text"])' in card
     exported = load(out, log=quiet).params
     for one, averaged, plain in zip(*map(jax.tree.leaves, (exported, state.average, state.params)), strict=True):
         np.testing.assert_array_equal(one, averaged)
