@@ -10,8 +10,7 @@ from .config.commands import PredictArguments
 from .config.errors import UserError
 from .config.language import LanguageConfig
 from .config.text import TextRunConfig
-from .data.prompts import read_prompts
-from .data.rows import decoded, is_whole
+from .data.prompts import read_content, read_prompts
 from .loading import Model, load
 from .parsing import parse
 from .runs import read_config
@@ -19,11 +18,11 @@ from .system.storage import check_file, write_all, writing
 from .system.terminal import Table, as_text
 from .task import Row
 from .tasks.common import check_noise
-from .tasks.language_reading import Answered, NextToken
+from .tasks.language_reading import Answered, NextToken, paired
 from .tasks.reading import Prediction
 from .weights import is_export, read_export
 
-LARGEST = 1 << 26  # bytes of a --file; more is taken for a file without end
+JSON = (".json", ".jsonl")  # suffixes of files of objects
 WIDEST = 80  # characters of a text in a title
 
 Texts = Sequence[str]
@@ -45,7 +44,7 @@ def command(arguments: list[str]) -> None:
         )
     out = None if parsed.out is None else check_file(parsed.out, overwrite=parsed.overwrite)
     if isinstance(config, LanguageConfig):
-        prompts, answers = read_pairs(parsed.text, parsed.second, parsed.file)
+        prompts, answers = paired(*read_pairs(parsed.text, parsed.second, parsed.file))
         rows, tables = _of_language(load(parsed.run), prompts, answers, gamma=parsed.gamma, seed=parsed.seed)
     else:
         texts, seconds = read_texts(parsed.text, parsed.second, parsed.file)
@@ -62,6 +61,8 @@ def read_texts(texts: Texts, seconds: Texts, file: Path | None) -> tuple[Texts, 
     """Texts and their second ones, None where there are none, from the command line or the lines of a file."""
     if file is None:
         return texts, seconds or None
+    if file.suffix in JSON:
+        raise UserError(f"--file {file} is JSON, which is read of language runs alone; give a file with a text a line")
     lines = _lines(file)
     parts = [line.split("\t") for line in lines]
     if all(len(part) == 1 for part in parts):
@@ -75,19 +76,12 @@ def read_texts(texts: Texts, seconds: Texts, file: Path | None) -> tuple[Texts, 
     return [first for first, _ in parts], [second for _, second in parts]
 
 
-def read_pairs(texts: Texts, seconds: Texts, file: Path | None) -> tuple[Texts, Sequence[str | None]]:
-    """Prompts and their answers, None for what has none, from the command line, lines, or objects of JSON."""
-    if file is not None and file.suffix in (".json", ".jsonl"):
-        prompts = read_prompts(file, option="--file")
-        return [prompt.text for prompt in prompts], [prompt.answer or None for prompt in prompts]
-    prompts, answers = read_texts(texts, seconds, file)
-    if answers is not None and len(answers) != len(prompts):
-        raise UserError(f"--second must be as many as --text, {len(prompts)}, got {len(answers)}")
-    for number, prompt in enumerate(prompts, start=1):
-        if not prompt.strip() or not is_whole(prompt):
-            kind = "no valid UTF-8" if prompt.strip() else "empty"
-            raise UserError(f"prompt {number} is {kind}; leave it out")
-    return prompts, answers or [None] * len(prompts)
+def read_pairs(texts: Texts, seconds: Texts, file: Path | None) -> tuple[Texts, Sequence[str | None] | None]:
+    """Prompts and their answers, None for those without one, from the command line, lines, or objects of JSON."""
+    if file is None or file.suffix not in JSON:
+        return read_texts(texts, seconds, file)
+    prompts = read_prompts(file, option="--file", answers=True)
+    return [prompt.text for prompt in prompts], [prompt.answer for prompt in prompts]
 
 
 def _of_texts(
@@ -128,14 +122,7 @@ def _of_language(
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        with path.open("rb") as file:  # no more than that of a file without end
-            content = file.read(LARGEST + 1)
-    except OSError as error:
-        raise UserError(f"--file {path} cannot be read ({error.strerror}); give a file with a text a line") from error
-    if len(content) > LARGEST:
-        raise UserError(f"--file {path} holds more than {LARGEST >> 20} MiB; give a file with a text a line, in parts")
-    content = decoded(content, where=f"--file {path}")
+    content = read_content(path, where=f"--file {path}", mend="give a file with a text a line")
     lines = content.replace("\r\n", "\n").removesuffix("\n").split("\n")
     empty = [number for number, line in enumerate(lines, start=1) if not line.strip()]
     if empty:
@@ -179,4 +166,5 @@ def _next_table(number: int, prompt: str, one: NextToken) -> Table:
 
 
 def _shown(text: str) -> str:
-    return text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."
+    line = " ".join(text.split())
+    return line if len(line) <= WIDEST else f"{line[: WIDEST - 3]}..."

@@ -14,8 +14,9 @@ from train.config.language import LanguageConfig
 from train.data import instructions
 from train.data.answers import AnswerTokenizer
 from train.data.decoders import packaged_decoder
-from train.generation.opening import Opened, open_decoder
+from train.generation.opening import Opened, is_trained, open_decoder
 from train.runs import read_config
+from train.weights import is_export, read_export
 from unroll_jax.models import Decoder, DecoderConfig
 
 __all__ = ["INSTRUCTIONS", "Case", "Sizes", "of_runs", "random", "smollm2"]
@@ -31,7 +32,7 @@ INSTRUCTIONS = (
     "What is 12 times 12?",
 )
 ENOUGH = 4  # prompts, of which the first half chooses the drafts that are timed on the others
-LONGEST = 256  # tokens of a prompt, which a tokenizer of bytes makes many of
+LONGEST_PROMPT = 256  # tokens, which a tokenizer of bytes makes many of
 
 
 class Sizes(NamedTuple):
@@ -119,20 +120,26 @@ def of_runs(
         names = ["_".join(folder.resolve().parts[-2:]) for folder in folders]
     if len(set(names)) < len(names):
         names = [f"{place}_{name}" for place, name in enumerate(names)]
+    given = [_test_prompts(folder, sizes.test_prompts, log) if prompts is None else prompts for folder in folders]
     decoders = [open_decoder(str(folder), option="--runs", log=log) for folder in folders]
-    asked = [_test_prompts(folder, sizes.test_prompts, log) if prompts is None else prompts for folder in folders]
     return [
         _real(name, opened, texts, sizes, opened.layers[1:-1])
-        for name, opened, texts in zip(names, decoders, asked, strict=True)
+        for name, opened, texts in zip(names, decoders, given, strict=True)
     ]
 
 
 def _test_prompts(folder: Path, count: int, log: Callable[[str], None]) -> list[str]:
     """The first prompts of a run's test split that are single questions."""
-    _, config = read_config(folder)
-    assert isinstance(config, LanguageConfig), "the decoder of the run was opened"
+    if not is_trained(folder):
+        raise UserError(f"--runs {folder} is no run, whose test split has prompts; give --prompts")
+    config = read_export(folder).config if is_export(folder) else read_config(folder)[1]
+    if not isinstance(config, LanguageConfig):
+        raise UserError(f"--runs {folder} is no run of a language model; give one of an sft experiment")
     conversations = instructions.load(config.data, log=log).whole("test")
-    return [messages[0].content for messages, _ in conversations if len(messages) == 1][:count]
+    prompts = [messages[0].content for messages, _ in conversations if len(messages) == 1][:count]
+    if not prompts:
+        raise UserError(f"--runs {folder}: no text of its test split is a single question; give --prompts")
+    return prompts
 
 
 def _real(name: str, opened: Opened, prompts: Sequence[str], sizes: Sizes, exits: Sequence[int]) -> Case:
@@ -140,7 +147,7 @@ def _real(name: str, opened: Opened, prompts: Sequence[str], sizes: Sizes, exits
     if config.num_layers == 1:
         raise UserError(f"{name} has one layer, which nothing can draft for; give runs with two or more")
     tokens = AnswerTokenizer(tokenizer, opened.template).questions(prompts)
-    room = min(config.max_positions - sizes.real_tokens, LONGEST)
+    room = min(config.max_positions - sizes.real_tokens, LONGEST_PROMPT)
     batches = [[text] for text in tokens if len(text) <= room]
     half = len(batches) // 2 if len(batches) >= ENOUGH else 0
     if not batches:
@@ -151,6 +158,6 @@ def _real(name: str, opened: Opened, prompts: Sequence[str], sizes: Sizes, exits
 
 
 def _spaced(layers: Sequence[int], count: int) -> list[int]:
-    """So many of some layers, evenly spaced."""
+    """A number of layers, evenly spaced among those given."""
     places = np.linspace(0, len(layers) - 1, count + 2)[1:-1] if len(layers) > count else np.arange(len(layers))
     return [layers[int(place)] for place in np.round(places)]

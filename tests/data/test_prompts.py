@@ -12,7 +12,7 @@ ROWS = [
     {"instruction": "Grüße", "input": "", "dataset": "koala"},
     {"instruction": "a\nb", "input": None},
 ]
-PROMPTS = [Prompt("Add.", "1 and 2", answer="3"), Prompt("Grüße", dataset="koala"), Prompt("a\nb")]
+PROMPTS = [Prompt("Add.", "1 and 2"), Prompt("Grüße", dataset="koala"), Prompt("a\nb")]
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,16 @@ def test_prompts_are_read_in_order(name, content, expected, tmp_path):
     assert read_prompts(path) == expected
 
 
+def test_answers_are_read_only_where_they_are_asked_for(tmp_path):
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps([*ROWS, {"instruction": "a", "output": ""}]))
+    assert [prompt.answer for prompt in read_prompts(path, answers=True)] == ["3", None, None, ""]
+    path.write_text('[{"instruction": "a", "output": {"text": 3}}, {"instruction": "b", "output": 0}]')
+    assert read_prompts(path) == [Prompt("a"), Prompt("b")]
+    with pytest.raises(UserError, match=r"entry 1 has fields that are no texts; give .*, as is the output$"):
+        read_prompts(path, answers=True)
+
+
 def test_the_input_stands_below_the_instruction():
     assert [prompt.text for prompt in PROMPTS] == ["Add.\n\n1 and 2", "Grüße", "a\nb"]
 
@@ -42,7 +52,6 @@ def test_the_input_stands_below_the_instruction():
         ("p.json", b'[{"input": "a"}]', ["entry 1 has no instruction"]),
         ("p.json", b'[{"instruction": " "}]', ["entry 1 has no instruction"]),
         ("p.json", b'[{"instruction": ["a"]}]', ["entry 1 has fields that are no texts"]),
-        ("p.json", b'[{"instruction": "a", "output": 3}]', ["entry 1 has fields that are no texts"]),
         ("p.json", b'[{"instruction": "\\ud800"}]', ["entry 1 has fields that are no texts"]),
         ("p.json", b"[" * 100_000, ["is no JSON"]),
         ("p.jsonl", b'{"instruction": "a"}\n\n{"instruction"\n', ["line 3 is no JSON", "an object a line in .jsonl"]),

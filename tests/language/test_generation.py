@@ -10,15 +10,18 @@ import pytest
 
 from benchmarks import __main__ as benchmarks
 from benchmarks import decoding
+from benchmarks.decoding import cases
 from tests.train.commands import refused
 from train import load
 from train.__main__ import main
 from train.config.errors import UserError
+from train.data import instructions
 from train.data.prompts import Prompt
 from train.exporting import export
 from train.generation import unfinished
 from train.generation.answers import Settings, answer
 from train.generation.opening import open_decoder
+from train.runs import read_config
 from unroll_jax.models import Decoder, decoder_logits
 
 pytestmark = pytest.mark.xdist_group("language")
@@ -179,6 +182,23 @@ def test_the_benchmark_of_decoding_takes_runs_and_pairs_each_with_its_plain_answ
     assert "constrained, 3 layers, 8 wide, 2 x 1 prompts" in shown
     assert "acceptance and drafts are of the first 2 prompts, times of the other 2" in shown
     assert benchmarks.main([*words[:4], "--runs", str(finished.folders[1])]) == 0
-    assert "first 3 prompts, times of the other 3" in capsys.readouterr().out, "those of the test split"
+    assert "first 3 prompts, times of the other 3" in capsys.readouterr().out
     assert benchmarks.main([*words, "--runs", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith(f"error: {tmp_path} ")
+
+
+def test_the_benchmark_asks_runs_and_exports_the_prompts_of_their_test_split(finished, tmp_path):
+    folder = export(finished.folders[1], tmp_path / "model", log=quiet)
+    config = read_config(finished.folders[1])[1]
+    test = instructions.load(config.data, log=quiet).whole("test")
+    expected = [messages[0].content for messages, _ in test][:6]
+    for place in (finished.folders[1], folder):
+        (case,) = cases.of_runs([place], cases.Sizes(test_prompts=6, real_tokens=4), None, log=quiet)
+        tokenizer = open_decoder(str(place), log=quiet).tokenizer
+        prompts = [tokenizer.decode(tokens) for (tokens,) in (*case.choosing, *case.batches)]
+        assert prompts == [f"<|user|>{prompt}<|end|><|assistant|>" for prompt in expected]
+        assert len(set(prompts)) > 1
+    with pytest.raises(UserError, match=r"--runs .* is no run, whose test split has prompts; give --prompts"):
+        cases.of_runs([tmp_path], cases.Sizes(), None, log=quiet)
+    with pytest.raises(UserError, match="no text of its test split is a single question; give --prompts"):
+        cases.of_runs([folder], cases.Sizes(test_prompts=0), None, log=quiet)

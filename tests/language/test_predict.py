@@ -71,6 +71,8 @@ def test_tables_are_of_texts_of_the_command_line_and_of_lines_with_tabs(run, tmp
     table = shown[shown.index("1. Say bado.") :]
     assert table.splitlines()[1].split() == ["layer", "loss", "right", "tokens"]
     assert "mean of the 5 tokens of the answer" in table, "the end among them"
+    assert main(["predict", run, "--text", "Say\n\nbado.", "--second", "bado"]) == 0
+    assert "1. Say bado.\n" in capsys.readouterr().out, "a title is a line"
     file = tmp_path / "lines.txt"
     file.write_text("Say bado.\tbado\n")
     assert main(["predict", run, "--file", str(file)]) == 0
@@ -80,15 +82,22 @@ def test_tables_are_of_texts_of_the_command_line_and_of_lines_with_tabs(run, tmp
 
 
 def test_what_a_language_run_cannot_read_is_refused_in_one_line(run, tmp_path, capsys, monkeypatch):
-    there, lines = tmp_path / "there.jsonl", tmp_path / "lines.jsonl"
+    there, lines, odd = (tmp_path / name for name in ("there.jsonl", "lines.jsonl", "odd.json"))
+    odd.write_text('[{"instruction": "a", "output": 0}]')
     there.write_text("old")
     lines.write_text('{"input": "a"}\n')
     long = ["--text", 60 * "a", "--second", "b"]
-    assert "prompt 1 has 63 tokens, with its answer 65, of the 64" in refused(capsys, "predict", run, *long)
+    assert "prompt 1 has 63 tokens, with its answer 65, and training took at most 64;" in refused(
+        capsys, "predict", run, *long
+    )
     monkeypatch.setattr("train.predict.load", None)  # before the model is read
     cases = (
-        (["--text", "a", "b", "--second", "c"], "--second must be as many as --text, 2, got 1"),
+        ([], "predict needs prompts; give --text, or a --file of them"),
+        (["--text", "a", "b", "--second", "c"], "predict needs an answer (--second) a prompt, got 2 prompts and 1"),
         (["--text", "a", " "], "prompt 2 is empty; leave it out"),
+        (["--text", "a", "--second", ""], "answer 1 is empty; leave it out"),
+        (["--text", "a", "--second", "\udcff"], "answer 1 is no valid UTF-8; leave it out"),
+        (["--file", str(odd)], "odd.json entry 1 has fields that are no texts"),
         (["--text", "a\udcff"], "prompt 1 is no valid UTF-8; leave it out"),
         (["--file", str(lines)], "lines.jsonl line 1 has no instruction"),
         (["--text", "a", "--out", str(there)], "there.jsonl is there already; pass another file, or --overwrite"),

@@ -184,8 +184,9 @@ class GenerateArguments:
     speculate: Literal["auto"] | None = None
     """auto: chooses the exit layer and draft length on the first 8 prompts; no drafts if none pays. Greedy answers do
     not depend on the choice, which is then the quickest by timing. Sampled texts depend on it: it is then made from
-    acceptance and the weights that are read, so that the same seed draws the same texts. NAME.draft.json beside --out
-    has the choice, which --exit-layer and --draft-length take again."""
+    acceptance and the weights that are read, so that the same seed draws the same texts. Acceptance is measured on
+    greedy answers. NAME.draft.json beside --out has the choice (null: no draft pays), which --exit-layer and
+    --draft-length take again."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Of parameters and computation; None takes that of the source, of GGUF and runs float32."""
 

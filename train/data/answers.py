@@ -24,11 +24,19 @@ PLACEHOLDER = "x"  # an answer, where a template is looked at
 
 
 class Tokenised(NamedTuple):
-    """Conversations as tokens, and how many lost the end of their answer, or were left out."""
+    """Conversations as tokens.
+
+    Attributes:
+      texts: their tokens.
+      cut: how many lost the end of their answer.
+      left_out: how many are left out.
+      apart: how many answers would share a token with the end of their prompt, and are taken as they stand alone.
+    """
 
     texts: list[Tokens]
     cut: int
     left_out: int
+    apart: int = 0
 
 
 class AnswerTokenizer:
@@ -53,11 +61,15 @@ class AnswerTokenizer:
 
     def encode(self, conversations: Sequence[Conversation]) -> list[Tokens]:
         """The tokens of conversations, of whatever length; an answer ends with the first token that stops it."""
+        return self._encode(conversations)[0]
+
+    def _encode(self, conversations: Sequence[Conversation]) -> tuple[list[Tokens], int]:
         pairs = [self._render(one) for one in conversations]
         prompts, answers = (self.tokenizer.encode([pair[place] for pair in pairs]) for place in range(2))
+        apart = 0
         if self.tokenizer.prefixes:
-            answers = self._behind(pairs, prompts, answers)
-        return [self._joined(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
+            answers, apart = self._behind(pairs, prompts, answers)
+        return [self._joined(prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)], apart
 
     def questions(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The tokens of questions, to which an answer is the next; a template that leaves it no place is refused."""
@@ -65,18 +77,22 @@ class AnswerTokenizer:
 
     def fitting(self, conversations: Sequence[Conversation], max_length: int) -> Tokenised:
         """Tokenises conversations with room for a token of answer behind the prompt; longer answers lose their end."""
-        texts = self.encode(conversations)
+        texts, apart = self._encode(conversations)
         kept = [text for text in texts if text.first < max_length]
         cut = sum(len(text.tokens) > max_length for text in kept)
-        return Tokenised([Tokens(text.tokens[:max_length], text.first) for text in kept], cut, len(texts) - len(kept))
+        tokens = [Tokens(text.tokens[:max_length], text.first) for text in kept]
+        return Tokenised(tokens, cut, len(texts) - len(kept), apart)
 
-    def _behind(self, pairs: Sequence[tuple[str, str]], prompts: Any, alone: Any) -> list[np.ndarray]:
-        """The tokens of answers as they go on from prompts; those of answers alone where one token would be of both."""
+    def _behind(self, pairs: Sequence[tuple[str, str]], prompts: Any, alone: Any) -> tuple[list[np.ndarray], int]:
+        """The tokens of answers as they go on from prompts; those of answers alone where one token would be of both,
+        and how many these are."""
         whole = self.tokenizer.encode(["".join(pair) for pair in pairs])
-        return [
-            both[len(prompt) :] if np.array_equal(both[: len(prompt)], prompt) else answer
-            for both, prompt, answer in zip(whole, prompts, alone, strict=True)
+        goes_on = [np.array_equal(both[: len(prompt)], prompt) for both, prompt in zip(whole, prompts, strict=True)]
+        answers = [
+            both[len(prompt) :] if clean else answer
+            for both, prompt, answer, clean in zip(whole, prompts, alone, goes_on, strict=True)
         ]
+        return answers, goes_on.count(False)
 
     def _joined(self, prompt: np.ndarray, answer: np.ndarray) -> Tokens:
         ends = np.flatnonzero(np.isin(answer, self._stops)).tolist()
@@ -115,6 +131,11 @@ def tell(tokenised: Tokenised, split: str, max_length: int, log: Log) -> None:
         )
     if tokenised.cut:
         log(f"  {split}: {tokenised.cut} of {total} answers end after {max_length} tokens of prompt and answer")
+    if tokenised.apart:
+        log(
+            f"  {split}: {tokenised.apart} of {total} answers are made tokens of without their prompts, with whose end "
+            "they would share one"
+        )
     if tokenised.left_out:
         log(
             f"  {split}: {tokenised.left_out} of {total} instructions are left out: "

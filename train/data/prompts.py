@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from ..config.errors import UserError
 from .rows import decoded, is_whole
 
-LARGEST = 1 << 28  # bytes of a file of prompts; more is taken for a file without end
-WANTED = "an instruction, and an input or output if need be, all texts"
+LARGEST = 1 << 28  # bytes of a file; more is taken for a file without end
+WANTED = "an instruction, and an input if need be, both texts"
 
 
 class Prompt(NamedTuple):
@@ -18,7 +18,7 @@ class Prompt(NamedTuple):
     instruction: str
     input: str = ""
     dataset: str = ""  # of AlpacaEval's prompts, which its figures are split by
-    answer: str = ""  # that the file has, as its output
+    answer: str | None = None  # of the file, where it is asked for
 
     @property
     def text(self) -> str:
@@ -26,26 +26,27 @@ class Prompt(NamedTuple):
         return f"{self.instruction}\n\n{self.input}" if self.input else self.instruction
 
 
-def read_prompts(path: Path, *, option: str = "--prompts") -> list[Prompt]:
+def read_prompts(path: Path, *, option: str = "--prompts", answers: bool = False) -> list[Prompt]:
     """Reads prompts, in the order of the file.
 
     Args:
-      path: a .json list or .jsonl of objects with ``instruction``, and ``input`` and ``output`` where there are any;
-        any other file is a text a line.
+      path: a .json list or .jsonl of objects with ``instruction``, and ``input`` where there is one; any other file is
+        a text a line.
       option: what errors call the file.
+      answers: whether ``output`` of the objects is read too, where there is one; otherwise it may be anything.
 
     Raises:
       UserError: if the file cannot be read, is no such file, or holds no prompt or an empty one.
     """
     where = f"{option} {path}"
-    text = _content(path, where)
+    text = read_content(path, where=where, mend="give a file of prompts")
     if path.suffix == ".json":
         values = _parsed(text, where)
         if not isinstance(values, list):
             raise UserError(f"{where} holds {_kind(values)} instead of a list; give a list of objects with {WANTED}")
-        prompts = [_prompt(value, f"{where} entry {number}") for number, value in enumerate(values, start=1)]
+        prompts = [_prompt(value, f"{where} entry {number}", answers) for number, value in enumerate(values, start=1)]
     elif path.suffix == ".jsonl":
-        prompts = [_prompt(_parsed(line, place), place) for line, place in _lines(text, where)]
+        prompts = [_prompt(_parsed(line, place), place, answers) for line, place in _lines(text, where)]
     else:
         prompts = [Prompt(line) for line, _ in _lines(text, where)]
     if not prompts:
@@ -53,14 +54,24 @@ def read_prompts(path: Path, *, option: str = "--prompts") -> list[Prompt]:
     return prompts
 
 
-def _content(path: Path, where: str) -> str:
+def read_content(path: Path, *, where: str, mend: str) -> str:
+    """The text of a file in UTF-8.
+
+    Args:
+      path: the file.
+      where: what errors call it.
+      mend: the way out where it cannot be read.
+
+    Raises:
+      UserError: if it cannot be read, is not UTF-8, or is too large.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(LARGEST + 1)
     except OSError as error:
-        raise UserError(f"{where} cannot be read ({error.strerror}); give a file of prompts") from error
+        raise UserError(f"{where} cannot be read ({error.strerror}); {mend}") from error
     if len(content) > LARGEST:
-        raise UserError(f"{where} holds more than {LARGEST >> 20} MiB; give the prompts in several files")
+        raise UserError(f"{where} holds more than {LARGEST >> 20} MiB; give it in several files")
     return decoded(content, where=where)
 
 
@@ -78,15 +89,17 @@ def _parsed(text: str, where: str) -> Any:
         raise UserError(f"{where} is no JSON ({error}); give a list in .json, or an object a line in .jsonl") from error
 
 
-def _prompt(value: Any, where: str) -> Prompt:
+def _prompt(value: Any, where: str, answers: bool) -> Prompt:
     if not isinstance(value, dict):
         raise UserError(f"{where} is {_kind(value)} instead of an object with {WANTED}")
-    fields = [value.get(name) or "" for name in ("instruction", "input", "dataset", "output")]
-    if not all(isinstance(field, str) and is_whole(field) for field in fields):
-        raise UserError(f"{where} has fields that are no texts; give {WANTED}")
+    fields = [value.get(name) or "" for name in ("instruction", "input", "dataset")]
+    answer = value.get("output") if answers else None
+    texts = fields if answer is None else [*fields, answer]
+    if not all(isinstance(text, str) and is_whole(text) for text in texts):
+        raise UserError(f"{where} has fields that are no texts; give {WANTED}{', as is the output' * answers}")
     if not fields[0].strip():
         raise UserError(f"{where} has no instruction; give {WANTED}")
-    return Prompt(*fields)
+    return Prompt(*fields, answer)
 
 
 def _kind(value: Any) -> str:

@@ -11,7 +11,7 @@ from .answers import Answer, Settings, answer, drafted
 from .opening import Opened, open_decoder
 from .unfinished import Unfinished, about
 
-LONGEST = 256  # tokens of an answer where nothing is said
+MAX_TOKENS = 256  # of an answer, where no option sets it
 
 
 def command(arguments: list[str]) -> None:
@@ -30,14 +30,15 @@ def command(arguments: list[str]) -> None:
     settings = drafted(opened, prompts, settings)
     unfinished = Unfinished(out, about(opened, prompts, settings))
     with writing(f"--out {out}", "give the same command again, or pass another file"):
-        if parsed.speculate is not None:
-            draft = {"exit_layer": settings.exit_layer, "draft_length": settings.draft_length}
-            write_json(out.with_name(f"{out.stem}.draft.json"), draft)
         done = unfinished.start(prompts)
         if done:
             print(f"{unfinished.path}: goes on behind {len(done)} of {len(prompts)} answers")
         answers = answer(opened, prompts, settings, done=done, keep=unfinished.add)
         write_json(out, [alpaca_row(one, name) for one in answers])
+        draft = out.with_name(f"{out.stem}.draft.json")
+        draft.unlink(missing_ok=True)  # that of answers which these replace
+        if parsed.speculate is not None:
+            write_json(draft, {"exit_layer": settings.exit_layer, "draft_length": settings.draft_length})
         unfinished.end()
     print(f"{out}: {len(answers)} answers of {name}")
 
@@ -65,7 +66,7 @@ def alpaca_row(answer: Answer, generator: str) -> dict[str, str]:
 
 
 def _settings(parsed: GenerateArguments, opened: Opened) -> Settings:
-    longest = min(LONGEST, max(1, opened.config.max_positions // 2))
+    longest = min(MAX_TOKENS, max(1, opened.config.max_positions // 2))
     return Settings(
         chat=parsed.chat,
         max_tokens=parsed.max_tokens or longest,

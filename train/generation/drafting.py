@@ -15,7 +15,7 @@ from ..config.errors import UserError
 Log = Callable[[str], None]
 SEVERAL = 5  # tokens in one call, to measure what each further one costs
 REPEATS = 5
-LONGEST = 64  # tokens of the answers that are measured on
+MEASURED_TOKENS = 64  # of an answer that acceptance is measured on
 
 
 def chosen(
@@ -33,28 +33,28 @@ def chosen(
       config: of the decoder.
       params: of the decoder.
       prompts: tokens of each.
-      options: of `generate`, whose answers are taken greedily.
+      options: of `generate`; acceptance is measured on greedy answers.
       log: takes the line that says what was chosen.
       costs: measured ones; None takes the weights that are read, which no clock changes.
 
     Raises:
       UserError: if the answers are too short to measure on.
     """
-    given = {**options, "max_tokens": min(options["max_tokens"], LONGEST)}
+    given = {**options, "max_tokens": min(options["max_tokens"], MEASURED_TOKENS)}
     try:
         best = choose_draft(config, params, prompts, costs=costs, **given)
     except ValueError as error:
         raise UserError(f"--speculate auto: {error}; give --exit-layer and --draft-length") from error
     words = (
-        f"{best.exit_layer} of {config.num_layers} layers that draft {best.draft_length} tokens: {best.rate:.0%} as "
-        f"those of the last layer, {best.tokens:.2f} tokens a verification, {best.speedup:.2f} times as fast"
+        f"{best.exit_layer} of {config.num_layers} layers draft {best.draft_length} tokens: "
+        f"acceptance {best.rate:.0%}, {best.tokens:.2f} tokens a verification, {best.speedup:.2f} times as fast "
+        f"are expected by {'the weights that are read' if costs is None else 'timing'}"
     )
-    by = "the weights that are read" if costs is None else "timing"
     if best.speedup <= 1.0:
-        log(f"no draft pays by {by}, the best is {words}; answers are generated plainly")
+        log(f"no draft pays, answers are generated plainly; the best: {words}")
         return {"exit_layer": None, "draft_length": None}
     again = f"--exit-layer {best.exit_layer} --draft-length {best.draft_length}"
-    log(f"expected by {by} of {words}; {again} takes the same again")
+    log(f"{words}; {again} takes the same again")
     return {"exit_layer": best.exit_layer, "draft_length": best.draft_length}
 
 

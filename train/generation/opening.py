@@ -57,9 +57,9 @@ def open_decoder(source: str, *, dtype: Any = None, option: str = "SOURCE", log:
       UserError: if the source is none of these, is damaged, or is a run without checkpoints or of something else.
     """
     path = expanded(source, option)
-    if _is_trained(path):
+    if is_trained(path):
         return _trained(path, dtype, log)
-    if path.is_dir() and any(map(_is_trained, path.iterdir())):
+    if path.is_dir() and any(map(is_trained, path.iterdir())):
         raise UserError(no_run(path))
     decoder = load_decoder(source, dtype=dtype, option=option, log=log)
     deviation = float(jnp.std(decoder.params["embedding"].astype(jnp.float32)))
@@ -93,7 +93,7 @@ def _trained(folder: Path, dtype: Any, log: Log) -> Opened:
     )
 
 
-def _is_trained(folder: Path) -> bool:
+def is_trained(folder: Path) -> bool:
     """Returns whether a folder is a run or an export, by its config.json; one with a damaged config.json is not."""
     try:
         return {"experiment", "found"} <= read_object(folder / "config.json").keys()

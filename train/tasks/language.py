@@ -198,7 +198,7 @@ class LanguageTask(DataTask[LanguageConfig]):
         params: Params,
         inputs: Sequence[Any],
         *,
-        answers: Sequence[str | None] = (),
+        answers: Sequence[str | None] | None = None,
         gamma: float = 0.0,
         seed: int = 0,
     ) -> list[Answered | NextToken]:

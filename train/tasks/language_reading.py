@@ -12,6 +12,7 @@ from ..config.errors import UserError
 from ..data.answers import PLACEHOLDER, AnswerTokenizer
 from ..data.conversations import Conversation, Message, messages_of
 from ..data.packing import PackedBatch, Tokens, arrays, filled, kept_positions, pack
+from ..data.rows import is_whole
 
 
 class Drawn(NamedTuple):
@@ -99,13 +100,24 @@ def perplexity(losses: np.ndarray) -> list[float]:
 
 
 def paired(inputs: Any, answers: Any) -> tuple[list[Any], list[str | None]]:
-    """Prompts, and an answer or None for each; without answers, None for all."""
-    inputs, answers = several(inputs), several(answers)
+    """Prompts, and an answer or None for each; without answers, None for all.
+
+    Raises:
+      UserError: if there is no prompt, not an answer for each, or one of them is empty or no valid UTF-8.
+    """
+    inputs = several(inputs)
+    answers = [None] * len(inputs) if answers is None else several(answers)
     if not inputs:
         raise UserError("predict needs prompts; give --text, or a --file of them")
-    if answers and len(inputs) != len(answers):
-        raise UserError(f"predict needs an answer a prompt, got {len(inputs)} prompts and {len(answers)} answers")
-    return inputs, answers or [None] * len(inputs)
+    if len(inputs) != len(answers):
+        raise UserError(
+            f"predict needs an answer (--second) a prompt, got {len(inputs)} prompts and {len(answers)} answers"
+        )
+    for kind, texts in (("prompt", inputs), ("answer", answers)):
+        for number, text in enumerate(texts, start=1):
+            if isinstance(text, str) and not (text.strip() and is_whole(text)):
+                raise UserError(f"{kind} {number} is {'no valid UTF-8' if text.strip() else 'empty'}; leave it out")
+    return inputs, answers
 
 
 def rows_of(
@@ -122,15 +134,15 @@ def rows_of(
     for number, text in enumerate(texts, start=1):
         if len(text.tokens) > max_length:
             raise UserError(
-                f"prompt {number} has {text.first} tokens, with its answer {len(text.tokens)}, of the {max_length} of "
-                "--max-length; give shorter ones"
+                f"prompt {number} has {text.first} tokens, with its answer {len(text.tokens)}, and training took at "
+                f"most {max_length}; give shorter ones"
             )
     rows = pack([len(text.tokens) for text in texts], 0)
     return arrays(texts, rows, max_length, kept_positions(texts, rows))
 
 
 def part_of(whole: PackedBatch, start: int, size: int) -> PackedBatch:
-    """So many rows from one on; behind the last, rows that do not count."""
+    """A number of rows from one on; behind the last, rows that do not count."""
     return filled(PackedBatch(*(part[start : start + size] for part in whole)), size)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from tests.errors import assert_fails
-from train.data.answers import ALPACA, AnswerTokenizer
+from train.data.answers import ALPACA, AnswerTokenizer, tell
 from train.data.conversations import asked
 from train.data.decoder_gguf import open_gguf
 from train.data.decoder_tokenizer import ChatTokenizer, byte_tokenizer, gguf_tokenizer
@@ -147,6 +147,25 @@ def test_answers_go_on_from_their_prompts_without_a_space_of_their_own(tokenizer
     assert text.tokens.tolist() == [1, *sentence_piece(f"{prompt}the cat"), 2]
     assert text.first == 1 + len(sentence_piece(prompt))
     assert tokenizer.decode(text.tokens[text.first :], special=False) == "the cat"
+
+
+class Merging:
+    """A tokenizer of characters, but for a line break and an x behind it, which are one token."""
+
+    prefixes, template, stops, named, where = True, None, (0,), {}, "merging"
+
+    def encode(self, texts):
+        return [np.array([ord(letter) for letter in text.replace("\nx", "\v")], np.int32) for text in texts]
+
+
+def test_answers_that_share_a_token_with_their_prompt_stand_alone_and_are_counted():
+    tokens, lines = AnswerTokenizer(Merging(), "alpaca").fitting([asked("a", "xyz"), asked("a", "yz")], 1000), []
+    assert [text.tokens[text.first :].tolist() for text in tokens.texts] == [[*b"xyz", 0], [*b"yz", 0]]
+    assert (tokens.cut, tokens.left_out, tokens.apart) == (0, 0, 1)
+    tell(tokens, "train", 1000, lines.append)
+    assert lines == [
+        "  train: 1 of 2 answers are made tokens of without their prompts, with whose end they would share one"
+    ]
 
 
 def test_a_tokenizer_without_scores_or_that_drops_spaces_is_refused_in_one_line(write_file):

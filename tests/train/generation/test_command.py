@@ -85,7 +85,8 @@ def test_a_draft_is_chosen_by_measuring_where_one_pays(costs, pays, llama, monke
     found = answer(opened, prompts, settings, log=lines.append)
     plain = answer(opened, prompts, settings._replace(auto=False), log=lambda line: None)
     assert [one.tokens for one in found] == [one.tokens for one in plain]
-    assert ("expected by timing of 1 of 2 layers" in lines[0]) == pays
+    assert "1 of 2 layers draft" in lines[0]
+    assert "are expected by timing" in lines[0]
     assert ("no draft pays" in lines[0]) != pays
     assert ("tokens a verification" in lines[1]) == pays
 
@@ -98,7 +99,7 @@ def test_a_draft_of_sampled_answers_is_chosen_without_a_clock_and_can_be_given_a
     words = ["generate", str(llama), "--prompts", str(prompts), "--max-tokens", "6", "--temperature", "1", "--no-chat"]
     one, other, given = (tmp_path / f"{name}.json" for name in ("one", "other", "given"))
     assert main([*words, "--batch", "3", "--speculate", "auto", "--out", str(one)]) == 0
-    assert "expected by the weights that are read of 1 of 2 layers" in capsys.readouterr().out
+    assert "are expected by the weights that are read; --exit-layer 1" in capsys.readouterr().out
     assert main([*words, "--batch", "2", "--speculate", "auto", "--out", str(other)]) == 0
     draft = json.loads(one.with_name("one.draft.json").read_text())
     again = ["--exit-layer", str(draft["exit_layer"]), "--draft-length", str(draft["draft_length"])]
@@ -106,6 +107,13 @@ def test_a_draft_of_sampled_answers_is_chosen_without_a_clock_and_can_be_given_a
     assert main([*words, *again, "--out", str(given)]) == 0
     assert one.read_text() == other.read_text() == given.read_text()
     assert not given.with_name("given.draft.json").exists()
+    one.with_name("one.unfinished.jsonl").write_text('{"about": {}}\n{"place": 0, "text": "a", "tokens": [1]}\n')
+    before, auto = one.with_name("one.draft.json").stat().st_mtime_ns, ["--speculate", "auto", "--overwrite"]
+    assert "holds answers of another command" in refused(capsys, *words, *auto, "--out", str(one))
+    assert one.with_name("one.draft.json").stat().st_mtime_ns == before, "not of answers that are not written"
+    one.with_name("one.unfinished.jsonl").unlink()
+    assert main([*words, "--overwrite", "--out", str(one)]) == 0
+    assert not one.with_name("one.draft.json").exists(), "it is of answers that these replace"
 
 
 def test_unfinished_answers_depend_on_the_draft_only_where_tokens_are_drawn(llama):
