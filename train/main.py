@@ -208,13 +208,13 @@ def figures(arguments: list[str]) -> None:
 
 
 def show(arguments: list[str]) -> None:
-    """`python -m train list`: the experiments."""
+    """`python -m train list`: the experiments, those last that have not been run here."""
     if arguments and arguments[0] in HELP:
         sys.stdout.write("usage: python -m train list\n")
         return
     if arguments:
         raise UserError(f"list takes no arguments, got {' '.join(arguments)}")
-    for name, experiment in EXPERIMENTS.items():
+    for name, experiment in sorted(EXPERIMENTS.items(), key=lambda item: "not yet run" in item[1].expect):
         sys.stdout.write(
             f"{name}\n  {experiment.summary}\n  source: {experiment.paper}\n  expect: {experiment.expect}\n"
         )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from PIL import Image
 from tests.started import WITHOUT_TORCH, environment
 from train.__main__ import main
 from train.data import images, text
+from train.experiments import EXPERIMENTS
 from train.tasks.video import VideoTask
 
 SMALL = ("--steps", "4", "--batch-size", "4", "--model.num-layers", "2", "--validate-every", "2", "--test-gammas", "0")
@@ -251,3 +253,15 @@ print("tensorflow" in sys.modules)
     assert "video-ut" in done.stdout
     assert done.stdout.splitlines()[-2:] == ["2", "False"]
     assert done.stderr == "error: --constraints.alpha must be in (0, 1), got (2.0,)\n"
+
+
+def test_experiments_say_what_to_expect_and_those_not_run_here_come_last(capsys):
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    names, expected = lines[::4], [line.removeprefix("  expect: ") for line in lines[3::4]]
+    assert sorted(names) == sorted(EXPERIMENTS)
+    assert names[0] == "demo"
+    not_run = ["not yet run" in line for line in expected]
+    assert not_run == sorted(not_run)
+    told = [re.search(r"\d|in the paper|not yet run|see [a-z0-9-]+ for", line) for line in expected]
+    assert [name for name, words in zip(names, told, strict=True) if words is None] == []

@@ -38,7 +38,9 @@ LANGUAGE: dict[str, Experiment] = {
         ),
         summary="decoder of bytes under bounds that the first layers meet, which then draft for all (LayerSkip)",
         paper=f"{PAPER}; Elhoushi et al. (2024)",
-        expect="EXPECT",
+        expect="layer 3 of 8 names the last one's token in 98% and 97% of places (seeds 0, 1; plain 73%, 71%), token "
+        "accuracy of 97.8% and 95.8% (plain 97.9%, 98.2%), not feasible (worst: layer 4, 16% and 54% over); 11 minutes "
+        "a method on 1 core",
     ),
     "sft-smollm2": Experiment(
         config=LanguageConfig(

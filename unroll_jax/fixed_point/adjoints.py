@@ -203,7 +203,7 @@ def unrolled(num_steps: int = 20) -> Unrolled:
     Raises:
       ValueError: if num_steps is below 1.
 
-    Source: Xie et al. (2021), Section 4.2; their K is 20.
+    Source: Xie et al. (2021), Section 4.2; K = 20 in Section 5.
 
     Example:
       >>> import jax, jax.numpy as jnp, unroll_jax
