@@ -54,7 +54,7 @@ def _unrolled(source: Source) -> Experiment:
         config=config,
         summary=f"unrolled transformer on {NAMES[source]}, word embeddings learned or given (--model.embeddings)",
         paper=PAPER,
-        expect="in the paper, about the area of plain training; smaller runs here: docs/text.md; downloads without --data.root",
+        expect="in the paper, about the area of plain training; see docs/text.md; downloads without --data.root",
     )
 
 
