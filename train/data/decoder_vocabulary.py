@@ -21,14 +21,17 @@ WORD = "\u2581"  # stands for a space in the tokens of SentencePiece
 def byte_level(
     tokens: Sequence[str], kinds: Sequence[int], merges: Sequence[tuple[str, str]], split: str, *, starts: int | None
 ) -> Any:
-    """Byte-level BPE.
+    """Makes the byte-level BPE tokenizer of GPT-2, SmolLM2 and Llama 3.
 
     Args:
       tokens: by their number.
       kinds: of the tokens, as GGUF numbers them; those behind the last one are normal.
       merges: pairs of tokens, the first one first.
       split: the name of how texts are split before, one of `SPLITS`.
-      starts: number of the token that texts start with where ends are asked for; None for none.
+      starts: number of the token that ``add_special_tokens`` puts before texts; None for none.
+
+    Returns:
+      A ``tokenizers.Tokenizer``.
     """
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers
@@ -56,17 +59,21 @@ def sentence_pieces(
     prefix: bool,
     starts: int | None,
 ) -> Any:
-    """The BPE of SentencePiece, as Llama 2 has it: what two neighbours make is merged in the order of its score, and
-    characters without a token become bytes. A text between special tokens starts with a space, as in llama.cpp and in
-    the tokenizer.json of these models.
+    """Makes the BPE tokenizer of SentencePiece, as Llama 2 has it.
+
+    Two neighbours are merged in the order of the score of the token that they make; characters without a token become
+    bytes. A text between special tokens starts with a space, as in llama.cpp and in the tokenizer.json of these models.
 
     Args:
       tokens: by their number, `WORD` for a space.
       scores: of the tokens, the larger the earlier.
       kinds: see `byte_level`.
-      unknown: number of the token for what bytes cannot tell either.
+      unknown: number of the token for characters whose bytes have no tokens either.
       prefix: whether a space is put before texts.
       starts: see `byte_level`.
+
+    Returns:
+      A ``tokenizers.Tokenizer``.
 
     Raises:
       ValueError: if there are not as many scores as tokens.
