@@ -120,10 +120,10 @@ def of_runs(
     if len(set(names)) < len(names):
         names = [f"{place}_{name}" for place, name in enumerate(names)]
     decoders = [open_decoder(str(folder), option="--runs", log=log) for folder in folders]
-    asked = [_test_prompts(folder, sizes.test_prompts, log) if prompts is None else prompts for folder in folders]
+    questions = [_test_prompts(folder, sizes.test_prompts, log) if prompts is None else prompts for folder in folders]
     return [
         _real(name, opened, texts, sizes, opened.layers[1:-1])
-        for name, opened, texts in zip(names, decoders, asked, strict=True)
+        for name, opened, texts in zip(names, decoders, questions, strict=True)
     ]
 
 
