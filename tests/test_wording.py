@@ -1,4 +1,4 @@
-"""The words of the house: what docstrings open with, and what variables, arguments and functions are not called."""
+"""The words of the house: what docstrings do not open with, and what names of the code are not."""
 
 import ast
 import re
@@ -9,8 +9,9 @@ import pytest
 from train.task import Task
 
 ROOT = Path(__file__).resolve().parents[1]
-QUESTION = re.compile(r"\s*(What|Whether|How|When|Where|Which|Who|Why)\b")  # "Returns whether ..." is the way out
-VAGUE = {"found", "own", "said"}  # a noun of the field says what the thing is
+QUESTIONS = ("What", "Whether", "How", "When", "Where", "Which", "Who", "Why")  # "Returns whether ..." is the way out
+QUESTION = re.compile(rf"\s*({'|'.join(QUESTIONS)})\b")
+VAGUE = ("asked", "found", "own", "said")  # a noun of the field says what the thing is
 
 
 def questions(path):
@@ -33,14 +34,18 @@ def test_a_docstring_that_opens_with_a_question_word_is_reported(text, count, tm
 
 
 def vague_names(path):
-    """The variables, arguments and functions of a file that are called one of `VAGUE`."""
+    """The variables, arguments, functions and classes of a file that are called one of `VAGUE`."""
     for node in ast.walk(ast.parse(path.read_text())):
         match node:
             case ast.FunctionDef(name=name, args=ast.arguments(args=[ast.arg("self"), *_])) if name in vars(Task):
                 continue  # a public name, which tasks of users have too
             case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
                 pass
-            case ast.FunctionDef(name=str(name)) | ast.ExceptHandler(name=str(name)) | ast.alias(asname=str(name)):
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                pass
+            case ast.ExceptHandler(name=str(name)) | ast.alias(asname=str(name)):
+                pass
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
                 pass
             case _:
                 continue
@@ -48,9 +53,9 @@ def vague_names(path):
             yield f"{path}:{node.lineno}: {name}"
 
 
-@pytest.mark.parametrize("package", ["unroll_jax", "train", "benchmarks"])
-def test_names_are_nouns_of_the_field(package):
-    assert [line for path in sorted((ROOT / package).rglob("*.py")) for line in vague_names(path)] == []
+@pytest.mark.parametrize("folder", ["unroll_jax", "train", "benchmarks", "papers", "docs", "tests"])
+def test_names_are_nouns_of_the_field(folder):
+    assert [line for path in sorted((ROOT / folder).rglob("*.py")) for line in vague_names(path)] == []
 
 
 @pytest.mark.parametrize(
@@ -64,9 +69,21 @@ def test_names_are_nouns_of_the_field(package):
         ("try: ...\nexcept ValueError as said: ...", 1),
         ("def found(): ...", 1),
         ("class Any:\n    def found(self): ...", 0),
+        ("class said: ...", 1),
+        ("async def asked(): ...", 1),
+        ("import jax as own", 1),
+        ("match row:\n    case [found, *said, {'own': asked, **own}]: ...", 4),
         ("is_own = row['found']  # it is said", 0),
     ],
 )
 def test_a_vague_name_is_reported(text, count, tmp_path):
     (tmp_path / "vague.py").write_text(text)
     assert len(list(vague_names(tmp_path / "vague.py"))) == count
+
+
+def test_contributors_are_told_these_words():
+    text = " ".join((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").split())
+    *questions, last_question = QUESTIONS
+    *names, last_name = [f"`{name}`" for name in VAGUE]
+    assert f"not with {', '.join(questions)} or {last_question}." in text
+    assert f"never {', '.join(names)} or {last_name}." in text

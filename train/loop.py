@@ -103,8 +103,8 @@ def train(task: Task, folder: Path, *, callbacks: Sequence[Callbacks] = (), log:
                     told = tell_lost(notes.messages, writer.lost, int(state.step), folder, log)
                     notes = notes._replace(messages=told)
                 loop = _Loop(task, folder, checkpoints, writer, stop, profiler, callbacks)
-                asked = loop.run(state, notes)
-        if asked or stop.at(num_steps + 1):  # the last save has been waited for
+                interrupted = loop.run(state, notes)
+        if interrupted or stop.at(num_steps + 1):  # the last save has been waited for
             raise _interrupted(stop, task, folder, "trained to the end", "goes on")
     for callback in callbacks:
         callback.on_end(folder)
@@ -125,7 +125,7 @@ class _Loop:
     saved_step: int = 0
     notes: Notes = dataclasses.field(default_factory=Notes)
     compile_seconds: float = 0.0
-    asked: bool = False
+    interrupted: bool = False
 
     def __post_init__(self) -> None:
         self.training, self.step = self.task.training, jit_step(self.task)
@@ -147,7 +147,7 @@ class _Loop:
             raise
         except Exception as error:
             raise self._failed(error) from error
-        return self.asked
+        return self.interrupted
 
     def _failed(self, error: Exception) -> Exception:
         """Returns the error with a note of what is kept; writes it to the status too, if the disk has room."""
@@ -184,15 +184,15 @@ class _Loop:
                 pending = (done, metrics)
                 if done < training.num_steps:
                     batch = put(next(batches), training.mesh)
-                self.asked = self.stop.at(done)
+                self.interrupted = self.stop.at(done)
                 if done % training.validate_every == 0 or done == training.num_steps:
                     self._record(*pending, bar)
                     pending = None
                     self._checkpoint(state, time.perf_counter() - began, bar)
-                elif self.asked:
+                elif self.interrupted:
                     self._record(*pending, bar)
                     self._keep(state, time.perf_counter() - began)
-                if self.asked and self._goes_on():
+                if self.interrupted and self._goes_on():
                     self.checkpoints.wait()
                     saved = f"saved at step {done} of {training.num_steps}"
                     raise _interrupted(self.stop, self.task, self.folder, saved, "goes on from there")

@@ -49,8 +49,8 @@ def parse(cls: type[T], arguments: list[str], program: str, default: T | None = 
     """
     _check_words(arguments)
     has_basic = next(_basic(cls), None) is not None
-    if asked := [word for word in arguments if word in HELP]:
-        _show_help(cls, program, default, basic=has_basic and EVERY not in asked)
+    if help_flags := [word for word in arguments if word in HELP]:
+        _show_help(cls, program, default, basic=has_basic and EVERY not in help_flags)
 
     def refuse(event: refusals.ParseErrorEvent) -> None:
         message = _message(event, arguments, hint, list(_options(cls, default)))

@@ -57,12 +57,12 @@ def pages() -> dict[str, str]:
 
 def words() -> dict[str, list[str]]:
     """Returns a description of every public table and constant, for its page."""
-    found = {}
+    described = {}
     for module in MODULES:
         for name, value in _names(module):
             if not isinstance(value, type) and not inspect.isfunction(inspect.unwrap(value)):
-                found[f"{module}.{name}"] = _words(f"{module}.{name}", value)
-    return found
+                described[f"{module}.{name}"] = _words(f"{module}.{name}", value)
+    return described
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -84,9 +84,9 @@ def _resolve(app: Sphinx, env: BuildEnvironment, node: pending_xref, content: no
     target = node["reftarget"].lstrip("~.")
     places = public()
     modules = dict.fromkeys([node.get("py:module") or "unroll_jax", *MODULES])
-    found = next((places[name] for name in (target, *(f"{m}.{target}" for m in modules)) if name in places), None)
-    if found is not None:
-        full = ".".join(found)
+    place = next((places[name] for name in (target, *(f"{m}.{target}" for m in modules)) if name in places), None)
+    if place is not None:
+        full = ".".join(place)
         objects = env.domains["py"].objects
         if full in objects:
             entry = objects[full]

@@ -54,20 +54,20 @@ def _check(app: "Sphinx", failure: Exception | None) -> None:
 
 def faults(folder: Path) -> list[str]:
     """Returns the faults of the pages and style sheets in a folder, a line each."""
-    found = []
+    lines = []
     pages = {path.resolve(): Page(path.read_text(encoding="utf-8")) for path in folder.rglob("*.html")}
     for path, page in pages.items():
         where = path.relative_to(folder.resolve())
-        found += [f"{where} fetches {url} from another host" for url in sorted(page.fetched) if _is_elsewhere(url)]
-        found += [
+        lines += [f"{where} fetches {url} from another host" for url in sorted(page.fetched) if _is_elsewhere(url)]
+        lines += [
             f"{where} links to {url}, which is not there"
             for url in sorted(page.linked)
             if _leads_nowhere(path, url, pages)
         ]
     for path in folder.rglob("*.css"):
         if FETCHES.search(path.read_text(encoding="utf-8")):
-            found.append(f"{path.relative_to(folder)} fetches from another host")
-    return found
+            lines.append(f"{path.relative_to(folder)} fetches from another host")
+    return lines
 
 
 def _is_elsewhere(url: str) -> bool:

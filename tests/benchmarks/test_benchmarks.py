@@ -41,7 +41,7 @@ def test_bad_arguments_are_one_line_and_exit_code_2(arguments, words, capsys):
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def calls(monkeypatch):
     """The options that each benchmark is run with; none of them measures anything."""
     calls = {}
 
@@ -56,16 +56,16 @@ def asked(monkeypatch):
     return calls
 
 
-def test_quick_leaves_peers_out_and_all_leaves_out_what_is_on_request(asked):
+def test_quick_leaves_peers_out_and_all_leaves_out_what_is_on_request(calls):
     assert benchmarks.main(["--quick"]) == 0
-    assert set(asked) == set(benchmarks.BENCHMARKS) - {"faults", "gpu"}
-    assert asked["growth"] == {"quick": True, "peers": False}
+    assert set(calls) == set(benchmarks.BENCHMARKS) - {"faults", "gpu"}
+    assert calls["growth"] == {"quick": True, "peers": False}
     benchmarks.main(["faults", "--quick", "--peers", "growth"])
-    assert asked["growth"] == asked["faults"] == {"quick": True, "peers": True}
+    assert calls["growth"] == calls["faults"] == {"quick": True, "peers": True}
     benchmarks.main(["growth"])
-    assert asked["growth"] == {"quick": False, "peers": True}
+    assert calls["growth"] == {"quick": False, "peers": True}
     benchmarks.main(["growth", "--no-peers"])
-    assert asked["growth"] == {"quick": False, "peers": False}
+    assert calls["growth"] == {"quick": False, "peers": False}
 
 
 def test_figures_are_written_with_what_they_are_of(capsys, monkeypatch, tmp_path):

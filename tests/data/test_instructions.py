@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from train.config.data import InstructionConfig
 from train.config.errors import UserError
 from train.data.answers import ALPACA, AnswerTokenizer
-from train.data.conversations import Conversation, Message, asked
+from train.data.conversations import Conversation, Message, single_turn
 from train.data.decoder_tokenizer import ChatTokenizer, byte_tokenizer
 from train.data.instructions import load
 from train.data.packing import PackedBatch, PackedData, Tokens, arrays, filled, kept_positions, pack
@@ -63,7 +63,7 @@ def test_conversations_come_as_messages_or_as_prompt_and_answer(opened):
     chat = {"messages": [*CHAT, {"role": "assistant", "content": "Ho"}]}
     data, _ = opened("conversations", [*lines, chat])
     conversations = [one for split in SPLITS for one in data.whole(split)]
-    assert asked("p3", "a3") in conversations
+    assert single_turn("p3", "a3") in conversations
     assert Conversation((Message("system", "Be brief."), Message("user", "Hi")), "Ho") in conversations
 
 
@@ -100,10 +100,10 @@ def test_a_template_tells_where_the_answer_starts_and_its_end_is_learned():
     assert tokenizer.decode(encoded.tokens[encoded.first :]) == "Hó<|end|>"
     assert encoded.tokens[-1] == tokenizer.stops[0]
     alpaca = AnswerTokenizer(tokenizer, "alpaca")
-    (encoded,) = alpaca.encode([asked("Hi", "Ho")])
+    (encoded,) = alpaca.encode([single_turn("Hi", "Ho")])
     assert tokenizer.decode(encoded.tokens) == ALPACA.format("Hi") + "Ho<|end|>"
     for answer_tokenizer in (AnswerTokenizer(tokenizer, "chat"), alpaca):
-        (question,), (whole,) = answer_tokenizer.questions(["Hi"]), answer_tokenizer.encode([asked("Hi", "Ho")])
+        (question,), (whole,) = answer_tokenizer.questions(["Hi"]), answer_tokenizer.encode([single_turn("Hi", "Ho")])
         np.testing.assert_array_equal(question, whole.tokens[: whole.first], "what is trained on is what is asked")
     with pytest.raises(UserError, match="--template alpaca is of one question and its answer, got system, user"):
         alpaca.encode([Conversation((Message("system", "a"), Message("user", "b")), "c")])
@@ -113,7 +113,7 @@ def test_a_template_tells_where_the_answer_starts_and_its_end_is_learned():
 def test_a_template_without_an_answer_behind_the_prompt_is_refused(template):
     made = ChatTokenizer(byte_tokenizer()._tokenizer, template, {}, [3], where="here")
     with pytest.raises(UserError, match="the chat template of here does not put the answer behind the prompt; pass"):
-        AnswerTokenizer(made, "chat").encode([asked("a", "b")])
+        AnswerTokenizer(made, "chat").encode([single_turn("a", "b")])
     with pytest.raises(UserError, match="does not put the answer behind the prompt; do this"):
         AnswerTokenizer(made, "chat", mend="do this").questions(["a"])
     with pytest.raises(UserError, match="here names no token that ends an answer"):
@@ -121,7 +121,8 @@ def test_a_template_without_an_answer_behind_the_prompt_is_refused(template):
 
 
 def test_long_answers_lose_their_end_and_prompts_without_room_are_left_out():
-    tokenised = AnswerTokenizer(byte_tokenizer(), None).fitting([asked("abc", "defgh"), asked("abcdefgh", "i")], 9)
+    conversations = [single_turn("abc", "defgh"), single_turn("abcdefgh", "i")]
+    tokenised = AnswerTokenizer(byte_tokenizer(), None).fitting(conversations, 9)
     assert (tokenised.cut, tokenised.left_out, [len(text.tokens) for text in tokenised.texts]) == (1, 1, [9])
 
 

@@ -39,55 +39,19 @@ def random_draws(form):
 
 @functools.cache
 def measured(form):
-    """All that is asked of a layer and its parts below, compiled as one program."""
+    """All figures of a layer and its parts that the tests below hold against others, compiled as one program."""
     layer, parts = uj.transformer(DIM, **build(form)), uj.transformer_parts(DIM, **build(form))
     ridge = FORMS[form][0].get("ridge", 0.0)
-
-    def normalised(params, y, x):
-        return y if parts.layer_norm is None else parts.layer_norm.step(params, y, x)
-
-    def values(params, y, x):
-        terms = [part.energy(params, y, x) for part in (parts.attention, parts.feedforward, parts.layer_norm) if part]
-        mixed = parts.feedforward.step(params, parts.attention.step(params, normalised(params, y, x), x), x)
-        slope = jax.grad(parts.feedforward.energy, 1)(params, y, x)
-        return {
-            "alone": (layer.step(params, y, x), layer.energy(params, y, x)),
-            "at once": layer.step_and_energy and layer.step_and_energy(params, y, x),
-            "parts": (parts.phi.prox(mixed, parts.step_size), sum(terms) + parts.phi.penalty(y)),
-            "features": (parts.feedforward.step(params, y, x), y - STEP * slope),
-        }
-
-    def derivatives(point, direction):
-        both = lambda *p: jnp.stack([layer.energy(*p), jnp.sum(WEIGHT * layer.step(*p))])  # noqa: E731
-        return jax.jacrev(both, (0, 1, 2))(*point), jax.jvp(both, point, direction)[1]
-
-    def descends(example):
-        params, y, x, spread = example
-        if parts.layer_norm is not None:  # a projection is a long step: the condition holds near the sphere alone
-            y = normalised(params, y, x) + 0.01 * spread * y
-        # By Frobenius's norms; a2 L is at most 1 by construction in most of the draws.
-        smoothness = (N + ridge) * jnp.sum(params.W_a**2) + jnp.linalg.norm(params.W_f) + 2.0
-
-        def f(y):
-            norm = 0.0 if parts.layer_norm is None else parts.layer_norm.energy(params, y, x)
-            return parts.attention.energy(params, y, x) + norm
-
-        attended = parts.attention.step(params, normalised(params, y, x), x)
-        left = parts.feedforward.step(params, attended, x) - parts.feedforward.step(params, y, x)
-        stepped = layer.step(params, y, x)
-        error = jnp.linalg.norm(STEP * jax.grad(f)(y) + left)
-        held = (STEP * smoothness <= 1.0) & (error <= 0.5 * jnp.linalg.norm(stepped - y))
-        return held, jax.vmap(lambda y: layer.energy(params, y, x))(jnp.stack([y, stepped]))
 
     @jax.jit
     def everything(point, other, direction, padded, draws):
         params, y, anchor = padded
         return {
-            "values": values(*point),
-            "derivatives": derivatives(other, direction),
+            "values": steps_and_energies(layer, parts, *point),
+            "derivatives": derivatives(layer, other, direction),
             "padded": (layer.energy(params, y, anchor), layer.step(params, y, anchor)),
             # One at a time: decompositions of many matrices side by side can block each other, see test_transformer.
-            "descents": jax.lax.map(descends, draws),
+            "descents": jax.lax.map(functools.partial(descends, layer, parts, ridge), draws),
         }
 
     params, y, x = draw(form)
@@ -95,6 +59,49 @@ def measured(form):
     padded = params, stack(y), Anchor(stack(x), jnp.asarray(PRESENT))
     results = everything((params, y, x), draw(form, seed=1), along(form), padded, random_draws(form))
     return jax.tree.map(np.asarray, results)
+
+
+def steps_and_energies(layer, parts, params, y, x):
+    """Those of the layer, and the same put together from its parts."""
+    terms = [part.energy(params, y, x) for part in (parts.attention, parts.feedforward, parts.layer_norm) if part]
+    mixed = parts.feedforward.step(params, parts.attention.step(params, normalised(parts, params, y, x), x), x)
+    slope = jax.grad(parts.feedforward.energy, 1)(params, y, x)
+    return {
+        "alone": (layer.step(params, y, x), layer.energy(params, y, x)),
+        "at once": layer.step_and_energy and layer.step_and_energy(params, y, x),
+        "parts": (parts.phi.prox(mixed, parts.step_size), sum(terms) + parts.phi.penalty(y)),
+        "features": (parts.feedforward.step(params, y, x), y - STEP * slope),
+    }
+
+
+def derivatives(layer, point, direction):
+    """Derivatives of the energy and of a weighted step: by every argument in reverse, along a direction in forward."""
+    both = lambda *p: jnp.stack([layer.energy(*p), jnp.sum(WEIGHT * layer.step(*p))])  # noqa: E731
+    return jax.jacrev(both, (0, 1, 2))(*point), jax.jvp(both, point, direction)[1]
+
+
+def descends(layer, parts, ridge, example):
+    """Returns whether the condition of descent holds for a draw, and the energies before and after a step."""
+    params, y, x, spread = example
+    if parts.layer_norm is not None:  # a projection is a long step: the condition holds near the sphere alone
+        y = normalised(parts, params, y, x) + 0.01 * spread * y
+    # By Frobenius's norms; a2 L is at most 1 by construction in most of the draws.
+    smoothness = (N + ridge) * jnp.sum(params.W_a**2) + jnp.linalg.norm(params.W_f) + 2.0
+
+    def f(y):
+        norm = 0.0 if parts.layer_norm is None else parts.layer_norm.energy(params, y, x)
+        return parts.attention.energy(params, y, x) + norm
+
+    attended = parts.attention.step(params, normalised(parts, params, y, x), x)
+    left = parts.feedforward.step(params, attended, x) - parts.feedforward.step(params, y, x)
+    stepped = layer.step(params, y, x)
+    error = jnp.linalg.norm(STEP * jax.grad(f)(y) + left)
+    held = (STEP * smoothness <= 1.0) & (error <= 0.5 * jnp.linalg.norm(stepped - y))
+    return held, jax.vmap(lambda y: layer.energy(params, y, x))(jnp.stack([y, stepped]))
+
+
+def normalised(parts, params, y, x):
+    return y if parts.layer_norm is None else parts.layer_norm.step(params, y, x)
 
 
 def along(form):

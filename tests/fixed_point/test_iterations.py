@@ -127,13 +127,13 @@ def test_bicgstab_gives_its_best_iterate():
 def test_asymmetry_within_round_off_is_no_asymmetry():
     A = np.array([[0.5, 0.1], [0.09, 0.3]], np.float32)
     info = SolveInfo(np.zeros(1, np.float32), np.zeros(1, np.int32), np.zeros(1, np.int32))
-    asked = jax.jit(
+    statuses = jax.jit(
         lambda z: [
             refuse_asymmetric(info, lambda w: w @ A, z, float(jnp.finfo(dtype).eps)).status
             for dtype in (jnp.float32, jnp.bfloat16)
         ]
     )
-    single, half = asked(np.ones((1, 2), np.float32))
+    single, half = statuses(np.ones((1, 2), np.float32))
     assert (STATUS[int(single[0])].startswith("has a Jacobian"), STATUS[int(half[0])]) == (True, "converged")
 
 

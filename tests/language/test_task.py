@@ -48,24 +48,24 @@ def test_rows_of_several_texts_lose_what_their_texts_lose_alone_on_their_answers
     losses, counts = jax.jit(lambda params, rows: (task.losses(params, rows, None)[0], task.counts(rows)))(
         params, task.draw(whole, jax.random.key(0))
     )
-    own = alone(task, decoder, "test")
+    text_losses = alone(task, decoder, "test")
     for row, owners in enumerate(whole.owners):
-        texts = [own[number] for number in np.unique(owners[owners >= 0])]
+        texts = [text_losses[number] for number in np.unique(owners[owners >= 0])]
         np.testing.assert_allclose(losses[row], sum(text.sum(axis=1) for text in texts), rtol=2e-5)
         assert counts[row] == sum(text.shape[1] for text in texts)
 
 
 def test_evaluation_figures_are_those_of_every_text_alone(started, tmp_path):
     task, params, decoder = started
-    own = alone(task, decoder, "test")
-    tokens = sum(text.shape[1] for text in own)
-    mean = sum(text.sum(axis=1) for text in own) / tokens
+    text_losses = alone(task, decoder, "test")
+    tokens = sum(text.shape[1] for text in text_losses)
+    mean = sum(text.sum(axis=1) for text in text_losses) / tokens
     figures, losses = task.evaluate(params, tmp_path)
     np.testing.assert_allclose(losses.mean(axis=0), mean, rtol=2e-5)
-    ratios = np.stack([text.mean(axis=1) for text in own])
+    ratios = np.stack([text.mean(axis=1) for text in text_losses])
     np.testing.assert_allclose(losses[:, 1:] / losses[:, :-1], ratios[:, 1:] / ratios[:, :-1], rtol=5e-5)
     assert figures["num_tokens"] == tokens
-    assert figures["num_examples"] == len(own) == 12
+    assert figures["num_examples"] == len(text_losses) == 12
     assert figures["perplexity"]["0.0"] == pytest.approx(np.exp(mean[-1]), rel=2e-5)
     assert figures["layers"] == [0, 1, 2, 3]
     assert list(figures["layer_accuracies"]) == ["0.0", "1.0"]
@@ -155,14 +155,14 @@ def test_plain_training_only_watches_layers_before_the_last(started, task_of):
             for where, part in parts.items()
         }
 
-    found = measure(params)
+    values = measure(params)
     for where in ("before", "last"):
-        assert found["erm", where][0] == pytest.approx(float(found["constrained", where][0]), rel=1e-6)
-    assert not any(np.any(leaf) for leaf in jax.tree.leaves(found["erm", "before"][1]))
-    assert np.any(found["constrained", "before"][1]["decoder"]["embedding"])
-    pairs = zip(*(jax.tree.leaves(found[name, "last"][1]) for name in tasks), strict=True)
-    for own, other in pairs:
-        np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-5)
+        assert values["erm", where][0] == pytest.approx(float(values["constrained", where][0]), rel=1e-6)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(values["erm", "before"][1]))
+    assert np.any(values["constrained", "before"][1]["decoder"]["embedding"])
+    pairs = zip(*(jax.tree.leaves(values[name, "last"][1]) for name in tasks), strict=True)
+    for plain, constrained in pairs:
+        np.testing.assert_allclose(plain, constrained, rtol=1e-4, atol=1e-5)
 
 
 def test_no_layer_is_read_that_was_not_chosen(task_of, started, monkeypatch):
@@ -244,8 +244,7 @@ def test_parts_recomputed_and_in_half_precision_are_the_same_step(task_of):
     model = dataclasses.replace(TINY, dtype="bfloat16")
     tasks = [task_of(**usual), task_of(**usual, accumulate=2, remat="everything"), task_of(**usual, model=model)]
     state, rows = first_state(tasks[0]), next(tasks[0].batches(0, None))
-    found = jax.jit(lambda state, rows: [train_step(task, state, rows)[1] for task in tasks])(state, rows)
-    whole, parts, half = found
+    whole, parts, half = jax.jit(lambda state, rows: [train_step(task, state, rows)[1] for task in tasks])(state, rows)
     np.testing.assert_allclose(parts.layer_losses, whole.layer_losses, rtol=1e-5)
     np.testing.assert_allclose(parts.grad_norm, whole.grad_norm, rtol=1e-4)
     np.testing.assert_allclose(half.layer_losses, whole.layer_losses, rtol=2e-2)

@@ -133,8 +133,8 @@ def test_layers_one_by_one_are_the_network(built, experiment):
     logits = jax.jit(lambda params: task.outputs(params, batch, noise, lambda logits: logits))(params)[:, 0]
     shares = np.exp(np.asarray(logits, np.float64))
     shares /= shares.sum(axis=1, keepdims=True)
-    asked, run = [], layer_runner(task.model.layerwise, params)
-    assert run(batch, noise, lambda layer, entropy: asked.append((layer, entropy))) == (2, int(np.argmax(logits[-1])))
-    assert [layer for layer, _ in asked] == [0, 1]
-    np.testing.assert_allclose([entropy for _, entropy in asked], -(shares * np.log(shares)).sum(1)[:2], rtol=1e-4)
+    calls, run = [], layer_runner(task.model.layerwise, params)
+    assert run(batch, noise, lambda layer, entropy: calls.append((layer, entropy))) == (2, int(np.argmax(logits[-1])))
+    assert [layer for layer, _ in calls] == [0, 1]
+    np.testing.assert_allclose([entropy for _, entropy in calls], -(shares * np.log(shares)).sum(1)[:2], rtol=1e-4)
     assert run(batch, noise, lambda layer, entropy: layer == 1) == (1, int(np.argmax(logits[1])))

@@ -63,10 +63,10 @@ def test_an_experiment_is_meant_where_a_folder_has_its_name(trained):
     trained.rename(trained.parent / "demo")
     assert configured("run", ["demo"]) is not None
     with pytest.MonkeyPatch.context() as patch:
-        asked = []
-        patch.setattr("train.main.fit", lambda config, *, experiment: asked.append((experiment, config.method)))
+        runs = []
+        patch.setattr("train.main.fit", lambda config, *, experiment: runs.append((experiment, config.method)))
         assert main(["run", "demo"]) == 0
-    assert asked == [("demo", "all")]
+    assert runs == [("demo", "all")]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ..config.errors import UserError
-from .conversations import Conversation, asked
+from .conversations import Conversation, single_turn
 from .decoder_tokenizer import ChatTokenizer
 from .files import Log
 from .packing import Tokens
@@ -73,7 +73,7 @@ class AnswerTokenizer:
 
     def questions(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The tokens of questions, to which an answer is the next; a template that leaves it no place is refused."""
-        return self.tokenizer.encode([self._render(asked(text, PLACEHOLDER))[0] for text in texts])
+        return self.tokenizer.encode([self._render(single_turn(text, PLACEHOLDER))[0] for text in texts])
 
     def fitting(self, conversations: Sequence[Conversation], max_length: int) -> Tokenised:
         """Tokenises conversations with room for a token of answer behind the prompt; longer answers lose their end."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .conversations import Conversation, Conversations, asked
+from .conversations import Conversation, Conversations, single_turn
 from .files import Log, fingerprint_program
 from .prepare import Source
 
@@ -35,7 +35,7 @@ def _different(generator: np.random.Generator, count: int, seen: set[str]) -> li
         prompt, answer = _chore(generator)
         if prompt not in seen:
             seen.add(prompt)
-            conversations.append(asked(prompt, answer))
+            conversations.append(single_turn(prompt, answer))
     return conversations
 
 

@@ -44,7 +44,7 @@ class Conversations(NamedTuple):
     unanswered: int
 
 
-def asked(prompt: str, answer: str) -> Conversation:
+def single_turn(prompt: str, answer: str) -> Conversation:
     """A conversation of one question and its answer."""
     return Conversation((Message("user", prompt),), answer)
 
@@ -64,7 +64,7 @@ def conversation_of(value: Any, *, where: str) -> Conversation:
     if missing := [name for name in ("prompt", "answer") if name not in value]:
         shown = ", ".join(map(repr, value)) or "none"
         raise UserError(f"{where} lacks {' and '.join(map(repr, missing))}; it needs {SHAPES}, its fields are {shown}")
-    return asked(*(_text(value[name], name, where) for name in ("prompt", "answer")))
+    return single_turn(*(_text(value[name], name, where) for name in ("prompt", "answer")))
 
 
 def messages_of(values: Any, *, where: str) -> tuple[Message, ...]:
@@ -116,7 +116,7 @@ def _alpaca(value: Any, where: str) -> Conversation:
     if missing := [name for name in FIELDS if name not in value]:
         raise UserError(f"{where} lacks {', '.join(map(repr, missing))}; give {WANTED['alpaca']}")
     instruction, given, answer = (_text(value[name], name, where) for name in FIELDS)
-    return asked(f"{instruction}\n\n{given}" if given.strip() else instruction, answer)
+    return single_turn(f"{instruction}\n\n{given}" if given.strip() else instruction, answer)
 
 
 def _alpaca_file(root: Path) -> Path:

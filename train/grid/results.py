@@ -76,12 +76,12 @@ def figures(runs: Sequence[Run]) -> Figures:
     first = runs[0]
     gammas, training = np.array(list(map(float, first.gammas))), float(first.values("train_gamma"))
     scores = np.stack([run.values(run.score.name) for run in runs])
-    asked = np.isin(gammas, first.evaluation["test_gammas"])
+    requested = np.isin(gammas, first.evaluation["test_gammas"])
 
     def mean(chosen: NDArray[np.bool_]) -> Array:
         return scores[:, chosen].mean(axis=1) if chosen.any() else np.full(len(runs), np.nan)
 
-    return Figures(mean(asked), mean(gammas == training), mean(asked & (gammas > training)))
+    return Figures(mean(requested), mean(gammas == training), mean(requested & (gammas > training)))
 
 
 def differences(line: Line) -> tuple[Figures, Figures] | None:
@@ -159,9 +159,9 @@ def floor_table(lines: Sequence[Line]) -> Table | None:
     """Returns scores without a network, a row for each training noise and data; None where no run has any."""
     means, title = list[tuple[Run, dict[str, float]]](), ""
     for run in (next(iter(line.variants.values())).runs[0] for line in lines if line.variants):
-        asked = np.isin(np.array(list(map(float, run.gammas))), run.evaluation["test_gammas"])
+        requested = np.isin(np.array(list(map(float, run.gammas))), run.evaluation["test_gammas"])
         without = {"noisy input": run.values(run.score.baseline)} if run.score.baseline else {}
-        means.append((run, {name: float(scores[asked].mean()) for name, scores in (without | run.floors).items()}))
+        means.append((run, {name: float(scores[requested].mean()) for name, scores in (without | run.floors).items()}))
         title = capital(run.score.title)
     names = list(dict.fromkeys(name for _, mean in means for name in mean))
     if not names:

@@ -128,12 +128,12 @@ class Stop:
     """
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
+        self._requested = threading.Event()
         self.by_hand = False
 
     def ask(self) -> None:
         """Asks this process, which is alone, to end after the step it is in."""
-        self._asked.set()
+        self._requested.set()
 
     def interrupt(self) -> None:
         """Asks as Ctrl-C does; of many processes JAX, which hears SIGTERM, asks the others too."""
@@ -148,7 +148,7 @@ class Stop:
         """Returns whether to end after this step; each process calls it after each step, and all get one answer."""
         if jax.process_count() > 1:
             return multihost_utils.reached_preemption_sync_point(step)
-        return self._asked.is_set()
+        return self._requested.is_set()
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from tests.errors import assert_fails
 from train.data.answers import ALPACA, AnswerTokenizer, tell
-from train.data.conversations import asked
+from train.data.conversations import single_turn
 from train.data.decoder_gguf import open_gguf
 from train.data.decoder_tokenizer import ChatTokenizer, byte_tokenizer, gguf_tokenizer
 
@@ -142,7 +142,7 @@ def test_a_file_says_whether_texts_start_with_a_space_and_with_the_first_token(w
 
 def test_answers_go_on_from_their_prompts_without_a_space_of_their_own(tokenizer):
     assert (tokenizer.prefixes, byte_tokenizer().prefixes) == (True, False)
-    (text,) = AnswerTokenizer(tokenizer, "alpaca").encode([asked("cat", "the cat")])
+    (text,) = AnswerTokenizer(tokenizer, "alpaca").encode([single_turn("cat", "the cat")])
     prompt = ALPACA.format("cat")
     assert text.tokens.tolist() == [1, *sentence_piece(f"{prompt}the cat"), 2]
     assert text.first == 1 + len(sentence_piece(prompt))
@@ -159,7 +159,8 @@ class Merging:
 
 
 def test_answers_that_share_a_token_with_their_prompt_stand_alone_and_are_counted():
-    tokens, lines = AnswerTokenizer(Merging(), "alpaca").fitting([asked("a", "xyz"), asked("a", "yz")], 1000), []
+    pairs, lines = [single_turn("a", "xyz"), single_turn("a", "yz")], []
+    tokens = AnswerTokenizer(Merging(), "alpaca").fitting(pairs, 1000)
     assert [text.tokens[text.first :].tolist() for text in tokens.texts] == [[*b"xyz", 0], [*b"yz", 0]]
     assert (tokens.cut, tokens.left_out, tokens.apart) == (0, 0, 1)
     tell(tokens, "train", 1000, lines.append)

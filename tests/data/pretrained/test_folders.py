@@ -98,12 +98,12 @@ def printed(hub, tmp_path_factory):
     unset = ("HF_HUB_OFFLINE", "HF_HUB_CACHE", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
     variables = {name: value for name, value in environment(HF_HOME=cache).items() if name not in unset}
 
-    def ask(address: str, asked: list[tuple[str, str | None]]) -> dict[tuple[str, str | None], list[str]]:
-        command = [sys.executable, "-c", CALLS, json.dumps(asked)]
+    def ask(address: str, repositories: list[tuple[str, str | None]]) -> dict[tuple[str, str | None], list[str]]:
+        command = [sys.executable, "-c", CALLS, json.dumps(repositories)]
         settings = {**variables, "HF_ENDPOINT": address}
         done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
-        return dict(zip(asked, json.loads(done.stdout.splitlines()[-1]), strict=True))
+        return dict(zip(repositories, json.loads(done.stdout.splitlines()[-1]), strict=True))
 
     return {
         "online": ask(hub, ASKED),
@@ -155,10 +155,10 @@ def test_a_repository_without_what_is_read_is_refused_by_its_name(printed, repos
     assert f"error: pretrained={repository} {words}" in one_error(printed["online"][repository, None])
 
 
-@pytest.mark.parametrize("asked", [("owner/none", None), ("owner/tiny", "no-such-branch")])
-def test_what_the_hub_does_not_have_is_told_in_one_line(printed, asked):
-    error = one_error(printed["online"][asked])
-    assert f"pretrained={asked[0]} is no folder here, and cannot be had from the Hugging Face hub (404" in error
+@pytest.mark.parametrize(("repository", "revision"), [("owner/none", None), ("owner/tiny", "no-such-branch")])
+def test_what_the_hub_does_not_have_is_told_in_one_line(printed, repository, revision):
+    error = one_error(printed["online"][repository, revision])
+    assert f"pretrained={repository} is no folder here, and cannot be had from the Hugging Face hub (404" in error
 
 
 def test_without_a_network_the_way_out_is_told(printed):

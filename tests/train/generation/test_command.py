@@ -43,8 +43,8 @@ def test_answers_are_written_as_alpaca_eval_reads_them_and_drafts_change_none(ll
         text = f"{prompt['instruction']}\n\n{prompt['input']}" if "input" in prompt else prompt["instruction"]
         chat = opened.tokenizer.chat([{"role": "user", "content": text}], answer=True)
         tokens = opened.tokenizer.encode([chat])
-        found = generate(opened.config, opened.params, tokens, max_tokens=6, stops=opened.tokenizer.stops)
-        kept = found.tokens[0][: int(found.lengths[0]) - bool(found.stopped[0])]
+        generated = generate(opened.config, opened.params, tokens, max_tokens=6, stops=opened.tokenizer.stops)
+        kept = generated.tokens[0][: int(generated.lengths[0]) - bool(generated.stopped[0])]
         assert row["output"] == opened.tokenizer.decode(kept, special=False).strip()
 
     line = refused(capsys, "generate", str(tmp_path / "none"), *words[2:], "--out", str(out))
@@ -82,9 +82,9 @@ def test_a_draft_is_chosen_by_measuring_where_one_pays(costs, pays, llama, monke
     monkeypatch.setattr(drafting, "choose_draft", biased(drafting.choose_draft, pays))
     settings = Settings(max_tokens=6, batch=2, auto=True)
     prompts = [Prompt("ab"), Prompt("cd")]
-    found = answer(opened, prompts, settings, log=lines.append)
+    drafted = answer(opened, prompts, settings, log=lines.append)
     plain = answer(opened, prompts, settings._replace(auto=False), log=lambda line: None)
-    assert [one.tokens for one in found] == [one.tokens for one in plain]
+    assert [one.tokens for one in drafted] == [one.tokens for one in plain]
     assert "1 of 2 layers draft" in lines[0]
     assert "are expected by timing" in lines[0]
     assert ("no draft pays" in lines[0]) != pays
