@@ -99,7 +99,8 @@ def _prompt(value: Any, where: str, answers: bool) -> Prompt:
         raise UserError(f"{where} has fields that are no texts; give {WANTED}{', as is the output' * answers}")
     if not fields[0].strip():
         raise UserError(f"{where} has no instruction; give {WANTED}")
-    return Prompt(*fields, answer)
+    instruction, context, dataset = fields
+    return Prompt(instruction, context, dataset, answer)
 
 
 def _kind(value: Any) -> str:
