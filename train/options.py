@@ -104,6 +104,8 @@ def _loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
+        """YAML's safe loader, which gives keys that a mapping has twice the value `TWICE`."""
+
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             pairs = node.value if isinstance(node, yaml.MappingNode) else []  # all else is refused below
             marked = _marked([(key.value, None) for key, _ in pairs if isinstance(key, yaml.ScalarNode)])

@@ -32,12 +32,11 @@ def cosine_atoms() -> Initializer:
 def dct(scale: float = 1.0) -> Initializer:
     """``scale`` times the orthonormal discrete cosine transform: row k is the k-th basis vector of R^columns.
 
-    When the number of columns is a perfect square they are taken for the pixels of a square patch, row by row, and the
-    transform is the two-dimensional one. Rows
-    run from low to high frequency, so fewer rows than columns keep the lowest ones.
+    If the number of columns is a perfect square, they are the pixels of a square patch, row by row, and the transform
+    is two-dimensional. Rows run from low to high frequency, so fewer rows than columns keep the lowest frequencies.
 
     Args:
-      scale: of every entry.
+      scale: norm of every row.
 
     Returns:
       An initialiser of shapes (*layers, rows, columns).
@@ -66,7 +65,7 @@ def scaled_identity(scale: float) -> Initializer:
     """``scale`` times the identity matrix.
 
     Args:
-      scale: on the diagonal.
+      scale: value of the diagonal entries.
 
     Returns:
       An initialiser of shapes (*layers, rows, columns).
