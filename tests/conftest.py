@@ -1,5 +1,6 @@
 """What every test stands on: types checked at run time, fixed keys, and float64 where a test asks for it."""
 
+import gc
 import itertools
 import os
 import shutil
@@ -42,6 +43,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path not in slow, item.get_closest_marker("xdist_group") is None))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Has the garbage collector leave alone what stays, and look seldom: programs are made of millions of objects."""
+    del session
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

@@ -32,6 +32,7 @@ def attention_case(batch=(4,), scale=2.0, dim=4, tokens=6, dtype=np.float32, **o
     return parts, params, dtype(scale) * y, x, (parts.attention.energy, parts.feedforward.energy), keywords
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [(), (2, 3)], ids=["rank0", "rank2"])
 def test_a_certificate_speaks_of_the_forward_pass_of_the_transformer(batch):
     _, params, y, x, halves, keywords = attention_case(batch, step_size=0.1)
@@ -52,6 +53,7 @@ def test_a_certificate_speaks_of_the_forward_pass_of_the_transformer(batch):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phi", ["tanh", "elu"])
 def test_an_activation_by_name_is_certified_as_the_transformer_applies_it(phi):
     parts, params, y, _, halves, keywords = attention_case(scale=0.9, step_size=0.1, phi=phi)
@@ -68,6 +70,7 @@ def test_an_activation_by_name_is_certified_as_the_transformer_applies_it(phi):
     np.testing.assert_allclose(by_name.energy, energy, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("phi", ["relu", "tanh", "group_shrinkage"])
 def test_padding_does_not_change_a_certificate(phi):
@@ -136,6 +139,7 @@ def test_the_numbers_of_an_alternating_certificate_are_those_of_the_theorems(phi
     assert {int(value) for value in certificate.outcome.ravel()} == set(Outcome)
 
 
+@pytest.mark.slow
 def test_a_layer_norm_is_part_of_the_first_half():
     parts, params, y, _, _, keywords = attention_case((3,), step_size=0.1, norm_radius=2.0)
     assert parts.layer_norm is not None
@@ -157,6 +161,7 @@ def test_a_layer_norm_is_part_of_the_first_half():
     np.testing.assert_allclose(certificate.energy, energy, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_far_tokens_are_guaranteed_and_steps_too_long_are_not():
     """Longer than 2 / L_h neither condition holds, whatever the energy does."""
     _, params, y, _, halves, keywords = attention_case(scale=8.0, dim=32, step_size=0.3)
@@ -189,6 +194,7 @@ def test_a_point_that_stays_has_not_risen_whatever_the_sign_of_its_energy():
     assert np.asarray(certificate.outcome) != Outcome.ROSE
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_layers_may_have_parameters_of_their_own():
     _, _, y, _, halves, keywords = attention_case((), dtype=np.float64, step_size=0.1)
@@ -234,6 +240,7 @@ def test_options_out_of_range_are_one_clear_error_each(changed, message):
         certify(f, f, None, jnp.asarray(np.ones((2, 2))), **(OPTIONS | changed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, entry in uj.DESCENTS.items() if entry.condition is None])
 def test_certify_takes_every_descent_and_finds_that_it_descends(name):
     descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (3,))

@@ -82,6 +82,7 @@ def test_the_true_ends_lie_within_the_error_when_steps_are_few():
         assert of_few == np.inf
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_any_energy_has_the_curvature_of_its_dense_hessian_at_the_point():
     """Attention on tokens, whose Hessian is indefinite, and a function with a gradient rule of its own."""
@@ -140,6 +141,7 @@ def test_the_pairwise_smoothness_of_a_graph_is_that_of_its_mask(graph):
     assert np.all(expected < complete)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_the_pairwise_smoothness_bounds_attention_energies_from_any_point():
     """f(Y') is at most f(Y) + grad f(Y) (Y' - Y) + L(Y) |Y' - Y|^2 / 2, near and far."""

@@ -28,6 +28,7 @@ def drawn(rng, window, widths, seeing, norm):
     return tuple(params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 @pytest.mark.parametrize(
     ("window", "widths", "seeing", "skip"),
@@ -70,6 +71,7 @@ def test_no_jacobian_of_an_equilibrium_is_above_the_bound(window, widths, seeing
     assert max(slopes) > 0.0  # relu may be shut for some
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("convolutional", [False, True])
 @pytest.mark.parametrize("skip", [1.0, 0.3])
 def test_the_bound_is_the_slope_of_numbers(convolutional, skip):

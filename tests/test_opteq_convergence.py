@@ -123,6 +123,7 @@ def descend(residual, params, x, y, rate, steps):
     return jax.lax.scan(step, params, length=steps)[1]
 
 
+@pytest.mark.slow
 def test_theorem_5_training_a_small_wide_problem_converges_at_a_linear_rate():
     residual, params, x, y = problem()
     losses, _, path = map(np.asarray, descend(residual, params, x, y, 0.05, 3000))
@@ -140,6 +141,7 @@ def test_theorem_5_training_a_small_wide_problem_converges_at_a_linear_rate():
     assert np.all(distance <= 1.5 * distance[0] * np.sqrt(losses[: len(distance)] / losses[0]) * 3.0)
 
 
+@pytest.mark.slow
 def test_theorem_5_needs_inputs_that_differ_and_not_many_samples():
     """Printed for every data set that is large enough, and for parameters of one size: equal inputs contradict it."""
     residual, params, x, y = problem()

@@ -217,6 +217,7 @@ def test_two_layers_alternate_so_no_step_raises_corollary_1s_objective():
     assert np.all(aside > first)  # f_1 minimises over z_1
 
 
+@pytest.mark.slow
 def test_theorem_3_blocks_meet_at_the_wide_layer_at_rate_a():
     """Errors fall in proportion to a, as a goes to 0; extrapolated from two of them the limit is exact."""
     _, params, _, x = draw(5, [5, 4, 7])

@@ -18,6 +18,7 @@ README, CONTRIBUTING = PAGES.values()
 every_page = pytest.mark.parametrize("page", PAGES)
 
 
+@pytest.mark.slow
 def test_python_of_the_readme_runs_and_does_what_it_says():
     names = {}
     (block,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)

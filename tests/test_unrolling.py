@@ -41,6 +41,7 @@ def python_loop(layer, params, y, x, *, num_layers, tied):
     return y, jnp.stack(energies)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tied", "batch"), [(True, (2, 3)), (False, ())])
 def test_unroll_equals_a_python_loop(layer, tied, batch):
     @jax.jit
@@ -53,6 +54,7 @@ def test_unroll_equals_a_python_loop(layer, tied, batch):
     chex.assert_trees_all_close(scanned, looped, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [True, False])
 def test_gradients_equal_those_of_a_python_loop(layer, tied):
     def scanned(params, y, x):
@@ -76,6 +78,7 @@ def test_the_energy_curve_of_an_exact_attention_never_rises():
     assert np.all(np.diff(trace.energy, axis=0) <= 1e-5)
 
 
+@pytest.mark.slow
 def test_energies_are_recorded_through_what_step_and_energy_share(layer):
     """Where a descent has it; without it, or with a record of one's own, step and energy are called apart."""
     (y, x), params, calls = tokens(), weights(), []
@@ -181,6 +184,7 @@ def test_a_second_call_of_a_compiled_unroll_traces_nothing(layer):
         forward(weights(), tokens()[0])
 
 
+@pytest.mark.slow
 def test_remat_keeps_the_gradients_and_saves_memory_as_far_as_its_policy_lets_it():
     layer, y = uj.transformer(32), jnp.asarray(np.random.default_rng(3).uniform(size=(64, 32)).astype(np.float32))
     # Deep enough for gradients to explode otherwise.
@@ -196,6 +200,7 @@ def test_remat_keeps_the_gradients_and_saves_memory_as_far_as_its_policy_lets_it
     assert memory[1] < 0.5 * min(memory[0], memory[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remat", [False, True])
 def test_layers_at_once_change_the_program_alone(layer, remat):
     """One at a time, all at once, fewer at a time than leave none over, more than there are, and what is chosen."""

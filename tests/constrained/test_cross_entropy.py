@@ -51,6 +51,7 @@ def test_gradients_are_those_of_finite_differences():
     assert run(jnp.zeros((2, 7, 5)), jnp.zeros((23, 5))) == pytest.approx(14 * np.sin(np.log(23.0)))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_in_a_record_inside_of_the_scan_losses_and_gradients_are_the_same():
     config = DecoderConfig(23, 8, 2, 2, 1, 12, tied=True)

@@ -87,6 +87,7 @@ def test_tails_of_integers_are_those_of_numbers():
     np.testing.assert_allclose(uj.tail_mean(0.5)(jnp.array([[1], [2], [4]])), [10.0 / 3.0], rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["attention", "opteq", "transformer", "lista", "deep_opteq"])
 def test_arguments_of_a_layer_may_be_given_by_name(name):
     descent, y, x = uj.DESCENTS[name].example(jax.random.key(0), (2,))

@@ -72,6 +72,7 @@ def test_batches_are_what_they_were(source, tmp_path):
     assert {split: tuple(map(checksum, pair)) for split, pair in batches.items()} == expected
 
 
+@pytest.mark.slow
 def test_statistics_are_what_they_were(tmp_path):
     quiet = {"log": lambda line: None}
     photos = video.load(DataConfig(prepared=str(tmp_path)), **quiet)

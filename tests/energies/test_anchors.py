@@ -23,6 +23,7 @@ LAYERS = {
 SHAPES = [(4,), (6, 4), (1, 6, 4), (2, 1, 4)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", LAYERS)
 def test_an_anchor_that_broadcasts_is_one_written_out(name):

@@ -112,6 +112,7 @@ def test_a_batch_is_simulated_example_by_example():
     np.testing.assert_allclose(outputs[1, 3], alone, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_each_half_of_the_wide_layer_lowers_its_part():
     rng = np.random.default_rng(4)

@@ -128,6 +128,7 @@ def random_layers(form):
     return {(share, spread): results[spread][share] for spread in results for share in results[spread]}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("form", ["softmax", "jacobi"])
 def test_under_the_stated_condition_no_step_raises_the_whole_energy(form):

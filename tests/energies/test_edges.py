@@ -41,6 +41,7 @@ def test_heads_without_weight_have_finite_gradients(majoriser):
     assert np.all(np.isfinite(gradient.W_a))
 
 
+@pytest.mark.slow
 def test_a_replaced_step_or_energy_is_the_one_that_counts():
     layer = uj.attention(form="softmax")
     params, y = layer.init(jax.random.key(0)), np.ones((3, 2), np.float32)
@@ -52,6 +53,7 @@ def test_a_replaced_step_or_energy_is_the_one_that_counts():
     assert isinstance(moved, uj.Descent)
 
 
+@pytest.mark.slow
 def test_what_is_replaced_with_the_step_is_kept():
     layer = uj.opteq(2, 3, 1)
     assert layer.factored is not None

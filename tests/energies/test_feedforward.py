@@ -50,6 +50,7 @@ def weights(seed, dim, low, high):
     return basis * np.linspace(low, high, dim) @ basis.T + skew - skew.T
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("anchored", [False, True])
 def test_energy_and_step_equal_the_reference(anchored):

@@ -41,6 +41,7 @@ def padded_and_alone(rho, form, params, y, x):
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["jacobi", "softmax"])
 def test_padded_sentences_equal_sentences_alone(form):
     args = draw()

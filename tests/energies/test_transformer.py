@@ -38,6 +38,7 @@ def reference_step(y, x, W_a, W_f, *, form, step_size, rho="softmax", graph=None
     return reference.feedforward_step(mixed, W_f, x, step_size=step_size, prox=relu)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("form", ["jacobi", "softmax"])
 def test_energy_and_step_equal_the_reference(form):
@@ -167,6 +168,7 @@ def test_the_condition_is_the_library_layers_own():
     np.testing.assert_allclose(*both(*as_arguments(*draw(7))), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_condition_that_the_table_checks_is_the_stated_one():
     entry, a = uj.DESCENTS["transformer"], EXAMPLE["step_size"]
     pair = attention(form="softmax", dim=examples.DIM)

@@ -110,6 +110,7 @@ def along(form):
     return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), draw(form))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @every_form
 def test_energy_and_step_equal_the_reference(form):

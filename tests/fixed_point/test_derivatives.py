@@ -33,6 +33,7 @@ def plain(A, x):
     return jnp.sum(unrolled(tanh_step, A, np.zeros(x.shape), x, steps=120) ** 3)
 
 
+@pytest.mark.slow
 def test_jvp_equals_forward_mode_through_an_unroll():
     adjoints = ("gmres", "bicgstab", "anderson")
     functions = [functools.partial(implicit, solver="picard", adjoint=a, forward_mode=True) for a in adjoints]
@@ -55,6 +56,7 @@ def test_jvp_with_conjugate_gradients_on_a_symmetric_layer():
     assert relative_error(*both(inputs(4, 3))) < 1e-8
 
 
+@pytest.mark.slow
 def test_gradients_and_hessian_vector_products_of_the_forward_mode_equal_those_of_an_unroll():
     """Reverse, forward over reverse, and reverse over reverse, in one program."""
 
@@ -81,6 +83,7 @@ def test_second_derivatives_through_the_unrolled_adjoint_equal_autodiff():
     assert relative_error(*jax.jit(lambda x: [product(f, x) for f in functions])(X())) < 1e-10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", ["forward over reverse", "reverse over reverse", "hessian"])
 @pytest.mark.parametrize("jit", [False, True])
 def test_a_second_derivative_of_the_reverse_mode_is_an_error_not_a_number(transform, jit):
@@ -111,6 +114,7 @@ def test_forward_mode_that_was_not_asked_for_is_an_error_that_names_the_way_out(
         transform(lambda x: implicit(A(), x, solver="picard"), X())
 
 
+@pytest.mark.slow
 def test_a_custom_vjp_kernel_inside_the_step_works():
     @jax.custom_vjp
     def kernel(u):

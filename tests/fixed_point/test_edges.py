@@ -33,11 +33,13 @@ def test_a_map_without_a_fixed_point_does_not_converge(solver):
         assert np.all(info.residual > 1e-5)
 
 
+@pytest.mark.slow
 def test_an_unrolled_map_without_a_fixed_point_does_not_converge():
     options = {"batch_ndim": 1, "adjoint": unrolled(40), "solver": "anderson", "on_failure": "accept"}
     assert not np.any(uj.equilibrium(drifting, 0.1, np.zeros((2, 3), np.float32), **options)[1].converged)
 
 
+@pytest.mark.slow
 def test_a_layer_of_norm_one_that_drifts_does_not_converge():
     """relu(z + 0.1) in OptEq's own small space: nonexpansive, and without a fixed point."""
     layer = uj.opteq(1, 1, 1)
@@ -89,6 +91,7 @@ def test_bfloat16_that_has_nowhere_to_go_converges():
     np.testing.assert_allclose(np.asarray(z, np.float32), 20.0, rtol=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adjoint", ["conjugate_gradient", "bicgstab", "anderson"])
 def test_an_adjoint_that_is_cut_off_has_not_stalled(adjoint):
     """In bfloat16, whose round-off would explain the residual, but is not what four steps ended at."""

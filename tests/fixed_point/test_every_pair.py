@@ -91,6 +91,7 @@ def staying():
     return fixed_point.picard()._replace(unrollable=False, whole=lambda problem, z, tol, max_steps: (z, none))
 
 
+@pytest.mark.slow
 @every_problem
 def test_the_gradient_of_every_adjoint_at_the_point_of_every_solver_is_that_of_an_unroll(name):
     """The two solves share the point alone: each is compiled once and not once a pair, and adjoints see all points."""
@@ -115,6 +116,7 @@ def test_the_gradient_of_every_adjoint_at_the_point_of_every_solver_is_that_of_a
             assert relative_error(gradient, expected) < 1e-6, (solver, adjoint)
 
 
+@pytest.mark.slow
 @every_problem
 def test_in_one_call_what_is_chosen_and_what_is_named_agree_with_an_unroll(name):
     """Both passes in one program, as users have it; a factored layer's backward pass uses its forward solve."""
@@ -133,6 +135,7 @@ def test_in_one_call_what_is_chosen_and_what_is_named_agree_with_an_unroll(name)
         assert relative_error(gradient, expected) < 1e-6, pair
 
 
+@pytest.mark.slow
 @every_problem
 def test_every_solver_that_says_so_can_be_unrolled(name):
     problem = PROBLEMS[name]()
@@ -184,6 +187,7 @@ BOUNDED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BOUNDED)
 def test_the_documented_error_bounds_hold_over_random_problems(kind):
     """Loss |y|^2 / 2, so that L_v = 1; gradient in b. Problems of the same shape share one program."""

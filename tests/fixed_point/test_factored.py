@@ -17,6 +17,7 @@ def layer_of(dim, width, square=0.9, activation="relu", dtype=jnp.float32, **opt
     return uj.opteq(dim, width, 3, activation=activation, **options), uj.OptEqParams(W, U, b)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_an_input_may_broadcast_over_some_batch_axes():
     layer, params = layer_of(8, 12, dtype=jnp.float64)
@@ -46,6 +47,7 @@ def test_the_size_of_the_state_changes_neither_the_steps_nor_the_answer():
         assert np.abs(np.asarray(info.steps) - np.asarray(its.steps)).max() <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dim", "width"), [(8, 12), (12, 48)])
 def test_a_nan_in_one_example_reaches_no_other(dim, width):
     """With slow systems, so that the matrix which all examples share is at work; tanh has no slope at NaN."""
@@ -64,6 +66,7 @@ def test_a_nan_in_one_example_reaches_no_other(dim, width):
     assert relative_error(np.delete(actual, 1, 0), np.delete(expected, 1, 0)) < 1e-3
 
 
+@pytest.mark.slow
 def test_a_slope_that_rounding_leaves_below_0_counts_as_0():
     wobbly = Monotone(lambda t: jnp.where(t > 0.0, t, -1e-12 * t), lambda t: 0.5 * jax.nn.relu(t) ** 2)
     layers = [layer_of(8, 12, activation=activation)[0] for activation in (wobbly, "relu")]
@@ -90,6 +93,7 @@ def test_a_layer_without_an_equilibrium_says_so_at_little_cost(rows):
     assert int(np.max(info.steps)) < 50 * 20
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("dim", "width", "rows"), [(8, 12, 5), (12, 48, 5), (8, 12, 1)])
 def test_the_cap_of_adjoint_steps_holds_and_an_adjoint_that_it_cuts_short_says_so(dim, width, rows):
@@ -113,6 +117,7 @@ def test_the_cap_of_adjoint_steps_holds_and_an_adjoint_that_it_cuts_short_says_s
     assert whole.converged.all()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("optimised")
 def test_a_tiny_cotangent_keeps_its_accuracy():
     layer, params = layer_of(8, 12, square=0.99)
@@ -127,6 +132,7 @@ def test_a_tiny_cotangent_keeps_its_accuracy():
         assert relative_error(np.asarray(gradient, np.float64) / size, full) < 1e-5, size
 
 
+@pytest.mark.slow
 def test_products_are_in_full_precision_unless_the_user_says_otherwise():
     """What GPUs and TPUs do to float32 by default leaves three digits, and no usual tolerance could be met."""
     layer, params = layer_of(8, 12)

@@ -46,6 +46,7 @@ BOTH = ((value, FORWARD, "equilibrium"), (gradient, BACKWARD, "adjoint of equili
 LOUD = ": .* examples failed at tol.*reached max_steps.*raise"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_a_warning_is_given_of_either_pass_and_nothing_is_said_where_failure_is_accepted(transform):
     def run(x):
@@ -59,6 +60,7 @@ def test_a_warning_is_given_of_either_pass_and_nothing_is_said_where_failure_is_
     assert relative_error(accepted, warned) == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("transform", "place"), [("eager", 0), ("jit", 0), *((transform, 1) for transform in TRANSFORMS)]
 )
@@ -131,6 +133,7 @@ def test_a_nan_in_one_example_reaches_no_other():
     np.testing.assert_array_equal(clean[::2], dirty[::2])
 
 
+@pytest.mark.slow
 def test_the_probe_carries_the_statistics_of_the_backward_solve_out():
     """Of a solve that ends, of one that is cut short, of one to a tolerance of its own, and after one forward step."""
     cases = [{}, {"adjoint_max_steps": 1}, {"adjoint_tol": 1e-2}, {"max_steps": 1}]
@@ -162,6 +165,7 @@ def test_a_jacobian_that_is_not_symmetric_is_an_error_for_an_adjoint_that_needs_
         finish(jax.jit(lambda x: gradient(x, adjoint="conjugate_gradient", on_failure="error"))(draw(4)))
 
 
+@pytest.mark.slow
 def test_a_solver_that_needs_symmetry_refuses_a_layer_without_it():
     """Alone and under vmap; unrolled too, whose residual alone, at this tolerance, would be no failure."""
     cases = {

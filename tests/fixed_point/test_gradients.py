@@ -45,6 +45,7 @@ def test_plain_unrolling_is_autodiff_through_the_steps():
     assert relative_error(*both(symmetric_weights())) < 1e-14
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adjoint", ["gmres", "bicgstab", "conjugate_gradient"])
 def test_gradients_equal_finite_differences(adjoint):
     params, x = symmetric_weights(), inputs(2, 3)
@@ -72,6 +73,7 @@ def test_neumann_terms_equal_the_series_and_one_step_is_its_first():
     assert relative_error(gradients[-1], np.linalg.solve(np.eye(8) - transposed, v) * slope) < 1e-5
 
 
+@pytest.mark.slow
 def test_batch_ranks_give_the_same_as_one_example_at_a_time():
     A, x = skew_weights(), inputs(2, 3, 8)
 

@@ -77,6 +77,7 @@ def test_broyden_starts_again_where_its_memory_is_full():
         np.testing.assert_allclose(states[step], z, rtol=1e-7, atol=1e-9, err_msg=f"step {step}")
 
 
+@pytest.mark.slow
 def test_a_newton_step_that_raises_the_residual_is_taken_back():
     """Newton's method on arctan(z - 1) diverges from farther than 1.39."""
     step = lambda p, z, x: z - jnp.arctan(z - 1.0)  # noqa: E731
@@ -110,6 +111,7 @@ def test_conjugate_gradients_stop_relative_to_their_right_side():
     assert np.all(info.residual <= 1e-6)
 
 
+@pytest.mark.slow
 def test_bicgstab_gives_its_best_iterate():
     """Cut off at any step, it has no larger residual than cut off before; its own go up and down."""
     draw = np.random.default_rng(6)
@@ -154,6 +156,7 @@ def test_a_row_that_is_cut_off_had_stalled_if_nothing_improved_lately():
     ]
 
 
+@pytest.mark.slow
 def test_the_default_step_of_forward_backward_contracts():
     """W = a turn by 3: steps of 1 / |I - W| would diverge, those of 1 / |I - W|^2 do not."""
     W, x = np.array([[0.0, 3.0], [-3.0, 0.0]]), np.ones((1, 2))

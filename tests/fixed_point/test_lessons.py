@@ -30,6 +30,7 @@ def factored(dim, width, skip=1.0):
     return uj.energies.opteq(dim, width, 3, skip=skip), uj.OptEqParams(W, U, jnp.asarray(np.zeros(width)))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("dim", "width", "skip"), [(24, 6, 1.0), (6, 24, 1.0), (8, 8, 1.0), (8, 6, 0.4)])
 def test_iterating_where_it_is_small_gives_the_same_point_and_gradient(dim, width, skip):
@@ -88,6 +89,7 @@ def test_stalled_at_round_off_is_an_outcome_of_its_own():
         assert float(np.max(info.residual)) < 16 * np.finfo(np.float32).eps, solver
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("optimised")
 def test_a_tiny_cotangent_keeps_its_accuracy():
     params, x = symmetric_weights(dtype=jnp.float32), inputs(4, 3, dtype=jnp.float32)
@@ -149,6 +151,7 @@ def test_anderson_mixes_from_the_second_step_and_is_quicker_than_picard():
     assert counts["secant"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("optimised")
 def test_vmap_holds_no_gradient_of_the_weights_per_example():
     """64 examples by vmap against 64 in a batch: temporaries of the gradient in W stay of one order."""
@@ -166,6 +169,7 @@ def test_vmap_holds_no_gradient_of_the_weights_per_example():
     assert mapped < batched + per_example_weights / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32, jnp.float64])
 @pytest.mark.usefixtures("x64")
 def test_every_dtype_reaches_its_own_round_off(dtype):
@@ -187,6 +191,7 @@ def test_every_dtype_reaches_its_own_round_off(dtype):
     assert relative_error(gradient, expected) < max(1e-9, 100 * epsilon)
 
 
+@pytest.mark.slow
 def test_flat_states_of_32768_and_more_converge_in_float32():
     """A convolution around a ring, relu: its Jacobian is symmetric, and its derivative in the gain known."""
     size = 40_000
@@ -210,6 +215,7 @@ def test_flat_states_of_32768_and_more_converge_in_float32():
         assert np.all(probe.converged), pair
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_jaxopt_finds_the_same_gradient_where_it_works():
     fixed_point.jaxopt_fixed_point()  # imports jaxopt and leaves out its warning that it is no longer maintained
@@ -228,6 +234,7 @@ def test_jaxopt_finds_the_same_gradient_where_it_works():
     assert relative_error(actual, expected) < 1e-4  # as far as jaxopt's own adjoint goes, whose tolerance is 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.peers
 @pytest.mark.usefixtures("x64")
 def test_optimistix_finds_the_same_gradient():

@@ -42,6 +42,7 @@ def solved(J, v, **solvers):
     return {name: (w, SimpleNamespace(**info)) for name, (w, info) in solutions.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_every_exact_adjoint_equals_a_direct_solve(symmetric):
     J, v = systems(symmetric=symmetric)
@@ -56,6 +57,7 @@ def test_every_exact_adjoint_equals_a_direct_solve(symmetric):
         assert info.converged.all(), name
 
 
+@pytest.mark.slow
 def test_gmres_is_exact_within_as_many_steps_as_dimensions_and_with_any_restart():
     J, v = systems(symmetric=False, norm=0.6)
     options = {"tol": 1e-10, "max_steps": 400}

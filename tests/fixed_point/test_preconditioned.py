@@ -39,6 +39,7 @@ def twice(W, root, right):
 
 
 # A single example shares nothing; G is made for a "wide" W where 40 examples pay for it, and never for a "wider" one.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "rows"),
     [("narrow", 1), ("wider", 1), ("narrow", 40), ("square", 3), ("wide", 3), ("wide", 40), ("wider", 40)],
@@ -84,6 +85,7 @@ def test_an_example_that_is_indefinite_does_not_spoil_another():
     assert np.isfinite(q).all()
 
 
+@pytest.mark.slow
 def test_the_gradient_under_vmap_is_that_of_each_batch():
     layer, xs = uj.opteq(12, 12, 3), inputs(2, 5, 3, seed=2)
 

@@ -52,6 +52,7 @@ def test_damping_converges_where_plain_steps_turn_for_ever():
     assert not bool(plain.converged)
 
 
+@pytest.mark.slow
 def test_plain_steps_come_first_as_long_as_they_fall_fourfold():
     """A map that contracts tenfold needs no history; of one that contracts by a tenth, two steps, then Anderson's."""
     A, x = np.linalg.qr(np.asarray(skew_weights()))[0], np.asarray(inputs(8))

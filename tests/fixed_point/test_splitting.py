@@ -78,6 +78,7 @@ def test_the_weight_is_the_stated_matrix_and_its_symmetric_part_is_bounded_by_th
     np.testing.assert_allclose(solved, flat @ inverse.T, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dense", "images"])
 def test_both_splittings_find_the_equilibrium_that_scipy_finds(kind):
     params, x = params_of(kind), inputs_for(kind, 2)
@@ -121,6 +122,7 @@ def test_one_step_is_the_stated_one(splitting):
     np.testing.assert_allclose(step(params, x, z), expected, atol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dense", "images"])
 def test_gradients_of_both_splittings_are_those_of_an_unroll(kind):
     """The unroll is of damped plain steps, in which no splitting takes part."""

@@ -31,6 +31,7 @@ TRANSFORMS = {
 }
 
 
+@pytest.mark.slow
 def test_gradients_under_a_transform_are_the_same():
     plain = lambda A, x: unrolled(tanh_step, A, 0 * x, x, steps=120)  # noqa: E731
     finds = {name: transform(solve) for name, transform in TRANSFORMS.items()}
@@ -44,6 +45,7 @@ def test_gradients_under_a_transform_are_the_same():
         assert relative_error(actual, expected) < 1e-8, name
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_scan_over_equilibria_is_that_of_a_scan_over_unrolls():
     """A recurrent net whose every step is an equilibrium, warm-started at the one before; with and without remat."""
     inputs_ = inputs(5, 3, 8)
@@ -67,6 +69,7 @@ def test_the_gradient_of_a_scan_over_equilibria_is_that_of_a_scan_over_unrolls()
         assert relative_error(actual, expected) < 1e-8, remat
 
 
+@pytest.mark.slow
 def test_a_second_call_with_the_same_shapes_does_not_trace_again():
     A, x, traces = skew_weights(), inputs(4, 8), []
 

@@ -154,6 +154,7 @@ def test_answers_are_as_long_as_half_the_context_where_nothing_is_said(command, 
     assert np.isin("1. Say bado.", shown.splitlines())
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_decoding_takes_runs_and_pairs_each_with_its_plain_answers(
     finished, tmp_path, monkeypatch, capsys
 ):

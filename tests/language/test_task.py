@@ -138,6 +138,7 @@ def test_the_last_layer_is_read_everywhere_and_others_where_it_was_drawn(started
     assert not np.allclose(first[:, 0], second[:, 0], rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_plain_training_only_watches_layers_before_the_last(started, task_of):
     constrained, params, _ = started
     rows = constrained.data.packed.whole("test")
@@ -204,6 +205,7 @@ def test_the_size_of_given_embeddings_is_that_of_train_tokens(task_of):
     assert given.embedding_std == pytest.approx(table[train.tokens[train.segments > 0]].std(), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_low_rank_changes_start_from_the_decoder_and_alone_move(task_of, started):
     base, params, _ = started
     config = dataclasses.replace(base.config, method="erm", model=dataclasses.replace(TINY, lora_rank=2))
@@ -239,6 +241,7 @@ def test_a_rank_scales_changes_by_alpha_over_it(task_of):
     assert seen == {"down": {"compress": 1.0, "expand": 3.0}}
 
 
+@pytest.mark.slow
 def test_parts_recomputed_and_in_half_precision_are_the_same_step(task_of):
     usual = {"train_gamma": 0.5, "descent": DescentOptions(every=2, positions=2)}
     model = dataclasses.replace(TINY, dtype="bfloat16")

@@ -72,6 +72,7 @@ def test_a_trajectory_that_one_step_finds_takes_one():
     assert len(calls) <= 8  # Tsit5 has 7 stages; before the first step diffrax evaluates once
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_gradients_through_the_ode_are_those_of_finite_differences():
     model = NeuralODE(2, convolutional=False, widths=(4,), features=3, augment=1, tol=1e-10, **ODE)

@@ -20,6 +20,7 @@ def pooled_by_hand(outputs, pooling):
     return np.stack(rows, axis=1)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_logits_are_those_of_the_head_at_every_output():
     encoder, mask, tokens = Encoder(SMALL, param_dtype=jnp.float64), jnp.asarray(MASK), random_tokens(3, 6)
@@ -48,6 +49,7 @@ def test_logits_are_those_of_the_head_at_every_output():
         np.testing.assert_allclose(logits, expected, atol=1e-11, err_msg=f"{pooling}, {hidden}")
 
 
+@pytest.mark.slow
 def test_a_padded_batch_has_the_logits_of_its_texts_alone():
     models = {pooling: Classifier(Encoder(SMALL), 3, pooling, "tanh") for pooling in POOLINGS}
     tokens, mask = random_tokens(3, 6), jnp.asarray(MASK)

@@ -83,6 +83,7 @@ def test_gradients_equal_finite_differences_of_the_reference():
     np.testing.assert_allclose(along, reference.directional_derivative(shifted, 0.0, 1.0, width=1e-5), rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_packed_texts_have_the_outputs_and_gradients_they_have_alone():
     """Behind each other in one row, with padding of any kind at its end."""
@@ -141,6 +142,7 @@ def test_record_is_evaluated_at_every_layer_and_perturb_moves_their_outputs():
     assert not np.allclose(lost[3], outputs[3])
 
 
+@pytest.mark.slow
 def test_bfloat16_layers_keep_float32_parameters_outputs_and_records():
     narrow, wide, seen = Decoder(SMALL, dtype=jnp.bfloat16), Decoder(SMALL), []
     tokens = random_tokens(2, 5)
@@ -155,6 +157,7 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records():
     assert all("xf32" not in factors for factors in products)
 
 
+@pytest.mark.slow
 def test_unrolling_and_remat_change_nothing_but_the_program():
     tokens, params = random_tokens(2, 3), drawn(Decoder(SMALL), ONE, scale=0.2)
     options: list[dict] = [{}, {"unroll": 2, "remat": jax.checkpoint_policies.dots_saveable}]
@@ -174,6 +177,7 @@ def test_the_program_does_not_grow_with_depth():
     assert sizes[0] == sizes[1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_decoding_by_ranges_of_layers_with_tokens_taken_back_equals_the_whole():
     """A prompt, a draft of wrong tokens by the first layer, and the right ones in their place; rows of two lengths."""

@@ -42,6 +42,7 @@ def run(params, *calls):
     return [(*out, np.asarray(kept["intermediates"]["equilibrium"][0])) for out, kept in jax.jit(apply)(params)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("draw", "options"), [(vectors, VECTORS), (images, IMAGES)], ids=["vectors", "images"])
 def test_logits_are_read_from_the_equilibrium_that_iterations_by_hand_find(draw, options):
@@ -62,6 +63,7 @@ def test_logits_are_read_from_the_equilibrium_that_iterations_by_hand_find(draw,
     np.testing.assert_allclose(logit, np.asarray(logits)[1, 1], atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("draw", "options"), [(vectors, VECTORS), (images, IMAGES)], ids=["vectors", "images"])
 def test_implicit_gradients_are_those_of_an_unroll_to_convergence(draw, options):
@@ -81,6 +83,7 @@ def test_implicit_gradients_are_those_of_an_unroll_to_convergence(draw, options)
         assert relative_error(leaf, other) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_windows_of_the_equilibrium_are_averaged_where_asked():
     model, x = DeepOptEq(num_classes=3, pool=2, **IMAGES, param_dtype=jnp.float64), images(2)
@@ -91,6 +94,7 @@ def test_windows_of_the_equilibrium_are_averaged_where_asked():
     np.testing.assert_allclose(logits, pooled @ np.asarray(head["kernel"]) + np.asarray(head["bias"]), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_max_norm_keeps_every_layer_contracting_and_small_weights_as_they_are():
     """By the bound on the norm, and by steps of the power method."""
     options = {"convolutional": False, "channels": 6, "widths": (5, 7), "tol": 1e-6, "max_steps": 500}
@@ -108,6 +112,7 @@ def test_max_norm_keeps_every_layer_contracting_and_small_weights_as_they_are():
         np.testing.assert_allclose(same, plain, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_norm_above_1_is_an_error_where_it_is_known_unless_it_is_allowed_or_kept_down():
     x = vectors(2, dtype=jnp.float32)
     options = {**VECTORS, "num_classes": 3, "way": "unrolled", "num_steps": 2}
@@ -126,6 +131,7 @@ def test_a_norm_above_1_is_an_error_where_it_is_known_unless_it_is_allowed_or_ke
     assert all(np.isfinite(logits).all() for logits in jax.tree.leaves(run(params)))
 
 
+@pytest.mark.slow
 def test_bfloat16_states_keep_float32_parameters_and_logits():
     narrow, wide = (DeepOptEq(num_classes=3, **IMAGES, dtype=dtype) for dtype in (jnp.bfloat16, None))
     x = images(2, dtype=jnp.float32)
@@ -138,6 +144,7 @@ def test_bfloat16_states_keep_float32_parameters_and_logits():
     chex.assert_trees_all_close(logits, expected, atol=0.02)
 
 
+@pytest.mark.slow
 def test_a_failure_is_said_as_asked_and_never_of_the_dummy_input_of_init():
     strict, model = (DeepOptEq(num_classes=3, **VECTORS, max_steps=1, on_failure=mode) for mode in ("error", "warn"))
     x = vectors(2, dtype=jnp.float32)

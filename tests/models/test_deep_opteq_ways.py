@@ -34,6 +34,7 @@ def composed(params, z, x):
     return z
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_averaged_steps_are_those_of_equation_10():
     R = half_square(3.0)
@@ -55,6 +56,7 @@ def test_averaged_steps_are_those_of_equation_10():
         np.testing.assert_allclose(np.asarray(outputs[name])[0], logits_by_hand(params, z), atol=1e-12, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_a_regulariser_is_one_more_layer():
     """By shrinkage, by scaling, and by a step along its gradient."""
@@ -75,6 +77,7 @@ def test_a_regulariser_is_one_more_layer():
         assert np.linalg.norm(z - moved) > 1e-3 * np.linalg.norm(z), name
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_with_a_regulariser_of_the_batch_the_batch_is_one_equilibrium_with_gradients():
     options = {**VECTORS, **EXACT, "regulariser": decorrelation(0.05)}

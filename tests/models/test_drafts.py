@@ -25,6 +25,7 @@ from unroll_jax.models.sampling import row_keys
 NOISE, KEY = 0.3, jax.random.key(4)
 
 
+@pytest.mark.slow
 def test_acceptance_is_the_share_of_positions_where_a_layer_names_the_last_layers_token():
     params, keys, starts = small_params(), row_keys(KEY, 3), [1, 4, 0]
     agreement = acceptance(SMALL, params, PROMPTS, starts=starts, noise=NOISE, key=KEY)
@@ -38,6 +39,7 @@ def test_acceptance_is_the_share_of_positions_where_a_layer_names_the_last_layer
     assert agreement.counted.sum() == 6
 
 
+@pytest.mark.slow
 def test_drafts_played_through_on_answers_are_those_of_speculation():
     params, count, options = small_params(2), 12, {"noise": NOISE, "key": KEY}
     answers = np.asarray(generate(SMALL, params, PROMPTS, max_tokens=count, **options).tokens)

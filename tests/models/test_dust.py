@@ -53,6 +53,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("case", CASES)
 def test_all_outputs_equal_the_reference(case):
@@ -80,6 +81,7 @@ def test_gradients_equal_finite_differences_of_the_reference(tied):
     np.testing.assert_allclose(along, reference.directional_derivative(shifted, 0.0, 1.0, width=1e-6), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_parameters_are_the_dictionaries_alone_unless_attention_is_trained():
     shapes = lambda **options: jax.tree.map(  # noqa: E731
         jnp.shape, jax.eval_shape(make(**options).init, jax.random.key(0), X)["params"]["layers"]

@@ -70,6 +70,7 @@ def test_gradients_equal_finite_differences_of_the_reference():
     np.testing.assert_allclose(along, reference.directional_derivative(shifted, 0.0, 1.0, width=1e-5), rtol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("kind", ["bert", "roberta"])
 def test_padding_changes_neither_outputs_nor_gradients(kind):
@@ -135,6 +136,7 @@ def test_a_perturbation_is_one_of_the_word_embeddings():
     chex.assert_trees_all_close(*both(random_params(model)), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_row_of_padding_alone_has_finite_outputs_and_gradients():
     model, tokens = Encoder(SMALL), jnp.array([[3] * 5, [0] * 5])
     results = jax.jit(jax.value_and_grad(lambda p: jnp.sum(model.apply(p, tokens) ** 2)))(random_params(model))
@@ -151,6 +153,7 @@ def test_record_is_evaluated_at_every_layer_in_the_place_of_its_output():
     np.testing.assert_allclose(recorded["largest"], np.max(outputs, axis=(1, 2, 3)), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_bfloat16_layers_keep_float32_parameters_outputs_and_records():
     narrow, wide, seen = Encoder(SMALL, dtype=jnp.bfloat16), Encoder(SMALL), []
     tokens = random_tokens(2, 5)
@@ -166,6 +169,7 @@ def test_bfloat16_layers_keep_float32_parameters_outputs_and_records():
     assert all("xf32" not in factors for factors in products)
 
 
+@pytest.mark.slow
 def test_unrolling_the_scan_changes_nothing_but_the_program():
     """By fewer layers than there are, which leaves one over, and by more."""
     tokens, params = jnp.array([[5, 6, 7], [8, 9, 0]]), drawn(Encoder(SMALL), jnp.array([[5]]), scale=0.2)
@@ -181,6 +185,7 @@ def test_unrolling_the_scan_changes_nothing_but_the_program():
         jax.eval_shape(Encoder(SMALL, unroll=0).apply, params, tokens)
 
 
+@pytest.mark.slow
 def test_remat_keeps_the_gradients_and_saves_memory():
     config, tokens = EncoderConfig(30, 16, 12, 2, 32, 64), random_tokens(8, 64)
     choices = (False, True, jax.checkpoint_policies.dots_with_no_batch_dims_saveable)

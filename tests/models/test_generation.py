@@ -13,6 +13,7 @@ from unroll_jax.models.sampling import row_keys
 COUNT = 6
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("noise", [0.0, 0.7])
 def test_greedy_answers_equal_those_of_full_passes(noise):
@@ -27,6 +28,7 @@ def test_greedy_answers_equal_those_of_full_passes(noise):
     assert not answers.stopped.any()
 
 
+@pytest.mark.slow
 def test_a_random_answer_is_the_same_alone_and_in_a_batch():
     options = {"max_tokens": COUNT, "temperature": 1.5, "top_k": 20, "top_p": 0.95, "noise": 0.3}
     params, keys = small_params(), jax.random.split(jax.random.key(2), 3)
@@ -52,6 +54,7 @@ def test_each_row_ends_with_its_first_stop_and_no_row_waits_for_room():
     assert answers.lengths[1] <= 3
 
 
+@pytest.mark.slow
 def test_one_program_serves_a_bucket_of_lengths_and_every_strength_of_noise(monkeypatch):
     traced = []
     monkeypatch.setattr(

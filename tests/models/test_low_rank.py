@@ -18,6 +18,7 @@ from unroll_jax.models import (
 CONFIG = DecoderConfig(11, dim=8, num_layers=2, num_heads=4, num_key_value_heads=2, hidden_dim=12, max_positions=8)
 
 
+@pytest.mark.slow
 def test_changes_beside_kernels_are_changes_of_the_kernels_in_a_pass_and_in_decoding():
     tokens, model = jnp.asarray([[3, 1, 4, 1, 5]]), Decoder(CONFIG)
 

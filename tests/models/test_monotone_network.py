@@ -83,6 +83,7 @@ def test_images_are_padded_and_pooled_by_windows_around_their_equilibrium():
     np.testing.assert_allclose(logits, pooled @ head["kernel"] + head["bias"], atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_implicit_gradients_are_those_of_either_splitting_unrolled():
     x = normal(2, 3, 3, 1)

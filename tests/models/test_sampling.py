@@ -51,6 +51,7 @@ def test_tokens_are_drawn_with_their_probabilities():
     assert shares[4] == 0.0
 
 
+@pytest.mark.slow
 def test_random_numbers_of_a_position_are_the_same_in_any_batch_and_differ_between_uses():
     keys, places = row_keys(jax.random.key(0), 3), jnp.array([[4, 5], [0, 4], [7, -1]])
     whole = position_noise(keys, places, 6)

@@ -50,6 +50,7 @@ def stable(model, x):
     return params
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_the_segmenter_is_stem_equilibrium_head_and_interpolation():
     """Of a batch with two axes, and of an image alone, which is the same in a batch."""
@@ -124,6 +125,7 @@ def test_a_classifier_behind_a_stem_sees_what_the_stem_makes_of_images():
     np.testing.assert_allclose(np.asarray(logits)[:1], expected, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_bfloat16_states_keep_float32_logits():
     x = normal(1, 8, 8, 2, dtype=jnp.float32)
     narrow, wide = segmenter(dtype=jnp.bfloat16), segmenter()

@@ -50,6 +50,7 @@ def test_greedy_answers_are_the_plain_ones_for_every_exit_layer(draft_length):
     assert len(set(np.ravel(lengths))) > 1
 
 
+@pytest.mark.slow
 def test_a_draft_by_layers_that_agree_stands_whole():
     """Layers that add nothing leave the exit layer's output as it is."""
     params = small_params()
@@ -127,6 +128,7 @@ def exact_answers(params, prompt, temperature):
     return shares
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["plain", "drafted"])
 def test_sampled_answers_have_the_distribution_of_the_model(way):
     params, prompt = small_params(config=TINY), [1, 2]

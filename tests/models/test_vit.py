@@ -76,6 +76,7 @@ def test_gradients_equal_finite_differences_of_the_reference():
     np.testing.assert_allclose(along, reference.directional_derivative(shifted, 0.0, 1.0, width=1e-5), rtol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("reading", "colours"), [("residual", 2), ("state", 2)])
 def test_layer_0_starts_as_the_noisy_input(reading, colours):
     config = dataclasses.replace(SMALL, reading=reading, dim=4 * colours, num_layers=1, class_token=True)
@@ -86,6 +87,7 @@ def test_layer_0_starts_as_the_noisy_input(reading, colours):
         np.testing.assert_array_equal(outputs[1], x)
 
 
+@pytest.mark.slow
 def test_leading_axes_are_batches_and_record_sees_every_reconstruction():
     model, x, clean = ViT(CASES["state"]), frames(2, 3), frames(2, 3, seed=2)
     params, seen = random_params(model), []
@@ -141,6 +143,7 @@ def test_masked_patches_change_neither_outputs_nor_gradients_of_the_others():
     np.testing.assert_allclose(outputs, reference_outputs(tree, x[mask], model.config), rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_layers_are_perturbed_before_they_are_read():
     model, x = ViT(CASES["linear"]), frames(2)
     params = random_params(model)
@@ -163,6 +166,7 @@ def test_bfloat16_layers_keep_float32_parameters_and_outputs():
     assert np.any(np.asarray(outputs) != np.asarray(expected))  # it did compute in bfloat16
 
 
+@pytest.mark.slow
 def test_remat_saves_memory():
     config = ViTConfig(num_patches=32, pixels=16, dim=16, num_layers=12, num_heads=2, hidden_dim=32)
     x, memory = jnp.ones((8, 32, 16)), []

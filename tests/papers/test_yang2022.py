@@ -55,6 +55,7 @@ def half_steps(step_size):
     return states
 
 
+@pytest.mark.slow
 def test_without_texts_four_figures_are_drawn_and_one_line_tells_how_to_get_the_others(drawn):
     out, numbers, lines = drawn
     assert set(numbers) == {"fig1", "fig2", "fig3", "fig4"}

@@ -118,6 +118,7 @@ def test_the_layer_keeps_the_conditions_of_its_steps():
         assert values[-1] <= 0.95 + 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("residual", [False, True])
 def test_training_lowers_the_loss_and_keeps_the_spectrum(residual):
     stack = Stack(DIM, 2, residual=residual)

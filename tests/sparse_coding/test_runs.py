@@ -33,6 +33,7 @@ def finished(tmp_path_factory):
     return folders, log, root
 
 
+@pytest.mark.slow
 def test_evaluations_hold_errors_under_noise_with_disturbed_layers_and_without_training(finished):
     folders, log, _ = finished
     for folder in folders:

@@ -88,6 +88,7 @@ def test_the_loss_of_a_split_is_over_the_labels_that_count_however_they_fall_int
     np.testing.assert_array_equal(reading.matrix, metrics.confusion_matrix(labels, np.argmax(logs, axis=-1)))
 
 
+@pytest.mark.slow
 def test_an_average_is_what_a_run_is_judged_by(start, stripes, tmp_path):
     config = dataclasses.replace(small("image-dnn"), average=0.9, accumulate=2, remat="dots")
     start(config, "image-dnn")

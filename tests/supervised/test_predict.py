@@ -56,6 +56,7 @@ def model(loaded, monkeypatch):
     return lambda experiment, which="export": loaded(experiment, which)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["run", "export"])
 @pytest.mark.parametrize("experiment", DATA)
 def test_a_loaded_model_is_right_where_the_evaluation_says_it_is(model, trained, experiment, which):
@@ -77,6 +78,7 @@ def test_a_loaded_model_is_right_where_the_evaluation_says_it_is(model, trained,
     assert confusion.tolist() == evaluation["confusion"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("experiment", DATA)
 def test_pictures_of_any_size_and_colour_are_brought_to_those_of_training(model, experiment, tmp_path):
     loaded, picture = model(experiment), Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8))

@@ -35,6 +35,7 @@ def network_of(config, **options):
     return dataclasses.replace(config, network=dataclasses.replace(config.network, **options))
 
 
+@pytest.mark.slow
 def test_rows_hold_the_residuals_and_iterations_of_both_solves():
     row = train_row(network_of(small("image-opteq"), tol=1e-5))
     for residual, iterations, converged in (("residual", "iterations", "converged"), ADJOINT):
@@ -43,6 +44,7 @@ def test_rows_hold_the_residuals_and_iterations_of_both_solves():
         assert row[converged] == 1.0, converged
 
 
+@pytest.mark.slow
 def test_an_adjoint_that_is_cut_short_is_seen_in_the_rows(monkeypatch):
     def hasty(*arguments, **options):
         return equilibrium(*arguments, **options, adjoint_max_steps=1, adjoint_tol=1e-6)
@@ -63,6 +65,7 @@ def test_where_no_adjoint_system_is_solved_there_is_no_figure():
         assert adjoint_probe(network_of(config, way=way).network, 8) is None
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_one_equilibrium_has_one_adjoint():
     options = {"regulariser": "decorrelation", "regulariser_step": 1e-3, "tol": 1e-2}
     row = train_row(network_of(small("image-opteq"), **options))
@@ -71,6 +74,7 @@ def test_a_batch_that_is_one_equilibrium_has_one_adjoint():
         assert 0.0 < row[residual] <= 1e-2, residual
 
 
+@pytest.mark.slow
 def test_validation_rows_hold_the_norms_of_the_weights_in_the_order_of_the_layers():
     row, params = validation_row(network_of(small("image-opteq"), tol=1e-5))
     layers = [params["params"][name]["W"] for name in ("layer_1", "layer_2")]
@@ -85,6 +89,7 @@ def test_validation_rows_hold_the_norms_of_the_weights_in_the_order_of_the_layer
     assert not {"weight_norms", "weight_norm_bounds"} & validation_row(small("image-dnn"))[0].keys()
 
 
+@pytest.mark.slow
 def test_scenes_have_the_same_figures_of_the_adjoint():
     row = train_row(small("segment-opteq"))
     assert row["adjoint_converged"] == 1.0

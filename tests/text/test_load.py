@@ -66,6 +66,7 @@ def in_order(losses):
     return losses[np.argsort(losses[:, -1])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["words", "vectors", "encoder", "encoder's words"])
 def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(on_table, write_folder, tmp_path, name):
     experiment, model = given(name, tmp_path, write_folder)
@@ -88,6 +89,7 @@ def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(on_table, write_fo
         assert loaded.task.data.embedding_std == task.data.embedding_std, "noise has the unit of training"
 
 
+@pytest.mark.slow
 def test_pairs_come_back_without_their_data(small, write_pairs, tmp_path):
     config = small("text-ut", steps=2, method="erm", **write_pairs(PAIRS))
     run, seconds = tmp_path / "run", ["that is bad", "never ends and ends"]

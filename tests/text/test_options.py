@@ -67,6 +67,7 @@ def test_recomputing_changes_no_gradient(built, task_of, experiment, remat):
     assert counts[1] > counts[0], "nothing is recomputed"
 
 
+@pytest.mark.slow
 def test_violations_are_those_of_the_worst_texts(finished, task_of):
     rows = read_metrics(finished("text-ut").runs["constrained"] / "metrics.jsonl")
     task = task_of("text-ut", **MANY)

@@ -65,6 +65,7 @@ def tables(out):
     return [lines[start : start + 7] for start in range(0, len(lines), 7)]
 
 
+@pytest.mark.slow
 def test_predictions_are_the_networks_whatever_the_texts_beside_them(trained, opened, capsys, experiment):
     folder = trained(experiment)
     predictions = opened(folder).predict(TEXTS, log=quiet)
@@ -127,6 +128,7 @@ def test_long_texts_are_truncated_and_counted(trained, opened):
     assert log == ["1 of 2 texts are longer than 8 tokens; their ends are left out"]
 
 
+@pytest.mark.slow
 def test_pairs_take_their_second_text(small, write_pairs, tmp_path):
     folder, seconds = tmp_path / "run", ("an animal moves", "men speak")
     config = small("text-ut", steps=2, method="erm", **write_pairs(PAIRS))

@@ -66,6 +66,7 @@ def test_no_option_keeps_logits_of_other_classes(model_of, encoder):
     assert model_of(encoder("up", "down")).remarks == (DRAWN.replace("negative, positive", "up, down"),)
 
 
+@pytest.mark.slow
 def test_drawn_logits_are_told_once_and_not_where_a_trained_head_is_read(small, encoder, capsys, tmp_path):
     options = EncoderOptions(pretrained=encoder("negative", "positive"))
     config, folder, log = small("text-encoder", model=options, steps=2, method="erm"), tmp_path / "run", []

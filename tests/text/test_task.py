@@ -53,6 +53,7 @@ def test_losses_of_samples_are_cross_entropies_of_the_perturbed_texts(built, exp
         np.testing.assert_allclose(losses[gamma], cross_entropies(logits, batch.labels), rtol=1e-5, err_msg=str(gamma))
 
 
+@pytest.mark.slow
 def test_longer_padding_leaves_losses_and_gradients_as_they_are(built, experiment):
     task, params = built(experiment, train_gamma=0.0, max_length=32)
     batches = (first_batch(task, step=step) for step in range(6))
@@ -97,6 +98,7 @@ def test_the_std_is_that_of_the_embeddings_of_all_train_tokens(built, tmp_path):
     assert task.variance(0.5) == pytest.approx((0.5 * material.embedding_std) ** 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("given", "frozen"), [("text-encoder", True), ("text-ut", True), ("text-ut", False)], ids=str)
 def test_given_embeddings_stay_as_they_are_where_they_are_frozen(built, task_of, write_folder, given, frozen):
     folder = str(write_folder(config={"vocab_size": 20}))
@@ -222,6 +224,7 @@ def test_evaluations_add_the_same_noise_to_every_model_scaled_by_gamma(built, ex
         np.testing.assert_allclose(task.split_reading(params, "test", gamma).losses, expected, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_bfloat16_is_near_float32_and_keeps_parameters_and_layer_0_wide(built, experiment):
     narrow = dataclasses.replace(MODELS[experiment], dtype="bfloat16")
     (task, params), (other, same) = built(experiment), built(experiment, model=narrow)

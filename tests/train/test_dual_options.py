@@ -117,6 +117,7 @@ def _replay(config, rows):
     return history
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_multipliers_and_slacks_are_those_of_the_options_written_out(runs, name):
     config, rows, _ = runs[name]

@@ -83,6 +83,7 @@ def test_config_json_says_what_the_run_was_and_what_its_multipliers_are(run, bes
     assert str(run.parent) not in (exported / "config.json").read_text()
 
 
+@pytest.mark.slow
 def test_an_infeasible_run_says_so_and_a_plain_one_has_no_multipliers(infeasible, both, tmp_path):
     log = []
     card = read_export(export(infeasible[0], tmp_path / "steep", log=log.append)).card

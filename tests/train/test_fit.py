@@ -80,6 +80,7 @@ def run(trained, tmp_path):
     return shutil.copytree(trained, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_task_of_ones_own_takes_under_twenty_lines(tmp_path, capsys):
     assert len(NOTEBOOK.splitlines()) < 20
     namespace = {"train": TRAIN, "validation": VALIDATION, "out": tmp_path / "run"}
@@ -116,6 +117,7 @@ def test_callbacks_hear_of_every_step_every_validation_and_the_end(tmp_path):
     assert heard[-1] == ("end", folder)
 
 
+@pytest.mark.slow
 def test_a_task_of_ones_own_goes_on_where_it_was_ended_and_ends_the_same(run, trained):
     shutil.rmtree(run / "checkpoints" / "6")
     (run / "evaluation.json").unlink()

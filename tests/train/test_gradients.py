@@ -56,6 +56,7 @@ def _assert_close(actual, expected, bound, case):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_four_parts_take_the_step_of_one_in_float64(whole_and_parts):
     for name, (one, parts) in whole_and_parts(BINDS, "float64").items():
@@ -165,6 +166,7 @@ def _memory(compiled):
     return compiled.memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.slow
 def test_parts_take_less_memory(changed, clips, monkeypatch):
     monkeypatch.setattr(clips, "num_sequences", lambda split: 512)
     batch, memory = np.zeros((512, 4, 16), np.uint8), {}
@@ -175,6 +177,7 @@ def test_parts_take_less_memory(changed, clips, monkeypatch):
         assert memory[bind, 8] < 0.5 * memory["mean", 1], bind
 
 
+@pytest.mark.slow
 def test_recomputing_changes_no_step_and_takes_less_memory(changed):
     # At the default width, 256, dots save a tenth.
     data, memory, ends = Clips(), {}, {}
@@ -203,6 +206,7 @@ def _residuals(function, x):
     return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(lambda x: jax.vjp(function, x)[1], x)))
 
 
+@pytest.mark.slow
 def test_noise_on_layers_is_the_same_in_whatever_parts_a_batch_is_computed(changed, clips):
     batch = next(clips.batches("train", batch_size=4, seed=0, start_step=0, rows=None))
 

@@ -85,6 +85,7 @@ def test_a_validation_row_is_of_the_state_saved_with_it(both, config, clips):
     assert notes["score"] == pytest.approx(-outputs_loss) if last["feasible"] else notes["score"] <= -1e6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "words"),
     [
@@ -111,6 +112,7 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_the_run_at_its_last_good_ch
     assert status["messages"] == [str(caught.value)]
 
 
+@pytest.mark.slow
 def test_a_failed_run_fails_again_in_the_same_way_and_once_mended_has_every_step_and_validation_once(
     loop, changed, fifth_batch, tmp_path, monkeypatch
 ):
@@ -143,6 +145,7 @@ def test_a_failed_run_fails_again_in_the_same_way_and_once_mended_has_every_step
     assert status["environment"]["jax"]
 
 
+@pytest.mark.slow
 def test_parameters_that_overflow_are_never_saved(loop, changed, tmp_path):
     with pytest.raises(UserError, match=r"not finite at step \d"):
         loop(changed(**{"primal.learning_rate": 1e30, "primal.warmup_share": 0.0}, validate_every=1))
@@ -200,6 +203,7 @@ def test_a_log_file_shows_a_step_with_its_own_figures(loop, config, tmp_path, ca
     assert f"loss {losses[-1]:.3f}" in last[0]
 
 
+@pytest.mark.slow
 def test_rows_that_are_lost_are_told_once_and_anew_where_more_are(loop, changed, tmp_path):
     def go(steps):
         return [line for line in loop(changed(steps=steps)) if "metrics.jsonl lacks" in line]

@@ -99,6 +99,7 @@ def test_the_config_of_a_run_is_a_file_of_options(both):
     assert differences(to_json(trained), to_json(config)) == [f"config was None, is now {path}", "seed was 0, is now 3"]
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_by_its_folder_with_the_free_options_that_it_had_last(in_memory, tmp_path):
     free = ["--accumulate", "2", "--remat", "dots", "--unroll", "1", "--mesh", "data=1", "--profile", "2:1", "--track"]
     path = tmp_path / "run" / "config.json"

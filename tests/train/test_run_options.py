@@ -109,6 +109,7 @@ OVERFLOW = {
 }
 
 
+@pytest.mark.slow
 def test_multipliers_that_overflow_are_never_saved(task, tmp_path):
     # Losses, gradient and validation of the first step are finite, what it leaves behind is not.
     with pytest.raises(UserError, match=r"dual/multipliers is not finite after step 1; no checkpoint was saved before"):
@@ -117,6 +118,7 @@ def test_multipliers_that_overflow_are_never_saved(task, tmp_path):
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "failed"
 
 
+@pytest.mark.slow
 def test_what_is_not_finite_is_not_saved_in_a_hurry_either(task, tmp_path, monkeypatch):
     monkeypatch.setattr("train.system.distributed.Stop.at", lambda self, step: step == 1)
     with pytest.raises(UserError, match="dual/multipliers is not finite after step 1"):
@@ -124,6 +126,7 @@ def test_what_is_not_finite_is_not_saved_in_a_hurry_either(task, tmp_path, monke
     assert _saved(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_an_infinite_multiplier_is_one_line_at_the_next_step(task, tmp_path):
     with pytest.raises(UserError, match=r"multiplier is not finite at step 2, first at constraint \d") as caught:
         train(task(**OVERFLOW), tmp_path, log=lambda _: None)

@@ -61,6 +61,7 @@ def test_a_run_that_was_cut_back_ends_like_the_whole_one(finished, whole, start,
     _assert_same(finished, whole, config, clips)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_a_run_goes_on_in_parts_and_with_recomputed_layers_up_to_rounding(start, changed, tmp_path):
     config = changed(**{"model.dtype": "float64"})
@@ -158,6 +159,7 @@ def test_out_is_looked_at_and_written_in_the_same_home_folder(monkeypatch, tmp_p
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("in_memory")
 def test_a_run_is_written_to_the_home_folder_that_it_names(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))

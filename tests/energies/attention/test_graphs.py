@@ -58,6 +58,7 @@ def everything(layer, y, x):
 CHOICES = (("softmax", "softmax"), ("log", "jacobi"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_graph_gives_what_its_mask_gives(name):
@@ -130,6 +131,7 @@ def test_memory_is_that_of_the_pairs(name):
     assert memory[1] < 4 * sizes[1] ** 2 / 5
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("name", SPARSE)
 def test_steps_on_sparse_graphs_lower_the_energy(name):

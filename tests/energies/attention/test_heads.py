@@ -50,6 +50,7 @@ def both(layer, *args):
     return layer.energy(*args), layer.step(*args)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @every_choice
 def test_energy_and_step_equal_the_reference(majoriser, shape):
@@ -77,6 +78,7 @@ def test_energy_and_step_equal_the_reference(majoriser, shape):
         np.testing.assert_allclose(stepped @ unseen, y @ unseen, atol=1e-12)  # what no head sees stays
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("majoriser", "shape"), [choice for choice in CHOICES if choice[1] != "one"])
 def test_gradients_equal_finite_differences_of_the_reference(majoriser, shape):

@@ -32,6 +32,7 @@ def total(rho, z, values, **options):
     return jnp.sum(around.energy) + jnp.sum(jnp.sin(around.log_degree)) + jnp.sum(weight * around.mean)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(
     ("name", "bounded"), [("softmax", False), ("softmax", True), ("plain softmax", True), ("log", False)]
@@ -71,6 +72,7 @@ def test_the_softmax_sums_know_what_any_rho_would_compute(block):
     chex.assert_trees_all_close(actual, expected, rtol=1e-11, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("block", "order"), [(None, 2), (4, 1)])
 def test_derivatives_equal_finite_differences_in_both_modes(block, order):
@@ -91,6 +93,7 @@ def test_batches_in_blocks_and_maps_of_them_equal_examples_alone():
     chex.assert_trees_all_close(corner, alone, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["jacobi", "softmax"])
 def test_attention_in_blocks_unrolls_to_the_same_layers_and_gradients(form):
     layers = [uj.attention(form=form, ridge=0.2, block=block) for block in (None, 3)]
@@ -126,6 +129,7 @@ def test_memory_is_that_of_a_block(rho, form):
     assert temporary_bytes(layer, 1024, 3) < 3.5 * memory[1024]
 
 
+@pytest.mark.slow
 def test_long_sequences_are_taken_in_blocks_unasked():
     layer = uj.attention(form="softmax")
     assert temporary_bytes(layer, 8192) < 4 * 8192**2 / 2

@@ -30,6 +30,7 @@ def entries(rho):
             yield graph, form, *options[(9 * row + 5 * g + 2 * f) % len(options)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("rho", list(uj.RHOS))
 def test_energy_and_step_equal_the_reference(rho):
@@ -55,6 +56,7 @@ def test_energy_and_step_equal_the_reference(rho):
         np.testing.assert_allclose(stepped, expected, rtol=1e-12, atol=1e-12, err_msg=str(entry))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("rho", list(uj.RHOS))
 def test_gradients_of_energy_and_steps_equal_finite_differences_of_the_reference(rho):
@@ -196,6 +198,7 @@ def test_a_nan_token_is_not_hidden_where_it_cannot_be_refused():
         assert np.all(np.any(np.isnan(stepped), axis=-1)), rho
 
 
+@pytest.mark.slow
 def test_bfloat16_tokens_are_computed_in_float32():
     """With a float32 weight, and without one."""
     y, x = jnp.asarray(tokens(0, (2, 2, 5, 4)), jnp.bfloat16)

@@ -69,6 +69,7 @@ def test_numbers_given_to_a_factory_count():
             np.testing.assert_allclose(array, exact, rtol=1e-12, atol=tolerance, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_the_given_slope_is_the_derivative_of_the_value():
     # At 1 the truncated quadratic has a kink; further out autodiff cancels digits.
@@ -166,6 +167,7 @@ GOOD = {
 }
 
 
+@pytest.mark.slow
 def test_a_function_of_ones_own_is_a_rho():
     layers = {name: (uj.attention(rho=uj.Rho(rho)), uj.attention(rho=rho)) for name, rho in GOOD.items()}
 

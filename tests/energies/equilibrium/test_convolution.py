@@ -48,6 +48,7 @@ def test_values_and_derivatives_are_those_of_the_matrix(sides):
         np.testing.assert_allclose(by_kernel[place], np.sum(one * weight.reshape(4, -1)), atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64", "backend")
 def test_derivatives_of_second_order_in_both_modes():
     """Forward and backward over backward and forward, against central differences."""

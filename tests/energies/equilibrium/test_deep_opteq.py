@@ -17,6 +17,7 @@ DEEP = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("kind", "batch"), [("dense", ()), ("dense", (2, 3)), ("conv", (3,))])
 def test_a_deep_step_applies_every_layer_and_never_raises_the_residual(kind, batch):
@@ -77,6 +78,7 @@ def test_one_layer_is_as_symmetric_as_it_is_and_several_are_not(make):
     assert not deep_opteq([layer, layer]).symmetric
 
 
+@pytest.mark.slow
 def test_the_equilibrium_of_one_convolution_is_found_as_that_of_the_layer():
     """By accelerated gradients: in fewer steps than by Anderson's method, the default without symmetry."""
     layer, params, z, x = convolutional((3,), jnp.float32)

@@ -82,6 +82,7 @@ def test_the_energy_is_convex_where_the_norm_is_at_most_1_and_not_above():
     assert np.any(chords(1.5, v) > 1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @every_kind
 def test_initial_weights_contract(kind):

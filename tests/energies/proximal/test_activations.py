@@ -53,6 +53,7 @@ def test_the_prox_at_another_step_size_solves_its_equation(name):
             np.testing.assert_allclose(np.ravel(prox), FUNCTIONS[name](roots), **limits, err_msg=str(ratio))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_the_solved_prox_is_differentiable_twice():
     points, width = np.linspace(-3.0, 3.0, 8), 1e-5

@@ -72,6 +72,7 @@ def lowest(function, lower, upper):
     return middle, function(middle)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_prox_is_the_numerical_minimiser_and_the_envelope_the_minimum():
     step_sizes = np.array([0.1, 1.0, 3.0])
@@ -185,6 +186,7 @@ def test_penalty_is_convex_on_its_domain():
         assert np.all(between <= chord + 1e-12 * (1.0 + np.abs(chord))), name
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_the_gradient_of_the_envelope_is_what_the_prox_takes_away():
     """Against finite differences of its value, and also far out where the prox meets the edge of phi's domain."""

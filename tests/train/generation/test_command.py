@@ -29,6 +29,7 @@ def prompts(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_answers_are_written_as_alpaca_eval_reads_them_and_drafts_change_none(llama, prompts, tmp_path, capsys):
     out = tmp_path / "new" / "answers.json"
     words = ["generate", str(llama), "--prompts", str(prompts), "--max-tokens", "6", "--batch", "2"]
@@ -60,6 +61,7 @@ def test_answers_are_written_as_alpaca_eval_reads_them_and_drafts_change_none(ll
     ]
 
 
+@pytest.mark.slow
 def test_random_answers_do_not_depend_on_the_batch(llama):
     opened, prompts = open_decoder(str(llama), log=lambda line: None), [Prompt("ab"), Prompt("cde"), Prompt("f")]
     settings = Settings(max_tokens=5, temperature=1.0, gamma=0.5, seed=3, chat=False)
@@ -91,6 +93,7 @@ def test_a_draft_is_chosen_by_measuring_where_one_pays(costs, pays, llama, monke
     assert ("tokens a verification" in lines[1]) == pays
 
 
+@pytest.mark.slow
 def test_a_draft_of_sampled_answers_is_chosen_without_a_clock_and_can_be_given_again(
     llama, prompts, tmp_path, monkeypatch, capsys
 ):

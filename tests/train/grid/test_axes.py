@@ -51,6 +51,7 @@ def test_words_of_axes_are_told_from_the_others():
     assert rest == ["--steps", "3", "--gallery"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GRIDS)
 def test_a_named_grid_names_experiments_that_have_its_axes(name):
     grid = GRIDS[name]
