@@ -53,7 +53,7 @@ def test_experiments_keep_to_the_rules(name):
 
 
 def test_bounds_on_what_is_not_trained_are_refused():
-    config = EXPERIMENTS["sft-smollm2"].config
+    config = with_value(EXPERIMENTS["sft-smollm2"].config, "model.lora_rank", 8)
     with pytest.raises(UserError, match=r"--constraints\.reference must be None with --model\.lora-rank"):
         with_value(config, "constraints.reference", 12.0).check()
     dataclasses.replace(with_value(config, "constraints.reference", 12.0), method="erm").check()
@@ -100,5 +100,6 @@ def test_weights_decay_apart_from_the_gradient():
 def test_names_of_folders_tell_what_is_trained():
     config = EXPERIMENTS["sft-smollm2"].config
     assert isinstance(config, LanguageConfig)
-    assert config.label() == "alpaca-smollm2-lora8-constrained-gamma0.25-seed0"
+    assert config.label() == "alpaca-smollm2-constrained-gamma0.25-seed0"
+    assert with_value(config, "model.lora_rank", 8).label() == "alpaca-smollm2-lora8-constrained-gamma0.25-seed0"
     assert dataclasses.replace(EXPERIMENTS["sft-tiny"].config, model=TINY).label().startswith("chores-L3-constrained")
