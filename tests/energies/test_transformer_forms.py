@@ -120,6 +120,7 @@ def test_energy_and_step_equal_the_reference(form):
     np.testing.assert_allclose(actual[1], energy, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @every_form
 def test_gradients_equal_finite_differences_of_the_reference(form):

@@ -17,7 +17,7 @@ from train.exporting import export
 from train.main import fit
 from train.tasks.scores import scores
 
-pytestmark = pytest.mark.xdist_group("supervised-runs")
+pytestmark = [pytest.mark.xdist_group("supervised-runs"), pytest.mark.slow]
 DATA = {"image-opteq": Stripes(), "segment-fcn": Fields()}
 
 
@@ -56,7 +56,6 @@ def model(loaded, monkeypatch):
     return lambda experiment, which="export": loaded(experiment, which)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("which", ["run", "export"])
 @pytest.mark.parametrize("experiment", DATA)
 def test_a_loaded_model_is_right_where_the_evaluation_says_it_is(model, trained, experiment, which):
@@ -78,7 +77,6 @@ def test_a_loaded_model_is_right_where_the_evaluation_says_it_is(model, trained,
     assert confusion.tolist() == evaluation["confusion"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("experiment", DATA)
 def test_pictures_of_any_size_and_colour_are_brought_to_those_of_training(model, experiment, tmp_path):
     loaded, picture = model(experiment), Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8))

@@ -15,6 +15,8 @@ from train.exporting import export
 from train.loop import train_run
 from train.tasks.text import open_text
 
+pytestmark = pytest.mark.slow
+
 WORDS = ("a", "film", "that", "is", "good", "bad", "long", "and", "never", "ends")
 TRAIN = [(f"a {word} film", ("bad", "good")[word == "good"]) for word in WORDS] * 3
 TEST = [("that is good", "good"), ("a long film never ends", "bad"), ("a strange film", "bad"), ("bad", "good")]
@@ -66,7 +68,6 @@ def in_order(losses):
     return losses[np.argsort(losses[:, -1])]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["words", "vectors", "encoder", "encoder's words"])
 def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(on_table, write_folder, tmp_path, name):
     experiment, model = given(name, tmp_path, write_folder)
@@ -89,7 +90,6 @@ def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(on_table, write_fo
         assert loaded.task.data.embedding_std == task.data.embedding_std, "noise has the unit of training"
 
 
-@pytest.mark.slow
 def test_pairs_come_back_without_their_data(small, write_pairs, tmp_path):
     config = small("text-ut", steps=2, method="erm", **write_pairs(PAIRS))
     run, seconds = tmp_path / "run", ["that is bad", "never ends and ends"]

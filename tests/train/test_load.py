@@ -164,7 +164,7 @@ REFUSED = {
     "no pixel": (lambda folder: np.zeros((160, 0), np.uint8), "not empty"),
     "a row": (lambda folder: np.zeros(160, np.uint8), r"must be uint8 \(frames, height, width\)"),
     "five axes": (lambda folder: np.zeros((1, 2, 4, 4, 3), np.uint8), "must be uint8"),
-    "five channels": (lambda folder: np.zeros((2, 4, 4, 5), np.uint8), r"these \(1, 2, 3, 4\), got shape \(4, 4, 5\)"),
+    "five channels": (lambda folder: np.zeros((2, 4, 4, 5), np.uint8), r"with 1 to 4 channels, got shape \(4, 4, 5\)"),
     "several sizes": (lambda folder: [np.zeros((4, 4), np.uint8), np.zeros((5, 4), np.uint8)], "got list"),
     "none": (lambda folder: None, "got NoneType"),
 }

@@ -20,6 +20,8 @@ from train.tasks.video import VideoTask
 from train.tasks.video_frames import figures_of_data
 from train.tasks.video_samples import cleaned_frames, samples_of
 
+pytestmark = pytest.mark.slow
+
 FRAMES, SIDE, PATCH = 4, 160, 40
 POSITIONS = (SIDE // PATCH) ** 2
 COUNTS = {"train": 4, "validation": 2, "test": 3}  # windows
@@ -107,7 +109,6 @@ def test_frames_that_nothing_changes_come_back(frames):
     np.testing.assert_array_equal(cleaned_frames(shown, samples, lambda window, place: window / 255.0), shown)
 
 
-@pytest.mark.slow
 def test_a_run_says_what_it_reached_and_what_its_input_was(run):
     name, folder = run
     evaluation = json.loads((folder / "evaluation.json").read_text())
@@ -119,7 +120,6 @@ def test_a_run_says_what_it_reached_and_what_its_input_was(run):
         assert math.isfinite(evaluation["rmse"][gamma])
 
 
-@pytest.mark.slow
 def test_a_run_comes_back_without_its_data_and_cleans_frames(run):
     name, folder = run
     model = load(folder)
@@ -147,7 +147,6 @@ def test_a_run_from_given_weights_goes_on_from_no_others(tmp_path):
     assert figures_of_data(given(2.0)) == figures_of_data(VideoTask(CONFIGS["video-dust"], DATA))
 
 
-@pytest.mark.slow
 def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):
     _, folder = run
     original = (folder / "evaluation.json").read_text()
