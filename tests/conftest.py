@@ -36,11 +36,13 @@ jaxtyping.install_import_hook("unroll_jax", "beartype.beartype")
 import jax  # noqa: E402
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Marks notebooks and what runs benchmarks slow; puts what takes long first, where no worker waits for it alone."""
     for item in items:
         if item.path.suffix == ".ipynb" or item.path.parent.name == "benchmarks":
             item.add_marker(pytest.mark.slow)
+    yield  # to the choice by marks
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path not in slow, item.get_closest_marker("xdist_group") is None))
 

@@ -32,7 +32,6 @@ def test_the_norm_of_a_matrix_is_met_from_both_sides():
     assert [float(value) for value in both(np.zeros((3, 8)))] == [0.0, 0.0]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("kernel", [(3, 3, 2, 4), (5, 3, 3, 1), (1, 1, 2, 2)], ids=str)
 def test_the_norm_of_a_convolution_is_met_from_both_sides(kernel):
@@ -267,7 +266,6 @@ def test_what_does_not_contract_has_no_promise():
     assert [float(error(1.2, residual)) for residual in (0.5, 0.0)] == [np.inf, 0.0]
 
 
-@pytest.mark.slow
 def test_weights_above_the_bound_are_refused_by_layer():
     good, bad = params_of(0.9 * np.eye(3, dtype=np.float32)), params_of(1.2 * np.eye(3, dtype=np.float32))
     certificates.check_weight_norms((good, good))

@@ -18,7 +18,7 @@ from unroll_jax.certificates import (
 )
 from unroll_jax.energies import box, relu, soft_threshold
 
-pytestmark = pytest.mark.usefixtures("x64")
+pytestmark = [pytest.mark.usefixtures("x64"), pytest.mark.slow]
 
 DRAWS, DIM, PLACES = 12_000, 4, 24
 # Scaling energies up and step sizes down changes nothing, so that a2 may be the same in all draws; a1 and L_h vary.
@@ -125,7 +125,6 @@ def assert_enough(tested, rising):
     assert not np.any(np.asarray(tested) & np.asarray(rising))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("most_a1", [1.0, 4.0], ids=["a1<=a2", "a1<=4a2"])
 def test_theorem_4_1_holds_and_with_the_absolute_value_for_every_a1(most_a1):
     params, constants, places = random_case(1, most_a1=most_a1)
@@ -161,7 +160,6 @@ def test_lemma_4_3_holds_and_so_every_step_from_s_of_c_descends():
 PHIS = {"relu": relu(), "soft_threshold": soft_threshold(0.3), "box": box(0.0, 1.0)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", PHIS)
 def test_theorem_5_1_holds_for_any_phi_with_kappa_measured(name):
     """Certified by `certify`, whose bound is C sqrt(1 - kappa), without the paper's further factor of sqrt(2)."""
@@ -243,7 +241,6 @@ def test_the_bound_of_theorem_4_1_is_exact_on_the_line():
         assert np.all((rise > 0.0) == (factor > 1.0))
 
 
-@pytest.mark.slow
 def test_just_outside_the_bound_some_steps_in_many_dimensions_rise():
     """Of the draws with delta up to 1.05 C. With phi the factor sqrt(1 - kappa) is needed: C alone does not do."""
     params, constants, places = random_case(6)

@@ -41,8 +41,7 @@ def python_loop(layer, params, y, x, *, num_layers, tied):
     return y, jnp.stack(energies)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("tied", "batch"), [(True, (2, 3)), (False, ())])
+@pytest.mark.parametrize(("tied", "batch"), [(True, (2, 3)), pytest.param(False, (), marks=pytest.mark.slow)])
 def test_unroll_equals_a_python_loop(layer, tied, batch):
     @jax.jit
     def both(params, y, x):
@@ -54,8 +53,7 @@ def test_unroll_equals_a_python_loop(layer, tied, batch):
     chex.assert_trees_all_close(scanned, looped, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("tied", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_gradients_equal_those_of_a_python_loop(layer, tied):
     def scanned(params, y, x):
         last, trace = uj.unroll(layer, params, y, x, num_layers=3, tied=tied)

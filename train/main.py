@@ -55,7 +55,7 @@ def fit(
 
     Example:
       >>> import tempfile, jax.numpy as jnp, numpy as np
-      >>> from train import OwnConfig, OwnTask, export, load
+      >>> from train import Model, OwnConfig, OwnTask, export, load
       >>> def losses(scale, batch):  # of the input, and of one layer's output
       ...     return jnp.concatenate([batch["x"] ** 2, (scale * batch["x"]) ** 2], axis=1)
       >>> arrays = {"x": np.linspace(-1.0, 1.0, 8, dtype=np.float32)[:, None]}
@@ -64,8 +64,8 @@ def fit(
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     (run,) = fit(task, out=f"{folder}/run", log=lambda line: None)
       ...     model, written = load(run, task=task), export(run, task=task, log=lambda line: None)
-      ...     bool(model.params < 1.0), sorted(path.name for path in written.iterdir())
-      (True, ['README.md', 'config.json', 'model.safetensors'])
+      ...     isinstance(model, Model), bool(model.params < 1.0), sorted(path.name for path in written.iterdir())
+      (True, True, ['README.md', 'config.json', 'model.safetensors'])
     """
     name, trained, config = _told(what)
     check_callbacks(callbacks)
@@ -214,7 +214,7 @@ def show(arguments: list[str]) -> None:
         return
     if arguments:
         raise UserError(f"list takes no arguments, got {' '.join(arguments)}")
-    for name, experiment in sorted(EXPERIMENTS.items(), key=lambda item: "not yet run" in item[1].expect):
+    for name, experiment in sorted(EXPERIMENTS.items(), key=lambda item: not item[1].has_run):
         sys.stdout.write(
             f"{name}\n  {experiment.summary}\n  source: {experiment.paper}\n  expect: {experiment.expect}\n"
         )

@@ -62,7 +62,7 @@ def read_texts(texts: Texts, seconds: Texts, file: Path | None) -> tuple[Texts, 
     if file is None:
         return texts, seconds or None
     if file.suffix in JSON:
-        raise UserError(f"--file {file} is JSON, which is read of language runs alone; give a file with a text a line")
+        raise UserError(f"--file {file} is of JSON, which language runs take; give a file with a text a line")
     lines = _lines(file)
     parts = [line.split("\t") for line in lines]
     if all(len(part) == 1 for part in parts):
@@ -81,7 +81,10 @@ def read_pairs(texts: Texts, seconds: Texts, file: Path | None) -> tuple[Texts, 
     if file is None or file.suffix not in JSON:
         return read_texts(texts, seconds, file)
     prompts = read_prompts(file, option="--file", answers=True)
-    return [prompt.text for prompt in prompts], [prompt.answer for prompt in prompts]
+    kept = [prompt for prompt in prompts if prompt.answer is None or prompt.answer.strip()]
+    if len(kept) < len(prompts):
+        print(f"--file {file}: {len(prompts) - len(kept)} of {len(prompts)} entries have an empty output, left out")
+    return [prompt.text for prompt in kept], [prompt.answer for prompt in kept]
 
 
 def _of_texts(

@@ -16,7 +16,7 @@ from train.data.answers import AnswerTokenizer
 from train.data.decoders import packaged_decoder
 from train.generation.opening import Opened, is_trained, open_decoder
 from train.runs import read_config
-from train.weights import is_export, read_export
+from train.weights import is_export
 from unroll_jax.models import Decoder, DecoderConfig
 
 __all__ = ["INSTRUCTIONS", "Case", "Sizes", "of_runs", "random", "smollm2"]
@@ -120,8 +120,8 @@ def of_runs(
         names = ["_".join(folder.resolve().parts[-2:]) for folder in folders]
     if len(set(names)) < len(names):
         names = [f"{place}_{name}" for place, name in enumerate(names)]
-    given = [_test_prompts(folder, sizes.test_prompts, log) if prompts is None else prompts for folder in folders]
     decoders = [open_decoder(str(folder), option="--runs", log=log) for folder in folders]
+    given = [_test_prompts(folder, sizes.test_prompts, log) if prompts is None else prompts for folder in folders]
     return [
         _real(name, opened, texts, sizes, opened.layers[1:-1])
         for name, opened, texts in zip(names, decoders, given, strict=True)
@@ -130,11 +130,10 @@ def of_runs(
 
 def _test_prompts(folder: Path, count: int, log: Callable[[str], None]) -> list[str]:
     """The first prompts of a run's test split that are single questions."""
-    if not is_trained(folder):
-        raise UserError(f"--runs {folder} is no run, whose test split has prompts; give --prompts")
-    config = read_export(folder).config if is_export(folder) else read_config(folder)[1]
-    if not isinstance(config, LanguageConfig):
-        raise UserError(f"--runs {folder} is no run of a language model; give one of an sft experiment")
+    if not is_trained(folder) or is_export(folder):
+        raise UserError(f"--runs {folder} has weights but does not say where test prompts are; give --prompts")
+    _, config = read_config(folder)
+    assert isinstance(config, LanguageConfig), "the decoder of the run is open"
     conversations = instructions.load(config.data, log=log).whole("test")
     prompts = [messages[0].content for messages, _ in conversations if len(messages) == 1][:count]
     if not prompts:

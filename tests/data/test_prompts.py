@@ -52,6 +52,8 @@ def test_the_input_stands_below_the_instruction():
         ("p.json", b'[{"input": "a"}]', ["entry 1 has no instruction"]),
         ("p.json", b'[{"instruction": " "}]', ["entry 1 has no instruction"]),
         ("p.json", b'[{"instruction": ["a"]}]', ["entry 1 has fields that are no texts"]),
+        ("p.json", b'[{"instruction": "a", "input": 0}]', ["entry 1 has fields that are no texts"]),
+        ("p.json", b'[{"instruction": "a", "dataset": []}]', ["entry 1 has fields that are no texts"]),
         ("p.json", b'[{"instruction": "\\ud800"}]', ["entry 1 has fields that are no texts"]),
         ("p.json", b"[" * 100_000, ["is no JSON"]),
         ("p.jsonl", b'{"instruction": "a"}\n\n{"instruction"\n', ["line 3 is no JSON", "an object a line in .jsonl"]),

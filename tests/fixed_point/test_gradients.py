@@ -45,7 +45,6 @@ def test_plain_unrolling_is_autodiff_through_the_steps():
     assert relative_error(*both(symmetric_weights())) < 1e-14
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("adjoint", ["gmres", "bicgstab", "conjugate_gradient"])
 def test_gradients_equal_finite_differences(adjoint):
     params, x = symmetric_weights(), inputs(2, 3)

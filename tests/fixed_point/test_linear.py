@@ -42,8 +42,7 @@ def solved(J, v, **solvers):
     return {name: (w, SimpleNamespace(**info)) for name, (w, info) in solutions.items()}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("symmetric", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_every_exact_adjoint_equals_a_direct_solve(symmetric):
     J, v = systems(symmetric=symmetric)
     v = v / np.linalg.norm(v, axis=1, keepdims=True)

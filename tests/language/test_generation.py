@@ -188,18 +188,19 @@ def test_the_benchmark_of_decoding_takes_runs_and_pairs_each_with_its_plain_answ
     assert capsys.readouterr().err.startswith(f"error: {tmp_path} ")
 
 
-def test_the_benchmark_asks_runs_and_exports_the_prompts_of_their_test_split(finished, tmp_path):
-    folder = export(finished.folders[1], tmp_path / "model", log=quiet)
-    config = read_config(finished.folders[1])[1]
-    test = instructions.load(config.data, log=quiet).whole("test")
+def test_the_benchmark_asks_runs_the_prompts_of_their_test_split_which_exports_do_not_name(finished, tmp_path):
+    run, folder = finished.folders[1], export(finished.folders[1], tmp_path / "model", log=quiet)
+    test = instructions.load(read_config(run)[1].data, log=quiet).whole("test")
     expected = [messages[0].content for messages, _ in test][:6]
-    for place in (finished.folders[1], folder):
-        (case,) = cases.of_runs([place], cases.Sizes(test_prompts=6, real_tokens=4), None, log=quiet)
-        tokenizer = open_decoder(str(place), log=quiet).tokenizer
-        prompts = [tokenizer.decode(tokens) for (tokens,) in (*case.choosing, *case.batches)]
-        assert prompts == [f"<|user|>{prompt}<|end|><|assistant|>" for prompt in expected]
-        assert len(set(prompts)) > 1
-    with pytest.raises(UserError, match=r"--runs .* is no run, whose test split has prompts; give --prompts"):
-        cases.of_runs([tmp_path], cases.Sizes(), None, log=quiet)
-    with pytest.raises(UserError, match="no text of its test split is a single question; give --prompts"):
-        cases.of_runs([folder], cases.Sizes(test_prompts=0), None, log=quiet)
+    (case,) = cases.of_runs([run], cases.Sizes(test_prompts=6, real_tokens=4), None, log=quiet)
+    tokenizer = open_decoder(str(run), log=quiet).tokenizer
+    prompts = [tokenizer.decode(tokens) for (tokens,) in (*case.choosing, *case.batches)]
+    assert prompts == [f"<|user|>{prompt}<|end|><|assistant|>" for prompt in expected]
+    assert len(set(prompts)) > 1
+    for place, sizes, words in (
+        (folder, cases.Sizes(), "has weights but does not say where test prompts are; give --prompts"),
+        (tmp_path / "missing", cases.Sizes(), "is neither a folder nor"),
+        (run, cases.Sizes(test_prompts=0), "no text of its test split is a single question; give --prompts"),
+    ):
+        with pytest.raises(UserError, match=words):
+            cases.of_runs([place], sizes, None, log=quiet)

@@ -10,6 +10,7 @@ from tests.language.conftest import answer_logs
 from tests.train.commands import refused
 from train import load
 from train.__main__ import main
+from train.config.errors import UserError
 
 pytestmark = pytest.mark.xdist_group("language")
 ROWS = [
@@ -65,6 +66,20 @@ def test_answers_get_losses_and_accuracies_of_every_layer_and_prompts_without_on
         np.testing.assert_allclose(row["accuracies"], (logs.argmax(axis=-1) == tokens).mean(axis=1))
 
 
+def test_entries_with_an_empty_output_are_left_out_and_counted(run, tmp_path, capsys):
+    file = tmp_path / "prompts.json"
+    file.write_text(json.dumps([*ROWS, {"instruction": "Say lu.", "output": " "}]))
+    assert main(["predict", run, "--file", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert f"--file {file}: 1 of 4 entries have an empty output, left out" in shown
+    assert "Say lu." not in shown
+
+
+def test_an_answer_that_is_no_text_is_refused(run):
+    with pytest.raises(UserError, match="answer 2 must be a text, or None for the next token, got 3"):
+        load(run, log=quiet).predict(["a", "b"], answers=[None, 3])
+
+
 def test_tables_are_of_texts_of_the_command_line_and_of_lines_with_tabs(run, tmp_path, capsys):
     assert main(["predict", run, "--text", "Say bado.", "--second", "bado"]) == 0
     shown = capsys.readouterr().out
@@ -93,7 +108,10 @@ def test_what_a_language_run_cannot_read_is_refused_in_one_line(run, tmp_path, c
     monkeypatch.setattr("train.predict.load", None)  # before the model is read
     cases = (
         ([], "predict needs prompts; give --text, or a --file of them"),
-        (["--text", "a", "b", "--second", "c"], "predict needs an answer (--second) a prompt, got 2 prompts and 1"),
+        (
+            ["--text", "a", "b", "--second", "c"],
+            "predict needs one answer (--second) for each prompt, got 2 prompts and 1",
+        ),
         (["--text", "a", " "], "prompt 2 is empty; leave it out"),
         (["--text", "a", "--second", ""], "answer 1 is empty; leave it out"),
         (["--text", "a", "--second", "\udcff"], "answer 1 is no valid UTF-8; leave it out"),

@@ -205,7 +205,6 @@ def test_the_size_of_given_embeddings_is_that_of_train_tokens(task_of):
     assert given.embedding_std == pytest.approx(table[train.tokens[train.segments > 0]].std(), rel=1e-4)
 
 
-@pytest.mark.slow
 def test_low_rank_changes_start_from_the_decoder_and_alone_move(task_of, started):
     base, params, _ = started
     config = dataclasses.replace(base.config, method="erm", model=dataclasses.replace(TINY, lora_rank=2))

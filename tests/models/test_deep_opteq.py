@@ -42,9 +42,12 @@ def run(params, *calls):
     return [(*out, np.asarray(kept["intermediates"]["equilibrium"][0])) for out, kept in jax.jit(apply)(params)]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("draw", "options"), [(vectors, VECTORS), (images, IMAGES)], ids=["vectors", "images"])
+@pytest.mark.parametrize(
+    ("draw", "options"),
+    [(vectors, VECTORS), pytest.param(images, IMAGES, marks=pytest.mark.slow)],
+    ids=["vectors", "images"],
+)
 def test_logits_are_read_from_the_equilibrium_that_iterations_by_hand_find(draw, options):
     """Of a batch with two axes, and of an example alone, which is the same in a batch."""
     model, x = DeepOptEq(num_classes=3, **options, **EXACT), draw(2, 2)
@@ -63,9 +66,12 @@ def test_logits_are_read_from_the_equilibrium_that_iterations_by_hand_find(draw,
     np.testing.assert_allclose(logit, np.asarray(logits)[1, 1], atol=1e-9)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
-@pytest.mark.parametrize(("draw", "options"), [(vectors, VECTORS), (images, IMAGES)], ids=["vectors", "images"])
+@pytest.mark.parametrize(
+    ("draw", "options"),
+    [(vectors, VECTORS), pytest.param(images, IMAGES, marks=pytest.mark.slow)],
+    ids=["vectors", "images"],
+)
 def test_implicit_gradients_are_those_of_an_unroll_to_convergence(draw, options):
     options = {**options, **EXACT, "max_norm": 0.8}
     implicit = DeepOptEq(num_classes=3, **options)

@@ -73,6 +73,7 @@ def test_damaged_json_is_named(make_run, tmp_path, name, content):
         ({"num_layers": 4}, "layer_losses must hold 5 numbers for 4 layers, got 4"),
         ({"num_layers": "three"}, "num_layers must be a positive integer"),
         ({"mean_ratio": [0.9]}, "mean_ratio must hold 3 numbers"),
+        ({"layers": [0, 10]}, "layers must hold 4 numbers for 3 layers"),
         ({"rmse": {"0.1": 3.0}}, "the same test gammas"),
         ({"rmse": {}, "noisy_rmse": {}}, "at least one"),
         ({"bounds": ["a", "b", "c", "d"]}, "could not convert"),

@@ -20,6 +20,8 @@ from train.report.figures import layer_losses, multipliers, ratios, score_curve,
 from train.report.groups import group
 from train.report.panels import COLOURS
 from train.report.read import read_runs
+from train.report.tables import feasibility_table
+from train.report.words import state_words
 from train.system.machine import environment
 
 METHODS = ("erm", "constrained")
@@ -246,3 +248,19 @@ def test_violations_of_the_tightened_bounds_are_called_so(make_run, reported):
 def test_training_loop_does_not_import_matplotlib():
     check = "import sys, train.loop; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False, timeout=120).returncode == 0
+
+
+def test_layers_have_the_numbers_that_they_have_in_the_model(make_run):
+    numbers, worst = [0, 10, 20, 30], {"layer_losses": [1.0, 1.0, 2.5, 1.0], "bounds": [2.0] * 4, "feasible": False}
+    folder = make_run("constrained", num_layers=3, evaluation={"layers": numbers} | worst)
+    (setting,) = group(read_runs([folder]))
+    (variant,) = setting.variants
+    assert setting.title.startswith("3 of 30 layers")
+    assert [row[0] for row in feasibility_table(setting, variant).rows] == list(map(str, numbers))
+    assert "worst: layer 20" in state_words(variant)
+    (axes,) = layer_losses([setting]).axes
+    assert {tuple(line.get_xdata()) for line in axes.lines if len(line.get_xdata())} == {tuple(numbers)}
+    figure = multipliers([setting])
+    assert figure is not None
+    (legend,) = [axes.get_legend() for axes in figure.axes if axes.get_legend()]
+    assert [text.get_text() for text in legend.get_texts()] == [f"layer {number}" for number in numbers]

@@ -208,12 +208,14 @@ class Experiment(NamedTuple):
       summary: one line for `python -m train list`.
       paper: where it comes from.
       expect: what a run should end with, and how long it takes.
+      has_run: whether it was run here, so that ``expect`` tells what came of it.
     """
 
     config: RunConfig
     summary: str
     paper: str
     expect: str
+    has_run: bool = True
 
 
 class Profile(NamedTuple):

@@ -29,7 +29,7 @@ class Tokenised(NamedTuple):
     Attributes:
       texts: their tokens.
       cut: how many lost the end of their answer.
-      left_out: how many are left out.
+      left_out: how many conversations have a prompt that leaves no room for an answer.
       apart: how many answers would share a token with the end of their prompt, and are taken as they stand alone.
     """
 
@@ -133,8 +133,8 @@ def tell(tokenised: Tokenised, split: str, max_length: int, log: Log) -> None:
         log(f"  {split}: {tokenised.cut} of {total} answers end after {max_length} tokens of prompt and answer")
     if tokenised.apart:
         log(
-            f"  {split}: {tokenised.apart} of {total} answers are made tokens of without their prompts, with whose end "
-            "they would share one"
+            f"  {split}: {tokenised.apart} of {total} answers are tokenised apart from their prompts: one token would "
+            "span the end of one and the start of the other"
         )
     if tokenised.left_out:
         log(

@@ -92,7 +92,7 @@ def _parsed(text: str, where: str) -> Any:
 def _prompt(value: Any, where: str, answers: bool) -> Prompt:
     if not isinstance(value, dict):
         raise UserError(f"{where} is {_kind(value)} instead of an object with {WANTED}")
-    fields = [value.get(name) or "" for name in ("instruction", "input", "dataset")]
+    fields = ["" if value.get(name) is None else value[name] for name in ("instruction", "input", "dataset")]
     answer = value.get("output") if answers else None
     texts = fields if answer is None else [*fields, answer]
     if not all(isinstance(text, str) and is_whole(text) for text in texts):

@@ -59,7 +59,7 @@ def _opteq(widths: tuple[int, ...] = (16, 32, 64, 128, 128), **options: Any) -> 
 
 
 def _row(config: SupervisedConfig, table: str, summary: str) -> Experiment:
-    return Experiment(config, summary, paper=f"Xie et al. (2021), {table}", expect=ON_A_GPU)
+    return Experiment(config, summary, paper=f"Xie et al. (2021), {table}", expect=ON_A_GPU, has_run=False)
 
 
 def _table_1a(summary: str, network: OptEqConfig) -> Experiment:
@@ -144,13 +144,12 @@ CPU_SIZED: dict[str, Any] = {
 
 
 def _cpu_sized(
-    config: type[SupervisedConfig], network: Any, learning_rate: float, summary: str, expect: str
+    kind: type[SupervisedConfig], network: Any, learning_rate: float, summary: str, expect: str
 ) -> Experiment:
     rates = OptimizerConfig(name="muon", learning_rate=learning_rate)
     summary = f"CIFAR-10 for one CPU core, 42k parameters: {summary}"
-    return Experiment(
-        config(network=network, optimizer=rates, **CPU_SIZED), summary, "Xie et al. (2021), Table 1", expect
-    )
+    config = kind(network=network, optimizer=rates, **CPU_SIZED)
+    return Experiment(config, summary, "Xie et al. (2021), Table 1", expect, has_run=expect != NOT_YET)
 
 
 def _cpu_sized_opteq(learning_rate: float, summary: str, expect: str, **options: Any) -> Experiment:

@@ -48,5 +48,6 @@ SPARSE_CODING: dict[str, Experiment] = {
         summary="10-layer LISTA on CIFAR-10 in grey with noise on layers, plain and constrained, at one learning rate",
         paper=PAPER,
         expect="not yet run here in full; needs a GPU; downloads without --data.root",
+        has_run=False,
     ),
 }

@@ -39,6 +39,7 @@ def _encoder(source: Source) -> Experiment:
         summary=f"DistilBERT, or another (--model.pretrained FOLDER or repository), fine-tuned on {NAMES[source]}",
         paper=PAPER,
         expect="in the paper, a larger area than plain training; not yet run here; downloads without --data.root",
+        has_run=False,
     )
 
 

@@ -1,16 +1,19 @@
 """`python -m train generate`: answers of a language model to prompts, plain or drafted by its first layers."""
 
+from pathlib import Path
+
 from ..config.commands import GenerateArguments
 from ..config.errors import UserError
 from ..data.prompts import read_prompts
 from ..parsing import given, parse
-from ..system.run_files import write_json
+from ..system.run_files import read_object, write_json
 from ..system.storage import check_file, expanded, writing
 from ..tasks.common import check_noise
 from .answers import Answer, Settings, answer, drafted
 from .opening import Opened, open_decoder
 from .unfinished import Unfinished, about
 
+DRAFT = ("exit_layer", "draft_length")  # of the settings, what NAME.draft.json holds
 MAX_TOKENS = 256  # of an answer, where no option sets it
 
 
@@ -19,10 +22,11 @@ def command(arguments: list[str]) -> None:
     parsed = parse(GenerateArguments, arguments, "python -m train generate")
     check(parsed, has_drafts=given(arguments, "--exit-layer") or given(arguments, "--draft-length"))
     out = None if parsed.out is None else check_file(parsed.out, overwrite=parsed.overwrite)
+    draft = None if out is None else _draft_file(out, parsed)
     prompts = read_prompts(expanded(str(parsed.prompts), "--prompts"))[: parsed.limit]
     opened = open_decoder(parsed.source, dtype=parsed.dtype)
     settings = _settings(parsed, opened)
-    if out is None:
+    if out is None or draft is None:
         for number, one in enumerate(answer(opened, prompts, settings), start=1):
             print(f"\n{number}. {one.prompt.text}\n\n{one.text}")
         return
@@ -35,10 +39,10 @@ def command(arguments: list[str]) -> None:
             print(f"{unfinished.path}: goes on behind {len(done)} of {len(prompts)} answers")
         answers = answer(opened, prompts, settings, done=done, keep=unfinished.add)
         write_json(out, [alpaca_row(one, name) for one in answers])
-        draft = out.with_name(f"{out.stem}.draft.json")
-        draft.unlink(missing_ok=True)  # that of answers which these replace
         if parsed.speculate is not None:
-            write_json(draft, {"exit_layer": settings.exit_layer, "draft_length": settings.draft_length})
+            write_json(draft, {name: getattr(settings, name) for name in DRAFT})
+        elif _is_draft(draft):  # of answers which these replace
+            draft.unlink()
         unfinished.end()
     print(f"{out}: {len(answers)} answers of {name}")
 
@@ -55,6 +59,21 @@ def check(parsed: GenerateArguments, *, has_drafts: bool) -> None:
         if value is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} must be at least 1, got {value}")
     check_noise(parsed.gamma, parsed.seed)
+
+
+def _draft_file(out: Path, parsed: GenerateArguments) -> Path:
+    """The file beside --out that holds the draft that was chosen; any other file of that name stays."""
+    path = out.with_name(f"{out.stem}.draft.json")
+    if parsed.speculate is not None and path.exists() and not (parsed.overwrite and _is_draft(path)):
+        raise UserError(f"{path}, which --speculate auto writes beside --out, is there already; pass another --out")
+    return path
+
+
+def _is_draft(path: Path) -> bool:
+    try:
+        return set(read_object(path)) == set(DRAFT)
+    except UserError:
+        return False
 
 
 def alpaca_row(answer: Answer, generator: str) -> dict[str, str]:

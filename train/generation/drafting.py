@@ -47,8 +47,8 @@ def chosen(
         raise UserError(f"--speculate auto: {error}; give --exit-layer and --draft-length") from error
     words = (
         f"{best.exit_layer} of {config.num_layers} layers draft {best.draft_length} tokens: "
-        f"acceptance {best.rate:.0%}, {best.tokens:.2f} tokens a verification, {best.speedup:.2f} times as fast "
-        f"are expected by {'the weights that are read' if costs is None else 'timing'}"
+        f"acceptance {best.rate:.0%}, {best.tokens:.2f} tokens a verification, expected speed-up {best.speedup:.2f} "
+        f"(by {'the weights that are read' if costs is None else 'timing'})"
     )
     if best.speedup <= 1.0:
         log(f"no draft pays, answers are generated plainly; the best: {words}")

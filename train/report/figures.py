@@ -90,9 +90,9 @@ def multipliers(settings: Sequence[Setting]) -> Figure | None:
     for (left, right), (setting, variant) in zip(figure.subplots(len(rows), 2, squeeze=False), rows, strict=True):
         steps, curves = _common_steps(variant)
         shades = colormaps["viridis"](np.linspace(0.0, 0.88, setting.num_layers + 1))
-        for layer, shade in enumerate(shades):
-            multiplier = np.mean([curve.multipliers[:, layer] for curve in curves], axis=0)
-            violation = np.mean([curve.violations[:, layer] for curve in curves], axis=0)
+        for place, (layer, shade) in enumerate(zip(setting.layers, shades, strict=True)):
+            multiplier = np.mean([curve.multipliers[:, place] for curve in curves], axis=0)
+            violation = np.mean([curve.violations[:, place] for curve in curves], axis=0)
             if np.all(np.isnan(violation)):  # layer 0 without a reference loss has no constraint
                 continue
             left.plot(*_smooth(steps, multiplier), color=shade)
@@ -204,7 +204,7 @@ def _by_layer(
     """A number of every layer on held-out data, for every variant, and the bounds of those that have any."""
     figure, panels = setting_panels(settings, "layer (0: embedded input)", label, percent=percent)
     for axes, setting in zip(panels, settings, strict=True):
-        layers = np.arange(setting.num_layers + 1)
+        layers = np.asarray(setting.layers)
         for variant, style in styled(setting):
             draw_band(axes, layers, variant.stack(key), variant, style, marked=True)
             if bounded and variant.method == "constrained":

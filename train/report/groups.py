@@ -89,7 +89,8 @@ class Variant:
         if np.isnan(margins).all():
             return 0, 0, np.nan
         seed, layer = np.unravel_index(np.nanargmin(margins), margins.shape)
-        return int(seed), int(layer), float(margins[seed, layer])
+        numbers = self.runs[0].evaluation.get("layers", range(margins.shape[1]))
+        return int(seed), int(numbers[layer]), float(margins[seed, layer])
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,15 @@ class Setting:
     @property
     def title(self) -> str:
         """Depth and training noise in words; a task that is scored by its loss has no noise."""
-        layers = f"{self.num_layers} layer{'s' * (self.num_layers > 1)}"
+        read = "" if self.layers[-1] == self.num_layers else f" of {self.layers[-1]}"
+        layers = f"{self.num_layers}{read} layer{'s' * (self.num_layers > 1)}"
         noisy = self.train_gamma > 0.0 or self.score is not LOSS
         return f"{layers}, training gamma {self.train_gamma:g}" if noisy else layers
+
+    @property
+    def layers(self) -> list[int]:
+        """Numbers of the layers that are read, the input's 0 first; a model may have others between them."""
+        return list(self.first.evaluation.get("layers", range(self.num_layers + 1)))
 
     @property
     def first(self) -> Run:

@@ -168,6 +168,8 @@ def _check_shapes(evaluation: dict[str, Any], score: Score) -> None:
         for key in keys:
             if floats(evaluation[key]).shape != (length,):
                 raise ValueError(f"{key} must hold {length} numbers for {layers} layers, got {len(evaluation[key])}")
+    if floats(evaluation.get("layers", range(layers + 1))).shape != (layers + 1,):
+        raise ValueError(f"layers must hold {layers + 1} numbers for {layers} layers, got {evaluation['layers']!r:.60}")
     floats([evaluation[key] for key in SCALARS])
     before = score.baseline or score.name
     scores, inputs = evaluation[score.name], evaluation[before]

@@ -61,7 +61,7 @@ def feasibility_table(setting: Setting, variant: Variant) -> Table:
     """Every layer of a variant on held-out data: loss, bound, violation, margin, multiplier, slack, descent."""
     margins, several = 100 * variant.margins(), len(variant.runs) > 1
     columns: dict[str, list[str]] = {
-        "layer": [str(layer) for layer in range(setting.num_layers + 1)],
+        "layer": [str(layer) for layer in setting.layers],
         "loss": _numbers(variant.mean("layer_losses"), 3),
         "bound": _numbers(variant.mean("bounds"), 3),
         "violation": _numbers(variant.mean("violations"), 3, sign=True),

@@ -89,7 +89,7 @@ def default_folder(config: RunConfig, experiment: str) -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """One call of `search`: ``said`` is what search.json says of it besides its results."""
+    """One call of `search`: ``description`` is what search.json holds besides its results."""
 
     folder: Path
     experiment: str

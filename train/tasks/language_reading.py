@@ -111,10 +111,12 @@ def paired(inputs: Any, answers: Any) -> tuple[list[Any], list[str | None]]:
         raise UserError("predict needs prompts; give --text, or a --file of them")
     if len(inputs) != len(answers):
         raise UserError(
-            f"predict needs an answer (--second) a prompt, got {len(inputs)} prompts and {len(answers)} answers"
+            f"predict needs one answer (--second) for each prompt, got {len(inputs)} prompts and {len(answers)} answers"
         )
     for kind, texts in (("prompt", inputs), ("answer", answers)):
         for number, text in enumerate(texts, start=1):
+            if kind == "answer" and not isinstance(text, str | None):
+                raise UserError(f"answer {number} must be a text, or None for the next token, got {text!r:.60}")
             if isinstance(text, str) and not (text.strip() and is_whole(text)):
                 raise UserError(f"{kind} {number} is {'no valid UTF-8' if text.strip() else 'empty'}; leave it out")
     return inputs, answers

@@ -166,7 +166,8 @@ def test_answers_that_share_a_token_with_their_prompt_stand_alone_and_are_counte
     assert (tokens.cut, tokens.left_out, tokens.apart) == (0, 0, 1)
     tell(tokens, "train", 1000, lines.append)
     assert lines == [
-        "  train: 1 of 2 answers are made tokens of without their prompts, with whose end they would share one"
+        "  train: 1 of 2 answers are tokenised apart from their prompts: one token would span the end of one and the "
+        "start of the other"
     ]
 
 

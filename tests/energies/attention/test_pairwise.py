@@ -30,7 +30,6 @@ def entries(rho):
             yield graph, form, *options[(9 * row + 5 * g + 2 * f) % len(options)]
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("rho", list(uj.RHOS))
 def test_energy_and_step_equal_the_reference(rho):

@@ -166,7 +166,6 @@ def test_no_step_raises_the_envelope_whatever_the_weights(dtype):
             assert np.mean(fell > 0.0) > 0.6, key
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 def test_no_step_raises_the_conjugate_energy_whatever_the_weights():
     """From points on the range of the layer, so that it starts finite; it falls as much as is proven."""

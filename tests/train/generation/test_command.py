@@ -88,7 +88,7 @@ def test_a_draft_is_chosen_by_measuring_where_one_pays(costs, pays, llama, monke
     plain = answer(opened, prompts, settings._replace(auto=False), log=lambda line: None)
     assert [one.tokens for one in drafted] == [one.tokens for one in plain]
     assert "1 of 2 layers draft" in lines[0]
-    assert "are expected by timing" in lines[0]
+    assert "(by timing)" in lines[0]
     assert ("no draft pays" in lines[0]) != pays
     assert ("tokens a verification" in lines[1]) == pays
 
@@ -102,7 +102,7 @@ def test_a_draft_of_sampled_answers_is_chosen_without_a_clock_and_can_be_given_a
     words = ["generate", str(llama), "--prompts", str(prompts), "--max-tokens", "6", "--temperature", "1", "--no-chat"]
     one, other, given = (tmp_path / f"{name}.json" for name in ("one", "other", "given"))
     assert main([*words, "--batch", "3", "--speculate", "auto", "--out", str(one)]) == 0
-    assert "are expected by the weights that are read; --exit-layer 1" in capsys.readouterr().out
+    assert "(by the weights that are read); --exit-layer 1" in capsys.readouterr().out
     assert main([*words, "--batch", "2", "--speculate", "auto", "--out", str(other)]) == 0
     draft = json.loads(one.with_name("one.draft.json").read_text())
     again = ["--exit-layer", str(draft["exit_layer"]), "--draft-length", str(draft["draft_length"])]
@@ -112,6 +112,13 @@ def test_a_draft_of_sampled_answers_is_chosen_without_a_clock_and_can_be_given_a
     assert not given.with_name("given.draft.json").exists()
     one.with_name("one.unfinished.jsonl").write_text('{"about": {}}\n{"place": 0, "text": "a", "tokens": [1]}\n')
     before, auto = one.with_name("one.draft.json").stat().st_mtime_ns, ["--speculate", "auto", "--overwrite"]
+    other.unlink()
+    assert "other.draft.json, which --speculate auto writes beside --out, is there" in refused(
+        capsys, *words, *auto[:2], "--out", str(other)
+    )
+    given.with_name("given.draft.json").write_text("[1]")
+    assert main([*words, "--overwrite", "--out", str(given)]) == 0
+    assert given.with_name("given.draft.json").read_text() == "[1]", "a file of another kind stays"
     assert "holds answers of another command" in refused(capsys, *words, *auto, "--out", str(one))
     assert one.with_name("one.draft.json").stat().st_mtime_ns == before, "not of answers that are not written"
     one.with_name("one.unfinished.jsonl").unlink()
