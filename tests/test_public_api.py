@@ -121,7 +121,7 @@ NAMES = {
 # The same of names that are gone, by the version without them: {"unroll_jax.models": {"0.3.0": "NAME NAME"}}.
 REMOVED: dict[str, dict[str, str]] = {}
 # How many names the list of a finished version has, so that it is not edited in place of REMOVED.
-FINISHED = {"0.1.0": 261}
+FINISHED = {"0.1.0": 261, "0.2.0": 73}
 # Functions and classes without an example in their docstring, and why. Type aliases and tables have no docstring: the
 # example of a table is that of its package.
 WITHOUT_EXAMPLE = {"train.Task": "a protocol, of which `OwnTask` shows an instance"}
