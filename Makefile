@@ -63,6 +63,7 @@ docs: site
 
 notebooks: $(STAMP)
 	$(PY) -m pytest --nbmake --overwrite --numprocesses 0 notebooks $(ARGS)
+	$(PY) docs/tidy_notebooks.py notebooks/*.ipynb
 
 benchmarks: $(STAMP)
 	$(PY) -m benchmarks

@@ -3,11 +3,17 @@
 `make test-rest` executes them.
 """
 
+import base64
+import io
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -55,3 +61,21 @@ def test_it_installs_the_library_only_where_that_is_missing(notebook):
     assert first.startswith("try:\n    import unroll_jax")
     assert "except ImportError:" in first
     assert "%pip install" in first
+
+
+def test_a_notebook_that_was_run_is_made_fit_for_a_commit(tmp_path):
+    path, file = tmp_path / "run.ipynb", io.BytesIO()
+    shades = np.outer(*[np.linspace(0.0, 1.0, 200)] * 2)
+    picture = np.stack([np.uint8(255 * shades)] * 3, axis=-1)
+    Image.fromarray(picture).save(file, "PNG")
+    output = {"output_type": "display_data", "data": {"image/png": base64.b64encode(file.getvalue()).decode()}}
+    cell = {"cell_type": "code", "metadata": {"execution": {}, "tags": ["a"]}, "source": ["1"], "outputs": [output]}
+    path.write_text(json.dumps({"cells": [cell, {"cell_type": "markdown", "metadata": {}, "source": ["é"]}]}))
+    subprocess.run([sys.executable, str(FOLDER.parent / "docs" / "tidy_notebooks.py"), str(path)], check=True)
+    tidied = json.loads(path.read_text(encoding="utf-8"))
+    assert tidied["cells"][0]["metadata"] == {"tags": ["a"]}
+    assert "é" in path.read_text(encoding="utf-8")
+    smaller = base64.b64decode(tidied["cells"][0]["outputs"][0]["data"]["image/png"])
+    assert len(smaller) < len(file.getvalue())
+    shown = np.asarray(Image.open(io.BytesIO(smaller)).convert("RGB"), np.int32)
+    assert np.abs(shown - picture).mean() <= 2.0
