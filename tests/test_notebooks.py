@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
@@ -65,9 +66,10 @@ def test_it_installs_the_library_only_where_that_is_missing(notebook):
 
 def test_a_notebook_that_was_run_is_made_fit_for_a_commit(tmp_path):
     path, file = tmp_path / "run.ipynb", io.BytesIO()
-    shades = np.outer(*[np.linspace(0.0, 1.0, 200)] * 2)
-    picture = np.stack([np.uint8(255 * shades)] * 3, axis=-1)
-    Image.fromarray(picture).save(file, "PNG")
+    figure = Figure()
+    figure.subplots().plot(np.sin(np.linspace(0.0, 9.0)))
+    figure.savefig(file, format="png")
+    picture = np.asarray(Image.open(file).convert("RGB"), np.int32)
     output = {"output_type": "display_data", "data": {"image/png": base64.b64encode(file.getvalue()).decode()}}
     cell = {"cell_type": "code", "metadata": {"execution": {}, "tags": ["a"]}, "source": ["1"], "outputs": [output]}
     path.write_text(json.dumps({"cells": [cell, {"cell_type": "markdown", "metadata": {}, "source": ["é"]}]}))
