@@ -50,6 +50,7 @@ def test_no_blur_leaves_a_picture_as_it_is():
     np.testing.assert_array_equal(blur(picture, 0.0), picture)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_lost_slices_are_whole_and_their_share_is_that_said(axis):
     values = jnp.ones((300, 310, 320))

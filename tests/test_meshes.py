@@ -88,6 +88,7 @@ def of_equilibrium(symmetric, **options):
 WEIGHT, INPUT = np.full((3, 3), 0.1, np.float32), np.ones((4, 3), np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_every_solver_does(solver, way):
@@ -95,6 +96,7 @@ def test_every_solver_does(solver, way):
     assert_differentiates(of_equilibrium(symmetric, solver=solver), WEIGHT, INPUT, way=way)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("adjoint", ADJOINTS)
 def test_every_adjoint_does(adjoint, way):

@@ -105,6 +105,7 @@ def test_without_phi_the_step_is_a_gradient_step():
 SPECTRA = [(-3.0, -0.5), (-1.0, 1.0), (0.2, 9.0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
 @pytest.mark.parametrize("phi", uj.PROXIMALS)
 def test_a_step_of_at_most_one_over_the_smoothness_never_raises_the_energy(phi, dtype):

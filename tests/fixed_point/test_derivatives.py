@@ -98,6 +98,7 @@ def test_a_second_derivative_of_the_reverse_mode_is_an_error_not_a_number(transf
         (jax.jit(second) if jit else second)(A(), X())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "transform",
     [

@@ -68,7 +68,7 @@ def test_answers_are_judged_by_a_run_without_its_data_as_by_the_reference(finish
         assert (one.answer, one.layers) == (answer, (0, 1, 2, 3))
     with pytest.raises(UserError, match="prompt 1 has 68 tokens, with its answer 70, and training took at most 64;"):
         model.predict("Say " + 60 * "a" + ".", answers="b")
-    with pytest.raises(UserError, match="predict needs an answer a prompt, got 2 prompts and 1 answers"):
+    with pytest.raises(UserError, match="for each prompt, got 2 prompts and 1 answers"):
         model.predict(["a", "b"], answers=["c"])
 
 

@@ -31,6 +31,7 @@ def field_matrices(weights, image):
 ODE = {"activation": "tanh", "param_dtype": jnp.float64}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize(("image", "augment"), [(None, 0), (None, 2), ((3, 4), 2)])
 def test_the_neural_ode_ends_where_scipy_says(image, augment):

@@ -67,6 +67,7 @@ def test_without_texts_four_figures_are_drawn_and_one_line_tells_how_to_get_the_
     assert "FOLDER/imdb/aclImdb_v1.tar.gz" in recipes[0]
 
 
+@pytest.mark.slow
 def test_figure_1_fills_the_points_of_lemma_4_3(drawn):
     numbers = drawn[1]["fig1"]
     ticks = np.linspace(-3.5, 3.5, POINTS)
@@ -202,6 +203,7 @@ def test_help_names_the_figures_and_their_options(capsys):
     assert "--data.root" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_paper_has_a_command_of_its_own():
     root = Path(__file__).resolve().parents[2]
     command = [sys.executable, "-m", "papers.yang2022", "--only", "9"]

@@ -72,6 +72,7 @@ def states_of(X, network, stack):
     return states
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "lengths"), [("plain", (1, 2, 9, 16, 17)), ("residual", (1, 2, 16)), ("damped", (1, 9, 16))]
 )

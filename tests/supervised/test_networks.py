@@ -80,6 +80,7 @@ def test_the_first_of_three_layers_sees_the_images(getkey):
     assert without_skip < 0.5 * seen
 
 
+@pytest.mark.slow
 # The rows of Table 3 have the networks of those of Table 1a.
 @pytest.mark.parametrize("name", [name for name in SUPERVISED if not name.startswith("xie2021-3")])
 def test_every_matrix_and_kernel_of_every_network_has_a_rule(name):

@@ -91,6 +91,7 @@ CONFIGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SHAPES)
 def test_muon_makes_the_singular_values_of_a_matrix_s_step_equal_and_as_large_as_adam_s(kind):
     """The first step is U V^T of the gradient, as far as its Newton-Schulz iteration goes: within 0.6 to 1.3."""

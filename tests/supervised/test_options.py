@@ -54,6 +54,7 @@ def test_four_parts_of_images_and_recomputed_layers_take_the_step_of_one_batch(n
     _assert_close(*map(_leaves, configs), 2e-3)
 
 
+@pytest.mark.slow
 def test_parts_count_by_their_labels_and_are_augmented_as_the_whole_is():
     # Parts take every other scene: those of one have hardly any labels that count.
     scenes = Fields().splits["train"]

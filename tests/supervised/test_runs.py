@@ -82,6 +82,7 @@ def test_every_experiment_trains_evaluates_and_reports(experiment, trained):
     assert any("accuracy" in line or "mIoU" in line for line in log)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stripes")
 def test_a_run_that_was_cut_back_ends_like_the_whole_one(trained, start, tmp_path):
     whole, _ = trained("image-dnn")

@@ -7,7 +7,7 @@ from train.report.groups import group
 from train.report.read import read_runs
 from train.report.tables import exit_table
 
-pytestmark = pytest.mark.xdist_group("text-runs")
+pytestmark = [pytest.mark.xdist_group("text-runs"), pytest.mark.slow]
 
 
 def test_early_exit_is_marked_as_its_legend_says(family):

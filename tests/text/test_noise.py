@@ -51,6 +51,7 @@ def test_lost_tokens_are_the_share_that_is_said_the_first_stays_and_padding_stay
     assert len(np.unique(arrived[lengths == 32], axis=0)) > 30  # each text by a draw of its own
 
 
+@pytest.mark.slow
 def test_an_evaluation_without_any_token_but_the_first_is_that_of_the_first_tokens(built, tmp_path):
     fields = {"train_gamma": 0.0, "method": "erm", "test_gammas": (0.0,), "test_disturbances": ("dropped=1",)}
     task, params = built("text-ut", **fields)

@@ -84,6 +84,7 @@ def test_violations_are_those_of_the_worst_texts(finished, task_of):
     np.testing.assert_allclose(rows[0]["violations"], expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_average_is_what_is_judged_and_exported(finished, tmp_path):
     folder = finished("text-ut").runs["erm"]
     experiment, task = open_run(folder, log=quiet)

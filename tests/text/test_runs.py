@@ -33,6 +33,7 @@ def read(folder, name):
     return json.loads((folder / name).read_text())
 
 
+@pytest.mark.slow
 def test_both_methods_train_evaluate_and_report(finished, experiment):
     whole = finished(experiment)
     for method, folder in whole.runs.items():

@@ -35,6 +35,7 @@ def cross_entropies(logits, labels):
     return -logs[:, np.arange(len(labels)), np.asarray(labels)].T
 
 
+@pytest.mark.slow
 def test_losses_of_samples_are_cross_entropies_of_the_perturbed_texts(built, experiment):
     task, params = built(experiment, train_gamma=0.6)
     clean = TextTask(dataclasses.replace(task.config, train_gamma=0.0), task.data)
@@ -208,6 +209,7 @@ def test_texts_longer_than_an_encoder_can_take_are_refused_by_the_option(task_of
         task_of("text-encoder", model=EncoderOptions(pretrained=str(write_folder())), max_length=64)
 
 
+@pytest.mark.slow
 def test_evaluations_add_the_same_noise_to_every_model_scaled_by_gamma(built, experiment):
     task, params = built(experiment)
     (batch,) = map(jnp_batch, task.data.tokens.examples("test", batch_size=BATCH_SIZE))

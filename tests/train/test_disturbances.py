@@ -89,6 +89,7 @@ def test_the_noise_of_training_is_there_too():
     assert np.var(noise) == pytest.approx(0.2 * FRAMES_OF.pixel_std, rel=0.03)
 
 
+@pytest.mark.slow
 def test_an_evaluation_has_the_rmse_of_the_last_layer_and_of_the_input():
     evaluation, task, params = evaluated(("blur=1.3", "dropped=0.4"))
     assert list(evaluation["disturbed_rmse"]) == list(evaluation["input_disturbed_rmse"]) == ["blur=1.3", "dropped=0.4"]

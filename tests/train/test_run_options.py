@@ -20,6 +20,7 @@ from unroll_jax.constrained import feasibility_report
 pytestmark = [pytest.mark.xdist_group("video-runs"), pytest.mark.usefixtures("in_memory")]
 
 
+@pytest.mark.slow
 def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(many, start, changed, tmp_path):
     config, folder = changed(**MANY), shutil.copytree(many, tmp_path / "run")
     logged = [row for row in read_metrics(folder / "metrics.jsonl") if row["kind"] == "train"]

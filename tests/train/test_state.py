@@ -151,6 +151,7 @@ def _zeros(params):
     return [(np.zeros(leaf.shape), np.zeros(leaf.shape)) for leaf in params]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_steps_are_those_of_the_algorithm_written_out(case, clips, name):
     task, batches = case(name)

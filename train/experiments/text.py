@@ -70,7 +70,7 @@ def _on_one_core(experiment: Experiment, summary: str, expect: str, **fields: An
         primal=PrimalConfig(learning_rate=1e-4),
         constraints=dataclasses.replace(base.constraints, reference=CHANCE),
     )
-    return experiment._replace(config=config, summary=summary, expect=expect)
+    return experiment._replace(config=config, summary=summary, expect=expect, has_run=True)
 
 
 def _built_in(experiment: Experiment, summary: str, expect: str, alpha: float, **fields: Any) -> Experiment:
@@ -82,7 +82,7 @@ def _built_in(experiment: Experiment, summary: str, expect: str, alpha: float, *
     assert isinstance(base, TextRunConfig)
     constraints = dataclasses.replace(base.constraints, alpha=(alpha,), reference=CHANCE, warmup_steps=warmup)
     config = dataclasses.replace(base, data=TextConfig(), max_length=32, min_count=1, constraints=constraints, **fields)
-    return experiment._replace(config=config, summary=summary, expect=expect)
+    return experiment._replace(config=config, summary=summary, expect=expect, has_run=True)
 
 
 TEXT: dict[str, Experiment] = {

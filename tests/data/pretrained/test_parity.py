@@ -49,6 +49,7 @@ def written(case, folder, torch, transformers):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_hidden_states_and_logits_are_those_of_transformers(case, tmp_path, sequences, oracles):
     torch, (tokens, mask) = oracles[0], sequences

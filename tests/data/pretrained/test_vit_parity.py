@@ -38,6 +38,7 @@ def grey_frames(grid, channels, torch):
     return patch_sequences(frames, side=SIDE).swapaxes(0, 1), pixels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_hidden_states_are_those_of_transformers(case, tmp_path, oracles):
     """States as wide as patches are read as they are; the class token's reach the others' through attention."""

@@ -98,6 +98,7 @@ def test_gradients_equal_finite_differences_of_the_reference(form):
         np.testing.assert_allclose(np.sum(gradients[place] * direction), by_differences, rtol=1e-8)
 
 
+@pytest.mark.slow
 @every_form
 @both_dtypes
 def test_no_step_raises_the_energy_to_a_context_that_is_held(form, dtype):

@@ -39,6 +39,7 @@ def draws(dtype, shape, batch=()):
     return [array.astype(dtype) for array in (W_a, y, x)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("majoriser", "shape", "dtype"),
     [("block", shape, "float32") for shape in ("square", "wide", "narrow")]

@@ -118,6 +118,7 @@ def temporary_bytes(layer, n, *batch):
     return jax.jit(jax.grad(loss)).lower(shape).compile().memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rho", "form"), [("softmax", "softmax"), pytest.param("log", "jacobi", marks=pytest.mark.slow)]
 )

@@ -28,6 +28,7 @@ def rounding(energy, y, x, ridge, dtype):
     return 20.0 * jnp.finfo(dtype).eps * (np.abs(energy) + pull + pairs * (1.0 + np.minimum(spread, 1.0 / 1e-3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("form", ["jacobi", "softmax"])
 def test_no_step_raises_its_energy(form, dtype):

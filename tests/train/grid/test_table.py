@@ -15,7 +15,7 @@ from train.config.errors import StorageError, UserError
 from train.report import Report
 from train.system.storage import locked
 
-pytestmark = pytest.mark.xdist_group("grid")
+pytestmark = [pytest.mark.xdist_group("grid"), pytest.mark.slow]
 
 CONSTRAINED = "video-ut_train-gamma-0.15_constrained_seed-0"
 FEWER = ["table", "video-ut", *SMALL, "--over.seed", "0"]

@@ -66,6 +66,7 @@ def test_opening_a_study_twice_gives_the_same_one(tmp_path):
     assert len(open_study(tmp_path).trials) == 1
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_ends_like_one_left_alone(go, monkeypatch, tmp_path):
     over, trials = {**RATES, "alpha": "0.05:0.9", "resilience": "none,3,10"}, 13
     whole = go(over, "whole", trials=trials)
