@@ -17,6 +17,8 @@ from train.data.words import hashed_embeddings
 from unroll_jax import transformer, unroll
 from unroll_jax.energies.transformer import transformer_parts
 
+pytestmark = pytest.mark.slow
+
 DIM, LAYERS = 4, 3
 STACKS = {
     "plain": Stack(DIM, LAYERS),
@@ -72,7 +74,6 @@ def states_of(X, network, stack):
     return states
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "lengths"), [("plain", (1, 2, 9, 16, 17)), ("residual", (1, 2, 16)), ("damped", (1, 9, 16))]
 )
@@ -119,7 +120,6 @@ def test_the_layer_keeps_the_conditions_of_its_steps():
         assert values[-1] <= 0.95 + 1e-6
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("residual", [False, True])
 def test_training_lowers_the_loss_and_keeps_the_spectrum(residual):
     stack = Stack(DIM, 2, residual=residual)
@@ -212,7 +212,6 @@ def root(tmp_path):
     return tmp_path
 
 
-@pytest.mark.slow
 def test_figures_5_and_6_are_drawn_from_texts(root, capsys):
     small = ("--num-texts", "3", "--steps", "4", "--num-layers", "2", "--only", "5,6")
     places = ("--data.root", str(root), "--data.prepared", str(root / "prepared"), "--out", str(root / "out"))

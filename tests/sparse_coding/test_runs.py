@@ -14,7 +14,7 @@ from train.exporting import export
 from train.main import fit
 from train.report.kinds import write_report
 
-pytestmark = pytest.mark.xdist_group("sparse-coding")
+pytestmark = [pytest.mark.xdist_group("sparse-coding"), pytest.mark.slow]
 FLOORS = ("ISTA", "FISTA", "linear map")
 
 
@@ -33,7 +33,6 @@ def finished(tmp_path_factory):
     return folders, log, root
 
 
-@pytest.mark.slow
 def test_evaluations_hold_errors_under_noise_with_disturbed_layers_and_without_training(finished):
     folders, log, _ = finished
     for folder in folders:
@@ -96,7 +95,6 @@ def test_codes_come_from_a_run_and_from_its_export_without_data(finished, in_mem
     assert "coded.code, coded.image" in card
 
 
-@pytest.mark.slow
 def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, in_memory):
     config = small(layer_noise=0.1, train_gamma=0.2)
     folders = [fit(config, out=tmp_path / "whole", experiment="sparse-coding", log=quiet)[0]]

@@ -23,7 +23,7 @@ from train.tasks.certified import lipschitz_bound
 from train.tasks.robustness import robustness
 from unroll_jax.certificates import conv_norm_bound
 
-pytestmark = pytest.mark.xdist_group("images")
+pytestmark = [pytest.mark.xdist_group("images"), pytest.mark.slow]
 
 RADII = (0.05, 0.3, 1.0)
 
@@ -109,7 +109,6 @@ def test_attacks_cost_accuracy_and_certificates_promise_less_than_they_leave(nam
         assert share <= figures["attack_accuracy"][radius]
 
 
-@pytest.mark.slow
 def test_no_two_images_have_logits_further_apart_than_the_lipschitz_bound_says():
     rng = np.random.default_rng(2)
     first, second = rng.uniform(size=(2, 16, 4, 4, 1)).astype(np.float32)
@@ -130,7 +129,6 @@ def test_no_two_images_have_logits_further_apart_than_the_lipschitz_bound_says()
         assert 0.0 < np.max(slopes) <= bound
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["image-opteq", "image-dnn"])
 def test_logits_are_scaled_down_to_the_lipschitz_constant_that_they_are_held_to(name):
     free = small(name)
@@ -151,7 +149,6 @@ def test_a_lipschitz_constant_that_is_not_known_cannot_be_held():
         dataclasses.replace(small("image-dnn"), lipschitz=0.0).check()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("convolutional", [False, True])
 def test_the_lipschitz_bound_of_a_plain_network_is_the_product_of_its_norms(convolutional):
     """Pixels are divided by their deviation; the mean over 16 places divides by 4."""
@@ -174,7 +171,6 @@ def test_what_is_not_held_by_a_certified_norm_is_not_certified():
     assert is_certifiable(dataclasses.replace(network, way="unrolled"))
 
 
-@pytest.mark.slow
 def test_figures_do_not_depend_on_the_batch_size_and_are_of_examples_spread_over_the_split():
     config = dataclasses.replace(small("image-dnn"), test_noises=(0.5,), test_attacks=(0.3,), attack_examples=7)
     task, init, _ = traced(config)
@@ -189,7 +185,6 @@ def test_figures_do_not_depend_on_the_batch_size_and_are_of_examples_spread_over
     assert figures[0]["attacked_clean_accuracy"] == pytest.approx(np.mean(right[np.arange(7) * len(right) // 7]))
 
 
-@pytest.mark.slow
 def test_a_run_is_evaluated_and_reported_with_disturbed_pixels(start, stripes, tmp_path, capsys):
     config = dataclasses.replace(small("image-dnn"), test_noises=(0.2,))
     start(config, "image-dnn")
@@ -211,7 +206,6 @@ def test_a_run_is_evaluated_and_reported_with_disturbed_pixels(start, stripes, t
         assert words in page
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("fields")
 def test_scenes_have_no_such_options(start, tmp_path):
     start(small("segment-fcn", epochs=2), "segment-fcn")

@@ -20,7 +20,7 @@ from train.tasks.table import open_run
 from train.tasks.text import open_text
 
 TEXTS = ["the plot was dull .", "although the music seemed fresh , the plot was not clever .", "the cast felt tender ."]
-pytestmark = pytest.mark.xdist_group("text-runs")
+pytestmark = [pytest.mark.xdist_group("text-runs"), pytest.mark.slow]
 PAIRS = [("a dog runs", "an animal moves", "0"), ("a dog runs", "the dog sleeps", "1"), ("two men", "men speak", "0")]
 WORDS = ("although", "the", "music", "plot", "seemed", "fresh", "dull", "tender")
 
@@ -65,7 +65,6 @@ def tables(out):
     return [lines[start : start + 7] for start in range(0, len(lines), 7)]
 
 
-@pytest.mark.slow
 def test_predictions_are_the_networks_whatever_the_texts_beside_them(trained, opened, capsys, experiment):
     folder = trained(experiment)
     predictions = opened(folder).predict(TEXTS, log=quiet)
@@ -128,7 +127,6 @@ def test_long_texts_are_truncated_and_counted(trained, opened):
     assert log == ["1 of 2 texts are longer than 8 tokens; their ends are left out"]
 
 
-@pytest.mark.slow
 def test_pairs_take_their_second_text(small, write_pairs, tmp_path):
     folder, seconds = tmp_path / "run", ("an animal moves", "men speak")
     config = small("text-ut", steps=2, method="erm", **write_pairs(PAIRS))

@@ -26,14 +26,13 @@ from train.runs import default_folder
 from train.step import init_state, validate
 from train.tasks.text import area_under, open_text
 
-pytestmark = pytest.mark.xdist_group("text-runs")
+pytestmark = [pytest.mark.xdist_group("text-runs"), pytest.mark.slow]
 
 
 def read(folder, name):
     return json.loads((folder / name).read_text())
 
 
-@pytest.mark.slow
 def test_both_methods_train_evaluate_and_report(finished, experiment):
     whole = finished(experiment)
     for method, folder in whole.runs.items():
@@ -63,7 +62,6 @@ def test_both_methods_train_evaluate_and_report(finished, experiment):
     assert any("Area under the accuracy" in line for line in whole.log)
 
 
-@pytest.mark.slow
 def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(small, finished, tmp_path):
     whole, again, log = finished("text-ut").runs["constrained"], tmp_path / "run", []
     shutil.copytree(whole, again)
@@ -84,7 +82,6 @@ def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(small
         assert {f"{figure}/{name}" for name in ("f_0", "layer 1", "layer 2")} <= first.keys()
 
 
-@pytest.mark.slow
 def test_a_run_with_frozen_embeddings_goes_on_as_if_it_had_not_been_interrupted(small, write_folder, tmp_path):
     folder, log = str(write_folder(config={"vocab_size": 20})), []
     config = small("text-ut", model=UnrolledConfig(num_layers=2, embeddings=folder, dim=64), steps=2, validate_every=1)
@@ -102,7 +99,6 @@ def test_a_run_with_frozen_embeddings_goes_on_as_if_it_had_not_been_interrupted(
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-@pytest.mark.slow
 def test_the_loop_compiles_once_for_each_length_of_batch(task_of, monkeypatch, tmp_path):
     steps = {"steps": 5, "validate_every": 5}
     task = task_of("text-ut", **steps, max_length=32, batch_size=2, method="erm")
@@ -120,7 +116,6 @@ def test_the_loop_compiles_once_for_each_length_of_batch(task_of, monkeypatch, t
     assert read(tmp_path, "status.json")["state"] == "finished"
 
 
-@pytest.mark.slow
 def test_readings_of_a_split_do_not_depend_on_how_it_is_padded(built, experiment):
     task, params = built(experiment, max_length=16)
     reading = task.split_reading(params, "test", 0.0)

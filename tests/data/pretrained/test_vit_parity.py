@@ -8,7 +8,7 @@ from train.data.pretrained_vit import load_vit, start_from
 from train.data.video import patch_sequences
 from unroll_jax.models import ViT
 
-pytestmark = pytest.mark.xdist_group("torch")  # which takes seconds to import
+pytestmark = [pytest.mark.xdist_group("torch"), pytest.mark.slow]  # torch takes seconds to import
 
 SIDE = 4
 SIZES = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 24}
@@ -38,7 +38,6 @@ def grey_frames(grid, channels, torch):
     return patch_sequences(frames, side=SIDE).swapaxes(0, 1), pixels
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_hidden_states_are_those_of_transformers(case, tmp_path, oracles):
     """States as wide as patches are read as they are; the class token's reach the others' through attention."""
