@@ -12,7 +12,7 @@ COLOURS = 128  # of a picture: curves and a few shades
 
 
 def tidy(path: Path) -> None:
-    """Drops the times at which cells ran, and saves pictures with few colours, which takes a third of the bytes."""
+    """Drops the times at which cells ran, and saves pictures with few colours, in fewer bytes."""
     notebook = json.loads(path.read_text(encoding="utf-8"))
     for cell in notebook["cells"]:
         cell["metadata"].pop("execution", None)

@@ -22,7 +22,7 @@ def questions(path):
                 yield f"{path}:{node.lineno}: {text}"
 
 
-@pytest.mark.parametrize("package", ["unroll_jax", "train", "benchmarks"])
+@pytest.mark.parametrize("package", ["unroll_jax", "train", "benchmarks", "papers", "docs"])
 def test_docstrings_open_with_a_verb_or_the_thing(package):
     assert [line for path in sorted((ROOT / package).rglob("*.py")) for line in questions(path)] == []
 

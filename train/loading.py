@@ -43,7 +43,7 @@ class Model:
     def predict(self, inputs: Any, **options: Any) -> Any:
         """Applies the model to inputs of its kind; see the task's ``predict``.
 
-        Pictures are files or arrays of uint8. They are brought to the size of the training data, as are results.
+        Pictures are files or arrays of uint8. They are brought to the size of the training data, as results are.
         Video: a picture or video; denoised frames come back. Images and scenes: one or a list; classes, or maps of
         them. Sparse coding: one image or a list; of each the ``code``, and the ``image`` that the code stands for.
         Text: strings, with ``seconds=`` where the run is of pairs. Language: prompts, with ``answers=`` to be judged,

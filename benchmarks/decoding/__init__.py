@@ -31,10 +31,8 @@ from unroll_jax.models import (
 
 __all__ = ["FULL", "QUICK", "Case", "Sizes", "main"]
 
-FULL, QUICK = (
-    Sizes(),
-    Sizes(batches=(4,), tokens=16, repeats=2, real_prompts=1, test_prompts=2, real_tokens=16, real_repeats=1),
-)
+FULL = Sizes()
+QUICK = Sizes(batches=(4,), tokens=16, repeats=2, real_prompts=1, test_prompts=2, real_tokens=16, real_repeats=1)
 
 
 class Draft(NamedTuple):

@@ -22,11 +22,12 @@ def command(arguments: list[str]) -> None:
     parsed = parse(GenerateArguments, arguments, "python -m train generate")
     check(parsed, has_drafts=given(arguments, "--exit-layer") or given(arguments, "--draft-length"))
     out = None if parsed.out is None else check_file(parsed.out, overwrite=parsed.overwrite)
-    draft = None if out is None else _draft_file(out, parsed)
+    if out is not None and parsed.speculate is not None:
+        _check_draft(_draft_file(out), overwrite=parsed.overwrite)
     prompts = read_prompts(expanded(str(parsed.prompts), "--prompts"))[: parsed.limit]
     opened = open_decoder(parsed.source, dtype=parsed.dtype)
     settings = _settings(parsed, opened)
-    if out is None or draft is None:
+    if out is None:
         for number, one in enumerate(answer(opened, prompts, settings), start=1):
             print(f"\n{number}. {one.prompt.text}\n\n{one.text}")
         return
@@ -39,6 +40,7 @@ def command(arguments: list[str]) -> None:
             print(f"{unfinished.path}: goes on behind {len(done)} of {len(prompts)} answers")
         answers = answer(opened, prompts, settings, done=done, keep=unfinished.add)
         write_json(out, [alpaca_row(one, name) for one in answers])
+        draft = _draft_file(out)
         if parsed.speculate is not None:
             write_json(draft, {name: getattr(settings, name) for name in DRAFT})
         elif _is_draft(draft):  # of answers which these replace
@@ -61,12 +63,17 @@ def check(parsed: GenerateArguments, *, has_drafts: bool) -> None:
     check_noise(parsed.gamma, parsed.seed)
 
 
-def _draft_file(out: Path, parsed: GenerateArguments) -> Path:
-    """The file beside --out that holds the draft that was chosen; any other file of that name stays."""
-    path = out.with_name(f"{out.stem}.draft.json")
-    if parsed.speculate is not None and path.exists() and not (parsed.overwrite and _is_draft(path)):
-        raise UserError(f"{path}, which --speculate auto writes beside --out, is there already; pass another --out")
-    return path
+def _draft_file(out: Path) -> Path:
+    """The file beside --out that holds the draft that was chosen."""
+    return out.with_name(f"{out.stem}.draft.json")
+
+
+def _check_draft(path: Path, *, overwrite: bool) -> None:
+    """Refuses to replace a draft without consent, and what is none at all."""
+    if path.exists() and not _is_draft(path):
+        raise UserError(f"{path}, where --speculate auto keeps its choice, holds something else; pass another --out")
+    if path.exists() and not overwrite:
+        raise UserError(f"{path} is there already; pass another --out, or --overwrite, which replaces it")
 
 
 def _is_draft(path: Path) -> bool:

@@ -113,12 +113,14 @@ def test_a_draft_of_sampled_answers_is_chosen_without_a_clock_and_can_be_given_a
     one.with_name("one.unfinished.jsonl").write_text('{"about": {}}\n{"place": 0, "text": "a", "tokens": [1]}\n')
     before, auto = one.with_name("one.draft.json").stat().st_mtime_ns, ["--speculate", "auto", "--overwrite"]
     other.unlink()
-    assert "other.draft.json, which --speculate auto writes beside --out, is there" in refused(
-        capsys, *words, *auto[:2], "--out", str(other)
-    )
+    line = refused(capsys, *words, *auto[:2], "--out", str(other))
+    assert "other.draft.json is there already; pass another --out, or --overwrite, which replaces it" in line
     given.with_name("given.draft.json").write_text("[1]")
     assert main([*words, "--overwrite", "--out", str(given)]) == 0
     assert given.with_name("given.draft.json").read_text() == "[1]", "a file of another kind stays"
+    assert "given.draft.json, where --speculate auto keeps its choice, holds something else" in refused(
+        capsys, *words, *auto, "--out", str(given)
+    )
     assert "holds answers of another command" in refused(capsys, *words, *auto, "--out", str(one))
     assert one.with_name("one.draft.json").stat().st_mtime_ns == before, "not of answers that are not written"
     one.with_name("one.unfinished.jsonl").unlink()
