@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 
 from benchmarks.compare import Unreadable, comparison, read_records
 from benchmarks.record import write
-from train.config.errors import UserError
-from train.system.machine import environment, keep_memory
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.system.machine import environment, keep_memory
 
 BENCHMARKS = {
     "constrained_step": "what descent constraints cost a training step",

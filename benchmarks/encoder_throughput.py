@@ -17,10 +17,10 @@ import optax
 from benchmarks import torch_peer
 from benchmarks.record import Record
 from benchmarks.timing import SAME_ALLOCATOR, interleaved, matmul_rate, table
-from train.data.pretrained_architectures import read_architecture, read_config
-from train.data.pretrained_files import read_json
-from train.data.pretrained_weights import open_tensors, read_weights
 from unroll_jax.models import Classifier, Encoder, EncoderConfig
+from unroll_jax.train.data.pretrained_architectures import read_architecture, read_config
+from unroll_jax.train.data.pretrained_files import read_json
+from unroll_jax.train.data.pretrained_weights import open_tensors, read_weights
 
 __all__ = ["main"]
 

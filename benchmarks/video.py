@@ -7,9 +7,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from train.config.video import ModelConfig, VideoConfig
-from train.step import TrainState, init_state, jit_step
-from train.tasks.video import VideoTask
+from unroll_jax.train.config.video import ModelConfig, VideoConfig
+from unroll_jax.train.step import TrainState, init_state, jit_step
+from unroll_jax.train.tasks.video import VideoTask
 
 __all__ = ["FRAMES", "Frames", "compiled_step", "matmul_flops", "random_batch", "training_step"]
 

@@ -6,18 +6,16 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jaxtyping
 import pytest
 from hypothesis import settings
 
-# Most of the time goes into compiling many small programs; without fusion emitters, LLVM's optimisation and threads for
-# parts of a program that takes a third as long. `XLA_FLAGS= make test` runs the programs that users get.
-os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1",
-)
+from .xla_flags import flags, unknown_flags
+
+os.environ.setdefault("XLA_FLAGS", flags())
 
 # Workers and the processes that tests start read each other's programs. .ci/run names a folder that its passes share.
 OWN_PROGRAMS = "JAX_COMPILATION_CACHE_DIR" not in os.environ
@@ -31,9 +29,17 @@ settings.register_profile("elsewhere", deadline=None)
 settings.load_profile("ci" if "CI" in os.environ else "elsewhere")
 
 # Before anything imports the library: from here on beartype checks its annotations, shapes and dtypes included.
-jaxtyping.install_import_hook("unroll_jax", "beartype.beartype")
+PACKAGE = Path(__file__).resolve().parents[1] / "unroll_jax"
+ROOMS = [f"unroll_jax.{path.stem}" for path in PACKAGE.iterdir() if path.stem not in ("train", "__init__")]
+jaxtyping.install_import_hook(ROOMS, "beartype.beartype")
 
 import jax  # noqa: E402
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Stops before the first array if this jaxlib ends processes that have XLA_FLAGS as they are set."""
+    if not hasattr(config, "workerinput") and (reason := unknown_flags(os.environ["XLA_FLAGS"])) is not None:
+        pytest.exit(reason, returncode=pytest.ExitCode.USAGE_ERROR)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from train.config.errors import UserError
+from unroll_jax.train.config.errors import UserError
 
 
 def assert_fails(read: Callable[[Path], Any], root: Path, *words: str) -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 import papers.yang2022
-import train
 from benchmarks.__main__ import BENCHMARKS
 from tests.test_public_api import NAMES
-from train.__main__ import COMMANDS
-from train.config import commands
-from train.experiments import EXPERIMENTS
-from train.parsing import _options
+from unroll_jax import train
 from unroll_jax.certificates import Outcome
+from unroll_jax.train.__main__ import COMMANDS
+from unroll_jax.train.config import commands
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.parsing import _options
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -93,7 +93,7 @@ def test_every_public_name_has_one_page_in_the_docs():
 def test_docs_name_only_commands_experiments_and_benchmarks_that_exist():
     named = 0
     for name, text in TEXTS.items():
-        for command, what in re.findall(r"(?:python -m train|unroll-jax) ([a-z]+)(?: ([\w$.{}/-]+))?", code(text)):
+        for command, what in re.findall(r"(?:unroll-jax|unroll-jax) ([a-z]+)(?: ([\w$.{}/-]+))?", code(text)):
             assert command in COMMANDS, f"{name}: {command}"
             is_name = command in ("run", "plan", "search") and re.fullmatch(r"[a-z][\w-]*", what)
             assert not is_name or what in EXPERIMENTS, f"{name}: {command} {what}"

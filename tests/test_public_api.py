@@ -111,7 +111,7 @@ NAMES = {
             Perturbation in_turn layer_noise lost_layer
         """,
     },
-    "train": {
+    "unroll_jax.train": {
         "0.2.0": """
             EXPERIMENTS Callbacks ConstraintConfig DualConfig Model OwnConfig OwnTask PrimalConfig Task export
             fit load
@@ -124,7 +124,7 @@ REMOVED: dict[str, dict[str, str]] = {}
 FINISHED = {"0.1.0": 261, "0.2.0": 73}
 # Functions and classes without an example in their docstring, and why. Type aliases and tables have no docstring: the
 # example of a table is that of its package.
-WITHOUT_EXAMPLE = {"train.Task": "a protocol, of which `OwnTask` shows an instance"}
+WITHOUT_EXAMPLE = {"unroll_jax.train.Task": "a protocol, of which `OwnTask` shows an instance"}
 LIBRARY = ["unroll_jax", *(module.name for module in pkgutil.walk_packages(unroll_jax.__path__, "unroll_jax."))]
 FINDER = doctest.DocTestFinder(exclude_empty=True)
 
@@ -208,7 +208,7 @@ def test_the_public_names_are_those_listed(module):
 def test_every_public_package_is_listed():
     packages = {f"unroll_jax.{module.name}" for module in pkgutil.iter_modules(unroll_jax.__path__) if module.ispkg}
     exported = {f"unroll_jax.{name}" for name in unroll_jax.__all__ if inspect.ismodule(getattr(unroll_jax, name))}
-    assert set(NAMES) == {"unroll_jax", "train"} | packages | exported
+    assert set(NAMES) == {"unroll_jax", "unroll_jax.train"} | packages | exported
 
 
 def test_every_name_that_came_or_went_is_in_the_changelog_of_its_version():
@@ -265,5 +265,5 @@ def test_the_examples_in_the_docs_of_the_library_run(module):
 
 @pytest.mark.slow  # one of them trains
 def test_the_examples_in_the_docs_of_the_application_run():
-    modules = ["train", *places(documented(["train"]))]
+    modules = ["unroll_jax.train", *places(documented(["unroll_jax.train"]))]
     assert [module for module in modules if doctest.testmod(importlib.import_module(module)).failed] == []

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 from benchmarks.__main__ import BENCHMARKS
-from train.__main__ import COMMANDS
-from train.experiments import EXPERIMENTS
+from unroll_jax.train.__main__ import COMMANDS
+from unroll_jax.train.experiments import EXPERIMENTS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md")}
@@ -67,7 +67,7 @@ def test_dotted_names_of_the_library_in_a_page_exist(page):
 
 @every_page
 def test_commands_of_a_page_name_what_exists(page):
-    commands = re.findall(r"python -m train (\w+)(?: ([a-z][\w-]*))?", PAGES[page])
+    commands = re.findall(r"unroll-jax (\w+)(?: ([a-z][\w-]*))?", PAGES[page])
     benchmarks = re.findall(r"python -m benchmarks ([a-z]\w*)", PAGES[page])
     targets = re.findall(
         r"\bmake ([a-z][\w-]*)(?= |\n|`)", "\n".join(re.findall(r"```\n(.*?)```", PAGES[page], re.DOTALL))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from train.task import Task
+from unroll_jax.train.task import Task
 
 ROOT = Path(__file__).resolve().parents[1]
 QUESTIONS = ("What", "Whether", "How", "When", "Where", "Which", "Who", "Why")  # "Returns whether ..." is the way out

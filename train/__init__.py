@@ -1,9 +1,9 @@
-"""The training application: `python -m train`; and from Python `fit`, `load`, and tasks of your own.
+"""The training application: `unroll-jax`; and from Python `fit`, `load`, and tasks of your own.
 
 Names are imported when they are asked for: the command line answers before JAX is there.
 
 Example:
-  >>> from train import EXPERIMENTS
+  >>> from unroll_jax.train import EXPERIMENTS
   >>> EXPERIMENTS["demo"].config.task  # `fit("demo")` trains it
   'sparse-coding'
 """

@@ -1,4 +1,4 @@
-"""`python -m train`: the commands, and how they end."""
+"""`unroll-jax`: the commands, and how they end."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from . import main as commands
 from .config.errors import Interrupted, UserError
-from .parsing import HELP, PROGRAM, as_typed, parse, unknown
+from .parsing import HELP, as_typed, parse, unknown
 from .preparing import prepare
 from .system.interrupts import CTRL_C, HEARD, stopping_at_once
 from .system.machine import hush_xla, keep_memory, order_collectives
@@ -17,7 +17,7 @@ from .system.machine import hush_xla, keep_memory, order_collectives
 CLOSED_PIPE = 141  # what shells say of a program whose reader, such as `head`, has gone: 128 and SIGPIPE
 LATE = 0.5  # seconds after a second Ctrl-C that nothing answered, as where XLA compiles
 USAGE = """\
-usage: python -m train [--coordinator HOST:PORT --processes N --process I | --cluster NAME] COMMAND ...
+usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster NAME] COMMAND ...
 
   run EXPERIMENT [--option value ...]   train and evaluate; goes on where an interrupted run stopped
   run FOLDER [--option value ...]       go on with the run in a folder
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     """Runs a command; returns its exit code: 0, also for a run that SIGTERM ended and that goes on when started again,
     2 for what the user can mend, 130 for what Ctrl-C ended."""
     if not arguments or arguments[0] in HELP:
-        sys.stdout.write(USAGE.replace("python -m train", PROGRAM))
+        sys.stdout.write(USAGE)
         return 0 if arguments else 2
     try:
         member, arguments = _member(arguments)
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
                 commands.check_together(arguments[0])
                 from .system.distributed import Membership, join
 
-                join(parse(Membership, member, "python -m train"))
+                join(parse(Membership, member, "unroll-jax"))
             return COMMANDS[arguments[0]](list(arguments[1:])) or 0
     except Interrupted as stop:
         sys.stderr.write(f"{stop}\n")

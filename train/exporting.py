@@ -1,4 +1,4 @@
-"""`python -m train export`: a run's best parameters as safetensors, with all it takes to use them, and a model card."""
+"""`unroll-jax export`: a run's best parameters as safetensors, with all it takes to use them, and a model card."""
 
 import dataclasses
 import hashlib
@@ -33,8 +33,8 @@ Log = Callable[[str], None]
 
 
 def command(arguments: list[str]) -> None:
-    """`python -m train export RUN [--out FOLDER]`."""
-    parsed = parse(ExportArguments, arguments, "python -m train export")
+    """`unroll-jax export RUN [--out FOLDER]`."""
+    parsed = parse(ExportArguments, arguments, "unroll-jax export")
     export(parsed.run, parsed.out, mesh=parsed.mesh)
 
 

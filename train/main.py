@@ -55,7 +55,7 @@ def fit(
 
     Example:
       >>> import tempfile, jax.numpy as jnp, numpy as np
-      >>> from train import Model, OwnConfig, OwnTask, export, load
+      >>> from unroll_jax.train import Model, OwnConfig, OwnTask, export, load
       >>> def losses(scale, batch):  # of the input, and of one layer's output
       ...     return jnp.concatenate([batch["x"] ** 2, (scale * batch["x"]) ** 2], axis=1)
       >>> arrays = {"x": np.linspace(-1.0, 1.0, 8, dtype=np.float32)[:, None]}
@@ -95,7 +95,7 @@ def fit(
 
 
 def run(arguments: list[str]) -> None:
-    """`python -m train run EXPERIMENT [--option value ...]`."""
+    """`unroll-jax run EXPERIMENT [--option value ...]`."""
     known = _of_run(arguments)
     if chosen := configured("run", arguments, known):
         experiment, config = chosen
@@ -122,8 +122,8 @@ def plan(arguments: list[str]) -> None:
 
 
 def evaluate_again(arguments: list[str]) -> None:
-    """`python -m train evaluate RUN`: the best checkpoint again."""
-    parsed = parse(EvaluateArguments, arguments, "python -m train evaluate")
+    """`unroll-jax evaluate RUN`: the best checkpoint again."""
+    parsed = parse(EvaluateArguments, arguments, "unroll-jax evaluate")
     from .evaluate import evaluate
     from .system.distributed import first_only
     from .tasks.table import open_run
@@ -143,8 +143,8 @@ def evaluate_again(arguments: list[str]) -> None:
 
 
 def report(arguments: list[str]) -> None:
-    """`python -m train report RUN ...`: compares runs of one kind of task."""
-    parsed = parse(ReportArguments, arguments, "python -m train report")
+    """`unroll-jax report RUN ...`: compares runs of one kind of task."""
+    parsed = parse(ReportArguments, arguments, "unroll-jax report")
     from .report.kinds import report_of, write_report
 
     out = check_out(parsed.out)
@@ -163,12 +163,12 @@ def report(arguments: list[str]) -> None:
 
 
 def launch(arguments: list[str]) -> int:
-    """`python -m train launch --processes N -- COMMAND ...`: the same command in many processes, watched."""
+    """`unroll-jax launch --processes N -- COMMAND ...`: the same command in many processes, watched."""
     place = arguments.index("--") if "--" in arguments else len(arguments)
     ours, command = arguments[:place], arguments[place + 1 :]
     if not command and not set(HELP) & set(ours):
         raise UserError("launch needs a command behind --, as in `launch --processes 2 -- run video-ut`")
-    parsed = parse(LaunchArguments, ours, "python -m train launch")
+    parsed = parse(LaunchArguments, ours, "unroll-jax launch")
     if not 1 <= parsed.processes <= MOST_PROCESSES:
         raise UserError(f"--processes must be from 1 to {MOST_PROCESSES}, got {parsed.processes}")
     check_together(command[0])
@@ -177,7 +177,7 @@ def launch(arguments: list[str]) -> int:
             raise UserError(f"launch gives each process its {option}; leave it out behind --")
     from .system.launch import free_port, launch
 
-    coordinator, program = f"127.0.0.1:{free_port()}", [sys.executable, "-m", __package__ or "train"]
+    coordinator, program = f"127.0.0.1:{free_port()}", [sys.executable, "-m", __package__ or "unroll_jax.train"]
     shared = ["--coordinator", coordinator, "--processes", str(parsed.processes)]
     return launch([[*program, *shared, "--process", str(i), *command] for i in range(parsed.processes)])
 
@@ -191,7 +191,7 @@ def check_together(command: str) -> None:
 
 
 def figures(arguments: list[str]) -> None:
-    """`python -m train figures NAME`: of a paper, whose package lies beside this one in a clone."""
+    """`unroll-jax figures NAME`: of a paper, whose package lies beside this one in a clone."""
     try:
         papers: Any = importlib.import_module("papers")
     except ModuleNotFoundError:
@@ -199,18 +199,18 @@ def figures(arguments: list[str]) -> None:
     name = arguments[0] if arguments else ""
     if name in HELP:
         choices = ", ".join(papers.NAMES)
-        sys.stdout.write(f"usage: python -m train figures NAME [--option value ...]\nfigures: {choices}\n")
+        sys.stdout.write(f"usage: unroll-jax figures NAME [--option value ...]\nfigures: {choices}\n")
         return
     if name not in papers.NAMES:
         raise unknown("figures", arguments, list(papers.NAMES))
     paper: Any = importlib.import_module(f"papers.{name}")
-    paper.draw(parse(paper.FiguresConfig, arguments[1:], f"python -m train figures {name}"))
+    paper.draw(parse(paper.FiguresConfig, arguments[1:], f"unroll-jax figures {name}"))
 
 
 def show(arguments: list[str]) -> None:
-    """`python -m train list`: the experiments, those last that have not been run here."""
+    """`unroll-jax list`: the experiments, those last that have not been run here."""
     if arguments and arguments[0] in HELP:
-        sys.stdout.write("usage: python -m train list\n")
+        sys.stdout.write("usage: unroll-jax list\n")
         return
     if arguments:
         raise UserError(f"list takes no arguments, got {' '.join(arguments)}")

@@ -147,7 +147,7 @@ def write_predictions(folder: Path, predictions: Predictions) -> None:
 
 def read_predictions(folder: Path) -> Predictions:
     """The predictions that `write_predictions` kept."""
-    path, again = folder / PREDICTIONS, f"run `python -m train evaluate {folder}` again"
+    path, again = folder / PREDICTIONS, f"run `unroll-jax evaluate {folder}` again"
     try:
         with np.load(path, allow_pickle=False) as file:
             return Predictions(*(file[name] for name in Predictions._fields))

@@ -78,7 +78,7 @@ def _usage(task: str) -> str:
     load = """try:
     from unroll_jax.train import load
 except ModuleNotFoundError:  # in a clone of the repository
-    from train import load
+    from unroll_jax.train import load
 """
     row = TASKS.get(task)
     if row is None or row.functions is None:

@@ -31,7 +31,7 @@ SCALARS = {
     "merge": ("<<", "<"),
 }
 OF_RUNS = ("run", "plan")  # the commands that take the folder of a run in place of an experiment
-FOLDER = "       python -m train {} FOLDER [--option value ...], with the options of the run in a folder\n"
+FOLDER = "       unroll-jax {} FOLDER [--option value ...], with the options of the run in a folder\n"
 TWICE = object()  # in place of the values of a name that a mapping of a file has more than once
 
 
@@ -50,7 +50,7 @@ def configured(
         base = name, EXPERIMENTS[name].config
     name, usual = base
     default = from_file(options, usual)
-    program, hint = f"python -m train {command} {arguments[0]}", elsewhere(command, arguments)
+    program, hint = f"unroll-jax {command} {arguments[0]}", elsewhere(command, arguments)
     parsed = parse(type(default), options, program, default, hint=hint)
     config = parsed.fitting(usual, chosen=given(options, "--constraints.warmup-steps"), log=print)
     config.check()  # before what takes seconds to import
@@ -62,19 +62,17 @@ def experiment_named(command: str, arguments: list[str]) -> str | None:
     name = arguments[0] if arguments else ""
     if name in HELP:
         sys.stdout.write(
-            f"usage: python -m train {command} EXPERIMENT [--option value ...]\n"
+            f"usage: unroll-jax {command} EXPERIMENT [--option value ...]\n"
             f"{FOLDER.format(command) if command in OF_RUNS else ''}"
             f"experiments: {', '.join(EXPERIMENTS)}\n"
-            f"options: python -m train {command} EXPERIMENT --help shows those of one, as in `{command} demo --help`:\n"
+            f"options: unroll-jax {command} EXPERIMENT --help shows those of one, as in `{command} demo --help`:\n"
             "         the basic ones; --help-all in its place shows every one\n"
         )
         return None
     if name.startswith("-"):
         raise UserError(f"{command} has its experiment first, as in `{command} demo {name} ...`, got {name}")
     if command not in OF_RUNS and (os.sep in name or name in (os.curdir, os.pardir)):
-        raise UserError(
-            f"{command} takes the name of an experiment and no folder, got {name}; see `python -m train list`"
-        )
+        raise UserError(f"{command} takes the name of an experiment and no folder, got {name}; see `unroll-jax list`")
     if os.sep in name:
         raise UserError(f"there is no run folder {name}; give that of a run, or the name of an experiment")
     if name not in EXPERIMENTS:

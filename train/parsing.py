@@ -19,7 +19,6 @@ from .config.basic import BASIC
 from .config.errors import UserError
 
 # How the application is started: from a clone, or installed with the library.
-PROGRAM = "python -m train" if __name__.startswith("train.") else "unroll-jax"
 
 T = TypeVar("T")
 
@@ -80,7 +79,6 @@ def as_typed(message: str, command: str) -> str:
       >>> as_typed("data.root=clips is empty; see data.source=file", "prepare")
       '--from clips is empty; see prepare file'
     """
-    message = message.replace("python -m train", PROGRAM)
     if command not in WITH_DATA or message.startswith("Unrecognized"):
         # Data are those of a run's config.json; or the option is quoted.
         return message.replace("data.prepared or UNROLL_PREPARED", "UNROLL_PREPARED")
@@ -96,7 +94,7 @@ def as_typed(message: str, command: str) -> str:
 
 def _told(program: str, default: Any) -> dict[str, Any]:
     options: dict[str, Any] = {} if default is None else {"default": default}
-    return {"prog": program.replace("python -m train", PROGRAM), **options}
+    return {"prog": program, **options}
 
 
 def _show_help(cls: Any, program: str, default: Any, *, basic: bool) -> NoReturn:
@@ -107,7 +105,7 @@ def _show_help(cls: Any, program: str, default: Any, *, basic: bool) -> NoReturn
         tyro.cli(cls, args=["--help"], registry=registry, **_told(program, default))
     finally:
         if basic:
-            sys.stdout.write(f"every option: {program.replace('python -m train', PROGRAM)} {EVERY}\n")
+            sys.stdout.write(f"every option: {program} {EVERY}\n")
     raise AssertionError("tyro leaves when it has printed its help")
 
 

@@ -1,4 +1,4 @@
-"""`python -m train predict`: what every layer of a text or language run makes of texts."""
+"""`unroll-jax predict`: what every layer of a text or language run makes of texts."""
 
 import json
 from collections.abc import Sequence
@@ -29,9 +29,9 @@ Texts = Sequence[str]
 
 
 def command(arguments: list[str]) -> None:
-    """`python -m train predict RUN --text TEXT ...`: what every layer of a run makes of texts."""
+    """`unroll-jax predict RUN --text TEXT ...`: what every layer of a run makes of texts."""
     hint = "write a text that begins with a dash as --text=TEXT or --second=TEXT, several as lines of --file"
-    parsed = parse(PredictArguments, arguments, "python -m train predict", hint=hint)
+    parsed = parse(PredictArguments, arguments, "unroll-jax predict", hint=hint)
     if parsed.file is not None and (parsed.text or parsed.second):
         raise UserError("--file takes the place of --text and --second; give one or the other")
     check_noise(parsed.gamma, parsed.seed)

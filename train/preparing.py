@@ -19,8 +19,8 @@ from .parsing import parse
 
 
 def prepare(arguments: list[str]) -> None:
-    """`python -m train prepare SOURCE --from PATH`: data ahead of their first use."""
-    parsed = parse(PrepareArguments, arguments, "python -m train prepare", hint=elsewhere("prepare", arguments))
+    """`unroll-jax prepare SOURCE --from PATH`: data ahead of their first use."""
+    parsed = parse(PrepareArguments, arguments, "unroll-jax prepare", hint=elsewhere("prepare", arguments))
     source: Any = parsed.source  # of one of five kinds, which the type checker cannot tell apart
     columns = {name: getattr(parsed, name) for name in ("text_column", "label_column", "second_column")}
     share = parsed.validation_share

@@ -62,7 +62,7 @@ _TEXT = Functions(
     report="report.constrained:text",
     predict='(prediction,) = model.predict(["a text"])  # of pairs, with seconds=["another"]\n'
     "prediction.label, prediction.probabilities[-1]  # by layer, the last one here\n"
-    "# or `unroll-jax predict FOLDER --text TEXT`, in a clone `python -m train predict ...`",
+    "# or `unroll-jax predict FOLDER --text TEXT`",
     prepare="data.text:prepare",
 )
 _IMAGES = Functions(
@@ -86,7 +86,7 @@ _LANGUAGE = Functions(
     report="report.constrained:language",
     predict='(answer,) = model.predict(["a prompt"], answers=["an answer"])\n'
     "answer.log_probabilities, answer.losses  # of the answer's tokens; of every layer that is read\n"
-    "# for answers of its own, `unroll-jax generate FOLDER --prompts FILE`, in a clone `python -m train generate ...`",
+    "# for answers of its own, `unroll-jax generate FOLDER --prompts FILE`",
     prepare="data.instructions:prepare",
 )
 _SCENES = _IMAGES._replace(

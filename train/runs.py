@@ -205,7 +205,7 @@ def require_checkpoints(folder: Path, experiment: str) -> None:
     """Refuses a run without checkpoints, before its data are read."""
     if not steps_in(folder / "checkpoints"):
         ended = read_status(folder).get("state") in ENDED  # and is not trained again
-        train_it = f"train it with `python -m train run {experiment} --out {folder}`"
+        train_it = f"train it with `unroll-jax run {experiment} --out {folder}`"
         ways = "they are gone: restore them, or train into another folder" if ended else train_it
         raise UserError(f"{folder} has no checkpoints; {ways}")
 
@@ -248,7 +248,7 @@ def _require_empty(folder: Path, name: str, what: str) -> None:
         raise UserError(f"--out {folder} holds files but no {name}, so it is no {what}; pass an empty or a new folder")
     raise UserError(
         f"--out {folder} is no run but holds the runs {', '.join(map(str, inner))}; give the command that began them "
-        f"(as with --method both), pass another --out, or go on with one, as in `python -m train run {inner[0]}`"
+        f"(as with --method both), pass another --out, or go on with one, as in `unroll-jax run {inner[0]}`"
     )
 
 

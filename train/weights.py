@@ -92,7 +92,7 @@ def restored(task: Task, arrays: dict[str, np.ndarray], *, source: Path | str = 
 def _read_config(folder: Path) -> Row:
     path = folder / CONFIG
     if not path.is_file():
-        raise UserError(f"{folder} is no exported folder: it has no {CONFIG}; `python -m train export RUN` makes one")
+        raise UserError(f"{folder} is no exported folder: it has no {CONFIG}; `unroll-jax export RUN` makes one")
     try:
         description = read_object(path)
     except UserError:

@@ -15,9 +15,6 @@ import numpy as np
 from benchmarks.decoding.cases import ENOUGH, Case, Sizes, of_runs, random, smollm2
 from benchmarks.record import Record
 from benchmarks.timing import interleaved, matmul_rate, table
-from train.config.errors import UserError
-from train.data.prompts import read_prompts
-from train.generation.drafting import measured_costs
 from unroll_jax.models import (
     Acceptance,
     Costs,
@@ -28,6 +25,9 @@ from unroll_jax.models import (
     tokens_a_call,
     weight_costs,
 )
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.prompts import read_prompts
+from unroll_jax.train.generation.drafting import measured_costs
 
 __all__ = ["FULL", "QUICK", "Case", "Sizes", "main"]
 

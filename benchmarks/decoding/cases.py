@@ -9,15 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from train.config.errors import UserError
-from train.config.language import LanguageConfig
-from train.data import instructions
-from train.data.answers import AnswerTokenizer
-from train.data.decoders import packaged_decoder
-from train.generation.opening import Opened, is_trained, open_decoder
-from train.runs import read_config
-from train.weights import is_export
 from unroll_jax.models import Decoder, DecoderConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.language import LanguageConfig
+from unroll_jax.train.data import instructions
+from unroll_jax.train.data.answers import AnswerTokenizer
+from unroll_jax.train.data.decoders import packaged_decoder
+from unroll_jax.train.generation.opening import Opened, is_trained, open_decoder
+from unroll_jax.train.runs import read_config
+from unroll_jax.train.weights import is_export
 
 __all__ = ["INSTRUCTIONS", "Case", "Sizes", "of_runs", "random", "smollm2"]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.faults.kills import arguments, figures_without_times, newest, outcome
-from train.config.data import DataConfig
-from train.data.splits import SPLITS
-from train.data.video import load
+from unroll_jax.train.config.data import DataConfig
+from unroll_jax.train.data.splits import SPLITS
+from unroll_jax.train.data.video import load
 
 __all__ = ["JOBS", "Job", "fresh"]
 
@@ -23,7 +23,7 @@ class Job(NamedTuple):
     """One command, which works in one folder.
 
     Attributes:
-      words: ``folder -> `` the arguments behind `python -m train`.
+      words: ``folder -> `` the arguments behind `unroll-jax`.
       begun: whether it is in the middle of its work; None where no file says so.
       result: what must be the same with and without a fault.
       damage: cuts a file as a disk might; None where nothing of the kind is read again.

@@ -1,11 +1,11 @@
 """Two processes of one run, one of them killed: `python -m benchmarks.faults.pair VICTIM PHASE SECONDS FILE ARGUMENTS`.
 
-They are started and watched as `python -m train launch` does it: the one that is left is ended by the launcher.
+They are started and watched as `unroll-jax launch` does it: the one that is left is ended by the launcher.
 """
 
 import sys
 
-from train.system.launch import free_port, launch
+from unroll_jax.train.system.launch import free_port, launch
 
 __all__ = ["PROCESSES"]
 
@@ -13,11 +13,11 @@ PROCESSES = 2
 
 
 def main(victim: int, kill: list[str], arguments: list[str]) -> int:
-    """Runs `python -m train ARGUMENTS` in both; ``kill`` is what `benchmarks.faults.process` takes before them."""
+    """Runs `unroll-jax ARGUMENTS` in both; ``kill`` is what `benchmarks.faults.process` takes before them."""
     shared = ["--coordinator", f"127.0.0.1:{free_port()}", "--processes", str(PROCESSES)]
     commands = []
     for number in range(PROCESSES):
-        module = ["benchmarks.faults.process", *kill] if number == victim else ["train"]
+        module = ["benchmarks.faults.process", *kill] if number == victim else ["unroll_jax.train"]
         commands.append([sys.executable, "-m", *module, *shared, "--process", str(number), *arguments])
     return launch(commands)
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from train import __main__ as train
-from train.checkpoint import Checkpoints
-from train.system.distributed import Stop
+from unroll_jax.train import __main__ as train
+from unroll_jax.train.checkpoint import Checkpoints
+from unroll_jax.train.system.distributed import Stop
 
 __all__ = ["PHASES"]
 
@@ -26,7 +26,7 @@ PHASES: dict[str, tuple[type, str]] = {
 
 
 def main(phase: str, seconds: float, file: Path, arguments: list[str]) -> int:
-    """Runs `python -m train ARGUMENTS`, to be killed ``seconds`` after the phase began for the first time."""
+    """Runs `unroll-jax ARGUMENTS`, to be killed ``seconds`` after the phase began for the first time."""
     done = [0]
 
     def die() -> None:

@@ -129,7 +129,7 @@ def _run(
     job, elsewhere = JOBS[name], disk.parent
     environment = surroundings(elsewhere) | ({"UNROLL_PREPARED": str(folder)} if name == "prepare" else {})
     with tempfile.TemporaryFile("w+", dir=elsewhere) as log:
-        command = [sys.executable, "-m", "train", *job.words(folder)]
+        command = [sys.executable, "-m", "unroll_jax.train", *job.words(folder)]
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
         struck = strike is not None and _in_the_middle(process, job, folder, seconds)
         if strike is not None and struck:

@@ -11,11 +11,11 @@ import numpy as np
 
 from benchmarks.record import Record
 from benchmarks.timing import counted_compilations
-from train.config.own import OwnConfig
-from train.loop import train_run
-from train.sharding.mesh import put
-from train.step import init_state, jit_step
-from train.tasks.own import OwnTask
+from unroll_jax.train.config.own import OwnConfig
+from unroll_jax.train.loop import train_run
+from unroll_jax.train.sharding.mesh import put
+from unroll_jax.train.step import init_state, jit_step
+from unroll_jax.train.tasks.own import OwnTask
 
 __all__ = ["FULL", "QUICK", "Sizes", "measure"]
 
@@ -34,7 +34,7 @@ FULL, QUICK = Sizes(8, 512, 256, 400), Sizes(4, 256, 64, 100)
 
 
 def measure(sizes: Sizes) -> Record:
-    """Steps a second of `train.loop`, of the compiled step alone, and programs compiled after the first step."""
+    """Steps a second of the loop, of the compiled step alone, and programs compiled after the first step."""
     heard, record = _Heard(), Record()
     with tempfile.TemporaryDirectory() as folder, counted_compilations() as compiled:
         heard.compiled = compiled

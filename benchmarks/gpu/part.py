@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.gpu import run_part
-from train.system.machine import keep_memory
+from unroll_jax.train.system.machine import keep_memory
 
 if __name__ == "__main__":
     keep_memory()

@@ -1,6 +1,6 @@
 """Bytes that a collective of a compiled program sends."""
 
-from train.sharding.collectives import Collective
+from unroll_jax.train.sharding.collectives import Collective
 
 __all__ = ["bytes_sent"]
 

@@ -16,8 +16,8 @@ from jaxtyping import Array
 from benchmarks.language_model import LanguageModel, Read, cross_entropy
 from benchmarks.weak_scaling.collectives import bytes_sent
 from benchmarks.weak_scaling.setting import TOPOLOGIES, Compiled, Setting
-from train.sharding.collectives import collectives
 from unroll_jax.constrained import DualState, descent_constraints, dual_ascent, lagrangian
+from unroll_jax.train.sharding.collectives import collectives
 
 __all__ = ["compiled", "lowered", "lowered_bytes"]
 

@@ -32,7 +32,14 @@ MODULES = (
     "unroll_jax.disturbances",
     "unroll_jax.models",
 )
-APPLICATION = ("train", "train.config.errors", "train.loop", "train.loading", "train.main", "pathlib")
+APPLICATION = (
+    "unroll_jax.train",
+    "unroll_jax.train.config.errors",
+    "unroll_jax.train.loop",
+    "unroll_jax.train.loading",
+    "unroll_jax.train.main",
+    "pathlib",
+)
 # Packages whose names docstrings and signatures may use; their own documentation is elsewhere, so nothing is linked.
 OTHERS = ("jax", "jaxtyping", "flax", "optax", "numpy", "jaxopt", "scipy", "collections", "typing", "pathlib")
 

@@ -9,8 +9,8 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from train.__main__ import USAGE
-from train.experiments import EXPERIMENTS
+from unroll_jax.train.__main__ import USAGE
+from unroll_jax.train.experiments import EXPERIMENTS
 
 
 class Usage(SphinxDirective):

@@ -1,8 +1,8 @@
-"""`python -m papers.yang2022 ...` is `python -m train figures yang2022 ...`."""
+"""`python -m papers.yang2022 ...` is `unroll-jax figures yang2022 ...`."""
 
 import sys
 
-from train.__main__ import main
+from unroll_jax.train.__main__ import main
 
 if __name__ == "__main__":
     sys.exit(main(["figures", "yang2022", *sys.argv[1:]]))

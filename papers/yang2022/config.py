@@ -1,9 +1,9 @@
-"""Options of `python -m train figures`: the figures to draw, and their data."""
+"""Options of `unroll-jax figures`: the figures to draw, and their data."""
 
 import dataclasses
 
-from train.config.errors import UserError
-from train.config.fields import LARGEST, SMALLEST, WHOLE
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.fields import LARGEST, SMALLEST, WHOLE
 
 NUMBERS = (1, 2, 3, 4, 5, 6)
 

@@ -10,11 +10,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from papers.yang2022.sentences import Sentence, bucket, pad
-from train.config.errors import UserError
 from unroll_jax import Descent, transformer, unroll
 from unroll_jax.descent import Anchor
 from unroll_jax.energies import TransformerParams, clip_spectrum
 from unroll_jax.energies.transformer import transformer_parts
+from unroll_jax.train.config.errors import UserError
 
 # What the energies of a text are split into. `paper` is what the paper's E_1 adds to the energy that the step lowers.
 COMPONENTS = ("pairs", "residual", "features", "paper")

@@ -14,10 +14,10 @@ from papers.yang2022.energies import Stack, init_network, layer_energies, train_
 from papers.yang2022.energy_plots import component_picture, energy_picture, layer_numbers, rho_picture
 from papers.yang2022.sentences import Sentence, choose, embed, words_of
 from papers.yang2022.synthetic_plots import Drawing, draw_descent_regions, draw_energy_and_trace, draw_proximal_regions
-from train.config.errors import UserError
-from train.data.text import TextConfig, load
-from train.data.words import Embeddings, glove_embeddings, hashed_embeddings, tokenise
-from train.system.storage import check_out, expanded
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.text import TextConfig, load
+from unroll_jax.train.data.words import Embeddings, glove_embeddings, hashed_embeddings, tokenise
+from unroll_jax.train.system.storage import check_out, expanded
 
 DPI = 110
 DATA_SETS: tuple[Literal["sst2", "imdb"], ...] = ("sst2", "imdb")

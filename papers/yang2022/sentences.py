@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from train.data.text import TextBatch
-from train.data.words import Embeddings, tokenise
+from unroll_jax.train.data.text import TextBatch
+from unroll_jax.train.data.words import Embeddings, tokenise
 
 SMALLEST_BUCKET = 16
 

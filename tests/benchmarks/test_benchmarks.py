@@ -12,8 +12,8 @@ from benchmarks import __main__ as benchmarks
 from benchmarks import compile_time
 from benchmarks.record import Record
 from benchmarks.video import FRAMES, compiled_step, matmul_flops, random_batch
-from train.config.video import VideoConfig
-from train.tasks.video import VideoTask
+from unroll_jax.train.config.video import VideoConfig
+from unroll_jax.train.tasks.video import VideoTask
 
 
 @pytest.mark.parametrize(

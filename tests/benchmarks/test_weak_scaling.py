@@ -15,7 +15,7 @@ from benchmarks.weak_scaling.model import ACCELERATORS, flops_a_device, formula_
 from benchmarks.weak_scaling.program import compile_apart
 from benchmarks.weak_scaling.setting import Compiled, DecoderSizes
 from tests.devices import on_eight_devices
-from train.sharding.collectives import Collective
+from unroll_jax.train.sharding.collectives import Collective
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from train.config.data import DataConfig
-from train.data.video import VideoData, load
+from unroll_jax.train.config.data import DataConfig
+from unroll_jax.train.data.video import VideoData, load
 
 WriteClips = Callable[..., Path]
 

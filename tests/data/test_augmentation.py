@@ -2,7 +2,7 @@ import jax
 import numpy as np
 import pytest
 
-from train.data.augmentation import flip_and_crop, flip_and_shift, normalise
+from unroll_jax.train.data.augmentation import flip_and_crop, flip_and_shift, normalise
 
 SHIFT = 4
 LABELS = np.arange(64)

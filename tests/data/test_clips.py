@@ -8,11 +8,11 @@ from PIL import Image
 
 from tests.data.test_frames import read
 from tests.errors import assert_fails
-from train.config.data import DataConfig
-from train.data.clips import clip_folders, split_clips, split_sizes, standard_frame, stated_split
-from train.data.files import OriginalFile
-from train.data.splits import SPLITS
-from train.data.video import load, patch_sequences, some_of, windows
+from unroll_jax.train.config.data import DataConfig
+from unroll_jax.train.data.clips import clip_folders, split_clips, split_sizes, standard_frame, stated_split
+from unroll_jax.train.data.files import OriginalFile
+from unroll_jax.train.data.splits import SPLITS
+from unroll_jax.train.data.video import load, patch_sequences, some_of, windows
 
 PUBLISHED = {
     "Ped2, Avenue and ShanghaiTech as handed round": ("training/frames/01", "testing/frames/01"),

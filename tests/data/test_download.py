@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from tensorflow_datasets.core.download import checksums
 
-from train.config.data import ImageConfig
-from train.config.errors import UserError
-from train.data import cifar10
-from train.data.files import Download, fetch
-from train.data.images import IMAGES, load
+from unroll_jax.train.config.data import ImageConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data import cifar10
+from unroll_jax.train.data.files import Download, fetch
+from unroll_jax.train.data.images import IMAGES, load
 
 RECORDS = 20  # of each file, instead of 10,000
 

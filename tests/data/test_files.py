@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.errors import assert_fails
-from train.config.data import DataConfig, ImageConfig, TextConfig
-from train.config.errors import UserError
-from train.data.clips import fingerprint_frames
-from train.data.files import files_below, fingerprint_files, require_listable
-from train.data.images import prepare as prepare_images
-from train.data.published_texts import fingerprint_imdb
-from train.data.text import prepare as prepare_texts
-from train.data.video import prepare
+from unroll_jax.train.config.data import DataConfig, ImageConfig, TextConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.clips import fingerprint_frames
+from unroll_jax.train.data.files import files_below, fingerprint_files, require_listable
+from unroll_jax.train.data.images import prepare as prepare_images
+from unroll_jax.train.data.published_texts import fingerprint_imdb
+from unroll_jax.train.data.text import prepare as prepare_texts
+from unroll_jax.train.data.video import prepare
 
 CONFIGS = {
     "frames": (prepare, DataConfig("frames", "there")),

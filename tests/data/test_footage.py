@@ -11,13 +11,13 @@ from PIL import Image
 from tests.data.conftest import write_frames
 from tests.data.test_video_file import cut, write_video
 from tests.errors import assert_fails
-from train.config.data import DataConfig
-from train.config.errors import StorageError, UserError
-from train.data.clips import fingerprint_frames
-from train.data.footage import fingerprint_footage, footage_clips
-from train.data.prepare import resolve_source
-from train.data.splits import SPLITS
-from train.data.video import SOURCES, load, prepare
+from unroll_jax.train.config.data import DataConfig
+from unroll_jax.train.config.errors import StorageError, UserError
+from unroll_jax.train.data.clips import fingerprint_frames
+from unroll_jax.train.data.footage import fingerprint_footage, footage_clips
+from unroll_jax.train.data.prepare import resolve_source
+from unroll_jax.train.data.splits import SPLITS
+from unroll_jax.train.data.video import SOURCES, load, prepare
 
 # Clips by layout: how each lies, and the split that it must come to.
 PUBLISHED = {

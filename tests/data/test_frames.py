@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from tests.errors import assert_fails
-from train.data.clips import clip_folders, fingerprint_frames, frame_clips, split_clips
-from train.data.pictures import open_image_files
-from train.data.splits import SPLITS
+from unroll_jax.train.data.clips import clip_folders, fingerprint_frames, frame_clips, split_clips
+from unroll_jax.train.data.pictures import open_image_files
+from unroll_jax.train.data.splits import SPLITS
 
 UCSD = {"Train/Train001": 20, "Train/Train002": 25, "Train/Train010": 20, "Test/Test001": 20}
 

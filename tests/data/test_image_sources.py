@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from train.config.data import DataConfig, ImageConfig, ImageSource, SceneConfig, SceneSource, VideoSource
-from train.config.errors import UserError
-from train.data import cifar10
-from train.data.images import IMAGES, SCENES, load
-from train.data.splits import SPLITS
-from train.data.video import SOURCES
+from unroll_jax.train.config.data import DataConfig, ImageConfig, ImageSource, SceneConfig, SceneSource, VideoSource
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data import cifar10
+from unroll_jax.train.data.images import IMAGES, SCENES, load
+from unroll_jax.train.data.splits import SPLITS
+from unroll_jax.train.data.video import SOURCES
 
 RECORDS = 20  # of each file, instead of 10,000
 FOLDERS = {"train/cat": 10, "train/dog": 10, "test/cat": 2, "test/dog": 2}

@@ -7,11 +7,11 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from train.config.data import ImageConfig
-from train.config.errors import UserError
-from train.data.images import load, prepare
-from train.data.pictures import PictureData
-from train.data.splits import SPLITS, hold_out
+from unroll_jax.train.config.data import ImageConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.images import load, prepare
+from unroll_jax.train.data.pictures import PictureData
+from unroll_jax.train.data.splits import SPLITS, hold_out
 
 FOLDERS = {"train/cat": 20, "train/dog": 30, "test/cat": 3, "test/dog": 4}
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from train.config.data import DataConfig, ImageConfig, SceneConfig, TextConfig
-from train.data import images, text, video
+from unroll_jax.train.config.data import DataConfig, ImageConfig, SceneConfig, TextConfig
+from unroll_jax.train.data import images, text, video
 
 # Of the pixels or texts, and then the labels, of 32 examples: batch 0 of seed 0, and batch 1000 of seed 7. Noted before
 # the sources were written anew (2026-11). Another NumPy, Pillow or scikit-learn may draw or resize otherwise.

@@ -5,9 +5,9 @@ import weakref
 import numpy as np
 import tensorflow_datasets as tfds
 
-from train.data.prepare import Builder, Kind, Originals, _write
-from train.data.reader import Records
-from train.data.splits import SPLITS
+from unroll_jax.train.data.prepare import Builder, Kind, Originals, _write
+from unroll_jax.train.data.reader import Records
+from unroll_jax.train.data.splits import SPLITS
 
 
 def test_no_more_than_a_few_records_are_in_memory_and_all_come_back(tmp_path):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from tests.data.test_text import everything
-from train.config.data import TextConfig
-from train.data.splits import SPLITS
-from train.data.text import load
-from train.data.tokens import TokenData
-from train.data.words import learn_words
+from unroll_jax.train.config.data import TextConfig
+from unroll_jax.train.data.splits import SPLITS
+from unroll_jax.train.data.text import load
+from unroll_jax.train.data.tokens import TokenData
+from unroll_jax.train.data.words import learn_words
 
 
 @pytest.mark.data

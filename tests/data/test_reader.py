@@ -4,7 +4,7 @@ import time
 import numpy as np
 import pytest
 
-from train.data.reader import in_order, read_ahead, shuffled
+from unroll_jax.train.data.reader import in_order, read_ahead, shuffled
 
 
 def identity(numbers: np.ndarray) -> np.ndarray:

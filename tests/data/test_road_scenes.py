@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from train.config.data import SceneConfig
-from train.config.errors import UserError
-from train.data.images import SCENES, load, prepare
-from train.data.pictures import PictureData
-from train.data.road_scenes import LABEL_IDS, split_cities
-from train.data.splits import SPLITS
+from unroll_jax.train.config.data import SceneConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.images import SCENES, load, prepare
+from unroll_jax.train.data.pictures import PictureData
+from unroll_jax.train.data.road_scenes import LABEL_IDS, split_cities
+from unroll_jax.train.data.splits import SPLITS
 
 SIZE = (8, 6)  # width, height
 # As printed on the pages of Cityscapes: name, id, train id; of those that train.

@@ -2,9 +2,9 @@
 
 import pytest
 
-from train.config.data import TextConfig
-from train.config.errors import UserError
-from train.data.text import load
+from unroll_jax.train.config.data import TextConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.text import load
 
 GOOD = [("warm and dry", "sun"), ("a gale", "wind"), ("heavy showers", "rain")] * 12
 HEADER = "text\tlabel\n"

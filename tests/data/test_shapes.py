@@ -3,10 +3,10 @@ import itertools
 import numpy as np
 import pytest
 
-from train.config.data import SceneConfig
-from train.data.images import load
-from train.data.pictures import NOT_COUNTED, PictureData
-from train.data.splits import SPLITS
+from unroll_jax.train.config.data import SceneConfig
+from unroll_jax.train.data.images import load
+from unroll_jax.train.data.pictures import NOT_COUNTED, PictureData
+from unroll_jax.train.data.splits import SPLITS
 
 
 def silent(line: str) -> None:

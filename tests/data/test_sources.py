@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from train.config.data import DataConfig
-from train.config.errors import UserError
-from train.data import generated
-from train.data.prepare import resolve_source
-from train.data.splits import SPLITS
-from train.data.video import SOURCES
+from unroll_jax.train.config.data import DataConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data import generated
+from unroll_jax.train.data.prepare import resolve_source
+from unroll_jax.train.data.splits import SPLITS
+from unroll_jax.train.data.video import SOURCES
 
 
 def test_the_config_offers_exactly_the_sources_of_the_table():

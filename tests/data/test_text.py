@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from train.config.data import TextConfig
-from train.config.errors import UserError
-from train.data.splits import SPLITS
-from train.data.text import load as load_texts
-from train.data.words import tokenise
+from unroll_jax.train.config.data import TextConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.splits import SPLITS
+from unroll_jax.train.data.text import load as load_texts
+from unroll_jax.train.data.words import tokenise
 
 SENTENCES = {
     "train": [("a gripping film .", 1), ("dull", 0), ('"unbalanced quote', 0), ("a\u2028line separator", 1)],

@@ -8,12 +8,12 @@ import zipfile
 import numpy as np
 import pytest
 
-from train.__main__ import main
-from train.config.data import TextConfig, TextSource
-from train.config.errors import UserError
-from train.data.published_texts import IMDB_DOWNLOAD
-from train.data.splits import SPLITS
-from train.data.text import TEXTS, load
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.config.data import TextConfig, TextSource
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.published_texts import IMDB_DOWNLOAD
+from unroll_jax.train.data.splits import SPLITS
+from unroll_jax.train.data.text import TEXTS, load
 
 ROWS = [('warm, "dry" and\tcalm', "sun"), ("a gale", "wind"), ("heavy showers", "rain")] * 12
 PAIRS = [("It rains.", "It is wet.", "entailment"), ("It rains.", "It is dry.", "contradiction")] * 10

@@ -5,13 +5,13 @@ import itertools
 import numpy as np
 import pytest
 
-from train.config.data import TextConfig
-from train.config.errors import UserError
-from train.data import tokens
-from train.data import words as words_module
-from train.data.text import load
-from train.data.tokens import TokenBatch, TokenData, bucket_lengths, group, token_batch
-from train.data.words import Encoded, WordTokenizer, learn_words
+from unroll_jax.train.config.data import TextConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data import tokens
+from unroll_jax.train.data import words as words_module
+from unroll_jax.train.data.text import load
+from unroll_jax.train.data.tokens import TokenBatch, TokenData, bucket_lengths, group, token_batch
+from unroll_jax.train.data.words import Encoded, WordTokenizer, learn_words
 
 LENGTHS = [3, 5, 8, 9, 14, 20, 30, 40, 70] * 9
 SHAPES = {8, 12, 16, 24, 32, 48, 50}  # of texts of at most 50 tokens

@@ -6,10 +6,10 @@ import pytest
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from train.config.data import TextConfig
-from train.data import generated
-from train.data.splits import SPLITS
-from train.data.text import load
+from unroll_jax.train.config.data import TextConfig
+from unroll_jax.train.data import generated
+from unroll_jax.train.data.splits import SPLITS
+from unroll_jax.train.data.text import load
 
 
 @pytest.fixture(scope="module")

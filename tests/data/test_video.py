@@ -9,11 +9,11 @@ import pytest
 from PIL import Image
 
 from tests.data.conftest import write_frames
-from train.config.data import DataConfig
-from train.config.errors import UserError
-from train.data.clips import frame_clips, standard_frame
-from train.data.splits import SPLITS
-from train.data.video import VideoData, load, patch_sequences, prepare, windows
+from unroll_jax.train.config.data import DataConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.clips import frame_clips, standard_frame
+from unroll_jax.train.data.splits import SPLITS
+from unroll_jax.train.data.video import VideoData, load, patch_sequences, prepare, windows
 
 FLAT = {"a": 20, "b": 45, "c": 20, "d": 20}
 
@@ -201,8 +201,8 @@ def test_records_that_change_under_a_reader_are_an_error(frames):
 # Prepares what another process prepares too, reads it, and is killed while it prepares more.
 PROGRAM = """
 import os, signal, sys
-from train.config.data import DataConfig
-from train.data.video import load, prepare
+from unroll_jax.train.config.data import DataConfig
+from unroll_jax.train.data.video import load, prepare
 root, shared, own = sys.argv[1:]
 data = load(DataConfig("frames", root, shared), log=lambda line: None)
 next(data.batches("train", batch_size=4, seed=0))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.errors import assert_fails
-from train.data.splits import SPLITS
-from train.data.video_file import fingerprint_video, video_clips
+from unroll_jax.train.data.splits import SPLITS
+from unroll_jax.train.data.video_file import fingerprint_video, video_clips
 
 
 def write_video(path: Path, num_frames: int, *, codec: str = "ffv1", options: dict[str, str] | None = None) -> Path:

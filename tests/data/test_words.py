@@ -7,8 +7,8 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from train.config.errors import UserError
-from train.data.words import WordTokenizer, embedding_table, glove_embeddings, hashed_embeddings, tokenise
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.words import WordTokenizer, embedding_table, glove_embeddings, hashed_embeddings, tokenise
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.hostile.named import strangers
-from train.__main__ import main
+from unroll_jax.train.__main__ import main
 
 LONGEST = 120  # seconds; a command that takes longer hangs
 
@@ -18,7 +18,7 @@ class Command:
     """A command run in an empty folder.
 
     Attributes:
-      line: The arguments behind `python -m train`, split at spaces.
+      line: The arguments behind `unroll-jax`, split at spaces.
       words: What its one line of error says; of a command that is right, what it prints.
       given: Files written into the folder beforehand.
       code: The exit code: 2 for what is refused, 0 for what is right however odd.

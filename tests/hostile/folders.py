@@ -219,7 +219,7 @@ PREDICTS = [
 REPORTS = [
     Command("report", ("at least one run folder",)),
     Command("report run nowhere", ("nowhere is no run folder",), given=run),
-    Command("report run", ("run has no evaluation.json; run `python -m train evaluate run` first",), given=run),
+    Command("report run", ("run has no evaluation.json; run `unroll-jax evaluate run` first",), given=run),
     Command("report run", ("evaluation.json lacks 'experiment'",), given=_evaluated()),
     Command("report run", ("evaluation.json is damaged",), given=together(
         run, lambda folder: (folder / "run" / "evaluation.json").write_text("{") and None)),

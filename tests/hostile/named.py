@@ -5,9 +5,9 @@ import functools
 import io
 import re
 
-from train.__main__ import main
-from train.main import MEMBERSHIP
-from train.parsing import EVERY
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.main import MEMBERSHIP
+from unroll_jax.train.parsing import EVERY
 
 __all__ = ["OPTION", "options_of", "strangers"]
 

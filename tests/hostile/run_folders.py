@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from train.experiments import EXPERIMENTS
-from train.runs import identity
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.runs import identity
 
 __all__ = ["STATUS", "changed", "config", "content", "deep", "run", "together"]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-import train
 from tests.hostile.named import OPTION, options_of, strangers
+from unroll_jax import train
 
 EXPERIMENTS = (
     "demo",
@@ -73,7 +73,7 @@ def test_every_option_that_a_message_names_is_one_of_some_command():
         ("run demo", "lower --primal.learning-rate", set()),
         ("prepare frames", "needs --data.root", {"data.root"}),
         ("prepare frames", "needs --from", set()),
-        ("run demo --stesp 3", "unknown --stesp; see `python -m train run demo --helps`", set()),
+        ("run demo --stesp 3", "unknown --stesp; see `unroll-jax run demo --helps`", set()),
     ],
 )
 def test_what_a_command_does_not_have_is_found(line, message, expected):

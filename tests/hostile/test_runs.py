@@ -8,7 +8,7 @@ import pytest
 from tests.hostile import runs
 from tests.hostile.command import assert_handled
 from tests.train.conftest import clips_in_memory
-from train.__main__ import main
+from unroll_jax.train.__main__ import main
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("hostile-runs")]
 

@@ -1,4 +1,4 @@
-"""`python -m train generate` of runs: their weights and template, and answers that an interruption leaves."""
+"""`unroll-jax generate` of runs: their weights and template, and answers that an interruption leaves."""
 
 import json
 import shutil
@@ -12,17 +12,17 @@ from benchmarks import __main__ as benchmarks
 from benchmarks import decoding
 from benchmarks.decoding import cases
 from tests.train.commands import refused
-from train import load
-from train.__main__ import main
-from train.config.errors import UserError
-from train.data import instructions
-from train.data.prompts import Prompt
-from train.exporting import export
-from train.generation import unfinished
-from train.generation.answers import Settings, answer
-from train.generation.opening import open_decoder
-from train.runs import read_config
 from unroll_jax.models import Decoder, decoder_logits
+from unroll_jax.train import load
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data import instructions
+from unroll_jax.train.data.prompts import Prompt
+from unroll_jax.train.exporting import export
+from unroll_jax.train.generation import unfinished
+from unroll_jax.train.generation.answers import Settings, answer
+from unroll_jax.train.generation.opening import open_decoder
+from unroll_jax.train.runs import read_config
 
 pytestmark = pytest.mark.xdist_group("language")
 ROWS = [{"instruction": "Say bado."}, {"instruction": "Add 1 and 2."}, {"instruction": "Say mi twice."}]

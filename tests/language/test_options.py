@@ -9,13 +9,13 @@ import optax
 import pytest
 
 from tests.language.conftest import TINY
-from train.config.errors import UserError
-from train.config.fields import with_value
-from train.config.language import DecoderOptions, DescentOptions, LanguageConfig
-from train.config.run import DecayedPrimalConfig
-from train.experiments import EXPERIMENTS
-from train.optimizers import make_optimizer
-from train.tasks.language import open_language
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.fields import with_value
+from unroll_jax.train.config.language import DecoderOptions, DescentOptions, LanguageConfig
+from unroll_jax.train.config.run import DecayedPrimalConfig
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.optimizers import make_optimizer
+from unroll_jax.train.tasks.language import open_language
 
 pytestmark = pytest.mark.xdist_group("language")
 

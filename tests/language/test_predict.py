@@ -1,4 +1,4 @@
-"""`python -m train predict` of language runs: losses of answers, next tokens, and prompts that have neither."""
+"""`unroll-jax predict` of language runs: losses of answers, next tokens, and prompts that have neither."""
 
 import json
 
@@ -8,9 +8,9 @@ import pytest
 
 from tests.language.conftest import answer_logs
 from tests.train.commands import refused
-from train import load
-from train.__main__ import main
-from train.config.errors import UserError
+from unroll_jax.train import load
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.config.errors import UserError
 
 pytestmark = pytest.mark.xdist_group("language")
 ROWS = [
@@ -105,7 +105,7 @@ def test_what_a_language_run_cannot_read_is_refused_in_one_line(run, tmp_path, c
     assert "prompt 1 has 63 tokens, with its answer 65, and training took at most 64;" in refused(
         capsys, "predict", run, *long
     )
-    monkeypatch.setattr("train.predict.load", None)  # before the model is read
+    monkeypatch.setattr("unroll_jax.train.predict.load", None)  # before the model is read
     cases = (
         ([], "predict needs prompts; give --text, or a --file of them"),
         (

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from tests.data.decoders.conftest import write_folder
-from train import load
-from train.config.constraints import ConstraintConfig
-from train.config.data import InstructionConfig
-from train.config.errors import UserError
-from train.config.language import DecoderOptions
-from train.data.decoders import load_decoder
-from train.exporting import export
-from train.main import fit
-from train.plan import make_plan
-from train.step import init_state, state_like
-from train.tasks.language import open_language
+from unroll_jax.train import load
+from unroll_jax.train.config.constraints import ConstraintConfig
+from unroll_jax.train.config.data import InstructionConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.language import DecoderOptions
+from unroll_jax.train.data.decoders import load_decoder
+from unroll_jax.train.exporting import export
+from unroll_jax.train.main import fit
+from unroll_jax.train.plan import make_plan
+from unroll_jax.train.step import init_state, state_like
+from unroll_jax.train.tasks.language import open_language
 
 __all__ = ["write_folder"]
 pytestmark = pytest.mark.xdist_group("language")

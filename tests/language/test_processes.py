@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.started import environment
-from train.system.run_files import read_object
+from unroll_jax.train.system.run_files import read_object
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 
@@ -32,11 +32,13 @@ SMALL = {
 
 @pytest.fixture
 def started(tmp_path):
-    """Runs `python -m train` on words, as a process that starts others."""
+    """Runs `unroll-jax` on words, as a process that starts others."""
 
     def start(*words):
         names = environment(UNROLL_PREPARED=str(tmp_path / "prepared"))
-        done = subprocess.run([sys.executable, "-m", "train", *words], env=names, capture_output=True, timeout=300)
+        done = subprocess.run(
+            [sys.executable, "-m", "unroll_jax.train", *words], env=names, capture_output=True, timeout=300
+        )
         assert done.returncode == 0, done.stderr.decode(errors="replace")
 
     return start

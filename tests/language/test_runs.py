@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from tests.language.conftest import answer_losses
-from train import load
-from train.__main__ import main
-from train.config.errors import Interrupted, UserError
-from train.data.packing import Tokens, arrays
-from train.data.prompts import Prompt
-from train.generation import answers as generation
-from train.generation.opening import open_decoder
-from train.main import fit
-from train.tasks.language_floors import floors
+from unroll_jax.train import load
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.config.errors import Interrupted, UserError
+from unroll_jax.train.data.packing import Tokens, arrays
+from unroll_jax.train.data.prompts import Prompt
+from unroll_jax.train.generation import answers as generation
+from unroll_jax.train.generation.opening import open_decoder
+from unroll_jax.train.main import fit
+from unroll_jax.train.tasks.language_floors import floors
 
 pytestmark = pytest.mark.xdist_group("language")
 
@@ -53,7 +53,7 @@ def test_answers_are_judged_by_a_run_without_its_data_as_by_the_reference(finish
     def refuse(*arguments, **options):
         raise AssertionError("data are read")
 
-    monkeypatch.setattr("train.data.instructions.load", refuse)
+    monkeypatch.setattr("unroll_jax.train.data.instructions.load", refuse)
     model = load(finished.folders[1])
     prompts, answers = ["Say bado.", [{"role": "user", "content": "Add 1 and 2."}]], ["bado", "3"]
     predictions = model.predict(prompts, answers=answers)
@@ -96,7 +96,7 @@ def test_an_evaluation_takes_other_strengths_of_noise_and_as_many_answers(finish
 def test_an_interrupted_run_goes_on_as_if_it_had_not_been(small, finished, tmp_path):
     config = small(method="constrained")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("train.system.distributed.Stop.at", lambda stop, step: step >= 2)
+        patch.setattr("unroll_jax.train.system.distributed.Stop.at", lambda stop, step: step >= 2)
         with pytest.raises(Interrupted):
             fit(config, out=tmp_path / "run", experiment="sft-tiny", log=quiet)
     (folder,) = fit(config, out=tmp_path / "run", experiment="sft-tiny", log=quiet)

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from tests.language.conftest import TINY, answer_logs, answer_losses
-from train.config.errors import UserError
-from train.config.language import DescentOptions
-from train.data.packing import PackedBatch
-from train.step import first_state, train_step
-from train.tasks.language_model import Given, LanguageModel, layers_read
-from train.tasks.language_reading import choose
 from unroll_jax.constrained import chunked_cross_entropy
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.language import DescentOptions
+from unroll_jax.train.data.packing import PackedBatch
+from unroll_jax.train.step import first_state, train_step
+from unroll_jax.train.tasks.language_model import Given, LanguageModel, layers_read
+from unroll_jax.train.tasks.language_reading import choose
 
 pytestmark = pytest.mark.xdist_group("language")
 
@@ -34,7 +34,7 @@ def alone(task, decoder, split):
 
 
 def conversations(task, split):
-    from train.data import instructions
+    from unroll_jax.train.data import instructions
 
     data = instructions.load(task.config.data, log=lambda line: None)
     data.keep(split, getattr(task.config, f"{split}_examples"))
@@ -176,7 +176,7 @@ def test_no_layer_is_read_that_was_not_chosen(task_of, started, monkeypatch):
         seen.append(len(states))
         return chunked_cross_entropy(states, *others, **options)
 
-    monkeypatch.setattr("train.tasks.language.chunked_cross_entropy", counted)
+    monkeypatch.setattr("unroll_jax.train.tasks.language.chunked_cross_entropy", counted)
     losses = jax.eval_shape(lambda: fewer.losses(params, fewer.draw(rows, jax.random.key(0)), None)[0])
     assert (losses.shape[1], sum(seen)) == (2, 2), "in training"
     readings = jax.eval_shape(lambda: fewer._readings(params, rows, jnp.float32(0.0), jax.random.key(0)))

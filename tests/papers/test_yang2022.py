@@ -13,8 +13,8 @@ import pytest
 from papers.yang2022 import FiguresConfig, draw
 from papers.yang2022.config import chosen
 from papers.yang2022.synthetic import KAPPAS, MINIMISER_F, MINIMISER_H, RATIOS, principal_plane
-from train.__main__ import main
-from train.config.errors import UserError
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.config.errors import UserError
 
 TOKENS, WIDTH, HALF_STEPS, SEED, POINTS = 6, 4, 10, 3, 21
 SMALL = FiguresConfig(tokens=TOKENS, width=WIDTH, half_steps=HALF_STEPS, seed=SEED, points=POINTS)

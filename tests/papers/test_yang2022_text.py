@@ -10,12 +10,12 @@ import pytest
 from papers.yang2022.energies import COMPONENTS, LayerEnergies, Stack, init_network, layer_energies, train_network
 from papers.yang2022.energy_plots import layer_numbers, moves
 from papers.yang2022.sentences import Sentence, bucket, choose, embed, pad, words_of
-from train.__main__ import main
-from train.config.errors import UserError
-from train.data.text import TextBatch, TextConfig, load
-from train.data.words import hashed_embeddings
 from unroll_jax import transformer, unroll
 from unroll_jax.energies.transformer import transformer_parts
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.text import TextBatch, TextConfig, load
+from unroll_jax.train.data.words import hashed_embeddings
 
 pytestmark = pytest.mark.slow
 

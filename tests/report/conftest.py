@@ -50,7 +50,7 @@ def without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Empty figures instead of drawn ones, for tests that are about words and numbers."""
     empty = dict.fromkeys(("score_curve", "layer_losses", "ratios"), lambda *_: Figure(figsize=(0.1, 0.1)))
     absent = dict.fromkeys(("ablation", "multipliers", "training_loss"), lambda *_: None)
-    monkeypatch.setattr("train.report.constrained.figures", SimpleNamespace(**empty, **absent))
+    monkeypatch.setattr("unroll_jax.train.report.constrained.figures", SimpleNamespace(**empty, **absent))
 
 
 def write_run(folder: Path, method: str, num_layers: int, seed: int, steps: int, **overrides: Any) -> Path:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from train.config.errors import UserError
-from train.report.gallery import draw_clip, draw_gallery
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.report.gallery import draw_clip, draw_gallery
 
 
 @pytest.fixture

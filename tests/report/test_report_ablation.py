@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from train.report import write
-from train.report.constrained import video
-from train.report.figures import ablation
-from train.report.groups import find_ablations, group
-from train.report.read import read_runs
+from unroll_jax.train.report import write
+from unroll_jax.train.report.constrained import video
+from unroll_jax.train.report.figures import ablation
+from unroll_jax.train.report.groups import find_ablations, group
+from unroll_jax.train.report.read import read_runs
 
 GAMMAS = np.array([0.0, 0.09, 0.15, 0.2, 0.3, 0.5])
 
@@ -134,14 +134,14 @@ def test_ablation_without_bounds_or_numbers_still_draws(make_run):
 
 
 def test_figures_have_room_for_the_legend_of_many_variants(make_run, monkeypatch, tmp_path):
-    monkeypatch.setattr("train.report.panels.DPI", 40)
+    monkeypatch.setattr("unroll_jax.train.report.panels.DPI", 40)
     folders = [_alpha(make_run, alpha, rate=rate, steps=0) for alpha in (0.1, 0.2, 0.3, 0.4) for rate in (0.001, 0.01)]
     write(video, folders, tmp_path / "out", log=lambda _: None)  # matplotlib warns where there is none: an error here
     assert (tmp_path / "out" / "ablation.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_page_shows_the_ablation_only_where_there_is_one(make_run, monkeypatch, tmp_path):
-    monkeypatch.setattr("train.report.png", lambda figure: b"")
+    monkeypatch.setattr("unroll_jax.train.report.png", lambda figure: b"")
     folders = [_alpha(make_run, alpha, steps=0) for alpha in (0.1, 0.2)]
     for count, there in ((1, False), (2, True)):
         out = tmp_path / f"out{count}"

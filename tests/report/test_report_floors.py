@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from tests.report.conftest import GAMMAS
-from train.config.errors import UserError
-from train.report import write
-from train.report.constrained import summarise, video
-from train.report.figures import score_curve
-from train.report.groups import group
-from train.report.read import read_runs
-from train.report.tables import score_table
-from train.report.words import compare, floor
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.report import write
+from unroll_jax.train.report.constrained import summarise, video
+from unroll_jax.train.report.figures import score_curve
+from unroll_jax.train.report.groups import group
+from unroll_jax.train.report.read import read_runs
+from unroll_jax.train.report.tables import score_table
+from unroll_jax.train.report.words import compare, floor
 
 LINEAR, TOTAL = (9.0, 10.0, 18.0, 19.0, 21.0, 30.0), (0.0, 10.0, 15.0, 16.0, 17.0, 20.0)
 FLOORS = {

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from train.config.errors import UserError
-from train.report import write
-from train.report.constrained import video
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.report import write
+from unroll_jax.train.report.constrained import video
 
 pytestmark = pytest.mark.usefixtures("without_drawing")
 
@@ -47,7 +47,7 @@ def test_run_given_twice_is_refused(make_run, tmp_path):
 def test_run_without_evaluation_is_told_to_evaluate(make_run, tmp_path):
     folder = make_run()
     (folder / "evaluation.json").unlink()
-    assert f"run `python -m train evaluate {folder}`" in _refusal([folder], tmp_path / "out")
+    assert f"run `unroll-jax evaluate {folder}`" in _refusal([folder], tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", ["status.json", "metrics.jsonl"])

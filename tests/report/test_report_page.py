@@ -14,15 +14,15 @@ import pytest
 from matplotlib.patches import StepPatch
 
 from tests.report.conftest import write_run
-from train.report import write
-from train.report.constrained import video
-from train.report.figures import layer_losses, multipliers, ratios, score_curve, training_loss
-from train.report.groups import group
-from train.report.panels import COLOURS
-from train.report.read import read_runs
-from train.report.tables import feasibility_table
-from train.report.words import state_words
-from train.system.machine import environment
+from unroll_jax.train.report import write
+from unroll_jax.train.report.constrained import video
+from unroll_jax.train.report.figures import layer_losses, multipliers, ratios, score_curve, training_loss
+from unroll_jax.train.report.groups import group
+from unroll_jax.train.report.panels import COLOURS
+from unroll_jax.train.report.read import read_runs
+from unroll_jax.train.report.tables import feasibility_table
+from unroll_jax.train.report.words import state_words
+from unroll_jax.train.system.machine import environment
 
 METHODS = ("erm", "constrained")
 
@@ -198,7 +198,7 @@ def test_an_open_last_histogram_bin_is_drawn_as_wide_as_its_neighbour(make_run):
 
 
 def test_runs_without_training_metrics_are_reported_without_training_figures(make_run, monkeypatch, tmp_path):
-    monkeypatch.setattr("train.report.panels.DPI", 40)
+    monkeypatch.setattr("unroll_jax.train.report.panels.DPI", 40)
     folder = make_run("constrained", steps=0)
     write(video, [folder], tmp_path / "out", log=lambda _: None)
     assert training_loss(group(read_runs([folder])), "loss") is None
@@ -207,7 +207,7 @@ def test_runs_without_training_metrics_are_reported_without_training_figures(mak
 
 
 def test_figures_survive_values_that_are_not_numbers(make_run, monkeypatch, tmp_path):
-    monkeypatch.setattr("train.report.panels.DPI", 40)
+    monkeypatch.setattr("unroll_jax.train.report.panels.DPI", 40)
     nothing = {"layer_losses": [None] * 4, "bounds": [None] * 4, "rmse": dict.fromkeys(["0.0", "0.15"])}
     noisy = {"noisy_rmse": {"0.0": 0.0, "0.15": 48.8}}
     folder = make_run("constrained", steps=0, evaluation=nothing | noisy)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from train.report.groups import group
-from train.report.panels import COLOURS
-from train.report.read import METHODS, read_runs
-from train.report.robustness import frontier, paired_table
+from unroll_jax.train.report.groups import group
+from unroll_jax.train.report.panels import COLOURS
+from unroll_jax.train.report.read import METHODS, read_runs
+from unroll_jax.train.report.robustness import frontier, paired_table
 
 GAMMAS = ("0.0", "0.09", "0.15", "0.2", "0.3", "0.5")
 PLAIN = np.array([[6.0, 7.0, 8.0, 9.0, 10.0, 16.0], [6.2, 7.1, 8.1, 9.2, 10.1, 17.0], [6.1, 7.2, 8.3, 9.1, 10.3, 15.0]])

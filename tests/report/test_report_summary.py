@@ -6,10 +6,10 @@ import re
 import numpy as np
 import pytest
 
-from train.report import write
-from train.report.constrained import video
-from train.report.groups import group
-from train.report.read import read_runs
+from unroll_jax.train.report import write
+from unroll_jax.train.report.constrained import video
+from unroll_jax.train.report.groups import group
+from unroll_jax.train.report.read import read_runs
 
 pytestmark = pytest.mark.usefixtures("without_drawing")
 GAMMAS = ["0.0", "0.09", "0.15", "0.2", "0.3", "0.5"]

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from train.config.constraints import ConstraintConfig
-from train.config.own import OwnConfig
-from train.sharding.mesh import keep_rows
-from train.tasks.own import OwnTask
+from unroll_jax.train.config.constraints import ConstraintConfig
+from unroll_jax.train.config.own import OwnConfig
+from unroll_jax.train.sharding.mesh import keep_rows
+from unroll_jax.train.tasks.own import OwnTask
 
 LAYERS, VOCABULARY, TOKENS, DIM, HIDDEN, HEADS, CLASSES, BATCH = 6, 64, 12, 32, 64, 4, 8, 32
 STEPS_AN_EPOCH = 4

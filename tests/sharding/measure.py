@@ -17,24 +17,24 @@ from tests.sharding.encoder import encoder_task
 from tests.supervised.conftest import Stripes
 from tests.supervised.test_runs import small
 from tests.train.conftest import Clips
-from train.checkpoint import Checkpoints
-from train.config.constraints import ConstraintConfig, DualConfig
-from train.config.data import TextConfig
-from train.config.errors import UserError
-from train.config.text import EncoderOptions, TextEncoderConfig
-from train.config.video import ModelConfig, VideoConfig, VideoPrimalConfig
-from train.evaluate import evaluate
-from train.experiments import EXPERIMENTS
-from train.main import fit
-from train.plan import make_plan
-from train.sharding.mesh import describe_mesh, local_rows, make_mesh, put
-from train.sharding.rules import path_name
-from train.step import init_state, jit_step, state_like
-from train.system.distributed import fetch
-from train.system.machine import order_collectives
-from train.task import Task
-from train.tasks.table import open_run
-from train.tasks.video import VideoTask
+from unroll_jax.train.checkpoint import Checkpoints
+from unroll_jax.train.config.constraints import ConstraintConfig, DualConfig
+from unroll_jax.train.config.data import TextConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.text import EncoderOptions, TextEncoderConfig
+from unroll_jax.train.config.video import ModelConfig, VideoConfig, VideoPrimalConfig
+from unroll_jax.train.evaluate import evaluate
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.main import fit
+from unroll_jax.train.plan import make_plan
+from unroll_jax.train.sharding.mesh import describe_mesh, local_rows, make_mesh, put
+from unroll_jax.train.sharding.rules import path_name
+from unroll_jax.train.step import init_state, jit_step, state_like
+from unroll_jax.train.system.distributed import fetch
+from unroll_jax.train.system.machine import order_collectives
+from unroll_jax.train.task import Task
+from unroll_jax.train.tasks.table import open_run
+from unroll_jax.train.tasks.video import VideoTask
 
 MESHES = {"one": "data=1", "data": "data=8", "fsdp": "fsdp=8", "mixed": "data=2,fsdp=2,tensor=2"}
 STEPS = 5
@@ -146,9 +146,9 @@ def runs(folder: Path) -> dict[str, list[str]]:
         fit(config, out=folder / name, experiment=experiment, log=log.setdefault(name, []).append)
 
     with (
-        mock.patch("train.tasks.video.load", return_value=Clips()),
-        mock.patch("train.report.kinds.write_report"),
-        mock.patch("train.data.images.load", return_value=Stripes()),
+        mock.patch("unroll_jax.train.tasks.video.load", return_value=Clips()),
+        mock.patch("unroll_jax.train.report.kinds.write_report"),
+        mock.patch("unroll_jax.train.data.images.load", return_value=Stripes()),
     ):
         for name, mesh in (("video-one", MESHES["one"]), ("video-mesh", MESHES["mixed"])):
             go(config, "video-ut", name, mesh)

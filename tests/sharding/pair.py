@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from tests.sharding.measure import options, trained, video
-from train.system.distributed import Membership, is_first, join
+from unroll_jax.train.system.distributed import Membership, is_first, join
 
 PAIRS = {("options", "two data"): (options, "data=2"), ("video", "two fsdp"): (video, "fsdp=2")}
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.devices import on_eight_devices
-from train.sharding.collectives import collectives
+from unroll_jax.train.sharding.collectives import collectives
 
 MODULE = """\
 HloModule step, num_partitions=8
@@ -203,7 +203,7 @@ def test_text_that_is_not_a_module_is_refused():
 PROGRAM = """
 import functools, json, jax, jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
-from train.sharding.collectives import collectives
+from unroll_jax.train.sharding.collectives import collectives
 mesh = jax.make_mesh((4, 2), ("x", "y"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
 @functools.partial(jax.shard_map, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
 def program(a):  # (2, 4) here

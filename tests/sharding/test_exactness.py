@@ -15,8 +15,8 @@ import pytest
 from tests.sharding.measure import DOUBLE, MESHES, MODELS, STEPS
 from tests.sharding.pair import PAIRS
 from tests.started import environment
-from train.metrics import read_metrics
-from train.system.launch import free_port
+from unroll_jax.train.metrics import read_metrics
+from unroll_jax.train.system.launch import free_port
 
 pytestmark = pytest.mark.slow
 

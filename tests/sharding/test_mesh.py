@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from train.__main__ import main
-from train.config.errors import UserError
-from train.sharding.mesh import describe_mesh, keep_rows, make_mesh, parse_mesh
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.sharding.mesh import describe_mesh, keep_rows, make_mesh, parse_mesh
 
 
 def test_axes_come_in_any_order_and_what_is_not_named_is_not_there():
@@ -63,7 +63,7 @@ def test_rows_are_kept_only_on_a_mesh():
 
 def test_plan_says_where_arrays_live_and_runs_no_step(clips, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("train.tasks.video.load", lambda config, *, log: clips)
+    monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: clips)
     assert main(["plan", "video-ut", "--batch-size", "4", "--model.num-layers", "2", "--mesh", "data=1"]) == 0
     text = capsys.readouterr().out
     assert "params/params/layers/V" in text

@@ -8,9 +8,9 @@ import optax
 import pytest
 from jax.sharding import AbstractMesh, PartitionSpec
 
-from train.config.errors import UserError
-from train.sharding.mesh import AXES
-from train.sharding.rules import shardings
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.sharding.mesh import AXES
+from unroll_jax.train.sharding.rules import shardings
 
 MIXED = AbstractMesh((2, 2, 2), AXES)
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Lasso
 
-from train.config.constraints import ConstraintConfig
-from train.config.data import CodeConfig
-from train.config.sparse_coding import ListaConfig, SparseCodingConfig
-from train.data.codes import CodeBatch
-from train.tasks.sparse_coding import SparseCodingTask
+from unroll_jax.train.config.constraints import ConstraintConfig
+from unroll_jax.train.config.data import CodeConfig
+from unroll_jax.train.config.sparse_coding import ListaConfig, SparseCodingConfig
+from unroll_jax.train.data.codes import CodeBatch
+from unroll_jax.train.tasks.sparse_coding import SparseCodingTask
 
 SIZES = {"train": 48, "validation": 12, "test": 20}
 SIDE, ATOMS, SPARSITY = 4, 20, 0.1
@@ -97,5 +97,5 @@ def task_of(config: SparseCodingConfig) -> SparseCodingTask:
 @pytest.fixture
 def in_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Commands find `BLOBS` in place of a data set."""
-    monkeypatch.setattr("train.tasks.sparse_coding.load", lambda config, *, log: BLOBS)
+    monkeypatch.setattr("unroll_jax.train.tasks.sparse_coding.load", lambda config, *, log: BLOBS)
     return task_of

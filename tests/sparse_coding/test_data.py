@@ -7,12 +7,12 @@ import pytest
 from PIL import Image
 
 from tests.sparse_coding.conftest import BLOBS, SPARSITY, lasso
-from train.config.data import CodeConfig
-from train.config.errors import UserError
-from train.data import codes
-from train.data.lasso import fista, lasso_codes, make_dictionary
-from train.data.pictures import LabelledImages, PictureSet
-from train.data.prepare import Source
+from unroll_jax.train.config.data import CodeConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data import codes
+from unroll_jax.train.data.lasso import fista, lasso_codes, make_dictionary
+from unroll_jax.train.data.pictures import LabelledImages, PictureSet
+from unroll_jax.train.data.prepare import Source
 
 SIGNALS = BLOBS.whole("train").images / np.float32(255.0)
 GREY = np.array([0.299, 0.587, 0.114])  # ITU-R 601
@@ -131,6 +131,6 @@ def test_matrices_come_back_from_text():
 
 def test_codes_that_have_not_converged_are_told(monkeypatch):
     log = []
-    monkeypatch.setattr("train.data.lasso.MAX_STEPS", 3)
+    monkeypatch.setattr("unroll_jax.train.data.lasso.MAX_STEPS", 3)
     lasso_codes(SIGNALS, BLOBS.dictionary, SPARSITY, what="train", log=log.append)
     assert "codes of train are not converged after 3 steps: the largest relative residual is" in log[-1]

@@ -6,9 +6,9 @@ import pytest
 from scipy import ndimage
 
 from tests.sparse_coding.conftest import BLOBS, SIDE, small, task_of
-from train.config.disturbances import Disturbance
-from train.data.codes import CodeBatch
-from train.tasks.sparse_coding import Trial
+from unroll_jax.train.config.disturbances import Disturbance
+from unroll_jax.train.data.codes import CodeBatch
+from unroll_jax.train.tasks.sparse_coding import Trial
 
 pytestmark = pytest.mark.xdist_group("sparse-coding")
 IMAGES = np.random.default_rng(0).integers(1, 255, (1500, SIDE**2)).astype(np.uint8)

@@ -8,11 +8,11 @@ import pytest
 from PIL import Image
 
 from tests.sparse_coding.conftest import BLOBS, small, task_of
-from train import load
-from train.config.errors import Interrupted
-from train.exporting import export
-from train.main import fit
-from train.report.kinds import write_report
+from unroll_jax.train import load
+from unroll_jax.train.config.errors import Interrupted
+from unroll_jax.train.exporting import export
+from unroll_jax.train.main import fit
+from unroll_jax.train.report.kinds import write_report
 
 pytestmark = [pytest.mark.xdist_group("sparse-coding"), pytest.mark.slow]
 FLOORS = ("ISTA", "FISTA", "linear map")
@@ -27,7 +27,7 @@ def finished(tmp_path_factory):
     """The folders of a plain and a constrained run, what was logged, and where."""
     root, log = tmp_path_factory.mktemp("runs"), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("train.tasks.sparse_coding.load", lambda config, *, log: BLOBS)
+        patch.setattr("unroll_jax.train.tasks.sparse_coding.load", lambda config, *, log: BLOBS)
         config = small(method="both", lose_layers=True, test_layer_noises=(0.2, 0.1))
         folders = fit(config, out=root, experiment="sparse-coding", log=log.append)
     return folders, log, root
@@ -84,7 +84,7 @@ def test_codes_come_from_a_run_and_from_its_export_without_data(finished, in_mem
     def refuse(*arguments, **options):
         raise AssertionError("data are read")
 
-    monkeypatch.setattr("train.tasks.sparse_coding.load", refuse)
+    monkeypatch.setattr("unroll_jax.train.tasks.sparse_coding.load", refuse)
     Image.fromarray(image).save(tmp_path / "image.png")
     models, given = [load(place) for place in (folder, tmp_path / "model")], (image, tmp_path / "image.png")
     predictions = [model.predict(one) for model in models for one in given]
@@ -99,7 +99,7 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, in_memory):
     config = small(layer_noise=0.1, train_gamma=0.2)
     folders = [fit(config, out=tmp_path / "whole", experiment="sparse-coding", log=quiet)[0]]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("train.system.distributed.Stop.at", lambda stop, step: step >= 2)
+        patch.setattr("unroll_jax.train.system.distributed.Stop.at", lambda stop, step: step >= 2)
         with pytest.raises(Interrupted):
             fit(config, out=tmp_path / "parts", experiment="sparse-coding", log=quiet)
     folders += fit(config, out=tmp_path / "parts", experiment="sparse-coding", log=quiet)

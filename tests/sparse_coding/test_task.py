@@ -9,13 +9,13 @@ import pytest
 
 from tests.models.test_lista import soft
 from tests.sparse_coding.conftest import BLOBS, SPARSITY, small, task_of
-from train.config.constraints import ConstraintConfig
-from train.config.errors import UserError
-from train.config.sparse_coding import ListaConfig
-from train.data.codes import CodeBatch
-from train.step import init_state, jit_step, validate
-from train.tasks.code_floors import PENALTIES, linear_coder, noisy
-from train.tasks.sparse_coding import SparseCodingTask, Trial, sparse_coding_of
+from unroll_jax.train.config.constraints import ConstraintConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.sparse_coding import ListaConfig
+from unroll_jax.train.data.codes import CodeBatch
+from unroll_jax.train.step import init_state, jit_step, validate
+from unroll_jax.train.tasks.code_floors import PENALTIES, linear_coder, noisy
+from unroll_jax.train.tasks.sparse_coding import SparseCodingTask, Trial, sparse_coding_of
 
 pytestmark = pytest.mark.xdist_group("sparse-coding")
 

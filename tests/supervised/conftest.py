@@ -9,11 +9,11 @@ import jax
 import numpy as np
 import pytest
 
-from train.config.images import SceneTaskConfig, SupervisedConfig
-from train.data.pictures import NOT_COUNTED, PictureBatch
-from train.main import fit
-from train.step import first_state, jit_step
-from train.tasks.images import ImageTask
+from unroll_jax.train.config.images import SceneTaskConfig, SupervisedConfig
+from unroll_jax.train.data.pictures import NOT_COUNTED, PictureBatch
+from unroll_jax.train.main import fit
+from unroll_jax.train.step import first_state, jit_step
+from unroll_jax.train.tasks.images import ImageTask
 
 SIZES = {"train": 48, "validation": 12, "test": 10}
 
@@ -89,7 +89,7 @@ def traced(config: SupervisedConfig) -> Traced:
 def stripes(monkeypatch: pytest.MonkeyPatch) -> Stripes:
     """What `load` gives in place of images."""
     data = Stripes()
-    monkeypatch.setattr("train.data.images.load", lambda config, *, log: data)
+    monkeypatch.setattr("unroll_jax.train.data.images.load", lambda config, *, log: data)
     return data
 
 
@@ -97,7 +97,7 @@ def stripes(monkeypatch: pytest.MonkeyPatch) -> Stripes:
 def fields(monkeypatch: pytest.MonkeyPatch) -> Fields:
     """What `load` gives in place of scenes."""
     data = Fields()
-    monkeypatch.setattr("train.data.images.load", lambda config, *, log: data)
+    monkeypatch.setattr("unroll_jax.train.data.images.load", lambda config, *, log: data)
     return data
 
 

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from train.experiments import EXPERIMENTS
-from train.main import fit
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.main import fit
 
 
 @pytest.mark.slow

@@ -12,12 +12,12 @@ import pytest
 
 from tests.energies.opteq_reference import conv_matrix
 from tests.fixed_point.problems import relative_error
-from train.experiments.images import CAMVID, CIFAR10, PUBLISHED, SUPERVISED
-from train.sharding.mesh import AXES
-from train.sharding.rules import shardings
-from train.tasks.networks import build, sees_vectors
-from train.tasks.scores import weight_norms
 from unroll_jax.fixed_point import EquilibriumInfo
+from unroll_jax.train.experiments.images import CAMVID, CIFAR10, PUBLISHED, SUPERVISED
+from unroll_jax.train.sharding.mesh import AXES
+from unroll_jax.train.sharding.rules import shardings
+from unroll_jax.train.tasks.networks import build, sees_vectors
+from unroll_jax.train.tasks.scores import weight_norms
 
 
 class State(NamedTuple):

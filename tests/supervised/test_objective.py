@@ -6,8 +6,8 @@ import pytest
 from scipy.special import softmax
 from sklearn import metrics
 
-from train.data.pictures import NOT_COUNTED
-from train.tasks.scores import confusion, mean_cross_entropy, scores
+from unroll_jax.train.data.pictures import NOT_COUNTED
+from unroll_jax.train.tasks.scores import confusion, mean_cross_entropy, scores
 
 CLASSES = 5
 

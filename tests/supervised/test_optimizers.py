@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train.config.run import OptimizerConfig, PrimalConfig
-from train.optimizers import learning_rates, make_optimizer
+from unroll_jax.train.config.run import OptimizerConfig, PrimalConfig
+from unroll_jax.train.optimizers import learning_rates, make_optimizer
 
 STEPS, EPOCH = 100, 5
 

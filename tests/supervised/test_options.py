@@ -12,13 +12,13 @@ from sklearn import metrics
 
 from tests.supervised.conftest import Fields, traced
 from tests.supervised.test_runs import small
-from train.checkpoint import Checkpoints
-from train.config.errors import UserError
-from train.data.pictures import NOT_COUNTED
-from train.experiments import EXPERIMENTS
-from train.metrics import read_metrics
-from train.step import state_like
-from train.tasks.images import ImageTask
+from unroll_jax.train.checkpoint import Checkpoints
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.pictures import NOT_COUNTED
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.metrics import read_metrics
+from unroll_jax.train.step import state_like
+from unroll_jax.train.tasks.images import ImageTask
 
 pytestmark = pytest.mark.xdist_group("images")
 

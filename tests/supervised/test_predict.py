@@ -10,12 +10,12 @@ from PIL import Image
 
 from tests.supervised.conftest import Fields, Stripes
 from tests.supervised.test_runs import small
-from train import load
-from train.config.errors import UserError
-from train.data.pictures import NOT_COUNTED
-from train.exporting import export
-from train.main import fit
-from train.tasks.scores import scores
+from unroll_jax.train import load
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.pictures import NOT_COUNTED
+from unroll_jax.train.exporting import export
+from unroll_jax.train.main import fit
+from unroll_jax.train.tasks.scores import scores
 
 pytestmark = [pytest.mark.xdist_group("supervised-runs"), pytest.mark.slow]
 DATA = {"image-opteq": Stripes(), "segment-fcn": Fields()}
@@ -31,8 +31,8 @@ def trained(tmp_path_factory):
     root, folders = tmp_path_factory.mktemp("predict"), {}
     for experiment, data in DATA.items():
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("train.data.images.load", lambda config, *, log, data=data: data)
-            patch.setattr("train.report.kinds.write_report", lambda *arguments, **options: None)
+            patch.setattr("unroll_jax.train.data.images.load", lambda config, *, log, data=data: data)
+            patch.setattr("unroll_jax.train.report.kinds.write_report", lambda *arguments, **options: None)
             config = small(experiment, epochs=2, average=0.5)
             (run,) = fit(config, out=root / experiment, experiment=experiment, log=quiet)
             folders[experiment] = {"run": run, "export": export(run, log=quiet)}
@@ -52,7 +52,7 @@ def model(loaded, monkeypatch):
     def refuse(*arguments, **options):
         raise AssertionError("data are read")
 
-    monkeypatch.setattr("train.data.images.load", refuse)
+    monkeypatch.setattr("unroll_jax.train.data.images.load", refuse)
     return lambda experiment, which="export": loaded(experiment, which)
 
 

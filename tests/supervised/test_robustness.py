@@ -13,15 +13,15 @@ from scipy import ndimage
 
 from tests.supervised.conftest import Fields, Stripes, traced
 from tests.supervised.test_runs import small
-from train.config.errors import UserError
-from train.config.networks import is_certifiable
-from train.data.pictures import NOT_COUNTED, PictureBatch
-from train.main import evaluate_again
-from train.main import report as write_report
-from train.tasks.attacks import attack
-from train.tasks.certified import lipschitz_bound
-from train.tasks.robustness import robustness
 from unroll_jax.certificates import conv_norm_bound
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.networks import is_certifiable
+from unroll_jax.train.data.pictures import NOT_COUNTED, PictureBatch
+from unroll_jax.train.main import evaluate_again
+from unroll_jax.train.main import report as write_report
+from unroll_jax.train.tasks.attacks import attack
+from unroll_jax.train.tasks.certified import lipschitz_bound
+from unroll_jax.train.tasks.robustness import robustness
 
 pytestmark = [pytest.mark.xdist_group("images"), pytest.mark.slow]
 

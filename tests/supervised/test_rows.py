@@ -8,9 +8,9 @@ import pytest
 
 from tests.supervised.conftest import traced
 from tests.supervised.test_runs import small
-from train.step import describe_step, validate
-from train.tasks.networks import adjoint_probe
 from unroll_jax.fixed_point import equilibrium
+from unroll_jax.train.step import describe_step, validate
+from unroll_jax.train.tasks.networks import adjoint_probe
 
 pytestmark = pytest.mark.xdist_group("images")
 

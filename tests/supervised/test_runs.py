@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from tests.supervised.conftest import Fields, Stripes
-from train.config.data import ImageConfig, SceneConfig
-from train.config.errors import UserError
-from train.data.pictures import NOT_COUNTED
-from train.evaluate import evaluate
-from train.experiments import EXPERIMENTS
-from train.experiments.images import QUICK
-from train.main import fit, report
-from train.metrics import read_metrics, read_predictions
-from train.report.supervised import draw_predictions
-from train.tasks.table import open_run
+from unroll_jax.train.config.data import ImageConfig, SceneConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.pictures import NOT_COUNTED
+from unroll_jax.train.evaluate import evaluate
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.experiments.images import QUICK
+from unroll_jax.train.main import fit, report
+from unroll_jax.train.metrics import read_metrics, read_predictions
+from unroll_jax.train.report.supervised import draw_predictions
+from unroll_jax.train.tasks.table import open_run
 
 pytestmark = pytest.mark.xdist_group("supervised-runs")
 
@@ -50,7 +50,7 @@ def trained(tmp_path_factory):
     """``trained(experiment)``: the folder of a finished run, to be read, and its log."""
     root, data = tmp_path_factory.mktemp("trained"), {ImageConfig: Stripes(), SceneConfig: Fields()}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("train.data.images.load", lambda config, *, log: data[type(config)])
+        patch.setattr("unroll_jax.train.data.images.load", lambda config, *, log: data[type(config)])
 
         @functools.cache
         def go(experiment, seed=0):

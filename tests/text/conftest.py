@@ -13,14 +13,14 @@ import jax.numpy as jnp
 import pytest
 
 from tests.data.pretrained.conftest import write_folder
-from train.checkpoint import Checkpoints
-from train.config.constraints import ConstraintConfig, DualConfig
-from train.config.data import TextConfig
-from train.config.text import EncoderOptions, UnrolledConfig
-from train.experiments import EXPERIMENTS
-from train.main import fit
-from train.step import TrainState, state_like
-from train.tasks.text import TextTask, open_text
+from unroll_jax.train.checkpoint import Checkpoints
+from unroll_jax.train.config.constraints import ConstraintConfig, DualConfig
+from unroll_jax.train.config.data import TextConfig
+from unroll_jax.train.config.text import EncoderOptions, UnrolledConfig
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.main import fit
+from unroll_jax.train.step import TrainState, state_like
+from unroll_jax.train.tasks.text import TextTask, open_text
 
 __all__ = ["write_folder"]
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.data.pretrained.conftest import WORDS, bert_tensors
-from train.__main__ import main
+from unroll_jax.train.__main__ import main
 
 ROWS = [("a good film", "good"), ("a bad film", "bad"), ("a film that is good", "good"), ("long and bad", "bad")] * 10
 
@@ -75,8 +75,10 @@ def test_pickled_weights_are_refused(told):
 
 
 def test_texts_that_are_too_long_are_one_line_with_their_count(tmp_path, capsys, monkeypatch, write_folder):
-    monkeypatch.setattr("train.plan.make_plan", lambda task: next(task.batches(0, None)))  # and compiles no step
-    monkeypatch.setattr("train.plan.describe_plan", lambda plan: "")
+    monkeypatch.setattr(
+        "unroll_jax.train.plan.make_plan", lambda task: next(task.batches(0, None))
+    )  # and compiles no step
+    monkeypatch.setattr("unroll_jax.train.plan.describe_plan", lambda plan: "")
     options = [*table(tmp_path), "--model.pretrained", str(write_folder()), "--max-length", "5"]
     assert main(["plan", "text-encoder", *options]) == 0
     warnings = [line for line in capsys.readouterr().out.splitlines() if "lose their end" in line]

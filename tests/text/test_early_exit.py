@@ -6,7 +6,7 @@ import pytest
 import scipy.stats
 
 from tests.text.test_task import jnp_batch
-from train.tasks.early_exit import (
+from unroll_jax.train.tasks.early_exit import (
     calibrate,
     calibrate_crosswise,
     choose_threshold,
@@ -15,7 +15,7 @@ from train.tasks.early_exit import (
     exit_layers,
     layer_runner,
 )
-from train.tasks.reading import draw_noise
+from unroll_jax.train.tasks.reading import draw_noise
 
 RNG = np.random.default_rng(0)
 ENTROPIES = RNG.uniform(0.0, 0.7, (3000, 3))

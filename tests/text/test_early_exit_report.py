@@ -2,10 +2,10 @@
 
 import pytest
 
-from train.report.figures import early_exit
-from train.report.groups import group
-from train.report.read import read_runs
-from train.report.tables import exit_table
+from unroll_jax.train.report.figures import early_exit
+from unroll_jax.train.report.groups import group
+from unroll_jax.train.report.read import read_runs
+from unroll_jax.train.report.tables import exit_table
 
 pytestmark = [pytest.mark.xdist_group("text-runs"), pytest.mark.slow]
 

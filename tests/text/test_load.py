@@ -6,14 +6,14 @@ import shutil
 import numpy as np
 import pytest
 
-from train import load
-from train.config.data import TextConfig
-from train.config.errors import UserError
-from train.config.text import EncoderOptions, UnrolledConfig
-from train.evaluate import best_checkpoint
-from train.exporting import export
-from train.loop import train_run
-from train.tasks.text import open_text
+from unroll_jax.train import load
+from unroll_jax.train.config.data import TextConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.text import EncoderOptions, UnrolledConfig
+from unroll_jax.train.evaluate import best_checkpoint
+from unroll_jax.train.exporting import export
+from unroll_jax.train.loop import train_run
+from unroll_jax.train.tasks.text import open_text
 
 pytestmark = pytest.mark.slow
 

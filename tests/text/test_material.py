@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from tests.data.pretrained.conftest import WORDS, bert_tensors
-from train import load
-from train.config.data import TextConfig
-from train.config.errors import UserError
-from train.config.fields import differences
-from train.config.text import EncoderOptions, UnrolledConfig
-from train.data.words import WordTokenizer
-from train.evaluate import best_checkpoint
-from train.loop import train_run
-from train.tasks.material import load_material
-from train.tasks.table import open_run
-from train.tasks.text import open_text
+from unroll_jax.train import load
+from unroll_jax.train.config.data import TextConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.fields import differences
+from unroll_jax.train.config.text import EncoderOptions, UnrolledConfig
+from unroll_jax.train.data.words import WordTokenizer
+from unroll_jax.train.evaluate import best_checkpoint
+from unroll_jax.train.loop import train_run
+from unroll_jax.train.tasks.material import load_material
+from unroll_jax.train.tasks.table import open_run
+from unroll_jax.train.tasks.text import open_text
 
 # "fine" comes before "dull" by number, as it is more frequent by one.
 ROWS = [("a fine film", "good"), ("a dull film", "bad")] * 12 + [("fine fine", "good"), ("dull plot", "bad")]

@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train.data.tokens import TokenBatch
-from train.step import init_state, validate
-from train.tasks.early_exit import calibrate
-from train.tasks.reading import lose_tokens
+from unroll_jax.train.data.tokens import TokenBatch
+from unroll_jax.train.step import init_state, validate
+from unroll_jax.train.tasks.early_exit import calibrate
+from unroll_jax.train.tasks.reading import lose_tokens
 
 
 def test_validation_is_at_the_noise_of_training(task_of):

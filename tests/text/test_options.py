@@ -7,16 +7,16 @@ import pytest
 
 from tests.text.conftest import MANY, newest_state
 from tests.text.test_task import first_batch, jnp_batch
-from train import load
-from train.config.constraints import ConstraintConfig, DualConfig
-from train.config.errors import UserError
-from train.config.text import EncoderOptions, UnrolledConfig
-from train.evaluate import best_checkpoint
-from train.exporting import export
-from train.metrics import read_metrics
-from train.step import describe_step, init_state, jit_step
-from train.tasks.table import open_run
-from train.tasks.text import Perturbed
+from unroll_jax.train import load
+from unroll_jax.train.config.constraints import ConstraintConfig, DualConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.text import EncoderOptions, UnrolledConfig
+from unroll_jax.train.evaluate import best_checkpoint
+from unroll_jax.train.exporting import export
+from unroll_jax.train.metrics import read_metrics
+from unroll_jax.train.step import describe_step, init_state, jit_step
+from unroll_jax.train.tasks.table import open_run
+from unroll_jax.train.tasks.text import Perturbed
 
 pytestmark = pytest.mark.xdist_group("text-runs")
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from train import load
-from train.__main__ import main
-from train.config.errors import UserError
-from train.evaluate import best_checkpoint
-from train.loop import train_run
-from train.predict import read_texts
-from train.tasks.table import open_run
-from train.tasks.text import open_text
+from unroll_jax.train import load
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.evaluate import best_checkpoint
+from unroll_jax.train.loop import train_run
+from unroll_jax.train.predict import read_texts
+from unroll_jax.train.tasks.table import open_run
+from unroll_jax.train.tasks.text import open_text
 
 TEXTS = ["the plot was dull .", "although the music seemed fresh , the plot was not clever .", "the cast felt tender ."]
 pytestmark = [pytest.mark.xdist_group("text-runs"), pytest.mark.slow]

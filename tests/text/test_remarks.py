@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 
 from tests.data.pretrained.conftest import bert_tensors
-from train import load
-from train.config.text import EncoderOptions
-from train.evaluate import best_checkpoint
-from train.loop import train_run
-from train.tasks.encoders import build_model
-from train.tasks.material import load_material
-from train.tasks.table import open_run
-from train.tasks.text import open_text
+from unroll_jax.train import load
+from unroll_jax.train.config.text import EncoderOptions
+from unroll_jax.train.evaluate import best_checkpoint
+from unroll_jax.train.loop import train_run
+from unroll_jax.train.tasks.encoders import build_model
+from unroll_jax.train.tasks.material import load_material
+from unroll_jax.train.tasks.table import open_run
+from unroll_jax.train.tasks.text import open_text
 
 TENSORS = bert_tensors() | {name: bert_tensors()[name][:2] for name in ("classifier.weight", "classifier.bias")}
 DRAWN = (

@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 
 from tests.text.conftest import MANY, PARTS, newest_state
-from train.config.errors import UserError
-from train.config.text import UnrolledConfig
-from train.experiments import EXPERIMENTS
-from train.loop import train, train_run
-from train.main import fit, report
-from train.metrics import read_metrics
-from train.report import constrained, figures
-from train.report.groups import group
-from train.report.read import read_runs
-from train.report.tables import area_table, exit_table
-from train.report.words import compare, notes
-from train.runs import default_folder
-from train.step import init_state, validate
-from train.tasks.text import area_under, open_text
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.text import UnrolledConfig
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.loop import train, train_run
+from unroll_jax.train.main import fit, report
+from unroll_jax.train.metrics import read_metrics
+from unroll_jax.train.report import constrained, figures
+from unroll_jax.train.report.groups import group
+from unroll_jax.train.report.read import read_runs
+from unroll_jax.train.report.tables import area_table, exit_table
+from unroll_jax.train.report.words import compare, notes
+from unroll_jax.train.runs import default_folder
+from unroll_jax.train.step import init_state, validate
+from unroll_jax.train.tasks.text import area_under, open_text
 
 pytestmark = [pytest.mark.xdist_group("text-runs"), pytest.mark.slow]
 
@@ -147,7 +147,7 @@ def draw_only(monkeypatch, name):
     def picture(other, figure, caption):
         return real(other, figure if other == name else None, caption)
 
-    monkeypatch.setattr("train.report.constrained._picture", picture)
+    monkeypatch.setattr("unroll_jax.train.report.constrained._picture", picture)
 
 
 def test_areas_stand_as_in_the_papers_table(family):

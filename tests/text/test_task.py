@@ -10,15 +10,15 @@ from scipy.special import log_softmax
 
 from tests.data.pretrained.conftest import WORDS
 from tests.text.conftest import MODELS
-from train.config.errors import UserError
-from train.config.text import EncoderOptions, UnrolledConfig
-from train.data.tokens import TokenBatch
-from train.data.words import WordTokenizer
-from train.step import init_state, jit_step
-from train.tasks.common import NOISE_SEED
-from train.tasks.early_exit import layer_runner
-from train.tasks.reading import draw_noise
-from train.tasks.text import BATCH_SIZE, TextTask
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.text import EncoderOptions, UnrolledConfig
+from unroll_jax.train.data.tokens import TokenBatch
+from unroll_jax.train.data.words import WordTokenizer
+from unroll_jax.train.step import init_state, jit_step
+from unroll_jax.train.tasks.common import NOISE_SEED
+from unroll_jax.train.tasks.early_exit import layer_runner
+from unroll_jax.train.tasks.reading import draw_noise
+from unroll_jax.train.tasks.text import BATCH_SIZE, TextTask
 
 
 def jnp_batch(batch):

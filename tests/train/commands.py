@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from train.__main__ import main
-from train.config.fields import differences, to_json
-from train.experiments import EXPERIMENTS
-from train.options import configured
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.config.fields import differences, to_json
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.options import configured
 
 
 def meant(*options, of="video-ut"):

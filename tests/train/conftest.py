@@ -18,13 +18,13 @@ from PIL import Image
 
 from tests.hostile import runs
 from tests.started import environment
-from train.__main__ import main
-from train.config.video import ModelConfig, VideoConfig
-from train.data.clips import FRAME_SIZE, NUM_FRAMES
-from train.data.generated import photo_clips
-from train.main import evaluate_again, fit
-from train.step import jit_step, state_like
-from train.tasks.video import VideoTask
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.config.video import ModelConfig, VideoConfig
+from unroll_jax.train.data.clips import FRAME_SIZE, NUM_FRAMES
+from unroll_jax.train.data.generated import photo_clips
+from unroll_jax.train.main import evaluate_again, fit
+from unroll_jax.train.step import jit_step, state_like
+from unroll_jax.train.tasks.video import VideoTask
 
 RUN = runs.RUN.split()
 
@@ -66,7 +66,7 @@ SIZES = {"train": 64, "validation": 12, "test": 10}
 
 
 class Clips:
-    """Stands in for `train.data.video.VideoData`: sequences of 4 frames of 4 x 4 pixels that drift over a gradient."""
+    """Stands in for `VideoData`: sequences of 4 frames of 4 x 4 pixels that drift over a gradient."""
 
     num_tokens, token_dim, frame_side = 4, 16, 4
 
@@ -124,7 +124,7 @@ def launched(of_processes: dict[str, str], few_clips: Path) -> Callable[..., sub
         folder.parent.mkdir(exist_ok=True)
         named = (OF_PROCESSES | data | options | {"out": folder}).items()
         words = [part for name, value in named for part in (f"--{name}", str(value))]
-        command = [sys.executable, "-m", "train", *before, "run", "video-ut", *words]
+        command = [sys.executable, "-m", "unroll_jax.train", *before, "run", "video-ut", *words]
         with folder.with_suffix(".log").open("ab") as output:
             return subprocess.Popen(command, env=of_processes, stdout=output, stderr=subprocess.STDOUT)
 
@@ -180,12 +180,12 @@ traced_state = functools.cache(state_like)
 def clips_in_memory() -> Iterator[None]:
     """Commands find `CLIPS` in place of a data set, and write no report."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("train.tasks.video.load", lambda config, *, log: CLIPS)
-        patch.setattr("train.tasks.video.VideoTask", traced_task)
-        patch.setattr("train.loop.jit_step", traced_step)
+        patch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: CLIPS)
+        patch.setattr("unroll_jax.train.tasks.video.VideoTask", traced_task)
+        patch.setattr("unroll_jax.train.loop.jit_step", traced_step)
         for module in ("loop", "step", "evaluate"):
             patch.setattr(f"train.{module}.state_like", traced_state)
-        patch.setattr("train.report.kinds.write_report", lambda *arguments, **options: None)
+        patch.setattr("unroll_jax.train.report.kinds.write_report", lambda *arguments, **options: None)
         yield
 
 

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from train.step import first_state, train_step
-from train.task import Task
-from train.tasks.common import constrained_training
+from unroll_jax.train.step import first_state, train_step
+from unroll_jax.train.task import Task
+from unroll_jax.train.tasks.common import constrained_training
 
 __all__ = ["Ladder", "batches", "train"]
 

@@ -12,21 +12,21 @@ import numpy as np
 import optax
 import pytest
 
-from train import load
-from train.__main__ import main
-from train.config.constraints import ConstrainedConfig, ConstraintConfig
-from train.config.errors import UserError
-from train.config.fields import check_fields
-from train.config.run import RunConfig, run_rules
-from train.evaluate import evaluate
-from train.exporting import export
-from train.main import fit
-from train.metrics import read_metrics
-from train.report.kinds import write_report
-from train.runs import read_config
-from train.sharding.mesh import make_mesh
-from train.task import PlainRisk, Row, Task, Training, Validation
-from train.tasks.common import constrained_training
+from unroll_jax.train import load
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.config.constraints import ConstrainedConfig, ConstraintConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.fields import check_fields
+from unroll_jax.train.config.run import RunConfig, run_rules
+from unroll_jax.train.evaluate import evaluate
+from unroll_jax.train.exporting import export
+from unroll_jax.train.main import fit
+from unroll_jax.train.metrics import read_metrics
+from unroll_jax.train.report.kinds import write_report
+from unroll_jax.train.runs import read_config
+from unroll_jax.train.sharding.mesh import make_mesh
+from unroll_jax.train.task import PlainRisk, Row, Task, Training, Validation
+from unroll_jax.train.tasks.common import constrained_training
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,11 +7,11 @@ import pytest
 
 from tests.train.conftest import MANY, traced_task
 from tests.train.ladder import Ladder
-from train.checkpoint import Checkpoints
-from train.exporting import export
-from train.metrics import read_metrics
-from train.step import first_state, next_average, state_like
-from train.weights import named_arrays, read_export
+from unroll_jax.train.checkpoint import Checkpoints
+from unroll_jax.train.exporting import export
+from unroll_jax.train.metrics import read_metrics
+from unroll_jax.train.step import first_state, next_average, state_like
+from unroll_jax.train.weights import named_arrays, read_export
 
 
 @pytest.mark.parametrize("decay", [0.3, 0.999, 0.99999])

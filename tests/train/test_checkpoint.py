@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train.checkpoint import Checkpoints
-from train.config.errors import UserError
+from unroll_jax.train.checkpoint import Checkpoints
+from unroll_jax.train.config.errors import UserError
 
 STATE = {"params": jnp.arange(1000.0), "duals": (jnp.zeros((), jnp.int32), jnp.ones((3, 4)))}
 NOTES = {"train_seconds": 1.5, "messages": ["step 2: all well"]}

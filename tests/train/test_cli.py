@@ -12,10 +12,10 @@ import pytest
 from PIL import Image
 
 from tests.started import WITHOUT_TORCH, environment
-from train.__main__ import main
-from train.data import images, text
-from train.experiments import EXPERIMENTS
-from train.tasks.video import VideoTask
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.data import images, text
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.tasks.video import VideoTask
 
 SMALL = ("--steps", "4", "--batch-size", "4", "--model.num-layers", "2", "--validate-every", "2", "--test-gammas", "0")
 
@@ -135,7 +135,7 @@ def test_a_loss_that_is_not_finite_is_one_line_with_step_and_layer(capsys, monke
 
     ordinary = VideoTask.losses
     monkeypatch.setattr(VideoTask, "losses", losses)
-    monkeypatch.setattr("train.tasks.video.VideoTask", VideoTask)
+    monkeypatch.setattr("unroll_jax.train.tasks.video.VideoTask", VideoTask)
     assert main(["run", "video-ut", *SMALL, "--out", str(tmp_path / "run")]) == 2
     lines = capsys.readouterr().err.splitlines()
     errors = [line for line in lines if line.startswith("error: ")]
@@ -179,7 +179,7 @@ def test_an_interrupt_is_no_traceback(capsys, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("train.tasks.video.load", interrupted)
+    monkeypatch.setattr("unroll_jax.train.tasks.video.load", interrupted)
     assert main(["run", "video-ut"]) == 130
     assert "goes on from its last checkpoint" in capsys.readouterr().err
 
@@ -223,7 +223,7 @@ def test_no_command_prints_the_usage(capsys):
 def test_a_reader_that_leaves_early_is_no_traceback():
     reader, writer = os.pipe()
     os.close(reader)
-    program = [sys.executable, "-m", "train", "list"]
+    program = [sys.executable, "-m", "unroll_jax.train", "list"]
     with os.fdopen(writer, "wb") as output:
         done = subprocess.run(program, env=environment(), stdout=output, stderr=subprocess.PIPE, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (141, "")
@@ -241,10 +241,10 @@ def test_the_program_lists_refuses_and_never_imports_tensorflow(tmp_path):
 
     program = """
 import sys
-from train.__main__ import main
+from unroll_jax.train.__main__ import main
 main(["list"])
 print(main(["run", "video-ut", "--constraints.alpha", "2"]))
-import train.runs, train.data.video, train.report
+import unroll_jax.train.runs, train.data.video, train.report
 print("tensorflow" in sys.modules)
 """
     command = [sys.executable, "-W", "error", "-c", program]

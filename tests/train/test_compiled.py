@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from train.system.machine import ONE_ORDER, keep_programs
+from unroll_jax.train.system.machine import ONE_ORDER, keep_programs
 
 NAME = "jax_compilation_cache_dir"
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from train.config.errors import UserError
-from train.config.fields import check_types, differences, from_json, to_json
-from train.config.run import RunConfig
-from train.config.video import VideoConfig
-from train.experiments import EXPERIMENTS
-from train.main import fit
-from train.registry import TASKS
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.fields import check_types, differences, from_json, to_json
+from unroll_jax.train.config.run import RunConfig
+from unroll_jax.train.config.video import VideoConfig
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.main import fit
+from unroll_jax.train.registry import TASKS
 
 BAD_VALUES = {
     "steps": [0, -1],

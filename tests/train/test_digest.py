@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from tests.devices import on_eight_devices
-from train.system.digest import ODD, digest
+from unroll_jax.train.system.digest import ODD, digest
 
 NOTES = {"score": 1.0}
 
@@ -48,7 +48,7 @@ def test_one_bit_anywhere_changes_it():
 
 SHARED_OUT = r"""
 import jax, jax.numpy as jnp
-from train.system.digest import digest
+from unroll_jax.train.system.digest import digest
 mesh = jax.make_mesh((8,), ("data",))
 state = jnp.arange(64.0).reshape(16, 4)
 parts = jax.device_put(state, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data")))

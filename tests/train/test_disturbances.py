@@ -12,15 +12,15 @@ import pytest
 from scipy import ndimage
 
 from tests.train.conftest import Clips, clips_in_memory
-from train.config.disturbances import Disturbance, disturbances
-from train.config.errors import UserError
-from train.config.video import ModelConfig, VideoConfig
-from train.data.video import frames_from, patch_sequences
-from train.experiments import EXPERIMENTS
-from train.main import evaluate_again
-from train.main import report as write_report
-from train.tasks.video import VideoTask
-from train.tasks.video_disturbances import _disturbing, _windows
+from unroll_jax.train.config.disturbances import Disturbance, disturbances
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.video import ModelConfig, VideoConfig
+from unroll_jax.train.data.video import frames_from, patch_sequences
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.main import evaluate_again
+from unroll_jax.train.main import report as write_report
+from unroll_jax.train.tasks.video import VideoTask
+from unroll_jax.train.tasks.video_disturbances import _disturbing, _windows
 
 SIDE, PATCH, FRAMES, WINDOWS = 12, 4, 6, 50
 
@@ -106,7 +106,7 @@ def test_an_evaluation_has_the_rmse_of_the_last_layer_and_of_the_input():
 
 def test_figures_do_not_depend_on_how_many_windows_are_read_at_once(monkeypatch):
     whole = seen(Disturbance("dropped", 0.4), gamma=0.1)
-    monkeypatch.setattr("train.tasks.video_disturbances.BATCH_SIZE", 7 * 9)
+    monkeypatch.setattr("unroll_jax.train.tasks.video_disturbances.BATCH_SIZE", 7 * 9)
     np.testing.assert_allclose(seen(Disturbance("dropped", 0.4), gamma=0.1), whole, atol=1e-6)
 
 

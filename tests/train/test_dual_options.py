@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.train.ladder import Ladder, batches, train
-from train.config import checks
-from train.config.errors import UserError
-from train.step import first_state, init_state, jit_step, state_like, train_step
-from train.tasks.video import VideoTask
 from unroll_jax import DUAL_OPTIMIZERS
+from unroll_jax.train.config import checks
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.step import first_state, init_state, jit_step, state_like, train_step
+from unroll_jax.train.tasks.video import VideoTask
 
 STEPS, EPOCH, RATE = 9, 2, 0.3
 TIGHT = {"constraints.reference": 0.4, "constraints.alpha": (0.6,), "primal.learning_rate": 0.02}

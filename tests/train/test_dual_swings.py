@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train.config.errors import UserError
-from train.constraints import DescentConstraints
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.constraints import DescentConstraints
 
 LEAST = {
     "sgd": ({}, 0.05),

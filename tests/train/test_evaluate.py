@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tests.train.conftest import traced_task
-from train.step import init_state
-from train.tasks.common import NOISE_SEED
-from train.tasks.video_noise import add_noise, to_unit
+from unroll_jax.train.step import init_state
+from unroll_jax.train.tasks.common import NOISE_SEED
+from unroll_jax.train.tasks.video_noise import add_noise, to_unit
 
 
 @functools.cache
@@ -80,7 +80,7 @@ def test_bounds_are_the_stated_ones_not_the_tightened(evaluated):
 
 def test_a_split_larger_than_a_batch_is_measured_whole(evaluated, clips, monkeypatch):
     _, task, params, _ = evaluated()
-    monkeypatch.setattr("train.tasks.video_noise.BATCH_SIZE", 7)
+    monkeypatch.setattr("unroll_jax.train.tasks.video_noise.BATCH_SIZE", 7)
     reading = task.split_losses(params, "validation", 0.15)
     assert reading.samples.shape == (12, 3)
     batch = clips.splits["validation"]

@@ -10,17 +10,17 @@ import pytest
 from safetensors import safe_open
 
 from tests.train.conftest import traced_state, traced_task
-from train import load
-from train.__main__ import main
-from train.checkpoint import Checkpoints
-from train.config.errors import UserError
-from train.config.fields import to_json
-from train.config.run import Judgement
-from train.evaluate import Best
-from train.exporting import export, named_arrays
-from train.metrics import read_metrics
-from train.weights import Export, is_export, read_export, restored
 from unroll_jax.energies.transformer_parts import TransformerParams
+from unroll_jax.train import load
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.checkpoint import Checkpoints
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.fields import to_json
+from unroll_jax.train.config.run import Judgement
+from unroll_jax.train.evaluate import Best
+from unroll_jax.train.exporting import export, named_arrays
+from unroll_jax.train.metrics import read_metrics
+from unroll_jax.train.weights import Export, is_export, read_export, restored
 
 pytestmark = [pytest.mark.xdist_group("video-runs"), pytest.mark.usefixtures("in_memory")]
 
@@ -104,7 +104,9 @@ def exported_params(run, best, monkeypatch, tmp_path):
 
     def go(params):
         checkpoint = best._replace(state=best.state._replace(params=params))
-        monkeypatch.setattr("train.exporting.best_checkpoint", lambda task, folder, *, experiment, log: checkpoint)
+        monkeypatch.setattr(
+            "unroll_jax.train.exporting.best_checkpoint", lambda task, folder, *, experiment, log: checkpoint
+        )
         return export(run, tmp_path / "own", log=lambda _: None)
 
     return go

@@ -11,20 +11,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train.config.constraints import ConstraintConfig
-from train.config.errors import UserError
-from train.config.own import OwnConfig
-from train.evaluate import best_checkpoint
-from train.experiments import EXPERIMENTS
-from train.loop import Callbacks
-from train.main import fit
-from train.metrics import read_metrics
-from train.tasks.own import OwnTask
+from unroll_jax.train.config.constraints import ConstraintConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.own import OwnConfig
+from unroll_jax.train.evaluate import best_checkpoint
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.loop import Callbacks
+from unroll_jax.train.main import fit
+from unroll_jax.train.metrics import read_metrics
+from unroll_jax.train.tasks.own import OwnTask
 
 # What a user writes; `train` and `validation` are arrays by name.
 NOTEBOOK = """\
 import flax.linen as nn, jax.numpy as jnp
-from train import Callbacks, ConstraintConfig, OwnConfig, OwnTask, PrimalConfig, fit
+from unroll_jax.train import Callbacks, ConstraintConfig, OwnConfig, OwnTask, PrimalConfig, fit
 class Denoiser(nn.Module):
     @nn.compact
     def __call__(self, y):
@@ -276,10 +276,10 @@ def test_both_methods_of_an_experiment_open_their_data_once(monkeypatch, tmp_pat
         opened.append(config)
         return Opened(config, config.method)
 
-    monkeypatch.setattr("train.tasks.table.open_task", open_task)
-    monkeypatch.setattr("train.loop.train_run", lambda task, folder, **_: trained.append(folder.name))
-    monkeypatch.setattr("train.evaluate.evaluate", lambda *_, **__: None)
-    monkeypatch.setattr("train.report.kinds.write_report", lambda *_, **__: None)
+    monkeypatch.setattr("unroll_jax.train.tasks.table.open_task", open_task)
+    monkeypatch.setattr("unroll_jax.train.loop.train_run", lambda task, folder, **_: trained.append(folder.name))
+    monkeypatch.setattr("unroll_jax.train.evaluate.evaluate", lambda *_, **__: None)
+    monkeypatch.setattr("unroll_jax.train.report.kinds.write_report", lambda *_, **__: None)
     fit(dataclasses.replace(EXPERIMENTS["video-ut"].config, method="both"), out=tmp_path)
     assert len(opened) == 1
     assert trained == ["erm of erm", "constrained of erm", "erm", "constrained"]

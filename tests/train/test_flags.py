@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from train.system.machine import ONE_ORDER, order_collectives
+from unroll_jax.train.system.machine import ONE_ORDER, order_collectives
 
 EIGHT = "--xla_force_host_platform_device_count=8"
 OTHER = "--xla_cpu_enable_concurrency_optimized_scheduler=true"

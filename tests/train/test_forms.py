@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from tests.train.ladder import Ladder, batches
-from train.config.errors import UserError
-from train.step import first_state, train_step
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.step import first_state, train_step
 
 MULTIPLIERS, KEPT = (0.5, 2.0, 1.0), 0.4 * (1 - np.array([0.2, 0.05]))
 CASES = {

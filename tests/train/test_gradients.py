@@ -10,9 +10,9 @@ import pytest
 
 from tests.train.conftest import Clips
 from tests.train.ladder import Ladder, batches, train
-from train.sharding.parts import POLICIES, in_parts, loss_gradient, rematerialised, whole
-from train.step import first_state, init_state, jit_step, state_like, train_step
-from train.tasks.video import VideoTask
+from unroll_jax.train.sharding.parts import POLICIES, in_parts, loss_gradient, rematerialised, whole
+from unroll_jax.train.step import first_state, init_state, jit_step, state_like, train_step
+from unroll_jax.train.tasks.video import VideoTask
 
 BINDS = {
     "mean": {"constraints.reference": None},

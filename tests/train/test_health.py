@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train.tasks.collapse import describe_collapse
-from train.tasks.video import VideoFacts, VideoTask
+from unroll_jax.train.tasks.collapse import describe_collapse
+from unroll_jax.train.tasks.video import VideoFacts, VideoTask
 
 GOOD = {
     "dead": np.array([0.0, 0.02, 0.0, 0.0]),

@@ -5,9 +5,9 @@ import pytest
 from tests.hostile import runs
 from tests.hostile.named import OPTION
 from tests.train.commands import refused
-from train.__main__ import main
-from train.experiments import EXPERIMENTS
-from train.main import MEMBERSHIP
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.main import MEMBERSHIP
 
 RUN = runs.RUN.split()
 
@@ -27,7 +27,7 @@ def options_in(capsys, *words):
 def test_the_help_of_run_says_how_the_options_of_an_experiment_are_shown(capsys):
     assert main(["run", "--help"]) == 0
     shown = capsys.readouterr().out
-    assert "python -m train run EXPERIMENT --help" in shown
+    assert "unroll-jax run EXPERIMENT --help" in shown
     assert "--help-all" in shown
     assert all(name in shown for name in EXPERIMENTS)
 
@@ -39,7 +39,7 @@ def test_help_says_that_a_folder_may_stand_for_an_experiment_and_how_every_optio
     assert "--help-all" in shown
     for command, takes_folders in (("run", True), ("plan", True), ("search", False)):
         assert main([command, "--help"]) == 0
-        assert (f"python -m train {command} FOLDER" in capsys.readouterr().out) == takes_folders
+        assert (f"unroll-jax {command} FOLDER" in capsys.readouterr().out) == takes_folders
     assert "search takes the name of an experiment and no folder, got ." in refused(capsys, "search", ".")
     assert "no folder, got runs/x" in refused(capsys, "search", "runs/x")
 
@@ -58,7 +58,7 @@ def test_help_breaks_no_sentence_where_the_source_does(every, monkeypatch, capsy
 def test_help_shows_the_basic_options_that_an_experiment_has_and_how_to_see_the_others(command, experiment, capsys):
     basic, last = options_in(capsys, command, experiment, "--help")
     every, _ = options_in(capsys, command, experiment, "--help-all")
-    assert last == f"every option: python -m train {command} {experiment} --help-all"
+    assert last == f"every option: unroll-jax {command} {experiment} --help-all"
     assert basic - {"help-all"} < every
     length = {"epochs"} if experiment in ("image-opteq", "segment-fcn") else {"steps", "method", "constraints.alpha"}
     assert {"batch-size", "seed", "data.source", "data.root", "config", "out", "overwrite"} | length <= basic
@@ -75,11 +75,11 @@ def test_commands_without_basic_options_show_all_that_they_have(capsys):
 def test_help_is_shown_beside_other_options_and_a_refusal_names_the_whole_of_it(capsys):
     basic, _ = options_in(capsys, "run", "demo", "--dual.every", "2", "--help")
     assert "dual.every" not in basic
-    assert "see `python -m train run demo --help-all`" in refused(capsys, "run", "demo", "--stesp", "3")
+    assert "see `unroll-jax run demo --help-all`" in refused(capsys, "run", "demo", "--stesp", "3")
 
 
 def test_an_interrupted_run_that_overwrites_says_how_it_goes_on(in_memory, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("train.system.distributed.Stop.at", lambda stop, step: step >= 2)
+    monkeypatch.setattr("unroll_jax.train.system.distributed.Stop.at", lambda stop, step: step >= 2)
     assert main([*RUN, "--overwrite"]) == 0
     assert "the same command without --overwrite goes on from there" in capsys.readouterr().err
     monkeypatch.undo()

@@ -9,10 +9,10 @@ import time
 import pytest
 
 from tests.train.test_processes import newest
-from train.__main__ import main
-from train.config.errors import Interrupted
-from train.data.prepare import Builder
-from train.system.interrupts import handling, stopping_at_once
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.config.errors import Interrupted
+from unroll_jax.train.data.prepare import Builder
+from unroll_jax.train.system.interrupts import handling, stopping_at_once
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 
@@ -131,7 +131,7 @@ def test_what_the_shell_ignores_stays_ignored():
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 @pytest.mark.parametrize("command", ["evaluate", "export", "run"])
 def test_commands_end_in_one_line_and_change_nothing(finished, config, monkeypatch, capsys, command, number, code):
-    monkeypatch.setattr("train.tasks.video.load", lambda *_, **__: signal.raise_signal(number))
+    monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda *_, **__: signal.raise_signal(number))
     before = _files(finished)
     words = ["run", "video-ut", "--out", str(finished / "new")] if command == "run" else [command, str(finished)]
     assert main(words) == code
@@ -145,7 +145,7 @@ def test_commands_end_in_one_line_and_change_nothing(finished, config, monkeypat
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_a_checkpoint_is_read_is_not_taken_for_damage(finished, monkeypatch, capsys, number):
     """What falls back to another checkpoint would evaluate that one, without a word of why."""
-    monkeypatch.setattr("train.checkpoint._read_arrays", lambda folder: signal.raise_signal(number))
+    monkeypatch.setattr("unroll_jax.train.checkpoint._read_arrays", lambda folder: signal.raise_signal(number))
     before = _files(finished)
     main(["evaluate", str(finished)])
     output = capsys.readouterr()

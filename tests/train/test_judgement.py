@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train.constraints import INFEASIBLE, DescentConstraints
+from unroll_jax.train.constraints import INFEASIBLE, DescentConstraints
 
 # Means at layers 0..2 of two samples; alpha is 0.5 and the reference 1.
 FEASIBLE, EARLY, LATE = (

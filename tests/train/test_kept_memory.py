@@ -11,7 +11,7 @@ import pytest
 FAULTS = """
 import resource
 import numpy as np
-from train.system.machine import keep_memory
+from unroll_jax.train.system.machine import keep_memory
 print(keep_memory())
 for turn in range(10):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

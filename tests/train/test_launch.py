@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from train.system.launch import free_port, launch
+from unroll_jax.train.system.launch import free_port, launch
 
 ENDS = "import sys; sys.exit(0)"
 FAILS = "import sys; sys.stderr.write('reading shard 3\\nno such shard\\n'); sys.exit(7)"
@@ -86,7 +86,7 @@ def test_sigterm_goes_to_all_and_those_that_end_well_make_it_0():
     polite = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); print('up', flush=True)"
     program = f"""
         import sys
-        from train.system.launch import launch
+        from unroll_jax.train.system.launch import launch
         child = [sys.executable, "-c", {polite + "; time.sleep(60)"!r}]
         sys.exit(launch([child, child]))
     """

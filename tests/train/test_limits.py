@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train.config.errors import UserError
-from train.config.fields import WHOLE, check_fields, with_value
-from train.experiments import EXPERIMENTS
-from train.main import fit
-from train.system.machine import memory_of_devices, require_memory, size_of, step_size
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.fields import WHOLE, check_fields, with_value
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.main import fit
+from unroll_jax.train.system.machine import memory_of_devices, require_memory, size_of, step_size
 
 
 def whole_numbers(config):
@@ -61,7 +61,7 @@ def test_a_compiled_step_is_as_large_as_what_it_is_given_and_keeps_for_its_backw
 
 
 def test_a_state_that_does_not_fit_is_refused_before_it_is_made(monkeypatch, tmp_path):
-    monkeypatch.setattr("train.system.machine.memory_of_devices", lambda: 100)
+    monkeypatch.setattr("unroll_jax.train.system.machine.memory_of_devices", lambda: 100)
     with pytest.raises(UserError, match=r"the state of training takes .* GB and there are 0.0; choose a smaller model"):
         fit("image-dnn", out=tmp_path / "run", log=lambda _: None)
     assert not (tmp_path / "run").exists()

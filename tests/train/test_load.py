@@ -12,12 +12,12 @@ from PIL import Image
 from tests.data.test_video_file import write_video
 from tests.train.conftest import CLIPS, clips_in_memory, traced_task
 from tests.train.test_fit import VALIDATION, linear
-from train import load
-from train.__main__ import main
-from train.config.errors import UserError
-from train.exporting import export
-from train.main import fit
-from train.runs import read_config
+from unroll_jax.train import load
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.exporting import export
+from unroll_jax.train.main import fit
+from unroll_jax.train.runs import read_config
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 SIDE, LENGTH = 4, 4  # of the patches and sequences of `tests.train.conftest.Clips`
@@ -47,7 +47,7 @@ def without_data(monkeypatch):
     def refuse(*arguments, **options):
         raise AssertionError("data are read")
 
-    monkeypatch.setattr("train.tasks.video.load", refuse)
+    monkeypatch.setattr("unroll_jax.train.tasks.video.load", refuse)
 
 
 @pytest.fixture

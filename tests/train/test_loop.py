@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from tests.train.conftest import traced_task
-from train.checkpoint import Checkpoints
-from train.config.errors import UserError
-from train.loop import train
-from train.metrics import read_metrics
-from train.step import state_like
-from train.tasks.video import VideoTask
-from train.tasks.video_noise import to_unit
+from unroll_jax.train.checkpoint import Checkpoints
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.loop import train
+from unroll_jax.train.metrics import read_metrics
+from unroll_jax.train.step import state_like
+from unroll_jax.train.tasks.video import VideoTask
+from unroll_jax.train.tasks.video_noise import to_unit
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 
@@ -116,7 +116,7 @@ def test_a_failed_run_fails_again_in_the_same_way_and_once_mended_has_every_step
     loop, changed, fifth_batch, tmp_path, monkeypatch
 ):
     clock = itertools.count()
-    monkeypatch.setattr("train.loop.time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
+    monkeypatch.setattr("unroll_jax.train.loop.time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
     fifth_batch(0)
     config = changed(steps=5)
     for _ in range(2):
@@ -172,7 +172,7 @@ def test_a_run_that_collapses_stops_after_two_validations_and_says_why(loop, cha
 def test_two_collapses_in_a_row_stop_a_run(loop, changed, tmp_path, monkeypatch, collapsed, on_collapse, state, steps):
     validations = iter(range(2, 100, 2))
     monkeypatch.setattr(
-        "train.tasks.video.describe_collapse",
+        "unroll_jax.train.tasks.video.describe_collapse",
         lambda *_: "the model has collapsed" if next(validations) in collapsed else None,
     )
     loop(changed(on_collapse=on_collapse))

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from train.config.errors import UserError
-from train.metrics import MetricsWriter, read_metrics
-from train.numbers import numbers
-from train.system.run_files import write_json
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.metrics import MetricsWriter, read_metrics
+from unroll_jax.train.numbers import numbers
+from unroll_jax.train.system.run_files import write_json
 
 
 def _write(folder, steps, *, after_step):

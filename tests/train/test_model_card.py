@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from train.exporting import export
+from unroll_jax.train.exporting import export
 
 pytestmark = [pytest.mark.xdist_group("video-runs"), pytest.mark.usefixtures("in_memory")]
 ROOT = Path(__file__).resolve().parents[2]

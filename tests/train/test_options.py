@@ -6,11 +6,11 @@ import pytest
 
 from tests.train.commands import meant, named, refused
 from tests.train.conftest import RUN
-from train.__main__ import main
-from train.config.fields import differences, to_json
-from train.config.run import FREE
-from train.options import configured
-from train.runs import read_config
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.config.fields import differences, to_json
+from unroll_jax.train.config.run import FREE
+from unroll_jax.train.options import configured
+from unroll_jax.train.runs import read_config
 
 GROUPS = """\
 steps: 40

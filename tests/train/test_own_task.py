@@ -8,22 +8,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import train
 from tests.train.test_any_task import Mean
 from tests.train.test_fit import TRAIN, VALIDATION, layer_losses, linear
-from train import load
-from train.__main__ import main
-from train.config.constraints import ConstraintConfig
-from train.config.errors import UserError
-from train.config.own import OwnConfig
-from train.config.video import VideoConfig
-from train.constraints import DescentConstraints
-from train.experiments import EXPERIMENTS
-from train.exporting import export
-from train.loop import Callbacks
-from train.main import fit
-from train.metrics import read_metrics
-from train.tasks.own import OwnTask
+from unroll_jax import train
+from unroll_jax.train import load
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.config.constraints import ConstraintConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.own import OwnConfig
+from unroll_jax.train.config.video import VideoConfig
+from unroll_jax.train.constraints import DescentConstraints
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.exporting import export
+from unroll_jax.train.loop import Callbacks
+from unroll_jax.train.main import fit
+from unroll_jax.train.metrics import read_metrics
+from unroll_jax.train.tasks.own import OwnTask
 
 
 def quiet(line):

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tests.train.conftest import OF_PROCESSES
-from train.config.errors import UserError
-from train.metrics import read_metrics
-from train.system.distributed import Membership, join
-from train.system.run_files import read_object
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.metrics import read_metrics
+from unroll_jax.train.system.distributed import Membership, join
+from unroll_jax.train.system.run_files import read_object
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 

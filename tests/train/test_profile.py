@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from train.config.errors import UserError
-from train.config.run import Profile, parse_profile
-from train.system.machine import Profiler
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.run import Profile, parse_profile
+from unroll_jax.train.system.machine import Profiler
 
 
 @pytest.mark.parametrize("text", ["5", "0:1", "3:0", "a:b", "-1:2", "1:2:3", ""])

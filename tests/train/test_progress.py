@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from train.system.terminal import Progress
+from unroll_jax.train.system.terminal import Progress
 
 
 class Terminal(io.StringIO):

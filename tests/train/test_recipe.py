@@ -2,8 +2,8 @@
 
 import pytest
 
-from train.config.errors import UserError
-from train.tasks.common import check_batch_size
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.tasks.common import check_batch_size
 
 
 def test_a_batch_larger_than_the_train_split_is_refused_with_both_sizes():

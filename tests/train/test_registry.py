@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from train.config.errors import UserError
-from train.config.own import OwnConfig
-from train.experiments import EXPERIMENTS
-from train.registry import TASKS, functions_of, imported
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.own import OwnConfig
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.registry import TASKS, functions_of, imported
 
 ROOT = Path(__file__).resolve().parents[2]
 PARAMETERS = {"open": ["config", "log"], "rebuild": ["config", "facts"], "report": ["folders"]}

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from tests.train.conftest import OF_PROCESSES
-from train.checkpoint import Checkpoints
-from train.metrics import read_metrics
-from train.runs import FACTS, read_config
-from train.step import state_like
-from train.system.run_files import read_object
-from train.tasks.video import VideoFacts, VideoTask
+from unroll_jax.train.checkpoint import Checkpoints
+from unroll_jax.train.metrics import read_metrics
+from unroll_jax.train.runs import FACTS, read_config
+from unroll_jax.train.step import state_like
+from unroll_jax.train.system.run_files import read_object
+from unroll_jax.train.tasks.video import VideoFacts, VideoTask
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 

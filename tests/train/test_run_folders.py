@@ -9,10 +9,10 @@ import pytest
 from tests.hostile import runs
 from tests.train.commands import refused
 from tests.train.conftest import CLIPS, RUN
-from train.__main__ import main
-from train.options import configured
-from train.runs import read_config
-from train.system.storage import locked
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.options import configured
+from unroll_jax.train.runs import read_config
+from unroll_jax.train.system.storage import locked
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,9 @@ def test_an_experiment_is_meant_where_a_folder_has_its_name(trained):
     assert configured("run", ["demo"]) is not None
     with pytest.MonkeyPatch.context() as patch:
         runs = []
-        patch.setattr("train.main.fit", lambda config, *, experiment: runs.append((experiment, config.method)))
+        patch.setattr(
+            "unroll_jax.train.main.fit", lambda config, *, experiment: runs.append((experiment, config.method))
+        )
         assert main(["run", "demo"]) == 0
     assert runs == [("demo", "all")]
 
@@ -126,11 +128,11 @@ def test_overwrite_deletes_nothing_that_a_command_is_refused_for(trained, monkey
 def test_overwrite_deletes_nothing_where_the_disk_has_no_room_without_the_old_run(trained, monkeypatch, capsys):
     kept, free = sorted(trained.rglob("*")), shutil.disk_usage(trained)
     held = sum(path.stat().st_size for path in trained.rglob("*") if path.is_file())
-    monkeypatch.setattr("train.system.room.room_for", lambda like, *, saves: 10**9 + held)
-    monkeypatch.setattr("train.system.storage.shutil.disk_usage", lambda _: free._replace(free=10**9 - 1))
+    monkeypatch.setattr("unroll_jax.train.system.room.room_for", lambda like, *, saves: 10**9 + held)
+    monkeypatch.setattr("unroll_jax.train.system.storage.shutil.disk_usage", lambda _: free._replace(free=10**9 - 1))
     assert "the disk of run is full" in refused(capsys, *RUN, "--overwrite")
     assert sorted(trained.rglob("*")) == kept
-    monkeypatch.setattr("train.system.storage.shutil.disk_usage", lambda _: free._replace(free=10**9))
+    monkeypatch.setattr("unroll_jax.train.system.storage.shutil.disk_usage", lambda _: free._replace(free=10**9))
     assert main([*RUN, "--overwrite"]) == 0, "what the old run takes is free once it is deleted"
 
 
@@ -162,7 +164,7 @@ def test_one_run_in_the_folder_of_several_is_told_how_to_go_on(trained, tmp_path
     (tmp_path / "constrained").rename(trained / "constrained")
     error = refused(capsys, *RUN)
     assert "--out run is no run but holds the runs run/constrained; give the command that began them" in error
-    assert "or go on with one, as in `python -m train run run/constrained`" in error
+    assert "or go on with one, as in `unroll-jax run run/constrained`" in error
     assert "it holds the run folders run/constrained; give one of these" in refused(capsys, "run", "run/")
 
 

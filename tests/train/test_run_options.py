@@ -9,13 +9,13 @@ import pytest
 
 from tests.train.board import events
 from tests.train.conftest import MANY, evaluated_again, traced_task
-from train.checkpoint import Checkpoints
-from train.config.errors import UserError
-from train.constraints import DescentConstraints
-from train.loop import UNJUDGED, train
-from train.metrics import read_metrics
-from train.step import init_state, state_like, validate
 from unroll_jax.constrained import feasibility_report
+from unroll_jax.train.checkpoint import Checkpoints
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.constraints import DescentConstraints
+from unroll_jax.train.loop import UNJUDGED, train
+from unroll_jax.train.metrics import read_metrics
+from unroll_jax.train.step import init_state, state_like, validate
 
 pytestmark = [pytest.mark.xdist_group("video-runs"), pytest.mark.usefixtures("in_memory")]
 
@@ -121,7 +121,7 @@ def test_multipliers_that_overflow_are_never_saved(task, tmp_path):
 
 @pytest.mark.slow
 def test_what_is_not_finite_is_not_saved_in_a_hurry_either(task, tmp_path, monkeypatch):
-    monkeypatch.setattr("train.system.distributed.Stop.at", lambda self, step: step == 1)
+    monkeypatch.setattr("unroll_jax.train.system.distributed.Stop.at", lambda self, step: step == 1)
     with pytest.raises(UserError, match="dual/multipliers is not finite after step 1"):
         train(task(**OVERFLOW), tmp_path, log=lambda _: None)
     assert _saved(tmp_path) == []
@@ -135,7 +135,7 @@ def test_an_infinite_multiplier_is_one_line_at_the_next_step(task, tmp_path):
 
 
 def test_a_save_in_a_hurry_keeps_what_is_finite(task, tmp_path, monkeypatch):
-    monkeypatch.setattr("train.system.distributed.Stop.at", lambda self, step: step == 1)
+    monkeypatch.setattr("unroll_jax.train.system.distributed.Stop.at", lambda self, step: step == 1)
     made, save, written = task(), Checkpoints.save, []
 
     def saved(*arguments, **options):

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from tests.train.conftest import Clips, evaluated_again, traced_task
-from train.__main__ import main
-from train.checkpoint import Checkpoints
-from train.config.errors import UserError
-from train.experiments import EXPERIMENTS
-from train.main import fit
-from train.metrics import read_metrics
-from train.step import state_like
-from train.system.storage import check_out, locked
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.checkpoint import Checkpoints
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.main import fit
+from unroll_jax.train.metrics import read_metrics
+from unroll_jax.train.step import state_like
+from unroll_jax.train.system.storage import check_out, locked
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 
@@ -163,7 +163,7 @@ def test_out_is_looked_at_and_written_in_the_same_home_folder(monkeypatch, tmp_p
 @pytest.mark.usefixtures("in_memory")
 def test_a_run_is_written_to_the_home_folder_that_it_names(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
-    for work in ("train.loop.train_run", "train.evaluate.evaluate"):
+    for work in ("unroll_jax.train.loop.train_run", "unroll_jax.train.evaluate.evaluate"):
         monkeypatch.setattr(work, lambda *_, **__: None)
     config = dataclasses.replace(EXPERIMENTS["demo"].config, out="~/run", method="erm")
     assert fit(config, experiment="demo") == [tmp_path / "run"]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.fft import dctn
 
-from train.step import init_state, jit_step
-from train.tasks.video import VideoTask
+from unroll_jax.train.step import init_state, jit_step
+from unroll_jax.train.tasks.video import VideoTask
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 REFERENCE = 0.4

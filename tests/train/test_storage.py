@@ -16,12 +16,12 @@ import pytest
 from matplotlib.figure import Figure
 
 from tests.train.conftest import OF_PROCESSES, evaluated_again
-from train.config.errors import StorageError, UserError
-from train.exporting import export
-from train.report import Picture, Report, write_files
-from train.system import storage
-from train.system.room import room_for
-from train.system.storage import overwrite, refusal, require_room, require_writable, write_all
+from unroll_jax.train.config.errors import StorageError, UserError
+from unroll_jax.train.exporting import export
+from unroll_jax.train.report import Picture, Report, write_files
+from unroll_jax.train.system import storage
+from unroll_jax.train.system.room import room_for
+from unroll_jax.train.system.storage import overwrite, refusal, require_room, require_writable, write_all
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 
@@ -186,7 +186,7 @@ def test_a_run_folder_that_cannot_be_written_is_refused_before_data_are_read(fin
     def loaded(*_, **__):
         raise AssertionError("data were read first")
 
-    monkeypatch.setattr("train.tasks.video.load", loaded)
+    monkeypatch.setattr("unroll_jax.train.tasks.video.load", loaded)
     before = _files(finished)
     read_only(finished, number)
     with pytest.raises(StorageError, match=f"cannot write to run folder .* \\({os.strerror(number)}\\)"):
@@ -259,7 +259,7 @@ def test_a_file_too_large_for_the_system_is_one_line_from_a_real_process(of_proc
     folder = tmp_path / "run"
     options = OF_PROCESSES | {"data.source": "frames", "data.root": few_clips, "out": folder, "model.rank": 64}
     words = [part for name, value in options.items() for part in (f"--{name}", str(value))]
-    command = [sys.executable, "-m", "train", "run", "video-ut", *words]
+    command = [sys.executable, "-m", "unroll_jax.train", "run", "video-ut", *words]
     limited = ["sh", "-c", 'ulimit -f 200 && exec "$@"', "sh", *command]
     environment = of_processes | {"JAX_COMPILATION_CACHE_DIR": ""}
     subprocess.run([*command[:3], "prepare", "frames", "--from", str(few_clips)], env=of_processes, check=True)

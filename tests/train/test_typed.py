@@ -2,7 +2,7 @@
 
 import pytest
 
-from train.parsing import as_typed
+from unroll_jax.train.parsing import as_typed
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,17 @@ import pytest
 from sklearn.linear_model import LinearRegression
 
 from tests.train.conftest import Clips, traced_task
-from train.data.video import patch_sequences
-from train.tasks import video_floors
-from train.tasks.video_floors import CLASSICAL, LINEAR, LinearLayer, fit_linear, floors, some_squares, total_variation
+from unroll_jax.train.data.video import patch_sequences
+from unroll_jax.train.tasks import video_floors
+from unroll_jax.train.tasks.video_floors import (
+    CLASSICAL,
+    LINEAR,
+    LinearLayer,
+    fit_linear,
+    floors,
+    some_squares,
+    total_variation,
+)
 
 LENGTH, PIXELS, VARIANCE = 4, 6, 0.03
 
@@ -107,7 +115,7 @@ def evaluated(changed):
 
 
 def test_the_floors_meet_the_noise_that_the_models_meet(evaluated, clips, monkeypatch):
-    monkeypatch.setattr("train.tasks.video_noise.BATCH_SIZE", 7)  # ten sequences: two batches
+    monkeypatch.setattr("unroll_jax.train.tasks.video_noise.BATCH_SIZE", 7)  # ten sequences: two batches
     nothing = LinearLayer(np.eye(16), np.zeros((16, 16)), np.zeros(16))
     monkeypatch.setattr(video_floors, "fit_linear", lambda *_: nothing)
     monkeypatch.setattr(video_floors, "total_variation", lambda noisy, deviation: noisy)

@@ -7,11 +7,11 @@ import pytest
 from PIL import Image
 
 from tests.train.conftest import clips_in_memory
-from train.__main__ import main
-from train.config.errors import UserError
-from train.report.gallery import frame_rmse, named_runs
-from train.tasks.table import open_run
-from train.tasks.video_frames import show_frames
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.report.gallery import frame_rmse, named_runs
+from unroll_jax.train.tasks.table import open_run
+from unroll_jax.train.tasks.video_frames import show_frames
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 

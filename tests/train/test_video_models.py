@@ -8,17 +8,17 @@ import jax
 import numpy as np
 import pytest
 
-from train import load
-from train.config.errors import UserError
-from train.config.video import DustOptions, VideoDustConfig, VideoViTConfig
-from train.config.video_models import ViTOptions
-from train.data.pretrained_vit import PretrainedViT
-from train.data.video import frames_from, patch_sequences
-from train.main import evaluate_again, fit
-from train.runs import begin, check_folder, identity
-from train.tasks.video import VideoTask
-from train.tasks.video_frames import figures_of_data
-from train.tasks.video_samples import cleaned_frames, samples_of
+from unroll_jax.train import load
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.video import DustOptions, VideoDustConfig, VideoViTConfig
+from unroll_jax.train.config.video_models import ViTOptions
+from unroll_jax.train.data.pretrained_vit import PretrainedViT
+from unroll_jax.train.data.video import frames_from, patch_sequences
+from unroll_jax.train.main import evaluate_again, fit
+from unroll_jax.train.runs import begin, check_folder, identity
+from unroll_jax.train.tasks.video import VideoTask
+from unroll_jax.train.tasks.video_frames import figures_of_data
+from unroll_jax.train.tasks.video_samples import cleaned_frames, samples_of
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ CONFIGS = {
 
 
 class Windows:
-    """Stands in for `train.data.video.VideoData`: windows of 4 frames of 160 x 160 pixels, in patches of 40 x 40."""
+    """Stands in for `VideoData`: windows of 4 frames of 160 x 160 pixels, in patches of 40 x 40."""
 
     num_tokens, token_dim, frame_side = FRAMES, PATCH**2, SIDE
 
@@ -72,7 +72,7 @@ def run(request, tmp_path_factory):
     """A finished run of each, and its folder."""
     folder = tmp_path_factory.mktemp(request.param) / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("train.tasks.video.load", lambda config, *, log: DATA)
+        patch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: DATA)
         fit(CONFIGS[request.param], out=folder, experiment=request.param, log=lambda line: None)
     return request.param, folder
 
@@ -151,8 +151,8 @@ def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):
     _, folder = run
     original = (folder / "evaluation.json").read_text()
     other = Windows(seed=1, contrast=0.5)
-    monkeypatch.setattr("train.tasks.video.load", lambda config, *, log: DATA)
-    monkeypatch.setattr("train.tasks.elsewhere.load", lambda config, *, log: other)
+    monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: DATA)
+    monkeypatch.setattr("unroll_jax.train.tasks.elsewhere.load", lambda config, *, log: other)
     evaluate_again([str(folder), "--on-source", "file", "--on-root", "elsewhere.avi"])
     assert (folder / "evaluation.json").read_text() == original
     (place,) = folder.glob("evaluation_on_elsewhere_*.json")
@@ -171,7 +171,7 @@ def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):
     ],
 )
 def test_other_data_are_a_source_and_a_place(run, monkeypatch, options, message):
-    monkeypatch.setattr("train.tasks.video.load", lambda config, *, log: DATA)
+    monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: DATA)
     with pytest.raises(UserError, match=message):
         evaluate_again([str(run[1]), *options])
 

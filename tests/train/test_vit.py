@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tests.data.pretrained.test_vit import GRID, SIDE, write_vit
-from train.config.errors import UserError
-from train.config.fields import check_fields, check_used
-from train.config.video_models import ViTOptions, vit_conditions, vit_rules
-from train.tasks.vit import build_vit, given_facts, given_of, load_given
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.fields import check_fields, check_used
+from unroll_jax.train.config.video_models import ViTOptions, vit_conditions, vit_rules
+from unroll_jax.train.tasks.vit import build_vit, given_facts, given_of, load_given
 
 __all__ = ["write_vit"]  # a fixture
 

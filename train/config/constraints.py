@@ -22,7 +22,7 @@ class DualConfig:
     """Projected ascent on the multipliers.
 
     Example:
-      >>> from train import OwnConfig
+      >>> from unroll_jax.train import OwnConfig
       >>> OwnConfig(dual=DualConfig(optimizer="sgd")).dual.learning_rate
       0.005
     """

@@ -21,7 +21,7 @@ class OwnConfig(ConstrainedConfig):
     """Options of a task of your own; no noise is added to it.
 
     Example:
-      >>> from train import ConstraintConfig, PrimalConfig
+      >>> from unroll_jax.train import ConstraintConfig, PrimalConfig
       >>> constraints, primal = ConstraintConfig(alpha=(0.1,)), PrimalConfig(learning_rate=1e-2)
       >>> config = OwnConfig(steps=100, constraints=constraints, primal=primal)
       >>> config.check()  # of every number

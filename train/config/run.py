@@ -69,7 +69,7 @@ class PrimalConfig:
     """Adam or Muon on the parameters: linear warm-up, then a schedule.
 
     Example:
-      >>> from train import OwnConfig
+      >>> from unroll_jax.train import OwnConfig
       >>> OwnConfig(primal=PrimalConfig(schedule="constant")).primal.learning_rate
       0.0005
     """
@@ -205,7 +205,7 @@ class Experiment(NamedTuple):
 
     Attributes:
       config: the defaults, which command-line options override.
-      summary: one line for `python -m train list`.
+      summary: one line for `unroll-jax list`.
       paper: where it comes from.
       expect: what a run should end with, and how long it takes.
       has_run: whether it was run here, so that ``expect`` tells what came of it.

@@ -1,4 +1,4 @@
-"""`python -m train generate`: answers of a language model to prompts, plain or drafted by its first layers."""
+"""`unroll-jax generate`: answers of a language model to prompts, plain or drafted by its first layers."""
 
 from pathlib import Path
 
@@ -18,8 +18,8 @@ MAX_TOKENS = 256  # of an answer, where no option sets it
 
 
 def command(arguments: list[str]) -> None:
-    """`python -m train generate SOURCE --prompts FILE ...`: answers on the screen, or as AlpacaEval reads them."""
-    parsed = parse(GenerateArguments, arguments, "python -m train generate")
+    """`unroll-jax generate SOURCE --prompts FILE ...`: answers on the screen, or as AlpacaEval reads them."""
+    parsed = parse(GenerateArguments, arguments, "unroll-jax generate")
     check(parsed, has_drafts=given(arguments, "--exit-layer") or given(arguments, "--draft-length"))
     out = None if parsed.out is None else check_file(parsed.out, overwrite=parsed.overwrite)
     if out is not None and parsed.speculate is not None:

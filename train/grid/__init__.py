@@ -24,7 +24,7 @@ THIS_CALL = ("--jobs", "--cells", "--budget-minutes")  # options of one call, wh
 
 
 def command(arguments: list[str]) -> int | None:
-    """`python -m train table EXPERIMENT [EXPERIMENT ...] [--over.OPTION VALUES ...]`."""
+    """`unroll-jax table EXPERIMENT [EXPERIMENT ...] [--over.OPTION VALUES ...]`."""
     if arguments and arguments[0] in HELP:
         sys.stdout.write(_usage())
         return None
@@ -81,7 +81,7 @@ def _base(name: str, options: list[str]) -> tuple[Base, TableArguments]:
     assert isinstance(config, ConstrainedConfig)
     usual = dataclasses.replace(config, out=None)
     whole = TableArguments(config=from_file(options, usual))
-    parsed = parse(TableArguments[type(usual)], options, f"python -m train table {name}", whole)
+    parsed = parse(TableArguments[type(usual)], options, f"unroll-jax table {name}", whole)
     assert isinstance(parsed.config, ConstrainedConfig)
     if parsed.config.overwrite:
         raise UserError("--overwrite would delete every run of a table; move its folder away, or pass another --out")
@@ -132,8 +132,8 @@ def _usage() -> str:
         for name, grid in GRIDS.items()
     )
     return (
-        "usage: python -m train table EXPERIMENT [EXPERIMENT ...] [--over.OPTION VALUE,VALUE] [--option value ...]\n"
+        "usage: unroll-jax table EXPERIMENT [EXPERIMENT ...] [--over.OPTION VALUE,VALUE] [--option value ...]\n"
         f"named tables, whose axes --over.OPTION replaces:\n{grids}"
         f"experiments: {', '.join(COMPARED)}\n"
-        f"options: python -m train table EXPERIMENT --help shows the basic ones; {EVERY} in its place shows every one\n"
+        f"options: unroll-jax table EXPERIMENT --help shows the basic ones; {EVERY} in its place shows every one\n"
     )

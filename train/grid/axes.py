@@ -74,7 +74,7 @@ class Plan(NamedTuple):
     @property
     def command(self) -> str:
         """The command that goes on."""
-        return shlex.join(["python", "-m", "train", "table", *self.words])
+        return shlex.join(["unroll-jax", "table", *self.words])
 
 
 def split_over(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -224,7 +224,7 @@ def _read(name: str, text: str, field: str, base: Base) -> Any:
     if option := next((word for word in words if word in HELP or word.startswith("--")), None):
         raise UserError(f"--over.{name} {text}: {option} is an option, not a value; list values, as in {AS_IN}")
     try:
-        program = f"python -m train table {base.experiment}"
+        program = f"unroll-jax table {base.experiment}"
         return value_of(parse(type(base.config), [f"--{field}", *words], program, base.config), field)
     except UserError as error:
         raise UserError(f"--over.{name} {text}: {error}") from error

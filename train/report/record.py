@@ -70,7 +70,7 @@ def check_folders(folders: Sequence[Path]) -> None:
         if not (folder / "config.json").is_file():
             raise UserError(no_run(folder))
         if not (folder / "evaluation.json").is_file():
-            raise UserError(f"run {folder} has no evaluation.json; run `python -m train evaluate {folder}` first")
+            raise UserError(f"run {folder} has no evaluation.json; run `unroll-jax evaluate {folder}` first")
 
 
 def flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -10,11 +10,11 @@ from ..system.machine import keep_programs
 
 
 def command(arguments: list[str]) -> None:
-    """`python -m train search EXPERIMENT [--over.NAME RANGE ...]`."""
+    """`unroll-jax search EXPERIMENT [--over.NAME RANGE ...]`."""
     name = experiment_named("search", arguments)
     if name is None:
         return
-    usual, program = dataclasses.replace(EXPERIMENTS[name].config, out=None), f"python -m train search {name}"
+    usual, program = dataclasses.replace(EXPERIMENTS[name].config, out=None), f"unroll-jax search {name}"
     whole = SearchArguments(config=from_file(arguments, usual))
     parsed = parse(SearchArguments[type(usual)], arguments[1:], program, whole, hint=over_hint(arguments))
     chosen = given(arguments, "--constraints.warmup-steps")

@@ -160,7 +160,7 @@ class Search:
             self.log(f"no trial is feasible on the validation split: the best is over a bound by {excess:.1f}% of it")
         chosen = configured(self.task.config, self.parameters, best.values)
         options = as_options(chosen, EXPERIMENTS[self.experiment].config)
-        self.log(f"again: python -m train run {self.experiment} {options}")
+        self.log(f"again: unroll-jax run {self.experiment} {options}")
         if not (path / "evaluation.json").exists():
             evaluate(self.task.again(chosen), path, experiment=self.experiment, log=self.log)
 

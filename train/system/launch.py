@@ -1,4 +1,4 @@
-"""`python -m train launch`: the processes of one run on this machine, watched, because a survivor cannot speak.
+"""`unroll-jax launch`: the processes of one run on this machine, watched, because a survivor cannot speak.
 
 When a process dies, JAX ends the others by a signal that Python cannot catch, and long after. So somebody outside of
 them says which one died and why, and ends the rest at once. On clusters the scheduler does this.

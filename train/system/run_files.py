@@ -40,7 +40,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-WRITTEN = "give a folder that `python -m train run` wrote"
+WRITTEN = "give a folder that `unroll-jax run` wrote"
 
 
 SHOWN = 5  # run folders in one line
@@ -80,7 +80,7 @@ def read_object(path: Path) -> dict[str, Any]:
 def way_out(path: Path) -> str:
     """Returns the way out for a damaged file of a run folder."""
     if path.name == "evaluation.json":
-        return f"run `python -m train evaluate {path.parent}` again"
+        return f"run `unroll-jax evaluate {path.parent}` again"
     if path.name == "status.json":
         return "restore it, or delete it and give the command of the run again: it goes on from its checkpoints"
     return "restore it, or move the run folder away and train again"

@@ -48,7 +48,7 @@ class OwnTask(Task):
 
     Example:
       >>> import jax.numpy as jnp, numpy as np
-      >>> from train import OwnConfig, OwnTask
+      >>> from unroll_jax.train import OwnConfig, OwnTask
       >>> def losses(scale, batch):  # of the input, and of one layer's output
       ...     return jnp.concatenate([batch["x"] ** 2, (scale * batch["x"]) ** 2], axis=1)
       >>> arrays = {"x": np.linspace(-1.0, 1.0, 8, dtype=np.float32)[:, None]}

@@ -16,11 +16,11 @@ from safetensors.numpy import load_file
 from tests.data.decoders.conftest import CONFIG, DIM, llama_tensors
 from tests.devices import on_eight_devices
 from tests.errors import assert_fails
-from train.data import decoder_files, decoder_weights
-from train.data.decoders import load_decoder, save_decoder
-from train.sharding.mesh import make_mesh
-from train.sharding.rules import shardings
 from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling
+from unroll_jax.train.data import decoder_files, decoder_weights
+from unroll_jax.train.data.decoders import load_decoder, save_decoder
+from unroll_jax.train.sharding.mesh import make_mesh
+from unroll_jax.train.sharding.rules import shardings
 
 load = functools.partial(load_decoder, log=lambda line: None)
 INDEX = "model.safetensors.index.json"
@@ -102,9 +102,9 @@ def test_weights_go_where_they_are_placed_and_no_more_than_a_layer_is_read_at_on
 SHARED_OUT = """
 from typing import Any, NamedTuple
 import jax, numpy as np
-from train.data.decoders import load_decoder
-from train.sharding.mesh import make_mesh
-from train.sharding.rules import shardings
+from unroll_jax.train.data.decoders import load_decoder
+from unroll_jax.train.sharding.mesh import make_mesh
+from unroll_jax.train.sharding.rules import shardings
 
 class State(NamedTuple):
     params: Any

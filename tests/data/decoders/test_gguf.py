@@ -10,11 +10,11 @@ import pytest
 
 from tests.data.decoders.conftest import TEMPLATE, byte_vocabulary
 from tests.errors import assert_fails
-from train.config.errors import UserError
-from train.data.decoder_gguf import _check_kinds
-from train.data.decoders import load_decoder
 from unroll_jax.models import DecoderConfig, RotaryScaling
 from unroll_jax.models.rotary import rotary_frequencies
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.decoder_gguf import _check_kinds
+from unroll_jax.train.data.decoders import load_decoder
 
 gguf = pytest.importorskip("gguf", reason="gguf, which reads quantised weights, is not installed")
 

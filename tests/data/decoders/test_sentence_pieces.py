@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from tests.errors import assert_fails
-from train.data.answers import ALPACA, AnswerTokenizer, tell
-from train.data.conversations import single_turn
-from train.data.decoder_gguf import open_gguf
-from train.data.decoder_tokenizer import ChatTokenizer, byte_tokenizer, gguf_tokenizer
+from unroll_jax.train.data.answers import ALPACA, AnswerTokenizer, tell
+from unroll_jax.train.data.conversations import single_turn
+from unroll_jax.train.data.decoder_gguf import open_gguf
+from unroll_jax.train.data.decoder_tokenizer import ChatTokenizer, byte_tokenizer, gguf_tokenizer
 
 gguf = pytest.importorskip("gguf", reason="gguf, which reads quantised weights, is not installed")
 

@@ -7,9 +7,9 @@ import tokenizers
 
 from tests.data.decoders.conftest import TEMPLATE
 from tests.errors import assert_fails
-from train.config.errors import UserError
-from train.data.decoder_tokenizer import folder_tokenizer
-from train.data.decoder_vocabulary import SPLITS
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.decoder_tokenizer import folder_tokenizer
+from unroll_jax.train.data.decoder_vocabulary import SPLITS
 
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
 

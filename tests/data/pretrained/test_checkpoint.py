@@ -12,8 +12,8 @@ from safetensors.numpy import save_file
 
 from tests.data.pretrained.conftest import DIM, ROBERTA_WORDS, WORDS, bert_tensors
 from tests.errors import assert_fails
-from train.data.pretrained import load_pretrained
 from unroll_jax.models import Encoder, EncoderConfig
+from unroll_jax.train.data.pretrained import load_pretrained
 
 load = functools.partial(load_pretrained, log=lambda line: None)
 

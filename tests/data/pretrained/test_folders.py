@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.started import environment
-from train.config.errors import UserError
-from train.data.pretrained_files import FILES, find_folder
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.pretrained_files import FILES, find_folder
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SHARDS = ("model-00001-of-00002.safetensors", "model.safetensors.index.json")
@@ -27,8 +27,8 @@ REPOSITORIES = {
 # The hub's address and its cache are read when huggingface_hub is imported, so each hub has a process of its own.
 CALLS = """
 import json, sys
-from train.config.errors import UserError
-from train.data.pretrained_files import find_folder
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.pretrained_files import find_folder
 said = []
 for source, revision in json.loads(sys.argv[1]):
     lines = []

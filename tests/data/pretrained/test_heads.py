@@ -9,9 +9,9 @@ import pytest
 
 from tests.data.pretrained.conftest import DIM, bert_tensors
 from tests.errors import assert_fails
-from train.config.errors import UserError
-from train.data.pretrained import keeps_logits, load_pretrained, start_from
 from unroll_jax.models import Classifier, Encoder, EncoderConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.pretrained import keeps_logits, load_pretrained, start_from
 
 NAMES = ["good", "bad", "neither"]
 load = functools.partial(load_pretrained, log=lambda line: None)

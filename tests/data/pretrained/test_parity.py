@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.data.pretrained.conftest import ROBERTA_WORDS, WORDS, word_tokenizer
-from train.data.pretrained import load_pretrained, start_from
-from train.data.tokens import token_batch
 from unroll_jax.models import POOLINGS, Classifier, Encoder
+from unroll_jax.train.data.pretrained import load_pretrained, start_from
+from unroll_jax.train.data.tokens import token_batch
 
 pytestmark = pytest.mark.xdist_group("torch")  # which takes seconds to import
 

@@ -7,10 +7,10 @@ import pytest
 
 from tests.data.pretrained.conftest import WORDS, word_tokenizer
 from tests.errors import assert_fails
-from train.config.errors import UserError
-from train.data.pretrained import EncoderTokenizer, load_tokenizer
-from train.data.tokens import token_batch
 from unroll_jax.models import EncoderConfig
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.pretrained import EncoderTokenizer, load_tokenizer
+from unroll_jax.train.data.tokens import token_batch
 
 CONFIG = EncoderConfig(20, 8, 2, 2, 12, max_positions=8)
 CLS, SEP = 2, 3

@@ -12,10 +12,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from tests.errors import assert_fails
-from train.config.errors import UserError
-from train.data.pretrained import load_pretrained
-from train.data.pretrained_vit import interpolated, load_vit, start_from
 from unroll_jax.models import ViT
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.pretrained import load_pretrained
+from unroll_jax.train.data.pretrained_vit import interpolated, load_vit, start_from
 
 DIM, HIDDEN, LAYERS, SIDE, CHANNELS, GRID = 16, 12, 2, 4, 3, 3
 CONFIG = {

@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from train.data.pretrained_vit import load_vit, start_from
-from train.data.video import patch_sequences
 from unroll_jax.models import ViT
+from unroll_jax.train.data.pretrained_vit import load_vit, start_from
+from unroll_jax.train.data.video import patch_sequences
 
 pytestmark = [pytest.mark.xdist_group("torch"), pytest.mark.slow]  # torch takes seconds to import
 

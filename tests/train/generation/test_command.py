@@ -1,18 +1,18 @@
-"""`python -m train generate`: answers as AlpacaEval reads them, the same drafted; refusals of one line."""
+"""`unroll-jax generate`: answers as AlpacaEval reads them, the same drafted; refusals of one line."""
 
 import json
 
 import pytest
 
 from tests.train.commands import refused
-from train.__main__ import main
-from train.config.errors import UserError
-from train.data.prompts import Prompt
-from train.generation import answers, drafting
-from train.generation.answers import Settings, answer
-from train.generation.opening import open_decoder
-from train.generation.unfinished import about
 from unroll_jax.models import Costs, generate
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.data.prompts import Prompt
+from unroll_jax.train.generation import answers, drafting
+from unroll_jax.train.generation.answers import Settings, answer
+from unroll_jax.train.generation.opening import open_decoder
+from unroll_jax.train.generation.unfinished import about
 
 ROWS = [{"instruction": "ab"}, {"instruction": "Abc", "input": "d", "dataset": "koala"}, {"instruction": "e"}]
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from train.data.decoders import PretrainedDecoder, save_decoder
-from train.data.prompts import read_prompts
-from train.generation.answers import Settings, answer
-from train.generation.opening import open_decoder
+from unroll_jax.train.data.decoders import PretrainedDecoder, save_decoder
+from unroll_jax.train.data.prompts import read_prompts
+from unroll_jax.train.generation.answers import Settings, answer
+from unroll_jax.train.generation.opening import open_decoder
 
 pytestmark = [pytest.mark.slow, pytest.mark.data, pytest.mark.xdist_group("torch")]
 COUNT, TOKENS = 50, 8  # with 32 tokens it takes 15 minutes, and holds too

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.train.conftest import clips_in_memory
-from train.__main__ import main
-from train.report import Report
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.report import Report
 
 SMALL = [
     *("--steps", "4", "--batch-size", "4", "--validate-every", "2", "--test-gammas", "0", "0.15", "0.3"),
@@ -42,8 +42,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def undrawn(monkeypatch):
     """No page of curves, which takes longer to draw than such runs to train."""
-    monkeypatch.setattr("train.grid.writing.write_files", lambda *_: None)
-    monkeypatch.setattr("train.grid.writing.report_of", lambda _: lambda _: Report("", [], {}, []))
+    monkeypatch.setattr("unroll_jax.train.grid.writing.write_files", lambda *_: None)
+    monkeypatch.setattr("unroll_jax.train.grid.writing.report_of", lambda _: lambda _: Report("", [], {}, []))
 
 
 @pytest.fixture
@@ -55,7 +55,6 @@ def copied(whole, tmp_path, in_memory, undrawn) -> Path:
 @pytest.fixture
 def computed(monkeypatch) -> list[str]:
     """The cells that are trained, or gone on with, from here on."""
-    import train.grid.cells
 
     cells, ordinary = [], train.grid.cells.train_run
 
@@ -63,5 +62,5 @@ def computed(monkeypatch) -> list[str]:
         cells.append(folder.name)
         return ordinary(task, folder, **options)
 
-    monkeypatch.setattr("train.grid.cells.train_run", train_run)
+    monkeypatch.setattr("unroll_jax.train.grid.cells.train_run", train_run)
     return cells

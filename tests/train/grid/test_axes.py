@@ -7,10 +7,10 @@ import pytest
 
 from tests.started import environment
 from tests.train.commands import refused
-from train.config.video import VideoConfig
-from train.experiments import EXPERIMENTS
-from train.experiments.grids import GRIDS
-from train.grid.axes import Base, make_cells, split_over
+from unroll_jax.train.config.video import VideoConfig
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.experiments.grids import GRIDS
+from unroll_jax.train.grid.axes import Base, make_cells, split_over
 
 BASE = Base("video-ut", VideoConfig(), VideoConfig())
 
@@ -110,7 +110,7 @@ def test_a_named_grid_names_experiments_that_have_its_axes(name):
     ],
 )
 def test_a_mistake_is_one_line_that_names_it(capsys, monkeypatch, arguments, words):
-    monkeypatch.setattr("train.grid.run.make_table", lambda *_: pytest.fail("computes"))
+    monkeypatch.setattr("unroll_jax.train.grid.run.make_table", lambda *_: pytest.fail("computes"))
     line = refused(capsys, "table", *arguments)
     assert all(word in line for word in words), line
 
@@ -118,7 +118,7 @@ def test_a_mistake_is_one_line_that_names_it(capsys, monkeypatch, arguments, wor
 def test_what_is_wrong_with_words_is_refused_without_importing_jax():
     program = """\
 import sys
-from train.__main__ import main
+from unroll_jax.train.__main__ import main
 for words in (["video-ut"], ["video", "--over.seed", "x"], ["video-ut", "--over.train-gamma", "0"]):
     assert main(["table", *words]) == 2
 print([name for name in ("jax", "matplotlib") if name in sys.modules])

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from train.config.video import VideoConfig, VideoViTConfig
-from train.config.video_models import ViTOptions
-from train.grid.axes import Cell
-from train.grid.cells import Opened, compute, log_of
+from unroll_jax.train.config.video import VideoConfig, VideoViTConfig
+from unroll_jax.train.config.video_models import ViTOptions
+from unroll_jax.train.grid.axes import Cell
+from unroll_jax.train.grid.cells import Opened, compute, log_of
 
 
 class Openings:
@@ -45,7 +45,7 @@ def cell(config, name="one"):
 )
 def test_cells_share_what_is_opened_alike_and_nothing_else(monkeypatch, first, second, openings):
     open_task = Openings()
-    monkeypatch.setattr("train.grid.cells.open_task", open_task)
+    monkeypatch.setattr("unroll_jax.train.grid.cells.open_task", open_task)
     opened = Opened(lambda line: None)
     for config in (first, second):
         opened.task(cell(config))
@@ -56,7 +56,7 @@ def test_what_goes_wrong_in_one_cell_is_its_outcome_and_its_trace_is_in_the_log(
     def refuse(config, log):
         raise ValueError("a device has no memory left\nand much more")
 
-    monkeypatch.setattr("train.grid.cells.open_task", refuse)
+    monkeypatch.setattr("unroll_jax.train.grid.cells.open_task", refuse)
     lines = []
     state = compute(tmp_path, cell(VideoConfig()), Opened(lines.append), lines.append)
     assert state == ("failed", "ValueError: a device has no memory left")

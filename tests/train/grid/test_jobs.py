@@ -10,11 +10,11 @@ import pytest
 
 from tests.train.conftest import OF_PROCESSES
 from tests.train.grid.conftest import states_of
-from train.config.video import VideoConfig
-from train.grid import jobs
-from train.grid.axes import Base, make_cells
-from train.grid.cells import LEFT, log_of
-from train.grid.jobs import cores_of, run_children, spending
+from unroll_jax.train.config.video import VideoConfig
+from unroll_jax.train.grid import jobs
+from unroll_jax.train.grid.axes import Base, make_cells
+from unroll_jax.train.grid.cells import LEFT, log_of
+from unroll_jax.train.grid.jobs import cores_of, run_children, spending
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 
@@ -90,7 +90,7 @@ def test_a_deadline_ends_what_runs_and_starts_nothing_more(three, scripted, tmp_
 
 
 def test_a_budget_that_is_used_up_ends_the_work_and_one_that_is_not_leaves_no_signal():
-    from train.system.interrupts import stopping_at_once
+    from unroll_jax.train.system.interrupts import stopping_at_once
 
     reached = []
     with stopping_at_once():
@@ -109,7 +109,7 @@ def test_a_budget_that_is_used_up_ends_the_work_and_one_that_is_not_leaves_no_si
 def test_two_processes_asked_to_end_go_on_and_end_like_one(of_processes, few_clips, tmp_path):
     options = OF_PROCESSES | {"data.source": "frames", "data.root": few_clips, "over.seed": "0,1"}
     words = [part for name, value in options.items() for part in (f"--{name}", str(value))]
-    command = [sys.executable, "-m", "train", "table", "video-ut", *words]
+    command = [sys.executable, "-m", "unroll_jax.train", "table", "video-ut", *words]
 
     def start(folder, *more):
         return subprocess.Popen([*command, "--out", str(folder), *more], env=of_processes, stdout=subprocess.DEVNULL)

@@ -4,11 +4,20 @@ import numpy as np
 import pytest
 
 from tests.report.conftest import GAMMAS, write_run
-from train.config.video import VideoConfig
-from train.grid.axes import Base, Plan, make_cells
-from train.grid.cells import CELLS, LEFT, State
-from train.grid.results import differences, figures, floor_table, main_table, over_bounds, read_lines, wins, wins_words
-from train.report.read import read_runs
+from unroll_jax.train.config.video import VideoConfig
+from unroll_jax.train.grid.axes import Base, Plan, make_cells
+from unroll_jax.train.grid.cells import CELLS, LEFT, State
+from unroll_jax.train.grid.results import (
+    differences,
+    figures,
+    floor_table,
+    main_table,
+    over_bounds,
+    read_lines,
+    wins,
+    wins_words,
+)
+from unroll_jax.train.report.read import read_runs
 
 # By depth, method and seed: RMSE at every gamma of GAMMAS is this much above 10.
 OFFSETS = {

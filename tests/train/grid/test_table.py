@@ -7,13 +7,12 @@ import shutil
 import numpy as np
 import pytest
 
-import train.loop
 from tests.train.commands import refused
 from tests.train.grid.conftest import FRAMED, GRID, REFUSED, SMALL, states_of, table_of
-from train.__main__ import main
-from train.config.errors import StorageError, UserError
-from train.report import Report
-from train.system.storage import locked
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.config.errors import StorageError, UserError
+from unroll_jax.train.report import Report
+from unroll_jax.train.system.storage import locked
 
 pytestmark = [pytest.mark.xdist_group("grid"), pytest.mark.slow]
 
@@ -83,7 +82,7 @@ def test_a_table_that_is_interrupted_in_a_cell_goes_on_from_its_checkpoint(copie
 
     command = [*GRID, "--out", str(copied)]
     with monkeypatch.context() as patch:
-        patch.setattr("train.loop.validate", interrupted)
+        patch.setattr("unroll_jax.train.loop.validate", interrupted)
         assert main(command) == 130
     assert "the same command" in capsys.readouterr().err
     assert main(command) == 0
@@ -98,8 +97,8 @@ def test_a_budget_of_cells_says_what_is_left_and_how_to_go_on(copied, computed, 
     command = [*GRID, "--out", str(copied)]
     assert main([*command, "--cells", "1"]) == 3
     last = capsys.readouterr().out.splitlines()[-1]
-    assert "1 cells are left, the first is " + PLAIN[1] + "; to go on: python -m train" in last
-    assert main([*last.partition("to go on: python -m train ")[2].split()]) == 0
+    assert "1 cells are left, the first is " + PLAIN[1] + "; to go on: unroll-jax" in last
+    assert main([*last.partition("to go on: unroll-jax ")[2].split()]) == 0
     assert computed == PLAIN
 
 
@@ -132,8 +131,8 @@ def test_other_axes_do_not_take_the_place_of_a_table_and_the_page_says_what_it_s
 @pytest.mark.usefixtures("in_memory")
 def test_processes_find_the_data_prepared_once_or_none_is_started(tmp_path, monkeypatch, capsys):
     prepared, started = [], []
-    monkeypatch.setattr("train.data.video.prepare", lambda data, *, log: prepared.append(data))
-    monkeypatch.setattr("train.grid.run.run_children", lambda cells, **_: started.append(len(cells)))
+    monkeypatch.setattr("unroll_jax.train.data.video.prepare", lambda data, *, log: prepared.append(data))
+    monkeypatch.setattr("unroll_jax.train.grid.run.run_children", lambda cells, **_: started.append(len(cells)))
     command = [*GRID, "--jobs", "2", "--out", str(tmp_path / "table")]
     assert main(command) == 3
     assert (len(prepared), started) == (1, [3])
@@ -141,7 +140,7 @@ def test_processes_find_the_data_prepared_once_or_none_is_started(tmp_path, monk
     def refuse(data, *, log):
         raise UserError("data.root=nowhere does not exist")
 
-    monkeypatch.setattr("train.data.video.prepare", refuse)
+    monkeypatch.setattr("unroll_jax.train.data.video.prepare", refuse)
     assert "--data.root nowhere does not exist" in refused(capsys, *command)
     assert started == [3]
 
@@ -153,9 +152,9 @@ def test_frames_that_cannot_be_shown_cost_nothing_else_of_the_page(whole, tmp_pa
 
     folder = shutil.copytree(whole, tmp_path / "table")
     (folder / "index.html").unlink()
-    monkeypatch.setattr("train.grid.writing.show_frames", fail)
+    monkeypatch.setattr("unroll_jax.train.grid.writing.show_frames", fail)
     monkeypatch.setattr(
-        "train.grid.writing.report_of", lambda _: lambda _: Report("", [("Curves", ["a curve"])], {}, [])
+        "unroll_jax.train.grid.writing.report_of", lambda _: lambda _: Report("", [("Curves", ["a curve"])], {}, [])
     )
     assert main([*FRAMED, "--out", str(folder)]) == 0
     assert f"no frames of video-ut: {' '.join(str(error).split())}\n" in capsys.readouterr().out
@@ -188,7 +187,7 @@ def test_a_disk_that_refuses_ends_the_table_and_is_no_outcome_of_a_cell(copied, 
         raise StorageError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("train.grid.cells.train_run", full)
+        patch.setattr("unroll_jax.train.grid.cells.train_run", full)
         assert "the disk is full" in refused(capsys, *GRID, "--out", str(copied))
     after = {row["cell"]: row for row in table_of(copied)["cells"]}
     assert after[PLAIN[0]].items() >= before[PLAIN[0]].items(), "figures of finished cells stay"
@@ -200,7 +199,7 @@ def test_where_every_cell_fails_the_first_message_is_the_error(tmp_path, in_memo
     def broken(*_, **__):
         raise UserError("nothing can be read")
 
-    monkeypatch.setattr("train.grid.cells.train_run", broken)
+    monkeypatch.setattr("unroll_jax.train.grid.cells.train_run", broken)
     assert main([*GRID, "--out", str(tmp_path)]) == 2
     assert "could be computed; the first says: nothing can be read" in capsys.readouterr().err
 

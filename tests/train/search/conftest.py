@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from train.config.errors import UserError
-from train.config.video import VideoConfig
-from train.search.trials import search
-from train.system.run_files import write_json
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.video import VideoConfig
+from unroll_jax.train.search.trials import search
+from unroll_jax.train.system.run_files import write_json
 
 
 def measured(config):
@@ -48,16 +48,16 @@ def trained(monkeypatch, clips):
         if failed:
             raise UserError("the loss is not finite")
 
-    monkeypatch.setattr("train.tasks.video.load", lambda config, *, log: clips)
-    monkeypatch.setattr("train.search.trials.train_run", train_run)
-    monkeypatch.setattr("train.search.trials.parallel_coordinates", lambda *arguments: None)
-    monkeypatch.setattr("train.search.trials.png", lambda figure: b"")
+    monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: clips)
+    monkeypatch.setattr("unroll_jax.train.search.trials.train_run", train_run)
+    monkeypatch.setattr("unroll_jax.train.search.trials.parallel_coordinates", lambda *arguments: None)
+    monkeypatch.setattr("unroll_jax.train.search.trials.png", lambda figure: b"")
 
     def evaluate(task, folder, *, experiment, log):
         assert task.config == configs[folder]  # as trained
         tested.append(folder)
 
-    monkeypatch.setattr("train.search.trials.evaluate", evaluate)
+    monkeypatch.setattr("unroll_jax.train.search.trials.evaluate", evaluate)
     return folders, tested
 
 

@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
-import train.loop
 from tests.started import environment
-from train.__main__ import main
+from unroll_jax.train.__main__ import main
 
 SMALL = [
     *("--steps", "4", "--batch-size", "4", "--validate-every", "2", "--test-gammas", "0"),
@@ -28,7 +27,7 @@ def test_a_real_search_interrupted_in_training_goes_on_and_ends_like_one_left_al
     output = capsys.readouterr().out
     best = json.loads((tmp_path / "whole" / "search.json").read_text())
     assert (tmp_path / "whole" / "parallel_coordinates.png").read_bytes().startswith(b"\x89PNG")
-    again = next(line for line in output.splitlines() if line.startswith("again: python -m train "))
+    again = next(line for line in output.splitlines() if line.startswith("again: unroll-jax "))
     assert tested[:4] == ["validation"] * 4, "two trials, validated twice each, and no test data"
     model = ["test", "test", "validation", "validation"]
     floors = ["train", "test", "test"]
@@ -42,7 +41,7 @@ def test_a_real_search_interrupted_in_training_goes_on_and_ends_like_one_left_al
             raise KeyboardInterrupt
         return validate(*arguments)
 
-    monkeypatch.setattr("train.loop.validate", interrupted)
+    monkeypatch.setattr("unroll_jax.train.loop.validate", interrupted)
     command = ["search", "video-ut", *SMALL, "--out", str(tmp_path / "cut")]
     assert main(command) == 130
     assert "the same command" in capsys.readouterr().err
@@ -57,7 +56,7 @@ def test_a_real_search_interrupted_in_training_goes_on_and_ends_like_one_left_al
     steps = {row["trial"]: row["step"] for row in best["trials"]}
     assert json.loads((trial / "evaluation.json").read_text())["best_step"] == steps[0]
     capsys.readouterr()
-    words = again.removeprefix("again: python -m train ").split()
+    words = again.removeprefix("again: unroll-jax ").split()
     assert main([*words, "--out", str(tmp_path / "whole" / best["best"])]) == 0
     assert "finished already" in capsys.readouterr().out, "the command printed is that of the best trial"
 
@@ -88,7 +87,7 @@ def test_a_mistake_on_the_command_line_is_one_line_that_names_it(capsys, argumen
 def test_ranges_trials_and_methods_are_refused_without_importing_jax_or_optuna():
     program = """\
 import sys
-from train.__main__ import main
+from unroll_jax.train.__main__ import main
 for words in (["demo"], ["video-ut", "--trials", "0"], ["video-ut", "--over.alpha", "0.3:0.1"]):
     assert main(["search", *words]) == 2
 print([name for name in ("jax", "optuna", "matplotlib") if name in sys.modules])
@@ -101,7 +100,9 @@ print([name for name in ("jax", "optuna", "matplotlib") if name in sys.modules])
 def test_the_options_of_a_file_count_in_a_search(monkeypatch, tmp_path):
     (tmp_path / "small.yaml").write_text("steps: 7\nconstraints:\n  alpha: 0.3\n")
     calls = []
-    monkeypatch.setattr("train.search.trials.search", lambda config, **options: calls.append((config, options)))
+    monkeypatch.setattr(
+        "unroll_jax.train.search.trials.search", lambda config, **options: calls.append((config, options))
+    )
     assert main(["search", "video-ut", "--config", str(tmp_path / "small.yaml"), "--batch-size", "4"]) == 0
     assert main(["search", "video-ut", "--config", str(tmp_path / "nowhere.yaml")]) == 2
     ((config, options),) = calls

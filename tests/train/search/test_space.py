@@ -7,13 +7,13 @@ import shlex
 import numpy as np
 import pytest
 
-from train.__main__ import main
-from train.config.errors import UserError
-from train.config.fields import value_of
-from train.config.video import VideoConfig
-from train.experiments import EXPERIMENTS
-from train.search.results import Outcome, as_table, parallel_coordinates, ranked
-from train.search.space import as_options, configured, grid, read_space
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.fields import value_of
+from unroll_jax.train.config.video import VideoConfig
+from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.search.results import Outcome, as_table, parallel_coordinates, ranked
+from unroll_jax.train.search.space import as_options, configured, grid, read_space
 
 TUNABLES = VideoConfig().tunables()
 
@@ -112,7 +112,7 @@ def test_options_make_the_configuration_again(monkeypatch):
         constraints=dataclasses.replace(default.constraints, normalise=False, reference=None, alpha=(0.1, 0.2, 0.3)),
     )
     configs = []
-    monkeypatch.setattr("train.main.fit", lambda config, *, experiment: configs.append(config))
+    monkeypatch.setattr("unroll_jax.train.main.fit", lambda config, *, experiment: configs.append(config))
     assert main(["run", "video-ut", *shlex.split(as_options(config, default))]) == 0
     assert configs == [config]
 

@@ -6,11 +6,10 @@ import pickle
 
 import pytest
 
-import train.search.trials
 from tests.train.search.conftest import values_of
-from train.config.errors import UserError
-from train.config.video import VideoConfig
-from train.search.trials import open_study
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.config.video import VideoConfig
+from unroll_jax.train.search.trials import open_study
 
 RATES = {"primal-rate": "1e-5:1e-1"}
 
@@ -80,7 +79,7 @@ def test_an_interrupted_search_ends_like_one_left_alone(go, monkeypatch, tmp_pat
                 raise KeyboardInterrupt
             return real(*arguments, **options)
 
-        monkeypatch.setattr("train.search.trials.train_run", interrupted)
+        monkeypatch.setattr("unroll_jax.train.search.trials.train_run", interrupted)
         with pytest.raises(KeyboardInterrupt):
             go(over, name, trials=trials)
         assert go(over, name, trials=trials) == whole, name

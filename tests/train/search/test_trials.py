@@ -9,13 +9,13 @@ import os
 import pytest
 
 from tests.train.search.conftest import measured, values_of
-from train.config.errors import StorageError, UserError
-from train.config.run import Judgement
-from train.config.video import VideoConfig
-from train.search.results import read_outcome
-from train.search.trials import open_study
-from train.system.run_files import write_json
-from train.system.storage import locked
+from unroll_jax.train.config.errors import StorageError, UserError
+from unroll_jax.train.config.run import Judgement
+from unroll_jax.train.config.video import VideoConfig
+from unroll_jax.train.search.results import read_outcome
+from unroll_jax.train.search.trials import open_study
+from unroll_jax.train.system.run_files import write_json
+from unroll_jax.train.system.storage import locked
 
 RATES = {"primal-rate": "1e-5:1e-1"}
 GRID = {"alpha": "0.1,0.3", "primal-rate": "1e-3:1e-1:3"}
@@ -83,7 +83,7 @@ def test_what_is_wrong_with_the_data_ends_the_search_and_a_loss_that_diverges_do
     def broken(*arguments, **options):
         raise UserError("the disk is full")
 
-    monkeypatch.setattr("train.search.trials.train_run", broken)
+    monkeypatch.setattr("unroll_jax.train.search.trials.train_run", broken)
     with pytest.raises(UserError, match="the disk is full"):
         go(RATES, "other", trials=2)
 
@@ -97,7 +97,7 @@ def test_a_full_disk_is_no_outcome_of_a_trial(go, trained, monkeypatch):
         raise StorageError("the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("train.search.trials.train_run", full)
+        patch.setattr("unroll_jax.train.search.trials.train_run", full)
         with pytest.raises(StorageError, match="the disk is full"):
             go({"primal-rate": "1e-3,0.01"}, sampler="grid")
     outcomes = go({"primal-rate": "1e-3,0.01"}, sampler="grid")
