@@ -93,7 +93,7 @@ def test_every_public_name_has_one_page_in_the_docs():
 def test_docs_name_only_commands_experiments_and_benchmarks_that_exist():
     named = 0
     for name, text in TEXTS.items():
-        for command, what in re.findall(r"(?:unroll-jax|unroll-jax) ([a-z]+)(?: ([\w$.{}/-]+))?", code(text)):
+        for command, what in re.findall(r"unroll-jax ([a-z]+)(?: ([\w$.{}/-]+))?", code(text)):
             assert command in COMMANDS, f"{name}: {command}"
             is_name = command in ("run", "plan", "search") and re.fullmatch(r"[a-z][\w-]*", what)
             assert not is_name or what in EXPERIMENTS, f"{name}: {command} {what}"

@@ -124,7 +124,8 @@ ROOMS_OF_APPLICATION = {
 }
 FLOORS_OF_APPLICATION = {room: floor for floor, rooms in ROOMS_OF_APPLICATION.items() for room in rooms}
 FILES = sorted(PACKAGE.rglob("*.py"))
-MODULES = ["unroll_jax", *(module.name for module in pkgutil.walk_packages([str(PACKAGE)], "unroll_jax."))]
+WALKED = (module.name for module in pkgutil.walk_packages([str(PACKAGE)], "unroll_jax."))
+MODULES = ["unroll_jax", *(name for name in WALKED if not name.startswith("unroll_jax.train"))]
 
 
 def imports(path, root=ROOT):
