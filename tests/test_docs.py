@@ -24,7 +24,7 @@ PAGES = sorted(path for path in DOCS.rglob("*.md") if "generated" not in path.pa
 TEXTS = {str(path.relative_to(DOCS)): path.read_text(encoding="utf-8") for path in PAGES}
 # Those whose Python stands alone; tests/test_your_model.py runs that of your_model.md.
 RUN = [name for name, text in TEXTS.items() if "```python\n" in text and name != "your_model.md"]
-MODULES = [name for name in NAMES if name.startswith("unroll_jax")]
+MODULES = [name for name in NAMES if name != "unroll_jax.train"]
 FROM_TRAIN = re.compile(r"from (?:unroll_jax\.)?train import (.*)")
 # Options that no dataclass has: of help, of each of many processes, and of benchmarks.
 OF_BENCHMARKS = {"--quick", "--peers", "--compare"}

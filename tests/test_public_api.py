@@ -125,7 +125,8 @@ FINISHED = {"0.1.0": 261, "0.2.0": 73}
 # Functions and classes without an example in their docstring, and why. Type aliases and tables have no docstring: the
 # example of a table is that of its package.
 WITHOUT_EXAMPLE = {"unroll_jax.train.Task": "a protocol, of which `OwnTask` shows an instance"}
-LIBRARY = ["unroll_jax", *(module.name for module in pkgutil.walk_packages(unroll_jax.__path__, "unroll_jax."))]
+WALKED = (module.name for module in pkgutil.walk_packages(unroll_jax.__path__, "unroll_jax."))
+LIBRARY = ["unroll_jax", *(name for name in WALKED if not name.startswith("unroll_jax.train"))]
 FINDER = doctest.DocTestFinder(exclude_empty=True)
 
 

@@ -30,7 +30,7 @@ FLOORS = {
     "spectral": 1,
     "energies": 2,
     "constrained": 2,
-    "alternating": 3,
+    "alternation": 3,
     "certificates": 4,
     "unrolling": 4,
     "fixed_point": 4,

@@ -1,7 +1,7 @@
 """Layers that are descent steps on an energy."""
 
 from unroll_jax import certificates, constrained, disturbances, energies, fixed_point, perturbations
-from unroll_jax.alternating import alternating
+from unroll_jax.alternation import alternating
 from unroll_jax.certificates import certify
 from unroll_jax.constrained import (
     DUAL_OPTIMIZERS,

@@ -132,8 +132,9 @@ def _has(module: Any, path: str) -> bool:
 
 @functools.cache
 def _modules() -> tuple[Any, ...]:
-    walked = pkgutil.walk_packages(unroll_jax.__path__, "unroll_jax.")
-    return (unroll_jax, *(importlib.import_module(module.name) for module in walked))
+    walked = (module.name for module in pkgutil.walk_packages(unroll_jax.__path__, "unroll_jax."))
+    library = (name for name in walked if not name.startswith("unroll_jax.train"))
+    return (unroll_jax, *map(importlib.import_module, library))
 
 
 @functools.cache

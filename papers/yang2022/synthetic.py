@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from unroll_jax import unroll
-from unroll_jax.alternating import alternating
+from unroll_jax.alternation import alternating
 from unroll_jax.certificates import (
     Ball,
     apollonian_ball,

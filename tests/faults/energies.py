@@ -17,7 +17,7 @@ FAULTS: list[Fault] = [
         "unroll_jax/energies/proximal/penalty.py",
         "jnp.sum(jnp.where(present, each, 0.0), axis=-1)",
         "jnp.sum(each, axis=-1)",
-        "tests/test_alternating.py tests/energies/test_transformer_forms.py",
+        "tests/test_alternation.py tests/energies/test_transformer_forms.py",
     ),
     Fault(
         "conjugate of leaky_relu with the slope for its inverse",

@@ -179,7 +179,7 @@ def _num_layers(init: Callable[[jax.Array], Params], layer_losses: LayerLosses, 
     """L, as the losses of two samples have it, of which nothing is computed; it must be that of every split."""
     needed, widths = "layer_losses must be of shape (samples, L + 1) with L >= 1", dict[int, str]()
     for split, arrays in splits.items():
-        two = {name: jax.ShapeDtypeStruct((2, *array.shape[1:]), array.dtype) for name, array in arrays.items()}
+        two = {name: _two_rows(array) for name, array in arrays.items()}
         losses = _shaped(lambda batch: layer_losses(init(jax.random.key(0)), batch), two, split, splits["train"])
         if not isinstance(losses, jax.ShapeDtypeStruct):
             raise UserError(f"{needed}, got a {type(losses).__name__}; return one array, as jnp.stack(losses, -1) is")
@@ -192,6 +192,11 @@ def _num_layers(init: Callable[[jax.Array], Params], layer_losses: LayerLosses, 
         given = " and ".join(f"{width} on {split}" for width, split in widths.items())
         raise UserError(f"layer_losses must have as many columns on every split, got {given}; give splits alike rows")
     return next(iter(widths)) - 1
+
+
+def _two_rows(array: np.ndarray) -> jax.ShapeDtypeStruct:
+    """Returns the shape of two rows, of the type that JAX computes with: float64 becomes float32 unless x64 is on."""
+    return jax.ShapeDtypeStruct((2, *array.shape[1:]), jax.dtypes.canonicalize_dtype(array.dtype))
 
 
 def _shaped(losses: Callable[[Batch], Any], two: Batch, split: str, train: Arrays) -> Any:

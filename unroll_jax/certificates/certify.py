@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from unroll_jax.alternating import alternating
+from unroll_jax.alternation import alternating
 from unroll_jax.arguments import typed
 from unroll_jax.certificates.outcome import (
     Energy,
