@@ -1,9 +1,9 @@
 """Grey images with their sparse codes in one dictionary, prepared once and read in reproducible batches."""
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -30,6 +30,32 @@ class CodeBatch(NamedTuple):
     codes: np.ndarray
 
 
+class CodeSpec(NamedTuple):
+    """Properties of images and codes that a model needs.
+
+    Attributes:
+      shape: (height, width, 1) of an image.
+      dictionary: (atoms, pixels), float32, atoms of unit length.
+      pixel_std: standard deviation of the clean train pixels, in [0, 1].
+    """
+
+    shape: tuple[int, int, int]
+    dictionary: np.ndarray
+    pixel_std: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as JSON values."""
+        return {"shape": list(self.shape), "pixel_std": self.pixel_std, "dictionary": to_text(self.dictionary)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Reads what `to_json` wrote; unknown fields are a TypeError."""
+        spec = cls(**values)
+        height, width, channels = spec.shape
+        text: Any = spec.dictionary
+        return cls((height, width, channels), from_text(text, width=height * width), spec.pixel_std)
+
+
 class CodeData(Dataset[CodeBatch]):
     """Prepared images and codes.
 
@@ -46,6 +72,7 @@ class CodeData(Dataset[CodeBatch]):
         self.shape: tuple[int, int, int] = (height, width, channels)
         self.dictionary = from_text(self.facts["dictionary"], width=height * width)
         self.pixel_std: float = self.facts["pixel_std"]
+        self.spec = CodeSpec(self.shape, self.dictionary, self.pixel_std)
         self.square_norms: dict[str, float] = self.facts["square_norms"]
 
     def whole(self, split: str) -> CodeBatch:

@@ -5,7 +5,7 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jinja2
 import numpy as np
@@ -76,6 +76,24 @@ class ChatTokenizer:
             return self._rendered.render(messages=given, add_generation_prompt=answer, **self.named)
         except Exception as error:  # a template runs whatever it holds
             raise UserError(f"the chat template of {self.where} cannot be used ({one_line(error)})") from error
+
+    def to_spec(self) -> dict[str, Any]:
+        """Returns the tokenizer, its template and its tokens as JSON values, for `from_spec`."""
+        return {
+            "json": self.to_json(),
+            "template": self.template,
+            "named": self.named,
+            "stops": list(self.stops),
+            "where": self.where,
+        }
+
+    @classmethod
+    def from_spec(cls, values: Mapping[str, Any]) -> Self:
+        """Reads what `to_spec` wrote."""
+        import tokenizers  # here, as most runs need none
+
+        made = tokenizers.Tokenizer.from_str(values["json"])
+        return cls(made, values["template"], values["named"], values["stops"], where=values["where"])
 
     def to_json(self) -> str:
         """Returns the tokenizer as JSON, for `tokenizers.Tokenizer.from_str`."""

@@ -6,7 +6,7 @@ import struct
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -69,6 +69,40 @@ class PictureBatch(NamedTuple):
     labels: np.ndarray
 
 
+class ImageSpec(NamedTuple):
+    """Properties of images that a model needs.
+
+    Attributes:
+      shape: (height, width, channels).
+      class_names: in the order of the labels.
+      mean: of each channel over the train split, in [0, 1], float32.
+      std: standard deviation of each channel, likewise; at least one grey level.
+    """
+
+    shape: tuple[int, int, int]
+    class_names: tuple[str, ...]
+    mean: np.ndarray
+    std: np.ndarray
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes."""
+        return len(self.class_names)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as JSON values."""
+        mean, std = ([float(value) for value in values] for values in (self.mean, self.std))
+        return {"shape": list(self.shape), "class_names": list(self.class_names), "mean": mean, "std": std}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Reads what `to_json` wrote; unknown fields are a TypeError."""
+        spec = cls(**values)
+        height, width, channels = spec.shape
+        mean, std = (np.array(statistic, np.float32) for statistic in (spec.mean, spec.std))
+        return cls((height, width, channels), tuple(spec.class_names), mean, std)
+
+
 class PictureData(Dataset[PictureBatch]):
     """Prepared pictures: their shape, names of classes, and mean and standard deviation of each channel, in [0, 1].
 
@@ -82,6 +116,7 @@ class PictureData(Dataset[PictureBatch]):
         self.class_names: tuple[str, ...] = tuple(self.facts["class_names"])
         self.mean = np.array(self.facts["mean"], np.float32)
         self.std = np.maximum(np.array(self.facts["std"], np.float32), np.float32(1 / 255))
+        self.spec = ImageSpec(self.shape, self.class_names, self.mean, self.std)
 
     @property
     def num_classes(self) -> int:

@@ -4,7 +4,7 @@ import contextlib
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -56,6 +56,13 @@ class EncoderTokenizer:
         """Returns the tokenizer as JSON, for `tokenizers.Tokenizer.from_str`."""
         self._tokenizer.no_truncation()
         return self._tokenizer.to_str()
+
+    @classmethod
+    def from_json(cls, text: str, config: EncoderConfig) -> Self:
+        """Reads what `to_json` wrote."""
+        import tokenizers  # here, as only runs that start from an encoder need it
+
+        return cls(tokenizers.Tokenizer.from_str(text), config)
 
     def _limit(self, max_length: int | None, *, pairs: bool) -> int:
         limit, added = self.config.max_positions, self._tokenizer.num_special_tokens_to_add(pairs)

@@ -1,17 +1,21 @@
 """Batches of tokens, grouped by length so that little of them is padding, and few shapes are compiled."""
 
 import bisect
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 
+from unroll_jax.models import EncoderConfig
+
 from ..config.errors import UserError
 from .files import Log
+from .pretrained import EncoderTokenizer
 from .reader import Batches, by_step, check_batches, read_ahead
 from .text import TextData
-from .words import Encoded, Tokenizer, check_texts
+from .words import SPECIAL, Encoded, Tokenizer, WordTokenizer, check_texts
 
 SHORTEST_BUCKET = 8  # a quarter of the phrases of SST-2 are no longer
 ENCODED_TOGETHER = 1024  # texts; tokenizers of parts of words share them among threads
@@ -30,6 +34,40 @@ class TokenBatch(NamedTuple):
     labels: np.ndarray
 
 
+class TextSpec(NamedTuple):
+    """Properties of texts that a model needs.
+
+    Attributes:
+      class_names: in the order of the labels.
+      pairs: whether every record has a second text.
+      tokenizer: a `WordTokenizer` or an `EncoderTokenizer`.
+    """
+
+    class_names: tuple[str, ...]
+    pairs: bool
+    tokenizer: Any
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as JSON values; the tokenizer as its words, or as JSON of the package ``tokenizers``."""
+        values: dict[str, Any] = {"class_names": list(self.class_names), "pairs": self.pairs}
+        if isinstance(self.tokenizer, WordTokenizer):
+            words = list(self.tokenizer.vocabulary[len(SPECIAL) :])
+            return values | {"words": words, "tokenizer": None, "encoder": None}
+        encoder = dataclasses.asdict(self.tokenizer.config)
+        return values | {"words": None, "tokenizer": self.tokenizer.to_json(), "encoder": encoder}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Reads what `to_json` wrote; unknown fields are a TypeError."""
+        return cls._of(**values)
+
+    @classmethod
+    def _of(cls, class_names: list[str], pairs: bool, words: list[str] | None, tokenizer: Any, encoder: Any) -> Self:
+        if words is not None:
+            return cls(tuple(class_names), pairs, WordTokenizer(words))
+        return cls(tuple(class_names), pairs, EncoderTokenizer.from_json(tokenizer, EncoderConfig(**encoder)))
+
+
 class TokenData:
     """Texts as batches of tokens; texts longer than ``max_length`` lose their end, and the log has their number.
 
@@ -40,6 +78,7 @@ class TokenData:
     def __init__(self, data: TextData, tokenizer: Tokenizer, *, max_length: int, log: Log = print) -> None:
         self.class_names, self.tokenizer, self.max_length = data.class_names, tokenizer, max_length
         self.checksums = data.checksums
+        self.spec = TextSpec(data.class_names, data.pairs, tokenizer)
         self._buckets = bucket_lengths(max_length)
         self._data, self._log = data, log
         self._split = functools.lru_cache(maxsize=None)(self._encoded)

@@ -1,8 +1,9 @@
 """Video as the papers use it: a sequence is one 16 x 16 patch position through 20 frames of a grey 160 x 160 clip."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -28,6 +29,31 @@ PATCH_SIZE = 16  # side of a patch, in pixels
 SHOWN = 3  # clips of a split that the log names
 
 
+class VideoSpec(NamedTuple):
+    """Properties of video that a model needs.
+
+    Attributes:
+      pixel_std: standard deviation of the clean train pixels, in [0, 1].
+      num_tokens: frames of a sequence.
+      token_dim: pixels of a patch.
+      frame_side: height and width of a frame, in pixels.
+    """
+
+    pixel_std: float
+    num_tokens: int = NUM_FRAMES
+    token_dim: int = PATCH_SIZE**2
+    frame_side: int = FRAME_SIZE
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as JSON values."""
+        return self._asdict()
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Reads what `to_json` wrote; unknown fields are a TypeError."""
+        return cls(**values)
+
+
 class VideoData(Dataset[np.ndarray]):
     """Prepared video: uint8 (batch, 20, 256) sequences, and the standard deviation of clean train pixels, in [0, 1].
 
@@ -41,6 +67,7 @@ class VideoData(Dataset[np.ndarray]):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.pixel_std: float = self.facts["pixel_std"]
+        self.spec = VideoSpec(self.pixel_std)
 
     def num_sequences(self, split: str) -> int:
         """Returns how many sequences a split has."""
