@@ -1,5 +1,7 @@
 """`unroll-jax`: the commands, and how they end."""
 
+import contextlib
+import dataclasses
 import os
 import signal
 import sys
@@ -8,7 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from . import main as commands
-from .config.errors import Interrupted, UserError
+from .config.commands import EvaluateArguments
+from .config.errors import Interrupted, UserError, on_command_line
 from .parsing import HELP, as_typed, parse, unknown
 from .preparing import prepare
 from .system.interrupts import CTRL_C, HEARD, stopping_at_once
@@ -16,6 +19,9 @@ from .system.machine import hush_xla, keep_memory, order_collectives
 
 CLOSED_PIPE = 141  # what shells say of a program whose reader, such as `head`, has gone: 128 and SIGPIPE
 LATE = 0.5  # seconds after a second Ctrl-C that nothing answered, as where XLA compiles
+WITH_CONFIG = ("run", "plan", "search", "table", "figures")  # the commands that take every option of a configuration
+OF_EVALUATE = {field.name for field in dataclasses.fields(EvaluateArguments)}
+OF_PREPARE = {"data.root": "--from", "data.prepared": "UNROLL_PREPARED", "data.source": "prepare"}
 USAGE = """\
 usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster NAME] COMMAND ...
 
@@ -57,7 +63,8 @@ def main(arguments: Sequence[str]) -> int:
                 from .system.distributed import Membership, join
 
                 join(parse(Membership, member, "unroll-jax"))
-            return COMMANDS[arguments[0]](list(arguments[1:])) or 0
+            with _options_of(arguments[0]):
+                return COMMANDS[arguments[0]](list(arguments[1:])) or 0
     except Interrupted as stop:
         sys.stderr.write(f"{stop}\n")
         return stop.code
@@ -146,6 +153,13 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
 def _refuse(message: str, command: str = "") -> int:
     sys.stderr.write(f"error: {' '.join(as_typed(message, command).split())}\n")
     return 2
+
+
+def _options_of(command: str) -> contextlib.AbstractContextManager[None]:
+    """The context in which messages name options as a command has them."""
+    if command == "prepare":
+        return on_command_line(OF_PREPARE)
+    return on_command_line(only=None if command in WITH_CONFIG else OF_EVALUATE)
 
 
 def _member(arguments: Sequence[str]) -> tuple[list[str], list[str]]:

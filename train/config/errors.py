@@ -1,10 +1,106 @@
 """The exceptions that the command line turns into a line: a mistake (exit code 2), and a request to end (0 or 130)."""
 
-__all__ = ["Interrupted", "StorageError", "UserError", "one_line"]
+import contextlib
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple
+
+__all__ = [
+    "Interrupted",
+    "OptionError",
+    "StorageError",
+    "UserError",
+    "in_files",
+    "on_command_line",
+    "one_line",
+    "option_text",
+]
+
+
+class _Surface(NamedTuple):
+    """How users give options, and so how messages name them: on a command line, or from Python and in files.
+
+    Attributes:
+      typed: fields that are options of the command; None for all.
+      names: the fields that the command line names otherwise than --FIELD.
+    """
+
+    typed: Collection[str] | None
+    names: Mapping[str, str]
+
+
+_PYTHON = _Surface((), {})
+_surface = _PYTHON  # of the process, which has one command line
+_NO_VALUE = object()
+
+
+@contextlib.contextmanager
+def on_command_line(names: Mapping[str, str] | None = None, *, only: Collection[str] | None = None) -> Iterator[None]:
+    """Names options in messages as they are typed, within the context.
+
+    Args:
+      names: the option of each field that is not --FIELD, as {"data.root": "--from"}.
+      only: the fields that are typed; None for all. Others are fields of a run's config.json.
+    """
+    with _named_by(_Surface(only, names or {})):
+        yield
+
+
+@contextlib.contextmanager
+def in_files() -> Iterator[None]:
+    """Names options in messages by their fields, as in a file, within the context."""
+    with _named_by(_PYTHON):
+        yield
+
+
+def option_text(field: str, value: Any = _NO_VALUE) -> str:
+    """Returns the name of an option, with its value if there is one, as the user gives it.
+
+    Args:
+      field: dotted name in the configuration.
+      value: to be shown with it.
+
+    Example:
+      >>> option_text("data.root"), option_text("data.root", "clips")
+      ('data.root', 'data.root=clips')
+      >>> with on_command_line({"data.root": "--from"}):
+      ...     option_text("data.root", "clips"), option_text("batch_size", 8), option_text("constraints.proxy", False)
+      ('--from clips', '--batch-size 8', '--constraints.no-proxy')
+    """
+    if _surface.typed is not None and field not in _surface.typed:
+        return field if value is _NO_VALUE else f"{field}={value}"
+    group, dot, name = field.replace("_", "-").rpartition(".")
+    if isinstance(value, bool):
+        return f"--{group}{dot}{'' if value else 'no-'}{name}"
+    typed = _surface.names.get(field, f"--{group}{dot}{name}")
+    return typed if value is _NO_VALUE else f"{typed} {value}"
+
+
+@contextlib.contextmanager
+def _named_by(surface: _Surface) -> Iterator[None]:
+    global _surface
+    before, _surface = _surface, surface
+    try:
+        yield
+    finally:
+        _surface = before
 
 
 class UserError(Exception):
     """Something the user can mend; the message is one line that names the argument, its value and the way out."""
+
+
+class OptionError(UserError):
+    """An option whose value is not allowed.
+
+    Args:
+      field: dotted name in the configuration, as "data.root".
+      allowed: the values that are, as in "must be ALLOWED".
+      value: that was given.
+    """
+
+    def __init__(self, field: str, allowed: str, value: Any):
+        super().__init__(f"{option_text(field)} must be {allowed}, got {value}")
+        self.field, self.allowed, self.value = field, allowed, value
 
 
 class StorageError(UserError):
