@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import unroll_jax
+import unroll_jax.train
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "unroll_jax"
@@ -239,9 +240,16 @@ def test_a_system_its_example_and_its_condition_stand_in_one_file(name):
     assert {function.__module__ for function in (factory, example, condition) if function} == {factory.__module__}
 
 
-def test_importing_the_library_imports_neither_models_nor_what_only_they_need():
-    unwanted = {"flax", "jaxopt", "train", "unroll_jax.models", "matplotlib"}
-    code = f"import sys, unroll_jax; print(sorted({unwanted} & set(sys.modules)))"
+@pytest.mark.parametrize(
+    ("statement", "unwanted"),
+    [
+        ("import unroll_jax", {"jax", "numpy", "unroll_jax.energies"}),
+        ("from unroll_jax import *", {"flax", "jaxopt", "chex", "unroll_jax.train", "unroll_jax.models", "matplotlib"}),
+        ("import unroll_jax.train", {"jax", "numpy", "unroll_jax.train.main"}),
+    ],
+)
+def test_an_import_imports_only_what_is_used(statement, unwanted):
+    code = f"import sys\n{statement}\nprint(sorted({unwanted} & set(sys.modules)))"
     process = subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert (process.returncode, process.stdout.strip(), process.stderr) == (0, "[]", "")
 
@@ -250,10 +258,21 @@ def test_importing_the_library_imports_neither_models_nor_what_only_they_need():
 def test_everything_public_is_documented_and_listed(name):
     module = importlib.import_module(name)
     assert module.__doc__, f"{name} has no docstring"
-    assert module.__all__ == sorted(module.__all__, key=lambda n: (not n.isupper(), n[0].islower(), n)), name
+    if name != "unroll_jax":  # lazy_loader sorts this one
+        assert module.__all__ == sorted(module.__all__, key=lambda n: (not n.isupper(), n[0].islower(), n)), name
     for public in module.__all__:
         if inspect.isfunction(value := getattr(module, public)) or inspect.isclass(value):
             assert inspect.getdoc(value), f"{name}.{public} has no docstring"
+
+
+@pytest.mark.parametrize("package", [unroll_jax, unroll_jax.train])
+def test_dir_of_a_package_lists_its_public_names_alone(package):
+    assert dir(package) == sorted(package.__all__)
+
+
+def test_alternating_is_the_function_after_any_import():
+    code = "import unroll_jax.alternation; from unroll_jax import alternating; assert callable(alternating)"
+    subprocess.run([sys.executable, "-W", "error", "-c", code], cwd=ROOT, check=True)
 
 
 def test_type_checkers_of_users_read_the_annotations():

@@ -1,0 +1,14 @@
+"""The public names of the application and the modules that define them; each is imported on first use."""
+
+from .config.constraints import ConstraintConfig as ConstraintConfig
+from .config.constraints import DualConfig as DualConfig
+from .config.own import OwnConfig as OwnConfig
+from .config.run import PrimalConfig as PrimalConfig
+from .experiments import EXPERIMENTS as EXPERIMENTS
+from .exporting import export as export
+from .loading import Model as Model
+from .loading import load as load
+from .loop import Callbacks as Callbacks
+from .main import fit as fit
+from .task import Task as Task
+from .tasks.own import OwnTask as OwnTask
