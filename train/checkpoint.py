@@ -19,9 +19,8 @@ from .config.run import RunConfig
 from .registry import PASS_IT, is_own
 from .system.digest import digest
 from .system.distributed import all_of, is_first, wait_for_all
+from .system.files import AGAIN, NEWEST_KEPT, require_room, room_for, steps_in, unreachable, writing
 from .system.machine import quiet_saves
-from .system.room import NEWEST_KEPT, room_for
-from .system.storage import AGAIN, require_room, steps_in, unreachable, writing
 
 T = TypeVar("T")
 Log = Callable[[str], None]

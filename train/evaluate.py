@@ -13,8 +13,7 @@ from .registry import PASS_IT, is_own
 from .runs import check_same, identity, require_checkpoints, require_place
 from .step import TrainState, state_like
 from .system.distributed import is_first
-from .system.run_files import write_json
-from .system.storage import AGAIN, writing
+from .system.files import AGAIN, write_json, writing
 from .task import Log, Row, Task
 
 

@@ -21,9 +21,8 @@ from .model_card import model_card
 from .parsing import parse
 from .report.kinds import report_of
 from .runs import read_config
+from .system.files import PARTIAL, check_out, read_object, require_writable, without_folders, write_all
 from .system.machine import environment
-from .system.run_files import read_object, without_folders
-from .system.storage import PARTIAL, check_out, require_writable, write_all
 from .system.terminal import Table
 from .task import Row, Task
 from .tasks.table import by_config, open_run, options_of

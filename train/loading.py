@@ -12,7 +12,7 @@ from .config.run import RunConfig
 from .registry import PASS_IT
 from .runs import FACTS, read_config, require_checkpoints
 from .step import state_like
-from .system.run_files import read_object, way_out
+from .system.files import read_object, way_out
 from .task import Params, Row, Task
 from .tasks.table import by_config, options_of, rebuild
 from .weights import AGAIN, CONFIG, is_export, read_export, restored

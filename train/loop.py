@@ -28,10 +28,9 @@ from .step import (
     validate,
 )
 from .system.distributed import Stop, fetch, first_does, is_first, stopping, wait_for_all
+from .system.files import AGAIN, write_json, writing
 from .system.interrupts import CTRL_C
 from .system.machine import Profiler, environment, profiling, require_memory, size_of, step_size
-from .system.run_files import write_json
-from .system.storage import AGAIN, writing
 from .system.terminal import Progress
 from .task import Batch, Log, Row, Task
 from .trackers import Callbacks, tracking
@@ -263,7 +262,7 @@ class _Loop:
             "environment": environment(),
         }
         if is_first():
-            write_json(self.folder / "status.json", status, or_in_place=state == "failed")
+            write_json(self.folder / "status.json", status)
 
 
 def _interrupted(stop: Stop, task: Task, folder: Path, saved: str, goes_on: str) -> Interrupted:

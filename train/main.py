@@ -15,8 +15,8 @@ from .config.run import RunConfig
 from .experiments import EXPERIMENTS
 from .options import configured
 from .parsing import HELP, given, parse, unknown
+from .system.files import check_out, require_writable
 from .system.machine import keep_programs
-from .system.storage import check_out, require_writable
 from .trackers import check_callbacks
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .config.errors import UserError
-from .system.run_files import strict_json
-from .system.storage import write_all
+from .system.files import strict_json, write_all
 from .trackers import Tracker
 
 LOST = "metrics.jsonl lacks"  # how the message that rows of it are gone begins

@@ -15,7 +15,7 @@ from .config.fields import from_json, to_json
 from .config.run import PLACE, RunConfig
 from .experiments import EXPERIMENTS
 from .parsing import HELP, given, parse, unknown
-from .system.storage import expanded
+from .system.files import expanded
 
 # Scalars of YAML 1.1, which PyYAML reads, but for what surprises: 1e-3 is a number; 100:5 (60 times 100, and 5), 010
 # (octal), on, off, yes, no and dates are texts.

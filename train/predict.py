@@ -14,7 +14,7 @@ from .data.prompts import read_content, read_prompts
 from .loading import Model, load
 from .parsing import parse
 from .runs import read_config
-from .system.storage import check_file, write_all, writing
+from .system.files import check_file, write_all, writing
 from .system.terminal import Table, as_text
 from .task import Row
 from .tasks.common import check_noise

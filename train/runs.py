@@ -15,13 +15,26 @@ from .config.run import FREE, PLACE, RunConfig
 from .registry import FROM_PYTHON, PASS_IT, TASKS
 from .sharding.mesh import make_mesh
 from .system.distributed import first_does
-from .system.room import check_room, check_room_without
-from .system.run_files import no_run, read_object, way_out, write_json
-from .system.storage import AGAIN, PARTIAL, check_out, locked, require_writable, steps_in, writing
+from .system.files import (
+    AGAIN,
+    PARTIAL,
+    check_out,
+    locked,
+    no_run,
+    read_object,
+    require_room,
+    require_writable,
+    room_for,
+    steps_in,
+    way_out,
+    write_json,
+    writing,
+)
 from .task import Row, Task
 from .trackers import require_installed
 
 FACTS = "model.json"  # what the model needs to know of its data
+CHECKPOINTS = "what a run keeps of checkpoints"
 VERSION = "0.2"  # the first version of unroll_jax that writes run folders like this one
 ENDED = ("finished", "stopped")  # states of a run that is not trained any more
 ANEW = "pass another --out, or --overwrite (overwrite=True from Python), which deletes that run"
@@ -133,16 +146,18 @@ def take(task: Task, folder: Path, *, experiment: str, like: Any, held: contextl
     saves = math.ceil(task.training.num_steps / task.training.validate_every)
     exists = (folder / "config.json").exists()
     if task.config.overwrite and exists:
-        check_room_without(folder, like, saves)
+        require_writable(folder, f"--out {folder}", "pass another folder")
+        freed = sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+        require_room(folder, room_for(like, saves=saves) - freed, CHECKPOINTS)
         clear(folder)
         exists = False
     elif not exists:
-        check_room(folder, like, saves, f"--out {folder}", "pass another folder")
+        _check_room(folder, like, saves, f"--out {folder}", "pass another folder")
     if not exists:
         begin(folder, "config.json", description | free, what="run")
     held.enter_context(locked(folder))
     if exists and read_status(folder).get("state") not in ENDED:
-        check_room(folder, like, saves, f"run folder {folder}", AGAIN)
+        _check_room(folder, like, saves, f"run folder {folder}", AGAIN)
         _keep(folder, free)
     if not (folder / FACTS).exists():
         with writing(f"run folder {folder}", AGAIN):
@@ -237,6 +252,13 @@ def check_stored(config: RunConfig, folder: Path, names: Collection[str]) -> Non
     for name in config.track if "track" in names else ():
         with _stored(f"--track {name}", folder, "--track tensorboard"):
             require_installed([name])
+
+
+def _check_room(folder: Path, like: Any, saves: int, name: str, remedy: str) -> None:
+    """Checks that the disk can be written and has room for the checkpoints to come."""
+    require_writable(folder, name, remedy)
+    saved = len(steps_in(folder / "checkpoints"))
+    require_room(folder, room_for(like, saves=saves) - saved * room_for(like, saves=1), CHECKPOINTS)
 
 
 def _require_empty(folder: Path, name: str, what: str) -> None:

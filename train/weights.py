@@ -12,7 +12,7 @@ from .config.errors import UserError, one_line
 from .config.fields import from_json
 from .config.run import RunConfig
 from .runs import check_values, config_type
-from .system.run_files import read_object
+from .system.files import read_object
 from .task import Params, Row, Task
 
 FORMAT = "unroll_jax 2"

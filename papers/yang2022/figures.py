@@ -17,7 +17,7 @@ from papers.yang2022.synthetic_plots import Drawing, draw_descent_regions, draw_
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.text import TextConfig, load
 from unroll_jax.train.data.words import Embeddings, glove_embeddings, hashed_embeddings, tokenise
-from unroll_jax.train.system.storage import check_out, expanded
+from unroll_jax.train.system.files import check_out, expanded
 
 DPI = 110
 DATA_SETS: tuple[Literal["sst2", "imdb"], ...] = ("sst2", "imdb")

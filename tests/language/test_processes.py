@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.started import environment
-from unroll_jax.train.system.run_files import read_object
+from unroll_jax.train.system.files import read_object
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 

@@ -11,7 +11,7 @@ import pytest
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.metrics import MetricsWriter, read_metrics
 from unroll_jax.train.numbers import numbers
-from unroll_jax.train.system.run_files import write_json
+from unroll_jax.train.system.files import write_json
 
 
 def _write(folder, steps, *, after_step):

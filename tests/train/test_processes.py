@@ -13,7 +13,7 @@ from tests.train.conftest import OF_PROCESSES
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.system.distributed import Membership, join
-from unroll_jax.train.system.run_files import read_object
+from unroll_jax.train.system.files import read_object
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 

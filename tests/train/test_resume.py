@@ -12,7 +12,7 @@ from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.runs import FACTS, read_config
 from unroll_jax.train.step import state_like
-from unroll_jax.train.system.run_files import read_object
+from unroll_jax.train.system.files import read_object
 from unroll_jax.train.tasks.video import VideoFacts, VideoTask
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]

@@ -12,7 +12,7 @@ from tests.train.conftest import CLIPS, RUN
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.options import configured
 from unroll_jax.train.runs import read_config
-from unroll_jax.train.system.storage import locked
+from unroll_jax.train.system.files import locked
 
 
 @pytest.fixture(autouse=True)
@@ -128,11 +128,11 @@ def test_overwrite_deletes_nothing_that_a_command_is_refused_for(trained, monkey
 def test_overwrite_deletes_nothing_where_the_disk_has_no_room_without_the_old_run(trained, monkeypatch, capsys):
     kept, free = sorted(trained.rglob("*")), shutil.disk_usage(trained)
     held = sum(path.stat().st_size for path in trained.rglob("*") if path.is_file())
-    monkeypatch.setattr("unroll_jax.train.system.room.room_for", lambda like, *, saves: 10**9 + held)
-    monkeypatch.setattr("unroll_jax.train.system.storage.shutil.disk_usage", lambda _: free._replace(free=10**9 - 1))
+    monkeypatch.setattr("unroll_jax.train.runs.room_for", lambda like, *, saves: 10**9 + held)
+    monkeypatch.setattr("unroll_jax.train.system.files.shutil.disk_usage", lambda _: free._replace(free=10**9 - 1))
     assert "the disk of run is full" in refused(capsys, *RUN, "--overwrite")
     assert sorted(trained.rglob("*")) == kept
-    monkeypatch.setattr("unroll_jax.train.system.storage.shutil.disk_usage", lambda _: free._replace(free=10**9))
+    monkeypatch.setattr("unroll_jax.train.system.files.shutil.disk_usage", lambda _: free._replace(free=10**9))
     assert main([*RUN, "--overwrite"]) == 0, "what the old run takes is free once it is deleted"
 
 

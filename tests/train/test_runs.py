@@ -16,7 +16,7 @@ from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.step import state_like
-from unroll_jax.train.system.storage import check_out, locked
+from unroll_jax.train.system.files import check_out, locked
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from unroll_jax.models import Decoder, DecoderConfig
 
 from ..config.errors import UserError
-from ..system.run_files import write_json
+from ..system.files import write_json
 from .decoder_files import DTYPES, ONE_FILE, TensorFiles, bytes_of
 from .pretrained_files import INDEX
 

@@ -10,7 +10,7 @@ import jax
 from unroll_jax.models import DecoderConfig
 
 from ..config.errors import UserError
-from ..system.storage import expanded, require_room, write_all, writing
+from ..system.files import expanded, require_room, write_all, writing
 from .decoder_architecture import decoder_values, read_decoder_config
 from .decoder_files import ONE_FILE, bytes_of, open_folder
 from .decoder_gguf import gguf_config, open_gguf

@@ -22,7 +22,7 @@ from tensorflow_datasets.core import utils
 from tensorflow_datasets.core.download import checksums, downloader
 
 from ..config.errors import UserError
-from ..system.storage import require_room, require_writable, writing
+from ..system.files import require_room, require_writable, writing
 
 Log = Callable[[str], None]
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")

@@ -16,7 +16,7 @@ from tensorflow_datasets.core.constants import INCOMPLETE_PREFIX
 
 from ..config.data import CodeConfig, DataConfig, ImageConfig, InstructionConfig, SceneConfig, TextConfig
 from ..config.errors import StorageError, UserError
-from ..system.storage import expanded, refusal, require_writable
+from ..system.files import disk_error, expanded, require_writable
 from .files import Download, Log, fetch
 from .splits import SPLITS
 
@@ -206,7 +206,7 @@ def _write(builder: Builder) -> None:
                 shutil.rmtree(leftover)
             builder.download_and_prepare(file_format="array_record")
     except Exception as error:  # array_record quotes the system in a RuntimeError
-        words = error.strerror if isinstance(error, OSError) else refusal(error)
+        words = error.strerror if isinstance(error, OSError) else disk_error(error)
         if words is None:
             raise
         raise StorageError(f"cannot write prepared data to {folder} ({words}); {ELSEWHERE}") from error

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.errors import UserError, one_line
-from ..system.storage import expanded
+from ..system.files import expanded
 from .files import Log
 
 FILES = ("config.json", "model.safetensors", "tokenizer.json")

@@ -14,7 +14,7 @@ from av.container import InputContainer
 from av.error import FFmpegError
 
 from ..config.errors import UserError
-from ..system.storage import writing
+from ..system.files import writing
 from .clips import FRAME_SIZE, NUM_FRAMES, Splits, natural, numbered, split_clips, split_sizes, standard_frame
 from .files import TEMPORARY, Log, files_below, fingerprint_files, may_be_tar
 from .prepare import Source

@@ -6,8 +6,7 @@ from ..config.commands import GenerateArguments
 from ..config.errors import UserError
 from ..data.prompts import read_prompts
 from ..parsing import given, parse
-from ..system.run_files import read_object, write_json
-from ..system.storage import check_file, expanded, writing
+from ..system.files import check_file, expanded, read_object, write_json, writing
 from ..tasks.common import check_noise
 from .answers import Answer, Settings, answer, drafted
 from .opening import Opened, open_decoder

@@ -16,8 +16,7 @@ from ..data.answers import Template
 from ..data.decoder_tokenizer import ChatTokenizer
 from ..data.decoders import load_decoder
 from ..loading import load
-from ..system.run_files import no_run, read_object
-from ..system.storage import expanded
+from ..system.files import expanded, no_run, read_object
 
 Log = Callable[[str], None]
 

@@ -14,7 +14,7 @@ from ..config.errors import UserError, one_line
 from ..config.fields import differences
 from ..data.prompts import Prompt
 from ..system.digest import digest
-from ..system.run_files import strict_json
+from ..system.files import strict_json
 from ..task import Row
 from .answers import Answer, Settings
 from .opening import Opened

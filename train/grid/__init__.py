@@ -14,8 +14,8 @@ from ..experiments import EXPERIMENTS
 from ..experiments.grids import GRIDS
 from ..options import from_file
 from ..parsing import EVERY, HELP, given, parse, unknown
+from ..system.files import check_out
 from ..system.machine import keep_programs
-from ..system.storage import check_out
 from .axes import AS_IN, Base, Plan, make_cells, split_over
 
 MOST_JOBS = 256

@@ -12,7 +12,7 @@ from ..config.errors import StorageError, UserError
 from ..evaluate import evaluate
 from ..loop import train_run
 from ..runs import ENDED, check_same, identity, read_status
-from ..system.run_files import read_object
+from ..system.files import read_object
 from ..task import Task
 from ..tasks.table import open_task, prepare_data
 from .axes import Cell

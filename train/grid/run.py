@@ -10,8 +10,7 @@ from ..config.errors import UserError
 from ..report.read import read_runs
 from ..report.words import run_verdict
 from ..runs import VERSION, begin
-from ..system.run_files import read_object, write_json
-from ..system.storage import AGAIN, locked, require_writable, writing
+from ..system.files import AGAIN, locked, read_object, require_writable, write_json, writing
 from ..task import Row
 from .axes import Cell, Plan, axes_words
 from .cells import LEFT, Opened, State, check_places, compute, log_of, place_of, prepare_all, read_state

@@ -17,7 +17,7 @@ from ..report.groups import METHOD_NAMES
 from ..report.kinds import report_of
 from ..report.words import state_words
 from ..runs import VERSION
-from ..system.storage import write_all
+from ..system.files import write_all
 from ..system.terminal import Table, as_text
 from ..tasks.video_frames import has_frames, show_frames
 from .axes import Plan

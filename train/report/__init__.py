@@ -16,7 +16,7 @@ import jinja2
 from matplotlib.figure import Figure
 
 from ..config.errors import StorageError
-from ..system.storage import write_all
+from ..system.files import write_all
 from ..system.terminal import Table, as_text
 from .panels import png
 

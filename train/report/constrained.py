@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from ..system.files import without_folders
 from ..system.machine import environment
-from ..system.run_files import without_folders
 from ..system.terminal import Table
 from . import Block, Fold, Picture, Report, Sections, figures
 from .completions import completion_tables

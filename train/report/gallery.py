@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from PIL import Image, ImageDraw, ImageFont
 
 from ..config.errors import UserError
-from ..system.storage import write_all
+from ..system.files import write_all
 from . import Picture
 from .groups import METHOD_NAMES
 from .panels import WIDTH

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..config.run import FREE
-from ..system.run_files import without_folders
+from ..system.files import without_folders
 from .read import LOSS, METHODS, Run, Score
 from .record import Array, flat
 

@@ -7,7 +7,7 @@ from typing import Any
 from ..config.errors import UserError
 from ..registry import TASKS, imported
 from ..runs import read_config, read_recorded
-from ..system.run_files import read_object
+from ..system.files import read_object
 from . import Report, write
 
 Kind = Callable[[Sequence[Path]], Report]

@@ -9,7 +9,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..system.run_files import without_folders
+from ..system.files import without_folders
 from ..system.terminal import Table
 from . import Block, Picture, Report
 from .panels import WIDTH, tidy

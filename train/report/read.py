@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config.errors import UserError, one_line
-from ..system.run_files import way_out
+from ..system.files import way_out
 from . import record
 from .record import Array, floats
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..config.errors import UserError
 from ..metrics import read_metrics
-from ..system.run_files import WRITTEN, no_run, read_object
+from ..system.files import WRITTEN, no_run, read_object
 
 Array = NDArray[np.float64]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..system.run_files import without_folders
+from ..system.files import without_folders
 from ..system.terminal import Table
 from .floors import floor_note
 from .groups import METHOD_NAMES, Setting, Variant

@@ -21,7 +21,7 @@ from ..config.run import Judgement, RunConfig
 from ..constraints import INFEASIBLE
 from ..metrics import read_metrics
 from ..report.panels import COLOURS, GUIDE, LOG_RATIO, WIDTH
-from ..system.run_files import read_object
+from ..system.files import read_object
 from ..system.terminal import Table
 from .space import NONE, Parameter, Values
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..config.errors import UserError
 from ..config.fields import to_json, value_of, with_value
 from ..config.run import RunConfig, Tunable
-from ..system.storage import check_out
+from ..system.files import check_out
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution

@@ -28,8 +28,7 @@ from ..experiments import EXPERIMENTS
 from ..loop import train_run
 from ..report.panels import png
 from ..runs import ANEW, begin, check_first, clear, identity
-from ..system.run_files import read_object
-from ..system.storage import AGAIN, check_out, locked, require_writable, write_all, writing
+from ..system.files import AGAIN, check_out, locked, read_object, require_writable, write_all, writing
 from ..system.terminal import as_text
 from ..task import Task
 from ..tasks.table import open_task

@@ -20,7 +20,7 @@ from ..data.text import TextData
 from ..data.tokens import TokenData
 from ..data.words import SPECIAL, Tokenizer, WordTokenizer, embedding_table, glove_embeddings, learn_words
 from ..system.digest import weights_checksum
-from ..system.storage import expanded
+from ..system.files import expanded
 from .common import keep_examples
 from .facts import TokenFacts
 

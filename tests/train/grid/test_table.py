@@ -12,7 +12,7 @@ from tests.train.grid.conftest import FRAMED, GRID, REFUSED, SMALL, states_of, t
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import StorageError, UserError
 from unroll_jax.train.report import Report
-from unroll_jax.train.system.storage import locked
+from unroll_jax.train.system.files import locked
 
 pytestmark = [pytest.mark.xdist_group("grid"), pytest.mark.slow]
 

@@ -9,7 +9,7 @@ import pytest
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.video import VideoConfig
 from unroll_jax.train.search.trials import search
-from unroll_jax.train.system.run_files import write_json
+from unroll_jax.train.system.files import write_json
 
 
 def measured(config):

@@ -14,8 +14,7 @@ from unroll_jax.train.config.run import Judgement
 from unroll_jax.train.config.video import VideoConfig
 from unroll_jax.train.search.results import read_outcome
 from unroll_jax.train.search.trials import open_study
-from unroll_jax.train.system.run_files import write_json
-from unroll_jax.train.system.storage import locked
+from unroll_jax.train.system.files import locked, write_json
 
 RATES = {"primal-rate": "1e-5:1e-1"}
 GRID = {"alpha": "0.1,0.3", "primal-rate": "1e-3:1e-1:3"}

@@ -3,8 +3,6 @@
 import errno
 import json
 import os
-import resource
-import signal
 import subprocess
 import sys
 from collections import namedtuple
@@ -19,9 +17,8 @@ from tests.train.conftest import OF_PROCESSES, evaluated_again
 from unroll_jax.train.config.errors import StorageError, UserError
 from unroll_jax.train.exporting import export
 from unroll_jax.train.report import Picture, Report, write_files
-from unroll_jax.train.system import storage
-from unroll_jax.train.system.room import room_for
-from unroll_jax.train.system.storage import overwrite, refusal, require_room, require_writable, write_all
+from unroll_jax.train.system import files
+from unroll_jax.train.system.files import disk_error, require_room, require_writable, room_for, write_all
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 
@@ -71,11 +68,11 @@ def fails_to_save(monkeypatch):
 
 
 def test_the_systems_words_are_found_in_the_errors_of_libraries():
-    assert refusal(ValueError(FULL)) == refusal(OSError(errno.ENOSPC, "No space left on device"))
-    assert refusal(RuntimeError("write() failed: Read-only file system; at byte 3")) == "Read-only file system"
-    assert refusal(FileNotFoundError(errno.ENOENT, "No such file or directory")) is None
-    assert refusal(ValueError("shapes differ")) is None
-    assert refusal(UserError("No space left on device")) is None
+    assert disk_error(ValueError(FULL)) == disk_error(OSError(errno.ENOSPC, "No space left on device"))
+    assert disk_error(RuntimeError("write() failed: Read-only file system; at byte 3")) == "Read-only file system"
+    assert disk_error(FileNotFoundError(errno.ENOENT, "No such file or directory")) is None
+    assert disk_error(ValueError("shapes differ")) is None
+    assert disk_error(UserError("No space left on device")) is None
 
 
 def test_a_save_that_a_full_disk_refuses_keeps_the_one_before_and_the_same_command_goes_on(
@@ -92,40 +89,6 @@ def test_a_save_that_a_full_disk_refuses_keeps_the_one_before_and_the_same_comma
     metrics = (both / "constrained" / "metrics.jsonl").read_text()
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == metrics
     assert _status(tmp_path / "run")["state"] == "finished"
-
-
-def test_the_status_of_a_failed_run_says_so_on_a_disk_that_takes_no_new_file(
-    start, config, tmp_path, fails_to_save, monkeypatch
-):
-    status, write = tmp_path / "run" / "status.json", Path.write_bytes
-
-    def refuse(path, content):
-        if path.name == "status.partial" and status.exists():
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return write(path, content)
-
-    monkeypatch.setattr(Path, "write_bytes", refuse)
-    fails_to_save(4)
-    with pytest.raises(StorageError, match="No space left on device"):
-        start(config)
-    assert (_status(tmp_path / "run")["state"], _status(tmp_path / "run")["steps"]) == ("failed", 2)
-
-
-def test_a_file_that_cannot_be_written_over_keeps_its_bytes(tmp_path):
-    path = tmp_path / "status.json"
-    path.write_bytes(b"old and long")
-    overwrite(path, b"new")
-    assert path.read_bytes() == b"new"
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (8, limits[1]))
-        with pytest.raises(OSError, match="No space left"):
-            overwrite(path, bytes(16))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, before)
-    assert path.read_bytes() == b"new"
 
 
 def test_a_run_is_not_finished_before_its_last_checkpoint_is_on_the_disk(start, config, tmp_path, monkeypatch):
@@ -150,7 +113,7 @@ def test_a_run_is_not_finished_before_its_last_checkpoint_is_on_the_disk(start, 
 
 
 def test_a_disk_without_room_for_the_checkpoints_is_refused_before_the_first_step(start, config, tmp_path, monkeypatch):
-    monkeypatch.setattr(storage.shutil, "disk_usage", lambda path: Disk(10**9, 10**9 - 10**5, 10**5))
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda path: Disk(10**9, 10**9 - 10**5, 10**5))
     with pytest.raises(StorageError, match=r"what a run keeps of checkpoints takes 0\.\d MB, 0\.1 MB are free"):
         start(config)
     assert not (tmp_path / "run").exists(), "a refused run leaves nothing behind"
@@ -165,7 +128,7 @@ def test_room_is_for_what_is_kept_and_one_more():
 
 def test_a_system_that_says_nothing_of_its_disk_refuses_nothing(monkeypatch, tmp_path):
     reported = Disk(0, 0, 0)
-    monkeypatch.setattr(storage.shutil, "disk_usage", lambda path: reported)
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda path: reported)
     require_room(tmp_path, 10**12, "everything")
     reported = Disk(10, 10, 0)
     with pytest.raises(StorageError) as caught:

@@ -1,1 +1,0 @@
-"""Small faults in the library and the application, each of which some test must catch: `python -m tests.faults`."""
