@@ -163,6 +163,10 @@ class DescentConstraints:
         }
         return row, {"loss": f"{means[-1]:.3f}", "worst_violation": f"{figures.violations.max():+.3f}"}
 
+    def multipliers(self, moving: Moving) -> np.ndarray:
+        """Returns the multipliers in plain units."""
+        return np.asarray(moving.multipliers)
+
     def judge(self, step: int, samples: np.ndarray, moving: Moving) -> tuple[Row, float]:
         """Feasible first, then by loss.
 

@@ -28,7 +28,7 @@ class Best(NamedTuple):
 def best_checkpoint(task: Task, folder: Path, *, experiment: str, log: Log = print) -> Best:
     """The best checkpoint, on the mesh of the task; a run whose data or configuration are others now is refused."""
     mend = f"{PASS_IT}, on its data" if is_own(task.config) else "put its data and config.json back"
-    check_same(folder, identity(experiment, task.config, task.found()), mend)
+    check_same(folder, identity(experiment, task.config, task.data_fingerprint()), mend)
     with Checkpoints(folder / "checkpoints", read_only=True, mend=way_back(task.config), log=log) as checkpoints:
         return Best(*checkpoints.best(state_like(task)))
 
@@ -69,7 +69,7 @@ def evaluate(
         evaluation = plain({**figures, **layers, **about}, "the figures of evaluate")
         if is_first():
             write_json(folder / place, evaluation)
-    log(f"{folder}{'' if on is None else f', {place}'}: {task.verdict(evaluation)}")
+    log(f"{folder}{'' if on is None else f', {place}'}: {task.summary_line(evaluation)}")
     return evaluation
 
 
@@ -83,4 +83,4 @@ def _by_options(task: Task, options: Mapping[str, Any]) -> Task:
         return task
     config = dataclasses.replace(task.config, **options)
     config.check()
-    return task.again(config)
+    return task.with_config(config)

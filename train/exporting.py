@@ -105,10 +105,10 @@ def _describe(task: Task, run: Path, experiment: str, step: int, moving: Any) ->
         "excess": judgement.excess if judgement is not None else None,
         "multipliers": np.asarray(moving.multipliers).tolist() if constrained else None,
         "validation": validation,
-        "evaluation": task.verdict(read_object(evaluation)) if evaluation.exists() else None,
+        "evaluation": task.summary_line(read_object(evaluation)) if evaluation.exists() else None,
         "config": without_folders(to_json(dataclasses.replace(task.config, **FREE))),
-        "found": task.found(),
-        "facts": task.facts(),
+        "found": task.data_fingerprint(),
+        "facts": task.model_spec(),
         "environment": environment(),
     }
 

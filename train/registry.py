@@ -29,7 +29,7 @@ class Functions(NamedTuple):
 
     Attributes:
       open: ``(config, log) -> Task``, on its data.
-      rebuild: ``(config, facts) -> Task``, without its data, from the task's ``facts()``.
+      rebuild: ``(config, facts) -> Task``, without its data, from the task's ``model_spec()``.
       report: ``[run folder, ...] -> Report`` of evaluated runs.
       predict: Python that predicts with a ``model``, for model cards.
       prepare: ``(config.data, log=log)``, what ``open`` does for the data that are not prepared yet.

@@ -142,7 +142,7 @@ def take(task: Task, folder: Path, *, experiment: str, like: Any, held: contextl
       UserError: if the folder holds something else, or a disk or another process is in the way.
     """
     check_folder(task, folder, experiment)
-    description, free = identity(experiment, task.config, task.found()), free_values(task.config)
+    description, free = identity(experiment, task.config, task.data_fingerprint()), free_values(task.config)
     saves = math.ceil(task.training.num_steps / task.training.validate_every)
     exists = (folder / "config.json").exists()
     if task.config.overwrite and exists:
@@ -161,7 +161,7 @@ def take(task: Task, folder: Path, *, experiment: str, like: Any, held: contextl
         _keep(folder, free)
     if not (folder / FACTS).exists():
         with writing(f"run folder {folder}", AGAIN):
-            write_json(folder / FACTS, task.facts())
+            write_json(folder / FACTS, task.model_spec())
 
 
 def check_folder(task: Task, folder: Path, experiment: str) -> None:
@@ -171,7 +171,7 @@ def check_folder(task: Task, folder: Path, experiment: str) -> None:
     elif task.config.overwrite:
         _require_deletable(folder, "config.json")
     else:
-        check_same(folder, identity(experiment, task.config, task.found()), ANEW)
+        check_same(folder, identity(experiment, task.config, task.data_fingerprint()), ANEW)
 
 
 def check_parent(config: RunConfig, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""THE step of training: plain or constrained, whole or in parts, on one device or many."""
+"""The training step: plain or constrained, whole or in parts, on one device or many."""
 
 import math
 from collections.abc import Mapping
@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, UInt32
 
@@ -19,15 +18,15 @@ from .task import Batch, Params, Row, SampleLosses, Task
 
 
 class TrainState(NamedTuple):
-    """Everything a run needs to go on: two runs with equal states do the same from there on.
+    """State of a run: two runs with equal states continue alike.
 
     Attributes:
-      step: steps done; the next batch and its noise are functions of it.
+      step: Steps done; the next batch and its noise are functions of it.
       key: (2,) raw key that noise and augmentation are folded from.
-      params: of the model.
-      opt_state: of the optimiser.
-      moving: what moves beside the parameters, such as multipliers; None for nothing.
-      average: moving average of the parameters; None without.
+      params: Parameters of the model.
+      opt_state: State of the optimiser.
+      moving: State of the objective, such as multipliers; None without.
+      average: Moving average of the parameters; None without.
     """
 
     step: Int[Array, ""]
@@ -47,11 +46,11 @@ class Metrics(NamedTuple):
     """Metrics of one step, before its update.
 
     Attributes:
-      value: of the objective.
+      value: Value of the objective.
       layer_losses: f_0 to f_L, means over the batch.
-      grad_norm: of the gradient in the parameters.
-      objective: figures of the objective's own, such as violations.
-      task: figures of the task's own, such as accuracy or iterations.
+      grad_norm: Norm of the gradient in the parameters.
+      objective: Figures of the objective, such as violations.
+      task: Figures of the task, such as accuracy or iterations.
     """
 
     value: Float[Array, ""]
@@ -62,13 +61,13 @@ class Metrics(NamedTuple):
 
 
 def train_step(task: Task, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-    """One step: the gradient of the objective of all samples' layer losses, one update, and what moves beside it.
+    """Takes one step: the gradient of the objective of all layer losses, one update, then the objective's state.
 
     A constrained objective is the Lagrangian, and its multipliers move on the violations of the same batch, after the
     parameters (Porras-Valenzuela et al., Algorithm 1); explicit slacks move with the parameters.
     """
     objective, optimizer, config = task.training.objective, task.training.optimizer, task.config
-    batch = task.draw(batch, jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step))
+    batch = task.sample_noise(batch, jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step))
     counts = task.counts(batch)
 
     def value_of(samples: SampleLosses) -> tuple[Float[Array, ""], Array]:
@@ -100,11 +99,11 @@ def train_step(task: Task, state: TrainState, batch: Batch) -> tuple[TrainState,
     return new, Metrics(value, means, optax.tree.norm(gradient), moved, seen)
 
 
-def first_state(task: Task, given: Any = None) -> TrainState:
-    """The state before the first step, from the seed and what is given; `init_state` makes it where its arrays live."""
+def first_state(task: Task, pretrained: Any = None) -> TrainState:
+    """Returns the state before the first step; `init_state` makes it where its arrays live."""
     params_key, noise_key = jax.random.split(jax.random.key(task.config.seed))
     params = task.init(params_key)
-    params = params if given is None else task.start(params, given)
+    params = params if pretrained is None else task.load_pretrained(params, pretrained)
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         key=jax.random.key_data(noise_key),
@@ -116,9 +115,10 @@ def first_state(task: Task, given: Any = None) -> TrainState:
 
 
 def state_like(task: Task) -> TrainState:
-    """Shapes and dtypes of the state with their shardings: what a checkpoint is restored as.
+    """Returns shapes, dtypes and shardings of the state, as a checkpoint is restored.
 
-    Parameters that do not divide over the mesh are refused.
+    Raises:
+      UserError: if parameters do not divide over the mesh.
     """
     shapes = jax.eval_shape(lambda: first_state(task))
     placed = shardings(shapes, task.training.mesh)
@@ -126,9 +126,10 @@ def state_like(task: Task) -> TrainState:
 
 
 def init_state(task: Task) -> TrainState:
-    """The state before the first step, every array made where it lives, none of them whole on one device first."""
+    """Returns the state before the first step; every array is made in its shards, never whole on one device."""
     where = jax.tree.map(lambda leaf: leaf.sharding, state_like(task))
-    return jax.jit(lambda given: first_state(task, given), out_shardings=where, donate_argnums=0)(task.given())
+    make = jax.jit(lambda pretrained: first_state(task, pretrained), out_shardings=where, donate_argnums=0)
+    return make(task.pretrained())
 
 
 def jit_step(task: Task) -> jax.stages.Wrapped:
@@ -144,7 +145,11 @@ def jit_step(task: Task) -> jax.stages.Wrapped:
 
 
 def describe_step(task: Task, step: int, values: Metrics) -> tuple[Row, dict[str, str]]:
-    """The row of a step for metrics.jsonl, and a few words for the progress bar; what is not finite is refused."""
+    """Returns the row of a step for metrics.jsonl, and figures for the progress bar.
+
+    Raises:
+      NotFiniteError: if a loss, a multiplier or the gradient is not finite.
+    """
     require_finite(step, values.layer_losses, "loss", each="layer" if task.num_layers else None)
     row, words = task.training.objective.describe(step, values.value, values.layer_losses, values.objective)
     require_finite(step, values.grad_norm, "gradient")
@@ -153,12 +158,12 @@ def describe_step(task: Task, step: int, values: Metrics) -> tuple[Row, dict[str
 
 
 def validate(task: Task, state: TrainState) -> tuple[Row, float, str | None]:
-    """The row of a validation, the score of its checkpoint, and that the model has collapsed, if it has."""
-    multipliers = getattr(state.moving, "multipliers", None)
-    validation = task.validate(state.evaluated, None if multipliers is None else np.asarray(multipliers))
+    """Returns the row of a validation, the score of its checkpoint, and a sentence if the model has collapsed."""
+    objective = task.training.objective
+    validation = task.validate(state.evaluated, objective.multipliers(state.moving))
     means = validation.losses.mean(axis=0)
     require_finite(int(state.step), means, "validation loss", each="layer" if task.num_layers else None)
-    row, score = task.training.objective.judge(int(state.step), validation.losses, state.moving)
+    row, score = objective.judge(int(state.step), validation.losses, state.moving)
     score = score if validation.score is None else float(validation.score)
     return row | plain(validation.row, "the row of validate"), score, validation.collapse
 
@@ -179,7 +184,7 @@ def next_average(average: Params, params: Params, step: Int[Array, ""], decay: f
 
 
 def require_finite_state(state: TrainState) -> None:
-    """Refuses a state with a number that is not finite, so that none is ever saved; the first such array is named."""
+    """Raises `NotFiniteError` that names the first array that is not finite; such states are never saved."""
     leaves = [
         (path, leaf) for path, leaf in jax.tree.leaves_with_path(state) if jnp.issubdtype(leaf.dtype, jnp.inexact)
     ]

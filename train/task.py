@@ -1,4 +1,4 @@
-"""Tasks: a model, its batches, the losses of its layers, and its judgement. A new task is one file."""
+"""Protocols of a task (model, batches, layer losses, evaluation) and of its objective."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,10 +20,10 @@ SampleLosses = Float[Array, "samples layers_and_one"]
 
 
 class Objective(Protocol):
-    """The objective of the parameters, a function of every layer's loss, and the state that moves beside them."""
+    """The objective of the parameters, a function of every layer's loss, and its state, such as multipliers."""
 
     def init(self) -> Any:
-        """Returns the moving state, as multipliers, before the first step; None for nothing."""
+        """Returns the initial state, such as multipliers; None without state."""
         ...
 
     def is_affine(self, moving: Any, step: Array) -> bool | Bool[Array, ""]:
@@ -35,19 +35,23 @@ class Objective(Protocol):
         ...
 
     def advance(self, samples: SampleLosses, means: Array, moving: Any, step: Array) -> tuple[Any, Any]:
-        """Returns the moving state after the step, and its figures, as of before."""
+        """Returns the state after the step, and figures of the state before it."""
         ...
 
     def describe(self, step: int, value: Any, means: Any, figures: Any) -> tuple[Row, dict[str, str]]:
-        """The figures as a row, and a few words for the progress bar."""
+        """Returns the figures of a step as a row, and some of them for the progress bar."""
+        ...
+
+    def multipliers(self, moving: Any) -> np.ndarray | None:
+        """Returns the multipliers of the constraints; None without constraints."""
         ...
 
     def judge(self, step: int, samples: np.ndarray, moving: Any) -> tuple[Row, float]:
-        """The row of a validation from its losses, and the score of its checkpoint: the highest is the best."""
+        """Returns the row of a validation, and the score of its checkpoint: the highest is the best."""
         ...
 
     def report(self, samples: np.ndarray, moving: Any) -> Row:
-        """Returns the report of an evaluation on the layers, on held-out data; empty where there is none."""
+        """Returns figures by layer on held-out data, for the evaluation; empty where there are none."""
         ...
 
 
@@ -55,12 +59,12 @@ class Training(NamedTuple):
     """Training of a task: all of its options that steps depend on.
 
     Attributes:
-      objective: plain risk, or constrained.
-      optimizer: of the parameters; it must keep no state of those that are not trained.
-      num_steps: of the whole run.
-      validate_every: steps between validations, each of which writes a checkpoint.
-      mesh: the devices.
-      stop_on_collapse: whether two collapses in a row end the run.
+      objective: Plain risk, or a constrained objective.
+      optimizer: Optimiser of the parameters; it must keep no state for parameters that are not trained.
+      num_steps: Steps of the whole run.
+      validate_every: Steps between validations, each of which writes a checkpoint.
+      mesh: Devices.
+      stop_on_collapse: Whether two collapses in a row end the run.
     """
 
     objective: Objective
@@ -72,13 +76,13 @@ class Training(NamedTuple):
 
 
 class Validation(NamedTuple):
-    """The result of a validation.
+    """Result of a validation.
 
     Attributes:
-      losses: of the samples at every layer, (N, L + 1); or their means, (1, L + 1).
-      row: figures of the task's own.
-      score: of the checkpoint where not the objective gives it.
-      collapse: that the model has collapsed, in words.
+      losses: Losses of the samples at every layer, (N, L + 1); or their means, (1, L + 1).
+      row: Further figures of the task.
+      score: Score of the checkpoint; None takes the objective's.
+      collapse: A sentence if the model has collapsed, else None.
     """
 
     losses: np.ndarray
@@ -88,7 +92,7 @@ class Validation(NamedTuple):
 
 
 class Task(Protocol):
-    """A model and its data, as the step, the loop and the commands see them; methods with a body are defaults."""
+    """A model and its data, as the step, the loop and the commands use them; methods with a body are defaults."""
 
     training: Training
     num_layers: int
@@ -101,57 +105,65 @@ class Task(Protocol):
         """All options."""
         ...
 
-    def again(self, config: Any) -> "Task":
-        """The same task by another configuration of its kind, on the same data."""
+    def with_config(self, config: Any) -> "Task":
+        """Returns the same task with another configuration, on the same data."""
         ...
 
     def init(self, key: jax.Array) -> Params:
-        """Parameters, from the key alone."""
+        """Returns parameters, from the key alone."""
         ...
 
     def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[Batch]:
-        """Batches without end, each a function of the seed and its step; ``rows`` are this process's, None for all."""
+        """Yields batches without end, each a function of the seed and its step.
+
+        ``rows`` are the rows of this process; None for all.
+        """
         ...
 
     def losses(self, params: Params, batch: Batch, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
-        """The losses of every sample, each a function of its row alone, and other figures of the samples, a row each.
+        """Returns losses by sample and layer, and other figures by sample; each row depends on its sample alone.
 
-        The gradient in ``probe`` is what `probe` says.
+        The gradient in ``probe`` carries the figures that `probe` describes.
         """
         ...
 
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
-        """The parameters on the validation split."""
+        """Returns losses and figures on the validation split; ``multipliers`` are the objective's."""
         ...
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray | None]:
-        """Figures of the test split, and its samples' losses for the objective's report; pictures go to the folder."""
+        """Returns figures of the test split, and its losses by sample for the objective's report.
+
+        Further files, such as pictures, go to the folder.
+        """
         ...
 
-    def found(self) -> Row:
-        """Figures that change when the data do."""
+    def data_fingerprint(self) -> Row:
+        """Returns figures that change when the data do."""
         ...
 
-    def facts(self) -> Row:
-        """All that the model needs to know of its data: from these and the configuration it is built again."""
+    def model_spec(self) -> Row:
+        """Returns JSON values from which, with the configuration, the model is built without its data."""
         ...
 
     def predict(self, params: Params, inputs: Any) -> Any:
-        """Applies the model to inputs; tasks take options of their own."""
+        """Applies the model to inputs; tasks may take further options."""
         ...
 
-    def verdict(self, evaluation: Row) -> str:
-        """An evaluation in a few words."""
+    def summary_line(self, evaluation: Row) -> str:
+        """Returns a line that sums up an evaluation."""
         ...
 
-    def given(self) -> Any:
-        """Large parameters made anew, which `start` takes: no program holds them, and the state takes their memory;
-        None for none."""
+    def pretrained(self) -> Any:
+        """Reads large pretrained parameters for `load_pretrained`; None without any.
+
+        They are read at each call: no program holds them, and the state takes over their memory.
+        """
         return None
 
-    def start(self, params: Params, given: Any) -> Params:
-        """Returns the parameters to start from: those of `init`, with given ones in their place."""
-        del given
+    def load_pretrained(self, params: Params, pretrained: Any) -> Params:
+        """Returns the parameters of `init` with pretrained ones in their place."""
+        del pretrained
         return params
 
     def trained(self, params: Params) -> Any:
@@ -159,36 +171,36 @@ class Task(Protocol):
         del params
         return None
 
-    def draw(self, batch: Batch, key: jax.Array) -> Batch:
-        """The batch with all that is random in a step."""
+    def sample_noise(self, batch: Batch, key: jax.Array) -> Batch:
+        """Returns the batch with all random parts of a step: noise, augmentation."""
         del key
         return batch
 
     def counts(self, batch: Batch) -> Float[Array, "samples"] | None:
-        """Returns how many losses each sample's is the sum of, where a mean is over these; None: over samples."""
+        """Returns how many losses each sample's loss sums, for means over these; None for means over samples."""
         del batch
         return None
 
     def probe(self, rows: int) -> Any:
-        """Zeros whose gradient carries figures out of the backward pass of so many samples; None for none."""
+        """Returns zeros whose gradient carries figures of ``rows`` samples out of the backward pass; None for none."""
         del rows
         return None
 
     def summarise(self, figures: Mapping[str, Array], counts: Array | None, probed: Any) -> Mapping[str, Array]:
-        """Figures of a step, from those of its samples and from the gradient in the probe."""
+        """Returns figures of a step, from those of its samples and from the gradient in the probe."""
         del counts, probed
         return {name: jax.numpy.mean(rows) for name, rows in figures.items()}
 
     def describe(self, figures: Mapping[str, Any]) -> tuple[Row, dict[str, str]]:
-        """The same as a row, and a few words for the progress bar."""
+        """Returns the figures of a step as a row, and some of them for the progress bar."""
         return {name: float(value) for name, value in figures.items()}, {}
 
 
 class PlainRisk:
-    """The mean loss of the last layer, with nothing beside it."""
+    """The mean loss of the last layer; the objective has no state."""
 
     def init(self) -> None:
-        """Returns None: nothing moves."""
+        """Returns None: there is no state."""
         return
 
     def is_affine(self, moving: Any, step: Array) -> bool:
@@ -200,12 +212,16 @@ class PlainRisk:
         return means[-1]
 
     def advance(self, samples: SampleLosses, means: Array, moving: Any, step: Array) -> tuple[None, None]:
-        """Returns None twice: nothing moves."""
+        """Returns None twice: there is no state."""
         return None, None
 
     def describe(self, step: int, value: Any, means: Any, figures: Any) -> tuple[Row, dict[str, str]]:
         """The loss."""
         return {"loss": float(means[-1])}, {"loss": f"{means[-1]:.3f}"}
+
+    def multipliers(self, moving: Any) -> None:
+        """Returns None: there are no constraints."""
+        return
 
     def judge(self, step: int, samples: np.ndarray, moving: Any) -> tuple[Row, float]:
         """The loss; the lowest is the best."""
@@ -213,5 +229,5 @@ class PlainRisk:
         return {"loss": loss}, -loss
 
     def report(self, samples: np.ndarray, moving: Any) -> Row:
-        """No layers, no figures of them."""
+        """Returns nothing: there are no layers."""
         return {}

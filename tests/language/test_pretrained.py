@@ -93,8 +93,8 @@ def test_what_is_not_trained_is_kept_in_what_layers_compute_in_and_once_on_the_d
     like = state_like(task).params
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(like["decoder"])} == {"bfloat16"}
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(like["changes"])} == {"float32"}
-    read = task.given()
-    task.given = lambda: read
+    read = task.pretrained()
+    task.pretrained = lambda: read
     state = init_state(task)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(read)), "the state has their memory"
     original = load_decoder(str(folder), dtype=np.dtype("bfloat16"), log=quiet).params

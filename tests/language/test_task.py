@@ -46,7 +46,7 @@ def test_rows_of_several_texts_lose_what_their_texts_lose_alone_on_their_answers
     whole = task.data.packed.whole("test")
     assert whole.segments.max() > 1, "several in a row"
     losses, counts = jax.jit(lambda params, rows: (task.losses(params, rows, None)[0], task.counts(rows)))(
-        params, task.draw(whole, jax.random.key(0))
+        params, task.sample_noise(whole, jax.random.key(0))
     )
     text_losses = alone(task, decoder, "test")
     for row, owners in enumerate(whole.owners):
@@ -93,7 +93,7 @@ def test_fewer_layers_have_the_losses_that_they_have_among_all(started, task_of)
     task, params, _ = started
     fewer = task_of(train_gamma=0.0, descent=DescentOptions(every=2))
     assert fewer.num_layers == 2
-    drawn = task.draw(task.data.packed.whole("test"), jax.random.key(0))
+    drawn = task.sample_noise(task.data.packed.whole("test"), jax.random.key(0))
     both = jax.jit(lambda params, rows: [one.losses(params, rows, None)[0] for one in (task, fewer)])
     every, some = both(params, drawn)
     np.testing.assert_allclose(some, every[:, jnp.array([0, 1, 3])], rtol=1e-6)
@@ -126,8 +126,12 @@ def test_the_last_layer_is_read_everywhere_and_others_where_it_was_drawn(started
 
     @jax.jit
     def measure(params, key):
-        drawn = part.draw(PackedBatch(*map(jnp.asarray, rows)), key)
-        return part.losses(params, drawn, None)[0], task.losses(params, task.draw(rows, key), None)[0], drawn.chosen
+        drawn = part.sample_noise(PackedBatch(*map(jnp.asarray, rows)), key)
+        return (
+            part.losses(params, drawn, None)[0],
+            task.losses(params, task.sample_noise(rows, key), None)[0],
+            drawn.chosen,
+        )
 
     (first, whole, chosen), (second, _, others) = (measure(params, jax.random.key(seed)) for seed in (0, 1))
     assert chosen.shape[1] == -(-rows.places.shape[1] // 4)
@@ -147,7 +151,9 @@ def test_plain_training_only_watches_layers_before_the_last(started, task_of):
     @jax.jit
     def measure(params):
         def losses(task, part):
-            return lambda params: jnp.sum(task.losses(params, task.draw(rows, jax.random.key(0)), None)[0][:, part])
+            return lambda params: jnp.sum(
+                task.losses(params, task.sample_noise(rows, jax.random.key(0)), None)[0][:, part]
+            )
 
         parts = {"before": slice(0, -1), "last": slice(-1, None)}
         return {
@@ -177,7 +183,7 @@ def test_no_layer_is_read_that_was_not_chosen(task_of, started, monkeypatch):
         return chunked_cross_entropy(states, *others, **options)
 
     monkeypatch.setattr("unroll_jax.train.tasks.language.chunked_cross_entropy", counted)
-    losses = jax.eval_shape(lambda: fewer.losses(params, fewer.draw(rows, jax.random.key(0)), None)[0])
+    losses = jax.eval_shape(lambda: fewer.losses(params, fewer.sample_noise(rows, jax.random.key(0)), None)[0])
     assert (losses.shape[1], sum(seen)) == (2, 2), "in training"
     readings = jax.eval_shape(lambda: fewer._readings(params, rows, jnp.float32(0.0), jax.random.key(0)))
     assert {len(part) for part in readings} == {2}, "in evaluation, whose logits are of a layer at a time"
@@ -186,7 +192,7 @@ def test_no_layer_is_read_that_was_not_chosen(task_of, started, monkeypatch):
 def test_noise_has_the_stated_strength_in_training_and_shifts_embeddings_alone(task_of):
     for noise, expected in (("deviation", 0.5), ("variance", 0.5**0.5)):
         task = task_of(train_gamma=0.5, noise=noise)
-        drawn = jax.jit(task.draw)(task.data.packed.whole("train"), jax.random.key(0))
+        drawn = jax.jit(task.sample_noise)(task.data.packed.whole("train"), jax.random.key(0))
         assert drawn.noise.shape == (*drawn.batch.tokens.shape, 8)
         assert float(jnp.std(drawn.noise)) == pytest.approx(expected, rel=0.03)
     assert task_of(train_gamma=0.0).draw(task.data.packed.whole("train"), jax.random.key(0)).noise is None
@@ -210,13 +216,13 @@ def test_low_rank_changes_start_from_the_decoder_and_alone_move(task_of, started
     config = dataclasses.replace(base.config, method="erm", model=dataclasses.replace(TINY, lora_rank=2))
     task = type(base)(config, base.data)  # past the check: changes are for what is given
     state = first_state(task)
-    state = state._replace(params=task.start(state.params, params["decoder"]))
+    state = state._replace(params=task.load_pretrained(state.params, params["decoder"]))
     rows = task.data.packed.whole("test")
 
     @jax.jit
     def steps(state, params):
-        before = task.losses(state.params, task.draw(rows, jax.random.key(0)), None)[0]
-        plain = base.losses(params, base.draw(rows, jax.random.key(0)), None)[0]
+        before = task.losses(state.params, task.sample_noise(rows, jax.random.key(0)), None)[0]
+        plain = base.losses(params, base.sample_noise(rows, jax.random.key(0)), None)[0]
         return before, plain, train_step(task, train_step(task, state, rows)[0], rows)
 
     before, plain, (after, metrics) = steps(state, params)

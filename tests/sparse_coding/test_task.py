@@ -44,7 +44,7 @@ def test_losses_are_half_the_squared_errors_of_the_codes_at_every_layer():
     task = task_of(small())
     params = perturbed(task.init(jax.random.key(0)))
     batch = CodeBatch(*(jnp.asarray(part) for part in BLOBS.whole("validation")))
-    actual, _ = jax.jit(lambda params: task.losses(params, task.draw(batch, jax.random.key(1)), None))(params)
+    actual, _ = jax.jit(lambda params: task.losses(params, task.sample_noise(batch, jax.random.key(1)), None))(params)
     np.testing.assert_allclose(actual, losses_of(params, "validation"), rtol=1e-4)
     for split in ("validation", "test"):
         np.testing.assert_allclose(task.split_losses(params, split, Trial()), losses_of(params, split), rtol=1e-4)
@@ -69,13 +69,13 @@ def test_what_is_drawn_has_the_strengths_of_training():
     config = small(train_gamma=0.5, model=ListaConfig(num_layers=3, start=0.2))
     task, batch = task_of(config), BLOBS.whole("train")
     many = CodeBatch(*(jnp.asarray(np.repeat(part, 20, axis=0)) for part in batch))
-    drawn = jax.jit(task.draw)(many, jax.random.key(0))
+    drawn = jax.jit(task.sample_noise)(many, jax.random.key(0))
     noise = np.asarray(drawn.signals) - np.repeat(batch.images, 20, axis=0) / 255.0
     assert np.std(noise) == pytest.approx(0.5 * BLOBS.pixel_std, rel=0.05)
     assert np.std(drawn.start) == pytest.approx(0.2, rel=0.05)
     np.testing.assert_array_equal(drawn.codes, many.codes)
     assert len(np.unique(drawn.keys, axis=0)) == len(many.codes)
-    again = jax.jit(task.draw)(many, jax.random.key(1))
+    again = jax.jit(task.sample_noise)(many, jax.random.key(1))
     assert not np.any(np.asarray(again.signals) == np.asarray(drawn.signals))
 
 
@@ -86,7 +86,7 @@ def test_noise_on_layers_depends_on_the_image_alone_so_that_batches_may_be_parte
 
     @jax.jit
     def both(params):
-        drawn = task.draw(batch, jax.random.key(1))
+        drawn = task.sample_noise(batch, jax.random.key(1))
         half = jax.tree.map(lambda rows: rows[:6], drawn)
         return task.losses(params, drawn, None)[0], task.losses(params, half, None)[0]
 
@@ -152,7 +152,7 @@ def test_steps_lower_the_loss(method):
 
 def test_the_network_and_its_dictionary_come_back_from_facts():
     task = task_of(small())
-    again = sparse_coding_of(task.config, task.facts())
+    again = sparse_coding_of(task.config, task.model_spec())
     np.testing.assert_array_equal(again.data.dictionary, BLOBS.dictionary)
     for one, other in zip(*(jax.tree.leaves(one.init(jax.random.key(0))) for one in (task, again)), strict=True):
         np.testing.assert_array_equal(one, other)

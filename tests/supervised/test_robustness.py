@@ -137,7 +137,7 @@ def test_logits_are_scaled_down_to_the_lipschitz_constant_that_they_are_held_to(
     params = init().params
     bound, logits = float(lipschitz_bound(free.network, params, (4, 4), task.data.std)), task.logits(params, images)
     for held in (bound / 10.0, 10.0 * bound):
-        scaled = task.again(dataclasses.replace(free, lipschitz=held)).logits(params, images)
+        scaled = task.with_config(dataclasses.replace(free, lipschitz=held)).logits(params, images)
         np.testing.assert_allclose(scaled, min(1.0, held / bound) * logits, rtol=1e-5)
 
 

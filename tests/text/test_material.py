@@ -80,14 +80,14 @@ def changed(actual, expected):
 
 def test_figures_tell_edited_texts_and_labels_of_the_same_count_and_words(on_table, write_table):
     config = on_table()
-    fingerprint = load_material(config, quiet).found()
-    assert load_material(config, quiet).found() == fingerprint
+    fingerprint = load_material(config, quiet).data_fingerprint()
+    assert load_material(config, quiet).data_fingerprint() == fingerprint
     swapped = [("a fine film", "bad"), ("a dull film", "good"), *ROWS[2:]]
     write_table(swapped)
-    assert changed(load_material(config, quiet).found(), fingerprint) == {"texts_checksums.train"}
+    assert changed(load_material(config, quiet).data_fingerprint(), fingerprint) == {"texts_checksums.train"}
     write_table(held_out=[("film a fine", "good"), *ROWS[1:4]])
     expected = {"texts_checksums.validation", "texts_checksums.test"}
-    assert changed(load_material(config, quiet).found(), fingerprint) == expected
+    assert changed(load_material(config, quiet).data_fingerprint(), fingerprint) == expected
 
 
 LAYER = "bert.encoder.layer.1.output.dense.bias"
@@ -102,19 +102,19 @@ OTHER = {
 def test_figures_tell_another_encoder(on_table, write_folder, other, name):
     folder = write_folder()
     config = on_table("text-encoder", model=EncoderOptions(pretrained=str(folder)))
-    fingerprint = load_material(config, quiet).found()
+    fingerprint = load_material(config, quiet).data_fingerprint()
     folder.rename(folder.with_name("before"))
     write_folder(**other)
-    assert changed(load_material(config, quiet).found(), fingerprint) == {name}
+    assert changed(load_material(config, quiet).data_fingerprint(), fingerprint) == {name}
 
 
 def test_figures_tell_other_word_vectors(on_table, tmp_path):
     vectors = tmp_path / "vectors.txt"
     vectors.write_text("fine 1 0\ndull 0 1\n")
     config = on_table(model=UnrolledConfig(embeddings=str(vectors)))
-    fingerprint = load_material(config, quiet).found()
+    fingerprint = load_material(config, quiet).data_fingerprint()
     vectors.write_text("fine 1 0\ndull 0 2\n")
-    assert changed(load_material(config, quiet).found(), fingerprint) == {"weights_checksum"}
+    assert changed(load_material(config, quiet).data_fingerprint(), fingerprint) == {"weights_checksum"}
 
 
 def test_one_text_is_too_few_to_validate_on(on_table, write_table):

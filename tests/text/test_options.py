@@ -76,7 +76,7 @@ def test_violations_are_those_of_the_worst_texts(finished, task_of):
     @jax.jit
     def sample_losses(state):
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), 0)
-        return task.losses(state.params, task.draw(batch, key), None)[0]
+        return task.losses(state.params, task.sample_noise(batch, key), None)[0]
 
     losses = np.asarray(sample_losses(init_state(task)), np.float64)
     each = np.column_stack([losses[:, 0] - 0.7, losses[:, 1:] - 0.9 * losses[:, :-1]])

@@ -104,13 +104,13 @@ def test_the_loop_compiles_once_for_each_length_of_batch(task_of, monkeypatch, t
     task = task_of("text-ut", **steps, max_length=32, batch_size=2, method="erm")
     lengths, traced = [batch.tokens.shape[1] for batch in itertools.islice(task.batches(0, None), 5)], []
     assert 1 < len(set(lengths)) < len(lengths)
-    draw = task.draw
+    sample_noise = task.sample_noise
 
     def counted(batch, key):
         traced.append(batch.tokens.shape[1])
-        return draw(batch, key)
+        return sample_noise(batch, key)
 
-    monkeypatch.setattr(task, "draw", counted)
+    monkeypatch.setattr(task, "sample_noise", counted)
     train(task, tmp_path, log=lambda line: None)
     assert sorted(traced) == sorted(set(lengths))
     assert read(tmp_path, "status.json")["state"] == "finished"

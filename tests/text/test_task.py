@@ -45,7 +45,9 @@ def test_losses_of_samples_are_cross_entropies_of_the_perturbed_texts(built, exp
     def run(params, gamma):
         noise = draw_noise(key, batch, task.model.dim, (gamma * task.data.embedding_std) ** 2)
         inputs = {"token_types": batch.token_types, "perturbation": noise}
-        losses = {each: one.losses(params, one.draw(batch, key), None)[0] for each, one in ((0.6, task), (0.0, clean))}
+        losses = {
+            each: one.losses(params, one.sample_noise(batch, key), None)[0] for each, one in ((0.6, task), (0.0, clean))
+        }
         return losses, task.model.module.apply(params, batch.tokens, batch.mask, **inputs)
 
     for gamma in (0.0, 0.6):
@@ -62,7 +64,7 @@ def test_longer_padding_leaves_losses_and_gradients_as_they_are(built, experimen
     more = lambda part, fill: np.pad(part, ((0, 0), (0, 32 - part.shape[1])), constant_values=fill)  # noqa: E731
     longer = jnp_batch((more(batch.tokens, 5), more(batch.mask, False), more(batch.token_types, 1), batch.labels))
     assert longer.tokens.shape[1] > batch.tokens.shape[1]
-    total = lambda params, batch: jnp.sum(task.losses(params, task.draw(batch, None), None)[0])  # noqa: E731
+    total = lambda params, batch: jnp.sum(task.losses(params, task.sample_noise(batch, None), None)[0])  # noqa: E731
     both = jax.jit(lambda params: [jax.value_and_grad(total)(params, each) for each in (batch, longer)])
     (loss, gradient), (padded_loss, padded_gradient) = both(params)
     np.testing.assert_allclose(padded_loss, loss, rtol=1e-5)
@@ -155,7 +157,7 @@ def test_the_types_of_the_tokens_of_pairs_reach_the_encoder(built, write_folder,
 
     logits = apply(kinds)
     assert not np.allclose(logits, apply(0 * kinds), rtol=1e-2)
-    losses, _ = jax.jit(task.losses)(params, task.draw(batch, None), None)
+    losses, _ = jax.jit(task.losses)(params, task.sample_noise(batch, None), None)
     np.testing.assert_allclose(losses, cross_entropies(logits, batch.labels), rtol=1e-4)
     run, entropies = layer_runner(task.model.layerwise, params), []
     for row in range(3):
@@ -236,7 +238,7 @@ def test_bfloat16_is_near_float32_and_keeps_parameters_and_layer_0_wide(built, e
 
     @jax.jit
     def run(params):
-        losses = [one.losses(params, one.draw(batch, jax.random.key(0)), None)[0] for one in (task, other)]
+        losses = [one.losses(params, one.sample_noise(batch, jax.random.key(0)), None)[0] for one in (task, other)]
         return losses, other.outputs(params, text, None, lambda logits: logits)
 
     (wide, half), logits = jax.tree.map(np.asarray, run(params))

@@ -61,7 +61,7 @@ class Mean(Task):
     def config(self):
         return self._config
 
-    def again(self, config):
+    def with_config(self, config):
         return type(self)(config)
 
     def init(self, key):
@@ -80,16 +80,16 @@ class Mean(Task):
     def evaluate(self, params, folder) -> tuple[Row, Any]:
         return {"mean": float(params), "halves": [0.5, float(params) / 2]}, None
 
-    def found(self):
+    def data_fingerprint(self):
         return {}
 
-    def facts(self):
+    def model_spec(self):
         return {}
 
     def predict(self, params, inputs):
         return inputs * float(params)
 
-    def verdict(self, evaluation):
+    def summary_line(self, evaluation):
         return f"the mean is {evaluation['mean']:.1f}"
 
 

@@ -269,7 +269,7 @@ def test_both_methods_of_an_experiment_open_their_data_once(monkeypatch, tmp_pat
             self.config, self.data = config, data
             trained.append(f"{config.method} of {data}")
 
-        def again(self, config):
+        def with_config(self, config):
             return Opened(config, self.data)
 
     def open_task(config, log):

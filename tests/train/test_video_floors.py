@@ -149,9 +149,9 @@ def test_the_floors_are_figures_of_the_evaluation_and_of_its_verdict(evaluated, 
     assert evaluation["floors"][LINEAR]["0.15"] < 0.5 * evaluation["noisy_rmse"]["0.15"]
     task = traced_task(changed(method="erm"), clips)
     linear = evaluation["floors"][LINEAR]["0.15"]
-    assert f" of its input and {linear:.1f} of one linear layer at gamma 0.15, " in task.verdict(evaluation)
+    assert f" of its input and {linear:.1f} of one linear layer at gamma 0.15, " in task.summary_line(evaluation)
     del evaluation["floors"]  # as evaluations of before are
-    assert f"{evaluation['noisy_rmse']['0.15']:.1f} of its input at gamma 0.15, " in task.verdict(evaluation)
+    assert f"{evaluation['noisy_rmse']['0.15']:.1f} of its input at gamma 0.15, " in task.summary_line(evaluation)
 
 
 def test_both_methods_of_a_command_are_judged_by_floors_computed_once(evaluated, changed, clips):

@@ -140,7 +140,7 @@ def test_a_run_from_given_weights_goes_on_from_no_others(tmp_path):
         return VideoTask(config, DATA, PretrainedViT(shape, tree))
 
     config, shape = CONFIGS["video-vit"], VideoTask(CONFIGS["video-vit"], DATA).model.module.config
-    begin(tmp_path, "config.json", identity("video-vit", config, given(1.0).found()), what="run")
+    begin(tmp_path, "config.json", identity("video-vit", config, given(1.0).data_fingerprint()), what="run")
     check_folder(given(1.0), tmp_path, "video-vit")
     with pytest.raises(UserError, match=r"found.weights_checksum was \d+, is now \d+; pass another --out"):
         check_folder(given(2.0), tmp_path, "video-vit")

@@ -89,7 +89,7 @@ class Opened:
         """The task of a cell."""
         key = _data_of(cell)
         if key in self._tasks:
-            return self._tasks[key].again(cell.config)
+            return self._tasks[key].with_config(cell.config)
         return self._tasks.setdefault(key, open_task(cell.config, self._log))
 
     def require(self, cells: Sequence[Cell]) -> None:

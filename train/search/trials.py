@@ -65,9 +65,9 @@ def search(
     ends = [(f"--over.{one.name} {one.text}", {one.name: value}) for one in parameters for value in one.ends]
     _check(itertools.chain(ends, _corners(parameters)), parameters, config, lambda changed: changed.check())
     task = open_task(config, log)
-    _check(ends, parameters, config, task.again)
+    _check(ends, parameters, config, task.with_config)
     space = {parameter.name: parameter.to_json() for parameter in parameters}
-    description = identity(experiment, config, task.found()) | {"sampler": sampler, "over": space}
+    description = identity(experiment, config, task.data_fingerprint()) | {"sampler": sampler, "over": space}
     if anew and (folder / "search.json").exists():
         require_writable(folder, f"--out {folder}", "pass another folder")
         clear(folder, "search.json")
@@ -118,7 +118,7 @@ class Search:
         """Trains, or goes on with, the run of a trial; that a loss is not finite is an outcome like another."""
         folder, config = self.folder / _place(number), configured(self.task.config, self.parameters, values)
         try:
-            train_run(self.task.again(config), folder, experiment=self.experiment, log=self.log)
+            train_run(self.task.with_config(config), folder, experiment=self.experiment, log=self.log)
         except StorageError:  # says nothing of what the trial tried
             raise
         except UserError as error:
@@ -161,7 +161,7 @@ class Search:
         options = as_options(chosen, EXPERIMENTS[self.experiment].config)
         self.log(f"again: unroll-jax run {self.experiment} {options}")
         if not (path / "evaluation.json").exists():
-            evaluate(self.task.again(chosen), path, experiment=self.experiment, log=self.log)
+            evaluate(self.task.with_config(chosen), path, experiment=self.experiment, log=self.log)
 
 
 def open_study(folder: Path) -> optuna.Study:

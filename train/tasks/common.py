@@ -39,17 +39,17 @@ class DataTask(Task, Generic[C]):
         """All options."""
         return self._config
 
-    def again(self, config: C) -> Self:
+    def with_config(self, config: C) -> Self:
         """The same by another configuration, on the same data."""
         return type(self)(config, self.data)
 
-    def found(self) -> Row:
+    def data_fingerprint(self) -> Row:
         """Figures that change when the data do."""
-        return self.data.found()
+        return self.data.data_fingerprint()
 
-    def facts(self) -> Row:
+    def model_spec(self) -> Row:
         """Whatever of the data a model needs to know."""
-        return self.data.facts()
+        return self.data.model_spec()
 
     def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[Any]:
         """Samples of the train split."""

@@ -79,7 +79,7 @@ class ImageTask(DataTask[SupervisedConfig]):
         """Parameters of the network."""
         return self._model.init(key, self._shown(jnp.zeros((1, *self.data.shape), jnp.uint8)))
 
-    def draw(self, batch: Any, key: jax.Array) -> Any:
+    def sample_noise(self, batch: Any, key: jax.Array) -> Any:
         """Flipped, and shifted or cropped."""
         if not self.config.augment:
             return batch
@@ -178,12 +178,12 @@ class ImageTask(DataTask[SupervisedConfig]):
         logits = self._see(gathered(params), shown)
         return Predictions(shown, labels, np.argmax(logits, axis=-1).astype(np.uint8))
 
-    def found(self) -> Row:
+    def data_fingerprint(self) -> Row:
         """Returns the number of examples of each split, and the mean pixel."""
         sizes = {split: self.data.num_examples(split) for split in SPLITS}
         return {"examples": sizes, "mean": [float(value) for value in self.data.mean]}
 
-    def facts(self) -> Row:
+    def model_spec(self) -> Row:
         """Shape, statistics of pixels, and names of classes."""
         data = self.data
         statistics = {name: [float(value) for value in getattr(data, name)] for name in ("mean", "std")}
@@ -205,7 +205,7 @@ class ImageTask(DataTask[SupervisedConfig]):
             predictions = [Label(names[int(best)], share) for best, share in zip(predictions, shares, strict=True)]
         return predictions if several else predictions[0]
 
-    def verdict(self, evaluation: Row) -> str:
+    def summary_line(self, evaluation: Row) -> str:
         """The scores."""
         names = reversed(WORDS) if isinstance(self.config, SceneTaskConfig) else ("accuracy",)
         words = WORDS | ({"accuracy": "aAcc"} if isinstance(self.config, SceneTaskConfig) else {})
@@ -261,7 +261,7 @@ def open_images(config: SupervisedConfig, log: Log) -> ImageTask:
 
 
 def images_of(config: SupervisedConfig, facts: Row) -> ImageTask:
-    """The task that `ImageTask.facts` describes, without its data."""
+    """The task that `ImageTask.model_spec` describes, without its data."""
     height, width, channels = facts["shape"]
     mean, std = (np.array(facts[name], np.float32) for name in ("mean", "std"))
     return ImageTask(config, ImageFacts((height, width, channels), tuple(facts["class_names"]), mean, std))

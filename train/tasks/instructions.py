@@ -68,11 +68,15 @@ class LanguageMaterial:
             raise UserError("all given embeddings of train tokens are one number, so noise would be 0; give others")
         return float(np.sqrt(variance))
 
-    def facts(self) -> dict[str, Any]:
+    def model_spec(self) -> dict[str, Any]:
         """All that a model needs to know: `material_of` makes the same of it, without data and parameters."""
-        return {"model": self.given.facts(), "template": self.answers.template, "embedding_std": self.embedding_std}
+        return {
+            "model": self.given.model_spec(),
+            "template": self.answers.template,
+            "embedding_std": self.embedding_std,
+        }
 
-    def found(self) -> dict[str, Any]:
+    def data_fingerprint(self) -> dict[str, Any]:
         """Figures that change when the conversations, their tokens or the given parameters do."""
         given = self.given.summary
         return {
@@ -99,7 +103,7 @@ def load_material(config: LanguageConfig, log: Log) -> LanguageMaterial:
 
 
 def material_of(facts: Mapping[str, Any]) -> LanguageMaterial:
-    """Builds the material of `LanguageMaterial.facts`: enough for a model, which is then given parameters."""
+    """Builds the material of `LanguageMaterial.model_spec`: enough for a model, which is then given parameters."""
     given = given_of(facts["model"])
     material = LanguageMaterial(given, AnswerTokenizer(given.tokenizer, facts["template"]), packed=None)
     material.__dict__["embedding_std"] = facts["embedding_std"]  # a cached property

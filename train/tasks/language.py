@@ -73,14 +73,14 @@ class LanguageTask(DataTask[LanguageConfig]):
         """Parameters, from the key alone."""
         return self.model.init(key)
 
-    def given(self) -> Any:
+    def pretrained(self) -> Any:
         """The pretrained decoder, read anew."""
         read = self.data.given.read
         return None if read is None else read()
 
-    def start(self, params: Params, given: Any) -> Params:
+    def load_pretrained(self, params: Params, pretrained: Any) -> Params:
         """The pretrained decoder in place of the drawn one."""
-        return {**params, "decoder": given}
+        return {**params, "decoder": pretrained}
 
     def trained(self, params: Params) -> Any:
         """Returns which parameters are trained: the low-rank changes alone; None where all are."""
@@ -98,7 +98,7 @@ class LanguageTask(DataTask[LanguageConfig]):
         size = gamma * self.data.embedding_std
         return size**2 if self.config.noise == "deviation" else size
 
-    def draw(self, batch: PackedBatch, key: jax.Array) -> Drawn:
+    def sample_noise(self, batch: PackedBatch, key: jax.Array) -> Drawn:
         """Noise of the strength of training, and the positions at which layers before the last are read."""
         of_noise, of_places = jax.random.split(key)
         variance, share = self.variance(self.config.train_gamma), self.config.descent.positions
@@ -217,7 +217,7 @@ class LanguageTask(DataTask[LanguageConfig]):
         readings = [np.concatenate(part, axis=1) for part in zip(*parts, strict=True)]
         return list(answered(given, readings, whole, self.model.layers, self.data.given.tokenizer.decode))
 
-    def verdict(self, evaluation: Row) -> str:
+    def summary_line(self, evaluation: Row) -> str:
         """Accuracy and perplexity at the noise of training, the area under the former, and feasibility."""
         gamma, gammas = str(float(evaluation["train_gamma"])), evaluation["test_gammas"]
         area, span = evaluation["area"], f"over gamma {gammas[0]:g} to {gammas[-1]:g}"
@@ -265,5 +265,5 @@ def open_language(config: LanguageConfig, log: Log) -> LanguageTask:
 
 
 def language_of(config: LanguageConfig, facts: Row) -> LanguageTask:
-    """The task that `LanguageTask.facts` describes, without its data."""
+    """The task that `LanguageTask.model_spec` describes, without its data."""
     return LanguageTask(config, material_of(facts))

@@ -80,7 +80,7 @@ class Given:
         means, squares = (np.asarray(fetch(jnp.mean(values, axis=1))) for values in (table, table**2))
         return Summary(digest(params, {})[0], means, squares)
 
-    def facts(self) -> dict[str, Any]:
+    def model_spec(self) -> dict[str, Any]:
         """All but the parameters, as JSON values; `given_of` makes the same of them."""
         tokenizer = self.tokenizer
         told = {
@@ -93,7 +93,7 @@ class Given:
 
 
 def given_of(facts: Mapping[str, Any]) -> Given:
-    """Builds the decoder that `Given.facts` describes."""
+    """Builds the decoder that `Given.model_spec` describes."""
     numbers, told = facts["decoder"], facts["tokenizer"]
     scaling = numbers["rotary_scaling"]
     config = DecoderConfig(**{**numbers, "rotary_scaling": None if scaling is None else RotaryScaling(**scaling)})

@@ -76,7 +76,7 @@ class TextMaterial:
             raise UserError("all given embeddings of train tokens are one number, so noise would be 0; give others")
         return float(np.sqrt(variance))
 
-    def facts(self) -> dict[str, Any]:
+    def model_spec(self) -> dict[str, Any]:
         """All that a model needs to know of these texts: `material_of` makes the same of them, without the texts."""
         tokenizer: Any = self.tokens.tokenizer
         return {
@@ -90,7 +90,7 @@ class TextMaterial:
             "table": None if self.table is None else list(self.table.shape),
         }
 
-    def found(self) -> dict[str, Any]:
+    def data_fingerprint(self) -> dict[str, Any]:
         """Figures that change when the texts, their labels, the numbers of tokens or the given weights do.
 
         A run keeps no words: it learns them again from the texts, and edited texts may give them other numbers.
@@ -112,7 +112,7 @@ class TextMaterial:
 
 
 def material_of(facts: dict[str, Any]) -> TextMaterial:
-    """Builds the material that `TextMaterial.facts` describes: enough for a model, which is then given parameters."""
+    """Builds the material that `TextMaterial.model_spec` describes, enough for a model."""
     pretrained = None
     if facts["words"] is not None:
         tokenizer: Any = WordTokenizer(facts["words"])

@@ -87,7 +87,7 @@ class OwnTask(Task):
         """All options."""
         return self._config
 
-    def again(self, config: OwnConfig) -> "OwnTask":
+    def with_config(self, config: OwnConfig) -> "OwnTask":
         """The same by another configuration, on the same data."""
         return OwnTask(self._init, self._losses, config=config, **self._splits)
 
@@ -132,11 +132,11 @@ class OwnTask(Task):
         }
         return figures, losses
 
-    def found(self) -> Row:
+    def data_fingerprint(self) -> Row:
         """Checksums of the arrays."""
         return {split: _checksum(arrays) for split, arrays in self._splits.items()}
 
-    def facts(self) -> Row:
+    def model_spec(self) -> Row:
         """Sizes of the splits, for the model card; a model of your own is built by your own code."""
         return {"examples": self._sizes}
 
@@ -144,7 +144,7 @@ class OwnTask(Task):
         """Losses of every layer on a batch."""
         return self._read(params, inputs)
 
-    def verdict(self, evaluation: Row) -> str:
+    def summary_line(self, evaluation: Row) -> str:
         """Loss of the last layer, and feasibility."""
         return f"loss {evaluation['layer_losses'][-1]:.4g} on the test split, {feasibility_words(evaluation)}"
 

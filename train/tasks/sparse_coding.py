@@ -103,7 +103,7 @@ class SparseCodingTask(DataTask[SparseCodingConfig]):
         """Returns the weights of ISTA, for any key, or noise."""
         return dict(self.model.init(key, jnp.zeros((1, self.model.dim))))
 
-    def draw(self, batch: CodeBatch, key: jax.Array) -> Drawn:
+    def sample_noise(self, batch: CodeBatch, key: jax.Array) -> Drawn:
         """Noise on images and layers of the strength of training, and the codes of layer 0."""
         return self._drawn(batch, self.config.train_gamma, key)
 
@@ -189,12 +189,12 @@ class SparseCodingTask(DataTask[SparseCodingConfig]):
         """Parameters with which layers are steps of ISTA."""
         return dict(self.model.clone(noise=None).init(jax.random.key(0), jnp.zeros((1, self.model.dim))))
 
-    def found(self) -> Row:
+    def data_fingerprint(self) -> Row:
         """Spread of the pixels, size of the codes, and how many images there are."""
         sizes = {split: self.data.num_examples(split) for split in SPLITS}
         return {"pixel_std": self.data.pixel_std, "square_norms": self.data.square_norms, "examples": sizes}
 
-    def facts(self) -> Row:
+    def model_spec(self) -> Row:
         """The dictionary, the shape of images, and the spread of clean pixels, which noise is in units of."""
         data = self.data
         return {"shape": list(data.shape), "pixel_std": data.pixel_std, "dictionary": to_text(data.dictionary)}
@@ -220,7 +220,7 @@ class SparseCodingTask(DataTask[SparseCodingConfig]):
         coded = [Coded(code, image.reshape(self.data.shape[:2])) for code, image in zip(estimates, shown, strict=True)]
         return coded if several else coded[0]
 
-    def verdict(self, evaluation: Row) -> str:
+    def summary_line(self, evaluation: Row) -> str:
         """The relative error at the noise of training beside that of ISTA, and feasibility."""
         gamma = str(float(evaluation["train_gamma"]))
         error, ista = evaluation["relative_error"][gamma], evaluation["floors"]["ISTA"][gamma]
@@ -279,7 +279,7 @@ def open_sparse_coding(config: SparseCodingConfig, log: Log) -> SparseCodingTask
 
 
 def sparse_coding_of(config: SparseCodingConfig, facts: Row) -> SparseCodingTask:
-    """The task that `SparseCodingTask.facts` describes, without its data."""
+    """The task that `SparseCodingTask.model_spec` describes, without its data."""
     height, width, channels = facts["shape"]
     dictionary = from_text(facts["dictionary"], width=height * width)
     return SparseCodingTask(config, CodeFacts((height, width, channels), dictionary, facts["pixel_std"]))

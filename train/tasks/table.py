@@ -54,4 +54,4 @@ def options_of(task: Any) -> type[RunConfig] | None:
 def by_config(task: Task, config: RunConfig, *, mesh: str | None = None) -> Task:
     """A task that was passed, by the configuration that a folder holds, on a mesh of its own or that of the task."""
     config = dataclasses.replace(config, mesh=mesh or task.config.mesh)
-    return task if task.config == config else task.again(config)
+    return task if task.config == config else task.with_config(config)

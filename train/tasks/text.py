@@ -91,7 +91,7 @@ class TextTask(DataTask[TextRunConfig]):
         size = gamma * self.data.embedding_std
         return size**2 if self.config.noise == "deviation" else size
 
-    def draw(self, batch: TokenBatch, key: jax.Array) -> Perturbed:
+    def sample_noise(self, batch: TokenBatch, key: jax.Array) -> Perturbed:
         """Noise of the strength of training."""
         strength = self.variance(self.config.train_gamma)  # reads the train split, which prediction needs not
         return Perturbed(batch, draw_noise(key, batch, self.model.dim, strength) if strength > 0.0 else None)
@@ -192,7 +192,7 @@ class TextTask(DataTask[TextRunConfig]):
             for text, probabilities in zip(inputs, np.concatenate(outputs), strict=True)
         ]
 
-    def verdict(self, evaluation: Row) -> str:
+    def summary_line(self, evaluation: Row) -> str:
         """Accuracy at the noise of training, the area under it, and feasibility."""
         low, high = evaluation["test_gammas"][0], evaluation["test_gammas"][-1]
         at_training = evaluation["accuracy"][str(float(evaluation["train_gamma"]))]
@@ -256,7 +256,7 @@ def open_text(config: TextRunConfig, log: Log) -> TextTask:
 
 
 def text_of(config: TextRunConfig, facts: Row) -> TextTask:
-    """The task that `TextTask.facts` describes, without its data."""
+    """The task that `TextTask.model_spec` describes, without its data."""
     return TextTask(config, material_of(facts))
 
 

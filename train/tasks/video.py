@@ -103,7 +103,7 @@ class VideoTask(DataTask[VideoRunConfig]):
         check_batch_size(config.batch_size, count, "frames" if self.model.of_frames else "sequences")
         self._read, self._clean = on_batches(self._layers), on_batches(self._denoised)
 
-    def again(self, config: VideoRunConfig) -> Self:
+    def with_config(self, config: VideoRunConfig) -> Self:
         """The same by another configuration, on the same data and from the same weights."""
         return type(self)(config, self.data, self.vit_weights)
 
@@ -116,7 +116,7 @@ class VideoTask(DataTask[VideoRunConfig]):
         size, seed = self.config.batch_size, self.config.seed
         return self.samples.batches("train", batch_size=size, seed=seed, start_step=start_step, rows=rows)
 
-    def draw(self, batch: UInt8[Array, "batch tokens pixels"], key: jax.Array) -> Noisy:
+    def sample_noise(self, batch: UInt8[Array, "batch tokens pixels"], key: jax.Array) -> Noisy:
         """Noise of the strength of training."""
         clean = to_unit(batch, self._dtype)
         keys = None
@@ -205,13 +205,13 @@ class VideoTask(DataTask[VideoRunConfig]):
         }
         return figures, at_training
 
-    def found(self) -> Row:
+    def data_fingerprint(self) -> Row:
         """Spread of the pixels, how many sequences there are, and a checksum of the weights of a given ViT."""
         sequences = {split: self.data.num_sequences(split) for split in SPLITS}
         given = None if self.vit_weights is None else self.vit_weights.params
         return {"pixel_std": self.data.pixel_std, "sequences": sequences, GIVEN: weights_checksum(given)}
 
-    def facts(self) -> Row:
+    def model_spec(self) -> Row:
         """Sizes of tokens, the spread of clean pixels, which noise is in units of, and what a given ViT is like."""
         data, given = self.data, given_facts(self.vit_weights)
         sizes = {"pixel_std": data.pixel_std, "num_tokens": data.num_tokens, "token_dim": data.token_dim}
@@ -235,7 +235,7 @@ class VideoTask(DataTask[VideoRunConfig]):
         whole = cleaned_frames(frames, self.samples, clean)
         return whole[0] if still else whole
 
-    def verdict(self, evaluation: Row) -> str:
+    def summary_line(self, evaluation: Row) -> str:
         """RMSE at the noise of training beside that of the input and of the linear layer, and feasibility."""
         gamma = str(float(evaluation["train_gamma"]))
         rmse, noisy, words = evaluation["rmse"][gamma], evaluation["noisy_rmse"][gamma], feasibility_words(evaluation)
@@ -280,7 +280,7 @@ def open_video(config: VideoRunConfig, log: Log) -> VideoTask:
 
 
 def video_of(config: VideoRunConfig, facts: Row) -> VideoTask:
-    """The task that `VideoTask.facts` describes, without its data."""
+    """The task that `VideoTask.model_spec` describes, without its data."""
     sizes = {name: value for name, value in facts.items() if name != "pretrained"}
     return VideoTask(config, VideoFacts(**sizes), given_of(facts.get("pretrained")))
 

@@ -77,7 +77,7 @@ def show_frames(
 
 def figures_of_data(task: Task) -> Row:
     """Returns figures that tell data from other data, whatever weights a run on them started with."""
-    return {name: value for name, value in task.found().items() if name != GIVEN}
+    return {name: value for name, value in task.data_fingerprint().items() if name != GIVEN}
 
 
 def _window(data: Any, window: int | None) -> np.ndarray:

@@ -20,7 +20,7 @@ class Openings:
         self.opened.append(config)
         return self
 
-    def again(self, config):
+    def with_config(self, config):
         return self
 
 
