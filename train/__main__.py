@@ -27,7 +27,7 @@ usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster
 
   run EXPERIMENT [--option value ...]   train and evaluate; goes on where an interrupted run stopped
   run FOLDER [--option value ...]       go on with the run in a folder
-  plan EXPERIMENT [--option value ...]  where arrays would live and what a step would communicate, without running one
+  plan EXPERIMENT [--option value ...]  where arrays would live and the memory of a step, without running one
   search EXPERIMENT [--option value ..] search over its rates and bounds; feasible first, then the validation metric
   table EXPERIMENT [--over.OPTION V,V] a grid of runs, as depth x noise x method x seed: table, curves, frames
   launch --processes N -- COMMAND ...   the same command in N processes on this machine, watched

@@ -105,7 +105,7 @@ def run(arguments: list[str]) -> None:
 
 
 def plan(arguments: list[str]) -> None:
-    """Prints the place of every array of a run and the communication of a step, without running one."""
+    """Prints the place of every array of a run and the memory of a step, without running one."""
     known = _of_run(arguments)
     if chosen := configured("plan", arguments, known):
         experiment, config = chosen

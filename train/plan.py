@@ -1,20 +1,20 @@
-"""The place of every array of a run, and the communication of a step, without running one."""
+"""`unroll-jax plan`: where the arrays of a run live and the memory of a step on each device, without running one."""
 
 import contextlib
 import math
 import os
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 
-from .sharding.collectives import Collective, collectives
 from .sharding.mesh import describe_mesh, local_rows, parse_mesh, put
 from .sharding.rules import path_name
 from .step import jit_step, state_like
 from .system.machine import SIMULATED
 from .system.terminal import Table, as_text
 from .task import Task
+
+PARTS = {"params": "parameters", "opt_state": "optimiser"}  # of a state, by the first name of a path
 
 
 class Row(NamedTuple):
@@ -31,69 +31,74 @@ class Plan(NamedTuple):
     """A run on its mesh.
 
     Attributes:
-      mesh: in words.
+      mesh: description of the mesh.
       state: every array of the state.
       batch: every array of a batch.
-      whole_bytes: of the state, if one device held it all.
-      memory: bytes a device while a step runs, by what they are for; of XLA's ``memory_analysis``.
-      collectives: what a step communicates.
+      whole_bytes: bytes of the state on a single device.
+      arguments: bytes a device of state and batch, by XLA's ``memory_analysis``.
+      memory: bytes a device during a step, by purpose.
     """
 
     mesh: str
     state: list[Row]
     batch: list[Row]
     whole_bytes: int
+    arguments: int
     memory: dict[str, int]
-    collectives: list[Collective]
 
 
 def simulate(mesh: str | None) -> None:
-    """Devices for a plan, which runs no step: CPUs may be as many as its mesh asks for."""
+    """Simulates as many CPU devices as the mesh of a plan has, unless JAX has devices already."""
     simulated = SIMULATED in os.environ.get("XLA_FLAGS", "")
     if mesh is None or simulated or jax.distributed.is_initialized():
         return
-    # Too late where this process has computed before: there, the mesh has to fit the devices that there are.
-    with contextlib.suppress(RuntimeError):
+    with contextlib.suppress(RuntimeError):  # of a process that has computed before: the mesh has to fit its devices
         jax.config.update("jax_num_cpu_devices", math.prod(parse_mesh(mesh).values()))
 
 
-def make_plan(task: Task) -> Plan:
-    """Compiles the step of a task for its mesh; no array is made but one batch, whose shape nothing else knows."""
+def compile_step(task: Task) -> tuple[jax.stages.Compiled, Any, Any]:
+    """Compiles the step of a task for its mesh; returns it with the shapes of the state, and a batch."""
     mesh, like = task.training.mesh, state_like(task)
     batch = put(next(task.batches(0, local_rows(mesh, task.config.batch_size))), mesh)
-    compiled = jit_step(task).lower(like, batch).compile()
+    return jit_step(task).lower(like, batch).compile(), like, batch
+
+
+def make_plan(task: Task) -> Plan:
+    """Plans a run of a task; no array is made but one batch."""
+    compiled, like, batch = compile_step(task)
     analysis: Any = compiled.memory_analysis()
+    state, examples = _rows(like), _rows(batch)
+    memory = dict.fromkeys((*PARTS.values(), "rest of the state"), 0)
+    for row in state:
+        memory[PARTS.get(row.path.partition("/")[0], "rest of the state")] += row.bytes
+    memory |= {
+        "batch": sum(row.bytes for row in examples),
+        "activations and other temporaries": analysis.temp_size_in_bytes,
+        "results outside of the state": analysis.output_size_in_bytes - analysis.alias_size_in_bytes,
+    }
     return Plan(
-        mesh=describe_mesh(mesh),
-        state=_rows(like),
-        batch=_rows(batch),
+        mesh=describe_mesh(task.training.mesh),
+        state=state,
+        batch=examples,
         whole_bytes=sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(like)),
-        memory={
-            "state and batch": analysis.argument_size_in_bytes,
-            "activations and other temporaries": analysis.temp_size_in_bytes,
-            "results that are not the state's own memory": analysis.output_size_in_bytes - analysis.alias_size_in_bytes,
-        },
-        collectives=collectives(compiled.as_text() or ""),
+        arguments=analysis.argument_size_in_bytes,
+        memory=memory,
     )
 
 
 def describe_plan(plan: Plan) -> str:
-    """The plan as text: arrays, totals a device, collectives."""
-    state, batch = (sum(row.bytes for row in rows) for rows in (plan.state, plan.batch))
+    """Returns the plan as text: arrays, and memory by purpose."""
     arrays = [
         (row.path, "x".join(map(str, row.shape)) or "-", row.dtype, " ".join(row.spec) or "-", f"{row.bytes:,}")
         for row in (*plan.state, *plan.batch)
     ]
-    totals = {"state": state, "a batch": batch}
-    totals |= {f"while a step runs: {name}": size for name, size in plan.memory.items()}
-    totals["while a step runs: all"] = sum(plan.memory.values())
-    sizes = tuple((name, f"{size:,}") for name, size in totals.items())
+    memory = plan.memory | {"all of a step": sum(plan.memory.values())}
+    sizes = tuple((name, f"{size:,}") for name, size in memory.items())
     return "\n\n".join(
         (
-            f"on {plan.mesh}; the state whole is {plan.whole_bytes:,} bytes",
+            f"on {plan.mesh}; the whole state takes {plan.whole_bytes:,} bytes",
             as_text(Table("", ("array", "shape", "dtype", "axes", "bytes a device"), tuple(arrays))),
             as_text(Table("", ("memory", "bytes a device"), sizes)),
-            _collectives_text(plan.collectives),
         )
     )
 
@@ -113,21 +118,3 @@ def _rows(tree: Any) -> list[Row]:
 
 def _axis(axis: Any) -> str:
     return "." if axis is None else axis if isinstance(axis, str) else "*".join(axis)
-
-
-def _collectives_text(operations: Sequence[Collective]) -> str:
-    if not operations:
-        return "a step communicates nothing"
-    rows = tuple(_collective_row(one) for one in operations)
-    total = sum(one.bytes * one.times for one in operations)
-    more = "" if all(one.bounded for one in operations) else " or more: + marks loops whose length depends on the data"
-    header = ("collective", "devices", "arrays", "bytes", "times a step", "bytes a step", "for")
-    note = f"a step gives each device {total:,} bytes of results of collectives{more}"
-    return as_text(Table("", header, rows, note))
-
-
-def _collective_row(one: Collective) -> tuple[str, ...]:
-    times = str(one.times) if one.bounded else f"{one.times}+"
-    part = "backward" if "transpose(" in one.source else "forward" if "jvp(" in one.source else "update"
-    total = f"{one.bytes * one.times:,}"
-    return one.kind, str(one.group), str(one.arrays), f"{one.bytes:,}", times, total, part

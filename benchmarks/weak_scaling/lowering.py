@@ -14,10 +14,9 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from jaxtyping import Array
 
 from benchmarks.language_model import LanguageModel, Read, cross_entropy
-from benchmarks.weak_scaling.collectives import bytes_sent
+from benchmarks.weak_scaling.collectives import bytes_sent, collectives
 from benchmarks.weak_scaling.setting import TOPOLOGIES, Compiled, Setting
 from unroll_jax.constrained import DualState, descent_constraints, dual_ascent, lagrangian
-from unroll_jax.train.sharding.collectives import collectives
 
 __all__ = ["compiled", "lowered", "lowered_bytes"]
 

@@ -9,13 +9,12 @@ import pytest
 
 from benchmarks import weak_scaling
 from benchmarks.language_model import LanguageModel
-from benchmarks.weak_scaling.collectives import bytes_sent
+from benchmarks.weak_scaling.collectives import Collective, bytes_sent
 from benchmarks.weak_scaling.lowering import lowered_bytes
 from benchmarks.weak_scaling.model import ACCELERATORS, flops_a_device, formula_bytes, num_params, step_time
 from benchmarks.weak_scaling.program import compile_apart
 from benchmarks.weak_scaling.setting import Compiled, DecoderSizes
 from tests.devices import on_eight_devices
-from unroll_jax.train.sharding.collectives import Collective
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What eight devices do, found in a process of their own: ``python -m tests.sharding.measure OUT``."""
+"""Measures runs on eight devices, in a separate process: ``python -m tests.sharding.measure OUT``."""
 
 import dataclasses
 import json
@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from benchmarks.video import Frames
+from benchmarks.weak_scaling.collectives import collectives
 from tests.sharding.encoder import encoder_task
 from tests.supervised.conftest import Stripes
 from tests.supervised.test_runs import small
@@ -26,7 +27,7 @@ from unroll_jax.train.config.video import ModelConfig, VideoConfig, VideoPrimalC
 from unroll_jax.train.evaluate import evaluate
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
-from unroll_jax.train.plan import make_plan
+from unroll_jax.train.plan import compile_step, make_plan
 from unroll_jax.train.sharding.mesh import describe_mesh, local_rows, make_mesh, put
 from unroll_jax.train.sharding.rules import path_name
 from unroll_jax.train.step import init_state, jit_step, state_like
@@ -177,13 +178,15 @@ def _fail(message: str) -> None:
 
 def main(out: Path) -> None:
     """Writes arrays.npz and measurements.json."""
-    arrays, parts, plans = {}, {}, {}
+    arrays, parts, plans, communication = {}, {}, {}, {}
     for name, model in MODELS.items():
         for key, mesh in MESHES.items():
             task = model(mesh)
             wide, parts[f"{name}/{key}"] = trained(task)
             arrays |= {f"{name}/{key}/float32/{path}": leaf for path, leaf in wide.items()}
             plans[f"{name}/{key}"] = make_plan(task)._asdict()
+            text = compile_step(task)[0].as_text() or ""
+            communication[f"{name}/{key}"] = [one._asdict() for one in collectives(text)]
     for name, keys in DOUBLE.items():
         for key in keys:
             with jax.enable_x64(True):
@@ -193,6 +196,7 @@ def main(out: Path) -> None:
     measurements = {
         "parts": parts,
         "plans": plans,
+        "communication": communication,
         "moved": moved(out / "moved"),
         "log": runs(out),
         "default": [describe_mesh(make_mesh(None, batch_size=size)) for size in (64, 12, 5)],

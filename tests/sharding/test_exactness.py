@@ -1,4 +1,4 @@
-"""Eight simulated devices in a process of their own: the numbers of one device, in shares, by few collectives."""
+"""Eight simulated devices and two processes: the numbers of one device, in shares, by few collectives."""
 
 import json
 import os
@@ -140,13 +140,13 @@ def test_parts_of_the_encoder_are_as_the_rules_say(measurements):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_one_device_communicates_nothing(measurements, model):
-    assert _communication(measurements, f"{model}/one") == []
+    assert measurements["communication"][f"{model}/one"] == []
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_copies_on_data_reduce_gradients_once_a_layer_and_all_scalars_at_once(measurements, model):
     layers = {"video": 3, "encoder": 6}[model]
-    inside, once = _communication(measurements, f"{model}/data")
+    inside, once = measurements["communication"][f"{model}/data"]
     assert (inside["kind"], inside["times"], once["kind"], once["times"]) == ("all-reduce", layers, "all-reduce", 1)
     matrices = {"video": 3 * 256 * 256, "encoder": 4 * 32 * 32 + 2 * 32 * 64 + 64}[model]
     readout = {"video": 0, "encoder": 32 * 8}[model]
@@ -176,7 +176,7 @@ def test_copies_on_data_reduce_gradients_once_a_layer_and_all_scalars_at_once(me
     ],
 )
 def test_shares_are_gathered_layer_by_layer_once_forward_and_once_backward(measurements, model, layers, expected):
-    communication = _communication(measurements, f"{model}/fsdp")
+    communication = measurements["communication"][f"{model}/fsdp"]
     assert Counter((one["kind"], one["times"]) for one in communication) == expected
     gathered = sum(one["bytes"] for one in communication if one["kind"] == "all-gather" and one["times"] == layers)
     assert gathered == 2 * 4 * {"video": 3 * 256 * 256, "encoder": 4 * 32 * 32 + 2 * 32 * 64}[model]
@@ -185,7 +185,7 @@ def test_shares_are_gathered_layer_by_layer_once_forward_and_once_backward(measu
 @pytest.mark.parametrize("key", DIVIDED)
 @pytest.mark.parametrize("model", MODELS)
 def test_the_optimiser_moves_no_array_and_losses_are_reduced_once(measurements, model, key):
-    communication = _communication(measurements, f"{model}/{key}")
+    communication = measurements["communication"][f"{model}/{key}"]
     for one in communication:
         if "jvp(" not in one["source"]:  # neither of the forward nor of the backward pass
             assert (one["kind"], one["times"]) == ("all-reduce", 1), one
@@ -198,7 +198,9 @@ def test_the_optimiser_moves_no_array_and_losses_are_reduced_once(measurements, 
 def test_a_plan_adds_up_to_what_the_compiled_step_takes(measurements, model, key):
     plan = measurements["plans"][f"{model}/{key}"]
     rows = [*plan["state"], *plan["batch"]]
-    assert sum(row[4] for row in rows) == plan["memory"]["state and batch"]
+    assert sum(row[4] for row in rows) == plan["arguments"]
+    names = ("parameters", "optimiser", "rest of the state", "batch")
+    assert sum(plan["memory"][name] for name in names) == plan["arguments"]
     parts = measurements["parts"][f"{model}/{key}"]
     assert {row[0]: 4 * np.prod(parts[row[0]]) for row in plan["state"]} == {row[0]: row[4] for row in plan["state"]}
     if key in ("one", "data"):
@@ -254,8 +256,3 @@ def test_without_a_mesh_all_devices_that_divide_the_batch_are_used_and_the_idle_
         "4 of 8 devices (data=4), 4 IDLE",
         "1 of 8 devices (data=1), 7 IDLE",
     ]
-
-
-def _communication(measurements, name):
-    fields = ("kind", "bytes", "arrays", "group", "times", "bounded", "source")
-    return [dict(zip(fields, one, strict=True)) for one in measurements["plans"][name]["collectives"]]

@@ -1,5 +1,6 @@
+"""`launch`: when a process fails, the others end and the exit code is that of the first that failed."""
+
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -7,22 +8,24 @@ import time
 
 import pytest
 
-from unroll_jax.train.system.launch import free_port, launch
+from unroll_jax.train.system.launch import launch
 
 ENDS = "import sys; sys.exit(0)"
 FAILS = "import sys; sys.stderr.write('reading shard 3\\nno such shard\\n'); sys.exit(7)"
 SLEEPS = "import time; time.sleep(60)"
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
 DIES = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+POLITE = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); "
 
 
 def python(*programs: str) -> list[list[str]]:
     return [[sys.executable, "-c", program] for program in programs]
 
 
-def test_all_well_is_0(capfd):
-    assert launch(python(ENDS, ENDS, ENDS)) == 0
-    assert capfd.readouterr().err == ""
+def test_output_passes_through_with_a_prefix_for_all_but_the_first(capfd):
+    assert launch(python("print('zero')", "print('one')", ENDS)) == 0
+    output = capfd.readouterr()
+    assert (output.out, output.err) == ("zero\n", "[1] one\n")
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -32,75 +35,51 @@ def test_one_that_fails_ends_the_others_and_is_named(place, capfd):
     began = time.monotonic()
     assert launch(python(*programs)) == 7
     assert time.monotonic() - began < 10
-    errors = capfd.readouterr().err
-    assert f"process {place} of 3" in errors
-    assert "exit code 7" in errors
-    assert "no such shard" in errors
+    errors = capfd.readouterr().err.splitlines()
+    assert errors[-1] == f"error: process {place} of 3 ended with exit code 7; the others were ended"
+    assert any("no such shard" in line for line in errors)
 
 
 def test_a_signal_is_named_and_its_exit_code_is_the_shells(capfd):
     assert launch(python(SLEEPS, DIES)) == 128 + signal.SIGKILL
-    assert "was ended by SIGKILL; it wrote nothing to stderr" in capfd.readouterr().err
+    assert "process 1 of 2 was ended by SIGKILL" in capfd.readouterr().err
 
 
-def test_one_that_does_not_hear_is_killed_after_the_grace_time(capfd):
-    waits = DEAF.replace("time.sleep(60)", "open('/dev/null').close(); time.sleep(60)")
-    late = f"import time; time.sleep(1.0); {FAILS}"
+def test_a_mistake_is_one_line_of_the_process_that_made_it(capfd):
+    assert launch(python(SLEEPS, "import sys; sys.stderr.write('error: no such shard\\n'); sys.exit(2)")) == 2
+    assert capfd.readouterr().err == "[1] error: no such shard\n"
+
+
+def test_one_that_ignores_sigterm_is_killed_after_the_grace_time():
     began = time.monotonic()
-    assert launch(python(waits, late), grace=0.5) == 7
+    assert launch(python(DEAF, f"import time; time.sleep(1.0); {FAILS}"), grace=0.5) == 7
     assert 1.0 < time.monotonic() - began < 10
-    assert "process 0 did not end in 0 s and was killed" in capfd.readouterr().err
 
 
-def test_the_culprits_line_comes_last_and_alone(capfd):
-    """As JAX does, the first process tells at length that it is aborted."""
-    noisy = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit('F1122 aborted\\n' * 17)); "
-    starts = "sys.stderr.write('ready\\n'); sys.stderr.flush(); "
-    assert launch(python(f"{noisy}{starts}time.sleep(60)", f"import time; time.sleep(0.5); {DIES}")) == 137
-    lines = capfd.readouterr().err.splitlines()
-    assert lines[0] == "ready"
-    assert len(lines) == 2
-    assert "process 1 of 2" in lines[1]
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_signals_go_to_all(number, code):
+    """A preempted run saves and ends with 0; one that Ctrl-C ended, with 130."""
+    _check_signal([number], f"{POLITE}print('up', flush=True); time.sleep(60)", code)
 
 
-def test_a_mistake_that_all_processes_refuse_is_told_once_in_the_first_ones_words(capfd):
-    refuses = "import sys, time; time.sleep({}); sys.stderr.write('error: {}\\n'); sys.exit(2)"
-    programs = (refuses.format(0.5, "--steps must be above 0"), refuses.format(0.0, "process 0 refused"))
-    assert launch(python(*programs)) == 2
-    assert capfd.readouterr().err == "error: --steps must be above 0\n"
+def test_a_second_ctrl_c_kills():
+    deaf = DEAF.replace("time.sleep", "print('up', flush=True); time.sleep")
+    _check_signal([signal.SIGINT, signal.SIGINT], deaf, 130)
 
 
-def test_a_mistake_of_another_process_is_its_own_line(capfd):
-    refuses = "import sys; sys.stderr.write('error: no such shard\\n'); sys.exit(2)"
-    assert launch(python(SLEEPS, refuses)) == 2
-    assert capfd.readouterr().err == "error: no such shard\n"
-
-
-def test_only_the_first_ones_output_is_shown(capfd):
-    assert launch(python("print('zero')", "print('one')")) == 0
-    assert capfd.readouterr().out == "zero\n"
-
-
-def test_sigterm_goes_to_all_and_those_that_end_well_make_it_0():
-    """As a preempted run does: it saves and ends with 0."""
-    polite = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); print('up', flush=True)"
+def _check_signal(numbers, child, code):
     program = f"""
         import sys
         from unroll_jax.train.system.launch import launch
-        child = [sys.executable, "-c", {polite + "; time.sleep(60)"!r}]
+        child = [sys.executable, "-c", {child!r}]
         sys.exit(launch([child, child]))
     """
     process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
     time.sleep(0.5)  # the second one is up as well
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=20) == 0
+    for number in numbers:
+        process.send_signal(number)
+        time.sleep(0.2)
+    assert process.wait(timeout=20) == code
     process.stdout.close()
-
-
-def test_a_free_port_can_be_bound():
-    port = free_port()
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", port))
-        assert server.getsockname() == ("127.0.0.1", port)

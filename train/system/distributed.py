@@ -1,6 +1,7 @@
-"""Many processes as one run: who they are, how they find one another, and how they agree to stop."""
+"""Many processes as one run: how they join, act together, and stop at one step."""
 
 import contextlib
+import ipaddress
 import os
 import signal
 import threading
@@ -28,9 +29,9 @@ __all__ = [
     "wait_for_all",
 ]
 
-# A dead peer is noticed after this long; JAX's own default is 100 s.
+# Until a dead peer is noticed; JAX's default is 100 s.
 HEARTBEAT_SECONDS = 10
-CLUSTERS = ("auto", "slurm", "ompi", "k8s", "gke_tpu", "gce_tpu", "mpi4py")  # auto: whichever JAX finds
+CLUSTERS = ("auto", "slurm", "ompi", "k8s", "gke_tpu", "gce_tpu", "mpi4py")  # auto: the first that JAX detects
 
 
 class Membership(NamedTuple):
@@ -38,8 +39,8 @@ class Membership(NamedTuple):
 
     Attributes:
       coordinator: HOST:PORT of process 0.
-      processes: how many there are.
-      process: which one this is, from 0.
+      processes: their number.
+      process: the number of this one, from 0.
       cluster: a name of JAX's cluster detection in place of the three, or "auto".
     """
 
@@ -53,7 +54,7 @@ def join(member: Membership) -> None:
     """Joins the other processes, before anything asks for a device.
 
     Raises:
-      UserError: if the membership is incomplete or contradicts itself, or the others do not come.
+      UserError: if the membership is incomplete or inconsistent, or the others do not join.
     """
     explicit = (member.coordinator, member.processes, member.process)
     if member.cluster is None and all(value is None for value in explicit):
@@ -71,34 +72,30 @@ def join(member: Membership) -> None:
 
 
 def is_first() -> bool:
-    """Returns whether this process writes logs, metrics and reports."""
+    """Returns True for process 0, which writes logs, metrics and reports."""
     return jax.process_index() == 0
 
 
 def first_only(log: Callable[[str], None]) -> Callable[[str], None]:
-    """The log, of which the other processes' lines are left out."""
+    """Returns the log of process 0; that of the others drops every line."""
     return log if is_first() else lambda _: None
 
 
 def wait_for_all(where: str) -> None:
-    """Returns when every process has come here."""
+    """Returns once every process has called it."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(where)
 
 
 def all_of(holds: bool) -> bool:
-    """Returns whether ``holds`` is true in every process."""
+    """Returns True if ``holds`` is true in every process."""
     if jax.process_count() == 1:
         return holds
     return bool(np.all(multihost_utils.process_allgather(np.array(holds))))
 
 
 def first_does(act: Callable[[], None]) -> None:
-    """Process 0 acts; what it refuses, all processes refuse, so that none of them waits for it.
-
-    Raises:
-      UserError: if process 0 did, with its message there.
-    """
+    """Acts in process 0; a `UserError` there is raised in all processes, so that none waits for it."""
     error: UserError | None = None
     if is_first():
         try:
@@ -106,11 +103,11 @@ def first_does(act: Callable[[], None]) -> None:
         except UserError as caught:
             error = caught
     if not all_of(error is None):
-        raise error or UserError("process 0 refused, and says why")
+        raise error or UserError("process 0 failed; see its log")
 
 
 def fetch(tree: Any) -> Any:
-    """Arrays as NumPy has them, whole in every process, whichever of them hold the parts."""
+    """Returns a pytree with NumPy arrays, whole in every process."""
 
     def whole(leaf: Any) -> Any:
         if not isinstance(leaf, jax.Array) or leaf.is_fully_addressable or leaf.is_fully_replicated:
@@ -124,7 +121,7 @@ class Stop:
     """Requests to end the run.
 
     Attributes:
-      by_hand: whether by Ctrl-C in this process.
+      by_hand: True after Ctrl-C in this process.
     """
 
     def __init__(self) -> None:
@@ -132,11 +129,11 @@ class Stop:
         self.by_hand = False
 
     def ask(self) -> None:
-        """Asks this process, which is alone, to end after the step it is in."""
+        """Asks the only process to end after the current step."""
         self._requested.set()
 
     def interrupt(self) -> None:
-        """Asks as Ctrl-C does; of many processes JAX, which hears SIGTERM, asks the others too."""
+        """Asks as Ctrl-C does; of many processes, JAX passes a SIGTERM on to the others."""
         self.by_hand = True
         announce()
         if jax.process_count() > 1:
@@ -145,7 +142,7 @@ class Stop:
             self.ask()
 
     def at(self, step: int) -> bool:
-        """Returns whether to end after this step; each process calls it after each step, and all get one answer."""
+        """Returns True if the run ends after this step; all processes call it after each step and get one answer."""
         if jax.process_count() > 1:
             return multihost_utils.reached_preemption_sync_point(step)
         return self._requested.is_set()
@@ -153,8 +150,7 @@ class Stop:
 
 @contextlib.contextmanager
 def stopping() -> Iterator[Stop]:
-    """SIGTERM and Ctrl-C ask to stop while the context lasts; of many processes JAX hears SIGTERM and lets all stop at
-    one step."""
+    """SIGTERM and Ctrl-C ask to stop within the context; of many processes, JAX stops all at one step."""
     stop = Stop()
     with contextlib.ExitStack() as handlers:
         if jax.process_count() == 1:
@@ -176,10 +172,20 @@ def _explicit_options(member: Membership) -> dict[str, Any]:
         raise UserError(f"--process must be in [0, --processes), got {process} of {processes}")
     return {
         "coordinator_address": coordinator,
+        "coordinator_bind_address": coordinator if _is_local_name(host) else None,
         "num_processes": processes,
         "process_id": process,
         "cluster_detection_method": "deactivate",
     }
+
+
+def _is_local_name(host: str) -> bool:
+    """Returns True for an IP address or localhost, to which the coordinator binds; names may mean another interface."""
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return host == "localhost"
+    return True
 
 
 def _cluster_options(member: Membership) -> dict[str, Any]:

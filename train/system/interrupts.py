@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: both ask to end in order; a second Ctrl-C ends at once."""
+"""SIGTERM and Ctrl-C: the first one saves and ends, a second Ctrl-C ends at once."""
 
 import contextlib
 import os
@@ -12,18 +12,17 @@ from ..config.errors import Interrupted
 
 __all__ = ["CTRL_C", "HEARD", "announce", "handling", "stopping_at_once"]
 
-CTRL_C = 130  # the exit code that shells give to what Ctrl-C ended
+CTRL_C = 130  # exit code of shells for Ctrl-C
 HEARD: set[int] = set()  # signals that this process was asked to end by
-SOON = 0.02  # seconds
-LATER: list[threading.Timer] = []  # of requests to end that are raised again
-AGAIN = b"\nCtrl-C: ending as soon as what is done is saved; a second one ends at once\n"
+RETRY_SECONDS = 0.02
+ANNOUNCEMENT = b"\nCtrl-C: ending as soon as what is done is saved; a second one ends at once\n"
 
 
 @contextlib.contextmanager
 def handling(number: int, act: Callable[[], None]) -> Iterator[None]:
-    """Acts on a signal while the context lasts, in the main thread; a signal that the caller's shell ignores stays so.
+    """Acts on a signal within the context, in the main thread; a signal that the shell ignores stays ignored.
 
-    After the first Ctrl-C the next one ends the process as if nothing handled it, so without a traceback.
+    A second Ctrl-C ends the process by the system's own handler, so without a traceback.
     """
 
     def handle(*_: object) -> None:
@@ -44,33 +43,57 @@ def handling(number: int, act: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def stopping_at_once(*, alone: bool = True) -> Iterator[None]:
-    """SIGTERM and Ctrl-C raise `Interrupted` while the context lasts: where nothing is lost by that, outside of
-    training.
+    """Raises `Interrupted` on SIGTERM and Ctrl-C within the context: for all work but training.
 
     Args:
-      alone: whether this process is not one of many: of those JAX hears SIGTERM, and they go on.
+      alone: False for one of many processes, where JAX handles SIGTERM.
     """
-
-    def end(message: str, code: int) -> Callable[[], None]:
-        return lambda: _raise(f"{message}; the same command goes on from what is saved, or begins again", code)
-
     with contextlib.ExitStack() as handlers:
+        handlers.enter_context(_unreported())
         if alone:
-            handlers.enter_context(handling(signal.SIGTERM, end("asked to end by SIGTERM", 0)))
-        handlers.enter_context(handling(signal.SIGINT, end("interrupted by Ctrl-C", CTRL_C)))
-        handlers.enter_context(_raised_again())
+            handlers.enter_context(_raising(signal.SIGTERM, "asked to end by SIGTERM", 0))
+        handlers.enter_context(_raising(signal.SIGINT, "interrupted by Ctrl-C", CTRL_C))
         yield
 
 
-def _raise(message: str, code: int) -> None:
-    """Raises `Interrupted`; while a module is imported, a moment later.
+@contextlib.contextmanager
+def _raising(number: int, reason: str, code: int) -> Iterator[None]:
+    """Raises `Interrupted` on a signal, and again by an alarm until it leaves the context.
 
-    Extensions take what is raised as they are imported for a failure of their own, and some abort the process.
+    Python drops an exception that is raised in a finalizer or a callback of the garbage collector, such as those of JAX
+    and Orbax. During an import it waits: extensions take it for a failure of theirs, and some abort.
     """
-    if _is_importing():
-        _raise_later(message, code)
-    else:
-        raise Interrupted(message, code)
+
+    def act(*_: object) -> None:
+        signal.signal(signal.SIGALRM, act)
+        signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS)
+        if not isinstance(sys.exception(), Interrupted) and not _is_importing():
+            raise Interrupted(f"{reason}; the same command goes on from what is saved, or begins again", code)
+
+    before = signal.getsignal(signal.SIGALRM)
+    with handling(number, act):
+        try:
+            yield
+        finally:
+            if signal.getsignal(signal.SIGALRM) is act:
+                signal.setitimer(signal.ITIMER_REAL, 0.0)
+                signal.signal(signal.SIGALRM, before)
+
+
+@contextlib.contextmanager
+def _unreported() -> Iterator[None]:
+    """Keeps tracebacks of a dropped `Interrupted` from the terminal."""
+    before = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        if not isinstance(unraisable.exc_value, Interrupted):
+            before(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def _is_importing() -> bool:
@@ -80,46 +103,7 @@ def _is_importing() -> bool:
     return frame is not None
 
 
-def _raise_later(message: str, code: int) -> None:
-    signal.signal(signal.SIGTERM, lambda *_: _raise(message, code))
-    LATER.append(threading.Timer(SOON, os.kill, (os.getpid(), signal.SIGTERM)))
-    LATER[-1].start()
-
-
-@contextlib.contextmanager
-def _raised_again() -> Iterator[None]:
-    """While the context lasts, a request to end that Python drops is raised again, by SIGTERM a moment later.
-
-    A handler runs wherever the program is, also in a finalizer or a callback of the garbage collector, which JAX and
-    Orbax have: what is raised there Python prints and forgets.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = sys.unraisablehook
-
-    def hook(unraisable: Any) -> None:
-        dropped = unraisable.exc_value
-        if isinstance(dropped, Interrupted):
-            _raise_later(str(dropped), dropped.code)
-        else:
-            before(unraisable)
-
-    handler = signal.getsignal(signal.SIGTERM)
-    sys.unraisablehook = hook
-    try:
-        yield
-    finally:
-        sys.unraisablehook = before
-        for timer in LATER:
-            timer.cancel()
-            timer.join()
-        if LATER:
-            signal.signal(signal.SIGTERM, handler)
-        LATER.clear()
-
-
 def announce() -> None:
-    """Says in a signal handler, where Python's own streams may be in use, that the first Ctrl-C was received."""
+    """Announces the first Ctrl-C from a signal handler, where Python's own streams may be in use."""
     with contextlib.suppress(OSError):
-        os.write(2, AGAIN)
+        os.write(2, ANNOUNCEMENT)
