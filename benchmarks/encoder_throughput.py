@@ -18,9 +18,9 @@ from benchmarks import torch_peer
 from benchmarks.record import Record
 from benchmarks.timing import SAME_ALLOCATOR, interleaved, matmul_rate, table
 from unroll_jax.models import Classifier, Encoder, EncoderConfig
-from unroll_jax.train.data.pretrained_architectures import read_architecture, read_config
-from unroll_jax.train.data.pretrained_files import read_json
-from unroll_jax.train.data.pretrained_weights import open_tensors, read_weights
+from unroll_jax.train.data.pretrained.architectures import read_architecture, read_config
+from unroll_jax.train.data.pretrained.folders import open_folder, read_json
+from unroll_jax.train.data.pretrained.slots import read_weights
 
 __all__ = ["main"]
 
@@ -188,7 +188,7 @@ def _same_weights(model: Classifier, *, peers: bool = True) -> tuple[Any, Any]:
         peer.save_pretrained(folder)
         values = read_json(Path(folder) / "config.json")
         architecture = read_architecture(values, where=folder)
-        with open_tensors(Path(folder) / "model.safetensors") as tensors:
+        with open_folder(Path(folder)) as tensors:
             encoder, head = read_weights(tensors, read_config(values, where=folder), architecture)
     return jax.tree.map(jnp.asarray, {"params": {"encoder": encoder, "head": head}}), peer
 

@@ -11,9 +11,9 @@ from unroll_jax.train.config.data import InstructionConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.answers import ALPACA, AnswerTokenizer
 from unroll_jax.train.data.conversations import Conversation, Message, single_turn
-from unroll_jax.train.data.decoder_tokenizer import ChatTokenizer, byte_tokenizer
 from unroll_jax.train.data.instructions import load
 from unroll_jax.train.data.packing import PackedBatch, PackedData, Tokens, arrays, filled, kept_positions, pack
+from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer
 from unroll_jax.train.data.splits import SPLITS
 
 CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]

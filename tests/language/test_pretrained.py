@@ -12,7 +12,7 @@ from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.data import InstructionConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.language import DecoderOptions
-from unroll_jax.train.data.decoders import load_decoder
+from unroll_jax.train.data.pretrained.decoders import load_decoder
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
 from unroll_jax.train.plan import make_plan
@@ -82,7 +82,7 @@ def test_a_plan_needs_a_shape_and_a_tokenizer_and_a_run_the_weights(given, tmp_p
     table = sizes["params/decoder/embedding"]
     assert (table.shape, table.dtype) == ((270, 8), "float32")
     assert sizes["opt_state/1/0/mu/decoder/embedding"].bytes == table.bytes
-    with pytest.raises(UserError, match=r"neither model\.safetensors nor"):
+    with pytest.raises(UserError, match=r"has no model\.safetensors or"):
         fit(make(), out=tmp_path / "run", experiment="sft-tiny", log=quiet)
     assert not (tmp_path / "run").exists()
 

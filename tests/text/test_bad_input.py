@@ -41,11 +41,11 @@ BAD = {
     "unknown architecture": ({"folder": {"config": {"model_type": "t5"}}}, ["model_type='t5'", "bert, distilbert"]),
     "missing tensors and wrong shapes": (
         {"folder": {"tensors": LESS | {"bert.embeddings.LayerNorm.bias": np.zeros(3, np.float32)}}},
-        ["2 tensor(s) missing", "layer.1.output.dense.weight", "layer.1.output.dense.bias", "1 of another shape"],
+        ["2 missing", "layer.1.output.dense.weight", "layer.1.output.dense.bias", "1 of another shape"],
     ),
     "tokenizer beyond the vocabulary": (
         {"folder": {"words": [*WORDS, *(f"more{number}" for number in range(9))]}},
-        ["does not fit the vocabulary: 3 of its tokens, as 'more8' with number 22", "table of 20"],
+        ["does not fit the weights: 3 tokens, as 'more8' with number 22", "table of 20"],
     ),
     "label outside the classes": (
         {"texts": {"test": [*ROWS[:2], ("a film", "neither")]}},

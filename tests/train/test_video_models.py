@@ -12,7 +12,7 @@ from unroll_jax.train import load
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.video import DustOptions, VideoDustConfig, VideoViTConfig
 from unroll_jax.train.config.video_models import ViTOptions
-from unroll_jax.train.data.pretrained_vit import PretrainedViT
+from unroll_jax.train.data.pretrained.vit import PretrainedViT
 from unroll_jax.train.data.video import frames_from, patch_sequences
 from unroll_jax.train.main import evaluate_again, fit
 from unroll_jax.train.runs import begin, check_folder, identity

@@ -7,9 +7,9 @@ import numpy as np
 
 from ..config.errors import UserError
 from .conversations import Conversation, single_turn
-from .decoder_tokenizer import ChatTokenizer
 from .files import Log
 from .packing import Tokens
+from .pretrained.chat import ChatTokenizer
 
 Template = Literal["chat", "alpaca"]
 Render = Callable[[Conversation], tuple[str, str]]  # a prompt, and the answer that follows it

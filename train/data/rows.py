@@ -13,6 +13,8 @@ from ..config.errors import UserError
 SUFFIXES = (".tsv", ".csv", ".jsonl")
 SHOWN = 10  # columns that a message lists
 LONGEST_FIELD = 2**31 - 1  # of CSV: Python's own 131,072 letters are fewer than a long review has
+MOST_DIGITS = 20  # of an integer in JSON
+LARGEST_FLOAT = 3.4e38  # of a number in JSON: float32 holds no larger one
 BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
 
@@ -82,6 +84,11 @@ def decoded(content: bytes, *, where: str, first_line: int = 1) -> str:
         line = first_line + text[: text.index("\0")].count("\n")
         raise UserError(f"{where} is no UTF-8 text: it holds a zero byte in line {line}; convert the file to UTF-8")
     return text
+
+
+def parse_json(text: str) -> Any:
+    """Parses JSON; repeated names and numbers beyond 64-bit integers or float32 raise a ValueError."""
+    return json.loads(text, object_pairs_hook=_object, parse_int=_integer, parse_float=_number)
 
 
 def checked(text: str, *, where: str) -> str:
@@ -168,7 +175,7 @@ def _objects(file: RowFile, lines: Iterator[str], columns: Sequence[str]) -> Ite
             continue
         where = f"{file.where} line {number}"
         try:
-            fields = json.loads(line)
+            fields = parse_json(line)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{where} cannot be read as JSON ({error}); mend the line") from error
         if not isinstance(fields, dict):
@@ -185,6 +192,26 @@ def _require(names: list[str], columns: Sequence[str], where: str, way_out: str 
         several = "s" if len(missing) > 1 else ""
         shown = f"{_listed(names[:SHOWN])}{' and more' if len(names) > SHOWN else ''}"
         raise UserError(f"{where} has no column{several} {_listed(missing)}; its columns are {shown}{way_out}")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the name {next(name for name in names if names.count(name) > 1)!r} twice in one object")
+    return fields
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MOST_DIGITS or abs(number := int(digits)) >= 2**63:
+        raise ValueError(f"the number {digits:.20}... is too large")
+    return number
+
+
+def _number(digits: str) -> float:
+    if abs(number := float(digits)) > LARGEST_FLOAT:
+        raise ValueError(f"the number {digits:.20} is too large")
+    return number
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from unroll_jax.models import EncoderConfig
 
 from ..config.errors import UserError
 from .files import Log
-from .pretrained import EncoderTokenizer
+from .pretrained.encoders import EncoderTokenizer
 from .reader import Batches, by_step, check_batches, read_ahead
 from .text import TextData
 from .words import SPECIAL, Encoded, Tokenizer, WordTokenizer, check_texts

@@ -13,8 +13,8 @@ from unroll_jax.models import DecoderConfig
 from ..config.errors import UserError
 from ..config.language import LanguageConfig
 from ..data.answers import Template
-from ..data.decoder_tokenizer import ChatTokenizer
-from ..data.decoders import load_decoder
+from ..data.pretrained.chat import ChatTokenizer
+from ..data.pretrained.decoders import load_decoder
 from ..loading import load
 from ..system.files import expanded, no_run, read_object
 

@@ -12,7 +12,7 @@ from unroll_jax.models import Classifier, Encoder, UnrolledClassifier, UnrolledT
 
 from ..config.errors import UserError
 from ..config.text import EncoderOptions, TextRunConfig, UnrolledConfig
-from ..data.pretrained import Pretrained, keeps_logits, start_from
+from ..data.pretrained.encoders import Pretrained, keeps_logits, start_from
 from ..sharding.parts import POLICIES
 from ..sharding.rules import path_name
 from .material import TextMaterial

@@ -23,9 +23,9 @@ from unroll_jax.models import (
 
 from ..config.errors import UserError
 from ..config.language import DecoderOptions, DescentOptions, LanguageConfig
-from ..data.decoder_tokenizer import ChatTokenizer, byte_tokenizer
-from ..data.decoders import open_decoder_source, packaged_decoder
 from ..data.packing import PackedBatch
+from ..data.pretrained.chat import ChatTokenizer, byte_tokenizer
+from ..data.pretrained.decoders import open_decoder_source, packaged_decoder
 from ..sharding.mesh import keep_rows, make_mesh
 from ..sharding.parts import POLICIES
 from ..sharding.rules import shardings

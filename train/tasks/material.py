@@ -13,8 +13,8 @@ from unroll_jax.models import EncoderConfig
 from ..config.errors import UserError
 from ..config.text import EncoderOptions, TextRunConfig
 from ..data import text
-from ..data.pretrained import EncoderTokenizer, Pretrained, load_pretrained
-from ..data.pretrained_files import FILES, may_be_repository
+from ..data.pretrained.encoders import EncoderTokenizer, Pretrained, load_pretrained
+from ..data.pretrained.folders import FILES, may_be_repository
 from ..data.splits import SPLITS
 from ..data.text import TextData
 from ..data.tokens import TokenData

@@ -16,7 +16,7 @@ from ..config.checks import check_depth
 from ..config.errors import UserError
 from ..config.video import VideoRunConfig, VideoViTConfig
 from ..data.clips import FRAME_SIZE, SPLITS
-from ..data.pretrained_vit import PretrainedViT
+from ..data.pretrained.vit import PretrainedViT
 from ..data.video import frames_of, load
 from ..sharding.mesh import keep_rows
 from ..system.digest import weights_checksum

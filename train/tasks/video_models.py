@@ -21,7 +21,7 @@ from ..config.errors import UserError
 from ..config.run import Remat
 from ..config.video import DustOptions, ModelConfig
 from ..config.video_models import ViTOptions
-from ..data.pretrained_vit import PretrainedViT
+from ..data.pretrained.vit import PretrainedViT
 from ..sharding.parts import POLICIES
 from ..task import Params
 from .vit import build_vit

@@ -11,7 +11,7 @@ from unroll_jax.models import ViT, ViTConfig
 
 from ..config.run import Remat
 from ..config.video_models import ViTOptions
-from ..data.pretrained_vit import PretrainedViT, load_vit, start_from
+from ..data.pretrained.vit import PretrainedViT, load_vit, start_from
 from ..sharding.parts import POLICIES
 from ..task import Log
 

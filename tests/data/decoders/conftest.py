@@ -11,7 +11,7 @@ import tokenizers
 from safetensors.numpy import save_file
 from tokenizers import decoders, models, pre_tokenizers
 
-from unroll_jax.train.data.decoders import packaged_decoder
+from unroll_jax.train.data.pretrained.decoders import packaged_decoder
 
 DIM, HIDDEN, LAYERS, HEADS, KEY_HEADS, WORDS = 8, 12, 2, 4, 2, 270
 CONFIG = {

@@ -17,8 +17,9 @@ from tests.data.decoders.conftest import CONFIG, DIM, llama_tensors
 from tests.devices import on_eight_devices
 from tests.errors import assert_fails
 from unroll_jax.models import Decoder, DecoderConfig, RotaryScaling
-from unroll_jax.train.data import decoder_files, decoder_weights
-from unroll_jax.train.data.decoders import load_decoder, save_decoder
+from unroll_jax.train.data.pretrained.decoder_weights import write_decoder_weights
+from unroll_jax.train.data.pretrained.decoders import load_decoder, save_decoder
+from unroll_jax.train.data.pretrained.folders import SafetensorsFiles
 from unroll_jax.train.sharding.mesh import make_mesh
 from unroll_jax.train.sharding.rules import shardings
 
@@ -57,7 +58,7 @@ def test_what_is_read_and_written_is_the_same_bit_for_bit(write_folder, tmp_path
     folder.mkdir()
     (folder / INDEX).write_text("{}")  # of what was there before
     save_decoder(folder, decoder)
-    decoder_weights.write_decoder_weights(folder, decoder.config, decoder.params, shard_bytes=shard_bytes)
+    write_decoder_weights(folder, decoder.config, decoder.params, shard_bytes=shard_bytes)
     assert (folder / INDEX).exists() is (shard_bytes == 4000)
     stored = {}
     for file in folder.glob("*.safetensors"):
@@ -80,7 +81,7 @@ def test_weights_are_cast_to_the_dtype_that_is_named(write_folder):
 
 def test_weights_go_where_they_are_placed_and_no_more_than_a_layer_is_read_at_once(write_folder, monkeypatch):
     mesh, sizes = make_mesh("tensor=1", batch_size=1), []
-    read = decoder_files.SafetensorsFiles.read
+    read = SafetensorsFiles.read
 
     def counted(self, name, index):
         part = read(self, name, index)
@@ -92,7 +93,7 @@ def test_weights_go_where_they_are_placed_and_no_more_than_a_layer_is_read_at_on
 
     place = lambda shapes: shardings(State(shapes), mesh).params  # noqa: E731
 
-    monkeypatch.setattr(decoder_files.SafetensorsFiles, "read", counted)
+    monkeypatch.setattr(SafetensorsFiles, "read", counted)
     params = load(str(write_folder()), place=place).params
     assert {leaf.sharding.mesh for leaf in jax.tree.leaves(params)} == {mesh}
     assert max(sizes) == 270 * DIM
@@ -102,7 +103,7 @@ def test_weights_go_where_they_are_placed_and_no_more_than_a_layer_is_read_at_on
 SHARED_OUT = """
 from typing import Any, NamedTuple
 import jax, numpy as np
-from unroll_jax.train.data.decoders import load_decoder
+from unroll_jax.train.data.pretrained.decoders import load_decoder
 from unroll_jax.train.sharding.mesh import make_mesh
 from unroll_jax.train.sharding.rules import shardings
 
@@ -128,7 +129,7 @@ def test_weights_are_the_same_however_many_devices_share_them_out(write_folder):
 def test_layers_are_not_shared_out(write_folder):
     mesh = make_mesh("data=1", batch_size=1)
     place = lambda shapes: jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec("data")), shapes)  # noqa: E731
-    with pytest.raises(ValueError, match="place must not share layers out"):
+    with pytest.raises(ValueError, match="place must not shard the axis of layers"):
         load(str(write_folder()), place=place)
 
 
@@ -170,16 +171,20 @@ def without(*names):
         ({"config": {"model_type": "mistral"}}, ["model_type='mistral'", "'llama'"]),
         ({"config": {"attention_bias": True}}, ["attention_bias=True; only attention_bias=False"]),
         ({"config": {"hidden_act": "gelu"}}, ["hidden_act='gelu'"]),
-        ({"config": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}}, ["scaled by 'yarn'", "linear, llama3"]),
+        ({"config": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}}, ["by 'yarn'", "linear, llama3"]),
         ({"config": {"rope_scaling": {"type": "linear"}}}, ["factor"]),
-        ({"config": {"hidden_size": None, "vocab_size": None}}, ["lacks vocab_size, hidden_size"]),
+        ({"config": {"hidden_size": None, "vocab_size": None}}, ["has no vocab_size, hidden_size"]),
         ({"config": {"num_hidden_layers": "two"}}, ["num_hidden_layers='two'; it must be an integer"]),
         ({"config": {"num_attention_heads": 3}}, ["num_heads=3, got 2", "num_heads is num_attention_heads"]),
         ({"config": {"num_hidden_layers": 10**9}}, ["num_layers=1000000000", "21 tensors in all"]),
-        ({"config": {"num_hidden_layers": 1}}, ["9 that a decoder of this configuration does not have"]),
+        ({"config": {"num_hidden_layers": 1}}, ["9 unknown"]),
         ({"config": {"intermediate_size": 13}}, ["6 of another shape", "mlp.gate_proj.weight is (12, 8), not (13, 8)"]),
         ({"config": {"vocab_size": 100}}, ["table of 100 rows", "came with the weights"]),
-        ({"tensors": without("lm_head.weight", "model.norm.weight")}, ["2 tensor(s) missing", "lm_head.weight"]),
+        ({"config": {"rope_theta": 10**40}}, ["config.json is not valid JSON", "is too large"]),
+        ({"config": {"hidden_size": 10**4000}}, ["config.json is not valid JSON", "is too large"]),
+        ({"config": {"rope_scaling": {"type": "linear", "factor": 1e300}}}, ["the number 1e+300 is too large"]),
+        ({"config": {"eos_token_id": 10**18}}, ["eos_token_id=[1000000000000000000]"]),
+        ({"tensors": without("lm_head.weight", "model.norm.weight")}, ["2 missing", "lm_head.weight"]),
         (
             {"tensors": llama_tensors() | {"model.norm.weight": np.ones(8, np.int8)}},
             ["1 not of F16, BF16, F32, F64: model.norm.weight"],
@@ -203,14 +208,14 @@ def test_missing_shards_and_lying_indices_are_told_in_one_line(write_folder):
         (folder / INDEX).write_text(json.dumps({"weight_map": index["weight_map"] | places}))
 
     with_places(**{"model.norm.weight": "model-0.safetensors"})
-    assert_fails(reads, folder, "names model.norm.weight, which model-0.safetensors does not hold")
+    assert_fails(reads, folder, "lists model.norm.weight, missing from model-0.safetensors")
     with_places(**{"model.norm.weight": "../model-0.safetensors"})
-    assert_fails(reads, folder, "which is no file of its folder")
+    assert_fails(reads, folder, "'../model-0.safetensors', not files of its folder")
     (folder / INDEX).write_text("[]")
     assert_fails(reads, folder, "holds a list instead of an object")
     with_places()
     (folder / "model-1.safetensors").unlink()
-    assert_fails(reads, folder, "lacks model-1.safetensors, of the 3 files")
+    assert_fails(reads, folder, "'model-1.safetensors', not files of its folder")
 
 
 def test_a_file_that_is_cut_and_a_folder_without_weights_are_told_in_one_line(write_folder):
@@ -219,7 +224,7 @@ def test_a_file_that_is_cut_and_a_folder_without_weights_are_told_in_one_line(wr
     file.write_bytes(file.read_bytes()[:-100])
     assert_fails(reads, folder, "cannot be read as safetensors", "copy it again")
     file.unlink()
-    assert_fails(reads, folder, "holds neither model.safetensors nor")
+    assert_fails(reads, folder, "has no model.safetensors or model.safetensors.index.json")
     assert_fails(reads, folder / "nothing", "neither a folder nor a GGUF file")
 
 
@@ -227,7 +232,7 @@ def test_a_gguf_file_without_the_package_that_reads_it_is_told_in_one_line(tmp_p
     monkeypatch.setitem(sys.modules, "gguf", None)
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF")
-    assert_fails(reads, file, "read by the package gguf, which is missing; pip install gguf")
+    assert_fails(reads, file, "needs the package gguf")
 
 
 def test_a_tokenizer_with_more_tokens_than_rows_is_refused(write_folder):

@@ -1,8 +1,7 @@
 """Decoders out of GGUF files: rows in our order, dequantised, or refused in one line."""
 
-import contextlib
 import functools
-from types import SimpleNamespace
+import struct
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +11,7 @@ from tests.data.decoders.conftest import TEMPLATE, byte_vocabulary
 from tests.errors import assert_fails
 from unroll_jax.models import DecoderConfig, RotaryScaling
 from unroll_jax.models.rotary import rotary_frequencies
-from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data.decoder_gguf import _check_kinds
-from unroll_jax.train.data.decoders import load_decoder
+from unroll_jax.train.data.pretrained.decoders import load_decoder
 
 gguf = pytest.importorskip("gguf", reason="gguf, which reads quantised weights, is not installed")
 
@@ -130,18 +127,6 @@ def test_what_is_quantised_is_dequantised(write_file, kind):
     assert_params_are(params, rounded)
 
 
-@pytest.mark.parametrize("kind", list(gguf.GGML_QUANT_SIZES), ids=lambda kind: kind.name)
-def test_a_kind_is_refused_where_gguf_itself_fails_and_nowhere_else(kind):
-    fails = refuses = True
-    with contextlib.suppress(Exception):
-        gguf.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
-        fails = False
-    with contextlib.suppress(UserError):
-        _check_kinds("file", [SimpleNamespace(name="other.weight", tensor_type=kind)], gguf.quants)
-        refuses = False
-    assert refuses == fails
-
-
 def test_a_head_of_its_own_and_both_scalings_are_read(write_file):
     head = np.ones((WORDS, DIM), np.float32)
     linear = {"rope_scaling_type": gguf.RopeScalingType.LINEAR, "rope_scaling_factor": 4.0}
@@ -158,19 +143,19 @@ def test_a_head_of_its_own_and_both_scalings_are_read(write_file):
     ("change", "words"),
     [
         ({"architecture": "mamba"}, ["general.architecture='mamba'", "'llama'"]),
-        ({"numbers": {"block_count": None}}, ["lacks llama.block_count"]),
-        ({"numbers": {"rope_dimension_count": 4}}, ["llama.rope.dimension_count=4", "a whole head, 8"]),
+        ({"numbers": {"block_count": None}}, ["has no llama.block_count"]),
+        ({"numbers": {"rope_dimension_count": 4}}, ["llama.rope.dimension_count=4", "dimension_count=8"]),
         ({"numbers": {"head_count": 3, "rope_dimension_count": None}}, ["num_heads"]),
         ({"numbers": {"feed_forward_length": 65}}, ["6 of another shape", "(64, 32), not (65, 32)"]),
-        ({"values": {"llama.vocab_size": 300}}, ["llama.vocab_size=300, but token_embd.weight has 259 rows"]),
-        ({"values": {"llama.rope.scaling.type": "yarn"}}, ["scaled by 'yarn'", "linear, llama3"]),
-        ({"gone": ("blk.1.attn_q.weight",)}, ["1 tensor(s) missing: model.layers.1.self_attn.q_proj.weight"]),
-        ({"gone": ("token_embd.weight",)}, ["lacks token_embd.weight"]),
-        ({"more": {"blk.0.attn_q.bias": (np.ones(4, np.float32), None)}}, ["does not have: blk.0.attn_q.bias"]),
+        ({"values": {"llama.vocab_size": 300}}, ["llama.vocab_size=300", "llama.vocab_size=259"]),
+        ({"values": {"llama.rope.scaling.type": "yarn"}}, ["by 'yarn'", "linear, llama3"]),
+        ({"gone": ("blk.1.attn_q.weight",)}, ["1 missing: model.layers.1.self_attn.q_proj.weight"]),
+        ({"gone": ("token_embd.weight",)}, ["has no token_embd.weight"]),
+        ({"more": {"blk.0.attn_q.bias": (np.ones(4, np.float32), None)}}, ["1 unknown: blk.0.attn_q.bias"]),
         ({"more": {"rope_freqs.weight": (np.arange(1, 5, dtype=np.float32), None)}}, ["rope_freqs.weight", "3.1"]),
         (
             {"more": {"other.weight": (np.zeros((1, 292), np.uint8), gguf.GGMLQuantizationType.Q8_K)}},
-            ["other.weight quantised as Q8_K", "take another quantisation"],
+            ["cannot dequantise other.weight (Q8_K)", "safetensors"],
         ),
         ({"split": "deepseek"}, ["'gpt2' split as 'deepseek'", "gpt-2, smollm, llama-bpe"]),
     ],
@@ -186,6 +171,14 @@ def test_a_file_that_is_cut_is_told_in_one_line(write_file, part):
     content = file.read_bytes()
     file.write_bytes(content[: part if isinstance(part, int) else int(part * len(content))])
     assert_fails(reads, file, "cannot be read as GGUF", "copy it again")
+
+
+def test_a_header_that_claims_an_array_of_2_to_the_40_is_told_at_once(tmp_path):
+    key, file = b"general.tags", tmp_path / "model.gguf"
+    array = struct.pack("<IIQ", 9, 5, 2**40)  # an array of int32
+    header = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", len(key)) + key + array
+    file.write_bytes(header + bytes(1000))
+    assert_fails(reads, file, "cannot be read as GGUF (the file ends early)")
 
 
 def test_texts_become_tokens_and_back_and_conversations_texts(write_file):

@@ -7,7 +7,7 @@ import pytest
 
 from tests.data.decoders.conftest import byte_tokenizer
 from unroll_jax.models import Decoder, decode, decoder_logits, empty_cache, rms_norm
-from unroll_jax.train.data.decoders import PretrainedDecoder, load_decoder, save_decoder
+from unroll_jax.train.data.pretrained.decoders import PretrainedDecoder, load_decoder, save_decoder
 
 pytestmark = pytest.mark.xdist_group("torch")  # which takes seconds to import
 

@@ -13,8 +13,8 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from tests.errors import assert_fails
 from unroll_jax.train.data.answers import ALPACA, AnswerTokenizer, tell
 from unroll_jax.train.data.conversations import single_turn
-from unroll_jax.train.data.decoder_gguf import open_gguf
-from unroll_jax.train.data.decoder_tokenizer import ChatTokenizer, byte_tokenizer, gguf_tokenizer
+from unroll_jax.train.data.pretrained.chat import ChatTokenizer, byte_tokenizer, gguf_tokenizer
+from unroll_jax.train.data.pretrained.gguf import open_gguf
 
 gguf = pytest.importorskip("gguf", reason="gguf, which reads quantised weights, is not installed")
 
@@ -174,4 +174,4 @@ def test_answers_that_share_a_token_with_their_prompt_stand_alone_and_are_counte
 def test_a_tokenizer_without_scores_or_that_drops_spaces_is_refused_in_one_line(write_file):
     assert_fails(read, write_file(remove_extra_whitespaces=True), "remove_extra_whitespaces", "tokenizer.json")
     count = len(vocabulary()[0])
-    assert_fails(read, write_file(scored=False), f"holds no usable tokenizer (0 scores of {count} tokens)")
+    assert_fails(read, write_file(scored=False), f"has no usable tokenizer (0 scores of {count} tokens)")

@@ -8,8 +8,8 @@ import tokenizers
 from tests.data.decoders.conftest import TEMPLATE
 from tests.errors import assert_fails
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data.decoder_tokenizer import folder_tokenizer
-from unroll_jax.train.data.decoder_vocabulary import SPLITS
+from unroll_jax.train.data.pretrained.chat import folder_tokenizer
+from unroll_jax.train.data.pretrained.vocabulary import SPLITS
 
 MESSAGES = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}]
 
@@ -44,21 +44,17 @@ def test_a_template_stands_in_a_file_of_its_own_or_among_several(write_folder, k
     assert folder_tokenizer(folder).chat(MESSAGES) == "hi!"
 
 
-def test_what_ends_an_answer_is_first_what_the_generation_config_names(write_folder):
-    folder = write_folder()
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [256, 257]}))
-    assert folder_tokenizer(folder).stops == (256, 257)
-
-
-def test_an_end_that_is_no_token_is_told_in_one_line(write_folder):
+def test_the_end_of_an_answer_is_that_of_the_generation_config_or_is_told_in_one_line(write_folder):
     folder = write_folder(config={"eos_token_id": "<e>"})
     assert_fails(folder_tokenizer, folder, "eos_token_id=['<e>']; it must be the number of a token")
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [256, 257]}))
+    assert folder_tokenizer(folder).stops == (256, 257)
 
 
 @pytest.mark.parametrize(
     ("template", "word"),
     [
-        ("{% if %}", "is no Jinja"),
+        ("{% if %}", "is not valid Jinja"),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "cannot be used"),
         ("{{ messages.append(1) }}", "cannot be used"),
         ("{% for i in range(10**9) %}{% endfor %}", "cannot be used"),
@@ -79,7 +75,7 @@ def test_a_tokenizer_that_is_missing_or_damaged_is_told_in_one_line(write_folder
     (folder / "tokenizer.json").write_text("{}")
     assert_fails(folder_tokenizer, folder, "cannot be used as a tokenizer", "copy it again")
     (folder / "tokenizer.json").unlink()
-    with pytest.raises(UserError, match=r"holds no tokenizer\.json"):
+    with pytest.raises(UserError, match=r"has no tokenizer\.json"):
         folder_tokenizer(folder)
 
 

@@ -9,7 +9,7 @@ from tests.data.pretrained.conftest import WORDS, word_tokenizer
 from tests.errors import assert_fails
 from unroll_jax.models import EncoderConfig
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.data.pretrained import EncoderTokenizer, load_tokenizer
+from unroll_jax.train.data.pretrained.encoders import EncoderTokenizer, load_tokenizer
 from unroll_jax.train.data.tokens import token_batch
 
 CONFIG = EncoderConfig(20, 8, 2, 2, 12, max_positions=8)
@@ -116,9 +116,8 @@ def test_pairs_of_different_number_are_refused(tokenizer):
 def test_a_tokenizer_with_more_tokens_than_embeddings_is_refused(tmp_path):
     words = [*WORDS, *(f"more{number}" for number in range(9))]
     word_tokenizer(words).save(str(tmp_path / "tokenizer.json"))
-    number = len(words) - 1
-    problem = f"{number - 19} of its tokens, as 'more8' with number {number}, have no row in the embedding table of 20"
-    assert_fails(lambda folder: load_tokenizer(folder, CONFIG), tmp_path, "does not fit the vocabulary", problem)
+    problem = f"{len(words) - 20} tokens, as 'more8' with number {len(words) - 1}, have no row in the embedding table"
+    assert_fails(lambda folder: load_tokenizer(folder, CONFIG), tmp_path, "does not fit the weights", problem)
 
 
 ROBERTA = EncoderConfig(20, 8, 2, 2, 12, 8, position_offset=2, padding_token=1)
@@ -126,7 +125,7 @@ ROBERTA = EncoderConfig(20, 8, 2, 2, 12, 8, position_offset=2, padding_token=1)
 
 def test_a_tokenizer_that_pads_with_another_token_is_refused(tmp_path):
     word_tokenizer(WORDS).save(str(tmp_path / "tokenizer.json"))
-    problem = "its padding token '[PAD]' has number 0, config.json has pad_token_id=1; take the tokenizer that came"
+    problem = "its padding token '[PAD]' has number 0, config.json has pad_token_id=1; use the tokenizer that came"
     assert_fails(lambda folder: load_tokenizer(folder, ROBERTA), tmp_path, problem)
 
 
@@ -177,7 +176,7 @@ def no_unknown(contents):
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (special_beyond, ["1 of its tokens, as '[SEP]' with number 99, have no row in the embedding table of 20"]),
+        (special_beyond, ["1 tokens, as '[SEP]' with number 99, have no row in the embedding table of 20"]),
         (no_unknown, ["cannot be used as a tokenizer (WordLevel error: Missing [UNK] token"]),
         (no_special, ["cannot be used as a tokenizer (no entry found for key); copy it again"]),
     ],

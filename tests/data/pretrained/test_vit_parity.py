@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from unroll_jax.models import ViT
-from unroll_jax.train.data.pretrained_vit import load_vit, start_from
+from unroll_jax.train.data.pretrained.vit import load_vit, start_from
 from unroll_jax.train.data.video import patch_sequences
 
 pytestmark = [pytest.mark.xdist_group("torch"), pytest.mark.slow]  # torch takes seconds to import

@@ -1,4 +1,4 @@
-"""Architectures of pretrained encoders: what their files call the numbers and tensors of ours."""
+"""Architectures of pretrained encoders: their names for our sizes and tensors; configurations out of config.json."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -6,12 +6,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from unroll_jax.models import EncoderConfig
 
-from ..config.errors import UserError
+from ...config.errors import UserError
 
 C = TypeVar("C")
 
-LARGEST = 2**31  # what a size stays below: indices have 32 bits
-# What config.json calls an activation, and what we do.
+LARGEST = 2**31  # bound of sizes and token numbers: indices have 32 bits
+# Our names of the activations in config.json.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -25,16 +25,16 @@ ACTIVATIONS = {
 class Architecture(NamedTuple):
     """The names and values of one architecture in config.json and in the file of its tensors."""
 
-    prefix: str  # of the names of the encoder's tensors where the file holds a head as well
-    numbers: Mapping[str, str]  # names in config.json of fields of ours, none of which may be missing
-    defaults: Mapping[str, Any]  # values in config.json that old ones leave out
-    required: Mapping[str, Any]  # values that others in config.json would make another network
-    embeddings: Mapping[str, str]  # names of the embeddings' tensors, without ``.weight`` and ``.bias``
+    prefix: str  # of the encoder's tensors in files that also hold a head
+    numbers: Mapping[str, str]  # required fields of config.json, by our names
+    defaults: Mapping[str, Any]  # of fields that old files leave out
+    required: Mapping[str, Any]  # the only supported values of other fields
+    embeddings: Mapping[str, str]  # tensors of the embeddings, without ``.weight`` and ``.bias``
     layers: str  # name of the list of layers
-    layer: Mapping[str, tuple[str, ...]]  # names inside a layer; those of several are concatenated
-    hidden: tuple[str, str]  # name of the hidden layer of the head, and its activation
-    logits: str  # name of the last layer of the head
-    positions_after_padding: bool = False  # whether rows of the table of positions up to the padding token's are unused
+    layer: Mapping[str, tuple[str, ...]]  # names inside a layer; several are concatenated
+    hidden: tuple[str, str]  # hidden layer of the head, and its activation
+    logits: str  # last layer of the head
+    positions_after_padding: bool = False  # position embeddings start after the padding token's number
 
 
 _BERT = Architecture(
@@ -144,70 +144,46 @@ _VIT = Architecture(
 
 # By ``model_type`` in config.json. MiniLM is a BERT.
 ARCHITECTURES: dict[str, Architecture] = {"bert": _BERT, "distilbert": _DISTILBERT, "roberta": _ROBERTA}
-# The same of encoders of pictures.
 VISION: dict[str, Architecture] = {"vit": _VIT}
 
 
 def read_architecture(
     values: Mapping[str, Any], *, where: str, known: Mapping[str, Architecture] = ARCHITECTURES
 ) -> Architecture:
-    """The one of the known architectures that the values of a config.json name."""
-    values, name = _given(values), values.get("model_type")
+    """Returns the known architecture that the values of a config.json name."""
+    values, name = given_values(values), values.get("model_type")
     if not isinstance(name, str) or name not in known:
-        raise UserError(f"{where} has model_type={name!r}; the architectures known are {', '.join(known)}")
-    architecture = known[name]
-    for field, wanted in architecture.required.items():
-        if (value := values.get(field, wanted)) != wanted:
-            raise UserError(f"{where} has {field}={value!r}; of {name} only {field}={wanted!r} is supported")
-    return architecture
+        raise UserError(f"{where} has model_type={name!r}; it must be one of {', '.join(known)}")
+    check_required(values, known[name].required, where=where)
+    return known[name]
 
 
 def read_config(values: Mapping[str, Any], *, where: str) -> EncoderConfig:
-    """The encoder that the values of a config.json describe; one error names all fields that are missing."""
+    """Returns the encoder of a config.json; one error names all missing fields."""
     architecture = read_architecture(values, where=where)
     numbers = {"token_types": 0, **read_numbers(values, architecture, where=where)}
     if architecture.positions_after_padding:
         numbers["position_offset"] = numbers["padding_token"] + 1
         numbers["max_positions"] -= numbers["position_offset"]
-    return config_of(EncoderConfig, numbers, architecture, where=where)
+    return make_config(EncoderConfig, numbers, architecture.numbers, where=where)
 
 
 def read_numbers(values: Mapping[str, Any], architecture: Architecture, *, where: str) -> dict[str, Any]:
-    """The numbers that an architecture has in a config.json, and the activation, by our names."""
-    values = {**architecture.defaults, **_given(values)}
-    if missing := [name for name in architecture.numbers.values() if name not in values]:
-        raise UserError(f"{where} lacks {', '.join(missing)}; copy the original again")
-    numbers = {field: values[name] for field, name in architecture.numbers.items()}
+    """Returns the sizes of an architecture and its activation from config.json, by our names."""
+    numbers = named_values({**architecture.defaults, **given_values(values)}, architecture.numbers, where=where)
     activation = numbers["activation"]
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         name = architecture.numbers["activation"]
-        raise UserError(f"{where} has {name}={activation!r}; the activations known are {', '.join(ACTIVATIONS)}")
-    numbers["activation"] = ACTIVATIONS[activation]
-    for field, name in architecture.numbers.items():
-        number = values[name]
-        if field not in ("activation", "norm_epsilon") and not (type(number) is int and abs(number) < LARGEST):
-            raise UserError(f"{where} has {name}={number!r}; it must be an integer below 2**31")
-        if field == "norm_epsilon" and not isinstance(number, float | int):
-            raise UserError(f"{where} has {name}={number!r}; it must be a number")
-    return numbers
-
-
-def config_of(make: Callable[..., C], numbers: Mapping[str, Any], architecture: Architecture, *, where: str) -> C:
-    """``make(**numbers)``, whose refusal names what config.json calls the fields."""
-    try:
-        return make(**numbers)
-    except ValueError as error:
-        words = re.findall(r"\w+", str(error))
-        names = ", ".join(f"{field} is {name}" for field, name in architecture.numbers.items() if field in words)
-        raise UserError(f"{where}: {error} ({names} there)") from error
+        raise UserError(f"{where} has {name}={activation!r}; it must be one of {', '.join(ACTIVATIONS)}")
+    return numbers | {"activation": ACTIVATIONS[activation]}
 
 
 def class_names(values: Mapping[str, Any], count: int, *, where: str) -> tuple[str, ...]:
-    """Names of a head's classes by number, as config.json has them, else those of `unnamed_classes`."""
-    names = _given(values).get("id2label", {})
+    """Returns the names of a head's classes by number, from config.json, or else those of `unnamed_classes`."""
+    names = given_values(values).get("id2label", {})
     if not isinstance(names, dict):
         raise UserError(f"{where} has id2label={names!r}; it must be an object of names by number")
-    return tuple(str(names.get(str(number), usual)) for number, usual in enumerate(unnamed_classes(count)))
+    return tuple(str(names.get(str(number), default)) for number, default in enumerate(unnamed_classes(count)))
 
 
 def unnamed_classes(count: int) -> tuple[str, ...]:
@@ -215,6 +191,37 @@ def unnamed_classes(count: int) -> tuple[str, ...]:
     return tuple(f"LABEL_{number}" for number in range(count))
 
 
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values without those that are null, which stands for the usual one."""
+def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values that are not null: null means the default."""
     return {key: value for key, value in values.items() if value is not None}
+
+
+def check_required(values: Mapping[str, Any], required: Mapping[str, Any], *, where: str) -> None:
+    """Checks fields of a configuration that we support with one value only."""
+    for field, wanted in required.items():
+        if (value := values.get(field, wanted)) != wanted:
+            raise UserError(f"{where} has {field}={value!r}; only {field}={wanted!r} is supported")
+
+
+def named_values(values: Mapping[str, Any], names: Mapping[str, str], *, where: str) -> dict[str, Any]:
+    """Returns values by our names, given the file's names; sizes must be integers below 2**31."""
+    if missing := [name for name in names.values() if name not in values]:
+        raise UserError(f"{where} has no {', '.join(missing)}; copy the original again")
+    numbers = {field: values[name] for field, name in names.items()}
+    for field, number in numbers.items():
+        if field == "norm_epsilon" and type(number) not in (int, float):
+            raise UserError(f"{where} has {names[field]}={number!r}; it must be a number")
+        whole = field in ("activation", "norm_epsilon") or number is None
+        if not whole and not (type(number) is int and abs(number) < LARGEST):
+            raise UserError(f"{where} has {names[field]}={number!r}; it must be an integer below 2**31")
+    return numbers
+
+
+def make_config(make: Callable[..., C], numbers: Mapping[str, Any], names: Mapping[str, str], *, where: str) -> C:
+    """Returns ``make(**numbers)``; errors also give the file's names of the fields."""
+    try:
+        return make(**numbers)
+    except (TypeError, ValueError, OverflowError) as error:
+        words = re.findall(r"\w+", str(error))
+        there = ", ".join(f"{field} is {name}" for field, name in names.items() if field in words)
+        raise UserError(f"{where}: {error}{f' ({there} there)' if there else ''}") from error

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-# How byte-level tokenizers split texts, by the name that GGUF has for it (llama.cpp, src/llama-vocab.cpp).
+# How byte-level tokenizers split texts, by GGUF's name (llama.cpp, src/llama-vocab.cpp).
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
@@ -15,7 +15,7 @@ SPLITS: dict[str, tuple[bool, str]] = {  # whether digits stand alone, and the p
     "llama-bpe": (False, _LLAMA3),
 }
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # GGUF's kinds of token
-WORD = "\u2581"  # stands for a space in the tokens of SentencePiece
+WORD = "\u2581"  # a space in the tokens of SentencePiece
 
 
 def byte_level(
@@ -25,9 +25,9 @@ def byte_level(
 
     Args:
       tokens: by their number.
-      kinds: of the tokens, as GGUF numbers them; those behind the last one are normal.
-      merges: pairs of tokens, the first one first.
-      split: the name of how texts are split before, one of `SPLITS`.
+      kinds: of the tokens, as GGUF numbers them; missing ones are normal.
+      merges: pairs of tokens, by rank.
+      split: a name of `SPLITS`.
       starts: number of the token that ``add_special_tokens`` puts before texts; None for none.
 
     Returns:
@@ -61,22 +61,22 @@ def sentence_pieces(
 ) -> Any:
     """Makes the BPE tokenizer of SentencePiece, as Llama 2 has it.
 
-    Two neighbours are merged in the order of the score of the token that they make; characters without a token become
-    bytes. A text between special tokens starts with a space, as in llama.cpp and in the tokenizer.json of these models.
+    Neighbours are merged by the score of the resulting token; characters without a token become bytes. A text between
+    special tokens starts with a space, as in llama.cpp and in the tokenizer.json of these models.
 
     Args:
       tokens: by their number, `WORD` for a space.
-      scores: of the tokens, the larger the earlier.
+      scores: of the tokens; higher ones merge first.
       kinds: see `byte_level`.
-      unknown: number of the token for characters whose bytes have no tokens either.
-      prefix: whether a space is put before texts.
+      unknown: number of the token for characters whose bytes have no tokens.
+      prefix: whether texts get a leading space.
       starts: see `byte_level`.
 
     Returns:
       A ``tokenizers.Tokenizer``.
 
     Raises:
-      ValueError: if there are not as many scores as tokens.
+      ValueError: if the numbers of scores and tokens differ.
     """
     import tokenizers
     from tokenizers import decoders, models, normalizers
@@ -96,7 +96,7 @@ def sentence_pieces(
 
 
 def _merges(tokens: Sequence[str], scores: Sequence[float], kinds: Sequence[int]) -> Iterator[tuple[str, str]]:
-    """Every pair of tokens that makes a third, in the order of its score, then of theirs."""
+    """Yields every pair of tokens that makes a third, by the scores of the third and of both."""
     of_pieces = kinds or [NORMAL] * len(tokens)
     pieces = {token: score for token, score, kind in zip(tokens, scores, of_pieces, strict=True) if kind == NORMAL}
     pairs = [
@@ -112,7 +112,7 @@ def _merges(tokens: Sequence[str], scores: Sequence[float], kinds: Sequence[int]
 def _with_special(
     tokenizer: Any, tokens: Sequence[str], kinds: Sequence[int], special: Sequence[int], starts: int | None
 ) -> Any:
-    """Adds the tokens that texts are not split into, and the one that texts start with."""
+    """Adds special and user-defined tokens, and the one that texts start with."""
     from tokenizers import AddedToken, processors
 
     for token, kind in zip(tokens, kinds, strict=False):

@@ -1,4 +1,4 @@
-"""Tokenizers of language models, and the templates that make one text of a conversation."""
+"""Tokenizers of language models with their chat templates: from folders, from GGUF files, or of bytes."""
 
 import functools
 import json
@@ -11,15 +11,15 @@ import jinja2
 import numpy as np
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from ..config.errors import UserError, one_line
-from .decoder_vocabulary import CONTROL, SPLITS, byte_level, sentence_pieces
-from .pretrained import usable_tokenizer
-from .pretrained_files import read_json
+from ...config.errors import UserError, one_line
+from .architectures import LARGEST
+from .folders import read_json, read_tokenizer
+from .vocabulary import CONTROL, SPLITS, byte_level, sentence_pieces
 
 Message = Mapping[str, str]  # "role" and "content"
 
-PIECES = {"unknown": 0, "bos": 1, "eos": 2}  # SentencePiece's special tokens, where a GGUF file does not number them
-# Of the tokenizer of bytes: tokens that stand for no text, and its template.
+PIECES = {"unknown": 0, "bos": 1, "eos": 2}  # SentencePiece's default numbers of special tokens
+# Special tokens of the tokenizer of bytes, and its template.
 SIDES = ("<|user|>", "<|assistant|>", "<|system|>", "<|end|>")
 BYTE_TEMPLATE = (
     "{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}{% endfor %}"
@@ -32,10 +32,10 @@ class ChatTokenizer:
 
     Args:
       tokenizer: of the package.
-      template: of a conversation, in Jinja; None where there is none.
-      named: tokens that templates name, as ``bos_token`` and ``eos_token``.
+      template: of a conversation, in Jinja; None for none.
+      named: tokens by their names in templates, as ``bos_token`` and ``eos_token``.
       stops: numbers of the tokens that end an answer.
-      where: the tokenizer came from, for messages.
+      where: its origin, for messages.
     """
 
     def __init__(
@@ -54,27 +54,27 @@ class ChatTokenizer:
 
     @functools.cached_property
     def prefixes(self) -> bool:
-        """True where texts start with tokens that they do not have behind others: SentencePiece puts a space there."""
+        """True if texts start with tokens that they lack after another text: SentencePiece puts a space there."""
         line, text, both = self.encode(["a\n", "a", "a\na"])
         return not np.array_equal(np.concatenate([line, text]), both)
 
     def encode(self, texts: Sequence[str], *, special: bool = False) -> list[np.ndarray]:
-        """Turns texts into numbers of tokens; ``special`` adds those at the ends, which chat templates have in them."""
+        """Encodes texts; ``special`` adds the tokens at the ends, which chat templates already contain."""
         encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=special)
         return [np.array(each.ids, np.int32) for each in encoded]
 
     def decode(self, tokens: Sequence[int] | np.ndarray, *, special: bool = True) -> str:
-        """Turns tokens into text; ``special`` keeps those that stand for no text."""
+        """Decodes tokens; ``special`` keeps special ones."""
         return self._tokenizer.decode([int(token) for token in tokens], skip_special_tokens=not special)
 
     def chat(self, messages: Sequence[Message], *, answer: bool = False) -> str:
-        """The text of a conversation; with ``answer`` it ends where an answer of the assistant starts."""
+        """Returns the text of a conversation; with ``answer`` it ends where an answer of the assistant starts."""
         if self._rendered is None:
-            raise UserError(f"{self.where} has no chat template; take an instructed model, or texts as they are")
+            raise UserError(f"{self.where} has no chat template; use an instruction-tuned model or plain texts")
         given = [dict(message) for message in messages]
         try:
             return self._rendered.render(messages=given, add_generation_prompt=answer, **self.named)
-        except Exception as error:  # a template runs whatever it holds
+        except Exception as error:  # a template can raise anything
             raise UserError(f"the chat template of {self.where} cannot be used ({one_line(error)})") from error
 
     def to_spec(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class ChatTokenizer:
     @classmethod
     def from_spec(cls, values: Mapping[str, Any]) -> Self:
         """Reads what `to_spec` wrote."""
-        import tokenizers  # here, as most runs need none
+        import tokenizers  # imported here: most runs need none
 
         made = tokenizers.Tokenizer.from_str(values["json"])
         return cls(made, values["template"], values["named"], values["stops"], where=values["where"])
@@ -101,17 +101,10 @@ class ChatTokenizer:
 
 
 def folder_tokenizer(folder: Path) -> ChatTokenizer:
-    """The tokenizer of a folder, and the template of its tokenizer_config.json or chat_template.jinja."""
-    import tokenizers  # here, as most runs need none
-
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        raise UserError(f"{folder} holds no {file.name}; AutoTokenizer.from_pretrained(...).save_pretrained writes it")
-    with usable_tokenizer(file):
-        tokenizer: Any = tokenizers.Tokenizer.from_file(str(file))
-    values = {}
-    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
-        values[name] = read_json(folder / name) if (folder / name).is_file() else {}
+    """Reads the tokenizer of a folder, and the template of its tokenizer_config.json or chat_template.jinja."""
+    tokenizer = read_tokenizer(folder)
+    names = ("config.json", "generation_config.json", "tokenizer_config.json")
+    values = {name: read_json(folder / name) if (folder / name).is_file() else {} for name in names}
     settings, template = values["tokenizer_config.json"], folder / "chat_template.jinja"
     text = (
         template.read_text(encoding="utf-8") if template.is_file() else _default_template(settings.get("chat_template"))
@@ -121,24 +114,23 @@ def folder_tokenizer(folder: Path) -> ChatTokenizer:
     if stops is None:
         stops = tokenizer.token_to_id(named.get("eos_token", ""))
     stops = [] if stops is None else stops if isinstance(stops, list) else [stops]
-    if not all(type(stop) is int for stop in stops):
-        raise UserError(f"{folder} has eos_token_id={stops!r}; it must be the number of a token, or several")
+    if not all(type(stop) is int and 0 <= stop < LARGEST for stop in stops):
+        raise UserError(f"{folder} has eos_token_id={stops!r}; it must be the number of a token, or a list of them")
     return ChatTokenizer(tokenizer, text, named, stops, where=str(folder))
 
 
 def gguf_tokenizer(files: Any) -> ChatTokenizer:
-    """The tokenizer that the metadata of a GGUF file describes: SentencePiece's BPE, or byte-level BPE, split as one of
-    `SPLITS`."""
+    """Returns the tokenizer of a GGUF file: SentencePiece's BPE, or byte-level BPE with one of `SPLITS`."""
     kind, split = files.value("tokenizer.ggml.model"), files.value("tokenizer.ggml.pre", "gpt-2")
     pieces = kind == "llama"
     if not pieces and (kind != "gpt2" or split not in SPLITS):
         raise UserError(
-            f"{files.where} has a tokenizer of model {kind!r} split as {split!r}; known are 'llama', and 'gpt2' split "
-            f"as {', '.join(SPLITS)}; take the tokenizer.json that came with the original weights"
+            f"{files.where} has a tokenizer of model {kind!r} split as {split!r}; 'llama', and 'gpt2' split as "
+            f"{', '.join(SPLITS)}, are supported; use the tokenizer.json that came with the original weights"
         )
     if pieces and files.value("tokenizer.ggml.remove_extra_whitespaces", False):
         raise UserError(
-            f"{files.where} has tokenizer.ggml.remove_extra_whitespaces, and only spaces that stay are known; take the "
+            f"{files.where} has tokenizer.ggml.remove_extra_whitespaces, which is not supported; use the "
             "tokenizer.json that came with the original weights"
         )
     tokens, kinds = files.value("tokenizer.ggml.tokens"), files.value("tokenizer.ggml.token_type")
@@ -158,14 +150,14 @@ def gguf_tokenizer(files: Any) -> ChatTokenizer:
             merges: Any = [tuple(pair.split(" ")) for pair in files.value("tokenizer.ggml.merges", [])]
             tokenizer = byte_level(tokens, kinds or [], merges, split, starts=starts)
         named = {f"{name}_token": tokens[place] for name in ("bos", "eos") if (place := numbers[name]) is not None}
-    except Exception as error:  # tokenizers raises nothing special
-        raise UserError(f"{files.where} holds no usable tokenizer ({one_line(error)}); copy it again") from error
+    except Exception as error:  # tokenizers has no error class
+        raise UserError(f"{files.where} has no usable tokenizer ({one_line(error)}); copy it again") from error
     stops = dict.fromkeys(place for name in ("eos", "eot") if (place := numbers[name]) is not None)
     return ChatTokenizer(tokenizer, files.value("tokenizer.chat_template"), named, list(stops), where=files.where)
 
 
 def byte_tokenizer() -> ChatTokenizer:
-    """A tokenizer that needs no file: a token a byte, one for each side of a conversation, and one for its end."""
+    """Returns a tokenizer without a file: a token a byte, one a role of a conversation, and one for its end."""
     from tokenizers.pre_tokenizers import ByteLevel
 
     tokens = [*sorted(ByteLevel.alphabet()), *SIDES]
@@ -175,7 +167,7 @@ def byte_tokenizer() -> ChatTokenizer:
 
 
 def tokenizer_files(tokenizer: ChatTokenizer) -> dict[str, bytes]:
-    """The files that `folder_tokenizer` and `transformers` read a tokenizer from, by name."""
+    """Returns the files, by name, that `folder_tokenizer` and `transformers` read a tokenizer from."""
     settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", **tokenizer.named}
     files = {
         "tokenizer.json": tokenizer.to_json(),
@@ -187,14 +179,16 @@ def tokenizer_files(tokenizer: ChatTokenizer) -> dict[str, bytes]:
 
 
 def _compiled(template: str, where: str) -> jinja2.Template:
-    """A template in a sandbox: it comes with weights, from anywhere."""
+    """Compiles a template in a sandbox: weights may come from anywhere."""
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
     environment.globals["raise_exception"] = _raise
     try:
         return environment.from_string(template)
     except jinja2.TemplateError as error:
-        raise UserError(f"the chat template of {where} is no Jinja ({one_line(error)}); copy it again") from error
+        raise UserError(
+            f"the chat template of {where} is not valid Jinja ({one_line(error)}); copy it again"
+        ) from error
 
 
 def _raise(message: str) -> None:
@@ -202,7 +196,7 @@ def _raise(message: str) -> None:
 
 
 def _default_template(given: Any) -> str | None:
-    """Returns the template for conversations, of one template or of several by name."""
+    """Returns the template of conversations, given one template or several by name."""
     if isinstance(given, list):
         given = next((each["template"] for each in given if each.get("name") == "default"), None)
     return given if isinstance(given, str) else None

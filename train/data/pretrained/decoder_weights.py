@@ -1,4 +1,4 @@
-"""Weights of a decoder: read from files straight to where they live, layer by layer, and written back."""
+"""Weights of a decoder: read from files straight onto the mesh, layer by layer, and written back."""
 
 import functools
 import re
@@ -15,14 +15,13 @@ from safetensors.numpy import save_file
 
 from unroll_jax.models import Decoder, DecoderConfig
 
-from ..config.errors import UserError
-from ..system.files import write_json
-from .decoder_files import DTYPES, ONE_FILE, TensorFiles, bytes_of
-from .pretrained_files import INDEX
+from ...config.errors import UserError
+from ...system.files import write_json
+from .folders import INDEX, ONE_FILE, TensorFiles, bytes_of, check_layer_count, check_tensors
 
 Place = Callable[[Any], Any]  # from parameters as shapes to the sharding of each
 
-# What files call the parts of our layers, and the rest.
+# Names in files of the parts of our layers, and of the rest.
 LAYER = {
     "attention_norm": "input_layernorm",
     "query": "self_attn.q_proj",
@@ -35,8 +34,7 @@ LAYER = {
     "down": "mlp.down_proj",
 }
 OTHERS = {("embedding",): "model.embed_tokens", ("norm", "scale"): "model.norm", ("head", "embedding"): "lm_head"}
-UNUSED = re.compile(r"rotary_emb\.inv_freq$")  # a table that old files of Llama hold, and config.json says
-SHOWN = 5  # names in one line
+UNUSED = re.compile(r"rotary_emb\.inv_freq$")  # a table in old files of Llama, redundant with config.json
 
 
 class Slot(NamedTuple):
@@ -49,7 +47,7 @@ class Slot(NamedTuple):
 
     @property
     def transposed(self) -> bool:
-        """True where files have (out, in) and we have (in, out)."""
+        """True if files have (out, in) and we have (in, out)."""
         return self.path[-1] == "kernel"
 
     @property
@@ -62,10 +60,10 @@ class Slot(NamedTuple):
 def read_decoder_weights(
     files: TensorFiles, config: DecoderConfig, *, dtype: Any = None, place: Place | None = None
 ) -> dict[str, Any]:
-    """The parameters of a `Decoder`; files are checked before anything is read.
+    """Reads the parameters of a `Decoder`; files are checked before any tensor is read.
 
-    Every device reads the part of each tensor that it will hold. What is stacked is filled layer by layer, so that the
-    host never holds more than a layer of one leaf.
+    Every device reads the part of each tensor that it will hold. Stacks are filled layer by layer, so that the host
+    never holds more than a layer of one leaf.
 
     Args:
       files: the tensors.
@@ -73,14 +71,12 @@ def read_decoder_weights(
       dtype: of the parameters; None takes that of each tensor in the file.
       place: from the parameters as `jax.ShapeDtypeStruct` to a sharding of each; None is the first device.
     """
-    if config.num_layers > len(files.names):  # names of billions of layers would fill the memory
-        raise UserError(
-            f"{files.where} does not fit its configuration: num_layers={config.num_layers}, but {len(files.names)} "
-            "tensors in all; copy both again"
-        )
+    check_layer_count(files, config.num_layers)
     slots = list(decoder_slots(config))
-    if problems := _problems(files, slots):
-        raise UserError(f"{files.where} does not fit its configuration: {'; '.join(problems)}")
+    places = [(name, slot.tensor_shape) for slot in slots for name in slot.names]
+    known = {name for name, _ in places} | {"lm_head.weight"}  # which files of tied heads may hold too
+    others = sorted(name for name in files.names - known if not UNUSED.search(name))
+    check_tensors(files, places, {"unknown": others})
     dtypes = {slot.path: _dtype(files, slot) if dtype is None else np.dtype(dtype) for slot in slots}
     shapes = {slot.path: jax.ShapeDtypeStruct(slot.shape, dtypes[slot.path]) for slot in slots}
     shardings: dict[Any, Any] = dict.fromkeys(shapes, SingleDeviceSharding(jax.local_devices()[0]))
@@ -95,22 +91,22 @@ def write_decoder_weights(
 ) -> None:
     """Writes parameters as safetensors files of up to ``shard_bytes``, with an index where they are several.
 
-    The host holds one file's tensors at a time. Old files of these names are written over.
+    The host holds one file's tensors at a time. Files of these names are overwritten.
 
     Args:
       folder: that exists.
       config: of the decoder.
       params: of a `Decoder`, without the outer key ``params``.
-      dtype: written; None writes each leaf in its own.
-      shard_bytes: at least; a tensor that is larger has a file of its own.
+      dtype: of the file; None keeps each leaf's.
+      shard_bytes: a larger tensor gets a file for itself.
     """
     leaves: dict[Any, Any] = traverse_util.flatten_dict(params)
     slots = [slot for slot in decoder_slots(config) if slot.path in leaves]
     sources = {name: (slot, number) for slot in slots for number, name in enumerate(slot.names)}
-    size = lambda slot: bytes_of(slot.tensor_shape, dtype or leaves[slot.path].dtype)  # noqa: E731
+    sizes = {name: bytes_of(slot.tensor_shape, dtype or leaves[slot.path].dtype) for name, (slot, _) in sources.items()}
     parts: list[list[str]] = [[]]
-    for name, (slot, _) in sources.items():
-        if parts[-1] and sum(size(sources[each][0]) for each in parts[-1]) + size(slot) > shard_bytes:
+    for name, size in sizes.items():
+        if parts[-1] and sum(map(sizes.__getitem__, parts[-1])) + size > shard_bytes:
             parts.append([])
         parts[-1].append(name)
     files = [f"model-{place:05d}-of-{len(parts):05d}.safetensors" for place in range(1, len(parts) + 1)]
@@ -120,13 +116,12 @@ def write_decoder_weights(
         save_file(tensors, folder / file, metadata={"format": "pt"})
     if len(parts) > 1:
         places = {name: file for file, names in zip(files, parts, strict=True) for name in names}
-        total = sum(size(slot) for slot, _ in sources.values())
-        write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": places})
-    (folder / (ONE_FILE if len(parts) > 1 else INDEX)).unlink(missing_ok=True)  # of weights that were there before
+        write_json(folder / INDEX, {"metadata": {"total_size": sum(sizes.values())}, "weight_map": places})
+    (folder / (ONE_FILE if len(parts) > 1 else INDEX)).unlink(missing_ok=True)  # of earlier weights
 
 
 def decoder_slots(config: DecoderConfig) -> Iterator[Slot]:
-    """All leaves of a decoder's parameters."""
+    """Yields the slots of all leaves of a decoder's parameters."""
     shapes = jax.eval_shape(Decoder(config).init, jax.random.key(0), jax.ShapeDtypeStruct((1, 1), jnp.int32))
     leaves: dict[Any, Any] = traverse_util.flatten_dict(shapes["params"])
     for path, leaf in leaves.items():
@@ -137,42 +132,20 @@ def decoder_slots(config: DecoderConfig) -> Iterator[Slot]:
         yield Slot(path, names, leaf.shape, stacked=True)
 
 
-def _problems(files: TensorFiles, slots: list[Slot]) -> list[str]:
-    places = [(name, slot.tensor_shape) for slot in slots for name in slot.names]
-    missing = [name for name, _ in places if name not in files.names]
-    present = [(name, shape) for name, shape in places if name in files.names]
-    wrong = [f"{name} is {stored}, not {shape}" for name, shape in present if (stored := files.shape(name)) != shape]
-    kinds = [name for name, _ in present if files.dtype(name) is None]
-    known = {name for name, _ in places} | {"lm_head.weight"}  # which files of tied heads may hold too
-    others = sorted(name for name in files.names - known if not UNUSED.search(name))
-    titles = {
-        f"{len(missing)} tensor(s) missing": missing,
-        f"{len(wrong)} of another shape": wrong,
-        f"{len(kinds)} not of {', '.join(DTYPES)}": kinds,
-        f"{len(others)} that a decoder of this configuration does not have": others,
-    }
-    return [f"{title}: {_listed(names)}" for title, names in titles.items() if names]
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return ", ".join(names[:SHOWN]) + more
-
-
 def _dtype(files: TensorFiles, slot: Slot) -> np.dtype:
     kinds = {kind for name in slot.names if (kind := files.dtype(name)) is not None}
     return np.dtype(jax.dtypes.canonicalize_dtype(functools.reduce(jnp.promote_types, kinds)))
 
 
 def _leaf(files: TensorFiles, slot: Slot, dtype: np.dtype, sharding: Any) -> jax.Array:
-    def read(name: str, index: Any) -> np.ndarray:
+    def read_part(name: str, index: Any) -> np.ndarray:
         part = files.read(name, index[::-1] if slot.transposed else index).astype(dtype, copy=False)
         if not np.isfinite(part).all():
-            raise UserError(f"{files.where} holds numbers that are not finite in {name}; copy it again")
+            raise UserError(f"{files.where} holds values that are not finite in {name}; copy it again")
         return part.T if slot.transposed else part
 
     def placed(name: str, shape: tuple[int, ...], sharding: Any) -> jax.Array:
-        return jax.make_array_from_callback(shape, sharding, functools.partial(read, name), dtype=dtype)
+        return jax.make_array_from_callback(shape, sharding, functools.partial(read_part, name), dtype=dtype)
 
     if not slot.stacked:
         return placed(slot.names[0], slot.shape, sharding)
@@ -193,12 +166,12 @@ def _put(stack: jax.Array, layer: jax.Array, number: int, sharding: Any) -> jax.
 
 
 def _of_a_layer(sharding: Any) -> Any:
-    """The sharding of one layer out of a stack."""
+    """Returns the sharding of one layer of a stack."""
     if not isinstance(sharding, NamedSharding):
         return sharding
     first, *rest = sharding.spec or (None,)
     if first is not None:
-        raise ValueError(f"place must not share layers out, got {sharding.spec}; share out what is in a layer")
+        raise ValueError(f"place must not shard the axis of layers, got {sharding.spec}; shard the axes of a layer")
     return NamedSharding(sharding.mesh, PartitionSpec(*rest))
 
 

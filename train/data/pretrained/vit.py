@@ -1,4 +1,4 @@
-"""Pretrained vision transformers: weights from a folder as Hugging Face lays it out, or from its hub."""
+"""Pretrained vision transformers: weights from a folder in the layout of Hugging Face, or from its hub."""
 
 from typing import Any, NamedTuple
 
@@ -9,15 +9,15 @@ from flax import traverse_util
 
 from unroll_jax.models import ViT, ViTConfig
 
-from ..config.errors import UserError
-from .files import Log
-from .pretrained_architectures import VISION, Architecture, config_of, read_architecture, read_numbers
-from .pretrained_files import find_folder, read_json, weights_file
-from .pretrained_weights import Slot, Tensors, layer_slots, open_tensors, prefix_of, read_slots
+from ...config.errors import UserError
+from ..files import Log
+from .architectures import VISION, Architecture, make_config, read_architecture, read_numbers
+from .folders import SafetensorsFiles, find_folder, open_folder, read_json
+from .slots import Slot, layer_slots, prefix_of, read_slots
 
 FILES = ("config.json", "model.safetensors")
-DECODER = "decoder.0"  # of ViTForMaskedImageModeling: a product from states to the pixels of a patch
-CUBIC = -0.75  # the free number of cubic convolution as torch has it (Keys, 1981, has -0.5)
+DECODER = "decoder.0"  # of ViTForMaskedImageModeling: linear, from states to the pixels of a patch
+CUBIC = -0.75  # the free parameter of cubic convolution, as in torch (-0.5 in Keys, 1981)
 
 
 class PretrainedViT(NamedTuple):
@@ -25,8 +25,8 @@ class PretrainedViT(NamedTuple):
 
     Attributes:
       config: of `unroll_jax.models.ViT`.
-      params: of the same, NumPy float32, as far as the folder has them: of a readout "linear" ``pixels`` is there if
-        there is a decoder of masked images, and of one "residual" never, as that starts at 0.
+      params: of the same, NumPy float32, as far as the folder has them: ``pixels`` of a "linear" readout if there is
+        a decoder of masked images, of a "residual" readout never, as it starts at 0.
     """
 
     config: ViTConfig
@@ -47,34 +47,31 @@ def load_vit(
 ) -> PretrainedViT:
     """Reads a ViTModel, ViTForImageClassification or ViTForMaskedImageModeling for grey frames.
 
-    Weights of the colours are added up, as for a grey picture repeated in every colour; of a decoder's pixels the mean
-    over the colours is taken. Position embeddings are interpolated bicubically where the picture has another grid of
-    patches, as ``interpolate_pos_encoding=True`` of Hugging Face does.
+    The weights of the colour channels are summed, as for a grey picture in every channel; a decoder's pixels are
+    averaged over them. Position embeddings are interpolated bicubically to another grid of patches, as Hugging Face
+    does with ``interpolate_pos_encoding=True``.
 
     Args:
       source: a folder that holds `FILES`, or a repository OWNER/NAME of the hub.
       grid: rows and columns of patches of a frame.
       side: of a patch, in pixels; the pretrained patches must have the same.
-      reading: how layers are read, see `ViTConfig`.
+      reading: readout of the layers, see `ViTConfig`.
       mean: subtracted from pixels in [0, 1].
-      std: what they are divided by then.
+      std: divides the difference.
       revision: of the repository: branch, tag or commit.
-      option: what errors call the source by.
-      log: takes a line on what was read.
-
-    Raises:
-      UserError: if the folder is of another architecture, lacks a file or a tensor, is damaged, or does not fit.
+      option: name of the source in errors.
+      log: takes a line about the weights.
     """
     folder = find_folder(source, files=FILES, revision=revision, option=option, log=log)
-    values, where = read_json(folder / "config.json", files=FILES), str(folder / "config.json")
+    values, where = read_json(folder / "config.json"), str(folder / "config.json")
     architecture = read_architecture(values, where=where, known=VISION)
     numbers = read_numbers(values, architecture, where=where)
     picture = {name: numbers.pop(name) for name in ("image_size", "patch_size", "channels", "stride")}
     _check_picture(picture, side, where)
     ours = {"num_patches": grid[0] * grid[1], "pixels": side**2, "class_token": True}
     numbers |= ours | {"reading": reading, "mean": mean, "std": std}
-    config = config_of(ViTConfig, numbers, architecture, where=where)
-    with open_tensors(weights_file(folder, files=FILES)) as tensors:
+    config = make_config(ViTConfig, numbers, architecture.numbers, where=where)
+    with open_folder(folder) as tensors:
         leaves = _read(tensors, config, architecture, picture)
     log(
         f"vit of {config.num_layers} layers, {config.dim} wide, patches of {side} x {side} pixels, positions for "
@@ -84,7 +81,7 @@ def load_vit(
 
 
 def start_from(pretrained: PretrainedViT, model: ViT, key: jax.Array) -> Any:
-    """The variables of a transformer: the pretrained ones, and new ones where there are none."""
+    """Returns the variables of a transformer: pretrained where there are any, else new."""
     if model.config != pretrained.config:
         raise UserError(f"the transformer is {model.config}, the pretrained one {pretrained.config}")
     frame = jnp.zeros((1, model.config.num_patches, model.config.pixels))
@@ -95,9 +92,9 @@ def start_from(pretrained: PretrainedViT, model: ViT, key: jax.Array) -> Any:
 
 
 def interpolated(positions: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
-    """Embeddings (rows, columns, dim) of the positions of a grid, bicubically on another grid; float32.
+    """Interpolates embeddings (rows, columns, dim) bicubically from one grid to another; float32.
 
-    Positions are those of the patches' centres, and beyond the edge the last ones are repeated, as in torch's
+    Positions are the centres of patches, and the edge is repeated, as in torch's
     ``interpolate(mode="bicubic", align_corners=False)``.
     """
     rows, columns = (_bicubic(have, want) for have, want in zip(positions.shape, grid, strict=False))
@@ -107,7 +104,7 @@ def interpolated(positions: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
 def _check_picture(picture: dict[str, int], side: int, where: str) -> None:
     if picture["patch_size"] != side:
         raise UserError(
-            f"{where} has patch_size={picture['patch_size']}, but patches of frames are {side} pixels wide; take "
+            f"{where} has patch_size={picture['patch_size']}, but patches of frames are {side} pixels wide; use "
             f"weights for patches of {side}"
         )
     if picture["image_size"] < side or picture["channels"] < 1:
@@ -117,7 +114,9 @@ def _check_picture(picture: dict[str, int], side: int, where: str) -> None:
         )
 
 
-def _read(tensors: Tensors, config: ViTConfig, architecture: Architecture, picture: dict[str, int]) -> dict[Any, Any]:
+def _read(
+    tensors: SafetensorsFiles, config: ViTConfig, architecture: Architecture, picture: dict[str, int]
+) -> dict[Any, Any]:
     prefix, names, dim = prefix_of(tensors, architecture), architecture.embeddings, config.dim
     frame = jax.ShapeDtypeStruct((1, config.num_patches, config.pixels), np.float32)
     side, channels = picture["patch_size"], picture["channels"]
@@ -143,7 +142,7 @@ def _read(tensors: Tensors, config: ViTConfig, architecture: Architecture, pictu
 
 
 def _adapted(leaves: dict[Any, Any], config: ViTConfig, grid: tuple[int, int], picture: dict[str, int]) -> Any:
-    """The leaves of our parameters, of grey frames of a grid, out of those of coloured pictures."""
+    """Returns our parameters, for grey frames of a grid, from those of colour pictures."""
     tensors = dict(leaves)
     place, token, colours = (
         ("embeddings", *names) for names in (("position",), ("class_token",), ("patch", "colours"))
@@ -156,16 +155,15 @@ def _adapted(leaves: dict[Any, Any], config: ViTConfig, grid: tuple[int, int], p
     moved = interpolated(rest.reshape(old, old, config.dim), grid).reshape(-1, config.dim)
     tensors[place] = np.concatenate([first, moved])
     if ("readout", "pixels", "colours") in tensors:
-        grey = lambda leaf: leaf.reshape(picture["channels"], config.pixels, -1).mean(axis=0)  # noqa: E731
-        tensors["readout", "pixels", "kernel"] = np.ascontiguousarray(
-            grey(tensors.pop(("readout", "pixels", "colours"))).T
-        )
-        tensors["readout", "pixels", "bias"] = grey(tensors["readout", "pixels", "bias"])[:, 0]
+        readout = tensors.pop(("readout", "pixels", "colours")), tensors["readout", "pixels", "bias"]
+        kernel, bias = (leaf.reshape(picture["channels"], config.pixels, -1).mean(axis=0) for leaf in readout)
+        tensors["readout", "pixels", "kernel"] = np.ascontiguousarray(kernel.T)
+        tensors["readout", "pixels", "bias"] = bias[:, 0]
     return traverse_util.unflatten_dict(tensors)
 
 
 def _bicubic(have: int, want: int) -> np.ndarray:
-    """The matrix (want, have) of cubic convolution between the centres of so many cells of one length."""
+    """Returns the matrix (want, have) of cubic convolution between the centres of cells."""
     centres = (np.arange(want) + 0.5) * have / want - 0.5
     matrix, floor = np.zeros((want, have)), np.floor(centres).astype(int)
     for offset in (-1, 0, 1, 2):

@@ -1,8 +1,7 @@
-"""Pretrained encoders: weights and tokenizer from a folder as Hugging Face lays it out, or from its hub."""
+"""Pretrained encoders of texts: weights and tokenizer from a folder in the layout of Hugging Face, or from its hub."""
 
-import contextlib
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -12,20 +11,20 @@ import numpy as np
 
 from unroll_jax.models import Classifier, EncoderConfig
 
-from ..config.errors import UserError
-from .files import Log
-from .pretrained_architectures import class_names, read_architecture, read_config, unnamed_classes
-from .pretrained_files import find_folder, missing_file, read_json, weights_file
-from .pretrained_weights import open_tensors, read_weights
-from .words import Encoded, check_pairs
+from ...config.errors import UserError
+from ..files import Log
+from ..words import Encoded, check_pairs
+from .architectures import class_names, read_architecture, read_config, unnamed_classes
+from .folders import find_folder, open_folder, read_json, read_tokenizer, usable_tokenizer
+from .slots import read_weights
 
-UNKNOWN_WORDS = "a \U0010ffff"  # a word that some know, and a sign that none does
-PADDING = ("[PAD]", "<pad>")  # what BERT and RoBERTa call it
-FILLED = 0.9  # share of an embedding table that tokens have; some tables are rounded up to multiples of 64
+UNKNOWN_WORDS = "a \U0010ffff"  # a common word, and a character that no tokenizer knows
+PADDING = ("[PAD]", "<pad>")  # its names in BERT and RoBERTa
+FILLED = 0.9  # expected share of tokens in an embedding table; some tables are rounded up to multiples of 64
 
 
 class EncoderTokenizer:
-    """A tokenizer of the package ``tokenizers`` that fits an encoder, without its own padding and truncation."""
+    """A tokenizer of the package ``tokenizers`` that fits an encoder, without padding and truncation."""
 
     def __init__(self, tokenizer: Any, config: EncoderConfig) -> None:
         self.config, self.padding_token, self._tokenizer = config, config.padding_token, tokenizer
@@ -36,9 +35,9 @@ class EncoderTokenizer:
     def encode(
         self, texts: Sequence[str], seconds: Sequence[str] | None = None, *, max_length: int | None = None
     ) -> Encoded:
-        """Turns texts, or pairs of texts, into tokens: at most ``max_length``, or as many as the encoder can take.
+        """Encodes texts, or pairs of texts, as at most ``max_length`` tokens; None: as many as the encoder takes.
 
-        Those added at the ends count. Longer texts lose their end, of pairs the longer one does first.
+        Tokens added at the ends count. Longer texts are truncated at the end, of pairs the longer one first.
         """
         limit = self._limit(max_length, pairs=seconds is not None)
         check_pairs(texts, seconds)
@@ -60,7 +59,7 @@ class EncoderTokenizer:
     @classmethod
     def from_json(cls, text: str, config: EncoderConfig) -> Self:
         """Reads what `to_json` wrote."""
-        import tokenizers  # here, as only runs that start from an encoder need it
+        import tokenizers  # imported here: only runs from an encoder need it
 
         return cls(tokenizers.Tokenizer.from_str(text), config)
 
@@ -91,29 +90,29 @@ def load_pretrained(
 ) -> Pretrained:
     """Reads encoder, head and tokenizer of a BERT, DistilBERT, RoBERTa or MiniLM, from a folder or the hub.
 
-    Errors call the source by its option. Weights that are pickles are refused.
+    Errors name the source by its option. Pickles are never loaded.
     """
     folder = find_folder(source, revision=revision, option=option, log=log)
     values, where = read_json(folder / "config.json"), str(folder / "config.json")
     architecture, config = read_architecture(values, where=where), read_config(values, where=where)
     tokenizer = load_tokenizer(folder, config, log=log)
-    with open_tensors(weights_file(folder)) as tensors:
+    with open_folder(folder) as tensors:
         params, head = read_weights(tensors, config, architecture)
     if "hidden" not in head:
-        head = {}  # logits without the layer before them are those of another task, as of single tokens
+        head = {}  # logits without the layer before them belong to another task, as of single tokens
     classes = class_names(values, len(head["logits"]["bias"]), where=where) if "logits" in head else ()
     log(
         f"{values['model_type']} of {config.num_layers} layers, {config.dim} wide, {config.vocabulary_size} tokens; "
-        f"of a head it brings {' and '.join(head) or 'nothing'}"
+        f"head: {' and '.join(head) or 'none'}"
     )
     return Pretrained(config, params, head, architecture.hidden[1], classes, tokenizer)
 
 
 def start_from(pretrained: Pretrained, model: Classifier, key: jax.Array, *, class_names: Sequence[str]) -> Any:
-    """The variables of a classifier: the encoder's are the pretrained ones, the head's where they fit, else new.
+    """Returns the variables of a classifier: the encoder's are pretrained, the head's where they fit, else new.
 
-    A pretrained hidden layer is taken where the classifier has the same activation, pretrained logits where
-    `keeps_logits` says so, each to the class of its name.
+    A pretrained hidden layer is kept if the classifier has the same activation, pretrained logits if `keeps_logits`,
+    each for the class of its name.
     """
     if model.encoder.config != pretrained.config:
         raise UserError(f"the classifier's encoder is {model.encoder.config}, the pretrained one {pretrained.config}")
@@ -131,10 +130,10 @@ def start_from(pretrained: Pretrained, model: Classifier, key: jax.Array, *, cla
 
 
 def keeps_logits(pretrained: Pretrained, model: Classifier, class_names: Sequence[str]) -> bool:
-    """Returns whether there are pretrained logits that a classifier can take.
+    """Returns whether there are pretrained logits that a classifier can keep.
 
-    They are of the first token behind the pretrained hidden layer, and the classes must have the same names but for
-    capitals, in any order; classes that the checkpoint calls LABEL_0, LABEL_1 and so on are known by number.
+    They read the first token after the pretrained hidden layer. The classes must have the same names in any order,
+    ignoring case; classes that the checkpoint calls LABEL_0, LABEL_1 and so on are matched by number.
     """
     if "logits" not in pretrained.head or model.hidden != pretrained.hidden or model.pooling != "first":
         return False
@@ -142,28 +141,21 @@ def keeps_logits(pretrained: Pretrained, model: Classifier, class_names: Sequenc
 
 
 def load_tokenizer(folder: Path, config: EncoderConfig, *, log: Log = print) -> EncoderTokenizer:
-    """Reads tokenizer.json of a folder, which must fit the encoder: its numbers of tokens, and its padding."""
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        raise missing_file(str(folder), file.name, [])
-    import tokenizers  # here, as only runs that start from an encoder need it
-
-    with usable_tokenizer(file):
-        tokenizer: Any = tokenizers.Tokenizer.from_file(str(file))
-    vocabulary = tokenizer.get_vocab(with_added_tokens=True)
-    if not vocabulary:
-        raise UserError(f"{file} has no tokens; copy it again")
-    # The tokens that are put around texts have numbers of their own, which an unknown text and a pair of them show.
+    """Reads tokenizer.json of a folder, whose token numbers and padding must fit the encoder."""
+    file, tokenizer = folder / "tokenizer.json", read_tokenizer(folder)
     with usable_tokenizer(file):
         tokenizer.no_truncation()
+        # Tokens around a text may be missing from the vocabulary; encoding an unknown text and a pair shows them.
         tried = [tokenizer.encode(*texts) for texts in ((UNKNOWN_WORDS,), (UNKNOWN_WORDS, UNKNOWN_WORDS))]
-    numbers = {number: token for token, number in vocabulary.items()}
+    numbers = {number: token for token, number in tokenizer.get_vocab(with_added_tokens=True).items()}
     numbers |= {number: token for each in tried for number, token in zip(each.ids, each.tokens, strict=True)}
+    if not numbers:
+        raise UserError(f"{file} has no tokens; copy it again")
     if (last := max(numbers)) >= config.vocabulary_size:
         count = sum(number >= config.vocabulary_size for number in numbers)
         raise UserError(
-            f"{file} does not fit the vocabulary: {count} of its tokens, as {numbers[last]!r} with number {last}, have "
-            f"no row in the embedding table of {config.vocabulary_size}; take the tokenizer that came with the weights"
+            f"{file} does not fit the weights: {count} tokens, as {numbers[last]!r} with number {last}, have no row in "
+            f"the embedding table of {config.vocabulary_size}; use the tokenizer that came with the weights"
         )
     _check_padding(file, tokenizer, config)
     if len(numbers) < FILLED * config.vocabulary_size:
@@ -175,7 +167,7 @@ def load_tokenizer(folder: Path, config: EncoderConfig, *, log: Log = print) -> 
 
 
 def _order_of_classes(pretrained: Pretrained, class_names: Sequence[str]) -> list[int] | None:
-    """Returns the number of the pretrained class that each class is; None where the classes differ."""
+    """Returns the number of the pretrained class of each class; None if the classes differ."""
     theirs, ours = ([name.casefold() for name in names] for names in (pretrained.classes, class_names))
     count = len(ours)
     if len(theirs) != count:
@@ -188,25 +180,12 @@ def _order_of_classes(pretrained: Pretrained, class_names: Sequence[str]) -> lis
 
 
 def _check_padding(file: Path, tokenizer: Any, config: EncoderConfig) -> None:
-    """Refuses a padding token of another number than the encoder's: such a tokenizer is that of another encoder."""
+    """Checks that the padding token has the encoder's number: otherwise the tokenizer belongs to another encoder."""
     pad_token = (tokenizer.padding or {}).get("pad_token")
     candidates = [(name, tokenizer.token_to_id(name)) for name in (pad_token, *PADDING) if name is not None]
     name, number = next((each for each in candidates if each[1] is not None), (None, config.padding_token))
     if number != config.padding_token:
         raise UserError(
             f"{file} does not fit the weights: its padding token {name!r} has number {number}, config.json has "
-            f"pad_token_id={config.padding_token}; take the tokenizer that came with the weights, or if this one did, "
-            f"copy the folder and make it {number} there"
+            f"pad_token_id={config.padding_token}; use the tokenizer that came with the weights, or correct config.json"
         )
-
-
-@contextlib.contextmanager
-def usable_tokenizer(file: Path) -> Iterator[None]:
-    """Turns an error of the package ``tokenizers`` on a file that it cannot use into one line."""
-    try:
-        yield
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # tokenizers raises nothing special, and where Rust panics no Exception
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"{file} cannot be used as a tokenizer ({reason}); copy it again") from error

@@ -1,4 +1,4 @@
-"""Decoders out of GGUF files: numbers, tensors dequantised as they are read, and what the tokenizer is made of."""
+"""Decoders out of GGUF files: their configuration, and tensors that are dequantised as they are read."""
 
 import contextlib
 import importlib
@@ -12,12 +12,13 @@ import numpy as np
 from unroll_jax.models import DecoderConfig, RotaryScaling
 from unroll_jax.models.rotary import rotary_frequencies
 
-from ..config.errors import UserError, one_line
-from .decoder_architecture import checked_config, read_scaling
-from .decoder_files import Index
+from ...config.errors import UserError, one_line
+from .architectures import check_required
+from .folders import Index
+from .llama import decoder_config, read_scaling
 
 ARCHITECTURE = "llama"
-PLAIN = ("F32", "F16")  # kinds of tensor that are not quantised
+PLAIN = ("F32", "F16")  # types of tensors that are not quantised
 # Fields of `DecoderConfig` by their names in GGUF's metadata.
 NUMBERS = {
     "dim": "llama.embedding_length",
@@ -27,7 +28,7 @@ NUMBERS = {
     "max_positions": "llama.context_length",
     "norm_epsilon": "llama.attention.layer_norm_rms_epsilon",
 }
-# What `transformers` calls the parts of GGUF's names.
+# Names of `transformers` for the parts of GGUF's names.
 NAMES = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -42,16 +43,16 @@ NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-FREQUENCIES = "rope_freqs.weight"  # by how much each rotary frequency is divided
+FREQUENCIES = "rope_freqs.weight"  # divisors of the rotary frequencies
 PERMUTED = ("self_attn.q_proj.weight", "self_attn.k_proj.weight")
-PRECISION = 1e-4  # to which a scaling must give the factors of a file, which are float32
+PRECISION = 1e-4  # relative, of the float32 divisors of a file
 
 
 class GGUFFiles:
-    """The tensors of an open GGUF file by the names of `transformers`, dequantised to float32 where they are read.
+    """The tensors of an open GGUF file by the names of `transformers`, dequantised to float32 when read.
 
-    GGUF pairs neighbouring rows (2j, 2j + 1) of a head's queries and keys for the rotation, `transformers` and we
-    rows j and j + size / 2: they are read in our order.
+    GGUF rotates neighbouring rows (2j, 2j + 1) of a head's queries and keys, `transformers` and we rows j and
+    j + size / 2: they are read in our order.
     """
 
     def __init__(self, where: str, reader: Any, dequantize: Callable[[np.ndarray, Any], np.ndarray]) -> None:
@@ -63,12 +64,12 @@ class GGUFFiles:
         self.names = frozenset(self._tensors)
 
     def value(self, name: str, default: Any = None) -> Any:
-        """A value of the metadata; ``default`` where there is none."""
+        """Returns a value of the metadata, or a default."""
         field = self.metadata.get(name)
         return default if field is None else field.contents()
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor."""
+        """Returns the shape of a tensor."""
         return tuple(int(size) for size in reversed(self._tensors[name].shape))
 
     def dtype(self, name: str) -> np.dtype | None:
@@ -76,14 +77,14 @@ class GGUFFiles:
         return np.dtype(np.float32)
 
     def read(self, name: str, index: Index) -> np.ndarray:
-        """A part of a tensor; of a matrix, only the rows of it are dequantised."""
+        """Reads a part of a tensor; only its rows are dequantised."""
         tensor = self._tensors[name]
         rows, *columns = index
         data = tensor.data[self._order(name)[rows] if name.endswith(PERMUTED) else rows]
         return self._dequantize(np.ascontiguousarray(data), tensor.tensor_type)[(slice(None), *columns)]
 
     def _order(self, name: str) -> np.ndarray:
-        """The row of the file that each of our rows is."""
+        """Returns the row of the file for each of our rows."""
         query = name.endswith(PERMUTED[0])
         heads = self.value(NUMBERS["num_heads"]) if query else _key_value_heads(self)
         rows = np.arange(self.shape(name)[0]).reshape(heads, -1, 2)
@@ -94,29 +95,42 @@ class GGUFFiles:
 def open_gguf(file: Path) -> Iterator[GGUFFiles]:
     """Opens a GGUF file of Llama's architecture."""
     try:
-        gguf: Any = importlib.import_module("gguf")  # here, as nothing else needs it
+        gguf: Any = importlib.import_module("gguf")  # imported here: only GGUF files need it
     except ImportError as error:
-        raise UserError(f"{file} is read by the package gguf, which is missing; pip install gguf") from error
+        raise UserError(f"{file} needs the package gguf, which is missing; pip install gguf") from error
     try:
-        reader = gguf.GGUFReader(file)
-    except Exception as error:  # of NumPy, for whatever a file that is cut or no GGUF says of sizes and places
+        reader = _bounded_reader(gguf)(file)
+    except Exception as error:  # damaged files raise errors of many classes
         raise UserError(f"{file} cannot be read as GGUF ({one_line(error)}); copy it again") from error
     architecture = reader.fields.get("general.architecture")
     name = None if architecture is None else architecture.contents()
     if name != ARCHITECTURE:
-        raise UserError(f"{file} has general.architecture={name!r}; the one that is known is {ARCHITECTURE!r}")
-    _check_kinds(str(file), reader.tensors, gguf.quants)
+        raise UserError(f"{file} has general.architecture={name!r}; only {ARCHITECTURE!r} is supported")
+    for tensor in reader.tensors:  # gguf.quants has a class for each type that it dequantises
+        kind = tensor.tensor_type.name
+        if kind not in PLAIN and not hasattr(gguf.quants, kind):
+            raise UserError(f"{file}: the package gguf cannot dequantise {tensor.name} ({kind}); use safetensors")
     yield GGUFFiles(str(file), reader, gguf.dequantize)
 
 
+def _bounded_reader(gguf: Any) -> Any:
+    """Returns a reader that stops at the end of the file: gguf's own counts on to 2**64 where a header says so."""
+
+    class BoundedReader(gguf.GGUFReader):
+        def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
+            if int(offset) + np.dtype(dtype).itemsize * int(count) > len(self.data):
+                raise ValueError("the file ends early")
+            return super()._get(offset, dtype, count, override_order)
+
+    return BoundedReader
+
+
 def gguf_config(files: GGUFFiles) -> DecoderConfig:
-    """The decoder that the metadata of a GGUF file describes."""
-    where = files.where
-    if missing := [name for name in NUMBERS.values() if name not in files.metadata]:
-        raise UserError(f"{where} lacks {', '.join(missing)}; copy the original again")
-    table = "model.embed_tokens.weight"
-    if table not in files.names:
-        raise UserError(f"{where} lacks token_embd.weight; copy the original again")
+    """Returns the decoder that the metadata of a GGUF file describes."""
+    where, table = files.where, "model.embed_tokens.weight"
+    missing = [name for name in NUMBERS.values() if name not in files.metadata]
+    if missing := missing + ["token_embd.weight"] * (table not in files.names):
+        raise UserError(f"{where} has no {', '.join(missing)}; copy the original again")
     numbers = {field: files.value(name) for field, name in NUMBERS.items()}
     numbers |= {
         "vocabulary_size": files.shape(table)[0],
@@ -125,33 +139,24 @@ def gguf_config(files: GGUFFiles) -> DecoderConfig:
         "rotary_base": files.value("llama.rope.freq_base", 10000.0),
         "tied": "lm_head.weight" not in files.names,
     }
-    if (stated := files.value("llama.vocab_size", numbers["vocabulary_size"])) != numbers["vocabulary_size"]:
-        raise UserError(
-            f"{where} has llama.vocab_size={stated}, but token_embd.weight has {numbers['vocabulary_size']} rows; copy "
-            "the original again"
-        )
-    config = checked_config(numbers, NUMBERS, where=where)
-    if (rotated := files.value("llama.rope.dimension_count", config.head_size)) != config.head_size:
-        raise UserError(
-            f"{where} has llama.rope.dimension_count={rotated}; only that of a whole head, {config.head_size}, is "
-            "supported"
-        )
-    scaling = _scaling(files, config)
-    return checked_config({**numbers, "rotary_scaling": scaling}, NUMBERS, where=where)
+    config = decoder_config(numbers, NUMBERS, where=where)
+    required = {"llama.vocab_size": config.vocabulary_size, "llama.rope.dimension_count": config.head_size}
+    check_required({name: files.value(name, value) for name, value in required.items()}, required, where=where)
+    return decoder_config({**numbers, "rotary_scaling": _scaling(files, config)}, NUMBERS, where=where)
 
 
 def _scaling(files: GGUFFiles, config: DecoderConfig) -> RotaryScaling | None:
     kind = files.value("llama.rope.scaling.type")
     if files.frequencies is None:
         return read_scaling(kind, {"factor": files.value("llama.rope.scaling.factor")}, where=files.where)
-    # Llama 3.1's scaling is written as what it does to each frequency: of its numbers, only the factor varies.
+    # Llama 3.1's scaling is stored as the divisor of each frequency: of its numbers, only the factor varies.
     given = np.asarray(files.frequencies.data, np.float64).reshape(-1)
     scaling = RotaryScaling("llama3", float(max(given.max(), 1.0)))
     plain, scaled = (rotary_frequencies(config.head_size, config.rotary_base, each) for each in (None, scaling))
     if kind not in (None, "none") or given.shape != plain.shape or not np.allclose(plain / scaled, given, PRECISION):
         raise UserError(
-            f"{files.where} divides rotary frequencies by {FREQUENCIES}, which are not those of Llama 3.1's scaling; "
-            "take the weights as safetensors"
+            f"{files.where}: the frequencies in {FREQUENCIES} are not those of Llama 3.1's scaling; use the weights as "
+            "safetensors"
         )
     return scaling
 
@@ -166,14 +171,3 @@ def _renamed(name: str) -> str:
         return name
     layer = "" if match[1] is None else f"model.layers.{match[1]}."
     return f"{layer}{NAMES[match[2]]}.weight"
-
-
-def _check_kinds(where: str, tensors: list[Any], quants: Any) -> None:
-    """Refuses quantisations that ``gguf.quants`` does not undo: it has a class of their name for each that it does."""
-    for tensor in tensors:
-        name = tensor.tensor_type.name
-        if name not in PLAIN and not hasattr(quants, name):
-            raise UserError(
-                f"{where} holds {tensor.name} quantised as {name}, which the package gguf does not undo; take another "
-                "quantisation of it, or safetensors"
-            )

