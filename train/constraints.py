@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from unroll_jax import constrained
 
-from .config.constraints import ConstrainedConfig
+from .config.constrained import ConstrainedConfig
 from .numbers import numbers, ratio_figures, require_finite
 from .optimizers import dual_rule
 from .task import Row, SampleLosses

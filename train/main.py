@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .config.commands import EvaluateArguments, LaunchArguments, ReportArguments
 from .config.errors import UserError
-from .config.fields import check_types, check_used
+from .config.fields import check_used
 from .config.run import RunConfig
 from .experiments import EXPERIMENTS
 from .options import configured
@@ -69,7 +69,6 @@ def fit(
     """
     name, trained, config = _told(what)
     check_callbacks(callbacks)
-    check_types(config)
     config.check()  # before what takes seconds to import
     from .evaluate import evaluate
     from .loop import train_run
@@ -132,7 +131,7 @@ def evaluate_again(arguments: list[str]) -> None:
     log = first_only(print)
     experiment, task = open_run(parsed.run, mesh=parsed.mesh, log=log, writes=True)
     if parsed.on_source is None:
-        check_used(parsed, EvaluateArguments(parsed.run), [("on-root", "--on-source", False)])
+        check_used(parsed, [("on_root", "--on-source", False)])
         evaluate(task, parsed.run, experiment=experiment, options=parsed.disturbances, log=log)
         return
     from .tasks.elsewhere import on_other_video

@@ -9,7 +9,7 @@ from optax.contrib import MuonDimensionNumbers, muon
 
 from unroll_jax import constrained
 
-from .config.constraints import ConstrainedConfig
+from .config.constrained import ConstrainedConfig
 from .config.errors import UserError
 from .config.run import DecayedPrimalConfig, OptimizerConfig, PrimalConfig
 

@@ -15,8 +15,8 @@ import tyro
 from tyro import _errors as refusals  # the structured errors; pinned, as tyro promises nothing of them
 from tyro.constructors._struct_spec_dataclass import dataclass_rule
 
-from .config.basic import BASIC
 from .config.errors import UserError
+from .config.fields import BASIC
 
 # How the application is started: from a clone, or installed with the library.
 

@@ -29,8 +29,7 @@ def prepare(arguments: list[str]) -> None:
 
         text.prepare(TextConfig(source=source, root=parsed.root, validation_share=share, **columns), log=print)
         return
-    usual = PrepareArguments(source)
-    check_used(parsed, usual, ((name.replace("_", "-"), "the source table", False) for name in columns))
+    check_used(parsed, ((name, "the source table", False) for name in columns))
     if source in get_args(ImageSource):
         from .data import images
 
@@ -41,9 +40,8 @@ def prepare(arguments: list[str]) -> None:
 
         instructions.prepare(InstructionConfig(source=source, root=parsed.root, validation_share=share), log=print)
         return
-    check_used(
-        parsed, usual, [("validation-share", "a source of images with a class each, of texts or instructions", False)]
-    )
+    shared = "a source of images with a class each, of texts or instructions"
+    check_used(parsed, [("validation_share", shared, False)])
     if source in get_args(SceneSource):
         from .data import images
 

@@ -3,13 +3,12 @@
 import contextlib
 import dataclasses
 import math
-import re
 import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .config.errors import StorageError, UserError
+from .config.errors import StorageError, UserError, in_files
 from .config.fields import differences, from_json, to_json
 from .config.run import FREE, PLACE, RunConfig
 from .registry import FROM_PYTHON, PASS_IT, TASKS
@@ -108,12 +107,12 @@ def config_type(name: str, kind: type[RunConfig] | None, path: Path, again: str 
 
 
 def check_values(config: RunConfig, path: Path, way_out: str) -> None:
-    """Refuses a configuration that was read from a file with values that no run has."""
+    """Checks a configuration that was read from a file; the message names the file and its fields."""
     try:
-        config.check()
-    except UserError as error:  # of options, which are fields here
-        fields = re.sub(r"--([a-z][\w.-]*)", lambda option: f"field {option[1].replace('-', '_')!r}", str(error))
-        raise UserError(f"{path} was changed: {fields}; {way_out}") from error
+        with in_files():
+            config.check()
+    except UserError as error:
+        raise UserError(f"{path} was changed: {error}; {way_out}") from error
 
 
 def read_status(folder: Path) -> Row:

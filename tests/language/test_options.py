@@ -23,20 +23,20 @@ pytestmark = pytest.mark.xdist_group("language")
 @pytest.mark.parametrize(
     ("field", "value", "words"),
     [
-        ("model.lora_rank", 0, "--model.lora-rank must be a whole number from 1 to 16384, got 0"),
-        ("model.lora_rank", 2, "--model.lora-rank must be None for a decoder that is drawn, got 2"),
-        ("model.lora_alpha", 8.0, "--model.lora-alpha 8.0 has no effect without --model.lora-rank"),
-        ("model.num_heads", 3, "--model.num-heads must be such that --model.dim 8 over it is even, got 3"),
-        ("model.num_heads", 8, "--model.num-heads must be such that --model.dim 8 over it is even, got 8"),
-        ("model.num_key_value_heads", 3, "--model.num-key-value-heads must be a divisor of --model.num-heads 2, got 3"),
-        ("descent.every", 0, "--descent.every must be a whole number from 1"),
-        ("descent.last", 0, "--descent.last must be a whole number from 1 to 1024, got 0"),
-        ("descent.positions", 0, "--descent.positions must be a whole number from 1"),
-        ("constraints.bind", "tail", "--constraints.bind must be mean for language, whose losses are means over the"),
-        ("constraints.form", "ratio", "--constraints.form must be difference for language"),
-        ("primal.weight_decay", -1.0, "--primal.weight-decay must be finite and at least 0, got -1.0"),
-        ("train_gamma", -1.0, "--train-gamma must be finite and at least 0, got -1.0"),
-        ("data.validation_share", 0.2, "--data.validation-share 0.2 has no effect without --data.source alpaca or"),
+        ("model.lora_rank", 0, "model.lora_rank must be a whole number from 1 to 16384, or None, got 0"),
+        ("model.lora_rank", 2, "model.lora_rank must be None for a decoder that is drawn, got 2"),
+        ("model.lora_alpha", 8.0, "model.lora_alpha=8.0 has no effect without model.lora_rank"),
+        ("model.num_heads", 3, "model.num_heads must be such that model.dim=8 over it is even, got 3"),
+        ("model.num_heads", 8, "model.num_heads must be such that model.dim=8 over it is even, got 8"),
+        ("model.num_key_value_heads", 3, "model.num_key_value_heads must be a divisor of model.num_heads=2, got 3"),
+        ("descent.every", 0, "descent.every must be a whole number from 1"),
+        ("descent.last", 0, "descent.last must be a whole number from 1 to 1024, or None, got 0"),
+        ("descent.positions", 0, "descent.positions must be a whole number from 1"),
+        ("constraints.bind", "tail", "constraints.bind must be mean for language, whose losses are means over all"),
+        ("constraints.form", "ratio", "constraints.form must be difference for language"),
+        ("primal.weight_decay", -1.0, "primal.weight_decay must be finite and at least 0, got -1.0"),
+        ("train_gamma", -1.0, "train_gamma must be finite and at least 0, got -1.0"),
+        ("data.validation_share", 0.2, "data.validation_share=0.2 has no effect without data.source=alpaca or"),
     ],
     ids=str,
 )
@@ -54,7 +54,7 @@ def test_experiments_keep_to_the_rules(name):
 
 def test_bounds_on_what_is_not_trained_are_refused():
     config = with_value(EXPERIMENTS["sft-smollm2"].config, "model.lora_rank", 8)
-    with pytest.raises(UserError, match=r"--constraints\.reference must be None with --model\.lora-rank"):
+    with pytest.raises(UserError, match=r"constraints\.reference must be None with model\.lora_rank"):
         with_value(config, "constraints.reference", 12.0).check()
     dataclasses.replace(with_value(config, "constraints.reference", 12.0), method="erm").check()
 

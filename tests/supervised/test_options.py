@@ -108,11 +108,11 @@ def test_an_average_is_what_a_run_is_judged_by(start, stripes, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"unroll": 2}, "--unroll must be None for networks, whose layers differ, got 2"),
-        ({"accumulate": 5}, "--accumulate must be a divisor of --batch-size 8, got 5"),
-        ({"accumulate": 0}, "--accumulate must be a whole number from 1"),
-        ({"average": 1.0}, "--average must be in"),
-        ({"profile": "now"}, "--profile must be STEP:COUNT"),
+        ({"unroll": 2}, "unroll must be None for networks, whose layers differ, got 2"),
+        ({"accumulate": 5}, "accumulate must be a divisor of batch_size=8, got 5"),
+        ({"accumulate": 0}, "accumulate must be a whole number from 1"),
+        ({"average": 1.0}, "average must be in"),
+        ({"profile": "now"}, "profile must be STEP:COUNT"),
     ],
 )
 def test_bad_options_are_one_line(changes, words):

@@ -101,7 +101,7 @@ def test_the_average_is_what_is_judged_and_exported(finished, tmp_path):
 
 
 def test_an_epoch_that_never_ends_is_refused(task_of):
-    message = r"--dual.every epoch moves no multiplier: an epoch has 6 steps, multipliers may move in 4"
+    message = r"dual.every=epoch moves no multiplier: an epoch has 6 steps, multipliers may move in 4"
     with pytest.raises(UserError, match=message):
         task_of("text-ut", dual=DualConfig(every="epoch"))
     task = task_of("text-ut", dual=DualConfig(every="epoch"), steps=6)
@@ -111,19 +111,22 @@ def test_an_epoch_that_never_ends_is_refused(task_of):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"unroll": 0}, "--unroll must be a whole number from 1 to 1024, got 0"),
-        ({"unroll": 2, "remat": "dots"}, "--unroll must be 1 or None with --remat, got 2"),
-        ({"accumulate": 3}, "--accumulate must be a divisor of --batch-size 8, got 3"),
-        ({"dual": DualConfig(start=(0.1, 0.2))}, "--dual.start must be one number, or one for each of 3 constraints"),
-        ({"dual": DualConfig(frozen=(3,))}, r"--dual.frozen must be layers in 0\.\.2, got \(3,\)"),
-        ({"constraints": ConstraintConfig(slacks="explicit")}, "--constraints.slacks explicit needs a cost of slack"),
-        ({"profile": "nine"}, "--profile must be STEP:COUNT"),
-        ({"constraints": ConstraintConfig(warmup_steps=4)}, "--constraints.warmup-steps must be below --steps 4, or"),
-        ({"model": UnrolledConfig(frozen=False)}, "--model.no-frozen has no effect without --model.embeddings"),
-        ({"model": UnrolledConfig(embeddings="x", dim=7)}, "--model.dim 7 has no effect without embeddings that are"),
-        ({"model": EncoderOptions(revision="main")}, "--model.revision main has no effect without --model.pretrained"),
-        ({"model": EncoderOptions(pretrained="x", num_layers=2)}, "--model.num-layers 2 has no effect without an enc"),
-        ({"model": EncoderOptions(pretrained="x"), "min_count": 5}, "--min-count 5 has no effect without an encoder"),
+        ({"unroll": 0}, "unroll must be a whole number from 1 to 1024, or None, got 0"),
+        ({"unroll": 2, "remat": "dots"}, "unroll must be 1 or None with remat, got 2"),
+        ({"accumulate": 3}, "accumulate must be a divisor of batch_size=8, got 3"),
+        ({"dual": DualConfig(start=(0.1, 0.2))}, "dual.start must be one number, or one for each of 3 constraints"),
+        ({"dual": DualConfig(frozen=(3,))}, r"dual.frozen must be layers in 0\.\.2, got \(3,\)"),
+        (
+            {"constraints": ConstraintConfig(slacks="explicit")},
+            "constraints.resilience must be a number",
+        ),
+        ({"profile": "nine"}, "profile must be STEP:COUNT"),
+        ({"constraints": ConstraintConfig(warmup_steps=4)}, "constraints.warmup_steps must be below steps=4, or"),
+        ({"model": UnrolledConfig(frozen=False)}, "model.frozen=False has no effect without model.embeddings"),
+        ({"model": UnrolledConfig(embeddings="x", dim=7)}, "model.dim=7 has no effect without embeddings that are"),
+        ({"model": EncoderOptions(revision="main")}, "model.revision=main has no effect without model.pretrained"),
+        ({"model": EncoderOptions(pretrained="x", num_layers=2)}, "model.num_layers=2 has no effect without an enc"),
+        ({"model": EncoderOptions(pretrained="x"), "min_count": 5}, "min_count=5 has no effect without an encoder"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )

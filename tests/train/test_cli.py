@@ -110,7 +110,7 @@ def test_a_reference_that_no_training_can_reach_is_refused(refused, tmp_path):
 
 @pytest.mark.usefixtures("in_memory")
 def test_a_rank_beyond_the_token_width_is_refused(refused, tmp_path):
-    for rank, words in (("0", "a whole number from 1 to 16384"), ("17", "between 1 and the token width 16")):
+    for rank, words in (("0", "a whole number from 1 to 16384, or None"), ("17", "between 1 and the token width 16")):
         line = refused("run", "video-ut", *SMALL, "--model.rank", rank, "--out", str(tmp_path / "run"))
         assert f"--model.rank must be {words}, got {rank}" in line
 

@@ -1,16 +1,19 @@
-"""The configuration: what it accepts, and how it survives JSON."""
+"""The configuration: ranges, rules across fields, options without an effect, and JSON."""
 
 import dataclasses
 import inspect
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
+from annotated_types import Ge, Gt
 
-from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.fields import check_types, differences, from_json, to_json
+from unroll_jax import DUAL_OPTIMIZERS
+from unroll_jax.train.config.constrained import DUAL_OPTIMIZERS as NAMES
+from unroll_jax.train.config.errors import UserError, on_command_line
+from unroll_jax.train.config.fields import check_fields, differences, from_json, hints_of, to_json, with_value
 from unroll_jax.train.config.run import RunConfig
 from unroll_jax.train.config.video import VideoConfig
 from unroll_jax.train.experiments import EXPERIMENTS
@@ -57,110 +60,158 @@ BAD_VALUES = {
 }
 
 
-@pytest.mark.parametrize(("field", "value"), [(field, value) for field in BAD_VALUES for value in BAD_VALUES[field]])
-def test_a_bad_value_is_refused_by_its_option_and_value(changed, field, value):
-    with pytest.raises(UserError) as caught:
-        changed(**{field: value}).check()
-    message = str(caught.value)
-    assert f"--{field.replace('_', '-')}" in message
-    assert str(value) in message
-    assert "\n" not in message
+# Types that only Python lets through, and numbers that float32 cannot work with.
+WRONG = [
+    ("method", "constraint", "must be 'erm' or 'constrained' or 'deep_supervision' or 'both' or 'all'"),
+    ("steps", "5", "must be a whole number from 1 to 1000000000"),
+    ("seed", 1.5, "must be a whole number"),
+    ("steps", True, "must be a whole number"),
+    ("overwrite", 1, "must be True or False"),
+    ("average", "0.9", "must be a number in (0, 1), or None"),
+    ("dual.every", "day", "must be a whole number from 1 to 1000000000, or 'epoch'"),
+    ("constraints.alpha", 0.1, "must be a tuple (x, ...), where x is a number in (0, 1)"),
+    ("constraints.alpha", ("0.1",), "must be a number in (0, 1)"),
+    ("track", ("tensorbord",), "must be 'tensorboard' or 'wandb' or 'mlflow'"),
+    ("out", Path("runs"), "must be a string, or None"),
+    ("model", None, "must be ModelConfig"),
+    *(
+        ("dual.cap", value, "must be finite, and 0 or of a size from 1e-15 to 1e+09, or None")
+        for value in (1e10, 1e-16)
+    ),
+    ("dual.frozen", (3,), "must be layers in 0..2"),
+    ("dual.frozen", (0,), "must be"),
+    ("dual.start", (0.0, 1.0), "must be one number, or one for each of 3 constraints"),
+    ("constraints.slacks", "explicit", "constraints.resilience must be a number with constraints.slacks=explicit"),
+]
 
 
 @pytest.mark.parametrize(
     ("field", "value", "words"),
-    [
-        (
-            "method",
-            "constraint",
-            "--method must be 'erm' or 'constrained' or 'deep_supervision' or 'both' or 'all', got 'constraint'",
-        ),
-        ("steps", "5", "--steps must be a whole number, got '5'"),
-        ("seed", 1.5, "--seed must be a whole number, got 1.5"),
-        ("steps", True, "--steps must be a whole number, got True"),
-        ("overwrite", 1, "--overwrite must be True or False, got 1"),
-        ("average", "0.9", "--average must be a number, or None, got '0.9'"),
-        ("dual.every", "day", "--dual.every must be a whole number, or 'epoch', got 'day'"),
-        ("remat", "all", "--remat must be 'none' or 'everything' or 'dots' or 'dots_without_batch', got 'all'"),
-        ("constraints.alpha", 0.1, "--constraints.alpha must be a tuple (x, ...), where x is a number, got 0.1"),
-        ("constraints.alpha", ("0.1",), "where x is a number, got ('0.1',)"),
-        ("track", ("tensorbord",), "where x is 'tensorboard' or 'wandb' or 'mlflow', got ('tensorbord',)"),
-        ("out", Path("runs"), "--out must be a string, or None, got PosixPath('runs')"),
-        ("model", None, "--model must be ModelConfig, got None"),
-    ],
+    [*((field, value, " must be ") for field in BAD_VALUES for value in BAD_VALUES[field]), *WRONG],
 )
-def test_a_value_of_another_type_is_refused_from_python_before_a_folder_is_made(changed, tmp_path, field, value, words):
+def test_a_bad_value_is_one_line_with_its_field_and_value(changed, field, value, words):
+    reference = {"constraints.reference": None} if (field, value) == ("dual.frozen", (0,)) else {}
     with pytest.raises(UserError) as caught:
-        fit(changed(**{field: value}), out=tmp_path / "run")
-    assert words in str(caught.value)
+        changed(**{field: value}, **reference).check()
+    message = str(caught.value)
+    assert field in message
+    assert words in message
+    assert str(value) in message
+    assert "\n" not in message
+
+
+def test_fit_checks_a_configuration_before_a_folder_is_made(changed, tmp_path):
+    with pytest.raises(UserError, match=r"^steps must be a whole number .*, got '5'$"):
+        fit(changed(steps="5"), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_types_that_only_options_of_a_users_own_have_are_checked_too():
-    @dataclasses.dataclass(frozen=True)
-    class Options(RunConfig):
-        size: tuple[int, str] = (1, "m")
-        names: dict[str, int] = dataclasses.field(default_factory=dict)
-        other: Any = None
-        rate: float = 1.0
+def test_an_option_is_named_as_it_was_given(changed):
+    config = changed(**{"dual.freeze_after": 2, "constraints.warmup_steps": 3})
+    with pytest.raises(UserError, match=r"^dual.freeze_after must be at least constraints.warmup_steps=3, got 2$"):
+        config.check()
+    with on_command_line(), pytest.raises(UserError, match=r"^--dual.freeze-after .* --constraints.warmup-steps 3, "):
+        config.check()
+    typed = on_command_line({"dual.freeze_after": "--frozen"}, only={"dual.freeze_after"})
+    with typed, pytest.raises(UserError, match=r"^--frozen must be at least constraints.warmup_steps=3, got 2$"):
+        config.check()
 
-        check = label = describe = lambda self: None  # type: ignore[assignment]
 
-    right: list[dict[str, Any]] = [
-        {},
-        {"other": 3},
-        {"rate": 1},
-        {"rate": np.float64(0.5)},
-        {"names": {"a": 1}},
-    ]
+@dataclasses.dataclass(frozen=True)
+class Options(RunConfig):
+    """Options of a user's own types."""
+
+    size: tuple[int, str] = (1, "m")
+    names: dict[str, int] = dataclasses.field(default_factory=dict)
+    other: Any = None
+    rate: float = 1.0
+    odd: Annotated[float, Gt(2), Ge(3)] = 4.0
+
+    label = describe = lambda self: ""  # type: ignore[assignment]
+
+
+def test_types_and_ranges_of_a_users_options_are_checked_too():
+    right: list[dict[str, Any]] = [{}, {"other": 3}, {"rate": 1}, {"rate": np.float64(0.5)}, {"names": {"a": 1}}]
     for options in right:
-        check_types(Options(**options))
-    wrong = {"size": [(1, 2), (1,), 1], "names": [1], "rate": ["1", True, None]}
+        check_fields(Options(**options))
+    wrong = {"size": [(1, 2), (1,), 1], "names": [1], "rate": ["1", True, None], "odd": [1.0, 2.5]}
     for name, value in [(name, value) for name, values in wrong.items() for value in values]:
         given: dict[str, Any] = {name: value}
-        with pytest.raises(UserError, match=f"--{name} must be"):
-            check_types(Options(**given))
+        with pytest.raises(UserError, match=f"^{name} must be"):
+            check_fields(Options(**given))
+
+
+def _whole_numbers(config):
+    for name, hint in hints_of(type(config)).items():
+        value = getattr(config, name)
+        if dataclasses.is_dataclass(value):
+            yield from _whole_numbers(value)
+        elif "int" in str(hint):
+            yield name, hint
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_every_default_is_of_its_type_and_none_is_left_out(experiment):
+def test_every_experiment_is_valid_its_whole_numbers_have_ranges_and_json_gives_it_back(experiment):
     config = EXPERIMENTS[experiment].config
-    check_types(config)
+    assert type(config) is TASKS[config.task].config
+    config.check()
+    assert not [name for name, hint in _whole_numbers(config) if "Ge(" not in str(hint)]
+    assert from_json(type(config), to_json(config), source=Path("config.json")) == config
+
+
+@pytest.mark.parametrize("task", [name for name, row in TASKS.items() if row.functions])
+def test_no_field_is_left_unchecked(task):
+    config = TASKS[task].config()
     for field in dataclasses.fields(config):
-        with pytest.raises(UserError, match=f"--{field.name.replace('_', '-')} must be"):
-            check_types(dataclasses.replace(config, **{field.name: object()}))
-
-
-def test_every_experiment_has_a_valid_configuration():
-    for experiment in EXPERIMENTS.values():
-        assert type(experiment.config) is TASKS[experiment.config.task].config
-        experiment.config.check()
+        with pytest.raises(UserError, match=f"^{field.name} must be"):
+            check_fields(dataclasses.replace(config, **{field.name: object()}))
 
 
 def test_no_noise_is_for_plain_training_alone(changed):
     changed(train_gamma=0.0, method="erm").check()
-    with pytest.raises(UserError, match="--train-gamma 0"):
+    with pytest.raises(UserError, match="train_gamma=0"):
         changed(train_gamma=0.0, method="both").check()
 
 
-def test_one_alpha_a_layer_is_allowed(changed):
-    changed(**{"constraints.alpha": (0.2, 0.3)}).check()
-    with pytest.raises(UserError, match=r"--constraints\.alpha"):
-        changed(**{"constraints.alpha": (0.2, 0.3, 0.4)}).check()
+ALLOWED: list[dict[str, Any]] = [
+    {"constraints.alpha": (0.2, 0.3)},
+    {"constraints.reference": 8.0, "dual.frozen": (0,)},
+    {"constraints.reference": None, "dual.frozen": (1,)},
+    {"dual.start": (0.0, 1.0, 2.0)},
+    {"dual.start": (1.0, 2.0), "constraints.reference": None},
+    {"constraints.slacks": "explicit", "constraints.resilience": 1.0},
+    {"dual.cap": 2.0, "dual.start": (0.0, 2.0, 5.0), "dual.frozen": (2,)},
+    {"dual.cap": 2.0, "dual.start": (0.0, 5.0), "constraints.reference": None, "dual.frozen": (2,)},
+]
 
 
-def test_json_gives_back_the_configuration(changed):
-    config = changed(
-        method="erm", **{"constraints.alpha": (0.1, 0.3), "constraints.reference": None, "model.dtype": "bfloat16"}
-    )
-    values = json.loads(json.dumps(to_json(config), allow_nan=False))
-    assert from_json(VideoConfig, values, source=Path("config.json")) == config
+@pytest.mark.parametrize("fields", ALLOWED, ids=str)
+def test_a_value_for_each_layer_or_constraint_is_allowed(changed, fields):
+    changed(**fields).check()
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_json_gives_back_every_default(experiment):
-    config = EXPERIMENTS[experiment].config
-    assert from_json(type(config), to_json(config), source=Path("config.json")) == config
+@pytest.mark.parametrize("fields", [{}, {"dual.start": (5.0,)}, {"dual.frozen": (1,)}])
+def test_multipliers_start_at_most_at_their_cap_but_for_frozen_ones(changed, fields):
+    with pytest.raises(UserError, match=r"dual.start must be at most dual.cap=2.0, but for frozen layers, got"):
+        changed(**{"dual.cap": 2.0, "dual.start": (0.0, 2.0, 5.0), **fields}).check()
+
+
+USED = {
+    ("dual.nu", 0.5): {"dual.optimizer": "nu_pi"},
+    ("dual.proportional_gain", 2.0): {"dual.optimizer": "pi"},
+    ("constraints.level", 0.9): {"constraints.bind": "tail"},
+    ("constraints.leeway", 0.1): {"constraints.bind": "positive"},
+    ("constraints.slack_rate", 0.1): {"constraints.slacks": "explicit", "constraints.resilience": 2.0},
+    ("constraints.slack_restarts", False): {"constraints.slacks": "explicit", "constraints.resilience": 2.0},
+}
+
+
+@pytest.mark.parametrize(("field", "value"), USED, ids=str)
+def test_an_option_without_effect_is_an_error_that_names_what_it_is_for(changed, field, value):
+    changed(**{field: value}, **USED[field, value]).check()
+    other, choice = next(iter(USED[field, value].items()))
+    with pytest.raises(UserError, match=f"^{field}={value} has no effect without {other}={choice}.*; leave it out"):
+        changed(**{field: value}, **{"dual.optimizer": "adam"}).check()
 
 
 def test_json_of_another_version_names_the_file_and_the_field(config):
@@ -176,14 +227,11 @@ def test_json_of_another_version_names_the_file_and_the_field(config):
 def test_differences_name_the_field_and_both_values(config, changed):
     other = changed(steps=7, **{"dual.optimizer": "adam", "constraints.alpha": (0.3,)})
     assert differences(to_json(config), to_json(config)) == []
-    assert differences(to_json(config), to_json(other)) == [
+    assert differences(to_json(config), json.loads(json.dumps(to_json(other), allow_nan=False))) == [
         "constraints.alpha was [0.22], is now [0.3]",
         "dual.optimizer was pi, is now adam",
         "steps was 6, is now 7",
     ]
-
-
-def test_a_field_that_one_configuration_lacks_is_a_difference():
     assert differences({"a": {"b": 1}}, {"a": {"b": 1, "c": 2}}) == ["a.c was None, is now 2"]
     assert differences({"d": 3}, {}) == ["d was 3, is now None"]
 
@@ -200,57 +248,22 @@ def test_every_field_has_a_docstring_which_is_its_help():
             assert lines[place + 1].startswith('"""'), f"{cls.__name__}.{field.name}"
 
 
-@pytest.mark.parametrize(("reference", "layer"), [(8.0, 0), (None, 1)])
-def test_the_bound_on_the_input_is_frozen_only_where_there_is_one(changed, reference, layer):
-    change = {"constraints.reference": reference, "dual.frozen": (layer,)}
-    changed(**change).check()
-    with pytest.raises(UserError, match=r"--dual.frozen must be layers in"):
-        changed(**{**change, "dual.frozen": (layer - 1,)}).check()
+def test_the_optimisers_that_options_name_are_those_of_the_library():
+    assert sorted(NAMES) == sorted(DUAL_OPTIMIZERS)
 
 
-def test_freezing_before_the_end_of_the_warm_up_is_refused(changed):
-    with pytest.raises(UserError, match=r"--dual.freeze-after must be at least --constraints.warmup-steps 3, got 2"):
-        changed(**{"dual.freeze_after": 2, "constraints.warmup_steps": 3}).check()
+def test_a_default_warmup_gives_way_to_a_short_run_with_a_word():
+    usual, log = EXPERIMENTS["text-ut"].config, []
+    assert (usual.constraints.warmup_steps, usual.steps) == (300, 800)
+    short = dataclasses.replace(usual, steps=80)
+    assert short.fitting(usual, chosen=False, log=log.append).constraints.warmup_steps == 30
+    assert log == ["constraints.warmup_steps is 30 here: the default, 300, does not fit steps=80"]
+    for config, chosen in ((usual, False), (short, True), (EXPERIMENTS["image-opteq"].config, False)):
+        assert config.fitting(usual, chosen=chosen, log=pytest.fail) is config
 
 
-def test_explicit_slacks_need_a_cost(changed):
-    changed(**{"constraints.slacks": "explicit", "constraints.resilience": 1.0}).check()
-    with pytest.raises(UserError, match=r"--constraints.slacks explicit .* --constraints.resilience"):
-        changed(**{"constraints.slacks": "explicit"}).check()
-
-
-USED = {
-    ("dual.nu", 0.5): {"dual.optimizer": "nu_pi"},
-    ("dual.proportional_gain", 2.0): {"dual.optimizer": "pi"},
-    ("constraints.level", 0.9): {"constraints.bind": "tail"},
-    ("constraints.leeway", 0.1): {"constraints.bind": "positive"},
-    ("constraints.slack_rate", 0.1): {"constraints.slacks": "explicit", "constraints.resilience": 2.0},
-    ("constraints.slack_restarts", False): {"constraints.slacks": "explicit", "constraints.resilience": 2.0},
-}
-
-
-@pytest.mark.parametrize(("field", "value"), USED, ids=str)
-def test_an_option_without_effect_is_refused_with_what_it_is_for(changed, field, value):
-    changed(**{field: value}, **USED[field, value]).check()
-    unused = {"dual.optimizer": "adam"}
-    name, (other, choice) = field.replace("_", "-"), next(iter(USED[field, value].items()))
-    option = "--constraints.no-slack-restarts" if value is False else f"--{name} {value}"
-    with pytest.raises(UserError, match=f"{option} has no effect without --{other} {choice}.*; leave it out"):
-        changed(**{field: value}, **unused).check()
-
-
-def test_multipliers_start_at_most_at_their_cap_but_for_frozen_ones(changed):
-    fields = {"dual.cap": 2.0, "dual.start": (0.0, 2.0, 5.0)}
-    for refused in (fields, {**fields, "dual.start": (5.0,)}, {**fields, "dual.frozen": (1,)}):
-        with pytest.raises(UserError, match=r"--dual.start must be at most --dual.cap 2.0, but for frozen layers, got"):
-            changed(**refused).check()
-    changed(**fields, **{"dual.frozen": (2,)}).check()
-    shifted = {"dual.cap": 2.0, "dual.start": (0.0, 5.0), "constraints.reference": None}
-    changed(**shifted, **{"dual.frozen": (2,)}).check()
-
-
-def test_one_start_a_constraint_is_allowed(changed):
-    changed(**{"dual.start": (0.0, 1.0, 2.0)}).check()
-    changed(**{"dual.start": (1.0, 2.0), "constraints.reference": None}).check()
-    with pytest.raises(UserError, match=r"--dual\.start"):
-        changed(**{"dual.start": (1.0, 2.0)}).check()
+def test_nan_and_infinities_are_out_of_range():
+    for value in (float("nan"), float("inf"), -1e10, -1e-300):
+        config = with_value(EXPERIMENTS["demo"].config, "dual.cap", value)
+        with pytest.raises(UserError, match=f"^dual.cap must be positive and finite, or None, got {value}$"):
+            check_fields(config)

@@ -129,16 +129,16 @@ def test_disturbances_come_in_order():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("blur",), "--test-disturbances must be as in blur=1, got blur"),
-        (("blur=",), "--test-disturbances must be as in blur=1, got blur="),
-        (("blur=wide",), "--test-disturbances must be as in blur=1, got blur=wide"),
-        (("rain=1",), "--test-disturbances must be of salt-and-pepper, blur, dropped, got rain=1"),
-        (("blur=0",), "--test-disturbances must be blur=SIZE with a deviation in pixels above 0 and at most 100, got"),
-        (("blur=1e6",), "--test-disturbances must be blur=SIZE with"),
-        (("blur=nan",), "--test-disturbances must be blur=SIZE with"),
-        (("dropped=1.5",), "--test-disturbances must be dropped=SIZE with a share above 0 and at most 1, got"),
-        (("salt-and-pepper=-0.1",), "--test-disturbances must be salt-and-pepper=SIZE with a share above 0"),
-        (("blur=1", "blur=1.0"), "--test-disturbances must be each once, got"),
+        (("blur",), "test_disturbances must be as in blur=1, got blur"),
+        (("blur=",), "test_disturbances must be as in blur=1, got blur="),
+        (("blur=wide",), "test_disturbances must be as in blur=1, got blur=wide"),
+        (("rain=1",), "test_disturbances must be of salt-and-pepper, blur, dropped, got rain=1"),
+        (("blur=0",), "test_disturbances must be blur=SIZE with a deviation in pixels above 0 and at most 100, got"),
+        (("blur=1e6",), "test_disturbances must be blur=SIZE with"),
+        (("blur=nan",), "test_disturbances must be blur=SIZE with"),
+        (("dropped=1.5",), "test_disturbances must be dropped=SIZE with a share above 0 and at most 1, got"),
+        (("salt-and-pepper=-0.1",), "test_disturbances must be salt-and-pepper=SIZE with a share above 0"),
+        (("blur=1", "blur=1.0"), "test_disturbances must be each once, got"),
     ],
 )
 def test_words_that_say_no_disturbance_are_one_line(changed, words, message):
@@ -151,5 +151,5 @@ def test_words_that_say_no_disturbance_are_one_line(changed, words, message):
 @pytest.mark.parametrize(("experiment", "word"), [("text-ut", "blur=1"), ("image-dnn", "dropped=0.1")])
 def test_a_disturbance_that_a_task_has_not_is_refused(experiment, word):
     config = dataclasses.replace(EXPERIMENTS[experiment].config, test_disturbances=(word,))
-    with pytest.raises(UserError, match=r"--test-disturbances must be of .* for this task, got"):
+    with pytest.raises(UserError, match=r"test_disturbances must be of .* for this task, got"):
         config.check()

@@ -32,7 +32,7 @@ def test_a_resilience_is_refused_exactly_where_multipliers_would_swing_for_ever(
     if share > 1.0:
         config.check()
         return
-    with pytest.raises(UserError, match=r"--constraints.resilience must be above .*, or multipliers swing for ever"):
+    with pytest.raises(UserError, match=r"constraints.resilience must be above .*, or multipliers will oscillate"):
         config.check()
     dataclasses.replace(config, method="erm").check()
 
@@ -50,7 +50,7 @@ def test_a_slack_rate_is_refused_exactly_where_slacks_would_swing_for_ever(chang
     if rate < 0.5:
         config.check()
         return
-    with pytest.raises(UserError, match=r"--constraints.slack-rate must be below 0.5, which is 2"):
+    with pytest.raises(UserError, match=r"constraints.slack_rate must be below 0.5, which is 2"):
         config.check()
 
 

@@ -202,7 +202,7 @@ DAMAGE = {
     ),
     "a field more": (_config(lambda c: c["config"].update(more=1)), "field 'more' is unknown"),
     "a field of another type": (_config(lambda c: c["config"].update(steps="6")), "steps is '6'"),
-    "a value that no run has": (_config(lambda c: c["config"].update(steps=0)), r"was changed: field 'steps' must be"),
+    "a value that no run has": (_config(lambda c: c["config"].update(steps=0)), r"was changed: steps must be"),
     "no sum": (_config(lambda c: c.pop("sha256")), "missing 'sha256'"),
     "another format": (_config(lambda c: c.update(format="2")), "format must be"),
     "of version 0.1": (_config(lambda c: c.update(format="unroll_jax 1")), "format must be .*export the run again"),

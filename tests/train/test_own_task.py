@@ -88,7 +88,7 @@ def test_only_a_reference_that_is_given_binds_the_input():
 
 def test_options_of_another_type_are_refused_where_the_task_is_made():
     with pytest.raises(
-        UserError, match=r"--method must be 'erm' or 'constrained' or 'deep_supervision' or 'both' or 'all', got 'x'"
+        UserError, match=r"method must be 'erm' or 'constrained' or 'deep_supervision' or 'both' or 'all', got 'x'"
     ):
         linear(method="x")
     with pytest.raises(

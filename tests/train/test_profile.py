@@ -12,7 +12,7 @@ from unroll_jax.train.system.machine import Profiler
 
 @pytest.mark.parametrize("text", ["5", "0:1", "3:0", "a:b", "-1:2", "1:2:3", ""])
 def test_a_text_that_names_no_steps_is_refused_with_an_example(text):
-    with pytest.raises(UserError, match=r"--profile must be STEP:COUNT.* as in 100:5, got"):
+    with pytest.raises(UserError, match=r"profile must be STEP:COUNT.* as in 100:5, got"):
         parse_profile(text)
 
 

@@ -192,7 +192,7 @@ def test_a_kill_before_the_configuration_was_written_does_not_block_the_folder(i
         (("task", "cooking"), "field 'task' is unknown or missing, got 'cooking'"),
         (("steps", "abc"), "wrong type"),
         (("model", 3), "wrong type"),
-        (("steps", -4), "field 'steps' must be a whole number from 1"),
+        (("steps", -4), "steps must be a whole number from 1"),
     ],
 )
 def test_a_damaged_configuration_is_one_clear_line(finished, start, content, words):

@@ -10,8 +10,7 @@ import pytest
 
 from unroll_jax.train import load
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.video import DustOptions, VideoDustConfig, VideoViTConfig
-from unroll_jax.train.config.video_models import ViTOptions
+from unroll_jax.train.config.video import DustOptions, VideoDustConfig, VideoViTConfig, ViTOptions
 from unroll_jax.train.data.pretrained.vit import PretrainedViT
 from unroll_jax.train.data.video import frames_from, patch_sequences
 from unroll_jax.train.main import evaluate_again, fit

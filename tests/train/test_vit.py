@@ -1,6 +1,5 @@
 """The vision transformer of a configuration: drawn, from pretrained weights, and built again without them."""
 
-import dataclasses
 import json
 
 import jax
@@ -10,20 +9,12 @@ import pytest
 
 from tests.data.pretrained.test_vit import GRID, SIDE, write_vit
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.fields import check_fields, check_used
-from unroll_jax.train.config.video_models import ViTOptions, vit_conditions, vit_rules
+from unroll_jax.train.config.video import VideoViTConfig, ViTOptions
 from unroll_jax.train.tasks.vit import build_vit, given_facts, given_of, load_given
 
 __all__ = ["write_vit"]  # a fixture
 
 SIZES = {"num_patches": GRID**2, "pixels": SIDE**2}
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """Options as a task has them."""
-
-    model: ViTOptions
 
 
 def test_the_default_is_a_small_transformer_of_whole_frames_whose_states_are_patches():
@@ -57,30 +48,28 @@ def test_without_a_source_nothing_is_given():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"std": 0.0}, "--model.std must be positive and finite, got 0.0"),
-        ({"num_heads": 3}, "--model.num-heads must be a divisor of --model.dim 256, got 3"),
+        ({"std": 0.0}, "model.std must be positive and finite, got 0.0"),
+        ({"num_heads": 3}, "model.num_heads must be a divisor of model.dim=256, got 3"),
         (
             {"dim": 128},
-            "--model.dim must be a multiple of the 256 pixels of a patch with --model.reading state, got 128",
+            "model.dim must be a multiple of the 256 pixels of a patch with model.reading=state, got 128",
         ),
     ],
     ids=["std", "heads", "dim"],
 )
 def test_a_number_that_is_not_allowed_is_named(options, message):
-    model = ViTOptions(**options)
     with pytest.raises(UserError, match=message):
-        check_fields(Config(model), vit_rules(model, 256))
+        VideoViTConfig(model=ViTOptions(**options)).check()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"pretrained": "owner/vit", "dim": 512}, "--model.dim 512 has no effect without a transformer that is drawn"),
-        ({"revision": "v2"}, "--model.revision v2 has no effect without --model.pretrained; leave it out"),
+        ({"pretrained": "owner/vit", "dim": 512}, "model.dim=512 has no effect without a transformer that is drawn"),
+        ({"revision": "v2"}, "model.revision=v2 has no effect without model.pretrained; leave it out"),
     ],
     ids=["dim", "revision"],
 )
 def test_an_option_without_effect_is_refused(options, message):
-    model = ViTOptions(**options)
     with pytest.raises(UserError, match=message):
-        check_used(Config(model), Config(ViTOptions()), vit_conditions(model))
+        VideoViTConfig(model=ViTOptions(**options)).check()

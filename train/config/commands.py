@@ -7,8 +7,8 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 
-from .basic import Basic
 from .data import ImageSource, InstructionSource, SceneSource, TextSource, VideoSource
+from .fields import Basic
 
 C = TypeVar("C")
 

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from .basic import Basic
+from .fields import Basic, Fraction, Positive, Width
 
 VideoSource = Literal["photos", "video", "frames", "file"]
 ImageSource = Literal["digits", "cifar10", "image_folder"]
@@ -37,7 +37,7 @@ class ImageConfig:
     """Path of the original files; digits need none."""
     prepared: str | None = None
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
-    validation_share: float = 0.1
+    validation_share: Fraction = 0.1
     """Share of the train images held out for validation, the same ones every time, as many of each class as its share
     in train; digits, and a folder with a validation split, keep their own."""
 
@@ -54,15 +54,15 @@ class CodeConfig:
     """Path of the original files; digits need none."""
     prepared: str | None = None
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
-    validation_share: float = 0.1
+    validation_share: Fraction = 0.1
     """Share of the train images held out for validation, the same ones every time; digits, and a folder with a
     validation split, keep their own."""
     dictionary: Basic[Literal["learned", "random", "cosine"]] = "learned"
     """learned: from the train images, by scikit-learn, which takes long for large images. random: Gaussian atoms of
     unit length, the same ones every time. cosine: sampled cosines, in which ISTA converges fast."""
-    atoms: int | None = None
+    atoms: Width | None = None
     """Atoms of the dictionary, and so the width of a code; None: 1.2 times the pixels of an image."""
-    sparsity: Basic[float] = 0.1
+    sparsity: Basic[Positive] = 0.1
     """lambda of the Lasso that codes solve, 1/2 |x - D'z|^2 + lambda |z|_1; pixels of x are in [0, 1], atoms of unit
     length."""
 
@@ -78,7 +78,7 @@ class SceneConfig:
     """The folder or tar archive of the originals; shapes need none."""
     prepared: str | None = None
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
-    reduction: int = 1
+    reduction: Width = 1
     """Divides both sides of the originals: images by averaging, labels by keeping one pixel of each block. At 1,
     Cityscapes has 29 GB of pixels."""
 
@@ -94,7 +94,7 @@ class TextConfig:
     """Path of the original files; verdicts need none."""
     prepared: str | None = None
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
-    validation_share: float = 0.1
+    validation_share: Fraction = 0.1
     """Share of the train texts held out for validation where the data come without it (imdb, mnli, a table without
     validation file), the same ones every time, as many of each class as its share in train. A table without test file
     gives as much for that."""
@@ -118,6 +118,6 @@ class InstructionConfig:
     """Path of the original files; chores need none."""
     prepared: str | None = None
     """Folder for prepared data; by default $UNROLL_PREPARED, or ~/.cache/unroll_jax."""
-    validation_share: float = 0.1
+    validation_share: Fraction = 0.1
     """Share of the instructions held out for validation, and as much for test, the same ones every time; chores, and a
     folder with files of these splits, keep their own."""

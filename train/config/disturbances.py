@@ -1,9 +1,9 @@
-"""Disturbances of the inputs of an evaluation beside Gaussian noise: words NAME=SIZE of a command line."""
+"""Disturbances of the inputs of an evaluation other than Gaussian noise: words NAME=SIZE."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .errors import UserError
+from .errors import OptionError
 from .fields import Rule
 
 SALT_AND_PEPPER, BLUR, DROPPED = "salt-and-pepper", "blur", "dropped"
@@ -29,26 +29,26 @@ class Disturbance(NamedTuple):
 
 
 def parse_disturbance(word: str) -> Disturbance:
-    """The disturbance that NAME=SIZE says."""
+    """The disturbance of a word NAME=SIZE."""
     name, _, size = word.partition("=")
     try:
         disturbance = Disturbance(name, float(size))
     except ValueError:
-        raise UserError(f"--test-disturbances must be as in blur=1, got {word}") from None
+        raise OptionError("test_disturbances", "as in blur=1", word) from None
     if name not in SIZES:
-        raise UserError(f"--test-disturbances must be of {', '.join(SIZES)}, got {word}")
+        raise OptionError("test_disturbances", f"of {', '.join(SIZES)}", word)
     return disturbance
 
 
 def disturbances(words: Sequence[str]) -> list[Disturbance]:
-    """The disturbances that words say, by name and then by strength."""
+    """The disturbances of words, sorted by name and then by strength."""
     return sorted(map(parse_disturbance, words))
 
 
 def disturbance_rules(words: Sequence[str], names: Sequence[str]) -> tuple[Rule, ...]:
-    """Returns the rules for --test-disturbances of a task that has the disturbances of these names."""
+    """Returns the rules for test_disturbances of a task that has the disturbances of these names."""
     parsed = disturbances(words)
-    field, allowed = "test-disturbances", ", ".join(f"{name} ({SIZES[name][1]})" for name in names)
+    field, allowed = "test_disturbances", ", ".join(f"{name} ({SIZES[name][1]})" for name in names)
     return (
         (field, f"of {allowed} for this task", all(one.name in names for one in parsed)),
         *(

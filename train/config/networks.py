@@ -1,9 +1,11 @@
 """The networks of images and scenes: an option for every choice."""
 
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
 
-from .basic import Basic
+from annotated_types import Ge, Le
+
+from .fields import WIDEST, Basic, Depth, Iterations, Width
 
 
 @dataclasses.dataclass(frozen=True)
@@ -12,19 +14,19 @@ class ClassifierConfig:
 
     convolutional: bool = True
     """Convolutions; else dense layers on flattened images."""
-    stem: tuple[int, ...] = ()
+    stem: tuple[Width, ...] = ()
     """Channels of convolutions of stride 2 before all else: each halves the images."""
 
 
 @dataclasses.dataclass(frozen=True)
 class EquilibriumConfig:
-    """Deep OptEq, whatever is before and behind it."""
+    """Deep OptEq, without the layers around it."""
 
-    channels: int = 16
+    channels: Width = 16
     """Channels of the state."""
-    widths: Basic[tuple[int, ...]] = (16, 32)
+    widths: Basic[tuple[Width, ...]] = (16, 32)
     """Hidden channels of each layer."""
-    input_layers: tuple[int, ...] | None = None
+    input_layers: tuple[Depth, ...] | None = None
     """Layers that see the input, counted from 1; None means all."""
     use_bias: bool = True
     """Give layers biases."""
@@ -34,7 +36,7 @@ class EquilibriumConfig:
     """a in (0, 1]: share of the layer in each step; 1 has no skip connection."""
     way: Basic[Literal["implicit", "unrolled", "averaged"]] = "implicit"
     """Method for the equilibrium and its gradient: implicit function theorem, K steps, or K steps of SAM."""
-    num_steps: int = 20
+    num_steps: Annotated[int, Ge(1), Le(10**4)] = 20
     """K of unrolled and averaged."""
     regulariser: str | None = None
     """A name of unroll_jax.energies.REGULARISERS: a layer appended to the network, or what SAM regularises by."""
@@ -44,11 +46,11 @@ class EquilibriumConfig:
     """L_R of averaged, whose step size is 1 / (2 L_R), for a regulariser without one (decorrelation, absolute)."""
     max_norm: float | None = 0.9
     """Spectral norm that every W is kept to; None leaves them free (then nothing promises an equilibrium)."""
-    norm_steps: int | None = None
+    norm_steps: Iterations | None = None
     """None divides by a certified upper bound of the norm; else power iteration of so many steps."""
     tol: float = 1e-3
     """Relative tolerance of the equilibrium and of the adjoint."""
-    max_steps: int = 100
+    max_steps: Iterations = 100
     """Cap of the solver; every metrics row says how many steps it took and how many examples converged."""
 
 
@@ -56,7 +58,7 @@ class EquilibriumConfig:
 class OptEqConfig(ClassifierConfig, EquilibriumConfig):
     """Deep OptEq behind a feature extractor."""
 
-    features: int | None = 16
+    features: Width | None = 16
     """Channels of the feature extractor before the equilibrium."""
 
 
@@ -64,9 +66,9 @@ class OptEqConfig(ClassifierConfig, EquilibriumConfig):
 class SegmenterConfig(EquilibriumConfig):
     """Deep OptEq between a strided stem and a head that is enlarged to the image."""
 
-    channels: int = 32
-    widths: Basic[tuple[int, ...]] = (32, 64, 64)
-    stem: tuple[int, ...] = (16, 32)
+    channels: Width = 32
+    widths: Basic[tuple[Width, ...]] = (32, 64, 64)
+    stem: tuple[Width, ...] = (16, 32)
     """Channels of the convolutions of stride 2 before the equilibrium."""
 
 
@@ -74,7 +76,7 @@ class SegmenterConfig(EquilibriumConfig):
 class MonConfig(ClassifierConfig):
     """One monotone operator layer (Winston and Kolter, 2020)."""
 
-    channels: int = 16
+    channels: Width = 16
     """Channels of the state."""
     margin: float = 1.0
     """m > 0: how strongly monotone I - W is kept."""
@@ -82,11 +84,11 @@ class MonConfig(ClassifierConfig):
     """Operator splitting that solves for the equilibrium."""
     step_size: float | None = None
     """Of the splitting; None takes its usual one."""
-    pool: int | None = 4
+    pool: Width | None = 4
     """Side of the windows that are averaged before the head; None averages over the whole image."""
     tol: float = 1e-3
     """Relative tolerance of the equilibrium."""
-    max_steps: int = 200
+    max_steps: Iterations = 200
     """Cap of the splitting."""
 
 
@@ -94,11 +96,11 @@ class MonConfig(ClassifierConfig):
 class OdeConfig(ClassifierConfig):
     """A neural ODE, integrated by diffrax from time 0 to 1."""
 
-    widths: Basic[tuple[int, ...]] = (32,)
+    widths: Basic[tuple[Width, ...]] = (32,)
     """Hidden channels of the vector field."""
-    features: int | None = 16
+    features: Width | None = 16
     """Channels of the feature extractor, which are those of the state."""
-    augment: int = 0
+    augment: Annotated[int, Ge(0), Le(WIDEST)] = 0
     """Channels of zeros appended to the state: an augmented neural ODE."""
     tol: float = 1e-3
     """Relative and absolute tolerance of the integrator."""
@@ -108,9 +110,9 @@ class OdeConfig(ClassifierConfig):
 class FeedForwardConfig(ClassifierConfig):
     """A plain network of the same layers, each applied once."""
 
-    widths: Basic[tuple[int, ...]] = (16, 32)
+    widths: Basic[tuple[Width, ...]] = (16, 32)
     """Channels of each layer."""
-    features: int | None = 16
+    features: Width | None = 16
     """Channels of the feature extractor before them."""
     activation: str = "relu"
     """A name of unroll_jax.energies.MONOTONES."""
@@ -120,9 +122,9 @@ class FeedForwardConfig(ClassifierConfig):
 class FcnConfig:
     """A fully convolutional network: the segmenter's stem and head around plain convolutions."""
 
-    widths: Basic[tuple[int, ...]] = (32, 64, 64)
+    widths: Basic[tuple[Width, ...]] = (32, 64, 64)
     """Channels of each layer."""
-    stem: tuple[int, ...] = (16, 32)
+    stem: tuple[Width, ...] = (16, 32)
     """Channels of the convolutions of stride 2 before them."""
     activation: str = "relu"
     """A name of unroll_jax.energies.MONOTONES."""

@@ -1,24 +1,24 @@
-"""The options of a task of your own, which `train.tasks.own` makes of functions and arrays."""
+"""Options of a user's task, made from functions and arrays by `train.tasks.own`."""
 
 import dataclasses
+from collections.abc import Iterator
 from typing import ClassVar
 
-from .checks import check_training
-from .constraints import ConstrainedConfig
-from .fields import check_used
+from .constrained import ConstrainedConfig
+from .fields import Condition
 
-NOISE = "noise and collapse, which a task of your own has none of"
+NOISE = "noise and collapse, which a user's task does not have"
 WITHOUT_EFFECT = {
-    "train-gamma": NOISE,
-    "test-gammas": NOISE,
-    "on-collapse": NOISE,
-    "unroll": "a loop over layers of ours, while yours are in your function",
+    "train_gamma": NOISE,
+    "test_gammas": NOISE,
+    "on_collapse": NOISE,
+    "unroll": "a loop over layers of this package",
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class OwnConfig(ConstrainedConfig):
-    """Options of a task of your own; no noise is added to it.
+    """Options of a user's task, which gets no noise.
 
     Example:
       >>> from unroll_jax.train import ConstraintConfig, PrimalConfig
@@ -32,11 +32,10 @@ class OwnConfig(ConstrainedConfig):
     task: ClassVar[str] = "own"
     metric: ClassVar[str] = "validation loss"
 
-    def check(self) -> None:
-        """Checks every number; what depends on the depth is checked with the task."""
-        check_training(self)
-        unused = ((name, of, False) for name, of in WITHOUT_EFFECT.items())
-        check_used(self, OwnConfig(), unused)
+    def conditions(self) -> Iterator[Condition]:
+        """Yields those of all such runs, and the options that a user's task cannot have."""
+        yield from super().conditions()
+        yield from ((name, of, False) for name, of in WITHOUT_EFFECT.items())
 
     def label(self) -> str:
         """Method and seed."""

@@ -3,12 +3,28 @@
 import abc
 import dataclasses
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from .basic import Basic
-from .errors import UserError
-from .fields import Rule
+from annotated_types import Gt, Le
+
+from .errors import OptionError, UserError, option_text
+from .fields import (
+    Basic,
+    Condition,
+    Count,
+    Depth,
+    Fraction,
+    NonNegative,
+    Parts,
+    Positive,
+    Rule,
+    Seed,
+    Share,
+    check_fields,
+    check_rules,
+    check_used,
+)
 
 Remat = Literal["none", "everything", "dots", "dots_without_batch"]
 Tracking = Literal["tensorboard", "wandb", "mlflow"]
@@ -74,13 +90,13 @@ class PrimalConfig:
       0.0005
     """
 
-    learning_rate: float = 5e-4
+    learning_rate: Positive = 5e-4
     """Peak learning rate."""
-    warmup_share: float = 0.1
+    warmup_share: Share = 0.1
     """Share of the steps over which the learning rate rises from 0."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     """After the warm-up: cosine and linear fall to 0 at the last step."""
-    clip_norm: float | None = 1.0
+    clip_norm: Positive | None = 1.0
     """Largest global norm of a gradient; None for no bound."""
     name: Literal["adam", "muon"] = "adam"
     """adam; or muon, whose step of a weight matrix is its momentum with all singular values made equal, and as large as
@@ -91,7 +107,7 @@ class PrimalConfig:
 class DecayedPrimalConfig(PrimalConfig):
     """Adam or Muon on the parameters with decoupled weight decay: AdamW."""
 
-    weight_decay: float = 0.0
+    weight_decay: NonNegative = 0.0
     """Share of the weights that a step of rate 1 takes away."""
 
 
@@ -102,24 +118,24 @@ class OptimizerConfig:
     name: Literal["adam", "muon", "sgd"] = "adam"
     """adam; sgd with momentum; or muon, whose step of a matrix or convolution is its momentum with all singular values
     made equal, and as large as Adam's."""
-    learning_rate: float = 3e-3
+    learning_rate: Positive = 3e-3
     """Peak learning rate."""
     schedule: Literal["cosine", "linear", "staircase", "polynomial", "constant"] = "cosine"
     """cosine, linear and polynomial fall to 0 at the last step; staircase multiplies by `decay` every `decay_every`
     epochs."""
-    warmup_share: float = 0.0
+    warmup_share: Share = 0.0
     """Share of the steps over which the learning rate rises from 0."""
-    decay: float = 0.5
+    decay: Annotated[float, Gt(0), Le(1)] = 0.5
     """Factor of the staircase."""
-    decay_every: int = 30
+    decay_every: Count = 30
     """Epochs between two stairs."""
-    power: float = 0.9
+    power: Positive = 0.9
     """Power of the polynomial, (1 - step / steps)^power."""
-    momentum: float = 0.9
+    momentum: Share = 0.9
     """Of sgd."""
-    weight_decay: float = 0.0
+    weight_decay: NonNegative = 0.0
     """Added to the gradient as this times the weights for sgd; decoupled for adam and muon."""
-    clip_norm: float | None = None
+    clip_norm: Positive | None = None
     """Largest global norm of a gradient."""
 
 
@@ -135,20 +151,20 @@ class RunConfig(abc.ABC):
     rates: ClassVar[str] = "--primal.learning-rate or --primal.clip-norm"
     """The options to lower where a number is not finite."""
 
-    seed: Basic[int] = 0
+    seed: Basic[Seed] = 0
     """Seed of initialisation, batch order, and of noise or augmentation."""
-    batch_size: Basic[int] = 64
+    batch_size: Basic[Parts] = 64
     """Examples a step."""
-    accumulate: int = 1
+    accumulate: Parts = 1
     """Parts that a batch is computed in, one after the other: less memory, the same step."""
-    average: float | None = None
+    average: Fraction | None = None
     """Decay in (0, 1) of a moving average of the parameters, which validation, evaluation and export then use in their
     place; None for none."""
     remat: Remat = "none"
     """Part of the forward pass that the backward pass recomputes in place of storing it: none; everything; dots,
     everything but matrix products, which saves little where layers are narrow; dots_without_batch, everything but
     products with weights. Of each layer for video and text, else of the whole network."""
-    unroll: int | None = None
+    unroll: Depth | None = None
     """Layers of video and text that one turn of the loop over them holds. None: all, up to 16 without --remat, which
     spares time on CPUs for some memory; else one."""
     mesh: str | None = None
@@ -163,16 +179,34 @@ class RunConfig(abc.ABC):
     overwrite: Basic[bool] = False
     """Delete a run that is in the folder, and begin anew."""
     config: Basic[str | None] = None
-    """FILE of options as YAML or JSON, or the config.json of a run; options that are typed beside it count."""
+    """FILE of options as TOML or JSON, or the config.json of a run; options on the command line override it."""
 
     @property
     def title(self) -> str:
         """The title of the progress bar."""
         return self.task
 
-    @abc.abstractmethod
     def check(self) -> None:
-        """Refuses what cannot be, before anything is read or computed."""
+        """Checks every value, before data are read or anything is computed.
+
+        Raises:
+          UserError: for a value out of its range, a combination that cannot work, or an option without an effect.
+        """
+        check_fields(self)
+        check_rules(self, self.rules())
+        check_used(self, self.conditions())
+        parse_profile(self.profile, num_steps=getattr(self, "steps", None))  # known where a run is not given by epochs
+
+    def rules(self) -> Iterable[Rule]:
+        """Yields the rules across fields; those of a task extend these."""
+        parts, size = self.accumulate, self.batch_size
+        yield "accumulate", f"a divisor of {option_text('batch_size', size)}", size % parts == 0
+        yield "unroll", f"1 or None with {option_text('remat')}", self.remat == "none" or self.unroll in (None, 1)
+        yield "track", "each of them once", len(set(self.track)) == len(self.track)
+
+    def conditions(self) -> Iterable[Condition]:
+        """Yields the conditions under which options have an effect; none by default."""
+        return ()
 
     def fitting(self, usual: "RunConfig", *, chosen: bool, log: Callable[[str], None]) -> Self:
         """With defaults that fit what was given; ``chosen`` says whether the constraints' warm-up was."""
@@ -232,19 +266,9 @@ def parse_profile(text: str | None, *, num_steps: int | None = None) -> Profile 
     match = re.fullmatch(r"(\d+):(\d+)", text)
     first, count = map(int, match.groups()) if match else (0, 0)
     if first < 1 or count < 1:
-        raise UserError(f"--profile must be STEP:COUNT, both at least 1, as in 100:5, got {text}")
+        raise OptionError("profile", "STEP:COUNT, both at least 1, as in 100:5", text)
     last = first + count - 1
     if num_steps is not None and last > num_steps:
-        raise UserError(f"--profile {text} asks for steps {first} to {last}, but the run has {num_steps}")
+        name = option_text("profile", text)
+        raise UserError(f"{name} asks for steps {first} to {last}, but the run has {num_steps}; choose earlier ones")
     return Profile(first, last)
-
-
-def run_rules(config: RunConfig) -> tuple[Rule, ...]:
-    """Returns the rules of every run, for `check_fields`."""
-    parts, size = config.accumulate, config.batch_size
-    return (
-        ("accumulate", f"a divisor of --batch-size {size}", parts < 1 or size % parts == 0),
-        ("unroll", "1 or None with --remat", config.remat == "none" or config.unroll in (None, 1)),
-        ("average", "in (0, 1), or None", config.average is None or 0.0 < config.average < 1.0),
-        ("track", "each of them once", len(set(config.track)) == len(config.track)),
-    )

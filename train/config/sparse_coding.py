@@ -1,14 +1,14 @@
-"""Sparse coding: the network that codes, what it is to reach, and the numbers of its runs."""
+"""Options of sparse coding: the network and its runs."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
-from .basic import Basic
-from .checks import check_depth, check_training, perturbation_rules
-from .constraints import ConstraintConfig, PerturbedConfig
+from .constrained import PerturbedConfig, check_depth
+from .constraints import ConstraintConfig
 from .data import CodeConfig
-from .fields import check_used, nonnegative, positive
+from .errors import option_text
+from .fields import Basic, Condition, Count, Depth, NonNegative, Parts, Positive
 from .run import PrimalConfig
 
 
@@ -16,12 +16,12 @@ from .run import PrimalConfig
 class ListaConfig:
     """LISTA: layers of iterative soft thresholding, each with weights of its own."""
 
-    num_layers: Basic[int] = 10
+    num_layers: Basic[Depth] = 10
     """Depth L."""
     weights: Literal["ista", "noise"] = "ista"
     """Initial weights. ista: those of ISTA in the dictionary; noise: Gaussian, of a standard deviation of 0.01 (Hadou
     et al.)."""
-    start: float = 0.0
+    start: NonNegative = 0.0
     """Standard deviation of the codes of layer 0, drawn anew for every image and step; at 0 they are 0."""
 
 
@@ -34,16 +34,16 @@ class SparseCodingConfig(PerturbedConfig):
     unit: ClassVar[str] = "half squared error of a code"
     ranges: ClassVar[Mapping[str, str]] = {"primal": "1e-4:1e-2", "dual": "5e-4:5e-2", "alpha": "0.05:0.3"}
 
-    steps: Basic[int] = 3000
+    steps: Basic[Count] = 3000
     """Training steps."""
-    batch_size: int = 64
+    batch_size: Parts = 64
     """Images a step."""
-    train_gamma: float = 0.0
+    train_gamma: NonNegative = 0.0
     """Noise of training on the images: its standard deviation over that of clean train pixels. Codes to be reached
     stay those of the clean image."""
-    test_gammas: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+    test_gammas: tuple[NonNegative, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
     """Noise levels of the evaluation, in the same unit; the training level is added when missing."""
-    test_layer_noises: tuple[float, ...] = (0.1, 0.2)
+    test_layer_noises: tuple[Positive, ...] = (0.1, 0.2)
     """Standard deviations of Gaussian noise on every layer's output in the evaluation, level by level, at the noise of
     training on the input; none: not evaluated."""
     lose_layers: bool = True
@@ -54,18 +54,15 @@ class SparseCodingConfig(PerturbedConfig):
     constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: ConstraintConfig(alpha=(0.15,)))
 
     def check(self) -> None:
-        """Checks every number against what the task allows."""
-        data = self.data
-        check_training(
-            self,
-            *perturbation_rules(self),
-            ("model.start", "finite and at least 0", nonnegative(self.model.start)),
-            ("data.sparsity", "positive and finite", positive(data.sparsity)),
-            ("data.validation-share", "in (0, 1)", 0.0 < data.validation_share < 1.0),
-        )
+        """Checks every value, and those of each layer against the depth."""
+        super().check()
         check_depth(self, self.model.num_layers)
-        shared = ("data.validation-share", "--data.source cifar10 or image_folder", data.source != "digits")
-        check_used(self, SparseCodingConfig(), [shared])
+
+    def conditions(self) -> Iterator[Condition]:
+        """Yields those of all such runs, and of the split."""
+        yield from super().conditions()
+        needed = option_text("data.source", "cifar10 or image_folder")
+        yield "data.validation_share", needed, self.data.source != "digits"
 
     def label(self) -> str:
         """Source, method, depth, noise and seed."""

@@ -1,16 +1,18 @@
-"""Text classification with perturbed embeddings: encoders, unrolled transformers, and the numbers of their runs."""
+"""Options of text classification with perturbed embeddings: encoders, unrolled transformers and their runs."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from .basic import Basic
-from .checks import check_training
-from .constraints import ConstrainedConfig, DualConfig
+from annotated_types import Ge, Le
+
+from .constrained import ConstrainedConfig
+from .constraints import DualConfig
 from .data import TextConfig
 from .disturbances import DROPPED, disturbance_rules
-from .fields import Rule, check_used, positive
+from .errors import option_text
+from .fields import WIDEST, Basic, Condition, Count, Depth, Length, NonNegative, Parts, Positive, Rule, Width
 
 Dtype = Literal["float32", "bfloat16"]
 Noise = Literal["deviation", "variance"]
@@ -31,13 +33,13 @@ class EncoderOptions:
     """Input of the readout, of each layer: the first token, or the mean of all."""
     hidden: bool = False
     """Give the readout the hidden layer of the pretrained architecture; else it is linear, as in the paper."""
-    dim: int = 64
+    dim: Width = 64
     """Width, without pretrained weights; the next three options likewise."""
-    num_layers: Basic[int] = 4
+    num_layers: Basic[Depth] = 4
     """Depth L."""
-    num_heads: int = 4
+    num_heads: Depth = 4
     """Attention heads, which share out the width."""
-    hidden_dim: int = 128
+    hidden_dim: Annotated[int, Ge(1), Le(4 * WIDEST)] = 128
     """Width between the dense layers."""
     dtype: Dtype = "float32"
     """Dtype of the layers; parameters, losses and multipliers stay float32."""
@@ -47,24 +49,24 @@ class EncoderOptions:
 class UnrolledConfig:
     """The unrolled transformer over word embeddings, and one readout that all of its layers share."""
 
-    num_layers: Basic[int] = 3
+    num_layers: Basic[Depth] = 3
     """Depth L."""
     embeddings: Basic[str | None] = None
     """A file of word vectors in the format of GloVe; or a pretrained encoder, as folder or repository, whose table and
     tokenizer are taken; None learns them."""
     frozen: bool = True
     """Keep embeddings that are given as they are."""
-    dim: int = 64
+    dim: Width = 64
     """Width of learned embeddings."""
     positions: bool = False
     """Learn positions; without them the order of words counts for nothing."""
     pooling: Literal["first", "mean"] = "mean"
     """Input of the readout, of each layer: the mean of the tokens, or the first."""
-    rank: int | None = None
+    rank: Width | None = None
     """Rows of V; None means the width."""
-    attention_scale: float = 0.25
+    attention_scale: Positive = 0.25
     """V starts as this times the cosine transform: the square sharpens or softens attention."""
-    mixing: float = 0.2
+    mixing: Annotated[float, Ge(0), Le(1)] = 0.2
     """W starts as this times the identity and U as the rest: how much of a layer's first output is attention's."""
     dtype: Dtype = "float32"
     """Dtype of the layers; parameters, losses and multipliers stay float32."""
@@ -78,25 +80,25 @@ class TextRunConfig(ConstrainedConfig):
     unit: ClassVar[str] = "nats"
     ranges: ClassVar[Mapping[str, str]] = {"primal": "1e-5:3e-3", "dual": "5e-3:0.5", "alpha": "0.05:0.4"}
 
-    steps: int = 800
+    steps: Count = 800
     """Training steps."""
-    batch_size: int = 32
+    batch_size: Parts = 32
     """Texts a step."""
-    max_length: int = 128
+    max_length: Length = 128
     """Most tokens of a text; longer ones lose their end, and the log has their number."""
-    train_examples: int | None = None
+    train_examples: Count | None = None
     """Number of texts of the train split to train on, a fixed random choice; None means all."""
-    validation_examples: int | None = None
+    validation_examples: Count | None = None
     """The same of the validation split."""
-    test_examples: int | None = None
+    test_examples: Count | None = None
     """The same of the test split."""
-    min_count: int = 1
+    min_count: Count = 1
     """Least number of times that a word must occur to be a token: in the train split, or in all where word vectors from
     a file stay as they are. A pretrained encoder has its own tokens, whatever this is."""
-    train_gamma: float = 0.6
+    train_gamma: NonNegative = 0.6
     """Noise of training: this times the standard deviation of clean word embeddings of train tokens is its
     standard deviation or its variance, see --noise. The embeddings are those that training starts with."""
-    test_gammas: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
+    test_gammas: tuple[NonNegative, ...] = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0)
     """Noise levels of the evaluation, over which the area under the accuracy is taken."""
     noise: Noise = "deviation"
     """Meaning of gamma times the standard deviation of embeddings. deviation: the standard deviation of the noise, so
@@ -105,7 +107,7 @@ class TextRunConfig(ConstrainedConfig):
     test_disturbances: tuple[str, ...] = ()
     """Disturbances of the texts in the evaluation, beside the noise of training, as in dropped=0.1 dropped=0.2: the
     share of a text's tokens that are masked out, its first one never."""
-    validate_every: int = 200
+    validate_every: Count = 200
     """Steps between validations; each writes a checkpoint."""
     on_collapse: Literal["stop", "warn"] = "warn"
     """Response to two validations in a row that show a collapsed model."""
@@ -118,18 +120,28 @@ class TextRunConfig(ConstrainedConfig):
         """The source of pretrained weights or word vectors; None without one."""
         return self.model.pretrained if isinstance(self.model, EncoderOptions) else self.model.embeddings
 
-    def check(self) -> None:
-        """Checks every number; what depends on the depth is checked with the model."""
+    def rules(self) -> Iterator[Rule]:
+        """Yields those of all such runs, and of the encoder."""
+        yield from super().rules()
         model = self.model
-        rules: list[Rule] = []
         if isinstance(model, EncoderOptions):
-            divides = model.pretrained is not None or (model.dim % max(model.num_heads, 1) == 0)
-            rules.append(("model.num-heads", f"a divisor of --model.dim {model.dim}", divides))
-        else:
-            rules.append(("model.mixing", "in [0, 1]", 0.0 <= model.mixing <= 1.0))
-            rules.append(("model.attention-scale", "positive and finite", positive(model.attention_scale)))
-        check_training(self, *rules, *disturbance_rules(self.test_disturbances, (DROPPED,)))
-        check_used(self, type(self)(), _conditions(self))
+            divides = model.pretrained is not None or model.dim % model.num_heads == 0
+            yield "model.num_heads", f"a divisor of {option_text('model.dim', model.dim)}", divides
+        yield from disturbance_rules(self.test_disturbances, (DROPPED,))
+
+    def conditions(self) -> Iterator[Condition]:
+        """Yields those of all such runs, and of weights that are given or drawn."""
+        yield from super().conditions()
+        there = self.pretrained is not None
+        if isinstance(self.model, UnrolledConfig):
+            yield "model.frozen", option_text("model.embeddings"), there
+            yield "model.dim", f"embeddings that are learned ({option_text('model.embeddings', None)})", not there
+            return
+        for name in ("revision", "frozen", "hidden"):
+            yield f"model.{name}", option_text("model.pretrained"), there
+        drawn = f"an encoder that is drawn ({option_text('model.pretrained', None)})"
+        for name in ("model.dim", "model.num_layers", "model.num_heads", "model.hidden_dim", "min_count"):
+            yield name, drawn, not there
 
     def label(self) -> str:
         """Source, depth, what is given, method, noise and seed."""
@@ -156,19 +168,3 @@ class TextUnrolledConfig(TextRunConfig):
     task: ClassVar[str] = "text-ut"
 
     model: UnrolledConfig = dataclasses.field(default_factory=UnrolledConfig)
-
-
-def _conditions(config: TextRunConfig) -> list[tuple[str, str, bool]]:
-    """Returns the conditions under which options have an effect."""
-    model = config.model
-    if isinstance(model, EncoderOptions):
-        given, drawn = "--model.pretrained", "an encoder that is drawn (--model.pretrained None)"
-        there = model.pretrained is not None
-        return [
-            *((name, given, there) for name in ("model.revision", "model.frozen", "model.hidden")),
-            *((f"model.{name}", drawn, not there) for name in ("dim", "num-layers", "num-heads", "hidden-dim")),
-            ("min-count", drawn, not there),
-        ]
-    there = model.embeddings is not None
-    learned = "embeddings that are learned (--model.embeddings None)"
-    return [("model.frozen", "--model.embeddings", there), ("model.dim", learned, not there)]

@@ -1,17 +1,18 @@
-"""Video denoising: the models, and the numbers of their runs."""
+"""Options of video denoising: the models and their runs."""
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from .basic import Basic
-from .checks import check_depth, check_training, perturbation_rules
-from .constraints import ConstraintConfig, PerturbedConfig
+from annotated_types import Ge, Le
+
+from .constrained import PerturbedConfig, check_depth
+from .constraints import ConstraintConfig
 from .data import DataConfig
-from .errors import UserError
-from .fields import Rule, check_used, nonnegative, positive
+from .errors import UserError, option_text
+from .fields import WIDEST, Basic, Condition, Depth, NonNegative, Parts, Positive, Rule, Width
 from .run import PrimalConfig
-from .video_models import ViTOptions, vit_conditions, vit_rules
 
 PATCH_PIXELS = 16**2
 
@@ -20,7 +21,7 @@ PATCH_PIXELS = 16**2
 class VideoPrimalConfig(PrimalConfig):
     """Adam on the parameters, in the cosine basis of patches, or Muon, which needs no basis."""
 
-    learning_rate: float = 2e-3
+    learning_rate: Positive = 2e-3
     """Peak learning rate."""
     basis: Literal["cosine", "pixels"] = "cosine"
     """Coordinates of Adam for the entries of V, W and U that stand for pixels: cosine, coefficients of the cosine
@@ -32,15 +33,15 @@ class VideoPrimalConfig(PrimalConfig):
 class ModelConfig:
     """The unrolled transformer."""
 
-    num_layers: Basic[int] = 3
+    num_layers: Basic[Depth] = 3
     """Depth L."""
-    rank: int | None = None
+    rank: Width | None = None
     """Rows of V; None means the token width."""
-    attention_scale: float = 0.25
+    attention_scale: Positive = 0.25
     """V starts as this times the cosine transform: the square sharpens or softens attention."""
     self_loops: bool = True
     """Let frames attend to themselves; they do so more under noise that is stronger than in training."""
-    mixing: float = 0.2
+    mixing: Annotated[float, Ge(0), Le(1)] = 0.2
     """W starts as this times the identity and U as the rest: how much of a layer's first output is attention's."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """Dtype of the layers; parameters, losses and multipliers stay float32, or are float64 too, for which
@@ -51,15 +52,15 @@ class ModelConfig:
 class DustOptions:
     """DUST: sparse codes of the patches of a sequence, which attend to one another."""
 
-    num_layers: Basic[int] = 3
+    num_layers: Basic[Depth] = 3
     """Depth L."""
-    num_atoms: int = 256
+    num_atoms: Width = 256
     """Atoms of the dictionary, which starts as cosines: more than the 256 pixels of a patch make it overcomplete."""
     tied: bool = False
     """One dictionary for all layers; the paper's unconstrained models have one, its constrained ones one a layer."""
-    sparsity: float = 0.3
+    sparsity: NonNegative = 0.3
     """lambda: what a code's entry costs, in the units of pixels in [0, 1]."""
-    attention_scale: float = 0.25
+    attention_scale: Positive = 0.25
     """The multiple of the identity through which attention sees codes."""
     train_attention: bool = False
     """Train that matrix too; the paper trains dictionaries alone."""
@@ -71,45 +72,71 @@ class DustOptions:
 
 
 @dataclasses.dataclass(frozen=True)
+class ViTOptions:
+    """A vision transformer that sees the patches of one frame at a time, and whose every layer is read as the frame."""
+
+    pretrained: Basic[str | None] = None
+    """Folder with config.json and model.safetensors of a ViT (ViTModel, ViTForImageClassification,
+    ViTForMaskedImageModeling), or a repository of the Hugging Face hub; None draws a small one, whose sizes are those
+    below."""
+    revision: str | None = None
+    """Of the repository: branch, tag or commit."""
+    num_layers: Basic[Depth] = 3
+    """Depth L, without pretrained weights; the next three options likewise."""
+    dim: Width = 256
+    """Width."""
+    num_heads: Depth = 4
+    """Attention heads, which share out the width."""
+    hidden_dim: Annotated[int, Ge(1), Le(4 * WIDEST)] = 512
+    """Width between the dense layers."""
+    reading: Literal["state", "residual", "linear"] = "state"
+    """Readout of a frame from a layer's state: state, it is one, as the paper has it, and its width must be a multiple
+    of the pixels of a patch; residual, the noisy frame plus a readout of the state that all layers share; linear, that
+    readout alone."""
+    mean: float = 0.5
+    """Subtracted from pixels in [0, 1]; 0.5 is what most ViTs were pretrained with."""
+    std: Positive = 0.5
+    """Divides the difference; 0.5 likewise."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Dtype of the layers; parameters, losses and multipliers stay float32."""
+
+
+@dataclasses.dataclass(frozen=True)
 class VideoRunConfig(PerturbedConfig):
     """Denoise patches of grey video (Porras-Valenzuela et al., Section 4)."""
 
     metric: ClassVar[str] = "validation loss (half squared error per patch)"
     unit: ClassVar[str] = "half squared error per patch"
 
-    batch_size: int = 64
+    batch_size: Parts = 64
     """Samples a step: sequences of one patch position through 20 frames, or frames."""
-    train_gamma: float = 0.15
+    train_gamma: NonNegative = 0.15
     """Noise of training; gamma x the standard deviation of clean train pixels is the noise's variance."""
-    test_gammas: tuple[float, ...] = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
+    test_gammas: tuple[NonNegative, ...] = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
     """Noise levels of the evaluation; the training level is added when missing."""
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     model: ModelConfig | DustOptions | ViTOptions = dataclasses.field(default_factory=ModelConfig)
 
     def check(self) -> None:
-        """Checks every number against what the task allows."""
-        dtype = self.model.dtype
-        check_training(
-            self,
-            ("model.dtype", "float32 or bfloat16 unless JAX_ENABLE_X64=1 is set", _computable(dtype)),
-            *self.model_rules(),
-            *perturbation_rules(self),
-        )
-        if not self.pretrained:  # else the task checks the depth that it finds
+        """Checks every value, and those of each layer against the depth if it is known."""
+        super().check()
+        if not self.pretrained:  # the task checks the depth of pretrained weights
             check_depth(self, self.model.num_layers)
         if self.train_gamma == 0.0 and self.enforces:
             raise UserError(
-                "--train-gamma 0 leaves descent constraints nothing to lower; use --method erm, or a gamma above 0"
+                f"{option_text('train_gamma', 0)} leaves descent constraints nothing to lower; use "
+                f"{option_text('method', 'erm')}, or a gamma above 0"
             )
+
+    def rules(self) -> Iterator[Rule]:
+        """Yields those of all such runs, and of the dtype."""
+        yield from super().rules()
+        yield "model.dtype", "float32 or bfloat16 unless JAX_ENABLE_X64=1 is set", _computable(self.model.dtype)
 
     @property
     def pretrained(self) -> str | None:
         """The source of pretrained weights; None without one."""
         return getattr(self.model, "pretrained", None)
-
-    def model_rules(self) -> tuple[Rule, ...]:
-        """Returns the rules for the model's numbers."""
-        return ()
 
     def label(self) -> str:
         """Source, method, depth, noise and seed."""
@@ -142,14 +169,6 @@ class VideoConfig(VideoRunConfig):
     primal: VideoPrimalConfig = dataclasses.field(default_factory=VideoPrimalConfig)
     constraints: ConstraintConfig = dataclasses.field(default_factory=lambda: ConstraintConfig(reference=8.0))
 
-    def model_rules(self) -> tuple[Rule, ...]:
-        """Initial weights."""
-        model = self.model
-        return (
-            ("model.mixing", "in [0, 1]", 0.0 <= model.mixing <= 1.0),
-            ("model.attention-scale", "positive and finite", positive(model.attention_scale)),
-        )
-
 
 @dataclasses.dataclass(frozen=True)
 class VideoDustConfig(VideoRunConfig):
@@ -160,14 +179,6 @@ class VideoDustConfig(VideoRunConfig):
     model: DustOptions = dataclasses.field(default_factory=DustOptions)
     primal: VideoPrimalConfig = dataclasses.field(default_factory=VideoPrimalConfig)
 
-    def model_rules(self) -> tuple[Rule, ...]:
-        """The energy's weights."""
-        model = self.model
-        return (
-            ("model.sparsity", "finite and at least 0", nonnegative(model.sparsity)),
-            ("model.attention-scale", "positive and finite", positive(model.attention_scale)),
-        )
-
 
 @dataclasses.dataclass(frozen=True)
 class VideoViTConfig(VideoRunConfig):
@@ -175,15 +186,29 @@ class VideoViTConfig(VideoRunConfig):
 
     task: ClassVar[str] = "video-vit"
 
-    batch_size: int = 4
+    batch_size: Parts = 4
     """Frames a step."""
     model: ViTOptions = dataclasses.field(default_factory=ViTOptions)
     primal: PrimalConfig = dataclasses.field(default_factory=lambda: PrimalConfig(3e-3))
 
-    def model_rules(self) -> tuple[Rule, ...]:
-        """Its sizes."""
-        check_used(self, type(self)(), vit_conditions(self.model))
-        return tuple(vit_rules(self.model, PATCH_PIXELS))
+    def rules(self) -> Iterator[Rule]:
+        """Yields those of video, and of the transformer's sizes."""
+        yield from super().rules()
+        model, dim = self.model, option_text("model.dim", self.model.dim)
+        drawn = model.pretrained is None
+        yield "model.num_heads", f"a divisor of {dim}", not drawn or model.dim % model.num_heads == 0
+        multiple = f"a multiple of the {PATCH_PIXELS} pixels of a patch with {option_text('model.reading', 'state')}"
+        whole = model.dim % PATCH_PIXELS == 0
+        yield "model.dim", multiple, not drawn or model.reading != "state" or whole
+
+    def conditions(self) -> Iterator[Condition]:
+        """Yields those of video, and of weights that are given or drawn."""
+        yield from super().conditions()
+        there = self.model.pretrained is not None
+        yield "model.revision", option_text("model.pretrained"), there
+        drawn = f"a transformer that is drawn ({option_text('model.pretrained', None)})"
+        for name in ("num_layers", "dim", "num_heads", "hidden_dim"):
+            yield f"model.{name}", drawn, not there
 
 
 def _computable(dtype: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..config.commands import TableArguments
-from ..config.constraints import ConstrainedConfig
+from ..config.constrained import ConstrainedConfig
 from ..config.errors import UserError
 from ..experiments import EXPERIMENTS
 from ..experiments.grids import GRIDS

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.constraints import ConstrainedConfig
+from ..config.constrained import ConstrainedConfig
 from ..config.errors import UserError
 from ..config.fields import value_of, with_value
 from ..config.run import FREE

@@ -9,8 +9,7 @@ import numpy as np
 
 from unroll_jax import in_coordinates
 
-from ..config.checks import check_epochs
-from ..config.constraints import ConstrainedConfig, PerturbedConfig
+from ..config.constrained import ConstrainedConfig, PerturbedConfig, check_epochs
 from ..config.errors import UserError
 from ..config.run import RunConfig
 from ..constraints import DescentConstraints

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from unroll_jax.constrained import chunked_cross_entropy
 
-from ..config.checks import check_depth
+from ..config.constrained import check_depth
 from ..config.language import LanguageConfig
 from ..data.packing import PackedBatch
 from ..task import Log, Params, Row, SampleLosses, Validation

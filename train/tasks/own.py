@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..config.checks import check_depth
+from ..config.constrained import check_depth
 from ..config.errors import UserError, one_line
-from ..config.fields import check_types
+from ..config.fields import check_fields
 from ..config.own import OwnConfig
 from ..data.reader import in_order, read_ahead, shuffled
 from ..sharding.parts import rematerialised
@@ -157,7 +157,7 @@ def _check_kinds(init: Any, layer_losses: Any, config: Any) -> None:
             raise UserError(f"{name} must be a function {needed}, got {type(function).__name__}; pass a function")
     if not isinstance(config, OwnConfig):
         raise UserError(f"config must be as OwnConfig(steps=1000), got {type(config).__name__}; pass an OwnConfig")
-    check_types(config)
+    check_fields(config)
 
 
 def _check_arrays(split: str, arrays: Any, train: Arrays) -> None:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..config.checks import check_depth
+from ..config.constrained import check_depth
 from ..config.disturbances import Disturbance
 from ..config.errors import UserError
 from ..config.text import TextRunConfig

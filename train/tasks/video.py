@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, UInt8, UInt32
 
 from unroll_jax.perturbations import Perturbation, in_turn, layer_noise, lost_layer
 
-from ..config.checks import check_depth
+from ..config.constrained import check_depth
 from ..config.errors import UserError
 from ..config.video import VideoRunConfig, VideoViTConfig
 from ..data.clips import FRAME_SIZE, SPLITS

@@ -19,8 +19,7 @@ from unroll_jax.models import (
 
 from ..config.errors import UserError
 from ..config.run import Remat
-from ..config.video import DustOptions, ModelConfig
-from ..config.video_models import ViTOptions
+from ..config.video import DustOptions, ModelConfig, ViTOptions
 from ..data.pretrained.vit import PretrainedViT
 from ..sharding.parts import POLICIES
 from ..task import Params

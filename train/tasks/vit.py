@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from unroll_jax.models import ViT, ViTConfig
 
 from ..config.run import Remat
-from ..config.video_models import ViTOptions
+from ..config.video import ViTOptions
 from ..data.pretrained.vit import PretrainedViT, load_vit, start_from
 from ..sharding.parts import POLICIES
 from ..task import Log

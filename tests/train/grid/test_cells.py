@@ -4,8 +4,7 @@ import dataclasses
 
 import pytest
 
-from unroll_jax.train.config.video import VideoConfig, VideoViTConfig
-from unroll_jax.train.config.video_models import ViTOptions
+from unroll_jax.train.config.video import VideoConfig, VideoViTConfig, ViTOptions
 from unroll_jax.train.grid.axes import Cell
 from unroll_jax.train.grid.cells import Opened, compute, log_of
 
