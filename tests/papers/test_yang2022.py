@@ -159,7 +159,7 @@ def test_the_choice_of_figures(root, only, expected):
 
 @pytest.mark.parametrize("only", ["0", "7", "two", ",", "1;2"])
 def test_a_choice_that_names_no_figure_is_refused(only):
-    with pytest.raises(UserError, match="--only must be numbers from 1 to 6"):
+    with pytest.raises(UserError, match="only must be numbers from 1 to 6"):
         chosen(dataclasses.replace(SMALL, only=only))
 
 
@@ -176,9 +176,9 @@ def test_a_choice_that_names_no_figure_is_refused(only):
         (["yang2022", "--tokens", "0"], ["--tokens", "from 1 to 16384"]),
         (["yang2022", "--points", "1"], ["--points", "from 2 to 10000"]),
         (["yang2022", "--seed", "-1"], ["--seed", "from 0 to 4294967295"]),
-        (["yang2022", "--step-size", "nan"], ["--step-size", "from 1e-15 to 1e+09"]),
+        (["yang2022", "--step-size", "nan"], ["--step-size", "positive and finite"]),
         (["yang2022", "--attention-step-size", "1.5"], ["--attention-step-size", "(0, 1]"]),
-        (["yang2022", "--learning-rate", "0"], ["--learning-rate", "from 1e-15"]),
+        (["yang2022", "--learning-rate", "0"], ["--learning-rate", "positive"]),
     ],
 )
 def test_what_the_user_can_mend_is_told_in_one_line(capsys, arguments, words):

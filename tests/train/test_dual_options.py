@@ -253,9 +253,7 @@ def test_a_path_that_makes_no_optimizer_is_one_line(changed, clips, path, words)
 
 def test_restarts_that_would_keep_slacks_at_0_are_refused(changed, clips):
     fields = {"constraints.slacks": "explicit", "constraints.resilience": 2.0, "dual.start": (1.0,), "batch_size": 33}
-    with pytest.raises(
-        UserError, match=r"slack_restarts sets explicit slacks to 0 in every step: .*slack_restarts=False"
-    ):
+    with pytest.raises(UserError, match=r"slack_restarts sets .* to 0 in every step: .*slack_restarts=False"):
         VideoTask(changed(**fields), clips)
     for allowed in ({"batch_size": 32}, {"constraints.slack_restarts": False}, {"method": "erm"}):
         VideoTask(changed(**{**fields, **allowed}), clips)

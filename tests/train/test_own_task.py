@@ -91,9 +91,7 @@ def test_options_of_another_type_are_refused_where_the_task_is_made():
         UserError, match=r"method must be 'erm' or 'constrained' or 'deep_supervision' or 'both' or 'all', got 'x'"
     ):
         linear(method="x")
-    with pytest.raises(
-        UserError, match=r"--constraints\.alpha must be a tuple \(x, \.\.\.\), where x is a number, got 0\.1"
-    ):
+    with pytest.raises(UserError, match=r"constraints\.alpha must be a tuple .*, got 0\.1"):
         linear(constraints=ConstraintConfig(alpha=0.1))  # type: ignore[arg-type]
 
 
