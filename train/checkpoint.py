@@ -1,4 +1,4 @@
-"""Checkpoints of a whole run: asynchronous, atomic, verified when read."""
+"""Checkpoints of a run: asynchronous, atomic, verified when read."""
 
 import contextlib
 import gc
@@ -20,7 +20,7 @@ from .registry import PASS_IT, is_own
 from .system.digest import digest
 from .system.distributed import all_of, is_first, wait_for_all
 from .system.files import AGAIN, NEWEST_KEPT, require_room, room_for, steps_in, unreachable, writing
-from .system.machine import quiet_saves
+from .system.interrupts import unreported
 
 T = TypeVar("T")
 Log = Callable[[str], None]
@@ -32,11 +32,11 @@ PUT_BACK = "put the config.json and model.json that it was trained with back"
 
 
 def way_back(config: RunConfig) -> str:
-    """Returns the way out for a checkpoint of another model: a task that was passed is at fault, else files are."""
+    """Returns the remedy for a checkpoint of another model: the task that was passed, or else the files."""
     return PASS_IT if is_own(config) else PUT_BACK
 
 
-# Orbax logs by absl what it does; what a user can mend comes as an error.
+# Orbax logs its work by absl; what a user can mend comes as an error.
 logging.getLogger("absl").setLevel(logging.ERROR)
 
 
@@ -48,12 +48,12 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path, *, read_only: bool = False, mend: str = PUT_BACK, log: Log = print):
-        """Opens the checkpoints under ``folder``, making it if needed; ``read_only`` changes nothing there.
+        """Opens the checkpoints under ``folder``, which is made unless ``read_only``.
 
-        ``mend`` is the way out where a checkpoint is of another model.
+        ``mend`` is the remedy in the message for a checkpoint of another model.
         """
         self._folder = folder.absolute()
-        steps_in(folder)  # refuses a file
+        steps_in(folder)  # raises for a file
         self._read_only, self._mend, self._log = read_only, mend, log
         options = ocp.CheckpointManagerOptions(
             create=not read_only, cleanup_tmp_directories=not read_only, preservation_policy=_NewestAndBest(self._score)
@@ -65,7 +65,7 @@ class Checkpoints:
 
     def __enter__(self) -> "Checkpoints":
         """Returns itself; leaving the context waits for the last save."""
-        self._quiet.enter_context(quiet_saves())
+        self._quiet.enter_context(_quiet_saves())
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
@@ -77,7 +77,7 @@ class Checkpoints:
         """Starts writing a checkpoint; the state may be changed or donated as soon as this returns.
 
         Raises:
-          StorageError: if the disk has no room for it, or refused the one before.
+          StorageError: if the disk has no room for it, or had none for the one before.
         """
         self.wait()
         require_room(self._folder, room_for(state, saves=1), f"the checkpoint of step {step}")
@@ -89,22 +89,19 @@ class Checkpoints:
             self._manager.save(step, args=arguments, force=True)
 
     def wait(self) -> None:
-        """Returns when the last save is whole.
+        """Returns when the last save is complete.
 
         Raises:
-          StorageError: if the disk refused it.
+          StorageError: if the disk has no room for it.
         """
         with self._writing():
             self._manager.wait_until_finished()
 
     def kept(self) -> int | None:
-        """Step of the newest checkpoint that is whole on the disk, from which a run can go on; None without one.
-
-        For when a run fails: what a failed save left is deleted.
-        """
+        """Returns the step of the newest complete checkpoint, or None; deletes the remains of a failed save."""
         with contextlib.suppress(Exception):
             self._manager.wait_until_finished()
-        gc.collect()  # what the threads of a failed save hold prints when the process ends
+        gc.collect()  # else objects of a failed save's threads print errors when the process ends
         if is_first():
             for left in self._folder.glob(UNFINISHED):
                 shutil.rmtree(left, ignore_errors=True)
@@ -121,14 +118,16 @@ class Checkpoints:
         return writing(str(self._folder), AGAIN)
 
     def newest(self, like: Any) -> Stored | None:
-        """The newest checkpoint that can be read, as (step, state, notes); None if there is none.
+        """Returns the newest checkpoint that can be read, as (step, state, notes), or None.
 
-        A damaged one is named in the log and, unless read-only, moved to ``damaged/`` beside the checkpoints. One that
-        is whole and of another model is refused, and stays.
+        A damaged one is named in the log and, unless read-only, moved to ``damaged/`` next to the checkpoints.
 
         Args:
-          like: a state of the same structure, shapes and dtypes, or these alone; its shardings say where arrays go,
-            which need not be where they were saved from.
+          like: a state of the same structure, shapes and dtypes, or these alone; arrays get its shardings, which need
+            not be the ones they were saved with.
+
+        Raises:
+          UserError: if a checkpoint is of another model.
         """
         steps = sorted(self._manager.all_steps(), reverse=True)
         checkpoint = next(self._readable(steps, like), None)
@@ -137,7 +136,7 @@ class Checkpoints:
         return checkpoint
 
     def best(self, like: Any) -> Stored:
-        """The checkpoint of highest score that can be read, as (step, state, notes).
+        """Returns the checkpoint of highest score that can be read, as (step, state, notes).
 
         Raises:
           UserError: if none can be read, or one is of another model.
@@ -153,26 +152,34 @@ class Checkpoints:
 
     def _readable(self, steps: Sequence[int], like: Any) -> Iterator[Stored]:
         for step in steps:
-            # Orbax's restore and the checksum are collective: a process that failed alone would leave the others in
-            # them. So files are read first, by each process some, and every stage is begun by all or by none.
-            arrays = self._folder / str(step) / "state"
-            _, reason = _tried(lambda arrays=arrays: _read_arrays(arrays))
-            if reason is None:
-                misfit, reason = _tried(lambda arrays=arrays: _misfit(arrays, like))
-                if misfit:
-                    raise UserError(f"checkpoint {step} in {self._folder} is of another model: {misfit}; {self._mend}")
-            if reason is None:
-                contents, reason = _tried(lambda step=step: self._read(step, like))
-                if reason is None:
-                    assert contents is not None
-                    if digest(*contents) == contents[1]["digest"]:
-                        yield step, *contents
-                        continue
-                    reason = "its contents do not match their checksum"
-            self._set_aside(step, reason)
+            verified = self._verify(step, like)
+            if isinstance(verified, str):
+                self._set_aside(step, verified)
+            else:
+                yield step, *verified
+
+    def _verify(self, step: int, like: Any) -> tuple[Any, dict[str, Any]] | str:
+        """Returns a checkpoint's state and notes, or why it cannot be read.
+
+        Orbax's restore and the checksum are collective: a process that failed alone would leave the others waiting. So
+        files are read first, by each process some, and every stage is begun by all or by none.
+        """
+        arrays = self._folder / str(step) / "state"
+        _, reason = _attempt(lambda: _read_arrays(arrays))
+        if reason is not None:
+            return reason
+        misfit, reason = _attempt(lambda: _misfit(arrays, like))
+        if misfit:
+            raise UserError(f"checkpoint {step} in {self._folder} is of another model: {misfit}; {self._mend}")
+        if reason is not None:
+            return reason
+        contents, reason = _attempt(lambda: self._read(step, like))
+        if reason is not None or contents is None:
+            return reason or "it is empty"
+        return contents if digest(*contents) == contents[1]["digest"] else "its contents do not match their checksum"
 
     def _read(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
-        """A checkpoint whose checksum is still to be compared."""
+        """Reads a checkpoint without comparing its checksum."""
         target = jax.tree.map(_target, like)
         restored: Any = self._manager.restore(
             step, args=ocp.args.Composite(state=ocp.args.StandardRestore(target), notes=ocp.args.JsonRestore())
@@ -182,7 +189,7 @@ class Checkpoints:
         return restored.state, restored.notes
 
     def _score(self, step: int) -> float:
-        """Returns the score given to `save`, by any process; a checkpoint without readable notes has the worst."""
+        """Returns the score given to `save`, by any process; the lowest if the notes cannot be read."""
         if step not in self._scores:
             try:
                 self._scores[step] = float(self._notes(step)["score"])
@@ -208,36 +215,36 @@ class Checkpoints:
 
 
 class _NewestAndBest(ocp.checkpoint_managers.PreservationPolicy):
-    """Unlike Orbax's BestN it knows the scores of checkpoints that an earlier process saved."""
+    """Keeps the newest and the best; unlike Orbax's BestN, it knows the scores that an earlier process saved."""
 
     def __init__(self, score: Callable[[int], float]):
         self._score = score
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-        """Returns whether to keep each of the checkpoints, given in the order of their steps."""
+        """Returns True for each checkpoint to keep; they come in the order of their steps."""
         steps = [checkpoint.step for checkpoint in checkpoints]
         kept = {*steps[-NEWEST_KEPT:], max(steps, key=self._score)}
         return [step in kept for step in steps]
 
 
-def _tried(read: Callable[[], T]) -> tuple[T | None, str | None]:
-    """Reads; returns the result, and the reason if any process failed to read. Either may be None."""
+def _attempt(read: Callable[[], T]) -> tuple[T | None, str | None]:
+    """Returns the result of reading, and the reason if any process failed to read. Either may be None."""
     result, reason = None, None
     try:
         result = read()
     except MemoryError:
         raise
     except Exception as error:  # Orbax and TensorStore raise many kinds for damaged files
-        if words := unreachable(error):  # says nothing of what the files hold
-            raise UserError(f"a checkpoint cannot be read ({words}); see to it and give the command again") from error
+        if message := unreachable(error):  # tells nothing of the files' contents
+            raise UserError(f"a checkpoint cannot be read ({message}); see to it and give the command again") from error
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
     return result, reason if all_of(reason is None) else reason or "another process cannot read it"
 
 
 def _read_arrays(folder: Path) -> None:
-    """Raises what damaged arrays raise, one read at a time; of many processes each reads some of them.
+    """Reads the arrays one at a time, of many processes each some, so that damage raises here.
 
-    Orbax reads all of them at once: when one fails, the others print tracebacks of their own from their threads.
+    Orbax reads all at once: when one fails, the threads of the others print tracebacks.
     """
     for shapes in (folder / "array_metadatas").glob("*"):
         json.loads(shapes.read_text(encoding="utf-8"))
@@ -249,7 +256,7 @@ def _read_arrays(folder: Path) -> None:
 
 
 def _misfit(folder: Path, like: Any) -> str:
-    """The first array of another shape than in ``like``, in words; Orbax's threads would print tracebacks for it."""
+    """Describes the first array whose shape differs from ``like``; Orbax's threads would print tracebacks for it."""
     handler: Any = ocp.StandardCheckpointHandler()  # its annotation knows no paths but those of etils
     there, here = (
         {jax.tree_util.keystr(path, simple=True, separator="/"): leaf.shape for path, leaf in leaves}
@@ -260,13 +267,29 @@ def _misfit(folder: Path, like: Any) -> str:
 
 
 def _target(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Returns the array that Orbax is to make; without a sharding, Orbax would put it where it was saved from."""
+    """Returns the array for Orbax to make; without a sharding, it would take the one of the save."""
     where = getattr(leaf, "sharding", None) or SingleDeviceSharding(jax.devices()[0])
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=where)
 
 
+@contextlib.contextmanager
+def _quiet_saves() -> Iterator[None]:
+    """Keeps tracebacks of Orbax's and TensorStore's threads from the terminal; the manager raises their errors."""
+
+    def passes(record: logging.LogRecord) -> bool:
+        return record.levelno < logging.ERROR or "orbax" not in record.pathname
+
+    logger = logging.getLogger("absl")
+    logger.addFilter(passes)
+    try:
+        with unreported(lambda error: "Event loop is closed" in str(error)):  # by TensorStore, of arrays that come late
+            yield
+    finally:
+        logger.removeFilter(passes)
+
+
 def _unused(path: Path) -> Path:
-    """The path, or the first of path.1, path.2, ... that does not exist."""
+    """Returns the first of path, path.1, path.2, ... that does not exist."""
     number, free = 0, path
     while free.exists():
         number += 1

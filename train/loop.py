@@ -35,13 +35,13 @@ from .system.terminal import Progress
 from .task import Batch, Log, Row, Task
 from .trackers import Callbacks, tracking
 
-UNJUDGED = -1e30  # score of a checkpoint that was saved in a hurry: below that of any other
+UNJUDGED = -1e30  # score of an interrupt checkpoint: below any other
 LESS_MEMORY = "raise --accumulate or pass --remat everything; or lower --batch-size, into another --out"
 Step = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
 
 class Notes(NamedTuple):
-    """Notes of a checkpoint, beside the state."""
+    """Notes of a checkpoint, saved with the state."""
 
     train_seconds: float = 0.0
     collapses: int = 0
@@ -51,10 +51,10 @@ class Notes(NamedTuple):
 def train_run(
     task: Task, folder: Path, *, experiment: str, callbacks: Sequence[Callbacks] = (), log: Log = print
 ) -> None:
-    """Trains one run in its folder, or goes on with it; one that has ended is not trained again.
+    """Trains one run in its folder, or continues it; a run that has ended is not trained again.
 
-    The folder is claimed and locked; parameters that do not divide over the mesh, and memory and a disk that would not
-    hold the run, are refused before.
+    The folder is claimed and locked. Raises UserError beforehand if parameters do not divide over the mesh, or memory
+    or disk are too small.
     """
     config, like = task.config, state_like(task)
     require_memory(size_of(like), "the state of training", "choose a smaller model, or more devices")
@@ -76,9 +76,9 @@ def train(task: Task, folder: Path, *, callbacks: Sequence[Callbacks] = (), log:
     """Restores, steps, validates and saves, until the last step or a collapse; writes status.json.
 
     Raises:
-      Interrupted: if SIGTERM or Ctrl-C asked to end; a checkpoint of the step it came in is saved.
-      UserError: if the loss, a gradient, a validation loss or an array of the state is not finite, or the disk refuses,
-        in which case the checkpoints before stay.
+      Interrupted: on SIGTERM or Ctrl-C, once a checkpoint of the current step is saved.
+      UserError: if the loss, a gradient, a validation loss or an array of the state is not finite, or the disk cannot
+        be written; earlier checkpoints stay.
     """
     num_steps = task.training.num_steps
     profiled = parse_profile(task.config.profile, num_steps=num_steps) if is_first() else None
@@ -111,7 +111,7 @@ def train(task: Task, folder: Path, *, callbacks: Sequence[Callbacks] = (), log:
 
 @dataclasses.dataclass
 class _Loop:
-    """The moving parts of one call of `train`."""
+    """The state of one call of `train`."""
 
     task: Task
     folder: Path
@@ -128,17 +128,17 @@ class _Loop:
 
     def __post_init__(self) -> None:
         self.training, self.step = self.task.training, jit_step(self.task)
-        # By the shapes of a batch: those of text come in several lengths.
+        # By the shapes of a batch: texts come in several lengths.
         self.compiled: dict[Any, Step] = {}
 
     def run(self, state: TrainState, notes: Notes) -> bool:
-        """Trains until the end or a stop; returns whether SIGTERM or Ctrl-C came in the last step."""
+        """Trains until the end or a stop; returns True if SIGTERM or Ctrl-C came in the last step."""
         self.saved_step, self.notes = int(state.step), notes
         try:
             with writing(f"run folder {self.folder}", AGAIN):
                 if self._goes_on():
                     self._steps(state)
-                self.checkpoints.wait()  # a status must not say more than the disk holds
+                self.checkpoints.wait()  # the status follows the disk
                 self._write_status("stopped" if self._gave_up() else "finished")
         except Interrupted:
             self.checkpoints.wait()
@@ -149,7 +149,7 @@ class _Loop:
         return self.interrupted
 
     def _failed(self, error: Exception) -> Exception:
-        """Returns the error with a note of what is kept; writes it to the status too, if the disk has room."""
+        """Returns the error with the checkpoint that is kept; writes it to the status if the disk has room."""
         kept = self.checkpoints.kept()
         where = "no checkpoint was saved before" if kept is None else f"the checkpoint of step {kept} is kept"
         if isinstance(error, NotFiniteError):
@@ -197,7 +197,7 @@ class _Loop:
                     raise _interrupted(self.stop, self.task, self.folder, saved, "goes on from there")
 
     def _compile(self, state: TrainState, batch: Batch, bar: Progress) -> Step:
-        """The step for batches of these shapes, compiled once for each; that time is no time of training."""
+        """Returns the step for batches of these shapes, compiled once; compile time is not counted as training time."""
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(batch))
         if shapes not in self.compiled:
             began = time.perf_counter()
@@ -209,7 +209,7 @@ class _Loop:
         return self.compiled[shapes]
 
     def _record(self, step: int, metrics: Metrics, bar: Progress) -> None:
-        """Writes a step's figures, which are there once it is done, and counts it: both are shown together."""
+        """Writes the figures of a step, which waits for it, and counts it."""
         row, words = describe_step(self.task, step, fetch(metrics))
         self._write({"kind": "train", "step": step, **row})
         bar.words(words)
@@ -231,7 +231,7 @@ class _Loop:
             callback.on_validation({"step": step, **row})
 
     def _keep(self, state: TrainState, train_seconds: float) -> None:
-        """A checkpoint to go on from, which is never the best."""
+        """Saves an interrupt checkpoint, which is never the best."""
         self._save(state, self.notes._replace(train_seconds=train_seconds), UNJUDGED)
 
     def _save(self, state: TrainState, notes: Notes, score: float) -> None:
@@ -273,7 +273,7 @@ def _interrupted(stop: Stop, task: Task, folder: Path, saved: str, goes_on: str)
 
 
 def _writer(task: Task, folder: Path, step: int, log: Log) -> contextlib.AbstractContextManager[MetricsWriter | None]:
-    """The first process writes for all."""
+    """Returns the writer of metrics in process 0; None in the others."""
     if not is_first():
         return contextlib.nullcontext()
     trackers = [functools.partial(tracking, name, folder, first_step=step + 1, log=log) for name in task.config.track]

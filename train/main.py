@@ -99,7 +99,6 @@ def run(arguments: list[str]) -> None:
     if chosen := configured("run", arguments, known):
         experiment, config = chosen
         keep_programs()
-        _check_stored(arguments, known, config)
         fit(config, experiment=experiment)
 
 
@@ -114,7 +113,6 @@ def plan(arguments: list[str]) -> None:
 
         keep_programs()
         simulate(config.mesh)
-        _check_stored(arguments, known, config)
         check_first(config)
         for _, task in _variants(config, config, print):
             sys.stdout.write(f"{experiment}: {task.config.describe()}, {describe_plan(make_plan(task))}\n")
@@ -258,13 +256,3 @@ def _of_run(arguments: list[str]) -> tuple[str, RunConfig] | None:
 
     name, config = read_config(folder, free=True)
     return name, dataclasses.replace(config, out=str(folder))
-
-
-def _check_stored(arguments: list[str], known: tuple[str, RunConfig] | None, config: RunConfig) -> None:
-    """Refuses options that a run folder has stored, and the command not replaced, where this machine lacks them."""
-    if known is None:
-        return
-    from .runs import check_stored
-
-    same = [name for name in ("mesh", "track") if getattr(config, name) == getattr(known[1], name)]
-    check_stored(config, Path(arguments[0]), [name for name in same if not given(arguments, f"--{name}")])

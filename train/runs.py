@@ -1,10 +1,9 @@
-"""Run folders: what config.json and status.json say, whose a folder is, and whether there is room."""
+"""Run folders: their config.json and status.json, the run that they belong to, and room on the disk."""
 
 import contextlib
 import dataclasses
 import math
 import shutil
-from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,23 +31,19 @@ from .system.files import (
 from .task import Row, Task
 from .trackers import require_installed
 
-FACTS = "model.json"  # what the model needs to know of its data
-CHECKPOINTS = "what a run keeps of checkpoints"
+FACTS = "model.json"  # of the data, for the model
 VERSION = "0.2"  # the first version of unroll_jax that writes run folders like this one
 ENDED = ("finished", "stopped")  # states of a run that is not trained any more
 ANEW = "pass another --out, or --overwrite (overwrite=True from Python), which deletes that run"
 
 
 def default_folder(config: RunConfig, experiment: str) -> Path:
-    """runs/EXPERIMENT/..., the same for the same command, so that it finds an interrupted run again."""
+    """Returns runs/EXPERIMENT/..., the same for the same command, which so continues an interrupted run."""
     return Path("runs") / experiment / config.label()
 
 
 def identity(experiment: str, config: RunConfig, fingerprint: Row) -> Row:
-    """Returns the identity of a run: its configuration, and figures of the data that change when the data do.
-
-    What a run may go on with another value of (`FREE`) is at its default.
-    """
+    """Returns the identity of a run: its configuration, with defaults for `FREE` options, and the data's figures."""
     fixed = dataclasses.replace(config, **FREE)
     return {"version": VERSION, "experiment": experiment, "task": config.task, **to_json(fixed), "found": fingerprint}
 
@@ -59,7 +54,7 @@ def free_values(config: RunConfig) -> Row:
 
 
 class Recorded(NamedTuple):
-    """The content of a run's config.json: its experiment, the name of its task, and its options as JSON values."""
+    """The content of a run's config.json: experiment, name of the task, and options as JSON values."""
 
     experiment: str
     task: str
@@ -67,7 +62,7 @@ class Recorded(NamedTuple):
 
 
 def read_recorded(folder: Path) -> Recorded:
-    """The config.json of a run of this version, of whatever task; its options are not checked."""
+    """Reads the config.json of a run of this version, of any task; its options are not checked."""
     path = folder / "config.json"
     if not path.is_file():
         raise UserError(no_run(folder))
@@ -87,9 +82,9 @@ def read_recorded(folder: Path) -> Recorded:
 
 
 def read_config(folder: Path, kind: type[RunConfig] | None = None, *, free: bool = False) -> tuple[str, RunConfig]:
-    """The experiment of a run, and its configuration; with the stored values of `FREE`, or with their defaults.
+    """Returns the experiment and the configuration of a run, with `FREE` options as stored or at their defaults.
 
-    ``kind`` is the configuration's class where the task is not registered.
+    ``kind`` is the configuration's class if the task is not registered.
     """
     path, (experiment, name, values) = folder / "config.json", read_recorded(folder)
     config = from_json(config_type(name, kind, path), values, source=path)
@@ -98,7 +93,7 @@ def read_config(folder: Path, kind: type[RunConfig] | None = None, *, free: bool
 
 
 def config_type(name: str, kind: type[RunConfig] | None, path: Path, again: str = "train again") -> type[RunConfig]:
-    """The class of the options of a task that a file names: the one that is given, or the registered one."""
+    """Returns the class of the options of a task that a file names: the given one, or the registered one."""
     if kind is not None and kind.task != name:
         raise UserError(f"{path} is of the task {name!r}, got one of {kind.task!r}; {PASS_IT}")
     if kind is None and name not in TASKS:
@@ -126,45 +121,45 @@ def read_status(folder: Path) -> Row:
 
 
 def take(task: Task, folder: Path, *, experiment: str, like: Any, held: contextlib.ExitStack) -> None:
-    """Makes a folder the task's, or checks that it is, and locks it until ``held`` closes.
+    """Claims a folder for a task, or checks that it belongs to it, and locks it until ``held`` closes.
 
-    A refusal leaves nothing behind, and deletes nothing: with ``overwrite`` the old run goes last.
+    An error leaves nothing behind and deletes nothing: with ``overwrite`` the old run is deleted last.
 
     Args:
-      task: to be trained.
-      folder: of its run.
-      experiment: what the run is called.
-      like: the state of training, of which checkpoints are written.
+      task: the task to train.
+      folder: the run folder.
+      experiment: name of the run.
+      like: the state of training, whose checkpoints need room.
       held: holds the lock.
 
     Raises:
-      UserError: if the folder holds something else, or a disk or another process is in the way.
+      UserError: if the folder holds something else, the disk has no room, or another process trains there.
     """
     check_folder(task, folder, experiment)
     description, free = identity(experiment, task.config, task.data_fingerprint()), free_values(task.config)
     saves = math.ceil(task.training.num_steps / task.training.validate_every)
     exists = (folder / "config.json").exists()
     if task.config.overwrite and exists:
-        require_writable(folder, f"--out {folder}", "pass another folder")
         freed = sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
-        require_room(folder, room_for(like, saves=saves) - freed, CHECKPOINTS)
+        _check_room(folder, room_for(like, saves=saves) - freed)
         clear(folder)
         exists = False
     elif not exists:
-        _check_room(folder, like, saves, f"--out {folder}", "pass another folder")
+        _check_room(folder, room_for(like, saves=saves))
     if not exists:
         begin(folder, "config.json", description | free, what="run")
     held.enter_context(locked(folder))
     if exists and read_status(folder).get("state") not in ENDED:
-        _check_room(folder, like, saves, f"run folder {folder}", AGAIN)
-        _keep(folder, free)
+        saved = len(steps_in(folder / "checkpoints"))
+        _check_room(folder, room_for(like, saves=saves) - saved * room_for(like, saves=1))
+        _store(folder, free)
     if not (folder / FACTS).exists():
         with writing(f"run folder {folder}", AGAIN):
             write_json(folder / FACTS, task.model_spec())
 
 
 def check_folder(task: Task, folder: Path, experiment: str) -> None:
-    """Refuses a folder that another configuration, or something else, has; changes nothing."""
+    """Raises UserError for a folder that belongs to another configuration or something else; changes nothing."""
     if not (folder / "config.json").exists():
         _require_empty(folder, "config.json", "run")
     elif task.config.overwrite:
@@ -174,7 +169,7 @@ def check_folder(task: Task, folder: Path, experiment: str) -> None:
 
 
 def check_parent(config: RunConfig, folder: Path) -> None:
-    """Refuses a folder that is itself a run to a command that trains several, each in a folder inside."""
+    """Raises UserError if a command that trains several runs names the folder of one."""
     names = [name for name, _ in config.variants() if name]
     if names and (folder / "config.json").exists():
         inside = " and ".join(names)
@@ -184,7 +179,7 @@ def check_parent(config: RunConfig, folder: Path) -> None:
 
 
 def begin(folder: Path, name: str, description: Row, *, what: str) -> bool:
-    """Writes the file that makes a folder that of a run or a search; False where the file is there already."""
+    """Writes the file that makes a folder a run or a search; returns False if it exists already."""
     path = folder / name
     try:
         if path.exists():
@@ -198,7 +193,7 @@ def begin(folder: Path, name: str, description: Row, *, what: str) -> bool:
 
 
 def clear(folder: Path, name: str = "config.json") -> None:
-    """Deletes a run, or a search by its search.json, of any version, that no process trains; what is none stays."""
+    """Deletes a run, or a search by its search.json, of any version, that no process trains; anything else stays."""
     if not (folder / name).exists():
         return
     _require_deletable(folder, name)
@@ -207,8 +202,16 @@ def clear(folder: Path, name: str = "config.json") -> None:
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
 
+def _require_deletable(folder: Path, name: str) -> None:
+    """Raises UserError unless the folder is a run or a search without other runs inside."""
+    if not _is_run(folder / name):
+        raise UserError(f"--out {folder} holds no run for --overwrite to delete; pass another folder")
+    if inner := ", ".join(map(str, _runs_inside(folder))):
+        raise UserError(f"--overwrite would delete the runs {inner} too; move them away, or pass another --out")
+
+
 def check_same(folder: Path, description: Row, way_out: str) -> None:
-    """Refuses a folder whose config.json says something else."""
+    """Raises UserError if the config.json of a folder differs from a description."""
     stored = read_object(folder / "config.json")
     changed = differences(stored | {name: description[name] for name in FREE}, description)
     if changed:
@@ -216,7 +219,7 @@ def check_same(folder: Path, description: Row, way_out: str) -> None:
 
 
 def require_checkpoints(folder: Path, experiment: str) -> None:
-    """Refuses a run without checkpoints, before its data are read."""
+    """Raises UserError for a run without checkpoints, before its data are read."""
     if not steps_in(folder / "checkpoints"):
         ended = read_status(folder).get("state") in ENDED  # and is not trained again
         train_it = f"train it with `unroll-jax run {experiment} --out {folder}`"
@@ -225,12 +228,12 @@ def require_checkpoints(folder: Path, experiment: str) -> None:
 
 
 def require_place(folder: Path) -> None:
-    """Refuses a run folder that takes no file, before anything is read or computed."""
+    """Raises StorageError for a run folder that cannot be written, before anything is read or computed."""
     first_does(lambda: require_writable(folder, f"run folder {folder}", AGAIN))
 
 
 def check_first(config: RunConfig) -> None:
-    """Refuses what can be refused before data are read."""
+    """Checks a configuration against this machine, before data are read."""
     config.check()
     if config.task in TASKS and not isinstance(config, TASKS[config.task].config):
         field = f"{type(config).__name__}.task"
@@ -239,29 +242,18 @@ def check_first(config: RunConfig) -> None:
         )
     if config.out:
         check_out(config.out)
-    _check_mesh(config)
+    make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
     require_installed(config.track)
 
 
-def check_stored(config: RunConfig, folder: Path, names: Collection[str]) -> None:
-    """Refuses a mesh or trackers that this machine has not, where ``names`` has them as stored and not typed."""
-    if "mesh" in names:
-        with _stored(f"--mesh {config.mesh}", folder, "--mesh None"):
-            _check_mesh(config)
-    for name in config.track if "track" in names else ():
-        with _stored(f"--track {name}", folder, "--track tensorboard"):
-            require_installed([name])
-
-
-def _check_room(folder: Path, like: Any, saves: int, name: str, remedy: str) -> None:
+def _check_room(folder: Path, size: int) -> None:
     """Checks that the disk can be written and has room for the checkpoints to come."""
-    require_writable(folder, name, remedy)
-    saved = len(steps_in(folder / "checkpoints"))
-    require_room(folder, room_for(like, saves=saves) - saved * room_for(like, saves=1), CHECKPOINTS)
+    require_writable(folder, f"run folder {folder}", "see to that disk, or pass another --out")
+    require_room(folder, size, "what a run keeps of checkpoints")
 
 
 def _require_empty(folder: Path, name: str, what: str) -> None:
-    """Refuses a folder of files that are no run or search; what a kill left of the file ``name`` is none."""
+    """Raises UserError for a folder of other files; what a kill left of the file ``name`` does not count."""
     if not folder.is_dir() or all(entry.suffix == PARTIAL for entry in folder.iterdir()):
         return
     inner = _runs_inside(folder) if what == "run" else []
@@ -273,40 +265,18 @@ def _require_empty(folder: Path, name: str, what: str) -> None:
     )
 
 
-def _require_deletable(folder: Path, name: str) -> None:
-    """Refuses to delete what is no run or search, and runs that are inside it."""
-    if not _is_run(folder / name):
-        raise UserError(f"--out {folder} holds no run for --overwrite to delete; pass another folder")
-    if inner := ", ".join(map(str, _runs_inside(folder))):
-        raise UserError(f"--overwrite would delete the runs {inner} too; move them away, or pass another --out")
-
-
 def _runs_inside(folder: Path) -> list[Path]:
     return [path.parent for path in sorted(folder.glob("*/config.json")) if _is_run(path)]
 
 
 def _is_run(path: Path) -> bool:
-    """Returns whether a config.json or search.json is of a run or a search, of any version, and not of an export."""
+    """Returns True for the config.json or search.json of a run or a search, of any version; False for an export."""
     contents = read_object(path)
     return "format" not in contents and {"experiment", "found"} <= contents.keys()
 
 
-def _check_mesh(config: RunConfig) -> None:
-    make_mesh(config.mesh, batch_size=config.batch_size, accumulate=config.accumulate)
-
-
-@contextlib.contextmanager
-def _stored(option: str, folder: Path, without: str) -> Iterator[None]:
-    """Names the config.json of a run where a refusal names its option, and how the run goes on without it."""
-    try:
-        yield
-    except UserError as error:
-        words = str(error).replace(option, f"{option} of {folder / 'config.json'}", 1)
-        raise UserError(f"{words}; {without} goes on without it") from error
-
-
-def _keep(folder: Path, free: Row) -> None:
-    """Stores the values of `FREE` options that a run goes on with, for a later `run FOLDER`."""
+def _store(folder: Path, free: Row) -> None:
+    """Stores the values of `FREE` options, for a later `run FOLDER`."""
     stored = read_object(folder / "config.json")
     if differences(stored, stored | free):
         with writing(f"run folder {folder}", AGAIN):

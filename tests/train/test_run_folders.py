@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 
 import pytest
 
@@ -34,29 +33,6 @@ def test_a_run_goes_on_by_the_name_of_its_folder(trained, tmp_path, capsys):
     assert main(["run", "run", "--seed", "1", "--out", "again"]) == 0
     assert read_config(tmp_path / "again")[1].seed == 1
     assert (trained / "metrics.jsonl").read_text() == whole
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "words", "way_out"),
-    [
-        ("mesh", "data=4096", "--mesh data=4096 of run/config.json asks for 4096 devices", ["--mesh", "None"]),
-        ("track", ["mlflow"], "--track mlflow of run/config.json: mlflow is not", ["--track", "tensorboard"]),
-    ],
-)
-def test_a_stored_mesh_or_tracker_that_is_not_there_is_told_to_be_stored(
-    field, value, words, way_out, trained, monkeypatch, capsys
-):
-    monkeypatch.setitem(sys.modules, "mlflow", None)
-    stored = json.loads((trained / "config.json").read_text())
-    (trained / "config.json").write_text(json.dumps(stored | {field: value}))
-    error = refused(capsys, "run", "run")
-    assert words in error
-    assert error.endswith(f"; {' '.join(way_out)} goes on without it\n")
-    typed = refused(capsys, "run", "run", f"--{field}", *(value if field == "track" else [value]))
-    assert "of run/config.json" not in typed
-    assert main(["run", "run", *way_out]) == 0
-    if field == "track":
-        assert words in refused(capsys, "plan", "run")
 
 
 def test_an_experiment_is_meant_where_a_folder_has_its_name(trained):

@@ -1,4 +1,4 @@
-"""Checksums of arrays: of a checkpoint and the notes beside it, on whatever mesh; and of weights that are given."""
+"""Checksums of arrays: of a checkpoint and its notes, on any mesh; and of given weights."""
 
 import json
 import math
@@ -16,17 +16,17 @@ ODD = 2654435769  # 2^32 over the golden ratio: consecutive multiples of it look
 
 
 def digest(state: Any, notes: dict[str, Any]) -> list[int]:
-    """Checksums of a state's arrays, in tree order, and of notes but for the checksum itself.
+    """Returns checksums of a state's arrays, in tree order, and of its notes without the checksum.
 
     Any change of one element changes the first: sums are modulo 2^32, and an element's factor is odd. Sums do not
-    depend on their order, so each device adds up its own part.
+    depend on their order, so each device sums its part.
     """
     contents = {name: value for name, value in notes.items() if name != "digest"}
     return [int(fetch(_of_arrays(jax.tree.leaves(state)))), zlib.crc32(json.dumps(contents, sort_keys=True).encode())]
 
 
 def weights_checksum(weights: Any) -> int | None:
-    """CRC-32 of a pytree of NumPy arrays with their paths and shapes; None where it has none."""
+    """Returns the CRC-32 of a pytree of NumPy arrays with their paths and shapes; None if it is empty."""
     checksum = None
     for path, leaf in jax.tree.leaves_with_path(weights):
         named = f"{jax.tree_util.keystr(path)}{leaf.shape}".encode()

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..config.errors import Interrupted
 
-__all__ = ["CTRL_C", "HEARD", "announce", "handling", "stopping_at_once"]
+__all__ = ["CTRL_C", "HEARD", "announce", "handling", "stopping_at_once", "unreported"]
 
 CTRL_C = 130  # exit code of shells for Ctrl-C
 HEARD: set[int] = set()  # signals that this process was asked to end by
@@ -49,7 +49,7 @@ def stopping_at_once(*, alone: bool = True) -> Iterator[None]:
       alone: False for one of many processes, where JAX handles SIGTERM.
     """
     with contextlib.ExitStack() as handlers:
-        handlers.enter_context(_unreported())
+        handlers.enter_context(unreported(lambda error: isinstance(error, Interrupted)))
         if alone:
             handlers.enter_context(_raising(signal.SIGTERM, "asked to end by SIGTERM", 0))
         handlers.enter_context(_raising(signal.SIGINT, "interrupted by Ctrl-C", CTRL_C))
@@ -81,12 +81,12 @@ def _raising(number: int, reason: str, code: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _unreported() -> Iterator[None]:
-    """Keeps tracebacks of a dropped `Interrupted` from the terminal."""
+def unreported(dropped: Callable[[BaseException | None], bool]) -> Iterator[None]:
+    """Keeps tracebacks of the exceptions that Python drops, as in finalizers, from the terminal if they match."""
     before = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
-        if not isinstance(unraisable.exc_value, Interrupted):
+        if not dropped(unraisable.exc_value):
             before(unraisable)
 
     sys.unraisablehook = hook

@@ -1,11 +1,10 @@
 """The machine: versions and hardware, memory, the cache of compiled programs, options of XLA, traces.
 
-JAX is imported where it is asked, so that a command line that is refused does not wait for it.
+JAX is imported inside functions, so that an error of the command line does not wait for it.
 """
 
 import contextlib
 import ctypes
-import logging
 import math
 import os
 import platform
@@ -23,25 +22,24 @@ if TYPE_CHECKING:
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 SIMULATED = "xla_force_host_platform_device_count"
-# XLA for CPUs starts independent collectives in any order, another one on each device: with fewer cores than devices
-# they wait for one another until XLA ends the process, and of many processes Gloo ends them with an error.
+# XLA for CPUs starts independent collectives in any order, a different one on each device: with fewer cores than
+# devices they deadlock until XLA ends the process, and between processes Gloo fails.
 ONE_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
-# Of mallopt(3): M_MMAP_MAX, no block is mapped by itself; M_TRIM_THRESHOLD, none is given back; M_ARENA_MAX, one heap.
+# Of mallopt(3): M_MMAP_MAX, no block is mapped alone; M_TRIM_THRESHOLD, none is returned; M_ARENA_MAX, one heap.
 KEPT = {-4: 0, -1: 2**31 - 1, -8: 1}
-LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container; says "max" where there is none
+LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container; "max" for none
 Log = Callable[[str], None]
-CLOSED = "Event loop is closed"  # TensorStore, of each array of it that comes late
 
 
 def hush_xla() -> None:
-    """Keeps warnings of XLA from the terminal, such as on SIGTERM; its errors stay, and so does a user's setting."""
+    """Hides warnings of XLA, such as on SIGTERM, but not its errors; a setting of the user's stays."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 def order_collectives(*, processes: bool = False) -> None:
-    """Has collectives on CPUs run in one order, if there are simulated devices or many processes.
+    """Runs collectives on CPUs in one order, if there are simulated devices or many processes.
 
-    Comes before anything asks for a device; what the user said of it stays.
+    Must run before anything asks for a device; a setting of the user's stays.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if (processes or SIMULATED in flags) and ONE_ORDER.partition("=")[0] not in flags:
@@ -49,10 +47,10 @@ def order_collectives(*, processes: bool = False) -> None:
 
 
 def keep_memory() -> bool:
-    """Has glibc keep the memory that is freed, for as long as the process lives; whether it does.
+    """Makes glibc keep freed memory while the process lives; returns True on success.
 
-    XLA for CPUs allocates the temporary memory of a program anew at every call. From 32 MiB on glibc maps it, which
-    zeroes every page, and unmaps it after. Settings of the user's own stay.
+    XLA for CPUs allocates the temporary memory of a program anew at every call. From 32 MiB on, glibc maps it, which
+    zeroes every page, and unmaps it afterwards. Settings of the user's stay.
     """
     if sys.platform != "linux" or any(name.startswith("MALLOC_") for name in os.environ):
         return False
@@ -63,8 +61,8 @@ def keep_memory() -> bool:
 def keep_programs() -> None:
     """Keeps programs that took a second or more to compile under ~/.cache/unroll_jax/compiled.
 
-    JAX's own setting comes first: JAX_COMPILATION_CACHE_DIR names another folder, or "" for none. Programs of many
-    devices on CPUs are compiled anew: those that come from a cache have lost the order of their collectives.
+    JAX_COMPILATION_CACHE_DIR names another folder, or "" for none. Programs of many devices on CPUs are compiled anew:
+    programs from a cache have lost the order of their collectives.
     """
     import jax
 
@@ -79,10 +77,7 @@ def keep_programs() -> None:
 
 
 def environment() -> dict[str, str]:
-    """Versions of Python and of the packages that decide a result, and the names of CPU and accelerator.
-
-    By name only: no host name, no path.
-    """
+    """Returns the versions of Python and of packages that affect results, and the names of CPU and accelerator."""
     import jax
 
     versions = {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
@@ -96,14 +91,14 @@ def environment() -> dict[str, str]:
 
 
 def size_of(like: Any) -> int:
-    """Bytes that this process's devices hold of arrays with shardings."""
+    """Returns the bytes of arrays with shardings on this process's devices."""
     import jax
 
     return sum(_bytes(leaf) * len(leaf.sharding.addressable_devices) for leaf in jax.tree.leaves(like))
 
 
 def step_size(compiled: "Compiled") -> int:
-    """Bytes that this process's devices hold while a step runs, as XLA counts them; 0 where it does not."""
+    """Returns the bytes on this process's devices during a step, by XLA's analysis; 0 without one."""
     import jax
 
     analysis: Any = compiled.memory_analysis()
@@ -113,14 +108,14 @@ def step_size(compiled: "Compiled") -> int:
 
 
 def require_memory(needed: int, what: str, way_out: str) -> None:
-    """Refuses what takes more bytes than this process's devices have between them."""
+    """Raises UserError if something takes more bytes than this process's devices have together."""
     there = memory_of_devices()
     if needed > there:
         raise UserError(f"{what} takes {needed / 1e9:,.1f} GB and there are {there / 1e9:,.1f}; {way_out}")
 
 
 def memory_of_devices() -> int:
-    """Bytes of this process's devices; CPUs, simulated ones too, share the machine's."""
+    """Returns the bytes of this process's devices; CPUs, also simulated ones, share the machine's."""
     import jax
 
     limits = [(device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices()]
@@ -131,30 +126,6 @@ def memory_of_devices() -> int:
     return min(there, int(limit)) if limit.isdecimal() else there
 
 
-@contextlib.contextmanager
-def quiet_saves() -> Iterator[None]:
-    """While the context lasts, a failed save prints no tracebacks from Orbax's and TensorStore's threads.
-
-    `CheckpointManager` raises the error where the save is waited for.
-    """
-
-    def speaks(record: logging.LogRecord) -> bool:
-        return record.levelno < logging.ERROR or "orbax" not in record.pathname
-
-    def hook(unraisable: Any) -> None:
-        if CLOSED not in str(unraisable.exc_value):
-            before(unraisable)
-
-    logger, before = logging.getLogger("absl"), sys.unraisablehook
-    logger.addFilter(speaks)
-    sys.unraisablehook = hook
-    try:
-        yield
-    finally:
-        sys.unraisablehook = before
-        logger.removeFilter(speaks)
-
-
 class Profiler:
     """Starts and ends a trace of some steps of a run, for TensorBoard or Perfetto; None for no trace."""
 
@@ -162,7 +133,7 @@ class Profiler:
         self._profile, self._folder, self._log, self._tracing = profile, folder, log, False
 
     def at(self, done: int, state: Any) -> None:
-        """Starts or ends the trace; call it before the first step and after each, with steps done and their state."""
+        """Starts or ends the trace; to be called before the first step and after each, with its number and state."""
         if self._profile is None:
             return
         import jax
@@ -174,12 +145,12 @@ class Profiler:
             self.end(state)
             self._profile = None
         elif not self._tracing and done >= first - 1:
-            jax.block_until_ready(state)  # what was dispatched before is none of the trace's
+            jax.block_until_ready(state)  # keeps earlier steps out of the trace
             jax.profiler.start_trace(self._folder)
             self._tracing = True
 
     def end(self, state: Any = None) -> None:
-        """Ends the trace if there is one, when the device has come to the state."""
+        """Ends the trace if there is one, once the state is computed."""
         if self._tracing:
             import jax
 
@@ -191,7 +162,7 @@ class Profiler:
 
 @contextlib.contextmanager
 def profiling(profile: Profile | None, folder: Path, log: Log) -> Iterator[Profiler]:
-    """A profiler whose trace ends with the context at the latest, also where a run fails."""
+    """Yields a profiler whose trace ends with the context at the latest, also if the run fails."""
     profiler = Profiler(profile, folder, log)
     try:
         yield profiler

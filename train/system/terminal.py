@@ -1,4 +1,4 @@
-"""Progress of a run: a bar on a terminal; elsewhere, as in a log file, a line now and then."""
+"""Progress of a run, a bar on a terminal and lines elsewhere; and tables of text."""
 
 import contextlib
 import sys
@@ -17,15 +17,15 @@ SHORTEST_SILENCE = 1.0
 
 
 class Progress:
-    """The steps of a run, whose rate and time left leave out what `pausing` says is no training.
+    """Progress over the steps of a run; rate and time left exclude the time within `pausing`.
 
     Args:
-      title: what stands before the steps.
-      total: steps of the run.
-      done: steps that an earlier process did.
-      shown: whether this process shows them.
-      stream: where to; stderr by default.
-      clock: seconds.
+      title: shown before the steps.
+      total: number of steps of the run.
+      done: number of steps done by an earlier process.
+      shown: True if this process shows them.
+      stream: output; stderr by default.
+      clock: returns seconds.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Progress:
         self._stream, self._clock = stream or sys.stderr, clock
         self._title, self._total, self._began_at, self._done, self._words = title, total, done, done, {}
         self._lines = shown and not self._stream.isatty()
-        # Without smoothing, the rate is that of all steps so far, and pauses leave no trace in it.
+        # Without smoothing, the rate is the mean over all steps, so that pauses can be subtracted.
         self._bar = tqdm(
             total=total,
             initial=done,
@@ -72,7 +72,7 @@ class Progress:
             self._tell(self._standing())
 
     def words(self, words: dict[str, str]) -> None:
-        """Sets the figures that are shown from the next time on."""
+        """Sets the figures for the next line."""
         self._words = words
         self._bar.set_postfix(words, refresh=False)
 
@@ -84,7 +84,7 @@ class Progress:
 
     @contextlib.contextmanager
     def pausing(self, what: str) -> Iterator[None]:
-        """Says what is done in place of training while the context lasts."""
+        """Shows what is done instead of training, within the context."""
         began = self._clock()
         self._bar.set_description(f"{self._title}, {what}")
         if self._clock() - self._told >= LONGEST_SILENCE or self._done == self._began_at:
@@ -114,7 +114,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows as long as the header, with a title and a note; on the page, numbers are aligned right and words left."""
+    """Rows as long as the header, with a title and a note."""
 
     title: str
     header: tuple[str, ...]
@@ -125,7 +125,7 @@ class Table:
 
 
 def as_text(table: Table) -> str:
-    """The table for a terminal: first column left, the others right aligned."""
+    """Returns the table as text, the first column aligned left and the others right."""
     cells = (table.header, *table.rows)
     widths = [max(len(row[column]) for row in cells) for column in range(len(table.header))]
     lines = ["  ".join([f"{row[0]:<{widths[0]}}", *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in cells]
