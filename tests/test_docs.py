@@ -1,6 +1,5 @@
 """The documentation: its Python runs, and the names, commands, options and files in it exist."""
 
-import dataclasses
 import importlib
 import inspect
 import re
@@ -95,7 +94,7 @@ def test_docs_name_only_commands_experiments_and_benchmarks_that_exist():
     for name, text in TEXTS.items():
         for command, what in re.findall(r"unroll-jax ([a-z]+)(?: ([\w$.{}/-]+))?", code(text)):
             assert command in COMMANDS, f"{name}: {command}"
-            is_name = command in ("run", "plan", "search") and re.fullmatch(r"[a-z][\w-]*", what)
+            is_name = command in ("run", "plan", "sweep") and re.fullmatch(r"[a-z][\w-]*", what)
             assert not is_name or what in EXPERIMENTS, f"{name}: {command} {what}"
             named += 1
         for line in re.findall(r"python -m benchmarks((?: [a-z]\w*)*)", code(text)):
@@ -114,7 +113,6 @@ def known_options():
 def test_docs_name_only_options_that_exist():
     known = known_options() | OTHERS
     axes = {f"--over.{part}" for option in known for part in (option[2:], option.rpartition(".")[2].removeprefix("--"))}
-    axes |= {f"--over.{field.name.replace('_', '-')}" for field in dataclasses.fields(commands.Over)}
     unknown = {
         f"{name}: {option}"
         for name, text in TEXTS.items()

@@ -116,7 +116,7 @@ FLOORS_OF_ROOMS = {
 APPLICATION = ROOT / "train"
 ROOMS_OF_APPLICATION = {
     7: ("__main__", "__init__"),
-    6: ("main", "search", "grid", "predict", "generation", "preparing", "exporting"),
+    6: ("main", "sweep", "predict", "generation", "preparing", "exporting"),
     5: ("loading",),
     4: ("loop", "evaluate", "tasks", "report", "plan", "weights", "model_card"),
     3: ("step", "constraints", "checkpoint", "runs", "metrics", "data", "options"),

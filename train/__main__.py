@@ -19,17 +19,17 @@ from .system.machine import hush_xla, keep_memory, order_collectives
 
 CLOSED_PIPE = 141  # what shells say of a program whose reader, such as `head`, has gone: 128 and SIGPIPE
 LATE = 0.5  # seconds after a second Ctrl-C that nothing answered, as where XLA compiles
-WITH_CONFIG = ("run", "plan", "search", "table", "figures")  # the commands that take every option of a configuration
+WITH_CONFIG = ("run", "plan", "sweep", "figures")  # the commands that take every option of a configuration
 OF_EVALUATE = {field.name for field in dataclasses.fields(EvaluateArguments)}
 OF_PREPARE = {"data.root": "--from", "data.prepared": "UNROLL_PREPARED", "data.source": "prepare"}
+SWEEPS = {"search": "--trials N --over.OPTION LOW:HIGH", "table": "--over.OPTION VALUE,VALUE"}  # commands of 0.2
 USAGE = """\
 usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster NAME] COMMAND ...
 
   run EXPERIMENT [--option value ...]   train and evaluate; goes on where an interrupted run stopped
   run FOLDER [--option value ...]       go on with the run in a folder
   plan EXPERIMENT [--option value ...]  where arrays would live and the memory of a step, without running one
-  search EXPERIMENT [--option value ..] search over its rates and bounds; feasible first, then the validation metric
-  table EXPERIMENT [--over.OPTION V,V] a grid of runs, as depth x noise x method x seed: table, curves, frames
+  sweep EXPERIMENT --over.OPTION V,V    a grid of runs and its table, as depth x method x seed; or --trials N, by Optuna
   launch --processes N -- COMMAND ...   the same command in N processes on this machine, watched
   evaluate RUN                          evaluate the best checkpoint of a run folder again
   predict RUN --text TEXT [TEXT ...]    what every layer of a text or language run makes of texts (--file, --out JSONL)
@@ -52,6 +52,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0 if arguments else 2
     try:
         member, arguments = _member(arguments)
+        if arguments and arguments[0] in SWEEPS:
+            raise UserError(f"{arguments[0]} is now sweep; give `unroll-jax sweep EXPERIMENT {SWEEPS[arguments[0]]}`")
         if not arguments or arguments[0] not in COMMANDS:
             raise unknown("command", arguments, list(COMMANDS))
         hush_xla()
@@ -78,7 +80,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0  # help was asked for; `parse` turns every other exit into a UserError
     except KeyboardInterrupt:
         sys.stderr.write(
-            "interrupted; a run, or a search, goes on from its last checkpoint when the same command is given again\n"
+            "interrupted; a run, or a sweep, goes on from its last checkpoint when the same command is given again\n"
         )
         return CTRL_C
 
@@ -103,14 +105,8 @@ def run() -> int:
     return code
 
 
-def _search(arguments: list[str]) -> None:
-    from .search import command
-
-    command(arguments)
-
-
-def _table(arguments: list[str]) -> int | None:
-    from .grid import command
+def _sweep(arguments: list[str]) -> int | None:
+    from .sweep import command
 
     return command(arguments)
 
@@ -136,8 +132,7 @@ def _export(arguments: list[str]) -> None:
 COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "run": commands.run,
     "plan": commands.plan,
-    "search": _search,
-    "table": _table,
+    "sweep": _sweep,
     "launch": commands.launch,
     "evaluate": commands.evaluate_again,
     "predict": _predict,

@@ -30,7 +30,7 @@ DATA = "root|source|prepared|validation_share|reduction|text_column|label_column
 FIELD = re.compile(
     rf"(?<![\w./-])(?:--)?(data\.(?:{DATA})\b|(?:model\.pretrained|model\.embeddings|embeddings|revision)(?==))(=?)"
 )
-WITH_DATA = ("run", "plan", "search", "table", "figures", "prepare")  # those that take options of data
+WITH_DATA = ("run", "plan", "sweep", "figures", "prepare")  # those that take options of data
 # Where a command takes an option by another name than --FIELD.
 NAMES = {
     "prepare": {"data.root": "--from", "data.prepared": "UNROLL_PREPARED", "data.source": "prepare"},

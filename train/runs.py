@@ -163,7 +163,7 @@ def check_folder(task: Task, folder: Path, experiment: str) -> None:
     if not (folder / "config.json").exists():
         _require_empty(folder, "config.json", "run")
     elif task.config.overwrite:
-        _require_deletable(folder, "config.json")
+        _require_deletable(folder)
     else:
         check_same(folder, identity(experiment, task.config, task.data_fingerprint()), ANEW)
 
@@ -179,7 +179,7 @@ def check_parent(config: RunConfig, folder: Path) -> None:
 
 
 def begin(folder: Path, name: str, description: Row, *, what: str) -> bool:
-    """Writes the file that makes a folder a run or a search; returns False if it exists already."""
+    """Writes the file that makes a folder a run or a sweep; returns False if it exists already."""
     path = folder / name
     try:
         if path.exists():
@@ -192,19 +192,19 @@ def begin(folder: Path, name: str, description: Row, *, what: str) -> bool:
     return True
 
 
-def clear(folder: Path, name: str = "config.json") -> None:
-    """Deletes a run, or a search by its search.json, of any version, that no process trains; anything else stays."""
-    if not (folder / name).exists():
+def clear(folder: Path) -> None:
+    """Deletes a run of any version that no process trains; a folder of anything else stays."""
+    if not (folder / "config.json").exists():
         return
-    _require_deletable(folder, name)
+    _require_deletable(folder)
     with locked(folder):
         for entry in folder.iterdir():  # the folder itself may be a link to another disk
             shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
 
 
-def _require_deletable(folder: Path, name: str) -> None:
-    """Raises UserError unless the folder is a run or a search without other runs inside."""
-    if not _is_run(folder / name):
+def _require_deletable(folder: Path) -> None:
+    """Raises UserError unless the folder is a run without other runs inside."""
+    if not _is_run(folder / "config.json"):
         raise UserError(f"--out {folder} holds no run for --overwrite to delete; pass another folder")
     if inner := ", ".join(map(str, _runs_inside(folder))):
         raise UserError(f"--overwrite would delete the runs {inner} too; move them away, or pass another --out")
@@ -270,7 +270,7 @@ def _runs_inside(folder: Path) -> list[Path]:
 
 
 def _is_run(path: Path) -> bool:
-    """Returns True for the config.json or search.json of a run or a search, of any version; False for an export."""
+    """Returns True for the config.json of a run, of any version; False for an export."""
     contents = read_object(path)
     return "format" not in contents and {"experiment", "found"} <= contents.keys()
 

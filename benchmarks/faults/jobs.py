@@ -16,7 +16,7 @@ from unroll_jax.train.data.video import load
 __all__ = ["JOBS", "Job", "fresh"]
 
 SHORT = {"steps": 60}
-SEARCH = {"over.alpha": "0.4,0.6", "sampler": "grid", "steps": 40}
+SWEEP = {"over.alpha": "0.4,0.6", "steps": 40}
 
 
 class Job(NamedTuple):
@@ -57,22 +57,16 @@ def _evaluated(folder: Path) -> Any:
     return figures_without_times(json.loads((folder / "evaluation.json").read_text(encoding="utf-8")))
 
 
-def _searched(folder: Path) -> Any:
-    search = json.loads((folder / "search.json").read_text(encoding="utf-8"))
-    return [{name: value for name, value in row.items() if name != "train_seconds"} for row in search["trials"]]
-
-
-def _half_a_line(folder: Path) -> None:
-    with (folder / "journal.jsonl").open("ab") as file:
-        file.write(b'{"op_code": 5, "trial_')
+def _swept(folder: Path) -> Any:
+    return json.loads((folder / "sweep.json").read_text(encoding="utf-8"))["cells"]
 
 
 def _run(folder: Path) -> list[str]:
     return arguments(folder, **SHORT)
 
 
-def _search(folder: Path) -> list[str]:
-    return ["search", *arguments(folder, **SEARCH)[1:]]
+def _sweep(folder: Path) -> list[str]:
+    return ["sweep", *arguments(folder, **SWEEP)[1:]]
 
 
 JOBS: dict[str, Job] = {
@@ -89,7 +83,12 @@ JOBS: dict[str, Job] = {
         _evaluated,
         lambda folder: _halve(folder / "evaluation.json"),
     ),
-    "search": Job(_search, lambda folder: newest(folder / "trials" / "0001") > 0, _searched, _half_a_line),
+    "sweep": Job(
+        _sweep,
+        lambda folder: newest(folder / "alpha-0.6") > 0,
+        _swept,
+        lambda folder: _halve(folder / "sweep.json"),
+    ),
 }
 
 

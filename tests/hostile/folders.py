@@ -20,21 +20,6 @@ def _parent_of_many(folder: Path) -> None:
         run(folder / f"seed{number}")
 
 
-def _search(folder: Path) -> None:
-    (folder / "search").mkdir()
-    (folder / "search" / "search.json").write_text(json.dumps({"best": "trials/0003"}))
-
-
-def _search_without_best(folder: Path) -> None:
-    _search(folder)
-    (folder / "search" / "search.json").write_text(json.dumps({"best": None}))
-
-
-def _damaged_search(folder: Path) -> None:
-    _search(folder)
-    (folder / "search" / "search.json").write_text("{")
-
-
 def _export(folder: Path) -> None:
     (folder / "export").mkdir()
     (folder / "export" / "config.json").write_text(json.dumps({"format": "unroll_jax 1", "experiment": "video-ut"}))
@@ -181,10 +166,6 @@ PARENTS = [
     Command("evaluate .", ("run folders seed0/run, seed1/run", "and 4 more"), given=_parent_of_many),
     Command("report .", (". is no run folder", "it holds the run folders a/run, b/run"), given=_parent),
     Command("predict . --text good", (". is no run folder", "a/run, b/run"), given=_parent),
-    Command("evaluate search", ("it is a search, and its best run is search/trials/0003",), given=_search),
-    Command("export search", ("it is a search, and its best run is search/trials/0003",), given=_search),
-    Command("evaluate search", ("search is no run folder", "it is a search;"), given=_search_without_best),
-    Command("evaluate search", ("search/search.json is damaged",), given=_damaged_search),
     Command("evaluate run", ("run",), given=_loop),
 ]
 OUTS = [

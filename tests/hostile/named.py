@@ -13,7 +13,7 @@ __all__ = ["OPTION", "options_of", "strangers"]
 
 OPTION = re.compile(r"(?<![\w=-])--([a-z][\w.-]*\w)")
 QUOTED = re.compile(r"`[^`]*`")  # a command to give, which has options of its own
-NAMED = ("run", "plan", "search", "table", "figures")  # commands whose options depend on the word behind them
+NAMED = ("run", "plan", "sweep", "figures")  # commands whose options depend on the word behind them
 
 
 def strangers(line: str, message: str) -> set[str]:

@@ -187,26 +187,16 @@ RESUMED = [
     Command(RUN.replace("--out run", "--out run/config.json"), ("cannot write to --out run/config.json",)),
     Command(RUN.replace("--out run", "--out /proc/run"), ("cannot write to --out /proc/run",)),
 ]  # fmt: skip
-SEARCH = " ".join(["search video-ut --out search --sampler grid --over.alpha 0.1,0.2", *RUN.split()[4:]])
+SWEEP = " ".join(["sweep video-ut --out sweep --over.alpha 0.1,0.2", *RUN.split()[4:]])
 
 
-def _search(text: str) -> Given:
-    def given(folder: Path) -> None:
-        (folder / "search").mkdir()
-        (folder / "search" / "search.json").write_text(text)
-
-    return given
+def _a_file(folder: Path) -> None:
+    (folder / "sweep").write_text("")
 
 
-SEARCHED = [
-    Command(SEARCH, ("search/search.json is damaged",), given=_search("")),
-    Command(SEARCH, ("search/search.json is damaged (not a JSON object)",), given=_search("[]")),
-    Command(SEARCH, ("search holds another search", "experiment was None"), given=_search("{}")),
-    Command(SEARCH, ("search/search.json is damaged (NaN is no JSON)",), given=_search('{"seed": NaN}')),
-    Command(
-        SEARCH, ("cannot write to --out search",), given=lambda folder: (folder / "search").write_text("") and None
-    ),
-    Command(SEARCH.replace("out search", "out run"), ("run holds files but no search.json",)),
-    Command(SEARCH.replace("out search", "out /proc/search"), ("cannot write to --out /proc/search",)),
+SWEPT = [
+    Command(SWEEP, ("cannot write to --out sweep",), given=_a_file),
+    Command(SWEEP.replace("out sweep", "out run"), ("run holds files but no sweep.json",)),
+    Command(SWEEP.replace("out sweep", "out /proc/sweep"), ("cannot write to --out /proc/sweep",)),
 ]
-COMMANDS = [*READS, *RESUMED, *SEARCHED]
+COMMANDS = [*READS, *RESUMED, *SWEPT]

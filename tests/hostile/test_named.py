@@ -54,9 +54,9 @@ def test_every_option_that_a_message_names_is_one_of_some_command():
         "network",
         *FOREIGN,
     }
-    known |= options_of("table", "video-ut")
+    known |= options_of("sweep", "video-ut")
     known |= options_of("figures", "yang2022").union(*(options_of(command, "") for command in COMMANDS))
-    known = known.union(*(options_of(command, name) for command in ("run", "search") for name in EXPERIMENTS))
+    known = known.union(*(options_of(command, name) for command in ("run", "sweep") for name in EXPERIMENTS))
     places = {
         (path.name, option)
         for path in Path(train.__file__).parent.rglob("*.py")

@@ -89,8 +89,8 @@ def refused(capsys):
             ["export runs in one process"],
         ),
         (
-            ["--coordinator", "localhost:1", "--processes", "2", "--process", "0", "search", "video-ut"],
-            ["search runs in"],
+            ["--coordinator", "localhost:1", "--processes", "2", "--process", "0", "sweep", "video-ut"],
+            ["sweep runs in"],
         ),
         (["list", "all"], ["list takes no arguments, got all"]),
     ],

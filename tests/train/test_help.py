@@ -37,11 +37,11 @@ def test_help_says_that_a_folder_may_stand_for_an_experiment_and_how_every_optio
     shown = capsys.readouterr().out
     assert "run FOLDER" in shown
     assert "--help-all" in shown
-    for command, takes_folders in (("run", True), ("plan", True), ("search", False)):
+    for command, takes_folders in (("run", True), ("plan", True), ("sweep", False)):
         assert main([command, "--help"]) == 0
         assert (f"unroll-jax {command} FOLDER" in capsys.readouterr().out) == takes_folders
-    assert "search takes the name of an experiment and no folder, got ." in refused(capsys, "search", ".")
-    assert "no folder, got runs/x" in refused(capsys, "search", "runs/x")
+    assert "sweep takes the name of an experiment and no folder, got ." in refused(capsys, "sweep", ".")
+    assert "no folder, got runs/x" in refused(capsys, "sweep", "runs/x")
 
 
 @pytest.mark.parametrize("every", ["--help", "--help-all"])
@@ -51,7 +51,7 @@ def test_help_breaks_no_sentence_where_the_source_does(every, monkeypatch, capsy
     assert "tar archive or video file, in folders of splits as published" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "search"])
+@pytest.mark.parametrize("command", ["run", "plan", "sweep"])
 @pytest.mark.parametrize(
     "experiment", ["demo", "image-opteq", "segment-fcn", "sparse-coding", "text-encoder", "text-ut", "sft-tiny"]
 )
@@ -64,7 +64,7 @@ def test_help_shows_the_basic_options_that_an_experiment_has_and_how_to_see_the_
     assert {"batch-size", "seed", "data.source", "data.root", "config", "out", "overwrite"} | length <= basic
     assert not {"accumulate", "remat", "dual.every", "optimizer.decay", "network.tol", "data.prepared"} & basic
     assert {"accumulate", "remat", "data.prepared"} <= every
-    assert ({"trials", "over.alpha"} <= basic) == (command == "search")
+    assert ({"trials", "jobs"} <= basic) == (command == "sweep")
     assert not {option.removeprefix("--") for option in MEMBERSHIP} & every
 
 

@@ -146,13 +146,18 @@ def test_a_folder_of_something_else_is_refused(start, config, tmp_path):
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
 
 
-@pytest.mark.parametrize("command", ["run", "search", "export", "report", "figures yang2022"])
+@pytest.mark.parametrize("command", ["run", "sweep", "export", "report", "figures yang2022"])
 def test_out_is_looked_at_and_written_in_the_same_home_folder(monkeypatch, tmp_path, capsys, command):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "file").write_text("mine")
-    given = {"run": ["demo"], "search": ["demo"], "export": ["nowhere"], "report": ["nowhere"]}.get(command, [])
+    given = {
+        "run": ["demo"],
+        "sweep": ["demo", "--over.method", "erm"],
+        "export": ["nowhere"],
+        "report": ["nowhere"],
+    }.get(command, [])
     assert main([*command.split(), *given, "--out=~/file"]) == 2
     assert "cannot write to --out" in capsys.readouterr().err
     assert check_out("~/new") == tmp_path / "home" / "new"

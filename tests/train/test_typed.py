@@ -12,7 +12,7 @@ from unroll_jax.train.parsing import as_typed
         ("prepare", "data.root=clips is empty", "--from clips is empty"),
         ("run", "use data.source=frames", "use --data.source frames"),
         ("prepare", "use data.source=frames", "use prepare frames"),
-        ("search", "data.validation_share must be", "--data.validation-share must be"),
+        ("sweep", "data.validation_share must be", "--data.validation-share must be"),
         ("prepare", "data.validation_share=2 is", "--validation-share 2 is"),
         ("run", "with data.prepared or UNROLL_PREPARED", "with --data.prepared or UNROLL_PREPARED"),
         ("prepare", "with data.prepared or UNROLL_PREPARED", "with UNROLL_PREPARED"),

@@ -204,59 +204,18 @@ class ExportArguments:
 
 
 @dataclasses.dataclass(frozen=True)
-class Over:
-    """Options to search over: LOW:HIGH, a range; LOW:HIGH:COUNT, as many values in it; 1,2,5 or none,1,5, these values.
-    Rates and beta are spaced by ratio. Without any of these, all that the experiment has, in ranges around its own."""
+class SweepArguments(Generic[C]):
+    """Train and evaluate a grid of runs, or trials that Optuna proposes, and write their table.
 
-    f_ref: Basic[str | None] = None
-    """constraints.reference, bound on the loss at the embedded input."""
-    alpha: Basic[str | None] = None
-    """constraints.alpha, share of the loss each layer must remove; every trial is judged by its own."""
-    dual_rate: Basic[str | None] = None
-    """dual.learning-rate, of the multipliers."""
-    primal_rate: Basic[str | None] = None
-    """primal.learning-rate or optimizer.learning-rate, of the parameters."""
-    resilience: Basic[str | None] = None
-    """constraints.resilience, beta, the cost of slack; none keeps constraints hard."""
-
-
-def over_hint(arguments: Iterable[str]) -> str:
-    """Returns a hint with the options of a search, for a command that names another one to search over."""
-    options = (f"--over.{field.name.replace('_', '-')}" for field in dataclasses.fields(Over))
-    return f"a search is over {', '.join(options)}" if any(word.startswith("--over.") for word in arguments) else ""
-
-
-@dataclasses.dataclass(frozen=True)
-class SearchArguments(Generic[C]):
-    """Search for the configuration that is best on the validation split: feasible first, then by the metric. Every
-    trial is a run folder. The same command goes on with a search that was interrupted; more --trials extend it."""
+    --over.OPTION VALUE,VALUE,... makes an option of the experiment an axis, as in --over.num-layers 3,5 --over.method
+    erm,constrained --over.seed 0,1,2; the last part of a name is enough where only one option has it. With --trials,
+    an axis is a range LOW:HIGH or a list, and the best trial is feasible first, then best by the validation metric.
+    Every cell is a run folder under --out; the same command resumes an interrupted sweep, and more values or trials
+    extend it."""
 
     config: Annotated[C, tyro.conf.arg(name="")]
-    """Options that all trials share; --out is the folder of the search, --seed that of every run and of the sampler."""
-    trials: Basic[int | None] = None
-    """Number of trials, those of earlier calls included; None means 20, or the whole grid."""
-    sampler: Basic[Literal["tpe", "grid"]] = "tpe"
-    """tpe: Optuna's tree-structured Parzen estimator, 10 random trials first. grid: every combination of values."""
-    over: Over = dataclasses.field(default_factory=Over)
-
-
-@dataclasses.dataclass(frozen=True)
-class TableArguments(Generic[C]):
-    """Train and evaluate a grid of runs; write its table, curves and pictures. --over.OPTION VALUE,VALUE,... makes an
-    option of the experiments an axis, as in --over.num-layers 3,5,7 --over.method erm,constrained --over.seed 0,1,2;
-    the last part of a name serves where only one option has it. Every cell is a run folder under --out. The same
-    command goes on with a table that was interrupted, and more values extend it."""
-
-    config: Annotated[C, tyro.conf.arg(name="")]
-    """Options that all cells share; --out is the folder of the table."""
+    """Options that all cells share; --out is the folder of the sweep."""
     jobs: Basic[int] = 1
-    """Cells that are computed at the same time, each in a process of its own with its share of the cores, and of the
-    GPUs where there are several."""
-    cells: Basic[int | None] = None
-    """Most cells that this call computes; None for all."""
-    budget_minutes: Basic[float | None] = None
-    """Minutes after which this call saves what it computes, and ends; None for no bound."""
-    only: str | None = None
-    """Compute the cell of this name alone, and write no table: for schedulers of clusters."""
-    gallery: Basic[bool] = True
-    """Of video: frames of a test clip with and without noise, as the models of a row clean them."""
+    """Cells that are computed at the same time, each in a process with its share of the cores and GPUs."""
+    trials: Basic[int | None] = None
+    """Number of trials, those of earlier calls included, which Optuna's TPE proposes; None computes the grid."""

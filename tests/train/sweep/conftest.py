@@ -1,0 +1,52 @@
+"""A small sweep of video on clips in memory, to be read or copied."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.train.conftest import clips_in_memory
+from unroll_jax.train.__main__ import main
+
+SMALL = [
+    *("--steps", "4", "--batch-size", "4", "--validate-every", "2", "--test-gammas", "0", "0.15", "0.3"),
+    *("--model.num-layers", "2", "--model.rank", "4"),
+]
+GRID = ["sweep", "video-ut", *SMALL, "--over.method", "erm,constrained", "--over.seed", "0,1"]
+CELLS = ["erm_seed-0", "erm_seed-1", "constrained_seed-0", "constrained_seed-1"]
+
+
+def record_of(folder):
+    """The content of sweep.json."""
+    return json.loads((folder / "sweep.json").read_text())
+
+
+@pytest.fixture(scope="package")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished sweep, to be read."""
+    folder = tmp_path_factory.mktemp("sweep") / "whole"
+    with clips_in_memory():
+        assert main([*GRID, "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def copied(whole, tmp_path, in_memory) -> Path:
+    """A copy, to be changed and resumed."""
+    return shutil.copytree(whole, tmp_path / "copied")
+
+
+@pytest.fixture
+def computed(monkeypatch) -> list[str]:
+    """The cells that are trained, or resumed, from here on."""
+    from unroll_jax.train.sweep import compute
+
+    names, train_run = [], compute.train_run
+
+    def counted(task, folder, **options):
+        names.append(folder.name)
+        return train_run(task, folder, **options)
+
+    monkeypatch.setattr(compute, "train_run", counted)
+    return names

@@ -1,0 +1,110 @@
+"""Axes and cells from the words of a command, before anything is computed."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.started import environment
+from tests.train.commands import refused
+from unroll_jax.train.config.video import VideoConfig
+from unroll_jax.train.sweep.axes import Sweep, grid, read_axes, split_over
+
+
+def cells_of(over, config=None, *options):
+    config = config or VideoConfig()
+    axes = read_axes(over, config, options, ranges=False)
+    return grid(Sweep("video-ut", Path("out"), config, VideoConfig(), axes, warmup=False))
+
+
+def test_every_combination_is_a_cell_and_the_last_axis_changes_fastest():
+    cells = cells_of({"num-layers": "3,5", "train-gamma": "0.1,0.15", "seed": "0,1"})
+    combinations = [(cell.config.model.num_layers, cell.config.train_gamma, cell.config.seed) for cell in cells]
+    assert combinations == [(layers, gamma, seed) for layers in (3, 5) for gamma in (0.1, 0.15) for seed in (0, 1)]
+    assert cells[0].name == "num-layers-3_train-gamma-0.1_seed-0"
+    assert len({cell.name for cell in cells}) == len(cells)
+
+
+def test_values_are_read_as_their_options_are():
+    (cell, other) = cells_of({"model.self-loops": "true,false", "constraints.alpha": "0.10", "method": "erm"})
+    assert (cell.config.model.self_loops, other.config.model.self_loops) == (True, False)
+    assert cell.config.constraints.alpha == (0.1,)
+    assert cell.name == "self-loops-True_alpha-0.1_erm", "one name however the value is typed"
+    (short, long) = cells_of({"steps": "100,2000"}, VideoConfig(seed=3))
+    assert (short.config.steps, long.config.steps, long.config.seed) == (100, 2000, 3)
+    assert short.config.constraints.warmup_steps <= 100, "a default warm-up fits the steps"
+
+
+def test_words_of_axes_are_split_from_the_others():
+    over, rest = split_over(["--over.seed", "0,1", "--steps", "3", "--over.num_layers=3,5", "--jobs", "2"])
+    assert over == {"seed": "0,1", "num-layers": "3,5"}
+    assert rest == ["--steps", "3", "--jobs", "2"]
+
+
+RATE = "--over.primal.learning-rate"
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("", "no experiment given"),
+        ("vidoe-ut --over.seed 0", "did you mean video-ut?"),
+        ("runs/x --over.seed 0", "no folder, got runs/x"),
+        ("video-ut", "needs an axis, as in `--over.seed 0,1,2`"),
+        ("video-ut --over.seed", "--over.seed has no values"),
+        ("video-ut --over.seed --steps 3", "--over.seed has no values"),
+        ("video-ut --over. 3", "--over. names no option"),
+        ("video-ut --over.seed=0,--help", "--help is an option, not a value"),
+        ("video-ut --over.seed 0,,1", "--over.seed 0,,1: a value is empty"),
+        ("video-ut --over.train-gamma 0.1,.10", "a value is there twice"),
+        ("video-ut --over.seed 0 --over.seed 1", "--over.seed is given more than once"),
+        ("video-ut --over.num-layers 3 --over.model.num-layers 5", "are one option; give it once"),
+        ("video-ut --over.seed 0,x", "--over.seed x: --seed must be"),
+        ("video-ut --over.method erm,ermm", "--over.method ermm: --method must be one of"),
+        ("video-ut --over.method erm,both", "--method both is several runs"),
+        ("demo --over.seed 0", "--method all is several runs"),
+        ("video-ut --over.num-layer 3", "--over.num-layer is not an option (did you mean num-layers?)"),
+        ("video-ut --over.learning-rate 1", "may be primal.learning-rate or dual.learning-rate"),
+        ("video-ut --over.out a,b", "--over.out: cells share data, tests and machine"),
+        ("video-ut --over.data.root a", "--over.data.root: cells share data"),
+        ("video-ut --over.test-gammas 0", "--over.test-gammas: cells share data"),
+        ("video-ut --over.seed 0,1 --seed 3", "--seed is an axis of the sweep"),
+        ("video-ut --over.self-loops yes", "--over.self-loops must be true or false, got 'yes'"),
+        ("video-ut --over.train-gamma 0.1,0", "--over.train-gamma 0.0: --train-gamma"),
+        ("video-ut --over.seed 0,-1", "--over.seed -1: --seed must be"),
+        ("video-ut --over.seed 0,1 --steps 0", "--steps must be"),
+        ("video-ut --over.seed 0,1 --stesp 3", "did you mean --steps?"),
+        ("video-ut --over.seed 0,1 --jobs 0", "--jobs must be from 1 to 256, got 0"),
+        ("video-ut --over.seed 0,1 --overwrite", "--overwrite would delete every run of the sweep"),
+        (f"video-ut --over.seed {','.join(map(str, range(10_001)))}", "10001 cells, more than 10000"),
+        ("video-vit --over.model.pretrained a/b,a+b --method erm", "two cells would share the folder"),
+        ("video-ut --trials 0 --over.alpha 0.1:0.2", "--trials must be from 1 to 10000, got 0"),
+        (f"video-ut {RATE} 1e-4:1e-2", "--primal.learning-rate must be"),
+        (f"video-ut --trials 2 {RATE} 1e-2:1e-4", "must be LOW:HIGH with 0 < LOW < HIGH, got 1e-2:1e-4"),
+        (f"video-ut --trials 2 {RATE} 0:1e-4", "must be LOW:HIGH with 0 < LOW"),
+        (f"video-ut --trials 2 {RATE} 1:2:3", "must be LOW:HIGH"),
+        ("video-ut --trials 2 --over.alpha 0.1:2", "--over.alpha 2.0: --constraints.alpha must be"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_that_names_it(capsys, monkeypatch, words, named):
+    monkeypatch.setattr("unroll_jax.train.sweep._run", lambda *_, **__: pytest.fail("computes"))
+    line = refused(capsys, "sweep", *words.split())
+    assert named in line, line
+
+
+def test_mistakes_are_found_without_importing_jax_or_optuna():
+    program = """\
+import sys
+from unroll_jax.train.__main__ import main
+for words in (["video-ut"], ["video-ut", "--over.seed", "x"], ["video-ut", "--trials", "2", "--over.alpha", "0.3:0.1"]):
+    assert main(["sweep", *words]) == 2
+print([name for name in ("jax", "optuna", "matplotlib") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], env=environment(), capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.mark.parametrize("old", ["table", "search"])
+def test_the_old_commands_name_the_new_one(capsys, old):
+    assert f"{old} is now sweep; give `unroll-jax sweep EXPERIMENT" in refused(capsys, old, "video-ut", "--help")

@@ -1,0 +1,149 @@
+"""Grids of small runs: their tables, what resumes, and what fails."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.train.commands import refused
+from tests.train.conftest import OF_PROCESSES
+from tests.train.sweep.conftest import CELLS, GRID, SMALL, record_of
+from unroll_jax.train.__main__ import main
+from unroll_jax.train.config.errors import StorageError
+from unroll_jax.train.system.files import locked
+
+pytestmark = pytest.mark.xdist_group("sweep")
+
+
+def evaluation_of(folder, cell):
+    return json.loads((folder / cell / "evaluation.json").read_text())
+
+
+def test_the_table_averages_seeds_and_pairs_methods(whole):
+    rows = list(csv.DictReader((whole / "table.csv").read_text().splitlines()))
+    assert [row["cell"] for row in rows] == [row["cell"] for row in record_of(whole)["cells"]] == CELLS
+    rmse = {cell: evaluation_of(whole, cell)["rmse"] for cell in CELLS}
+    for row in rows:
+        assert float(row["RMSE"]) == pytest.approx(np.mean(list(rmse[row["cell"]].values())))
+        assert float(row["RMSE at training"]) == pytest.approx(rmse[row["cell"]]["0.15"])
+        assert float(row["RMSE above"]) == pytest.approx(rmse[row["cell"]]["0.3"])
+    text = (whole / "table.md").read_text()
+    plain = [rmse[cell]["0.3"] for cell in CELLS[:2]]
+    assert f"{np.mean(plain):.4g} [{min(plain):.4g}, {max(plain):.4g}] |" in text
+    change = [rmse[f"constrained_seed-{seed}"]["0.3"] - plain[seed] for seed in (0, 1)]
+    reach = stats.t.ppf(0.975, 1) * stats.sem(change)
+    mean = np.mean(change)
+    assert "| constrained - erm | 2 |" in text
+    assert f"{mean:+.4g} [{mean - reach:+.4g}, {mean + reach:+.4g}] |" in text
+    assert {row["feasible"] for row in rows[:2]} == {"True"}
+
+
+def test_finished_cells_are_skipped_and_more_values_extend_a_sweep(copied, computed):
+    before = record_of(copied)
+    assert main([*GRID, "--out", str(copied)]) == 0
+    assert (computed, record_of(copied)) == ([], before)
+    (copied / CELLS[1] / "evaluation.json").unlink()
+    assert main([*GRID[:-1], "0,1,2", "--out", str(copied)]) == 0
+    assert computed == [CELLS[1], "erm_seed-2", "constrained_seed-2"]
+    assert len(record_of(copied)["cells"]) == 6
+
+
+def test_a_cell_interrupted_in_training_resumes_and_ends_like_one_left_alone(copied, whole, monkeypatch, capsys):
+    from unroll_jax.train import loop
+
+    shutil.rmtree(copied / CELLS[2])
+    calls, validate = [], loop.validate
+
+    def interrupted(*arguments):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return validate(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "validate", interrupted)
+        assert main([*GRID, "--out", str(copied)]) == 130
+    assert main([*GRID, "--out", str(copied)]) == 0
+    assert "from the checkpoint of step 2" in capsys.readouterr().out
+    metrics = [folder / CELLS[2] / "metrics.jsonl" for folder in (copied, whole)]
+    assert metrics[0].read_bytes() == metrics[1].read_bytes()
+
+
+def test_a_cell_that_fails_ends_no_other_and_is_named_at_the_end(tmp_path, in_memory, computed, capsys):
+    rates = ["--over.primal.learning-rate", "1e9,1e-3", "--method", "erm", "--out", str(tmp_path)]
+    command = ["sweep", "video-ut", *SMALL, *rates]
+    assert main(command) == 1
+    assert capsys.readouterr().out.splitlines()[-1].startswith("failed: learning-rate-1000000000.0: ")
+    assert [row["state"] for row in record_of(tmp_path)["cells"]] == ["failed", "finished"]
+    computed.clear()
+    assert main(command) == 1
+    assert computed == ["learning-rate-1000000000.0"], "it is tried again"
+
+
+def test_a_disk_in_the_way_ends_the_sweep(copied, monkeypatch, capsys):
+    shutil.rmtree(copied / CELLS[0])
+    before = record_of(copied)
+
+    def full(*_, **__):
+        raise StorageError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("unroll_jax.train.sweep.compute.train_run", full)
+        assert "the disk is full" in refused(capsys, *GRID, "--out", str(copied))
+    assert record_of(copied) == before
+
+
+def test_a_sweep_takes_no_folder_of_something_else_and_no_cell_of_another_sweep(copied, tmp_path, capsys):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "thesis.tex").write_text("dear")
+    assert "sweep.json" in refused(capsys, *GRID, "--out", str(tmp_path / "thesis"))
+    other = [word if word != "4" else "2" for word in GRID]
+    assert "steps was 4, is now 2" in refused(capsys, *other, "--out", str(copied))
+    with locked(copied):
+        assert "another process" in refused(capsys, *GRID, "--out", str(copied))
+
+
+@pytest.mark.slow
+def test_processes_that_are_ended_resume_and_end_like_one(of_processes, few_clips, tmp_path):
+    options = OF_PROCESSES | {"data.source": "frames", "data.root": few_clips, "over.seed": "0,1"}
+    words = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    command = [sys.executable, "-m", "unroll_jax.train", "sweep", "video-ut", *words]
+
+    def start(folder, *more):
+        return subprocess.Popen([*command, "--out", str(folder), *more], env=of_processes, stdout=subprocess.DEVNULL)
+
+    together = start(tmp_path / "together", "--jobs", "2")
+    status = [tmp_path / "together" / f"seed-{seed}" / "status.json" for seed in (0, 1)]
+    limit = time.monotonic() + 200
+    while not all(path.exists() for path in status) and time.monotonic() < limit:
+        time.sleep(0.2)
+    together.send_signal(signal.SIGTERM)
+    assert together.wait(120) == 0
+    assert start(tmp_path / "together", "--jobs", "2").wait(300) == 0
+    assert start(tmp_path / "alone").wait(300) == 0
+    assert [row["state"] for row in record_of(tmp_path / "together")["cells"]] == ["finished"] * 2
+    for seed in (0, 1):
+        names = [tmp_path / name / f"seed-{seed}" / "metrics.jsonl" for name in ("together", "alone")]
+        steps = [[row["step"] for row in map(json.loads, path.read_text().splitlines())] for path in names]
+        assert steps[0] == steps[1]
+
+
+@pytest.mark.slow
+def test_a_child_that_dies_is_one_failure_and_its_log_is_kept(of_processes, tmp_path):
+    """A child whose data are gone ends with the line that names them."""
+    root = str(tmp_path / "nowhere")
+    command = [sys.executable, "-m", "unroll_jax.train", "sweep", "video-ut", *SMALL, "--data.source", "frames"]
+    command += ["--data.root", root, "--over.seed", "0,1", "--jobs", "2", "--out", str(tmp_path / "out")]
+    done = subprocess.run(
+        command, env=of_processes | {"TERM": os.environ.get("TERM", "")}, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert f"--data.root {root}" in done.stderr

@@ -1,0 +1,86 @@
+"""Sweeps of runs: a grid over `--over.OPTION a,b`, or trials that Optuna proposes from ranges `LOW:HIGH`."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+from ..config.commands import SweepArguments
+from ..config.errors import UserError
+from ..experiments import EXPERIMENTS
+from ..options import experiment_named, from_file
+from ..parsing import given, parse
+from ..system.files import AGAIN, check_out, locked, require_writable, writing
+from ..system.machine import keep_programs
+from .axes import AS_IN, Cell, Sweep, check_cell, grid, read_axes, split_over
+
+MAX_JOBS = 256
+MAX_CELLS = MAX_TRIALS = 10_000
+
+
+def command(arguments: list[str]) -> int | None:
+    """`unroll-jax sweep EXPERIMENT [--over.OPTION VALUES ...] [--trials N] [--jobs N]`."""
+    name = experiment_named("sweep", arguments)
+    if name is None:
+        return None
+    over, options = split_over(arguments[1:])
+    usual = dataclasses.replace(EXPERIMENTS[name].config, out=None)
+    whole = SweepArguments(config=from_file(options, usual))
+    parsed = parse(SweepArguments[type(usual)], options, f"unroll-jax sweep {name}", whole)
+    _check(parsed, over)
+    folder = check_out(parsed.config.out or Path("runs") / "sweep" / name)
+    config = dataclasses.replace(parsed.config, out=None, config=None)
+    axes = read_axes(over, config, options, ranges=parsed.trials is not None)
+    sweep = Sweep(name, folder, config, usual, axes, given(options, "--constraints.warmup-steps"))
+    cells = grid(sweep) if parsed.trials is None else []
+    if parsed.trials is not None:
+        _check_ends(sweep)
+    keep_programs()
+    return _run(sweep, cells, trials=parsed.trials, jobs=parsed.jobs)
+
+
+def _run(sweep: Sweep, cells: list[Cell], *, trials: int | None, jobs: int) -> int:
+    """Computes the cells and writes their tables; returns 1 if some failed, 0 if none did."""
+    from ..runs import begin  # what imports JAX comes once the options are right
+    from .compute import check_folders, has_ended, run_cells
+    from .results import read_result
+    from .study import run_trials
+    from .table import RECORD, grid_tables, trial_tables, write_tables
+
+    folder = sweep.folder
+    begin(folder, RECORD, {"experiment": sweep.experiment}, what="sweep")
+    with locked(folder), writing(f"--out {folder}", AGAIN):
+        require_writable(folder, f"--out {folder}", AGAIN)
+        if trials is not None:
+            results = run_trials(sweep, trials, jobs=jobs)
+            write_tables(sweep, results, trial_tables(sweep, results))
+            return 1 if results[0].validation is None else 0
+        check_folders(sweep, cells)
+        left = [cell for cell in cells if not has_ended(folder / cell.name)]
+        print(f"{folder}: {len(cells)} cells, {len(left)} left")
+        failures = run_cells(sweep, left, jobs=jobs)
+        results = [read_result(sweep, cell) for cell in cells]
+        write_tables(sweep, results, grid_tables(sweep, results))
+    for name, message in failures.items():
+        print(f"failed: {name}: {message}")
+    return 1 if failures else 0
+
+
+def _check(parsed: SweepArguments, over: dict[str, str]) -> None:
+    """Raises UserError for options of the sweep that cannot be."""
+    if not over:
+        raise UserError(
+            f"a sweep needs an axis, as in {AS_IN}, or with --trials a range, as in `--over.alpha 0.05:0.3`"
+        )
+    if parsed.trials is None and (count := math.prod(text.count(",") + 1 for text in over.values())) > MAX_CELLS:
+        raise UserError(f"the sweep has {count} cells, more than {MAX_CELLS}; give fewer values")
+    if parsed.config.overwrite:
+        raise UserError("--overwrite would delete every run of the sweep; pass another --out, or move its folder away")
+    for option, value, most in (("--jobs", parsed.jobs, MAX_JOBS), ("--trials", parsed.trials, MAX_TRIALS)):
+        if value is not None and not 1 <= value <= most:
+            raise UserError(f"{option} must be from 1 to {most}, got {value}")
+
+
+def _check_ends(sweep: Sweep) -> None:
+    """Checks the low ends of all ranges together, the high ends, and each value of a list."""
+    for place in range(max(len(axis.texts) for axis in sweep.axes)):
+        check_cell(sweep.cell({axis.name: axis.texts[min(place, len(axis.texts) - 1)] for axis in sweep.axes}))

@@ -1,0 +1,219 @@
+"""Axes of a sweep, as `--over.OPTION` gives them, and its cells: a name and a configuration each."""
+
+import dataclasses
+import difflib
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..config.errors import UserError
+from ..config.fields import value_of, with_value
+from ..config.run import FREE, RunConfig
+from ..parsing import HELP, given, parse
+
+OVER = "--over."
+AS_IN = "`--over.seed 0,1,2`"
+LOG_SCALE = ("learning-rate", "resilience", "layer-weights")  # options whose ranges are sampled by ratio
+UNSAFE = re.compile(r"[^\w.+-]+")  # characters that folder names are kept without
+
+
+class Axis(NamedTuple):
+    """An option that a sweep varies.
+
+    Attributes:
+      name: as it was typed, whole or by the last parts.
+      field: the whole name of the option, with dashes.
+      texts: the values of a list, or the two ends of a range.
+      bounds: ends of a range; None for a list.
+    """
+
+    name: str
+    field: str
+    texts: tuple[str, ...]
+    bounds: tuple[float, float] | None = None
+
+    @property
+    def log(self) -> bool:
+        """True where a range is sampled by ratio."""
+        return self.field.rpartition(".")[2] in LOG_SCALE
+
+
+class Cell(NamedTuple):
+    """One run of a sweep: the name of its folder, its values by axis, and its configuration without `out`."""
+
+    name: str
+    values: dict[str, str]
+    config: RunConfig
+
+
+class Sweep(NamedTuple):
+    """A sweep as its command line gives it.
+
+    Attributes:
+      experiment: its name.
+      folder: where the run folders and the table are written.
+      config: options that all cells share, without `out`.
+      usual: the defaults of the experiment.
+      axes: the options that vary.
+      warmup: True where the warm-up of the constraints was chosen, so that it is not fitted to the steps.
+    """
+
+    experiment: str
+    folder: Path
+    config: RunConfig
+    usual: RunConfig
+    axes: tuple[Axis, ...]
+    warmup: bool
+
+    def cell(self, values: Mapping[str, str], name: str | None = None) -> Cell:
+        """Returns the cell with these values by axis; its name lists them where none is given."""
+        config = self.config
+        for axis in self.axes:
+            value = _value(axis.name, axis.field, values[axis.name], self.config)
+            config = with_value(config, axis.field.replace("-", "_"), value)
+        config = config.fitting(self.usual, chosen=self.warmup, log=lambda _: None)
+        shown = {axis.name: shown_value(value_of(config, axis.field)) for axis in self.axes}
+        return Cell(name or _folder_name(shown), shown, config)
+
+
+def split_over(arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Splits the words of a command into the texts of --over.OPTION, by option, and all others."""
+    over, rest, words = dict[str, str](), list[str](), iter(arguments)
+    for word in words:
+        option, equals, text = word.partition("=")
+        if not option.startswith(OVER):
+            rest.append(word)
+            continue
+        name = option.removeprefix(OVER).replace("_", "-")
+        text = text if equals else next(words, "")
+        if not name:
+            raise UserError(f"{word} names no option; give one, as in {AS_IN}")
+        if not text.strip() or text.startswith("--"):
+            raise UserError(f"{option} has no values; list them with commas between, as in {AS_IN}")
+        if name in over:
+            raise UserError(f"{option} is given more than once; give it once")
+        over[name] = text
+    return over, rest
+
+
+def read_axes(over: Mapping[str, str], config: RunConfig, options: Sequence[str], *, ranges: bool) -> tuple[Axis, ...]:
+    """Returns the axes of a sweep.
+
+    Args:
+      over: texts by option.
+      config: that all cells share.
+      options: the other words of the command, which must not set an axis.
+      ranges: whether LOW:HIGH is allowed, as with --trials.
+    """
+    axes = tuple(_read_axis(name, text, config, options, ranges=ranges) for name, text in over.items())
+    fields = [axis.field for axis in axes]
+    if twice := [axis.name for axis in axes if fields.count(axis.field) > 1]:
+        raise UserError(f"{' and '.join(f'--over.{name}' for name in twice)} are one option; give it once")
+    return axes
+
+
+def grid(sweep: Sweep) -> list[Cell]:
+    """Returns the cells of every combination of values, the last axis changing fastest; all are checked."""
+    names = [axis.name for axis in sweep.axes]
+    points = itertools.product(*(axis.texts for axis in sweep.axes))
+    cells = [sweep.cell(dict(zip(names, point, strict=True))) for point in points]
+    for cell in cells:
+        check_cell(cell)
+    folders = [cell.name for cell in cells]
+    if alike := next((name for name in folders if folders.count(name) > 1), None):
+        raise UserError(f"two cells would share the folder {alike}; give values that differ, each once")
+    return cells
+
+
+def check_cell(cell: Cell) -> None:
+    """Raises UserError for a cell that its experiment cannot train, or that is several runs."""
+    where = ", ".join(f"--over.{name} {text}" for name, text in cell.values.items())
+    try:
+        cell.config.check()
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from error
+    if len(cell.config.variants()) > 1:
+        method = vars(cell.config)["method"]
+        raise UserError(
+            f"--method {method} is several runs, and a cell is one; name the methods, as in "
+            "`--over.method erm,constrained`"
+        )
+
+
+def shown_value(value: Any) -> str:
+    """Returns the text of a value, as it may be typed."""
+    return " ".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+def _read_axis(name: str, text: str, config: RunConfig, options: Sequence[str], *, ranges: bool) -> Axis:
+    field = _field(name, config, options)
+    is_range = ranges and ":" in text
+    parts = [part.strip() for part in text.split(":" if is_range else ",")]
+    if not all(parts):
+        raise UserError(f"--over.{name} {text}: a value is empty; list values with commas between, as in {AS_IN}")
+    texts = tuple(shown_value(_value(name, field, part, config)) for part in parts)
+    if len(set(texts)) < len(texts):
+        raise UserError(f"--over.{name} {text}: a value is there twice; give each value once")
+    axis = Axis(name, field, texts)
+    return axis._replace(bounds=_bounds(axis, text)) if is_range else axis
+
+
+def _bounds(axis: Axis, text: str) -> tuple[float, float]:
+    """Returns the ends of a range; those of rates are above 0."""
+    least = 0.0 if axis.log else -math.inf
+    try:
+        low, high = map(float, axis.texts)
+        if not least < low < high < math.inf:
+            raise ValueError
+    except ValueError:
+        order = "0 < LOW" if axis.log else "LOW"
+        raise UserError(f"--over.{axis.name} must be LOW:HIGH with {order} < HIGH, got {text}") from None
+    return low, high
+
+
+def _value(name: str, field: str, text: str, config: RunConfig) -> Any:
+    """Reads a value of an axis as its option is read."""
+    words, place = text.split(), f"--over.{name} {text}"
+    if isinstance(value_of(config, field), bool):
+        if text.lower() not in ("true", "false"):
+            raise UserError(f"--over.{name} must be true or false, got {text!r}")
+        return text.lower() == "true"
+    if option := next((word for word in words if word in HELP or word.startswith("--")), None):
+        raise UserError(f"{place}: {option} is an option, not a value; list values, as in {AS_IN}")
+    try:
+        return value_of(parse(type(config), [f"--{field}", *words], "unroll-jax sweep", config), field)
+    except UserError as error:
+        raise UserError(f"{place}: {error}") from error
+
+
+def _field(name: str, config: RunConfig, options: Sequence[str]) -> str:
+    """Returns the whole name of the option that an axis names, whole or by the last parts."""
+    fields = list(_options(config))
+    matches = [name] if name in fields else [field for field in fields if field.endswith(f".{name}")]
+    if not matches:
+        near = difflib.get_close_matches(name, [*fields, *(field.rpartition(".")[2] for field in fields)], n=1)
+        raise UserError(f"--over.{name} is not an option{' (did you mean ' + near[0] + '?)' if near else ''}")
+    if len(matches) > 1:
+        raise UserError(f"--over.{name} may be {' or '.join(matches)}; give the whole name")
+    (field,) = matches
+    if field.replace("-", "_") in FREE or field.startswith(("data.", "test-")):
+        raise UserError(f"--over.{name}: cells share data, tests and machine; give --{field} as an option of all cells")
+    if given(options, f"--{field}"):
+        raise UserError(f"--{field} is an axis of the sweep, --over.{name}; give it once")
+    return field
+
+
+def _options(config: Any, prefix: str = "") -> Iterator[str]:
+    """Yields the dotted names of the options of a configuration, with dashes."""
+    for field in dataclasses.fields(config):
+        value, name = getattr(config, field.name), f"{prefix}{field.name.replace('_', '-')}"
+        yield from _options(value, f"{name}.") if dataclasses.is_dataclass(value) else [name]
+
+
+def _folder_name(values: Mapping[str, str]) -> str:
+    """Returns the folder of a cell, as in num-layers-3_erm_seed-0."""
+    parts = (text if name == "method" else f"{name.rpartition('.')[2]}-{text}" for name, text in values.items())
+    return "_".join(UNSAFE.sub("+", part) for part in parts)
