@@ -112,7 +112,9 @@ def known_options():
 
 def test_docs_name_only_options_that_exist():
     known = known_options() | OTHERS
-    axes = {f"--over.{part}" for option in known for part in (option[2:], option.rpartition(".")[2].removeprefix("--"))}
+    axes = {"--over"} | {
+        f"--over.{part}" for option in known for part in (option[2:], option.rpartition(".")[2].removeprefix("--"))
+    }
     unknown = {
         f"{name}: {option}"
         for name, text in TEXTS.items()

@@ -93,29 +93,4 @@ COMMANDS = [
     Command("generate nowhere", ("Missing from unroll-jax generate",)),
     Command("generate nowhere --prompts nothing", ("--prompts nothing cannot be read (No such file or directory)",)),
     Command("report", ("report needs at least one run folder",)),
-    Command("search video-ut --method both", ("pass --method constrained, erm or deep_supervision",)),
-    Command("search video-ut --sampler tpee", ("--sampler must be one of tpe, grid", "(did you mean tpe?)")),
-    Command("search video-ut --over.constraints.alpha 0.1:0.2", ("a search is over --over.f-ref, --over.alpha",)),
-    Command("search video-ut --method erm --over.alpha 0.1:0.2", ("this experiment has no alpha; it has primal-rate",)),
-    *(
-        Command(f"search video-ut --method constrained --over.alpha {text}", ("--over.alpha", *words))
-        for text, words in {
-            "2:3": ("--constraints.alpha must be in (0, 1), got (2.0,)",),
-            "0.2:0.1": ("0.2 is not below 0.1",),
-            "0.1": ("a search needs two values or more; a fixed one is --constraints.alpha 0.1",),
-            "0.1,0.1": ("a value is given twice",),
-            ",": ("'' is no number",),
-            "nan:1": ("nan is not finite",),
-            "none,0.1": ("--constraints.alpha cannot be none",),
-            "0.1:0.2:1": ("a whole COUNT from 2 to 1000",),
-            "0.1:0.2:3:4": ("LOW:HIGH:COUNT",),
-            "0.1:0.2:99999999999": ("a whole COUNT from 2 to 1000",),
-        }.items()
-    ),
-    Command("search video-ut --method constrained --over.dual-rate 0:1", ("must lie above 0, but begins at 0",)),
-    Command("search video-ut --method constrained --sampler grid", ("--sampler grid needs values",)),
-    Command(
-        "search video-ut --sampler grid --over.alpha 0.1:0.2:1000 --over.primal-rate 1e-4:1e-3:1000",
-        ("--sampler grid has 1000000 combinations",),
-    ),
 ]

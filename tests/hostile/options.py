@@ -32,7 +32,6 @@ COMMANDS = [
     Command("run image-opteq --optimizer.decay-every 99999999999", ("--optimizer.decay-every", "from 1 to")),
     Command("run image-anode --network.augment 999999999", ("--network.augment", "from 0 to 16384")),
     Command("run segment-opteq --data.reduction 99999999", ("--data.reduction", "from 1 to 16384")),
-    Command("search video-ut --method erm --trials 99999999999", ("--trials must be from 1 to 100000",)),
     Command("figures yang2022 --points 100000000", ("--points", "from 2 to 10000")),
     Command("figures yang2022 --tokens 100000000", ("--tokens", "from 1 to 16384")),
     Command("figures yang2022 --num-layers 99999999", ("--num-layers", "from 1 to 1024")),
@@ -58,7 +57,6 @@ COMMANDS = [
     Command("run image-opteq --network.widths 16 0", ("--network.widths", "got (16, 0)")),
     Command("run image-mon --network.pool 0", ("--network.pool", "got 0")),
     Command("run segment-fcn --network.stem 0", ("--network.stem", "got (0,)")),
-    Command("search video-ut --method erm --trials 0", ("--trials must be from 1 to 100000, got 0",)),
     Command("figures yang2022 --seed -1", ("--seed", "got -1")),
     Command("figures yang2022 --half-steps 7", ("--half-steps must be even, got 7",)),
     # Numbers that are not finite, or nothing to float32.

@@ -37,13 +37,13 @@ COMMANDS = [
     Command("run image-opteq --mesh fsdp=4096", ("asks for 4096 devices",)),
     Command("run text-ut --mesh tensor=4096", ("asks for 4096 devices",)),
     Command("plan video-ut --mesh nowhere=2", (FORM,)),
-    Command("search video-ut --method erm --mesh data=4096", ("asks for 4096 devices",)),
+    Command("sweep video-ut --over.seed 0 --mesh data=4096", ("asks for 4096 devices",)),
     *(
         Command(f"{line} --out=~nobody0/e", ("--out=~nobody0/e is in nobody's home folder; write the path out",))
         for line in (
             "run video-ut",
             "plan video-ut",
-            "search video-ut",
+            "sweep video-ut --over.seed 0",
             "export run",
             "report run",
             "figures yang2022 --only 1",
@@ -97,7 +97,7 @@ COMMANDS = [
     # Where nothing can be written.
     *(
         Command(f"{command} --out {out}", (f"--out {out}", "no folder"), file)
-        for command in ("run video-ut", "search video-ut --method erm", "figures yang2022 --only 1", "report nowhere")
+        for command in ("run video-ut", "sweep video-ut --over.seed 0", "figures yang2022 --only 1", "report nowhere")
         for out in ("file", "file/run")
     ),
     Command("run video-ut --out /dev/null", ("cannot write to --out /dev/null: it is no folder; pass another",)),

@@ -42,7 +42,7 @@ def refused(capsys):
             ["fly"],
             [
                 "unknown command 'fly'",
-                "run, plan, search, table, launch, evaluate, predict, generate, export, report, figures, prepare, list",
+                "run, plan, sweep, launch, evaluate, predict, generate, export, report, figures, prepare, list",
             ],
         ),
         (["run"], ["no experiment given", "demo, video-ut"]),
@@ -191,7 +191,7 @@ def test_an_interrupt_is_no_traceback(capsys, monkeypatch):
             ["--help"],
             [
                 "run EXPERIMENT",
-                "search EXPERIMENT",
+                "sweep EXPERIMENT",
                 "evaluate RUN",
                 "export RUN",
                 "report RUN",

@@ -31,22 +31,21 @@ def command(arguments: list[str]) -> int | None:
     config = dataclasses.replace(parsed.config, out=None, config=None)
     axes = read_axes(over, config, options, ranges=parsed.trials is not None)
     sweep = Sweep(name, folder, config, usual, axes, given(options, "--constraints.warmup-steps"))
-    cells = grid(sweep) if parsed.trials is None else []
-    if parsed.trials is not None:
-        _check_ends(sweep)
+    cells = grid(sweep) if parsed.trials is None else _ends(sweep)
     keep_programs()
     return _run(sweep, cells, trials=parsed.trials, jobs=parsed.jobs)
 
 
 def _run(sweep: Sweep, cells: list[Cell], *, trials: int | None, jobs: int) -> int:
-    """Computes the cells and writes their tables; returns 1 if some failed, 0 if none did."""
-    from ..runs import begin  # what imports JAX comes once the options are right
+    """Computes the cells, or trials, and writes their tables; returns 1 if some failed, 0 if none did."""
+    from ..runs import begin, check_first  # what imports JAX comes once the options are right
     from .compute import check_folders, has_ended, run_cells
     from .results import read_result
     from .study import run_trials
     from .table import RECORD, grid_tables, trial_tables, write_tables
 
     folder = sweep.folder
+    check_first(cells[0].config)
     begin(folder, RECORD, {"experiment": sweep.experiment}, what="sweep")
     with locked(folder), writing(f"--out {folder}", AGAIN):
         require_writable(folder, f"--out {folder}", AGAIN)
@@ -80,7 +79,11 @@ def _check(parsed: SweepArguments, over: dict[str, str]) -> None:
             raise UserError(f"{option} must be from 1 to {most}, got {value}")
 
 
-def _check_ends(sweep: Sweep) -> None:
-    """Checks the low ends of all ranges together, the high ends, and each value of a list."""
-    for place in range(max(len(axis.texts) for axis in sweep.axes)):
-        check_cell(sweep.cell({axis.name: axis.texts[min(place, len(axis.texts) - 1)] for axis in sweep.axes}))
+def _ends(sweep: Sweep) -> list[Cell]:
+    """Returns trials at the low ends of all ranges, at the high ends, and at each value of a list, all checked."""
+    places = range(max(len(axis.texts) for axis in sweep.axes))
+    points = ({axis.name: axis.texts[min(place, len(axis.texts) - 1)] for axis in sweep.axes} for place in places)
+    cells = [sweep.cell(point) for point in points]
+    for cell in cells:
+        check_cell(cell)
+    return cells

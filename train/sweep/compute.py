@@ -35,7 +35,7 @@ def check_folders(sweep: Sweep, cells: Sequence[Cell]) -> None:
     """Raises UserError if the folder of a cell holds a run with other options, before anything is computed."""
     for cell in cells:
         if (path := sweep.folder / cell.name / "config.json").exists():
-            expected = identity(sweep.experiment, cell.config, read_object(path).get("found", {}))
+            expected = identity(sweep.experiment, cell.config, read_object(path).get("all_gpus", {}))
             check_same(path.parent, expected, "pass another --out, or move that folder away")
 
 
@@ -144,8 +144,8 @@ def _share_machine(slot: int, jobs: int) -> None:
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[slot::jobs] or [cores[slot % len(cores)]])
-    found = ",".join(str(number) for number in range(len(list(Path("/dev").glob("nvidia[0-9]*")))))
-    gpus = [part for part in os.environ.get("CUDA_VISIBLE_DEVICES", found).split(",") if part.strip()]
+    all_gpus = ",".join(str(number) for number in range(len(list(Path("/dev").glob("nvidia[0-9]*")))))
+    gpus = [part for part in os.environ.get("CUDA_VISIBLE_DEVICES", all_gpus).split(",") if part.strip()]
     if gpus:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
         share = MEMORY_SHARE / -(-jobs // len(gpus))
