@@ -35,7 +35,7 @@ def check_folders(sweep: Sweep, cells: Sequence[Cell]) -> None:
     """Raises UserError if the folder of a cell holds a run with other options, before anything is computed."""
     for cell in cells:
         if (path := sweep.folder / cell.name / "config.json").exists():
-            expected = identity(sweep.experiment, cell.config, read_object(path).get("all_gpus", {}))
+            expected = identity(sweep.experiment, cell.config, read_object(path).get("found", {}))
             check_same(path.parent, expected, "pass another --out, or move that folder away")
 
 
