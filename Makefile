@@ -4,13 +4,14 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: help install demo test test-rest test-all coverage lint types site docs notebooks benchmarks clean
+.PHONY: help install demo test test-rest test-all coverage faults lint types site docs notebooks benchmarks clean
 
 help:
 	@echo "make demo        train the demo, plain and under constraints, and write runs/demo/report/index.html"
 	@echo "make test        run the tests, but for those marked slow"
 	@echo "make test-all    run all tests and the notebooks; make test-rest those that make test leaves out"
 	@echo "make coverage    make test, with the lines that no test runs"
+	@echo "make faults      break the maths in small ways, one at a time: a test must fail for each"
 	@echo "make install     make .venv with everything in it"
 	@echo "make lint types  ruff; pyright"
 	@echo "make docs        build the documentation into build/site, and run its examples; make site: build it alone"
@@ -44,6 +45,10 @@ test-all: $(STAMP)
 
 coverage: $(STAMP)
 	$(PY) $(PYTEST) -m "not slow" --cov unroll_jax --cov train --cov papers --cov-report term:skip-covered
+
+faults: export JAX_COMPILATION_CACHE_DIR ?= $(PROGRAMS)
+faults: $(STAMP)
+	$(PY) -m tests.faults
 
 lint: $(STAMP)
 	$(PY) -m ruff check .

@@ -7,82 +7,6 @@ import pytest
 from benchmarks.weak_scaling.collectives import collectives
 from tests.devices import on_eight_devices
 
-MODULE = """\
-HloModule step, num_partitions=8
-
-%sum (a: f32[], b: f32[]) -> f32[] {{
-  ROOT %add = f32[] add(%a, %b)
-}}
-
-%inner (p: f32[4]) -> f32[4] {{
-  {inner}
-}}
-
-%outer (p: f32[4]) -> f32[4] {{
-  %w = f32[4] while(%p), condition=%test, body=%inner, backend_config={{"known_trip_count":{{"n":"3"}}}}
-}}
-
-ENTRY %main (p: f32[4]) -> f32[4] {{
-  %v = f32[4] while(%p), condition=%test, body=%outer{trips}
-  {entry}
-}}
-"""
-TWICE = ', backend_config={"known_trip_count":{"n":"2"}}'
-REDUCE = "%r = (f32[16,4]{1,0}, bf16[3]{0}) all-reduce(%p, %q), replica_groups=GROUPS, to_apply=%sum"
-
-
-def _read(inner="%n = f32[4] negate(%p)", entry="%n = f32[4] negate(%v)", trips=TWICE):
-    return collectives(MODULE.format(inner=inner, entry=entry, trips=trips))
-
-
-def test_a_collective_in_two_loops_runs_as_often_as_both_together():
-    (op,) = _read(inner='%g = f32[8,4]{1,0} all-gather(%p), dimensions={0}, metadata={op_name="jit(f)/jvp()/dot"}')
-    assert (op.kind, op.bytes, op.arrays, op.times, op.bounded) == ("all-gather", 128, 1, 6, True)
-    assert op.source == "jit(f)/jvp()/dot"
-    assert op.group == 8, "without groups, all devices take part"
-
-
-def test_a_loop_of_unknown_length_counts_once_and_is_marked():
-    (op,) = _read(inner=REDUCE.replace("GROUPS", "{{0,1,2,3},{4,5,6,7}}"), trips="")
-    assert (op.times, op.bounded, op.arrays, op.bytes) == (3, False, 2, 16 * 4 * 4 + 3 * 2)
-
-
-@pytest.mark.parametrize(
-    ("groups", "size"),
-    [
-        ("{{0,1},{2,3},{4,5},{6,7}}", 2),
-        ("{}", 8),
-        ("[2,4]<=[8]", 4),
-        ("[4,2]<=[2,2,2]T(2,1,0)", 2),
-        ("mesh['a'=4,'b'=1,'c'=2] {'a'}", 4),
-        ("mesh['a'=2,'b'=2,'c'=2], device_ids=([2,2,2]T(2,1,0)) {'a','c'}", 4),
-        ("mesh['a'=8,'b'=1] {'a':(2)4}", 4),
-    ],
-)
-def test_groups_are_read_in_every_way_that_xla_writes_them(groups, size):
-    (op,) = _read(entry=REDUCE.replace("GROUPS", groups))
-    assert (op.group, op.times) == (size, 1)
-
-
-@pytest.mark.parametrize(
-    ("line", "kind", "size"),
-    [
-        ("%s = (f32[4]{0}, f32[32]{0}) all-gather-start(%p), replica_groups=[1,8]<=[8]", "all-gather", 128),
-        ("%s = f32[32]{0} all-reduce-start(%p), replica_groups=[1,8]<=[8]", "all-reduce", 128),
-        (
-            "%s = (pred[4]{0}, pred[4]{0}, u32[], u32[]) collective-permute-start(%p), source_target_pairs={{0,1}}",
-            "collective-permute",
-            4,
-        ),
-        ("%s = s8[7]{0} reduce-scatter(%p), replica_groups=[1,8]<=[8], dimensions={0}", "reduce-scatter", 7),
-        ("%s = (f8e4m3fn[2,2]{1,0}, u32[2]{0}) all-to-all(%p, %q), replica_groups=[1,8]<=[8]", "all-to-all", 12),
-    ],
-)
-def test_the_bytes_are_those_of_the_result(line, kind, size):
-    (op,) = _read(entry=line)
-    assert (op.kind, op.bytes) == (kind, size)
-
-
 # Written as XLA writes it: for TPUs (groups as axes of a mesh, trip counts in conditions), GPUs (started and done
 # apart) and CPUs (trip counts known).
 EVERY = """HloModule jit_step, is_scheduled=true, num_partitions=8
@@ -137,6 +61,37 @@ def test_collectives_are_read_from_every_way_of_writing_them():
         ("reduce-scatter", 4 * 2, 8, 1, ""),
     ]
     assert all(one.bounded for one in operations)
+
+
+@pytest.mark.parametrize(
+    ("groups", "size"),
+    [
+        ("{{0,1},{2,3},{4,5},{6,7}}", 2),
+        ("{}", 8),
+        ("[4,2]<=[2,2,2]T(2,1,0)", 2),
+        ("mesh['a'=2,'b'=2,'c'=2], device_ids=([2,2,2]T(2,1,0)) {'a','c'}", 4),
+        ("mesh['a'=8,'b'=1] {'a':(2)4}", 4),
+    ],
+)
+def test_groups_are_read_in_every_way_that_xla_writes_them(groups, size):
+    assert collectives(EVERY.replace("[2,4]<=[8]", groups))[2].group == size
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "size"),
+    [
+        ("(f32[4]{0}, f32[32]{0}) all-gather-start(%p), replica_groups=[1,8]<=[8]", "all-gather", 128),
+        (
+            "(pred[4]{0}, pred[4]{0}, u32[]) collective-permute-start(%p), source_target_pairs={{0,1}}",
+            "collective-permute",
+            4,
+        ),
+        ("(f8e4m3fn[2,2]{1,0}, u32[2]{0}) all-to-all(%p, %q), replica_groups=[1,8]<=[8]", "all-to-all", 12),
+    ],
+)
+def test_bytes_are_those_of_the_result(line, kind, size):
+    last = collectives(EVERY.replace("  ROOT %r", f"  %s = {line}\n  ROOT %r"))[-1]
+    assert (last.kind, last.bytes) == (kind, size)
 
 
 @pytest.mark.parametrize(

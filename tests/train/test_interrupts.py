@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C: what is done is saved, a second Ctrl-C ends at once, and nothing is taken for damage."""
+"""SIGTERM and Ctrl-C save and end in one line; a second Ctrl-C ends at once."""
 
 import importlib
 import json
@@ -76,8 +76,8 @@ def test_a_second_ctrl_c_is_handled_by_nobody():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_request_that_comes_in_a_finalizer_is_not_lost(number):
-    """Python prints and forgets what is raised there; JAX and Orbax have finalizers, and callbacks of the collector."""
+def test_a_request_in_a_finalizer_is_not_lost(number):
+    """Python drops exceptions there; JAX and Orbax have finalizers, and callbacks of the collector."""
 
     class Finalized:
         def __del__(self):
@@ -98,8 +98,8 @@ def test_a_request_that_comes_in_a_finalizer_is_not_lost(number):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_request_that_comes_in_an_import_waits_for_its_end(tmp_path, monkeypatch, number):
-    """Extensions take what is raised as they are imported for a failure of their own, or abort the process."""
+def test_a_request_during_an_import_waits_for_its_end(tmp_path, monkeypatch, number):
+    """Extensions take an exception for a failure of theirs, and some abort the process."""
     name, imported = f"raises_{number.name}", []
     (tmp_path / f"{name}.py").write_text(f"import signal\nsignal.raise_signal({number.value})\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])

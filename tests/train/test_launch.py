@@ -1,4 +1,4 @@
-"""`launch`: when a process fails, the others end and the exit code is that of the first that failed."""
+"""`launch` ends all processes when one fails, with its exit code; the coordinator listens where it is told."""
 
 import signal
 import subprocess
@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from unroll_jax.train.system.distributed import Membership, join
 from unroll_jax.train.system.launch import launch
 
 ENDS = "import sys; sys.exit(0)"
@@ -83,3 +84,14 @@ def _check_signal(numbers, child, code):
         time.sleep(0.2)
     assert process.wait(timeout=20) == code
     process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("coordinator", "bound"), [("127.0.0.1:5000", "127.0.0.1:5000"), ("[::1]:5000", "[::1]:5000"), ("node0:5000", None)]
+)
+def test_the_coordinator_listens_on_the_address_that_it_is_given(coordinator, bound, monkeypatch):
+    given = {}
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setattr("jax.distributed.initialize", lambda **options: given.update(options))
+    join(Membership(coordinator, 2, 0))
+    assert (given["coordinator_address"], given["coordinator_bind_address"]) == (coordinator, bound)

@@ -1,4 +1,4 @@
-"""Two real processes over loopback: the run of one process; killed, or asked to end, and going on as one or two."""
+"""Two real processes over loopback do what one does, killed or asked to end, and continue as one or two."""
 
 import os
 import signal

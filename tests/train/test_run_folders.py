@@ -9,7 +9,6 @@ from tests.hostile import runs
 from tests.train.commands import refused
 from tests.train.conftest import CLIPS, RUN
 from unroll_jax.train.__main__ import main
-from unroll_jax.train.options import configured
 from unroll_jax.train.runs import read_config
 from unroll_jax.train.system.files import locked
 
@@ -33,18 +32,6 @@ def test_a_run_goes_on_by_the_name_of_its_folder(trained, tmp_path, capsys):
     assert main(["run", "run", "--seed", "1", "--out", "again"]) == 0
     assert read_config(tmp_path / "again")[1].seed == 1
     assert (trained / "metrics.jsonl").read_text() == whole
-
-
-def test_an_experiment_is_meant_where_a_folder_has_its_name(trained):
-    trained.rename(trained.parent / "demo")
-    assert configured("run", ["demo"]) is not None
-    with pytest.MonkeyPatch.context() as patch:
-        runs = []
-        patch.setattr(
-            "unroll_jax.train.main.fit", lambda config, *, experiment: runs.append((experiment, config.method))
-        )
-        assert main(["run", "demo"]) == 0
-    assert runs == [("demo", "all")]
 
 
 @pytest.mark.parametrize(
@@ -87,13 +74,10 @@ def test_overwrite_deletes_a_run_of_an_earlier_version_also_behind_a_link(traine
     assert read_config(tmp_path / "disk")[0] == "video-ut"
 
 
-def test_overwrite_of_nothing_is_a_run_like_another(in_memory, tmp_path):
-    assert main([*RUN, "--overwrite"]) == 0
-    assert (tmp_path / "run" / "evaluation.json").exists()
-
-
 def test_overwrite_deletes_nothing_that_a_command_is_refused_for(trained, monkeypatch, capsys):
     kept = sorted(trained.rglob("*"))
+    with locked(trained):
+        assert "another process is training run" in refused(capsys, *RUN, "--overwrite")
     assert "--seed" in refused(capsys, *RUN, "--overwrite", "--seed", "-1")
     assert "--model.rank must be between 1 and" in refused(capsys, *RUN[:-1], "99", "--overwrite")
     monkeypatch.setattr(CLIPS, "splits", {**CLIPS.splits, "train": CLIPS.splits["train"][:2]})
@@ -156,13 +140,6 @@ def test_both_methods_have_their_folders_before_the_first_step(left, trained, tm
     command = runs.RUN.replace("--out run", "--out two").split()
     assert words[left] in refused(capsys, *command, "--method", "both", "--seed", "1")
     assert [path.name for path in (tmp_path / "two").iterdir()] == ["constrained"]
-
-
-def test_overwrite_is_refused_while_another_process_trains(trained, capsys):
-    kept = sorted(trained.rglob("*"))
-    with locked(trained):
-        assert "another process is training run" in refused(capsys, *RUN, "--overwrite")
-    assert sorted(trained.rglob("*")) == kept
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Run folders: who owns them, how a run goes on, and what an evaluation says."""
+"""Runs go on bit for bit, in folders that belong to them alone; evaluations read the best checkpoint."""
 
 import dataclasses
 import json
@@ -9,11 +9,8 @@ import numpy as np
 import pytest
 
 from tests.train.conftest import Clips, evaluated_again, traced_task
-from unroll_jax.train.__main__ import main
 from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.experiments import EXPERIMENTS
-from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.step import state_like
 from unroll_jax.train.system.files import check_out, locked
@@ -94,15 +91,6 @@ def test_a_damaged_newest_checkpoint_costs_its_steps_and_nothing_else(finished, 
     _assert_same(finished, whole, config, clips)
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_starts_again_and_says_so(finished, whole, start, config, clips):
-    _cut_back(finished, keep=6, metrics=1.0)
-    for notes in (finished / "checkpoints").glob("*/notes/metadata"):
-        notes.write_text("{}")
-    log = start(config)
-    assert any("starting again from step 0" in line for line in log)
-    _assert_same(finished, whole, config, clips)
-
-
 def test_a_finished_run_is_not_trained_again(finished, start, config):
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.name != ".lock"}
     log = start(config)
@@ -110,20 +98,14 @@ def test_a_finished_run_is_not_trained_again(finished, start, config):
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.name != ".lock"} == before
 
 
-def test_a_changed_configuration_is_refused_with_field_and_both_values(finished, start, changed):
-    with pytest.raises(UserError, match=r"steps was 6, is now 7.*another --out"):
-        start(changed(steps=7))
-    with pytest.raises(UserError, match=r"dual\.optimizer was pi, is now sgd"):
-        start(changed(**{"dual.optimizer": "sgd"}))
-
-
-def test_changed_data_are_refused_when_training_goes_on_and_when_evaluating(
-    finished, start, config, clips, monkeypatch
-):
+def test_changed_options_and_changed_data_are_refused(finished, start, changed, config, clips, monkeypatch):
+    for options, words in (({"steps": 7}, "steps was 6, is now 7"), ({"dual.optimizer": "sgd"}, "was pi, is now sgd")):
+        with pytest.raises(UserError, match=f"{words}.*another --out"):
+            start(changed(**options))
     before = (finished / "evaluation.json").read_bytes()
-    changed = Clips(seed=1)
+    other = Clips(seed=1)
     for name in ("splits", "pixel_std"):
-        monkeypatch.setattr(clips, name, getattr(changed, name))  # what `load` gives from here on
+        monkeypatch.setattr(clips, name, getattr(other, name))  # what `load` gives from here on
     for again in (lambda: start(config), lambda: evaluated_again(finished)):
         with pytest.raises(UserError, match=r"found\.pixel_std was .* is now"):
             again()
@@ -136,54 +118,6 @@ def test_a_second_process_is_refused(finished, start, config, tmp_path):
         start(config)
     assert not (finished / "model.json").exists(), "nothing is written beside the other"
     start(config)
-
-
-def test_a_folder_of_something_else_is_refused(start, config, tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "thesis.tex").write_text("dear")
-    with pytest.raises(UserError, match=r"no config\.json"):
-        start(config)
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
-
-
-@pytest.mark.parametrize("command", ["run", "sweep", "export", "report", "figures yang2022"])
-def test_out_is_looked_at_and_written_in_the_same_home_folder(monkeypatch, tmp_path, capsys, command):
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "file").write_text("mine")
-    given = {
-        "run": ["demo"],
-        "sweep": ["demo", "--over.method", "erm"],
-        "export": ["nowhere"],
-        "report": ["nowhere"],
-    }.get(command, [])
-    assert main([*command.split(), *given, "--out=~/file"]) == 2
-    assert "cannot write to --out" in capsys.readouterr().err
-    assert check_out("~/new") == tmp_path / "home" / "new"
-    assert [path.name for path in tmp_path.iterdir()] == ["home"]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("in_memory")
-def test_a_run_is_written_to_the_home_folder_that_it_names(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for work in ("unroll_jax.train.loop.train_run", "unroll_jax.train.evaluate.evaluate"):
-        monkeypatch.setattr(work, lambda *_, **__: None)
-    config = dataclasses.replace(EXPERIMENTS["demo"].config, out="~/run", method="erm")
-    assert fit(config, experiment="demo") == [tmp_path / "run"]
-
-
-def test_a_file_in_place_of_the_folder_is_refused(start, config, tmp_path):
-    (tmp_path / "run").write_text("dear")
-    with pytest.raises(UserError, match="cannot write to --out"):
-        start(config)
-
-
-def test_a_kill_before_the_configuration_was_written_does_not_block_the_folder(infeasible):
-    folder, _ = infeasible
-    assert (folder / "left.partial").exists(), "the case begins in such a folder"
-    assert (folder / "evaluation.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -218,12 +152,6 @@ def test_evaluating_needs_a_run_with_checkpoints(finished, start, tmp_path):
         evaluated_again(finished)
 
 
-def test_evaluating_again_gives_the_same_file(finished, start):
-    before = (finished / "evaluation.json").read_bytes()
-    evaluated_again(finished)
-    assert (finished / "evaluation.json").read_bytes() == before
-
-
 def test_the_best_checkpoint_is_the_feasible_one_of_least_loss_or_the_least_infeasible(infeasible):
     folder, log = infeasible
     assert any("no checkpoint was feasible" in line for line in log)
@@ -235,8 +163,20 @@ def test_the_best_checkpoint_is_the_feasible_one_of_least_loss_or_the_least_infe
     assert evaluation["feasible"] is False
 
 
-def test_both_methods_run_side_by_side(both):
-    evaluations = [json.loads((both / name / "evaluation.json").read_text()) for name in ("erm", "constrained")]
-    assert [one["method"] for one in evaluations] == ["erm", "constrained"]
-    assert evaluations[0]["noisy_rmse"] == evaluations[1]["noisy_rmse"]
-    assert evaluations[0]["multipliers"] == [0.0, 0.0, 0.0]
+def test_a_folder_or_file_of_something_else_is_refused_and_stays(start, config, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("dear")
+    (tmp_path / "file").write_text("dear")
+    for name, words in (("run", r"no config\.json"), ("file", "cannot write to --out")):
+        with pytest.raises(UserError, match=words):
+            start(config, name)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
+
+
+def test_out_may_name_the_home_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "file").write_text("mine")
+    assert check_out("~/new") == tmp_path / "home" / "new"
+    with pytest.raises(UserError, match="cannot write to --out"):
+        check_out("~/file")

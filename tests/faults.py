@@ -1,0 +1,263 @@
+"""Mutation tests of the maths: small faults, each of which a test must catch. `make faults` tries them all.
+
+    python -m tests.faults                      # all of them
+    python -m tests.faults --only fixed_point   # those whose place or tests contain the text
+
+A fault names a function and an operator in it, and changes the operator's n-th use in the syntax tree as the module is
+imported: no file is touched, and edits of the source break no test. A fault whose place is gone is reported as STALE;
+point it to where the maths went. Run `make test` first: a test that fails anyway would count as one that catches.
+"""
+
+import argparse
+import ast
+import importlib.machinery
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+__all__ = ["FAULTS", "Fault", "main", "mutated"]
+
+ROOT = Path(__file__).parents[1]
+VARIABLE = "UNROLL_FAULT"  # number of the fault to apply in this process
+FAILED = 1  # exit code of pytest when a test failed
+LIMIT = 900.0  # seconds; a fault may make a loop endless, and so is seen
+BINARY = {
+    "+": (ast.Add, ast.Sub),
+    "-": (ast.Sub, ast.Add),
+    "*": (ast.Mult, ast.Div),
+    "/": (ast.Div, ast.Mult),
+    "**": (ast.Pow, ast.Mult),
+    "&": (ast.BitAnd, ast.BitOr),
+}
+COMPARED = {"<": (ast.Lt, ast.GtE), ">": (ast.Gt, ast.LtE), "<=": (ast.LtE, ast.Gt), ">=": (ast.GtE, ast.Lt)}
+RENAMED = {"maximum": "minimum", "minimum": "maximum", "sum": "mean", "mean": "sum", "max": "min"}
+
+
+class Fault(NamedTuple):
+    """A change of one operator.
+
+    Attributes:
+      place: file and function, as in "unroll_jax/alternation.py:_move"; dots lead to inner functions.
+      operator: of `BINARY`, `COMPARED` or `RENAMED`; "stop_gradient" drops the call, "where" swaps its branches.
+      number: use of the operator in the function, from 0.
+      tests: test files under tests/ that catch the fault, separated by spaces.
+    """
+
+    place: str
+    operator: str
+    number: int
+    tests: str
+
+
+class _Change(ast.NodeTransformer):
+    """Changes the n-th use of an operator."""
+
+    def __init__(self, operator: str, number: int):
+        self._operator, self._left = operator, number
+
+    def _is_next(self, found: bool) -> bool:
+        self._left -= found
+        return found and self._left == -1
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        old, new = BINARY.get(self._operator, (None, None))
+        if old and new and self._is_next(isinstance(node.op, old)):
+            node.op = new()
+        return self.generic_visit(node)
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        old, new = COMPARED.get(self._operator, (None, None))
+        if old and new and self._is_next(isinstance(node.ops[0], old)):
+            node.ops[0] = new()
+        return self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        called = node.func
+        if isinstance(called, ast.Attribute) and self._is_next(called.attr == self._operator):
+            if self._operator == "stop_gradient":
+                return self.visit(node.args[0])
+            if self._operator == "where":
+                node.args[1:3] = node.args[2:0:-1]
+            else:
+                called.attr = RENAMED[self._operator]
+        return self.generic_visit(node)
+
+    @property
+    def is_done(self) -> bool:
+        return self._left < 0
+
+
+def mutated(source: str, fault: Fault) -> str:
+    """Returns the source with the fault.
+
+    Raises:
+      LookupError: if the function or the use of the operator is not there.
+    """
+    tree: Any = ast.parse(source)
+    function = tree
+    for name in fault.place.partition(":")[2].split("."):
+        nodes = (node for node in ast.walk(function) if isinstance(node, ast.FunctionDef) and node.name == name)
+        if (function := next(nodes, None)) is None:
+            raise LookupError(f"no function {name}")
+    change = _Change(fault.operator, fault.number)
+    function.body = [change.visit(node) for node in function.body]
+    if not change.is_done:
+        raise LookupError(f"no use {fault.number} of {fault.operator}")
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _install(fault: Fault) -> None:
+    """Gives the importer the mutated source of the fault's module, and no compiled one."""
+    path = (ROOT / fault.place.partition(":")[0]).resolve()
+    source, read = mutated(path.read_text(encoding="utf-8"), fault), importlib.machinery.SourceFileLoader.get_data
+
+    def get_data(loader: Any, wanted: str) -> bytes:
+        if Path(wanted).name == path.name and Path(wanted).resolve() == path:
+            return source.encode()
+        if Path(wanted).name.startswith(f"{path.stem}.") and wanted.endswith(".pyc"):
+            raise OSError("not compiled")
+        return read(loader, wanted)
+
+    sys.dont_write_bytecode = True
+    importlib.machinery.SourceFileLoader.get_data = get_data
+
+
+class _Outcome(NamedTuple):
+    word: str  # caught, MISSED or STALE
+    by: str
+
+
+def _try(number: int, fault: Fault) -> _Outcome:
+    """Runs the tests of a fault in a process with the fault."""
+    try:
+        mutated((ROOT / fault.place.partition(":")[0]).read_text(encoding="utf-8"), fault)
+    except (LookupError, OSError) as error:
+        return _Outcome("STALE", str(error))
+    variables = {**os.environ, VARIABLE: str(number), "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    options = ["-x", "-q", "-m", "not slow", "-p", "tests.faults", "-p", "no:cacheprovider", "--tb=no"]
+    tests = [f"tests/{name}" for name in fault.tests.split()]
+    command = [sys.executable, "-m", "pytest", *options, *tests]
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=LIMIT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return _Outcome("caught", f"a test that ran for {LIMIT:.0f} s")
+    test = re.search(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", done.stdout, re.MULTILINE)
+    if done.returncode == FAILED and test:
+        return _Outcome("caught", test[1])
+    return _Outcome("MISSED", f"exit code {done.returncode} of {fault.tests}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Tries the faults that were asked for and prints a line for each; returns 1 if one is missed or stale."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults")
+    parser.add_argument("--only", default="", metavar="TEXT", help="those with TEXT in their place or tests")
+    only = parser.parse_args(arguments).only
+    chosen = [(number, fault) for number, fault in enumerate(FAULTS) if only in f"{fault.place} {fault.tests}"]
+    if not chosen:
+        parser.error(f"--only {only!r} names no fault")
+    caught = 0
+    for number, fault in chosen:
+        began = time.monotonic()
+        word, by = _try(number, fault)
+        caught += word == "caught"
+        where = f"{fault.place} {fault.operator} {fault.number}"
+        print(f"{word} {time.monotonic() - began:4.0f} s  {where}  [{by}]", flush=True)
+    print(f"{caught} of {len(chosen)} caught")
+    return 0 if caught == len(chosen) else 1
+
+
+ENERGIES, FIXED, CONSTRAINED = "unroll_jax/energies/", "unroll_jax/fixed_point/", "unroll_jax/constrained/"
+FAULTS = [
+    Fault(f"{ENERGIES}hopfield.py:hopfield.energy", "-", 0, "energies/test_hopfield.py"),
+    Fault(f"{ENERGIES}hopfield.py:hopfield.step", "+", 0, "energies/test_hopfield.py"),
+    Fault(f"{ENERGIES}hopfield.py:hopfield.step", "*", 0, "energies/test_hopfield.py"),
+    Fault(f"{ENERGIES}feedforward.py:feedforward.energy", "-", 0, "energies/test_feedforward.py"),
+    Fault(f"{ENERGIES}feedforward.py:feedforward.step", "-", 0, "energies/test_feedforward.py"),
+    Fault(f"{ENERGIES}feedforward.py:feedforward.step", "+", 0, "energies/test_feedforward.py"),
+    Fault(f"{ENERGIES}feedforward.py:feedforward_smoothness", "+", 0, "energies/test_feedforward.py"),
+    Fault(f"{ENERGIES}layer_norm.py:layer_norm.energy", "-", 0, "energies/test_layer_norm.py"),
+    Fault(f"{ENERGIES}layer_norm.py:layer_norm.step", "+", 0, "energies/test_layer_norm.py"),
+    Fault(f"{ENERGIES}lista.py:lista.energy", "+", 0, "energies/test_lista.py"),
+    Fault(f"{ENERGIES}lista.py:lista.step", "-", 0, "energies/test_lista.py"),
+    Fault(f"{ENERGIES}lista.py:lista.step", "/", 0, "energies/test_lista.py"),
+    Fault(f"{ENERGIES}lista_layer.py:ista_layer", "/", 0, "models/test_lista.py"),
+    Fault(f"{ENERGIES}dust.py:dust.step", "-", 0, "energies/test_dust.py"),
+    Fault(f"{ENERGIES}dust.py:dust.step", "/", 0, "energies/test_dust.py"),
+    Fault(f"{ENERGIES}attention/sums.py:rectangle_energy", "sum", 0, "energies/attention/test_pairwise.py"),
+    Fault(
+        f"{ENERGIES}attention/sums.py:combine",
+        "-",
+        0,
+        "energies/attention/test_pairwise.py energies/attention/test_causal.py",
+    ),
+    Fault(
+        f"{ENERGIES}attention/sums.py:weighted_mean",
+        "-",
+        0,
+        "energies/attention/test_pairwise.py energies/attention/test_causal.py",
+    ),
+    Fault(f"{ENERGIES}attention/pairwise.py:_move", "-", 0, "energies/attention/test_pairwise.py"),
+    Fault(f"{ENERGIES}attention/pairwise.py:_damped", "+", 0, "energies/attention/test_pairwise.py"),
+    Fault(f"{ENERGIES}attention/causal.py:_move", "-", 0, "energies/attention/test_causal.py"),
+    Fault(f"{ENERGIES}attention/causal.py:sweep_attention.step.visit", "-", 0, "energies/attention/test_causal.py"),
+    Fault(
+        f"{ENERGIES}equilibrium/unit_layer.py:unit_layer.envelope", "-", 0, "energies/equilibrium/test_unit_layer.py"
+    ),
+    Fault(f"{ENERGIES}equilibrium/unit_layer.py:unit_layer.step", "+", 0, "energies/equilibrium/test_unit_layer.py"),
+    Fault(f"{ENERGIES}equilibrium/opteq.py:_layer.energy", "-", 0, "energies/equilibrium/test_opteq.py"),
+    Fault(f"{ENERGIES}equilibrium/opteq.py:_layer.step", "+", 0, "energies/equilibrium/test_opteq.py"),
+    Fault(
+        f"{ENERGIES}equilibrium/deep_opteq.py:residual_energy.energy", "*", 0, "energies/equilibrium/test_deep_opteq.py"
+    ),
+    Fault("unroll_jax/alternation.py:_move", "-", 0, "test_alternation.py"),
+    Fault("unroll_jax/alternation.py:alternating.energy", "+", 0, "test_alternation.py"),
+    Fault("unroll_jax/spectral.py:spectral_norm", "stop_gradient", 0, "test_spectral.py"),
+    Fault(f"{FIXED}backward.py:_corrected_backward", "+", 0, "fixed_point/test_derivatives.py"),
+    Fault(f"{FIXED}backward.py:differentiable", "stop_gradient", 0, "fixed_point/test_gradients.py"),
+    Fault(f"{FIXED}backward.py:_normalised", "/", 0, "fixed_point/test_lessons.py fixed_point/test_factored.py"),
+    Fault(f"{FIXED}backward.py:_normalised", "*", 0, "fixed_point/test_lessons.py fixed_point/test_every_pair.py"),
+    Fault(f"{FIXED}factored.py:factored_adjoint", "/", 0, "fixed_point/test_factored.py"),
+    Fault(f"{FIXED}factored.py:factored_adjoint", "*", 0, "fixed_point/test_factored.py"),
+    Fault(f"{FIXED}factored.py:factored_adjoint", "+", 0, "fixed_point/test_factored.py"),
+    Fault(f"{FIXED}factored.py:factored_solve.body", "-", 0, "fixed_point/test_factored.py"),
+    Fault(f"{FIXED}factored.py:_root_slope", "maximum", 0, "fixed_point/test_factored.py"),
+    Fault(f"{FIXED}linear.py:neumann", "+", 0, "fixed_point/test_linear.py"),
+    Fault(f"{FIXED}linear.py:gmres.cycle", "-", 0, "fixed_point/test_linear.py"),
+    Fault(f"{FIXED}linear.py:bicgstab.body", "-", 0, "fixed_point/test_linear.py"),
+    Fault(f"{FIXED}iteration.py:advance", "<", 0, "fixed_point/test_failure.py fixed_point/test_lessons.py"),
+    Fault(
+        f"{FIXED}quasi_newton.py:anderson.update", "-", 0, "fixed_point/test_solvers.py fixed_point/test_iterations.py"
+    ),
+    Fault(
+        f"{FIXED}quasi_newton.py:broyden.update", "-", 0, "fixed_point/test_solvers.py fixed_point/test_iterations.py"
+    ),
+    Fault(f"{FIXED}solvers.py:damped.update", "-", 0, "fixed_point/test_iterations.py"),
+    Fault(f"{FIXED}solvers.py:averaged.average", "-", 0, "fixed_point/test_averaging.py"),
+    Fault(f"{CONSTRAINED}constraints.py:descent_constraints.violations", "-", 0, "constrained/test_constraints.py"),
+    Fault(f"{CONSTRAINED}constraints.py:descent_constraints.violations", "-", 1, "constrained/test_constraints.py"),
+    Fault(f"{CONSTRAINED}constraints.py:descent_constraints.violations", "*", 0, "constrained/test_constraints.py"),
+    Fault(
+        f"{CONSTRAINED}constraints.py:descent_constraints.violations",
+        "stop_gradient",
+        0,
+        "constrained/test_forms.py constrained/test_constraints.py",
+    ),
+    Fault(f"{CONSTRAINED}constraints.py:relaxed_violations", "-", 0, "constrained/test_slacks.py"),
+    Fault(f"{CONSTRAINED}duals.py:dual_ascent.update", "minimum", 0, "constrained/test_duals.py"),
+    Fault(f"{CONSTRAINED}controllers.py:proportional_integral.moved", "-", 0, "constrained/test_controllers.py"),
+    Fault(f"{CONSTRAINED}lagrangian.py:lagrangian", "+", 0, "constrained/test_lagrangian.py"),
+    Fault(f"{CONSTRAINED}lagrangian.py:augmented_lagrangian", "/", 0, "constrained/test_lagrangian.py"),
+    Fault(f"{CONSTRAINED}slacks.py:resilient_lagrangian", "/", 0, "constrained/test_slacks.py"),
+    Fault("train/step.py:train_step", "+", 0, "train/test_state.py train/test_loop.py"),
+]
+
+if __name__ == "__main__":
+    sys.exit(main())
+elif VARIABLE in os.environ:
+    _install(FAULTS[int(os.environ[VARIABLE])])
