@@ -123,7 +123,7 @@ def _install(fault: Fault) -> None:
         return read(loader, wanted)
 
     sys.dont_write_bytecode = True
-    importlib.machinery.SourceFileLoader.get_data = get_data
+    setattr(importlib.machinery.SourceFileLoader, "get_data", get_data)  # noqa: B010
 
 
 class _Outcome(NamedTuple):

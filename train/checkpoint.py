@@ -36,7 +36,7 @@ def way_back(config: RunConfig) -> str:
     return PASS_IT if is_own(config) else PUT_BACK
 
 
-# Orbax logs its work by absl; what a user can mend comes as an error.
+# Orbax logs its work by absl; errors that a user can mend are raised.
 logging.getLogger("absl").setLevel(logging.ERROR)
 
 

@@ -65,7 +65,11 @@ def compile_step(task: Task) -> tuple[jax.stages.Compiled, Any, Any]:
 
 def make_plan(task: Task) -> Plan:
     """Plans a run of a task; no array is made but one batch."""
-    compiled, like, batch = compile_step(task)
+    return plan_of(task, *compile_step(task))
+
+
+def plan_of(task: Task, compiled: jax.stages.Compiled, like: Any, batch: Any) -> Plan:
+    """Returns the plan of a compiled step, given the results of `compile_step`."""
     analysis: Any = compiled.memory_analysis()
     state, examples = _rows(like), _rows(batch)
     memory = dict.fromkeys((*PARTS.values(), "rest of the state"), 0)

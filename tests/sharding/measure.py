@@ -27,7 +27,7 @@ from unroll_jax.train.config.video import ModelConfig, VideoConfig, VideoPrimalC
 from unroll_jax.train.evaluate import evaluate
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import fit
-from unroll_jax.train.plan import compile_step, make_plan
+from unroll_jax.train.plan import compile_step, plan_of
 from unroll_jax.train.sharding.mesh import describe_mesh, local_rows, make_mesh, put
 from unroll_jax.train.sharding.rules import path_name
 from unroll_jax.train.step import init_state, jit_step, state_like
@@ -184,8 +184,9 @@ def main(out: Path) -> None:
             task = model(mesh)
             wide, parts[f"{name}/{key}"] = trained(task)
             arrays |= {f"{name}/{key}/float32/{path}": leaf for path, leaf in wide.items()}
-            plans[f"{name}/{key}"] = make_plan(task)._asdict()
-            text = compile_step(task)[0].as_text() or ""
+            compiled, *shapes = compile_step(task)
+            plans[f"{name}/{key}"] = plan_of(task, compiled, *shapes)._asdict()
+            text = compiled.as_text() or ""
             communication[f"{name}/{key}"] = [one._asdict() for one in collectives(text)]
     for name, keys in DOUBLE.items():
         for key in keys:

@@ -10,29 +10,29 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from ..config.errors import UserError
 
-# data: copies of the model, each sees its share of a batch. fsdp: the same, but they share the parameters out and
-# gather a layer's when it is its turn. tensor: the devices that compute one layer together.
+# data: copies of the model, each with its share of a batch. fsdp: the same with sharded parameters, gathered layer by
+# layer. tensor: the devices that compute one layer together.
 AXES = ("data", "fsdp", "tensor")
-# What divides a batch.
+# The axes that divide a batch.
 BATCH = ("data", "fsdp")
 
 
 def make_mesh(text: str | None, *, batch_size: int, accumulate: int = 1, devices: Sequence[Any] | None = None) -> Mesh:
-    """The mesh that a run of this batch size trains on.
+    """Returns the mesh of a run.
 
-    Without a text it is ``data`` alone, over as many of the devices as divide both their number and the batch; what is
-    left idle is said by `describe_mesh`.
+    Without a text it is ``data`` alone, over as many of the devices as divide both their number and the batch;
+    `describe_mesh` names the idle ones.
 
     Args:
-      text: as in ``data=2,fsdp=4``; axes that are not named have size 1. The first devices are taken when there are
-        more, which is for comparing: the number must divide theirs.
+      text: as in ``data=2,fsdp=4``; axes that are not named have size 1. A mesh smaller than the devices takes the
+        first ones, for comparisons; its size must divide their number.
       batch_size: examples a step.
-      accumulate: parts that a batch is computed in, each of which is shared out; divides the batch size.
-      devices: all of `jax.devices` unless given.
+      accumulate: parts of a batch, each divided over the mesh; divides the batch size.
+      devices: all of `jax.devices` by default.
 
     Raises:
-      UserError: if the text is no mesh, its size does not divide the number of devices, or the batch, or a part of
-        it, does not divide over data and fsdp.
+      UserError: if the text cannot be parsed, its size does not divide the number of devices, or a part of the batch
+        does not divide over data and fsdp.
     """
     devices = jax.devices() if devices is None else devices
     part = batch_size // accumulate
@@ -63,10 +63,10 @@ def make_mesh(text: str | None, *, batch_size: int, accumulate: int = 1, devices
 
 
 def parse_mesh(text: str) -> dict[str, int]:
-    """Sizes by axis of a text such as ``data=2,fsdp=4``.
+    """Returns the sizes by axis of a text such as ``data=2,fsdp=4``.
 
     Raises:
-      UserError: if an axis is unknown or named twice, or a size is no whole number of at least 1.
+      UserError: if an axis is unknown or named twice, or a size is not a whole number of at least 1.
     """
     sizes: dict[str, int] = {}
     for part in text.split(","):
@@ -81,7 +81,7 @@ def parse_mesh(text: str) -> dict[str, int]:
 
 
 def describe_mesh(mesh: Mesh) -> str:
-    """The mesh in words, with the devices that it leaves idle."""
+    """Describes the mesh, with the idle devices."""
     sizes = ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items() if size > 1) or "data=1"
     there = jax.device_count()
     if mesh.size == there:
@@ -90,21 +90,20 @@ def describe_mesh(mesh: Mesh) -> str:
 
 
 def rows(mesh: Mesh) -> NamedSharding:
-    """The sharding of a batch: its rows over data and fsdp."""
+    """Returns the sharding of a batch: its rows over data and fsdp."""
     return NamedSharding(mesh, PartitionSpec(BATCH))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The sharding of what every device has a copy of."""
+    """Returns the sharding of an array that every device has a copy of."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def keep_rows(y: jax.Array, *, axis: int = 0) -> jax.Array:
-    """``y`` with its rows, which are on ``axis``, over data and fsdp, as the batch has them; as it is where there is
-    no mesh.
+    """Returns ``y`` with its rows, on ``axis``, over data and fsdp as in the batch; unchanged without a mesh.
 
-    What a layer is given: without it, the partitioner may move rows to where the shares of a parameter are in place of
-    gathering the parameter.
+    For inputs of layers: otherwise the partitioner may move rows to the shards of a parameter instead of gathering the
+    parameter.
     """
     if jax.sharding.get_abstract_mesh().empty:
         return y
@@ -112,21 +111,21 @@ def keep_rows(y: jax.Array, *, axis: int = 0) -> jax.Array:
 
 
 def put(batch: Any, mesh: Mesh) -> Any:
-    """A batch on the devices, its rows over data and fsdp; each process gives its own."""
+    """Puts a batch on the devices, its rows over data and fsdp; each process gives its rows."""
     return jax.tree.map(lambda part: jax.make_array_from_process_local_data(rows(mesh), part), batch)
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray | None:
-    """Returns the rows of a batch that this process's devices hold; None for all of them."""
+    """Returns the rows of a batch on this process's devices; None for all of them."""
     parts = rows(mesh).addressable_devices_indices_map((batch_size,)).values()
     row_numbers = np.unique(np.concatenate([np.arange(batch_size)[part] for part in parts]))
     return None if len(row_numbers) == batch_size else row_numbers
 
 
 def put_beside(params: Any, examples: Any) -> Any:
-    """Examples put on the mesh of the parameters; each device gets some rows where they divide, else all of them.
+    """Puts examples on the mesh of the parameters: rows over the devices if they divide, else all on each.
 
-    Every process gives all examples. Parameters that are on no mesh leave the examples as they are.
+    Every process gives all examples. Without a mesh, the examples are returned unchanged.
     """
     sharding = jax.tree.leaves(params)[0].sharding
     if not isinstance(sharding, NamedSharding):
@@ -146,7 +145,7 @@ def put_beside(params: Any, examples: Any) -> Any:
 
 
 def gathered(params: Any) -> Any:
-    """Parameters whole on every device: of networks whose layers are applied many times a step."""
+    """Returns parameters whole on every device, for networks that apply their layers many times a step."""
     if not jax.sharding.get_abstract_mesh().empty:
         return jax.lax.with_sharding_constraint(params, PartitionSpec())
     where = jax.tree.leaves(params)[0].sharding

@@ -1,4 +1,4 @@
-"""Gradients of a batch in parts, where its activations do not fit; and what the backward pass recomputes, by name."""
+"""Gradients of a batch in parts, for activations that do not fit; and policies of rematerialisation by name."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,7 +17,7 @@ ObjectiveOfLosses = Callable[[SampleLosses], tuple[Array, Any]]  # losses of the
 # (value, extras, losses of every sample, other figures), (gradient in the parameters, gradient in the probe)
 ValueAndGradients = tuple[tuple[Array, Any, SampleLosses, Mapping[str, Array]], tuple[Any, Any]]
 
-# What the backward pass finds stored; all else it computes again. None: nothing is computed again.
+# Values stored for the backward pass, which recomputes the rest. None: nothing is recomputed.
 POLICIES: dict[Remat, Callable[..., Any] | None] = {
     "none": None,
     "everything": jax.checkpoint_policies.nothing_saveable,
@@ -27,7 +27,7 @@ POLICIES: dict[Remat, Callable[..., Any] | None] = {
 
 
 def rematerialised(function: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
-    """The function, whose backward pass recomputes what a name of `POLICIES` says."""
+    """Returns the function with a backward pass that recomputes by a policy of `POLICIES`."""
     policy = POLICIES[remat]
     return function if policy is None else jax.checkpoint(function, policy=policy)
 
@@ -42,24 +42,24 @@ def loss_gradient(
     parts: int = 1,
     affine: bool | Bool[Array, ""] = False,
 ) -> ValueAndGradients:
-    r"""Value and extras of an objective of losses; the samples' losses and figures; gradients in parameters and probe.
+    r"""Returns an objective of losses with extras, the samples' losses and figures, and gradients.
 
-    In parts it is exact for any objective, also one that is nonlinear over the batch, as a tail of the samples is:
+    Exact in parts for any objective, also one that is nonlinear over the batch, such as a tail of the samples:
 
     .. math:: \nabla_\theta J(F(\theta)) = \sum_i \frac{\partial J}{\partial F_i} \nabla_\theta F_i(\theta) .
 
-    The weights dJ/dF come from the losses of the whole batch, found by a forward pass over all parts first; then each
-    part has its backward pass, and the weighted gradients are added up. An affine objective has the same weights
-    whatever the losses, and needs no first pass.
+    A forward pass over all parts gives the losses of the whole batch and so the weights dJ/dF; then each part has its
+    backward pass, and the weighted gradients are summed. The weights of an affine objective do not depend on the
+    losses, so it skips the forward pass.
 
     Args:
       losses: each row a function of its row of the batch alone.
       objective: ``losses of the whole batch -> (scalar, extras)``.
-      params: what the gradient is in.
-      batch: arrays with a row a sample. What is random in a step must have been drawn: parts draw nothing.
+      params: the parameters.
+      batch: arrays with a row a sample. Noise must be drawn already: parts draw nothing.
       probe: zeros for so many rows; the gradients of several parts in it are stacked.
-      parts: how many the batch is computed in; must divide its rows (and rows / parts those of a mesh).
-      affine: whether the objective is affine in the losses; it may be traced, where that changes as training goes.
+      parts: number of parts of the batch; must divide its rows (and rows / parts those of a mesh).
+      affine: True if the objective is affine in the losses; may be traced, if that changes during training.
     """
     rows = jax.tree.leaves(batch)[0].shape[0]
     probed = probe(rows // parts)
@@ -73,9 +73,9 @@ def loss_gradient(
 
 
 def in_parts(batch: Any, parts: int) -> Any:
-    """A batch as (parts, rows / parts, ...): part i has the rows i, i + parts, ...
+    """Returns a batch as (parts, rows / parts, ...): part i has the rows i, i + parts, ...
 
-    So every device has its share of every part among the rows that it holds, and none is moved.
+    Every device holds its share of every part, so no row moves.
     """
 
     def divide(rows: Array) -> Array:
@@ -86,12 +86,12 @@ def in_parts(batch: Any, parts: int) -> Any:
 
 
 def whole(divided: Any) -> Any:
-    """The batch that `in_parts` divided."""
+    """Inverts `in_parts`."""
     return jax.tree.map(lambda part: jnp.reshape(jnp.swapaxes(part, 0, 1), (-1, *part.shape[2:])), divided)
 
 
 def _undivided(losses: Losses, objective: ObjectiveOfLosses, params: Any, batch: Any, probed: Any) -> ValueAndGradients:
-    """`loss_gradient` of a batch in one part, by one backward pass."""
+    """Computes `loss_gradient` of a batch in one part, by one backward pass."""
 
     def of_batch(params: Any, probed: Any) -> tuple[Array, tuple[Any, Array, Mapping[str, Array]]]:
         samples, figures = losses(params, batch, probed)
@@ -103,10 +103,12 @@ def _undivided(losses: Losses, objective: ObjectiveOfLosses, params: Any, batch:
 
 
 def _added_up(losses: Losses, params: Any, probed: Any, parts: tuple[Any, Array]) -> tuple[Any, tuple[Any, Any, Any]]:
-    """The weighted gradient, added up over batches and weights in parts; and what every part has of its own."""
+    """Returns the weighted gradient, summed over parts; and the losses, gradients in the probe and figures of each."""
 
     def add(gradient: Any, part: tuple[Any, Array]) -> tuple[Any, tuple[Array, Mapping[str, Array], Any]]:
-        part_losses = lambda params, probed: losses(params, part[0], probed)  # noqa: E731
+        def part_losses(params: Any, probed: Any) -> Any:
+            return losses(params, part[0], probed)
+
         samples, pull, figures = jax.vjp(part_losses, params, probed, has_aux=True)
         part_gradient, in_probe = pull(part[1])
         return jax.tree.map(jnp.add, gradient, part_gradient), (samples, figures, in_probe)
@@ -117,11 +119,19 @@ def _added_up(losses: Losses, params: Any, probed: Any, parts: tuple[Any, Array]
 def _losses_so_far(
     losses: Losses, params: Any, divided: Any, probed: Any, rows: int, affine: bool | Bool[Array, ""]
 ) -> Array:
-    """Returns the losses at which the objective's weights are taken, or zeros where they do not matter."""
-    only = lambda part: losses(params, part, probed)[0]  # noqa: E731
+    """Returns the losses at which the objective's weights are taken, or zeros if the weights do not depend on them."""
+
+    def only(part: Any) -> Array:
+        return losses(params, part, probed)[0]
+
     shape = jax.eval_shape(only, jax.tree.map(lambda part: part[0], divided))
-    unseen = lambda: jnp.zeros((rows, *shape.shape[1:]), shape.dtype)  # noqa: E731
-    first_pass = lambda: whole(jax.lax.map(only, divided))  # noqa: E731
+
+    def unseen() -> Array:
+        return jnp.zeros((rows, *shape.shape[1:]), shape.dtype)
+
+    def first_pass() -> Array:
+        return whole(jax.lax.map(only, divided))
+
     if isinstance(affine, bool):
         return unseen() if affine else first_pass()
     return jax.lax.cond(affine, unseen, first_pass)

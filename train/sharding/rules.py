@@ -1,4 +1,4 @@
-"""The rules of sharding: one table of the parameters that are split, by the axes of the mesh."""
+"""Rules of sharding: one table from parameters to axes of the mesh."""
 
 import math
 import re
@@ -14,12 +14,12 @@ Axes = str | tuple[str, ...] | None
 Rules = Sequence[tuple[str, tuple[Axes, ...]]]
 Path = tuple[str, ...]
 
-# The first row whose pattern is found in a parameter's path counts. Its axes are those of the last dimensions: what
-# stands before them (layers in a stack, places of a convolution's window) is not shared out. A parameter that no row
-# finds, such as a bias, has a copy on every device.
+# The first row whose pattern matches a parameter's path applies. Its axes are those of the last dimensions; dimensions
+# before them (layers in a stack, the window of a convolution) are not sharded. Other parameters, such as biases, have a
+# copy on every device.
 RULES: Rules = (
-    # Unrolled transformer. Attention logits add up over the rows of V; W is added to its transpose, so W and U are
-    # stored in shares and computed with whole.
+    # Unrolled transformer. Attention logits are sums over the rows of V; W is added to its transpose, so W and U are
+    # stored in shards and gathered.
     (r"layers/V$", ("tensor", "fsdp")),
     (r"layers/[WU]$", (("fsdp", "tensor"), None)),
     # Transformers: heads and hidden units over tensor.
@@ -28,27 +28,25 @@ RULES: Rules = (
     (r"(output|down)/kernel$", ("tensor", "fsdp")),
     (r"(query|key|value|up|gate)/bias$", ("tensor",)),
     (r"readout/kernel$", (("fsdp", "tensor"), None)),
-    # Networks of images. The channels of an image are too few to share out; so are the classes.
+    # Networks of images. Channels of an image and classes are too few to shard.
     (r"stem/.*/kernel$", (None, "fsdp")),
     (r"(kernel|[WUAB])$", ("fsdp", None)),
 )
 
 
 def shardings(state: Any, mesh: Mesh, *, rules: Rules = RULES) -> Any:
-    """The sharding of every array of a training state.
+    """Returns the sharding of every array of a training state.
 
-    Parameters go by the rules. Whatever else has the path of a parameter at its end and the parameter's shape goes
-    where the parameter does: moments of an optimiser, averages. The rest (multipliers, slacks, counters, keys) has a
-    copy on every device.
+    Parameters follow the rules. Arrays with a parameter's shape whose path ends in its path follow the parameter:
+    moments of an optimiser, averages. The rest (multipliers, slacks, counters, keys) has a copy on every device.
 
     Args:
       state: arrays or their shapes, with an attribute ``params``.
       mesh: of `train.sharding.make_mesh`.
-      rules: in place of the table.
+      rules: the table.
 
     Raises:
-      UserError: if a dimension of a parameter does not divide over its axes, or the mesh has an axis that shares
-        nothing out.
+      UserError: if a dimension of a parameter does not divide over its axes, or an axis of the mesh shards nothing.
     """
     params = {
         _keys(path): (leaf.shape, _spec(_keys(path), leaf.shape, mesh, rules))
@@ -66,7 +64,7 @@ def shardings(state: Any, mesh: Mesh, *, rules: Rules = RULES) -> Any:
 
 
 def path_name(path: Any) -> str:
-    """A path of `jax.tree.leaves_with_path` as rules see it: ``params/layer_1/W``."""
+    """Returns a path of `jax.tree.leaves_with_path` as in the rules: ``params/layer_1/W``."""
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 

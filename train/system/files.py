@@ -42,7 +42,7 @@ PATHS = re.compile(r"(?<![\w:/.~])~?/(?:[^\s/'\"]+/)*([^\s/'\"]+)/?")
 
 
 def expanded(path: str, option: str) -> Path:
-    """A path with ~ as the home folder; errors name ``option`` where there is no such home folder."""
+    """Returns a path with ~ as the home folder; errors name ``option`` if there is no such home folder."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:

@@ -140,7 +140,7 @@ class Profiler:
 
         first, last = self._profile
         if done >= last:
-            if not self._tracing:  # a run that goes on from beyond them
+            if not self._tracing:  # a run that continues after them
                 self._log(f"--profile: steps {first} to {last} are done already; no trace")
             self.end(state)
             self._profile = None
