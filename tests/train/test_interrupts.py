@@ -75,9 +75,13 @@ def test_a_second_ctrl_c_is_handled_by_nobody():
     assert signal.getsignal(signal.SIGINT) == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_request_in_a_finalizer_is_not_lost(number):
-    """Python drops exceptions there; JAX and Orbax have finalizers, and callbacks of the collector."""
+@pytest.mark.parametrize("place", ["finalizer", "import"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_request_in_a_finalizer_or_an_import_is_not_lost(tmp_path, monkeypatch, number, code, place):
+    """Python drops exceptions in finalizers; extensions take one during their import for a failure, or abort."""
+    name, imported = f"raises_{number.name}", []
+    (tmp_path / f"{name}.py").write_text(f"import signal\nsignal.raise_signal({number.value})\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
 
     class Finalized:
         def __del__(self):
@@ -85,36 +89,21 @@ def test_a_request_in_a_finalizer_is_not_lost(number):
 
     def busy():
         with stopping_at_once():
-            Finalized()
+            if place == "finalizer":
+                Finalized()
+            else:
+                imported.append(importlib.import_module(name))
             limit = time.monotonic() + 20
             while time.monotonic() < limit:
                 time.sleep(0.001)
 
-    before = [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    before = [signal.getsignal(one) for one in signals]
     with pytest.raises(Interrupted, match="goes on from what is saved") as caught:
         busy()
-    assert caught.value.code == (130 if number == signal.SIGINT else 0)
-    assert [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)] == before
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_request_during_an_import_waits_for_its_end(tmp_path, monkeypatch, number):
-    """Extensions take an exception for a failure of theirs, and some abort the process."""
-    name, imported = f"raises_{number.name}", []
-    (tmp_path / f"{name}.py").write_text(f"import signal\nsignal.raise_signal({number.value})\n")
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-
-    def busy():
-        with stopping_at_once():
-            imported.append(importlib.import_module(name))
-            time.sleep(20)
-
-    before = [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
-    with pytest.raises(Interrupted, match="goes on from what is saved") as caught:
-        busy()
-    assert [module.__name__ for module in imported] == [name]
-    assert caught.value.code == (130 if number == signal.SIGINT else 0)
-    assert [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)] == before
+    assert caught.value.code == code
+    assert len(imported) == (place == "import")
+    assert [signal.getsignal(one) for one in signals] == before
 
 
 def test_what_the_shell_ignores_stays_ignored():
