@@ -14,8 +14,8 @@ from unroll_jax import train
 from unroll_jax.certificates import Outcome
 from unroll_jax.train.__main__ import COMMANDS
 from unroll_jax.train.config import commands
+from unroll_jax.train.config.options import options_of
 from unroll_jax.train.experiments import EXPERIMENTS
-from unroll_jax.train.parsing import _options
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -26,8 +26,8 @@ RUN = [name for name, text in TEXTS.items() if "```python\n" in text and name !=
 MODULES = [name for name in NAMES if name != "unroll_jax.train"]
 FROM_TRAIN = re.compile(r"from (?:unroll_jax\.)?train import (.*)")
 # Options that no dataclass has: of help, of each of many processes, and of benchmarks.
-OF_BENCHMARKS = {"--quick", "--peers", "--compare"}
-OTHERS = {"--help", "--help-all", "--coordinator", "--processes", "--process", "--cluster"} | OF_BENCHMARKS
+OF_BENCHMARKS = {"--runs", "--quick", "--peers", "--compare"}
+OTHERS = {"--help", "--help-all", "--coordinator", "--processes", "--process", "--cluster", "--over"} | OF_BENCHMARKS
 
 
 def code(text):
@@ -107,7 +107,7 @@ def known_options():
     arguments = [getattr(commands, name) for name in dir(commands) if name.endswith("Arguments")]
     typed = [(type(experiment.config), experiment.config) for experiment in EXPERIMENTS.values()]
     typed += [(cls, None) for cls in (*arguments, papers.yang2022.FiguresConfig)]
-    return {option for cls, default in typed for option in _options(cls, default)}
+    return {option.name for cls, default in typed for option in options_of(cls, default)}
 
 
 def test_docs_name_only_options_that_exist():

@@ -116,11 +116,11 @@ FLOORS_OF_ROOMS = {
 APPLICATION = ROOT / "train"
 ROOMS_OF_APPLICATION = {
     7: ("__main__", "__init__"),
-    6: ("main", "sweep", "predict", "generation", "preparing", "exporting"),
+    6: ("main", "sweep", "predict", "generation", "exporting"),
     5: ("loading",),
     4: ("loop", "evaluate", "tasks", "report", "plan", "weights", "model_card"),
-    3: ("step", "constraints", "checkpoint", "runs", "metrics", "data", "options"),
-    2: ("task", "numbers", "optimizers", "trackers", "parsing", "registry", "sharding", "system", "experiments"),
+    3: ("step", "constraints", "checkpoint", "runs", "metrics", "data", "cli"),
+    2: ("task", "finite", "optimizers", "trackers", "registry", "sharding", "system", "experiments"),
     1: ("config",),
 }
 FLOORS_OF_APPLICATION = {room: floor for floor, rooms in ROOMS_OF_APPLICATION.items() for room in rooms}

@@ -10,16 +10,15 @@ import time
 from collections.abc import Callable, Sequence
 
 from . import main as commands
-from .config.commands import EvaluateArguments
+from .cli import HELP, as_typed, parse, unknown
+from .config.commands import EvaluateArguments, MembershipArguments
 from .config.errors import Interrupted, UserError, on_command_line
-from .parsing import HELP, as_typed, parse, unknown
-from .preparing import prepare
 from .system.interrupts import CTRL_C, HEARD, stopping_at_once
 from .system.machine import hush_xla, keep_memory, order_collectives
 
 CLOSED_PIPE = 141  # what shells say of a program whose reader, such as `head`, has gone: 128 and SIGPIPE
 LATE = 0.5  # seconds after a second Ctrl-C that nothing answered, as where XLA compiles
-WITH_CONFIG = ("run", "plan", "sweep", "figures")  # the commands that take every option of a configuration
+WITH_CONFIG = ("run", "plan", "sweep")  # the commands that take every option of a configuration
 OF_EVALUATE = {field.name for field in dataclasses.fields(EvaluateArguments)}
 OF_PREPARE = {"data.root": "--from", "data.prepared": "UNROLL_PREPARED", "data.source": "prepare"}
 SWEEPS = {"search": "--trials N --over.OPTION LOW:HIGH", "table": "--over.OPTION VALUE,VALUE"}  # commands of 0.2
@@ -36,9 +35,8 @@ usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster
   generate SOURCE --prompts FILE        answer prompts with a language model (--out JSON, --gamma NOISE)
   export RUN [--out FOLDER]             write the best checkpoint's parameters as safetensors, with their configuration
   report RUN [RUN ...] [--out FOLDER]   compare runs: tables, figures, an HTML page, summary.json
-  figures NAME [--option value ...]     draw the figures of a paper (yang2022) with the numbers beside them
   prepare SOURCE --from PATH            prepare a data source ahead of its first use
-  list                                  the experiments
+  list [WORD]                           the experiments; with a word, those it names, with details
 
 COMMAND --help shows its options; of an experiment, as in `run demo --help`, the basic ones, and --help-all every one
 """
@@ -64,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
                 commands.check_together(arguments[0])
                 from .system.distributed import Membership, join
 
-                join(parse(Membership, member, "unroll-jax"))
+                join(Membership(*dataclasses.astuple(parse(MembershipArguments, member, "unroll-jax"))))
             with _options_of(arguments[0]):
                 return COMMANDS[arguments[0]](list(arguments[1:])) or 0
     except Interrupted as stop:
@@ -139,8 +137,7 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "generate": _generate,
     "export": _export,
     "report": commands.report,
-    "figures": commands.figures,
-    "prepare": prepare,
+    "prepare": commands.prepare,
     "list": commands.show,
 }
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 from unroll_jax import constrained
 
 from .config.constrained import ConstrainedConfig
-from .numbers import numbers, ratio_figures, require_finite
+from .finite import json_numbers, ratio_figures, require_finite
 from .optimizers import dual_rule
 from .task import Row, SampleLosses
 
@@ -155,8 +155,8 @@ class DescentConstraints:
             "loss": float(means[-1]),
             "lagrangian": float(value),
             "layer_losses": means.tolist(),
-            "violations": numbers(figures.violations, length=means.size),
-            "multipliers": numbers(figures.multipliers, length=means.size),
+            "violations": json_numbers(figures.violations, length=means.size),
+            "multipliers": json_numbers(figures.multipliers, length=means.size),
             **self._named(
                 violation=figures.violations, multiplier=figures.multipliers, slack=figures.slacks, size=figures.sizes
             ),
@@ -188,7 +188,7 @@ class DescentConstraints:
             score = INFEASIBLE - (excess if relaxed is None else relaxed)
         row = {
             "layer_losses": losses.tolist(),
-            "violations": numbers(violations, length=losses.size),
+            "violations": json_numbers(violations, length=losses.size),
             "worst_excess": excess,
             "feasible": feasible,
             **({} if relaxed is None else {"relaxed_loss": relaxed}),
@@ -222,10 +222,10 @@ class DescentConstraints:
             "tolerance": settings.tolerance,
             "bind": settings.bind,
             "form": settings.form,
-            **{name: numbers(getattr(report, name), length=len(report.layer_losses)) for name in names},
+            **{name: json_numbers(getattr(report, name), length=len(report.layer_losses)) for name in names},
             "feasible": bool(report.feasible),
-            "descend_share": numbers(report.descending),
-            "mean_ratio": numbers(report.ratios),
+            "descend_share": json_numbers(report.descending),
+            "mean_ratio": json_numbers(report.ratios),
             **ratio_figures(samples),
         }
 
@@ -293,7 +293,7 @@ class DescentConstraints:
 
     def _named(self, **figures: Any) -> dict[str, float | None]:
         named = constrained.named_figures(self._names, **figures)
-        return dict(zip(named, numbers(map(float, named.values())), strict=True))
+        return dict(zip(named, json_numbers(map(float, named.values())), strict=True))
 
 
 def _slacks(moving: Moving) -> Any:

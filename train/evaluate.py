@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from .checkpoint import Checkpoints, way_back
 from .config.errors import UserError
 from .constraints import INFEASIBLE
-from .numbers import plain
+from .finite import json_value
 from .registry import PASS_IT, is_own
 from .runs import check_same, identity, require_checkpoints, require_place
 from .step import TrainState, state_like
@@ -66,7 +66,7 @@ def evaluate(
         layers = {} if losses is None else task.training.objective.report(losses, state.moving)
         tested = {} if on is None else {"tested_on": dataclasses.asdict(vars(on.config)["data"])}
         about = {**tested, "experiment": experiment, "best_step": step, "train_seconds": notes["train_seconds"]}
-        evaluation = plain({**figures, **layers, **about}, "the figures of evaluate")
+        evaluation = json_value({**figures, **layers, **about}, "the figures of evaluate")
         if is_first():
             write_json(folder / place, evaluation)
     log(f"{folder}{'' if on is None else f', {place}'}: {task.summary_line(evaluation)}")

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from safetensors.numpy import save
 
+from .cli import parse
 from .config.commands import ExportArguments
 from .config.errors import StorageError, UserError
 from .config.fields import to_json
@@ -18,7 +19,6 @@ from .config.run import FREE
 from .evaluate import best_checkpoint
 from .metrics import read_metrics
 from .model_card import model_card
-from .parsing import parse
 from .report.kinds import report_of
 from .runs import read_config
 from .system.files import PARTIAL, check_out, read_object, require_writable, without_folders, write_all

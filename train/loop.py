@@ -13,8 +13,8 @@ import jax
 from .checkpoint import Checkpoints, way_back
 from .config.errors import Interrupted, StorageError
 from .config.run import parse_profile
+from .finite import NotFiniteError
 from .metrics import MetricsWriter, tell_lost
-from .numbers import NotFiniteError
 from .runs import ANEW, ENDED, read_status, take
 from .sharding.mesh import describe_mesh, local_rows, put
 from .step import (

@@ -1,4 +1,4 @@
-"""The commands: run, plan, evaluate, report, launch, list; and `fit`, which trains from Python."""
+"""The commands: run, plan, evaluate, report, launch, prepare, list; and `fit`, which trains from Python."""
 
 import dataclasses
 import functools
@@ -6,15 +6,15 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from .config.commands import EvaluateArguments, LaunchArguments, ReportArguments
+from .cli import HELP, configured, given, parse, unknown
+from .config import data as sources
+from .config.commands import EvaluateArguments, LaunchArguments, PrepareArguments, ReportArguments, elsewhere
 from .config.errors import UserError
-from .config.fields import check_used
+from .config.fields import check_fields, check_used
 from .config.run import RunConfig
 from .experiments import EXPERIMENTS
-from .options import configured
-from .parsing import HELP, given, parse, unknown
 from .system.files import check_out, require_writable
 from .system.machine import keep_programs
 from .trackers import check_callbacks
@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 TOGETHER = ("run", "plan", "evaluate")  # the commands that many processes run as one
 MEMBERSHIP = ("--coordinator", "--processes", "--process", "--cluster")
 MOST_PROCESSES = 256  # on one machine: each takes some 300 MB
+SPLIT = "a source of images with a class each, of texts or instructions"
+# By the names of sources: the class of their options, and the module that prepares them.
+PREPARED: tuple[tuple[Any, type[Any], str], ...] = (
+    (sources.TextSource, sources.TextConfig, "text"),
+    (sources.ImageSource, sources.ImageConfig, "images"),
+    (sources.SceneSource, sources.SceneConfig, "images"),
+    (sources.InstructionSource, sources.InstructionConfig, "instructions"),
+    (sources.VideoSource, sources.DataConfig, "video"),
+)
 Log = Callable[[str], None]
 
 
@@ -187,34 +196,33 @@ def check_together(command: str) -> None:
         raise UserError(f"{command} runs in one process; several are for {', '.join(TOGETHER)}")
 
 
-def figures(arguments: list[str]) -> None:
-    """`unroll-jax figures NAME`: of a paper, whose package lies beside this one in a clone."""
-    try:
-        papers: Any = importlib.import_module("papers")
-    except ModuleNotFoundError:
-        raise UserError("the figures of papers are drawn from a clone of the repository; there is none here") from None
-    name = arguments[0] if arguments else ""
-    if name in HELP:
-        choices = ", ".join(papers.NAMES)
-        sys.stdout.write(f"usage: unroll-jax figures NAME [--option value ...]\nfigures: {choices}\n")
-        return
-    if name not in papers.NAMES:
-        raise unknown("figures", arguments, list(papers.NAMES))
-    paper: Any = importlib.import_module(f"papers.{name}")
-    paper.draw(parse(paper.FiguresConfig, arguments[1:], f"unroll-jax figures {name}"))
+def prepare(arguments: list[str]) -> None:
+    """`unroll-jax prepare SOURCE --from PATH`: data ahead of their first use."""
+    parsed = parse(PrepareArguments, arguments, "unroll-jax prepare", hint=elsewhere("prepare", arguments))
+    check_fields(parsed)
+    ((config, module),) = ((kind, module) for names, kind, module in PREPARED if parsed.source in get_args(names))
+    fields = {field.name for field in dataclasses.fields(config)}
+    check_used(parsed, (("validation_share", SPLIT, "validation_share" in fields),))
+    columns = ("text_column", "label_column", "second_column")
+    check_used(parsed, ((name, "the source table", parsed.source == "table") for name in columns))
+    values = {name: value for name, value in dataclasses.asdict(parsed).items() if name in fields}
+    importlib.import_module(f".data.{module}", __package__).prepare(config(**values), log=print)
 
 
 def show(arguments: list[str]) -> None:
-    """`unroll-jax list`: the experiments, those last that have not been run here."""
+    """`unroll-jax list [WORD]`: the experiments; those of a name or task with their details."""
     if arguments and arguments[0] in HELP:
-        sys.stdout.write("usage: unroll-jax list\n")
+        sys.stdout.write("usage: unroll-jax list [WORD]\n")
         return
-    if arguments:
-        raise UserError(f"list takes no arguments, got {' '.join(arguments)}")
-    for name, experiment in sorted(EXPERIMENTS.items(), key=lambda item: not item[1].has_run):
-        sys.stdout.write(
-            f"{name}\n  {experiment.summary}\n  source: {experiment.paper}\n  expect: {experiment.expect}\n"
-        )
+    if len(arguments) > 1:
+        raise UserError(f"list takes one word, of a name or a task, got {' '.join(arguments)}")
+    word = arguments[0] if arguments else ""
+    rows = {name: row for name, row in EXPERIMENTS.items() if word in name or word in row.config.task}
+    if not rows:
+        raise UserError(f"list: {word!r} is in no name and no task; see `unroll-jax list`")
+    for name, row in sorted(rows.items(), key=lambda item: not item[1].has_run):
+        details = f"\n  task: {row.config.task}\n  source: {row.paper}\n  expect: {row.expect}" if word else ""
+        sys.stdout.write(f"{name:24} {row.summary}{details}\n")
 
 
 def _told(what: Any) -> tuple[str, Any, RunConfig]:

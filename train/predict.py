@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
+from .cli import parse
 from .config.commands import PredictArguments
 from .config.errors import UserError
 from .config.language import LanguageConfig
 from .config.text import TextRunConfig
 from .data.prompts import read_content, read_prompts
 from .loading import Model, load
-from .parsing import parse
 from .runs import read_config
 from .system.files import check_file, write_all, writing
 from .system.terminal import Table, as_text

@@ -233,8 +233,7 @@ def require_place(folder: Path) -> None:
 
 
 def check_first(config: RunConfig) -> None:
-    """Checks a configuration against this machine, before data are read."""
-    config.check()
+    """Checks what a configuration needs of this machine, before data are read."""
     if config.task in TASKS and not isinstance(config, TASKS[config.task].config):
         field = f"{type(config).__name__}.task"
         raise UserError(

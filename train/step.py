@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, UInt32
 
-from .numbers import NotFiniteError, plain, require_finite
+from .finite import NotFiniteError, json_value, require_finite
 from .sharding.mesh import replicated, rows
 from .sharding.parts import loss_gradient
 from .sharding.rules import shardings
@@ -165,7 +165,7 @@ def validate(task: Task, state: TrainState) -> tuple[Row, float, str | None]:
     require_finite(int(state.step), means, "validation loss", each="layer" if task.num_layers else None)
     row, score = objective.judge(int(state.step), validation.losses, state.moving)
     score = score if validation.score is None else float(validation.score)
-    return row | plain(validation.row, "the row of validate"), score, validation.collapse
+    return row | json_value(validation.row, "the row of validate"), score, validation.collapse
 
 
 def next_average(average: Params, params: Params, step: Int[Array, ""], decay: float | None) -> Params:

@@ -1,15 +1,14 @@
 """Directives for the command line: its usage, its experiments, and the options of each command, from the code."""
 
 import importlib
-import warnings
 from typing import Any
 
-import tyro
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from unroll_jax.train.__main__ import USAGE
+from unroll_jax.train.config.options import options_of
 from unroll_jax.train.experiments import EXPERIMENTS
 
 
@@ -52,8 +51,8 @@ class Options(SphinxDirective):
             module, _, name = named.rpartition(".")
             cls, default = getattr(importlib.import_module(module), name), None
         listed = nodes.definition_list(classes=["options"])
-        for option in _actions(cls, default):
-            listed += _item(f"{_names(option)} {option.metavar or ''}".strip(), " ".join((option.help or "").split()))
+        for option in options_of(cls, default):
+            listed += _item(option.usage, option.help + option.default_words)
         return [listed]
 
 
@@ -63,17 +62,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("experiments", Experiments)
     app.add_directive("options", Options)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
-
-
-def _actions(cls: type, default: Any) -> list[Any]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # tyro, which is pinned, has no other way to list options
-        parser = tyro.extras.get_parser(cls, **({} if default is None else {"default": default}))
-    return [action for action in parser._actions if "--help" not in action.option_strings]
-
-
-def _names(option: Any) -> str:
-    return ", ".join(option.option_strings) or option.dest
 
 
 def _item(term: str, *paragraphs: str) -> nodes.definition_list_item:

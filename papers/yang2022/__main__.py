@@ -1,8 +1,25 @@
-"""`python -m papers.yang2022 ...` is `unroll-jax figures yang2022 ...`."""
+"""`python -m papers.yang2022 [--option value ...]` draws the figures, with their numbers."""
 
 import sys
 
-from unroll_jax.train.__main__ import main
+from papers.yang2022.config import FiguresConfig
+from papers.yang2022.figures import draw
+from unroll_jax.train.cli import parse
+from unroll_jax.train.config.errors import UserError, on_command_line
+
+
+def main(arguments: list[str]) -> int:
+    """Draws the figures; returns the exit code, 2 for what the user can mend."""
+    try:
+        with on_command_line():
+            draw(parse(FiguresConfig, arguments, "python -m papers.yang2022"))
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    except SystemExit:
+        return 0  # help was asked for
+    return 0
+
 
 if __name__ == "__main__":
-    sys.exit(main(["figures", "yang2022", *sys.argv[1:]]))
+    sys.exit(main(sys.argv[1:]))

@@ -6,14 +6,14 @@ import io
 import re
 
 from unroll_jax.train.__main__ import main
+from unroll_jax.train.cli import EVERY
 from unroll_jax.train.main import MEMBERSHIP
-from unroll_jax.train.parsing import EVERY
 
 __all__ = ["OPTION", "options_of", "strangers"]
 
 OPTION = re.compile(r"(?<![\w=-])--([a-z][\w.-]*\w)")
 QUOTED = re.compile(r"`[^`]*`")  # a command to give, which has options of its own
-NAMED = ("run", "plan", "sweep", "figures")  # commands whose options depend on the word behind them
+NAMED = ("run", "plan", "sweep")  # commands whose options depend on the word behind them
 
 
 def strangers(line: str, message: str) -> set[str]:

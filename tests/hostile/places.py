@@ -46,7 +46,6 @@ COMMANDS = [
             "sweep video-ut --over.seed 0",
             "export run",
             "report run",
-            "figures yang2022 --only 1",
         )
     ),
     Command("evaluate nowhere --mesh data=0", ("nowhere is no run folder",)),
@@ -97,7 +96,7 @@ COMMANDS = [
     # Where nothing can be written.
     *(
         Command(f"{command} --out {out}", (f"--out {out}", "no folder"), file)
-        for command in ("run video-ut", "sweep video-ut --over.seed 0", "figures yang2022 --only 1", "report nowhere")
+        for command in ("run video-ut", "sweep video-ut --over.seed 0", "report nowhere")
         for out in ("file", "file/run")
     ),
     Command("run video-ut --out /dev/null", ("cannot write to --out /dev/null: it is no folder; pass another",)),

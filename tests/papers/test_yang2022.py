@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from papers.yang2022 import FiguresConfig, draw
+from papers.yang2022.__main__ import main
 from papers.yang2022.config import chosen
 from papers.yang2022.synthetic import KAPPAS, MINIMISER_F, MINIMISER_H, RATIOS, principal_plane
-from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import UserError
 
 TOKENS, WIDTH, HALF_STEPS, SEED, POINTS = 6, 4, 10, 3, 21
@@ -166,23 +166,21 @@ def test_a_choice_that_names_no_figure_is_refused(only):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], ["no figures given", "yang2022"]),
-        (["xie2021"], ["unknown figures 'xie2021'", "yang2022"]),
-        (["yang2022", "--colour", "red"], ["Unrecognized options", "--colour"]),
-        (["yang2022", "--only", "9"], ["--only", "1 to 6", "'9'"]),
-        (["yang2022", "--only", "5"], ["--data.root", "glue/SST-2/{train,dev,test}.tsv", "aclImdb"]),
-        (["yang2022", "--only", "6", "--data.root", "nowhere"], ["--data.root nowhere does not exist"]),
-        (["yang2022", "--half-steps", "7"], ["--half-steps", "even", "7"]),
-        (["yang2022", "--tokens", "0"], ["--tokens", "from 1 to 16384"]),
-        (["yang2022", "--points", "1"], ["--points", "from 2 to 10000"]),
-        (["yang2022", "--seed", "-1"], ["--seed", "from 0 to 4294967295"]),
-        (["yang2022", "--step-size", "nan"], ["--step-size", "positive and finite"]),
-        (["yang2022", "--attention-step-size", "1.5"], ["--attention-step-size", "(0, 1]"]),
-        (["yang2022", "--learning-rate", "0"], ["--learning-rate", "positive"]),
+        (["--colour", "red"], ["Unrecognized options", "--colour"]),
+        (["--only", "9"], ["--only", "1 to 6", "'9'"]),
+        (["--only", "5"], ["--data.root", "glue/SST-2/{train,dev,test}.tsv", "aclImdb"]),
+        (["--only", "6", "--data.root", "nowhere"], ["nowhere does not exist"]),
+        (["--half-steps", "7"], ["--half-steps", "even", "7"]),
+        (["--tokens", "0"], ["--tokens", "from 1 to 16384"]),
+        (["--points", "1"], ["--points", "from 2 to 10000"]),
+        (["--seed", "-1"], ["--seed", "from 0 to 4294967295"]),
+        (["--step-size", "nan"], ["--step-size", "positive and finite"]),
+        (["--attention-step-size", "1.5"], ["--attention-step-size", "(0, 1]"]),
+        (["--learning-rate", "0"], ["--learning-rate", "positive"]),
     ],
 )
 def test_what_the_user_can_mend_is_told_in_one_line(capsys, arguments, words):
-    assert main(["figures", *arguments]) == 2
+    assert main(arguments) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     assert lines[0].startswith("error: ")
@@ -192,14 +190,12 @@ def test_what_the_user_can_mend_is_told_in_one_line(capsys, arguments, words):
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    assert main(["figures", "yang2022", "--only", "1", "--points", "5", "--out", str(tmp_path / "file")]) == 2
+    assert main(["--only", "1", "--points", "5", "--out", str(tmp_path / "file")]) == 2
     assert "it is no folder" in capsys.readouterr().err
 
 
-def test_help_names_the_figures_and_their_options(capsys):
-    assert main(["figures", "--help"]) == 0
-    assert "yang2022" in capsys.readouterr().out
-    assert main(["figures", "yang2022", "--help"]) == 0
+def test_help_names_the_options(capsys):
+    assert main(["--help"]) == 0
     assert "--data.root" in capsys.readouterr().out
 
 
@@ -218,9 +214,3 @@ def test_the_application_imports_no_paper():
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             assert not any(name.partition(".")[0] == "papers" for name in names), path
-
-
-def test_without_the_papers_the_command_says_where_they_are(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "papers", None)
-    assert main(["figures", "yang2022"]) == 2
-    assert "drawn from a clone" in capsys.readouterr().err

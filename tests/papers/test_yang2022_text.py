@@ -7,12 +7,12 @@ import jax
 import numpy as np
 import pytest
 
+from papers.yang2022.__main__ import main
 from papers.yang2022.energies import COMPONENTS, LayerEnergies, Stack, init_network, layer_energies, train_network
 from papers.yang2022.energy_plots import layer_numbers, moves
 from papers.yang2022.sentences import Sentence, bucket, choose, embed, pad, words_of
 from unroll_jax import transformer, unroll
 from unroll_jax.energies.transformer import transformer_parts
-from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.text import TextBatch, TextConfig, load
 from unroll_jax.train.data.words import hashed_embeddings
@@ -215,7 +215,7 @@ def root(tmp_path):
 def test_figures_5_and_6_are_drawn_from_texts(root, capsys):
     small = ("--num-texts", "3", "--steps", "4", "--num-layers", "2", "--only", "5,6")
     places = ("--data.root", str(root), "--data.prepared", str(root / "prepared"), "--out", str(root / "out"))
-    assert main(["figures", "yang2022", *small, *places, "--embeddings", str(root / "vectors.txt")]) == 0
+    assert main([*small, *places, "--embeddings", str(root / "vectors.txt")]) == 0
     assert "4 training steps" in capsys.readouterr().out
     pictures = [
         "fig5",
@@ -253,7 +253,7 @@ def test_a_bad_embedding_file_is_told_in_one_line(root, capsys, content, words):
     if content is not None:
         (root / "bad.txt").write_text(content)
     places = ("--data.root", str(root), "--data.prepared", str(root / "prepared"), "--out", str(root / "out"))
-    assert main(["figures", "yang2022", "--only", "5", *places, "--embeddings", str(root / "bad.txt")]) == 2
+    assert main(["--only", "5", *places, "--embeddings", str(root / "bad.txt")]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     assert words in lines[0]

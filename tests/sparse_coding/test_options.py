@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 
 from tests.sparse_coding.conftest import SMALL, small
+from unroll_jax.train.cli import configured
 from unroll_jax.train.config.data import CodeConfig
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.fields import value_of, with_value
 from unroll_jax.train.experiments import EXPERIMENTS
-from unroll_jax.train.options import configured
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import dataclasses
 
 from unroll_jax.train.__main__ import main
+from unroll_jax.train.cli import configured
 from unroll_jax.train.config.fields import differences, to_json
 from unroll_jax.train.experiments import EXPERIMENTS
-from unroll_jax.train.options import configured
 
 
 def meant(*options, of="video-ut"):

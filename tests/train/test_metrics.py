@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.finite import json_numbers
 from unroll_jax.train.metrics import MetricsWriter, read_metrics
-from unroll_jax.train.numbers import numbers
 from unroll_jax.train.system.files import write_json
 
 
@@ -145,6 +145,6 @@ def test_write_json_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
 
 
 def test_numbers_are_null_where_json_has_none():
-    assert numbers([1.0, math.nan, math.inf, 2]) == [1.0, None, None, 2.0]
-    assert numbers([1.0, 2.0], length=3) == [None, 1.0, 2.0]
-    assert numbers([1.0, 2.0], length=2) == [1.0, 2.0]
+    assert json_numbers([1.0, math.nan, math.inf, 2]) == [1.0, None, None, 2.0]
+    assert json_numbers([1.0, 2.0], length=3) == [None, 1.0, 2.0]
+    assert json_numbers([1.0, 2.0], length=2) == [1.0, 2.0]

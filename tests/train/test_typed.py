@@ -2,7 +2,7 @@
 
 import pytest
 
-from unroll_jax.train.parsing import as_typed
+from unroll_jax.train.cli import as_typed
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,6 @@ from unroll_jax.train.parsing import as_typed
         ("prepare", "with data.prepared or UNROLL_PREPARED", "with UNROLL_PREPARED"),
         ("evaluate", "with data.prepared or UNROLL_PREPARED", "with UNROLL_PREPARED"),
         ("run", "embeddings=v.txt is empty", "--model.embeddings v.txt is empty"),
-        ("figures", "embeddings=v.txt is empty", "--embeddings v.txt is empty"),
         ("run", "model.pretrained=e is a file", "--model.pretrained e is a file"),
     ],
 )

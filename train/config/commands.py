@@ -8,7 +8,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import tyro
 
 from .data import ImageSource, InstructionSource, SceneSource, TextSource, VideoSource
-from .fields import Basic
+from .fields import Basic, Fraction
 
 C = TypeVar("C")
 
@@ -52,6 +52,20 @@ class EvaluateArguments:
         """The options of the evaluation that were given, by field."""
         names = [field.name for field in dataclasses.fields(self) if field.name not in PLACES]
         return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+@dataclasses.dataclass(frozen=True)
+class MembershipArguments:
+    """The options before a command, by which a process finds the others."""
+
+    coordinator: str | None = None
+    """HOST:PORT of process 0."""
+    processes: int | None = None
+    """Number of processes."""
+    process: int | None = None
+    """Number of this process, from 0."""
+    cluster: str | None = None
+    """A name of JAX's cluster detection in place of the three, or auto."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +116,7 @@ class PrepareArguments:
     instructions with their answers."""
     root: Annotated[str | None, tyro.conf.arg(name="from")] = None
     """The folder, archive, video file or table to read."""
-    validation_share: float = 0.1
+    validation_share: Fraction = 0.1
     """Of images with a class each, texts and instructions: that of the run, as data are prepared for each share of
     their own."""
     text_column: str = "text"

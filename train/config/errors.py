@@ -17,7 +17,7 @@ __all__ = [
 
 
 class _Surface(NamedTuple):
-    """How users give options, and so how messages name them: on a command line, or from Python and in files.
+    """The way in which options are given, which is how messages name them.
 
     Attributes:
       typed: fields that are options of the command; None for all.

@@ -172,9 +172,9 @@ def hints_of(cls: Any) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(get_origin(cls) or cls)}
 
 
-def plain_type(hint: Any) -> Any:
-    """An annotation without its ranges and marks."""
-    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+def allowed_words(hint: Any) -> str:
+    """The values of an annotation, in words."""
+    return _allowed(hint, None)
 
 
 def _default_of(config: "DataclassInstance", dotted: str) -> Any:

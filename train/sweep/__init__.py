@@ -4,11 +4,10 @@ import dataclasses
 import math
 from pathlib import Path
 
+from ..cli import experiment_named, given, parse, with_file
 from ..config.commands import SweepArguments
 from ..config.errors import UserError
 from ..experiments import EXPERIMENTS
-from ..options import experiment_named, from_file
-from ..parsing import given, parse
 from ..system.files import AGAIN, check_out, locked, require_writable, writing
 from ..system.machine import keep_programs
 from .axes import AS_IN, Cell, Sweep, check_cell, grid, read_axes, split_over
@@ -24,7 +23,7 @@ def command(arguments: list[str]) -> int | None:
         return None
     over, options = split_over(arguments[1:])
     usual = dataclasses.replace(EXPERIMENTS[name].config, out=None)
-    whole = SweepArguments(config=from_file(options, usual))
+    whole = SweepArguments(config=with_file(options, usual))
     parsed = parse(SweepArguments[type(usual)], options, f"unroll-jax sweep {name}", whole)
     _check(parsed, over)
     folder = check_out(parsed.config.out or Path("runs") / "sweep" / name)

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..cli import HELP, given, parse
 from ..config.errors import UserError
 from ..config.fields import value_of, with_value
 from ..config.run import FREE, RunConfig
-from ..parsing import HELP, given, parse
 
 OVER = "--over."
 AS_IN = "`--over.seed 0,1,2`"

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression
 
 from ..data.tokens import TokenBatch
-from ..numbers import numbers
+from ..finite import json_numbers
 from ..system.distributed import fetch
 from .encoders import Layerwise
 from .reading import SplitReading, read_sample
@@ -119,7 +119,7 @@ def evaluate_exits(
         "accuracy": full - cost,
         "standard_error": error,
         "calibration": [
-            {"entropies": numbers(entropies), "improvements": numbers(improvements)}
+            {"entropies": json_numbers(entropies), "improvements": json_numbers(improvements)}
             for entropies, improvements in zip(*predictor, strict=True)
         ],
         "milliseconds": times(predictor, chosen),

@@ -20,8 +20,8 @@ from ..data import images
 from ..data.augmentation import flip_and_crop, flip_and_shift, normalise, standardise
 from ..data.pictures import picture_of
 from ..data.splits import SPLITS
+from ..finite import json_numbers
 from ..metrics import Predictions, write_predictions
-from ..numbers import numbers
 from ..optimizers import make_optimizer
 from ..sharding.mesh import gathered, make_mesh
 from ..sharding.parts import rematerialised
@@ -113,7 +113,7 @@ class ImageTask(DataTask[SupervisedConfig]):
         """Accuracy and solves."""
         accuracy = float(figures["right"]) / max(float(figures["counted"]), 1.0)
         names = [*SOLVE, *(f"adjoint_{name}" for name in SOLVE)]
-        solves = dict(zip(names, numbers(figures[name] for name in names), strict=True))
+        solves = dict(zip(names, json_numbers(figures[name] for name in names), strict=True))
         return {"accuracy": accuracy, **solves}, {"accuracy": f"{accuracy:.1%}"}
 
     def split_scores(self, params: Params, split: str) -> SplitScores:
@@ -141,12 +141,12 @@ class ImageTask(DataTask[SupervisedConfig]):
         """Scores; the best checkpoint is best in one of them."""
         del multipliers
         reading = self.split_scores(params, "validation")
-        solve = dict(zip(reading.solve, numbers(reading.solve.values()), strict=True))
+        solve = dict(zip(reading.solve, json_numbers(reading.solve.values()), strict=True))
         row = {"loss": reading.loss, **reading.scores._asdict(), **solve}
         if norms := self._norms(params):
-            row["weight_norms"] = numbers(norms.values())
+            row["weight_norms"] = json_numbers(norms.values())
             if getattr(self.config.network, "norm_steps", None) is None:  # else they are not used, and may take long
-                row["weight_norm_bounds"] = numbers(self._norms(params, certified=True).values())
+                row["weight_norm_bounds"] = json_numbers(self._norms(params, certified=True).values())
         return Validation(np.array([[reading.loss]]), row, score=getattr(reading.scores, self.config.best_by))
 
     def evaluate(self, params: Params, folder: Path) -> tuple[Row, None]:
@@ -159,10 +159,10 @@ class ImageTask(DataTask[SupervisedConfig]):
             "num_examples": self.data.num_examples("test"),
             "loss": reading.loss,
             **reading.scores._asdict(),
-            **dict(zip(reading.solve, numbers(reading.solve.values()), strict=True)),
+            **dict(zip(reading.solve, json_numbers(reading.solve.values()), strict=True)),
             "weight_norms": self._norms(params),
             "parameters": num_parameters(params),
-            "seconds_an_example": numbers([reading.seconds])[0],
+            "seconds_an_example": json_numbers([reading.seconds])[0],
             **robustness(self.config, self.data, self.logits, params),
             "class_names": list(self.data.class_names),
             "confusion": reading.matrix.tolist(),

@@ -50,7 +50,7 @@ RATE = "--over.primal.learning-rate"
     [
         ("", "no experiment given"),
         ("vidoe-ut --over.seed 0", "did you mean video-ut?"),
-        ("runs/x --over.seed 0", "no folder, got runs/x"),
+        ("runs/x --over.seed 0", "not a folder, got runs/x"),
         ("video-ut", "needs an axis, as in `--over.seed 0,1,2`"),
         ("video-ut --over.seed", "--over.seed has no values"),
         ("video-ut --over.seed --steps 3", "--over.seed has no values"),
