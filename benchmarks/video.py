@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from unroll_jax.train.config.video import ModelConfig, VideoConfig
+from unroll_jax.train.data.video import VideoSpec
 from unroll_jax.train.step import TrainState, init_state, jit_step
 from unroll_jax.train.tasks.video import VideoTask
 
@@ -15,11 +16,9 @@ __all__ = ["FRAMES", "Frames", "compiled_step", "matmul_flops", "random_batch", 
 
 
 class Frames(NamedTuple):
-    """The shape of the video data: 16 x 16 patches through 20 frames."""
+    """Random frames, cut as the video data: 16 x 16 patches through 20 frames."""
 
-    pixel_std: float = 0.25
-    num_tokens: int = 20
-    token_dim: int = 256
+    spec: VideoSpec = VideoSpec(pixel_std=0.25)
 
     def num_sequences(self, split: str) -> int:
         """More than any batch: nothing that is measured depends on it."""
@@ -58,13 +57,13 @@ def compiled_step(method: str, num_layers: int) -> tuple[jax.stages.Compiled, Tr
 
 def random_batch(batch_size: int) -> np.ndarray:
     """Random frames, uint8 (batch, frames, pixels)."""
-    shape = (batch_size, FRAMES.num_tokens, FRAMES.token_dim)
+    shape = (batch_size, FRAMES.spec.num_tokens, FRAMES.spec.token_dim)
     return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
 
 
 def matmul_flops(num_layers: int, batch_size: int) -> float:
     """Matrix-product operations of one training step: three d x d products and two with T x T a layer, three times
     (forward, and two products backward for each)."""
-    tokens, dim, frames = batch_size * FRAMES.num_tokens, FRAMES.token_dim, FRAMES.num_tokens
+    tokens, dim, frames = batch_size * FRAMES.spec.num_tokens, FRAMES.spec.token_dim, FRAMES.spec.num_tokens
     forward = 2.0 * tokens * (3 * dim * dim + 2 * frames * dim)
     return 3.0 * num_layers * forward

@@ -17,6 +17,7 @@ from .config.errors import StorageError, UserError
 from .config.fields import to_json
 from .config.run import FREE
 from .evaluate import best_checkpoint
+from .loading import by_config, open_run, options_of
 from .metrics import read_metrics
 from .model_card import model_card
 from .report.kinds import report_of
@@ -25,7 +26,6 @@ from .system.files import PARTIAL, check_out, read_object, require_writable, wit
 from .system.machine import environment
 from .system.terminal import Table
 from .task import Row, Task
-from .tasks.table import by_config, open_run, options_of
 from .weights import CARD, CONFIG, FORMAT, MODEL, named_arrays
 
 Log = Callable[[str], None]

@@ -1,5 +1,6 @@
-"""The way back from a run: `load` gives the model with its preparation, tokenizer and architecture."""
+"""Loading of runs and exports: the task of a run, and the model with its preparation and tokenizer."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,11 @@ import jax
 from .checkpoint import Checkpoints, way_back
 from .config.errors import UserError, one_line
 from .config.run import RunConfig
-from .registry import PASS_IT
-from .runs import FACTS, read_config, require_checkpoints
+from .registry import PASS_IT, open_task, rebuild
+from .runs import FACTS, check_first, read_config, require_checkpoints, require_place
 from .step import state_like
 from .system.files import read_object, way_out
 from .task import Params, Row, Task
-from .tasks.table import by_config, options_of, rebuild
 from .weights import AGAIN, CONFIG, is_export, read_export, restored
 
 Log = Callable[[str], None]
@@ -86,10 +86,45 @@ def load(folder: Path | str, *, task: Task | None = None, log: Log = print) -> M
     return Model(task, state.evaluated, {"experiment": experiment, "step": step, "score": notes["score"]})
 
 
-def _rebuilt(config: RunConfig, facts: Row, path: Path, mend: str) -> Task:
+def open_run(folder: Path, *, mesh: str | None = None, log: Log = print, writes: bool = False) -> tuple[str, Task]:
+    """Returns the experiment of a run, and its task on its data, on a mesh; ``writes`` checks that it is writable."""
+    experiment, config = read_config(folder)
+    if writes:
+        require_place(folder)
+    config = dataclasses.replace(config, mesh=mesh)
+    check_first(config)
+    require_checkpoints(folder, experiment)
+    return experiment, open_task(config, log)
+
+
+def options_of(task: Any) -> type[RunConfig] | None:
+    """Returns the class of the options of a task that was passed; None for None.
+
+    Raises:
+      UserError: if it is not a task.
+    """
+    config = None if isinstance(task, type) else getattr(task, "config", None)
+    if isinstance(config, RunConfig) and hasattr(task, "training"):
+        return type(config)
+    if task is None:
+        return None
+    given = f"the class {task.__name__}" if isinstance(task, type) else f"{task!r:.60} of type {type(task).__name__}"
+    raise UserError(
+        "task must be the task that was trained (as OwnTask(init, layer_losses, train=..., validation=...)), got "
+        f"{' '.join(given.split())}; pass that task"
+    )
+
+
+def by_config(task: Task, config: RunConfig, *, mesh: str | None = None) -> Task:
+    """Returns a task that was passed, with the configuration of a folder, on a mesh or that of the task."""
+    config = dataclasses.replace(config, mesh=mesh or task.config.mesh)
+    return task if task.config == config else task.with_config(config)
+
+
+def _rebuilt(config: RunConfig, spec: Row, path: Path, mend: str) -> Task:
     try:
-        return rebuild(config, facts)
+        return rebuild(config, spec)
     except UserError:
         raise
-    except Exception as error:  # what is wrong with facts shows where they are used
+    except Exception as error:  # errors in a spec show where it is used
         raise UserError(f"{path} is damaged ({one_line(error)}); {mend}") from error

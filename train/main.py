@@ -131,8 +131,8 @@ def evaluate_again(arguments: list[str]) -> None:
     """`unroll-jax evaluate RUN`: the best checkpoint again."""
     parsed = parse(EvaluateArguments, arguments, "unroll-jax evaluate")
     from .evaluate import evaluate
+    from .loading import open_run
     from .system.distributed import first_only
-    from .tasks.table import open_run
 
     keep_programs()
     log = first_only(print)
@@ -141,7 +141,7 @@ def evaluate_again(arguments: list[str]) -> None:
         check_used(parsed, [("on_root", "--on-source", False)])
         evaluate(task, parsed.run, experiment=experiment, options=parsed.disturbances, log=log)
         return
-    from .tasks.elsewhere import on_other_video
+    from .tasks.video import on_other_video
 
     other, place = on_other_video(task, parsed.on_source, parsed.on_root, log)
     options = parsed.disturbances
@@ -245,7 +245,7 @@ def _told(what: Any) -> tuple[str, Any, RunConfig]:
 
 def _variants(what: "RunConfig | Task", config: RunConfig, log: Log) -> "Iterator[tuple[str, Task]]":
     """The task of every variant by its subfolder; they share their data, which are opened once."""
-    from .tasks.table import open_task
+    from .registry import open_task
 
     opened = isinstance(what, RunConfig)
     variants = (dataclasses.replace(config, out=None) if opened else config).variants()

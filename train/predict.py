@@ -19,7 +19,7 @@ from .system.terminal import Table, as_text
 from .task import Row
 from .tasks.common import check_noise
 from .tasks.language_reading import Answered, NextToken, paired
-from .tasks.reading import Prediction
+from .tasks.text_models import Prediction
 from .weights import is_export, read_export
 
 JSON = (".json", ".jsonl")  # suffixes of files of objects

@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .config.errors import UserError
 from .config.images import (
@@ -20,6 +20,9 @@ from .config.sparse_coding import SparseCodingConfig
 from .config.text import TextEncoderConfig, TextUnrolledConfig
 from .config.video import VideoConfig, VideoDustConfig, VideoViTConfig
 
+if TYPE_CHECKING:
+    from .task import Log, Row, Task
+
 PASS_IT = "pass the task that was trained"
 FROM_PYTHON = "from Python: fit(task, out=FOLDER), load(FOLDER, task=task) or export(FOLDER, task=task)"
 
@@ -29,7 +32,7 @@ class Functions(NamedTuple):
 
     Attributes:
       open: ``(config, log) -> Task``, on its data.
-      rebuild: ``(config, facts) -> Task``, without its data, from the task's ``model_spec()``.
+      rebuild: ``(config, spec) -> Task``, without its data, from the task's ``model_spec()``.
       report: ``[run folder, ...] -> Report`` of evaluated runs.
       predict: Python that predicts with a ``model``, for model cards.
       prepare: ``(config.data, log=log)``, what ``open`` does for the data that are not prepared yet.
@@ -134,3 +137,18 @@ def imported(place: str) -> Callable[..., Any]:
     """The function at MODULE:NAME within train/."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(f".{module}", __package__), name)
+
+
+def open_task(config: RunConfig, log: "Log") -> "Task":
+    """Returns the task of a configuration on its data, prepared on first use; other tasks are not imported."""
+    return imported(functions_of(config).open)(config, log)
+
+
+def prepare_data(config: RunConfig, log: "Log") -> None:
+    """Prepares the data of a configuration, unless that is done: on no device, and without the task."""
+    imported(functions_of(config).prepare)(vars(config)["data"], log=log)
+
+
+def rebuild(config: RunConfig, spec: "Row") -> "Task":
+    """Returns the task that its ``model_spec`` describes, without its data, to predict with given parameters."""
+    return imported(functions_of(config).rebuild)(config, spec)

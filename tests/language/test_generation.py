@@ -53,7 +53,7 @@ def test_a_run_answers_with_its_best_weights_in_its_template(finished, command):
     assert [row["instruction"] for row in rows] == [row["instruction"] for row in ROWS]
     assert {row["generator"] for row in rows} == {"constrained"}
     model = load(finished.folders[1], log=quiet)
-    given, decoder = model.task.data.given, model.params["decoder"]
+    given, decoder = model.task.data.source, model.params["decoder"]
     last = jax.jit(
         lambda tokens: decoder_logits(
             given.config, decoder, Decoder(given.config).apply({"params": decoder}, tokens)[-1]

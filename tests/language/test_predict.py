@@ -34,7 +34,7 @@ def run(finished):
 def layers_of(run, wide):
     """Log-probabilities of all words by all layers at the tokens of an answer, in float64, and these tokens."""
     model = load(run, log=quiet)
-    decoder, given = wide(jax.device_get(model.params["decoder"])), model.task.model.given
+    decoder, given = wide(jax.device_get(model.params["decoder"])), model.task.model.source
 
     def logs(prompt, answer):
         start = f"<|user|>{prompt}<|end|><|assistant|>"

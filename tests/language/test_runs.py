@@ -16,7 +16,7 @@ from unroll_jax.train.data.prompts import Prompt
 from unroll_jax.train.generation import answers as generation
 from unroll_jax.train.generation.opening import open_decoder
 from unroll_jax.train.main import fit
-from unroll_jax.train.tasks.language_floors import floors
+from unroll_jax.train.tasks.language_reading import floors
 
 pytestmark = pytest.mark.xdist_group("language")
 
@@ -57,9 +57,9 @@ def test_answers_are_judged_by_a_run_without_its_data_as_by_the_reference(finish
     model = load(finished.folders[1])
     prompts, answers = ["Say bado.", [{"role": "user", "content": "Add 1 and 2."}]], ["bado", "3"]
     predictions = model.predict(prompts, answers=answers)
-    decoder, config = wide(jax.device_get(model.params["decoder"])), model.task.model.given.config
+    decoder, config = wide(jax.device_get(model.params["decoder"])), model.task.model.source.config
     texts = ("<|user|>Say bado.<|end|><|assistant|>bado<|end|>", "<|user|>Add 1 and 2.<|end|><|assistant|>3<|end|>")
-    tokenizer = model.task.data.given.tokenizer
+    tokenizer = model.task.data.source.tokenizer
     for answer, text, one in zip(answers, texts, predictions, strict=True):
         (tokens,) = tokenizer.encode([text])
         losses = answer_losses(decoder, config, tokens, len(tokens) - len(answer) - 1)

@@ -13,7 +13,8 @@ from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.language import DescentOptions
 from unroll_jax.train.data.packing import PackedBatch
 from unroll_jax.train.step import first_state, train_step
-from unroll_jax.train.tasks.language_model import Given, LanguageModel, layers_read
+from unroll_jax.train.tasks.language_data import DecoderSource
+from unroll_jax.train.tasks.language_model import LanguageModel, layers_read
 from unroll_jax.train.tasks.language_reading import choose
 
 pytestmark = pytest.mark.xdist_group("language")
@@ -30,7 +31,7 @@ def started(task_of, wide):
 def alone(task, decoder, split):
     """Losses of each text of a split on its own: a list of (L + 1, tokens)."""
     texts = task.data.answers.encode(conversations(task, split))
-    return [answer_losses(decoder, task.model.given.config, *text) for text in texts]
+    return [answer_losses(decoder, task.model.source.config, *text) for text in texts]
 
 
 def conversations(task, split):
@@ -71,7 +72,7 @@ def test_evaluation_figures_are_those_of_every_text_alone(started, tmp_path):
     assert list(figures["layer_accuracies"]) == ["0.0", "1.0"]
     assert figures["accuracy"]["0.0"] == pytest.approx(1.0 - figures["error_rates"][-1])
     texts = task.data.answers.encode(conversations(task, "test"))
-    words = np.concatenate([answer_logs(decoder, task.model.given.config, *text).argmax(-1) for text in texts], axis=1)
+    words = np.concatenate([answer_logs(decoder, task.model.source.config, *text).argmax(-1) for text in texts], axis=1)
     np.testing.assert_allclose(figures["acceptance"]["0.0"], np.mean(words == words[-1], axis=1), rtol=1e-6)
     area = (figures["accuracy"]["0.0"] + figures["accuracy"]["1.0"]) / 2
     assert figures["area"] == pytest.approx(area)
@@ -195,7 +196,7 @@ def test_noise_has_the_stated_strength_in_training_and_shifts_embeddings_alone(t
         drawn = jax.jit(task.sample_noise)(task.data.packed.whole("train"), jax.random.key(0))
         assert drawn.noise.shape == (*drawn.batch.tokens.shape, 8)
         assert float(jnp.std(drawn.noise)) == pytest.approx(expected, rel=0.03)
-    assert task_of(train_gamma=0.0).draw(task.data.packed.whole("train"), jax.random.key(0)).noise is None
+    assert task_of(train_gamma=0.0).sample_noise(task.data.packed.whole("train"), jax.random.key(0)).noise is None
 
 
 def test_the_size_of_given_embeddings_is_that_of_train_tokens(task_of):
@@ -203,7 +204,7 @@ def test_the_size_of_given_embeddings_is_that_of_train_tokens(task_of):
     assert data.embedding_std == 1.0, "as drawn ones start"
     table = np.random.default_rng(0).normal(2.0, 3.0, (260, 5))
     given = type(data)(
-        Given(data.given.config, data.given.tokenizer, lambda: {"embedding": jnp.asarray(table)}),
+        DecoderSource(data.source.config, data.source.tokenizer, lambda: {"embedding": jnp.asarray(table)}),
         data.answers,
         packed=data.packed,
     )
@@ -239,7 +240,7 @@ def test_low_rank_changes_start_from_the_decoder_and_alone_move(task_of, started
 def test_a_rank_scales_changes_by_alpha_over_it(task_of):
     task = task_of()
     options = dataclasses.replace(TINY, lora_rank=4, lora_alpha=6.0)
-    model = LanguageModel(dataclasses.replace(task.config, model=options), task.data.given)
+    model = LanguageModel(dataclasses.replace(task.config, model=options), task.data.source)
     params = jax.eval_shape(model.init, jax.random.key(0))
     assert params["changes"]["down"]["compress"].shape == (3, 12, 4)
     seen = model._parts({"decoder": {}, "changes": {"down": {"compress": 1.0, "expand": 2.0}}})[1]

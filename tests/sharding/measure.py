@@ -26,6 +26,7 @@ from unroll_jax.train.config.text import EncoderOptions, TextEncoderConfig
 from unroll_jax.train.config.video import ModelConfig, VideoConfig, VideoPrimalConfig
 from unroll_jax.train.evaluate import evaluate
 from unroll_jax.train.experiments import EXPERIMENTS
+from unroll_jax.train.loading import open_run
 from unroll_jax.train.main import fit
 from unroll_jax.train.plan import compile_step, plan_of
 from unroll_jax.train.sharding.mesh import describe_mesh, local_rows, make_mesh, put
@@ -34,7 +35,6 @@ from unroll_jax.train.step import init_state, jit_step, state_like
 from unroll_jax.train.system.distributed import fetch
 from unroll_jax.train.system.machine import order_collectives
 from unroll_jax.train.task import Task
-from unroll_jax.train.tasks.table import open_run
 from unroll_jax.train.tasks.video import VideoTask
 
 MESHES = {"one": "data=1", "data": "data=8", "fsdp": "fsdp=8", "mixed": "data=2,fsdp=2,tensor=2"}

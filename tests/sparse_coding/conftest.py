@@ -12,7 +12,7 @@ from sklearn.linear_model import Lasso
 from unroll_jax.train.config.constraints import ConstraintConfig
 from unroll_jax.train.config.data import CodeConfig
 from unroll_jax.train.config.sparse_coding import ListaConfig, SparseCodingConfig
-from unroll_jax.train.data.codes import CodeBatch
+from unroll_jax.train.data.codes import CodeBatch, CodeSpec
 from unroll_jax.train.tasks.sparse_coding import SparseCodingTask
 
 SIZES = {"train": 48, "validation": 12, "test": 20}
@@ -37,6 +37,7 @@ class Blobs:
         self.dictionary /= np.linalg.norm(self.dictionary, axis=1, keepdims=True)
         self.splits = {split: self.draw(rng, count) for split, count in SIZES.items()}
         self.pixel_std = float(np.std(self.splits["train"].images / 255.0))
+        self.spec = CodeSpec(self.shape, self.dictionary, self.pixel_std)
         norms = {split: np.sum(np.float64(whole.codes) ** 2, axis=1) for split, whole in self.splits.items()}
         self.square_norms = {split: float(np.mean(values)) for split, values in norms.items()}
 

@@ -8,7 +8,7 @@ from scipy import ndimage
 from tests.sparse_coding.conftest import BLOBS, SIDE, small, task_of
 from unroll_jax.train.config.disturbances import Disturbance
 from unroll_jax.train.data.codes import CodeBatch
-from unroll_jax.train.tasks.sparse_coding import Trial
+from unroll_jax.train.tasks.common import Trial
 
 pytestmark = pytest.mark.xdist_group("sparse-coding")
 IMAGES = np.random.default_rng(0).integers(1, 255, (1500, SIDE**2)).astype(np.uint8)
@@ -41,8 +41,9 @@ def test_the_share_of_pixels_that_is_said_is_replaced(name, values):
 def test_an_evaluation_has_the_errors_of_the_network_and_of_ista():
     config = small(test_disturbances=("blur=1e-3", "dropped=0.5"), test_layer_noises=(), lose_layers=False)
     task = task_of(config)
-    figures = task.disturbed(task.ista())
-    assert list(figures) == ["disturbed_relative_error"]
-    clean = task.relative_errors(task.ista(), {"clean": Trial()})["clean"]
+    ista = task.ista()
+    figures = task.scores(task.readings(ista, "test", task.trials()), task.trials())
+    assert list(figures) == ["relative_error", "disturbed_relative_error"]
+    clean = task.score_of(task.reading(ista, "test", Trial(0.0)), "test")
     assert figures["disturbed_relative_error"]["blur=0.001"] == pytest.approx(clean, rel=1e-5)  # which is none at all
     assert figures["disturbed_relative_error"]["dropped=0.5"] > 1.5 * clean

@@ -14,8 +14,14 @@ from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.sparse_coding import ListaConfig
 from unroll_jax.train.data.codes import CodeBatch
 from unroll_jax.train.step import init_state, jit_step, validate
-from unroll_jax.train.tasks.code_floors import PENALTIES, linear_coder, noisy
-from unroll_jax.train.tasks.sparse_coding import SparseCodingTask, Trial, sparse_coding_of
+from unroll_jax.train.tasks.common import Trial
+from unroll_jax.train.tasks.sparse_coding import (
+    PENALTIES,
+    SparseCodingTask,
+    linear_coder,
+    noisy,
+    sparse_coding_of,
+)
 
 pytestmark = pytest.mark.xdist_group("sparse-coding")
 
@@ -35,6 +41,11 @@ def codes_of(params, signals, lost=0):
     return np.stack(states, axis=1)
 
 
+def error_of(task, params, **trial):
+    """The relative error on the test split."""
+    return task.score_of(task.reading(params, "test", Trial(**{"gamma": 0.0} | trial)), "test")
+
+
 def losses_of(params, split, lost=0):
     whole = BLOBS.whole(split)
     return 0.5 * np.sum((codes_of(params, whole.images / 255.0, lost) - whole.codes[:, None]) ** 2, axis=-1)
@@ -47,9 +58,9 @@ def test_losses_are_half_the_squared_errors_of_the_codes_at_every_layer():
     actual, _ = jax.jit(lambda params: task.losses(params, task.sample_noise(batch, jax.random.key(1)), None))(params)
     np.testing.assert_allclose(actual, losses_of(params, "validation"), rtol=1e-4)
     for split in ("validation", "test"):
-        np.testing.assert_allclose(task.split_losses(params, split, Trial()), losses_of(params, split), rtol=1e-4)
+        np.testing.assert_allclose(task.reading(params, split, Trial(0.0)).losses, losses_of(params, split), rtol=1e-4)
     np.testing.assert_allclose(
-        task.split_losses(params, "test", Trial(lost=2)), losses_of(params, "test", 2), rtol=1e-4
+        task.reading(params, "test", Trial(0.0, lost=2)).losses, losses_of(params, "test", 2), rtol=1e-4
     )
 
 
@@ -58,9 +69,8 @@ def test_relative_errors_are_ratios_of_means():
     params = perturbed(task.init(jax.random.key(0)))
     codes = BLOBS.whole("test").codes
     expected = 2.0 * np.sum(losses_of(params, "test")[:, -1]) / np.sum(codes**2)
-    errors = task.relative_errors(params, {"clean": Trial(), "lost": Trial(lost=1)})
-    assert errors["clean"] == pytest.approx(expected, rel=1e-4)
-    assert errors["lost"] == pytest.approx(
+    assert error_of(task, params) == pytest.approx(expected, rel=1e-4)
+    assert error_of(task, params, lost=1) == pytest.approx(
         2.0 * np.sum(losses_of(params, "test", 1)[:, -1]) / np.sum(codes**2), rel=1e-4
     )
 
@@ -102,8 +112,8 @@ def test_stronger_noise_means_larger_errors():
     task = task_of(small())
     params = task.init(jax.random.key(0))
     for name in ("gamma", "layer_noise"):
-        trials = {str(level): Trial(**{name: level}) for level in (0.0, 0.5, 2.0)}
-        assert np.all(np.diff(list(task.relative_errors(params, trials).values())) > 0.0), name
+        errors = [error_of(task, params, **{name: level}) for level in (0.0, 0.5, 2.0)]
+        assert np.all(np.diff(errors) > 0.0), name
 
 
 @pytest.mark.parametrize("weights", ["ista", "noise"])
@@ -153,7 +163,7 @@ def test_steps_lower_the_loss(method):
 def test_the_network_and_its_dictionary_come_back_from_facts():
     task = task_of(small())
     again = sparse_coding_of(task.config, task.model_spec())
-    np.testing.assert_array_equal(again.data.dictionary, BLOBS.dictionary)
+    np.testing.assert_array_equal(again.spec.dictionary, BLOBS.dictionary)
     for one, other in zip(*(jax.tree.leaves(one.init(jax.random.key(0))) for one in (task, again)), strict=True):
         np.testing.assert_array_equal(one, other)
 

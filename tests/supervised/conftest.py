@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from unroll_jax.train.config.images import SceneTaskConfig, SupervisedConfig
-from unroll_jax.train.data.pictures import NOT_COUNTED, PictureBatch
+from unroll_jax.train.data.pictures import NOT_COUNTED, ImageSpec, PictureBatch
 from unroll_jax.train.main import fit
 from unroll_jax.train.step import first_state, jit_step
-from unroll_jax.train.tasks.images import ImageTask
+from unroll_jax.train.tasks.images import ImageTask, SceneTask
 
 SIZES = {"train": 48, "validation": 12, "test": 10}
 
@@ -27,6 +27,10 @@ class Stripes:
     def __init__(self, seed: int = 0):
         rng = np.random.default_rng(seed)
         self.splits = {split: self.draw(rng, count) for split, count in SIZES.items()}
+
+    @property
+    def spec(self) -> ImageSpec:
+        return ImageSpec(self.shape, self.class_names, self.mean, self.std)
 
     def draw(self, rng: np.random.Generator, count: int) -> Any:
         labels = rng.integers(0, 2, count).astype(np.int32)
@@ -81,7 +85,8 @@ class Traced(NamedTuple):
 @functools.cache
 def traced(config: SupervisedConfig) -> Traced:
     """The task of a configuration on images or scenes in memory; tests of one worker share its compiled programs."""
-    task = ImageTask(config, Fields() if isinstance(config, SceneTaskConfig) else Stripes())
+    scenes = isinstance(config, SceneTaskConfig)
+    task = SceneTask(config, Fields()) if scenes else ImageTask(config, Stripes())
     return Traced(task, jax.jit(lambda: first_state(task)), jit_step(task))
 
 

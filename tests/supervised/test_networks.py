@@ -16,8 +16,7 @@ from unroll_jax.fixed_point import EquilibriumInfo
 from unroll_jax.train.experiments.images import CAMVID, CIFAR10, PUBLISHED, SUPERVISED
 from unroll_jax.train.sharding.mesh import AXES
 from unroll_jax.train.sharding.rules import shardings
-from unroll_jax.train.tasks.networks import build, sees_vectors
-from unroll_jax.train.tasks.scores import weight_norms
+from unroll_jax.train.tasks.image_models import build, sees_vectors, weight_norms
 
 
 class State(NamedTuple):

@@ -15,7 +15,7 @@ from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.data.pictures import NOT_COUNTED
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
-from unroll_jax.train.tasks.scores import scores
+from unroll_jax.train.tasks.image_scores import scores
 
 pytestmark = [pytest.mark.xdist_group("supervised-runs"), pytest.mark.slow]
 DATA = {"image-opteq": Stripes(), "segment-fcn": Fields()}

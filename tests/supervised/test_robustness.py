@@ -19,9 +19,8 @@ from unroll_jax.train.config.networks import is_certifiable
 from unroll_jax.train.data.pictures import NOT_COUNTED, PictureBatch
 from unroll_jax.train.main import evaluate_again
 from unroll_jax.train.main import report as write_report
-from unroll_jax.train.tasks.attacks import attack
-from unroll_jax.train.tasks.certified import lipschitz_bound
-from unroll_jax.train.tasks.robustness import robustness
+from unroll_jax.train.tasks.image_models import lipschitz_bound
+from unroll_jax.train.tasks.robustness import attack, robustness
 
 pytestmark = [pytest.mark.xdist_group("images"), pytest.mark.slow]
 

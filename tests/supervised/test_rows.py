@@ -10,7 +10,7 @@ from tests.supervised.conftest import traced
 from tests.supervised.test_runs import small
 from unroll_jax.fixed_point import equilibrium
 from unroll_jax.train.step import describe_step, validate
-from unroll_jax.train.tasks.networks import adjoint_probe
+from unroll_jax.train.tasks.image_models import adjoint_probe
 
 pytestmark = pytest.mark.xdist_group("images")
 

@@ -15,10 +15,10 @@ from unroll_jax.train.data.pictures import NOT_COUNTED
 from unroll_jax.train.evaluate import evaluate
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.experiments.images import QUICK
+from unroll_jax.train.loading import open_run
 from unroll_jax.train.main import fit, report
 from unroll_jax.train.metrics import read_metrics, read_predictions
 from unroll_jax.train.report.supervised import draw_predictions
-from unroll_jax.train.tasks.table import open_run
 
 pytestmark = pytest.mark.xdist_group("supervised-runs")
 

@@ -15,7 +15,7 @@ from unroll_jax.train.tasks.early_exit import (
     exit_layers,
     layer_runner,
 )
-from unroll_jax.train.tasks.reading import draw_noise
+from unroll_jax.train.tasks.noise import gaussian
 
 RNG = np.random.default_rng(0)
 ENTROPIES = RNG.uniform(0.0, 0.7, (3000, 3))
@@ -98,7 +98,7 @@ def test_no_text_is_predicted_by_itself():
 
 def test_exits_are_calibrated_and_chosen_on_validation_data_alone(built):
     task, params = built("text-ut")
-    validation, test = (task.split_reading(params, split, 0.6) for split in ("validation", "test"))
+    validation, test = (task.reading(params, split, Trial(0.6)) for split in ("validation", "test"))
     other = test._replace(labels=1 - test.labels, losses=test.losses[:, ::-1])
     one, two = (evaluate_exits(validation, each, lambda predictor, threshold: {}) for each in (test, other))
     for name in ("threshold", "calibration", "mean_depth"):
@@ -111,7 +111,7 @@ def test_exits_are_calibrated_and_chosen_on_validation_data_alone(built):
 
 def test_texts_leave_one_by_one_where_they_leave_in_a_split(built, experiment):
     task, params = built(experiment)
-    validation, test = (task.split_reading(params, split, 0.0) for split in ("validation", "test"))
+    validation, test = (task.reading(params, split, Trial(0.0)) for split in ("validation", "test"))
     predictor = calibrate(validation.losses, validation.entropies)
     predicted = predictor.all(test.entropies)
     levels = np.unique(predicted)
@@ -129,7 +129,7 @@ def test_texts_leave_one_by_one_where_they_leave_in_a_split(built, experiment):
 def test_layers_one_by_one_are_the_network(built, experiment):
     task, params = built(experiment)
     batch = jnp_batch(task.data.tokens.batch("test", batch_size=1, seed=0, step=0))
-    noise = draw_noise(jax.random.key(0), batch, task.model.dim, 0.3)
+    noise = gaussian(jax.random.key(0), (*batch.tokens.shape, task.model.dim), 0.3)
     logits = jax.jit(lambda params: task.outputs(params, batch, noise, lambda logits: logits))(params)[:, 0]
     shares = np.exp(np.asarray(logits, np.float64))
     shares /= shares.sum(axis=1, keepdims=True)

@@ -75,18 +75,18 @@ def test_a_loaded_model_says_of_texts_what_the_evaluation_saw(on_table, write_fo
     task, run = open_text(config, quiet), tmp_path / "run"
     train_run(task, run, experiment=experiment, log=quiet)
     params = best_checkpoint(task, run, experiment=experiment, log=quiet).state.evaluated
-    reading = task.split_reading(params, "test", 0.0)
+    reading = task.reading(params, "test", Trial(0.0))
     folders = run, export(run, tmp_path / "model", log=quiet)
     for path in ("data", "vectors.txt", "bert"):
         shutil.rmtree(tmp_path / path) if (tmp_path / path).is_dir() else (tmp_path / path).unlink(missing_ok=True)
     for folder in folders:
         loaded = load(folder, log=quiet)
         predictions = loaded.predict([text for text, _ in TEST], log=quiet)
-        labels = [loaded.task.data.class_names.index(label) for _, label in TEST]
+        labels = [loaded.task.data.spec.class_names.index(label) for _, label in TEST]
         shares = np.stack([one.probabilities for one in predictions])[np.arange(len(TEST)), :, labels]
         np.testing.assert_allclose(in_order(-np.log(shares)), in_order(reading.losses), rtol=1e-4)
         right = np.mean([one.label == label for one, (_, label) in zip(predictions, TEST, strict=True)])
-        assert right == pytest.approx(reading.accuracies()[-1])
+        assert right == pytest.approx(reading.accuracies[-1])
         assert loaded.task.data.embedding_std == task.data.embedding_std, "noise has the unit of training"
 
 

@@ -13,10 +13,10 @@ from unroll_jax.train.config.fields import differences
 from unroll_jax.train.config.text import EncoderOptions, UnrolledConfig
 from unroll_jax.train.data.words import WordTokenizer
 from unroll_jax.train.evaluate import best_checkpoint
+from unroll_jax.train.loading import open_run
 from unroll_jax.train.loop import train_run
-from unroll_jax.train.tasks.material import load_material
-from unroll_jax.train.tasks.table import open_run
 from unroll_jax.train.tasks.text import open_text
+from unroll_jax.train.tasks.text_data import load_inputs
 
 # "fine" comes before "dull" by number, as it is more frequent by one.
 ROWS = [("a fine film", "good"), ("a dull film", "bad")] * 12 + [("fine fine", "good"), ("dull plot", "bad")]
@@ -62,7 +62,7 @@ def test_a_run_is_not_read_with_words_that_changed_places(on_table, write_table,
     train_run(task, folder, experiment="text-ut", log=quiet)
     (prediction,) = load(folder, log=quiet).predict(["dull"])
     write_table([*ROWS[:-2], ("dull dull", "good"), ("dull plot", "bad")])
-    after = load_material(config, quiet)
+    after = load_inputs(config, quiet)
     assert after.vocabulary_size == before.vocabulary_size
     number_of = lambda material, word: material.tokens.tokenizer.encode([word], max_length=8).tokens[0]  # noqa: E731
     assert number_of(after, "dull") == number_of(before, "fine")
@@ -80,14 +80,14 @@ def changed(actual, expected):
 
 def test_figures_tell_edited_texts_and_labels_of_the_same_count_and_words(on_table, write_table):
     config = on_table()
-    fingerprint = load_material(config, quiet).data_fingerprint()
-    assert load_material(config, quiet).data_fingerprint() == fingerprint
+    fingerprint = load_inputs(config, quiet).data_fingerprint()
+    assert load_inputs(config, quiet).data_fingerprint() == fingerprint
     swapped = [("a fine film", "bad"), ("a dull film", "good"), *ROWS[2:]]
     write_table(swapped)
-    assert changed(load_material(config, quiet).data_fingerprint(), fingerprint) == {"texts_checksums.train"}
+    assert changed(load_inputs(config, quiet).data_fingerprint(), fingerprint) == {"texts_checksums.train"}
     write_table(held_out=[("film a fine", "good"), *ROWS[1:4]])
     expected = {"texts_checksums.validation", "texts_checksums.test"}
-    assert changed(load_material(config, quiet).data_fingerprint(), fingerprint) == expected
+    assert changed(load_inputs(config, quiet).data_fingerprint(), fingerprint) == expected
 
 
 LAYER = "bert.encoder.layer.1.output.dense.bias"
@@ -102,28 +102,28 @@ OTHER = {
 def test_figures_tell_another_encoder(on_table, write_folder, other, name):
     folder = write_folder()
     config = on_table("text-encoder", model=EncoderOptions(pretrained=str(folder)))
-    fingerprint = load_material(config, quiet).data_fingerprint()
+    fingerprint = load_inputs(config, quiet).data_fingerprint()
     folder.rename(folder.with_name("before"))
     write_folder(**other)
-    assert changed(load_material(config, quiet).data_fingerprint(), fingerprint) == {name}
+    assert changed(load_inputs(config, quiet).data_fingerprint(), fingerprint) == {name}
 
 
 def test_figures_tell_other_word_vectors(on_table, tmp_path):
     vectors = tmp_path / "vectors.txt"
     vectors.write_text("fine 1 0\ndull 0 1\n")
     config = on_table(model=UnrolledConfig(embeddings=str(vectors)))
-    fingerprint = load_material(config, quiet).data_fingerprint()
+    fingerprint = load_inputs(config, quiet).data_fingerprint()
     vectors.write_text("fine 1 0\ndull 0 2\n")
-    assert changed(load_material(config, quiet).data_fingerprint(), fingerprint) == {"weights_checksum"}
+    assert changed(load_inputs(config, quiet).data_fingerprint(), fingerprint) == {"weights_checksum"}
 
 
 def test_one_text_is_too_few_to_validate_on(on_table, write_table):
-    load_material(on_table(validation_examples=2), quiet)
+    load_inputs(on_table(validation_examples=2), quiet)
     message = r"validation split must have at least 2 texts, .* got 1; raise --validation-examples, or give more"
     with pytest.raises(UserError, match=message):
-        load_material(on_table(validation_examples=1), quiet)
+        load_inputs(on_table(validation_examples=1), quiet)
     with pytest.raises(UserError, match=message):
-        load_material(on_table(data=write_table(held_out=ROWS[:1])), quiet)
+        load_inputs(on_table(data=write_table(held_out=ROWS[:1])), quiet)
 
 
 @pytest.mark.parametrize("frozen", [True, False])
@@ -131,18 +131,18 @@ def test_rare_words_are_unknown_where_vectors_come_from_a_file(on_table, tmp_pat
     (tmp_path / "vectors.txt").write_text("fine 1 0\nplot 0 1\n")
     model = UnrolledConfig(embeddings=str(tmp_path / "vectors.txt"), frozen=frozen)
     for count, words in ((1, {"a", "fine", "film", "dull", "plot"}), (2, {"a", "fine", "film", "dull"})):
-        tokenizer = load_material(on_table(model=model, min_count=count), quiet).tokens.tokenizer
+        tokenizer = load_inputs(on_table(model=model, min_count=count), quiet).tokens.tokenizer
         assert isinstance(tokenizer, WordTokenizer)
         assert set(tokenizer.vocabulary[3:]) == words
     with pytest.raises(UserError, match=r"--min-count 99 does not fit the data: .* leaves no word"):
-        load_material(on_table(model=model, min_count=99), quiet)
+        load_inputs(on_table(model=model, min_count=99), quiet)
 
 
 def test_it_is_said_that_tokens_of_an_encoder_are_not_counted(on_table, write_folder):
     model = UnrolledConfig(embeddings=str(write_folder()))
     for count in (1, 2):
         lines = []
-        load_material(on_table(model=model, min_count=count), lines.append)
+        load_inputs(on_table(model=model, min_count=count), lines.append)
         line = f"--min-count {count} has no effect: the tokens are those of {model.embeddings}"
         assert (line in lines) == (count == 2)
 
@@ -150,7 +150,7 @@ def test_it_is_said_that_tokens_of_an_encoder_are_not_counted(on_table, write_fo
 def test_a_revision_of_a_folder_is_refused(on_table, write_folder):
     model = EncoderOptions(pretrained=str(write_folder()), revision="v2")
     with pytest.raises(UserError, match="revision=v2 is for a repository"):
-        load_material(on_table("text-encoder", model=model), quiet)
+        load_inputs(on_table("text-encoder", model=model), quiet)
 
 
 @pytest.mark.parametrize("source", ["no/such/glove.txt", "glove.100d.txt", "vectors.VEC", "glove.zip", "./glove"])
@@ -158,7 +158,7 @@ def test_embeddings_that_are_nowhere_are_not_looked_for_on_the_hub(on_table, sou
     lines, config = [], on_table(model=UnrolledConfig(embeddings=source))
     message = f"--model.embeddings {source} is neither a file of word vectors nor an encoder's folder or repository; "
     with pytest.raises(UserError, match=re.escape(message)):
-        load_material(config, lines.append)
+        load_inputs(config, lines.append)
     assert not any("hub" in line for line in lines)
 
 
@@ -173,4 +173,4 @@ def test_what_an_encoder_lacks_is_said_of_the_option_that_named_it(
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *arguments, **options: str(tmp_path / "snapshot"))
     monkeypatch.setattr("huggingface_hub.list_repo_files", lambda *arguments, **options: [])
     with pytest.raises(UserError, match=rf"^--model\.{option}=owner/name has no config\.json"):
-        load_material(on_table(experiment, model=model(**{option: "owner/name"})), quiet)
+        load_inputs(on_table(experiment, model=model(**{option: "owner/name"})), quiet)

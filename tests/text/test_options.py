@@ -13,9 +13,9 @@ from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.text import EncoderOptions, UnrolledConfig
 from unroll_jax.train.evaluate import best_checkpoint
 from unroll_jax.train.exporting import export
+from unroll_jax.train.loading import open_run
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.step import describe_step, init_state, jit_step
-from unroll_jax.train.tasks.table import open_run
 from unroll_jax.train.tasks.text import Perturbed
 
 pytestmark = pytest.mark.xdist_group("text-runs")

@@ -14,9 +14,9 @@ from unroll_jax.train import load
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.evaluate import best_checkpoint
+from unroll_jax.train.loading import open_run
 from unroll_jax.train.loop import train_run
 from unroll_jax.train.predict import read_texts
-from unroll_jax.train.tasks.table import open_run
 from unroll_jax.train.tasks.text import open_text
 
 TEXTS = ["the plot was dull .", "although the music seemed fresh , the plot was not clever .", "the cast felt tender ."]

@@ -8,11 +8,11 @@ from tests.data.pretrained.conftest import bert_tensors
 from unroll_jax.train import load
 from unroll_jax.train.config.text import EncoderOptions
 from unroll_jax.train.evaluate import best_checkpoint
+from unroll_jax.train.loading import open_run
 from unroll_jax.train.loop import train_run
-from unroll_jax.train.tasks.encoders import build_model
-from unroll_jax.train.tasks.material import load_material
-from unroll_jax.train.tasks.table import open_run
 from unroll_jax.train.tasks.text import open_text
+from unroll_jax.train.tasks.text_data import load_inputs
+from unroll_jax.train.tasks.text_models import build_model
 
 TENSORS = bert_tensors() | {name: bert_tensors()[name][:2] for name in ("classifier.weight", "classifier.bias")}
 DRAWN = (
@@ -37,7 +37,7 @@ def model_of(small):
 
     def build(folder, **options):
         config = small("text-encoder", model=EncoderOptions(pretrained=folder, **options))
-        return build_model(config, load_material(config, lambda line: None))
+        return build_model(config, load_inputs(config, lambda line: None))
 
     return build
 

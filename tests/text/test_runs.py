@@ -24,7 +24,8 @@ from unroll_jax.train.report.tables import area_table, exit_table
 from unroll_jax.train.report.words import compare, notes
 from unroll_jax.train.runs import default_folder
 from unroll_jax.train.step import init_state, validate
-from unroll_jax.train.tasks.text import area_under, open_text
+from unroll_jax.train.tasks.common import area_under
+from unroll_jax.train.tasks.text import open_text
 
 pytestmark = [pytest.mark.xdist_group("text-runs"), pytest.mark.slow]
 
@@ -118,7 +119,7 @@ def test_the_loop_compiles_once_for_each_length_of_batch(task_of, monkeypatch, t
 
 def test_readings_of_a_split_do_not_depend_on_how_it_is_padded(built, experiment):
     task, params = built(experiment, max_length=16)
-    reading = task.split_reading(params, "test", 0.0)
+    reading = task.reading(params, "test", Trial(0.0))
     texts = list(task.data.tokens.examples("test", batch_size=1))
     assert reading.losses.shape == reading.entropies.shape == reading.predictions.shape == (len(texts), 3)
     assert reading.labels.tolist() == [int(batch.labels[0]) for batch in texts]

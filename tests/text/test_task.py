@@ -15,9 +15,8 @@ from unroll_jax.train.config.text import EncoderOptions, UnrolledConfig
 from unroll_jax.train.data.tokens import TokenBatch
 from unroll_jax.train.data.words import WordTokenizer
 from unroll_jax.train.step import init_state, jit_step
-from unroll_jax.train.tasks.common import NOISE_SEED
 from unroll_jax.train.tasks.early_exit import layer_runner
-from unroll_jax.train.tasks.reading import draw_noise
+from unroll_jax.train.tasks.noise import NOISE_SEED, gaussian
 from unroll_jax.train.tasks.text import BATCH_SIZE, TextTask
 
 
@@ -43,7 +42,7 @@ def test_losses_of_samples_are_cross_entropies_of_the_perturbed_texts(built, exp
 
     @jax.jit
     def run(params, gamma):
-        noise = draw_noise(key, batch, task.model.dim, (gamma * task.data.embedding_std) ** 2)
+        noise = gaussian(key, (*batch.tokens.shape, task.model.dim), (gamma * task.data.embedding_std) ** 2)
         inputs = {"token_types": batch.token_types, "perturbation": noise}
         losses = {
             each: one.losses(params, one.sample_noise(batch, key), None)[0] for each, one in ((0.6, task), (0.0, clean))
@@ -75,7 +74,7 @@ def test_longer_padding_leaves_losses_and_gradients_as_they_are(built, experimen
 def test_noise_has_the_stated_variance_and_grows_with_gamma(task_of):
     task = task_of("text-ut")
     batch = first_batch(task)
-    draw = jax.jit(lambda key, variance: draw_noise(key, batch, 400, variance))
+    draw = jax.jit(lambda key, variance: gaussian(key, (*batch.tokens.shape, 400), variance))
     for gamma in (0.0, 0.3, 0.6, 1.2):
         noise = draw(jax.random.key(0), task.variance(gamma))
         assert noise.shape == (*batch.tokens.shape, 400)
@@ -225,7 +224,7 @@ def test_evaluations_add_the_same_noise_to_every_model_scaled_by_gamma(built, ex
 
     for gamma in (0.5, 1.0):
         expected = cross_entropies(perturbed(params, gamma), batch.labels)
-        np.testing.assert_allclose(task.split_reading(params, "test", gamma).losses, expected, rtol=1e-4)
+        np.testing.assert_allclose(task.reading(params, "test", Trial(gamma)).losses, expected, rtol=1e-4)
 
 
 @pytest.mark.slow

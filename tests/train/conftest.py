@@ -22,6 +22,7 @@ from unroll_jax.train.__main__ import main
 from unroll_jax.train.config.video import ModelConfig, VideoConfig
 from unroll_jax.train.data.clips import FRAME_SIZE, NUM_FRAMES
 from unroll_jax.train.data.generated import photo_clips
+from unroll_jax.train.data.video import VideoSpec
 from unroll_jax.train.main import evaluate_again, fit
 from unroll_jax.train.step import jit_step, state_like
 from unroll_jax.train.tasks.video import VideoTask
@@ -68,12 +69,10 @@ SIZES = {"train": 64, "validation": 12, "test": 10}
 class Clips:
     """Stands in for `VideoData`: sequences of 4 frames of 4 x 4 pixels that drift over a gradient."""
 
-    num_tokens, token_dim, frame_side = 4, 16, 4
-
     def __init__(self, seed: int = 0):
         generator = np.random.default_rng(seed)
         self.splits = {split: _sequences(generator, count) for split, count in SIZES.items()}
-        self.pixel_std = float(np.std(self.splits["train"] / 255.0))
+        self.spec = VideoSpec(float(np.std(self.splits["train"] / 255.0)), num_tokens=4, token_dim=16, frame_side=4)
 
     def num_sequences(self, split: str) -> int:
         return len(self.splits[split])

@@ -23,7 +23,7 @@ class Ladder(Task):
 
     def __init__(self, config: Any, dtype: Any = "float32"):
         self._config, self._dtype = config, dtype
-        self.training = constrained_training(config, num_layers=LAYERS, steps_an_epoch=2)
+        self.training = constrained_training(config, num_layers=LAYERS, num_examples=2 * config.batch_size)
 
     @property
     def config(self) -> Any:

@@ -114,7 +114,7 @@ class Steps(Mean):
 
     def __init__(self, config=StepsConfig()):
         self._config = config
-        self.training = constrained_training(config, num_layers=2, steps_an_epoch=1)
+        self.training = constrained_training(config, num_layers=2, num_examples=None)
 
     def init(self, key):
         return jnp.zeros(2)

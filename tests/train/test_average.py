@@ -45,7 +45,7 @@ def test_validation_evaluation_and_export_use_the_average(many, changed, clips, 
     with Checkpoints(many / "checkpoints", read_only=True) as checkpoints:
         step, state, _ = checkpoints.best(state_like(task))
     losses = {
-        name: task.split_losses(params, "validation", config.train_gamma).samples.mean(axis=0)
+        name: task.reading(params, "validation", Trial(config.train_gamma)).losses.mean(axis=0)
         for name, params in (("average", state.average), ("last", state.params))
     }
     rows = read_metrics(many / "metrics.jsonl")

@@ -15,12 +15,12 @@ from tests.train.conftest import Clips, clips_in_memory
 from unroll_jax.train.config.disturbances import Disturbance, disturbances
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.video import ModelConfig, VideoConfig
-from unroll_jax.train.data.video import frames_from, patch_sequences
+from unroll_jax.train.data.video import VideoSpec, frames_from, patch_sequences
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.main import evaluate_again
 from unroll_jax.train.main import report as write_report
 from unroll_jax.train.tasks.video import VideoTask
-from unroll_jax.train.tasks.video_disturbances import _disturbing, _windows
+from unroll_jax.train.tasks.video_samples import whole_windows, window_disturbance
 
 SIDE, PATCH, FRAMES, WINDOWS = 12, 4, 6, 50
 
@@ -28,13 +28,11 @@ SIDE, PATCH, FRAMES, WINDOWS = 12, 4, 6, 50
 class Frames(Clips):
     """Sequences of 6 frames of 12 x 12 pixels, in 9 patches: 50 windows to test on."""
 
-    num_tokens, token_dim, frame_side = FRAMES, PATCH**2, SIDE
-
     def __init__(self):
         frames = np.random.default_rng(0).integers(1, 255, (WINDOWS, FRAMES, SIDE, SIDE), np.uint8)
         whole = np.concatenate([patch_sequences(window, side=PATCH) for window in frames])
         self.frames, self.splits = frames / 255.0, {"train": whole[:90], "validation": whole[:18], "test": whole}
-        self.pixel_std = float(np.std(whole / 255.0))
+        self.spec = VideoSpec(float(np.std(whole / 255.0)), FRAMES, PATCH**2, SIDE)
 
 
 FRAMES_OF = Frames()
@@ -42,8 +40,10 @@ FRAMES_OF = Frames()
 
 def seen(disturbance, gamma=0.0):
     """The frames that the model is given under a disturbance, (windows, frames, height, width)."""
-    disturb = jax.jit(_disturbing(FRAMES_OF, disturbance, gamma * FRAMES_OF.pixel_std))
-    noisy = np.concatenate([np.asarray(disturb(*batch)[0]) for batch in _windows(FRAMES_OF)])
+    disturb = jax.jit(window_disturbance(FRAMES_OF.spec, disturbance, gamma * FRAMES_OF.spec.pixel_std))
+    noisy = np.concatenate(
+        [np.asarray(disturb(*batch)[0]) for batch in whole_windows(FRAMES_OF, "test", (SIDE // PATCH) ** 2)]
+    )
     windows = noisy.reshape(WINDOWS, -1, FRAMES, PATCH**2)
     return np.stack([frames_from(window, (SIDE, SIDE), side=PATCH) for window in windows])
 
@@ -86,7 +86,7 @@ def test_a_lost_frame_is_lost_whole_and_shows_the_last_that_arrived():
 
 def test_the_noise_of_training_is_there_too():
     noise = seen(Disturbance("blur", 1.3), gamma=0.2) - seen(Disturbance("blur", 1.3))
-    assert np.var(noise) == pytest.approx(0.2 * FRAMES_OF.pixel_std, rel=0.03)
+    assert np.var(noise) == pytest.approx(0.2 * FRAMES_OF.spec.pixel_std, rel=0.03)
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ def test_an_evaluation_has_the_rmse_of_the_last_layer_and_of_the_input():
 
 def test_figures_do_not_depend_on_how_many_windows_are_read_at_once(monkeypatch):
     whole = seen(Disturbance("dropped", 0.4), gamma=0.1)
-    monkeypatch.setattr("unroll_jax.train.tasks.video_disturbances.BATCH_SIZE", 7 * 9)
+    monkeypatch.setattr("unroll_jax.train.tasks.video_samples.BATCH_SIZE", 7 * 9)
     np.testing.assert_allclose(seen(Disturbance("dropped", 0.4), gamma=0.1), whole, atol=1e-6)
 
 

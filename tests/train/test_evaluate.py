@@ -11,8 +11,7 @@ import pytest
 
 from tests.train.conftest import traced_task
 from unroll_jax.train.step import init_state
-from unroll_jax.train.tasks.common import NOISE_SEED
-from unroll_jax.train.tasks.video_noise import add_noise, to_unit
+from unroll_jax.train.tasks.noise import NOISE_SEED, add_noise, to_unit
 
 
 @functools.cache
@@ -37,7 +36,7 @@ def _outputs(task):
 
 
 def _noisy(clips, split, gamma):
-    return _clean_and_noisy(clips.splits[split], gamma * clips.pixel_std, 0)
+    return _clean_and_noisy(clips.splits[split], gamma * clips.spec.pixel_std, 0)
 
 
 @jax.jit
@@ -80,24 +79,24 @@ def test_bounds_are_the_stated_ones_not_the_tightened(evaluated):
 
 def test_a_split_larger_than_a_batch_is_measured_whole(evaluated, clips, monkeypatch):
     _, task, params, _ = evaluated()
-    monkeypatch.setattr("unroll_jax.train.tasks.video_noise.BATCH_SIZE", 7)
-    reading = task.split_losses(params, "validation", 0.15)
-    assert reading.samples.shape == (12, 3)
+    monkeypatch.setattr("unroll_jax.train.tasks.video_samples.BATCH_SIZE", 7)
+    reading = task.reading(params, "validation", Trial(0.15))
+    assert reading.losses.shape == (12, 3)
     batch = clips.splits["validation"]
     parts = [
-        [np.asarray(pixels) for pixels in _clean_and_noisy(part, 0.15 * clips.pixel_std, index)]
+        [np.asarray(pixels) for pixels in _clean_and_noisy(part, 0.15 * clips.spec.pixel_std, index)]
         for index, part in enumerate((batch[:7], batch[7:]))
     ]
     clean, noisy = (np.concatenate(pixels) for pixels in zip(*parts, strict=True))
     losses = 0.5 * np.sum((noisy - clean) ** 2, axis=-1).mean(axis=-1)
-    np.testing.assert_allclose(reading.samples[:, 0], losses, rtol=1e-5)
+    np.testing.assert_allclose(reading.losses[:, 0], losses, rtol=1e-5)
 
 
 def test_noise_has_the_variance_it_names(clips):
     gamma, clean = 0.2, np.full((200, 20, 64), 0.5, np.float32)
-    noise = np.asarray(jax.jit(add_noise)(clean, gamma * clips.pixel_std, jax.random.key(0)), np.float64) - 0.5
-    assert np.var(noise) == pytest.approx(gamma * clips.pixel_std, rel=0.01)
-    assert abs(np.mean(noise)) < 4 * np.sqrt(gamma * clips.pixel_std / noise.size)
+    noise = np.asarray(jax.jit(add_noise)(clean, gamma * clips.spec.pixel_std, jax.random.key(0)), np.float64) - 0.5
+    assert np.var(noise) == pytest.approx(gamma * clips.spec.pixel_std, rel=0.01)
+    assert abs(np.mean(noise)) < 4 * np.sqrt(gamma * clips.spec.pixel_std / noise.size)
 
 
 def test_both_methods_are_tested_on_the_same_noise(evaluated):

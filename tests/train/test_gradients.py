@@ -181,7 +181,7 @@ def test_parts_take_less_memory(changed, clips, monkeypatch):
 def test_recomputing_changes_no_step_and_takes_less_memory(changed):
     # At the default width, 256, dots save a tenth.
     data, memory, ends = Clips(), {}, {}
-    data.token_dim = 256
+    data.spec = data.spec._replace(token_dim=256)
     batch = np.random.default_rng(0).integers(0, 256, (64, 4, 256)).astype(np.uint8)
     for name in POLICIES:
         config = changed(**{"remat": name, "batch_size": 64, "model.num_layers": 8, "model.rank": None})

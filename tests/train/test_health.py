@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from unroll_jax.train.tasks.collapse import describe_collapse
-from unroll_jax.train.tasks.video import VideoFacts, VideoTask
+from unroll_jax.train.data.video import VideoSpec
+from unroll_jax.train.tasks.video import VideoTask
+from unroll_jax.train.tasks.video_models import describe_collapse
 
 GOOD = {
     "dead": np.array([0.0, 0.02, 0.0, 0.0]),
@@ -64,13 +65,18 @@ def test_a_constant_output_is_a_collapse_even_where_it_is_better_than_the_noise(
     assert "constant output" in sentence
 
 
-class Batches(VideoFacts):
+class Batches:
     """Splits of given batches."""
 
-    given = ()
+    def __init__(self, batches):
+        frames, pixels = batches[0].shape[1:]
+        self.batches, self.spec = batches, VideoSpec(1.0, frames, pixels)
+
+    def num_sequences(self, split):
+        return 1000
 
     def examples(self, split, *, batch_size):
-        yield from self.given
+        yield from self.batches
 
 
 @pytest.fixture
@@ -82,10 +88,8 @@ def measured(changed):
             def outputs(self, params, noisy, record, perturb=None):
                 return jax.tree.map(lambda *layers: jnp.stack(layers), record(noisy), record(layer(noisy)))
 
-        data = Batches(1.0, *batches[0].shape[1:])
-        data.given = batches
-        task = OneLayer(changed(**{"model.rank": None, "train_gamma": 0.01}), data)
-        return task.split_losses(jnp.zeros(1), "test", 0.0)
+        task = OneLayer(changed(**{"model.rank": None, "train_gamma": 0.01}), Batches(batches))
+        return task.reading(jnp.zeros(1), "test", Trial(0.0))
 
     return measure
 
@@ -95,7 +99,7 @@ def test_a_unit_that_one_batch_moves_is_not_dead(measured):
     batches = [np.full((3, 2, 2), 255, np.uint8), np.zeros((3, 2, 2), np.uint8)]
     reading = measured(batches, lambda pixels: jnp.stack([jnp.zeros_like(pixels[..., 0]), 1.0 - pixels[..., 0]], -1))
     np.testing.assert_allclose(reading.dead, [0.0, 0.5])
-    np.testing.assert_allclose(reading.samples[:3, 0], 0.0)
+    np.testing.assert_allclose(reading.losses[:3, 0], 0.0)
 
 
 def test_health_counts_units_that_no_sample_moves(measured):

@@ -15,8 +15,8 @@ from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.loop import train
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.step import state_like
+from unroll_jax.train.tasks.noise import to_unit
 from unroll_jax.train.tasks.video import VideoTask
-from unroll_jax.train.tasks.video_noise import to_unit
 
 pytestmark = pytest.mark.xdist_group("video-runs")
 

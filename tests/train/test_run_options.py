@@ -81,9 +81,9 @@ def test_validation_judges_as_the_report_on_the_same_samples_does(changed, clips
         fields = {"constraints.bind": bind, "constraints.level": 0.9 if bind == "tail" else 0.7}
         task = traced_task(changed(**fields, **{"constraints.alpha": (0.3,)}), clips)
         state, objective = init_state(task), task.training.objective
-        reading = task.split_losses(state.params, "validation", task.config.train_gamma)
+        reading = task.reading(state.params, "validation", Trial(task.config.train_gamma))
         report = feasibility_report(
-            jnp.asarray(reading.samples), state.moving.multipliers, objective.stated, reduction=objective.reduction
+            jnp.asarray(reading.losses), state.moving.multipliers, objective.stated, reduction=objective.reduction
         )
         row, _, _ = validate(task, state)
         excess = np.max(np.asarray(report.violations) / np.asarray(report.bounds))

@@ -79,7 +79,7 @@ def _by_hand(config, clips, params, noise_key, batches):
     for step, batch in enumerate(batches):
         clean = batch.astype(np.float32) / np.float32(255)
         noise = jax.random.normal(jax.random.fold_in(noise_key, step), clean.shape)
-        noisy = clean + np.sqrt(np.float32(config.train_gamma * clips.pixel_std)) * noise
+        noisy = clean + np.sqrt(np.float32(config.train_gamma * clips.spec.pixel_std)) * noise
         scale = 1 + lam.sum() if settings.normalise else 1.0
         weights = _weights(lam, kept, has_reference, depth) / scale
         losses, gradients = _losses_and_gradient(params, clean, noisy, weights.astype(np.float32))

@@ -115,7 +115,7 @@ def evaluated(changed):
 
 
 def test_the_floors_meet_the_noise_that_the_models_meet(evaluated, clips, monkeypatch):
-    monkeypatch.setattr("unroll_jax.train.tasks.video_noise.BATCH_SIZE", 7)  # ten sequences: two batches
+    monkeypatch.setattr("unroll_jax.train.tasks.video_samples.BATCH_SIZE", 7)  # ten sequences: two batches
     nothing = LinearLayer(np.eye(16), np.zeros((16, 16)), np.zeros(16))
     monkeypatch.setattr(video_floors, "fit_linear", lambda *_: nothing)
     monkeypatch.setattr(video_floors, "total_variation", lambda noisy, deviation: noisy)
@@ -137,7 +137,7 @@ def test_the_floors_are_fitted_on_the_train_split_at_its_noise_alone(evaluated, 
     evaluated(clips, test_gammas=(0.0, 0.3))
     ((sequences, variance),) = fitted
     np.testing.assert_array_equal(sequences, clips.splits["train"])
-    assert variance == pytest.approx(0.15 * clips.pixel_std)
+    assert variance == pytest.approx(0.15 * clips.spec.pixel_std)
 
 
 def test_the_floors_are_figures_of_the_evaluation_and_of_its_verdict(evaluated, changed):

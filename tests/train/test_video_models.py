@@ -12,12 +12,12 @@ from unroll_jax.train import load
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.video import DustOptions, VideoDustConfig, VideoViTConfig, ViTOptions
 from unroll_jax.train.data.pretrained.vit import PretrainedViT
-from unroll_jax.train.data.video import frames_from, patch_sequences
+from unroll_jax.train.data.video import VideoSpec, frames_from, patch_sequences
 from unroll_jax.train.main import evaluate_again, fit
 from unroll_jax.train.runs import begin, check_folder, identity
 from unroll_jax.train.tasks.video import VideoTask
 from unroll_jax.train.tasks.video_frames import figures_of_data
-from unroll_jax.train.tasks.video_samples import cleaned_frames, samples_of
+from unroll_jax.train.tasks.video_samples import Frames, Sequences, cleaned_frames
 
 pytestmark = pytest.mark.slow
 
@@ -36,8 +36,6 @@ CONFIGS = {
 class Windows:
     """Stands in for `VideoData`: windows of 4 frames of 160 x 160 pixels, in patches of 40 x 40."""
 
-    num_tokens, token_dim, frame_side = FRAMES, PATCH**2, SIDE
-
     def __init__(self, seed=0, contrast=1.0):
         rng, white = np.random.default_rng(seed), int(256 * contrast)
         self.frames = {
@@ -45,7 +43,7 @@ class Windows:
         }
         cut = lambda windows: np.concatenate([patch_sequences(window, side=PATCH) for window in windows])  # noqa: E731
         self.splits = {split: cut(windows) for split, windows in self.frames.items()}
-        self.pixel_std = float(np.std(self.splits["train"] / 255.0))
+        self.spec = VideoSpec(float(np.std(self.splits["train"] / 255.0)), FRAMES, PATCH**2, SIDE)
 
     def num_sequences(self, split):
         return len(self.splits[split])
@@ -82,7 +80,7 @@ def whole(frame):
 
 
 def test_frames_are_samples_in_order_and_sequences_again():
-    samples = samples_of(DATA, POSITIONS, frames=True)
+    samples = Frames(DATA, DATA.spec)
     assert (samples.count("test"), samples.num_tokens) == (COUNTS["test"] * FRAMES, POSITIONS)
     frames = np.concatenate(list(samples.examples("test", batch_size=2 * FRAMES)))
     expected = DATA.frames["test"].reshape(-1, SIDE, SIDE)
@@ -91,7 +89,7 @@ def test_frames_are_samples_in_order_and_sequences_again():
 
 
 def test_batches_of_frames_show_each_once_an_epoch_and_go_on_anywhere():
-    samples, count = samples_of(DATA, POSITIONS, frames=True), COUNTS["train"] * FRAMES
+    samples, count = Frames(DATA, DATA.spec), COUNTS["train"] * FRAMES
     batches = samples.batches("train", batch_size=4, seed=3, start_step=0, rows=None)
     first = [next(batches) for _ in range(count // 4)]
     shown = sorted(whole(frame).tobytes() for batch in first for frame in batch)
@@ -104,7 +102,7 @@ def test_batches_of_frames_show_each_once_an_epoch_and_go_on_anywhere():
 @pytest.mark.parametrize("frames", [False, True])
 def test_frames_that_nothing_changes_come_back(frames):
     shown = DATA.frames["train"][0].repeat(2, axis=0)[:7]  # a window and three quarters
-    samples = samples_of(DATA, POSITIONS, frames=frames)
+    samples = (Frames if frames else Sequences)(DATA, DATA.spec)
     np.testing.assert_array_equal(cleaned_frames(shown, samples, lambda window, place: window / 255.0), shown)
 
 
@@ -114,7 +112,7 @@ def test_a_run_says_what_it_reached_and_what_its_input_was(run):
     samples = COUNTS["test"] * (FRAMES if name == "video-vit" else POSITIONS)
     assert evaluation["num_sequences"] == samples
     for gamma in ("0.0", "0.3"):
-        deviation = 255.0 * math.sqrt(float(gamma) * DATA.pixel_std)
+        deviation = 255.0 * math.sqrt(float(gamma) * DATA.spec.pixel_std)
         assert evaluation["noisy_rmse"][gamma] == pytest.approx(deviation, rel=0.01)
         assert math.isfinite(evaluation["rmse"][gamma])
 
@@ -151,13 +149,13 @@ def test_a_run_is_tested_on_other_video_at_its_own_noise(run, monkeypatch):
     original = (folder / "evaluation.json").read_text()
     other = Windows(seed=1, contrast=0.5)
     monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: DATA)
-    monkeypatch.setattr("unroll_jax.train.tasks.elsewhere.load", lambda config, *, log: other)
+    monkeypatch.setattr("unroll_jax.train.tasks.video.load", lambda config, *, log: other)
     evaluate_again([str(folder), "--on-source", "file", "--on-root", "elsewhere.avi"])
     assert (folder / "evaluation.json").read_text() == original
     (place,) = folder.glob("evaluation_on_elsewhere_*.json")
     evaluation = json.loads(place.read_text())
     assert (evaluation["tested_on"]["source"], evaluation["tested_on"]["root"]) == ("file", "elsewhere.avi")
-    deviation = 255.0 * math.sqrt(0.3 * DATA.pixel_std)
+    deviation = 255.0 * math.sqrt(0.3 * DATA.spec.pixel_std)
     assert evaluation["noisy_rmse"]["0.3"] == pytest.approx(deviation, rel=0.01)
     assert evaluation["rmse"]["0.3"] != json.loads(original)["rmse"]["0.3"]
 

@@ -10,15 +10,21 @@ import pytest
 from tests.data.pretrained.test_vit import GRID, SIDE, write_vit
 from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.video import VideoViTConfig, ViTOptions
-from unroll_jax.train.tasks.vit import build_vit, given_facts, given_of, load_given
+from unroll_jax.train.tasks.video_models import (
+    Computing,
+    Patches,
+    build_video_model,
+    load_pretrained_vit,
+    vit_from_spec,
+)
 
 __all__ = ["write_vit"]  # a fixture
 
-SIZES = {"num_patches": GRID**2, "pixels": SIDE**2}
+SIZES, COMPUTING = Patches(1, GRID**2, SIDE**2), Computing(jnp.float32, "none", None)
 
 
 def test_the_default_is_a_small_transformer_of_whole_frames_whose_states_are_patches():
-    model = build_vit(ViTOptions(), None, num_patches=100, pixels=256, remat="dots")
+    model = build_video_model(ViTOptions(), Patches(1, 100, 256), COMPUTING._replace(remat="dots"), None)
     shapes = jax.eval_shape(model.init, jax.random.key(0))["params"]
     assert (model.num_layers, model.module.config.reading, model.module.config.class_token) == (3, "state", False)
     assert shapes["embeddings"]["patch"]["kernel"].shape == (256, 256)
@@ -28,21 +34,22 @@ def test_the_default_is_a_small_transformer_of_whole_frames_whose_states_are_pat
 
 def test_pretrained_weights_give_the_sizes_and_are_what_is_started_from(write_vit):
     options = ViTOptions(pretrained=str(write_vit()), mean=0.4)
-    given = load_given(options, grid=(GRID, GRID), side=SIDE, log=lambda line: None)
-    model = build_vit(options, given, **SIZES)
+    given = load_pretrained_vit(options, grid=(GRID, GRID), side=SIDE, log=lambda line: None)
+    model = build_video_model(options, SIZES, COMPUTING, given)
     assert (model.num_layers, model.module.config.dim, model.module.config.mean) == (2, 16, 0.4)
     params = model.init(jax.random.key(0))["params"]
     np.testing.assert_array_equal(params["embeddings"]["position"], given.params["embeddings"]["position"])
 
-    again = build_vit(options, given_of(json.loads(json.dumps(given_facts(given)))), **SIZES)
+    shape = dataclasses.asdict(given.config)
+    again = build_video_model(options, SIZES, COMPUTING, vit_from_spec(json.loads(json.dumps(shape))))
     assert again.module == model.module
     shapes = jax.eval_shape(again.init, jax.random.key(0))["params"]
     assert jax.tree.map(jnp.shape, shapes) == jax.tree.map(jnp.shape, params)
 
 
 def test_without_a_source_nothing_is_given():
-    given = load_given(ViTOptions(), grid=(GRID, GRID), side=SIDE, log=print)
-    assert (given, given_facts(given), given_of(None)) == (None, None, None)
+    given = load_pretrained_vit(ViTOptions(), grid=(GRID, GRID), side=SIDE, log=print)
+    assert (given, vit_from_spec(None)) == (None, None)
 
 
 @pytest.mark.parametrize(

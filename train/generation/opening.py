@@ -79,7 +79,7 @@ def _trained(folder: Path, dtype: Any, log: Log) -> Opened:
     model = load(folder, log=log)
     task: Any = model.task
     params = task.model.decoder(model.params)
-    given, layers = task.data.given, task.model.layers
+    given, layers = task.data.source, task.model.layers
     log(f"{folder}: {model.card['experiment']}, {model.config.title}, the checkpoint of step {model.card['step']}")
     return Opened(
         given.config,

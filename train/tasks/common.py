@@ -1,15 +1,18 @@
-"""Shared parts of tasks: the training of constrained ones, and the pass of a split through a model."""
+"""The frame of tasks: data, training under constraints, and an evaluation that each task fills."""
 
+import abc
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, Self, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import jax
 import numpy as np
 
 from unroll_jax import in_coordinates
 
-from ..config.constrained import ConstrainedConfig, PerturbedConfig, check_epochs
+from ..config.constrained import ConstrainedConfig, PerturbedConfig, check_depth, check_epochs
+from ..config.disturbances import Disturbance, disturbances
 from ..config.errors import UserError
 from ..config.run import RunConfig
 from ..constraints import DescentConstraints
@@ -17,21 +20,29 @@ from ..data.splits import SPLITS
 from ..optimizers import make_optimizer
 from ..sharding.mesh import make_mesh, put_beside
 from ..system.distributed import fetch
-from ..task import Row, Task, Training
+from ..task import Params, Row, Task, Training, Validation
+from .noise import embedding_variance
 
 C = TypeVar("C", bound=RunConfig)
+L = TypeVar("L", bound=ConstrainedConfig)
+Trials = Mapping[str, Mapping[str, "Trial"]]
 
-# The noise of the evaluation is the same for every run, method and level (scaled), so that runs compare like with like.
-NOISE_SEED = 20260101
-# What "feasible on held-out data" is said of where constraints bind something else than means over samples.
+MANY = 1 << 30  # examples, where there are no data: more than any batch has
+# Added to "feasible on held-out data" where constraints do not bind the mean over samples.
 BOUND = {"tail": " in the mean over the worst samples", "positive": " in every sample, but for the leeway"}
 
 
 class DataTask(Task, Generic[C]):
-    """A task on one data set: from its options and data alone it is made again."""
+    """A task on one data set.
 
-    def __init__(self, config: C, data: Any):
+    Attributes:
+      data: The data set; None where the task is built from a model's ``spec`` alone, to predict.
+      spec: Properties of the data that the model needs.
+    """
+
+    def __init__(self, config: C, data: Any, spec: Any = None):
         self._config, self.data = config, data
+        self.spec = data.spec if spec is None else spec
 
     @property
     def config(self) -> C:
@@ -39,43 +50,167 @@ class DataTask(Task, Generic[C]):
         return self._config
 
     def with_config(self, config: C) -> Self:
-        """The same by another configuration, on the same data."""
-        return type(self)(config, self.data)
-
-    def data_fingerprint(self) -> Row:
-        """Figures that change when the data do."""
-        return self.data.data_fingerprint()
+        """Returns the same task with another configuration, on the same data."""
+        return type(self)(config, self.data, self.spec)
 
     def model_spec(self) -> Row:
-        """Whatever of the data a model needs to know."""
-        return self.data.model_spec()
+        """Returns the properties of the data that the model needs."""
+        return self.spec.to_json()
 
     def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[Any]:
-        """Samples of the train split."""
+        """Yields samples of the train split."""
         size, seed = self.config.batch_size, self.config.seed
         return self.data.batches("train", batch_size=size, seed=seed, start_step=start_step, rows=rows)
 
 
-def keep_examples(data: Any, config: Any) -> None:
-    """Keeps as many examples of each split as `train_examples`, `validation_examples` and `test_examples` say.
+class Trial(NamedTuple):
+    """Conditions of a pass over a split.
 
-    Raises:
-      UserError: naming the option of a split that has fewer.
+    Attributes:
+      gamma: Strength of the noise on inputs.
+      layer_noise: Standard deviation of the noise on layers.
+      lost: The layer that is left out, from 1; 0 for none.
+      disturbance: A further disturbance of the inputs.
     """
-    for split in SPLITS:
-        count = getattr(config, f"{split}_examples")
-        try:
-            if count is not None:
-                data.keep(split, count)
-        except ValueError as error:
-            raise UserError(f"--{split}-examples does not fit the data: {error}") from error
+
+    gamma: float
+    layer_noise: float = 0.0
+    lost: int = 0
+    disturbance: Disturbance | None = None
+
+
+class Reading(NamedTuple):
+    """Losses of a split under a trial, (N, L + 1); tasks may return further figures with them."""
+
+    losses: np.ndarray
+
+
+class LayeredTask(DataTask[L]):
+    """A task whose every layer has a loss. A subclass fills the frame: `reading`, `score_of`, `further_figures`."""
+
+    score: ClassVar[str]
+    """Name of the score of a reading in evaluation.json."""
+    count: ClassVar[str] = "num_examples"
+    """Name of the number of test examples in evaluation.json."""
+
+    @abc.abstractmethod
+    def reading(self, params: Params, split: str, trial: Trial) -> Any:
+        """Returns the losses of a split under a trial, as a `Reading` or with further figures."""
+
+    @abc.abstractmethod
+    def score_of(self, reading: Any, split: str) -> float:
+        """Returns the score of the last layer."""
+
+    def further_figures(self, params: Params, readings: Mapping[Trial, Any]) -> Row:
+        """Returns figures of an evaluation beyond the scores of its trials, whose ``readings`` are given."""
+        del params, readings
+        return {}
+
+    @property
+    def training_trial(self) -> Trial:
+        """The noises of training."""
+        config = self.config
+        return Trial(float(config.train_gamma), config.layer_noise if isinstance(config, PerturbedConfig) else 0.0)
+
+    def trials(self) -> dict[str, dict[str, Trial]]:
+        """Returns the trials of an evaluation by score and label: levels of noise, and disturbances one by one."""
+        config, gamma = self.config, float(self.config.train_gamma)
+        trials = {self.score: {str(level): Trial(level) for level in config.noise_levels}}
+        if isinstance(config, PerturbedConfig):
+            layers = range(1, self.num_layers + 1) if config.lose_layers else ()
+            levels = sorted(config.test_layer_noises)
+            trials[f"layer_noise_{self.score}"] = {str(level): Trial(gamma, layer_noise=level) for level in levels}
+            trials[f"lost_layer_{self.score}"] = {str(layer): Trial(gamma, lost=layer) for layer in layers}
+        words = getattr(config, "test_disturbances", ())
+        trials[f"disturbed_{self.score}"] = {one.label: Trial(gamma, disturbance=one) for one in disturbances(words)}
+        return {name: cases for name, cases in trials.items() if cases}
+
+    def readings(self, params: Params, split: str, trials: Trials) -> dict[Trial, Any]:
+        """Returns the reading of each trial, and of the noises of training."""
+        every = [trial for cases in trials.values() for trial in cases.values()]
+        return {trial: self.reading(params, split, trial) for trial in dict.fromkeys([*every, self.training_trial])}
+
+    def scores(self, readings: Mapping[Trial, Any], trials: Trials, split: str = "test") -> Row:
+        """Returns the scores of trials from their readings."""
+        return {
+            name: {label: self.score_of(readings[trial], split) for label, trial in cases.items()}
+            for name, cases in trials.items()
+        }
+
+    def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
+        """Returns the scores of all trials on the test split, further figures, and losses at the noises of training."""
+        del folder
+        config, trials = self.config, self.trials()
+        readings = self.readings(params, "test", trials)
+        losses = readings[self.training_trial].losses
+        figures = {
+            "method": config.method,
+            **noise_figures(config),
+            "num_layers": self.num_layers,
+            "seed": config.seed,
+            self.count: len(losses),
+            **self.scores(readings, trials),
+            **self.further_figures(params, readings),
+            "parameters": num_parameters(params),
+        }
+        return figures, losses
+
+
+class TokenTask(LayeredTask[L]):
+    """A task of tokens with noise on their embeddings, scored by accuracy; readings have the ``accuracies`` of layers.
+
+    Data know their ``embedding_std``, the standard deviation of clean embeddings and unit of the noise, and as JSON all
+    that the model needs.
+    """
+
+    score = "accuracy"
+
+    def __init__(self, config: L, data: Any):
+        super().__init__(config, data, spec=data)
+
+    def with_config(self, config: L) -> Self:
+        """Returns the same task with another configuration, on the same data."""
+        return type(self)(config, self.data)
+
+    def data_fingerprint(self) -> Row:
+        """Returns figures that change when the texts or the pretrained weights do."""
+        return self.data.data_fingerprint()
+
+    def variance(self, gamma: float) -> float:
+        """Returns the variance of the noise of a strength."""
+        return embedding_variance(self.config, lambda: self.data.embedding_std, gamma)
+
+    def score_of(self, reading: Any, split: str) -> float:
+        """Returns the accuracy of the last layer."""
+        return float(reading.accuracies[-1])
+
+    def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
+        """Validates at the noise of training."""
+        del multipliers
+        return self.validated(self.reading(params, "validation", self.training_trial))
+
+    def validated(self, reading: Any) -> Validation:
+        """Returns the validation of a reading."""
+        row = {"accuracy": self.score_of(reading, "validation"), "error_rates": (1.0 - reading.accuracies).tolist()}
+        return Validation(reading.losses, row)
+
+    def further_figures(self, params: Params, readings: Mapping[Trial, Any]) -> Row:
+        """Returns the area under the accuracy over ``test_gammas`` alone, so that runs compare, and error rates."""
+        gammas = noise_figures(self.config)["test_gammas"]
+        return {
+            "area": area_under({gamma: self.score_of(readings[Trial(gamma)], "test") for gamma in gammas}),
+            "error_rates": (1.0 - readings[self.training_trial].accuracies).tolist(),
+            "embedding_std": self.data.embedding_std,
+            "noise": self.config.noise,  # pyright: ignore (options of tokens have it)
+        }
 
 
 def constrained_training(
     config: ConstrainedConfig,
     *,
     num_layers: int,
-    steps_an_epoch: int,
+    num_examples: int | None,
+    examples: str = "samples",
     numbers: Sequence[int] | None = None,
     trained: Any = None,
     bases: Any = None,
@@ -83,13 +218,21 @@ def constrained_training(
     """Training by a configuration with constraints, plain or under them.
 
     Args:
-      config: all options.
+      config: All options.
       num_layers: L.
-      steps_an_epoch: batches that fit into a pass over the data.
-      numbers: of layers 0..L in the model, where not every layer has a loss; None: their places.
-      trained: for each parameter, whether it is trained; None for all.
-      bases: what the optimiser takes parameters' entries for, see `unroll_jax.in_coordinates`; None leaves them.
+      num_examples: Size of the train split; None where there are no data.
+      examples: Name of the examples in messages.
+      numbers: Numbers in the model of layers 0..L, where not every layer has a loss; None for their places.
+      trained: Whether each parameter is trained; None for all.
+      bases: Bases in which the optimiser takes its steps, see `unroll_jax.in_coordinates`; None for the entries.
+
+    Raises:
+      UserError: if options do not fit the depth or the number of examples.
     """
+    check_depth(config, num_layers)
+    count = MANY if num_examples is None else num_examples
+    check_batch_size(config.batch_size, count, examples)
+    steps_an_epoch = max(count // config.batch_size, 1)
     check_epochs(config, steps_an_epoch)
     optimizer = make_optimizer(config.primal, num_steps=config.steps, trained=trained)
     return Training(
@@ -102,16 +245,31 @@ def constrained_training(
     )
 
 
-def check_batch_size(batch_size: int, num_examples: int, what: str) -> None:
-    """Refuses a batch larger than the train split, before anything is made of its size; ``what`` are the examples."""
+def keep_examples(data: Any, config: Any) -> None:
+    """Keeps as many examples of each split as `train_examples`, `validation_examples` and `test_examples` tell.
+
+    Raises:
+      UserError: if a split has fewer.
+    """
+    for split in SPLITS:
+        count = getattr(config, f"{split}_examples", None)
+        try:
+            if count is not None:
+                data.keep(split, count)
+        except ValueError as error:
+            raise UserError(f"--{split}-examples does not fit the data: {error}") from error
+
+
+def check_batch_size(batch_size: int, num_examples: int, examples: str) -> None:
+    """Raises a `UserError` for a batch larger than the train split, before anything of its size is made."""
     if batch_size > num_examples:
         raise UserError(
-            f"--batch-size must be at most the {num_examples:,} {what} of the train split, got {batch_size}"
+            f"--batch-size must be at most the {num_examples:,} {examples} of the train split, got {batch_size}"
         )
 
 
 def check_noise(gamma: float, seed: int) -> None:
-    """Refuses noise that a prediction cannot have."""
+    """Raises a `UserError` for noise that a prediction cannot have."""
     if not (gamma >= 0.0 and math.isfinite(gamma)):
         raise UserError(f"--gamma must be finite and at least 0, got {gamma}")
     if not 0 <= seed < 2**32:
@@ -125,23 +283,28 @@ def on_batches(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def noise_figures(config: ConstrainedConfig) -> Row:
-    """The noise of training and that of the evaluation, which alone has to be the same for runs to compare."""
-    return {"train_gamma": config.train_gamma, "test_gammas": sorted({float(gamma) for gamma in config.test_gammas})}
+    """Returns the noises of training, and those of the evaluation, which must agree for runs to compare."""
+    layers = {"layer_noise": config.layer_noise} if isinstance(config, PerturbedConfig) else {}
+    gammas = sorted({float(gamma) for gamma in config.test_gammas})
+    return {"train_gamma": config.train_gamma, "test_gammas": gammas, **layers}
 
 
-def disturbed_figures(config: PerturbedConfig, num_layers: int, name: str, score: Callable[[float, int], float]) -> Row:
-    """``score(noise on layers, lost layer)``, level by level and layer by layer, as far as these were asked for."""
-    levels = sorted(config.test_layer_noises)
-    lost = range(1, num_layers + 1) if config.lose_layers else ()
-    figures = {
-        f"layer_noise_{name}": {str(level): score(level, 0) for level in levels},
-        f"lost_layer_{name}": {str(layer): score(0.0, layer) for layer in lost},
-    }
-    return {key: cases for key, cases in figures.items() if cases}
+def area_under(accuracies: Mapping[float, float]) -> float | None:
+    """Returns the area under accuracies by gamma, by trapezoids: over [0, 2] at most 2; None for one gamma."""
+    gammas = sorted(accuracies)
+    if len(gammas) < 2:
+        return None
+    return float(np.trapezoid([accuracies[gamma] for gamma in gammas], gammas))
+
+
+def area_words(evaluation: Row) -> str:
+    """Describes the area under the accuracy; "" where there is one gamma."""
+    low, high = evaluation["test_gammas"][0], evaluation["test_gammas"][-1]
+    return "" if evaluation["area"] is None else f"area {evaluation['area']:.3f} over gamma {low:g} to {high:g}, "
 
 
 def feasibility_words(evaluation: Row) -> str:
-    """Describes the feasibility of an evaluation, in words."""
+    """Describes the feasibility of an evaluation."""
     if evaluation["method"] == "erm":
         return "unconstrained"
     if evaluation["method"] == "deep_supervision":

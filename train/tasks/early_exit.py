@@ -1,8 +1,8 @@
 """Early exit: a text leaves at the first layer after which little improvement is predicted.
 
-How much the layers behind layer l take off a text's loss, f_l - f_L, is predicted from the entropy of what layer l says
-of it: an isotonic regression, layer by layer, on validation data. Where every layer lowers the loss, what is predicted
-falls with depth, and a text that leaves is one that the layers behind would not have changed.
+The improvement of a text's loss behind layer l, f_l - f_L, is predicted from the entropy of layer l's probabilities by
+isotonic regression, layer by layer, on validation data. Where every layer lowers the loss, predictions fall with depth,
+and texts leave that later layers would not have changed.
 """
 
 import time
@@ -16,14 +16,12 @@ from scipy.optimize import isotonic_regression
 from ..data.tokens import TokenBatch
 from ..finite import json_numbers
 from ..system.distributed import fetch
-from .encoders import Layerwise
-from .reading import SplitReading, read_sample
+from .text_models import Layerwise, SplitReading, read_sample
 
 # Accuracy that the chosen threshold may cost on validation data, with the standard error of that: half a point.
 TOLERATED = 0.005
 NUM_THRESHOLDS = 40
-# How often the time of a text is taken.
-REPEATS = 5
+REPEATS = 5  # of the timing of a text
 
 
 class Predictor(NamedTuple):

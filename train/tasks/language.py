@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,24 +12,20 @@ from jaxtyping import Array, Float
 
 from unroll_jax.constrained import chunked_cross_entropy
 
-from ..config.constrained import check_depth
 from ..config.language import LanguageConfig
 from ..data.packing import PackedBatch
 from ..task import Log, Params, Row, SampleLosses, Validation
 from .common import (
-    NOISE_SEED,
-    DataTask,
-    check_batch_size,
+    TokenTask,
+    Trial,
+    area_words,
     check_noise,
     constrained_training,
     feasibility_words,
-    noise_figures,
     num_parameters,
     on_batches,
 )
-from .instructions import LanguageMaterial, load_material, material_of
-from .language_completions import completions
-from .language_floors import floors
+from .language_data import LanguageInputs, load_inputs
 from .language_model import LanguageModel
 from .language_reading import (
     Answered,
@@ -39,47 +34,48 @@ from .language_reading import (
     NextToken,
     answered,
     choose,
+    completions,
+    floors,
     paired,
     part_of,
     perplexity,
     rows_of,
 )
-from .text import area_under
+from .noise import gaussian, keyed
 
 
-class LanguageTask(DataTask[LanguageConfig]):
+class LanguageTask(TokenTask[LanguageConfig]):
     """f_l is the mean cross entropy of the tokens of answers at the l-th layer that is read, by the norm and the head
     of the model; layer 0 is the embeddings, noise included.
 
     Source: Porras-Valenzuela, Hadou, Ribeiro, Section 6 and Appendix B.7.
     """
 
-    def __init__(self, config: LanguageConfig, material: LanguageMaterial):
-        super().__init__(config, material)
-        self.model = LanguageModel(config, material.given)
+    def __init__(self, config: LanguageConfig, data: LanguageInputs):
+        super().__init__(config, data)
+        self.model = LanguageModel(config, data.source)
         self.num_layers = len(self.model.layers) - 1
-        check_depth(config, self.num_layers)
-        check_batch_size(config.batch_size, material.num_rows, "rows of instructions")
         self.training = constrained_training(
             config,
             num_layers=self.num_layers,
-            steps_an_epoch=material.steps_an_epoch(batch_size=config.batch_size),
+            num_examples=data.num_rows,
+            examples="rows of instructions",
             numbers=self.model.layers,
             trained=None if config.model.lora_rank is None else self.model.trained,
         )
         self._read = on_batches(self._readings)
 
     def init(self, key: jax.Array) -> Params:
-        """Parameters, from the key alone."""
+        """Returns parameters, from the key alone."""
         return self.model.init(key)
 
     def pretrained(self) -> Any:
-        """The pretrained decoder, read anew."""
-        read = self.data.given.read
+        """Reads the pretrained decoder; None where it is drawn."""
+        read = self.data.source.read
         return None if read is None else read()
 
     def load_pretrained(self, params: Params, pretrained: Any) -> Params:
-        """The pretrained decoder in place of the drawn one."""
+        """Returns the parameters with the pretrained decoder in place of the drawn one."""
         return {**params, "decoder": pretrained}
 
     def trained(self, params: Params) -> Any:
@@ -87,19 +83,12 @@ class LanguageTask(DataTask[LanguageConfig]):
         return self.model.trained(params)
 
     def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[PackedBatch]:
-        """Rows of the train split."""
+        """Yields rows of the train split."""
         size, seed = self.config.batch_size, self.config.seed
         return self.data.packed.batches("train", batch_size=size, seed=seed, start_step=start_step, rows=rows)
 
-    def variance(self, gamma: float) -> float:
-        """Returns the variance of the noise of a strength."""
-        if gamma == 0.0:
-            return 0.0  # without reading the train split
-        size = gamma * self.data.embedding_std
-        return size**2 if self.config.noise == "deviation" else size
-
     def sample_noise(self, batch: PackedBatch, key: jax.Array) -> Drawn:
-        """Noise of the strength of training, and the positions at which layers before the last are read."""
+        """Draws noise of the strength of training, and positions at which layers before the last are read."""
         of_noise, of_places = jax.random.split(key)
         variance, share = self.variance(self.config.train_gamma), self.config.descent.positions
         noise = self._noise(of_noise, batch, variance) if variance > 0.0 else None
@@ -128,14 +117,13 @@ class LanguageTask(DataTask[LanguageConfig]):
         """Returns the number of tokens of the answers in every row."""
         return jnp.sum(batch.batch.weights, axis=1)
 
-    def split_reading(self, params: Params, split: str, gamma: float) -> LanguageReading:
-        """Every layer that is read on a whole split."""
+    def reading(self, params: Params, split: str, trial: Trial) -> LanguageReading:
+        """Reads the layers that are read out on a whole split."""
         count, layers = self.data.packed.texts[split], len(self.model.layers)
         losses, lengths = np.zeros((count, layers)), np.zeros(count)
         right, agreed = np.zeros(layers), np.zeros(layers)
-        variance = np.float32(self.variance(gamma))
-        for index, batch in enumerate(self.data.packed.examples(split, batch_size=self.config.batch_size)):
-            key = jax.random.fold_in(jax.random.key(NOISE_SEED), index)
+        variance = np.float32(self.variance(trial.gamma))
+        for batch, key in keyed(self.data.packed.examples(split, batch_size=self.config.batch_size)):
             token_losses, predicted, _ = self._read(params, batch, variance, key)
             counted = batch.weights > 0.0
             owners = batch.owners[counted]
@@ -146,52 +134,34 @@ class LanguageTask(DataTask[LanguageConfig]):
             agreed += np.sum(words == words[-1], axis=1)
         return LanguageReading(losses / lengths.mean(), right / lengths.sum(), agreed / lengths.sum())
 
-    def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
-        """At the noise of training."""
-        del multipliers
-        reading = self.split_reading(params, "validation", self.config.train_gamma)
-        accuracies = reading.accuracies
-        row = {"accuracy": float(accuracies[-1]), "error_rates": (1.0 - accuracies).tolist()}
-        return Validation(reading.losses, row | {"perplexity": perplexity(reading.losses)[-1]})
+    def validated(self, reading: LanguageReading) -> Validation:
+        """Returns the validation of a reading, with its perplexity."""
+        validation = super().validated(reading)
+        return validation._replace(row={**validation.row, "perplexity": perplexity(reading.losses)[-1]})
 
-    def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
-        """Share of right tokens at every strength of noise and every layer that is read, the area under the last
-        layer's over ``test_gammas`` alone, acceptance (the share where a layer predicts what the last one does),
-        perplexities, answers to a few prompts, and what counting tokens reaches.
+    def further_figures(self, params: Params, readings: Mapping[Trial, LanguageReading]) -> Row:
+        """Returns figures by layer that is read out: accuracies, acceptance, perplexities; and answers and floors.
 
-        Each layer that is read costs a product with the head at the tokens of answers, a strength of noise; no other
-        layer is read.
+        Acceptance is the share of tokens at which a layer predicts what the last one does. Each layer that is read out
+        costs a product with the head at the tokens of answers, a strength of noise.
         """
-        config, noise, model = self.config, noise_figures(self.config), self.model
-        readings = {gamma: self.split_reading(params, "test", gamma) for gamma in config.noise_levels}
-        at_training, packed = readings[float(config.train_gamma)], self.data.packed
-        accuracies = {gamma: float(reading.accuracies[-1]) for gamma, reading in readings.items()}
-        tables = floors(packed.whole("train"), packed.whole("test"), self.data.given.config.vocabulary_size)
-        figures = {
-            "method": config.method,
-            **noise,
-            "num_layers": self.num_layers,
-            "layers": list(model.layers),
-            "seed": config.seed,
-            "num_examples": packed.texts["test"],
+        packed, trials = self.data.packed, self.trials()[self.score]
+        by_gamma = {label: readings[trial] for label, trial in trials.items()}
+        tables = floors(packed.whole("train"), packed.whole("test"), self.data.source.config.vocabulary_size)
+        return {
+            "layers": list(self.model.layers),
             "num_tokens": int(packed.whole("test").weights.sum()),
-            "accuracy": {str(gamma): accuracy for gamma, accuracy in accuracies.items()},
-            "layer_accuracies": {str(gamma): reading.accuracies.tolist() for gamma, reading in readings.items()},
-            "acceptance": {str(gamma): reading.agreements.tolist() for gamma, reading in readings.items()},
-            "area": area_under({gamma: accuracies[gamma] for gamma in noise["test_gammas"]}),
-            "error_rates": (1.0 - at_training.accuracies).tolist(),
-            "perplexity": {str(gamma): perplexity(reading.losses)[-1] for gamma, reading in readings.items()},
-            "layer_perplexities": perplexity(at_training.losses),
-            "floors": {name: dict.fromkeys(map(str, accuracies), table.accuracy) for name, table in tables.items()},
+            "layer_accuracies": {gamma: reading.accuracies.tolist() for gamma, reading in by_gamma.items()},
+            "acceptance": {gamma: reading.agreements.tolist() for gamma, reading in by_gamma.items()},
+            **super().further_figures(params, readings),
+            "perplexity": {gamma: perplexity(reading.losses)[-1] for gamma, reading in by_gamma.items()},
+            "layer_perplexities": perplexity(readings[self.training_trial].losses),
+            "floors": {name: dict.fromkeys(by_gamma, table.accuracy) for name, table in tables.items()},
             "floor_shares": dict.fromkeys(tables, 1.0),
             "floor_losses": {name: table.loss for name, table in tables.items()},
             "completions": self._completions(params),
-            "embedding_std": self.data.embedding_std,
-            "noise": config.noise,
-            "parameters": num_parameters(params),
             "trained_parameters": num_parameters(params.get("changes", params)),
         }
-        return figures, at_training.losses
 
     def predict(
         self,
@@ -215,15 +185,14 @@ class LanguageTask(DataTask[LanguageConfig]):
             batch = part_of(whole, start, self.config.batch_size)
             parts.append(self._read(params, batch, variance, jax.random.fold_in(jax.random.key(seed), start)))
         readings = [np.concatenate(part, axis=1) for part in zip(*parts, strict=True)]
-        return list(answered(given, readings, whole, self.model.layers, self.data.given.tokenizer.decode))
+        return list(answered(given, readings, whole, self.model.layers, self.data.source.tokenizer.decode))
 
     def summary_line(self, evaluation: Row) -> str:
         """Accuracy and perplexity at the noise of training, the area under the former, and feasibility."""
-        gamma, gammas = str(float(evaluation["train_gamma"])), evaluation["test_gammas"]
-        area, span = evaluation["area"], f"over gamma {gammas[0]:g} to {gammas[-1]:g}"
-        area = "" if area is None else f"area {area:.3f} {span}, "
+        gamma = str(float(evaluation["train_gamma"]))
         scores = f"token accuracy {evaluation['accuracy'][gamma]:.1%}, perplexity {evaluation['perplexity'][gamma]:.4g}"
-        return f"{scores} at gamma {evaluation['train_gamma']}, {area}{feasibility_words(evaluation)}"
+        words = f"{area_words(evaluation)}{feasibility_words(evaluation)}"
+        return f"{scores} at gamma {evaluation['train_gamma']}, {words}"
 
     def _completions(self, params: Params) -> list[Row]:
         config = self.config
@@ -232,8 +201,7 @@ class LanguageTask(DataTask[LanguageConfig]):
         return completions(self.model, params, self.data.packed, deviations, **sizes)
 
     def _noise(self, key: jax.Array, batch: PackedBatch, variance: float | Array) -> Float[Array, "batch n dim"]:
-        deviation = jnp.sqrt(jnp.asarray(variance, jnp.float32))
-        return deviation * jax.random.normal(key, (*batch.tokens.shape, self.model.dim))
+        return gaussian(key, (*batch.tokens.shape, self.model.dim), variance)
 
     def _sums(self, states: Array, head: Array, labels: Any, weights: Any) -> Float[Array, "layers batch"]:
         """Losses of all layers in one call, which makes the head's gradient once."""
@@ -260,10 +228,10 @@ class LanguageTask(DataTask[LanguageConfig]):
 
 
 def open_language(config: LanguageConfig, log: Log) -> LanguageTask:
-    """The task on the data of its configuration."""
-    return LanguageTask(config, load_material(config, log))
+    """Returns the task on the data of its configuration."""
+    return LanguageTask(config, load_inputs(config, log))
 
 
-def language_of(config: LanguageConfig, facts: Row) -> LanguageTask:
-    """The task that `LanguageTask.model_spec` describes, without its data."""
-    return LanguageTask(config, material_of(facts))
+def language_of(config: LanguageConfig, spec: Row) -> LanguageTask:
+    """Returns the task that `LanguageTask.model_spec` describes, without its data."""
+    return LanguageTask(config, LanguageInputs.from_json(spec))

@@ -1,28 +1,37 @@
-"""Readings of answers by the layers of a language model, and the rows that are read."""
+"""Readings of answers by the layers of a language model, completions, and tables of tokens as floors."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from scipy.sparse import csr_array
+
+from unroll_jax.models import generate
 
 from ..config.errors import UserError
 from ..data.answers import PLACEHOLDER, AnswerTokenizer
 from ..data.conversations import Conversation, Message, messages_of
-from ..data.packing import PackedBatch, Tokens, arrays, filled, kept_positions, pack
+from ..data.packing import PackedBatch, PackedData, Tokens, arrays, filled, kept_positions, pack
 from ..data.rows import is_whole
+from ..system.distributed import fetch
+from ..task import Params, Row
+from .language_model import LanguageModel
+from .noise import NOISE_SEED
+
+BACKED_OFF = 1.0  # pairs of each first token that are counted as if the table of single tokens had drawn them
 
 
 class Drawn(NamedTuple):
-    """A batch with what is random in a step.
+    """A batch with the draws of a step.
 
     Attributes:
-      batch: rows of texts.
-      noise: of the embeddings; None where there is none.
-      chosen: of the kept positions of each row, those at which layers before the last are read; None for all.
-      weights: what these weigh, so that their sum stands for that over all.
+      batch: Rows of texts.
+      noise: Noise of the embeddings; None for no noise.
+      chosen: Kept positions of each row at which layers before the last are read; None for all.
+      weights: Weights of these, by which a sum over them estimates that over all.
     """
 
     batch: PackedBatch
@@ -174,3 +183,96 @@ def several(given: Any) -> list[Any]:
 def _question(given: Any) -> tuple[Message, ...]:
     """The messages before an answer, of a text or of messages as they are in files."""
     return (Message("user", given),) if isinstance(given, str) else messages_of(given, where="a prompt")
+
+
+def completions(
+    model: LanguageModel,
+    params: Params,
+    packed: PackedData,
+    deviations: Mapping[float, float],
+    *,
+    count: int,
+    tokens: int,
+) -> list[Row]:
+    """Greedy answers to the first prompts of the test split, beside what the data have; JSON values.
+
+    Args:
+      model: the decoder.
+      params: its parameters.
+      packed: the splits.
+      deviations: standard deviation of the noise, by gamma; it is the same for every run.
+      count: of prompts, or all where there are fewer.
+      tokens: of the longest answer, where the context has room for as many.
+    """
+    if count == 0:
+        return []
+    config, tokenizer = model.source.config, model.source.tokenizer
+    texts = [packed.text("test", number) for number in range(min(count, packed.texts["test"]))]
+    prompts = [text.tokens[: text.first] for text in texts]
+    keys = jax.vmap(lambda place: jax.random.fold_in(jax.random.key(NOISE_SEED), place))(np.arange(len(texts)))
+    options: dict[str, Any] = {
+        "max_tokens": min(tokens, config.max_positions - max(map(len, prompts))),
+        "stops": tokenizer.stops,
+        "key": keys,
+        "dtype": model.module.dtype,
+    }
+    decoder = model.decoder(params)
+    rows: list[Row] = [
+        {"prompt": _text(tokenizer, prompt), "wanted": _text(tokenizer, text.tokens[text.first :]), "answers": {}}
+        for prompt, text in zip(prompts, texts, strict=True)
+    ]
+    for gamma, deviation in deviations.items():
+        # One program on the mesh of the parameters: several processes get the same tokens.
+        answers = fetch(generate(config, decoder, prompts, noise=deviation, **options))
+        for row, answer, length in zip(rows, answers.tokens, answers.lengths, strict=True):
+            row["answers"][str(gamma)] = _text(tokenizer, answer[:length])
+    return rows
+
+
+def _text(tokenizer: Any, tokens: np.ndarray) -> str:
+    return tokenizer.decode(tokens, special=False).strip()
+
+
+class Floor(NamedTuple):
+    """The shares of held-out tokens that a table predicts, and the mean of its losses, in nats."""
+
+    accuracy: float
+    loss: float
+
+
+def floors(train: PackedBatch, test: PackedBatch, vocabulary_size: int) -> dict[str, Floor]:
+    r"""Tables fitted on the answers of a train split, and tried on those of another.
+
+    Of single tokens it is :math:`p(w) = (c(w) + 1) / (n + V)`; of pairs
+    :math:`p(w | u) = (c(u, w) + p(w)) / (c(u) + 1)`, u the token before, which may be the prompt's last. Neither sees
+    noise.
+    """
+    (before, after), (given, wanted) = pairs(train), pairs(test)
+    counts = np.bincount(after, minlength=vocabulary_size)
+    single = (counts + 1.0) / (counts.sum() + vocabulary_size)
+    table: Any = csr_array((np.ones(len(after)), (before, after)), shape=(vocabulary_size,) * 2)
+    table.sum_duplicates()
+    totals = np.bincount(before, minlength=vocabulary_size)
+    seen = np.asarray(table[given, wanted]).reshape(-1)
+    paired = (seen + BACKED_OFF * single[wanted]) / (totals[given] + BACKED_OFF)
+    likeliest = _likeliest(table, single)[given]
+    return {
+        "unigram": Floor(float(np.mean(wanted == counts.argmax())), float(-np.log(single[wanted]).mean())),
+        "bigram": Floor(float(np.mean(wanted == likeliest)), float(-np.log(paired).mean())),
+    }
+
+
+def pairs(split: PackedBatch) -> tuple[np.ndarray, np.ndarray]:
+    """The tokens of answers, and the token before each."""
+    counted = split.weights > 0.0
+    return np.take_along_axis(split.tokens, split.places, axis=1)[counted], split.labels[counted]
+
+
+def _likeliest(table: Any, single: np.ndarray) -> np.ndarray:
+    """Returns the likeliest second token for each first one that was seen; for others, the likeliest single token."""
+    likeliest = np.full(table.shape[0], single.argmax())
+    starts, words, counts = (np.asarray(part) for part in (table.indptr, table.indices, table.data))
+    for first in np.flatnonzero(np.diff(starts)):
+        followers = slice(starts[first], starts[first + 1])
+        likeliest[first] = words[followers][np.argmax(counts[followers] + BACKED_OFF * single[words[followers]])]
+    return likeliest

@@ -1,50 +1,41 @@
-"""A task of your own: how parameters are made, what every layer of a sample loses, and arrays to train on."""
+"""Tasks from Python: a function that draws parameters, one of layer losses, and arrays to train on."""
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..config.constrained import check_depth
 from ..config.errors import UserError, one_line
 from ..config.fields import check_fields
 from ..config.own import OwnConfig
 from ..data.reader import in_order, read_ahead, shuffled
 from ..sharding.parts import rematerialised
-from ..task import Batch, Params, Row, SampleLosses, Task, Validation
-from .common import (
-    check_batch_size,
-    constrained_training,
-    feasibility_words,
-    noise_figures,
-    num_parameters,
-    on_batches,
-)
+from ..task import Batch, Params, Row, SampleLosses, Validation
+from .common import LayeredTask, Reading, Trial, check_batch_size, constrained_training, feasibility_words, on_batches
 
 Arrays = Mapping[str, np.ndarray]  # with a row a sample
 LayerLosses = Callable[[Params, Batch], SampleLosses]
 NO_NUMBERS = "OSUMm"  # kinds of dtypes: objects, texts, times
 
 
-class OwnTask(Task):
+class OwnTask(LayeredTask[OwnConfig]):
     """A model of any library, trained plainly or under descent constraints.
 
     Args:
       init: ``key -> params``, as a Flax module's ``init`` with its inputs given.
-      layer_losses: ``(params, batch) -> (samples, L + 1)``: what layers 0 to L lose on every sample, each a function of
-        its row of the batch alone.
-      train: arrays to train on, by name, with a row a sample; a batch is a dict of some of their rows.
-      validation: the same to validate on.
-      test: the same to evaluate on; None takes those of the validation.
-      config: how.
+      layer_losses: ``(params, batch) -> (samples, L + 1)``: losses of layers 0 to L, each a function of its row of the
+        batch alone.
+      train: Arrays to train on, by name, with a row a sample; a batch is a dict of some of their rows.
+      validation: Arrays to validate on.
+      test: Arrays to evaluate on; None takes those of the validation.
+      config: Options of the training.
 
     Raises:
-      UserError: if arrays are none, lack names or have different numbers of rows, losses are of another shape, or a
-        number is not allowed.
+      UserError: if arrays are missing or have different numbers of rows, losses are of another shape, or a number is
+        not allowed.
 
     Example:
       >>> import jax.numpy as jnp, numpy as np
@@ -56,6 +47,8 @@ class OwnTask(Task):
       >>> OwnTask(lambda key: jnp.ones(()), losses, train=arrays, validation=arrays, config=config).num_layers
       1
     """
+
+    score = "loss"
 
     def __init__(
         self,
@@ -69,36 +62,29 @@ class OwnTask(Task):
     ):
         config = OwnConfig() if config is None else config
         _check_kinds(init, layer_losses, config)
-        self._config, self._init, self._losses = config, init, layer_losses
+        self._config, self.data, self.spec = config, None, None
+        self._init, self._losses = init, layer_losses
         self._splits = {"train": train, "validation": validation, "test": validation if test is None else test}
         for split, arrays in self._splits.items():
             _check_arrays(split, arrays, train)
         self._sizes = {split: _rows(split, arrays) for split, arrays in self._splits.items()}
         check_batch_size(self.config.batch_size, self._sizes["train"], "samples")
         self.num_layers = _num_layers(init, layer_losses, self._splits)
-        check_depth(self.config, self.num_layers)
-        steps_an_epoch = max(self._sizes["train"] // self.config.batch_size, 1)
-        self.training = constrained_training(self.config, num_layers=self.num_layers, steps_an_epoch=steps_an_epoch)
+        self.training = constrained_training(config, num_layers=self.num_layers, num_examples=self._sizes["train"])
         self._trained = rematerialised(layer_losses, self.config.remat)
         self._read = on_batches(layer_losses)
 
-    @property
-    def config(self) -> OwnConfig:
-        """All options."""
-        return self._config
-
     def with_config(self, config: OwnConfig) -> "OwnTask":
-        """The same by another configuration, on the same data."""
+        """Returns the same task with another configuration, on the same data."""
         return OwnTask(self._init, self._losses, config=config, **self._splits)
 
     def init(self, key: jax.Array) -> Params:
-        """Parameters, from the key alone."""
+        """Returns parameters, from the key alone."""
         return self._init(key)
 
     def batches(self, start_step: int, rows: np.ndarray | None) -> Iterator[Batch]:
-        """Rows of the train arrays."""
-        arrays, size, seed = self._splits["train"], self.config.batch_size, self.config.seed
-        read = lambda numbers: {name: array[np.asarray(numbers)] for name, array in arrays.items()}  # noqa: E731
+        """Yields rows of the train arrays."""
+        read, size, seed = self._reader("train"), self.config.batch_size, self.config.seed
         return read_ahead(shuffled(self._sizes["train"], read, batch_size=size, seed=seed, rows=rows), start_step)
 
     def losses(self, params: Params, batch: Batch, probe: Any) -> tuple[SampleLosses, Mapping[str, Any]]:
@@ -106,51 +92,44 @@ class OwnTask(Task):
         del probe
         return self._trained(params, batch), {}
 
-    def split_losses(self, params: Params, split: str) -> np.ndarray:
-        """Returns the losses of every sample of a split at every layer, (N, L + 1)."""
-        arrays, size = self._splits[split], self.config.batch_size
-        read = lambda numbers: {name: array[np.asarray(numbers)] for name, array in arrays.items()}  # noqa: E731
-        batches = read_ahead(in_order(self._sizes[split], read, batch_size=size))
-        return np.concatenate([self._read(params, batch) for batch in batches])
+    def reading(self, params: Params, split: str, trial: Trial) -> Reading:
+        """Returns the losses of every sample of a split at every layer; such a task has no noise."""
+        del trial
+        batches = in_order(self._sizes[split], self._reader(split), batch_size=self.config.batch_size)
+        return Reading(np.concatenate([self._read(params, batch) for batch in read_ahead(batches)]))
+
+    def score_of(self, reading: Reading, split: str) -> float:
+        """Returns the loss of the last layer."""
+        return float(reading.losses[:, -1].mean())
 
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
-        """Losses of the validation split."""
+        """Returns the losses of the validation split."""
         del multipliers
-        return Validation(self.split_losses(params, "validation"), {})
-
-    def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
-        """Losses of the test split."""
-        losses, config = self.split_losses(params, "test"), self.config
-        figures = {
-            "method": config.method,
-            **noise_figures(config),
-            "num_layers": self.num_layers,
-            "seed": config.seed,
-            "num_examples": len(losses),
-            "loss": {str(float(config.train_gamma)): float(losses[:, -1].mean())},
-            "parameters": num_parameters(params),
-        }
-        return figures, losses
+        return Validation(self.reading(params, "validation", self.training_trial).losses, {})
 
     def data_fingerprint(self) -> Row:
-        """Checksums of the arrays."""
+        """Returns checksums of the arrays."""
         return {split: _checksum(arrays) for split, arrays in self._splits.items()}
 
     def model_spec(self) -> Row:
-        """Sizes of the splits, for the model card; a model of your own is built by your own code."""
+        """Returns sizes of the splits, for the model card; your code builds the model."""
         return {"examples": self._sizes}
 
     def predict(self, params: Params, inputs: Batch) -> np.ndarray:
-        """Losses of every layer on a batch."""
+        """Returns the losses of every layer on a batch."""
         return self._read(params, inputs)
 
     def summary_line(self, evaluation: Row) -> str:
         """Loss of the last layer, and feasibility."""
         return f"loss {evaluation['layer_losses'][-1]:.4g} on the test split, {feasibility_words(evaluation)}"
 
+    def _reader(self, split: str) -> Callable[[Any], Batch]:
+        arrays = self._splits[split]
+        return lambda numbers: {name: array[np.asarray(numbers)] for name, array in arrays.items()}
+
 
 def _check_kinds(init: Any, layer_losses: Any, config: Any) -> None:
-    """Refuses arguments of `OwnTask` that are no functions, or no options."""
+    """Checks the types of functions and options."""
     made = {"init": "key -> params", "layer_losses": "(params, batch) -> losses of shape (samples, L + 1)"}
     for (name, needed), function in zip(made.items(), (init, layer_losses), strict=True):
         if not callable(function):
@@ -161,7 +140,7 @@ def _check_kinds(init: Any, layer_losses: Any, config: Any) -> None:
 
 
 def _check_arrays(split: str, arrays: Any, train: Arrays) -> None:
-    """Refuses what is no array of numbers by name, and a split without the names of the train split."""
+    """Checks that a split maps the names of the train split to arrays of numbers."""
     if not isinstance(arrays, Mapping):
         raise UserError(f"{split} must be a dict of arrays by name, got {type(arrays).__name__}; pass a dict")
     for name, array in arrays.items():
@@ -176,7 +155,7 @@ def _check_arrays(split: str, arrays: Any, train: Arrays) -> None:
 
 
 def _num_layers(init: Callable[[jax.Array], Params], layer_losses: LayerLosses, splits: Mapping[str, Arrays]) -> int:
-    """L, as the losses of two samples have it, of which nothing is computed; it must be that of every split."""
+    """Returns L from the shape of the losses of two samples, which must agree on all splits; nothing is computed."""
     needed, widths = "layer_losses must be of shape (samples, L + 1) with L >= 1", dict[int, str]()
     for split, arrays in splits.items():
         two = {name: _two_rows(array) for name, array in arrays.items()}
@@ -200,12 +179,12 @@ def _two_rows(array: np.ndarray) -> jax.ShapeDtypeStruct:
 
 
 def _shaped(losses: Callable[[Batch], Any], two: Batch, split: str, train: Arrays) -> Any:
-    """The shape of the losses of two samples; rows that are not as those of train, and fail, are refused."""
+    """Returns the shape of the losses of two samples; an error of rows unlike those of train becomes a `UserError`."""
     try:
         return jax.eval_shape(losses, two)
     except Exception as error:
         unlike = [name for name in train if two[name].shape[1:] != train[name].shape[1:]]
-        if not unlike:  # an error of the user's function, to be seen with its traceback
+        if not unlike:  # an error of the user's function, which keeps its traceback
             raise
         name, shapes = unlike[0], (two[unlike[0]].shape[1:], train[unlike[0]].shape[1:])
         raise UserError(

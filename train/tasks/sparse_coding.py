@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -17,31 +16,22 @@ from unroll_jax.perturbations import Perturbation, in_turn, layer_noise, lost_la
 from ..config.disturbances import Disturbance
 from ..config.errors import UserError
 from ..config.sparse_coding import SparseCodingConfig
-from ..data.codes import CodeBatch, from_text, load, to_grey, to_text
+from ..data.codes import CodeBatch, CodeData, CodeSpec, load, to_grey
+from ..data.lasso import fista
 from ..data.pictures import picture_of
 from ..data.splits import SPLITS
 from ..sharding.mesh import keep_rows
 from ..sharding.parts import POLICIES
 from ..task import Log, Params, Row, SampleLosses, Validation
-from .code_floors import floors
-from .common import (
-    NOISE_SEED,
-    DataTask,
-    check_batch_size,
-    check_noise,
-    constrained_training,
-    disturbed_figures,
-    feasibility_words,
-    noise_figures,
-    num_parameters,
-    on_batches,
-)
-from .disturbances import disturbance_figures, disturbed
-from .facts import CodeFacts
+from .common import LayeredTask, Reading, Trial, check_noise, constrained_training, feasibility_words, on_batches
+from .noise import NOISE_SEED, disturbed, keyed
 
-# Images a batch of the evaluation: no gradient is kept, so more fit than in training.
-BATCH_SIZE = 1000
+BATCH_SIZE = 1000  # images, in an evaluation: no gradient is kept, so more fit than in training
 WEIGHT_NOISE = 0.01
+# Ridge penalties that the linear map is chosen among, times the number of images.
+PENALTIES = tuple(10.0**power for power in range(-6, 1))
+
+Coder = Callable[[np.ndarray], np.ndarray]  # images (n, pixels) in [0, 1] -> codes (n, atoms)
 
 
 class Drawn(NamedTuple):
@@ -53,48 +43,43 @@ class Drawn(NamedTuple):
     keys: UInt32[Array, "batch 2"]
 
 
-class Trial(NamedTuple):
-    """Disturbances of a split: noise on images, noise on layers, the layer that is lost; 0 for none."""
-
-    gamma: float = 0.0
-    layer_noise: float = 0.0
-    lost: int = 0
-
-
 class Coded(NamedTuple):
-    """The code of an image, float32 (atoms,), and the image that it stands for, uint8 (height, width)."""
+    """The code of an image, float32 (atoms,), and the image it reconstructs, uint8 (height, width)."""
 
     code: np.ndarray
     image: np.ndarray
 
 
-class SparseCodingTask(DataTask[SparseCodingConfig]):
+class SparseCodingTask(LayeredTask[SparseCodingConfig]):
     """f_l is the mean over images of 1/2 |z_l - z*|^2, z* the Lasso's solution for the image without noise.
 
-    Layer 0 is z_0: zeros, or noise.
+    Layer 0 is z_0: zeros, or noise. Scores are relative errors: the mean of |z_L - z*|^2 over that of |z*|^2.
 
     Source: Hadou, NaderiAlizadeh, Ribeiro, "Robust stochastically-descending unrolled networks" (2023), whose
     constraints are on the distance |z_l - z*|.
     """
 
-    def __init__(self, config: SparseCodingConfig, data: Any):
+    score = "relative_error"
+
+    def __init__(self, config: SparseCodingConfig, data: CodeData | Any, spec: CodeSpec | None = None):
         model = config.model
-        super().__init__(config, data)
+        super().__init__(config, data, spec)
         self.num_layers = model.num_layers
-        atoms, pixels = data.dictionary.shape
+        atoms, pixels = self.spec.dictionary.shape
         self.model = LISTA(
             pixels,
             atoms,
             model.num_layers,
             sparsity=config.data.sparsity,
-            dictionary_init=jax.nn.initializers.constant(data.dictionary),
+            dictionary_init=jax.nn.initializers.constant(self.spec.dictionary),
             noise=None if model.weights == "ista" else WEIGHT_NOISE,
             remat=POLICIES[config.remat] or False,
             unroll=config.unroll,
         )
-        check_batch_size(config.batch_size, data.num_examples("train"), "images")
-        steps_an_epoch = max(data.num_examples("train") // config.batch_size, 1)
-        self.training = constrained_training(config, num_layers=self.num_layers, steps_an_epoch=steps_an_epoch)
+        num_examples = None if data is None else data.num_examples("train")
+        self.training = constrained_training(
+            config, num_layers=self.num_layers, num_examples=num_examples, examples="images"
+        )
         self._apply: Callable[..., Any] = self.model.apply
         self._read, self._coded = on_batches(self._tried), on_batches(self._codes)
         self._read_disturbed = functools.cache(lambda one: on_batches(functools.partial(self._disturbed, one)))
@@ -104,7 +89,7 @@ class SparseCodingTask(DataTask[SparseCodingConfig]):
         return dict(self.model.init(key, jnp.zeros((1, self.model.dim))))
 
     def sample_noise(self, batch: CodeBatch, key: jax.Array) -> Drawn:
-        """Noise on images and layers of the strength of training, and the codes of layer 0."""
+        """Draws noise on images and layers of the strength of training, and the codes of layer 0."""
         return self._drawn(batch, self.config.train_gamma, key)
 
     def losses(self, params: Params, batch: Drawn, probe: Any) -> tuple[SampleLosses, Mapping[str, Array]]:
@@ -114,114 +99,72 @@ class SparseCodingTask(DataTask[SparseCodingConfig]):
         perturb = layer_noise(jax.random.wrap_key_data(batch.keys), noise) if noise > 0.0 else None
         return self._losses(params, batch, perturb), {}
 
-    def split_losses(self, params: Params, split: str, trial: Trial) -> np.ndarray:
-        """Losses of every image of a split at every layer, (N, L + 1)."""
-        losses = []
-        for index, batch in enumerate(self.data.examples(split, batch_size=BATCH_SIZE)):
-            key = jax.random.fold_in(jax.random.key(NOISE_SEED), index)
-            losses.append(self._read(params, batch, *map(np.asarray, trial), key))
-        return np.concatenate(losses)
+    def reading(self, params: Params, split: str, trial: Trial) -> Reading:
+        """Returns the losses of every image of a split at every layer."""
+        if trial.disturbance is None:
+            read, conditions = self._read, tuple(map(np.asarray, trial[:3]))
+        else:
+            read, conditions = self._read_disturbed(trial.disturbance), ()
+        batches = keyed(self.data.examples(split, batch_size=BATCH_SIZE))
+        return Reading(np.concatenate([read(params, batch, *conditions, key) for batch, key in batches]))
+
+    def score_of(self, reading: Reading, split: str) -> float:
+        """Returns the relative error of the last layer."""
+        return float(2.0 * np.mean(reading.losses[:, -1], dtype=np.float64) / self.data.square_norms[split])
 
     def validate(self, params: Params, multipliers: np.ndarray | None) -> Validation:
-        """At the noises of training; codes that are no better than zeros have collapsed."""
+        """Validates at the noises of training; codes that are no better than zeros have collapsed."""
         del multipliers
-        config = self.config
-        losses = self.split_losses(params, "validation", Trial(config.train_gamma, config.layer_noise))
-        error = self._relative(losses, "validation")
+        reading = self.reading(params, "validation", self.training_trial)
+        error = self.score_of(reading, "validation")
         words = f"the model has collapsed (relative error {error:.2f}; of codes of zeros, 1)"
-        return Validation(losses, {"relative_error": error}, collapse=words if error >= 1.0 else None)
+        return Validation(reading.losses, {"relative_error": error}, collapse=words if error >= 1.0 else None)
 
-    def evaluate(self, params: Params, folder: Path) -> tuple[Row, np.ndarray]:
-        """Relative errors at every noise level, with disturbed layers, and of what needs no training."""
-        del folder
-        config, ista = self.config, self.ista()
-        levels = {str(gamma): Trial(gamma) for gamma in config.noise_levels}
-        gammas = {gamma: self.split_losses(params, "test", trial) for gamma, trial in levels.items()}
-        floor_errors = {"ISTA": self.relative_errors(ista, levels), **floors(config, self.data)}
-        at_training = gammas[str(float(config.train_gamma))]
-        if config.layer_noise > 0.0:
-            at_training = self.split_losses(params, "test", Trial(config.train_gamma, config.layer_noise))
-        figures = {
-            "method": config.method,
-            **noise_figures(config),
-            "layer_noise": config.layer_noise,
-            "num_layers": self.num_layers,
-            "seed": config.seed,
-            "num_examples": len(at_training),
-            "relative_error": {gamma: self._relative(losses, "test") for gamma, losses in gammas.items()},
-            "validation_relative_error": self.relative_errors(params, levels, split="validation"),
+    def further_figures(self, params: Params, readings: Mapping[Trial, Reading]) -> Row:
+        """Returns errors on the validation split, and of coders without training."""
+        trials, ista = self.trials(), self.ista()
+        levels = {self.score: trials[self.score]}
+        validation = self.readings(params, "validation", levels)
+        of_ista = self.scores(self.readings(ista, "test", trials), trials)
+        floor_errors = {"ISTA": of_ista.pop(self.score), **floors(self.config, self.data)}
+        return {
+            "validation_relative_error": self.scores(validation, levels, "validation")[self.score],
             "floors": floor_errors,
             "floor_shares": dict.fromkeys(floor_errors, 1.0),
-            **self.disturbed(params),
-            **{f"ista_{name}": figures for name, figures in self.disturbed(ista).items()},
-            "parameters": num_parameters(params),
+            **{f"ista_{name}": errors for name, errors in of_ista.items()},
         }
-        return figures, at_training
-
-    def disturbed(self, params: Params) -> Row:
-        """Relative errors on the test split with noise on all layers, each layer lost in turn, and disturbed images."""
-        gamma = self.config.train_gamma
-
-        def score(noise: float, lost: int) -> float:
-            return self._relative(self.split_losses(params, "test", Trial(gamma, noise, lost)), "test")
-
-        def of_input(one: Disturbance) -> float:
-            return self._relative(self.disturbed_losses(params, "test", one), "test")
-
-        return {
-            **disturbed_figures(self.config, self.num_layers, "relative_error", score),
-            **disturbance_figures(self.config.test_disturbances, "relative_error", of_input),
-        }
-
-    def disturbed_losses(self, params: Params, split: str, one: Disturbance) -> np.ndarray:
-        """Losses of every image of a split at every layer, (N, L + 1), at the noise of training and a disturbance."""
-        losses = []
-        for index, batch in enumerate(self.data.examples(split, batch_size=BATCH_SIZE)):
-            key = jax.random.fold_in(jax.random.key(NOISE_SEED), index)
-            losses.append(self._read_disturbed(one)(params, batch, key))
-        return np.concatenate(losses)
-
-    def relative_errors(self, params: Params, trials: Mapping[str, Trial], *, split: str = "test") -> dict[str, float]:
-        """Returns the mean of |z_L - z*|^2 over that of |z*|^2 on a split, for each trial."""
-        return {name: self._relative(self.split_losses(params, split, trial), split) for name, trial in trials.items()}
 
     def ista(self) -> Params:
-        """Parameters with which layers are steps of ISTA."""
+        """Returns parameters with which layers are steps of ISTA."""
         return dict(self.model.clone(noise=None).init(jax.random.key(0), jnp.zeros((1, self.model.dim))))
 
     def data_fingerprint(self) -> Row:
-        """Spread of the pixels, size of the codes, and how many images there are."""
+        """Returns the deviation of pixels, the size of codes, and sizes of the splits."""
         sizes = {split: self.data.num_examples(split) for split in SPLITS}
-        return {"pixel_std": self.data.pixel_std, "square_norms": self.data.square_norms, "examples": sizes}
-
-    def model_spec(self) -> Row:
-        """The dictionary, the shape of images, and the spread of clean pixels, which noise is in units of."""
-        data = self.data
-        return {"shape": list(data.shape), "pixel_std": data.pixel_std, "dictionary": to_text(data.dictionary)}
+        return {"pixel_std": self.spec.pixel_std, "square_norms": self.data.square_norms, "examples": sizes}
 
     def predict(self, params: Params, inputs: Any, *, gamma: float = 0.0, seed: int = 0) -> Any:
         """Returns the `Coded` of an image (a file, or a uint8 array); a list of them for a list.
 
         Args:
-          params: of the model.
-          inputs: an image or a list of them, which are brought to the size and the grey of the train images.
-          gamma: strength of noise to add before, as in training.
-          seed: of that noise.
+          params: Parameters of the model.
+          inputs: An image or a list of them, converted to the size of the train images and to grey.
+          gamma: Strength of noise to add before, as in training.
+          seed: Seed of that noise.
         """
         check_noise(gamma, seed)
         several = isinstance(inputs, list | tuple)
         if several and not inputs:
             raise UserError("predict needs images, got an empty list; give one or more")
-        given = inputs if several else [inputs]
-        images = np.stack([to_grey(picture_of(one, self.data.shape)) for one in given])
+        images = [to_grey(picture_of(one, self.spec.shape)) for one in (inputs if several else [inputs])]
         codes = np.zeros((len(images), self.model.num_atoms), np.float32)
-        estimates = self._coded(params, CodeBatch(images, codes), np.float32(gamma), jax.random.key(seed))
-        shown = np.clip(np.round(255.0 * estimates @ self.data.dictionary), 0, 255).astype(np.uint8)
-        coded = [Coded(code, image.reshape(self.data.shape[:2])) for code, image in zip(estimates, shown, strict=True)]
+        estimates = self._coded(params, CodeBatch(np.stack(images), codes), np.float32(gamma), jax.random.key(seed))
+        shown = np.clip(np.round(255.0 * estimates @ self.spec.dictionary), 0, 255).astype(np.uint8)
+        coded = [Coded(code, image.reshape(self.spec.shape[:2])) for code, image in zip(estimates, shown, strict=True)]
         return coded if several else coded[0]
 
     def summary_line(self, evaluation: Row) -> str:
-        """The relative error at the noise of training beside that of ISTA, and feasibility."""
+        """Relative errors at the noise of training of the model and of ISTA, and feasibility."""
         gamma = str(float(evaluation["train_gamma"]))
         error, ista = evaluation["relative_error"][gamma], evaluation["floors"]["ISTA"][gamma]
         return (
@@ -231,7 +174,7 @@ class SparseCodingTask(DataTask[SparseCodingConfig]):
     def _drawn(self, batch: CodeBatch, gamma: Any, key: jax.Array, one: Disturbance | None = None) -> Drawn:
         of_images, of_start, of_layers = jax.random.split(key, 3)
         clean = jnp.asarray(batch.images, jnp.float32) / 255.0
-        noise = gamma * self.data.pixel_std * jax.random.normal(of_images, clean.shape)
+        noise = gamma * self.spec.pixel_std * jax.random.normal(of_images, clean.shape)
         signals = clean + noise if one is None else self._signals(clean, noise, one, jax.random.fold_in(of_images, 1))
         codes = jnp.asarray(batch.codes)
         start = self.config.model.start * jax.random.normal(of_start, codes.shape)
@@ -239,18 +182,22 @@ class SparseCodingTask(DataTask[SparseCodingConfig]):
         return Drawn(signals, codes, start, keys)
 
     def _signals(self, clean: Array, noise: Array, one: Disturbance, key: jax.Array) -> Array:
-        """Disturbed images as rows; of lost pixels each is drawn for by itself."""
-        height, width, _ = self.data.shape
+        """Disturbs images and returns them as rows; every pixel is lost independently."""
+        height, width, _ = self.spec.shape
+
+        def lose(image: Array, *others: Any) -> Array:
+            return dropped(image.reshape(-1), *others).reshape(image.shape)
 
         def disturb(clean: Array, noise: Array, key: jax.Array) -> Array:
-            lose = lambda image, *others: dropped(image.reshape(-1), *others).reshape(image.shape)  # noqa: E731
             picture, picture_noise = clean.reshape(height, width), noise.reshape(height, width)
             return disturbed(picture, picture_noise, one, key, lose=lose).reshape(-1)
 
         return jax.vmap(disturb)(clean, noise, jax.random.split(key, len(clean)))
 
     def _losses(self, params: Params, batch: Drawn, perturb: Perturbation | None) -> SampleLosses:
-        record = lambda z: 0.5 * jnp.sum((keep_rows(z) - batch.codes) ** 2, axis=-1)  # noqa: E731
+        def record(z: Array) -> Array:
+            return 0.5 * jnp.sum((keep_rows(z) - batch.codes) ** 2, axis=-1)
+
         start = keep_rows(batch.start)
         return self._apply(params, keep_rows(batch.signals), start, record=record, perturb=perturb).T
 
@@ -268,18 +215,51 @@ class SparseCodingTask(DataTask[SparseCodingConfig]):
         drawn = self._drawn(batch, gamma, key)
         return self._apply(params, drawn.signals, drawn.start)[-1]
 
-    def _relative(self, losses: np.ndarray, split: str) -> float:
-        """The mean of |z_L - z*|^2 over that of |z*|^2."""
-        return float(2.0 * np.mean(losses[:, -1], dtype=np.float64) / self.data.square_norms[split])
-
 
 def open_sparse_coding(config: SparseCodingConfig, log: Log) -> SparseCodingTask:
-    """The task on the data of its configuration."""
+    """Returns the task on the data of its configuration."""
     return SparseCodingTask(config, load(config.data, log=log))
 
 
-def sparse_coding_of(config: SparseCodingConfig, facts: Row) -> SparseCodingTask:
-    """The task that `SparseCodingTask.model_spec` describes, without its data."""
-    height, width, channels = facts["shape"]
-    dictionary = from_text(facts["dictionary"], width=height * width)
-    return SparseCodingTask(config, CodeFacts((height, width, channels), dictionary, facts["pixel_std"]))
+def sparse_coding_of(config: SparseCodingConfig, spec: Row) -> SparseCodingTask:
+    """Returns the task that `SparseCodingTask.model_spec` describes, without its data."""
+    return SparseCodingTask(config, None, CodeSpec.from_json(spec))
+
+
+def floors(config: SparseCodingConfig, data: CodeData) -> dict[str, dict[str, float]]:
+    """Relative errors on the test split at every noise level of coders that cost no more than the network, by name.
+
+    FISTA takes as many steps as there are layers; the linear map is fitted by least squares at the noise of training,
+    with the ridge penalty that is best on the validation split. Codes of zeros have the error 1.
+    """
+    coders: dict[str, Coder] = {
+        "FISTA": lambda images: fista(images, data.dictionary, config.data.sparsity, config.model.num_layers),
+        "linear map": linear_coder(data, config.train_gamma),
+    }
+    return {
+        name: {str(gamma): error(coder, data, "test", gamma) for gamma in config.noise_levels}
+        for name, coder in coders.items()
+    }
+
+
+def linear_coder(data: CodeData, gamma: float) -> Coder:
+    """The affine map of images to codes with the least squares at a noise level, and a penalty chosen on validation."""
+    from sklearn.linear_model import Ridge  # takes a second, and is needed only to evaluate
+
+    images, codes = noisy(data, "train", gamma)
+    models = [Ridge(penalty * len(images)).fit(images, codes) for penalty in PENALTIES]
+    return min((model.predict for model in models), key=lambda coder: error(coder, data, "validation", gamma))
+
+
+def error(coder: Coder, data: CodeData, split: str, gamma: float) -> float:
+    """The mean of |z - z*|^2 over that of |z*|^2, at a noise level."""
+    images, codes = noisy(data, split, gamma)
+    return float(np.sum((coder(images) - codes) ** 2, dtype=np.float64) / np.sum(codes**2, dtype=np.float64))
+
+
+def noisy(data: CodeData, split: str, gamma: float) -> tuple[np.ndarray, np.ndarray]:
+    """Images of a split in [0, 1] with noise, the same at every call, and their codes."""
+    whole = data.whole(split)
+    clean = np.float32(whole.images) / np.float32(255.0)
+    noise: Any = np.random.default_rng(NOISE_SEED).standard_normal(clean.shape, np.float32)
+    return clean + np.float32(gamma * data.pixel_std) * noise, whole.codes

@@ -1,4 +1,4 @@
-r"""The floors of video denoising: what one linear layer and a classical denoiser reach on the noise of the models."""
+r"""Floors of video denoising: one linear layer and a classical denoiser on the noise of the models."""
 
 import functools
 import math
@@ -13,7 +13,8 @@ from skimage.restoration import denoise_tv_chambolle
 
 from ..data.video import frames_from
 from ..task import Row
-from .video_noise import BATCH_SIZE, add_noise, keyed_batches, to_unit
+from .noise import add_noise, to_unit
+from .video_samples import BATCH_SIZE, keyed_batches
 
 LINEAR, CLASSICAL = "linear layer", "total variation"
 # The classical denoiser sees a square of at most so many patches a side of at most so many windows: a second for each
@@ -101,10 +102,10 @@ def floors(data: Any, train_gamma: float, gammas: tuple[float, ...]) -> Row:
     Returns:
       ``floors``: RMSE on the 0-255 scale by name and gamma; ``floor_shares``: of how much of the split each is.
     """
-    layer = fit_linear(data.examples("train", batch_size=BATCH_SIZE), train_gamma * data.pixel_std)
-    patches, side = data.frame_side // math.isqrt(data.token_dim), math.isqrt(data.token_dim)
+    layer = fit_linear(data.examples("train", batch_size=BATCH_SIZE), train_gamma * data.spec.pixel_std)
+    patches, side = data.spec.frame_side // math.isqrt(data.spec.token_dim), math.isqrt(data.spec.token_dim)
     chosen = some_squares(data.num_sequences("test"), patches)
-    rmse = {gamma: _rmse(data, layer, chosen, side, gamma * data.pixel_std) for gamma in gammas}
+    rmse = {gamma: _rmse(data, layer, chosen, side, gamma * data.spec.pixel_std) for gamma in gammas}
     return {
         "floors": {name: {str(gamma): both[name] for gamma, both in rmse.items()} for name in (LINEAR, CLASSICAL)},
         "floor_shares": {LINEAR: 1.0, CLASSICAL: chosen.size / data.num_sequences("test")},
@@ -139,7 +140,7 @@ def _rmse(data: Any, layer: LinearLayer, chosen: np.ndarray, side: int, variance
         kept.append([np.asarray(each)[chosen.flat[rows] - first] for each in pixels])
         first += len(batch)
     clean, noisy = (
-        np.concatenate(parts).reshape(*chosen.shape, data.num_tokens, side**2) for parts in zip(*kept, strict=True)
+        np.concatenate(parts).reshape(*chosen.shape, data.spec.num_tokens, side**2) for parts in zip(*kept, strict=True)
     )
     squares = [
         np.square(total_variation(one, math.sqrt(variance)) - other).mean(dtype=np.float64)

@@ -12,13 +12,12 @@ import numpy as np
 from ..checkpoint import Checkpoints, way_back
 from ..config.errors import UserError
 from ..data.video import frames_from
-from ..runs import read_recorded
+from ..runs import read_config, read_recorded, require_checkpoints
 from ..step import state_like
 from ..task import Log, Params, Row, Task
-from .common import NOISE_SEED, on_batches
-from .table import open_run
-from .video import GIVEN
-from .video_noise import add_noise, to_unit
+from .common import on_batches
+from .noise import NOISE_SEED, add_noise, to_unit
+from .video import WEIGHTS, open_video
 
 __all__ = ["has_frames", "show_frames"]
 
@@ -54,20 +53,20 @@ def show_frames(
             raise UserError(
                 f"{folder} is a run of {read_recorded(folder).experiment}, which has no frames; leave it out"
             )
-    opened = {name: open_run(folder, log=log)[1] for name, folder in runs.items()}
+    opened = {name: _opened(folder, log) for name, folder in runs.items()}
     (name, first), *others = opened.items()
     for other, task in others:
         if figures_of_data(task) != figures_of_data(first):
             raise UserError(f"{runs[name]} and {runs[other]} are on different data; show them apart")
     task: Any = first  # of video, whose data are clips
-    side = math.isqrt(task.data.token_dim)
-    clean = to_unit(jax.numpy.asarray(_window(task.data, window)))
-    size = (task.data.frame_side, task.data.frame_side)
+    side = math.isqrt(task.spec.token_dim)
+    clean = to_unit(jax.numpy.asarray(_window(task, window)))
+    size = (task.spec.frame_side, task.spec.frame_side)
     key = jax.random.key(NOISE_SEED)
     models = {name: _model(task, runs[name], log) for name, task in opened.items()}
     shown: Shown = {}
     for gamma in gammas if gammas is not None else _usual(task.config):
-        noisy = add_noise(clean, gamma * task.data.pixel_std, key)
+        noisy = add_noise(clean, gamma * task.spec.pixel_std, key)
         patches = {"clean": clean, "noisy": noisy, **{name: clean_up(noisy) for name, clean_up in models.items()}}
         shown[gamma] = {
             name: 255.0 * frames_from(np.asarray(each, np.float32), size, side=side) for name, each in patches.items()
@@ -77,12 +76,18 @@ def show_frames(
 
 def figures_of_data(task: Task) -> Row:
     """Returns figures that tell data from other data, whatever weights a run on them started with."""
-    return {name: value for name, value in task.data_fingerprint().items() if name != GIVEN}
+    return {name: value for name, value in task.data_fingerprint().items() if name != WEIGHTS}
 
 
-def _window(data: Any, window: int | None) -> np.ndarray:
+def _opened(folder: Path, log: Log) -> Task:
+    experiment, config = read_config(folder)
+    require_checkpoints(folder, experiment)
+    return open_video(config, log)  # pyright: ignore (of video)
+
+
+def _window(task: Any, window: int | None) -> np.ndarray:
     """The sequences of all patch positions of a window of the test split."""
-    positions = data.frame_side**2 // data.token_dim
+    data, positions = task.data, task.samples.positions
     count = data.num_sequences("test") // positions
     windows = data.examples("test", batch_size=positions)
     if window is None:

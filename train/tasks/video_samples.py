@@ -1,33 +1,46 @@
-"""Samples of prepared video: a patch position through the frames of a window, or the patches of one frame."""
+"""Samples of prepared video, whole frames from them, and test splits of other videos."""
 
 import abc
+import dataclasses
+import functools
 import math
+import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, UInt8
 
+from unroll_jax.disturbances import dropped
+
+from ..config.data import DataConfig, VideoSource
+from ..config.disturbances import Disturbance
+from ..config.errors import UserError
 from ..data.reader import in_order, read_ahead, shuffled
-from ..data.video import frames_from, patch_sequences
-from .facts import MANY, VideoFacts
+from ..data.video import VideoSpec, frames_from, patch_sequences
+from .noise import NOISE_SEED, disturbed, keyed, to_unit
 
 Batch = UInt8[np.ndarray, "batch tokens pixels"]
+
+BATCH_SIZE = 250  # sequences, in an evaluation: no gradient is kept, so more fit than in training
 
 
 class Samples(abc.ABC):
     """The map of sequences of prepared video to samples of a model, and back.
 
     Attributes:
-      data: a `train.data.video.VideoData`, or the `VideoFacts` that stand in for it.
-      positions: patches of a frame.
-      num_tokens: tokens of a sample.
+      data: A `train.data.video.VideoData`; None to predict.
+      length: Frames of a window.
+      side: Height and width of a patch, in pixels.
+      positions: Patches of a frame.
     """
 
-    num_tokens: int
-
-    def __init__(self, data: Any, positions: int):
-        self.data, self.positions = data, positions
+    def __init__(self, data: Any, spec: VideoSpec):
+        self.data, self.length, self.side = data, spec.num_tokens, math.isqrt(spec.token_dim)
+        self.positions = (spec.frame_side // self.side) ** 2
 
     @abc.abstractmethod
     def count(self, split: str) -> int:
@@ -53,12 +66,8 @@ class Samples(abc.ABC):
 class Sequences(Samples):
     """A patch position through the frames of a window: tokens are frames, and pixels those of a patch."""
 
-    def __init__(self, data: Any, positions: int):
-        super().__init__(data, positions)
-        self.num_tokens = data.num_tokens
-
     def count(self, split: str) -> int:
-        """Sequences."""
+        """Returns the number of sequences."""
         return self.data.num_sequences(split)
 
     def batches(self, split: str, *, batch_size: int, seed: int, start_step: int, rows: Any) -> Iterator[Batch]:
@@ -81,20 +90,15 @@ class Sequences(Samples):
 class Frames(Samples):
     """The patches of one frame: tokens are positions. Every frame of a batch is read with its whole window."""
 
-    def __init__(self, data: Any, positions: int):
-        super().__init__(data, positions)
-        self.num_tokens = positions
-
     def count(self, split: str) -> int:
-        """Frames."""
-        return MANY if isinstance(self.data, VideoFacts) else self._windows(split) * self.data.num_tokens
+        """Returns the number of frames."""
+        return self._windows(split) * self.length
 
     def batches(self, split: str, *, batch_size: int, seed: int, start_step: int, rows: Any) -> Iterator[Batch]:
         """Frames in random order."""
-        length = self.data.num_tokens
 
         def read(numbers: Any) -> Batch:
-            windows, frames = np.divmod(np.asarray(numbers), length)
+            windows, frames = np.divmod(np.asarray(numbers), self.length)
             return self._read(split, windows)[np.arange(len(windows)), :, frames]
 
         batches = shuffled(self.count(split), read, batch_size=batch_size, seed=seed, rows=rows)
@@ -102,9 +106,11 @@ class Frames(Samples):
 
     def examples(self, split: str, *, batch_size: int) -> Iterator[Batch]:
         """Frames in order, of whole windows."""
-        together = max(batch_size // self.data.num_tokens, 1)
-        read = lambda windows: self.of_windows(np.concatenate(self._read(split, np.asarray(windows))))  # noqa: E731
-        return read_ahead(in_order(self._windows(split), read, batch_size=together))
+
+        def read(windows: Any) -> Batch:
+            return self.of_windows(np.concatenate(self._read(split, np.asarray(windows))))
+
+        return read_ahead(in_order(self._windows(split), read, batch_size=max(batch_size // self.length, 1)))
 
     def of_windows(self, sequences: Array | np.ndarray) -> Any:
         """Frame by frame: (windows x frames, positions, pixels)."""
@@ -112,7 +118,7 @@ class Frames(Samples):
 
     def to_windows(self, samples: Array | np.ndarray) -> Any:
         """Position by position."""
-        return self._swapped(samples, self.data.num_tokens)
+        return self._swapped(samples, self.length)
 
     def _swapped(self, samples: Any, first: int) -> Any:
         second, pixels = samples.shape[1:]
@@ -123,18 +129,7 @@ class Frames(Samples):
 
     def _read(self, split: str, windows: np.ndarray) -> UInt8[np.ndarray, "windows positions frames pixels"]:
         numbers = windows[:, None] * self.positions + np.arange(self.positions)
-        return self.data.read(split, numbers.ravel()).reshape(*numbers.shape, self.data.num_tokens, -1)
-
-
-def samples_of(data: Any, positions: int, *, frames: bool) -> Samples:
-    """The samples of a model: frames, or sequences.
-
-    Args:
-      data: prepared video, or what stands in for it.
-      positions: patches of a frame.
-      frames: whether tokens are the patches of one frame.
-    """
-    return (Frames if frames else Sequences)(data, positions)
+        return self.data.read(split, numbers.ravel()).reshape(*numbers.shape, self.length, -1)
 
 
 def cleaned_frames(
@@ -143,11 +138,11 @@ def cleaned_frames(
     """Frames as a model cleans them, window by window; the last frame is repeated to fill the last window.
 
     Args:
-      frames: grey levels.
-      samples: those of the model.
-      clean: samples of a window, and the number of its first frame, to pixels in [0, 1].
+      frames: Grey levels.
+      samples: Samples of the model.
+      clean: ``(samples of a window, number of its first frame) -> pixels`` in [0, 1].
     """
-    length, side = samples.data.num_tokens, math.isqrt(samples.data.token_dim)
+    length, side = samples.length, samples.side
     padded, windows = np.concatenate([frames, np.repeat(frames[-1:], -len(frames) % length, axis=0)]), []
     for place in range(0, len(padded), length):
         window = samples.of_windows(patch_sequences(padded[place : place + length], side=side))
@@ -155,3 +150,83 @@ def cleaned_frames(
         pixels = np.clip(np.round(255.0 * patches), 0, 255).astype(np.uint8)
         windows.append(frames_from(pixels, (frames.shape[1], frames.shape[2]), side=side))
     return np.concatenate(windows)[: len(frames)]
+
+
+def keyed_batches(data: Any, split: str) -> Iterator[tuple[Batch, jax.Array]]:
+    """Yields the batches of a split in order, each with the key of its noise; ``data`` are sequences or `Samples`."""
+    return keyed(data.examples(split, batch_size=BATCH_SIZE))
+
+
+def whole_windows(data: Any, split: str, positions: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the sequences of several whole windows of a split, which follow each other, and their numbers."""
+    first = 0
+    for batch in data.examples(split, batch_size=max(BATCH_SIZE // positions, 1) * positions):
+        count = len(batch) // positions
+        yield batch, np.arange(first, first + count, dtype=np.int32)
+        first += count
+
+
+def window_disturbance(
+    spec: VideoSpec, disturbance: Disturbance, variance: float
+) -> Callable[[Array, Array], tuple[Array, Array]]:
+    """``(sequences of whole windows, numbers of the windows) -> (noisy, clean)``, in [0, 1].
+
+    Whole frames are disturbed: blur crosses patches, and a lost frame shows the last one that arrived, as in decoders.
+    """
+    side, size = math.isqrt(spec.token_dim), (spec.frame_side, spec.frame_side)
+    lose = functools.partial(dropped, fill="last")
+
+    def window(sequences: Any, number: Array) -> Any:
+        of_noise, of_loss = jax.random.split(jax.random.fold_in(jax.random.key(NOISE_SEED), number))
+        frames = frames_from(sequences, size, side=side)
+        noise = math.sqrt(variance) * jax.random.normal(of_noise, frames.shape)
+        noisy: Any = disturbed(jnp.asarray(frames), noise, disturbance, of_loss, lose=lose)
+        return patch_sequences(noisy, side=side)
+
+    def disturb(batch: Array, numbers: Array) -> tuple[Array, Array]:
+        clean = to_unit(batch)
+        noisy = jax.vmap(window)(clean.reshape(len(numbers), -1, *clean.shape[1:]), numbers)
+        return noisy.reshape(clean.shape), clean
+
+    return disturb
+
+
+class OtherTestSplit:
+    """Prepared video with the test split of another: scenes that were never trained on.
+
+    The deviation of pixels, the unit of noise, stays that of the train split.
+    """
+
+    def __init__(self, data: Any, other: Any):
+        self._data, self._other = data, other
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._data, name)
+
+    def num_sequences(self, split: str) -> int:
+        """Returns the number of sequences of a split."""
+        return self._of(split).num_sequences(split)
+
+    def read(self, split: str, numbers: Any) -> Batch:
+        """Sequences by number."""
+        return self._of(split).read(split, numbers)
+
+    def examples(self, split: str, *, batch_size: int) -> Iterator[Batch]:
+        """Sequences in order."""
+        return self._of(split).examples(split, batch_size=batch_size)
+
+    def _of(self, split: str) -> Any:
+        return self._other if split == "test" else self._data
+
+
+def other_source(data: DataConfig, source: VideoSource, root: str | None) -> tuple[DataConfig, str]:
+    """Options of another video to test on, and the file of its evaluation.
+
+    Raises:
+      UserError: if the source needs a root.
+    """
+    if root is None and source != "photos":
+        raise UserError(f"--on-source {source} needs --on-root: the folder, archive or video file to test on")
+    name = Path(root).resolve() if root else Path(source)
+    file = f"evaluation_on_{name.stem}_{zlib.crc32(str(name).encode()):08x}.json"
+    return dataclasses.replace(data, source=source, root=root), file

@@ -1,33 +1,40 @@
-"""The classifiers of text experiments: what they start from, what of them is trained, and how they run by layers."""
+"""Classifiers of texts, whole and layer by layer, and readings of their logits."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float
 
 from unroll_jax import models
+from unroll_jax.disturbances import dropped
 from unroll_jax.energies import UnrolledLayerParams, unrolled_layer
 from unroll_jax.models import Classifier, Encoder, UnrolledClassifier, UnrolledTransformer, dct, scaled_identity
 
 from ..config.errors import UserError
 from ..config.text import EncoderOptions, TextRunConfig, UnrolledConfig
+<<<<<<< HEAD:train/tasks/encoders.py
 from ..data.pretrained.encoders import Pretrained, keeps_logits, start_from
+=======
+from ..data.pretrained.encoders import Pretrained, keeps_logits, start_from
+from ..data.tokens import TokenBatch
+>>>>>>> 21b159e (One frame for the evaluation of tasks; data give a Spec; 23 files of tasks in place of 33):train/tasks/text_models.py
 from ..sharding.parts import POLICIES
 from ..sharding.rules import path_name
-from .material import TextMaterial
+from .text_data import TextInputs
 
-# What a drawn encoder's tables are multiplied by: they start with a standard deviation of 0.02, and noise is stated
-# for one of 1.
+# Factor of a drawn encoder's tables: they start with a standard deviation of 0.02, and the unit of noise is 1.
 UNIT_VARIANCE = 50.0
 
 
 class Layerwise(NamedTuple):
-    """A classifier taken apart: what stops early applies its layers one by one.
+    """A classifier in parts, for early exit: its layers are applied one by one.
 
     Attributes:
-      embed: ``(params, batch, perturbation) -> y``, the output of layer 0, in the dtype it is read in; perturbation
-        may be None.
+      embed: ``(params, batch, perturbation) -> y``, the output of layer 0; perturbation may be None.
       layers: ``params -> [parameters of layer 1, of layer 2, ...]``.
       layer: ``(layer parameters, y, mask) -> y``.
       read: ``(params, y, mask) -> logits``.
@@ -40,17 +47,16 @@ class Layerwise(NamedTuple):
 
 
 class TextModel(NamedTuple):
-    """A classifier, whatever it is made of.
+    """A classifier.
 
     Attributes:
-      module: called as `unroll_jax.models.Classifier` is.
-      num_layers: depth L.
-      dim: width of the tokens.
-      init: ``key -> params``, from what is given and the seed.
-      trained: ``params -> bool`` for each of them, as word embeddings that are given may stay as they are; None where
-        all are trained.
-      layerwise: the same by layers.
-      remarks: lines to log where training starts from ``init``.
+      module: Called as `unroll_jax.models.Classifier` is.
+      num_layers: Depth L.
+      dim: Width of the tokens.
+      init: ``key -> params``, with pretrained ones in their place.
+      trained: ``params -> bool`` for each of them, as given word embeddings may be frozen; None where all are trained.
+      layerwise: The same in parts.
+      remarks: Lines to log where training starts from ``init``.
     """
 
     module: Classifier | UnrolledClassifier
@@ -62,37 +68,80 @@ class TextModel(NamedTuple):
     remarks: tuple[str, ...] = ()
 
 
-def build_model(config: TextRunConfig, material: TextMaterial) -> TextModel:
-    """The classifier of a configuration."""
+class TextReading(NamedTuple):
+    """Readings of the texts of a batch by one layer, or by every layer.
+
+    Attributes:
+      losses: cross entropy in nats.
+      entropies: of the predicted probabilities, in nats.
+      predictions: the most probable class.
+    """
+
+    losses: Any
+    entropies: Any
+    predictions: Any
+
+
+class SplitReading(NamedTuple):
+    """Every layer on a whole split at one strength of noise: arrays (N, L + 1) as in `TextReading`, and labels (N,)."""
+
+    losses: np.ndarray
+    entropies: np.ndarray
+    predictions: np.ndarray
+    labels: np.ndarray
+
+    @property
+    def accuracies(self) -> np.ndarray:
+        """(L + 1,) share of the texts that each layer classifies rightly."""
+        return np.mean(self.predictions == self.labels[:, None], axis=0)
+
+
+class Prediction(NamedTuple):
+    """The prediction of a classifier for one text.
+
+    Attributes:
+      text: the text, or of a pair the first.
+      label: the most probable class of the last layer.
+      probabilities: of the classes by layer, (L + 1, classes).
+      class_names: of the classes.
+    """
+
+    text: str
+    label: str
+    probabilities: np.ndarray
+    class_names: tuple[str, ...]
+
+
+def build_model(config: TextRunConfig, inputs: TextInputs) -> TextModel:
+    """Builds the classifier of a configuration."""
     loop = {"remat": POLICIES[config.remat] or False, "unroll": config.unroll}
     if isinstance(config.model, EncoderOptions):
-        return _encoder(config.model, config.max_length, loop, material)
-    return _unrolled(config.model, config.max_length, loop, material)
+        return _encoder(config.model, config.max_length, loop, inputs)
+    return _unrolled(config.model, config.max_length, loop, inputs)
 
 
-def _encoder(settings: EncoderOptions, max_length: int, loop: dict[str, Any], material: TextMaterial) -> TextModel:
-    pretrained = material.pretrained
-    shape = _shape(settings, max_length, material) if pretrained is None else pretrained.config
+def _encoder(settings: EncoderOptions, max_length: int, loop: dict[str, Any], inputs: TextInputs) -> TextModel:
+    pretrained = inputs.pretrained
+    shape = _shape(settings, max_length, inputs) if pretrained is None else pretrained.config
     encoder = Encoder(shape, dtype=jnp.dtype(settings.dtype), **loop)
     hidden = pretrained.hidden if pretrained is not None and settings.hidden else None
-    module = Classifier(encoder, len(material.class_names), settings.pooling, hidden)
+    module = Classifier(encoder, len(inputs.spec.class_names), settings.pooling, hidden)
 
     def init(key: jax.Array) -> Any:
         if pretrained is not None and pretrained.params:
-            return start_from(pretrained, module, key, class_names=material.class_names)
+            return start_from(pretrained, module, key, class_names=inputs.spec.class_names)
         params = module.init(key, jnp.zeros((1, 1), jnp.int32))
         if pretrained is not None:
-            return params  # of which the shapes count
-        wider = lambda path, leaf: leaf * UNIT_VARIANCE if path_name(path).endswith("embedding") else leaf  # noqa: E731
-        return jax.tree.map_with_path(wider, params)
+            return params  # only their shapes count
+        return jax.tree.map_with_path(_widened, params)
 
     trained = _all_but_words if settings.frozen and pretrained is not None else None
-    remarks = () if pretrained is None else _remarks(pretrained, module, material.class_names)
+    remarks = () if pretrained is None else _remarks(pretrained, module, inputs.spec.class_names)
     return TextModel(module, shape.num_layers, shape.dim, init, trained, _encoder_layerwise(module), remarks)
 
 
 def _remarks(pretrained: Pretrained, module: Classifier, class_names: Sequence[str]) -> tuple[str, ...]:
-    """That pretrained logits are not taken, and with which options they would be."""
+    """Returns a line if pretrained logits are not kept, with the options that would keep them."""
     if "logits" not in pretrained.head or keeps_logits(pretrained, module, class_names):
         return ()
     needed = {
@@ -106,15 +155,15 @@ def _remarks(pretrained: Pretrained, module: Classifier, class_names: Sequence[s
     return (f"the pretrained logits are of {readout}, which is not what is trained: new ones are drawn{way_out}",)
 
 
-def _shape(settings: EncoderOptions, max_length: int, material: TextMaterial) -> models.EncoderConfig:
+def _shape(settings: EncoderOptions, max_length: int, inputs: TextInputs) -> models.EncoderConfig:
     return models.EncoderConfig(
-        vocabulary_size=material.vocabulary_size,
+        vocabulary_size=inputs.vocabulary_size,
         dim=settings.dim,
         num_layers=settings.num_layers,
         num_heads=settings.num_heads,
         hidden_dim=settings.hidden_dim,
         max_positions=max_length,
-        padding_token=material.tokens.tokenizer.padding_token,
+        padding_token=inputs.spec.tokenizer.padding_token,
     )
 
 
@@ -137,8 +186,8 @@ def _encoder_layerwise(module: Classifier) -> Layerwise:
     )
 
 
-def _unrolled(settings: UnrolledConfig, max_length: int, loop: dict[str, Any], material: TextMaterial) -> TextModel:
-    table = material.table
+def _unrolled(settings: UnrolledConfig, max_length: int, loop: dict[str, Any], inputs: TextInputs) -> TextModel:
+    table = inputs.table
     dim = settings.dim if table is None else table.shape[1]
     if settings.rank is not None and settings.rank > dim:
         raise UserError(f"--model.rank must be at most the width of the embeddings, {dim}, got {settings.rank}")
@@ -154,8 +203,8 @@ def _unrolled(settings: UnrolledConfig, max_length: int, loop: dict[str, Any], m
     )
     module = UnrolledClassifier(
         transformer,
-        material.vocabulary_size,
-        len(material.class_names),
+        inputs.vocabulary_size,
+        len(inputs.spec.class_names),
         settings.pooling,
         max_positions=max_length if settings.positions else None,
     )
@@ -164,8 +213,11 @@ def _unrolled(settings: UnrolledConfig, max_length: int, loop: dict[str, Any], m
         params = module.init(key, jnp.zeros((1, 1), jnp.int32))
         if table is None:
             return params
-        given = lambda path, leaf: jnp.asarray(table) if _is_word_table(path) else leaf  # noqa: E731
-        return jax.tree.map_with_path(given, params)
+
+        def with_table(path: Any, leaf: jax.Array) -> jax.Array:
+            return jnp.asarray(table) if _is_word_table(path) else leaf
+
+        return jax.tree.map_with_path(with_table, params)
 
     trained = _all_but_words if settings.frozen and table is not None else None
     return TextModel(module, settings.num_layers, dim, init, trained, _unrolled_layerwise(module))
@@ -199,9 +251,33 @@ def _unstacked(layers: Any) -> list[Any]:
     return [jax.tree.map(lambda leaf, place=place: leaf[place], layers) for place in range(count)]
 
 
+def _widened(path: Any, leaf: jax.Array) -> jax.Array:
+    return leaf * UNIT_VARIANCE if path_name(path).endswith("embedding") else leaf
+
+
 def _all_but_words(params: Any) -> Any:
     return jax.tree.map_with_path(lambda path, _: not _is_word_table(path), params)
 
 
 def _is_word_table(path: Any) -> bool:
     return path_name(path).endswith("embeddings/word/embedding")
+
+
+def read_sample(logits: Float[Array, "batch classes"], labels: Any) -> TextReading:
+    """Reads every text from a layer's logits."""
+    logs = jax.nn.log_softmax(logits)
+    entropies = -jnp.sum(jnp.exp(logs) * logs, axis=-1)
+    return TextReading(cross_entropy(logits, labels), entropies, jnp.argmax(logits, axis=-1))
+
+
+def cross_entropy(logits: Float[Array, "batch classes"], labels: Any) -> Float[Array, "batch"]:
+    """-log p(label), in nats."""
+    return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+
+
+def lose_tokens(batch: TokenBatch, key: jax.Array, share: Array) -> TokenBatch:
+    """The batch with a share of every text's tokens masked out; the first one stays, for readouts that see it alone."""
+    whole = jnp.ones(batch.tokens.shape[1:])
+    keys = jax.random.split(key, len(batch.tokens))
+    arrived = jax.vmap(lambda row_key: dropped(whole, row_key, share))(keys) > 0.0
+    return batch._replace(mask=batch.mask & arrived.at[:, 0].set(True))

@@ -1,70 +1,84 @@
-"""The material of a text experiment: batches of tokens, and the pretrained part of the model."""
+"""Inputs of text classification: batches of tokens, and the pretrained part of the model."""
 
-import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tokenizers
-
-from unroll_jax.models import EncoderConfig
 
 from ..config.errors import UserError
 from ..config.text import EncoderOptions, TextRunConfig
 from ..data import text
+<<<<<<< HEAD:train/tasks/material.py
 from ..data.pretrained.encoders import EncoderTokenizer, Pretrained, load_pretrained
 from ..data.pretrained.folders import FILES, may_be_repository
+=======
+from ..data.pretrained.encoders import Pretrained, load_pretrained
+from ..data.pretrained.folders import FILES, may_be_repository
+>>>>>>> 21b159e (One frame for the evaluation of tasks; data give a Spec; 23 files of tasks in place of 33):train/tasks/text_data.py
 from ..data.splits import SPLITS
 from ..data.text import TextData
-from ..data.tokens import TokenData
-from ..data.words import SPECIAL, Tokenizer, WordTokenizer, embedding_table, glove_embeddings, learn_words
+from ..data.tokens import TextSpec, TokenData
+from ..data.words import Tokenizer, WordTokenizer, embedding_table, glove_embeddings, learn_words
 from ..system.digest import weights_checksum
 from ..system.files import expanded
 from .common import keep_examples
-from .facts import TokenFacts
 
 Log = Callable[[str], None]
 
 FEWEST_TO_VALIDATE = 2  # one for each half
-VECTOR_FILES = (".txt", ".vec", ".gz", ".zip")  # what files of word vectors end in, and repositories do not
+VECTOR_FILES = (".txt", ".vec", ".gz", ".zip")  # endings of files of word vectors, which repositories do not have
 
 
-class TextMaterial:
-    """Texts as batches of tokens, and weights that are given.
+class TextInputs:
+    """Texts as batches of tokens, and pretrained weights.
 
     Attributes:
-      tokens: batches of the three splits.
-      pairs: whether every record has a second text.
-      pretrained: the encoder that a classifier starts from; None draws one.
-      table: the word embeddings that are given, float32 (tokens, dim); None learns them.
+      spec: Classes, pairs and tokenizer.
+      tokens: Batches of the three splits; None to predict.
+      pretrained: The encoder that a classifier starts from; None to draw one.
+      table: Given word embeddings, float32 (tokens, dim); None to learn them.
     """
 
     def __init__(
-        self, tokens: TokenData, *, pairs: bool, pretrained: Pretrained | None = None, table: np.ndarray | None = None
+        self,
+        spec: TextSpec,
+        tokens: TokenData | None,
+        *,
+        pretrained: Pretrained | None = None,
+        table: np.ndarray | None = None,
+        embedding_std: float | None = None,
     ) -> None:
-        self.tokens, self.pairs, self.pretrained, self.table = tokens, pairs, pretrained, table
+        self.spec, self.pretrained, self.table = spec, pretrained, table
+        self._tokens, self._embedding_std = tokens, embedding_std
 
     @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of the classes, in the order of the labels."""
-        return tuple(self.tokens.class_names)
+    def tokens(self) -> TokenData:
+        """Batches of the three splits, where there are data."""
+        assert self._tokens is not None
+        return self._tokens
+
+    @property
+    def num_examples(self) -> int | None:
+        """Size of the train split; None where there are no data."""
+        return None if self._tokens is None else self._tokens.num_examples("train")
 
     @property
     def vocabulary_size(self) -> int:
         """The number of different tokens."""
         if self.table is not None:
             return len(self.table)
-        tokenizer: Any = self.tokens.tokenizer
-        return len(tokenizer.vocabulary)
+        return len(self.spec.tokenizer.vocabulary)
 
     @functools.cached_property
     def embedding_std(self) -> float:
         """Standard deviation of an entry of the clean embeddings of train tokens; 1 where these are learned.
 
         Raises:
-          UserError: if it is 0, as noise in its unit would be none.
+          UserError: if it is 0, as noise in its unit would be 0 too.
         """
+        if self._embedding_std is not None:
+            return self._embedding_std
         if self.table is None:
             return 1.0  # what learned embeddings start with
         counts = np.zeros(len(self.table))
@@ -76,69 +90,57 @@ class TextMaterial:
             raise UserError("all given embeddings of train tokens are one number, so noise would be 0; give others")
         return float(np.sqrt(variance))
 
-    def model_spec(self) -> dict[str, Any]:
-        """All that a model needs to know of these texts: `material_of` makes the same of them, without the texts."""
-        tokenizer: Any = self.tokens.tokenizer
+    def to_json(self) -> dict[str, Any]:
+        """Returns all that a model needs without the texts, as JSON values."""
         return {
-            "class_names": list(self.class_names),
-            "pairs": self.pairs,
+            **self.spec.to_json(),
             "embedding_std": self.embedding_std,
-            "words": list(tokenizer.vocabulary[len(SPECIAL) :]) if isinstance(tokenizer, WordTokenizer) else None,
-            "tokenizer": None if isinstance(tokenizer, WordTokenizer) else tokenizer.to_json(),
-            "encoder": None if isinstance(tokenizer, WordTokenizer) else dataclasses.asdict(tokenizer.config),
             "hidden": None if self.pretrained is None else self.pretrained.hidden,
             "table": None if self.table is None else list(self.table.shape),
         }
 
-    def data_fingerprint(self) -> dict[str, Any]:
-        """Figures that change when the texts, their labels, the numbers of tokens or the given weights do.
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "TextInputs":
+        """Reads what `to_json` wrote: enough for a model, whose parameters are then loaded."""
+        hidden, table = values["hidden"], values["table"]
+        rest = ("embedding_std", "hidden", "table")
+        spec = TextSpec.from_json({name: value for name, value in values.items() if name not in rest})
+        pretrained = None if hidden is None else Pretrained(spec.tokenizer.config, {}, {}, hidden, (), spec.tokenizer)
+        table = None if table is None else np.broadcast_to(np.float32(0.0), table)
+        return cls(spec, None, pretrained=pretrained, table=table, embedding_std=values["embedding_std"])
 
-        A run keeps no words: it learns them again from the texts, and edited texts may give them other numbers.
+    def data_fingerprint(self) -> dict[str, Any]:
+        """Returns figures that change when the texts, their labels, the numbers of tokens or the given weights do.
+
+        Words are not stored: a run learns them again from the texts, and edited texts may give them other numbers.
         """
         return {
             "examples": {split: self.tokens.num_examples(split) for split in SPLITS},
-            "classes": list(self.class_names),
+            "classes": list(self.spec.class_names),
             "vocabulary": self.vocabulary_size,
             "texts_checksums": self.tokens.checksums,
-            "tokenizer_checksum": self.tokens.tokenizer.checksum,
+            "tokenizer_checksum": self.spec.tokenizer.checksum,
             "weights_checksum": self._weights_checksum,
         }
 
     @functools.cached_property
     def _weights_checksum(self) -> int | None:
-        """Returns the checksum of all pretrained weights, by their names in this program; None without any."""
+        """The checksum of all pretrained weights; None without any."""
         given = self.table if self.pretrained is None else (self.pretrained.params, self.pretrained.head)
         return weights_checksum(given)
 
 
-def material_of(facts: dict[str, Any]) -> TextMaterial:
-    """Builds the material that `TextMaterial.model_spec` describes, enough for a model."""
-    pretrained = None
-    if facts["words"] is not None:
-        tokenizer: Any = WordTokenizer(facts["words"])
-    else:
-        config = EncoderConfig(**facts["encoder"])
-        tokenizer = EncoderTokenizer(tokenizers.Tokenizer.from_str(facts["tokenizer"]), config)
-        if facts["hidden"] is not None:
-            pretrained = Pretrained(config, {}, {}, facts["hidden"], (), tokenizer)
-    tokens: Any = TokenFacts(tokenizer, tuple(facts["class_names"]))
-    table = None if facts["table"] is None else np.broadcast_to(np.float32(0.0), facts["table"])
-    material = TextMaterial(tokens, pairs=facts["pairs"], pretrained=pretrained, table=table)
-    material.__dict__["embedding_std"] = facts["embedding_std"]  # a cached property
-    return material
-
-
-def load_material(config: TextRunConfig, log: Log) -> TextMaterial:
-    """Opens the texts and what is given of the model."""
+def load_inputs(config: TextRunConfig, log: Log) -> TextInputs:
+    """Opens the texts and the pretrained part of the model."""
     data = text.load(config.data, log=log)
     keep_examples(data, config)
     _check_validation(data)
-    tokenizer, pretrained, table = _given(config, data, log)
+    tokenizer, pretrained, table = _tokenizer_and_weights(config, data, log)
     _check_length(tokenizer, config.max_length, pairs=data.pairs)
     if table is not None and np.ptp(table) == 0.0:
         raise UserError("all entries of the given word embeddings are one number, so noise would be 0; give others")
     tokens = TokenData(data, tokenizer, max_length=config.max_length, log=log)
-    return TextMaterial(tokens, pairs=data.pairs, pretrained=pretrained, table=table)
+    return TextInputs(tokens.spec, tokens, pretrained=pretrained, table=table)
 
 
 def _check_validation(data: TextData) -> None:
@@ -149,7 +151,9 @@ def _check_validation(data: TextData) -> None:
         )
 
 
-def _given(config: TextRunConfig, data: TextData, log: Log) -> tuple[Tokenizer, Pretrained | None, np.ndarray | None]:
+def _tokenizer_and_weights(
+    config: TextRunConfig, data: TextData, log: Log
+) -> tuple[Tokenizer, Pretrained | None, np.ndarray | None]:
     model = config.model
     if isinstance(model, EncoderOptions):
         if model.pretrained is None:
@@ -167,13 +171,13 @@ def _given(config: TextRunConfig, data: TextData, log: Log) -> tuple[Tokenizer, 
         return words, None, embedding_table(words, vectors)
     _check_embeddings(model.embeddings)
     pretrained = load_pretrained(model.embeddings, option="--model.embeddings", log=log)
-    if config.min_count != 1:  # not refused, as it may be what the experiment has where embeddings are learned
+    if config.min_count != 1:  # allowed, as it may be the experiment's default for learned embeddings
         log(f"--min-count {config.min_count} has no effect: the tokens are those of {model.embeddings}")
     return pretrained.tokenizer, None, _word_table(pretrained)
 
 
 def _check_embeddings(source: str) -> None:
-    """Refuses what is no file and no folder where it cannot be a repository either, before the hub is asked for it."""
+    """Raises a `UserError` for a name that is neither file, folder nor repository, before the hub is contacted."""
     is_vectors = source.lower().endswith(VECTOR_FILES) or not may_be_repository(source)
     if is_vectors and not expanded(source, "model.embeddings").is_dir():
         raise UserError(

@@ -1,14 +1,11 @@
-"""Scores of classifiers: cross entropy, shares from a confusion matrix, and norms of their weights."""
+"""Scores of classifiers: cross entropy, and shares from a confusion matrix."""
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int
-
-from unroll_jax.certificates.weights import weight_norm, weight_norm_bound
 
 from ..data.pictures import NOT_COUNTED
 
@@ -17,11 +14,10 @@ class Scores(NamedTuple):
     """Shares in [0, 1], from a confusion matrix.
 
     Attributes:
-      accuracy: share of all that is right: of images, or of pixels (aAcc).
-      class_accuracy: mean over classes of the share of a class that is right (mAcc); classes that do not occur are
-        left out.
-      intersection_over_union: mean over classes of what is both over what is either (mIoU); classes that neither occur
-        nor are predicted are left out.
+      accuracy: Share of images, or of pixels (aAcc), that are right.
+      class_accuracy: Mean over classes of the share of a class that is right (mAcc), without classes that do not occur.
+      intersection_over_union: Mean over classes of the intersection of labels and predictions over their union (mIoU),
+        without classes that neither occur nor are predicted.
     """
 
     accuracy: float
@@ -40,11 +36,11 @@ class SplitScores(NamedTuple):
     """Over a whole split.
 
     Attributes:
-      loss: cross entropy in nats, mean over the labels that count.
-      scores: accuracy and the like.
+      loss: Cross entropy in nats, mean over the labels that count.
+      scores: Accuracy and other shares.
       matrix: (classes, classes), how often each label (row) was taken for each class.
-      solve: means over examples of the solve; NaN for a network without an equilibrium.
-      seconds: of computing, per example; compilation is not counted.
+      solve: Means over examples of the solve; NaN for a network without an equilibrium.
+      seconds: Seconds of computing per example, without compilation.
     """
 
     loss: float
@@ -75,7 +71,7 @@ def confusion(logits: Float[Array, "*places classes"], labels: Int[Array, "*plac
     """Counts how often each label (row) was taken for each class (column)."""
     classes = logits.shape[-1]
     pairs = labels.astype(jnp.int32) * classes + jnp.argmax(logits, axis=-1)
-    beyond = classes**2  # a place of its own for what does not count
+    beyond = classes**2  # the place of labels that do not count
     counts = jnp.bincount(jnp.where(counted(labels), pairs, beyond).ravel(), length=beyond + 1)
     return counts[:beyond].reshape(classes, classes)
 
@@ -95,24 +91,3 @@ def scores(matrix: Any) -> Scores:
 def _mean_where(above: np.ndarray, below: np.ndarray) -> float:
     there = below > 0.0
     return float(np.mean(above[there] / below[there])) if there.any() else 0.0
-
-
-def weight_norms(
-    params: Any, image_shape: tuple[int, int], *, stem: int = 0, certified: bool = False
-) -> dict[str, float]:
-    """Spectral norm of every W of an OptEq layer, as parametrised (before `max_norm` scales it), by its name.
-
-    Convolutions see images of ``image_shape`` halved, and rounded up, by each of ``stem`` strided convolutions. From
-    below, by power iteration; ``certified`` gives upper bounds, which `max_norm` divides by.
-    """
-    norms, image_shape = {}, tuple(-(-side // 2**stem) for side in image_shape)
-    size = _weight_norm_bound if certified else _weight_norm
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        names = [str(getattr(entry, "key", entry)) for entry in path]
-        if names[-1] == "W":
-            norms[names[-2]] = float(size(leaf, image_shape if leaf.ndim == 4 else None))
-    return norms
-
-
-_weight_norm = jax.jit(weight_norm, static_argnums=1)
-_weight_norm_bound = jax.jit(weight_norm_bound, static_argnums=1)

@@ -1,0 +1,176 @@
+"""Networks of images and scenes, norms of their weights, and their Lipschitz constants."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from unroll_jax import models
+from unroll_jax.certificates import conv_norm_bound, equilibrium_lipschitz, matrix_norm_bound, spectral_normalise
+from unroll_jax.certificates.weights import weight_norm, weight_norm_bound
+from unroll_jax.energies.equilibrium.opteq_params import OptEqParams
+from unroll_jax.energies.equilibrium.regularisers import REGULARISERS
+from unroll_jax.fixed_point import Probe, zero_probe
+
+from ..config.images import Network
+from ..config.networks import (
+    EquilibriumConfig,
+    FcnConfig,
+    FeedForwardConfig,
+    MonConfig,
+    OdeConfig,
+    OptEqConfig,
+    SegmenterConfig,
+)
+from ..task import Params
+
+ImageShape = tuple[int, int]
+
+
+@functools.singledispatch
+def build(network: Any, num_classes: int) -> nn.Module:
+    """Builds the module of a configuration: ``x -> (logits, EquilibriumInfo or None)``.
+
+    Training continues where an equilibrium is not found; every row of its metrics has the residual.
+    """
+    raise TypeError(f"no network is known for {type(network).__name__}")
+
+
+@build.register
+def _(network: OptEqConfig, num_classes: int) -> nn.Module:
+    return _behind_stem(network, models.DeepOptEq(num_classes=num_classes, on_failure="accept", **_options(network)))
+
+
+@build.register
+def _(network: SegmenterConfig, num_classes: int) -> nn.Module:
+    return models.DeepOptEqSegmenter(num_classes=num_classes, on_failure="accept", **_options(network))
+
+
+@build.register
+def _(network: MonConfig, num_classes: int) -> nn.Module:
+    model = models.MonotoneOperatorNetwork(num_classes=num_classes, on_failure="accept", **_options(network))
+    return _behind_stem(network, model)
+
+
+@build.register
+def _(network: OdeConfig, num_classes: int) -> nn.Module:
+    return _behind_stem(network, models.NeuralODE(num_classes=num_classes, **_options(network)))
+
+
+@build.register
+def _(network: FeedForwardConfig, num_classes: int) -> nn.Module:
+    return _behind_stem(network, models.FeedForwardNetwork(num_classes=num_classes, **_options(network)))
+
+
+@build.register
+def _(network: FcnConfig, num_classes: int) -> nn.Module:
+    return models.FullyConvolutionalNetwork(num_classes=num_classes, **_options(network))
+
+
+def sees_vectors(network: Network) -> bool:
+    """Returns whether images are flattened before the network sees them."""
+    return not getattr(network, "convolutional", True)
+
+
+def adjoint_probe(network: Network, batch_size: int) -> Probe | None:
+    """Returns the probe for statistics of the adjoint solve of a gradient; None without such a solve."""
+    if not isinstance(network, EquilibriumConfig) or network.way != "implicit":
+        return None
+    whole = network.regulariser is not None and REGULARISERS[network.regulariser]().couples_examples
+    return zero_probe() if whole else zero_probe(batch_size)
+
+
+def weight_norms(
+    params: Any, image_shape: tuple[int, int], *, stem: int = 0, certified: bool = False
+) -> dict[str, float]:
+    """Spectral norm of every W of an OptEq layer, as parametrised (before `max_norm` scales it), by its name.
+
+    Convolutions see images of ``image_shape`` halved, and rounded up, by each of ``stem`` strided convolutions. From
+    below, by power iteration; ``certified`` gives upper bounds, which `max_norm` divides by.
+    """
+    norms, image_shape = {}, tuple(-(-side // 2**stem) for side in image_shape)
+    size = _weight_norm_bound if certified else _weight_norm
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        names = [str(getattr(entry, "key", entry)) for entry in path]
+        if names[-1] == "W":
+            norms[names[-2]] = float(size(leaf, image_shape if leaf.ndim == 4 else None))
+    return norms
+
+
+def lipschitz_bound(network: Any, params: Params, image_shape: ImageShape, std: Any) -> Float[Array, ""]:
+    """A Lipschitz constant of the logits in pixels of [0, 1], both in the Euclidean norm; of a certifiable network.
+
+    It is the product of those of its parts: 1 / std of the pixels, every convolution and dense layer, activations
+    (1-Lipschitz, all of `MONOTONES`), the equilibrium (`equilibrium_lipschitz`), and the head. A convolution of stride
+    2 leaves out outputs of the one that `conv_norm_bound` is of; the mean over n places has norm 1 / sqrt(n).
+
+    Args:
+      network: Options of the network.
+      params: Parameters of its module.
+      image_shape: Height and width of the pictures.
+      std: Standard deviations that channels are divided by.
+
+    Returns:
+      The constant, which can be differentiated in the parameters.
+    """
+    return _network_bound(params["params"], network, image_shape) / float(np.min(std))
+
+
+def certified_radius(margin: Float[np.ndarray, "*batch"], lipschitz: float) -> Float[np.ndarray, "*batch"]:
+    r"""Returns the radius in which pixels can move without changing the class: :math:`margin / (\sqrt 2 L)`.
+
+    ``margin`` is the logit of the class less the largest other. It is a difference of two logits, which moves by at
+    most :math:`\sqrt 2` times as much as all of them.
+
+    Source: Tsuzuku, Sato, Sugiyama (2018), "Lipschitz-margin training", Proposition 1.
+    """
+    return margin / (np.sqrt(2.0) * lipschitz)
+
+
+def _options(network: Any) -> dict[str, Any]:
+    apart = () if isinstance(network, SegmenterConfig | FcnConfig) else ("stem",)  # `_behind_stem` adds it
+    names = (field.name for field in dataclasses.fields(network))
+    return {name: getattr(network, name) for name in names if name not in apart}
+
+
+def _behind_stem(network: Any, model: nn.Module) -> nn.Module:
+    return models.BehindStem(model, network.stem) if network.stem else model
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _network_bound(tree: Any, network: Any, image_shape: ImageShape) -> Float[Array, ""]:
+    bound = jnp.ones(())
+    if network.stem:
+        for place in range(len(network.stem)):
+            bound = bound * _features(tree["stem"][f"Features_{place}"], image_shape)
+            image_shape = (-(-image_shape[0] // 2), -(-image_shape[1] // 2))
+        tree = tree["network"]
+    if network.features is not None:
+        bound = bound * _features(tree["features"], image_shape)
+    names = [f"layer_{place}" for place in range(1, len(network.widths) + 1)]
+    if isinstance(network, OptEqConfig):
+        shape = image_shape if network.convolutional else None
+        layers = [OptEqParams(tree[name]["W"], tree[name].get("U"), jnp.zeros(1)) for name in names]
+        held = [spectral_normalise(layer, bound=network.max_norm or 1.0, image_shape=shape) for layer in layers]
+        bound = bound * equilibrium_lipschitz(held, skip=network.skip, image_shape=shape)
+    else:
+        for name in names:
+            bound = bound * _features(tree[name], image_shape)
+    places = image_shape[0] * image_shape[1] if network.convolutional else 1
+    return bound * matrix_norm_bound(tree["head"]["Dense_0"]["kernel"]) / np.sqrt(places)
+
+
+def _features(layer: Any, image_shape: ImageShape) -> Float[Array, ""]:
+    """Bounds the norm of a `Features`, which has one convolution or dense layer."""
+    ((_, weights),) = layer.items()
+    kernel = weights["kernel"]
+    return conv_norm_bound(kernel, image_shape) if kernel.ndim == 4 else matrix_norm_bound(kernel)
+
+
+_weight_norm = jax.jit(weight_norm, static_argnums=1)
+_weight_norm_bound = jax.jit(weight_norm_bound, static_argnums=1)
