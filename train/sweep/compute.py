@@ -15,10 +15,10 @@ import jax
 from ..config.errors import Interrupted, StorageError, UserError, one_line
 from ..evaluate import evaluate
 from ..loop import train_run
+from ..registry import open_task, prepare_data
 from ..runs import ENDED, check_same, identity, read_status
 from ..system.files import read_object
 from ..system.interrupts import stopping_at_once
-from ..registry import open_task, prepare_data
 from .axes import Cell, Sweep
 
 GRACE_SECONDS = 120.0  # a child that is asked to end finishes its step, or XLA's compilation, and saves

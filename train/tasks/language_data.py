@@ -14,9 +14,9 @@ from ..config.errors import UserError
 from ..config.language import DecoderOptions, LanguageConfig
 from ..data import instructions
 from ..data.answers import AnswerTokenizer, tell
+from ..data.packing import PackedData
 from ..data.pretrained.chat import ChatTokenizer, byte_tokenizer
 from ..data.pretrained.decoders import open_decoder_source, packaged_decoder
-from ..data.packing import PackedData
 from ..data.splits import SPLITS
 from ..sharding.mesh import make_mesh
 from ..sharding.rules import shardings

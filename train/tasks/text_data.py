@@ -9,13 +9,8 @@ import numpy as np
 from ..config.errors import UserError
 from ..config.text import EncoderOptions, TextRunConfig
 from ..data import text
-<<<<<<< HEAD:train/tasks/material.py
-from ..data.pretrained.encoders import EncoderTokenizer, Pretrained, load_pretrained
-from ..data.pretrained.folders import FILES, may_be_repository
-=======
 from ..data.pretrained.encoders import Pretrained, load_pretrained
 from ..data.pretrained.folders import FILES, may_be_repository
->>>>>>> 21b159e (One frame for the evaluation of tasks; data give a Spec; 23 files of tasks in place of 33):train/tasks/text_data.py
 from ..data.splits import SPLITS
 from ..data.text import TextData
 from ..data.tokens import TextSpec, TokenData

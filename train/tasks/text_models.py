@@ -16,12 +16,8 @@ from unroll_jax.models import Classifier, Encoder, UnrolledClassifier, UnrolledT
 
 from ..config.errors import UserError
 from ..config.text import EncoderOptions, TextRunConfig, UnrolledConfig
-<<<<<<< HEAD:train/tasks/encoders.py
-from ..data.pretrained.encoders import Pretrained, keeps_logits, start_from
-=======
 from ..data.pretrained.encoders import Pretrained, keeps_logits, start_from
 from ..data.tokens import TokenBatch
->>>>>>> 21b159e (One frame for the evaluation of tasks; data give a Spec; 23 files of tasks in place of 33):train/tasks/text_models.py
 from ..sharding.parts import POLICIES
 from ..sharding.rules import path_name
 from .text_data import TextInputs

@@ -12,14 +12,6 @@ from jaxtyping import Array, Float, UInt8, UInt32
 
 from unroll_jax.perturbations import Perturbation, in_turn, layer_noise, lost_layer
 
-<<<<<<< HEAD
-from ..config.constrained import check_depth
-from ..config.errors import UserError
-from ..config.video import VideoRunConfig, VideoViTConfig
-from ..data.clips import FRAME_SIZE, SPLITS
-from ..data.pretrained.vit import PretrainedViT
-from ..data.video import frames_of, load
-=======
 from ..config.data import VideoSource
 from ..config.disturbances import Disturbance
 from ..config.errors import UserError
@@ -27,7 +19,6 @@ from ..config.video import VideoRunConfig, VideoViTConfig
 from ..data.clips import SPLITS
 from ..data.pretrained.vit import PretrainedViT
 from ..data.video import VideoSpec, frames_of, load
->>>>>>> 21b159e (One frame for the evaluation of tasks; data give a Spec; 23 files of tasks in place of 33)
 from ..sharding.mesh import keep_rows
 from ..system.digest import weights_checksum
 from ..task import Log, Params, Row, SampleLosses, Task, Validation

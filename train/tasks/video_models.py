@@ -23,14 +23,9 @@ from unroll_jax.models import (
 
 from ..config.errors import UserError
 from ..config.run import Remat
-<<<<<<< HEAD
-from ..config.video import DustOptions, ModelConfig, ViTOptions
-from ..data.pretrained.vit import PretrainedViT
-=======
 from ..config.video import DustOptions, ModelConfig, ViTOptions
 from ..data.pretrained.vit import PretrainedViT, load_vit, start_from
 from ..data.video import VideoSpec
->>>>>>> 21b159e (One frame for the evaluation of tasks; data give a Spec; 23 files of tasks in place of 33)
 from ..sharding.parts import POLICIES
 from ..task import Log, Params
 
