@@ -6,6 +6,7 @@ import pytest
 import scipy.stats
 
 from tests.text.test_task import jnp_batch
+from unroll_jax.train.tasks.common import Trial
 from unroll_jax.train.tasks.early_exit import (
     calibrate,
     calibrate_crosswise,

@@ -13,6 +13,7 @@ from unroll_jax.train.config.text import EncoderOptions, UnrolledConfig
 from unroll_jax.train.evaluate import best_checkpoint
 from unroll_jax.train.exporting import export
 from unroll_jax.train.loop import train_run
+from unroll_jax.train.tasks.common import Trial
 from unroll_jax.train.tasks.text import open_text
 
 pytestmark = pytest.mark.slow

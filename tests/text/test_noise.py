@@ -7,6 +7,7 @@ import pytest
 
 from unroll_jax.train.data.tokens import TokenBatch
 from unroll_jax.train.step import init_state, validate
+from unroll_jax.train.tasks.common import Trial
 from unroll_jax.train.tasks.early_exit import calibrate
 from unroll_jax.train.tasks.text_models import lose_tokens
 

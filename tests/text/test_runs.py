@@ -24,7 +24,7 @@ from unroll_jax.train.report.tables import area_table, exit_table
 from unroll_jax.train.report.words import compare, notes
 from unroll_jax.train.runs import default_folder
 from unroll_jax.train.step import init_state, validate
-from unroll_jax.train.tasks.common import area_under
+from unroll_jax.train.tasks.common import Trial, area_under
 from unroll_jax.train.tasks.text import open_text
 
 pytestmark = [pytest.mark.xdist_group("text-runs"), pytest.mark.slow]

@@ -15,6 +15,7 @@ from unroll_jax.train.config.text import EncoderOptions, UnrolledConfig
 from unroll_jax.train.data.tokens import TokenBatch
 from unroll_jax.train.data.words import WordTokenizer
 from unroll_jax.train.step import init_state, jit_step
+from unroll_jax.train.tasks.common import Trial
 from unroll_jax.train.tasks.early_exit import layer_runner
 from unroll_jax.train.tasks.noise import NOISE_SEED, gaussian
 from unroll_jax.train.tasks.text import BATCH_SIZE, TextTask

@@ -11,6 +11,7 @@ from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.exporting import export
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.step import first_state, next_average, state_like
+from unroll_jax.train.tasks.common import Trial
 from unroll_jax.train.weights import named_arrays, read_export
 
 

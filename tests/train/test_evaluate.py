@@ -11,6 +11,7 @@ import pytest
 
 from tests.train.conftest import traced_task
 from unroll_jax.train.step import init_state
+from unroll_jax.train.tasks.common import Trial
 from unroll_jax.train.tasks.noise import NOISE_SEED, add_noise, to_unit
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from unroll_jax.train.data.video import VideoSpec
+from unroll_jax.train.tasks.common import Trial
 from unroll_jax.train.tasks.video import VideoTask
 from unroll_jax.train.tasks.video_models import describe_collapse
 

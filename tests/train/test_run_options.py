@@ -16,6 +16,7 @@ from unroll_jax.train.constraints import DescentConstraints
 from unroll_jax.train.loop import UNJUDGED, train
 from unroll_jax.train.metrics import read_metrics
 from unroll_jax.train.step import init_state, state_like, validate
+from unroll_jax.train.tasks.common import Trial
 
 pytestmark = [pytest.mark.xdist_group("video-runs"), pytest.mark.usefixtures("in_memory")]
 

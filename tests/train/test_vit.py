@@ -1,5 +1,6 @@
 """The vision transformer of a configuration: drawn, from pretrained weights, and built again without them."""
 
+import dataclasses
 import json
 
 import jax
