@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from .config.errors import UserError
 from .config.images import (
@@ -19,9 +19,6 @@ from .config.run import RunConfig
 from .config.sparse_coding import SparseCodingConfig
 from .config.text import TextEncoderConfig, TextUnrolledConfig
 from .config.video import VideoConfig, VideoDustConfig, VideoViTConfig
-
-if TYPE_CHECKING:
-    from .task import Log, Row, Task
 
 PASS_IT = "pass the task that was trained"
 FROM_PYTHON = "from Python: fit(task, out=FOLDER), load(FOLDER, task=task) or export(FOLDER, task=task)"
@@ -139,16 +136,16 @@ def imported(place: str) -> Callable[..., Any]:
     return getattr(importlib.import_module(f".{module}", __package__), name)
 
 
-def open_task(config: RunConfig, log: "Log") -> "Task":
+def open_task(config: RunConfig, log: Callable[[str], None]) -> Any:
     """Returns the task of a configuration on its data, prepared on first use; other tasks are not imported."""
     return imported(functions_of(config).open)(config, log)
 
 
-def prepare_data(config: RunConfig, log: "Log") -> None:
+def prepare_data(config: RunConfig, log: Callable[[str], None]) -> None:
     """Prepares the data of a configuration, unless that is done: on no device, and without the task."""
     imported(functions_of(config).prepare)(vars(config)["data"], log=log)
 
 
-def rebuild(config: RunConfig, spec: "Row") -> "Task":
+def rebuild(config: RunConfig, spec: dict[str, Any]) -> Any:
     """Returns the task that its ``model_spec`` describes, without its data, to predict with given parameters."""
     return imported(functions_of(config).rebuild)(config, spec)
