@@ -20,7 +20,7 @@ from .evaluate import best_checkpoint
 from .loading import by_config, open_run, options_of
 from .metrics import read_metrics
 from .model_card import model_card
-from .report.kinds import report_of
+from .report import make_report
 from .runs import read_config
 from .system.files import PARTIAL, check_out, read_object, require_writable, without_folders, write_all
 from .system.machine import environment
@@ -118,7 +118,7 @@ def _figures(run: Path, log: Log) -> tuple[Sequence[Table], str]:
     if not (run / "evaluation.json").exists():
         return (), ""
     try:
-        report = report_of([run])([run])
+        report = make_report([run])
     except UserError as error:
         log(f"the model card has no tables: {error}")
         return (), ""

@@ -81,7 +81,7 @@ def fit(
     config.check()  # before what takes seconds to import
     from .evaluate import evaluate
     from .loop import train_run
-    from .report.kinds import write_report
+    from .report import write_report
     from .runs import check_first, check_folder, check_parent, default_folder
     from .system.distributed import first_does, first_only, is_first
 
@@ -151,21 +151,16 @@ def evaluate_again(arguments: list[str]) -> None:
 def report(arguments: list[str]) -> None:
     """`unroll-jax report RUN ...`: compares runs of one kind of task."""
     parsed = parse(ReportArguments, arguments, "unroll-jax report")
-    from .report.kinds import report_of, write_report
+    from .report import make_report, write
 
     out = check_out(parsed.out)
     if not parsed.runs:
         raise UserError("report needs at least one run folder")
-    report_of(parsed.runs)  # refuses what is no run
     if (out / "config.json").exists():
         raise UserError(f"--out {out} holds files that are no report; pass an empty or a new folder")
+    made = make_report(parsed.runs)
     require_writable(out, f"--out {out}", "pass another folder")
-    if parsed.gallery:
-        from .report.gallery import named_runs, write_pictures
-        from .tasks.video_frames import show_frames
-
-        write_pictures(out, show_frames(named_runs(parsed.runs)))
-    write_report(parsed.runs, out)
+    write(made, out)
 
 
 def launch(arguments: list[str]) -> int:

@@ -28,21 +28,20 @@ def quiet(line):
 def test_a_report_says_accuracy_under_noise_at_every_layer_and_what_counting_reaches(finished):
     page = (finished.report / "index.html").read_text()
     words = (
-        "A language model fine-tuned on instructions (chores), plain and constrained",
-        "Layers read out: 0, 1, 2, 3.",
-        "Share of right tokens of held-out answers",
-        "Accuracy (%) of every layer that is read, constrained",
-        "unigram: the token that answers of the train split have most often",
-        "Feasibility on held-out data, constrained",
-        "Acceptance (%): tokens that a layer names as the last one does",
-        "Answers to prompts of the test split",
+        "plain against constrained training",
+        "The score on held-out answers",
+        "Accuracy (%) of every layer that is read",
+        "unigram",
+        "Layers on held-out data, constrained",
+        "Acceptance (%): tokens that a layer names as the last",
+        "Answers to test prompts",
     )
     assert [word for word in words if word not in page] == []
     summary = json.loads((finished.report / "summary.json").read_text())
     assert set(summary["methods"]) == {"erm", "constrained"}
     assert set(summary["methods"]["erm"]["accuracy"]) == {"0.0", "0.25", "1.0"}
     assert any("token accuracy" in line and "perplexity" in line and "unconstrained" in line for line in finished.log)
-    assert any("Without a network, at gamma 0.25: Accuracy (%) unigram" in line for line in finished.log)
+    assert any("Without a network: unigram" in line for line in finished.log)
     for folder in finished.folders:
         rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         steps = [row for row in rows if row["kind"] == "train"]

@@ -3,12 +3,10 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 GAMMAS = ("0.0", "0.09", "0.15", "0.2", "0.3", "0.5")
 NOISY = (0.0, 37.8, 48.8, 56.3, 68.9, 88.9)
@@ -47,10 +45,8 @@ def make_run(tmp_path: Path) -> RunMaker:
 
 @pytest.fixture
 def without_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Empty figures instead of drawn ones, for tests that are about words and numbers."""
-    empty = dict.fromkeys(("score_curve", "layer_losses", "ratios"), lambda *_: Figure(figsize=(0.1, 0.1)))
-    absent = dict.fromkeys(("ablation", "multipliers", "training_loss"), lambda *_: None)
-    monkeypatch.setattr("unroll_jax.train.report.constrained.figures", SimpleNamespace(**empty, **absent))
+    """No figures, for tests of sentences and numbers."""
+    monkeypatch.setattr("unroll_jax.train.report.layered._picture", lambda *_: [])
 
 
 def write_run(folder: Path, method: str, num_layers: int, seed: int, steps: int, **overrides: Any) -> Path:
@@ -60,6 +56,7 @@ def write_run(folder: Path, method: str, num_layers: int, seed: int, steps: int,
     evaluation = _evaluation(method, num_layers, seed, steps, rng) | overrides.get("evaluation", {})
     config = {
         "experiment": "video-ut",
+        "task": "video",
         "method": method,
         "num_layers": num_layers,
         "seed": seed,

@@ -148,7 +148,7 @@ def runs(folder: Path) -> dict[str, list[str]]:
 
     with (
         mock.patch("unroll_jax.train.tasks.video.load", return_value=Clips()),
-        mock.patch("unroll_jax.train.report.kinds.write_report"),
+        mock.patch("unroll_jax.train.report.write_report"),
         mock.patch("unroll_jax.train.data.images.load", return_value=Stripes()),
     ):
         for name, mesh in (("video-one", MESHES["one"]), ("video-mesh", MESHES["mixed"])):

@@ -12,7 +12,7 @@ from unroll_jax.train import load
 from unroll_jax.train.config.errors import Interrupted
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
-from unroll_jax.train.report.kinds import write_report
+from unroll_jax.train.report import write_report
 
 pytestmark = [pytest.mark.xdist_group("sparse-coding"), pytest.mark.slow]
 FLOORS = ("ISTA", "FISTA", "linear map")
@@ -58,7 +58,7 @@ def test_a_report_compares_methods_with_each_other_and_with_what_needs_no_traini
     assert set(summary["methods"]) == {"erm", "constrained"}
     assert set(summary["methods"]["erm"]["relative_error"]) == {"0.0", "0.5"}
     page = (root / "report" / "index.html").read_text()
-    words = ("Sparse coding (digits)", "linear map", "one layer lost, worst", "noise 0.2", "relative error")
+    words = ("linear map", "one layer lost, worst", "noise 0.2", "relative error")
     assert [word for word in words if word not in page] == []
 
 

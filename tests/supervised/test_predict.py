@@ -32,7 +32,7 @@ def trained(tmp_path_factory):
     for experiment, data in DATA.items():
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("unroll_jax.train.data.images.load", lambda config, *, log, data=data: data)
-            patch.setattr("unroll_jax.train.report.kinds.write_report", lambda *arguments, **options: None)
+            patch.setattr("unroll_jax.train.report.write_report", lambda *arguments, **options: None)
             config = small(experiment, epochs=2, average=0.5)
             (run,) = fit(config, out=root / experiment, experiment=experiment, log=quiet)
             folders[experiment] = {"run": run, "export": export(run, log=quiet)}
@@ -150,7 +150,7 @@ def test_the_model_card_has_the_figures_of_the_report_and_those_of_the_commonest
     floor, figures = scores(constant), {"accuracy": "accuracy"}
     if experiment == "segment-fcn":
         figures = {"intersection_over_union": "mIoU", "class_accuracy": "mAcc", "accuracy": "aAcc"}
-    words = ", ".join(f"{title} {getattr(floor, name):.2%}" for name, title in figures.items())
+    words = ", ".join(f"{title} % {100 * getattr(floor, name):.2f}" for name, title in figures.items())
     assert f"Without a model: {words}, of always the commonest class." in card
     (row,) = [line for line in card.splitlines() if line.startswith(f"{experiment} ")]
     assert [f"{100 * evaluation[name]:.2f}" for name in figures] == row.split()[3 : 3 + len(figures)]

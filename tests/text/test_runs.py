@@ -11,17 +11,16 @@ import numpy as np
 import pytest
 
 from tests.text.conftest import MANY, PARTS, newest_state
-from unroll_jax.train.config.errors import UserError
 from unroll_jax.train.config.text import UnrolledConfig
 from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.loop import train, train_run
-from unroll_jax.train.main import fit, report
+from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
-from unroll_jax.train.report import constrained, figures
+from unroll_jax.train.report import figures, make_report
 from unroll_jax.train.report.groups import group
-from unroll_jax.train.report.read import read_runs
-from unroll_jax.train.report.tables import area_table, exit_table
-from unroll_jax.train.report.words import compare, notes
+from unroll_jax.train.report.records import check_layered, read_runs
+from unroll_jax.train.report.tables import comparison_table, exit_table, score_table
+from unroll_jax.train.report.verdict import verdict
 from unroll_jax.train.runs import default_folder
 from unroll_jax.train.step import init_state, validate
 from unroll_jax.train.tasks.common import Trial, area_under
@@ -56,11 +55,11 @@ def test_both_methods_train_evaluate_and_report(finished, experiment):
         assert all(0.0 <= row["accuracy"] <= 1.0 for row in rows if row["kind"] == "validation")
     page = (whole.report / "index.html").read_text()
     names = {path.stem for path in whole.report.glob("*.png")}
-    assert names >= {"accuracy_curve", "layer_losses", "error_rates", "ratios", "early_exit", "multipliers"}
+    assert names >= {"score_curve", "layer_losses", "error_rates", "ratios", "early_exit", "multipliers"}
     methods = "plain against constrained" if len(whole.runs) == 2 else "constrained training"
-    for words in ("Area under the accuracy", "Early exit", methods):
+    for words in ("Area: under the accuracy", "Early exit", methods, "majority class"):
         assert words in page
-    assert any("Area under the accuracy" in line for line in whole.log)
+    assert any("Area: under the accuracy" in line for line in whole.log)
 
 
 def test_a_run_with_many_options_goes_on_as_if_it_had_not_been_interrupted(small, finished, tmp_path):
@@ -141,108 +140,55 @@ def test_the_area_is_that_of_trapezoids():
     assert area_under({0.5: 0.9}) is None
 
 
-def draw_only(monkeypatch, name):
-    """Draws one figure of a report; the others are left out."""
-    real = constrained._picture
-
-    def picture(other, figure, caption):
-        return real(other, figure if other == name else None, caption)
-
-    monkeypatch.setattr("unroll_jax.train.report.constrained._picture", picture)
+def grouped(folders):
+    return group(check_layered(read_runs(folders)))
 
 
-def test_areas_stand_as_in_the_papers_table(family):
-    folders = [
-        family("a", method="erm", seed=0, area=1.6),
-        family("b", method="erm", seed=1, area=1.7),
-        family("c", method="constrained", seed=0, area=1.75),
-        family("d", method="constrained", seed=1, area=1.85),
-        family("e", method="constrained", seed=0, area=1.5, train_gamma=1.0),
-    ]
-    settings = group(read_runs(folders))
-    table = area_table(settings)
-    assert [row[:4] for row in table.rows] == [
-        ("2, 0.6", "1.800 [1.750, 1.850]", "1.650 [1.600, 1.700]", "+0.150"),
-        ("2, 1", "1.500", "-", "-"),
-    ]
-    assert len(exit_table(settings).rows) == 3
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_methods_are_compared_where_their_configurations_agree(family, order):
-    rates = [("slow", 1e-5, 0.5), ("usual", 3e-3, 0.55), ("fast", 1e-2, 0.45)]
-    plain = [family(name, method="erm", area=area, primal__learning_rate=rate) for name, rate, area in rates]
-    enforced = [family("one", area=0.6), family("two", area=0.65, primal__learning_rate=1e-2)]
-    (setting,) = group(read_runs([*plain, *enforced][::order]))
-    assert sorted(row[:4] for row in area_table([setting]).rows) == [
-        ("2, 0.6, learning_rate 0.003 against plain (learning_rate 0.003)", "0.600", "0.550", "+0.050"),
-        ("2, 0.6, learning_rate 0.01 against plain (learning_rate 0.01)", "0.650", "0.450", "+0.200"),
-        ("2, 0.6, plain (learning_rate 1e-05)", "-", "0.500", "-"),
-    ]
-    sentence = compare(setting)
-    assert "0.600 constrained (learning_rate 0.003), 0.550 plain (learning_rate 0.003) (+0.050)" in sentence
-    assert "0.650 constrained (learning_rate 0.01), 0.450 plain (learning_rate 0.01) (+0.200)" in sentence
-    assert "Compared with none: plain (learning_rate 1e-05), area 0.500." in sentence
-    assert not any("differ in more than constraints" in note for note in notes([setting]))
+def test_areas_are_means_over_seeds_and_compared_with_the_plain_model_of_the_same_options(family):
+    plain = [family(f"erm{seed}", method="erm", seed=seed, area=1.6 + 0.1 * seed) for seed in (0, 1)]
+    other = family("other", method="erm", area=1.0, primal__learning_rate=0.25)
+    enforced = [family(f"own{seed}", seed=seed, area=1.75 + 0.1 * seed) for seed in (0, 1)]
+    (setting,) = grouped([other, *plain, *enforced])
+    (table,) = comparison_table([setting])
+    assert [(*row[2:4], row[-1]) for row in table.rows] == [("plain (learning_rate 0.003)", "2", "+0.150")]
+    assert score_table(setting).rows[-1][-1] == "1.800 [1.750, 1.850]"
+    assert "under stronger noise" in verdict(setting)[1]
 
 
 @pytest.mark.parametrize("stored", [0.0, None], ids=["an earlier version's", "none"])
-def test_under_one_gamma_there_is_no_area(task_of, family, monkeypatch, capsys, tmp_path, stored):
-    draw_only(monkeypatch, "accuracy_curve")
+def test_under_one_gamma_there_is_no_area(task_of, family, stored):
     one = {"test_gammas": [2.0], "area": stored}
-    folders = [family("plain", method="erm", **one), family("own", **one), family("more", seed=1, **one)]
-    report([*map(str, folders), "--out", str(tmp_path / "report")])
-    printed = capsys.readouterr().out
-    assert "area" not in printed.replace("Area under the accuracy over test gamma 2 alone", "")
-    assert "Constrained against plain: at gamma 0 0.00 points of accuracy." in printed
-    assert [row[1:4] for row in area_table(group(read_runs(folders))).rows] == [("-", "-", "-")]
-    summary = read(tmp_path / "report", "summary.json")
-    assert [variant["area"] for variant in summary["groups"][0]["variants"]] == [None, None]
+    folders = [family("plain", method="erm", **one), family("own", **one)]
+    (setting,) = grouped(folders)
+    assert "area" not in [row[0] for row in score_table(setting).rows]
+    summary = make_report(folders).summary
+    assert [variant.get("area") for variant in summary["groups"][0]["variants"]] == [None, None]
     evaluation = read(folders[0], "evaluation.json")
-    assert "area" not in task_of("text-ut").verdict(evaluation | {"area": area_under({2.0: 0.5})})
+    assert "area" not in task_of("text-ut").summary_line(evaluation | {"area": area_under({2.0: 0.5})})
 
 
-@pytest.mark.parametrize("order", [1, -1])
-def test_where_no_configuration_agrees_it_is_said_which_was_compared_with(family, order):
-    folders = [family(str(rate), method="erm", area=rate, primal__learning_rate=rate) for rate in (0.25, 0.5)]
-    settings = group(read_runs([*folders, family("own", area=0.6)][::order]))
-    assert [row[:4] for row in area_table(settings).rows] == [
-        ("2, 0.6 against plain (learning_rate 0.25)", "0.600", "0.250", "+0.350"),
-        ("2, 0.6, plain (learning_rate 0.5)", "-", "0.500", "-"),
-    ]
-    assert "0.600 constrained, 0.250 plain (learning_rate 0.25) (+0.350)" in compare(settings[0])
-    assert "primal.learning_rate 0.003 (plain: 0.25)" in " ".join(notes(settings))
+def test_a_model_at_chance_is_said_to_be_no_better(family):
+    floors = {"chance": 0.5, "majority class": 0.99}
+    by_gamma = {name: dict.fromkeys(("0.0", "0.6", "2.0"), share) for name, share in floors.items()}
+    (setting,) = grouped([family("own", area=1.5, floors=by_gamma)])
+    sentence = verdict(setting)[-2]
+    assert "chance 50.0%, majority class 99.0%; no model is better than" in sentence
+    assert sentence.endswith("majority class.")
 
 
-def test_an_ablation_over_alpha_is_drawn_and_summarised(family, monkeypatch, tmp_path):
-    draw_only(monkeypatch, "ablation")
-    folders = [family(f"alpha{alpha}", area=1.5 + alpha, constraints__alpha=[alpha]) for alpha in (0.05, 0.1, 0.2)]
-    report([*map(str, folders), "--out", str(tmp_path / "report")])
-    assert (tmp_path / "report" / "ablation.png").stat().st_size > 10_000
-    summary = read(tmp_path / "report", "summary.json")
-    assert [variant["area"] for variant in summary["groups"][0]["variants"]] == pytest.approx([1.55, 1.6, 1.7])
-
-
-def test_ratios_stand_side_by_side_with_and_without_resilience(family):
-    folders = [family("soft", area=1.5), family("hard", area=1.4, constraints__resilience=None)]
-    settings = group(read_runs(folders))
-    share = f"{settings[0].variants[0].mean('share_descending'):.1%} of steps descend"
-    _, labels = figures.ratios(settings).axes[0].get_legend_handles_labels()
-    for title in ("constrained (resilience 2.0)", "constrained (resilience None)"):
-        assert any(label.startswith(title) and label.endswith(share) for label in labels)
-    assert [row[0] for row in area_table(settings).rows] == ["2, 0.6, resilience 2.0", "2, 0.6, resilience None"]
-
-
-def test_runs_tested_on_other_texts_are_not_compared(family, tmp_path):
-    folders = [family("a", area=1.0, num_examples=20), family("b", area=1.0, num_examples=30)]
-    with pytest.raises(UserError, match="differ in number of test examples"):
-        report([*map(str, folders), "--out", str(tmp_path / "report")])
-
-
-def test_runs_that_mean_something_else_by_gamma_are_not_compared(family, tmp_path):
-    folders = [family("a", area=1.0, method="erm"), family("b", area=1.0, noise="variance")]
-    with pytest.raises(UserError, match=r"differ in the meaning of gamma \(--noise\): .* deviation, .* variance;"):
-        report([*map(str, folders), "--out", str(tmp_path / "report")])
+def test_early_exit_is_marked_as_its_legend_says_and_a_slowdown_is_under_one(family):
+    times = {"whole": 2.0, "by_layers": 1.0, "early_exit": 4.0, "depth": 1.0}
+    slow = family("plain", area=1.4, method="erm", early_exit__milliseconds=times)
+    settings = grouped([family("constrained", area=1.5), slow])
+    axes = figures.early_exit(settings).axes[0]
+    marked = {(line.get_color(), line.get_marker()) for line in axes.lines if line.get_linestyle() == "None"}
+    handles, labels = axes.get_legend_handles_labels()
+    legend = {(one.get_color(), one.get_marker()) for one, words in zip(handles, labels, strict=True) if ":" in words}
+    assert len(marked) == 2
+    assert legend == marked
+    (table,) = exit_table(settings)
+    assert table.rows[0][-1] == "0.50x"
+    assert "early exit is slower" in table.note
 
 
 def test_a_model_that_gives_every_text_one_class_is_said_to_have_collapsed(task_of):

@@ -184,7 +184,7 @@ def clips_in_memory() -> Iterator[None]:
         patch.setattr("unroll_jax.train.loop.jit_step", traced_step)
         for module in ("loop", "step", "evaluate"):
             patch.setattr(f"train.{module}.state_like", traced_state)
-        patch.setattr("unroll_jax.train.report.kinds.write_report", lambda *arguments, **options: None)
+        patch.setattr("unroll_jax.train.report.write_report", lambda *arguments, **options: None)
         yield
 
 

@@ -22,7 +22,7 @@ from unroll_jax.train.evaluate import evaluate
 from unroll_jax.train.exporting import export
 from unroll_jax.train.main import fit
 from unroll_jax.train.metrics import read_metrics
-from unroll_jax.train.report.kinds import write_report
+from unroll_jax.train.report import write_report
 from unroll_jax.train.runs import read_config
 from unroll_jax.train.sharding.mesh import make_mesh
 from unroll_jax.train.task import PlainRisk, Row, Task, Training, Validation

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from tests.train.conftest import OF_PROCESSES, evaluated_again
 from unroll_jax.train.config.errors import StorageError, UserError
 from unroll_jax.train.exporting import export
-from unroll_jax.train.report import Picture, Report, write_files
+from unroll_jax.train.report.page import Picture, Report, write_files
 from unroll_jax.train.system import files
 from unroll_jax.train.system.files import disk_error, require_room, require_writable, room_for, write_all
 

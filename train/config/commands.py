@@ -84,8 +84,6 @@ class ReportArguments:
     """Run folders."""
     out: Path = Path("runs/report")
     """Folder for the report."""
-    gallery: bool = False
-    """Of video: frames of a test clip, with noise and as each run cleans them, as gallery.png and gallery.gif."""
 
 
 # Options of other commands, without their dashes, and what they are called at this one.

@@ -1,102 +1,62 @@
-"""Reports on evaluated run folders: pictures, one page, a strict-JSON summary, and tables and words for the terminal.
+"""Reports on evaluated run folders: `make_report` by the task that each names, and `write_report`.
 
-What a report on one kind of experiment says is in `constrained` (video, text, and tasks of your own with figures of
-layers), `supervised` (images, scenes) and `plain` (any other task of your own).
+Commands, exports and sweeps import this room. `records` and `groups` read and group runs; `tables`, `figures` and
+`verdict` say what they show; `layered` and `supervised` put these together; `page` writes them.
 """
 
-import base64
-import functools
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import jinja2
-from matplotlib.figure import Figure
+from ..config.errors import UserError
+from ..registry import TASKS
+from ..runs import read_config, read_recorded
+from ..system.terminal import as_text
+from .layered import layered_report
+from .page import Report, write_files
+from .records import Run, read_runs
+from .supervised import plain_report, supervised_report
 
-from ..config.errors import StorageError
-from ..system.files import write_all
-from ..system.terminal import Table, as_text
-from .panels import png
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure, which is also written as a file of that name, and the words under it."""
-
-    name: str
-    caption: str
-    figure: Figure
-
-    @functools.cached_property
-    def data(self) -> bytes:
-        """The figure as PNG, drawn on first use."""
-        return png(self.figure)
-
-    @property
-    def base64(self) -> str:
-        """The picture as the page holds it."""
-        return base64.b64encode(self.data).decode()
+__all__ = ["make_report", "write", "write_report"]
 
 
-class Fold(NamedTuple):
-    """A fold of the page, with what it shows once its summary is opened: paragraphs and tables, or text as it is."""
-
-    summary: str
-    blocks: Sequence[str | Table] = ()
-    text: str = ""
+def write_report(folders: Sequence[Path], out: Path, *, log: Callable[[str], None] = print) -> dict[str, Any]:
+    """Compares evaluated runs of one kind of task; writes a page and returns its summary."""
+    return write(make_report(folders), out, log=log)
 
 
-Block = str | Picture | Table | Fold  # a string is a paragraph
-Sections = Sequence[tuple[str, Sequence[Block]]]  # headings, "" for none, and what stands below each
-
-
-class Report(NamedTuple):
-    """All that a report says: on its page, in JSON, and as ``tables`` and ``sentences`` on the terminal.
-
-    ``floor`` says what the figures are without a model, for model cards.
-    """
-
-    title: str
-    sections: Sections
-    summary: dict[str, Any]
-    tables: Sequence[Table]
-    sentences: Sequence[str] = ()
-    opening: str = ""
-    verdicts: Sequence[str] = ()
-    warnings: Sequence[str] | None = None  # None where none are looked for
-    floor: str = ""
-
-
-def write(
-    kind: Callable[[Sequence[Path]], Report], folders: Sequence[Path], out: Path, *, log: Callable[[str], None] = print
-) -> dict[str, Any]:
-    """Writes a kind's report as ``index.html``, ``NAME.png`` and ``summary.json`` into ``out``; returns the summary."""
-    report = kind([Path(folder) for folder in folders])
+def write(report: Report, out: Path, *, log: Callable[[str], None] = print) -> dict[str, Any]:
+    """Writes the files of a report and logs its tables and verdict; returns its summary."""
     write_files(out, report)
-    for words in (*(as_text(table) + "\n" for table in report.tables), *report.sentences):
-        log(words)
+    for text in (*(as_text(table) + "\n" for table in report.tables), *report.verdict, *report.warnings):
+        log(text)
     log(f"report: {out / 'index.html'}")
     return report.summary
 
 
-def write_files(out: Path, report: Report) -> None:
-    """Writes the files of a report, all or none."""
-    pictures = [block for _, blocks in report.sections for block in blocks if isinstance(block, Picture)]
-    summary = json.dumps(report.summary, indent=2, allow_nan=False) + "\n"
-    files = {f"{picture.name}.png": picture.data for picture in pictures}
-    try:
-        write_all(out, files | {"index.html": page(report).encode(), "summary.json": summary.encode()})
-    except OSError as error:
-        raise StorageError(f"cannot write the report to {out} ({error.strerror}); choose another folder") from None
+def make_report(folders: Sequence[Path]) -> Report:
+    """The report on runs, by the task that each names.
+
+    Raises:
+      UserError: if runs are of different kinds, or a folder is not that of an evaluated run.
+    """
+    runs = read_runs([Path(folder) for folder in folders])
+    kinds = [_kind(run) for run in runs]
+    for run, kind in zip(runs, kinds, strict=True):
+        if kind != kinds[0]:
+            raise UserError(
+                f"{runs[0].folder} and {run.folder} are of different kinds of experiments; report them separately"
+            )
+    spec = runs[0].spec
+    if spec is None:
+        return plain_report(runs)
+    return supervised_report(runs, spec) if spec.measures is not None else layered_report(runs)
 
 
-def page(report: Report) -> str:
-    """One HTML file with its pictures inside, no script, nothing loaded from elsewhere."""
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    strict = jinja2.StrictUndefined
-    environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=strict, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template("page.html").render(report=report)
+def _kind(run: Run) -> tuple[Any, str]:
+    """The spec of the report on a run, and the name of its task where that is not registered."""
+    task = read_recorded(run.folder).task
+    row = TASKS.get(task)
+    if row is not None:
+        read_config(run.folder)  # raises if it was changed
+    return run.spec, "" if row is not None else task

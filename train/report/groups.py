@@ -1,4 +1,4 @@
-"""Runs put into settings (depth, training noise) and variants (runs that differ only by the seed)."""
+"""Runs by setting (depth, training noise) and variant (runs that differ only by the seed)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from ..config.run import FREE
+from ..registry import ReportSpec
 from ..system.files import without_folders
-from .read import LOSS, METHODS, Run, Score
-from .record import Array, flat
+from .records import METHODS, Array, LayeredRun, flat
 
 METHOD_NAMES = {"erm": "plain", "deep_supervision": "deep supervision", "constrained": "constrained"}
-# Where a run lies and which seed it had do not make it another variant.
+# Fields that do not make another variant: the seed, and places.
 NOT_A_VARIANT = frozenset({"seed", "name", "run", "runs", "folder", "output", "root", "prepared", "method", *FREE})
-# What only one method uses: two methods are compared whatever these are.
+# Options that only one method uses: two methods are compared regardless of these.
 OF_METHODS = ("dual", "constraints", "layer_weights", "rising_weights")
 
 
@@ -24,7 +24,7 @@ class Variant:
 
     method: str
     label: str
-    runs: tuple[Run, ...]
+    runs: tuple[LayeredRun, ...]
 
     @property
     def title(self) -> str:
@@ -32,7 +32,7 @@ class Variant:
         return METHOD_NAMES[self.method] + (f" ({self.label})" if self.label else "")
 
     def stack(self, key: str) -> Array:
-        """Returns the values of evaluation.json under a key for every seed, shape (seeds, ...)."""
+        """Values of evaluation.json under a key for every seed, shape (seeds, ...)."""
         return np.stack([run.values(key) for run in self.runs])
 
     def mean(self, key: str) -> Array:
@@ -41,27 +41,16 @@ class Variant:
 
     def scores(self) -> Array:
         """The score at every test gamma, shape (seeds, gammas)."""
-        return self.stack(self.runs[0].score.name)
+        return self.stack(self.runs[0].spec.metric)
 
     def areas(self) -> Array:
-        """The area under the accuracy of every seed; NaN where one gamma was tested, over which there is none."""
+        """The area under the score of every seed; NaN where one gamma was tested."""
         tested = [len(run.evaluation["test_gammas"]) > 1 for run in self.runs]
         return np.where(tested, self.stack("area"), np.nan)
 
-    def mean_exit(self, *names: str) -> dict[str, float]:
-        """Means over the seeds of numbers of early exit."""
-        exits = [run.evaluation["early_exit"] for run in self.runs]
-        return {name: float(np.mean([{**one["milliseconds"], **one}[name] for one in exits])) for name in names}
-
-    @property
-    def bind(self) -> str:
-        """The statistic of the samples that constraints bound: "mean", or another of --constraints.bind."""
-        return str(self.runs[0].evaluation.get("bind", "mean"))
-
-    @property
-    def form(self) -> str:
-        """The form in which constraints compare a loss with its bound."""
-        return str(self.runs[0].evaluation.get("form", "difference"))
+    def has(self, key: str) -> bool:
+        """Returns whether the evaluations of all seeds hold a key."""
+        return all(run.evaluation.get(key) is not None for run in self.runs)
 
     @property
     def feasible_runs(self) -> int:
@@ -75,13 +64,14 @@ class Variant:
 
     def margins(self) -> Array:
         """Room below the bound as a fraction of it, (seeds, L + 1); negative where the bound is exceeded."""
+        evaluation = self.runs[0].evaluation
+        bind, form = evaluation.get("bind", "mean"), evaluation.get("form", "difference")
+        violations, losses, bounds = (self.stack(key) for key in ("violations", "layer_losses", "bounds"))
+        if form != "difference":
+            return -violations if form == "ratio" else -np.expm1(violations)
         # A bound that is missing or not positive has no margin in percent.
-        losses, bounds = self.stack("layer_losses"), self.stack("bounds")
-        if self.form != "difference":
-            return -self.stack("violations") if self.form == "ratio" else -np.expm1(self.stack("violations"))
-        room = bounds - losses if self.bind == "mean" else -self.stack("violations")
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(bounds > 0, room / bounds, np.nan)
+            return np.where(bounds > 0, (bounds - losses if bind == "mean" else -violations) / bounds, np.nan)
 
     def worst(self) -> tuple[int, int, float]:
         """Position among the seeds, layer and margin where the least room is left; margin NaN if none is known."""
@@ -103,11 +93,10 @@ class Setting:
 
     @property
     def title(self) -> str:
-        """Depth and training noise in words; a task that is scored by its loss has no noise."""
+        """Depth and training noise in words."""
         read = "" if self.layers[-1] == self.num_layers else f" of {self.layers[-1]}"
         layers = f"{self.num_layers}{read} layer{'s' * (self.num_layers > 1)}"
-        noisy = self.train_gamma > 0.0 or self.score is not LOSS
-        return f"{layers}, training gamma {self.train_gamma:g}" if noisy else layers
+        return f"{layers}, training gamma {self.train_gamma:g}" if self.spec.gamma or self.train_gamma else layers
 
     @property
     def layers(self) -> list[int]:
@@ -115,87 +104,55 @@ class Setting:
         return list(self.first.evaluation.get("layers", range(self.num_layers + 1)))
 
     @property
-    def first(self) -> Run:
+    def first(self) -> LayeredRun:
         """Any run: what all of them share is read from it."""
         return self.variants[0].runs[0]
 
     @property
-    def score(self) -> Score:
-        """The score of the runs."""
-        return self.first.score
+    def spec(self) -> ReportSpec:
+        """The spec of the task's report."""
+        return self.first.spec
 
     @property
     def gammas(self) -> Array:
         """Test gammas in rising order."""
         return np.array([float(gamma) for gamma in self.first.gammas])
 
-    def of(self, method: str) -> list[Variant]:
-        """Variants of one method, in the order given."""
-        return [variant for variant in self.variants if variant.method == method]
-
-    def pairs(self) -> list[tuple[Variant | None, Variant | None]]:
-        """Every constrained variant with the plain one it is compared with, then the plain ones that none is.
-
-        That one differs in the fewest config fields (see `unlike`), whatever the order in which runs were given.
-        """
-        plain = sorted(self.of("erm"), key=lambda variant: variant.label)
-        compared: list[tuple[Variant | None, Variant | None]] = [
-            (constrained, min(plain, key=lambda variant: len(unlike(constrained, variant)), default=None))
-            for constrained in self.of("constrained")
-        ]
-        labels = {other.label for _, other in compared if other}
-        return compared + [(None, variant) for variant in plain if variant.label not in labels]
-
-    def duels(self, against: str = "erm") -> list[tuple[Variant, Variant]]:
-        """Returns the `pairs` with both methods, constrained first; of deep supervision, with all of its weights."""
-        if against == "erm":
-            return [(constrained, other) for constrained, other in self.pairs() if constrained and other]
-        return [(constrained, other) for constrained in self.of("constrained") for other in self.of(against)]
-
-    def of_input(self) -> Array:
-        """The score of the noisy input itself, mean over the runs, at each test gamma."""
-        return np.mean([run.values(str(run.score.baseline)) for one in self.variants for run in one.runs], axis=0)
-
-    def floors(self) -> dict[str, Array]:
-        """Returns scores that need no network at each test gamma, by name; the mean over the runs that have them."""
-        run_floors = [run.floors for one in self.variants for run in one.runs if run.floors]
-        return {
-            name: np.mean([floors[name] for floors in run_floors if name in floors], axis=0)
-            for name in (run_floors or [{}])[0]
-        }
-
-    def floor_shares(self) -> dict[str, float]:
-        """Returns the share of the test split that each of `floors` is of."""
-        runs = [run for one in self.variants for run in one.runs if run.floors]
-        return {name: float(runs[0].evaluation["floor_shares"][name]) for name in self.floors()}
-
     @property
     def training_index(self) -> int:
         """Index of the test gamma that is the training gamma, or lies nearest to it."""
         return int(np.argmin(np.abs(self.gammas - self.train_gamma)))
 
+    def of(self, method: str) -> list[Variant]:
+        """Variants of one method, in the order given."""
+        return [variant for variant in self.variants if variant.method == method]
 
-@dataclass(frozen=True)
-class Series:
-    """Variants that differ in one field only, by rising ``values`` of it; ``label`` tells what they share."""
+    def pairs(self) -> list[tuple[Variant, Variant]]:
+        """Every constrained variant with the plain one of the most similar config, and with each deep supervision."""
+        plain = sorted(self.of("erm"), key=lambda variant: variant.label)
+        nearest = [
+            (one, min(plain, key=lambda other: len(unlike(one, other)))) for one in self.of("constrained") if plain
+        ]
+        return nearest + [(one, other) for one in self.of("constrained") for other in self.of("deep_supervision")]
 
-    label: str
-    values: Array
-    variants: tuple[Variant, ...]
+    def floors(self) -> dict[str, Array]:
+        """Scores that need no network at each test gamma, by name, the input's own first; means over the runs."""
+        runs = [run for one in self.variants for run in one.runs]
+        key, with_floors = self.spec.baseline, [run.floors for run in runs if run.floors]
+        floors = {"noisy input": np.mean([run.values(key) for run in runs], axis=0)} if key else {}
+        for name in (with_floors or [{}])[0]:
+            floors[name] = np.mean([each[name] for each in with_floors if name in each], axis=0)
+        return floors
+
+    def floor_shares(self) -> dict[str, float]:
+        """The share of the test split that each floor is of; all of it is 1."""
+        shares = [run.evaluation["floor_shares"] for one in self.variants for run in one.runs if run.floors]
+        return {name: float(share) for name, share in (shares or [{}])[0].items()}
 
 
-@dataclass(frozen=True)
-class Ablation:
-    """One numeric config field, by dotted name, that was varied within a setting."""
-
-    setting: Setting
-    field: str
-    series: tuple[Series, ...]
-
-
-def group(runs: Sequence[Run]) -> list[Setting]:
+def group(runs: Sequence[LayeredRun]) -> list[Setting]:
     """Settings in the order in which the runs were given; within one, plain before constrained."""
-    cells: dict[tuple[int, float], list[Run]] = {}
+    cells: dict[tuple[int, float], list[LayeredRun]] = {}
     for run in runs:
         cells.setdefault((run.evaluation["num_layers"], float(run.values("train_gamma"))), []).append(run)
     return [
@@ -204,61 +161,29 @@ def group(runs: Sequence[Run]) -> list[Setting]:
     ]
 
 
-def identity(run: Run) -> dict[str, Any]:
-    """The run's config by dotted names, without what does not make a variant; a list of one number is that number."""
-    kept = {key: value for key, value in flat(run.config).items() if key.split(".")[-1] not in NOT_A_VARIANT}
-    alone = {key: value[0] for key, value in kept.items() if isinstance(value, list) and len(value) == 1}
-    return kept | {key: value for key, value in alone.items() if _is_number(value)}
-
-
 def unlike(one: Variant, other: Variant) -> dict[str, tuple[str, str]]:
-    """Config fields in which two variants differ though their methods do not ask for it, with the value of each."""
-    configs = [identity(variant.runs[0]) for variant in (one, other)]
+    """Config fields in which two variants differ though their methods do not need it, with the value of each."""
+    configs = [_identity(variant.runs[0]) for variant in (one, other)]
     fields = sorted(key for key in configs[0] | configs[1] if key.split(".")[0] not in OF_METHODS)
     values = {field: (_text(configs[0], field), _text(configs[1], field)) for field in fields}
     return {field: both for field, both in values.items() if both[0] != both[1]}
 
 
-def find_ablations(settings: Sequence[Setting]) -> list[Ablation]:
-    """Every numeric field that alone sets two or more constrained variants of a setting apart."""
-    ablations = []
-    for setting in settings:
-        variants = setting.of("constrained")
-        configs = [identity(variant.runs[0]) for variant in variants]
-        for field in sorted({key for config in configs for key in config}):
-            if series := _series(field, variants, configs):
-                ablations.append(Ablation(setting, field, series))
-    return ablations
-
-
-def _series(field: str, variants: Sequence[Variant], configs: Sequence[dict]) -> tuple[Series, ...]:
-    """Variants that are equal but for ``field``, where they hold two different numbers or more."""
-    cells: dict[tuple, list[tuple[float, int]]] = {}
-    for index, config in enumerate(configs):
-        if _is_number(config.get(field)):
-            shared = tuple(sorted((key, str(value)) for key, value in config.items() if key != field))
-            cells.setdefault(shared, []).append((float(config[field]), index))
-    kept = {shared: sorted(cell) for shared, cell in cells.items() if len({value for value, _ in cell}) > 1}
-    varying = {entry for shared in kept for entry in shared if not all(entry in other for other in kept)}
-    return tuple(
-        Series(
-            label=", ".join(f"{key.split('.')[-1]} {value}" for key, value in shared if (key, value) in varying),
-            values=np.array([value for value, _ in cell]),
-            variants=tuple(variants[index] for _, index in cell),
-        )
-        for shared, cell in kept.items()
-    )
-
-
-def _variants(method: str, runs: Sequence[Run]) -> list[Variant]:
+def _variants(method: str, runs: Sequence[LayeredRun]) -> list[Variant]:
     members = [run for run in runs if run.method == method]
-    configs = [identity(run) for run in members]
+    configs = [_identity(run) for run in members]
     fields = sorted({key for config in configs for key in config if len({_text(c, key) for c in configs}) > 1})
-    cells: dict[str, list[Run]] = {}
+    cells: dict[str, list[LayeredRun]] = {}
     for run, config in zip(members, configs, strict=True):
         label = ", ".join(f"{_short(field, fields)} {_text(config, field)}" for field in fields)
         cells.setdefault(label, []).append(run)
     return [Variant(method, label, tuple(cell)) for label, cell in cells.items()]
+
+
+def _identity(run: LayeredRun) -> dict[str, Any]:
+    """The run's config by dotted names, without what does not make a variant; a list of one value is that value."""
+    kept = {key: value for key, value in flat(run.config).items() if key.split(".")[-1] not in NOT_A_VARIANT}
+    return {key: value[0] if isinstance(value, list) and len(value) == 1 else value for key, value in kept.items()}
 
 
 def _short(field: str, fields: Sequence[str]) -> str:
@@ -269,8 +194,3 @@ def _short(field: str, fields: Sequence[str]) -> str:
 
 def _text(config: dict[str, Any], key: str) -> str:
     return str(without_folders(config.get(key, "not set")))
-
-
-def _is_number(value: Any) -> bool:
-    """Returns whether a config value is a number; true and false are not."""
-    return isinstance(value, int | float) and not isinstance(value, bool)

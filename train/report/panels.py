@@ -1,4 +1,4 @@
-"""Shared parts of the figures: colours, a panel per setting, log axes and the legend under all panels."""
+"""Shared parts of figures: colours, a panel per setting, log axes and the legend under all panels."""
 
 import io
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, PercentF
 from numpy.typing import NDArray
 
 from .groups import Setting, Variant
-from .record import Array
+from .records import Array
 
 # Okabe-Ito: told apart with every common colour blindness.
 COLOURS = {"erm": "#D55E00", "deep_supervision": "#009E73", "constrained": "#0072B2"}
@@ -36,7 +36,7 @@ def png(figure: Figure) -> bytes:
 def setting_panels(
     settings: Sequence[Setting], x: str, y: str, *, percent: bool = False, height: float = 3.9
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of the page's width with one titled panel per setting; the y label is beside the first of every row."""
+    """A figure of the page's width with one titled panel per setting; the first of every row has the y label."""
     columns = min(len(settings), MOST_COLUMNS)
     rows = -(-len(settings) // columns)
     figure = Figure(figsize=(WIDTH, height * rows + 0.4), layout="constrained")

@@ -1,11 +1,11 @@
-"""Reports on supervised runs: one table of networks, curves of training, and predictions for scenes beside labels."""
+"""Reports on runs without layers: classifiers and segmenters, and any other task by its figures as they are."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -13,28 +13,17 @@ from ..config.errors import UserError
 from ..config.run import FREE
 from ..data.pictures import NOT_COUNTED
 from ..metrics import Predictions, read_predictions
+from ..registry import ReportSpec
+from ..system.files import without_folders
 from ..system.terminal import Table
-from . import Block, Picture, Report
-from .panels import MARKERS, WIDTH, tidy
-from .record import Run, flat, read_runs
+from .page import Block, Picture, Report
+from .panels import WIDTH, tidy
+from .records import Run, flat, floats
+from .tables import number, ranged, runs_table
+from .verdict import ONE_SEED
 
-UNCOUNTED = (0.0, 0.0, 0.0)
-
-
-class Measure(NamedTuple):
-    """A share of evaluation.json, and what the table calls it."""
-
-    name: str
-    title: str
-
-
-ACCURACY = (Measure("accuracy", "accuracy %"),)
-SEGMENTATION = (
-    Measure("intersection_over_union", "mIoU %"),
-    Measure("class_accuracy", "mAcc %"),
-    Measure("accuracy", "aAcc %"),
-)
-# Shares of evaluation.json by level, and what the table calls a level; disturbances have names of their own.
+SHOWN = 16  # numbers of a list that a cell holds
+# Shares by level under disturbed pixels, by key of evaluation.json, and the word before a level in the table.
 DISTURBED = {
     "disturbed_accuracy": "",
     "disturbed_intersection_over_union": "mIoU, ",
@@ -42,17 +31,55 @@ DISTURBED = {
     "attack_accuracy": "attack ",
     "certified_accuracy": "certified ",
 }
-Rows = Mapping[str, Sequence[Run]]  # of the table, by name: runs that differ by the seed alone
+# Columns of the table: title, key, digits, and factor of the unit.
+COLUMNS = (
+    ("loss", "loss", 3, 1.0), ("residual", "residual", 5, 1.0), ("iterations", "iterations", 1, 1.0),
+    ("largest |W|", "largest_weight_norm", 2, 1.0), ("ms an example", "seconds_an_example", 2, 1e3),
+    ("train s", "train_seconds", 0, 1.0),
+)  # fmt: skip
+Rows = Mapping[str, Sequence[Run]]  # runs that differ by the seed alone, by name
 
 
-def images(folders: Sequence[Path]) -> Report:
-    """The report on runs on images: accuracies, and curves of training."""
-    return _report(folders, ACCURACY)
+def supervised_report(runs: Sequence[Run], spec: ReportSpec) -> Report:
+    """The report on networks by shares such as accuracy, and of scenes the predictions of each row's first run."""
+    _check_comparable(runs)
+    rows, measures = _grouped(runs), dict(spec.measures or {})
+    summary = {name: _summary(group, measures) for name, group in rows.items()}
+    majority = _majority(runs[0], measures)
+    floors = {"majority class": majority[spec.metric]}
+    if spec.metric == "accuracy":
+        floors = {"chance": 1 / max(len(runs[0].evaluation["class_names"]), 1), **floors}
+    tables = [_table(rows, summary, measures), *_disturbed_table(rows)]
+    caption = f"{spec.label} on the validation split, and equilibria in training, against training steps."
+    blocks: list[Block] = [Picture("curves", caption, _curves(rows, spec)), *tables]
+    if spec.metric == "intersection_over_union":
+        blocks.append(Picture("predictions", "Test scenes, their labels, and predictions.", _predictions(rows)))
+    return Report(
+        title=", ".join(dict.fromkeys(run.config["experiment"] for run in runs)),
+        sections=[("", blocks), ("Runs", [runs_table(runs)])],
+        summary=summary,
+        tables=tables,
+        verdict=_verdict(rows, spec, floors),
+        floor=f"{', '.join(f'{measures[key]} {100 * share:.2f}' for key, share in majority.items())}, of always the "
+        "commonest class.",
+    )
 
 
-def scenes(folders: Sequence[Path]) -> Report:
-    """The same on scenes, by three measures; predictions of each row's first run are drawn beside the labels."""
-    return _report(folders, SEGMENTATION, pictured=True)
+def plain_report(runs: Sequence[Run]) -> Report:
+    """The report on runs of a task of any make: every figure of the evaluation, and curves of the losses."""
+    columns = [flat(run.evaluation) for run in runs]
+    names = dict.fromkeys(name for column in columns for name in column)
+    cells = tuple((name, *(_text(column.get(name)) for column in columns)) for name in names)
+    table = Table("Figures of the evaluation", ("", *(run.name for run in runs)), cells)
+    captions = {
+        "loss": "Loss against training steps.",
+        "layer_losses": "Loss after every layer, against training steps.",
+    }
+    drawn = {name: _losses(runs, name) for name in captions}
+    blocks = [Picture(name, captions[name], figure) for name, figure in drawn.items() if figure is not None]
+    title = ", ".join(dict.fromkeys(str(run.config["experiment"]) for run in runs))
+    summary = without_folders({"runs": [run.summary() for run in runs]})
+    return Report(title, [("", [*blocks, table]), ("Runs", [runs_table(runs)])], summary, [table])
 
 
 def draw_predictions(by_name: Mapping[str, Predictions], class_names: Sequence[str]) -> Figure:
@@ -73,47 +100,22 @@ def draw_predictions(by_name: Mapping[str, Predictions], class_names: Sequence[s
     return figure
 
 
-def _report(folders: Sequence[Path], measures: Sequence[Measure], *, pictured: bool = False) -> Report:
-    """A table of the measures, and curves of the first one."""
-    runs = read_runs(folders)
-    _check_comparable(runs)
-    rows = _grouped(runs)
-    summary = {name: _summarise(group, measures) for name, group in rows.items()}
-    table = _table(summary, measures, runs[0].evaluation["num_examples"])
-    how = f"{measures[0].title} on the validation split, and how long the equilibrium took, against training steps."
-    tables = [table, *_disturbed_table(summary)]
-    blocks: list[Block] = [Picture("curves", how, _curves(rows, measures[0])), *tables]
-    if pictured:
-        shown = "Scenes of the test split, their labels, and predictions."
-        blocks.append(Picture("predictions", shown, _predictions(rows)))
-    title = ", ".join(dict.fromkeys(run.config["experiment"] for run in runs))
-    return Report(title, [("", blocks)], summary, tables=tables, floor=_floor(runs[0], measures))
-
-
-def _floor(run: Run, measures: Sequence[Measure]) -> str:
-    """The measures of always the commonest class of the test split."""
-    counts = np.sum(run.evaluation["confusion"], axis=1)
-    share, classes = counts.max() / max(counts.sum(), 1), max(np.count_nonzero(counts), 1)
-    floors = {"accuracy": share, "class_accuracy": 1 / classes, "intersection_over_union": share / classes}
-    figures = ", ".join(f"{one.title.removesuffix(' %')} {floors[one.name]:.2%}" for one in measures)
-    return f"{figures}, of always the commonest class."
-
-
 def _check_comparable(runs: Sequence[Run]) -> None:
     first = runs[0]
     for run in runs[1:]:
-        pair = f"{first.folder} and {run.folder} differ in"
-        for what in ("num_examples", "class_names"):
-            if run.evaluation[what] != first.evaluation[what]:
-                raise UserError(f"{pair} {what} of their tests; report them apart")
-        for what in ("source", "reduction"):
-            one, other = (each.config["data"].get(what) for each in (first, run))
+        values = {what: [each.evaluation[what] for each in (first, run)] for what in ("num_examples", "class_names")}
+        values |= {
+            f"data.{what}": [each.config["data"].get(what) for each in (first, run)] for what in ("source", "reduction")
+        }
+        for what, (one, other) in values.items():
             if one != other:
-                raise UserError(f"{pair} data.{what}, {one} and {other}; report them apart")
+                raise UserError(
+                    f"{first.folder} and {run.folder} differ in {what}, {one} and {other}; report them separately"
+                )
 
 
 def _grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
-    """Runs by what their configurations say but for the seed; named by experiment and what tells them apart."""
+    """Runs by their configuration but for the seed; named by experiment and the fields that tell them apart."""
     groups: dict[str, list[Run]] = {}
     configs = [{**flat(run.config), **FREE, "seed": None} for run in runs]
     for run, config in zip(runs, configs, strict=True):
@@ -124,83 +126,29 @@ def _grouped(runs: Sequence[Run]) -> dict[str, list[Run]]:
     return groups
 
 
-def _summarise(group: Sequence[Run], measures: Sequence[Measure]) -> dict[str, Any]:
-    shares = [measure.name for measure in measures]
-    others = ("loss", "residual", "iterations", "converged", "seconds_an_example", "train_seconds")
-    values = {name: [run.evaluation[name] for run in group] for name in (*shares, *others)}
-    known = {name: [value for value in column if value is not None] for name, column in values.items()}
+def _summary(group: Sequence[Run], measures: Mapping[str, str]) -> dict[str, Any]:
+    """Means over the seeds, the ranges of shares, and shares under disturbances by level."""
+    norms: list[Any] = [max(run.evaluation["weight_norms"].values(), default=None) for run in group]
+    keys = [*measures, *(key for _, key, *_ in COLUMNS if key != "largest_weight_norm")]
+    values = {key: [run.evaluation[key] for run in group] for key in keys} | {"largest_weight_norm": norms}
+    known = {key: [value for value in column if value is not None] for key, column in values.items()}
     return {
-        **{name: float(np.mean(column)) if column else None for name, column in known.items()},
-        **{f"{name}_range": [min(values[name]), max(values[name])] for name in shares},
-        **{name: levels for name in DISTURBED if (levels := _by_level(group, name))},
+        **{key: float(np.mean(column)) if column else None for key, column in known.items()},
+        **{f"{key}_range": [min(values[key]), max(values[key])] for key in measures},
+        **{key: levels for key in DISTURBED if (levels := _by_level(group, key))},
         "parameters": group[0].evaluation["parameters"],
-        "largest_weight_norm": max(
-            (norm for run in group for norm in run.evaluation["weight_norms"].values()), default=None
-        ),
         "seeds": [run.evaluation["seed"] for run in group],
     }
 
 
-def _table(summary: Mapping[str, dict[str, Any]], measures: Sequence[Measure], tested: int) -> Table:
-    columns = (
-        ("loss", "loss", ".3f", 1.0), ("residual", "residual", ".1e", 1.0), ("iterations", "iterations", ".1f", 1.0),
-        ("largest |W|", "largest_weight_norm", ".2f", 1.0), ("ms an example", "seconds_an_example", ".2f", 1e3),
-        ("train s", "train_seconds", ".0f", 1.0),
-    )  # fmt: skip
-    rows = []
-    for name, figures in summary.items():
-        shares = [_percent(figures[one.name], *figures[f"{one.name}_range"]) for one in measures]
-        numbers = [
-            "-" if figures[key] is None else format(scale * figures[key], form) for _, key, form, scale in columns
-        ]
-        rows.append((name, f"{figures['parameters']:,}", str(len(figures["seeds"])), *shares, *numbers))
-    titles = (*(measure.title for measure in measures), *(title for title, *_ in columns))
-    return Table(
-        title=f"Test split, {tested:,} examples",
-        header=("run", "parameters", "seeds", *titles),
-        rows=tuple(rows),
-        note="Means over seeds, smallest and largest in brackets. Loss in nats. Residual is relative, iterations are "
-        "evaluations of the step, |W| is the largest spectral norm before max_norm scales it. Train s is on the clock.",
-    )
-
-
-def _by_level(group: Sequence[Run], name: str) -> dict[str, list[float]]:
-    """Mean, smallest and largest accuracy at every level that a run of the group has, in rising order."""
-    shares: dict[str, list[float]] = {}
-    for run in group:
-        for level, share in run.evaluation.get(name, {}).items():
-            shares.setdefault(level, []).append(share)
-    return {
-        level: [float(np.mean(shares[level])), min(shares[level]), max(shares[level])]
-        for level in sorted(shares, key=_order)
+def _by_level(group: Sequence[Run], key: str) -> dict[str, list[float]]:
+    """The shares of the seeds at every level of a disturbance that a run of the group has, in rising order."""
+    levels = {level for run in group for level in run.evaluation.get(key, {})}
+    shares = {
+        level: [run.evaluation[key][level] for run in group if level in run.evaluation.get(key, {})]
+        for level in sorted(levels, key=_order)
     }
-
-
-def _disturbed_table(summary: Mapping[str, dict[str, Any]]) -> list[Table]:
-    """Accuracies with disturbed pixels, where a run has any."""
-    columns = [
-        (name, level)
-        for name in DISTURBED
-        for level in sorted({level for figures in summary.values() for level in figures.get(name, {})}, key=_order)
-    ]
-    rows = [
-        (
-            row,
-            *(
-                "-" if level not in figures.get(name, {}) else _percent(*figures[name][level])
-                for name, level in columns
-            ),
-        )
-        for row, figures in summary.items()
-    ]
-    note = (
-        "Accuracies (of scenes mIoU) in percent, pixels in [0, 1]. Salt and pepper: by the share of values that are 0 "
-        "or 1. Blur: by its deviation in pixels. Noise: by its deviation. Attack: by the radius of a projected-"
-        "gradient attack, on examples evenly spread over the split. Certified: no attack of this radius changes these "
-        "answers, by a Lipschitz constant of the network."
-    )
-    header = ("run", *(f"{DISTURBED[name]}{level}" for name, level in columns))
-    return [Table("Test split with disturbed pixels", header, tuple(rows), note)] if columns else []
+    return {level: [float(np.mean(each)), min(each), max(each)] for level, each in shares.items()}
 
 
 def _order(level: str) -> tuple[str, float]:
@@ -209,52 +157,131 @@ def _order(level: str) -> tuple[str, float]:
     return name, float(size)
 
 
-def _curves(rows: Rows, measure: Measure) -> Figure:
-    panelled = any(
-        row["iterations"] is not None for group in rows.values() for run in group for row in run.rows("train")
+def _table(rows: Rows, summary: Mapping[str, dict[str, Any]], measures: Mapping[str, str]) -> Table:
+    cells = []
+    for name, group in rows.items():
+        shares = [ranged(floats([100 * run.evaluation[key] for run in group]), 2) for key in measures]
+        scaled = [(summary[name][key], digits, factor) for _, key, digits, factor in COLUMNS]
+        numbers = ["-" if value is None else number(factor * value, digits) for value, digits, factor in scaled]
+        cells.append((name, f"{summary[name]['parameters']:,}", str(len(group)), *shares, *numbers))
+    tested = next(iter(rows.values()))[0].evaluation["num_examples"]
+    header = ("run", "parameters", "seeds", *measures.values(), *(title for title, *_ in COLUMNS))
+    note = (
+        "Means over seeds, smallest and largest in brackets. Loss in nats. Residual is relative, iterations are "
+        "evaluations of the step, |W| is the largest spectral norm before max_norm scales it."
     )
-    figure = Figure(figsize=(WIDTH, 7.2 if panelled else 3.8), layout="constrained")
-    panels = figure.subplots(2 if panelled else 1, 2 if panelled else 1, squeeze=False).ravel()
-    tidy(panels[0], "Validation")
-    panels[0].set_ylabel(measure.title)
+    return Table(f"Test split, {tested:,} examples", header, tuple(cells), note)
+
+
+def _disturbed_table(rows: Rows) -> list[Table]:
+    """Accuracies with disturbed pixels, where a run has any."""
+    by_level = {
+        name: {(key, level): shares for key in DISTURBED for level, shares in _by_level(group, key).items()}
+        for name, group in rows.items()
+    }
+    columns = sorted(
+        {column for levels in by_level.values() for column in levels},
+        key=lambda column: (list(DISTURBED).index(column[0]), _order(column[1])),
+    )
+    cells = []
+    for name, levels in by_level.items():
+        shares = (levels.get(column, [np.nan]) for column in columns)
+        cells.append((name, *(_share(*each) for each in shares)))
+    note = (
+        "Shares in percent, pixels in [0, 1]. Salt and pepper: by the share of values that are 0 or 1. Blur: by its "
+        "deviation in pixels. Noise: by its deviation. Attack: by the radius of a projected-gradient attack, on "
+        "examples evenly spread over the split. Certified: no attack of this radius changes these answers, by a "
+        "Lipschitz constant of the network."
+    )
+    header = ("run", *(f"{DISTURBED[key]}{level}" for key, level in columns))
+    return [Table("Test split with disturbed pixels", header, tuple(cells), note)] if columns else []
+
+
+def _share(mean: float, low: float = np.nan, high: float = np.nan) -> str:
+    text = number(100 * mean, 2)
+    return f"{text} [{100 * low:.2f}, {100 * high:.2f}]" if low < high else text
+
+
+def _majority(run: Run, measures: Mapping[str, str]) -> dict[str, float]:
+    """The measures of always the commonest class of the test split."""
+    counts = np.sum(run.evaluation["confusion"], axis=1)
+    share, classes = float(counts.max() / max(counts.sum(), 1)), max(np.count_nonzero(counts), 1)
+    figures = {"accuracy": share, "class_accuracy": 1 / classes, "intersection_over_union": share / classes}
+    return {key: figures[key] for key in measures}
+
+
+def _verdict(rows: Rows, spec: ReportSpec, floors: Mapping[str, float]) -> list[str]:
+    """The best network, chance and majority class, and the seeds."""
+    means = {name: float(np.mean([run.evaluation[spec.metric] for run in group])) for name, group in rows.items()}
+    ranked = sorted(means.items(), key=lambda row: -row[1])
+    unbeaten = [name for name, share in floors.items() if ranked[0][1] <= share]
+    words = ", ".join(f"{name} {100 * share:.1f}%" for name, share in floors.items())
+    judged = f"no network is better than {' and '.join(unbeaten)}" if unbeaten else "the best network is better"
+    several = max(map(len, rows.values())) > 1
+    return [
+        f"Best {spec.title} on the test split: {', '.join(f'{name} {100 * mean:.1f}%' for name, mean in ranked)}.",
+        f"Without a network: {words}; {judged}.",
+        "Means over seeds; brackets are from the smallest to the largest." if several else ONE_SEED,
+    ]
+
+
+def _curves(rows: Rows, spec: ReportSpec) -> Figure:
+    """The metric on the validation split, and where there are equilibria their iterations, residuals and norms."""
+    solved = any(row["iterations"] is not None for group in rows.values() for run in group for row in run.rows("train"))
+    figure = Figure(figsize=(WIDTH, 7.2 if solved else 3.8), layout="constrained")
+    panels = figure.subplots(2, 2).ravel() if solved else [figure.subplots()]
+    titles = (
+        ("Validation", spec.label, "linear"),
+        ("Iterations of the equilibrium, training", "evaluations of the step, mean of the batch", "linear"),
+        ("Residual of the equilibrium, training", "relative, mean of the batch", "log"),
+        ("Norms of W as trained", "solid: norm; dashed: bound", "log"),
+    )
+    for axes, (title, unit, scale) in zip(panels, titles, strict=False):
+        tidy(axes, title)
+        axes.set(xlabel="training step", ylabel=unit, yscale=scale)
     for place, (name, group) in enumerate(rows.items()):
-        style = {"color": f"C{place}", "marker": list(MARKERS.values())[place % 2], "markersize": 3, "linewidth": 1.2}
-        for number, run in enumerate(group):
-            steps, shares = _curve(run.rows("validation"), measure.name)
-            panels[0].plot(steps, [100 * share for share in shares], label=name if number == 0 else None, **style)
-    if panelled:
-        _draw_solves(panels[1:], rows)
+        for run, label in zip(group, [name] + [None] * len(group), strict=False):
+            look = {"color": f"C{place}", "linewidth": 1.2}
+            _draw(
+                panels[0], run.rows("validation"), spec.metric, scale=100, marker="o", markersize=3, label=label, **look
+            )
+            if solved:
+                _draw(panels[1], run.rows("train"), "iterations", **look)
+                _draw(panels[2], run.rows("train"), "residual", **look)
+                _draw(panels[3], run.rows("validation"), "weight_norms", **look)
+                _draw(panels[3], run.rows("validation"), "weight_norm_bounds", linestyle="--", **look)
     for axes in panels:
-        axes.set_xlabel("training step")
+        axes.set_visible(axes.has_data())  # monotone operator networks have no W to bound
     figure.legend(loc="outside lower center", ncols=1 if max(map(len, rows)) > 50 else 3, fontsize="small")
     return figure
 
 
-def _draw_solves(panels: np.ndarray, rows: Rows) -> None:
-    """Iterations and residuals of the equilibria over training, and the norms of W with their bounds."""
-    for axes, title, unit, scale in zip(
-        panels,
-        ("Iterations of the equilibrium, training", "Residual of the equilibrium, training", "Norms of W as trained"),
-        ("evaluations of the step, mean of the batch", "relative, mean of the batch", "solid: norm; dashed: bound"),
-        ("linear", "log", "log"),
-        strict=True,
-    ):
-        tidy(axes, title)
-        axes.set_ylabel(unit)
-        axes.set_yscale(scale)
-    for place, group in enumerate(rows.values()):
-        for run in group:
-            train = [row for row in run.rows("train") if row["iterations"] is not None]
-            for axes, name in zip(panels, ("iterations", "residual"), strict=False):
-                axes.plot(*_curve(train, name), color=f"C{place}", lw=0.8)
-            for name, style in (("weight_norms", "-"), ("weight_norm_bounds", "--")):
-                if known := [row for row in run.rows("validation") if name in row]:
-                    panels[2].plot(*_curve(known, name), color=f"C{place}", ls=style, lw=1.2)
-    panels[2].set_visible(panels[2].has_data())  # monotone operator networks have no W to bound
+def _losses(runs: Sequence[Run], name: str) -> Figure | None:
+    """A row a run: a loss, or that of every layer, on training batches and on the validation split."""
+    kind = list if name == "layer_losses" else (int, float)
+    shown = [run for run in runs if any(isinstance(row.get(name), kind) for row in run.metrics)]
+    if not shown:
+        return None
+    figure = Figure(figsize=(WIDTH, 3.4 * len(shown)), layout="constrained")
+    for panels, run in zip(figure.subplots(len(shown), 2, squeeze=False), shown, strict=True):
+        for axes, split in zip(panels, ("train", "validation"), strict=True):
+            tidy(axes, f"{run.name}, {split}")
+            axes.set(xlabel="training step", ylabel="loss")
+            rows = [row for row in run.rows(split) if isinstance(row.get(name), kind)]
+            columns = np.atleast_2d(floats([row[name] for row in rows]).T)
+            for layer, losses in enumerate(columns):
+                shade = colormaps["viridis"](0.88 * layer / max(len(columns) - 1, 1))
+                axes.plot([row["step"] for row in rows], losses, ".-", color=shade, label=f"layer {layer}")
+        if name == "layer_losses":
+            panels[1].legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    return figure
 
 
-def _curve(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[list[int], list[Any]]:
-    return [row["step"] for row in rows], [row[name] for row in rows]
+def _draw(axes: Axes, rows: Sequence[Mapping[str, Any]], name: str, *, scale: float = 1.0, **look: Any) -> None:
+    """Draws a column of metrics.jsonl against the step, where rows have it."""
+    known = [row for row in rows if row.get(name) is not None]
+    if known:
+        axes.plot([row["step"] for row in known], scale * floats([row[name] for row in known]), **look)
 
 
 def _predictions(rows: Rows) -> Figure:
@@ -262,21 +289,25 @@ def _predictions(rows: Rows) -> Figure:
     (name, first), *others = by_name.items()
     for other, predictions in others:
         if not np.array_equal(predictions.images, first.images):
-            raise UserError(f"{name} and {other} were tested on other scenes; report them apart")
+            raise UserError(f"{name} and {other} were tested on other scenes; report them separately")
     return draw_predictions(by_name, next(iter(rows.values()))[0].evaluation["class_names"])
 
 
-def _percent(mean: float, low: float, high: float) -> str:
-    return f"{100 * mean:.2f}" + (f" [{100 * low:.2f}, {100 * high:.2f}]" if low != high else "")
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_text, value)) if len(value) <= SHOWN else f"{len(value)} values"
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(without_folders(value))
 
 
 def _colour(place: int) -> tuple[float, float, float]:
-    """Returns a colour of tab20, which has pairs of a strong and a pale one: the ten strong ones come first."""
+    """A colour of tab20, which has pairs of a strong and a pale one: the ten strong ones come first."""
     return colormaps["tab20"](2 * place % 20 + place // 10 % 2)[:3]
 
 
 def _coloured(labels: np.ndarray) -> np.ndarray:
+    """The colours of labels; those that are not counted are black."""
     colours = np.zeros((NOT_COUNTED + 1, 3))
     colours[:NOT_COUNTED] = [_colour(place) for place in range(NOT_COUNTED)]
-    colours[NOT_COUNTED] = UNCOUNTED
     return colours[labels]

@@ -1,66 +1,59 @@
-"""The tables of reports on constrained training, as rows of text that the terminal and the page share."""
+"""The tables of reports on runs with layers, as rows of text that the terminal and the page share."""
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
+from ..registry import ReportSpec
 from ..system.files import without_folders
+from ..system.machine import environment
 from ..system.terminal import Table
-from .floors import floor_note
-from .groups import METHOD_NAMES, Setting, Variant
-from .read import ACCURACY, CODES, LOSS, RMSE
-from .record import Array, Run, flat
+from .groups import Setting, Variant
+from .records import Array, Run, flat
 
-ENFORCED = (
-    " Multipliers and slacks are those of the checkpoint's step; mult. x viol.: of the tightened bounds that training "
-    "enforces, less the slack."
-)
-# What the note says where constraints bind something else than the mean over samples, by `bind` of evaluation.json.
+LEVEL = 0.95  # of intervals over seeds
+LONGEST = 500  # letters of a text that are shown
+SEVERAL = "Several seeds: mean [smallest, largest]."
+# Violations and margins where constraints bind something else than losses' means over samples.
 BOUND = {
     "tail": " Violations and margins are of the mean over the worst samples.",
-    "positive": " Violations and margins are of the mean over samples of what exceeds the bound, less the leeway.",
+    "positive": " Violations and margins are of the mean over samples of the excess over the bound, less the leeway.",
 }
-# What errors are, and that lower ones are better.
-ERRORS = {
-    RMSE: "RMSE on the 0-255 scale, lower is better",
-    CODES: "Mean of |z − z*|² over that of |z*|², lower is better; of codes of zeros it is 1",
-}
-# The same by `form`.
-FORM: dict[str, str] = dict.fromkeys(
-    ("ratio", "log_ratio"),
-    " Violations and margins are of ratios, taken sample by sample; losses and bounds are means.",
-)
-PLAIN, CONSTRAINED = METHOD_NAMES["erm"], METHOD_NAMES["constrained"]
+RATIOS = " Violations and margins are of ratios, taken sample by sample; losses and bounds are means."
 
 
 def score_table(setting: Setting) -> Table:
-    """Errors beside those without training, accuracy and the area below it, or the loss, for every variant."""
-    if setting.score is LOSS:
-        scores = [(variant.title, f"{variant.scores().mean():.4g}") for variant in setting.variants]
-        return Table(f"Loss of the last layer, test split, {setting.title}", ("method", "loss"), tuple(scores))
-    score, accuracy = setting.score, setting.score is ACCURACY
-    without = {"noisy input": setting.of_input()} if score.baseline else {}
-    unit, floors = 100 if accuracy else 1, without | setting.floors()
-    columns = {name: _numbers(unit * scores, score.digits) for name, scores in floors.items()}
+    """The score at every test gamma without a network and of every variant; below, its mean or the area under it."""
+    spec, scale = setting.spec, 100.0 if setting.spec.percent else 1.0
+    tested = np.isin(setting.gammas, setting.first.evaluation["test_gammas"])
+    columns = {name: [number(x, spec.digits) for x in scale * scores] for name, scores in setting.floors().items()}
     for one in setting.variants:
-        columns[with_seeds(one)] = [ranged(column, score.digits) for column in unit * one.scores().T]
-    gammas = [f"{gamma:g}" + (" *" if gamma == setting.train_gamma else "") for gamma in setting.gammas]
-    rows = list(zip(gammas, *columns.values(), strict=True))
-    if accuracy and len(_tested(setting)) > 1:
-        rows.append(("area", *("-" for _ in floors), *(ranged(variant.areas(), 3) for variant in setting.variants)))
-    note = _accuracy_note(setting) if accuracy else _error_note(setting)
-    return Table(
-        f"{capital(score.title)} against test gamma, {setting.title}", ("test gamma", *columns), tuple(rows), note
+        columns[with_seeds(one)] = [ranged(column, spec.digits) for column in scale * one.scores().T]
+    rows = list(
+        zip([f"{g:g}{' *' * bool(g == setting.train_gamma)}" for g in setting.gammas], *columns.values(), strict=True)
     )
+    if tested.sum() > 1 and setting.variants[0].has("area"):
+        rows.append(("area", *("-" for _ in setting.floors()), *(ranged(v.areas(), 3) for v in setting.variants)))
+    elif tested.sum() > 1:
+        floors = [number(scale * scores[tested].mean(), spec.digits) for scores in setting.floors().values()]
+        means = (ranged(scale * one.scores()[:, tested].mean(1), spec.digits) for one in setting.variants)
+        rows.append(("mean", *floors, *means))
+    parts = [
+        f"{name} is of {share:.0%} of the test split." for name, share in setting.floor_shares().items() if share < 1
+    ]
+    gammas, note = (f" against {spec.gamma}", ["* training gamma."]) if spec.gamma else ("", [])
+    title = f"{capital(spec.title)}{' (%)' * spec.percent}{gammas}, {setting.title}"
+    words = [spec.note, *note, *parts, *([SEVERAL] if any(len(one.runs) > 1 for one in setting.variants) else [])]
+    return Table(title, ("test gamma", *columns), tuple(rows), " ".join(filter(None, words)))
 
 
-def feasibility_table(setting: Setting, variant: Variant) -> Table:
+def layers_table(setting: Setting, variant: Variant) -> Table:
     """Every layer of a variant on held-out data: loss, bound, violation, margin, multiplier, slack, descent."""
     margins, several = 100 * variant.margins(), len(variant.runs) > 1
-    columns: dict[str, list[str]] = {
+    columns = {
         "layer": [str(layer) for layer in setting.layers],
         "loss": _numbers(variant.mean("layer_losses"), 3),
         "bound": _numbers(variant.mean("bounds"), 3),
@@ -72,145 +65,175 @@ def feasibility_table(setting: Setting, variant: Variant) -> Table:
         "mult. x viol.": _numbers(variant.mean("complementary_slackness"), 4, sign=True),
         "descends %": ["-", *_numbers(100 * variant.mean("descend_share"), 1)],
     }
-    constrained = variant.method == "constrained"
-    enforced = "" if constrained else " (bounds not enforced)"
-    return Table(
-        title=f"Feasibility on held-out data, {with_seeds(variant)}{enforced}, {setting.title}",
-        header=tuple(columns),
-        rows=tuple(zip(*columns.values(), strict=True)),
-        note=f"{_feasible(variant)} runs feasible (tolerance {variant.mean('tolerance'):.0%} of the bound; positive "
-        f"margin: room left). Layer 0: bound is the reference loss.{ENFORCED if constrained else ''}"
-        + BOUND.get(variant.bind, "")
-        + FORM.get(variant.form, ""),
+    constrained, evaluation = variant.method == "constrained", variant.runs[0].evaluation
+    note = (
+        f"{variant.feasible_runs} of {len(variant.runs)} runs feasible (tolerance {variant.mean('tolerance'):.0%} of "
+        "the bound; positive margin: room left). Layer 0: bound is the reference loss."
     )
+    if constrained:
+        note += " mult. x viol.: of the tightened bounds that training enforces, less the slack."
+    note += BOUND.get(evaluation.get("bind", "mean"), "")
+    note += RATIOS if evaluation.get("form", "difference") != "difference" else ""
+    title = f"Layers on held-out data, {with_seeds(variant)}{'' if constrained else ' (bounds not enforced)'}"
+    return Table(f"{title}, {setting.title}", tuple(columns), tuple(zip(*columns.values(), strict=True)), note)
 
 
-def cost_table(settings: Sequence[Setting]) -> list[Table]:
-    """Returns the cost of feasibility in RMSE at the training gamma, a row per constrained variant in a pair."""
+def differences(setting: Setting, one: Variant, other: Variant) -> Array:
+    """Score differences of two variants paired by seed, (seeds, 3).
+
+    Columns are at the training gamma, the mean over larger test gammas, and at the largest. Differences are in percent
+    of the other's score; of shares, in percentage points. The mean is of the differences, not of the scores.
+    """
+    scores = [{run.evaluation["seed"]: run.values(run.spec.metric) for run in each.runs} for each in (one, other)]
+    shared = sorted(set(scores[0]) & set(scores[1]))
+    ours, theirs = (np.array([each[seed] for seed in shared]).reshape(-1, len(setting.gammas)) for each in scores)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gaps = 100.0 * (ours - theirs if setting.spec.percent else ours / theirs - 1.0)
+    stronger, training = setting.gammas > setting.gammas[setting.training_index], gaps[:, setting.training_index]
+    beyond = gaps[:, stronger].mean(1) if stronger.any() else np.full(len(gaps), np.nan)
+    return np.stack([training, beyond, gaps[:, -1]], axis=1)
+
+
+def comparison_table(settings: Sequence[Setting]) -> list[Table]:
+    """Every constrained variant against the same runs without constraints, at the training noise and beyond."""
+    rows, spec = [], settings[0].spec
+    for setting in settings:
+        for one, other in setting.pairs():
+            if len(gaps := differences(setting, one, other)):
+                areas = [number((one.areas().mean() - other.areas().mean()), 3, sign=True)] if one.has("area") else []
+                titles = (setting.title, one.title, other.title, str(len(gaps)))
+                rows.append((*titles, *(_interval(column) for column in gaps.T), *areas))
+    if not rows:
+        return []
+    unit = "points" if spec.percent else "%"
+    area = ("area",) if len(rows[0]) > 7 else ()
+    note = (
+        f"Differences of {spec.title} {'in percentage points' if spec.percent else 'in percent of the other'}, paired "
+        f"by seed; {'above' if spec.higher_is_better else 'below'} 0 the constrained model is better. Stronger noise: "
+        f"mean of the differences over the test gammas above that of training. Brackets: {LEVEL:.0%} interval of the "
+        "mean over seeds (Student's t)." + " Area: difference of the mean areas." * bool(area)
+    )
+    columns = (f"training gamma {unit}", f"stronger noise {unit}", f"largest gamma {unit}")
+    header = ("setting", "constrained", "against", "seeds", *columns, *area)
+    return [Table("Constraints against the same runs without", header, tuple(rows), note)]
+
+
+def disturbed_table(setting: Setting) -> list[Table]:
+    """The score with noise on layers, with a layer lost, or of disturbed inputs; no table where none was tried."""
+    spec = setting.spec
+    cells = {with_seeds(one): [_disturbed(run.evaluation, "", spec) for run in one.runs] for one in setting.variants}
+    if spec.reference and (figures := _disturbed(setting.first.evaluation, spec.reference[1], spec)):
+        cells = {spec.reference[0]: [figures], **cells}
+    names = list(dict.fromkeys(name for column in cells.values() for one in column for name in one))
+    rows = tuple(
+        (name, *(ranged(np.array([one.get(name, np.nan) for one in column]), spec.digits) for column in cells.values()))
+        for name in names
+    )
+    title = f"{capital(spec.title)}{' (%)' * spec.percent} with disturbed layers or inputs, {setting.title}"
+    note = "All at the training noise; disturbed inputs have that too."
+    return [Table(title, ("disturbed by", *cells), rows, note)] if rows else []
+
+
+def _disturbed(evaluation: dict[str, Any], prefix: str, spec: ReportSpec) -> dict[str, float]:
+    """The scores of an evaluation by disturbance of layers or inputs."""
+    noisy = evaluation.get(f"{prefix}layer_noise_{spec.metric}", {})
+    lost = list(evaluation.get(f"{prefix}lost_layer_{spec.metric}", {}).values())
+    figures = {f"layer noise {level}": value for level, value in noisy.items()}
+    figures |= {"one layer lost, mean": np.mean(lost), "one layer lost, worst": max(lost)} if lost else {}
+    figures |= evaluation.get(f"{prefix}disturbed_{spec.metric}", {})
+    return {name: float(value) * (100.0 if spec.percent else 1.0) for name, value in figures.items()}
+
+
+def exit_table(settings: Sequence[Setting]) -> list[Table]:
+    """Early exit at the threshold chosen on validation data, a row a variant, means over seeds."""
     rows = []
     for setting in settings:
-        for constrained, plain in setting.duels():
-            index = setting.training_index
-            reached, usual = (float(one.scores().mean(0)[index]) for one in (constrained, plain))
-            rows.append((
-                setting.title + _set_apart(constrained, plain),
-                number(setting.of_input()[index], 2),
-                number(usual, 2),
-                number(reached, 2),
-                number(100 * (reached - usual) / usual if usual else np.nan, 1, sign=True),
-                _feasible(constrained),
-                number(100 * constrained.worst()[2], 1, sign=True),
-                " / ".join(number(float(one.mean("train_seconds")), 0) for one in (plain, constrained)),
-            ))  # fmt: skip
-    table = Table(
-        "What feasibility costs",
-        ("setting", "noisy input", PLAIN, CONSTRAINED, "cost %", "feasible", "worst margin %", "seconds"),
-        tuple(rows),
-        "RMSE (0-255) at the training gamma, mean over seeds; cost: constrained over plain. "
-        "Seconds of training: plain / constrained.",
-    )
-    return [table] if rows else []
-
-
-def area_table(settings: Sequence[Setting]) -> Table:
-    """Areas under the accuracy of both methods by depth and training gamma, as in the paper's Table 4."""
-    rows = []
-    for setting in settings:
-        for constrained, plain in setting.pairs():
-            difference = cost = np.nan
-            if constrained and plain:
-                difference = constrained.areas().mean() - plain.areas().mean()
-                cost = 100 * (constrained.scores().mean(0)[0] - plain.scores().mean(0)[0])
-            rows.append((
-                f"{setting.num_layers}, {setting.train_gamma:g}{_set_apart(constrained, plain)}",
-                *(ranged(one.areas(), 3) if one else "-" for one in (constrained, plain)),
-                number(difference, 3, sign=True),
-                number(cost, 2, sign=True),
-                _feasible(constrained) if constrained else "-",
-            ))  # fmt: skip
-    points = f"points at gamma {settings[0].gammas[0]:g}"
-    return Table(
-        f"Area under the accuracy over test gamma {_span(settings[0])}",
-        ("layers, training gamma", CONSTRAINED, PLAIN, "difference", points, "feasible"),
-        tuple(rows),
-        "Difference: constrained less plain, of means over seeds. Points: the same of the accuracy in percent. "
-        "Of several plain models, the one whose configuration differs least is compared with.",
-    )
-
-
-def exit_table(settings: Sequence[Setting]) -> Table:
-    """Early exit at the threshold chosen on validation data, one row a variant, means over seeds."""
-    rows, times = [], ("whole", "by_layers", "early_exit")
-    for setting in settings:
-        for variant in setting.variants:
-            mean = variant.mean_exit("mean_depth", "accuracy", "full_accuracy", "standard_error", *times, "depth")
+        for variant in (one for one in setting.variants if one.has("early_exit")):
+            exits = [
+                {**run.evaluation["early_exit"], **run.evaluation["early_exit"]["milliseconds"]} for run in variant.runs
+            ]
+            mean = {
+                name: np.mean([one[name] for one in exits]) for name, value in exits[0].items() if np.isscalar(value)
+            }
             lost = number(100 * (mean["accuracy"] - mean["full_accuracy"]), 2, sign=True)
+            faster = mean["whole"] / mean["early_exit"] if mean["early_exit"] > 0 else np.nan
             rows.append((
                 f"{variant.title}, {setting.title}",
                 f"{mean['mean_depth']:.2f} of {setting.num_layers}",
-                number(100 * mean["accuracy"], 2),
-                number(100 * mean["full_accuracy"], 2),
+                *_numbers(100 * np.array([mean["accuracy"], mean["full_accuracy"]]), 2),
                 f"{lost} ({number(100 * mean['standard_error'], 2)})",
-                *(number(mean[name], 2) for name in times),
-                f"{mean['depth']:.2f}",
-                _speed(mean["whole"], mean["early_exit"]),
+                *_numbers(np.array([mean["whole"], mean["by_layers"], mean["early_exit"], mean["depth"]]), 2),
+                f"{number(faster, 2)}{'x' * bool(np.isfinite(faster))}",
             ))  # fmt: skip
-    return Table(
-        title="Early exit on the test split, at the noise of training",
-        header=(
-            "model", "mean depth", "accuracy %", "full depth", "points", "ms whole", "ms by layers", "ms exit",
-            "timed depth", "exit against whole",
-        ),
-        rows=tuple(rows),
-        note="A text leaves at the first layer whose predicted improvement is under a threshold: the one of least "
-        "depth that costs at most half a point on validation data, its standard error included. Points: what that "
-        "costs on the test split, and its standard error. Times are of one text at a time, at the depth beside them: "
-        "the whole network in one program, which reads every layer; layer by layer to the end; and layer by layer with "
-        "early exit.",
+    note = (
+        "A text leaves at the first layer whose predicted improvement is under a threshold: that of least depth that "
+        "costs at most half a point on validation data, its standard error included. Points: the cost on the test "
+        "split (standard error). Times are of one text at a time at the timed depth: whole network in one program, "
+        "layer by layer to the end, and with early exit, which calls a program a layer: on small models this costs "
+        "more than it saves. Speed: whole over exit; under 1 early exit is slower."
+    )
+    header = (
+        "model", "mean depth", "accuracy %", "full depth", "points", "ms whole", "ms by layers", "ms exit",
+        "timed depth", "speed",
     )  # fmt: skip
+    return [Table("Early exit on the test split, at the training noise", header, tuple(rows), note)] if rows else []
+
+
+def by_layer_table(settings: Sequence[Setting], key: str, title: str, note: str) -> list[Table]:
+    """Shares by test gamma and layer, a row a variant and gamma; no table where the evaluations lack them."""
+    tables = []
+    for setting in settings:
+        rows = [
+            (with_seeds(variant), f"{gamma:g}", *_numbers(100 * shares, 1))
+            for variant in setting.variants
+            if variant.has(key)
+            for gamma, shares in zip(setting.gammas, variant.mean(key), strict=True)
+        ]
+        header = ("method", "test gamma", *(f"layer {layer}" for layer in setting.layers))
+        tables += [Table(f"{title}, {setting.title}", header, tuple(rows), note)] if rows else []
+    return tables
+
+
+def completion_table(setting: Setting) -> list[Table]:
+    """Greedy answers to prompts of the test split, a row a prompt and gamma, a column a variant."""
+    variants = [variant for variant in setting.variants if variant.has("completions")]
+    answers = [{row["prompt"]: row for row in variant.runs[0].evaluation["completions"]} for variant in variants]
+    rows = [
+        (
+            prompt,
+            f"{float(gamma):g}",
+            row["wanted"],
+            *(each.get(prompt, row)["answers"].get(gamma, "-") for each in answers),
+        )
+        for prompt, row in (answers or [{}])[0].items()
+        for gamma in row["answers"]
+    ]
+    header = ("prompt", "gamma", "in the data", *(variant.title for variant in variants))
+    note = "Greedy answers under noise on all embeddings, the answer's included. Of several seeds, the first."
+    cut = tuple(tuple(map(_cut, row)) for row in rows)
+    return [Table(f"Answers to test prompts, {setting.title}", header, cut, note, words=True)] if rows else []
 
 
 def runs_table(runs: Sequence[Run]) -> Table:
-    """A row per run with the config fields in which they differ; what is not the most common value is marked."""
-
-    def text(value: Any) -> str:
-        return value if isinstance(value, str) else json.dumps(value)
-
-    configs = [{key: text(value) for key, value in flat(without_folders(run.config)).items()} for run in runs]
+    """A row per run with the config fields in which they differ."""
+    configs = [{key: _text(value) for key, value in flat(without_folders(run.config)).items()} for run in runs]
     fields = list(dict.fromkeys(key for config in configs for key in config))
-    values = {field: [config.get(field, "not set") for config in configs] for field in fields}
-    values = {field: column for field, column in values.items() if len(set(column)) > 1}
-    usual = {field: Counter(column).most_common(1)[0][0] for field, column in values.items()}
-    header = ("run", "state", "steps", "reported step", "feasible")
+    fields = [field for field in fields if len({config.get(field, "not set") for config in configs}) > 1]
     rows = []
-    for place, run in enumerate(runs):
-        counts = (
+    for run, config in zip(runs, configs, strict=True):
+        steps = (
             "-" if step is None else str(step) for step in (run.status.get("steps"), run.evaluation.get("best_step"))
         )
-        verdict = run.evaluation.get("feasible")  # None of tasks without layers
-        feasible = "-" if verdict is None else "yes" if verdict else "no"
-        rows.append(
-            (
-                run.name,
-                str(run.status.get("state", "unknown")),
-                *counts,
-                feasible,
-                *(column[place] for column in values.values()),
-            )
-        )
-    marked = {
-        (place, len(header) + column)
-        for column, field in enumerate(values)
-        for place in range(len(runs))
-        if values[field][place] != usual[field]
-    }
-    title = "Runs and the config fields in which they differ (marked: not the most common value)"
-    return Table(title, (*header, *values), tuple(rows), words=True, marked=frozenset(marked))
+        feasible = {None: "-", True: "yes", False: "no"}[run.evaluation.get("feasible")]
+        ended = (run.name, str(run.status.get("state", "unknown")), *steps, feasible)
+        rows.append((*ended, *(config.get(field, "not set") for field in fields)))
+    header = ("run", "state", "steps", "reported step", "feasible", *fields)
+    return Table("Runs, and the config fields in which they differ", header, tuple(rows), words=True)
 
 
-def environment_table(runs: Sequence[Run], here: dict[str, str]) -> Table:
-    """This report's own environment, and beside it every other environment that the runs recorded."""
-    columns = {"this report": here}
+def environment_table(runs: Sequence[Run]) -> Table:
+    """The report's environment, and every other environment that the runs recorded."""
+    columns = {"this report": environment()}
     for run in runs:
         recorded = run.status.get("environment")
         if isinstance(recorded, dict) and recorded not in columns.values():
@@ -221,7 +244,7 @@ def environment_table(runs: Sequence[Run], here: dict[str, str]) -> Table:
 
 
 def number(value: float, digits: int, *, sign: bool = False) -> str:
-    """Fixed decimals, a dash for what is not a number; never a negative zero."""
+    """Fixed decimals, a dash for NaN and infinities; never a negative zero."""
     if not np.isfinite(value):
         return "-"
     text = f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
@@ -243,54 +266,26 @@ def capital(text: str) -> str:
 
 def with_seeds(variant: Variant) -> str:
     """A variant's title, and how many seeds it has where there are several."""
-    seeds = len(variant.runs)
-    return variant.title + (f", {seeds} seeds" if seeds > 1 else "")
-
-
-def _error_note(setting: Setting) -> str:
-    plain = " plain: method erm, no constraints." if setting.of("erm") else ""
-    several = any(len(variant.runs) > 1 for variant in setting.variants)
-    seeds = " Mean over the seeds, smallest and largest in brackets." if several else ""
-    return f"{ERRORS[setting.score]}. * training gamma.{plain}{seeds}{floor_note(setting)}"
-
-
-def _accuracy_note(setting: Setting) -> str:
-    span = f" Area: under the accuracy over test gamma {_span(setting)}, by trapezoids, not divided by the range."
-    area = span if len(_tested(setting)) > 1 else ""
-    return f"* training gamma.{area} Several seeds: mean [smallest, largest].{floor_note(setting)}"
-
-
-def _set_apart(constrained: Variant | None, plain: Variant | None) -> str:
-    """Returns the words that tell a row of two variants from others of the setting; empty where there are no others."""
-    if constrained is None:
-        return f", {plain.title}" if plain and plain.label else ""
-    words = f", {constrained.label}" if constrained.label else ""
-    return words + (f" against {plain.title}" if plain and plain.label else "")
+    return variant.title + (f", {len(variant.runs)} seeds" if len(variant.runs) > 1 else "")
 
 
 def _numbers(values: Array, digits: int, *, sign: bool = False) -> list[str]:
     return [number(value, digits, sign=sign) for value in values]
 
 
-def _feasible(variant: Variant) -> str:
-    return f"{variant.feasible_runs} of {len(variant.runs)}"
+def _interval(values: Array) -> str:
+    """The mean, and where there are several values its interval."""
+    mean = number(values.mean(), 1, sign=True)
+    if len(values) < 2 or not np.isfinite(values).all():
+        return mean
+    reach = stats.t.ppf(0.5 + LEVEL / 2, len(values) - 1) * stats.sem(values)
+    return f"{mean} [{number(values.mean() - reach, 1, sign=True)}, {number(values.mean() + reach, 1, sign=True)}]"
 
 
-def _speed(whole: float, early_exit: float) -> str:
-    """Returns the speed of early exit over that of the whole network, in words."""
-    if not (whole > 0.0 and early_exit > 0.0):
-        return "-"
-    ratio = f"{max(whole, early_exit) / min(whole, early_exit):.2f}"
-    if ratio == "1.00":
-        return "as fast"
-    return f"{ratio}x {'faster' if early_exit < whole else 'slower'}"
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
-def _tested(setting: Setting) -> list[float]:
-    """The gammas that areas are over; that of training is tested too, and need not be one of them."""
-    return setting.first.evaluation["test_gammas"]
-
-
-def _span(setting: Setting) -> str:
-    gammas = _tested(setting)
-    return f"{gammas[0]:g} to {gammas[-1]:g}" if len(gammas) > 1 else f"{gammas[0]:g} alone"
+def _cut(text: str) -> str:
+    text = text or "(empty)"
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."

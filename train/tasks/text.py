@@ -117,8 +117,16 @@ class TextTask(TokenTask[TextRunConfig]):
         """Returns the area under the accuracy, figures by layer at the noise of training, and early exit."""
         validation = self.reading(params, "validation", self.training_trial)
         exits = evaluate_exits(validation, readings[self.training_trial], self._exit_times(params))
-        names = list(self.data.spec.class_names)
-        return {"class_names": names, **super().further_figures(params, readings), "early_exit": exits}
+        names, gammas = list(self.data.spec.class_names), self.trials()[self.score]
+        shares = _class_shares(readings[self.training_trial], names)
+        floors = {"chance": 1.0 / len(names), "majority class": float(shares.max())}
+        return {
+            "class_names": names,
+            **super().further_figures(params, readings),
+            "floors": {name: dict.fromkeys(gammas, share) for name, share in floors.items()},
+            "floor_shares": dict.fromkeys(floors, 1.0),
+            "early_exit": exits,
+        }
 
     def predict(
         self,
@@ -231,9 +239,14 @@ def _check_inputs(texts: Sequence[str], seconds: Sequence[str] | None, *, pairs:
         raise UserError("the run classifies single texts; leave out --second, or the tabs in the lines of --file")
 
 
+def _class_shares(reading: SplitReading, class_names: Any) -> np.ndarray:
+    """Returns the share of each class in the labels."""
+    return np.bincount(reading.labels, minlength=len(class_names)) / len(reading.labels)
+
+
 def _describe_collapse(reading: SplitReading, class_names: Any) -> str | None:
     """One plain sentence if every text gets the same class and that is no better than knowing the shares of classes."""
-    shares = np.bincount(reading.labels, minlength=len(class_names)) / len(reading.labels)
+    shares = _class_shares(reading, class_names)
     known = -float(np.sum(shares[shares > 0] * np.log(shares[shares > 0])))
     given, loss = np.unique(reading.predictions[:, -1]), float(reading.losses[:, -1].mean())
     if len(given) > 1 or loss < known - 1e-3:

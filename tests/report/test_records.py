@@ -1,0 +1,152 @@
+"""Runs are read, checked and grouped; damage ends in one line that names the file and the way out."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.report.conftest import GAMMAS
+from unroll_jax.train.config.errors import UserError
+from unroll_jax.train.report.groups import group
+from unroll_jax.train.report.records import check_layered, read_runs
+
+FLOORS = {"floors": {"linear layer": dict.fromkeys(GAMMAS, 9.0)}, "floor_shares": {"linear layer": 1.0}}
+
+
+def error_of(folders):
+    with pytest.raises(UserError) as caught:
+        check_layered(read_runs(folders))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_folders_that_are_no_evaluated_runs_are_named(make_run, tmp_path):
+    run, bare = make_run(), make_run(name="bare")
+    assert "at least one run folder" in error_of([])
+    assert f"{tmp_path / 'none'} does not exist" in error_of([tmp_path / "none"])
+    assert "is no run folder" in error_of([tmp_path])
+    assert "given twice" in error_of([run, run / ".." / run.name])
+    (bare / "evaluation.json").unlink()
+    assert f"run `unroll-jax evaluate {bare}`" in error_of([bare])
+
+
+@pytest.mark.parametrize("name", ["status.json", "metrics.jsonl"])
+def test_a_run_that_lacks_a_file_is_named(make_run, name):
+    folder = make_run()
+    (folder / name).unlink()
+    assert f"has no {name}" in error_of([folder])
+
+
+@pytest.mark.parametrize("name", ["config.json", "status.json", "evaluation.json"])
+@pytest.mark.parametrize("content", [b"", b'{"a": 1', b"[1, 2]", b"\xff\xfe{"])
+def test_damaged_json_is_named(make_run, name, content):
+    folder = make_run()
+    (folder / name).write_bytes(content)
+    assert f"{folder / name} is damaged" in error_of([folder])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rmse": None}, "lacks 'rmse'"),
+        ({"method": "plain"}, "method 'plain' is unknown"),
+        ({"num_layers": 4}, "layer_losses must hold 5 numbers for 4 layers, got 4"),
+        ({"num_layers": "three"}, "num_layers must be a positive integer"),
+        ({"mean_ratio": [0.9]}, "mean_ratio must hold 3 numbers"),
+        ({"layers": [0, 10]}, "layers must hold 4 numbers"),
+        ({"rmse": {"0.1": 3.0}}, "the same test gammas"),
+        ({"rmse": {}, "noisy_rmse": {}}, "at least one"),
+        ({"bounds": ["a", "b", "c", "d"]}, "could not convert"),
+        ({"ratio_histogram": {"edges": [0, 1, 2], "counts": [[1], [1], [1]]}}, "ratio_histogram must hold 3 rows"),
+        ({"ratio_histogram": {"counts": []}}, "'edges'"),
+        ({"train_gamma": {}}, "is damaged"),
+        ({"floors": {"linear layer": {"0.15": 3.0}}}, "linear layer must hold the same test gammas"),
+        ({"floors": [1.0]}, "is damaged"),
+        (FLOORS | {"floor_shares": {}}, "'linear layer'"),
+    ],
+)
+def test_an_evaluation_of_the_wrong_form_is_named(make_run, changes, words):
+    folder = make_run()
+    path = folder / "evaluation.json"
+    values = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: value for key, value in values.items() if value is not None}))
+    message = error_of([folder])
+    assert words in message
+    assert str(path) in message
+
+
+def test_a_damaged_line_of_metrics_is_named_by_its_number(make_run):
+    folder, other, deeper = make_run(), make_run(name="other"), make_run(num_layers=7)
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join([*lines[:2], '{"kind": "train"\n', *lines[3:]]))
+    assert "metrics.jsonl is damaged in line 3" in error_of([folder])
+    (other / "metrics.jsonl").write_bytes((deeper / "metrics.jsonl").read_bytes())
+    assert "damaged in line 1 (violations must hold 4 numbers)" in error_of([other])
+
+
+def test_an_unfinished_last_line_of_a_killed_run_is_left_out(make_run):
+    folder = make_run()
+    (before,) = check_layered(read_runs([folder]))
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "step": 61, "lo')
+    (after,) = check_layered(read_runs([folder]))
+    np.testing.assert_array_equal(before.curves["train"]["step"], after.curves["train"]["step"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"evaluation": {"experiment": "text-ut"}}, "differ in experiment"),
+        ({"config": {"data": {"source": "frames", "root": "/a/ped2.tar"}}}, "frames (ped2.tar)"),
+        ({"evaluation": {"num_sequences": 12}}, "differ in number of test sequences"),
+        ({"evaluation": {"test_gammas": [0.0, 0.15]}}, "differ in test gammas"),
+        ({"evaluation": {"noise": "variance"}}, "differ in the meaning of gamma (--noise)"),
+        (
+            {"evaluation": {"ratio_histogram": {"edges": [0, 1, 2], "counts": [[1, 1]] * 3}}},
+            "edges of ratio histograms",
+        ),
+        ({"evaluation": {"noisy_rmse": dict.fromkeys(GAMMAS, 99.0)}}, "not tested on the same noisy sequences"),
+    ],
+)
+def test_runs_that_cannot_be_compared_are_named(make_run, overrides, words):
+    assert words in error_of([make_run("erm"), make_run("constrained", **overrides)])
+
+
+def test_configs_that_differ_beyond_the_seed_are_not_averaged(make_run):
+    folders = [
+        make_run("constrained", seed=seed, name=f"c{alpha}-{seed}", config={"constraints": {"alpha": alpha}})
+        for alpha in (0.1, 0.3)
+        for seed in (0, 1)
+    ]
+    moved = make_run("erm", name="e0", config={"data": {"source": "photos", "prepared": "/elsewhere"}})
+    folders += [moved, make_run("erm", seed=1), make_run("erm", num_layers=5)]
+    three, five = group(check_layered(read_runs(folders)))
+    labels = [(one.method, one.label, [run.evaluation["seed"] for run in one.runs]) for one in three.variants]
+    assert labels == [("erm", "", [0, 1]), ("constrained", "alpha 0.1", [0, 1]), ("constrained", "alpha 0.3", [0, 1])]
+    assert five.num_layers == 5
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_methods_are_compared_where_their_configurations_agree(make_run, order):
+    plain = [make_run("erm", name=f"e{rate}", config={"primal": {"learning_rate": rate}}) for rate in (0.1, 0.001)]
+    weights = make_run("deep_supervision", config={"layer_weights": [0.3], "primal": {"learning_rate": 0.1}})
+    enforced = make_run("constrained", config={"primal": {"learning_rate": 0.001}})
+    (setting,) = group(check_layered(read_runs([*plain, weights, enforced][::order])))
+    others = [other.title for _, other in setting.pairs()]
+    assert others == ["plain (learning_rate 0.001)", "deep supervision"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "layer", "margin"),
+    [
+        ({"bind": "mean"}, 2, -0.25),
+        ({"bind": "tail", "violations": [-1.0, 1.0, -0.5, -0.2]}, 1, -0.25),
+        ({"form": "ratio", "violations": [None, 0.1, -0.2, -0.3]}, 1, -0.1),
+        ({"form": "log_ratio", "violations": [None, 0.1, -0.2, -0.3]}, 1, 1 - np.exp(0.1)),
+    ],
+)
+def test_margins_are_shares_of_the_bound_whatever_constraints_bind(make_run, changes, layer, margin):
+    usual = {"layer_losses": [4.0, 3.0, 2.5, 1.0], "bounds": [5.0, 4.0, 2.0, 2.0]}
+    (setting,) = group(check_layered(read_runs([make_run(evaluation=usual | changes)])))
+    assert setting.variants[0].worst()[1] == layer
+    np.testing.assert_allclose(setting.variants[0].worst()[2], margin, rtol=1e-6)
