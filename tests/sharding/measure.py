@@ -15,17 +15,11 @@ import numpy as np
 from benchmarks.video import Frames
 from benchmarks.weak_scaling.collectives import collectives
 from tests.sharding.encoder import encoder_task
-from tests.supervised.conftest import Stripes
-from tests.supervised.test_runs import small
 from tests.train.conftest import Clips
 from unroll_jax.train.checkpoint import Checkpoints
 from unroll_jax.train.config.constraints import ConstraintConfig, DualConfig
-from unroll_jax.train.config.data import TextConfig
-from unroll_jax.train.config.errors import UserError
-from unroll_jax.train.config.text import EncoderOptions, TextEncoderConfig
 from unroll_jax.train.config.video import ModelConfig, VideoConfig, VideoPrimalConfig
 from unroll_jax.train.evaluate import evaluate
-from unroll_jax.train.experiments import EXPERIMENTS
 from unroll_jax.train.loading import open_run
 from unroll_jax.train.main import fit
 from unroll_jax.train.plan import compile_step, plan_of
@@ -106,19 +100,6 @@ def _parts(state: Any) -> dict[str, list[int]]:
     }
 
 
-def texts(folder: Path) -> TextEncoderConfig:
-    """The experiment text-encoder on few of its sentences, with tables and heads that four devices can share out."""
-    default: Any = EXPERIMENTS["text-encoder"].config
-    return dataclasses.replace(
-        default,
-        **{f"{split}_examples": 32 for split in ("train", "validation", "test")},
-        **{"steps": 4, "batch_size": 8, "validate_every": 2, "test_gammas": (0.0,), "max_length": 8},
-        model=EncoderOptions(dim=16, num_layers=2, num_heads=4, hidden_dim=32),
-        constraints=dataclasses.replace(default.constraints, warmup_steps=0),
-        data=TextConfig(prepared=str(folder / "prepared")),
-    )
-
-
 def moved(folder: Path) -> dict[str, Any]:
     """A state saved on one mesh and read on the others: whether it is the same, and how it is shared out."""
     state = init_state(video(MESHES["mixed"]))
@@ -135,40 +116,31 @@ def moved(folder: Path) -> dict[str, Any]:
 
 
 def runs(folder: Path) -> dict[str, list[str]]:
-    """Whole runs in folders: on one device, on a mesh, and begun on a mesh and ended on one device."""
+    """Runs in folders: on one device, on a mesh, and begun on a mesh and ended on one device; returns their logs."""
     config = VideoConfig(steps=6, batch_size=8, validate_every=2, test_gammas=(0.3,), model=ModelConfig(num_layers=2))
-    images = small("image-opteq")
-    # Weights start with the largest norm that max_norm allows: on its kink, where rounding chooses the gradient.
-    images = dataclasses.replace(images, network=dataclasses.replace(images.network, max_norm=None))
     log: dict[str, list[str]] = {}
 
-    def go(config: Any, experiment: str, name: str, mesh: str) -> None:
-        config = dataclasses.replace(config, mesh=mesh)
-        fit(config, out=folder / name, experiment=experiment, log=log.setdefault(name, []).append)
+    def go(name: str, mesh: str) -> None:
+        fit(
+            dataclasses.replace(config, mesh=mesh),
+            out=folder / name,
+            experiment="video-ut",
+            log=log.setdefault(name, []).append,
+        )
 
     with (
         mock.patch("unroll_jax.train.tasks.video.load", return_value=Clips()),
         mock.patch("unroll_jax.train.report.write_report"),
-        mock.patch("unroll_jax.train.data.images.load", return_value=Stripes()),
     ):
-        for name, mesh in (("video-one", MESHES["one"]), ("video-mesh", MESHES["mixed"])):
-            go(config, "video-ut", name, mesh)
-        shutil.copytree(folder / "video-mesh", folder / "video-moved")
-        shutil.rmtree(folder / "video-moved" / "checkpoints" / "6")
+        for name, mesh in (("one", MESHES["one"]), ("mesh", MESHES["mixed"])):
+            go(name, mesh)
+        shutil.copytree(folder / "mesh", folder / "moved-run")
+        shutil.rmtree(folder / "moved-run" / "checkpoints" / "6")
         for name in ("status.json", "evaluation.json"):
-            (folder / "video-moved" / name).unlink()
-        go(config, "video-ut", "video-moved", MESHES["one"])
-        experiment, task = open_run(folder / "video-one", mesh=MESHES["data"], log=log["video-one"].append)
-        evaluate(task, folder / "video-one", experiment=experiment, log=log["video-one"].append)
-        for name, mesh in (("image-one", MESHES["one"]), ("image-mesh", "data=2,fsdp=2")):
-            go(images, "image-opteq", name, mesh)
-        for name, mesh in (("text-one", MESHES["one"]), ("text-mesh", MESHES["mixed"])):
-            go(texts(folder), "text-encoder", name, mesh)
-        for name, mesh in (("useless", "data=2,tensor=2"), ("uneven", "fsdp=8")):
-            try:
-                go(images, "image-opteq", name, mesh)
-            except UserError as error:
-                log[name] = [str(error), str((folder / name).exists())]
+            (folder / "moved-run" / name).unlink()
+        go("moved-run", MESHES["one"])
+        experiment, task = open_run(folder / "one", mesh=MESHES["data"], log=log["one"].append)
+        evaluate(task, folder / "one", experiment=experiment, log=log["one"].append)
     return log
 
 
