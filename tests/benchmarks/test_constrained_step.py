@@ -140,10 +140,8 @@ def test_the_constrained_step_is_adam_on_the_weighted_losses_then_ascent(decoder
         np.testing.assert_allclose(actual, 0.1 * gradient, rtol=1e-3, atol=1e-7)
 
 
-@pytest.mark.peers
+@pytest.mark.oracle("torch", "cooper")
 def test_cooper_does_the_same_steps(monkeypatch):
-    if cooper_peer.cooper_or_none() is None:
-        pytest.skip("the peers extra is not installed")
     for module in (steps, cooper_peer):
         monkeypatch.setattr(module, "PRIMAL_RATE", 1e-2)
         monkeypatch.setattr(module, "DUAL_RATE", 0.5)
@@ -158,10 +156,8 @@ def test_cooper_does_the_same_steps(monkeypatch):
         np.testing.assert_allclose(stack, np.stack([weight.detach() for weight in of_peer]), atol=1e-4)
 
 
-@pytest.mark.peers
+@pytest.mark.oracle("torch", "cooper")
 def test_the_plain_peer_minimises_the_last_loss():
-    if cooper_peer.cooper_or_none() is None:
-        pytest.skip("the peers extra is not installed")
     step = compiled_step(unrolled_transformer(UNROLLED), constrained=False)
     peer = cooper_peer.plain_loop(jax.device_get(step.state.params), step.batch, compile_model=False)
     ours = repeated(step)

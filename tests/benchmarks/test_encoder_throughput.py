@@ -34,11 +34,11 @@ def test_tokens_a_second_are_reported_without_peers(capsys, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.peers
+@pytest.mark.oracle("torch", "transformers")
 @pytest.mark.usefixtures("small")
 def test_the_peer_has_the_same_logits_and_learns_the_same(capsys, monkeypatch, small):
-    torch = pytest.importorskip("torch", reason="the peers extra is not installed")
-    pytest.importorskip("transformers", reason="transformers, of the extra dev, is missing")
+    import torch
+
     monkeypatch.setattr(torch, "compile", lambda model: model)
     model = Classifier(Encoder(small), 2, hidden="tanh")
     params, peer = encoder_throughput._same_weights(model)

@@ -51,7 +51,6 @@ def test_dense_problems_have_the_norm_and_the_activity_they_name(dim, kind):
 
 
 @pytest.mark.slow
-@pytest.mark.peers
 def test_every_installed_peer_solves_an_easy_problem_to_the_same_mark():
     cell = dense_cell(8, 0.9, "random", batch=4)
     results = race(cell, repeats=1)

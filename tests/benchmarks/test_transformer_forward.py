@@ -34,10 +34,9 @@ def test_the_cost_of_a_transformer_is_reported_without_peers(capsys, monkeypatch
     assert "torch eager" not in printed
 
 
-@pytest.mark.peers
+@pytest.mark.oracle("torch")
 @pytest.mark.usefixtures("small")
 def test_the_peers_are_timed_where_they_are_installed(capsys, monkeypatch):
-    pytest.importorskip("torch", reason="the peers extra is not installed")
     monkeypatch.setattr(
         torch_peer, "compiled", lambda depth: 2 * (functools.partial(torch_peer.forward, num_layers=2),)
     )
@@ -51,9 +50,10 @@ def test_the_peers_are_timed_where_they_are_installed(capsys, monkeypatch):
     assert "batch_2_gradient_over_torch_compiled" not in transformer_forward.main(peers=False).figures
 
 
-@pytest.mark.peers
+@pytest.mark.oracle("torch")
 def test_the_peer_computes_the_same_numbers():
-    torch = pytest.importorskip("torch", reason="the peers extra is not installed")
+    import torch
+
     layer, generator = uj.transformer(6), np.random.default_rng(0)
     y, x = (generator.uniform(size=(3, 7, 6)).astype(np.float32) for _ in range(2))
 

@@ -23,8 +23,10 @@ def problem():
     return problem, jax.tree.map(noise, params)
 
 
+@pytest.mark.oracle("torch")
 def test_both_libraries_compute_one_loss_and_one_gradient(problem):
-    torch = pytest.importorskip("torch", reason="the peer is PyTorch")
+    import torch
+
     problem, params = problem
     loss, slope = jax.jit(jax.value_and_grad(problem.last_loss))(params, problem.batch)
     stack = torch.from_numpy(np.array(params["params"]["layers"].D))
@@ -37,8 +39,10 @@ def test_both_libraries_compute_one_loss_and_one_gradient(problem):
     np.testing.assert_allclose(slope["params"]["layers"].D, gradient, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.oracle("torch")
 def test_the_peer_s_loop_lowers_its_loss(problem, monkeypatch):
-    torch = pytest.importorskip("torch", reason="the peer is PyTorch")
+    import torch
+
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     problem, params = problem
     run = torch_dust_loop(params, problem.batch, Sparse(curvature=2.5))

@@ -87,12 +87,13 @@ def test_nu_pi_holds_the_methods_that_the_paper_names(name):
     np.testing.assert_allclose(theirs, ours - ours[0] + first, rtol=1e-12)
 
 
-@pytest.mark.peers
+@pytest.mark.oracle("torch", "cooper")
 @pytest.mark.usefixtures("x64")
 def test_nu_pi_equals_coopers():
     """Their start ZEROS, on the ascent direction; the projection at 0 is the multiplier's own, here as there."""
-    torch = pytest.importorskip("torch", reason="torch is an optional peer")
-    cooper = pytest.importorskip("cooper", reason="cooper-optim is an optional peer")
+    import cooper
+    import torch
+
     violations = np.random.default_rng(6).normal(size=(40, 1))
     multiplier = torch.zeros(1, dtype=torch.float64, requires_grad=True)
     gains = {"Kp": torch.tensor(0.7), "Ki": torch.tensor(0.1), "ema_nu": 0.6}

@@ -235,10 +235,10 @@ def test_jaxopt_finds_the_same_gradient_where_it_works():
 
 
 @pytest.mark.slow
-@pytest.mark.peers
 @pytest.mark.usefixtures("x64")
 def test_optimistix_finds_the_same_gradient():
-    optimistix = pytest.importorskip("optimistix", reason="optimistix is an optional peer")
+    import optimistix
+
     x = inputs(8)
 
     @jax.jit

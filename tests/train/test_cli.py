@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.started import WITHOUT_TORCH, environment
+from tests.started import environment
 from unroll_jax.train.__main__ import main
 from unroll_jax.train.data import images, text
 from unroll_jax.train.experiments import EXPERIMENTS
@@ -237,8 +237,7 @@ TRAP = "raise SystemExit('tensorflow was imported')"
 @pytest.mark.slow
 def test_the_program_lists_refuses_and_never_imports_tensorflow(tmp_path):
     (tmp_path / "tensorflow.py").write_text(TRAP)
-    path = os.pathsep.join([str(tmp_path), WITHOUT_TORCH])
-    variables = {"PYTHONPATH": path, "PATH": "", "HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+    variables = {"PYTHONPATH": str(tmp_path), "PATH": "", "HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
 
     program = """
 import sys

@@ -1,6 +1,7 @@
 """The exceptions that the command line turns into a line: a mistake (exit code 2), and a request to end (0 or 130)."""
 
 import contextlib
+import importlib.util
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ __all__ = [
     "StorageError",
     "UserError",
     "in_files",
+    "needs_extra",
     "on_command_line",
     "one_line",
     "option_text",
@@ -27,6 +29,9 @@ class _Surface(NamedTuple):
     typed: Collection[str] | None
     names: Mapping[str, str]
 
+
+#: The packages of each extra of pyproject.toml that some commands do without.
+EXTRAS = {"search": ("optuna",), "video": ("av", "skimage")}
 
 _PYTHON = _Surface((), {})
 _surface = _PYTHON  # of the process, which has one command line
@@ -120,6 +125,18 @@ class Interrupted(BaseException):
     def __init__(self, message: str, code: int = 0):
         super().__init__(message)
         self.code = code
+
+
+@contextlib.contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """Imports packages of an extra, within the context.
+
+    Raises:
+      UserError: if one of its packages is not installed; the message holds the command that installs them.
+    """
+    if missing := [package for package in EXTRAS[extra] if importlib.util.find_spec(package) is None]:
+        raise UserError(f"{' and '.join(missing)} must be installed first: pip install 'unroll_jax[{extra}]'")
+    yield
 
 
 def one_line(error: Exception) -> str:

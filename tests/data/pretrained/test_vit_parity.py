@@ -38,6 +38,7 @@ def grey_frames(grid, channels, torch):
     return patch_sequences(frames, side=SIDE).swapaxes(0, 1), pixels
 
 
+@pytest.mark.oracle("torch", "transformers")
 @pytest.mark.parametrize("case", CASES)
 def test_hidden_states_are_those_of_transformers(case, tmp_path, oracles):
     """States as wide as patches are read as they are; the class token's reach the others' through attention."""
@@ -58,6 +59,7 @@ def test_hidden_states_are_those_of_transformers(case, tmp_path, oracles):
     np.testing.assert_allclose(ours, states[:, :, 1:], rtol=0, atol=1e-5)
 
 
+@pytest.mark.oracle("torch", "transformers")
 def test_reconstructions_of_masked_image_models_are_those_of_transformers(tmp_path, oracles):
     """Of grey pictures, averaged over the colours."""
     torch, transformers = oracles

@@ -33,6 +33,7 @@ def plain(opened, prompts):
     return answer(opened, prompts, Settings(max_tokens=TOKENS, batch=25), log=lambda line: None)
 
 
+@pytest.mark.oracle("torch", "transformers")
 def test_answers_are_those_of_transformers(opened, prompts, plain, oracles, tmp_path):
     torch, transformers = oracles
     save_decoder(tmp_path, PretrainedDecoder(opened.config, opened.params, opened.tokenizer))

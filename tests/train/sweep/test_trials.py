@@ -133,7 +133,7 @@ def test_trials_outside_of_the_ranges_and_a_missing_optuna_are_one_line(go, monk
     line = refused(capsys, *words, "--over.primal.learning-rate", "10:20")
     assert "trial-0000 is outside of the ranges" in line
     monkeypatch.setitem(sys.modules, "optuna", None)
-    assert "--trials needs optuna" in refused(capsys, *words, *RATE)
+    assert "pip install 'unroll_jax[search]'" in refused(capsys, *words, *RATE)
 
 
 def test_a_trial_under_resilience_ranks_by_its_excess_and_a_checkpoint_by_its_relaxed_loss():
