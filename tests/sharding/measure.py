@@ -45,7 +45,7 @@ class Drifting(Frames):
         rng = np.random.default_rng(0)
         while True:
             place, slope, light = rng.uniform(0, 1, (3, batch_size, 1, 1))
-            time, pixel = np.arange(self.num_tokens)[:, None] / 20, np.arange(self.token_dim) / 256
+            time, pixel = np.arange(self.spec.num_tokens)[:, None] / 20, np.arange(self.spec.token_dim) / 256
             batch = (255 * np.clip(light * (place + slope * time + (1 - place) * pixel), 0, 1)).astype(np.uint8)
             yield batch if rows is None else batch[rows]
 
